@@ -1,0 +1,107 @@
+//! Cutting a growing signal into chunks of one fixed length, for delivery while it is being made.
+//!
+//! Knows sample counts and nothing of clocks, clients or encodings.
+
+/// One piece of an utterance.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chunk {
+    /// Position in the utterance: 0, 1, 2, …
+    pub sequence: u64,
+    /// Offset of the first sample from the utterance's start, in samples.
+    pub sample_offset: u64,
+    /// Mono samples in −1.0..=1.0.
+    pub samples: Vec<f32>,
+    /// Whether nothing follows.
+    pub is_final: bool,
+}
+
+/// Collects samples and hands out chunks of exactly `chunk_samples`; only the last may be shorter.
+///
+/// A full chunk is kept back until the sample after it is known, so that the last chunk can be marked and an
+/// utterance whose length is a multiple of the chunk does not end in an empty one.
+#[derive(Debug)]
+pub struct Chunker {
+    chunk_samples: usize,
+    buffer: Vec<f32>,
+    sequence: u64,
+    sample_offset: u64,
+}
+
+impl Chunker {
+    /// `chunk_samples` is raised to 1 when it is 0.
+    pub fn new(chunk_samples: usize) -> Self {
+        Self { chunk_samples: chunk_samples.max(1), buffer: Vec::new(), sequence: 0, sample_offset: 0 }
+    }
+
+    /// Adds samples and returns the chunks that are complete and certainly not the last.
+    pub fn push(&mut self, samples: &[f32]) -> Vec<Chunk> {
+        self.buffer.extend_from_slice(samples);
+        let ready = self.buffer.len().saturating_sub(1) / self.chunk_samples;
+        let taken: Vec<f32> = self.buffer.drain(..ready * self.chunk_samples).collect();
+        taken.chunks_exact(self.chunk_samples).map(|piece| self.emit(piece.to_vec(), false)).collect()
+    }
+
+    /// Ends the utterance: the rest, marked final. Empty only if no sample was ever pushed.
+    pub fn finish(mut self) -> Chunk {
+        let rest = std::mem::take(&mut self.buffer);
+        self.emit(rest, true)
+    }
+
+    /// Samples handed out or held, since the start.
+    pub fn total_samples(&self) -> u64 {
+        self.sample_offset + self.buffer.len() as u64
+    }
+
+    fn emit(&mut self, samples: Vec<f32>, is_final: bool) -> Chunk {
+        let chunk = Chunk { sequence: self.sequence, sample_offset: self.sample_offset, samples, is_final };
+        self.sequence += 1;
+        self.sample_offset += chunk.samples.len() as u64;
+        chunk
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_slicing_gives_the_same_exact_chunks(
+            lengths in prop::collection::vec(0usize..700, 0..20),
+            chunk_samples in 1usize..400,
+        ) {
+            let signal: Vec<f32> = (0..lengths.iter().sum::<usize>()).map(|i| i as f32).collect();
+            let mut chunker = Chunker::new(chunk_samples);
+            let mut chunks = Vec::new();
+            let mut at = 0;
+            for length in lengths {
+                chunks.extend(chunker.push(&signal[at..at + length]));
+                at += length;
+            }
+            prop_assert_eq!(chunker.total_samples(), signal.len() as u64);
+            chunks.push(chunker.finish());
+
+            let last = chunks.len() - 1;
+            for (i, chunk) in chunks.iter().enumerate() {
+                prop_assert_eq!(chunk.sequence, i as u64);
+                prop_assert_eq!(chunk.sample_offset, (i * chunk_samples) as u64);
+                prop_assert_eq!(chunk.is_final, i == last);
+                if i < last { prop_assert_eq!(chunk.samples.len(), chunk_samples); }
+            }
+            prop_assert!(chunks[last].samples.len() <= chunk_samples);
+            prop_assert_eq!(chunks[last].samples.is_empty(), signal.is_empty());
+            prop_assert_eq!(chunks.concat_samples(), signal);
+        }
+    }
+
+    trait Concat {
+        fn concat_samples(&self) -> Vec<f32>;
+    }
+    impl Concat for Vec<Chunk> {
+        fn concat_samples(&self) -> Vec<f32> {
+            self.iter().flat_map(|c| c.samples.iter().copied()).collect()
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Samples and formats: PCM conversion, WAV files, chunking.
+//!
+//! Owns everything that is audio but not a model. Knows no tensor, no request and no async runtime.
+
+pub mod chunk;
+pub mod pcm;
+pub mod wav;

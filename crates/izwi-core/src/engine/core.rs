@@ -1,0 +1,501 @@
+//! The step loop: it owns every queue, book and session, and gives only the executor away while a step runs.
+//!
+//! One iteration: take commands → schedule → execute on the blocking pool → process. While a step executes, the loop
+//! schedules the next one ahead and collects commands; what was scheduled ahead runs at once if nothing has changed,
+//! and the finished step is delivered while it runs. Sees no tensor and no wire format.
+
+mod command;
+mod flight;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub(super) use command::{Admission, Command};
+use flight::{Flight, Landed};
+
+use super::config::EngineCoreConfig;
+use super::error::{EngineError, Result};
+use super::executor::{ModelExecutor, NewSequenceData, StepPlan};
+use super::kv_cache::{KVCacheManager, KVCacheStats};
+use super::metrics::MetricsCollector;
+use super::output::{DeliveryEvent, OutputProcessor, Pushed, SessionStart};
+use super::scheduler::{NewSequence, ScheduleDecision, Scheduler};
+use super::types::{EngineOutput, FinishReason, RequestId, SequenceId};
+
+/// Finished outputs kept for `take_output`.
+const KEPT_OUTPUTS: usize = 256;
+/// Steps in a row that may panic before the executor is given up.
+const PANICS_TOLERATED: u32 = 3;
+
+/// What an engine is doing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum EngineState {
+    /// Warming up.
+    #[default]
+    Starting,
+    /// Serving.
+    Ready,
+    /// Finishing its last requests.
+    Draining,
+    /// Ended as asked.
+    Stopped,
+    /// Ended by a failure.
+    Dead(String),
+}
+
+/// A snapshot of the loop, published after every step and command.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct EngineStatus {
+    /// What it is doing.
+    pub state: EngineState,
+    /// Requests that wait for admission.
+    pub pending: usize,
+    /// Sequences admitted.
+    pub running: usize,
+    /// The KV books.
+    pub kv: KVCacheStats,
+    /// Steps executed.
+    pub steps: u64,
+    /// Sequences that gave up their blocks.
+    pub preemptions: u64,
+    /// Steps that ran as scheduled ahead.
+    pub preschedule_used: u64,
+    /// Steps scheduled ahead and dropped.
+    pub preschedule_discarded: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Steps only when asked to.
+    Manual,
+    /// Steps as long as there is work.
+    Running,
+}
+
+/// Why a request is aborted, as `izwi_aborts_total` counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AbortCause {
+    Client,
+    Disconnect,
+    SlowClient,
+    Shutdown,
+}
+
+impl AbortCause {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Disconnect => "disconnect",
+            Self::SlowClient => "slow_client",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// The orchestrator; runs as one task.
+pub(super) struct EngineCore {
+    config: Arc<EngineCoreConfig>,
+    executor: Option<Box<dyn ModelExecutor>>,
+    scheduler: Scheduler,
+    kv: KVCacheManager,
+    output: OutputProcessor,
+    metrics: MetricsCollector,
+    requests: HashMap<RequestId, SequenceId>,
+    request_of: HashMap<SequenceId, RequestId>,
+    /// Prepared data of sequences that no step has contained yet.
+    unseen: HashMap<SequenceId, NewSequenceData>,
+    /// Sequences whose executor state can go.
+    released: Vec<SequenceId>,
+    kept: VecDeque<EngineOutput>,
+    step_outputs: Vec<EngineOutput>,
+    step_waiters: Vec<oneshot::Sender<Result<Vec<EngineOutput>>>>,
+    drain_waiters: Vec<oneshot::Sender<()>>,
+    end_waiters: Vec<oneshot::Sender<Result<()>>>,
+    mode: Mode,
+    stopping: bool,
+    senders_gone: bool,
+    panics: u32,
+    epoch: Instant,
+    next_sequence: u64,
+    status: EngineStatus,
+    publish: watch::Sender<EngineStatus>,
+}
+
+impl EngineCore {
+    pub(super) fn new(
+        config: Arc<EngineCoreConfig>,
+        executor: Box<dyn ModelExecutor>,
+        publish: watch::Sender<EngineStatus>,
+    ) -> Self {
+        let profile = executor.profile();
+        let kv = KVCacheManager::new(
+            config.max_blocks,
+            config.block_size,
+            profile.kv_block_bytes,
+            config.enable_prefix_caching,
+        );
+        Self {
+            scheduler: Scheduler::new(&config),
+            kv,
+            output: OutputProcessor::new(profile.sample_rate),
+            metrics: MetricsCollector::new(&profile.model),
+            config,
+            executor: Some(executor),
+            requests: HashMap::new(),
+            request_of: HashMap::new(),
+            unseen: HashMap::new(),
+            released: Vec::new(),
+            kept: VecDeque::new(),
+            step_outputs: Vec::new(),
+            step_waiters: Vec::new(),
+            drain_waiters: Vec::new(),
+            end_waiters: Vec::new(),
+            mode: Mode::Manual,
+            stopping: false,
+            senders_gone: false,
+            panics: 0,
+            epoch: Instant::now(),
+            next_sequence: 0,
+            status: EngineStatus::default(),
+            publish,
+        }
+    }
+
+    /// Runs until it is stopped, fails for good, or nobody can reach it any more.
+    pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
+        let early = self.initialize(&mut commands).await;
+        for command in early {
+            self.handle(command);
+        }
+        let mut flight = None;
+        while !self.is_over() {
+            let current = match flight.take() {
+                Some(current) => current,
+                None => {
+                    self.take_commands(&mut commands);
+                    self.heed_clients();
+                    match self.begin_step(None) {
+                        Some(current) => current,
+                        None => {
+                            self.idle(&mut commands).await;
+                            continue;
+                        }
+                    }
+                }
+            };
+            flight = self.step(current, &mut commands).await;
+        }
+        self.end(&mut commands).await;
+    }
+
+    /// One step: ahead-of-time schedule, execution, books, and delivery. Returns the next step if it has begun.
+    async fn step(
+        &mut self,
+        current: Flight,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+    ) -> Option<Flight> {
+        let ahead = (self.config.enable_optimistic_scheduling && self.mode == Mode::Running)
+            .then(|| self.scheduler.compute_schedule(&self.kv, Some(&current.schedule)));
+        let (returned, buffered) = flight::fly(current, commands).await;
+        let landed = self.land(returned);
+        // A client that left meanwhile must not get another step.
+        self.heed_clients();
+        let next = self.begin_ahead(ahead, buffered.is_empty());
+        // Before delivery: whoever has his result must not find himself still counted.
+        self.publish();
+        self.deliver(landed);
+        for command in buffered {
+            self.handle(command);
+        }
+        next
+    }
+
+    /// Launches what was scheduled ahead, if nothing has happened that makes it wrong.
+    fn begin_ahead(&mut self, ahead: Option<ScheduleDecision>, no_commands: bool) -> Option<Flight> {
+        let decision = ahead.filter(|decision| !decision.is_empty())?;
+        let used = no_commands && self.scheduler.is_current(&decision) && self.executor.is_some();
+        self.metrics.prescheduled(used);
+        self.status.preschedule_used += u64::from(used);
+        self.status.preschedule_discarded += u64::from(!used);
+        if used { self.begin_step(Some(decision)) } else { None }
+    }
+
+    /// Schedules (unless it is already decided) and launches a step. `None` when there is nothing to do.
+    fn begin_step(&mut self, decided: Option<ScheduleDecision>) -> Option<Flight> {
+        if self.mode == Mode::Manual && self.step_waiters.is_empty() {
+            return None;
+        }
+        let mut executor = self.executor.take()?;
+        executor.release(&std::mem::take(&mut self.released));
+        let decision = decided.unwrap_or_else(|| self.scheduler.compute_schedule(&self.kv, None));
+        if decision.is_empty() {
+            self.executor = Some(executor);
+            self.answer_steps();
+            return None;
+        }
+        let schedule = Arc::new(self.scheduler.apply_schedule(decision, &mut self.kv));
+        self.status.preemptions += schedule.preempted_requests.len() as u64;
+        let mut plan = StepPlan { new_sequences: Vec::new(), schedule: Arc::clone(&schedule) };
+        for item in schedule.items() {
+            self.output.scheduled(item.sequence, &self.metrics);
+            plan.new_sequences.extend(self.unseen.remove(&item.sequence));
+        }
+        Some(Flight::launch(executor, plan, schedule))
+    }
+
+    /// Balances the books after a step. Cheap: nothing is delivered yet.
+    fn land(&mut self, returned: flight::Returned) -> Vec<Landed> {
+        self.kv.end_step();
+        self.status.steps += 1;
+        self.metrics.step(&returned.schedule, returned.duration);
+        self.panics = if returned.panicked { self.panics + 1 } else { 0 };
+        match returned.executor {
+            Some(executor)
+                if self.panics < PANICS_TOLERATED && (!returned.panicked || executor.is_ready()) =>
+            {
+                self.executor = Some(executor);
+            }
+            _ => self.die("the executor failed beyond repair; restart the service"),
+        }
+        let mut landed = Vec::new();
+        for (item, result) in returned.schedule.items().zip(returned.results) {
+            if !self.request_of.contains_key(&item.sequence) {
+                continue;
+            }
+            let finish = match &result {
+                Err(_) => Some(FinishReason::Error),
+                Ok(output) => {
+                    let limit = self.scheduler.complete(item, output.generated_tokens, &mut self.kv);
+                    match (output.finished, limit) {
+                        (true, _) => Some(FinishReason::Stop),
+                        (false, true) => Some(FinishReason::Length),
+                        (false, false) => None,
+                    }
+                }
+            };
+            if finish.is_some() {
+                self.forget(item.sequence);
+            }
+            landed.push(Landed { sequence: item.sequence, result, finish });
+        }
+        landed
+    }
+
+    /// Hands out what a step made.
+    fn deliver(&mut self, landed: Vec<Landed>) {
+        for Landed { sequence, result, finish } in landed {
+            if !self.output.is_live(sequence) {
+                continue;
+            }
+            let error = match result {
+                Ok(output) => {
+                    match self.output.push(sequence, output, &self.metrics) {
+                        Pushed::Open => {}
+                        Pushed::Blocked => self.scheduler.set_paused(sequence, true),
+                        Pushed::Gone => {
+                            self.abort(sequence, AbortCause::Disconnect);
+                            continue;
+                        }
+                    }
+                    if let Some(end) = self.output.plays_until(sequence) {
+                        let due = end.saturating_duration_since(self.epoch);
+                        self.scheduler.set_due(sequence, due.as_micros() as u64);
+                    }
+                    None
+                }
+                Err(error) => {
+                    tracing::error!(sequence = sequence.0, %error, "sequence failed");
+                    Some(error.0)
+                }
+            };
+            if let Some(reason) = finish {
+                self.finish(sequence, reason, error);
+            }
+        }
+        self.answer_steps();
+    }
+
+    fn answer_steps(&mut self) {
+        let outputs = std::mem::take(&mut self.step_outputs);
+        for waiter in self.step_waiters.drain(..) {
+            // A caller that stopped waiting needs no answer; its outputs can still be taken.
+            let _ = waiter.send(Ok(outputs.clone()));
+        }
+        for output in outputs {
+            if self.kept.len() == KEPT_OUTPUTS {
+                self.kept.pop_front();
+            }
+            self.kept.push_back(output);
+        }
+    }
+
+    /// Takes a sequence out of every table but its session.
+    fn forget(&mut self, sequence: SequenceId) {
+        self.scheduler.finish_request(sequence, &mut self.kv);
+        if let Some(request) = self.request_of.remove(&sequence) {
+            self.requests.remove(&request);
+        }
+        if self.unseen.remove(&sequence).is_none() {
+            self.released.push(sequence);
+        }
+    }
+
+    fn finish(&mut self, sequence: SequenceId, reason: FinishReason, error: Option<String>) {
+        self.forget(sequence);
+        let output = self.output.finish(sequence, reason, error, &mut self.metrics);
+        self.step_outputs.extend(output);
+    }
+
+    /// Ends a request before its time; a client that is there is told so.
+    fn abort(&mut self, sequence: SequenceId, cause: AbortCause) {
+        tracing::info!(sequence = sequence.0, cause = cause.label(), "request aborted");
+        self.metrics.aborted(cause.label());
+        match cause {
+            AbortCause::Client | AbortCause::Shutdown => self.finish(sequence, FinishReason::Cancelled, None),
+            AbortCause::Disconnect | AbortCause::SlowClient => {
+                if self.output.is_live(sequence)
+                    && let Some((task, stats)) = self.output.stats_now(sequence, FinishReason::Cancelled)
+                {
+                    self.metrics.request_finished(task, &stats);
+                }
+                self.forget(sequence);
+                self.output.discard(sequence);
+            }
+        }
+    }
+
+    /// Aborts what clients have left, drops those that do not read, and resumes those that caught up.
+    fn heed_clients(&mut self) {
+        for event in self.output.ready_events() {
+            self.delivery_event(event);
+        }
+        for sequence in self.output.gone() {
+            self.abort(sequence, AbortCause::Disconnect);
+        }
+        for sequence in self.output.stalled(self.config.slow_client_timeout) {
+            self.abort(sequence, AbortCause::SlowClient);
+        }
+    }
+
+    fn delivery_event(&mut self, event: DeliveryEvent) {
+        match event {
+            DeliveryEvent::CaughtUp(sequence) => self.scheduler.set_paused(sequence, false),
+            DeliveryEvent::Gone(sequence) => self.abort(sequence, AbortCause::Disconnect),
+        }
+    }
+
+    /// Waits for something to do: a command, a client that caught up or stalled.
+    async fn idle(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
+        self.publish();
+        debug_assert!(
+            !self.scheduler_is_empty() || self.kv.stats().used_blocks == 0,
+            "idle with blocks in use"
+        );
+        if self.is_over() {
+            return;
+        }
+        let stall = self.output.next_stall(self.config.slow_client_timeout);
+        let stalled = async {
+            match stall {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            command = commands.recv(), if !self.senders_gone => match command {
+                Some(command) => self.handle(command),
+                None => self.senders_gone = true,
+            },
+            event = self.output.next_event(), if self.output.has_blocked() => self.delivery_event(event),
+            () = stalled => {}
+        }
+    }
+
+    fn scheduler_is_empty(&self) -> bool {
+        self.scheduler.num_waiting() + self.scheduler.num_running() == 0
+    }
+
+    fn is_over(&self) -> bool {
+        let idle = self.scheduler_is_empty() && self.output.is_empty();
+        let unreachable = self.senders_gone && (idle || self.mode == Mode::Manual);
+        self.stopping || unreachable || matches!(self.status.state, EngineState::Dead(_))
+    }
+
+    /// Takes a checked request into the queues.
+    fn admit(&mut self, admission: Admission) -> Result<()> {
+        let Admission { admissible, delivery, accepted_at } = admission;
+        let id = admissible.request.id.clone();
+        match &self.status.state {
+            EngineState::Draining => return Err(EngineError::Draining),
+            EngineState::Dead(reason) => return Err(EngineError::Stopped(reason.clone())),
+            _ => {}
+        }
+        if self.requests.contains_key(&id) {
+            return Err(EngineError::DuplicateId(id.to_string()));
+        }
+        let waiting = self.scheduler.num_waiting();
+        if waiting >= self.config.max_waiting_requests {
+            let per_request =
+                self.metrics.snapshot().avg_latency_ms / 1e3 / self.config.max_batch_size as f64;
+            let seconds = (per_request * waiting as f64).ceil().clamp(1.0, 60.0) as u64;
+            return Err(EngineError::Overloaded {
+                waiting,
+                retry_after: std::time::Duration::from_secs(seconds),
+            });
+        }
+        self.next_sequence += 1;
+        let sequence = SequenceId(self.next_sequence);
+        let request = admissible.request;
+        self.output.open(SessionStart {
+            sequence,
+            request_id: id.clone(),
+            task_type: request.task_type,
+            delivery,
+            chunk_samples: request.chunk_samples.unwrap_or(self.config.streaming_chunk_size),
+            prompt_tokens: admissible.prompt_tokens,
+            accepted_at,
+        });
+        self.scheduler.add_request(NewSequence {
+            id: sequence,
+            request_id: id.clone(),
+            priority: request.priority,
+            arrival_us: accepted_at.saturating_duration_since(self.epoch).as_micros() as u64,
+            work: admissible.work,
+        });
+        let data = NewSequenceData { sequence, prepared: admissible.prepared, params: admissible.params };
+        self.unseen.insert(sequence, data);
+        self.requests.insert(id.clone(), sequence);
+        self.request_of.insert(sequence, id);
+        Ok(())
+    }
+
+    /// Gives up: every request fails, and new ones are refused.
+    fn die(&mut self, reason: &str) {
+        tracing::error!(reason, "engine is dead");
+        self.status.state = EngineState::Dead(reason.to_owned());
+        self.executor = None;
+    }
+
+    fn fail_all(&mut self, reason: &str) {
+        for sequence in self.request_of.keys().copied().collect::<Vec<_>>() {
+            self.finish(sequence, FinishReason::Error, Some(reason.to_owned()));
+        }
+    }
+
+    fn publish(&mut self) {
+        self.status.pending = self.scheduler.num_waiting();
+        self.status.running = self.scheduler.num_running();
+        self.status.kv = self.kv.stats();
+        self.metrics.gauges(self.status.pending, self.status.running, &self.status.kv);
+        if self.status.state == EngineState::Draining && self.scheduler_is_empty() && self.output.is_empty() {
+            for waiter in self.drain_waiters.drain(..) {
+                let _ = waiter.send(());
+            }
+        }
+        self.publish.send_replace(self.status.clone());
+    }
+}

@@ -1,0 +1,167 @@
+//! What the handle can tell the loop, and how the loop starts, answers and ends.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::{AbortCause, EngineCore, EngineState, Mode, flight};
+use crate::engine::error::{EngineError, Result};
+use crate::engine::executor::ExecutorError;
+use crate::engine::metrics::MetricsSnapshot;
+use crate::engine::output::Delivery;
+use crate::engine::request::AdmissibleRequest;
+use crate::engine::types::{EngineOutput, RequestId};
+
+/// A prepared request with the way back to its caller.
+#[derive(Debug)]
+pub(in crate::engine) struct Admission {
+    pub(in crate::engine) admissible: AdmissibleRequest,
+    pub(in crate::engine) delivery: Delivery,
+    pub(in crate::engine) accepted_at: Instant,
+}
+
+/// Everything the loop can be told.
+#[derive(Debug)]
+pub(in crate::engine) enum Command {
+    Add(Box<Admission>, oneshot::Sender<Result<()>>),
+    Abort(RequestId, oneshot::Sender<bool>),
+    Step(oneshot::Sender<Result<Vec<EngineOutput>>>),
+    TakeOutput(RequestId, oneshot::Sender<Option<EngineOutput>>),
+    Metrics(oneshot::Sender<MetricsSnapshot>),
+    CheckBooks(oneshot::Sender<std::result::Result<(), String>>),
+    Resume,
+    Pause,
+    Drain(oneshot::Sender<()>),
+    Stop,
+    AwaitEnd(oneshot::Sender<Result<()>>),
+}
+
+impl EngineCore {
+    /// Warms the executor up, collecting the commands that arrive meanwhile.
+    pub(super) async fn initialize(
+        &mut self,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+    ) -> Vec<Command> {
+        let mut buffered = Vec::new();
+        let Some(mut executor) = self.executor.take() else { return buffered };
+        let mut warm_up = tokio::task::spawn_blocking(move || {
+            let run = std::panic::catch_unwind(AssertUnwindSafe(|| executor.initialize()));
+            let result = run.unwrap_or_else(|panic| Err(ExecutorError(flight::panic_text(&*panic))));
+            (executor, result)
+        });
+        let joined = loop {
+            tokio::select! {
+                biased;
+                joined = &mut warm_up => break joined,
+                Some(command) = commands.recv() => buffered.push(command),
+            }
+        };
+        match joined {
+            Ok((executor, Ok(()))) => {
+                self.executor = Some(executor);
+                self.status.state = EngineState::Ready;
+            }
+            Ok((_, Err(error))) => self.die(&format!("the model cannot run: {error}")),
+            Err(lost) => self.die(&format!("the warm-up thread was lost: {lost}")),
+        }
+        self.publish();
+        buffered
+    }
+
+    /// Takes all commands that are there.
+    pub(super) fn take_commands(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
+        loop {
+            match commands.try_recv() {
+                Ok(command) => self.handle(command),
+                Err(mpsc::error::TryRecvError::Empty) => return,
+                Err(mpsc::error::TryRecvError::Disconnected) => {
+                    self.senders_gone = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Carries out one command. Whoever does not wait for the answer any more does not get one.
+    pub(super) fn handle(&mut self, command: Command) {
+        match command {
+            Command::Add(admission, reply) => {
+                let answer = self.admit(*admission);
+                self.publish();
+                let _ = reply.send(answer);
+            }
+            Command::Abort(id, reply) => {
+                let sequence = self.requests.get(&id).copied();
+                if let Some(sequence) = sequence {
+                    self.abort(sequence, AbortCause::Client);
+                    self.publish();
+                }
+                let _ = reply.send(sequence.is_some());
+            }
+            Command::Step(reply) => self.step_waiters.push(reply),
+            Command::TakeOutput(id, reply) => {
+                let index = self.kept.iter().position(|output| output.request_id == id);
+                let _ = reply.send(index.and_then(|index| self.kept.remove(index)));
+            }
+            Command::Metrics(reply) => {
+                let _ = reply.send(self.metrics.snapshot());
+            }
+            Command::CheckBooks(reply) => {
+                let _ = reply.send(self.kv.check_books());
+            }
+            Command::Resume => self.mode = Mode::Running,
+            Command::Pause => self.mode = Mode::Manual,
+            Command::Drain(reply) => {
+                if self.status.state == EngineState::Ready {
+                    self.status.state = EngineState::Draining;
+                }
+                self.mode = Mode::Running;
+                self.drain_waiters.push(reply);
+            }
+            Command::Stop => self.stopping = true,
+            Command::AwaitEnd(reply) => {
+                self.mode = Mode::Running;
+                self.end_waiters.push(reply);
+            }
+        }
+    }
+
+    /// Ends the loop: nothing stays open, the executor lets go, and whoever still asks is refused.
+    pub(super) async fn end(mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
+        let reason = match &self.status.state {
+            EngineState::Dead(reason) => Some(reason.clone()),
+            _ => None,
+        };
+        match &reason {
+            Some(reason) => self.fail_all(reason),
+            None => {
+                for sequence in self.request_of.keys().copied().collect::<Vec<_>>() {
+                    self.abort(sequence, AbortCause::Shutdown);
+                }
+                self.status.state = EngineState::Stopped;
+            }
+        }
+        self.answer_steps();
+        if let Some(mut executor) = self.executor.take() {
+            // Tensors are freed here, which may take a while; a panic in it has nobody left to harm.
+            let _ = tokio::task::spawn_blocking(move || executor.shutdown()).await;
+        }
+        self.publish();
+        let verdict = || reason.clone().map_or(Ok(()), |reason| Err(EngineError::Stopped(reason)));
+        self.drain_waiters.clear();
+        for waiter in self.end_waiters.drain(..) {
+            let _ = waiter.send(verdict());
+        }
+        let refusal = EngineError::Stopped(reason.clone().unwrap_or_else(|| "it was told to".to_owned()));
+        while let Some(command) = commands.recv().await {
+            match command {
+                Command::Add(_, reply) => drop(reply.send(Err(refusal.clone()))),
+                Command::Step(reply) => drop(reply.send(Err(refusal.clone()))),
+                Command::AwaitEnd(reply) => drop(reply.send(verdict())),
+                Command::Drain(reply) => drop(reply),
+                other => self.handle(other),
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The seam between deciding and computing.
+//!
+//! An executor runs plans and decides nothing. Beside [`native`] this is the only place in the crate that may name
+//! tensors or model code.
+
+pub mod native;
+#[cfg(feature = "simulated")]
+pub mod simulated;
+
+use std::any::Any;
+use std::sync::Arc;
+
+pub use izwi_models::device::DeviceChoice;
+
+use super::config::EngineCoreConfig;
+use super::error::Result;
+use super::request::EngineCoreRequest;
+use super::scheduler::ScheduleResult;
+use super::types::{GenerationParams, SequenceId, TaskType};
+
+/// A voice a user can name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VoiceInfo {
+    /// The name.
+    pub id: String,
+    /// BCP 47 tag of the language it speaks.
+    pub language: String,
+    /// A few words for a person choosing.
+    pub description: String,
+}
+
+/// Static facts about what an executor runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExecutorProfile {
+    /// Model id.
+    pub model: String,
+    /// Device it runs on, e.g. `cpu`, `metal:0`.
+    pub device: String,
+    /// Rate of its audio, in Hz.
+    pub sample_rate: u32,
+    /// What it can do.
+    pub tasks: Vec<TaskType>,
+    /// Its voices, the default first.
+    pub voices: Vec<VoiceInfo>,
+    /// Bytes of one KV block; 0 when it keeps no KV.
+    pub kv_block_bytes: usize,
+    /// Range of `speed` it honours; `None` when it cannot change tempo.
+    pub speed_range: Option<(f32, f32)>,
+    /// Whether it follows a style prompt.
+    pub takes_instructions: bool,
+    /// The model's own generation parameters.
+    pub default_params: GenerationParams,
+}
+
+/// Shape and amount of a prepared request's work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PreparedWork {
+    /// A prompt with a content key for each position, then one token a step.
+    Autoregressive {
+        /// Equal prefixes of keys may share blocks.
+        prompt: Arc<[u64]>,
+    },
+    /// Units computed whole, with their sizes in tokens.
+    Units(Arc<[usize]>),
+}
+
+/// A request that is ready to be scheduled.
+#[derive(Clone)]
+pub struct PreparedRequest {
+    /// What there is to do.
+    pub work: PreparedWork,
+    /// The executor's own data.
+    pub payload: Arc<dyn Any + Send + Sync>,
+}
+
+impl std::fmt::Debug for PreparedRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PreparedRequest").field("work", &self.work).finish_non_exhaustive()
+    }
+}
+
+/// The part of an executor that turns requests into work. Shared, and called on blocking threads.
+pub trait RequestPreparer: Send + Sync {
+    /// Normalises, tokenises, decodes. `params` are complete and clamped, `seed` included.
+    ///
+    /// # Errors
+    /// The request cannot be taken; the error names the field, the value and the remedy.
+    fn prepare(&self, request: &EngineCoreRequest, params: &GenerationParams) -> Result<PreparedRequest>;
+}
+
+/// A sequence that the executor has not seen before.
+#[derive(Debug, Clone)]
+pub struct NewSequenceData {
+    /// Its id.
+    pub sequence: SequenceId,
+    /// What it is to do.
+    pub prepared: PreparedRequest,
+    /// How.
+    pub params: Arc<GenerationParams>,
+}
+
+/// A step, as an executor sees it.
+#[derive(Debug, Clone, Default)]
+pub struct StepPlan {
+    /// Sequences that appear for the first time.
+    pub new_sequences: Vec<NewSequenceData>,
+    /// Who computes what.
+    pub schedule: Arc<ScheduleResult>,
+}
+
+/// What one sequence got out of a step.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ExecutorOutput {
+    /// New mono samples.
+    pub samples: Vec<f32>,
+    /// New text.
+    pub text: String,
+    /// Tokens generated: 0 until the last prompt token was computed.
+    pub generated_tokens: usize,
+    /// Whether the model ended the sequence.
+    pub finished: bool,
+}
+
+/// A step that failed, or one sequence of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ExecutorError(pub String);
+
+/// What became of one item of a schedule.
+pub type ItemResult = std::result::Result<ExecutorOutput, ExecutorError>;
+
+/// Runs plans.
+pub trait ModelExecutor: Send {
+    /// Static facts.
+    fn profile(&self) -> Arc<ExecutorProfile>;
+
+    /// The part that prepares requests.
+    fn preparer(&self) -> Arc<dyn RequestPreparer>;
+
+    /// Runs every kernel once, so that the first request does not pay for it. Called before the first step.
+    ///
+    /// # Errors
+    /// The model cannot run.
+    fn initialize(&mut self) -> std::result::Result<(), ExecutorError>;
+
+    /// Executes one step: one result per item of the schedule, prompts first, in its order.
+    ///
+    /// # Errors
+    /// The step failed for all of its sequences.
+    fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError>;
+
+    /// Drops the state of sequences that will not appear again. Called between steps.
+    fn release(&mut self, sequences: &[SequenceId]);
+
+    /// Whether it can still run steps; asked after a panic.
+    fn is_ready(&self) -> bool;
+
+    /// Lets go of everything. Nothing is called after it.
+    fn shutdown(&mut self);
+}
+
+/// Builds the executor that runs the configured model in this process.
+///
+/// # Errors
+/// The model is unknown, not pulled or does not load.
+pub fn build_native(config: &EngineCoreConfig) -> Result<Box<dyn ModelExecutor>> {
+    Ok(Box::new(native::NativeExecutor::load(config)?))
+}

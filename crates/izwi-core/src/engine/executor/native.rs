@@ -1,0 +1,242 @@
+//! Runs a model family in this process: weights, physical KV pool, per-sequence state.
+//!
+//! Translates between the engine's nouns and the model crate's; decides nothing about what runs.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use izwi_models::device;
+use izwi_models::families;
+use izwi_models::model::{
+    BatchEntry, Input, ModelInfo, PrepareLimits, Prepared, SequenceState, SpeakInput, SpeechModel, Task, Work,
+};
+use izwi_models::nn::kv_pool::KvPool;
+
+use super::{
+    ExecutorError, ExecutorOutput, ExecutorProfile, ItemResult, ModelExecutor, NewSequenceData,
+    PreparedRequest, PreparedWork, RequestPreparer, StepPlan, VoiceInfo,
+};
+use crate::engine::config::EngineCoreConfig;
+use crate::engine::error::{EngineError, Result};
+use crate::engine::request::EngineCoreRequest;
+use crate::engine::types::{GenerationParams, SequenceId, TaskType};
+use crate::hub::Store;
+
+struct Running {
+    prepared: Prepared,
+    state: SequenceState,
+}
+
+/// Executes plans with the models of this build.
+pub struct NativeExecutor {
+    profile: Arc<ExecutorProfile>,
+    model: Arc<dyn SpeechModel>,
+    limits: PrepareLimits,
+    pool: KvPool,
+    sequences: HashMap<SequenceId, Running>,
+}
+
+impl std::fmt::Debug for NativeExecutor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NativeExecutor").field("profile", &self.profile).finish_non_exhaustive()
+    }
+}
+
+impl NativeExecutor {
+    /// Loads the configured model from the store, and allocates its KV pool.
+    ///
+    /// # Errors
+    /// The model is unknown, not pulled or does not load; the device cannot be opened or has too little memory.
+    pub fn load(config: &EngineCoreConfig) -> Result<Self> {
+        let load = |error: &dyn std::error::Error| EngineError::Load(chain(error));
+        let store = Store::open(None).map_err(|error| load(&error))?;
+        let manifest = store.manifest(&config.model).map_err(|error| load(&error))?;
+        let folder: PathBuf = match &config.models_dir {
+            Some(folder) => folder.join(&config.model),
+            None => store.installed(&config.model).map_err(|error| load(&error))?,
+        };
+        let device = config.device.open().map_err(|error| load(&error))?;
+        let model = families::load(&manifest.family, &folder, &device).map_err(|error| load(&error))?;
+        let pool =
+            KvPool::new(model.info().kv, config.max_blocks, config.block_size, &device).map_err(|error| {
+                EngineError::Load(format!("the KV pool cannot be allocated: {error}; lower max_blocks"))
+            })?;
+        let profile = Arc::new(profile(config, model.info(), device::name(&device)));
+        let limits = PrepareLimits { max_tokens_per_step: config.max_tokens_per_step };
+        Ok(Self { profile, model, limits, pool, sequences: HashMap::new() })
+    }
+
+    fn admit(&mut self, new: &NewSequenceData) -> std::result::Result<(), ExecutorError> {
+        let prepared = model_form(&new.prepared);
+        let state = self.model.start(&prepared);
+        self.sequences.insert(new.sequence, Running { prepared, state });
+        Ok(())
+    }
+}
+
+impl ModelExecutor for NativeExecutor {
+    fn profile(&self) -> Arc<ExecutorProfile> {
+        Arc::clone(&self.profile)
+    }
+
+    fn preparer(&self) -> Arc<dyn RequestPreparer> {
+        Arc::new(NativePreparer { model: Arc::clone(&self.model), limits: self.limits })
+    }
+
+    fn initialize(&mut self) -> std::result::Result<(), ExecutorError> {
+        let failed = |error: &dyn std::error::Error| ExecutorError(chain(error));
+        let input = self.model.warm_up_input();
+        let prepared = self.model.prepare(&input, &self.limits).map_err(|error| failed(&error))?;
+        let Work::Units(units) = &prepared.work else { return Ok(()) };
+        let mut state = self.model.start(&prepared);
+        for (start, &num_tokens) in units.iter().enumerate() {
+            let entry = BatchEntry {
+                prepared: &prepared,
+                state: &mut state,
+                start,
+                begins: start == 0,
+                num_tokens,
+                block_table: &[],
+            };
+            self.model.forward(&mut self.pool, &mut [entry]).map_err(|error| failed(&error))?;
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError> {
+        for new in &plan.new_sequences {
+            self.admit(new)?;
+        }
+        let copies: Vec<(u32, u32)> =
+            plan.schedule.block_copies.iter().map(|copy| (copy.from, copy.to)).collect();
+        self.pool.copy_blocks(&copies).map_err(|error| ExecutorError(chain(&error)))?;
+
+        // Taken out for the pass: every entry borrows its own state.
+        let mut batch: Vec<(SequenceId, Running)> = Vec::with_capacity(plan.schedule.batch_size());
+        for item in plan.schedule.items() {
+            let running = self.sequences.remove(&item.sequence);
+            let running =
+                running.ok_or_else(|| ExecutorError(format!("sequence {} is unknown", item.sequence.0)))?;
+            batch.push((item.sequence, running));
+        }
+        let mut entries: Vec<BatchEntry<'_>> = batch
+            .iter_mut()
+            .zip(plan.schedule.items())
+            .map(|((_, running), item)| BatchEntry {
+                prepared: &running.prepared,
+                state: &mut running.state,
+                start: item.start,
+                begins: item.begins,
+                num_tokens: item.num_tokens,
+                block_table: &item.block_table,
+            })
+            .collect();
+        let outputs =
+            self.model.forward(&mut self.pool, &mut entries).map_err(|error| ExecutorError(chain(&error)))?;
+        self.sequences.extend(batch);
+        Ok(outputs
+            .into_iter()
+            .map(|output| {
+                Ok(ExecutorOutput {
+                    samples: output.samples,
+                    text: output.text,
+                    generated_tokens: output.generated_tokens,
+                    finished: output.finished,
+                })
+            })
+            .collect())
+    }
+
+    fn release(&mut self, sequences: &[SequenceId]) {
+        for sequence in sequences {
+            self.sequences.remove(sequence);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn shutdown(&mut self) {
+        self.sequences.clear();
+    }
+}
+
+struct NativePreparer {
+    model: Arc<dyn SpeechModel>,
+    limits: PrepareLimits,
+}
+
+impl RequestPreparer for NativePreparer {
+    fn prepare(&self, request: &EngineCoreRequest, params: &GenerationParams) -> Result<PreparedRequest> {
+        let input = match request.task_type {
+            TaskType::Tts => Input::Speak(SpeakInput {
+                text: request.text.clone().unwrap_or_default(),
+                voice: request.voice.clone(),
+                language: request.language.clone(),
+                instructions: request.instructions.clone(),
+                speed: params.speed,
+                seed: params.seed.unwrap_or_default(),
+            }),
+            task @ (TaskType::Asr | TaskType::AudioChat) => {
+                return Err(EngineError::UnsupportedTask { model: String::new(), task: task.label() });
+            }
+        };
+        let prepared = self
+            .model
+            .prepare(&input, &self.limits)
+            .map_err(|error| EngineError::invalid(error.param, error.message))?;
+        let work = match prepared.work {
+            Work::Autoregressive { prompt } => PreparedWork::Autoregressive { prompt },
+            Work::Units(units) => PreparedWork::Units(units),
+        };
+        Ok(PreparedRequest { work, payload: prepared.payload })
+    }
+}
+
+fn model_form(prepared: &PreparedRequest) -> Prepared {
+    let work = match &prepared.work {
+        PreparedWork::Autoregressive { prompt } => Work::Autoregressive { prompt: Arc::clone(prompt) },
+        PreparedWork::Units(units) => Work::Units(Arc::clone(units)),
+    };
+    Prepared { work, payload: Arc::clone(&prepared.payload) }
+}
+
+fn profile(config: &EngineCoreConfig, info: &ModelInfo, device: String) -> ExecutorProfile {
+    let task = |task: &Task| match task {
+        Task::Tts => TaskType::Tts,
+        Task::Asr => TaskType::Asr,
+        Task::Chat => TaskType::AudioChat,
+    };
+    let voices = info.voices.iter().map(|voice| VoiceInfo {
+        id: voice.id.clone(),
+        language: voice.language.clone(),
+        description: voice.description.clone(),
+    });
+    ExecutorProfile {
+        model: config.model.clone(),
+        device,
+        sample_rate: info.sample_rate_hz,
+        tasks: info.tasks.iter().map(task).collect(),
+        voices: voices.collect(),
+        kv_block_bytes: info.kv.map_or(0, |layout| layout.block_bytes(config.block_size)),
+        speed_range: info.speed_range,
+        takes_instructions: info.takes_instructions,
+        default_params: GenerationParams::default(),
+    }
+}
+
+/// An error with its causes on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

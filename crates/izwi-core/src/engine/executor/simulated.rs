@@ -1,0 +1,280 @@
+//! An executor without weights, for tests and benches: it keeps a real block pool and proves that it is intact.
+//!
+//! Every token's "key and value" is a hash of all tokens before it, stored through the block table and checked on
+//! every step. What it generates is read out of the pool, so that a block given to the wrong sequence, a missing copy
+//! or a skipped recompute changes the output or fails the sequence.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{
+    ExecutorError, ExecutorOutput, ExecutorProfile, ItemResult, ModelExecutor, PreparedRequest, PreparedWork,
+    RequestPreparer, StepPlan, VoiceInfo,
+};
+use crate::engine::config::EngineCoreConfig;
+use crate::engine::error::Result;
+use crate::engine::request::EngineCoreRequest;
+use crate::engine::scheduler::ScheduledRequest;
+use crate::engine::types::{GenerationParams, SequenceId, TaskType};
+
+/// What is to go wrong in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The whole step fails.
+    Step,
+    /// This sequence fails.
+    Sequence(SequenceId),
+    /// The executor panics.
+    Panic,
+}
+
+/// Looks at a step and says what goes wrong in it. May block, to hold a step open.
+pub type Script = Box<dyn FnMut(&StepPlan) -> Option<Fault> + Send>;
+
+/// How the simulation behaves.
+pub struct SimulatedModel {
+    /// Whether it is autoregressive with paged KV; otherwise each sentence of the text is one unit.
+    pub autoregressive: bool,
+    /// Rate of its audio, in Hz.
+    pub sample_rate: u32,
+    /// Samples per generated token, or per character of a unit.
+    pub samples_per_token: usize,
+    /// Time one step takes.
+    pub step_time: Duration,
+    /// Time the warm-up takes.
+    pub warm_up_time: Duration,
+    /// Faults.
+    pub script: Option<Script>,
+}
+
+impl std::fmt::Debug for SimulatedModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimulatedModel").field("autoregressive", &self.autoregressive).finish_non_exhaustive()
+    }
+}
+
+impl Default for SimulatedModel {
+    fn default() -> Self {
+        Self {
+            autoregressive: true,
+            sample_rate: 24_000,
+            samples_per_token: 1_920,
+            step_time: Duration::ZERO,
+            warm_up_time: Duration::ZERO,
+            script: None,
+        }
+    }
+}
+
+struct Running {
+    /// Prompt and generated tokens.
+    tokens: Vec<u64>,
+    prompt_len: usize,
+    /// Generated tokens after which it ends.
+    length: usize,
+    seed: u64,
+    units: Arc<[usize]>,
+}
+
+/// The executor.
+pub struct SimulatedExecutor {
+    model: SimulatedModel,
+    profile: Arc<ExecutorProfile>,
+    block_size: usize,
+    pool: Vec<u64>,
+    sequences: HashMap<SequenceId, Running>,
+}
+
+impl std::fmt::Debug for SimulatedExecutor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimulatedExecutor").field("model", &self.model).finish_non_exhaustive()
+    }
+}
+
+/// Generated tokens after which a request for `text` ends by itself.
+pub fn natural_length(text: &str) -> usize {
+    1 + text.len() % 23
+}
+
+/// Pieces of `text` that become units: sentences ending in a full stop.
+fn sentences(text: &str) -> Vec<usize> {
+    text.split_inclusive('.').map(|part| part.trim().len()).filter(|&len| len > 0).collect()
+}
+
+fn mix(a: u64, b: u64) -> u64 {
+    let mut x = a.rotate_left(25) ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^ (x >> 31)
+}
+
+/// A sample value in −1.0..1.0 that only `token`, `seed` and `index` decide.
+fn sample(token: u64, seed: u64, index: usize) -> f32 {
+    (mix(mix(token, seed), index as u64) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+}
+
+impl SimulatedExecutor {
+    /// An executor for the given engine settings.
+    pub fn new(config: &EngineCoreConfig, model: SimulatedModel) -> Self {
+        let profile = Arc::new(ExecutorProfile {
+            model: config.model.clone(),
+            device: "simulated".to_owned(),
+            sample_rate: model.sample_rate,
+            tasks: vec![TaskType::Tts],
+            voices: ["one", "two"]
+                .map(|id| VoiceInfo { id: id.into(), language: "en-US".into(), description: "a tone".into() })
+                .to_vec(),
+            kv_block_bytes: 16 * config.block_size,
+            speed_range: Some((0.25, 4.0)),
+            takes_instructions: false,
+            default_params: GenerationParams::default(),
+        });
+        let pool = vec![0; config.max_blocks * config.block_size];
+        Self { model, profile, block_size: config.block_size, pool, sequences: HashMap::new() }
+    }
+
+    fn run_item(&mut self, item: &ScheduledRequest) -> ItemResult {
+        let missing = || ExecutorError(format!("sequence {} is unknown", item.sequence.0));
+        let mut running = self.sequences.remove(&item.sequence).ok_or_else(missing)?;
+        let result = if self.model.autoregressive {
+            self.run_tokens(&mut running, item)
+        } else {
+            self.run_unit(&running, item)
+        };
+        self.sequences.insert(item.sequence, running);
+        result
+    }
+
+    fn run_unit(&self, running: &Running, item: &ScheduledRequest) -> ItemResult {
+        let size = running.units.get(item.start).copied();
+        if size != Some(item.num_tokens) {
+            return Err(ExecutorError(format!("unit {} has not {} tokens", item.start, item.num_tokens)));
+        }
+        let count = item.num_tokens * self.model.samples_per_token;
+        Ok(ExecutorOutput {
+            samples: (0..count).map(|i| sample(item.start as u64, running.seed, i)).collect(),
+            text: String::new(),
+            generated_tokens: item.num_tokens,
+            finished: item.start + 1 == running.units.len(),
+        })
+    }
+
+    fn run_tokens(&mut self, running: &mut Running, item: &ScheduledRequest) -> ItemResult {
+        let end = item.start + item.num_tokens;
+        if end > running.tokens.len() || end > item.block_table.len() * self.block_size {
+            return Err(ExecutorError(format!("positions up to {end} are not there")));
+        }
+        let mut state = 0;
+        for (position, &token) in running.tokens[..end].iter().enumerate() {
+            state = mix(state, token);
+            let block = item.block_table[position / self.block_size] as usize;
+            let slot = &mut self.pool[block * self.block_size + position % self.block_size];
+            if position >= item.start {
+                *slot = state;
+            } else if *slot != state {
+                return Err(ExecutorError(format!("kv of position {position} is corrupt")));
+            }
+        }
+        if end < running.tokens.len() {
+            return Ok(ExecutorOutput::default());
+        }
+        running.tokens.push(state);
+        let generated = running.tokens.len() - running.prompt_len;
+        let count = self.model.samples_per_token;
+        Ok(ExecutorOutput {
+            samples: (0..count).map(|i| sample(state, running.seed, i)).collect(),
+            text: String::new(),
+            generated_tokens: 1,
+            finished: generated >= running.length,
+        })
+    }
+}
+
+impl ModelExecutor for SimulatedExecutor {
+    fn profile(&self) -> Arc<ExecutorProfile> {
+        Arc::clone(&self.profile)
+    }
+
+    fn preparer(&self) -> Arc<dyn RequestPreparer> {
+        Arc::new(SimulatedPreparer { autoregressive: self.model.autoregressive })
+    }
+
+    fn initialize(&mut self) -> std::result::Result<(), ExecutorError> {
+        std::thread::sleep(self.model.warm_up_time);
+        Ok(())
+    }
+
+    fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError> {
+        for new in &plan.new_sequences {
+            let Some(text) = new.prepared.payload.downcast_ref::<String>() else {
+                return Err(ExecutorError("payload of another executor".to_owned()));
+            };
+            let units = match &new.prepared.work {
+                PreparedWork::Units(units) => Arc::clone(units),
+                PreparedWork::Autoregressive { .. } => Arc::new([]),
+            };
+            let running = Running {
+                tokens: text.bytes().map(u64::from).collect(),
+                prompt_len: text.len(),
+                length: natural_length(text),
+                seed: new.params.seed.unwrap_or_default(),
+                units,
+            };
+            self.sequences.insert(new.sequence, running);
+        }
+        let fault = self.model.script.as_mut().and_then(|script| script(plan));
+        if !self.model.step_time.is_zero() {
+            std::thread::sleep(self.model.step_time);
+        }
+        match fault {
+            Some(Fault::Step) => return Err(ExecutorError("the step was made to fail".to_owned())),
+            #[allow(clippy::panic, reason = "tests of the engine need an executor that panics")]
+            Some(Fault::Panic) => panic!("the executor was made to panic"),
+            Some(Fault::Sequence(_)) | None => {}
+        }
+        for copy in &plan.schedule.block_copies {
+            let (from, to) = (copy.from as usize * self.block_size, copy.to as usize * self.block_size);
+            self.pool.copy_within(from..from + self.block_size, to);
+        }
+        Ok(plan
+            .schedule
+            .items()
+            .map(|item| match fault {
+                Some(Fault::Sequence(id)) if id == item.sequence => {
+                    Err(ExecutorError("the sequence was made to fail".to_owned()))
+                }
+                _ => self.run_item(item),
+            })
+            .collect())
+    }
+
+    fn release(&mut self, sequences: &[SequenceId]) {
+        for sequence in sequences {
+            self.sequences.remove(sequence);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn shutdown(&mut self) {
+        self.sequences.clear();
+    }
+}
+
+struct SimulatedPreparer {
+    autoregressive: bool,
+}
+
+impl RequestPreparer for SimulatedPreparer {
+    fn prepare(&self, request: &EngineCoreRequest, _: &GenerationParams) -> Result<PreparedRequest> {
+        let text = request.text.clone().unwrap_or_default();
+        let work = if self.autoregressive {
+            PreparedWork::Autoregressive { prompt: text.bytes().map(u64::from).collect() }
+        } else {
+            PreparedWork::Units(sentences(&text).into())
+        };
+        Ok(PreparedRequest { work, payload: Arc::new(text) })
+    }
+}

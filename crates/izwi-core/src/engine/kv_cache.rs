@@ -1,0 +1,482 @@
+//! The books of the paged KV cache: which block belongs to which sequence, and which prefix lies in which block.
+//!
+//! Blocks come off a LIFO free list. Blocks whose content is known by hash stay usable after their last owner has
+//! gone, and are given away only when the free list is empty, the longest unused first. Sees block ids, never a
+//! tensor: the executor owns the memory that they index.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::types::{BlockId, SequenceId};
+
+/// Identity of a full block's content and of everything before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BlockHash(u128);
+
+/// Hashes of the full blocks of a prompt, each chained to the one before it.
+pub fn prefix_hashes(prompt: &[u64], block_size: usize) -> Arc<[BlockHash]> {
+    let mut previous = [0u8; 32];
+    prompt
+        .chunks_exact(block_size)
+        .map(|block| {
+            let mut hasher = Sha256::new();
+            hasher.update(previous);
+            for key in block {
+                hasher.update(key.to_le_bytes());
+            }
+            previous = hasher.finalize().into();
+            let mut half = [0u8; 16];
+            half.copy_from_slice(&previous[..16]);
+            BlockHash(u128::from_le_bytes(half))
+        })
+        .collect()
+}
+
+/// Copy one block's content into another before the step writes to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockCopy {
+    /// Shared block.
+    pub from: BlockId,
+    /// The writer's own.
+    pub to: BlockId,
+}
+
+/// Not enough blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{needed} KV blocks needed, {free} free; raise max_blocks or lower the load")]
+pub struct OutOfBlocks {
+    /// Blocks asked for.
+    pub needed: usize,
+    /// Blocks there were.
+    pub free: usize,
+}
+
+/// A snapshot of the books.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KVCacheStats {
+    /// Size of the pool.
+    pub total_blocks: usize,
+    /// Held by sequences.
+    pub used_blocks: usize,
+    /// Free, but with content that a prefix may still hit.
+    pub cached_blocks: usize,
+    /// Free without content.
+    pub free_blocks: usize,
+    /// Sequences with a block table.
+    pub sequences: usize,
+    /// Bytes of the blocks in use.
+    pub memory_used_bytes: usize,
+    /// Prompt blocks looked up.
+    pub prefix_queries: u64,
+    /// Prompt blocks found.
+    pub prefix_hits: u64,
+}
+
+impl KVCacheStats {
+    /// Share of the pool held by sequences, 0.0..=1.0.
+    pub fn utilization(&self) -> f32 {
+        if self.total_blocks == 0 { 0.0 } else { self.used_blocks as f32 / self.total_blocks as f32 }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Block {
+    references: u32,
+    hash: Option<BlockHash>,
+    /// Key in `evictable` while nobody holds it.
+    freed_at: u64,
+}
+
+/// The block pool's books.
+#[derive(Debug)]
+pub struct KVCacheManager {
+    block_size: usize,
+    block_bytes: usize,
+    prefix_caching: bool,
+    blocks: Vec<Block>,
+    free: Vec<BlockId>,
+    /// Blocks with known content and no owner, oldest first.
+    evictable: BTreeMap<u64, BlockId>,
+    by_hash: HashMap<BlockHash, BlockId>,
+    tables: HashMap<SequenceId, Vec<BlockId>>,
+    in_flight: HashSet<SequenceId>,
+    deferred: Vec<SequenceId>,
+    clock: u64,
+    prefix_queries: u64,
+    prefix_hits: u64,
+}
+
+impl KVCacheManager {
+    /// A pool of `num_blocks` blocks of `block_size` tokens, `block_bytes` bytes each.
+    pub fn new(num_blocks: usize, block_size: usize, block_bytes: usize, prefix_caching: bool) -> Self {
+        Self {
+            block_size,
+            block_bytes,
+            prefix_caching,
+            blocks: vec![Block::default(); num_blocks],
+            free: (0..num_blocks as BlockId).rev().collect(),
+            evictable: BTreeMap::new(),
+            by_hash: HashMap::new(),
+            tables: HashMap::new(),
+            in_flight: HashSet::new(),
+            deferred: Vec::new(),
+            clock: 0,
+            prefix_queries: 0,
+            prefix_hits: 0,
+        }
+    }
+
+    /// Tokens in a block.
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// Blocks that can be handed out: empty ones and those whose content may be forgotten.
+    pub fn num_free(&self) -> usize {
+        self.free.len() + self.evictable.len()
+    }
+
+    /// Blocks that hold `positions` tokens.
+    pub fn blocks_for(&self, positions: usize) -> usize {
+        positions.div_ceil(self.block_size)
+    }
+
+    /// The sequence's blocks in order; empty if it has none.
+    pub fn table(&self, sequence: SequenceId) -> &[BlockId] {
+        self.tables.get(&sequence).map_or(&[], Vec::as_slice)
+    }
+
+    /// The blocks that hold the longest known prefix. Changes nothing.
+    pub fn match_prefix(&self, hashes: &[BlockHash]) -> Vec<BlockId> {
+        if !self.prefix_caching {
+            return Vec::new();
+        }
+        hashes.iter().map_while(|hash| self.by_hash.get(hash).copied()).collect()
+    }
+
+    /// How many sequences hold a block.
+    pub fn references(&self, block: BlockId) -> u32 {
+        self.blocks[block as usize].references
+    }
+
+    /// Gives a sequence its table, beginning with shared blocks found by [`Self::match_prefix`] in this state of the
+    /// books. `queried` counts the prompt blocks looked up.
+    pub fn admit(&mut self, sequence: SequenceId, shared: &[BlockId], queried: usize) {
+        debug_assert!(!self.tables.contains_key(&sequence));
+        for &block in shared {
+            self.take_shared(block);
+        }
+        if self.prefix_caching {
+            self.prefix_queries += queried as u64;
+            self.prefix_hits += shared.len() as u64;
+        }
+        self.tables.insert(sequence, shared.to_vec());
+    }
+
+    /// Makes sure that the table covers `positions` tokens and returns the new blocks.
+    ///
+    /// # Errors
+    /// Not enough blocks are free; then nothing changes.
+    pub fn extend(&mut self, sequence: SequenceId, positions: usize) -> Result<Vec<BlockId>, OutOfBlocks> {
+        let held = self.table(sequence).len();
+        let needed = self.blocks_for(positions).saturating_sub(held);
+        if needed > self.num_free() {
+            return Err(OutOfBlocks { needed, free: self.num_free() });
+        }
+        let added: Vec<BlockId> = (0..needed).filter_map(|_| self.take_any()).collect();
+        self.tables.entry(sequence).or_default().extend_from_slice(&added);
+        Ok(added)
+    }
+
+    /// Copy-on-write: if the block that holds `position` has another owner, the sequence gets one of its own.
+    ///
+    /// # Errors
+    /// No block is free; then nothing changes.
+    pub fn make_writable(
+        &mut self,
+        sequence: SequenceId,
+        position: usize,
+    ) -> Result<Option<BlockCopy>, OutOfBlocks> {
+        let index = position / self.block_size;
+        let Some(&from) = self.table(sequence).get(index) else { return Ok(None) };
+        if self.blocks[from as usize].references <= 1 {
+            return Ok(None);
+        }
+        let Some(to) = self.take_any() else { return Err(OutOfBlocks { needed: 1, free: 0 }) };
+        self.release_block(from);
+        if let Some(entry) = self.tables.get_mut(&sequence).and_then(|table| table.get_mut(index)) {
+            *entry = to;
+        }
+        Ok(Some(BlockCopy { from, to }))
+    }
+
+    /// Remembers the content of the first blocks of a sequence: all of `hashes` that `computed` tokens fill.
+    pub fn register_prefix(&mut self, sequence: SequenceId, hashes: &[BlockHash], computed: usize) {
+        if !self.prefix_caching {
+            return;
+        }
+        let full = (computed / self.block_size).min(hashes.len());
+        for (index, &hash) in hashes[..full].iter().enumerate() {
+            let Some(&block) = self.table(sequence).get(index) else { return };
+            let entry = &mut self.blocks[block as usize];
+            if entry.hash.is_none() && !self.by_hash.contains_key(&hash) {
+                entry.hash = Some(hash);
+                self.by_hash.insert(hash, block);
+            }
+        }
+    }
+
+    /// Takes a sequence's blocks back; at the end of the step if it is part of one in flight.
+    pub fn free(&mut self, sequence: SequenceId) {
+        if self.in_flight.contains(&sequence) {
+            self.deferred.push(sequence);
+        } else {
+            self.release(sequence);
+        }
+    }
+
+    /// Marks the sequences of the step that starts: their blocks stay until [`Self::end_step`].
+    pub fn begin_step(&mut self, sequences: impl IntoIterator<Item = SequenceId>) {
+        self.in_flight = sequences.into_iter().collect();
+    }
+
+    /// Ends the step and takes back what was freed while it ran.
+    pub fn end_step(&mut self) {
+        self.in_flight.clear();
+        for sequence in std::mem::take(&mut self.deferred) {
+            self.release(sequence);
+        }
+    }
+
+    /// A snapshot.
+    pub fn stats(&self) -> KVCacheStats {
+        let used = self.blocks.len() - self.num_free();
+        KVCacheStats {
+            total_blocks: self.blocks.len(),
+            used_blocks: used,
+            cached_blocks: self.evictable.len(),
+            free_blocks: self.free.len(),
+            sequences: self.tables.len(),
+            memory_used_bytes: used * self.block_bytes,
+            prefix_queries: self.prefix_queries,
+            prefix_hits: self.prefix_hits,
+        }
+    }
+
+    /// Checks that every block is in exactly one place and that reference counts equal the tables' claims.
+    ///
+    /// # Errors
+    /// Says which block or count is wrong.
+    pub fn check_books(&self) -> Result<(), String> {
+        let mut claims = vec![0u32; self.blocks.len()];
+        for table in self.tables.values() {
+            let mut seen = HashSet::new();
+            for &block in table {
+                claims[block as usize] += 1;
+                if !seen.insert(block) {
+                    return Err(format!("block {block} is twice in one table"));
+                }
+            }
+        }
+        let free: HashSet<BlockId> = self.free.iter().copied().collect();
+        let cached: HashSet<BlockId> = self.evictable.values().copied().collect();
+        if free.len() != self.free.len() || cached.len() != self.evictable.len() {
+            return Err("a block is free twice".to_owned());
+        }
+        for (index, block) in self.blocks.iter().enumerate() {
+            let id = index as BlockId;
+            if block.references != claims[index] {
+                return Err(format!("block {id}: {} references, {} owners", block.references, claims[index]));
+            }
+            let places = u8::from(block.references > 0)
+                + u8::from(free.contains(&id))
+                + u8::from(cached.contains(&id));
+            if places != 1 {
+                return Err(format!("block {id} is in {places} places"));
+            }
+            if cached.contains(&id) != (block.references == 0 && block.hash.is_some()) {
+                return Err(format!("block {id}: cached without known content, or the reverse"));
+            }
+            if block.hash.is_some_and(|hash| self.by_hash.get(&hash) != Some(&id)) {
+                return Err(format!("block {id}: its hash leads elsewhere"));
+            }
+        }
+        match self.by_hash.values().find(|&&id| self.blocks[id as usize].hash.is_none()) {
+            Some(id) => Err(format!("block {id} is found by a hash it does not have")),
+            None => Ok(()),
+        }
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        for block in self.tables.remove(&sequence).unwrap_or_default() {
+            self.release_block(block);
+        }
+    }
+
+    fn release_block(&mut self, block: BlockId) {
+        self.clock += 1;
+        let entry = &mut self.blocks[block as usize];
+        entry.references -= 1;
+        if entry.references > 0 {
+            return;
+        }
+        if entry.hash.is_some() {
+            entry.freed_at = self.clock;
+            self.evictable.insert(self.clock, block);
+        } else {
+            self.free.push(block);
+        }
+    }
+
+    fn take_any(&mut self) -> Option<BlockId> {
+        let block = match self.free.pop() {
+            Some(block) => block,
+            None => {
+                let (_, block) = self.evictable.pop_first()?;
+                if let Some(hash) = self.blocks[block as usize].hash.take() {
+                    self.by_hash.remove(&hash);
+                }
+                block
+            }
+        };
+        self.blocks[block as usize].references = 1;
+        Some(block)
+    }
+
+    fn take_shared(&mut self, block: BlockId) {
+        let entry = &mut self.blocks[block as usize];
+        if entry.references == 0 {
+            self.evictable.remove(&entry.freed_at);
+        }
+        entry.references += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn manager(blocks: usize) -> KVCacheManager {
+        KVCacheManager::new(blocks, 4, 100, true)
+    }
+
+    const A: SequenceId = SequenceId(1);
+    const B: SequenceId = SequenceId(2);
+    const C: SequenceId = SequenceId(3);
+
+    #[test]
+    fn the_last_freed_block_is_the_first_reused() {
+        let mut kv = manager(8);
+        assert_eq!(kv.extend(A, 12).unwrap(), [0, 1, 2]);
+        assert_eq!(kv.extend(B, 8).unwrap(), [3, 4]);
+        kv.free(A);
+        assert_eq!(kv.extend(C, 1).unwrap(), [2]);
+        assert_eq!(kv.stats().used_blocks, 3);
+        assert_eq!(kv.stats().memory_used_bytes, 300);
+        kv.check_books().unwrap();
+    }
+
+    #[test]
+    fn too_much_is_refused_and_changes_nothing() {
+        let mut kv = manager(2);
+        kv.extend(A, 4).unwrap();
+        assert_eq!(kv.extend(B, 8), Err(OutOfBlocks { needed: 2, free: 1 }));
+        assert_eq!(kv.num_free(), 1);
+        kv.check_books().unwrap();
+    }
+
+    #[test]
+    fn a_prefix_is_shared_and_copied_on_write() {
+        let mut kv = manager(8);
+        let prompt: Vec<u64> = (0..8).collect();
+        let hashes = prefix_hashes(&prompt, 4);
+        kv.admit(A, &[], 2);
+        kv.extend(A, 8).unwrap();
+        kv.register_prefix(A, &hashes, 7);
+        assert_eq!(kv.match_prefix(&hashes), [0], "the second block is not full yet");
+        kv.register_prefix(A, &hashes, 8);
+        let shared = kv.match_prefix(&hashes);
+        kv.admit(B, &shared, 2);
+        assert_eq!(kv.table(B), [0, 1]);
+        assert_eq!(kv.make_writable(B, 7).unwrap(), Some(BlockCopy { from: 1, to: 2 }));
+        assert_eq!(kv.make_writable(B, 7).unwrap(), None, "it owns the copy");
+        assert_eq!((kv.table(A), kv.table(B)), (&[0, 1][..], &[0, 2][..]));
+        kv.check_books().unwrap();
+        kv.free(A);
+        kv.free(B);
+        assert_eq!(kv.num_free(), 8);
+        assert_eq!(kv.match_prefix(&hashes), [0, 1], "content outlives its owners");
+        let stats = kv.stats();
+        assert_eq!((stats.prefix_queries, stats.prefix_hits), (4, 2));
+        kv.extend(C, 32).unwrap();
+        assert!(kv.match_prefix(&hashes).is_empty(), "until the blocks are needed");
+        kv.check_books().unwrap();
+    }
+
+    #[test]
+    fn blocks_of_a_step_in_flight_are_released_after_it() {
+        let mut kv = manager(4);
+        kv.extend(A, 8).unwrap();
+        kv.begin_step([A]);
+        kv.free(A);
+        assert_eq!(kv.num_free(), 2);
+        kv.end_step();
+        assert_eq!(kv.num_free(), 4);
+        kv.check_books().unwrap();
+    }
+
+    #[test]
+    fn hashes_depend_on_everything_before() {
+        let a = prefix_hashes(&[1, 2, 3, 4, 5, 6, 7, 8, 9], 4);
+        let b = prefix_hashes(&[0, 2, 3, 4, 5, 6, 7, 8], 4);
+        assert_eq!(a.len(), 2);
+        assert_ne!(a[1], b[1]);
+        assert_eq!(a[..], prefix_hashes(&[1, 2, 3, 4, 5, 6, 7, 8], 4)[..]);
+    }
+
+    proptest! {
+        #[test]
+        fn books_balance_under_any_sequence_of_calls(
+            calls in prop::collection::vec((0u8..6, 0u64..6, 1usize..40, 0u64..3), 1..200),
+        ) {
+            let mut kv = manager(12);
+            let mut admitted: HashMap<u64, (Vec<u64>, bool)> = HashMap::new();
+            for (call, name, size, variant) in calls {
+                let id = SequenceId(name);
+                match call {
+                    0 if !admitted.contains_key(&name) => {
+                        let prompt: Vec<u64> = (0..size as u64).map(|i| i * (variant + 1)).collect();
+                        let hashes = prefix_hashes(&prompt, 4);
+                        let shared = kv.match_prefix(&hashes);
+                        kv.admit(id, &shared, hashes.len());
+                        admitted.insert(name, (prompt, false));
+                    }
+                    1 if admitted.get(&name).is_some_and(|(_, freed)| !freed) => { let _ = kv.extend(id, size); }
+                    2 if admitted.get(&name).is_some_and(|(_, freed)| !freed) => { let _ = kv.make_writable(id, size); }
+                    3 if admitted.get(&name).is_some_and(|(_, freed)| !freed) => {
+                        let covered = kv.table(id).len() * 4;
+                        kv.register_prefix(id, &prefix_hashes(&admitted[&name].0, 4), covered.min(size));
+                    }
+                    4 => if let Some((_, freed)) = admitted.get_mut(&name) && !*freed {
+                        *freed = true;
+                        kv.free(id);
+                    },
+                    5 => {
+                        kv.end_step();
+                        admitted.retain(|_, (_, freed)| !*freed);
+                        kv.begin_step(admitted.keys().map(|&n| SequenceId(n)).filter(|n| n.0 % 2 == 0));
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(kv.check_books(), Ok(()));
+            }
+            kv.end_step();
+            for name in 0..6 { if admitted.get(&name).is_some_and(|(_, freed)| !freed) { kv.free(SequenceId(name)); } }
+            prop_assert_eq!(kv.num_free(), 12);
+        }
+    }
+}

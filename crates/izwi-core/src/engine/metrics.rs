@@ -1,0 +1,396 @@
+//! Numbers: Prometheus series, and a rolling window for snapshots with percentiles.
+//!
+//! The only file with metric macros. Names, labels and buckets are part of the public interface.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use metrics::{
+    SharedString, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+
+use super::kv_cache::KVCacheStats;
+use super::scheduler::ScheduleResult;
+use super::types::{RequestStats, TaskType, rtf};
+
+/// Requests a snapshot looks back on.
+const WINDOW: usize = 1_000;
+
+/// Upper bounds of each histogram's buckets.
+pub const BUCKETS: &[(&str, &[f64])] = &[
+    ("izwi_rtf", &[0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 1.5, 2.0, 5.0, 10.0]),
+    ("izwi_time_to_first_audio_seconds", LATENCY),
+    ("izwi_inter_chunk_seconds", SHORT),
+    ("izwi_e2e_request_latency_seconds", LATENCY),
+    ("izwi_request_queue_seconds", LATENCY),
+    ("izwi_prefill_seconds", SHORT),
+    ("izwi_step_seconds", SHORT),
+    ("izwi_batch_size", &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]),
+    ("izwi_audio_underrun_seconds", &[0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0]),
+];
+const LATENCY: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0];
+const SHORT: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0];
+
+/// Registers the help text of every series with the installed recorder.
+pub fn describe() {
+    describe_counter!("izwi_requests_total", "Requests that ended, by task, model and finish reason");
+    describe_counter!("izwi_requests_rejected_total", "Requests turned away before they were queued");
+    describe_gauge!("izwi_num_requests_running", "Sequences admitted");
+    describe_gauge!("izwi_num_requests_waiting", "Sequences waiting for admission");
+    describe_gauge!("izwi_kv_cache_usage_ratio", "Share of KV blocks held by sequences");
+    describe_gauge!("izwi_kv_cache_blocks", "KV blocks by state: used, cached, free");
+    describe_histogram!("izwi_rtf", "Processing time over audio time of a request");
+    describe_histogram!("izwi_time_to_first_audio_seconds", "From acceptance to the first samples");
+    describe_histogram!("izwi_inter_chunk_seconds", "Between two chunks of a stream becoming available");
+    describe_histogram!("izwi_e2e_request_latency_seconds", "From acceptance to the end");
+    describe_histogram!("izwi_request_queue_seconds", "From acceptance to first execution");
+    describe_histogram!("izwi_prefill_seconds", "Duration of steps that computed prompts");
+    describe_histogram!("izwi_step_seconds", "Duration of steps");
+    describe_histogram!("izwi_batch_size", "Sequences in a step");
+    describe_counter!("izwi_audio_seconds_total", "Audio made or heard");
+    describe_counter!("izwi_prompt_tokens_total", "Tokens of prepared inputs");
+    describe_counter!("izwi_generated_tokens_total", "Tokens generated");
+    describe_histogram!(
+        "izwi_audio_underrun_seconds",
+        "Silence a client that plays at once would have heard"
+    );
+    describe_counter!("izwi_audio_continuity_ok_total", "Streams without such a gap");
+    describe_counter!("izwi_num_preemptions_total", "Sequences that gave up their blocks");
+    describe_counter!("izwi_prefix_cache_queries_total", "Prompt blocks looked up");
+    describe_counter!("izwi_prefix_cache_hits_total", "Prompt blocks found");
+    describe_counter!("izwi_preschedule_used_total", "Steps that ran as scheduled ahead");
+    describe_counter!("izwi_preschedule_discarded_total", "Steps scheduled ahead and dropped");
+    describe_counter!("izwi_aborts_total", "Requests aborted, by cause");
+    describe_gauge!("izwi_build_info", "Constant 1, labelled with version and device");
+}
+
+/// Sets `izwi_build_info`.
+pub fn set_build_info(device: &str) {
+    gauge!("izwi_build_info", "version" => env!("CARGO_PKG_VERSION"), "device" => device.to_owned()).set(1.0);
+}
+
+/// Counts a request that was turned away. `reason` is one of a fixed set of words.
+pub fn count_rejection(reason: &'static str) {
+    counter!("izwi_requests_rejected_total", "reason" => reason).increment(1);
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    finished_at: Instant,
+    latency: Duration,
+    tokens: u64,
+    audio: Duration,
+}
+
+/// Collects one engine's numbers.
+#[derive(Debug)]
+pub struct MetricsCollector {
+    model: SharedString,
+    window: VecDeque<Sample>,
+    started_at: Instant,
+    total_requests: u64,
+    total_tokens: u64,
+    total_audio: Duration,
+    total_processing: Duration,
+    prefix_seen: (u64, u64),
+}
+
+impl MetricsCollector {
+    /// A collector whose series carry the label `model`.
+    pub fn new(model: &str) -> Self {
+        Self {
+            model: SharedString::from_shared(Arc::from(model)),
+            window: VecDeque::with_capacity(WINDOW),
+            started_at: Instant::now(),
+            total_requests: 0,
+            total_tokens: 0,
+            total_audio: Duration::ZERO,
+            total_processing: Duration::ZERO,
+            prefix_seen: (0, 0),
+        }
+    }
+
+    /// Adds one finished request to the window and the totals.
+    pub fn record_request(&mut self, latency: Duration, tokens_generated: u64, audio_duration: Duration) {
+        if self.window.len() == WINDOW {
+            self.window.pop_front();
+        }
+        let finished_at = Instant::now();
+        self.window.push_back(Sample {
+            finished_at,
+            latency,
+            tokens: tokens_generated,
+            audio: audio_duration,
+        });
+        self.total_requests += 1;
+        self.total_tokens += tokens_generated;
+        self.total_audio += audio_duration;
+        self.total_processing += latency;
+    }
+
+    /// The window's statistics and the totals.
+    pub fn snapshot(&self) -> MetricsSnapshot {
+        let mut latencies: Vec<f64> = self.window.iter().map(|s| s.latency.as_secs_f64() * 1e3).collect();
+        latencies.sort_by(f64::total_cmp);
+        let rtfs: Vec<f32> =
+            self.window.iter().filter(|s| !s.audio.is_zero()).map(|s| rtf(s.latency, s.audio)).collect();
+        let busy: f64 = self.window.iter().map(|s| s.latency.as_secs_f64()).sum();
+        let tokens: u64 = self.window.iter().map(|s| s.tokens).sum();
+        // The window begins when its oldest request did.
+        let begin =
+            self.window.front().map(|s| s.finished_at.checked_sub(s.latency).unwrap_or(s.finished_at));
+        let span = begin.map_or(0.0, |begin| begin.elapsed().as_secs_f64());
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+        MetricsSnapshot {
+            total_requests: self.total_requests,
+            total_tokens: self.total_tokens,
+            total_audio: self.total_audio,
+            total_processing: self.total_processing,
+            uptime: self.started_at.elapsed(),
+            avg_latency_ms: mean(&latencies),
+            p50_latency_ms: percentile(&latencies, 0.50),
+            p90_latency_ms: percentile(&latencies, 0.90),
+            p99_latency_ms: percentile(&latencies, 0.99),
+            avg_rtf: rtfs.iter().sum::<f32>() / rtfs.len().max(1) as f32,
+            avg_tokens_per_sec: if busy > 0.0 { tokens as f64 / busy } else { 0.0 },
+            requests_per_sec: if span > 0.0 { self.window.len() as f64 / span } else { 0.0 },
+        }
+    }
+
+    /// Forgets everything but the Prometheus series.
+    pub fn reset(&mut self) {
+        self.window.clear();
+        self.started_at = Instant::now();
+        (self.total_requests, self.total_tokens) = (0, 0);
+        (self.total_audio, self.total_processing) = (Duration::ZERO, Duration::ZERO);
+    }
+
+    pub(super) fn request_finished(&mut self, task: TaskType, stats: &RequestStats) {
+        let (model, task) = (self.model.clone(), task.label());
+        let reason = stats.finish_reason.label();
+        self.record_request(stats.generation_time, stats.generated_tokens as u64, stats.audio_duration);
+        counter!("izwi_requests_total", "task" => task, "model" => model.clone(), "finish_reason" => reason)
+            .increment(1);
+        histogram!("izwi_e2e_request_latency_seconds", "task" => task, "model" => model.clone())
+            .record(stats.generation_time);
+        if !stats.audio_duration.is_zero() {
+            histogram!("izwi_rtf", "task" => task, "model" => model.clone()).record(stats.rtf());
+        }
+        if let Some(ttfa) = stats.time_to_first_audio {
+            histogram!("izwi_time_to_first_audio_seconds", "model" => model.clone()).record(ttfa);
+        }
+        counter!("izwi_prompt_tokens_total", "model" => model.clone()).increment(stats.prompt_tokens as u64);
+        counter!("izwi_generated_tokens_total", "model" => model.clone())
+            .increment(stats.generated_tokens as u64);
+        // A counter of seconds grows in whole units of the recorder: the remainder is carried by the totals.
+        let (before, after) = (self.total_audio - stats.audio_duration, self.total_audio);
+        counter!("izwi_audio_seconds_total", "task" => task, "model" => model)
+            .increment(after.as_secs() - before.as_secs());
+    }
+
+    pub(super) fn first_scheduled(&self, queue_time: Duration) {
+        histogram!("izwi_request_queue_seconds", "model" => self.model.clone()).record(queue_time);
+    }
+
+    pub(super) fn chunk_gap(&self, gap: Duration) {
+        histogram!("izwi_inter_chunk_seconds", "model" => self.model.clone()).record(gap);
+    }
+
+    pub(super) fn stream_continuity(&self, underrun: Duration) {
+        if underrun.is_zero() {
+            counter!("izwi_audio_continuity_ok_total", "model" => self.model.clone()).increment(1);
+        }
+        histogram!("izwi_audio_underrun_seconds", "model" => self.model.clone()).record(underrun);
+    }
+
+    pub(super) fn aborted(&self, cause: &'static str) {
+        counter!("izwi_aborts_total", "model" => self.model.clone(), "cause" => cause).increment(1);
+    }
+
+    pub(super) fn prescheduled(&self, used: bool) {
+        if used {
+            counter!("izwi_preschedule_used_total", "model" => self.model.clone()).increment(1);
+        } else {
+            counter!("izwi_preschedule_discarded_total", "model" => self.model.clone()).increment(1);
+        }
+    }
+
+    pub(super) fn step(&self, schedule: &ScheduleResult, duration: Duration) {
+        let model = || self.model.clone();
+        histogram!("izwi_step_seconds", "model" => model()).record(duration);
+        histogram!("izwi_batch_size", "model" => model()).record(schedule.batch_size() as f64);
+        if !schedule.prefill_requests.is_empty() {
+            histogram!("izwi_prefill_seconds", "model" => model()).record(duration);
+        }
+        counter!("izwi_num_preemptions_total", "model" => model())
+            .increment(schedule.preempted_requests.len() as u64);
+    }
+
+    pub(super) fn gauges(&mut self, waiting: usize, running: usize, kv: &KVCacheStats) {
+        let model = || self.model.clone();
+        gauge!("izwi_num_requests_waiting", "model" => model()).set(waiting as f64);
+        gauge!("izwi_num_requests_running", "model" => model()).set(running as f64);
+        gauge!("izwi_kv_cache_usage_ratio", "model" => model()).set(kv.utilization());
+        for (state, blocks) in
+            [("used", kv.used_blocks), ("cached", kv.cached_blocks), ("free", kv.free_blocks)]
+        {
+            gauge!("izwi_kv_cache_blocks", "model" => model(), "state" => state).set(blocks as f64);
+        }
+        let (queries, hits) = self.prefix_seen;
+        counter!("izwi_prefix_cache_queries_total", "model" => model())
+            .increment(kv.prefix_queries - queries);
+        counter!("izwi_prefix_cache_hits_total", "model" => model()).increment(kv.prefix_hits - hits);
+        self.prefix_seen = (kv.prefix_queries, kv.prefix_hits);
+    }
+}
+
+/// The value below which a share `q` of the ascending `values` lies (nearest rank); 0 for none.
+fn percentile(values: &[f64], q: f64) -> f64 {
+    let rank = (q * values.len() as f64).ceil() as usize;
+    values.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+/// Statistics over the last requests, and totals.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct MetricsSnapshot {
+    /// Requests that ended since the start.
+    pub total_requests: u64,
+    /// Tokens they generated.
+    pub total_tokens: u64,
+    /// Audio they made.
+    pub total_audio: Duration,
+    /// Sum of their latencies.
+    pub total_processing: Duration,
+    /// Since the start.
+    pub uptime: Duration,
+    /// Mean latency in the window.
+    pub avg_latency_ms: f64,
+    /// Median latency.
+    pub p50_latency_ms: f64,
+    /// 90th percentile.
+    pub p90_latency_ms: f64,
+    /// 99th percentile.
+    pub p99_latency_ms: f64,
+    /// Mean processing time over audio time.
+    pub avg_rtf: f32,
+    /// Tokens per second of processing.
+    pub avg_tokens_per_sec: f64,
+    /// Requests that ended per second of wall time.
+    pub requests_per_sec: f64,
+}
+
+/// Times one request.
+#[derive(Debug)]
+pub struct RequestTimer {
+    started_at: Instant,
+}
+
+impl RequestTimer {
+    /// Starts the clock.
+    pub fn start() -> Self {
+        Self { started_at: Instant::now() }
+    }
+
+    /// Stops the clock and records the request.
+    pub fn stop(
+        self,
+        metrics: &mut MetricsCollector,
+        tokens_generated: u64,
+        audio_duration: Duration,
+    ) -> Duration {
+        let latency = self.started_at.elapsed();
+        metrics.record_request(latency, tokens_generated, audio_duration);
+        latency
+    }
+}
+
+/// The outcome of a benchmark run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BenchmarkResult {
+    /// What was measured.
+    pub name: String,
+    /// Requests sent.
+    pub num_requests: usize,
+    /// Wall time.
+    pub duration: Duration,
+    /// The engine's own numbers.
+    pub snapshot: MetricsSnapshot,
+}
+
+impl BenchmarkResult {
+    /// Puts the parts together.
+    pub fn new(name: &str, num_requests: usize, duration: Duration, snapshot: MetricsSnapshot) -> Self {
+        Self { name: name.to_owned(), num_requests, duration, snapshot }
+    }
+
+    /// A few lines for people.
+    pub fn summary(&self) -> String {
+        let s = &self.snapshot;
+        let rate = self.num_requests as f64 / self.duration.as_secs_f64().max(f64::EPSILON);
+        format!(
+            "{}: {} requests in {:.2} s ({rate:.2}/s)\n  latency ms: avg {:.1}, p50 {:.1}, p90 {:.1}, p99 {:.1}\n  \
+             RTF {:.3}, {:.1} tokens/s, {:.1} s of audio",
+            self.name,
+            self.num_requests,
+            self.duration.as_secs_f64(),
+            s.avg_latency_ms,
+            s.p50_latency_ms,
+            s.p90_latency_ms,
+            s.p99_latency_ms,
+            s.avg_rtf,
+            s.avg_tokens_per_sec,
+            s.total_audio.as_secs_f64(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_nearest_rank_over_the_window() {
+        let mut metrics = MetricsCollector::new("m");
+        for ms in 1..=100u64 {
+            metrics.record_request(Duration::from_millis(ms), 10, Duration::from_millis(2 * ms));
+        }
+        let snapshot = metrics.snapshot();
+        assert_eq!(snapshot.p50_latency_ms, 50.0);
+        assert_eq!(snapshot.p90_latency_ms, 90.0);
+        assert_eq!(snapshot.p99_latency_ms, 99.0);
+        assert!((snapshot.avg_latency_ms - 50.5).abs() < 1e-6);
+        assert!((snapshot.avg_rtf - 0.5).abs() < 1e-6);
+        assert!((snapshot.avg_tokens_per_sec - 1000.0 / 5.05).abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_window_rolls_and_totals_stay() {
+        let mut metrics = MetricsCollector::new("m");
+        for _ in 0..WINDOW {
+            metrics.record_request(Duration::from_secs(9), 1, Duration::ZERO);
+        }
+        for _ in 0..WINDOW {
+            metrics.record_request(Duration::from_millis(1), 1, Duration::from_secs(1));
+        }
+        let snapshot = metrics.snapshot();
+        assert_eq!(snapshot.p99_latency_ms, 1.0);
+        assert_eq!(snapshot.total_requests, 2 * WINDOW as u64);
+        metrics.reset();
+        assert_eq!(metrics.snapshot().total_requests, 0);
+    }
+
+    #[test]
+    fn an_empty_snapshot_is_zeros() {
+        let snapshot = MetricsCollector::new("m").snapshot();
+        assert_eq!((snapshot.p99_latency_ms, snapshot.avg_rtf, snapshot.requests_per_sec), (0.0, 0.0, 0.0));
+    }
+
+    #[test]
+    fn a_summary_names_what_was_measured() {
+        let mut metrics = MetricsCollector::new("m");
+        RequestTimer::start().stop(&mut metrics, 5, Duration::from_secs(1));
+        let result = BenchmarkResult::new("tts", 1, Duration::from_secs(2), metrics.snapshot());
+        assert!(result.summary().starts_with("tts: 1 requests in 2.00 s (0.50/s)"));
+    }
+}

@@ -1,0 +1,302 @@
+//! Requests: how they are built, checked, completed and prepared before the loop sees them.
+//!
+//! Everything here happens outside the loop, the costly part on a blocking thread. Touches no queue and no state of
+//! the engine.
+
+use std::sync::Arc;
+
+use super::config::EngineCoreConfig;
+use super::error::{EngineError, Result};
+use super::executor::{ExecutorProfile, PreparedRequest, PreparedWork, RequestPreparer};
+use super::kv_cache::prefix_hashes;
+use super::scheduler::Workload;
+use super::types::{GenerationParams, Priority, RequestId, TaskType};
+
+/// The most characters of text in one request.
+pub const MAX_TEXT_CHARS: usize = 65_536;
+/// Range of `temperature`.
+const TEMPERATURE: (f32, f32) = (0.0, 2.0);
+/// Range of `repetition_penalty`.
+const REPETITION_PENALTY: (f32, f32) = (0.5, 2.0);
+
+/// What a client asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EngineCoreRequest {
+    /// Its id.
+    pub id: RequestId,
+    /// What to do.
+    pub task_type: TaskType,
+    /// Text to speak, or of the turn.
+    pub text: Option<String>,
+    /// Recording, base64 of an audio file or a `data:` URL.
+    pub audio_input: Option<String>,
+    /// A name out of the model's voices; `None` for its default.
+    pub voice: Option<String>,
+    /// BCP 47 tag.
+    pub language: Option<String>,
+    /// Style prompt.
+    pub instructions: Option<String>,
+    /// How to generate; `None` for the model's own parameters.
+    pub params: Option<GenerationParams>,
+    /// Urgency.
+    pub priority: Priority,
+    /// Whether the caller wants chunks.
+    pub streaming: bool,
+    /// Samples in a chunk; `None` for the engine's default.
+    pub chunk_samples: Option<usize>,
+}
+
+impl EngineCoreRequest {
+    fn new(task_type: TaskType) -> Self {
+        Self {
+            id: RequestId::random(),
+            task_type,
+            text: None,
+            audio_input: None,
+            voice: None,
+            language: None,
+            instructions: None,
+            params: None,
+            priority: Priority::Normal,
+            streaming: false,
+            chunk_samples: None,
+        }
+    }
+
+    /// Speak `text`.
+    pub fn tts(text: impl Into<String>) -> Self {
+        Self { text: Some(text.into()), ..Self::new(TaskType::Tts) }
+    }
+
+    /// Transcribe a recording, base64 of an audio file or a `data:` URL.
+    pub fn asr(audio_base64: impl Into<String>) -> Self {
+        Self { audio_input: Some(audio_base64.into()), ..Self::new(TaskType::Asr) }
+    }
+
+    /// One turn of a spoken conversation: audio, text or both.
+    pub fn audio_chat(audio_base64: Option<String>, text: Option<String>) -> Self {
+        Self { audio_input: audio_base64, text, ..Self::new(TaskType::AudioChat) }
+    }
+
+    /// Sets the id.
+    #[must_use]
+    pub fn with_id(mut self, id: RequestId) -> Self {
+        self.id = id;
+        self
+    }
+
+    /// Sets the voice.
+    #[must_use]
+    pub fn with_voice(mut self, voice: impl Into<String>) -> Self {
+        self.voice = Some(voice.into());
+        self
+    }
+
+    /// Sets the language, a BCP 47 tag.
+    #[must_use]
+    pub fn with_language(mut self, language: impl Into<String>) -> Self {
+        self.language = Some(language.into());
+        self
+    }
+
+    /// Sets the style prompt.
+    #[must_use]
+    pub fn with_instructions(mut self, instructions: impl Into<String>) -> Self {
+        self.instructions = Some(instructions.into());
+        self
+    }
+
+    /// Sets how to generate.
+    #[must_use]
+    pub fn with_params(mut self, params: GenerationParams) -> Self {
+        self.params = Some(params);
+        self
+    }
+
+    /// Sets the urgency.
+    #[must_use]
+    pub fn with_priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Says whether chunks are wanted.
+    #[must_use]
+    pub fn with_streaming(mut self, streaming: bool) -> Self {
+        self.streaming = streaming;
+        self
+    }
+
+    /// Sets the chunk size in samples.
+    #[must_use]
+    pub fn with_chunk_samples(mut self, samples: usize) -> Self {
+        self.chunk_samples = Some(samples);
+        self
+    }
+}
+
+/// A request that was checked, completed and prepared.
+#[derive(Debug, Clone)]
+pub struct AdmissibleRequest {
+    /// The request as it came, its texts emptied: the prepared form has them.
+    pub request: EngineCoreRequest,
+    /// Complete and clamped parameters.
+    pub params: Arc<GenerationParams>,
+    /// The executor's form of it.
+    pub prepared: PreparedRequest,
+    /// The scheduler's form of it.
+    pub work: Workload,
+    /// Tokens of the prepared input.
+    pub prompt_tokens: usize,
+}
+
+/// Checks and prepares requests for one model.
+#[derive(Clone)]
+pub struct RequestProcessor {
+    config: Arc<EngineCoreConfig>,
+    profile: Arc<ExecutorProfile>,
+    preparer: Arc<dyn RequestPreparer>,
+}
+
+impl std::fmt::Debug for RequestProcessor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RequestProcessor").field("model", &self.profile.model).finish_non_exhaustive()
+    }
+}
+
+impl RequestProcessor {
+    /// A processor for the model that `profile` describes.
+    pub fn new(
+        config: Arc<EngineCoreConfig>,
+        profile: Arc<ExecutorProfile>,
+        preparer: Arc<dyn RequestPreparer>,
+    ) -> Self {
+        Self { config, profile, preparer }
+    }
+
+    /// Checks, completes and prepares. Costly: call it on a blocking thread.
+    ///
+    /// # Errors
+    /// The request cannot be taken; the error names the field, the value and the remedy.
+    pub fn process(&self, mut request: EngineCoreRequest) -> Result<AdmissibleRequest> {
+        self.check(&request)?;
+        let mut params = self.complete(&request)?;
+        let prepared = self.preparer.prepare(&request, &params)?;
+        request.text = None;
+        request.audio_input = None;
+        let (work, prompt_tokens) = self.workload(&prepared.work, &mut params)?;
+        Ok(AdmissibleRequest { request, params: Arc::new(params), prepared, work, prompt_tokens })
+    }
+
+    fn check(&self, request: &EngineCoreRequest) -> Result<()> {
+        let profile = &self.profile;
+        if !profile.tasks.contains(&request.task_type) {
+            return Err(EngineError::UnsupportedTask {
+                model: profile.model.clone(),
+                task: request.task_type.label(),
+            });
+        }
+        let text = request.text.as_deref().unwrap_or_default();
+        if request.task_type == TaskType::Tts && text.trim().is_empty() {
+            return Err(EngineError::invalid("input", "input is empty; give some text to speak"));
+        }
+        let chars = text.chars().take(MAX_TEXT_CHARS + 1).count();
+        if chars > MAX_TEXT_CHARS {
+            let message = format!("input has more than {MAX_TEXT_CHARS} characters; send it in parts");
+            return Err(EngineError::invalid("input", message));
+        }
+        let no_audio = request.audio_input.as_deref().is_none_or(str::is_empty);
+        if request.task_type == TaskType::Asr && no_audio {
+            return Err(EngineError::invalid("audio", "audio is empty; send a recording as base64"));
+        }
+        if request.task_type == TaskType::AudioChat && no_audio && text.trim().is_empty() {
+            return Err(EngineError::invalid("input", "a turn needs text or audio; both are empty"));
+        }
+        if let Some(voice) = &request.voice
+            && !profile.voices.iter().any(|known| known.id == *voice)
+        {
+            let known: Vec<&str> = profile.voices.iter().map(|voice| voice.id.as_str()).collect();
+            let message =
+                format!("voice '{voice}' is unknown to model '{}'; use {}", profile.model, known.join(", "));
+            return Err(EngineError::invalid("voice", message));
+        }
+        if request.chunk_samples == Some(0) {
+            return Err(EngineError::invalid("chunk_samples", "chunk_samples is 0; it must be at least 1"));
+        }
+        Ok(())
+    }
+
+    /// The parameters with defaults filled in and values in range.
+    fn complete(&self, request: &EngineCoreRequest) -> Result<GenerationParams> {
+        let mut params = request.params.clone().unwrap_or_else(|| self.profile.default_params.clone());
+        let floats = [
+            ("temperature", params.temperature),
+            ("top_p", params.top_p),
+            ("repetition_penalty", params.repetition_penalty),
+            ("speed", params.speed),
+        ];
+        if let Some((name, value)) = floats.iter().find(|(_, value)| !value.is_finite()) {
+            return Err(EngineError::invalid(name, format!("{name} is {value}; it must be a finite number")));
+        }
+        if params.max_tokens == 0 {
+            return Err(EngineError::invalid("max_tokens", "max_tokens is 0; it must be at least 1"));
+        }
+        match self.profile.speed_range {
+            Some((low, high)) if !(low..=high).contains(&params.speed) => {
+                let message = format!("speed is {}; it must be between {low} and {high}", params.speed);
+                return Err(EngineError::invalid("speed", message));
+            }
+            None if params.speed != 1.0 => {
+                let model = &self.profile.model;
+                let message = format!(
+                    "speed is {}, but model '{model}' cannot change tempo; leave it out",
+                    params.speed
+                );
+                return Err(EngineError::invalid("speed", message));
+            }
+            _ => {}
+        }
+        params.temperature = params.temperature.clamp(TEMPERATURE.0, TEMPERATURE.1);
+        params.top_p = params.top_p.clamp(f32::EPSILON, 1.0);
+        params.repetition_penalty =
+            params.repetition_penalty.clamp(REPETITION_PENALTY.0, REPETITION_PENALTY.1);
+        params.seed = Some(params.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0));
+        Ok(params)
+    }
+
+    /// The scheduler's view of the prepared work; cuts `max_tokens` to what a sequence can hold.
+    fn workload(&self, work: &PreparedWork, params: &mut GenerationParams) -> Result<(Workload, usize)> {
+        let config = &self.config;
+        match work {
+            PreparedWork::Units(units) => {
+                let budget = config.max_tokens_per_step;
+                if units.is_empty() || units.iter().any(|&unit| unit == 0 || unit > budget) {
+                    let message =
+                        format!("input cannot be cut into pieces of at most {budget} tokens; shorten it");
+                    return Err(EngineError::invalid("input", message));
+                }
+                Ok((Workload::Units(Arc::clone(units)), units.iter().sum()))
+            }
+            PreparedWork::Autoregressive { prompt } => {
+                let capacity = config.sequence_capacity(true);
+                let prompt_tokens = prompt.len();
+                if prompt_tokens == 0 || prompt_tokens >= capacity {
+                    let message =
+                        format!("input has {prompt_tokens} tokens; it must have 1 to {}", capacity - 1);
+                    return Err(EngineError::invalid("input", message));
+                }
+                if !config.enable_chunked_prefill && prompt_tokens > config.max_tokens_per_step {
+                    let message = format!(
+                        "input has {prompt_tokens} tokens, a step takes {}; shorten it or enable chunked prefill",
+                        config.max_tokens_per_step
+                    );
+                    return Err(EngineError::invalid("input", message));
+                }
+                params.max_tokens = params.max_tokens.min(capacity - prompt_tokens);
+                let prefix = prefix_hashes(prompt, config.block_size);
+                let max_tokens = params.max_tokens;
+                Ok((Workload::Autoregressive { prompt_tokens, max_tokens, prefix }, prompt_tokens))
+            }
+        }
+    }
+}

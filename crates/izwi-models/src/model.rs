@@ -1,0 +1,222 @@
+//! What every family gives its executor: static facts, preparation of inputs, and one batched forward pass.
+//!
+//! Weights are `&self`; everything that changes while a sequence runs is a [`SequenceState`] the executor holds, so
+//! that a reset is a new value. A family must not know which other sequences exist outside the batch it is handed.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::nn::kv_pool::{KvLayout, KvPool};
+
+/// What a model can be asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Task {
+    /// Text to speech.
+    Tts,
+    /// Speech to text.
+    Asr,
+    /// Spoken conversation.
+    Chat,
+}
+
+/// A voice a user can name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Voice {
+    /// The name.
+    pub id: String,
+    /// BCP 47 tag of the language it speaks, e.g. `en-US`.
+    pub language: String,
+    /// A few words for a person choosing.
+    pub description: String,
+}
+
+/// Static facts about a loaded checkpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelInfo {
+    /// Rate of the audio it makes or takes, in Hz.
+    pub sample_rate_hz: u32,
+    /// What it can do.
+    pub tasks: Vec<Task>,
+    /// Its voices; the first is the default. Empty for models that do not speak.
+    pub voices: Vec<Voice>,
+    /// Shape of one token's keys and values; `None` when the model keeps no KV cache.
+    pub kv: Option<KvLayout>,
+    /// Range of `speed` it honours; `None` when it cannot change tempo.
+    pub speed_range: Option<(f32, f32)>,
+    /// Whether it follows a style prompt.
+    pub takes_instructions: bool,
+}
+
+/// One utterance to speak.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SpeakInput {
+    /// What to say, as the user wrote it.
+    pub text: String,
+    /// A name out of [`ModelInfo::voices`]; `None` for the default.
+    pub voice: Option<String>,
+    /// BCP 47 tag, when the caller knows.
+    pub language: Option<String>,
+    /// Style prompt.
+    pub instructions: Option<String>,
+    /// Tempo, 1.0 is the voice's own.
+    pub speed: f32,
+    /// Seed of everything random in this utterance.
+    pub seed: u64,
+}
+
+/// What a request becomes before it is scheduled.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// Speak.
+    Speak(SpeakInput),
+}
+
+/// Bounds a family keeps while it cuts work to size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrepareLimits {
+    /// The most tokens one step can take: no unit may be larger.
+    pub max_tokens_per_step: usize,
+}
+
+/// How a prepared input is worked off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    /// A prompt, then one token a step until the model or a limit ends it. Keys and values live in the paged pool.
+    Autoregressive {
+        /// Content key of each prompt position: equal prefixes of keys may share blocks.
+        prompt: Arc<[u64]>,
+    },
+    /// Units computed whole, one a step, in order, without KV. Each entry is the unit's size in tokens.
+    Units(Arc<[usize]>),
+}
+
+/// An input that is ready to be scheduled.
+#[derive(Clone)]
+pub struct Prepared {
+    /// The amount and shape of work.
+    pub work: Work,
+    /// The family's own data (token ids, phonemes, reference codes …).
+    pub payload: Arc<dyn Any + Send + Sync>,
+}
+
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prepared").field("work", &self.work).finish_non_exhaustive()
+    }
+}
+
+/// Everything about one running sequence that changes; only its family looks inside.
+pub type SequenceState = Box<dyn Any + Send>;
+
+/// One sequence's share of a forward pass.
+pub struct BatchEntry<'a> {
+    /// What [`SpeechModel::prepare`] made.
+    pub prepared: &'a Prepared,
+    /// What [`SpeechModel::start`] made, as the last pass left it.
+    pub state: &'a mut SequenceState,
+    /// First position to compute. For [`Work::Units`]: the index of the unit.
+    pub start: usize,
+    /// Whether this is the first entry since the sequence was admitted. On one that already ran, what it had computed
+    /// was given away and is computed again; positions before `start` are in its blocks by prefix sharing.
+    pub begins: bool,
+    /// Positions to compute in this pass.
+    pub num_tokens: usize,
+    /// Blocks of the pool that hold this sequence's positions, in order. Empty for [`Work::Units`].
+    pub block_table: &'a [u32],
+}
+
+impl std::fmt::Debug for BatchEntry<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BatchEntry")
+            .field("start", &self.start)
+            .field("num_tokens", &self.num_tokens)
+            .field("block_table", &self.block_table)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What one sequence got out of a forward pass.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct EntryOutput {
+    /// New mono samples at [`ModelInfo::sample_rate_hz`].
+    pub samples: Vec<f32>,
+    /// New text.
+    pub text: String,
+    /// Tokens generated: 0 while the prompt is being computed.
+    pub generated_tokens: usize,
+    /// Whether the model ended the sequence.
+    pub finished: bool,
+}
+
+/// An input the model cannot take.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct InputError {
+    /// The request field at fault, by its public name (`voice`, `input`, `language` …).
+    pub param: &'static str,
+    /// What is wrong, with the value and the remedy.
+    pub message: String,
+}
+
+/// A forward pass or a load that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// A tensor operation failed.
+    #[error("tensor operation failed: {0}")]
+    Tensor(#[from] candle_core::Error),
+    /// A file of the checkpoint is absent or unreadable.
+    #[error("cannot read {path}: {message}")]
+    File {
+        /// The file.
+        path: String,
+        /// Why.
+        message: String,
+    },
+    /// The checkpoint does not fit the architecture: each line names a tensor.
+    #[error("checkpoint does not fit: {0}")]
+    Checkpoint(String),
+    /// No family of this name.
+    #[error("unknown family '{family}', this build knows: {known}")]
+    UnknownFamily {
+        /// What the manifest asked for.
+        family: String,
+        /// What exists.
+        known: String,
+    },
+    /// The executor handed over something this family did not make.
+    #[error("internal: {0}")]
+    Internal(&'static str),
+    /// The device is not there or not in this build.
+    #[error("device '{device}' cannot be used: {message}")]
+    Device {
+        /// What was asked for.
+        device: String,
+        /// Why, and what to do.
+        message: String,
+    },
+}
+
+/// A loaded checkpoint.
+pub trait SpeechModel: Send + Sync {
+    /// Static facts.
+    fn info(&self) -> &ModelInfo;
+
+    /// Turns an input into schedulable work. Runs on a blocking thread, many at a time.
+    ///
+    /// # Errors
+    /// The input cannot be taken; the error names the field, the value and the remedy.
+    fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError>;
+
+    /// A fresh state for one sequence.
+    fn start(&self, prepared: &Prepared) -> SequenceState;
+
+    /// Computes every entry in one pass per layer; the answer has one output per entry, in order. An entry's result
+    /// depends on that entry alone.
+    ///
+    /// # Errors
+    /// The whole pass failed; states of the batch are then undefined and must be dropped.
+    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryOutput>, ModelError>;
+
+    /// An input that touches every kernel once, for warm-up.
+    fn warm_up_input(&self) -> Input;
+}

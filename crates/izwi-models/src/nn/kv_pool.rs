@@ -1,0 +1,155 @@
+//! The physical KV pool: one pair of tensors per layer, `[num_blocks, block_size, kv_heads, head_dim]`.
+//!
+//! Block tables index it. It decides nothing: which block belongs to whom is the block manager's business.
+
+use candle_core::{DType, Device, Result, Tensor};
+
+/// Shape of one token's keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvLayout {
+    /// Layers with attention.
+    pub layers: usize,
+    /// Key/value heads of a layer.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Element type.
+    pub dtype: DType,
+}
+
+impl KvLayout {
+    /// Bytes of one block of `block_size` tokens over all layers, keys and values.
+    pub fn block_bytes(&self, block_size: usize) -> usize {
+        2 * self.layers * block_size * self.kv_heads * self.head_dim * self.dtype.size_in_bytes()
+    }
+}
+
+struct Layer {
+    keys: Tensor,
+    values: Tensor,
+}
+
+/// Keys and values of every running sequence.
+pub struct KvPool {
+    block_size: usize,
+    layers: Vec<Layer>,
+}
+
+impl std::fmt::Debug for KvPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KvPool").field("block_size", &self.block_size).field("layers", &self.layers.len()).finish()
+    }
+}
+
+impl KvPool {
+    /// Allocates the whole pool at once; a model without KV (`layout` is `None`) gets an empty one.
+    ///
+    /// # Errors
+    /// The device has not the memory.
+    pub fn new(layout: Option<KvLayout>, num_blocks: usize, block_size: usize, device: &Device) -> Result<Self> {
+        let mut layers = Vec::new();
+        if let Some(layout) = layout {
+            let shape = (num_blocks * block_size, layout.kv_heads, layout.head_dim);
+            for _ in 0..layout.layers {
+                let keys = Tensor::zeros(shape, layout.dtype, device)?;
+                let values = Tensor::zeros(shape, layout.dtype, device)?;
+                layers.push(Layer { keys, values });
+            }
+        }
+        Ok(Self { block_size, layers })
+    }
+
+    /// Rows of the flattened pool that hold positions `start..start + len` of a sequence.
+    ///
+    /// The table must cover `start + len` positions.
+    pub fn slots(&self, block_table: &[u32], start: usize, len: usize) -> Vec<u32> {
+        let size = self.block_size;
+        (start..start + len).map(|at| block_table[at / size] * size as u32 + (at % size) as u32).collect()
+    }
+
+    /// Writes `keys` and `values` `[T, kv_heads, head_dim]` of one layer into the given slots (`[T]`).
+    ///
+    /// # Errors
+    /// Shapes or types do not fit the pool.
+    pub fn write(&mut self, layer: usize, slots: &[u32], keys: &Tensor, values: &Tensor) -> Result<()> {
+        let layer = &self.layers[layer];
+        let index = Tensor::new(slots, keys.device())?; // [T]
+        let index = index.reshape((slots.len(), 1, 1))?.broadcast_as(keys.shape())?.contiguous()?;
+        layer.keys.scatter_set(&index, &keys.contiguous()?, 0)?;
+        layer.values.scatter_set(&index, &values.contiguous()?, 0)
+    }
+
+    /// Keys and values of one layer at the given slots: two tensors `[T, kv_heads, head_dim]`.
+    ///
+    /// # Errors
+    /// A slot lies outside the pool.
+    pub fn gather(&self, layer: usize, slots: &[u32]) -> Result<(Tensor, Tensor)> {
+        let layer = &self.layers[layer];
+        let index = Tensor::new(slots, layer.keys.device())?;
+        Ok((layer.keys.index_select(&index, 0)?, layer.values.index_select(&index, 0)?))
+    }
+
+    /// Copies whole blocks `(from, to)` in every layer, in order: copy-on-write.
+    ///
+    /// # Errors
+    /// A block lies outside the pool.
+    pub fn copy_blocks(&mut self, copies: &[(u32, u32)]) -> Result<()> {
+        for &(from, to) in copies {
+            let source = self.slots(&[from], 0, self.block_size);
+            let target = self.slots(&[to], 0, self.block_size);
+            for layer in 0..self.layers.len() {
+                let (keys, values) = self.gather(layer, &source)?;
+                self.write(layer, &target, &keys, &values)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYOUT: KvLayout = KvLayout { layers: 2, kv_heads: 2, head_dim: 3, dtype: DType::F32 };
+
+    fn rows(from: f32, count: usize) -> Tensor {
+        let values: Vec<f32> = (0..count * 6).map(|i| from + i as f32).collect();
+        Tensor::from_vec(values, (count, 2, 3), &Device::Cpu).unwrap()
+    }
+
+    fn flat(tensor: &Tensor) -> Vec<f32> {
+        tensor.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    #[test]
+    fn positions_written_through_a_shuffled_table_read_back() {
+        let mut pool = KvPool::new(Some(LAYOUT), 6, 4, &Device::Cpu).unwrap();
+        let table = [5, 1, 3];
+        let slots = pool.slots(&table, 2, 7);
+        assert_eq!(slots, [22, 23, 4, 5, 6, 7, 12]);
+        pool.write(1, &slots, &rows(100.0, 7), &rows(500.0, 7)).unwrap();
+        let (keys, values) = pool.gather(1, &slots).unwrap();
+        assert_eq!(flat(&keys), flat(&rows(100.0, 7)));
+        assert_eq!(flat(&values), flat(&rows(500.0, 7)));
+        let (untouched, _) = pool.gather(0, &slots).unwrap();
+        assert!(flat(&untouched).iter().all(|&v| v == 0.0), "another layer is not written");
+    }
+
+    #[test]
+    fn a_copied_block_is_independent_of_its_source() {
+        let mut pool = KvPool::new(Some(LAYOUT), 4, 2, &Device::Cpu).unwrap();
+        let (source, target) = (pool.slots(&[2], 0, 2), pool.slots(&[0], 0, 2));
+        pool.write(0, &source, &rows(1.0, 2), &rows(2.0, 2)).unwrap();
+        pool.copy_blocks(&[(2, 0)]).unwrap();
+        pool.write(0, &source, &rows(9.0, 2), &rows(9.0, 2)).unwrap();
+        let (keys, values) = pool.gather(0, &target).unwrap();
+        assert_eq!(flat(&keys), flat(&rows(1.0, 2)));
+        assert_eq!(flat(&values), flat(&rows(2.0, 2)));
+    }
+
+    #[test]
+    fn a_model_without_kv_has_an_empty_pool() {
+        let mut pool = KvPool::new(None, 1024, 16, &Device::Cpu).unwrap();
+        pool.copy_blocks(&[(0, 1)]).unwrap();
+    }
+}
