@@ -1,0 +1,1 @@
+//! Nothing of its own: the dependencies are what is type-checked.

@@ -1,0 +1,163 @@
+//! Things that Rust code may name in some places only. One row of the table is one rule; comments and literals are
+//! not code and may say what they like.
+
+use anyhow::{Context, Result};
+use regex::Regex;
+
+use super::Violation;
+use super::tree::{Tree, is_in, line_of};
+
+struct Rule {
+    name: &'static str,
+    pattern: &'static str,
+    /// Where the rule holds: the beginnings of paths.
+    scopes: &'static [&'static str],
+    /// Exceptions, each a file or a folder with its closing `/`, and the reason.
+    except: &'static [(&'static str, &'static str)],
+    remedy: &'static str,
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        name: "tensors in the engine",
+        pattern: r"\bcandle(?:_\w+)?\b|\bizwi_models\b",
+        scopes: &["crates/izwi-core/"],
+        except: &[
+            ("crates/izwi-core/src/engine/executor.rs", "the seam to the models"),
+            ("crates/izwi-core/src/engine/executor/", "runs the models"),
+        ],
+        remedy: "move it behind the executor: only engine/executor.rs and engine/executor/ name candle or izwi_models",
+    },
+    Rule {
+        name: "metric macro",
+        pattern: r"\b(?:describe_)?(?:counter|gauge|histogram)!",
+        scopes: &["crates/", "tests/", "benches/"],
+        except: &[
+            ("crates/izwi-core/src/engine/metrics.rs", "the engine's metrics"),
+            ("crates/izwi-server/src/metrics.rs", "metrics of the HTTP edge, which the engine cannot see"),
+        ],
+        remedy: "add a method to engine/metrics.rs (or the server's metrics.rs) and call that",
+    },
+    Rule {
+        name: "wire type",
+        pattern: r"\bderive\s*\([^)]*\bDeserialize\b",
+        scopes: &["crates/izwi-server/src/"],
+        except: &[("crates/izwi-server/src/dto/", "the wire types' home")],
+        remedy: "move the type to crates/izwi-server/src/dto/",
+    },
+    Rule {
+        name: "unsafe",
+        pattern: r"\bunsafe\b|\b(?:allow|expect|warn)\s*\(\s*unsafe_code\b",
+        scopes: &[""],
+        except: &[("crates/izwi-models/src/nn/cpu/", "CPU kernels")],
+        remedy: "write it safely, or move it into crates/izwi-models/src/nn/cpu/",
+    },
+    Rule {
+        name: "shared lock",
+        pattern: r"\bArc\s*<\s*(?:\w+\s*::\s*)*Mutex\b|\bArc\s*::\s*new\s*\(\s*(?:\w+\s*::\s*)*Mutex\b",
+        scopes: &["crates/izwi-core/src/engine/", "crates/izwi-models/"],
+        except: &[],
+        remedy: "give the state one owner and reach it by a message or by moving it",
+    },
+];
+
+pub(super) fn stays_in_its_place(tree: &Tree) -> Result<Vec<Violation>> {
+    let mut violations = Vec::new();
+    for rule in RULES {
+        let pattern =
+            Regex::new(rule.pattern).with_context(|| format!("the pattern of rule '{}'", rule.name))?;
+        let in_scope = |path: &str| rule.scopes.iter().any(|scope| path.starts_with(scope));
+        for file in tree.rust_files().filter(|file| in_scope(&file.path) && !is_in(&file.path, rule.except)) {
+            for hit in pattern.find_iter(&file.code) {
+                let line = line_of(&file.code, hit.start());
+                violations.push(Violation::new(&file.path, line, rule.name, rule.remedy));
+            }
+        }
+    }
+    Ok(violations)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::found;
+
+    #[track_caller]
+    fn check(files: &[(&str, &str)], expected: &[&str]) {
+        assert_eq!(found(stays_in_its_place, files), expected);
+    }
+
+    #[test]
+    fn only_the_executor_names_tensors() {
+        let text = "//! knows no candle\nuse candle_core::Tensor;\nuse izwi_models::model;\n";
+        check(
+            &[
+                ("crates/izwi-core/src/engine/executor.rs", text),
+                ("crates/izwi-core/src/engine/executor/native.rs", text),
+                ("crates/izwi-models/src/nn/mod.rs", text),
+                ("crates/izwi-core/src/engine/executor_old.rs", text),
+                (
+                    "crates/izwi-core/src/engine/core.rs",
+                    "//! x\n// no candle here\nlet a = \"izwi_models\";\n",
+                ),
+            ],
+            &[
+                "crates/izwi-core/src/engine/executor_old.rs:2",
+                "crates/izwi-core/src/engine/executor_old.rs:3",
+            ],
+        );
+    }
+
+    #[test]
+    fn metric_macros_have_two_homes() {
+        let text = "metrics::counter!(\"a\").increment(1);\ndescribe_histogram!(\"a\", \"b\");\n";
+        check(
+            &[
+                ("crates/izwi-core/src/engine/metrics.rs", text),
+                ("crates/izwi-server/src/metrics.rs", text),
+                ("crates/izwi-server/src/routes/speech.rs", text),
+            ],
+            &["crates/izwi-server/src/routes/speech.rs:1", "crates/izwi-server/src/routes/speech.rs:2"],
+        );
+    }
+
+    #[test]
+    fn wire_types_live_in_dto() {
+        let text = "#[derive(Debug, Serialize)]\nstruct A;\n#[derive(\n    Debug,\n    serde::Deserialize,\n)]\nstruct B;\n";
+        check(
+            &[
+                ("crates/izwi-server/src/dto/speech.rs", text),
+                ("crates/izwi-core/src/hub/manifest.rs", text),
+                ("crates/izwi-server/src/ws/protocol.rs", text),
+            ],
+            &["crates/izwi-server/src/ws/protocol.rs:3"],
+        );
+    }
+
+    #[test]
+    fn unsafe_stays_in_cpu_kernels() {
+        let text =
+            "// unsafe is a word here\nfn f() { unsafe { g() } }\n#![allow(unsafe_code, reason = \"x\")]\n";
+        check(
+            &[
+                ("crates/izwi-models/src/nn/cpu/linear.rs", text),
+                ("crates/izwi-models/src/nn/linear.rs", text),
+                ("crates/izwi-audio/src/lib.rs", "#![forbid(unsafe_code)]\n"),
+            ],
+            &["crates/izwi-models/src/nn/linear.rs:2", "crates/izwi-models/src/nn/linear.rs:3"],
+        );
+    }
+
+    #[test]
+    fn no_shared_locks_in_engine_and_models() {
+        let text = "a: Arc<Mutex<u8>>,\nb: Arc<std::sync::Mutex<u8>>,\nArc::new(Mutex::new(0));\nc: Mutex<Arc<u8>>,\n";
+        check(
+            &[("crates/izwi-server/src/lib.rs", text), ("crates/izwi-core/src/engine/core.rs", text)],
+            &[
+                "crates/izwi-core/src/engine/core.rs:1",
+                "crates/izwi-core/src/engine/core.rs:2",
+                "crates/izwi-core/src/engine/core.rs:3",
+            ],
+        );
+    }
+}

@@ -1,0 +1,148 @@
+//! Dependencies between our crates point one way, and some outside crates are not for everybody.
+
+use anyhow::{Context, Result};
+use toml::{Table, Value};
+
+use super::Violation;
+use super::tree::Tree;
+
+const RULE: &str = "dependency";
+
+/// A crate may depend on those after it.
+const ORDER: &[&str] = &["izwi-cli", "izwi-server", "izwi-core", "izwi-models", "izwi-audio"];
+
+/// Crates that a crate may not depend on, and what to do instead. `tokio` stands for `tokio-util` and the like too.
+const BANNED: &[(&str, &[&str], &str)] = &[
+    ("izwi-cli", &["candle", "izwi-models"], "the binary reaches models through izwi-core"),
+    ("izwi-server", &["candle", "izwi-models"], "the server reaches models through izwi-core"),
+    (
+        "izwi-models",
+        &["tokio", "axum"],
+        "models know no runtime and no server: do it in izwi-core or izwi-server",
+    ),
+    (
+        "izwi-audio",
+        &["candle", "tokio"],
+        "audio knows no tensor and no runtime: do it in izwi-models or izwi-core",
+    ),
+];
+
+pub(super) fn point_one_way(tree: &Tree) -> Result<Vec<Violation>> {
+    let root: Table =
+        tree.text("Cargo.toml").unwrap_or_default().parse().context("Cargo.toml does not parse")?;
+    let shared = root.get("workspace").and_then(|workspace| workspace.get("dependencies"));
+    let mut violations = Vec::new();
+    for file in &tree.files {
+        let folder = file.path.strip_prefix("crates/").and_then(|path| path.strip_suffix("/Cargo.toml"));
+        let Some(package) = folder.filter(|folder| !folder.contains('/')) else { continue };
+        let manifest: Table = file.text.parse().with_context(|| format!("{} does not parse", file.path))?;
+        if package != "xtask" && !ORDER.contains(&package) {
+            let remedy = format!(
+                "'{package}' has no place yet: add it to ORDER in crates/xtask/src/tidy/dependencies.rs"
+            );
+            violations.push(Violation::new(&file.path, 1, RULE, remedy));
+        }
+        for (key, dependency) in dependencies(&manifest, shared) {
+            if let Some(remedy) = fault(package, &dependency) {
+                violations.push(Violation::new(&file.path, line_of_key(&file.text, &key), RULE, remedy));
+            }
+        }
+    }
+    Ok(violations)
+}
+
+/// Why `package` may not depend on `dependency`, if so.
+fn fault(package: &str, dependency: &str) -> Option<String> {
+    let banned = BANNED.iter().filter(|(name, ..)| *name == package);
+    let named = |prefix: &&str| dependency == *prefix || dependency.starts_with(&format!("{prefix}-"));
+    if let Some((.., remedy)) = banned.into_iter().find(|(_, prefixes, _)| prefixes.iter().any(named)) {
+        return Some(format!("{package} may not depend on {dependency}: {remedy}"));
+    }
+    let place = |name: &str| ORDER.iter().position(|member| *member == name);
+    let to = place(dependency)?;
+    match place(package) {
+        _ if package == dependency => None,
+        Some(from) if from < to => None,
+        Some(_) => {
+            Some(format!("{package} may not depend on {dependency}: the order is {}", ORDER.join(" → ")))
+        }
+        None => Some(format!("{package} may not depend on {dependency}: it depends on none of our crates")),
+    }
+}
+
+/// Every dependency of a manifest, of any kind and for any target: (its key there, the package's name).
+fn dependencies(manifest: &Table, shared: Option<&Value>) -> Vec<(String, String)> {
+    let mut tables = vec![manifest];
+    if let Some(Value::Table(targets)) = manifest.get("target") {
+        tables.extend(targets.values().filter_map(Value::as_table));
+    }
+    let kinds = ["dependencies", "dev-dependencies", "build-dependencies"];
+    let lists = tables.into_iter().flat_map(|table| kinds.map(|kind| table.get(kind)));
+    let entries = lists.flatten().filter_map(Value::as_table).flatten();
+    let renamed = |entry: &Value| Some(entry.get("package")?.as_str()?.to_owned());
+    let package = |key: &String, entry: &Value| {
+        renamed(entry).or_else(|| renamed(shared?.get(key)?)).unwrap_or_else(|| key.clone())
+    };
+    entries.map(|(key, entry)| (key.clone(), package(key, entry))).collect()
+}
+
+/// The line where a manifest has this key, from 1.
+fn line_of_key(text: &str, key: &str) -> usize {
+    let opens = |line: &str| {
+        let line = line.trim_start();
+        let entry = line.strip_prefix(key).is_some_and(|rest| rest.starts_with(['.', ' ', '=']));
+        entry || (line.starts_with('[') && line.contains(&format!("dependencies.{key}]")))
+    };
+    text.lines().position(opens).map_or(1, |index| index + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::found;
+
+    #[track_caller]
+    fn check(package: &str, manifest: &str, expected: &[usize]) {
+        let path = format!("crates/{package}/Cargo.toml");
+        let root = "[workspace.dependencies]\ntensors = { package = \"candle-core\", version = \"1\" }\n";
+        let expected: Vec<String> = expected.iter().map(|line| format!("{path}:{line}")).collect();
+        assert_eq!(found(point_one_way, &[("Cargo.toml", root), (&path, manifest)]), expected, "{manifest}");
+    }
+
+    #[test]
+    fn ours_point_to_the_right() {
+        check("izwi-cli", "[dependencies]\nizwi-server.workspace = true\nizwi-audio = \"1\"\n", &[]);
+        check("izwi-models", "[dependencies]\nserde = \"1\"\nizwi-core.workspace = true\n", &[3]);
+        check("izwi-audio", "[dev-dependencies]\nizwi-models = { workspace = true }\n", &[2]);
+        check(
+            "izwi-core",
+            "[dev-dependencies]\nizwi-core = { path = \".\", features = [\"simulated\"] }\n",
+            &[],
+        );
+        check("izwi-core", "[target.'cfg(unix)'.dependencies.izwi-server]\nworkspace = true\n", &[1]);
+        check("xtask", "[dependencies]\nanyhow = \"1\"\nizwi-audio.workspace = true\n", &[3]);
+        check("izwi-new", "[dependencies]\n", &[1]);
+    }
+
+    #[test]
+    fn outside_crates_stay_where_they_belong() {
+        check("izwi-server", "[dependencies]\ncandle-core = \"1\"\nizwi-models.workspace = true\n", &[2, 3]);
+        check("izwi-server", "[dependencies]\ntensors.workspace = true\n", &[2]);
+        check("izwi-cli", "[dependencies]\nx = { package = \"candle-nn\", version = \"1\" }\n", &[2]);
+        check(
+            "izwi-models",
+            "[build-dependencies]\ntokio-util = \"1\"\naxum = \"1\"\ncandle-nn = \"1\"\n",
+            &[2, 3],
+        );
+        check("izwi-audio", "[dependencies]\ntokio = \"1\"\ncandle-core = \"1\"\n", &[2, 3]);
+    }
+
+    #[test]
+    fn tests_and_benches_are_free() {
+        let manifest = "[dependencies]\nizwi-cli = \"1\"\nizwi-models = \"1\"\n";
+        assert_eq!(
+            found(point_one_way, &[("tests/Cargo.toml", manifest), ("benches/Cargo.toml", manifest)]).len(),
+            0
+        );
+    }
+}
