@@ -1,5 +1,7 @@
 //! The handle's promises: streaming, back-pressure, aborts, failures, overload, pausing, draining, ending.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

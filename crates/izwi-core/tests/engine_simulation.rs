@@ -1,9 +1,12 @@
 //! The whole engine against an executor that notices every wrong block: thousands of random steps, all seeds fixed.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use izwi_core::engine::executor::StepPlan;
 use izwi_core::engine::executor::simulated::{Fault, SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{
     Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput, FinishReason, GenerationParams, Priority,
@@ -69,13 +72,12 @@ async fn alone() -> Vec<EngineOutput> {
     outputs
 }
 
-/// Random adds, aborts, faults and steps; every request must end exactly once, undisturbed ones as if alone.
-async fn simulate(seed: u64, policy: SchedulingPolicy, steps: u64, expected: &[EngineOutput]) -> (u64, u64) {
-    let config = config(policy);
-    let mut fault_dice = Dice(seed ^ 0x5eed);
+/// An engine whose executor fails now and then: whole steps, single sequences, panics (never twice in a row).
+fn faulty_engine(seed: u64, policy: SchedulingPolicy) -> Engine {
+    let mut dice = Dice(seed ^ 0x5eed);
     let mut panicked_last = false;
-    let script = Box::new(move |plan: &izwi_core::engine::executor::StepPlan| {
-        let fault = match fault_dice.roll(400) {
+    let script = Box::new(move |plan: &StepPlan| {
+        let fault = match dice.roll(400) {
             0 => Some(Fault::Step),
             1 => plan.schedule.items().next().map(|item| Fault::Sequence(item.sequence)),
             2 if !panicked_last => Some(Fault::Panic),
@@ -84,7 +86,12 @@ async fn simulate(seed: u64, policy: SchedulingPolicy, steps: u64, expected: &[E
         panicked_last = fault == Some(Fault::Panic);
         fault
     });
-    let engine = simulated(&config, SimulatedModel { script: Some(script), ..small() });
+    simulated(&config(policy), SimulatedModel { script: Some(script), ..small() })
+}
+
+/// Random adds, aborts, faults and steps; every request must end exactly once, undisturbed ones as if alone.
+async fn simulate(seed: u64, policy: SchedulingPolicy, steps: u64, expected: &[EngineOutput]) -> (u64, u64) {
+    let engine = faulty_engine(seed, policy);
     let mut dice = Dice(seed);
     let mut open: HashMap<RequestId, u64> = HashMap::new();
     let mut ended: HashSet<RequestId> = HashSet::new();

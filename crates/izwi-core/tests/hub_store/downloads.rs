@@ -38,6 +38,7 @@ fn a_cut_connection_is_taken_up_where_it_broke() {
     assert_eq!(folder, home.path("models/lark"));
     assert_eq!(home.read("lark.bin"), contents);
     assert_eq!(notes.bytes, 300_000, "progress counts what was there already");
+    assert_eq!(notes.open, 0, "what begins ends");
     let requests = server.requests();
     assert_eq!(requests.len(), 2);
     assert_eq!(requests[0].path, "/bird/lark/resolve/main/weights/lark.bin");
@@ -112,6 +113,21 @@ fn a_range_the_server_refuses_is_given_up() {
     let home = home_of(&server, &contents);
     home.pull().unwrap();
     assert_eq!(server.requests()[2].range_start(), None);
+}
+
+#[test]
+fn another_range_than_asked_for_is_not_appended() {
+    let contents = noise(50_000);
+    let body = contents.clone();
+    let server = Server::start(move |index, _| match index {
+        0 => Answer::whole(&body).cut_at(20_000),
+        1 => Answer::rest(&body, 10_000),
+        _ => Answer::whole(&body),
+    });
+    let home = home_of(&server, &contents);
+    home.pull().unwrap();
+    assert_eq!(server.requests()[2].range_start(), None);
+    assert_eq!(home.read("lark.bin"), contents);
 }
 
 #[test]
@@ -229,6 +245,20 @@ fn the_token_stays_with_its_host() {
     let requests = store.requests();
     assert!(requests.iter().all(|request| request.header("authorization").is_none()), "{requests:?}");
     assert_eq!(requests[1].range_start(), Some(2), "a redirect keeps the range");
+}
+
+#[test]
+fn the_token_follows_a_redirect_on_the_same_host() {
+    let server = Server::start(|index, _| match index {
+        0 => Answer::status(307).with("Location", "/moved/lark.bin"),
+        _ => Answer::whole(b"tweet"),
+    });
+    let mut home = home_of(&server, b"tweet");
+    home.access.token = Some("secret".into());
+    home.pull().unwrap();
+    let requests = server.requests();
+    assert_eq!(requests[1].path, "/moved/lark.bin");
+    assert_eq!(requests[1].header("authorization"), Some("Bearer secret"));
 }
 
 #[test]

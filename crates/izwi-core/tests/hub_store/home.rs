@@ -19,18 +19,23 @@ pub(crate) struct Home {
 pub(crate) struct Notes {
     pub(crate) notes: Vec<String>,
     pub(crate) bytes: u64,
+    /// Files begun and not ended.
+    pub(crate) open: usize,
 }
 
 impl ProgressSink for Notes {
     fn start(&mut self, _file: &str, _total: u64) {
         self.bytes = 0;
+        self.open += 1;
     }
 
     fn advance(&mut self, bytes: u64) {
         self.bytes += bytes;
     }
 
-    fn finish(&mut self) {}
+    fn finish(&mut self) {
+        self.open -= 1;
+    }
 
     fn note(&mut self, message: &str) {
         self.notes.push(message.to_owned());

@@ -1,0 +1,63 @@
+//! SHA-256 of files.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use super::error::IoError;
+
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// What identifies a file's contents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fingerprint {
+    /// SHA-256 in lower-case hex.
+    pub(super) sha256: String,
+    /// Length in bytes.
+    pub(super) size: u64,
+}
+
+/// Reads the file at `path` once, in pieces.
+pub(super) fn of_file(path: &Path) -> Result<Fingerprint, IoError> {
+    let mut file = File::open(path).map_err(IoError::at("open", path))?;
+    let mut digest = Sha256::new();
+    let mut size = 0;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let read = file.read(&mut buffer).map_err(IoError::at("read", path))?;
+        if read == 0 {
+            break;
+        }
+        digest.update(&buffer[..read]);
+        size += read as u64;
+    }
+    Ok(Fingerprint { sha256: hex(&digest.finalize()), size })
+}
+
+/// The fingerprint of a file that would hold `bytes`.
+pub(super) fn of_bytes(bytes: &[u8]) -> Fingerprint {
+    Fingerprint { sha256: hex(&Sha256::digest(bytes)), size: bytes.len() as u64 }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |value: u8| char::from(DIGITS[usize::from(value & 15)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_digest() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("abc");
+        std::fs::write(&path, "abc").unwrap();
+        // https://csrc.nist.gov/projects/cryptographic-standards-and-guidelines/example-values
+        let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad".to_owned();
+        assert_eq!(of_file(&path).unwrap(), Fingerprint { sha256, size: 3 });
+    }
+}

@@ -1,0 +1,192 @@
+//! The store's folder and what callers do with it. Owns the layout on disk and the locks; delegates how files arrive.
+//!
+//! ```text
+//! <root>/manifests/*.toml        the user's own manifests
+//! <root>/models/<name>/          an installed model, with its record
+//! <root>/models/.partial/<name>/ a pull under way or interrupted
+//! <root>/models/.partial/<name>.lock
+//! ```
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+
+use super::access::Access;
+use super::catalogue::Catalogue;
+use super::error::{HubError, IoError};
+use super::manifest::{Manifest, Task, is_plain_name};
+use super::progress::ProgressSink;
+use super::pull::{Pull, remove_folder};
+use super::record::Record;
+
+/// The models of one home folder. Every method blocks on the disk, [`Store::pull`] on the network too.
+#[derive(Debug, Clone)]
+pub struct Store {
+    models: PathBuf,
+    catalogue: Catalogue,
+    access: Access,
+}
+
+/// One model and whether it is here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelStatus<'a> {
+    /// What the model is.
+    pub manifest: &'a Manifest,
+    /// Whether it can be loaded.
+    pub installed: bool,
+    /// Bytes of its installed files, 0 if it is not installed.
+    pub bytes: u64,
+    /// Which source gave it, as [`super::Source::id`] names it.
+    pub source: Option<String>,
+}
+
+impl Store {
+    /// Opens the store in `root`, else in `IZWI_HOME`, else in the platform's data folder. Creates nothing.
+    ///
+    /// # Errors
+    /// No such folder can be named, or a manifest is unusable.
+    pub fn open(root: Option<PathBuf>) -> Result<Self, HubError> {
+        let from_env = || std::env::var_os("IZWI_HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+        let platform =
+            || directories::ProjectDirs::from("", "", "izwi").map(|folders| folders.data_dir().to_path_buf());
+        let root = root.or_else(from_env).or_else(platform).ok_or(HubError::NoHome)?;
+        Self::open_with(&root, Access::from_env())
+    }
+
+    /// Opens the store in `root`, reaching sources by `access`.
+    ///
+    /// # Errors
+    /// A manifest is unusable.
+    pub fn open_with(root: &Path, access: Access) -> Result<Self, HubError> {
+        Ok(Self { models: root.join("models"), catalogue: Catalogue::load(&root.join("manifests"))?, access })
+    }
+
+    /// Every model there is, by name.
+    pub fn manifests(&self) -> &[Manifest] {
+        self.catalogue.all()
+    }
+
+    /// The model of this name.
+    ///
+    /// # Errors
+    /// There is none; the error lists near names.
+    pub fn manifest(&self, name: &str) -> Result<&Manifest, HubError> {
+        self.catalogue.find(name)
+    }
+
+    /// The model taken for `task` when a request names none.
+    pub fn default_for(&self, task: Task) -> Option<&Manifest> {
+        self.manifests().iter().find(|manifest| manifest.default_for.contains(&task))
+    }
+
+    /// Every model and whether it is installed.
+    pub fn list(&self) -> Vec<ModelStatus<'_>> {
+        let status = |manifest| {
+            let record = Record::of_installed(manifest, &self.folder(manifest)).ok();
+            ModelStatus {
+                manifest,
+                installed: record.is_some(),
+                bytes: record.as_ref().map_or(0, Record::bytes),
+                source: record.map(|record| record.source),
+            }
+        };
+        self.manifests().iter().map(status).collect()
+    }
+
+    /// The folder of an installed model. Looks at the files' lengths, not into them.
+    ///
+    /// # Errors
+    /// There is no such model, it was not pulled, or files are missing; the error names the remedy.
+    pub fn installed(&self, name: &str) -> Result<PathBuf, HubError> {
+        let manifest = self.manifest(name)?;
+        let folder = self.folder(manifest);
+        Record::of_installed(manifest, &folder)?;
+        Ok(folder)
+    }
+
+    /// Installs a model from the first of its sources that works and returns its folder; returns at once if it is
+    /// installed. A pull of the same model in another thread or process is waited for. What an interrupted pull left
+    /// is used again.
+    ///
+    /// # Errors
+    /// There is no such model, no source worked, or the disk refused.
+    pub fn pull(&self, name: &str, progress: &mut dyn ProgressSink) -> Result<PathBuf, HubError> {
+        let manifest = self.manifest(name)?;
+        let folder = self.folder(manifest);
+        if Record::of_installed(manifest, &folder).is_ok() {
+            return Ok(folder);
+        }
+        let _lock = self.lock(name, progress)?;
+        // Another pull may have finished while this one waited.
+        if Record::of_installed(manifest, &folder).is_ok() {
+            return Ok(folder);
+        }
+        let staging = self.partial().join(name);
+        fs::create_dir_all(&staging).map_err(IoError::at("create", &staging))?;
+        Pull { manifest, access: &self.access, staging, installed: folder.clone() }.run(progress)?;
+        tracing::info!(model = name, folder = %folder.display(), "installed");
+        Ok(folder)
+    }
+
+    /// Removes an installed model and what an interrupted pull of it left. A model whose manifest is gone can be
+    /// removed too.
+    ///
+    /// # Errors
+    /// There is no such model, nothing of it is here, or the disk refused.
+    pub fn remove(&self, name: &str) -> Result<(), HubError> {
+        let folder = self.models.join(name);
+        let staging = self.partial().join(name);
+        if !is_plain_name(name) || (!folder.exists() && !staging.exists()) {
+            self.manifest(name)?;
+            return Err(HubError::NotInstalled { name: name.to_owned() });
+        }
+        let _lock = self.lock(name, &mut super::Silent)?;
+        // Renamed first, so that the model is there whole or not at all.
+        fs::create_dir_all(&staging).map_err(IoError::at("create", &staging))?;
+        let removed = staging.join("removed");
+        remove_folder(&removed)?;
+        if folder.exists() {
+            fs::rename(&folder, &removed).map_err(IoError::at("remove", &folder))?;
+        }
+        Ok(remove_folder(&staging)?)
+    }
+
+    /// Reads every file of an installed model and compares it with the record of its installation.
+    ///
+    /// # Errors
+    /// There is no such model, it is not installed, or a file differs.
+    pub fn verify(&self, name: &str) -> Result<(), HubError> {
+        let manifest = self.manifest(name)?;
+        let folder = self.folder(manifest);
+        Record::of_installed(manifest, &folder)?.verify(&folder)
+    }
+
+    fn folder(&self, manifest: &Manifest) -> PathBuf {
+        self.models.join(&manifest.name)
+    }
+
+    fn partial(&self) -> PathBuf {
+        self.models.join(".partial")
+    }
+
+    /// Takes the model's lock, waiting for whoever has it; it is given back when the file is dropped.
+    fn lock(&self, name: &str, progress: &mut dyn ProgressSink) -> Result<File, IoError> {
+        let folder = self.partial();
+        fs::create_dir_all(&folder).map_err(IoError::at("create", &folder))?;
+        let path = folder.join(format!("{name}.lock"));
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(IoError::at("create", &path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                progress.note(&format!("another pull of {name} is under way; waiting for it"));
+                file.lock().map_err(IoError::at("lock", &path))?;
+            }
+            Err(TryLockError::Error(error)) => return Err(IoError::at("lock", &path)(error)),
+        }
+        Ok(file)
+    }
+}
