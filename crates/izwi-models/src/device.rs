@@ -27,7 +27,8 @@ impl FromStr for DeviceChoice {
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, index) = match text.split_once(':') {
             Some((name, index)) => {
-                let index = index.parse().map_err(|_| format!("device '{text}': '{index}' is not an index"))?;
+                let index =
+                    index.parse().map_err(|_| format!("device '{text}': '{index}' is not an index"))?;
                 (name, Some(index))
             }
             None => (text, None),

@@ -37,7 +37,10 @@ pub struct KvPool {
 
 impl std::fmt::Debug for KvPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KvPool").field("block_size", &self.block_size).field("layers", &self.layers.len()).finish()
+        f.debug_struct("KvPool")
+            .field("block_size", &self.block_size)
+            .field("layers", &self.layers.len())
+            .finish()
     }
 }
 
@@ -46,7 +49,12 @@ impl KvPool {
     ///
     /// # Errors
     /// The device has not the memory.
-    pub fn new(layout: Option<KvLayout>, num_blocks: usize, block_size: usize, device: &Device) -> Result<Self> {
+    pub fn new(
+        layout: Option<KvLayout>,
+        num_blocks: usize,
+        block_size: usize,
+        device: &Device,
+    ) -> Result<Self> {
         let mut layers = Vec::new();
         if let Some(layout) = layout {
             let shape = (num_blocks * block_size, layout.kv_heads, layout.head_dim);

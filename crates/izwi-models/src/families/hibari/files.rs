@@ -1,0 +1,14 @@
+//! Reading the small JSON files of a checkpoint folder.
+
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
+use crate::model::ModelError;
+
+/// Parses a JSON file.
+pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
+    let fault = |message: String| ModelError::File { path: path.display().to_string(), message };
+    let bytes = std::fs::read(path).map_err(|error| fault(error.to_string()))?;
+    serde_json::from_slice(&bytes).map_err(|error| fault(error.to_string()))
+}

@@ -1,0 +1,146 @@
+//! Parity with the reference: data made by `scripts/golden/hibari.py`, weights pulled by `cargo xtask pull`.
+
+use std::path::PathBuf;
+
+use candle_core::Device;
+use serde::Deserialize;
+
+use super::network::{BINS, HEAD_VALUES, Utterance};
+use super::*;
+
+const HEADS_TOLERANCE: f32 = 1e-3;
+const PITCH_TOLERANCE_HZ: f32 = 0.01;
+const WAVEFORM_TOLERANCE: f32 = 1e-4;
+/// Sentences of `sentences.tsv` that must read as in hibari's own front end; it tags parts of speech with another
+/// model than `misaki-rs`, so a few differ.
+const MIN_AGREEING_SENTENCES: usize = 35;
+
+fn workspace() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The checkpoint folder under `$IZWI_HOME`.
+pub(super) fn checkpoint_folder() -> PathBuf {
+    let home =
+        std::env::var_os("IZWI_HOME").map_or_else(|| workspace().join("target/izwi-home"), PathBuf::from);
+    let folder = home.join("models/hibari");
+    let complete = folder.join("model.safetensors").exists() && folder.join("oov.safetensors").exists();
+    assert!(complete, "{} holds no checkpoint: run `cargo xtask pull`", folder.display());
+    folder
+}
+
+fn golden(name: &str) -> Vec<u8> {
+    let path = workspace().join("tests/golden/hibari").join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn golden_floats(name: &str) -> Vec<f32> {
+    golden(name).as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn golden_pairs(name: &str) -> Vec<(String, String)> {
+    let text = String::from_utf8(golden(name)).unwrap();
+    let pairs = text.lines().map(|line| line.split_once('\t').unwrap());
+    pairs.map(|(written, spoken)| (written.to_owned(), spoken.to_owned())).collect()
+}
+
+fn worst(ours: &[f32], theirs: &[f32]) -> f32 {
+    assert_eq!(ours.len(), theirs.len());
+    ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[derive(Deserialize)]
+struct NetworkGolden {
+    frame_step: usize,
+    bin_step: usize,
+    cases: Vec<NetworkCase>,
+}
+
+#[derive(Deserialize)]
+struct NetworkCase {
+    ids: Vec<u32>,
+    speed: f32,
+    durations: Vec<usize>,
+    pitch_hz: Vec<f32>,
+}
+
+#[test]
+fn hibari_golden_network() {
+    let model = Hibari::load(&checkpoint_folder(), &Device::Cpu).unwrap();
+    let golden: NetworkGolden = serde_json::from_slice(&golden("network.json")).unwrap();
+    let mut heads = golden_floats("network.f32").into_iter();
+    let batch: Vec<_> =
+        golden.cases.iter().map(|case| Utterance { ids: &case.ids, speed: case.speed }).collect();
+    let acoustics = model.network.forward(&batch).unwrap();
+    for (case, ours) in golden.cases.iter().zip(acoustics) {
+        assert_eq!(ours.durations, case.durations);
+        let pitch = worst(&ours.pitch_hz, &case.pitch_hz);
+        assert!(pitch <= PITCH_TOLERANCE_HZ, "pitch differs by {pitch} Hz");
+        let frames = ours.heads.chunks(HEAD_VALUES).step_by(golden.frame_step);
+        let sampled: Vec<f32> = frames
+            .flat_map(|frame| frame.chunks(BINS).flat_map(|head| head.iter().step_by(golden.bin_step)))
+            .copied()
+            .collect();
+        let theirs: Vec<f32> = heads.by_ref().take(sampled.len()).collect();
+        let difference = worst(&sampled, &theirs);
+        assert!(difference <= HEADS_TOLERANCE, "heads differ by {difference}");
+        println!("{} ids: pitch within {pitch} Hz, heads within {difference}", case.ids.len());
+    }
+    assert_eq!(heads.next(), None);
+}
+
+#[derive(Deserialize)]
+struct WaveformGolden {
+    frames: usize,
+    sample_step: usize,
+}
+
+/// The inputs that `waveform()` of the script builds by the same formulas.
+#[test]
+fn hibari_golden_waveform() {
+    let golden: WaveformGolden = serde_json::from_slice(&golden("waveform.json")).unwrap();
+    let wave = |frame: usize, bin: usize, a: usize, b: usize, m: usize| ((frame * a + bin * b) % m) as f32;
+    let mut heads = Vec::new();
+    for frame in 0..golden.frames {
+        heads.extend((0..BINS).map(|bin| wave(frame, bin, 3, 5, 33) / 16.0 - 2.0));
+        heads.extend((0..BINS).map(|bin| wave(frame, bin, 7, 2, 65) / 32.0 - 1.0));
+        heads.extend((0..BINS).map(|bin| wave(frame, bin, 5, 3, 17) / 8.0 - 5.0));
+        heads.extend((0..BINS).map(|bin| wave(frame, bin, 11, 7, 29) / 8.0 - 6.0));
+        heads.extend((0..BINS).map(|bin| wave(frame, bin, 2, 13, 97) / 16.0 - 3.0));
+    }
+    let pitch: Vec<f32> =
+        (0..golden.frames).map(|k| if k % 11 == 10 { 0.0 } else { (90 + k * 13 % 160) as f32 }).collect();
+    let noise = |frame: usize, bin: usize| {
+        [wave(frame, bin, 31, 17, 64) / 32.0 - 1.0, wave(frame, bin, 13, 29, 64) / 32.0 - 1.0]
+    };
+    let samples = Synthesiser::new().synthesise(&heads, &pitch, noise).unwrap();
+    let sampled: Vec<f32> = samples.iter().step_by(golden.sample_step).copied().collect();
+    let difference = worst(&sampled, &golden_floats("waveform.f32"));
+    println!("waveform within {difference}");
+    assert!(difference <= WAVEFORM_TOLERANCE, "samples differ by {difference}");
+}
+
+#[test]
+fn hibari_golden_unknown_words() {
+    let net = UnknownWordNet::load(&checkpoint_folder()).unwrap();
+    for (word, expected) in golden_pairs("oov.tsv") {
+        assert_eq!(net.phonemes(&word).unwrap_or_default(), expected, "{word}");
+    }
+}
+
+#[test]
+fn hibari_golden_sentences() {
+    let front_end = FrontEnd::new(unknown_words(&checkpoint_folder()).unwrap()).unwrap();
+    let pairs = golden_pairs("sentences.tsv");
+    let mut agreeing = 0;
+    for (sentence, expected) in &pairs {
+        let ours = front_end.phonemes(sentence).join(" ");
+        if ours == *expected {
+            agreeing += 1;
+        } else {
+            println!("{sentence}\n  ours   {ours}\n  theirs {expected}");
+        }
+    }
+    println!("{agreeing} of {} sentences agree", pairs.len());
+    assert!(agreeing >= MIN_AGREEING_SENTENCES, "only {agreeing} of {} sentences agree", pairs.len());
+}

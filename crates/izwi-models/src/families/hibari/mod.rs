@@ -1,0 +1,230 @@
+//! The hibari family: English sentences to speech, a whole unit in each pass.
+//!
+//! Owns the order of the stages and the family's side of the executor's seam. Source of the architecture:
+//! hibari-tts 0.2.1, <https://pypi.org/project/hibari-tts/>.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::Device;
+use rayon::prelude::*;
+
+use self::network::{Network, Utterance};
+use self::noise::Noise;
+use self::oov::UnknownWordNet;
+use self::units::{MAX_UNIT_IDS, Vocabulary};
+use self::waveform::{SAMPLE_RATE_HZ, Synthesiser};
+use crate::model::{
+    BatchEntry, EntryOutput, Input, InputError, ModelError, ModelInfo, PrepareLimits, Prepared,
+    SequenceState, SpeakInput, SpeechModel, Task, Voice, Work,
+};
+use crate::nn::checkpoint::Checkpoint;
+use crate::nn::kv_pool::KvPool;
+use crate::text::markup::Markup;
+use crate::text::normalise::Normaliser;
+use crate::text::phonemes::{LetterNames, Phonemiser, UnknownWords};
+use crate::text::sentences;
+
+mod files;
+#[cfg(test)]
+mod golden;
+mod network;
+mod noise;
+mod oov;
+#[cfg(test)]
+mod tests;
+mod units;
+mod waveform;
+
+const VOICE: &str = "heart";
+const SPEED_RANGE: (f32, f32) = (0.25, 4.0);
+/// Slow speech gets shorter units, so that a unit's frames stay bounded; never shorter than this many ids.
+const MIN_SLOW_UNIT_IDS: usize = 100;
+
+/// hibari's own front end never passes these on, so what the network makes of them is unknown.
+const UNHEARD_MARKS: [char; 3] = ['"', '“', '”'];
+
+/// Loads the checkpoint in `folder`: `model.safetensors`, `vocab.json` and, for unknown words, `oov.safetensors` with
+/// `oov.json`.
+///
+/// # Errors
+/// A file is absent or unreadable, or a tensor is missing, unknown or mis-shaped; the error names it.
+pub(super) fn load(folder: &Path, device: &Device) -> Result<Arc<dyn SpeechModel>, ModelError> {
+    Ok(Arc::new(Hibari::load(folder, device)?))
+}
+
+/// What [`SpeechModel::prepare`] makes of an utterance.
+#[derive(Debug)]
+struct Script {
+    units: Vec<Vec<u32>>,
+    speed: f32,
+    seed: u64,
+}
+
+/// Text front end: from what was written to phonemes of sentences.
+#[derive(Debug)]
+struct FrontEnd {
+    markup: Markup,
+    normaliser: Normaliser,
+    phonemiser: Phonemiser,
+}
+
+impl FrontEnd {
+    fn new(unknown: Box<dyn UnknownWords>) -> Result<Self, ModelError> {
+        let faulty = |_| ModelError::Internal("a text rule is not a regular expression");
+        Ok(Self {
+            markup: Markup::new().map_err(faulty)?,
+            normaliser: Normaliser::new().map_err(faulty)?,
+            phonemiser: Phonemiser::new(unknown),
+        })
+    }
+
+    fn sentence(&self, sentence: &str) -> String {
+        let phonemes = self.phonemiser.phonemes(&self.normaliser.normalise(sentence));
+        phonemes.replace(UNHEARD_MARKS, "")
+    }
+
+    /// Phonemes of each sentence of `text`.
+    fn phonemes(&self, text: &str) -> Vec<String> {
+        let plain = self.markup.strip(text);
+        let sentences = sentences::split(&plain).into_iter();
+        sentences.map(|sentence| self.sentence(sentence)).collect()
+    }
+}
+
+#[derive(Debug)]
+struct Hibari {
+    info: ModelInfo,
+    front_end: FrontEnd,
+    vocabulary: Vocabulary,
+    network: Network,
+    synthesiser: Synthesiser,
+}
+
+impl Hibari {
+    fn load(folder: &Path, device: &Device) -> Result<Self, ModelError> {
+        let mut checkpoint = Checkpoint::open(&folder.join("model.safetensors"), device)?;
+        let network = Network::load(&mut checkpoint, device)?;
+        checkpoint.finish()?;
+        let voice = Voice {
+            id: VOICE.to_owned(),
+            language: "en-US".to_owned(),
+            description: "warm female voice, American English".to_owned(),
+        };
+        Ok(Self {
+            info: ModelInfo {
+                sample_rate_hz: SAMPLE_RATE_HZ,
+                tasks: vec![Task::Tts],
+                voices: vec![voice],
+                kv: None,
+                speed_range: Some(SPEED_RANGE),
+                takes_instructions: false,
+            },
+            front_end: FrontEnd::new(unknown_words(folder)?)?,
+            vocabulary: Vocabulary::load(&folder.join("vocab.json"))?,
+            network,
+            synthesiser: Synthesiser::new(),
+        })
+    }
+
+    fn check(&self, input: &SpeakInput) -> Result<(), InputError> {
+        if let Some(voice) = input.voice.as_deref().filter(|voice| *voice != VOICE) {
+            let message = format!("voice '{voice}' is unknown; this model has: {VOICE}");
+            return Err(InputError { param: "voice", message });
+        }
+        let (slowest, fastest) = SPEED_RANGE;
+        if !(slowest..=fastest).contains(&input.speed) {
+            let message = format!("speed {} is out of range; use {slowest} to {fastest}", input.speed);
+            return Err(InputError { param: "speed", message });
+        }
+        Ok(())
+    }
+}
+
+/// The network for unknown words, or the letter names where the checkpoint has none.
+fn unknown_words(folder: &Path) -> Result<Box<dyn UnknownWords>, ModelError> {
+    if folder.join("oov.safetensors").exists() {
+        return Ok(Box::new(UnknownWordNet::load(folder)?));
+    }
+    tracing::warn!(folder = %folder.display(), "no oov.safetensors: unknown words will be spelled letter by letter");
+    Ok(Box::new(LetterNames))
+}
+
+/// The most ids a unit may have: fewer for slow speech, which makes more frames of each.
+fn max_unit_ids(speed: f32, limits: &PrepareLimits) -> usize {
+    let slow = (MAX_UNIT_IDS as f32 * speed.min(1.0)) as usize;
+    slow.max(MIN_SLOW_UNIT_IDS).min(limits.max_tokens_per_step)
+}
+
+impl SpeechModel for Hibari {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
+        let Input::Speak(input) = input;
+        self.check(input)?;
+        let sentences = self.front_end.phonemes(&input.text);
+        let units = units::cut(&sentences, &self.vocabulary, max_unit_ids(input.speed, limits));
+        if units.is_empty() {
+            let message = "nothing speakable remains of the text; write words, numbers or names in English";
+            return Err(InputError { param: "input", message: message.to_owned() });
+        }
+        let work = Work::Units(units.iter().map(Vec::len).collect());
+        let script = Script { units, speed: input.speed, seed: input.seed };
+        Ok(Prepared { work, payload: Arc::new(script) })
+    }
+
+    fn start(&self, _prepared: &Prepared) -> SequenceState {
+        Box::new(())
+    }
+
+    fn forward(
+        &self,
+        _kv: &mut KvPool,
+        batch: &mut [BatchEntry<'_>],
+    ) -> Result<Vec<EntryOutput>, ModelError> {
+        let scripts = batch.iter().map(|entry| Ok((script(entry)?, entry.start)));
+        let scripts: Vec<(&Script, usize)> = scripts.collect::<Result<_, ModelError>>()?;
+        let utterances: Vec<Utterance<'_>> = scripts
+            .iter()
+            .map(|&(script, unit)| Utterance { ids: &script.units[unit], speed: script.speed })
+            .collect();
+        let acoustics = self.network.forward(&utterances)?;
+        let entries = scripts.into_par_iter().zip(acoustics.par_iter());
+        let outputs = entries.map(|((script, unit), acoustics)| {
+            let noise = Noise::new(script.seed, unit);
+            let place = |frame, bin| noise.normal_pair(frame, bin);
+            let samples = self.synthesiser.synthesise(&acoustics.heads, &acoustics.pitch_hz, place);
+            Ok(EntryOutput {
+                samples: samples
+                    .map_err(|_| ModelError::Internal("a transform got buffers of another length"))?,
+                text: String::new(),
+                generated_tokens: script.units[unit].len(),
+                finished: unit + 1 == script.units.len(),
+            })
+        });
+        outputs.collect()
+    }
+
+    fn warm_up_input(&self) -> Input {
+        Input::Speak(SpeakInput {
+            text: "The quick brown fox jumps over the lazy dog.".to_owned(),
+            voice: None,
+            language: None,
+            instructions: None,
+            speed: 1.0,
+            seed: 0,
+        })
+    }
+}
+
+/// What this family prepared for an entry, with a unit that exists.
+fn script<'a>(entry: &BatchEntry<'a>) -> Result<&'a Script, ModelError> {
+    let script = entry.prepared.payload.downcast_ref::<Script>();
+    let script = script.ok_or(ModelError::Internal("an entry was prepared by another family"))?;
+    match script.units.get(entry.start) {
+        Some(_) => Ok(script),
+        None => Err(ModelError::Internal("an entry asks for a unit its request does not have")),
+    }
+}

@@ -1,0 +1,10 @@
+//! Model families on candle.
+//!
+//! Owns layers (`nn`), text front ends (`text`), the architectures (`families`) and what an executor needs to run
+//! any of them ([`model::SpeechModel`]). Knows no request, no scheduler, no file download and no async runtime.
+
+pub mod device;
+pub mod families;
+pub mod model;
+pub mod nn;
+pub mod text;

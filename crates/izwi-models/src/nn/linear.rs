@@ -1,0 +1,95 @@
+//! Float linear layers over packed rows.
+
+use candle_core::{Result, Tensor};
+
+use super::checkpoint::Checkpoint;
+use crate::model::ModelError;
+
+/// The CPU's matrix product takes other routes (another order of additions) for outputs this narrow, depending on the
+/// number of rows; wider outputs add in one order whatever the batch. Narrow layers are widened with zeros.
+/// <https://docs.rs/gemm-common/0.19.0/src/gemm_common/gemm.rs.html>
+const MIN_OUTPUTS: usize = 96;
+
+/// `y = x Wᵀ (+ b)`; a row of `y` is the same bits however many rows `x` has (on the CPU).
+#[derive(Debug, Clone)]
+pub struct Linear {
+    weight: Tensor, // [inputs, max(outputs, MIN_OUTPUTS)]
+    bias: Option<Tensor>,
+    outputs: usize,
+}
+
+impl Linear {
+    /// From a weight `[outputs, inputs]` and a bias `[outputs]`.
+    ///
+    /// # Errors
+    /// The device has not the memory.
+    pub fn new(weight: &Tensor, bias: Option<Tensor>) -> Result<Self> {
+        let (outputs, _) = weight.dims2()?;
+        let padding = MIN_OUTPUTS.saturating_sub(outputs);
+        let weight = weight.pad_with_zeros(0, 0, padding)?.t()?.contiguous()?;
+        Ok(Self { weight, bias, outputs })
+    }
+
+    /// Takes `{name}.weight` `[outputs, inputs]` and `{name}.bias`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+    ) -> std::result::Result<Self, ModelError> {
+        let weight = from.take(&format!("{name}.weight"), &[outputs, inputs])?;
+        let bias = from.take(&format!("{name}.bias"), &[outputs])?;
+        Ok(Self::new(&weight, Some(bias))?)
+    }
+
+    /// `[rows, inputs]` to `[rows, outputs]`.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let y = self.product(x)?;
+        match &self.bias {
+            Some(bias) => y.broadcast_add(bias),
+            None => Ok(y),
+        }
+    }
+
+    /// The product without the bias, for callers that fuse the bias with what follows.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn product(&self, x: &Tensor) -> Result<Tensor> {
+        let y = x.matmul(&self.weight)?; // [rows, outputs or MIN_OUTPUTS]
+        if self.outputs < MIN_OUTPUTS { y.narrow(1, 0, self.outputs)?.contiguous() } else { Ok(y) }
+    }
+
+    /// The bias `[outputs]`, where there is one.
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    #[test]
+    fn a_row_is_the_same_bits_in_any_batch() {
+        for (inputs, outputs) in [(192, 1), (192, 4), (910, 256), (768, 256), (256, 3005)] {
+            let weight = Tensor::randn(0f32, 1.0, (outputs, inputs), &Device::Cpu).unwrap();
+            let linear = Linear::new(&weight, None).unwrap();
+            let x = Tensor::randn(0f32, 1.0, (16 * 40, inputs), &Device::Cpu).unwrap();
+            let whole: Vec<Vec<f32>> = linear.forward(&x).unwrap().to_vec2().unwrap();
+            assert_eq!(whole[0].len(), outputs);
+            for (start, rows) in [(0, 16), (16, 32), (48, 208), (320, 320)] {
+                let part = linear.forward(&x.narrow(0, start, rows).unwrap()).unwrap();
+                assert_eq!(part.to_vec2::<f32>().unwrap(), whole[start..start + rows], "{inputs} {outputs}");
+            }
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Layers shared by families. Kernels are chosen here and nowhere else; nothing here names a family.
+
+pub mod activation;
+pub mod checkpoint;
+pub mod conv;
+pub mod convnext;
+pub mod encoder;
+pub mod kv_pool;
+pub mod linear;
+pub mod norm;
+pub mod packed;

@@ -1,0 +1,13 @@
+//! From what a user writes to what a model reads: markup, normalisation, sentences, phonemes.
+//!
+//! English. Knows no tensor and no family; a family brings its reader of unknown words.
+
+mod calendar;
+mod figures;
+pub mod markup;
+pub mod normalise;
+mod numerals;
+pub mod phonemes;
+pub mod rewrite;
+pub mod sentences;
+mod words;

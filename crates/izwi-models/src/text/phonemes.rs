@@ -1,0 +1,250 @@
+//! Words to phonemes, in misaki's alphabet.
+//!
+//! Owns the one call into `misaki-rs`, what guards it, and how words outside its lexicon are taken apart. A family
+//! brings the reader of such words. <https://github.com/hexgrad/misaki/blob/main/EN_PHONES.md>
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use misaki_rs::fallback::FallbackError;
+use misaki_rs::{Fallback, G2P, Language};
+
+/// Longer words are cut: the lexicon search grows with the cube of a word's parts.
+const MAX_WORD_CHARS: usize = 40;
+
+/// What `misaki-rs` writes for a word it cannot read.
+const UNREAD: char = '❓';
+
+const PRIMARY_STRESS: char = 'ˈ';
+const SECONDARY_STRESS: &str = "ˌ";
+
+/// Names of the letters A to Z.
+const LETTERS: [&str; 26] = [
+    "ˈA",
+    "bˈi",
+    "sˈi",
+    "dˈi",
+    "ˈi",
+    "ˈɛf",
+    "ʤˈi",
+    "ˈAʧ",
+    "ˈI",
+    "ʤˈA",
+    "kˈA",
+    "ˈɛl",
+    "ˈɛm",
+    "ˈɛn",
+    "ˈO",
+    "pˈi",
+    "kjˈu",
+    "ˈɑɹ",
+    "ˈɛs",
+    "tˈi",
+    "jˈu",
+    "vˈi",
+    "dˈʌbᵊlju",
+    "ˈɛks",
+    "wˈI",
+    "zˈi",
+];
+
+/// Names of the digits 0 to 9.
+const DIGITS: [&str; 10] = ["zˈɪɹO", "wˈʌn", "tˈu", "θɹˈi", "fˈɔɹ", "fˈIv", "sˈɪks", "sˈɛvən", "ˈAt", "nˈIn"];
+
+/// Symbols inside an unknown word.
+const SYMBOLS: [(char, &str); 8] = [
+    ('/', "slˈæʃ"),
+    ('=', "ˈikwᵊlz"),
+    ('+', "plˈʌs"),
+    ('&', "ænd"),
+    ('@', "æt"),
+    ('%', "pəɹsˈɛnt"),
+    ('<', "lˈɛs ðən"),
+    ('>', "ɡɹˈATəɹ ðən"),
+];
+
+/// Reads words that are in no lexicon.
+pub trait UnknownWords: Send + Sync {
+    /// Phonemes of one word of letters and apostrophes; `None` when nothing in it can be read.
+    fn phonemes(&self, word: &str) -> Option<String>;
+}
+
+/// Reads a word letter by letter.
+#[derive(Debug, Clone, Copy)]
+pub struct LetterNames;
+
+impl UnknownWords for LetterNames {
+    fn phonemes(&self, word: &str) -> Option<String> {
+        let named = |c: char| {
+            let index = (c.to_ascii_uppercase() as u32).checked_sub('A' as u32)?;
+            LETTERS.get(index as usize).copied()
+        };
+        let names: String = word.chars().filter_map(named).collect();
+        // Only the last letter keeps its full stress, as in an initialism.
+        let last = names.rfind(PRIMARY_STRESS)?;
+        Some(names[..last].replace(PRIMARY_STRESS, SECONDARY_STRESS) + &names[last..])
+    }
+}
+
+/// English text to phonemes.
+pub struct Phonemiser {
+    g2p: G2P,
+}
+
+impl std::fmt::Debug for Phonemiser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Phonemiser").finish_non_exhaustive()
+    }
+}
+
+impl Phonemiser {
+    /// Loads the lexicons; `unknown` reads what they lack.
+    pub fn new(unknown: Box<dyn UnknownWords>) -> Self {
+        Self { g2p: G2P::with_fallback(Language::EnglishUS, Some(Box::new(Pieces { unknown }))) }
+    }
+
+    /// Phonemes of one normalised sentence, words separated by single spaces. Empty when nothing can be read.
+    pub fn phonemes(&self, sentence: &str) -> String {
+        let text = guarded(sentence);
+        let phonemes = self.lookup(&text).unwrap_or_else(|| {
+            tracing::warn!(chars = text.len(), "the lexicon failed on a sentence, reading it word by word");
+            let words = text.split_whitespace();
+            words.map(|word| self.lookup(word).unwrap_or_default()).collect::<Vec<_>>().join(" ")
+        });
+        let read: String = phonemes.chars().filter(|&c| c != UNREAD).collect();
+        let mut read = read.split_whitespace().collect::<Vec<_>>().join(" ");
+        // The full stop of an abbreviation also ends its sentence.
+        if text.ends_with('.') && read.ends_with(char::is_alphabetic) {
+            read.push('.');
+        }
+        read
+    }
+
+    /// `None` when the lexicon panics or fails; it holds nothing that a panic could leave half-changed.
+    fn lookup(&self, text: &str) -> Option<String> {
+        let result = catch_unwind(AssertUnwindSafe(|| self.g2p.g2p(text)));
+        result.ok()?.ok().map(|(phonemes, _)| phonemes)
+    }
+}
+
+/// `text` with over-long words cut, and without the link syntax that would set phonemes by hand.
+fn guarded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut word_chars = 0;
+    for c in text.chars() {
+        word_chars = if c.is_whitespace() { 0 } else { word_chars + 1 };
+        if word_chars > MAX_WORD_CHARS {
+            out.push(' ');
+            word_chars = 1;
+        }
+        out.push(c);
+    }
+    out.replace("](", "] (")
+}
+
+/// Takes an unknown word apart into letters, digits and symbols.
+struct Pieces {
+    unknown: Box<dyn UnknownWords>,
+}
+
+#[derive(PartialEq, Clone, Copy)]
+enum Class {
+    Letters,
+    Digits,
+    Symbols,
+}
+
+impl Pieces {
+    fn read(&self, piece: &str, class: Class) -> Option<String> {
+        let joined = |names: Vec<&str>| (!names.is_empty()).then(|| names.join(" "));
+        match class {
+            Class::Letters => self.unknown.phonemes(piece),
+            Class::Digits => joined(piece.chars().filter_map(digit_name).collect()),
+            Class::Symbols => joined(piece.chars().filter_map(symbol_name).collect()),
+        }
+    }
+}
+
+impl Fallback for Pieces {
+    fn phonemize(&self, word: &str) -> Result<String, FallbackError> {
+        let mut read: Vec<String> = Vec::new();
+        let mut start = 0;
+        let mut current = None;
+        for (at, c) in word.char_indices().chain([(word.len(), '\0')]) {
+            let class = match c {
+                '\'' | '’' if current == Some(Class::Letters) => Class::Letters,
+                _ if c.is_alphabetic() => Class::Letters,
+                _ if c.is_ascii_digit() => Class::Digits,
+                _ => Class::Symbols,
+            };
+            if let Some(before) = current
+                && (before != class || at == word.len())
+            {
+                read.extend(self.read(word[start..at].trim_end_matches(['\'', '’']), before));
+                start = at;
+            }
+            current = Some(class);
+        }
+        Ok(read.join(" "))
+    }
+}
+
+fn digit_name(c: char) -> Option<&'static str> {
+    DIGITS.get(c.to_digit(10)? as usize).copied()
+}
+
+fn symbol_name(c: char) -> Option<&'static str> {
+    SYMBOLS.iter().find(|(symbol, _)| *symbol == c).map(|(_, name)| *name)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn phonemiser() -> Phonemiser {
+        Phonemiser::new(Box::new(LetterNames))
+    }
+
+    #[test]
+    fn known_words_come_from_the_lexicon() {
+        assert_eq!(phonemiser().phonemes("Hello there."), "həlˈO ðˈɛɹ.");
+    }
+
+    #[test]
+    fn unknown_words_are_spelled() {
+        assert_eq!(LetterNames.phonemes("xyz").as_deref(), Some("ˌɛkswˌIzˈi"));
+        assert_eq!(LetterNames.phonemes("漢字"), None);
+        let spelled = phonemiser().phonemes("the qzxwv is");
+        assert!(spelled.contains("kjˌuzˌiˌɛks"), "{spelled}");
+    }
+
+    #[test]
+    fn words_of_another_script_vanish() {
+        assert_eq!(phonemiser().phonemes("漢字 שלום"), "");
+    }
+
+    #[test]
+    fn over_long_words_are_cut() {
+        let long = "a-".repeat(2000);
+        assert!(guarded(&long).split(' ').all(|word| word.chars().count() <= MAX_WORD_CHARS));
+        phonemiser().phonemes(&long);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn any_text_is_read(
+            unicode in any::<String>(),
+            typed in r#"([a-zA-Z]{1,6}|[0-9]{1,4}|[-$£€.,'’‘/:;%#@&*()\[\]_+=" ]){0,60}"#,
+        ) {
+            thread_local! {
+                static PHONEMISER: Phonemiser = phonemiser();
+            }
+            for text in [unicode, typed] {
+                let read = PHONEMISER.with(|phonemiser| phonemiser.phonemes(&text));
+                prop_assert!(!read.contains(UNREAD) && !read.contains("  "), "{read}");
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Rules that rewrite text: a pattern, and a function that sees the match and its neighbours.
+//!
+//! Owns the loop only. It stands in for lookaround, which the linear-time `regex` crate leaves out on purpose.
+
+use regex::{Captures, Regex};
+
+/// A match and the characters around it.
+#[derive(Debug)]
+pub struct Found<'a> {
+    groups: Captures<'a>,
+    /// The character before the match.
+    pub before: Option<char>,
+    /// The character after the match.
+    pub after: Option<char>,
+}
+
+impl<'a> Found<'a> {
+    /// The text of a group; empty where it did not take part.
+    pub fn group(&self, index: usize) -> &'a str {
+        self.groups.get(index).map_or("", |group| group.as_str())
+    }
+
+    /// A group as a number.
+    pub fn number(&self, index: usize) -> Option<u32> {
+        self.group(index).parse().ok()
+    }
+
+    /// Whether neither neighbour is a letter, a digit or one of `also`.
+    pub fn stands_alone(&self, also: &str) -> bool {
+        let inside = |c: char| c.is_alphanumeric() || c == '_' || also.contains(c);
+        !self.before.is_some_and(inside) && !self.after.is_some_and(|c| c.is_alphanumeric() || c == '_')
+    }
+}
+
+/// What stands in for a match; `None` leaves it as it is.
+pub type Rewrite = fn(&Found<'_>) -> Option<String>;
+
+/// One rule.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    pattern: Regex,
+    rewrite: Rewrite,
+}
+
+impl Rule {
+    /// A rule from a pattern and what to do with its matches.
+    ///
+    /// # Errors
+    /// The pattern is not a regular expression.
+    pub fn new(pattern: &str, rewrite: Rewrite) -> Result<Self, regex::Error> {
+        Ok(Self { pattern: Regex::new(pattern)?, rewrite })
+    }
+
+    /// `text` with every match rewritten; a match that is left alone is passed over whole.
+    pub fn apply(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut copied = 0;
+        for groups in self.pattern.captures_iter(text) {
+            let Some(whole) = groups.get(0) else { continue };
+            let before = text[..whole.start()].chars().next_back();
+            let after = text[whole.end()..].chars().next();
+            if let Some(replacement) = (self.rewrite)(&Found { groups, before, after }) {
+                out.push_str(&text[copied..whole.start()]);
+                out.push_str(&replacement);
+                copied = whole.end();
+            }
+        }
+        out.push_str(&text[copied..]);
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_sees_neighbours_and_may_decline() {
+        let rule =
+            Rule::new(r"\d+", |found| found.stands_alone(".").then(|| format!("<{}>", found.group(0))));
+        assert_eq!(rule.unwrap().apply("1 a2 3.4 é5 6é 7"), "<1> a2 <3>.4 é5 6é <7>");
+    }
+}
