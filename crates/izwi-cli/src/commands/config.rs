@@ -1,0 +1,90 @@
+//! `izwi config`: shows what is set and from where, and checks a file.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::{Subcommand, ValueHint};
+
+use crate::failure;
+use crate::output;
+use crate::settings::process::{self, FILE_VARIABLE, FilePath};
+use crate::settings::{Origin, Resolved};
+
+/// Show the settings and where they come from, or check a file
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Print every setting with its value and its origin
+    ///
+    /// A flag wins over a variable, a variable over the file, the file over the default. Takes every flag that sets
+    /// something, to show what it would do.
+    Show {
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check a configuration file: unknown keys, wrong types, values out of bounds
+    Check {
+        /// The file; without one, the file that other commands read
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
+    },
+}
+
+pub(crate) fn run(
+    args: &Args,
+    config: Option<&Path>,
+    settings: impl FnOnce() -> Result<Resolved>,
+) -> Result<()> {
+    match &args.command {
+        ConfigCommand::Show { json } => show(*json, &settings()?),
+        ConfigCommand::Check { file } => check(file.as_deref().or(config)),
+    }
+}
+
+fn show(json: bool, resolved: &Resolved) -> Result<()> {
+    for warning in process::unknown_variables(&[FILE_VARIABLE]) {
+        output::say(&format!("warning: {warning}"));
+    }
+    let values =
+        resolved.origins.iter().map(|(setting, origin)| (setting, (setting.get)(&resolved.settings), origin));
+    if json {
+        let object: serde_json::Map<String, serde_json::Value> = values
+            .map(|(setting, value, origin)| {
+                let (kind, place) = match origin {
+                    Origin::Flag(_) => ("flag", Some(origin.to_string())),
+                    Origin::Environment(_) => ("environment", Some(origin.to_string())),
+                    Origin::File(..) => ("file", Some(origin.to_string())),
+                    Origin::Default => ("default", None),
+                };
+                let entry = serde_json::json!({ "value": value.to_json(), "origin": kind, "from": place });
+                (setting.key(), entry)
+            })
+            .collect();
+        return output::print_json(&object);
+    }
+    let rows: Vec<[String; 3]> = values
+        .map(|(setting, value, origin)| [setting.key(), format!("= {value}"), format!("({origin})")])
+        .collect();
+    output::print(&output::columns(&rows))
+}
+
+fn check(named: Option<&Path>) -> Result<()> {
+    let Some(file) = process::file_path(named) else {
+        return Err(failure::usage("this platform names no configuration folder", "name a file"));
+    };
+    if !file.named && !file.path.exists() {
+        return output::print(&format!(
+            "{}: not there; every setting has its default\n",
+            file.path.display()
+        ));
+    }
+    let FilePath { path, .. } = &file;
+    let entries = process::read(&file)?.entries.len();
+    output::print(&format!("{}: fine, sets {entries} of the settings\n", path.display()))
+}

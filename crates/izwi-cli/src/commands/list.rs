@@ -1,0 +1,93 @@
+//! `izwi list`: the models there are, and which of them are here.
+
+use anyhow::Result;
+use izwi_core::hub::{ModelStatus, Task};
+use serde::Serialize;
+
+use crate::settings::Settings;
+use crate::{models, output};
+
+/// List the models there are, and which are installed
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Listed<'a> {
+    name: &'a str,
+    installed: bool,
+    /// Bytes on disk.
+    bytes: u64,
+    download_bytes: u64,
+    tasks: &'a [Task],
+    default_for: &'a [Task],
+    languages: &'a [String],
+    licence: &'a str,
+    licence_url: Option<&'a str>,
+    description: &'a str,
+    source: Option<&'a str>,
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
+    let store = models::open(&settings.home)?;
+    let list = store.list();
+    if args.json {
+        return output::print_json(&list.iter().map(listed).collect::<Vec<_>>());
+    }
+    let mut rows = vec![["NAME", "INSTALLED", "SIZE", "TASK", "LICENCE", "DESCRIPTION"].map(str::to_owned)];
+    rows.extend(list.iter().map(row));
+    output::print(&output::columns(&rows))
+}
+
+fn listed<'a>(status: &'a ModelStatus<'a>) -> Listed<'a> {
+    let manifest = status.manifest;
+    Listed {
+        name: &manifest.name,
+        installed: status.installed,
+        bytes: status.bytes,
+        download_bytes: models::download_bytes(manifest),
+        tasks: &manifest.tasks,
+        default_for: &manifest.default_for,
+        languages: &manifest.languages,
+        licence: &manifest.licence,
+        licence_url: manifest.licence_url.as_deref(),
+        description: &manifest.description,
+        source: status.source.as_deref(),
+    }
+}
+
+fn row(status: &ModelStatus<'_>) -> [String; 6] {
+    let manifest = status.manifest;
+    let tasks: Vec<String> = manifest
+        .tasks
+        .iter()
+        .map(|task| {
+            let star = if manifest.default_for.contains(task) { " (default)" } else { "" };
+            format!("{}{star}", task_name(*task))
+        })
+        .collect();
+    let size = if status.installed {
+        output::bytes(status.bytes)
+    } else {
+        format!("{} to pull", output::bytes(models::download_bytes(manifest)))
+    };
+    [
+        manifest.name.clone(),
+        if status.installed { "yes" } else { "no" }.to_owned(),
+        size,
+        tasks.join(", "),
+        manifest.licence.clone(),
+        manifest.description.clone(),
+    ]
+}
+
+fn task_name(task: Task) -> &'static str {
+    match task {
+        Task::Tts => "tts",
+        Task::Asr => "asr",
+        Task::Chat => "chat",
+    }
+}

@@ -1,0 +1,50 @@
+//! Models as commands need them: the store of this home, and a model that is there before it is used.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use izwi_core::hub::{HubError, Manifest, Store};
+
+use crate::failure;
+use crate::output;
+use crate::progress::PullProgress;
+
+/// Opens the store of `home`.
+///
+/// # Errors
+/// A manifest in it is unusable.
+pub(crate) fn open(home: &Path) -> Result<Store> {
+    Store::open(Some(home.to_path_buf()))
+        .with_context(|| format!("cannot open the model store {}", home.display()))
+}
+
+/// Makes sure that a model is installed, pulling it where that is allowed.
+///
+/// # Errors
+/// There is no such model, it is damaged, it may not be pulled, or the pull failed.
+pub(crate) fn ensure(store: &Store, name: &str, may_pull: bool) -> Result<()> {
+    match store.installed(name) {
+        Ok(_) => Ok(()),
+        Err(HubError::NotInstalled { .. }) if may_pull => {
+            let manifest = store.manifest(name)?;
+            output::say(&format!("model '{name}' is not installed yet; pulling {}", what_comes(manifest)));
+            store.pull(name, &mut PullProgress::new())?;
+            Ok(())
+        }
+        Err(HubError::NotInstalled { .. }) => Err(failure::with_help(
+            format!("model '{name}' is not installed, and --no-pull forbids to fetch it"),
+            format!("run `izwi pull {name}`"),
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// How much a pull fetches, and under which licence.
+pub(crate) fn what_comes(manifest: &Manifest) -> String {
+    format!("{} ({})", output::bytes(download_bytes(manifest)), manifest.licence)
+}
+
+/// Bytes of the files of the first source.
+pub(crate) fn download_bytes(manifest: &Manifest) -> u64 {
+    manifest.sources.first().map_or(0, |source| source.files().iter().map(|file| file.size).sum())
+}

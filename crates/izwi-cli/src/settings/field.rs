@@ -1,0 +1,294 @@
+//! What a setting is: its names, the type of its value, and its place in [`Settings`]. Reads no source.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use toml::de::DeValue;
+
+use super::Settings;
+
+/// The table of the file that a setting stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Section {
+    /// The top of the file.
+    Top,
+    /// `[engine]`.
+    Engine,
+    /// `[server]`.
+    Server,
+}
+
+impl Section {
+    /// All of them, as pages list them.
+    pub(crate) const ALL: [Self; 3] = [Self::Top, Self::Engine, Self::Server];
+
+    /// The table's name in the file; empty for the top.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Top => "",
+            Self::Engine => "engine",
+            Self::Server => "server",
+        }
+    }
+}
+
+/// One setting.
+pub(crate) struct Setting {
+    /// Its table in the file.
+    pub(crate) section: Section,
+    /// Its key in the file; flag and variable are made of it.
+    pub(crate) name: &'static str,
+    /// What its values are.
+    pub(crate) kind: Kind,
+    /// How help calls a value.
+    pub(crate) value_name: &'static str,
+    /// One sentence without the closing point.
+    pub(crate) doc: &'static str,
+    /// How people see it.
+    pub(crate) reach: Reach,
+    /// The default in words, where it differs between machines or cannot be printed.
+    pub(crate) default_words: Option<&'static str>,
+    /// Another program's variable, taken when nothing of ours sets this.
+    pub(crate) foreign_variable: Option<&'static str>,
+    /// Reads it.
+    pub(crate) get: fn(&Settings) -> Value,
+    /// Writes it; refuses a value that means nothing.
+    pub(crate) set: fn(&mut Settings, &Value) -> Result<(), String>,
+}
+
+/// Which commands take a setting as a flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// All.
+    Everywhere,
+    /// Those that use its section.
+    Section,
+    /// Those that use its section; left out of the short help.
+    Tuning,
+}
+
+impl Setting {
+    /// The key with its table: `engine.model`.
+    pub(crate) fn key(&self) -> String {
+        match self.section {
+            Section::Top => self.name.to_owned(),
+            section => format!("{}.{}", section.name(), self.name),
+        }
+    }
+
+    /// The flag without dashes: `max-batch-size`.
+    pub(crate) fn flag(&self) -> String {
+        self.name.replace('_', "-")
+    }
+
+    /// The variable: `IZWI_MAX_BATCH_SIZE`.
+    pub(crate) fn variable(&self) -> String {
+        format!("IZWI_{}", self.name.to_uppercase())
+    }
+
+    /// The default as pages and help show it.
+    pub(crate) fn default_text(&self) -> String {
+        let shown = || (self.get)(&Settings::defaults(PathBuf::new())).to_string();
+        self.default_words.map_or_else(shown, str::to_owned)
+    }
+}
+
+impl fmt::Debug for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Setting").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The type of a setting's values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Any text.
+    Text,
+    /// A text that is never shown.
+    Secret,
+    /// A whole number within bounds.
+    Whole {
+        /// The smallest.
+        min: u64,
+        /// The largest.
+        max: u64,
+    },
+    /// `true` or `false`.
+    Switch,
+    /// One of a few words.
+    Choice(&'static [&'static str]),
+    /// Several texts.
+    List,
+}
+
+impl Kind {
+    /// Reads values given as text: one, or for a list any number.
+    pub(crate) fn parse_texts(self, texts: &[String]) -> Result<Value, String> {
+        match (self, texts) {
+            (Self::List, texts) => Ok(Value::List(texts.to_vec())),
+            (_, [.., text]) => self.parse_text(text),
+            (_, []) => Err("the value is missing".to_owned()),
+        }
+    }
+
+    /// Reads a variable's value; items of a list are separated by commas.
+    pub(crate) fn parse_variable(self, text: &str) -> Result<Value, String> {
+        match self {
+            Self::List => {
+                let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+                Ok(Value::List(items.map(str::to_owned).collect()))
+            }
+            _ => self.parse_text(text),
+        }
+    }
+
+    fn parse_text(self, text: &str) -> Result<Value, String> {
+        match self {
+            Self::Text | Self::List => Ok(Value::Text(text.to_owned())),
+            Self::Secret => Ok(Value::Secret(text.to_owned())),
+            Self::Choice(_) => self.bounded(Value::Text(text.to_owned())),
+            Self::Whole { .. } => {
+                let number = text.trim().parse().map_err(|_| self.refusal(&format!("'{text}'")))?;
+                self.bounded(Value::Whole(number))
+            }
+            Self::Switch => match text.trim() {
+                "true" | "1" | "on" | "yes" => Ok(Value::Switch(true)),
+                "false" | "0" | "off" | "no" => Ok(Value::Switch(false)),
+                _ => Err(self.refusal(&format!("'{text}'"))),
+            },
+        }
+    }
+
+    /// Reads a value of the file.
+    pub(crate) fn parse_toml(self, value: &DeValue<'_>) -> Result<Value, String> {
+        let text = || value.as_str().map(str::to_owned);
+        let parsed = match self {
+            Self::Text | Self::Choice(_) => text().map(Value::Text),
+            Self::Secret => text().map(Value::Secret),
+            Self::Whole { .. } => value
+                .as_integer()
+                .and_then(|number| u64::from_str_radix(number.as_str(), number.radix()).ok())
+                .map(Value::Whole),
+            Self::Switch => value.as_bool().map(Value::Switch),
+            Self::List => value.as_array().and_then(|items| {
+                let texts = items.iter().map(|item| item.get_ref().as_str().map(str::to_owned));
+                texts.collect::<Option<Vec<String>>>().map(Value::List)
+            }),
+        };
+        let found = || match value {
+            DeValue::Integer(number) => number.as_str().to_owned(),
+            other => format!("a value of type {}", other.type_str()),
+        };
+        self.bounded(parsed.ok_or_else(|| self.refusal(&found()))?)
+    }
+
+    fn bounded(self, value: Value) -> Result<Value, String> {
+        let inside = match (self, &value) {
+            (Self::Whole { min, max }, Value::Whole(number)) => (min..=max).contains(number),
+            (Self::Choice(words), Value::Text(word)) => words.contains(&word.as_str()),
+            _ => true,
+        };
+        if inside { Ok(value) } else { Err(self.refusal(&format!("'{value}'"))) }
+    }
+
+    fn refusal(self, found: &str) -> String {
+        format!("{found} is not {self}")
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text | Self::Secret => f.write_str("a text"),
+            Self::Whole { min, max: u64::MAX } => write!(f, "a whole number from {min}"),
+            Self::Whole { min, max } => write!(f, "a whole number from {min} to {max}"),
+            Self::Switch => f.write_str("true or false"),
+            Self::Choice(words) => f.write_str(&words.join(" or ")),
+            Self::List => f.write_str("a list of texts"),
+        }
+    }
+}
+
+/// A value of some setting.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// None was given, and there is no default.
+    Unset,
+    /// A text, a path, a word.
+    Text(String),
+    /// A text that is never shown.
+    Secret(String),
+    /// A number.
+    Whole(u64),
+    /// Yes or no.
+    Switch(bool),
+    /// Several texts.
+    List(Vec<String>),
+}
+
+impl Value {
+    /// The text of a text.
+    pub(crate) fn text(&self) -> Result<&str, String> {
+        match self {
+            Self::Text(text) | Self::Secret(text) => Ok(text),
+            _ => Err(format!("'{self}' is not a text")),
+        }
+    }
+
+    /// The number of a number, in whatever width the field has.
+    pub(crate) fn whole<T: TryFrom<u64>>(&self) -> Result<T, String> {
+        let number = match self {
+            Self::Whole(number) => T::try_from(*number).ok(),
+            _ => None,
+        };
+        number.ok_or_else(|| format!("'{self}' is not a number that fits"))
+    }
+
+    /// The answer of a switch.
+    pub(crate) fn switch(&self) -> Result<bool, String> {
+        match self {
+            Self::Switch(on) => Ok(*on),
+            _ => Err(format!("'{self}' is not true or false")),
+        }
+    }
+
+    /// The items of a list.
+    pub(crate) fn list(&self) -> Result<&[String], String> {
+        match self {
+            Self::List(items) => Ok(items),
+            _ => Err(format!("'{self}' is not a list")),
+        }
+    }
+
+    /// For machines; a secret is left out.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        match self {
+            Self::Unset => serde_json::Value::Null,
+            Self::Secret(_) => "(hidden)".into(),
+            Self::Text(text) => text.as_str().into(),
+            Self::Whole(number) => (*number).into(),
+            Self::Switch(on) => (*on).into(),
+            Self::List(items) => items.clone().into(),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unset => f.write_str("(none)"),
+            Self::Secret(_) => f.write_str("(hidden)"),
+            Self::Text(text) => f.write_str(text),
+            Self::Whole(number) => number.fmt(f),
+            Self::Switch(on) => on.fmt(f),
+            Self::List(items) if items.is_empty() => f.write_str("(none)"),
+            Self::List(items) => f.write_str(&items.join(", ")),
+        }
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,214 @@
+//! The configuration file: reads TOML into values of known settings and says, by line, what cannot be used.
+//!
+//! Touches no disk: the text comes from the caller.
+
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::field::{Section, Setting, Value};
+use super::resolve::{Origin, Problem};
+use super::{Settings, TABLE, near_names};
+
+/// What a file sets.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct File {
+    /// Each setting it has, the value and the line.
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// One line that sets something.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    /// Which setting.
+    pub(crate) setting: &'static Setting,
+    /// Its value there.
+    pub(crate) value: Value,
+    /// The file and the line, from 1.
+    pub(crate) origin: Origin,
+}
+
+/// Reads the text of the file at `path`.
+///
+/// # Errors
+/// Every unknown key, with near names, and every value of a wrong type or out of bounds, in the file's order; or the
+/// first place that is not TOML.
+pub(crate) fn parse(path: &Path, text: &str) -> Result<File, Vec<Problem>> {
+    let mut reader = Reader { path: path.to_path_buf(), text, entries: Vec::new(), problems: Vec::new() };
+    match DeTable::parse(text) {
+        Ok(table) => reader.top(table.get_ref()),
+        Err(error) => {
+            let at = error.span().map_or(0, |span| span.start);
+            reader.problem(at, error.message().to_owned());
+        }
+    }
+    // The parser sorts by key; a person reads from the top.
+    reader.entries.sort_by_key(|entry| entry.origin.line());
+    reader.problems.sort_by_key(|problem| problem.origin.line());
+    if reader.problems.is_empty() { Ok(File { entries: reader.entries }) } else { Err(reader.problems) }
+}
+
+struct Reader<'t> {
+    path: PathBuf,
+    text: &'t str,
+    entries: Vec<Entry>,
+    problems: Vec<Problem>,
+}
+
+impl Reader<'_> {
+    fn top(&mut self, table: &DeTable<'_>) {
+        for (key, value) in table {
+            let name: &str = key.get_ref();
+            let section = Section::ALL.into_iter().find(|section| section.name() == name && !name.is_empty());
+            match (section, value.get_ref()) {
+                (Some(section), DeValue::Table(inner)) => self.section(section, inner),
+                (Some(_), _) => {
+                    self.problem(key.span().start, format!("'{name}' is a table: write [{name}] on a line"));
+                }
+                (None, _) => self.setting(Section::Top, key, value),
+            }
+        }
+    }
+
+    fn section(&mut self, section: Section, table: &DeTable<'_>) {
+        for (key, value) in table {
+            self.setting(section, key, value);
+        }
+    }
+
+    fn setting(
+        &mut self,
+        section: Section,
+        key: &Spanned<std::borrow::Cow<'_, str>>,
+        value: &Spanned<DeValue<'_>>,
+    ) {
+        let name: &str = key.get_ref();
+        let known = TABLE.iter().find(|setting| setting.section == section && setting.name == name);
+        let Some(setting) = known else {
+            return self.problem(key.span().start, unknown(section, name));
+        };
+        let parsed = setting.kind.parse_toml(value.get_ref()).and_then(|value| {
+            // A trial on scratch settings: the field itself may refuse what its type allows.
+            (setting.set)(&mut Settings::defaults(PathBuf::new()), &value)?;
+            Ok(value)
+        });
+        match parsed {
+            Ok(value) => {
+                let origin = Origin::File(self.path.clone(), self.line(key.span().start));
+                self.entries.push(Entry { setting, value, origin });
+            }
+            Err(message) => self.problem(value.span().start, format!("{}: {message}", setting.key())),
+        }
+    }
+
+    fn problem(&mut self, at: usize, message: String) {
+        self.problems.push(Problem { origin: Origin::File(self.path.clone(), self.line(at)), message });
+    }
+
+    fn line(&self, at: usize) -> usize {
+        let before = self.text.as_bytes().get(..at).unwrap_or_default();
+        before.iter().filter(|byte| **byte == b'\n').count() + 1
+    }
+}
+
+/// What to say about a key that no setting has.
+fn unknown(section: Section, name: &str) -> String {
+    if let Some(elsewhere) = TABLE.iter().find(|setting| setting.name == name) {
+        return format!("'{name}' does not belong here: it is {}", place(elsewhere));
+    }
+    let here = TABLE.iter().filter(|setting| setting.section == section).map(|setting| setting.name);
+    let tables = Section::ALL.into_iter().map(Section::name).filter(|name| !name.is_empty());
+    let names: Vec<&str> =
+        if section == Section::Top { here.chain(tables).collect() } else { here.collect() };
+    let mut near = near_names(name, names.into_iter());
+    if near.is_empty() {
+        near = near_names(name, TABLE.iter().map(|setting| setting.name));
+    }
+    match near.as_slice() {
+        [] => format!("unknown key '{name}'; `izwi config show` lists all"),
+        near => format!("unknown key '{name}': did you mean {}?", near.join(", ")),
+    }
+}
+
+fn place(setting: &Setting) -> String {
+    match setting.section {
+        Section::Top => format!("'{}' at the top, before any table", setting.name),
+        section => format!("'{}' in [{}]", setting.name, section.name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(text: &str) -> Vec<String> {
+        let problems = parse(Path::new("c.toml"), text).unwrap_err();
+        problems.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn every_table_is_read() {
+        let text =
+            "home = \"/h\"\n[engine]\nmax_batch_size = 0x10\nenable_preemption = false\n[server]\nport = 1\n";
+        let file = parse(Path::new("c.toml"), text).unwrap();
+        let entries: Vec<String> = file
+            .entries
+            .iter()
+            .map(|entry| format!("{}={} {}", entry.setting.key(), entry.value, entry.origin))
+            .collect();
+        assert_eq!(
+            entries,
+            [
+                "home=/h c.toml:1",
+                "engine.max_batch_size=16 c.toml:3",
+                "engine.enable_preemption=false c.toml:4",
+                "server.port=1 c.toml:6"
+            ]
+        );
+    }
+
+    #[test]
+    fn unknown_keys_get_near_names_and_lines() {
+        assert_eq!(
+            problems("[engine]\n\nmax_batchsize = 8\n[server]\nprt = 1\n"),
+            [
+                "c.toml:3: unknown key 'max_batchsize': did you mean max_batch_size?",
+                "c.toml:5: unknown key 'prt': did you mean port?"
+            ]
+        );
+        assert_eq!(
+            problems("port = 1\n"),
+            ["c.toml:1: 'port' does not belong here: it is 'port' in [server]"]
+        );
+        assert_eq!(problems("[servr]\nport = 1\n"), ["c.toml:1: unknown key 'servr': did you mean server?"]);
+        assert_eq!(problems("zzz = 1\n"), ["c.toml:1: unknown key 'zzz'; `izwi config show` lists all"]);
+        assert_eq!(problems("engine = 1\n"), ["c.toml:1: 'engine' is a table: write [engine] on a line"]);
+    }
+
+    #[test]
+    fn wrong_values_say_what_is_right() {
+        assert_eq!(
+            problems("[engine]\nthreads = \"many\"\nscheduling_policy = \"lifo\"\ndevice = \"gpu\"\n"),
+            [
+                "c.toml:2: engine.threads: a value of type string is not a whole number from 1 to 1024",
+                "c.toml:3: engine.scheduling_policy: 'lifo' is not fcfs or priority or deadline",
+                "c.toml:4: engine.device: device 'gpu' is unknown; use auto, cpu, metal, metal:N, cuda or cuda:N"
+            ]
+        );
+        assert_eq!(
+            problems("[server]\nport = -1\n"),
+            ["c.toml:2: server.port: -1 is not a whole number from 0 to 65535"]
+        );
+        assert_eq!(
+            problems("[server]\nport = 65536\n"),
+            ["c.toml:2: server.port: '65536' is not a whole number from 0 to 65535"]
+        );
+    }
+
+    #[test]
+    fn what_is_not_toml_is_refused_at_its_line() {
+        let found = problems("[engine]\nthreads = = 1\n");
+        assert!(found[0].starts_with("c.toml:2: "), "{found:?}");
+    }
+}

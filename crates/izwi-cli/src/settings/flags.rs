@@ -1,0 +1,67 @@
+//! Settings as flags: makes clap's arguments from the table and reads back what was given.
+
+use std::collections::BTreeMap;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use super::TABLE;
+use super::field::{Kind, Reach, Section, Setting};
+
+/// Adds the flags that every command takes to the root, and those of `sections` to the named commands.
+pub(crate) fn add_to(root: Command, commands: &[(&str, &[Section])]) -> Command {
+    let everywhere = TABLE.iter().filter(|setting| setting.reach == Reach::Everywhere);
+    let mut root = root.args(everywhere.map(|setting| argument(setting).global(true)));
+    for (path, sections) in commands {
+        let own: Vec<Arg> = TABLE
+            .iter()
+            .filter(|setting| setting.reach != Reach::Everywhere && sections.contains(&setting.section))
+            .map(argument)
+            .collect();
+        root = at_path(root, path, own);
+    }
+    root
+}
+
+fn at_path(command: Command, path: &str, args: Vec<Arg>) -> Command {
+    match path.split_once(' ') {
+        Some((first, rest)) => command.mut_subcommand(first, |inner| at_path(inner, rest, args)),
+        None => command.mut_subcommand(path, |inner| inner.args(args)),
+    }
+}
+
+fn argument(setting: &'static Setting) -> Arg {
+    let heading = match (setting.reach, setting.section) {
+        (Reach::Everywhere, _) | (_, Section::Top) => "Everywhere",
+        (_, Section::Engine) => "Engine",
+        (_, Section::Server) => "Server",
+    };
+    let default = setting.default_text();
+    let help = format!("{} [default: {default}] [env: {}]", setting.doc, setting.variable());
+    let arg = Arg::new(setting.name)
+        .long(setting.flag())
+        .value_name(setting.value_name)
+        .help(help)
+        .help_heading(heading)
+        .hide_short_help(setting.reach == Reach::Tuning);
+    match setting.kind {
+        Kind::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+        Kind::List => arg.action(ArgAction::Append),
+        _ => arg,
+    }
+}
+
+/// The settings given on the command line, by name.
+pub(crate) fn given(matches: &ArgMatches) -> BTreeMap<&'static str, Vec<String>> {
+    let mut innermost = matches;
+    while let Some((_, inner)) = innermost.subcommand() {
+        innermost = inner;
+    }
+    let values = |setting: &Setting| -> Option<Vec<String>> {
+        // A command that does not take the flag has no such id: that is no value, too.
+        let values = innermost.try_get_many::<String>(setting.name).ok()??;
+        let from_user = innermost.value_source(setting.name) == Some(ValueSource::CommandLine);
+        from_user.then(|| values.cloned().collect())
+    };
+    TABLE.iter().filter_map(|setting| Some((setting.name, values(setting)?))).collect()
+}

@@ -1,0 +1,262 @@
+//! The binary as a user meets it: exit codes, what goes to which stream, files that appear whole or not at all.
+//!
+//! No network. Tests that speak use the model in `IZWI_HOME`, which `cargo xtask pull` fills.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// `izwi` in an empty folder, with an environment of its own.
+struct Izwi {
+    folder: tempfile::TempDir,
+    home: Option<PathBuf>,
+}
+
+impl Izwi {
+    fn alone() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), home: None }
+    }
+
+    fn with_models() -> Self {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let home =
+            std::env::var_os("IZWI_HOME").map_or_else(|| workspace.join("target/izwi-home"), PathBuf::from);
+        let izwi = Self { home: Some(home), ..Self::alone() };
+        let listed = izwi.run(&["list", "--json"]);
+        let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+        let installed = listed.as_array().unwrap().iter().any(|model| {
+            model["installed"] == true && model["default_for"].as_array().unwrap().contains(&"tts".into())
+        });
+        assert!(installed, "the default model is not installed: run `cargo xtask pull`");
+        izwi
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_izwi"));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("IZWI_") {
+                command.env_remove(name);
+            }
+        }
+        let home = self.home.clone().unwrap_or_else(|| self.path("home"));
+        command.args(arguments).current_dir(self.folder.path()).env("IZWI_HOME", home);
+        command.env("HOME", self.folder.path()).env("XDG_CONFIG_HOME", self.path("config"));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn run_with_input(&self, arguments: &[&str], input: &[u8]) -> Output {
+        let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+/// The code, and what a person reads.
+#[track_caller]
+fn refused(output: &Output, code: i32, parts: &[&str]) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    assert!(stderr.starts_with("error: "), "{stderr}");
+    for part in parts {
+        assert!(stderr.contains(part), "'{part}' is not in: {stderr}");
+    }
+}
+
+#[test]
+fn wrong_usage_ends_with_two_and_says_what_is_right() {
+    let izwi = Izwi::alone();
+    refused(&izwi.run(&["lst"]), 2, &["list"]);
+    refused(&izwi.run(&["say", "hello"]), 2, &["where the audio goes", "help: "]);
+    refused(&izwi.run(&["say", "hello", "-o", "a.mp3"]), 2, &["asks for mp3"]);
+    refused(&izwi.run(&["say", "-o", "a.wav"]), 2, &["empty"]);
+    refused(&izwi.run(&["say", "hello", "-o", "a.wav", "--threads", "0"]), 2, &["--threads", "1 to 1024"]);
+    refused(&izwi.run(&["serve", "--port", "65536"]), 2, &["--port"]);
+    refused(&izwi.run(&["rm", "x"]), 2, &["--yes"]);
+    let bad = izwi.run_with_input(&["say", "-o", "a.wav", "-"], b"ab\xff");
+    refused(&bad, 2, &["not UTF-8 (byte 2)"]);
+    assert_eq!(fs::read_dir(izwi.folder.path()).unwrap().count(), 0, "nothing was written");
+}
+
+#[test]
+fn what_is_missing_ends_with_one_and_says_what_to_do() {
+    let izwi = Izwi::alone();
+    refused(&izwi.run(&["say", "hello", "-o", "a.wav", "--no-pull"]), 1, &["not installed", "izwi pull"]);
+    refused(&izwi.run(&["say", "hello", "-o", "no/a.wav"]), 1, &["no/a.wav", "create the folder"]);
+    refused(&izwi.run(&["pull", "no-such-model"]), 1, &["no-such-model"]);
+    refused(&izwi.run(&["serve", "--host", "0.0.0.0", "--port", "0"]), 1, &["api key", "--insecure"]);
+    refused(&izwi.run(&["config", "check", "no.toml"]), 1, &["no.toml"]);
+    refused(
+        &izwi.command(&["say", "x", "-o", "a.wav", "--play"]).env("PATH", "").output().unwrap(),
+        1,
+        &["player"],
+    );
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = holder.local_addr().unwrap().port().to_string();
+    refused(&Izwi::alone().run(&["serve", "--port", &port]), 1, &["is in use", "--port"]);
+}
+
+#[test]
+fn settings_come_from_flag_variable_and_file() {
+    let izwi = Izwi::alone();
+    fs::write(izwi.path("c.toml"), "[server]\nport = 1\nhost = \"::1\"\napi_key = \"topsecret\"\n").unwrap();
+    let mut command = izwi.command(&["config", "show", "--json", "--config", "c.toml", "--threads", "3"]);
+    let output = command.env("IZWI_PORT", "2").env("IZWI_PROT", "2").output().unwrap();
+    let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |key: &str| (shown[key]["value"].to_string(), shown[key]["origin"].as_str().unwrap().to_owned());
+    assert_eq!(of("engine.threads"), ("3".into(), "flag".into()));
+    assert_eq!(of("server.port"), ("2".into(), "environment".into()));
+    assert_eq!(of("server.host"), ("\"::1\"".into(), "file".into()));
+    assert_eq!(of("engine.device"), ("\"auto\"".into(), "default".into()));
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("topsecret"));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("IZWI_PROT sets nothing: did you mean IZWI_PORT?")
+    );
+}
+
+#[test]
+fn a_bad_file_is_named_by_line_by_every_command() {
+    let izwi = Izwi::alone();
+    fs::write(izwi.path("c.toml"), "[server]\nprot = 1\n").unwrap();
+    for arguments in [["config", "check", "c.toml"], ["list", "--config", "c.toml"]] {
+        refused(&izwi.run(&arguments), 1, &["c.toml:2: unknown key 'prot': did you mean port?"]);
+    }
+    fs::write(izwi.path("c.toml"), "[server]\nport = 1\n").unwrap();
+    assert!(izwi.run(&["config", "check", "c.toml"]).status.success());
+}
+
+#[test]
+fn doctor_without_the_model_ends_with_one() {
+    let output = Izwi::alone().run(&["doctor", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let broken: Vec<&serde_json::Value> = report["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|finding| finding["verdict"] == "broken")
+        .collect();
+    assert_eq!(broken.len(), 1, "{report}");
+    assert!(broken[0]["remedy"].as_str().unwrap().starts_with("izwi pull "), "{report}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_reader_that_has_gone_is_no_failure() {
+    let mut child = Izwi::alone().command(&["completions", "bash"]).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn speech_goes_into_a_file() {
+    let izwi = Izwi::with_models();
+    let output = izwi.run(&["say", "Hello there.", "-o", "a.wav", "--seed", "1", "--no-pull"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains("RTF"), "{told}");
+    assert_eq!(output.stdout, b"");
+    let wav = fs::read(izwi.path("a.wav")).unwrap();
+    assert_eq!(&wav[..4], b"RIFF");
+    assert!(wav.len() > 20_000, "{} bytes", wav.len());
+
+    let output = izwi.run_with_input(&["say", "-o", "-", "--seed", "1"], b"Hello there.");
+    assert!(output.stdout == wav, "the same seed gives the same bytes on standard output");
+    let output = izwi.run_with_input(&["say", "-o", "-", "--stream", "--seed", "1"], b"Hello there.");
+    assert!(output.stdout[44..] == wav[44..], "a stream has the same samples after its header");
+    let output = izwi.run(&["say", "Hello there.", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["file"], &report["finish_reason"]), (&"izwi.wav".into(), &"stop".into()));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_leaves_no_file() {
+    let izwi = Izwi::with_models();
+    let text = "It goes on and on for quite a while. ".repeat(1_500);
+    fs::write(izwi.path("text"), text).unwrap();
+    let input = fs::File::open(izwi.path("text")).unwrap();
+    let mut child =
+        izwi.command(&["say", "-o", "a.wav", "--log-level", "debug"]).stdin(input).spawn().unwrap();
+    // The first line of the log shows that signals are heard.
+    child.stderr.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    signal(child.id(), "INT");
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    let left: Vec<_> =
+        fs::read_dir(izwi.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["text"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn the_server_gets_ready_answers_and_ends_well() {
+    let izwi = Izwi::with_models();
+    let mut child = izwi.command(&["serve", "--port", "0", "--log-format", "json"]).spawn().unwrap();
+    let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
+    let address = line.trim().strip_prefix("izwi serves on http://").unwrap().to_owned();
+    let begun = std::time::Instant::now();
+    while !get(&address, "/readyz").starts_with("HTTP/1.1 200") {
+        assert!(begun.elapsed().as_secs() < 120, "it does not get ready");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    signal(child.id(), "TERM");
+    assert!(child.wait().unwrap().success());
+    let mut log = String::new();
+    stderr.read_to_string(&mut log).unwrap();
+    assert!(log.contains("\"message\":\"shutting down\""), "{log}");
+}
+
+#[cfg(unix)]
+fn get(address: &str, path: &str) -> String {
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[cfg(unix)]
+fn signal(process: u32, name: &str) {
+    let sent = Command::new("kill").arg(format!("-{name}")).arg(process.to_string()).status().unwrap();
+    assert!(sent.success());
+}
+
+#[cfg(unix)]
+#[test]
+fn players_get_the_file_or_the_stream() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let izwi = Izwi::with_models();
+    let script = "#!/bin/sh\ncase \"$*\" in *raw*) /bin/cat > heard.raw ;; *) for last; do :; done; /bin/cp \"$last\" heard.wav ;; esac\n";
+    fs::create_dir(izwi.path("bin")).unwrap();
+    let name = if cfg!(target_os = "macos") { "ffplay" } else { "aplay" };
+    fs::write(izwi.path("bin").join(name), script).unwrap();
+    fs::set_permissions(izwi.path("bin").join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    let say = |more: &[&str]| {
+        let mut command = izwi.command(&["say", "Hello there.", "--play", "--seed", "1"]);
+        let output = command.args(more).env("PATH", izwi.path("bin")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    say(&["-o", "a.wav"]);
+    let wav = fs::read(izwi.path("a.wav")).unwrap();
+    assert!(fs::read(izwi.path("heard.wav")).unwrap() == wav);
+    if cfg!(target_os = "linux") {
+        say(&["--stream"]);
+        assert!(fs::read(izwi.path("heard.raw")).unwrap() == wav[44..]);
+    }
+}

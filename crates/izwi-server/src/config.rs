@@ -1,0 +1,84 @@
+//! The server's settings and their documented defaults. Resolving flags, environment and file is the caller's task.
+
+use std::time::Duration;
+
+/// Everything the server is told once.
+#[derive(Clone, PartialEq)]
+pub struct ServerConfig {
+    /// Key that `/v1/*` asks for; `None` for no key.
+    pub api_key: Option<String>,
+    /// Host names accepted in `Host` beside loopback names and the bound address.
+    pub allowed_hosts: Vec<String>,
+    /// Origins accepted beside loopback ones, written as browsers send them: `https://app.example.com`.
+    pub allowed_origins: Vec<String>,
+
+    /// The most characters of one request or utterance.
+    pub max_input_chars: usize,
+    /// The most bytes of a request body.
+    pub max_body_bytes: usize,
+    /// The most bytes of the head of a request.
+    pub max_header_bytes: usize,
+    /// The most connections; more wait in the listener's backlog.
+    pub max_connections: usize,
+    /// The most requests to `/v1/*` at once; more are turned away as overload.
+    pub max_requests: usize,
+    /// The most WebSocket sessions at once; more are turned away as overload.
+    pub max_sessions: usize,
+    /// The most bytes of one WebSocket message.
+    pub max_frame_bytes: usize,
+    /// The most characters of text over the whole of a WebSocket session.
+    pub max_session_chars: usize,
+
+    /// How long a request's head may take, and how long an idle connection is kept.
+    pub header_timeout: Duration,
+    /// How long a request's body may take.
+    pub body_timeout: Duration,
+    /// How long a request may wait for its first audio.
+    pub first_audio_timeout: Duration,
+    /// How long a peer may leave what was sent to it unread before its connection is dropped.
+    pub send_timeout: Duration,
+    /// How long a WebSocket session may be silent while nothing is spoken.
+    pub idle_timeout: Duration,
+    /// Between two pings of a WebSocket session.
+    pub ping_interval: Duration,
+    /// How long requests and sessions may go on after a shutdown was asked for.
+    pub drain_timeout: Duration,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            api_key: None,
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+            max_input_chars: 4_096,
+            max_body_bytes: 1 << 20,
+            max_header_bytes: 32 << 10,
+            max_connections: 1_024,
+            max_requests: 256,
+            max_sessions: 256,
+            max_frame_bytes: 256 << 10,
+            max_session_chars: 100_000,
+            header_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(30),
+            first_audio_timeout: Duration::from_secs(120),
+            send_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(30),
+            ping_interval: Duration::from_secs(15),
+            drain_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl std::fmt::Debug for ServerConfig {
+    /// Everything but the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerConfig")
+            .field("has_api_key", &self.api_key.is_some())
+            .field("allowed_hosts", &self.allowed_hosts)
+            .field("allowed_origins", &self.allowed_origins)
+            .field("max_requests", &self.max_requests)
+            .field("max_sessions", &self.max_sessions)
+            .finish_non_exhaustive()
+    }
+}

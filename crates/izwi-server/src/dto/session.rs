@@ -1,0 +1,86 @@
+//! Frames of the WebSocket `/v1/audio/speech/stream`.
+
+use serde::{Deserialize, Serialize};
+
+use super::speech::VoiceRef;
+
+/// Names of the frames a client may send.
+pub(crate) const CLIENT_FRAMES: &str =
+    "session.config, input.text, input.flush, input.done, speak, playback.ack, interrupt, ping";
+
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct ConfigFields {
+    pub(crate) model: Option<String>,
+    pub(crate) voice: Option<VoiceRef>,
+    pub(crate) language: Option<String>,
+    pub(crate) instructions: Option<String>,
+    pub(crate) seed: Option<u64>,
+    pub(crate) response_format: Option<String>,
+    pub(crate) chunk_ms: Option<u64>,
+    pub(crate) priority: Option<String>,
+}
+
+impl ConfigFields {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.model.is_none()
+            && self.voice.is_none()
+            && self.language.is_none()
+            && self.instructions.is_none()
+            && self.seed.is_none()
+            && self.response_format.is_none()
+            && self.chunk_ms.is_none()
+            && self.priority.is_none()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct TextFields {
+    pub(crate) text: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct SpeakFields {
+    pub(crate) text: Option<String>,
+    #[serde(flatten)]
+    pub(crate) config: ConfigFields,
+}
+
+/// A frame of the client, checked for shape.
+#[derive(Debug)]
+pub(crate) enum ClientFrame {
+    Config(ConfigFields),
+    Text(String),
+    Flush,
+    Done,
+    Speak { text: String, config: ConfigFields },
+    PlaybackAck,
+    Interrupt,
+    Ping,
+}
+
+/// A text frame of the server.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type")]
+pub(crate) enum ServerFrame<'a> {
+    #[serde(rename = "session.created")]
+    Created { session_id: &'a str, sample_rate: u32, channels: u16, encoding: &'static str },
+    #[serde(rename = "audio.start")]
+    AudioStart { utterance: u64, voice: &'a str, model: &'a str },
+    #[serde(rename = "audio.chunk")]
+    AudioChunk { utterance: u64, seq: u64, sample_offset: u64, samples: usize, is_final: bool },
+    #[serde(rename = "audio.done")]
+    AudioDone {
+        utterance: u64,
+        samples: u64,
+        duration_s: f64,
+        rtf: f32,
+        ttfa_ms: Option<f64>,
+        finish_reason: &'static str,
+    },
+    #[serde(rename = "session.done")]
+    Done,
+    #[serde(rename = "error")]
+    Error { code: &'a str, message: String, param: Option<&'a str> },
+    #[serde(rename = "pong")]
+    Pong,
+}

@@ -1,0 +1,57 @@
+//! `POST /v1/audio/speech`. Members that are not listed are ignored, as clients of the OpenAI API expect.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct SpeechRequest {
+    pub(crate) model: Option<String>,
+    pub(crate) input: Option<String>,
+    pub(crate) voice: Option<VoiceRef>,
+    pub(crate) response_format: Option<String>,
+    pub(crate) stream_format: Option<String>,
+    pub(crate) speed: Option<f32>,
+    pub(crate) instructions: Option<String>,
+    pub(crate) language: Option<String>,
+    pub(crate) seed: Option<u64>,
+    pub(crate) temperature: Option<f32>,
+    pub(crate) top_p: Option<f32>,
+    pub(crate) top_k: Option<usize>,
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) priority: Option<String>,
+    pub(crate) ref_audio: Option<serde_json::Value>,
+    pub(crate) ref_text: Option<serde_json::Value>,
+    pub(crate) x_vector_only_mode: Option<serde_json::Value>,
+}
+
+/// A voice, by name or as an object.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged, expecting = "expected the name of a voice, or an object with its id")]
+pub(crate) enum VoiceRef {
+    Name(String),
+    Object { id: String },
+}
+
+impl VoiceRef {
+    pub(crate) fn into_id(self) -> String {
+        match self {
+            Self::Name(id) | Self::Object { id } => id,
+        }
+    }
+}
+
+/// Events of `stream_format: "sse"`.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type")]
+pub(crate) enum SpeechEvent {
+    #[serde(rename = "speech.audio.delta")]
+    Delta { audio: String },
+    #[serde(rename = "speech.audio.done")]
+    Done { usage: Usage },
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Usage {
+    pub(crate) input_tokens: usize,
+    pub(crate) output_tokens: usize,
+    pub(crate) total_tokens: usize,
+}

@@ -1,0 +1,71 @@
+//! Health, readiness and version.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Probe {
+    pub(crate) status: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Version {
+    pub(crate) name: &'static str,
+    pub(crate) version: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Health {
+    /// `ok`, `loading`, `degraded` or `draining`.
+    pub(crate) status: &'static str,
+    /// Why it is not `ok`.
+    pub(crate) reason: Option<String>,
+    pub(crate) version: &'static str,
+    pub(crate) uptime_s: u64,
+    pub(crate) requests_open: usize,
+    pub(crate) sessions_open: usize,
+    pub(crate) models: BTreeMap<String, ModelHealth>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelHealth {
+    pub(crate) state: &'static str,
+    pub(crate) reason: Option<String>,
+    #[serde(flatten)]
+    pub(crate) engine: Option<EngineHealth>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct EngineHealth {
+    pub(crate) device: String,
+    pub(crate) pending: usize,
+    pub(crate) running: usize,
+    pub(crate) steps: u64,
+    pub(crate) kv: KvHealth,
+    /// Absent when the engine did not answer in time.
+    pub(crate) statistics: Option<Statistics>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct KvHealth {
+    pub(crate) total_blocks: usize,
+    pub(crate) used_blocks: usize,
+    pub(crate) cached_blocks: usize,
+    pub(crate) free_blocks: usize,
+    pub(crate) utilization: f32,
+}
+
+/// Over the last 1,000 requests.
+#[derive(Debug, Serialize)]
+pub(crate) struct Statistics {
+    pub(crate) total_requests: u64,
+    pub(crate) audio_seconds: f64,
+    pub(crate) avg_latency_ms: f64,
+    pub(crate) p50_latency_ms: f64,
+    pub(crate) p90_latency_ms: f64,
+    pub(crate) p99_latency_ms: f64,
+    pub(crate) avg_rtf: f32,
+    pub(crate) tokens_per_second: f64,
+    pub(crate) requests_per_second: f64,
+}

@@ -1,0 +1,272 @@
+//! The one error of the HTTP edge: what went wrong, and its only translation into statuses and the wire envelope.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use izwi_core::engine::{EngineError, RequestId, metrics};
+
+use crate::dto::error::{ErrorBody, ErrorEnvelope};
+
+/// When to come back while a model loads, in seconds.
+const LOADING_RETRY_S: u64 = 5;
+/// When to come back while the server drains: another instance may take over.
+const DRAINING_RETRY_S: u64 = 5;
+
+/// A request that was not served.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    /// A field cannot be used.
+    #[error("{message}")]
+    Invalid {
+        /// The field, by its wire name.
+        param: String,
+        /// What is wrong, the value and the remedy.
+        message: String,
+    },
+    /// The body is not JSON.
+    #[error("body is not valid JSON: {0}")]
+    MalformedJson(String),
+    /// The body does not say that it is JSON.
+    #[error("content type {0} is not read here; send application/json")]
+    UnsupportedMediaType(String),
+    /// The body, a frame or a text is larger than allowed.
+    #[error("{0}")]
+    TooLarge(String),
+    /// The body could not be read.
+    #[error("body could not be read: {0}")]
+    UnreadableBody(String),
+    /// The client took too long to send its request.
+    #[error("request was not complete in time; send it again")]
+    RequestTimeout,
+    /// A WebSocket route was asked without an upgrade.
+    #[error("this route speaks WebSocket: {0}")]
+    UpgradeRequired(String),
+    /// No such route.
+    #[error("no route {0}")]
+    UnknownRoute(String),
+    /// The route exists, but not for this method.
+    #[error("method {method} is not allowed for {path}")]
+    MethodNotAllowed {
+        /// The method.
+        method: String,
+        /// The path.
+        path: String,
+    },
+    /// The key is missing or wrong.
+    #[error("api key is missing or wrong; send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`")]
+    Unauthorized,
+    /// The `Host` header names somebody else.
+    #[error("host '{0}' is not served here; allow it in the configuration if it should be")]
+    ForbiddenHost(String),
+    /// The page that asks is not allowed to.
+    #[error("origin '{0}' is not allowed; allow it in the configuration if it should be")]
+    ForbiddenOrigin(String),
+    /// No such model.
+    #[error("model '{id}' is unknown; {hint}")]
+    ModelNotFound {
+        /// What was asked for.
+        id: String,
+        /// Near names.
+        hint: String,
+    },
+    /// No such voice.
+    #[error("voice '{id}' is unknown to model '{model}'; {hint}")]
+    VoiceNotFound {
+        /// What was asked for.
+        id: String,
+        /// The model that was asked.
+        model: String,
+        /// Near names.
+        hint: String,
+    },
+    /// The model is being loaded.
+    #[error("model '{0}' is loading; try again shortly")]
+    ModelLoading(String),
+    /// The model could not be loaded, or its engine is dead.
+    #[error("model '{0}' is not available; see the server's log and /readyz")]
+    ModelUnavailable(String),
+    /// Too much is going on already.
+    #[error("{message}")]
+    Overloaded {
+        /// What there is too much of.
+        message: String,
+        /// When to come back.
+        retry_after: Duration,
+        /// Whether the engine turned the request away, and counted it.
+        by_engine: bool,
+    },
+    /// The first audio did not come in time.
+    #[error("no audio within {0} s; the service is overloaded, try again later")]
+    FirstAudioTimeout(u64),
+    /// The server is shutting down.
+    #[error("server is shutting down and takes no new requests")]
+    Draining,
+    /// A probe's answer: why the server should not get traffic.
+    #[error("not ready: {reason}")]
+    NotReady {
+        /// One of a fixed set of words.
+        code: &'static str,
+        /// The reason.
+        reason: String,
+    },
+    /// A WebSocket frame of no known type.
+    #[error("frame type '{0}' is unknown; use one of {names}", names = crate::dto::session::CLIENT_FRAMES)]
+    UnknownFrame(String),
+    /// A binary WebSocket frame, where only text is read.
+    #[error("binary frames are not read here; send JSON in text frames")]
+    BinaryFrame,
+    /// Something that is not a WebSocket message.
+    #[error("the connection broke the protocol: {0}")]
+    BrokenFrame(String),
+    /// A WebSocket frame that cannot come now.
+    #[error("{0}")]
+    OutOfOrder(&'static str),
+    /// A WebSocket session that said nothing for too long.
+    #[error("nothing was received for {} s; send ping to stay", .0.as_secs_f32())]
+    IdleTimeout(Duration),
+    /// Audio that ended before its end.
+    #[error("audio was cut off: it was not read in time, or the engine ended")]
+    CutOff,
+    /// Anything else; the details are in the log under the id.
+    #[error("internal error; the server's log has the details under id {0}")]
+    Internal(RequestId),
+}
+
+impl ApiError {
+    pub(crate) fn invalid(param: &str, message: impl Into<String>) -> Self {
+        Self::Invalid { param: param.to_owned(), message: message.into() }
+    }
+
+    pub(crate) fn overloaded(message: impl Into<String>) -> Self {
+        Self::Overloaded { message: message.into(), retry_after: Duration::from_secs(1), by_engine: false }
+    }
+
+    /// Translates an engine's refusal; what is internal goes to the log, under the request's id.
+    pub(crate) fn from_engine(error: EngineError, model: &str, request: &RequestId) -> Self {
+        match error {
+            EngineError::InvalidRequest { param, message } => Self::Invalid { param, message },
+            EngineError::UnsupportedTask { .. } => Self::invalid("model", error.to_string()),
+            EngineError::Overloaded { retry_after, .. } => {
+                Self::Overloaded { message: error.to_string(), retry_after, by_engine: true }
+            }
+            EngineError::Draining => Self::Draining,
+            EngineError::Stopped(reason) => {
+                tracing::warn!(model, request = %request, reason, "engine has stopped");
+                Self::ModelUnavailable(model.to_owned())
+            }
+            EngineError::Aborted
+            | EngineError::Config { .. }
+            | EngineError::Load(_)
+            | EngineError::Execution(_)
+            | EngineError::DuplicateId(_) => Self::internal(&error.to_string(), request),
+        }
+    }
+
+    /// Logs what must not leave the process and keeps the id.
+    pub(crate) fn internal(details: &str, request: &RequestId) -> Self {
+        tracing::error!(request = %request, details, "request failed");
+        Self::Internal(request.clone())
+    }
+
+    /// Status, `type` and `code`.
+    fn class(&self) -> (StatusCode, &'static str, &'static str) {
+        const INVALID: &str = "invalid_request_error";
+        const SERVER: &str = "server_error";
+        match self {
+            Self::Invalid { .. } => (StatusCode::BAD_REQUEST, INVALID, "invalid_value"),
+            Self::MalformedJson(_) => (StatusCode::BAD_REQUEST, INVALID, "invalid_json"),
+            Self::UnreadableBody(_) => (StatusCode::BAD_REQUEST, INVALID, "unreadable_body"),
+            Self::UnsupportedMediaType(_) => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_media_type")
+            }
+            Self::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, INVALID, "too_large"),
+            Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, INVALID, "request_timeout"),
+            Self::UpgradeRequired(_) => (StatusCode::UPGRADE_REQUIRED, INVALID, "upgrade_required"),
+            Self::UnknownRoute(_) => (StatusCode::NOT_FOUND, INVALID, "unknown_route"),
+            Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key"),
+            Self::ForbiddenHost(_) => (StatusCode::FORBIDDEN, "permission_error", "forbidden_host"),
+            Self::ForbiddenOrigin(_) => (StatusCode::FORBIDDEN, "permission_error", "forbidden_origin"),
+            Self::ModelNotFound { .. } => (StatusCode::NOT_FOUND, INVALID, "model_not_found"),
+            Self::VoiceNotFound { .. } => (StatusCode::NOT_FOUND, INVALID, "voice_not_found"),
+            Self::Overloaded { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded"),
+            Self::ModelLoading(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_loading"),
+            Self::ModelUnavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_unavailable"),
+            Self::FirstAudioTimeout(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "overloaded"),
+            Self::Draining => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "draining"),
+            Self::NotReady { code, .. } => (StatusCode::SERVICE_UNAVAILABLE, SERVER, code),
+            Self::UnknownFrame(_) => (StatusCode::BAD_REQUEST, INVALID, "unknown_type"),
+            Self::BinaryFrame => (StatusCode::BAD_REQUEST, INVALID, "binary_frame"),
+            Self::BrokenFrame(_) => (StatusCode::BAD_REQUEST, INVALID, "broken_frame"),
+            Self::OutOfOrder(_) => (StatusCode::BAD_REQUEST, INVALID, "out_of_order"),
+            Self::IdleTimeout(_) => (StatusCode::REQUEST_TIMEOUT, INVALID, "idle_timeout"),
+            Self::CutOff => (StatusCode::INTERNAL_SERVER_ERROR, SERVER, "cut_off"),
+            Self::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, SERVER, "internal_error"),
+        }
+    }
+
+    /// The machine-readable word for it.
+    pub fn code(&self) -> &'static str {
+        self.class().2
+    }
+
+    /// The field it is about, by its wire name.
+    pub fn param(&self) -> Option<&str> {
+        match self {
+            Self::Invalid { param, .. } => Some(param),
+            Self::ModelNotFound { .. } => Some("model"),
+            Self::VoiceNotFound { .. } => Some("voice"),
+            Self::UnknownFrame(_) => Some("type"),
+            _ => None,
+        }
+    }
+
+    fn retry_after_s(&self) -> Option<u64> {
+        match self {
+            Self::Overloaded { retry_after, .. } => Some(retry_after.as_secs().max(1)),
+            Self::ModelLoading(_) | Self::NotReady { .. } => Some(LOADING_RETRY_S),
+            Self::FirstAudioTimeout(seconds) => Some(*seconds),
+            Self::Draining => Some(DRAINING_RETRY_S),
+            _ => None,
+        }
+    }
+
+    /// Counts it in `izwi_requests_rejected_total`, unless the engine did or it rejects no request.
+    pub(crate) fn count(&self) {
+        let reason = match self {
+            Self::NotReady { .. } | Self::Internal(_) | Self::ModelUnavailable(_) => return,
+            Self::FirstAudioTimeout(_) | Self::IdleTimeout(_) | Self::CutOff => return,
+            Self::Overloaded { by_engine: true, .. } => return,
+            Self::Overloaded { .. } => "overloaded",
+            Self::Draining => "draining",
+            Self::ModelLoading(_) => "loading",
+            Self::Unauthorized => "unauthorized",
+            Self::ForbiddenHost(_) | Self::ForbiddenOrigin(_) => "forbidden",
+            Self::UnknownRoute(_) | Self::ModelNotFound { .. } | Self::VoiceNotFound { .. } => "not_found",
+            _ => "malformed",
+        };
+        metrics::count_rejection(reason);
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        self.count();
+        let (status, kind, code) = self.class();
+        let param = self.param().map(str::to_owned);
+        let body = ErrorEnvelope { error: ErrorBody { message: self.to_string(), kind, param, code } };
+        let mut response = (status, Json(body)).into_response();
+        if let Some(seconds) = self.retry_after_s() {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if status == StatusCode::UPGRADE_REQUIRED {
+            response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        }
+        response
+    }
+}

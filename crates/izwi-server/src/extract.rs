@@ -1,0 +1,96 @@
+//! Extractors whose refusals are the envelope.
+
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use crate::error::ApiError;
+use crate::state::AppState;
+
+/// A JSON body.
+#[derive(Debug)]
+pub(crate) struct ApiJson<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<AppState> for ApiJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        check_content_type(&request)?;
+        let limit = state.config().max_body_bytes;
+        let body = tokio::time::timeout(state.config().body_timeout, Bytes::from_request(request, state));
+        let bytes =
+            body.await.map_err(|_| ApiError::RequestTimeout)?.map_err(|error| unread(&error, limit))?;
+        parse_json(&bytes).map(Self)
+    }
+}
+
+fn unread(error: &BytesRejection, limit: usize) -> ApiError {
+    if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        return ApiError::TooLarge(format!("body has more than {limit} bytes; send less"));
+    }
+    ApiError::UnreadableBody(error.body_text())
+}
+
+fn check_content_type(request: &Request) -> Result<(), ApiError> {
+    let Some(value) = request.headers().get(header::CONTENT_TYPE) else {
+        return Err(ApiError::UnsupportedMediaType("(none)".to_owned()));
+    };
+    let text = value.to_str().unwrap_or("(not text)");
+    let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_json =
+        essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));
+    if is_json {
+        Ok(())
+    } else {
+        Err(ApiError::UnsupportedMediaType(format!("'{}'", crate::near::shown(text))))
+    }
+}
+
+/// Reads JSON; a member of the wrong type is named by its path.
+pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        let inner = error.into_inner();
+        if inner.is_data() && path != "." {
+            ApiError::invalid(&path, format!("{path}: {inner}"))
+        } else {
+            ApiError::MalformedJson(inner.to_string())
+        }
+    })?;
+    reader.end().map_err(|error| ApiError::MalformedJson(error.to_string()))?;
+    Ok(value)
+}
+
+/// A path parameter.
+#[derive(Debug)]
+pub(crate) struct ApiPath(pub(crate) String);
+
+impl FromRequestParts<AppState> for ApiPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        axum::extract::Path::<String>::from_request_parts(parts, state)
+            .await
+            .map(|axum::extract::Path(value)| Self(value))
+            .map_err(|error| ApiError::invalid("id", error.body_text()))
+    }
+}
+
+/// Query parameters.
+#[derive(Debug)]
+pub(crate) struct ApiQuery<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequestParts<AppState> for ApiQuery<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        axum::extract::Query::<T>::from_request_parts(parts, state)
+            .await
+            .map(|axum::extract::Query(value)| Self(value))
+            .map_err(|error| ApiError::invalid("query", error.body_text()))
+    }
+}

@@ -1,0 +1,218 @@
+//! `POST /v1/audio/speech`: one text, one streamed body.
+//!
+//! The body starts with the first chunk, while the rest is being generated; its end is honest: statistics follow as
+//! trailers (to clients that send `TE: trailers`), and a generation that fails half-way cuts the connection.
+
+use std::collections::VecDeque;
+
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
+use base64::Engine as _;
+use bytes::Bytes;
+use futures::stream;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput};
+use tokio::sync::mpsc;
+
+use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef};
+use crate::encoding::Encoding;
+use crate::error::ApiError;
+use crate::extract::ApiJson;
+use crate::near;
+use crate::speech::{Manner, SpeechOptions, begin, check_text};
+use crate::state::AppState;
+
+const TRAILERS: &str = "X-RTF, X-Audio-Duration-Seconds, X-Generation-Time-Ms, X-Finish-Reason";
+
+/// How the body carries the audio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Carrier {
+    /// As it is.
+    Audio,
+    /// As base64 in server-sent events.
+    Events,
+}
+
+/// Generation ended before the audio did; the connection is cut so that no client takes the rest for the whole.
+#[derive(Debug, thiserror::Error)]
+#[error("generation was cut off")]
+struct CutOff;
+
+pub(super) async fn create(
+    State(state): State<AppState>,
+    Extension(id): Extension<RequestId>,
+    ApiJson(body): ApiJson<SpeechRequest>,
+) -> Result<Response, ApiError> {
+    let model = required("model", body.model.as_deref())?;
+    let input = required("input", body.input.as_deref())?;
+    let engine = state.registry().speaker(Some(model))?;
+    let profile = engine.profile();
+    refuse_cloning(&body, &profile.model)?;
+    check_text("input", input, state.config().max_input_chars)?;
+    let encoding = Encoding::for_http(body.response_format.as_deref())?;
+    let carrier = carrier(body.stream_format.as_deref())?;
+    let text = input.to_owned();
+    let manner = Manner::resolve(options(body), &engine)?;
+    let request = manner.request(text).with_id(id);
+    let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
+    let sample_rate = profile.sample_rate;
+    let speech = Speech { chunks, encoding, carrier, pending: VecDeque::new(), is_over: false };
+    Ok(response(speech, first, sample_rate))
+}
+
+fn required<'a>(param: &str, value: Option<&'a str>) -> Result<&'a str, ApiError> {
+    value.ok_or_else(|| ApiError::invalid(param, format!("{param} is missing; it is required")))
+}
+
+/// No model here clones voices: a recording that would be ignored must not be accepted.
+fn refuse_cloning(body: &SpeechRequest, model: &str) -> Result<(), ApiError> {
+    let means_nothing = |value: &serde_json::Value| {
+        value.is_null() || value.as_bool() == Some(false) || value.as_str() == Some("")
+    };
+    let cloning = [
+        ("ref_audio", &body.ref_audio),
+        ("ref_text", &body.ref_text),
+        ("x_vector_only_mode", &body.x_vector_only_mode),
+    ];
+    match cloning.iter().find(|(_, value)| value.as_ref().is_some_and(|value| !means_nothing(value))) {
+        Some((param, _)) => {
+            Err(ApiError::invalid(param, format!("model '{model}' clones no voices; leave {param} out")))
+        }
+        None => Ok(()),
+    }
+}
+
+fn carrier(name: Option<&str>) -> Result<Carrier, ApiError> {
+    match name {
+        None | Some("audio") => Ok(Carrier::Audio),
+        Some("sse") => Ok(Carrier::Events),
+        Some(other) => {
+            let message = format!("stream_format '{}' is unknown; use audio or sse", near::shown(other));
+            Err(ApiError::invalid("stream_format", message))
+        }
+    }
+}
+
+fn options(body: SpeechRequest) -> SpeechOptions {
+    SpeechOptions {
+        voice: body.voice.map(VoiceRef::into_id),
+        language: body.language,
+        instructions: body.instructions,
+        seed: body.seed,
+        speed: body.speed,
+        temperature: body.temperature,
+        top_p: body.top_p,
+        top_k: body.top_k,
+        max_tokens: body.max_tokens,
+        priority: body.priority,
+    }
+}
+
+fn response(mut speech: Speech, first: StreamingOutput, sample_rate: u32) -> Response {
+    let content_type = match speech.carrier {
+        Carrier::Audio => speech.encoding.content_type(),
+        Carrier::Events => "text/event-stream",
+    };
+    speech.take(first);
+    let frames = stream::unfold(speech, |mut speech| async { Some((speech.next().await?, speech)) });
+    let mut response = Response::new(Body::new(StreamBody::new(frames)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::TRAILER, HeaderValue::from_static(TRAILERS));
+    headers.insert("x-sample-rate", HeaderValue::from(sample_rate));
+    response
+}
+
+/// A body being generated. Dropping it drops the receiver, by which the engine knows that nobody listens.
+struct Speech {
+    chunks: mpsc::Receiver<StreamingOutput>,
+    encoding: Encoding,
+    carrier: Carrier,
+    pending: VecDeque<Frame<Bytes>>,
+    is_over: bool,
+}
+
+impl Speech {
+    async fn next(&mut self) -> Option<Result<Frame<Bytes>, CutOff>> {
+        loop {
+            if let Some(frame) = self.pending.pop_front() {
+                return Some(Ok(frame));
+            }
+            if self.is_over {
+                return None;
+            }
+            match self.chunks.recv().await {
+                Some(chunk) if is_failure(&chunk) => {
+                    tracing::error!(request = %chunk.request_id, stats = ?chunk.stats, "generation failed half-way");
+                    self.is_over = true;
+                    return Some(Err(CutOff));
+                }
+                Some(chunk) => self.take(chunk),
+                None => {
+                    self.is_over = true;
+                    return Some(Err(CutOff));
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, chunk: StreamingOutput) {
+        let bytes = self.encoding.encode(&chunk.samples, chunk.sample_rate, chunk.sequence == 0);
+        if !bytes.is_empty() {
+            let data = match self.carrier {
+                Carrier::Audio => bytes,
+                Carrier::Events => event(&SpeechEvent::Delta {
+                    audio: base64::engine::general_purpose::STANDARD.encode(&bytes),
+                }),
+            };
+            self.pending.push_back(Frame::data(data));
+        }
+        if let Some(stats) = &chunk.stats {
+            if self.carrier == Carrier::Events {
+                self.pending.push_back(Frame::data(event(&SpeechEvent::Done { usage: usage(stats) })));
+            }
+            self.pending.push_back(Frame::trailers(trailers(stats)));
+        }
+        self.is_over = chunk.is_final;
+    }
+}
+
+fn is_failure(chunk: &StreamingOutput) -> bool {
+    let failed =
+        |stats: &RequestStats| matches!(stats.finish_reason, FinishReason::Error | FinishReason::Cancelled);
+    chunk.stats.as_ref().is_some_and(failed)
+}
+
+fn event(event: &SpeechEvent) -> Bytes {
+    // Serializing strings and numbers cannot fail.
+    let json = serde_json::to_string(event).unwrap_or_default();
+    format!("data: {json}\n\n").into()
+}
+
+fn usage(stats: &RequestStats) -> Usage {
+    Usage {
+        input_tokens: stats.prompt_tokens,
+        output_tokens: stats.generated_tokens,
+        total_tokens: stats.prompt_tokens + stats.generated_tokens,
+    }
+}
+
+fn trailers(stats: &RequestStats) -> HeaderMap {
+    let values = [
+        ("x-rtf", format!("{:.4}", stats.rtf())),
+        ("x-audio-duration-seconds", format!("{:.3}", stats.audio_duration.as_secs_f64())),
+        ("x-generation-time-ms", stats.generation_time.as_millis().to_string()),
+        ("x-finish-reason", stats.finish_reason.label().to_owned()),
+    ];
+    let mut trailers = HeaderMap::new();
+    for (name, value) in values {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            trailers.insert(name, value);
+        }
+    }
+    trailers
+}

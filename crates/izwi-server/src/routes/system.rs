@@ -1,0 +1,114 @@
+//! Probes, summaries and metrics. They answer while the server loads, drains or is full.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use izwi_core::engine::{Engine, KVCacheStats, MetricsSnapshot};
+
+use crate::dto::status::{EngineHealth, Health, KvHealth, ModelHealth, Probe, Statistics, Version};
+use crate::error::ApiError;
+use crate::registry::{Slot, Unready};
+use crate::state::AppState;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// How long a summary waits for an engine that is in the middle of a step.
+const STATISTICS_TIMEOUT: Duration = Duration::from_secs(1);
+
+pub(super) async fn livez() -> Json<Probe> {
+    Json(Probe { status: "alive" })
+}
+
+pub(super) async fn version() -> Json<Version> {
+    Json(Version { name: "izwi", version: VERSION })
+}
+
+pub(super) async fn readyz(State(state): State<AppState>) -> Result<Json<Probe>, ApiError> {
+    readiness(&state).map_err(|Unready { code, reason }| ApiError::NotReady { code, reason })?;
+    Ok(Json(Probe { status: "ready" }))
+}
+
+pub(super) async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.recorder().render())
+}
+
+pub(super) async fn health(State(state): State<AppState>) -> Json<Health> {
+    let (status, reason) = match readiness(&state) {
+        Ok(()) => ("ok", None),
+        Err(Unready { code: "loading", reason }) => ("loading", Some(reason)),
+        Err(Unready { code: "draining", reason }) => ("draining", Some(reason)),
+        Err(Unready { reason, .. }) => ("degraded", Some(reason)),
+    };
+    let slots = state.registry().snapshot();
+    let models = futures::future::join_all(slots.into_iter().map(|(id, slot)| async move {
+        let health = model_health(&id, &slot).await;
+        (id, health)
+    }));
+    Json(Health {
+        status,
+        reason,
+        version: VERSION,
+        uptime_s: state.uptime().as_secs(),
+        requests_open: state.requests_open(),
+        sessions_open: state.sessions_open(),
+        models: models.await.into_iter().collect(),
+    })
+}
+
+fn readiness(state: &AppState) -> Result<(), Unready> {
+    if state.is_draining() {
+        return Err(Unready { code: "draining", reason: "the server is shutting down".to_owned() });
+    }
+    state.registry().readiness()
+}
+
+async fn model_health(id: &str, slot: &Slot) -> ModelHealth {
+    let (state, reason) = match slot.readiness(id) {
+        Ok(_) => ("ready", None),
+        Err(unready) => (unready.code, Some(unready.reason)),
+    };
+    let engine = match slot {
+        Slot::Ready(engine) => Some(engine_health(engine).await),
+        Slot::Loading | Slot::Failed(_) => None,
+    };
+    ModelHealth { state, reason, engine }
+}
+
+async fn engine_health(engine: &Engine) -> EngineHealth {
+    let status = engine.status();
+    let snapshot = tokio::time::timeout(STATISTICS_TIMEOUT, engine.try_metrics()).await;
+    EngineHealth {
+        device: engine.profile().device.clone(),
+        pending: status.pending,
+        running: status.running,
+        steps: status.steps,
+        kv: kv_health(&status.kv),
+        statistics: snapshot.ok().and_then(Result::ok).map(statistics),
+    }
+}
+
+fn kv_health(kv: &KVCacheStats) -> KvHealth {
+    KvHealth {
+        total_blocks: kv.total_blocks,
+        used_blocks: kv.used_blocks,
+        cached_blocks: kv.cached_blocks,
+        free_blocks: kv.free_blocks,
+        utilization: kv.utilization(),
+    }
+}
+
+fn statistics(snapshot: MetricsSnapshot) -> Statistics {
+    Statistics {
+        total_requests: snapshot.total_requests,
+        audio_seconds: snapshot.total_audio.as_secs_f64(),
+        avg_latency_ms: snapshot.avg_latency_ms,
+        p50_latency_ms: snapshot.p50_latency_ms,
+        p90_latency_ms: snapshot.p90_latency_ms,
+        p99_latency_ms: snapshot.p99_latency_ms,
+        avg_rtf: snapshot.avg_rtf,
+        tokens_per_second: snapshot.avg_tokens_per_sec,
+        requests_per_second: snapshot.requests_per_sec,
+    }
+}

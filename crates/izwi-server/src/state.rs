@@ -1,0 +1,131 @@
+//! What every handler shares: settings, models, the books of open requests, and whether the server drains.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::config::ServerConfig;
+use crate::error::ApiError;
+use crate::metrics::Recorder;
+use crate::registry::Registry;
+use crate::security::AccessRules;
+
+/// Handle to the shared state. Clones address the same server.
+#[derive(Debug, Clone)]
+pub struct AppState {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    config: ServerConfig,
+    access: AccessRules,
+    registry: Registry,
+    recorder: Recorder,
+    requests: Arc<Semaphore>,
+    sessions: Arc<Semaphore>,
+    draining: watch::Sender<bool>,
+    started_at: Instant,
+    started_unix_s: u64,
+}
+
+impl AppState {
+    /// State of a server that is bound to `bound`, or whose address is not known.
+    pub fn new(
+        config: ServerConfig,
+        registry: Registry,
+        recorder: Recorder,
+        bound: Option<std::net::SocketAddr>,
+    ) -> Self {
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let inner = Inner {
+            access: AccessRules::new(&config, bound),
+            requests: Arc::new(Semaphore::new(config.max_requests)),
+            sessions: Arc::new(Semaphore::new(config.max_sessions)),
+            config,
+            registry,
+            recorder,
+            draining: watch::Sender::new(false),
+            started_at: Instant::now(),
+            started_unix_s: unix.as_secs(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    pub(crate) fn config(&self) -> &ServerConfig {
+        &self.inner.config
+    }
+
+    pub(crate) fn access(&self) -> &AccessRules {
+        &self.inner.access
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.inner.registry
+    }
+
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.inner.recorder
+    }
+
+    pub(crate) fn uptime(&self) -> Duration {
+        self.inner.started_at.elapsed()
+    }
+
+    pub(crate) fn started_unix_s(&self) -> u64 {
+        self.inner.started_unix_s
+    }
+
+    /// Requests to `/v1/*` that are being answered.
+    pub(crate) fn requests_open(&self) -> usize {
+        self.inner.config.max_requests - self.inner.requests.available_permits()
+    }
+
+    /// WebSocket sessions that are open.
+    pub(crate) fn sessions_open(&self) -> usize {
+        self.inner.config.max_sessions - self.inner.sessions.available_permits()
+    }
+
+    /// Room for one more request; it is given back when the permit is dropped.
+    pub(crate) fn admit_request(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let limit = self.inner.config.max_requests;
+        Arc::clone(&self.inner.requests)
+            .try_acquire_owned()
+            .map_err(|_| ApiError::overloaded(format!("{limit} requests are open already; try again later")))
+    }
+
+    /// Room for one more session.
+    pub(crate) fn admit_session(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let limit = self.inner.config.max_sessions;
+        Arc::clone(&self.inner.sessions)
+            .try_acquire_owned()
+            .map_err(|_| ApiError::overloaded(format!("{limit} sessions are open already; try again later")))
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.inner.draining.borrow()
+    }
+
+    pub(crate) fn draining(&self) -> watch::Receiver<bool> {
+        self.inner.draining.subscribe()
+    }
+
+    /// Turns readiness red and new requests away.
+    pub(crate) fn begin_drain(&self) {
+        self.inner.draining.send_replace(true);
+    }
+
+    /// Waits until the engines have finished what they have, and every request and session has ended.
+    pub(crate) async fn drained(&self) {
+        let engines = self.inner.registry.engines();
+        // An engine that has ended already is drained.
+        let engines =
+            futures::future::join_all(engines.iter().map(|engine| async { engine.drain().await.ok() }));
+        let all = |limit: usize| u32::try_from(limit).unwrap_or(u32::MAX);
+        let requests = self.inner.requests.acquire_many(all(self.inner.config.max_requests));
+        let sessions = self.inner.sessions.acquire_many(all(self.inner.config.max_sessions));
+        // The semaphores are never closed, so that acquiring cannot fail.
+        let _ = tokio::join!(engines, async { drop(requests.await) }, async { drop(sessions.await) });
+    }
+}

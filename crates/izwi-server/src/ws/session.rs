@@ -1,0 +1,385 @@
+//! One session: the loop that reads, speaks and keeps time, and the state it changes.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use axum::extract::ws::{Message, WebSocket, close_code};
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::SplitStream;
+use izwi_core::engine::{Engine, FinishReason, RequestId, StreamingOutput};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use super::parse::parse;
+use super::script::Script;
+use super::wire::{Wire, WireError};
+use crate::dto::session::{ClientFrame, ConfigFields, ServerFrame};
+use crate::dto::speech::VoiceRef;
+use crate::encoding::Encoding;
+use crate::error::ApiError;
+use crate::speech::{Manner, SpeechOptions, begin};
+use crate::state::AppState;
+
+/// Range and default of `chunk_ms`.
+const CHUNK_MS: std::ops::RangeInclusive<u64> = 20..=2_000;
+const DEFAULT_CHUNK_MS: u64 = 200;
+/// Answers that may wait before reading pauses: a client that only asks must also read.
+const MAX_QUEUED: usize = 32;
+/// How long a peer may take to answer a close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+type Chunks = mpsc::Receiver<StreamingOutput>;
+type Begun = Result<(StreamingOutput, Chunks), ApiError>;
+
+/// Close code and reason.
+type Ending = (u16, &'static str);
+
+/// What a session was configured to.
+struct Setup {
+    engine: Engine,
+    manner: Manner,
+    encoding: Encoding,
+    chunk_samples: usize,
+}
+
+/// The utterance being spoken. Dropping it drops the engine's receiver, which aborts the request.
+enum Voice {
+    Silent,
+    Beginning(BoxFuture<'static, Begun>),
+    Speaking(Chunks),
+}
+
+enum Spoken {
+    Begun(Begun),
+    Chunk(Option<StreamingOutput>),
+}
+
+enum Event {
+    Sent(Result<(), WireError>),
+    Spoken(Spoken),
+    Received(Option<Result<Message, axum::Error>>),
+    PingDue,
+    Idle,
+    Draining,
+}
+
+struct Session {
+    state: AppState,
+    id: RequestId,
+    wire: Wire,
+    incoming: SplitStream<WebSocket>,
+    draining: watch::Receiver<bool>,
+    is_draining: bool,
+    ping: Interval,
+    active_at: Instant,
+    setup: Option<Setup>,
+    script: Script,
+    voice: Voice,
+    /// Number of the utterance being spoken, or of the next.
+    utterance: u64,
+}
+
+/// Serves one session until it is done, fails or its client leaves.
+pub(super) async fn run(state: AppState, id: RequestId, socket: WebSocket) {
+    let (sink, incoming) = socket.split();
+    let config = state.config();
+    let now = Instant::now();
+    let mut ping = interval_at(now + config.ping_interval, config.ping_interval);
+    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let session = Session {
+        wire: Wire::new(sink, config.send_timeout),
+        incoming,
+        draining: state.draining(),
+        is_draining: false,
+        ping,
+        active_at: now,
+        setup: None,
+        script: Script::new(config.max_input_chars, config.max_session_chars),
+        voice: Voice::Silent,
+        utterance: 0,
+        id,
+        state,
+    };
+    session.serve().await;
+}
+
+impl Voice {
+    fn is_silent(&self) -> bool {
+        matches!(self, Self::Silent)
+    }
+
+    /// Waits for what comes next of the utterance; for ever when there is none. Cancel-safe.
+    async fn next(&mut self) -> Spoken {
+        match self {
+            Self::Silent => std::future::pending().await,
+            Self::Beginning(begun) => Spoken::Begun(begun.await),
+            Self::Speaking(chunks) => Spoken::Chunk(chunks.recv().await),
+        }
+    }
+}
+
+impl Session {
+    async fn serve(mut self) {
+        tracing::debug!(session = %self.id, "session opened");
+        loop {
+            self.speak_next();
+            if self.voice.is_silent() && self.script.is_over() {
+                self.wire.frame(&ServerFrame::Done);
+                let code = if self.is_draining { close_code::AWAY } else { close_code::NORMAL };
+                return self.end((code, "done")).await;
+            }
+            let event = self.next_event().await;
+            match self.handle(event) {
+                ControlFlow::Continue(()) => {}
+                ControlFlow::Break(Some(ending)) => return self.end(ending).await,
+                ControlFlow::Break(None) => {
+                    tracing::debug!(session = %self.id, "client has left");
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn next_event(&mut self) -> Event {
+        let wire_is_idle = self.wire.is_idle();
+        let hears = self.wire.queued() < MAX_QUEUED;
+        let idle_at = self.active_at + self.state.config().idle_timeout;
+        let is_silent = self.voice.is_silent();
+        tokio::select! {
+            received = self.incoming.next(), if hears => Event::Received(received),
+            sent = self.wire.advance(), if !wire_is_idle => Event::Sent(sent),
+            spoken = self.voice.next(), if wire_is_idle && !is_silent => Event::Spoken(spoken),
+            _ = self.draining.wait_for(|draining| *draining), if !self.is_draining => Event::Draining,
+            _ = self.ping.tick() => Event::PingDue,
+            () = tokio::time::sleep_until(idle_at), if is_silent => Event::Idle,
+        }
+    }
+
+    /// Breaks with how to close, or with `None` when nobody is there to be told.
+    fn handle(&mut self, event: Event) -> ControlFlow<Option<Ending>> {
+        match event {
+            Event::Sent(Ok(())) => {}
+            Event::Sent(Err(error)) => {
+                tracing::info!(session = %self.id, %error, "session dropped");
+                return ControlFlow::Break(None);
+            }
+            Event::Received(received) => return self.receive(received),
+            Event::Spoken(Spoken::Begun(begun)) => return self.begun(begun),
+            Event::Spoken(Spoken::Chunk(chunk)) => return self.relay(chunk),
+            Event::PingDue if self.wire.is_idle() => self.wire.ping(),
+            Event::PingDue => {}
+            Event::Idle => {
+                self.wire.error(&ApiError::IdleTimeout(self.state.config().idle_timeout));
+                return ControlFlow::Break(Some((close_code::POLICY, "idle")));
+            }
+            Event::Draining => {
+                self.is_draining = true;
+                if self.script.abandon() {
+                    self.wire.error(&ApiError::Draining);
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn receive(&mut self, received: Option<Result<Message, axum::Error>>) -> ControlFlow<Option<Ending>> {
+        let outcome = match received {
+            None | Some(Ok(Message::Close(_))) => return ControlFlow::Break(None),
+            Some(Err(error)) => {
+                self.wire.error(&ApiError::BrokenFrame(error.to_string()));
+                return ControlFlow::Break(Some((close_code::PROTOCOL, "protocol error")));
+            }
+            Some(Ok(Message::Pong(_))) => return ControlFlow::Continue(()),
+            Some(Ok(Message::Ping(_))) => Ok(()),
+            Some(Ok(Message::Binary(_))) => Err(ApiError::BinaryFrame),
+            Some(Ok(Message::Text(text))) => {
+                let limit = self.state.config().max_frame_bytes;
+                if text.len() > limit {
+                    Err(ApiError::TooLarge(format!("frame has more than {limit} bytes; send less at once")))
+                } else {
+                    parse(&text).and_then(|frame| self.obey(frame))
+                }
+            }
+        };
+        self.active_at = Instant::now();
+        if let Err(error) = outcome {
+            self.wire.error(&error);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn obey(&mut self, frame: ClientFrame) -> Result<(), ApiError> {
+        match frame {
+            ClientFrame::Config(fields) => self.configure(fields)?,
+            ClientFrame::Text(text) => {
+                self.script.check_open()?;
+                self.configure_by_default()?;
+                self.script.push(&text)?;
+            }
+            ClientFrame::Flush => {
+                self.script.check_open()?;
+                self.script.flush();
+            }
+            ClientFrame::Done => {
+                self.script.check_open()?;
+                self.script.finish();
+            }
+            ClientFrame::Speak { text, config } => {
+                self.script.check_whole(&text)?;
+                if self.setup.is_none() || !config.is_empty() {
+                    self.configure(config)?;
+                }
+                self.script.push_last(&text)?;
+            }
+            ClientFrame::Ping => self.wire.frame(&ServerFrame::Pong),
+            // Playback positions are reports of the client; nothing here depends on them.
+            ClientFrame::PlaybackAck | ClientFrame::Interrupt => {}
+        }
+        Ok(())
+    }
+
+    fn configure_by_default(&mut self) -> Result<(), ApiError> {
+        if self.setup.is_some() { Ok(()) } else { self.configure(ConfigFields::default()) }
+    }
+
+    fn configure(&mut self, fields: ConfigFields) -> Result<(), ApiError> {
+        if self.setup.is_some() {
+            return Err(ApiError::OutOfOrder("the session is configured already; open another session"));
+        }
+        self.script.check_open()?;
+        let engine = self.state.registry().speaker(fields.model.as_deref())?;
+        let encoding = Encoding::for_session(fields.response_format.as_deref())?;
+        let chunk_ms = fields.chunk_ms.unwrap_or(DEFAULT_CHUNK_MS);
+        if !CHUNK_MS.contains(&chunk_ms) {
+            let message = format!(
+                "chunk_ms is {chunk_ms}; it must be between {} and {}",
+                CHUNK_MS.start(),
+                CHUNK_MS.end()
+            );
+            return Err(ApiError::invalid("chunk_ms", message));
+        }
+        let options = SpeechOptions {
+            voice: fields.voice.map(VoiceRef::into_id),
+            language: fields.language,
+            instructions: fields.instructions,
+            seed: fields.seed,
+            priority: fields.priority,
+            ..SpeechOptions::default()
+        };
+        let manner = Manner::resolve(options, &engine)?;
+        let sample_rate = engine.profile().sample_rate;
+        let chunk_samples = (u64::from(sample_rate) * chunk_ms / 1_000) as usize;
+        self.wire.frame(&ServerFrame::Created {
+            session_id: self.id.as_str(),
+            sample_rate,
+            channels: 1,
+            encoding: encoding.label(),
+        });
+        self.setup = Some(Setup { engine, manner, encoding, chunk_samples });
+        Ok(())
+    }
+
+    /// Begins the next utterance, if none is being spoken.
+    fn speak_next(&mut self) {
+        if !self.voice.is_silent() {
+            return;
+        }
+        let Some(setup) = &self.setup else { return };
+        let Some(text) = self.script.next() else { return };
+        let request = setup.manner.request(text).with_chunk_samples(setup.chunk_samples);
+        tracing::debug!(session = %self.id, request = %request.id, utterance = self.utterance, "utterance begins");
+        let engine = setup.engine.clone();
+        let limit = self.state.config().first_audio_timeout;
+        self.voice = Voice::Beginning(Box::pin(async move { begin(&engine, request, limit).await }));
+    }
+
+    fn begun(&mut self, begun: Begun) -> ControlFlow<Option<Ending>> {
+        match begun {
+            Ok((first, chunks)) => {
+                self.voice = Voice::Speaking(chunks);
+                if let Some(setup) = &self.setup {
+                    self.wire.frame(&ServerFrame::AudioStart {
+                        utterance: self.utterance,
+                        voice: setup.manner.voice.as_deref().unwrap_or("default"),
+                        model: &setup.engine.profile().model,
+                    });
+                }
+                self.relay(Some(first))
+            }
+            Err(error) => {
+                self.wire.error(&error);
+                self.end_utterance();
+                match error {
+                    ApiError::Draining => {
+                        self.is_draining = true;
+                        self.script.abandon();
+                        ControlFlow::Continue(())
+                    }
+                    ApiError::ModelUnavailable(_) => {
+                        ControlFlow::Break(Some((close_code::ERROR, "engine ended")))
+                    }
+                    _ => ControlFlow::Continue(()),
+                }
+            }
+        }
+    }
+
+    /// Passes one chunk on, and the numbers after the last.
+    fn relay(&mut self, chunk: Option<StreamingOutput>) -> ControlFlow<Option<Ending>> {
+        let (Some(chunk), Some(setup)) = (chunk, &self.setup) else {
+            self.wire.error(&ApiError::CutOff);
+            return ControlFlow::Break(Some((close_code::POLICY, "cut off")));
+        };
+        if !chunk.samples.is_empty() {
+            self.wire.frame(&ServerFrame::AudioChunk {
+                utterance: self.utterance,
+                seq: chunk.sequence,
+                sample_offset: chunk.sample_offset,
+                samples: chunk.samples.len(),
+                is_final: chunk.is_final,
+            });
+            let is_first = chunk.sequence == 0;
+            self.wire.audio(setup.encoding.encode(&chunk.samples, chunk.sample_rate, is_first));
+        }
+        let Some(stats) = chunk.stats.filter(|_| chunk.is_final) else { return ControlFlow::Continue(()) };
+        if stats.finish_reason == FinishReason::Error {
+            let details = stats.error.as_deref().unwrap_or("(no details)");
+            self.wire.error(&ApiError::internal(details, &chunk.request_id));
+        }
+        self.wire.frame(&ServerFrame::AudioDone {
+            utterance: self.utterance,
+            samples: stats.samples,
+            duration_s: stats.audio_duration.as_secs_f64(),
+            rtf: stats.rtf(),
+            ttfa_ms: stats.time_to_first_audio.map(|ttfa| ttfa.as_secs_f64() * 1e3),
+            finish_reason: stats.finish_reason.label(),
+        });
+        self.end_utterance();
+        ControlFlow::Continue(())
+    }
+
+    fn end_utterance(&mut self) {
+        self.voice = Voice::Silent;
+        self.utterance += 1;
+        self.active_at = Instant::now();
+    }
+
+    /// Sends what is left and closes; gives up on a peer that does not read or answer.
+    async fn end(mut self, (code, reason): Ending) {
+        self.voice = Voice::Silent;
+        self.wire.close(code, reason);
+        tracing::debug!(session = %self.id, code, reason, "session closed");
+        if self.wire.finish().await.is_err() {
+            return;
+        }
+        // Leaving with bytes unread would reset the connection and take the last frames with it.
+        let answered = async {
+            while let Some(Ok(_)) = self.incoming.next().await {}
+            if code == close_code::PROTOCOL {
+                std::future::pending::<()>().await;
+            }
+        };
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, answered).await;
+    }
+}

@@ -1,0 +1,55 @@
+//! Holding steps of the simulated executor open, so that the order of events needs no clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+use izwi_core::engine::executor::StepPlan;
+use izwi_core::engine::executor::simulated::Script;
+
+use crate::GUARD;
+
+/// Lets steps of an executor pass one by one, or all. Dropping it lets everything pass.
+#[derive(Debug)]
+pub struct Gate {
+    tickets: mpsc::Sender<usize>,
+    seen: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    /// A gate and the script that waits at it before each step of which `holds` is true.
+    pub fn new(holds: impl Fn(&StepPlan) -> bool + Send + 'static) -> (Self, Script) {
+        let (tickets, turnstile) = mpsc::channel::<usize>();
+        let seen = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&seen);
+        let mut left = 0usize;
+        let script = move |plan: &StepPlan| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            if holds(plan) && left == 0 {
+                // A closed gate that nobody opens must not hang the test.
+                left = turnstile.recv_timeout(GUARD).unwrap_or(usize::MAX);
+            }
+            if holds(plan) {
+                left = left.saturating_sub(1);
+            }
+            None
+        };
+        (Self { tickets, seen }, Box::new(script))
+    }
+
+    /// Lets `steps` steps pass.
+    pub fn admit(&self, steps: usize) {
+        // An executor that has ended waits for nothing.
+        let _ = self.tickets.send(steps);
+    }
+
+    /// Lets everything pass from now on.
+    pub fn open(&self) {
+        self.admit(usize::MAX);
+    }
+
+    /// Steps that came to the gate.
+    pub fn arrived(&self) -> usize {
+        self.seen.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,14 @@
+//! What the end-to-end tests share: the real server on a real socket over an executor without weights, and clients.
+
+mod gate;
+mod raw;
+mod server;
+mod session;
+
+pub use gate::Gate;
+pub use raw::{RawResponse, exchange};
+pub use server::{Setup, TestServer, eventually, guarded};
+pub use session::{Incoming, Session, Utterance};
+
+/// Longest a test waits for anything; only a failure takes that long.
+pub const GUARD: std::time::Duration = std::time::Duration::from_secs(60);

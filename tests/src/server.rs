@@ -1,0 +1,205 @@
+//! The server under test.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use izwi_core::engine::executor::simulated::{Script, SimulatedExecutor, SimulatedModel};
+use izwi_core::engine::{Engine, EngineCoreConfig};
+use izwi_server::{Recorder, Registry, ServerConfig, Slot, serve};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::GUARD;
+use crate::session::Session;
+
+/// What a test varies.
+#[derive(Debug)]
+pub struct Setup {
+    /// How the model behaves.
+    pub model: SimulatedModel,
+    /// The engine's settings.
+    pub engine: EngineCoreConfig,
+    /// The server's settings.
+    pub server: ServerConfig,
+}
+
+impl Setup {
+    /// A model that speaks sentence by sentence, a hundred samples a character. `name` labels its metrics.
+    pub fn units(name: &str) -> Self {
+        Self::with(
+            name,
+            SimulatedModel { autoregressive: false, samples_per_token: 100, ..Default::default() },
+        )
+    }
+
+    /// A model that speaks token by token, 80 ms each.
+    pub fn tokens(name: &str) -> Self {
+        Self::with(name, SimulatedModel::default())
+    }
+
+    fn with(name: &str, model: SimulatedModel) -> Self {
+        let engine = EngineCoreConfig { model: name.to_owned(), num_threads: 2, ..Default::default() };
+        Self { model, engine, server: ServerConfig::default() }
+    }
+
+    /// Sets what happens before each step.
+    #[must_use]
+    pub fn script(mut self, script: Script) -> Self {
+        self.model.script = Some(script);
+        self
+    }
+
+    /// Changes the server's settings.
+    #[must_use]
+    pub fn server(mut self, change: impl FnOnce(&mut ServerConfig)) -> Self {
+        change(&mut self.server);
+        self
+    }
+
+    /// Changes the engine's settings.
+    #[must_use]
+    pub fn engine(mut self, change: impl FnOnce(&mut EngineCoreConfig)) -> Self {
+        change(&mut self.engine);
+        self
+    }
+
+    /// Starts the server and waits until its engine is warm.
+    pub async fn start(self) -> Result<TestServer> {
+        let model = self.engine.model.clone();
+        let executor = SimulatedExecutor::new(&self.engine, self.model);
+        let recorder = Recorder::install()?;
+        let engine = Engine::with_executor(self.engine, Box::new(executor))?;
+        engine.ready().await?;
+        let registry = Registry::new(&model);
+        registry.set(&model, Slot::Ready(engine.clone()));
+        let server = TestServer::listen(self.server, registry, recorder).await?;
+        Ok(TestServer { engine: Some(engine), ..server })
+    }
+}
+
+/// A server on a port of its own.
+#[derive(Debug)]
+pub struct TestServer {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its models.
+    pub registry: Registry,
+    engine: Option<Engine>,
+    stop: Option<oneshot::Sender<()>>,
+    running: JoinHandle<Result<(), izwi_server::ServeError>>,
+}
+
+impl TestServer {
+    /// Starts a server over any registry.
+    pub async fn listen(config: ServerConfig, registry: Registry, recorder: Recorder) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let shutdown = async {
+            // A test that ends drops the sender, which ends its server as well.
+            let _ = stopped.await;
+        };
+        let running = tokio::spawn(serve(listener, config, registry.clone(), recorder, shutdown));
+        Ok(Self { address, registry, engine: None, stop: Some(stop), running })
+    }
+
+    /// The engine behind it.
+    pub fn engine(&self) -> Result<&Engine> {
+        self.engine.as_ref().context("this server has no engine")
+    }
+
+    /// The URL of a path.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Posts a JSON body to `/v1/audio/speech`.
+    pub async fn speech(&self, body: &Value) -> Result<reqwest::Response> {
+        let request = reqwest::Client::new().post(self.url("/v1/audio/speech")).json(body);
+        Ok(guarded(request.send()).await??)
+    }
+
+    /// Fetches a path.
+    pub async fn get(&self, path: &str) -> Result<reqwest::Response> {
+        Ok(guarded(reqwest::get(self.url(path))).await??)
+    }
+
+    /// Fetches a page as text.
+    pub async fn page(&self, path: &str) -> Result<String> {
+        Ok(self.get(path).await?.text().await?)
+    }
+
+    /// Sum of a metric's series that carry all of `labels`, each as `name="value"`; 0 where there is none.
+    pub async fn metric(&self, name: &str, labels: &[&str]) -> Result<f64> {
+        let page = self.page("/metrics").await?;
+        let belongs = |line: &&str| {
+            let series = line.strip_prefix(name).filter(|rest| rest.starts_with(['{', ' ']));
+            series.is_some_and(|rest| labels.iter().all(|label| rest.contains(label)))
+        };
+        Ok(page.lines().filter(belongs).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+    }
+
+    /// Opens a session on the WebSocket.
+    pub async fn session(&self) -> Result<Session> {
+        Session::open(&format!("ws://{}/v1/audio/speech/stream", self.address)).await
+    }
+
+    /// Tells the server to shut down.
+    pub fn stop(&mut self) {
+        drop(self.stop.take());
+    }
+
+    /// Waits until the server has ended.
+    pub async fn ended(self) -> Result<()> {
+        let Self { running, stop, .. } = self;
+        drop(stop);
+        Ok(guarded(running).await???)
+    }
+
+    /// Waits until the engine is idle, and checks that every block came back.
+    pub async fn assert_balanced(&self) -> Result<()> {
+        let engine = self.engine()?;
+        eventually("the engine to be idle", || async {
+            let status = engine.status();
+            Ok(status.running + status.pending == 0 && status.kv.used_blocks == 0)
+        })
+        .await?;
+        let books = engine.check_books().await?;
+        anyhow::ensure!(books.is_ok(), "{books:?}");
+        anyhow::ensure!(engine.kv_cache_stats().sequences == 0, "a block table is left");
+        Ok(())
+    }
+
+    /// Waits until no session is open.
+    pub async fn assert_no_sessions(&self) -> Result<()> {
+        eventually("the sessions to end", || async {
+            let health: Value = self.get("/health").await?.json().await?;
+            Ok(health["sessions_open"] == 0)
+        })
+        .await
+    }
+}
+
+/// The result of a future that must come, in whatever time.
+pub async fn guarded<F: Future>(future: F) -> Result<F::Output> {
+    tokio::time::timeout(GUARD, future).await.context("nothing happened within the guard time")
+}
+
+/// Waits until a condition holds.
+pub async fn eventually<F, Fut>(what: &str, mut holds: F) -> Result<()>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<bool>>,
+{
+    let wait = async {
+        while !holds().await? {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        anyhow::Ok(())
+    };
+    guarded(wait).await.with_context(|| format!("waiting for {what}"))?
+}

@@ -1,0 +1,277 @@
+//! `POST /v1/audio/speech`: bodies, headers, trailers, events and refusals.
+
+use anyhow::{Context, Result, ensure};
+use izwi_tests::{Gate, Setup, TestServer, exchange, guarded};
+use serde_json::{Value, json};
+
+const SENTENCE: &str = "This sentence has just enough words to fill more than a chunk.";
+
+fn body(extra: Value) -> Value {
+    let mut body = json!({"model": "tts-1", "input": SENTENCE, "seed": 5});
+    if let (Some(body), Some(extra)) = (body.as_object_mut(), extra.as_object()) {
+        body.extend(extra.clone());
+    }
+    body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wav_and_pcm_are_the_same_samples_honestly_labelled() -> Result<()> {
+    let server = Setup::units("labels").start().await?;
+    let wav = server.speech(&body(json!({}))).await?;
+    assert_eq!(wav.status(), 200);
+    assert_eq!(wav.headers()["content-type"], "audio/wav");
+    assert_eq!(wav.headers()["x-sample-rate"], "24000");
+    assert!(wav.headers()["x-request-id"].to_str()?.starts_with("req-"));
+    assert!(wav.headers().get("content-length").is_none(), "the length of a stream is not known");
+    let wav = wav.bytes().await?;
+    let pcm = server.speech(&body(json!({"response_format": "pcm"}))).await?;
+    assert_eq!(pcm.headers()["content-type"], "audio/pcm");
+    let pcm = pcm.bytes().await?;
+    assert_eq!(pcm.len(), SENTENCE.len() * 100 * 2);
+    assert_eq!(wav[..44], izwi_audio::wav::streaming_header(24_000));
+    assert!(wav[44..] == pcm[..]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_body_begins_before_generation_ends() -> Result<()> {
+    let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
+    let server = Setup::units("chunked").script(script).start().await?;
+    let text = format!("{SENTENCE} {SENTENCE}");
+    let mut response = server.speech(&json!({"model": "tts-1", "input": text})).await?;
+    let mut received = 0;
+    while received < 44 + 9_600 {
+        received += guarded(response.chunk()).await??.context("the body goes on")?.len();
+    }
+    gate.open();
+    while let Some(bytes) = guarded(response.chunk()).await?? {
+        received += bytes.len();
+    }
+    assert_eq!(received, 44 + 2 * SENTENCE.len() * 100 * 2);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_numbers_follow_as_trailers() -> Result<()> {
+    let server = Setup::units("trailers").start().await?;
+    let json = body(json!({"response_format": "pcm"})).to_string();
+    let request = format!(
+        "POST /v1/audio/speech HTTP/1.1\r\nHost: {}\r\nTE: trailers\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{json}",
+        server.address,
+        json.len()
+    );
+    let response = exchange(server.address, request.as_bytes()).await?;
+    assert!(response.head.starts_with("http/1.1 200"), "{}", response.head);
+    assert!(response.head.contains("trailer: x-rtf,"), "{}", response.head);
+    assert!(response.is_complete);
+    assert_eq!(response.body.len(), SENTENCE.len() * 200);
+    assert!(response.trailers.contains("x-finish-reason: stop"), "{}", response.trailers);
+    let seconds = format!("x-audio-duration-seconds: {:.3}", SENTENCE.len() as f64 * 100.0 / 24_000.0);
+    assert!(response.trailers.contains(&seconds), "{}", response.trailers);
+    assert!(response.trailers.contains("x-rtf: ") && response.trailers.contains("x-generation-time-ms: "));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_carry_the_same_bytes() -> Result<()> {
+    let server = Setup::units("events").start().await?;
+    for format in ["pcm", "wav"] {
+        let plain = server.speech(&body(json!({"response_format": format}))).await?.bytes().await?;
+        let events = server.speech(&body(json!({"response_format": format, "stream_format": "sse"}))).await?;
+        assert_eq!(events.headers()["content-type"], "text/event-stream");
+        let text = events.text().await?;
+        let mut audio = Vec::new();
+        let mut usage = None;
+        for event in text.split_terminator("\n\n") {
+            let event: Value =
+                serde_json::from_str(event.strip_prefix("data: ").context("an event has data")?)?;
+            ensure!(usage.is_none(), "something follows speech.audio.done");
+            match event["type"].as_str() {
+                Some("speech.audio.delta") => {
+                    audio.extend(base64(event["audio"].as_str().context("audio")?)?)
+                }
+                Some("speech.audio.done") => usage = Some(event["usage"].clone()),
+                other => anyhow::bail!("event {other:?}"),
+            }
+        }
+        assert!(audio == plain);
+        let tokens = SENTENCE.len();
+        let expected = json!({"input_tokens": tokens, "output_tokens": tokens, "total_tokens": 2 * tokens});
+        assert_eq!(usage, Some(expected));
+    }
+    Ok(())
+}
+
+/// Decodes standard base64, so that the server's encoder is not checked by itself.
+fn base64(text: &str) -> Result<Vec<u8>> {
+    const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut bytes = Vec::new();
+    let (mut bits, mut count) = (0u32, 0);
+    for symbol in text.trim_end_matches('=').bytes() {
+        let value = ALPHABET.iter().position(|&known| known == symbol).context("a symbol of base64")?;
+        bits = bits << 6 | value as u32;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
+    }
+    Ok(bytes)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_clients_of_the_hosted_api_send_is_taken() -> Result<()> {
+    let server = Setup::units("compatible").start().await?;
+    let extras = [
+        json!({}),
+        json!({"model": "compatible"}),
+        json!({"model": "tts-1-hd", "voice": "alloy"}),
+        json!({"model": "gpt-4o-mini-tts", "voice": {"id": "cedar"}}),
+        json!({"voice": "two", "instructions": "", "speed": 1.0, "user": "someone", "whatever": [1, {"a": 2}]}),
+        json!({"voice": null, "seed": null, "response_format": "wav", "stream_format": "audio"}),
+        json!({"language": "en", "temperature": 0.5, "top_p": 0.8, "top_k": 20, "max_tokens": 900, "priority": "high"}),
+        json!({"ref_audio": null, "ref_text": "", "x_vector_only_mode": false}),
+        json!({"speed": 0.25}),
+        json!({"speed": 4.0, "priority": "low"}),
+    ];
+    for extra in extras {
+        let response = server.speech(&body(extra.clone())).await?;
+        assert_eq!(response.status(), 200, "{extra}");
+        assert!(!response.bytes().await?.is_empty());
+    }
+    let voices = izwi_server::OPENAI_VOICES;
+    for voice in voices {
+        assert_eq!(server.speech(&body(json!({"voice": voice}))).await?.status(), 200, "{voice}");
+    }
+    Ok(())
+}
+
+async fn refused(server: &TestServer, extra: Value, status: u16, param: &str, word: &str) -> Result<()> {
+    let response = server.speech(&body(extra.clone())).await?;
+    ensure!(response.status() == status, "{extra}: {}", response.status());
+    ensure!(response.headers().contains_key("x-request-id"));
+    let body: Value = response.json().await?;
+    let error = &body["error"];
+    ensure!(error["param"] == param, "{extra}: {body}");
+    ensure!(error["message"].as_str().is_some_and(|text| text.contains(word)), "{extra}: {body}");
+    ensure!(error["type"] == "invalid_request_error" && error["code"].is_string(), "{extra}: {body}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_done_is_refused_by_name() -> Result<()> {
+    let server = Setup::units("refuses").start().await?;
+    let cases = [
+        (json!({"model": null}), 400, "model", "required"),
+        (json!({"model": "refuse"}), 404, "model", "'refuses'"),
+        (json!({"model": 7}), 400, "model", "string"),
+        (json!({"input": null}), 400, "input", "required"),
+        (json!({"input": " \n"}), 400, "input", "empty"),
+        (json!({"input": "a".repeat(4_097)}), 400, "input", "4096"),
+        (json!({"voice": "ome"}), 404, "voice", "'one'"),
+        (json!({"voice": {"name": "one"}}), 400, "voice", "id"),
+        (json!({"response_format": "mp3"}), 400, "response_format", "wav, pcm"),
+        (json!({"response_format": "opus"}), 400, "response_format", "wav, pcm"),
+        (json!({"response_format": "aac"}), 400, "response_format", "wav, pcm"),
+        (json!({"response_format": "flac"}), 400, "response_format", "wav, pcm"),
+        (json!({"response_format": "WAV"}), 400, "response_format", "wav, pcm"),
+        (json!({"stream_format": "websocket"}), 400, "stream_format", "sse"),
+        (json!({"speed": 0.24}), 400, "speed", "0.25"),
+        (json!({"speed": 4.01}), 400, "speed", "4"),
+        (json!({"speed": 1e300}), 400, "speed", "4"),
+        (json!({"speed": "fast"}), 400, "speed", "string"),
+        (json!({"instructions": "whisper"}), 400, "instructions", "style prompt"),
+        (json!({"priority": "urgent"}), 400, "priority", "urgent"),
+        (json!({"max_tokens": 0}), 400, "max_tokens", "at least 1"),
+        (json!({"max_tokens": -1}), 400, "max_tokens", "-1"),
+        (json!({"seed": 1.5}), 400, "seed", "1.5"),
+        (json!({"temperature": 1e300}), 400, "temperature", "finite"),
+        (json!({"top_k": "all"}), 400, "top_k", "string"),
+        (json!({"ref_audio": "data:audio/wav;base64,AAAA"}), 400, "ref_audio", "clones no voices"),
+        (json!({"ref_text": "Hello."}), 400, "ref_text", "clones no voices"),
+        (json!({"x_vector_only_mode": true}), 400, "x_vector_only_mode", "clones no voices"),
+    ];
+    for (extra, status, param, word) in cases {
+        refused(&server, extra, status, param, word).await?;
+    }
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_refusal_of_the_edge_is_the_envelope() -> Result<()> {
+    let server = Setup::units("edges").server(|server| server.max_body_bytes = 10_000).start().await?;
+    let client = reqwest::Client::new();
+    let url = server.url("/v1/audio/speech");
+    let json_body = body(json!({})).to_string();
+    let typed = |kind: &str, body: &str| {
+        client.post(&url).header("content-type", kind.to_owned()).body(body.to_owned())
+    };
+    let cases = [
+        (typed("application/json", "{"), 400, "invalid_json"),
+        (typed("application/json", ""), 400, "invalid_json"),
+        (typed("text/plain", &json_body), 415, "unsupported_media_type"),
+        (client.post(&url).body(json_body.clone()), 415, "unsupported_media_type"),
+        (typed("application/json", &format!("\"{}\"", "a".repeat(20_000))), 413, "too_large"),
+        (client.get(&url), 405, "method_not_allowed"),
+        (client.delete(server.url("/readyz")), 405, "method_not_allowed"),
+        (client.get(server.url("/v1/audio/speech/stream")), 426, "upgrade_required"),
+        (client.get(server.url("/v1/nothing")), 404, "unknown_route"),
+        (client.get(server.url("/")), 404, "unknown_route"),
+        (client.get(server.url("/v1/models/%FF")), 400, "invalid_value"),
+        (client.get(server.url("/v1/models/none")), 404, "model_not_found"),
+        (client.get(server.url("/v1/audio/voices/none")), 404, "voice_not_found"),
+        (client.get(server.url("/v1/audio/voices?model=none")), 404, "model_not_found"),
+    ];
+    for (request, status, code) in cases {
+        let response = guarded(request.send()).await??;
+        let shown = format!("{} {}", response.url(), response.status());
+        ensure!(response.status() == status, "{shown}, expected {status}");
+        if status == 405 {
+            ensure!(response.headers().contains_key("allow"), "{shown} without Allow");
+        }
+        let body: Value = response.json().await.with_context(|| shown.clone())?;
+        ensure!(body["error"]["code"] == code, "{shown}: {body}");
+        ensure!(body["error"]["message"].is_string() && body["error"]["type"].is_string(), "{shown}: {body}");
+        ensure!(body["error"].get("param").is_some(), "{shown}: {body}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_body_is_not_waited_for() -> Result<()> {
+    let server = Setup::units("slow-body")
+        .server(|server| server.body_timeout = std::time::Duration::from_millis(50))
+        .start()
+        .await?;
+    let request = format!(
+        "POST /v1/audio/speech HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: 100\r\n\r\n{{",
+        server.address
+    );
+    let response = exchange(server.address, request.as_bytes()).await?;
+    assert!(response.head.starts_with("http/1.1 408"), "{}", response.head);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_and_voices_are_listed() -> Result<()> {
+    let server = Setup::units("listed").start().await?;
+    let models: Value = server.get("/v1/models").await?.json().await?;
+    assert_eq!((&models["object"], &models["data"][0]["id"]), (&json!("list"), &json!("listed")));
+    let model: Value = server.get("/v1/models/tts-1").await?.json().await?;
+    assert_eq!(
+        (&model["id"], &model["state"], &model["tasks"]),
+        (&json!("listed"), &json!("ready"), &json!(["tts"]))
+    );
+    let voices: Value = server.get("/v1/audio/voices").await?.json().await?;
+    let ids: Vec<_> =
+        voices["voices"].as_array().context("a list")?.iter().map(|voice| &voice["id"]).collect();
+    assert_eq!(ids, ["one", "two"]);
+    let voice: Value = server.get("/v1/audio/voices/two").await?.json().await?;
+    assert_eq!((&voice["model"], &voice["default"]), (&json!("listed"), &json!(false)));
+    assert_eq!(server.get("/v1/audio/voices/nova").await?.status(), 200);
+    let version: Value = server.get("/version").await?.json().await?;
+    assert!(version["version"].is_string());
+    Ok(())
+}

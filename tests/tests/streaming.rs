@@ -1,0 +1,250 @@
+//! The WebSocket: exact chunks, early audio, order, many streams at once.
+
+use anyhow::{Context, Result, ensure};
+use izwi_tests::{Gate, Incoming, Setup, TestServer, Utterance, guarded};
+use serde_json::{Value, json};
+
+const SENTENCE: &str = "This sentence has just enough words to fill more than a chunk.";
+const RATE: usize = 24_000;
+
+/// Checks what holds for every utterance, and returns its audio.
+fn check(
+    utterance: &Utterance,
+    chunk_samples: usize,
+    bytes_per_sample: usize,
+    header: usize,
+) -> Result<Vec<u8>> {
+    let mut audio = Vec::new();
+    let mut offset = 0;
+    let last = utterance.chunks.len() - 1;
+    for (index, (chunk, bytes)) in utterance.chunks.iter().enumerate() {
+        let samples = chunk["samples"].as_u64().context("samples")? as usize;
+        ensure!(chunk["utterance"] == utterance.start["utterance"], "{chunk}");
+        ensure!(chunk["seq"] == index, "{chunk}");
+        ensure!(chunk["sample_offset"] == offset, "{chunk}");
+        ensure!(chunk["is_final"] == (index == last), "{chunk}");
+        if index < last {
+            ensure!(samples == chunk_samples, "{chunk}");
+        } else {
+            ensure!((1..=chunk_samples).contains(&samples), "{chunk}");
+        }
+        let header = if index == 0 { header } else { 0 };
+        ensure!(bytes.len() == header + samples * bytes_per_sample, "{chunk} has {} bytes", bytes.len());
+        offset += samples;
+        audio.extend_from_slice(bytes);
+    }
+    ensure!(utterance.done["samples"] == offset, "{}", utterance.done);
+    ensure!(utterance.done["utterance"] == utterance.start["utterance"]);
+    ensure!(utterance.done["finish_reason"] == "stop", "{}", utterance.done);
+    let seconds = utterance.done["duration_s"].as_f64().context("duration_s")?;
+    ensure!((seconds - offset as f64 / RATE as f64).abs() < 1e-6, "{}", utterance.done);
+    ensure!(utterance.done["rtf"].is_number() && utterance.done["ttfa_ms"].is_number(), "{}", utterance.done);
+    Ok(audio)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chunks_are_exact_whatever_their_size_and_model() -> Result<()> {
+    for setup in [Setup::units("exact-units"), Setup::tokens("exact-tokens")] {
+        let server = setup.start().await?;
+        let text = format!("{SENTENCE} {SENTENCE}");
+        let body = json!({"model": "tts-1", "input": text, "response_format": "pcm", "seed": 7});
+        let whole = server.speech(&body).await?.bytes().await?;
+        for chunk_ms in [20, 37, 200, 2_000] {
+            let mut session = server.session().await?;
+            session.send(json!({"type": "session.config", "chunk_ms": chunk_ms, "seed": 7})).await?;
+            let created = session.expect("session.created").await?;
+            assert_eq!(created["sample_rate"], RATE);
+            assert_eq!((&created["channels"], &created["encoding"]), (&json!(1), &json!("pcm_s16le")));
+            session.send(json!({"type": "speak", "text": text})).await?;
+            let utterance = session.utterance().await?;
+            let audio = check(&utterance, RATE * chunk_ms / 1_000, 2, 0)?;
+            assert!(audio == whole, "chunks of {chunk_ms} ms are not the samples of the whole");
+            assert_eq!(utterance.start["voice"], "one");
+            session.expect_done(1000).await?;
+        }
+        server.assert_balanced().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_format_is_what_it_says() -> Result<()> {
+    let server = Setup::units("formats").start().await?;
+    for (format, label, width, header) in
+        [("pcm", "pcm_s16le", 2, 0), ("pcm_f32", "pcm_f32le", 4, 0), ("wav", "wav", 2, 44)]
+    {
+        let mut session = server.session().await?;
+        let speak =
+            json!({"type": "speak", "text": SENTENCE, "response_format": format, "voice": "nova", "seed": 1});
+        session.send(speak).await?;
+        assert_eq!(session.expect("session.created").await?["encoding"], label);
+        let audio = check(&session.utterance().await?, 4_800, width, header)?;
+        if format == "wav" {
+            assert_eq!(audio[..44], izwi_audio::wav::streaming_header(24_000));
+        }
+    }
+    let mut session = server.session().await?;
+    session.send(json!({"type": "session.config", "response_format": "opus"})).await?;
+    let error = session.expect_error("invalid_value").await?;
+    assert_eq!(error["param"], "response_format");
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("pcm_f32")), "{error}");
+    session.speak("It goes on.").await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_chunk_arrives_before_the_rest_is_computed() -> Result<()> {
+    let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
+    let server = Setup::units("early").script(script).start().await?;
+    let mut session = server.session().await?;
+    session.send(json!({"type": "speak", "text": format!("{SENTENCE} {SENTENCE} {SENTENCE}")})).await?;
+    session.expect("session.created").await?;
+    let start = session.expect("audio.start").await?;
+    let first = session.chunk().await?;
+    assert_eq!(first.0["is_final"], false);
+    gate.open();
+    let utterance = session.rest_of(Utterance { start, chunks: vec![first], done: Value::Null }).await?;
+    check(&utterance, 4_800, 2, 0)?;
+    Ok(())
+}
+
+/// The last token of each stream is held back until all streams have had their first chunk.
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_streams_progress_together() -> Result<()> {
+    const STREAMS: usize = 50;
+    // 22 characters make 22 prompt tokens and 23 generated ones; the last is computed at position 43.
+    const TEXT: &str = "Twenty-two characters.";
+    let (gate, script) =
+        Gate::new(|plan| plan.schedule.items().any(|item| item.start + item.num_tokens >= 44));
+    let server = Setup::tokens("together").script(script).start().await?;
+    let mut waiting = Vec::new();
+    for _ in 0..STREAMS {
+        let mut session = server.session().await?;
+        waiting.push(async move {
+            session.send(json!({"type": "speak", "text": TEXT, "seed": 3})).await?;
+            session.expect("session.created").await?;
+            let start = session.expect("audio.start").await?;
+            let chunks = vec![session.chunk().await?];
+            anyhow::Ok((session, Utterance { start, chunks, done: Value::Null }))
+        });
+    }
+    let begun = futures::future::try_join_all(waiting).await?;
+    gate.open();
+    let finishing = begun.into_iter().map(|(mut session, utterance)| async move {
+        let utterance = session.rest_of(utterance).await?;
+        session.expect_done(1000).await?;
+        check(&utterance, 4_800, 2, 0)
+    });
+    let audio = futures::future::try_join_all(finishing).await?;
+    assert!(audio.iter().all(|other| *other == audio[0]), "a stream depends on its neighbours");
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pieces_are_spoken_in_order_and_early() -> Result<()> {
+    let server = Setup::units("pieces").start().await?;
+    let mut session = server.session().await?;
+    session.send(json!({"type": "session.config", "model": "tts-1", "voice": {"id": "two"}})).await?;
+    session.expect("session.created").await?;
+    for piece in ["One ", "two."] {
+        session.send(json!({"type": "input.text", "text": piece})).await?;
+    }
+    session.send(json!({"type": "input.flush"})).await?;
+    // Complete and long enough: spoken without a flush, while the rest of the text is still to come.
+    session.send(json!({"type": "input.text", "text": format!("{SENTENCE} And")})).await?;
+    let mut utterances = vec![session.utterance().await?, session.utterance().await?];
+    session.send(json!({"type": "playback.ack", "played_ms": 10})).await?;
+    session.send(json!({"type": "interrupt"})).await?;
+    session.send(json!({"type": "input.text", "text": " a rest."})).await?;
+    session.send(json!({"type": "input.done"})).await?;
+    utterances.push(session.utterance().await?);
+    session.expect_done(1000).await?;
+    let lengths = ["One two.".len(), SENTENCE.len(), "And a rest.".len()];
+    for (index, (utterance, length)) in utterances.iter().zip(lengths).enumerate() {
+        assert_eq!(
+            (&utterance.start["utterance"], &utterance.start["voice"]),
+            (&json!(index), &json!("two"))
+        );
+        assert_eq!(utterance.done["samples"], length * 100);
+        check(utterance, 4_800, 2, 0)?;
+    }
+    Ok(())
+}
+
+async fn rejected(server: &TestServer, frames: &[Value], code: &str, param: Option<&str>) -> Result<()> {
+    let mut session = server.session().await?;
+    for frame in frames {
+        session.send(frame.clone()).await?;
+    }
+    let error = loop {
+        let frame = session.frame().await?;
+        if frame["type"] != "session.created" {
+            break frame;
+        }
+    };
+    ensure!(error["type"] == "error" && error["code"] == code, "{frames:?}: {error}");
+    ensure!(error["param"].as_str() == param, "{frames:?}: {error}");
+    session.send(json!({"type": "ping"})).await?;
+    session.expect("pong").await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_done_is_an_error_and_the_session_goes_on() -> Result<()> {
+    let server = Setup::units("refusals").server(|server| server.max_session_chars = 5_000).start().await?;
+    let config = |fields: Value| {
+        let mut frame = json!({"type": "session.config"});
+        if let (Some(frame), Some(fields)) = (frame.as_object_mut(), fields.as_object()) {
+            frame.extend(fields.clone());
+        }
+        frame
+    };
+    let text = |count: usize| json!({"type": "input.text", "text": "a".repeat(count)});
+    let invalid = "invalid_value";
+    rejected(&server, &[config(json!({"model": "refusal"}))], "model_not_found", Some("model")).await?;
+    rejected(&server, &[config(json!({"voice": "three"}))], "voice_not_found", Some("voice")).await?;
+    rejected(&server, &[config(json!({"chunk_ms": 19}))], invalid, Some("chunk_ms")).await?;
+    rejected(&server, &[config(json!({"chunk_ms": 2001}))], invalid, Some("chunk_ms")).await?;
+    rejected(&server, &[config(json!({"chunk_ms": -1}))], invalid, Some("chunk_ms")).await?;
+    rejected(&server, &[config(json!({"seed": "seven"}))], invalid, Some("seed")).await?;
+    rejected(&server, &[config(json!({"priority": "urgent"}))], invalid, Some("priority")).await?;
+    rejected(&server, &[config(json!({"instructions": "whisper"}))], invalid, Some("instructions")).await?;
+    rejected(&server, &[config(json!({})), config(json!({}))], "out_of_order", None).await?;
+    rejected(&server, &[text(4_097)], invalid, Some("text")).await?;
+    rejected(&server, &[text(4_000), json!({"type": "input.flush"}), text(1_001)], invalid, Some("text"))
+        .await
+        .ok();
+    rejected(&server, &[json!({"type": "speak", "text": " "})], invalid, Some("text")).await?;
+    rejected(&server, &[json!({"type": "speak"})], invalid, Some("text")).await?;
+    rejected(&server, &[json!({"type": "sing"})], "unknown_type", Some("type")).await?;
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_session_is_done_at_once_and_an_idle_one_is_closed() -> Result<()> {
+    let server = Setup::units("idle")
+        .server(|server| server.idle_timeout = std::time::Duration::from_millis(100))
+        .start()
+        .await?;
+    let mut session = server.session().await?;
+    session.send(json!({"type": "input.done"})).await?;
+    session.expect_done(1000).await?;
+    let mut session = server.session().await?;
+    session.expect_error("idle_timeout").await?;
+    assert_eq!(session.next().await?, Incoming::Closed(Some(1008)));
+    server.assert_no_sessions().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_pings() -> Result<()> {
+    use futures::StreamExt;
+    let server = Setup::units("pings")
+        .server(|server| server.ping_interval = std::time::Duration::from_millis(10))
+        .start()
+        .await?;
+    let url = format!("ws://{}/v1/audio/speech/stream", server.address);
+    let (mut socket, _) = guarded(tokio_tungstenite::connect_async(url)).await??;
+    let message = guarded(socket.next()).await?.context("the socket is open")??;
+    assert!(message.is_ping(), "{message:?}");
+    Ok(())
+}
