@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::settings::{Origin, Resolved};
+use crate::settings::Resolved;
 
 /// What a request gave.
 #[derive(Debug)]
@@ -23,16 +23,10 @@ pub(crate) struct Spoken {
     pub(crate) stats: RequestStats,
 }
 
-/// The engine's settings with the store's folder, where the engine would not look by itself.
+/// The engine's settings, with the store that the settings name.
 pub(crate) fn engine_config(resolved: &Resolved) -> EngineCoreConfig {
     let mut config = resolved.settings.engine.clone();
-    let engine_finds_it = match resolved.origin("home") {
-        Origin::Default | Origin::Environment(_) => true,
-        Origin::Flag(_) | Origin::File(..) => false,
-    };
-    if !engine_finds_it {
-        config.models_dir = Some(resolved.settings.home.join("models"));
-    }
+    config.home = Some(resolved.settings.home.clone());
     config
 }
 
@@ -59,6 +53,7 @@ pub(crate) fn runtime() -> Result<Runtime> {
 /// It does not load, or the process was interrupted.
 pub(crate) async fn load(config: EngineCoreConfig, interrupt: &mut Interrupt) -> Result<Engine> {
     let model = config.model.clone();
+    tracing::debug!(model, "loading");
     let loading = async {
         let engine = tokio::task::spawn_blocking(move || Engine::new(config))
             .await

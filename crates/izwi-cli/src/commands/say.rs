@@ -76,6 +76,8 @@ struct Report {
     ttfa_ms: Option<f64>,
     generation_ms: f64,
     load_ms: f64,
+    /// With it the same text gives the same bytes.
+    seed: u64,
     finish_reason: &'static str,
 }
 
@@ -192,6 +194,7 @@ impl Job<'_> {
                 ttfa_ms,
                 generation_ms: speech::millis(stats.generation_time),
                 load_ms,
+                seed: stats.seed,
                 finish_reason: stats.finish_reason.label(),
             });
         }

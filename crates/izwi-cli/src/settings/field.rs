@@ -176,7 +176,7 @@ impl Kind {
             }),
         };
         let found = || match value {
-            DeValue::Integer(number) => number.as_str().to_owned(),
+            DeValue::Integer(number) if self != Self::Secret => number.as_str().to_owned(),
             other => format!("a value of type {}", other.type_str()),
         };
         self.bounded(parsed.ok_or_else(|| self.refusal(&found()))?)

@@ -197,6 +197,11 @@ mod tests {
             ]
         );
         assert_eq!(
+            problems("[server]\napi_key = 12345\n"),
+            ["c.toml:2: server.api_key: a value of type integer is not a text"],
+            "a key is never shown"
+        );
+        assert_eq!(
             problems("[server]\nport = -1\n"),
             ["c.toml:2: server.port: -1 is not a whole number from 0 to 65535"]
         );

@@ -24,10 +24,14 @@ pub(crate) fn add_to(root: Command, commands: &[(&str, &[Section])]) -> Command 
 }
 
 fn at_path(command: Command, path: &str, args: Vec<Arg>) -> Command {
-    match path.split_once(' ') {
-        Some((first, rest)) => command.mut_subcommand(first, |inner| at_path(inner, rest, args)),
-        None => command.mut_subcommand(path, |inner| inner.args(args)),
-    }
+    let (name, rest) = path.split_once(' ').unwrap_or((path, ""));
+    let mut args = Some(args);
+    // In place: `mut_subcommand` would move the command to the end of every list.
+    command.mut_subcommands(|inner| match args.take_if(|_| inner.get_name() == name) {
+        None => inner,
+        Some(args) if rest.is_empty() => inner.args(args),
+        Some(args) => at_path(inner, rest, args),
+    })
 }
 
 fn argument(setting: &'static Setting) -> Arg {

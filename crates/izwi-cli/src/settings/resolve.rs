@@ -65,7 +65,11 @@ pub(crate) struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.origin, self.message)
+        match &self.origin {
+            // Values that do not fit together: no single place is wrong.
+            Origin::Default => f.write_str(&self.message),
+            origin => write!(f, "{origin}: {}", self.message),
+        }
     }
 }
 
@@ -78,6 +82,7 @@ pub(crate) struct Resolved {
     pub(crate) origins: Vec<(&'static Setting, Origin)>,
 }
 
+#[cfg(test)]
 impl Resolved {
     /// Where the setting of this name came from.
     pub(crate) fn origin(&self, name: &str) -> &Origin {
@@ -135,7 +140,11 @@ fn given(setting: &'static Setting, sources: &Sources<'_>) -> Option<Given> {
         Some((entry.origin.clone(), Ok(entry.value.clone())))
     };
     // What other programs understand by their variable is theirs: a value of no use here is passed over.
-    let foreign = || variable(setting.foreign_variable?).filter(|(_, value)| value.is_ok());
+    let foreign = || {
+        let mut scratch = Settings::defaults(PathBuf::new());
+        variable(setting.foreign_variable?)
+            .filter(|(_, value)| value.as_ref().is_ok_and(|value| (setting.set)(&mut scratch, value).is_ok()))
+    };
     flag().or_else(|| variable(&setting.variable())).or_else(file).or_else(foreign)
 }
 
@@ -194,6 +203,8 @@ mod tests {
         check(&nonsense, "threads", "5", "c.toml:2");
         let nonsense = Case { flags: &[], variables: &[("RAYON_NUM_THREADS", "-")], file: "" };
         assert_eq!(resolved(&nonsense).unwrap().origin("threads"), &Origin::Default);
+        let nonsense = Case { flags: &[], variables: &[("RUST_LOG", "a=b=c")], file: "" };
+        assert_eq!(resolved(&nonsense).unwrap().origin("log_level"), &Origin::Default);
     }
 
     #[test]

@@ -12,6 +12,8 @@ use Reach::{Everywhere, Section as OfSection, Tuning};
 use Section::{Engine, Server, Top};
 
 const ANY_COUNT: Kind = Kind::Whole { min: 1, max: u64::MAX };
+/// Each chunk that waits takes memory.
+const CHUNKS: Kind = Kind::Whole { min: 1, max: 65_536 };
 const BATCH: Kind = Kind::Whole { min: 1, max: 1_024 };
 const THREADS: Kind = Kind::Whole { min: 1, max: 1_024 };
 const PORT: Kind = Kind::Whole { min: 0, max: 65_535 };
@@ -259,7 +261,7 @@ pub(crate) static TABLE: &[Setting] = &[
         "Samples in a streamed chunk; 4800 are 200 ms at 24 kHz"
     ),
     whole!(
-        Engine, Tuning, "stream_buffer_chunks", ANY_COUNT "N", engine.stream_buffer_chunks,
+        Engine, Tuning, "stream_buffer_chunks", CHUNKS "N", engine.stream_buffer_chunks,
         "Chunks that may wait for a slow reader before its sequence is paused"
     ),
     seconds!(

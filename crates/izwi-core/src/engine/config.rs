@@ -50,7 +50,9 @@ impl SchedulingPolicy {
 pub struct EngineCoreConfig {
     /// Model id, as `izwi list` shows it.
     pub model: String,
-    /// Folder with one subfolder per pulled model; `None` for the store's own.
+    /// Root of the model store; `None` for `IZWI_HOME` or the platform's data folder.
+    pub home: Option<PathBuf>,
+    /// Folder with one subfolder per model in place of the store's; its models are not verified.
     pub models_dir: Option<PathBuf>,
 
     /// The most sequences in one step.
@@ -104,6 +106,7 @@ impl Default for EngineCoreConfig {
     fn default() -> Self {
         Self {
             model: DEFAULT_MODEL.to_owned(),
+            home: None,
             models_dir: None,
             max_batch_size: 8,
             max_seq_len: 4096,

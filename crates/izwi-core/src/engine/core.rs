@@ -197,6 +197,7 @@ impl EngineCore {
         current: Flight,
         commands: &mut mpsc::UnboundedReceiver<Command>,
     ) -> Option<Flight> {
+        self.scheduler.set_now(self.epoch.elapsed().as_micros() as u64);
         let ahead = (self.config.enable_optimistic_scheduling && self.mode == Mode::Running)
             .then(|| self.scheduler.compute_schedule(&self.kv, Some(&current.schedule)));
         let (returned, buffered) = flight::fly(current, commands).await;
@@ -230,6 +231,7 @@ impl EngineCore {
         }
         let mut executor = self.executor.take()?;
         executor.release(&std::mem::take(&mut self.released));
+        self.scheduler.set_now(self.epoch.elapsed().as_micros() as u64);
         let decision = decided.unwrap_or_else(|| self.scheduler.compute_schedule(&self.kv, None));
         if decision.is_empty() {
             self.executor = Some(executor);
@@ -457,6 +459,7 @@ impl EngineCore {
             delivery,
             chunk_samples: request.chunk_samples.unwrap_or(self.config.streaming_chunk_size),
             prompt_tokens: admissible.prompt_tokens,
+            seed: admissible.params.seed.unwrap_or_default(),
             accepted_at,
         });
         self.scheduler.add_request(NewSequence {

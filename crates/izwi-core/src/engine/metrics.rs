@@ -75,6 +75,20 @@ pub fn count_rejection(reason: &'static str) {
     counter!("izwi_requests_rejected_total", "reason" => reason).increment(1);
 }
 
+/// Shows the counters of rare events as zero before the first one, so that rates over them are right.
+fn announce(model: &SharedString) {
+    for cause in ["client", "disconnect", "slow_client", "shutdown"] {
+        counter!("izwi_aborts_total", "model" => model.clone(), "cause" => cause).increment(0);
+    }
+    for reason in ["invalid", "unsupported_task", "overloaded", "draining", "stopped", "internal"] {
+        counter!("izwi_requests_rejected_total", "reason" => reason).increment(0);
+    }
+    counter!("izwi_num_preemptions_total", "model" => model.clone()).increment(0);
+    counter!("izwi_preschedule_used_total", "model" => model.clone()).increment(0);
+    counter!("izwi_preschedule_discarded_total", "model" => model.clone()).increment(0);
+    counter!("izwi_audio_continuity_ok_total", "model" => model.clone()).increment(0);
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     finished_at: Instant,
@@ -99,8 +113,10 @@ pub struct MetricsCollector {
 impl MetricsCollector {
     /// A collector whose series carry the label `model`.
     pub fn new(model: &str) -> Self {
+        let model = SharedString::from_shared(Arc::from(model));
+        announce(&model);
         Self {
-            model: SharedString::from_shared(Arc::from(model)),
+            model,
             window: VecDeque::with_capacity(WINDOW),
             started_at: Instant::now(),
             total_requests: 0,
@@ -141,7 +157,8 @@ impl MetricsCollector {
         let begin =
             self.window.front().map(|s| s.finished_at.checked_sub(s.latency).unwrap_or(s.finished_at));
         let span = begin.map_or(0.0, |begin| begin.elapsed().as_secs_f64());
-        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+        // Adding to a positive zero: the sum of nothing is a negative one.
+        let mean = |values: &[f64]| (0.0 + values.iter().sum::<f64>()) / values.len().max(1) as f64;
         MetricsSnapshot {
             total_requests: self.total_requests,
             total_tokens: self.total_tokens,
@@ -152,7 +169,7 @@ impl MetricsCollector {
             p50_latency_ms: percentile(&latencies, 0.50),
             p90_latency_ms: percentile(&latencies, 0.90),
             p99_latency_ms: percentile(&latencies, 0.99),
-            avg_rtf: rtfs.iter().sum::<f32>() / rtfs.len().max(1) as f32,
+            avg_rtf: (0.0 + rtfs.iter().sum::<f32>()) / rtfs.len().max(1) as f32,
             avg_tokens_per_sec: if busy > 0.0 { tokens as f64 / busy } else { 0.0 },
             requests_per_sec: if span > 0.0 { self.window.len() as f64 / span } else { 0.0 },
         }

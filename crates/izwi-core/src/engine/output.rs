@@ -40,6 +40,7 @@ pub(super) struct SessionStart {
     pub(super) delivery: Delivery,
     pub(super) chunk_samples: usize,
     pub(super) prompt_tokens: usize,
+    pub(super) seed: u64,
     pub(super) accepted_at: Instant,
 }
 
@@ -399,6 +400,7 @@ impl Session {
         RequestStats {
             finish_reason,
             error,
+            seed: self.start.seed,
             prompt_tokens: self.start.prompt_tokens,
             generated_tokens: self.generated_tokens,
             samples,

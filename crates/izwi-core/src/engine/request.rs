@@ -260,7 +260,8 @@ impl RequestProcessor {
         params.top_p = params.top_p.clamp(f32::EPSILON, 1.0);
         params.repetition_penalty =
             params.repetition_penalty.clamp(REPETITION_PENALTY.0, REPETITION_PENALTY.1);
-        params.seed = Some(params.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0));
+        // Drawn seeds fit a JSON number, so that they can be reported and given again.
+        params.seed = Some(params.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 >> 11));
         Ok(params)
     }
 

@@ -167,6 +167,7 @@ pub struct Scheduler {
     /// Grows with every change that makes an earlier decision stale.
     version: u64,
     decode_waited: bool,
+    now_us: u64,
 }
 
 impl Scheduler {
@@ -189,7 +190,13 @@ impl Scheduler {
             steps: 0,
             version: 0,
             decode_waited: false,
+            now_us: 0,
         }
+    }
+
+    /// Tells the time, in microseconds on the engine's clock, that the next decisions are made at.
+    pub fn set_now(&mut self, now_us: u64) {
+        self.now_us = now_us;
     }
 
     /// Puts a sequence into the waiting queue.

@@ -182,6 +182,8 @@ pub struct RequestStats {
     pub finish_reason: FinishReason,
     /// What failed, when the reason is an error.
     pub error: Option<String>,
+    /// The seed that was given or drawn: with it the same request gives the same result.
+    pub seed: u64,
     /// Tokens of the prepared input.
     pub prompt_tokens: usize,
     /// Tokens generated.

@@ -1,6 +1,6 @@
 //! Word tables of English: what abbreviations, units, symbols and currencies are read as.
 //!
-//! Readings follow hibari-tts 0.2.1's front end where it has one (<https://pypi.org/project/hibari-tts/>), because the
+//! Readings follow the front end of the default voice where it has one, because the
 //! voice learnt from them.
 
 /// Months in order.

@@ -50,7 +50,7 @@ impl NativeExecutor {
     /// The model is unknown, not pulled or does not load; the device cannot be opened or has too little memory.
     pub fn load(config: &EngineCoreConfig) -> Result<Self> {
         let load = |error: &dyn std::error::Error| EngineError::Load(chain(error));
-        let store = Store::open(None).map_err(|error| load(&error))?;
+        let store = Store::open(config.home.clone()).map_err(|error| load(&error))?;
         let manifest = store.manifest(&config.model).map_err(|error| load(&error))?;
         let folder: PathBuf = match &config.models_dir {
             Some(folder) => folder.join(&config.model),

@@ -22,7 +22,7 @@ pub(super) fn decide(
 ) -> ScheduleDecision {
     let mut round = Round::new(scheduler, kv, in_flight);
     round.reserve_running();
-    let first_decodes = scheduler.decode_waited;
+    let first_decodes = scheduler.decode_waited && round.has_due_decode();
     if first_decodes {
         round.fill_decodes();
     }
@@ -49,6 +49,9 @@ struct Round<'a> {
     places: usize,
     decision: ScheduleDecision,
 }
+
+/// A stream with less audio than this ahead of it is due.
+const DUE_SOON_US: u64 = 500_000;
 
 /// Why a sequence cannot be admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,6 +177,13 @@ impl<'a> Round<'a> {
                 self.place(id, grant);
             }
         }
+    }
+
+    /// Whether a sequence that could decode has little audio left to play.
+    fn has_due_decode(&self) -> bool {
+        let soon = self.scheduler.now_us + DUE_SOON_US;
+        let decodes = |s: &&Sequence| self.granted.get(&s.id).is_some_and(|grant| !grant.demand.is_prefill);
+        self.running.iter().filter(decodes).any(|s| s.due_us <= soon)
     }
 
     fn fill_decodes(&mut self) {

@@ -1,7 +1,7 @@
 //! The hibari family: English sentences to speech, a whole unit in each pass.
 //!
 //! Owns the order of the stages and the family's side of the executor's seam. Source of the architecture:
-//! hibari-tts 0.2.1, <https://pypi.org/project/hibari-tts/>.
+//! hibari-tts 0.2.1.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The acoustic network: phoneme ids to durations, pitch and five spectral heads per frame.
 //!
 //! Owns the architecture and its weights. Knows no text, no voice and no waveform.
-//! Tensor names and sizes: hibari-tts 0.2.1, <https://pypi.org/project/hibari-tts/>.
+//! Tensor names and sizes: hibari-tts 0.2.1.
 
 use candle_core::{Device, Result, Tensor};
 

@@ -1,6 +1,6 @@
 //! Pronounces words outside the lexicon: a character transformer whose output is read CTC-fashion.
 //!
-//! Owns the network's shape and weights. Tensor names: hibari-tts 0.2.1, `oov.onnx`, <https://pypi.org/project/hibari-tts/>.
+//! Owns the network's shape and weights. Tensor names: hibari-tts 0.2.1, `oov.onnx`.
 
 use std::collections::HashMap;
 use std::path::Path;

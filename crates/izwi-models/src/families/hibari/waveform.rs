@@ -1,6 +1,6 @@
 //! From spectral heads and pitch to samples: pulses, their transform, shaping, and the inverse transform.
 //!
-//! Owns the signal processing of hibari-tts 0.2.1 (<https://pypi.org/project/hibari-tts/>); knows no tensor.
+//! Owns the signal processing of hibari-tts 0.2.1; knows no tensor.
 
 use std::f32::consts::PI;
 use std::sync::Arc;
