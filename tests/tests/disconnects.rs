@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use izwi_core::engine::executor::StepPlan;
 use izwi_core::engine::executor::simulated::Fault;
-use izwi_tests::{Gate, Incoming, Session, Setup, TestServer, eventually};
+use izwi_tests::{Gate, Incoming, Session, Setup, TestServer, eventually, guarded};
 use serde_json::{Value, json};
 
 const SENTENCE: &str = "This sentence has just enough words to fill more than a chunk.";
@@ -19,8 +19,7 @@ async fn a_client_that_leaves_half_way_is_aborted_within_one_step() -> Result<()
     for kind in ["websocket", "http"] {
         let name = format!("leaver-{kind}");
         let (gate, script) = Gate::new(|_| true);
-        let setup =
-            Setup::tokens(&name).script(script).engine(|engine| engine.enable_optimistic_scheduling = false);
+        let setup = Setup::tokens(&name).script(script);
         let server = setup.start().await?;
         // Three steps of 80 ms make the first chunk; the fourth waits at the gate.
         gate.admit(3);
@@ -145,11 +144,17 @@ async fn a_failure_before_the_first_byte_has_its_status() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_half_way_cuts_the_body() -> Result<()> {
     for stream_format in ["audio", "sse"] {
-        let server = Setup::units("fails-later").script(failing_at(2, Fault::Step)).start().await?;
+        let (gate, mut wait) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
+        let mut fail = failing_at(2, Fault::Step);
+        let script = Box::new(move |plan: &StepPlan| wait(plan).or_else(|| fail(plan)));
+        let server = Setup::units("fails-later").script(script).start().await?;
         let text = format!("{SENTENCE} {SENTENCE}");
         let body = json!({"model": "tts-1", "input": text, "stream_format": stream_format});
         let mut response = server.speech(&body).await?;
         assert_eq!(response.status(), 200);
+        // Whether bytes that were written reach a client before the cut is up to the network: wait for some.
+        ensure!(guarded(response.chunk()).await??.is_some());
+        gate.open();
         let ended = loop {
             match response.chunk().await {
                 Ok(Some(_)) => {}

@@ -37,8 +37,8 @@ mod tests {
 
     #[test]
     fn near_names_come_first_and_far_ones_are_listed() {
-        assert_eq!(hint("hibary", ["hibari", "kokoro"].into_iter()), "did you mean 'hibari'?");
-        assert_eq!(hint("zzz", ["hibari", "kokoro"].into_iter()), "there is 'hibari', 'kokoro'");
+        assert_eq!(hint("harbuor", ["harbour", "kokoro"].into_iter()), "did you mean 'harbour'?");
+        assert_eq!(hint("zzz", ["harbour", "kokoro"].into_iter()), "there is 'harbour', 'kokoro'");
         assert_eq!(hint("zzz", std::iter::empty()), "there is none yet");
     }
 

@@ -147,12 +147,12 @@ mod tests {
 
     #[test]
     fn aliases_stand_for_the_default_model() {
-        let registry = Registry::new("hibari");
+        let registry = Registry::new("harbour");
         for alias in DEFAULT_ALIASES {
-            assert_eq!(registry.find(alias).unwrap().0, "hibari");
+            assert_eq!(registry.find(alias).unwrap().0, "harbour");
         }
-        let error = registry.find("hibary").unwrap_err();
-        assert!(error.to_string().contains("hibari"), "{error}");
+        let error = registry.find("harbuor").unwrap_err();
+        assert!(error.to_string().contains("harbour"), "{error}");
     }
 
     #[test]

@@ -8,6 +8,13 @@ use super::speech::VoiceRef;
 pub(crate) const CLIENT_FRAMES: &str =
     "session.config, input.text, input.flush, input.done, speak, playback.ack, interrupt, ping";
 
+/// What every client frame has.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Tag {
+    #[serde(rename = "type")]
+    pub(crate) kind: Option<serde_json::Value>,
+}
+
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct ConfigFields {
     pub(crate) model: Option<String>,

@@ -1,18 +1,11 @@
 //! Reading a client's text frame.
 
-use serde::Deserialize;
 use serde_json::Value;
 
-use crate::dto::session::{ClientFrame, SpeakFields, TextFields};
+use crate::dto::session::{ClientFrame, SpeakFields, Tag, TextFields};
 use crate::error::ApiError;
 use crate::extract::parse_json;
 use crate::near;
-
-#[derive(Deserialize)]
-struct Tag {
-    #[serde(rename = "type")]
-    kind: Option<Value>,
-}
 
 /// The frame that `text` is; members it does not know are ignored.
 pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
