@@ -15,6 +15,10 @@ fn run(example: &str) -> String {
     assert!(home.join("models").is_dir(), "no models under {}; run `cargo xtask pull`", home.display());
     // Examples lie beside the folder of the test's own executable.
     let folder = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("examples");
+    assert!(
+        folder.join(example).is_file(),
+        "examples are not built; run `cargo build -p izwi-core --examples`"
+    );
     let work = tempfile::tempdir().unwrap();
     let output =
         Command::new(folder.join(example)).current_dir(work.path()).env("IZWI_HOME", &home).output().unwrap();

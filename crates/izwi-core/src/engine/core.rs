@@ -118,6 +118,8 @@ pub(super) struct EngineCore {
     stopping: bool,
     senders_gone: bool,
     panics: u32,
+    /// Steps executed when the books were last checked.
+    audited_step: u64,
     epoch: Instant,
     next_sequence: u64,
     status: EngineStatus,
@@ -157,6 +159,7 @@ impl EngineCore {
             stopping: false,
             senders_gone: false,
             panics: 0,
+            audited_step: 0,
             epoch: Instant::now(),
             next_sequence: 0,
             status: EngineStatus::default(),
@@ -392,10 +395,7 @@ impl EngineCore {
     /// Waits for something to do: a command, a client that caught up or stalled.
     async fn idle(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
         self.publish();
-        debug_assert!(
-            !self.scheduler_is_empty() || self.kv.stats().used_blocks == 0,
-            "idle with blocks in use"
-        );
+        self.audit();
         if self.is_over() {
             return;
         }
@@ -415,6 +415,22 @@ impl EngineCore {
             event = self.output.next_event(), if self.output.has_blocked() => self.delivery_event(event),
             () = stalled => {}
         }
+    }
+
+    /// Checks the books whenever the engine has come to rest. A fault is a bug of ours: it is reported, not hidden.
+    fn audit(&mut self) {
+        if !self.scheduler_is_empty() || self.audited_step == self.status.steps {
+            return;
+        }
+        self.audited_step = self.status.steps;
+        let used = self.status.kv.used_blocks;
+        let fault = match self.kv.check_books() {
+            Ok(()) if used == 0 => return,
+            Ok(()) => format!("{used} blocks are in use by nobody"),
+            Err(fault) => fault,
+        };
+        tracing::error!(fault, "the KV books do not balance");
+        debug_assert!(false, "the KV books do not balance: {fault}");
     }
 
     fn scheduler_is_empty(&self) -> bool {
