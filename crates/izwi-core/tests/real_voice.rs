@@ -32,11 +32,11 @@ fn request(index: usize, seed: u64) -> EngineCoreRequest {
 async fn the_same_seed_gives_the_same_samples_alone_or_among_eight() {
     let alone = engine(1);
     let mut expected = Vec::new();
-    for index in 0..TEXTS.len() {
+    for (index, text) in TEXTS.iter().enumerate() {
         let output = alone.generate(request(index, index as u64)).await.unwrap();
         assert_eq!(output.stats.finish_reason, FinishReason::Stop);
         let seconds = output.audio.duration().as_secs_f32();
-        assert!((0.3..30.0).contains(&seconds), "{} takes {seconds} s", TEXTS[index]);
+        assert!((0.3..30.0).contains(&seconds), "{text} takes {seconds} s");
         let loudest = output.audio.samples.iter().fold(0.0f32, |max, sample| max.max(sample.abs()));
         assert!((0.05..=2.0).contains(&loudest), "loudest sample {loudest}");
         expected.push(output.audio.samples);
