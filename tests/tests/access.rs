@@ -100,3 +100,37 @@ async fn foreign_hosts_and_origins_are_refused_everywhere() -> Result<()> {
     health["status"].as_str().context("a status")?;
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_allowed_origins_may_read_the_answers() -> Result<()> {
+    let server = Setup::units("read-by-pages")
+        .server(|server| server.api_key = Some("sesame".to_owned()))
+        .start()
+        .await?;
+    let client = reqwest::Client::new();
+    let page = "http://localhost:3000";
+    let preflight = client
+        .request(reqwest::Method::OPTIONS, server.url("/v1/audio/speech"))
+        .header("origin", page)
+        .header("access-control-request-method", "POST")
+        .header("access-control-request-headers", "authorization,content-type");
+    let preflight = guarded(preflight.send()).await??;
+    assert_eq!(preflight.status(), 204, "browsers send it without the key");
+    assert_eq!(preflight.headers()["access-control-allow-origin"], page);
+    assert_eq!(preflight.headers()["access-control-allow-headers"], "authorization, content-type, x-api-key");
+    for (key, expected) in [("sesame", 200), ("wrong", 401)] {
+        let request = client.get(server.url("/v1/models")).header("origin", page).bearer_auth(key);
+        let response = guarded(request.send()).await??;
+        assert_eq!(response.status(), expected);
+        assert_eq!(response.headers()["access-control-allow-origin"], page);
+        assert_eq!(response.headers()["vary"], "Origin");
+    }
+    let foreign = client
+        .request(reqwest::Method::OPTIONS, server.url("/v1/audio/speech"))
+        .header("origin", "https://evil.example.net")
+        .header("access-control-request-method", "POST");
+    let refused = guarded(foreign.send()).await??;
+    assert_eq!(refused.status(), 403);
+    assert!(!refused.headers().contains_key("access-control-allow-origin"));
+    Ok(())
+}

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::{Request, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
@@ -119,16 +119,33 @@ fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 
-/// Middleware: refuses foreign hosts and origins.
+/// Middleware: refuses foreign hosts and origins, and lets pages of the others read the answers (CORS,
+/// <https://fetch.spec.whatwg.org/#http-cors-protocol>).
 pub(crate) async fn check_host_and_origin(
     State(state): State<AppState>,
     request: Request,
     next: Next,
 ) -> Response {
-    match state.access().check(&request) {
-        Ok(()) => next.run(request).await,
-        Err(error) => error.into_response(),
+    if let Err(error) = state.access().check(&request) {
+        return error.into_response();
     }
+    let Some(origin) = request.headers().get(header::ORIGIN).cloned() else { return next.run(request).await };
+    let is_preflight = request.method() == Method::OPTIONS
+        && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    let mut response =
+        if is_preflight { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await };
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.append(header::VARY, HeaderValue::from_static("Origin"));
+    if is_preflight {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
+        let allowed = HeaderValue::from_static("authorization, content-type, x-api-key");
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+    } else {
+        let exposed = HeaderValue::from_static("x-request-id, x-sample-rate, retry-after");
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+    }
+    response
 }
 
 /// Middleware: asks for the key, where one is set.
