@@ -1,6 +1,9 @@
 //! The WebSocket: exact chunks, early audio, order, many streams at once.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
+use izwi_core::engine::executor::StepPlan;
 use izwi_tests::{Gate, Incoming, Setup, TestServer, Utterance, guarded};
 use serde_json::{Value, json};
 
@@ -114,8 +117,17 @@ async fn fifty_streams_progress_together() -> Result<()> {
     const STREAMS: usize = 50;
     // 22 characters make 22 prompt tokens and 23 generated ones; the last is computed at position 43.
     const TEXT: &str = "Twenty-two characters.";
-    let (gate, script) =
+    let (gate, mut wait) =
         Gate::new(|plan| plan.schedule.items().any(|item| item.start + item.num_tokens >= 44));
+    let mut arrived = 0;
+    let script = Box::new(move |plan: &StepPlan| {
+        arrived += plan.new_sequences.len();
+        if arrived < STREAMS {
+            // The clients do not arrive at one instant: nobody may come to the gate before the last is here.
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        wait(plan)
+    });
     let server = Setup::tokens("together").script(script).start().await?;
     let mut waiting = Vec::new();
     for _ in 0..STREAMS {
