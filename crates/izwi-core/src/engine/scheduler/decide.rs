@@ -2,7 +2,8 @@
 //!
 //! 1. Every running sequence gets the blocks of its next tokens reserved, in order of rank; when blocks run out the
 //!    worst rank gives up its own (preemption by recompute).
-//! 2. Places in the step are filled: prompts of running sequences, then admissions, then decodes, each in its order.
+//! 2. Places in the step are filled: prompts of running sequences, then admissions, then decodes, each in its order;
+//!    of the decodes those first whose audio is about to run out.
 //!    A step in which decodes were left out is followed by one in which they come first.
 //!
 //! An admission never passes one of better rank that does not fit, so nothing starves.
@@ -179,19 +180,23 @@ impl<'a> Round<'a> {
         }
     }
 
+    fn soon_us(&self) -> u64 {
+        self.scheduler.now_us + DUE_SOON_US
+    }
+
     /// Whether a sequence that could decode has little audio left to play.
     fn has_due_decode(&self) -> bool {
-        let soon = self.scheduler.now_us + DUE_SOON_US;
+        let soon = self.soon_us();
         let decodes = |s: &&Sequence| self.granted.get(&s.id).is_some_and(|grant| !grant.demand.is_prefill);
-        self.running.iter().filter(decodes).any(|s| s.due_us <= soon)
+        self.running.iter().filter(decodes).any(|s| s.is_due(soon))
     }
 
     fn fill_decodes(&mut self) {
-        let policy = self.scheduler.policy;
-        let mut ready: Vec<(SequenceId, Grant, (u64, u64, u64))> = self
+        let (policy, soon) = (self.scheduler.policy, self.soon_us());
+        let mut ready: Vec<(SequenceId, Grant, (u64, u64, u64, u64))> = self
             .running
             .iter()
-            .filter_map(|s| self.granted.get(&s.id).map(|grant| (s.id, *grant, s.turn(policy))))
+            .filter_map(|s| self.granted.get(&s.id).map(|grant| (s.id, *grant, s.turn(policy, soon))))
             .filter(|(_, grant, _)| !grant.demand.is_prefill)
             .collect();
         ready.sort_by_key(|(_, _, turn)| *turn);

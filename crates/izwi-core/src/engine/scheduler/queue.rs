@@ -93,14 +93,21 @@ impl Sequence {
         }
     }
 
-    /// Smaller goes first when running sequences compete for a place in a step.
-    pub(super) fn turn(&self, policy: SchedulingPolicy) -> (u64, u64, u64) {
+    /// Whether the audio it has made runs out before `soon_us`. What has made none yet is always due.
+    pub(super) fn is_due(&self, soon_us: u64) -> bool {
+        self.due_us <= soon_us
+    }
+
+    /// Smaller goes first when running sequences compete for a place in a step: under any policy those whose audio
+    /// is about to run out before those that are well ahead, and in turn among equals.
+    pub(super) fn turn(&self, policy: SchedulingPolicy, soon_us: u64) -> (u64, u64, u64, u64) {
+        let ahead = u64::from(!self.is_due(soon_us));
         match policy {
-            SchedulingPolicy::Fcfs => (0, self.last_scheduled, self.arrival),
+            SchedulingPolicy::Fcfs => (0, ahead, self.last_scheduled, self.arrival),
             SchedulingPolicy::Priority => {
-                (Priority::High as u64 - self.priority as u64, self.last_scheduled, self.arrival)
+                (Priority::High as u64 - self.priority as u64, ahead, self.last_scheduled, self.arrival)
             }
-            SchedulingPolicy::Deadline => (self.due_us, self.last_scheduled, self.arrival),
+            SchedulingPolicy::Deadline => (0, self.due_us, self.last_scheduled, self.arrival),
         }
     }
 

@@ -273,6 +273,55 @@ fn the_deadline_policy_serves_who_runs_dry_first() {
 }
 
 #[test]
+fn streams_about_to_run_dry_go_before_those_well_ahead() {
+    for policy in [SchedulingPolicy::Fcfs, SchedulingPolicy::Priority] {
+        let mut bench =
+            Bench::new(&EngineCoreConfig { scheduling_policy: policy, max_batch_size: 1, ..config() });
+        let (ahead, dry) = (bench.units(&[5; 4]), bench.units(&[5; 4]));
+        for _ in 0..2 {
+            let result = bench.step();
+            bench.complete(&result);
+        }
+        bench.scheduler.set_now(10_000_000);
+        bench.scheduler.set_due(ahead, 14_000_000);
+        bench.scheduler.set_due(dry, 10_100_000);
+        for _ in 0..2 {
+            let result = bench.step();
+            assert_eq!(result.decode_requests[0].sequence, dry, "{policy:?}");
+            bench.complete(&result);
+        }
+        bench.scheduler.set_now(13_800_000);
+        bench.scheduler.set_due(dry, 20_000_000);
+        assert_eq!(bench.step().decode_requests[0].sequence, ahead, "its audio is running out now");
+    }
+}
+
+#[test]
+fn newcomers_pass_streams_that_are_well_ahead_but_not_those_running_dry() {
+    let mut bench = Bench::new(&EngineCoreConfig { max_batch_size: 1, ..config() });
+    let first = bench.units(&[5; 9]);
+    let result = bench.step();
+    bench.complete(&result);
+    bench.scheduler.set_now(1_000_000);
+    for (due_us, newcomer_first_twice) in [(9_000_000, true), (1_200_000, false)] {
+        bench.scheduler.set_due(first, due_us);
+        bench.scheduler.decode_waited = false;
+        let newcomers = [bench.units(&[5]), bench.units(&[5])];
+        let mut order = Vec::new();
+        for _ in 0..2 {
+            let result = bench.step();
+            order.extend(result.items().map(|item| item.sequence));
+            bench.complete(&result);
+        }
+        let second = if newcomer_first_twice { newcomers[1] } else { first };
+        assert_eq!(order, [newcomers[0], second]);
+        for id in newcomers {
+            bench.scheduler.finish_request(id, &mut bench.kv);
+        }
+    }
+}
+
+#[test]
 fn a_decision_is_stale_after_any_change() {
     let mut bench = Bench::new(&config());
     let a = bench.prompt(4, 8);

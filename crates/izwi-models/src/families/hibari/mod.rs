@@ -87,8 +87,7 @@ impl FrontEnd {
     /// Phonemes of each sentence of `text`.
     fn phonemes(&self, text: &str) -> Vec<String> {
         let plain = self.markup.strip(text);
-        let sentences = sentences::split(&plain).into_iter();
-        sentences.map(|sentence| self.sentence(sentence)).collect()
+        sentences::split(&plain).into_par_iter().map(|sentence| self.sentence(sentence)).collect()
     }
 }
 
