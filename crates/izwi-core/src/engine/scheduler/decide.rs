@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::queue::{Demand, Sequence};
+use super::queue::{Demand, Sequence, Turn};
 use super::{DecidedItem, ScheduleDecision, ScheduleResult, Scheduler};
 use crate::engine::config::SchedulingPolicy;
 use crate::engine::kv_cache::KVCacheManager;
@@ -193,7 +193,7 @@ impl<'a> Round<'a> {
 
     fn fill_decodes(&mut self) {
         let (policy, soon) = (self.scheduler.policy, self.soon_us());
-        let mut ready: Vec<(SequenceId, Grant, (u64, u64, u64, u64))> = self
+        let mut ready: Vec<(SequenceId, Grant, Turn)> = self
             .running
             .iter()
             .filter_map(|s| self.granted.get(&s.id).map(|grant| (s.id, *grant, s.turn(policy, soon))))

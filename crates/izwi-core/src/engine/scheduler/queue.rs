@@ -27,6 +27,9 @@ pub(super) struct Demand {
     pub(super) is_prefill: bool,
 }
 
+/// Order of running sequences, smaller first.
+pub(super) type Turn = (u64, u64, u64, u64);
+
 /// A waiting or running sequence.
 #[derive(Debug, Clone)]
 pub(super) struct Sequence {
@@ -100,7 +103,7 @@ impl Sequence {
 
     /// Smaller goes first when running sequences compete for a place in a step: under any policy those whose audio
     /// is about to run out before those that are well ahead, and in turn among equals.
-    pub(super) fn turn(&self, policy: SchedulingPolicy, soon_us: u64) -> (u64, u64, u64, u64) {
+    pub(super) fn turn(&self, policy: SchedulingPolicy, soon_us: u64) -> Turn {
         let ahead = u64::from(!self.is_due(soon_us));
         match policy {
             SchedulingPolicy::Fcfs => (0, ahead, self.last_scheduled, self.arrival),
