@@ -251,7 +251,14 @@ async fn a_paused_engine_keeps_its_requests() {
     assert_eq!((engine.pending_requests().await, engine.running_requests().await), (1, 0));
     assert!(engine.step().await.unwrap().is_empty());
     assert_eq!((engine.pending_requests().await, engine.running_requests().await), (0, 1));
+    let call = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.generate(EngineCoreRequest::tts(TEXT)).await }
+    });
+    soon("the second is queued", || engine.status().pending == 1).await;
+    assert_eq!(engine.status().steps, 1, "a new request does not resume it");
     engine.resume().unwrap();
+    call.await.unwrap().unwrap();
     soon("it is done", || engine.status().running == 0).await;
     let output = engine.take_output(&id).await.unwrap().unwrap();
     assert_eq!(output.stats.finish_reason, FinishReason::Stop);

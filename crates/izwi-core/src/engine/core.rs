@@ -69,8 +69,10 @@ pub struct EngineStatus {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Steps only when asked to.
+    /// New: steps only when asked to, until something sets it going.
     Manual,
+    /// Paused: steps only when asked to, until it is resumed.
+    Paused,
     /// Steps as long as there is work.
     Running,
 }
@@ -229,7 +231,7 @@ impl EngineCore {
 
     /// Schedules (unless it is already decided) and launches a step. `None` when there is nothing to do.
     fn begin_step(&mut self, decided: Option<ScheduleDecision>) -> Option<Flight> {
-        if self.mode == Mode::Manual && self.step_waiters.is_empty() {
+        if self.mode != Mode::Running && self.step_waiters.is_empty() {
             return None;
         }
         let mut executor = self.executor.take()?;
@@ -439,7 +441,7 @@ impl EngineCore {
 
     fn is_over(&self) -> bool {
         let idle = self.scheduler_is_empty() && self.output.is_empty();
-        let unreachable = self.senders_gone && (idle || self.mode == Mode::Manual);
+        let unreachable = self.senders_gone && (idle || self.mode != Mode::Running);
         self.stopping || unreachable || matches!(self.status.state, EngineState::Dead(_))
     }
 

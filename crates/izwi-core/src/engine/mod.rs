@@ -100,7 +100,7 @@ impl Engine {
     pub async fn generate(&self, request: EngineCoreRequest) -> Result<EngineOutput> {
         let (reply, result) = oneshot::channel();
         self.submit(request, Delivery::Whole(reply)).await?;
-        self.send(Command::Resume)?;
+        self.send(Command::Start)?;
         result.await.map_err(|_| self.ended())?
     }
 
@@ -116,7 +116,7 @@ impl Engine {
     ) -> Result<(RequestId, mpsc::Receiver<StreamingOutput>)> {
         let (sender, receiver) = mpsc::channel(self.config.stream_buffer_chunks);
         let id = self.submit(request.with_streaming(true), Delivery::Stream(sender)).await?;
-        self.send(Command::Resume)?;
+        self.send(Command::Start)?;
         Ok((id, receiver))
     }
 
@@ -166,7 +166,7 @@ impl Engine {
         let _ = self.commands.send(Command::Stop);
     }
 
-    /// Stops stepping after the step in flight; requests stay.
+    /// Stops stepping after the step in flight, until [`Engine::resume`]; requests are taken and wait.
     ///
     /// # Errors
     /// The engine has stopped.

@@ -30,6 +30,7 @@ pub(in crate::engine) enum Command {
     TakeOutput(RequestId, oneshot::Sender<Option<EngineOutput>>),
     Metrics(oneshot::Sender<MetricsSnapshot>),
     CheckBooks(oneshot::Sender<std::result::Result<(), String>>),
+    Start,
     Resume,
     Pause,
     Drain(oneshot::Sender<()>),
@@ -110,8 +111,10 @@ impl EngineCore {
             Command::CheckBooks(reply) => {
                 let _ = reply.send(self.kv.check_books());
             }
+            Command::Start if self.mode == Mode::Manual => self.mode = Mode::Running,
+            Command::Start => {}
             Command::Resume => self.mode = Mode::Running,
-            Command::Pause => self.mode = Mode::Manual,
+            Command::Pause => self.mode = Mode::Paused,
             Command::Drain(reply) => {
                 if self.status.state == EngineState::Ready {
                     self.status.state = EngineState::Draining;
