@@ -33,6 +33,7 @@ pub struct NativeExecutor {
     profile: Arc<ExecutorProfile>,
     model: Arc<dyn SpeechModel>,
     limits: PrepareLimits,
+    block_size: usize,
     pool: KvPool,
     sequences: HashMap<SequenceId, Running>,
 }
@@ -64,14 +65,13 @@ impl NativeExecutor {
             })?;
         let profile = Arc::new(profile(config, model.info(), device::name(&device)));
         let limits = PrepareLimits { max_tokens_per_step: config.max_tokens_per_step };
-        Ok(Self { profile, model, limits, pool, sequences: HashMap::new() })
+        Ok(Self { profile, model, limits, block_size: config.block_size, pool, sequences: HashMap::new() })
     }
 
-    fn admit(&mut self, new: &NewSequenceData) -> std::result::Result<(), ExecutorError> {
+    fn admit(&mut self, new: &NewSequenceData) {
         let prepared = model_form(&new.prepared);
         let state = self.model.start(&prepared);
         self.sequences.insert(new.sequence, Running { prepared, state });
-        Ok(())
     }
 }
 
@@ -81,23 +81,34 @@ impl ModelExecutor for NativeExecutor {
     }
 
     fn preparer(&self) -> Arc<dyn RequestPreparer> {
-        Arc::new(NativePreparer { model: Arc::clone(&self.model), limits: self.limits })
+        Arc::new(NativePreparer {
+            profile: Arc::clone(&self.profile),
+            model: Arc::clone(&self.model),
+            limits: self.limits,
+        })
     }
 
     fn initialize(&mut self) -> std::result::Result<(), ExecutorError> {
         let failed = |error: &dyn std::error::Error| ExecutorError(chain(error));
         let input = self.model.warm_up_input();
         let prepared = self.model.prepare(&input, &self.limits).map_err(|error| failed(&error))?;
-        let Work::Units(units) = &prepared.work else { return Ok(()) };
+        // Nothing runs yet: a prompt may take the pool's first blocks.
+        let (passes, blocks) = match &prepared.work {
+            Work::Units(units) => (units.iter().copied().enumerate().collect::<Vec<_>>(), 0),
+            Work::Autoregressive { prompt } => {
+                (vec![(0, prompt.len())], prompt.len().div_ceil(self.block_size))
+            }
+        };
+        let block_table: Vec<u32> = (0..blocks as u32).collect();
         let mut state = self.model.start(&prepared);
-        for (start, &num_tokens) in units.iter().enumerate() {
+        for (start, num_tokens) in passes {
             let entry = BatchEntry {
                 prepared: &prepared,
                 state: &mut state,
                 start,
                 begins: start == 0,
                 num_tokens,
-                block_table: &[],
+                block_table: &block_table,
             };
             self.model.forward(&mut self.pool, &mut [entry]).map_err(|error| failed(&error))?;
         }
@@ -106,7 +117,7 @@ impl ModelExecutor for NativeExecutor {
 
     fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError> {
         for new in &plan.new_sequences {
-            self.admit(new)?;
+            self.admit(new);
         }
         let copies: Vec<(u32, u32)> =
             plan.schedule.block_copies.iter().map(|copy| (copy.from, copy.to)).collect();
@@ -164,6 +175,7 @@ impl ModelExecutor for NativeExecutor {
 }
 
 struct NativePreparer {
+    profile: Arc<ExecutorProfile>,
     model: Arc<dyn SpeechModel>,
     limits: PrepareLimits,
 }
@@ -180,7 +192,10 @@ impl RequestPreparer for NativePreparer {
                 seed: params.seed.unwrap_or_default(),
             }),
             task @ (TaskType::Asr | TaskType::AudioChat) => {
-                return Err(EngineError::UnsupportedTask { model: String::new(), task: task.label() });
+                return Err(EngineError::UnsupportedTask {
+                    model: self.profile.model.clone(),
+                    task: task.label(),
+                });
             }
         };
         let prepared = self
