@@ -10,12 +10,14 @@ pub(crate) const CLIENT_FRAMES: &str =
 
 /// What every client frame has.
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "a JSON object")]
 pub(crate) struct Tag {
     #[serde(rename = "type")]
     pub(crate) kind: Option<serde_json::Value>,
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(expecting = "a JSON object")]
 pub(crate) struct ConfigFields {
     pub(crate) model: Option<String>,
     pub(crate) voice: Option<VoiceRef>,
@@ -41,11 +43,13 @@ impl ConfigFields {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "a JSON object")]
 pub(crate) struct TextFields {
     pub(crate) text: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "a JSON object")]
 pub(crate) struct SpeakFields {
     pub(crate) text: Option<String>,
     #[serde(flatten)]

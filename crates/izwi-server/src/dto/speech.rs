@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(expecting = "a JSON object")]
 pub(crate) struct SpeechRequest {
     pub(crate) model: Option<String>,
     pub(crate) input: Option<String>,
