@@ -29,7 +29,7 @@ fn complete(scheduler: &mut Scheduler, kv: &mut KVCacheManager, step: &ScheduleR
 /// A scheduler with every sequence in decode.
 fn decoding(sequences: usize, policy: SchedulingPolicy) -> (Scheduler, KVCacheManager) {
     let config = config(sequences, policy);
-    let mut scheduler = Scheduler::new(&config);
+    let mut scheduler = Scheduler::new(&config, config.max_running_requests);
     let mut kv = KVCacheManager::new(config.max_blocks, config.block_size, 1, true);
     for number in 0..sequences as u64 {
         let prompt: Vec<u64> = (0..48).map(|position| number * 1_000 + position).collect();
@@ -39,6 +39,7 @@ fn decoding(sequences: usize, policy: SchedulingPolicy) -> (Scheduler, KVCacheMa
             priority: [Priority::Low, Priority::Normal, Priority::High][number as usize % 3],
             arrival_us: number,
             work: Workload::Autoregressive {
+                setup_tokens: 0,
                 prompt_tokens: prompt.len(),
                 max_tokens: 1 << 20,
                 prefix: Arc::clone(&prefix_hashes(&prompt, config.block_size)),

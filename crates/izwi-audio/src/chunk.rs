@@ -41,6 +41,11 @@ impl Chunker {
         taken.chunks_exact(self.chunk_samples).map(|piece| self.emit(piece.to_vec(), false)).collect()
     }
 
+    /// A piece without samples, for what comes between two chunks.
+    pub fn mark(&mut self) -> Chunk {
+        self.emit(Vec::new(), false)
+    }
+
     /// Ends the utterance: the rest, marked final. Empty only if no sample was ever pushed.
     pub fn finish(mut self) -> Chunk {
         let rest = std::mem::take(&mut self.buffer);

@@ -3,5 +3,6 @@
 //! Owns everything that is audio but not a model. Knows no tensor, no request and no async runtime.
 
 pub mod chunk;
+pub mod decode;
 pub mod pcm;
 pub mod wav;

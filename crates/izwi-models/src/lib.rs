@@ -8,3 +8,4 @@ pub mod families;
 pub mod model;
 pub mod nn;
 pub mod text;
+pub mod transcript;

@@ -7,6 +7,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::nn::kv_pool::{KvLayout, KvPool};
+use crate::transcript::Segment;
 
 /// What a model can be asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,6 +46,16 @@ pub struct ModelInfo {
     pub speed_range: Option<(f32, f32)>,
     /// Whether it follows a style prompt.
     pub takes_instructions: bool,
+    /// Languages it hears, as the codes it knows them by; empty for models that do not listen.
+    pub languages: Vec<String>,
+    /// Whether it can render what it hears in English.
+    pub translates: bool,
+    /// Temperature of a request that names none.
+    pub temperature: f32,
+    /// Bytes of its weights, as loaded.
+    pub weight_bytes: usize,
+    /// Bytes that the state of one running sequence may take beside its KV blocks.
+    pub state_bytes: usize,
 }
 
 /// One utterance to speak.
@@ -64,11 +75,32 @@ pub struct SpeakInput {
     pub seed: u64,
 }
 
+/// One recording to transcribe.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListenInput {
+    /// Mono samples at [`ModelInfo::sample_rate_hz`].
+    pub samples: Arc<[f32]>,
+    /// A code out of [`ModelInfo::languages`], a BCP 47 tag or an English name; `None` to detect it.
+    pub language: Option<String>,
+    /// Text that might have come before: names, spellings, style.
+    pub prompt: Option<String>,
+    /// Render in English instead of transcribing.
+    pub translate: bool,
+    /// Tell when each word was said.
+    pub word_timestamps: bool,
+    /// 0.0 decodes greedily and raises the temperature where the result looks wrong; above 0.0 it is kept.
+    pub temperature: f32,
+    /// Seed of everything random in this transcription.
+    pub seed: u64,
+}
+
 /// What a request becomes before it is scheduled.
 #[derive(Debug, Clone)]
 pub enum Input {
     /// Speak.
     Speak(SpeakInput),
+    /// Transcribe.
+    Listen(ListenInput),
 }
 
 /// Bounds a family keeps while it cuts work to size.
@@ -76,6 +108,8 @@ pub enum Input {
 pub struct PrepareLimits {
     /// The most tokens one step can take: no unit may be larger.
     pub max_tokens_per_step: usize,
+    /// The most positions a pass can have, prompt and generated together.
+    pub max_positions: usize,
 }
 
 /// How a prepared input is worked off.
@@ -85,6 +119,8 @@ pub enum Work {
     Autoregressive {
         /// Content key of each prompt position: equal prefixes of keys may share blocks.
         prompt: Arc<[u64]>,
+        /// What the first entry costs beyond its prompt tokens, in tokens: an encoder that runs before them.
+        setup_tokens: usize,
     },
     /// Units computed whole, one a step, in order, without KV. Each entry is the unit's size in tokens.
     Units(Arc<[usize]>),
@@ -142,10 +178,17 @@ pub struct EntryOutput {
     pub samples: Vec<f32>,
     /// New text.
     pub text: String,
+    /// New segments of a transcript; their texts make up `text`.
+    pub segments: Vec<Segment>,
+    /// Code of the language heard, once it is known.
+    pub language: Option<String>,
     /// Tokens generated: 0 while the prompt is being computed.
     pub generated_tokens: usize,
     /// Whether the model ended the sequence.
     pub finished: bool,
+    /// The pass is over and the sequence goes on with another one: its KV is given away, its state stays. The next
+    /// entry has `begins` and starts at 0, or behind a shared prefix.
+    pub next_pass: Option<Work>,
 }
 
 /// An input the model cannot take.
@@ -156,6 +199,13 @@ pub struct InputError {
     pub param: &'static str,
     /// What is wrong, with the value and the remedy.
     pub message: String,
+}
+
+impl InputError {
+    /// The input is for a task that the model does not do.
+    pub fn other_task(does: &str, param: &'static str) -> Self {
+        Self { param, message: format!("this model {does}; choose another for {param}") }
+    }
 }
 
 /// A forward pass or a load that failed.

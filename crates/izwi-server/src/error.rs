@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use izwi_audio::decode::DecodeError;
 use izwi_core::engine::{EngineError, RequestId, metrics};
 
 use crate::dto::error::{ErrorBody, ErrorEnvelope};
@@ -25,6 +26,9 @@ pub enum ApiError {
         /// What is wrong, the value and the remedy.
         message: String,
     },
+    /// The recording cannot be used.
+    #[error("{0}")]
+    Audio(DecodeError),
     /// The body is not JSON.
     #[error("body is not valid JSON: {0}")]
     MalformedJson(String),
@@ -147,6 +151,7 @@ impl ApiError {
     pub(crate) fn from_engine(error: EngineError, model: &str, request: &RequestId) -> Self {
         match error {
             EngineError::InvalidRequest { param, message } => Self::Invalid { param, message },
+            EngineError::Audio(error) => Self::Audio(error),
             EngineError::UnsupportedTask { .. } => Self::invalid("model", error.to_string()),
             EngineError::Overloaded { retry_after, .. } => {
                 Self::Overloaded { message: error.to_string(), retry_after, by_engine: true }
@@ -176,6 +181,14 @@ impl ApiError {
         const SERVER: &str = "server_error";
         match self {
             Self::Invalid { .. } => (StatusCode::BAD_REQUEST, INVALID, "invalid_value"),
+            Self::Audio(DecodeError::UnknownFormat(_)) => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_audio")
+            }
+            Self::Audio(DecodeError::TooLarge { .. } | DecodeError::TooLong { .. }) => {
+                (StatusCode::PAYLOAD_TOO_LARGE, INVALID, "too_large")
+            }
+            Self::Audio(DecodeError::Empty) => (StatusCode::UNPROCESSABLE_ENTITY, INVALID, "empty_audio"),
+            Self::Audio(_) => (StatusCode::BAD_REQUEST, INVALID, "invalid_audio"),
             Self::MalformedJson(_) => (StatusCode::BAD_REQUEST, INVALID, "invalid_json"),
             Self::UnreadableBody(_) => (StatusCode::BAD_REQUEST, INVALID, "unreadable_body"),
             Self::UnsupportedMediaType(_) => {

@@ -54,6 +54,10 @@ mod tests {
             kv_block_bytes: 0,
             speed_range: None,
             takes_instructions: false,
+            languages: Vec::new(),
+            translates: false,
+            memory_bytes: 0,
+            state_bytes: 0,
             default_params: GenerationParams::default(),
         }
     }

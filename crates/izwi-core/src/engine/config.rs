@@ -9,6 +9,9 @@ use super::executor::DeviceChoice;
 /// Model id of the default voice.
 pub const DEFAULT_MODEL: &str = "hibari";
 
+/// From this many bytes on, sequences that merely wait for their turn are too dear.
+const LARGE_STATE: usize = 1 << 20;
+
 /// In which order sequences get a share of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulingPolicy {
@@ -68,6 +71,11 @@ pub struct EngineCoreConfig {
     /// The most requests that may wait; more are turned away as overload.
     pub max_waiting_requests: usize,
 
+    /// The longest recording taken, in time.
+    pub max_audio_duration: Duration,
+    /// The largest recording taken, in bytes of its file.
+    pub max_audio_bytes: usize,
+
     /// Tokens in a KV block.
     pub block_size: usize,
     /// Blocks in the KV pool.
@@ -114,6 +122,8 @@ impl Default for EngineCoreConfig {
             scheduling_policy: SchedulingPolicy::Fcfs,
             max_running_requests: 64,
             max_waiting_requests: 256,
+            max_audio_duration: Duration::from_secs(7_200),
+            max_audio_bytes: 100 << 20,
             block_size: 16,
             max_blocks: 1024,
             enable_prefix_caching: true,
@@ -153,6 +163,7 @@ impl EngineCoreConfig {
             ("max_seq_len", self.max_seq_len),
             ("max_tokens_per_step", self.max_tokens_per_step),
             ("max_running_requests", self.max_running_requests),
+            ("max_audio_bytes", self.max_audio_bytes),
             ("max_waiting_requests", self.max_waiting_requests),
             ("block_size", self.block_size),
             ("max_blocks", self.max_blocks),
@@ -170,6 +181,16 @@ impl EngineCoreConfig {
             return Err(EngineError::config("max_blocks", &self.max_blocks.to_string(), &remedy));
         }
         Ok(())
+    }
+
+    /// The most sequences admitted at once of a model whose running sequences hold `state_bytes` each beside their KV:
+    /// where a state is not small, only as many as one step takes.
+    pub fn running_limit(&self, state_bytes: usize) -> usize {
+        if state_bytes < LARGE_STATE {
+            self.max_running_requests
+        } else {
+            self.max_running_requests.min(self.max_batch_size)
+        }
     }
 
     /// The most tokens one sequence can hold: the smaller of `max_seq_len` and the whole pool.

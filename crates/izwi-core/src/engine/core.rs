@@ -18,11 +18,12 @@ use flight::{Flight, Landed};
 
 use super::config::EngineCoreConfig;
 use super::error::{EngineError, Result};
-use super::executor::{ModelExecutor, NewSequenceData, StepPlan};
+use super::executor::{ExecutorError, ExecutorOutput, ModelExecutor, NewSequenceData, StepPlan};
 use super::kv_cache::{KVCacheManager, KVCacheStats};
 use super::metrics::MetricsCollector;
 use super::output::{DeliveryEvent, OutputProcessor, Pushed, SessionStart};
-use super::scheduler::{NewSequence, ScheduleDecision, Scheduler};
+use super::request::workload;
+use super::scheduler::{NewSequence, ScheduleDecision, ScheduledRequest, Scheduler};
 use super::types::{EngineOutput, FinishReason, RequestId, SequenceId};
 
 /// Finished outputs kept for `take_output`.
@@ -107,6 +108,8 @@ pub(super) struct EngineCore {
     metrics: MetricsCollector,
     requests: HashMap<RequestId, SequenceId>,
     request_of: HashMap<SequenceId, RequestId>,
+    /// The most tokens each sequence may generate in a pass.
+    max_tokens: HashMap<SequenceId, usize>,
     /// Prepared data of sequences that no step has contained yet.
     unseen: HashMap<SequenceId, NewSequenceData>,
     /// Sequences whose executor state can go.
@@ -142,7 +145,7 @@ impl EngineCore {
             config.enable_prefix_caching,
         );
         Self {
-            scheduler: Scheduler::new(&config),
+            scheduler: Scheduler::new(&config, config.running_limit(profile.state_bytes)),
             kv,
             output: OutputProcessor::new(profile.sample_rate),
             metrics: MetricsCollector::new(&profile.model),
@@ -150,6 +153,7 @@ impl EngineCore {
             executor: Some(executor),
             requests: HashMap::new(),
             request_of: HashMap::new(),
+            max_tokens: HashMap::new(),
             unseen: HashMap::new(),
             released: Vec::new(),
             kept: VecDeque::new(),
@@ -272,23 +276,41 @@ impl EngineCore {
             if !self.request_of.contains_key(&item.sequence) {
                 continue;
             }
+            let result = result.and_then(|output| self.book(item, output));
             let finish = match &result {
                 Err(_) => Some(FinishReason::Error),
-                Ok(output) => {
-                    let limit = self.scheduler.complete(item, output.generated_tokens, &mut self.kv);
-                    match (output.finished, limit) {
-                        (true, _) => Some(FinishReason::Stop),
-                        (false, true) => Some(FinishReason::Length),
-                        (false, false) => None,
-                    }
-                }
+                Ok((_, finish)) => *finish,
             };
+            let result = result.map(|(output, _)| output);
             if finish.is_some() {
                 self.forget(item.sequence);
             }
             landed.push(Landed { sequence: item.sequence, result, finish });
         }
         landed
+    }
+
+    /// Enters a computed item into the books. Answers with its end, if it came to one.
+    fn book(
+        &mut self,
+        item: &ScheduledRequest,
+        output: ExecutorOutput,
+    ) -> std::result::Result<(ExecutorOutput, Option<FinishReason>), ExecutorError> {
+        let limit = self.scheduler.complete(item, output.generated_tokens, &mut self.kv);
+        let finish = match (&output.next_pass, output.finished, limit) {
+            (_, true, _) => Some(FinishReason::Stop),
+            (Some(work), false, _) => {
+                let max_tokens = self.max_tokens.get(&item.sequence).copied().unwrap_or(usize::MAX);
+                let (work, prompt_tokens) = workload(&self.config, work, max_tokens)
+                    .map_err(|error| ExecutorError(format!("the next pass does not fit: {error}")))?;
+                self.output.add_prompt_tokens(item.sequence, prompt_tokens);
+                self.scheduler.next_pass(item.sequence, work, &mut self.kv);
+                None
+            }
+            (None, false, true) => Some(FinishReason::Length),
+            (None, false, false) => None,
+        };
+        Ok((output, finish))
     }
 
     /// Hands out what a step made.
@@ -345,6 +367,7 @@ impl EngineCore {
         if let Some(request) = self.request_of.remove(&sequence) {
             self.requests.remove(&request);
         }
+        self.max_tokens.remove(&sequence);
         if self.unseen.remove(&sequence).is_none() {
             self.released.push(sequence);
         }
@@ -478,6 +501,7 @@ impl EngineCore {
             chunk_samples: request.chunk_samples.unwrap_or(self.config.streaming_chunk_size),
             prompt_tokens: admissible.prompt_tokens,
             seed: admissible.params.seed.unwrap_or_default(),
+            heard: admissible.heard,
             accepted_at,
         });
         self.scheduler.add_request(NewSequence {
@@ -487,6 +511,7 @@ impl EngineCore {
             arrival_us: accepted_at.saturating_duration_since(self.epoch).as_micros() as u64,
             work: admissible.work,
         });
+        self.max_tokens.insert(sequence, admissible.max_tokens);
         let data = NewSequenceData { sequence, prepared: admissible.prepared, params: admissible.params };
         self.unseen.insert(sequence, data);
         self.requests.insert(id.clone(), sequence);

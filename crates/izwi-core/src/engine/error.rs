@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use izwi_audio::decode::DecodeError;
+
 /// An engine call that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
@@ -13,6 +15,9 @@ pub enum EngineError {
         /// What is wrong, the value and the remedy.
         message: String,
     },
+    /// The recording cannot be used.
+    #[error("{0}")]
+    Audio(#[from] DecodeError),
     /// A setting cannot be used.
     #[error("configuration: {field} = {value}: {message}")]
     Config {
@@ -77,6 +82,7 @@ impl EngineError {
     pub(crate) fn rejection_reason(&self) -> &'static str {
         match self {
             Self::InvalidRequest { .. } | Self::DuplicateId(_) => "invalid",
+            Self::Audio(_) => "audio",
             Self::UnsupportedTask { .. } => "unsupported_task",
             Self::Overloaded { .. } => "overloaded",
             Self::Draining => "draining",

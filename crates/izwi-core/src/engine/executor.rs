@@ -11,6 +11,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 pub use izwi_models::device::DeviceChoice;
+pub use izwi_models::transcript::{Segment, Word};
 
 use super::config::EngineCoreConfig;
 use super::error::Result;
@@ -48,6 +49,14 @@ pub struct ExecutorProfile {
     pub speed_range: Option<(f32, f32)>,
     /// Whether it follows a style prompt.
     pub takes_instructions: bool,
+    /// Languages it hears, as the codes it knows them by.
+    pub languages: Vec<String>,
+    /// Whether it can render what it hears in English.
+    pub translates: bool,
+    /// Bytes it holds while it is loaded: weights, KV pool and the states of as many sequences as run at once.
+    pub memory_bytes: usize,
+    /// Bytes that the state of one running sequence may take beside its KV blocks.
+    pub state_bytes: usize,
     /// The model's own generation parameters.
     pub default_params: GenerationParams,
 }
@@ -59,6 +68,8 @@ pub enum PreparedWork {
     Autoregressive {
         /// Equal prefixes of keys may share blocks.
         prompt: Arc<[u64]>,
+        /// What the first entry costs beyond its prompt tokens, in tokens.
+        setup_tokens: usize,
     },
     /// Units computed whole, with their sizes in tokens.
     Units(Arc<[usize]>),
@@ -81,11 +92,17 @@ impl std::fmt::Debug for PreparedRequest {
 
 /// The part of an executor that turns requests into work. Shared, and called on blocking threads.
 pub trait RequestPreparer: Send + Sync {
-    /// Normalises, tokenises, decodes. `params` are complete and clamped, `seed` included.
+    /// Normalises, tokenises. `audio` is the request's recording, mono at the model's rate; `params` are complete and
+    /// clamped, `seed` included.
     ///
     /// # Errors
     /// The request cannot be taken; the error names the field, the value and the remedy.
-    fn prepare(&self, request: &EngineCoreRequest, params: &GenerationParams) -> Result<PreparedRequest>;
+    fn prepare(
+        &self,
+        request: &EngineCoreRequest,
+        audio: Option<Arc<[f32]>>,
+        params: &GenerationParams,
+    ) -> Result<PreparedRequest>;
 }
 
 /// A sequence that the executor has not seen before.
@@ -115,10 +132,16 @@ pub struct ExecutorOutput {
     pub samples: Vec<f32>,
     /// New text.
     pub text: String,
+    /// New segments of a transcript; their texts make up `text`.
+    pub segments: Vec<Segment>,
+    /// Code of the language heard, once it is known.
+    pub language: Option<String>,
     /// Tokens generated: 0 until the last prompt token was computed.
     pub generated_tokens: usize,
     /// Whether the model ended the sequence.
     pub finished: bool,
+    /// The pass is over: the sequence gives its KV away and goes on with this.
+    pub next_pass: Option<PreparedWork>,
 }
 
 /// A step that failed, or one sequence of it.

@@ -22,12 +22,13 @@ pub use config::{EngineCoreConfig, SchedulingPolicy};
 pub use core::{EngineState, EngineStatus};
 pub use error::{EngineError, Result};
 pub use executor::{DeviceChoice, ExecutorProfile, ModelExecutor};
+pub use executor::{Segment, Word};
 pub use kv_cache::KVCacheStats;
 pub use metrics::{BenchmarkResult, MetricsSnapshot, RequestTimer};
-pub use request::EngineCoreRequest;
+pub use request::{AudioInput, EngineCoreRequest, TranscriptionOptions};
 pub use types::{
     AudioOutput, EngineOutput, FinishReason, GenerationParams, Priority, RequestId, RequestStats, SequenceId,
-    StreamingOutput, TaskType,
+    StreamingOutput, TaskType, Transcript,
 };
 
 use self::core::{Admission, Command, EngineCore};

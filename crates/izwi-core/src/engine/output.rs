@@ -13,11 +13,11 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 use super::error::{EngineError, Result};
-use super::executor::ExecutorOutput;
+use super::executor::{ExecutorOutput, Segment};
 use super::metrics::MetricsCollector;
 use super::types::{
     AudioOutput, EngineOutput, FinishReason, RequestId, RequestStats, SequenceId, StreamingOutput, TaskType,
-    audio_duration,
+    Transcript, audio_duration,
 };
 
 /// How a request's result reaches its caller.
@@ -41,6 +41,8 @@ pub(super) struct SessionStart {
     pub(super) chunk_samples: usize,
     pub(super) prompt_tokens: usize,
     pub(super) seed: u64,
+    /// Length of the recording, for requests that listen.
+    pub(super) heard: Option<Duration>,
     pub(super) accepted_at: Instant,
 }
 
@@ -73,6 +75,10 @@ struct Session {
     text: String,
     /// Text not yet in a chunk.
     fresh_text: String,
+    segments: Vec<Segment>,
+    /// Segments not yet in a chunk.
+    fresh_segments: Vec<Segment>,
+    language: Option<String>,
     pending: VecDeque<StreamingOutput>,
     blocked_since: Option<Instant>,
     blocked_total: Duration,
@@ -106,6 +112,9 @@ impl OutputProcessor {
             collected: Vec::new(),
             text: String::new(),
             fresh_text: String::new(),
+            segments: Vec::new(),
+            fresh_segments: Vec::new(),
+            language: None,
             pending: VecDeque::new(),
             blocked_since: None,
             blocked_total: Duration::ZERO,
@@ -133,6 +142,13 @@ impl OutputProcessor {
         {
             session.first_scheduled_at = Some(Instant::now());
             metrics.first_scheduled(session.start.accepted_at.elapsed());
+        }
+    }
+
+    /// Counts the prompt of one more pass.
+    pub(super) fn add_prompt_tokens(&mut self, sequence: SequenceId, tokens: usize) {
+        if let Some(session) = self.sessions.get_mut(&sequence) {
+            session.start.prompt_tokens += tokens;
         }
     }
 
@@ -304,14 +320,21 @@ impl Session {
         self.generated_tokens += output.generated_tokens;
         self.text.push_str(&output.text);
         self.fresh_text.push_str(&output.text);
+        self.language = output.language.or(self.language.take());
         if !output.samples.is_empty() {
             self.heard(output.samples.len(), sample_rate);
         }
         if let Delivery::Stream(_) = self.start.delivery {
+            self.fresh_segments.extend(output.segments);
             for chunk in self.chunker.push(&output.samples) {
                 self.enqueue(chunk, None, sample_rate, metrics);
             }
+            if self.start.task_type == TaskType::Asr && !self.fresh_text.is_empty() {
+                let chunk = self.chunker.mark();
+                self.enqueue(chunk, None, sample_rate, metrics);
+            }
         } else {
+            self.segments.extend(output.segments);
             self.collected.extend_from_slice(&output.samples);
         }
     }
@@ -351,6 +374,8 @@ impl Session {
             samples: chunk.samples,
             sample_rate,
             text: Some(text).filter(|text| !text.is_empty()),
+            segments: std::mem::take(&mut self.fresh_segments),
+            language: self.language.clone(),
             is_final: chunk.is_final,
             stats,
         });
@@ -365,11 +390,15 @@ impl Session {
     }
 
     fn end_whole(self, stats: RequestStats, sample_rate: u32) -> Option<EngineOutput> {
+        let transcript = (self.start.task_type == TaskType::Asr)
+            .then_some(Transcript { language: self.language, segments: self.segments });
+        let listens = transcript.is_some();
         let output = EngineOutput {
             request_id: self.start.request_id,
             task_type: self.start.task_type,
             audio: AudioOutput { samples: self.collected, sample_rate },
-            text: Some(self.text).filter(|text| !text.is_empty()),
+            text: Some(self.text).filter(|text| listens || !text.is_empty()),
+            transcript,
             generation_time: stats.generation_time,
             stats,
         };
@@ -404,7 +433,7 @@ impl Session {
             prompt_tokens: self.start.prompt_tokens,
             generated_tokens: self.generated_tokens,
             samples,
-            audio_duration: audio_duration(samples, sample_rate),
+            audio_duration: self.start.heard.unwrap_or_else(|| audio_duration(samples, sample_rate)),
             queue_time: self.first_scheduled_at.map_or_else(|| accepted.elapsed(), |at| at - accepted),
             generation_time: accepted.elapsed().saturating_sub(blocked),
             time_to_first_audio: self.first_audio_at.map(|at| at - accepted),

@@ -4,13 +4,17 @@
 //! the engine.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use izwi_audio::decode::{self, DecodeLimits};
 
 use super::config::EngineCoreConfig;
 use super::error::{EngineError, Result};
 use super::executor::{ExecutorProfile, PreparedRequest, PreparedWork, RequestPreparer};
 use super::kv_cache::prefix_hashes;
 use super::scheduler::Workload;
-use super::types::{GenerationParams, Priority, RequestId, TaskType};
+use super::types::{GenerationParams, Priority, RequestId, TaskType, audio_duration};
 
 /// The most characters of text in one request.
 pub const MAX_TEXT_CHARS: usize = 65_536;
@@ -18,6 +22,59 @@ pub const MAX_TEXT_CHARS: usize = 65_536;
 const TEMPERATURE: (f32, f32) = (0.0, 2.0);
 /// Range of `repetition_penalty`.
 const REPETITION_PENALTY: (f32, f32) = (0.5, 2.0);
+
+/// A recording as a client hands it over.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AudioInput {
+    /// Base64 of an audio file, or a `data:` URL of one.
+    Base64(String),
+    /// An audio file.
+    File(Bytes),
+}
+
+impl From<String> for AudioInput {
+    fn from(base64: String) -> Self {
+        Self::Base64(base64)
+    }
+}
+
+impl From<&str> for AudioInput {
+    fn from(base64: &str) -> Self {
+        Self::Base64(base64.to_owned())
+    }
+}
+
+impl From<Bytes> for AudioInput {
+    fn from(file: Bytes) -> Self {
+        Self::File(file)
+    }
+}
+
+impl From<Vec<u8>> for AudioInput {
+    fn from(file: Vec<u8>) -> Self {
+        Self::File(file.into())
+    }
+}
+
+impl AudioInput {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Base64(text) => text.is_empty(),
+            Self::File(bytes) => bytes.is_empty(),
+        }
+    }
+}
+
+/// How a recording is to be transcribed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TranscriptionOptions {
+    /// Text that might have come before: names, spellings, style.
+    pub prompt: Option<String>,
+    /// Render in English instead of transcribing.
+    pub translate: bool,
+    /// Tell when each word was said.
+    pub word_timestamps: bool,
+}
 
 /// What a client asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,8 +85,10 @@ pub struct EngineCoreRequest {
     pub task_type: TaskType,
     /// Text to speak, or of the turn.
     pub text: Option<String>,
-    /// Recording, base64 of an audio file or a `data:` URL.
-    pub audio_input: Option<String>,
+    /// Recording.
+    pub audio_input: Option<AudioInput>,
+    /// How the recording is to be transcribed.
+    pub transcription: TranscriptionOptions,
     /// A name out of the model's voices; `None` for its default.
     pub voice: Option<String>,
     /// BCP 47 tag.
@@ -53,6 +112,7 @@ impl EngineCoreRequest {
             task_type,
             text: None,
             audio_input: None,
+            transcription: TranscriptionOptions::default(),
             voice: None,
             language: None,
             instructions: None,
@@ -68,14 +128,14 @@ impl EngineCoreRequest {
         Self { text: Some(text.into()), ..Self::new(TaskType::Tts) }
     }
 
-    /// Transcribe a recording, base64 of an audio file or a `data:` URL.
-    pub fn asr(audio_base64: impl Into<String>) -> Self {
-        Self { audio_input: Some(audio_base64.into()), ..Self::new(TaskType::Asr) }
+    /// Transcribe a recording: base64 of an audio file, a `data:` URL, or the bytes of the file.
+    pub fn asr(audio: impl Into<AudioInput>) -> Self {
+        Self { audio_input: Some(audio.into()), ..Self::new(TaskType::Asr) }
     }
 
     /// One turn of a spoken conversation: audio, text or both.
     pub fn audio_chat(audio_base64: Option<String>, text: Option<String>) -> Self {
-        Self { audio_input: audio_base64, text, ..Self::new(TaskType::AudioChat) }
+        Self { audio_input: audio_base64.map(AudioInput::Base64), text, ..Self::new(TaskType::AudioChat) }
     }
 
     /// Sets the id.
@@ -103,6 +163,13 @@ impl EngineCoreRequest {
     #[must_use]
     pub fn with_instructions(mut self, instructions: impl Into<String>) -> Self {
         self.instructions = Some(instructions.into());
+        self
+    }
+
+    /// Sets how to transcribe.
+    #[must_use]
+    pub fn with_transcription(mut self, options: TranscriptionOptions) -> Self {
+        self.transcription = options;
         self
     }
 
@@ -148,6 +215,10 @@ pub struct AdmissibleRequest {
     pub work: Workload,
     /// Tokens of the prepared input.
     pub prompt_tokens: usize,
+    /// The most tokens to generate in a pass, as asked for.
+    pub max_tokens: usize,
+    /// Length of the recording, where there is one.
+    pub heard: Option<Duration>,
 }
 
 /// Checks and prepares requests for one model.
@@ -181,11 +252,30 @@ impl RequestProcessor {
     pub fn process(&self, mut request: EngineCoreRequest) -> Result<AdmissibleRequest> {
         self.check(&request)?;
         let mut params = self.complete(&request)?;
-        let prepared = self.preparer.prepare(&request, &params)?;
+        let audio = request.audio_input.take().map(|audio| self.decode(audio)).transpose()?;
+        let heard = audio.as_ref().map(|a| audio_duration(a.len() as u64, self.profile.sample_rate));
+        let prepared = self.preparer.prepare(&request, audio, &params)?;
         request.text = None;
-        request.audio_input = None;
-        let (work, prompt_tokens) = self.workload(&prepared.work, &mut params)?;
-        Ok(AdmissibleRequest { request, params: Arc::new(params), prepared, work, prompt_tokens })
+        let max_tokens = params.max_tokens;
+        let (work, prompt_tokens) = workload(&self.config, &prepared.work, max_tokens)?;
+        if let Workload::Autoregressive { max_tokens, .. } = &work {
+            params.max_tokens = *max_tokens;
+        }
+        let params = Arc::new(params);
+        Ok(AdmissibleRequest { request, params, prepared, work, prompt_tokens, max_tokens, heard })
+    }
+
+    /// The recording, mono at the model's rate.
+    fn decode(&self, audio: AudioInput) -> Result<Arc<[f32]>> {
+        let limits = DecodeLimits {
+            max_bytes: self.config.max_audio_bytes,
+            max_duration: self.config.max_audio_duration,
+        };
+        let file = match audio {
+            AudioInput::Base64(text) => decode::from_base64(&text, limits.max_bytes)?.into(),
+            AudioInput::File(bytes) => bytes,
+        };
+        Ok(decode::decode(file, self.profile.sample_rate, &limits)?.into())
     }
 
     fn check(&self, request: &EngineCoreRequest) -> Result<()> {
@@ -205,7 +295,7 @@ impl RequestProcessor {
             let message = format!("input has more than {MAX_TEXT_CHARS} characters; send it in parts");
             return Err(EngineError::invalid("input", message));
         }
-        let no_audio = request.audio_input.as_deref().is_none_or(str::is_empty);
+        let no_audio = request.audio_input.as_ref().is_none_or(AudioInput::is_empty);
         if request.task_type == TaskType::Asr && no_audio {
             return Err(EngineError::invalid("audio", "audio is empty; send a recording as base64"));
         }
@@ -264,40 +354,49 @@ impl RequestProcessor {
         params.seed = Some(params.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 >> 11));
         Ok(params)
     }
+}
 
-    /// The scheduler's view of the prepared work; cuts `max_tokens` to what a sequence can hold.
-    fn workload(&self, work: &PreparedWork, params: &mut GenerationParams) -> Result<(Workload, usize)> {
-        let config = &self.config;
-        match work {
-            PreparedWork::Units(units) => {
-                let budget = config.max_tokens_per_step;
-                if units.is_empty() || units.iter().any(|&unit| unit == 0 || unit > budget) {
-                    let message =
-                        format!("input cannot be cut into pieces of at most {budget} tokens; shorten it");
-                    return Err(EngineError::invalid("input", message));
-                }
-                Ok((Workload::Units(Arc::clone(units)), units.iter().sum()))
+/// The scheduler's view of prepared work, with the number of its prompt tokens; cuts `max_tokens` to what a sequence
+/// can hold.
+///
+/// # Errors
+/// The work does not fit the configured limits.
+pub(super) fn workload(
+    config: &EngineCoreConfig,
+    work: &PreparedWork,
+    max_tokens: usize,
+) -> Result<(Workload, usize)> {
+    match work {
+        PreparedWork::Units(units) => {
+            let budget = config.max_tokens_per_step;
+            if units.is_empty() || units.iter().any(|&unit| unit == 0 || unit > budget) {
+                let message =
+                    format!("input cannot be cut into pieces of at most {budget} tokens; shorten it");
+                return Err(EngineError::invalid("input", message));
             }
-            PreparedWork::Autoregressive { prompt } => {
-                let capacity = config.sequence_capacity(true);
-                let prompt_tokens = prompt.len();
-                if prompt_tokens == 0 || prompt_tokens >= capacity {
-                    let message =
-                        format!("input has {prompt_tokens} tokens; it must have 1 to {}", capacity - 1);
-                    return Err(EngineError::invalid("input", message));
-                }
-                if !config.enable_chunked_prefill && prompt_tokens > config.max_tokens_per_step {
-                    let message = format!(
-                        "input has {prompt_tokens} tokens, a step takes {}; shorten it or enable chunked prefill",
-                        config.max_tokens_per_step
-                    );
-                    return Err(EngineError::invalid("input", message));
-                }
-                params.max_tokens = params.max_tokens.min(capacity - prompt_tokens);
-                let prefix = prefix_hashes(prompt, config.block_size);
-                let max_tokens = params.max_tokens;
-                Ok((Workload::Autoregressive { prompt_tokens, max_tokens, prefix }, prompt_tokens))
+            Ok((Workload::Units(Arc::clone(units)), units.iter().sum()))
+        }
+        PreparedWork::Autoregressive { prompt, setup_tokens } => {
+            let capacity = config.sequence_capacity(true);
+            let prompt_tokens = prompt.len();
+            if prompt_tokens == 0 || prompt_tokens >= capacity {
+                let message = format!("input has {prompt_tokens} tokens; it must have 1 to {}", capacity - 1);
+                return Err(EngineError::invalid("input", message));
             }
+            if !config.enable_chunked_prefill && prompt_tokens > config.max_tokens_per_step {
+                let message = format!(
+                    "input has {prompt_tokens} tokens, a step takes {}; shorten it or enable chunked prefill",
+                    config.max_tokens_per_step
+                );
+                return Err(EngineError::invalid("input", message));
+            }
+            let work = Workload::Autoregressive {
+                prompt_tokens,
+                max_tokens: max_tokens.min(capacity - prompt_tokens),
+                setup_tokens: *setup_tokens,
+                prefix: prefix_hashes(prompt, config.block_size),
+            };
+            Ok((work, prompt_tokens))
         }
     }
 }

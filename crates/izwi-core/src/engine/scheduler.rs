@@ -24,6 +24,8 @@ pub enum Workload {
         prompt_tokens: usize,
         /// The most tokens to generate.
         max_tokens: usize,
+        /// What the first item after an admission costs beyond its tokens.
+        setup_tokens: usize,
         /// Hashes of the prompt's full blocks.
         prefix: Arc<[BlockHash]>,
     },
@@ -171,14 +173,14 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Empty queues under the configured policy and budgets.
-    pub fn new(config: &EngineCoreConfig) -> Self {
+    /// Empty queues under the configured policy and budgets; at most `running` sequences are admitted at once.
+    pub fn new(config: &EngineCoreConfig, running: usize) -> Self {
         Self {
             policy: config.scheduling_policy,
             limits: Limits {
                 batch_size: config.max_batch_size,
                 tokens: config.max_tokens_per_step,
-                running: config.max_running_requests,
+                running,
                 chunked_prefill: config.enable_chunked_prefill,
                 chunk: config.chunked_prefill_threshold,
                 preemption: config.enable_preemption,
@@ -217,6 +219,17 @@ impl Scheduler {
         self.version += 1;
         kv.free(id);
         true
+    }
+
+    /// Ends a sequence's pass: its blocks come free, and it waits, in its old place, to begin with `work`.
+    pub fn next_pass(&mut self, id: SequenceId, work: Workload, kv: &mut KVCacheManager) {
+        if let Some(sequence) = self.sequences.get_mut(&id) {
+            sequence.begin_pass(work);
+            kv.free(id);
+            self.running.remove(&id);
+            self.waiting.insert(id);
+            self.version += 1;
+        }
     }
 
     /// Stops or resumes scheduling a sequence whose client is slow; its place and its blocks stay.

@@ -5,6 +5,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::executor::Segment;
+
 /// Names one request, unique within a process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(Arc<str>);
@@ -212,6 +214,15 @@ pub fn rtf(processing: Duration, audio: Duration) -> f32 {
     if audio.is_zero() { 0.0 } else { processing.as_secs_f32() / audio.as_secs_f32() }
 }
 
+/// What was heard.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Transcript {
+    /// Code of the language heard; `None` when nothing was said.
+    pub language: Option<String>,
+    /// Its segments, in order; their texts make up the whole.
+    pub segments: Vec<Segment>,
+}
+
 /// A finished request, whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineOutput {
@@ -221,8 +232,10 @@ pub struct EngineOutput {
     pub task_type: TaskType,
     /// What was spoken; empty for a streaming request, whose chunks carried it.
     pub audio: AudioOutput,
-    /// What was heard or said in text.
+    /// What was heard or said in text; for a transcription always there, empty when nothing was said.
     pub text: Option<String>,
+    /// What was heard, with its times; `None` for other tasks.
+    pub transcript: Option<Transcript>,
     /// From acceptance to the end.
     pub generation_time: Duration,
     /// The rest of the numbers.
@@ -245,12 +258,16 @@ pub struct StreamingOutput {
     pub sequence: u64,
     /// Offset of the first sample from the start of the utterance.
     pub sample_offset: u64,
-    /// Mono samples in −1.0..=1.0; exactly the chunk size, except in the final chunk.
+    /// Mono samples in −1.0..=1.0; exactly the chunk size, except in the final chunk. None for a transcription.
     pub samples: Vec<f32>,
     /// Samples per second.
     pub sample_rate: u32,
     /// New text since the last chunk.
     pub text: Option<String>,
+    /// New segments of a transcript since the last chunk.
+    pub segments: Vec<Segment>,
+    /// Code of the language heard, once it is known.
+    pub language: Option<String>,
     /// Whether nothing follows.
     pub is_final: bool,
     /// The request's numbers, on the final chunk.

@@ -34,6 +34,11 @@ impl Checkpoint {
         }
     }
 
+    /// Bytes of the tensors not yet taken, were they of type `dtype`.
+    pub fn bytes_as(&self, dtype: DType) -> usize {
+        self.tensors.values().map(|tensor| tensor.elem_count() * dtype.size_in_bytes()).sum()
+    }
+
     /// Takes the tensor `name` as contiguous f32. A tensor that is absent or has another shape is noted, and zeros
     /// stand in for it until [`Self::finish`] reports all such tensors together.
     ///

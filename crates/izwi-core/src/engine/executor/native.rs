@@ -9,7 +9,8 @@ use std::sync::Arc;
 use izwi_models::device;
 use izwi_models::families;
 use izwi_models::model::{
-    BatchEntry, Input, ModelInfo, PrepareLimits, Prepared, SequenceState, SpeakInput, SpeechModel, Task, Work,
+    BatchEntry, Input, ListenInput, ModelInfo, PrepareLimits, Prepared, SequenceState, SpeakInput,
+    SpeechModel, Task, Work,
 };
 use izwi_models::nn::kv_pool::KvPool;
 
@@ -64,7 +65,10 @@ impl NativeExecutor {
                 EngineError::Load(format!("the KV pool cannot be allocated: {error}; lower max_blocks"))
             })?;
         let profile = Arc::new(profile(config, model.info(), device::name(&device)));
-        let limits = PrepareLimits { max_tokens_per_step: config.max_tokens_per_step };
+        let limits = PrepareLimits {
+            max_tokens_per_step: config.max_tokens_per_step,
+            max_positions: config.sequence_capacity(model.info().kv.is_some()),
+        };
         Ok(Self { profile, model, limits, block_size: config.block_size, pool, sequences: HashMap::new() })
     }
 
@@ -95,7 +99,7 @@ impl ModelExecutor for NativeExecutor {
         // Nothing runs yet: a prompt may take the pool's first blocks.
         let (passes, blocks) = match &prepared.work {
             Work::Units(units) => (units.iter().copied().enumerate().collect::<Vec<_>>(), 0),
-            Work::Autoregressive { prompt } => {
+            Work::Autoregressive { prompt, .. } => {
                 (vec![(0, prompt.len())], prompt.len().div_ceil(self.block_size))
             }
         };
@@ -152,8 +156,11 @@ impl ModelExecutor for NativeExecutor {
                 Ok(ExecutorOutput {
                     samples: output.samples,
                     text: output.text,
+                    segments: output.segments,
+                    language: output.language,
                     generated_tokens: output.generated_tokens,
                     finished: output.finished,
+                    next_pass: output.next_pass.map(engine_form),
                 })
             })
             .collect())
@@ -181,7 +188,12 @@ struct NativePreparer {
 }
 
 impl RequestPreparer for NativePreparer {
-    fn prepare(&self, request: &EngineCoreRequest, params: &GenerationParams) -> Result<PreparedRequest> {
+    fn prepare(
+        &self,
+        request: &EngineCoreRequest,
+        audio: Option<Arc<[f32]>>,
+        params: &GenerationParams,
+    ) -> Result<PreparedRequest> {
         let input = match request.task_type {
             TaskType::Tts => Input::Speak(SpeakInput {
                 text: request.text.clone().unwrap_or_default(),
@@ -191,7 +203,16 @@ impl RequestPreparer for NativePreparer {
                 speed: params.speed,
                 seed: params.seed.unwrap_or_default(),
             }),
-            task @ (TaskType::Asr | TaskType::AudioChat) => {
+            TaskType::Asr => Input::Listen(ListenInput {
+                samples: audio.unwrap_or_default(),
+                language: request.language.clone(),
+                prompt: request.transcription.prompt.clone(),
+                translate: request.transcription.translate,
+                word_timestamps: request.transcription.word_timestamps,
+                temperature: params.temperature,
+                seed: params.seed.unwrap_or_default(),
+            }),
+            task @ TaskType::AudioChat => {
                 return Err(EngineError::UnsupportedTask {
                     model: self.profile.model.clone(),
                     task: task.label(),
@@ -202,17 +223,24 @@ impl RequestPreparer for NativePreparer {
             .model
             .prepare(&input, &self.limits)
             .map_err(|error| EngineError::invalid(error.param, error.message))?;
-        let work = match prepared.work {
-            Work::Autoregressive { prompt } => PreparedWork::Autoregressive { prompt },
-            Work::Units(units) => PreparedWork::Units(units),
-        };
-        Ok(PreparedRequest { work, payload: prepared.payload })
+        Ok(PreparedRequest { work: engine_form(prepared.work), payload: prepared.payload })
+    }
+}
+
+fn engine_form(work: Work) -> PreparedWork {
+    match work {
+        Work::Autoregressive { prompt, setup_tokens } => {
+            PreparedWork::Autoregressive { prompt, setup_tokens }
+        }
+        Work::Units(units) => PreparedWork::Units(units),
     }
 }
 
 fn model_form(prepared: &PreparedRequest) -> Prepared {
     let work = match &prepared.work {
-        PreparedWork::Autoregressive { prompt } => Work::Autoregressive { prompt: Arc::clone(prompt) },
+        PreparedWork::Autoregressive { prompt, setup_tokens } => {
+            Work::Autoregressive { prompt: Arc::clone(prompt), setup_tokens: *setup_tokens }
+        }
         PreparedWork::Units(units) => Work::Units(Arc::clone(units)),
     };
     Prepared { work, payload: Arc::clone(&prepared.payload) }
@@ -229,16 +257,22 @@ fn profile(config: &EngineCoreConfig, info: &ModelInfo, device: String) -> Execu
         language: voice.language.clone(),
         description: voice.description.clone(),
     });
+    let kv_block_bytes = info.kv.map_or(0, |layout| layout.block_bytes(config.block_size));
+    let states = info.state_bytes * config.running_limit(info.state_bytes);
     ExecutorProfile {
         model: config.model.clone(),
         device,
         sample_rate: info.sample_rate_hz,
         tasks: info.tasks.iter().map(task).collect(),
         voices: voices.collect(),
-        kv_block_bytes: info.kv.map_or(0, |layout| layout.block_bytes(config.block_size)),
+        kv_block_bytes,
         speed_range: info.speed_range,
         takes_instructions: info.takes_instructions,
-        default_params: GenerationParams::default(),
+        languages: info.languages.clone(),
+        translates: info.translates,
+        memory_bytes: info.weight_bytes + kv_block_bytes * config.max_blocks + states,
+        state_bytes: info.state_bytes,
+        default_params: GenerationParams { temperature: info.temperature, ..GenerationParams::default() },
     }
 }
 

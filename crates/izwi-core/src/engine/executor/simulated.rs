@@ -127,6 +127,10 @@ impl SimulatedExecutor {
             kv_block_bytes: 16 * config.block_size,
             speed_range: Some((0.25, 4.0)),
             takes_instructions: false,
+            languages: Vec::new(),
+            translates: false,
+            memory_bytes: 0,
+            state_bytes: 0,
             default_params: GenerationParams::default(),
         });
         let pool = vec![0; config.max_blocks * config.block_size];
@@ -153,9 +157,9 @@ impl SimulatedExecutor {
         let count = item.num_tokens * self.model.samples_per_token;
         Ok(ExecutorOutput {
             samples: (0..count).map(|i| sample(item.start as u64, running.seed, i)).collect(),
-            text: String::new(),
             generated_tokens: item.num_tokens,
             finished: item.start + 1 == running.units.len(),
+            ..ExecutorOutput::default()
         })
     }
 
@@ -183,9 +187,9 @@ impl SimulatedExecutor {
         let count = self.model.samples_per_token;
         Ok(ExecutorOutput {
             samples: (0..count).map(|i| sample(state, running.seed, i)).collect(),
-            text: String::new(),
             generated_tokens: 1,
             finished: generated >= running.length,
+            ..ExecutorOutput::default()
         })
     }
 }
@@ -268,10 +272,15 @@ struct SimulatedPreparer {
 }
 
 impl RequestPreparer for SimulatedPreparer {
-    fn prepare(&self, request: &EngineCoreRequest, _: &GenerationParams) -> Result<PreparedRequest> {
+    fn prepare(
+        &self,
+        request: &EngineCoreRequest,
+        _: Option<Arc<[f32]>>,
+        _: &GenerationParams,
+    ) -> Result<PreparedRequest> {
         let text = request.text.clone().unwrap_or_default();
         let work = if self.autoregressive {
-            PreparedWork::Autoregressive { prompt: text.bytes().map(u64::from).collect() }
+            PreparedWork::Autoregressive { prompt: text.bytes().map(u64::from).collect(), setup_tokens: 0 }
         } else {
             PreparedWork::Units(sentences(&text).into())
         };

@@ -262,22 +262,36 @@ impl<'a> Round<'a> {
         if running >= self.scheduler.limits.running {
             return Err(Lack::Running);
         }
+        let (budget, left) = self.budget_of(sequence.setup_tokens(), demand.tokens)?;
         let shared = self.kv.match_prefix(&sequence.prefix());
-        let item = match self.fit(sequence, demand, shared.clone()) {
+        let item = match self.fit(sequence, demand, shared.clone(), budget) {
             // A prompt that is cached whole needs a block more, to write its last token again into a copy.
             Err(Lack::Blocks) if !shared.is_empty() => {
-                self.fit(sequence, demand, shared[..shared.len() - 1].to_vec())?
+                self.fit(sequence, demand, shared[..shared.len() - 1].to_vec(), budget)?
             }
             other => other?,
         };
         self.free -= item.new_blocks;
         self.places -= 1;
-        self.tokens -= item.num_tokens;
+        self.tokens = left.saturating_sub(item.num_tokens);
         for &block in item.admit_with.iter().flatten() {
             *self.holders.entry(block).or_default() += 1;
         }
         self.decision.prefill.push(item);
         Ok(())
+    }
+
+    /// Tokens that an admission with a setup may take, and those the step has then before they are taken. A setup too
+    /// large for any step has one to itself.
+    fn budget_of(&self, setup: usize, tokens: usize) -> Result<(usize, usize), Lack> {
+        if setup == 0 {
+            return Ok((self.tokens, self.tokens));
+        }
+        match self.tokens.checked_sub(setup).filter(|&left| left >= tokens) {
+            Some(left) => Ok((left, left)),
+            None if self.tokens == self.scheduler.limits.tokens => Ok((self.tokens, 0)),
+            None => Err(Lack::Step),
+        }
     }
 
     /// The first item of an admission that begins with `shared` blocks.
@@ -286,6 +300,7 @@ impl<'a> Round<'a> {
         sequence: &Sequence,
         mut demand: Demand,
         shared: Vec<BlockId>,
+        budget: usize,
     ) -> Result<DecidedItem, Lack> {
         let mut extra = 0;
         if sequence.uses_kv() {
@@ -295,7 +310,7 @@ impl<'a> Round<'a> {
             demand.tokens -= demand.start;
             extra = usize::from(demand.start < cached) + self.count_unowned(&shared);
         }
-        let tokens = self.chunk(&demand, self.tokens).ok_or(Lack::Step)?;
+        let tokens = self.chunk(&demand, budget).ok_or(Lack::Step)?;
         let blocks_for = |positions| if sequence.uses_kv() { self.kv.blocks_for(positions) } else { 0 };
         let new_blocks = blocks_for(demand.start + tokens).saturating_sub(shared.len()) + extra;
         let mut kept = new_blocks;

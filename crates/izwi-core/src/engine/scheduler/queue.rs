@@ -16,6 +16,17 @@ pub(super) enum Progress {
     Units { next: usize },
 }
 
+impl Progress {
+    fn of(work: &Workload) -> Self {
+        match work {
+            Workload::Autoregressive { prompt_tokens, .. } => {
+                Self::Autoregressive { computed: 0, known: *prompt_tokens, generated: 0 }
+            }
+            Workload::Units(_) => Self::Units { next: 0 },
+        }
+    }
+}
+
 /// What a sequence would compute next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Demand {
@@ -48,12 +59,6 @@ pub(super) struct Sequence {
 
 impl Sequence {
     pub(super) fn new(new: NewSequence, arrival: u64) -> Self {
-        let progress = match &new.work {
-            Workload::Autoregressive { prompt_tokens, .. } => {
-                Progress::Autoregressive { computed: 0, known: *prompt_tokens, generated: 0 }
-            }
-            Workload::Units(_) => Progress::Units { next: 0 },
-        };
         Self {
             id: new.id,
             request_id: new.request_id,
@@ -63,7 +68,7 @@ impl Sequence {
             last_scheduled: 0,
             paused: false,
             begins: true,
-            progress,
+            progress: Progress::of(&new.work),
             work: new.work,
         }
     }
@@ -125,6 +130,20 @@ impl Sequence {
                 Some(Demand { start: next, tokens, divisible: false, is_prefill: next == 0 })
             }
             (Progress::Units { .. }, Workload::Autoregressive { .. }) => None,
+        }
+    }
+
+    /// Forgets its work and begins with another.
+    pub(super) fn begin_pass(&mut self, work: Workload) {
+        self.progress = Progress::of(&work);
+        self.work = work;
+    }
+
+    /// What its first item after an admission costs beyond its tokens.
+    pub(super) fn setup_tokens(&self) -> usize {
+        match &self.work {
+            Workload::Autoregressive { setup_tokens, .. } => *setup_tokens,
+            Workload::Units(_) => 0,
         }
     }
 

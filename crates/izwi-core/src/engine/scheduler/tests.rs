@@ -18,7 +18,7 @@ struct Bench {
 impl Bench {
     fn new(config: &EngineCoreConfig) -> Self {
         let kv = KVCacheManager::new(config.max_blocks, config.block_size, 1, config.enable_prefix_caching);
-        Self { scheduler: Scheduler::new(config), kv, next: 0 }
+        Self { scheduler: Scheduler::new(config, config.max_running_requests), kv, next: 0 }
     }
 
     fn add(&mut self, priority: Priority, work: Workload) -> SequenceId {
@@ -36,7 +36,10 @@ impl Bench {
 
     fn prompt_with(&mut self, priority: Priority, prompt: &[u64], max_tokens: usize) -> SequenceId {
         let prefix = prefix_hashes(prompt, self.kv.block_size());
-        self.add(priority, Workload::Autoregressive { prompt_tokens: prompt.len(), max_tokens, prefix })
+        self.add(
+            priority,
+            Workload::Autoregressive { prompt_tokens: prompt.len(), max_tokens, setup_tokens: 0, prefix },
+        )
     }
 
     fn units(&mut self, sizes: &[usize]) -> SequenceId {

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::Device;
+use candle_core::{DType, Device};
 use rayon::prelude::*;
 
 use self::network::{Network, Utterance};
@@ -103,6 +103,7 @@ struct Hibari {
 impl Hibari {
     fn load(folder: &Path, device: &Device) -> Result<Self, ModelError> {
         let mut checkpoint = Checkpoint::open(&folder.join("model.safetensors"), device)?;
+        let weight_bytes = checkpoint.bytes_as(DType::F32);
         let network = Network::load(&mut checkpoint, device)?;
         checkpoint.finish()?;
         let voice = Voice {
@@ -118,6 +119,11 @@ impl Hibari {
                 kv: None,
                 speed_range: Some(SPEED_RANGE),
                 takes_instructions: false,
+                languages: Vec::new(),
+                translates: false,
+                temperature: 0.0,
+                weight_bytes,
+                state_bytes: 0,
             },
             front_end: FrontEnd::new(unknown_words(folder)?)?,
             vocabulary: Vocabulary::load(&folder.join("vocab.json"))?,
@@ -161,7 +167,7 @@ impl SpeechModel for Hibari {
     }
 
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
-        let Input::Speak(input) = input;
+        let Input::Speak(input) = input else { return Err(InputError::other_task("speaks", "audio")) };
         self.check(input)?;
         let sentences = self.front_end.phonemes(&input.text);
         let units = units::cut(&sentences, &self.vocabulary, max_unit_ids(input.speed, limits));
@@ -198,9 +204,9 @@ impl SpeechModel for Hibari {
             Ok(EntryOutput {
                 samples: samples
                     .map_err(|_| ModelError::Internal("a transform got buffers of another length"))?,
-                text: String::new(),
                 generated_tokens: script.units[unit].len(),
                 finished: unit + 1 == script.units.len(),
+                ..EntryOutput::default()
             })
         });
         outputs.collect()

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::golden::checkpoint_folder;
 use super::*;
 
-const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512 };
+const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 4096 };
 
 const TEXTS: [&str; 8] = [
     "Hi.",
@@ -137,8 +137,9 @@ fn work_keeps_the_limit_and_ends_with_the_last_unit() {
     let model = model();
     let text = TEXTS.join(" ").repeat(4);
     for max_tokens_per_step in [16, 64, 4096] {
-        let prepared =
-            model.prepare(&Input::Speak(speak(&text)), &PrepareLimits { max_tokens_per_step }).unwrap();
+        let prepared = model
+            .prepare(&Input::Speak(speak(&text)), &PrepareLimits { max_tokens_per_step, ..LIMITS })
+            .unwrap();
         let Work::Units(units) = &prepared.work else { panic!("units expected") };
         assert!(units.iter().all(|&unit| unit <= max_tokens_per_step.min(MAX_UNIT_IDS)), "{units:?}");
         let last = pass(&model, &[(&prepared, units.len() - 1), (&prepared, 0)]);
@@ -159,7 +160,7 @@ fn a_checkpoint_without_the_net_spells_unknown_words() {
 #[test]
 fn the_warm_up_input_is_speakable() {
     let model = model();
-    let Input::Speak(input) = model.warm_up_input();
+    let Input::Speak(input) = model.warm_up_input() else { panic!("hibari speaks") };
     assert!(!whole(&model, input).is_empty());
 }
 
