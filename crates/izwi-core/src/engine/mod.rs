@@ -2,6 +2,7 @@
 //!
 //! [`Engine`] holds channels and immutable facts only; the state is owned by the loop in [`core`].
 
+pub mod arbiter;
 pub mod config;
 mod core;
 mod error;
@@ -18,6 +19,7 @@ use std::time::Instant;
 
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+pub use arbiter::DeviceArbiter;
 pub use config::{EngineCoreConfig, SchedulingPolicy};
 pub use core::{EngineState, EngineStatus};
 pub use error::{EngineError, Result};
@@ -62,6 +64,17 @@ impl Engine {
         config.validate()?;
         let executor = executor::build_native(&config)?;
         Self::with_executor(config, executor)
+    }
+
+    /// Loads the configured model and starts its loop on a device that other engines share.
+    ///
+    /// # Errors
+    /// As [`Engine::new`].
+    pub fn sharing(config: EngineCoreConfig, arbiter: &Arc<DeviceArbiter>) -> Result<Self> {
+        config.validate()?;
+        let executor = executor::build_native(&config)?;
+        let executor = arbiter::ArbitratedExecutor::new(executor, Arc::clone(arbiter));
+        Self::with_executor(config, Box::new(executor))
     }
 
     /// Starts a loop around any executor. Must be called within a tokio runtime.

@@ -397,7 +397,8 @@ impl Session {
             request_id: self.start.request_id,
             task_type: self.start.task_type,
             audio: AudioOutput { samples: self.collected, sample_rate },
-            text: Some(self.text).filter(|text| listens || !text.is_empty()),
+            text: Some(if listens { self.text.trim().to_owned() } else { self.text })
+                .filter(|text| listens || !text.is_empty()),
             transcript,
             generation_time: stats.generation_time,
             stats,
