@@ -5,4 +5,5 @@
 pub mod chunk;
 pub mod decode;
 pub mod pcm;
+pub mod vad;
 pub mod wav;
