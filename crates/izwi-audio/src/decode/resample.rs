@@ -26,7 +26,9 @@ impl Resampler {
             None
         } else {
             let (input, output) = (rate_in_hz as usize, rate_out_hz as usize);
-            let chunk = BLOCK_SAMPLES * input.div_ceil(output);
+            // An even number of samples of the input: the filter is centred on one, so the delay is whole.
+            let period = 2 * input / gcd(input, output);
+            let chunk = (BLOCK_SAMPLES * input.div_ceil(output)).next_multiple_of(period);
             let window = WindowFunction::BlackmanHarris2;
             let fft = Fft::new_custom(input, output, chunk, 1, 1, window, FixedSync::Both).map_err(failed)?;
             Some(fft)
@@ -90,6 +92,10 @@ impl Resampler {
         out.extend_from_slice(&self.block[skipped..made]);
         Ok(())
     }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 fn failed(error: impl std::fmt::Display) -> DecodeError {
