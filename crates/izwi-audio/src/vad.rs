@@ -14,6 +14,10 @@ const RATE_HZ: f64 = 16_000.0;
 const FRAME_SAMPLES: usize = 256;
 /// A span ends only where scores stay this far under the threshold, so that it does not flicker.
 const HYSTERESIS: f32 = 0.15;
+/// The network starts from silence, so noise that is there at once scores as speech for up to 18 frames; a span that
+/// begins within the first frames has to hold more.
+const START_FRAMES: usize = 3;
+const MIN_SPEECH_FRAMES_AT_START: usize = 20;
 
 /// The network hears speech best near this level: frame RMS, 1.0 is full scale.
 const TARGET_RMS: f32 = 0.1;
@@ -40,7 +44,7 @@ impl Default for VadOptions {
     fn default() -> Self {
         Self {
             threshold: 0.5,
-            min_speech: Duration::from_millis(272),
+            min_speech: Duration::from_millis(208),
             min_silence: Duration::from_millis(400),
             pad: Duration::from_millis(200),
         }
@@ -106,7 +110,8 @@ fn spans_of(scores: &[f32], samples: usize, options: &VadOptions) -> Vec<Range<u
 
     let mut spans: Vec<Range<usize>> = Vec::new();
     for (run, speech) in runs {
-        if speech < min_speech {
+        let at_start = run.start < START_FRAMES;
+        if speech < if at_start { MIN_SPEECH_FRAMES_AT_START.max(min_speech) } else { min_speech } {
             continue;
         }
         let start = (run.start * FRAME_SAMPLES).saturating_sub(pad);
@@ -131,8 +136,21 @@ mod tests {
         Duration::from_millis(16 * count)
     }
 
-    fn check(scores: &[f32], options: VadOptions, expected: &[Range<usize>]) {
-        assert_eq!(spans_of(scores, scores.len() * F, &options), expected, "{scores:?}");
+    /// Spans in frames, behind a start that is silent.
+    fn check(scores: &[f32], options: VadOptions, expected: &[(usize, usize)]) {
+        const LEAD: usize = START_FRAMES + 2;
+        let later = [&[0.0; LEAD], scores].concat();
+        let expected: Vec<_> = expected.iter().map(|(a, b)| (a + LEAD) * F..(b + LEAD) * F).collect();
+        assert_eq!(spans_of(&later, later.len() * F, &options), expected, "{scores:?}");
+    }
+
+    #[test]
+    fn the_start_has_to_hold_more() {
+        let options = VadOptions { pad: Duration::ZERO, ..VadOptions::default() };
+        for (frames, kept) in [(19, false), (20, true)] {
+            let scores = [vec![0.9; frames], vec![0.0; 50]].concat();
+            assert_eq!(!spans_of(&scores, scores.len() * F, &options).is_empty(), kept);
+        }
     }
 
     #[test]
@@ -141,16 +159,16 @@ mod tests {
             VadOptions { threshold: 0.5, min_speech: frames(1), min_silence: frames(1), pad: Duration::ZERO };
         check(&[], plain, &[]);
         check(&[0.4, 0.4], plain, &[]);
-        check(&[0.4, 0.6, 0.4, 0.34, 0.4], plain, &[F..3 * F]);
-        check(&[0.9, 0.0, 0.9], plain, &[0..F, 2 * F..3 * F]);
-        check(&[0.9, 0.0, 0.9], VadOptions { min_silence: frames(2), ..plain }, &[0..3 * F]);
-        check(&[0.9, 0.0, 0.0, 0.9], VadOptions { min_silence: frames(2), ..plain }, &[0..F, 3 * F..4 * F]);
+        check(&[0.4, 0.6, 0.4, 0.34, 0.4], plain, &[(1, 3)]);
+        check(&[0.9, 0.0, 0.9], plain, &[(0, 1), (2, 3)]);
+        check(&[0.9, 0.0, 0.9], VadOptions { min_silence: frames(2), ..plain }, &[(0, 3)]);
+        check(&[0.9, 0.0, 0.0, 0.9], VadOptions { min_silence: frames(2), ..plain }, &[(0, 1), (3, 4)]);
         let short = VadOptions { min_speech: frames(2), min_silence: frames(2), ..plain };
-        check(&[0.9, 0.0, 0.0, 0.9, 0.0, 0.9], short, &[3 * F..6 * F]);
+        check(&[0.9, 0.0, 0.0, 0.9, 0.0, 0.9], short, &[(3, 6)]);
         let padded = VadOptions { pad: frames(1), ..plain };
-        check(&[0.0, 0.0, 0.9, 0.0, 0.0], padded, &[F..4 * F]);
-        check(&[0.9, 0.0, 0.0, 0.9], padded, &[0..4 * F]);
-        check(&[0.9, 0.0, 0.0, 0.0, 0.9], padded, &[0..2 * F, 3 * F..5 * F]);
+        check(&[0.0, 0.0, 0.9, 0.0, 0.0], padded, &[(1, 4)]);
+        check(&[0.0, 0.9, 0.0, 0.0, 0.9], padded, &[(0, 5)]);
+        check(&[0.0, 0.9, 0.0, 0.0, 0.0, 0.9], padded, &[(0, 3), (4, 6)]);
     }
 
     proptest! {
