@@ -63,7 +63,7 @@ pub fn from_base64(text: &str, max_bytes: usize) -> Result<Vec<u8>, DecodeError>
 
 /// Decodes a file to mono samples at `rate_hz`, each finite and in −1.0..=1.0.
 ///
-/// Reads wav, flac, mp3, ogg (vorbis, opus, flac), mp4/m4a (aac, alac), mkv/webm, aiff and caf. Channels are
+/// Reads wav, flac, mp3, ogg (vorbis, opus, flac), mp4/m4a (aac-lc, alac), mkv/webm, aiff and caf. Channels are
 /// averaged. Nothing is allocated by what a header claims: beside the result, memory holds one packet and one
 /// block of the resampler. A truncated file gives what is there; packets that cannot be decoded are passed over
 /// while they are few.
