@@ -5,6 +5,7 @@
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+use super::activation::bias_gelu;
 use super::checkpoint::Checkpoint;
 use super::linear::Linear;
 use crate::model::ModelError;
@@ -157,6 +158,45 @@ impl DenseConv {
         let padded = x.pad_with_zeros(0, reach, reach)?;
         let shifted: Vec<_> = (0..self.taps).map(|tap| padded.narrow(0, tap, rows)).collect::<Result<_>>()?;
         self.linear.forward(&Tensor::cat(&shifted, 1)?) // [rows, taps * inputs]
+    }
+}
+
+/// All channels into all channels along one sequence, zero-padded by `taps / 2` at both ends, GELU behind it.
+///
+/// Whisper's two: <https://github.com/openai/whisper/blob/main/whisper/model.py> (`AudioEncoder`).
+#[derive(Debug, Clone)]
+pub struct StridedConv {
+    linear: Linear, // over [taps * inputs]
+    bias: Tensor,   // [outputs]
+    taps: usize,
+    stride: usize,
+}
+
+impl StridedConv {
+    /// From a weight `[outputs, inputs, taps]`, `taps` odd, and a bias `[outputs]`.
+    ///
+    /// # Errors
+    /// The device has not the memory.
+    pub fn new(weight: &Tensor, bias: Tensor, stride: usize) -> Result<Self> {
+        let (outputs, inputs, taps) = weight.dims3()?;
+        let weight = weight.transpose(1, 2)?.reshape((outputs, taps * inputs))?;
+        Ok(Self { linear: Linear::new(&weight, None)?, bias, taps, stride })
+    }
+
+    /// `gelu` of the convolution: `[rows, inputs]` to `[ceil(rows / stride), outputs]`.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward_gelu(&self, x: &Tensor) -> Result<Tensor> {
+        let (rows, inputs) = x.dims2()?;
+        let (outputs, reach) = (rows.div_ceil(self.stride), self.taps / 2);
+        let x = x.pad_with_zeros(0, reach, reach + self.stride)?;
+        let column = |tap: usize| {
+            let rows = x.narrow(0, tap, outputs * self.stride)?.reshape((outputs, self.stride * inputs))?;
+            rows.narrow(1, 0, inputs)
+        };
+        let columns: Vec<_> = (0..self.taps).map(column).collect::<Result<_>>()?;
+        bias_gelu(&self.linear.product(&Tensor::cat(&columns, 1)?)?, &self.bias)
     }
 }
 

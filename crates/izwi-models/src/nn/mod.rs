@@ -1,6 +1,7 @@
 //! Layers shared by families. Kernels are chosen here and nowhere else; nothing here names a family.
 
 pub mod activation;
+pub mod attention;
 pub mod checkpoint;
 pub mod conv;
 pub mod convnext;
@@ -9,3 +10,4 @@ pub mod kv_pool;
 pub mod linear;
 pub mod norm;
 pub mod packed;
+pub mod row_linear;

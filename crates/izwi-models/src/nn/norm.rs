@@ -33,4 +33,14 @@ impl LayerNorm {
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         candle_nn::ops::layer_norm(x, &self.weight, &self.bias, EPS)
     }
+
+    /// The sum of the residual `x` and `change`, both `[rows, width]`, and the norm of that sum.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward_sum(&self, x: &Tensor, change: &Tensor) -> Result<(Tensor, Tensor)> {
+        let sum = (x + change)?;
+        let normed = self.forward(&sum)?;
+        Ok((sum, normed))
+    }
 }
