@@ -365,3 +365,72 @@ fn an_engine_outside_a_runtime_is_an_error() {
     let error = Engine::with_executor(config, Box::new(executor)).unwrap_err();
     assert!(error.to_string().contains("tokio runtime"));
 }
+
+/// A silent recording of `seconds`, as a WAV file.
+fn recording(seconds: usize) -> Vec<u8> {
+    let spec = hound::WavSpec {
+        channels: 1,
+        sample_rate: 24_000,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    let mut file = std::io::Cursor::new(Vec::new());
+    let mut writer = hound::WavWriter::new(&mut file, spec).unwrap();
+    for _ in 0..seconds * 24_000 {
+        writer.write_sample(0i16).unwrap();
+    }
+    writer.finalize().unwrap();
+    file.into_inner()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transcript_grows_pass_by_pass_and_is_the_same_whole() {
+    let engine = engine(SimulatedModel { listens: true, ..Default::default() });
+    let whole = engine.generate(EngineCoreRequest::asr(recording(3))).await.unwrap();
+    assert_eq!(whole.text.as_deref(), Some("word0 word1 word2"));
+    assert_eq!(whole.stats.audio_duration, Duration::from_secs(3));
+    assert!(whole.rtf() > 0.0);
+    let transcript = whole.transcript.unwrap();
+    assert_eq!((transcript.segments.len(), transcript.language.as_deref()), (3, Some("en")));
+
+    let (_, mut pieces) = engine.generate_streaming(EngineCoreRequest::asr(recording(3))).await.unwrap();
+    let (mut text, mut segments, mut seen) = (String::new(), Vec::new(), Vec::new());
+    while let Some(piece) = pieces.recv().await {
+        text.push_str(piece.text.as_deref().unwrap_or_default());
+        seen.push((piece.sequence, piece.segments.len(), piece.is_final));
+        segments.extend(piece.segments);
+    }
+    assert_eq!(seen, [(0, 1, false), (1, 1, false), (2, 1, false), (3, 0, true)]);
+    assert_eq!((text.as_str(), segments), (" word0 word1 word2", transcript.segments));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn recordings_that_cannot_be_heard_are_refused() {
+    let config = EngineCoreConfig { max_audio_duration: Duration::from_secs(2), ..Default::default() };
+    let engine = engine_with(config, SimulatedModel { listens: true, ..Default::default() });
+    for (audio, complaint) in [
+        (EngineCoreRequest::asr(""), "audio is empty"),
+        (EngineCoreRequest::asr("n*t base64"), "not base64"),
+        (EngineCoreRequest::asr(recording(3)), "longer than 2 s"),
+        (EngineCoreRequest::asr(recording(0)), "no samples"),
+    ] {
+        let error = engine.generate(audio).await.unwrap_err().to_string();
+        assert!(error.contains(complaint), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_audio_than_may_be_open_at_once_is_turned_away_until_some_is_done() {
+    let config = EngineCoreConfig {
+        max_audio_duration: Duration::from_secs(3),
+        max_open_audio_duration: Duration::from_secs(5),
+        ..Default::default()
+    };
+    let engine = engine_with(config, SimulatedModel { listens: true, ..Default::default() });
+    let id = engine.add_request(EngineCoreRequest::asr(recording(3))).await.unwrap();
+    let error = engine.add_request(EngineCoreRequest::asr(recording(3))).await.unwrap_err();
+    assert!(matches!(error, EngineError::AudioOverload { .. }), "{error}");
+    engine.add_request(EngineCoreRequest::asr(recording(2))).await.unwrap();
+    assert!(engine.abort_request(&id).await.unwrap());
+    engine.add_request(EngineCoreRequest::asr(recording(3))).await.unwrap();
+}

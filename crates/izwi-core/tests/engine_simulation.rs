@@ -42,7 +42,7 @@ fn simulated(config: &EngineCoreConfig, model: SimulatedModel) -> Engine {
 }
 
 fn small() -> SimulatedModel {
-    SimulatedModel { samples_per_token: 3, ..Default::default() }
+    SimulatedModel { samples_per_token: 3, passes: 2, ..Default::default() }
 }
 
 /// One of a fixed set of requests; several share a prefix.

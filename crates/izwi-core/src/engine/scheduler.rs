@@ -15,6 +15,9 @@ use super::kv_cache::{BlockCopy, BlockHash, KVCacheManager};
 use super::types::{BlockId, Priority, RequestId, SequenceId};
 use queue::{Progress, Sequence};
 
+/// A stream with less audio than this ahead of it is due.
+const DUE_SOON_US: u64 = 500_000;
+
 /// How a sequence is worked off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Workload {
@@ -131,6 +134,8 @@ pub struct ScheduleResult {
     pub blocks_allocated: usize,
     /// Blocks to copy before anything is written.
     pub block_copies: Vec<BlockCopy>,
+    /// Whether some sequence's audio is about to run out, or has not begun.
+    pub has_due: bool,
 }
 
 impl ScheduleResult {
@@ -357,6 +362,7 @@ impl Scheduler {
             }
         }
         result.total_tokens += item.num_tokens;
+        result.has_due |= sequence.is_due(self.now_us + DUE_SOON_US);
         Some(ScheduledRequest {
             sequence: item.sequence,
             request_id: sequence.request_id.clone(),

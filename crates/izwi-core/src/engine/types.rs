@@ -223,6 +223,14 @@ pub struct Transcript {
     pub segments: Vec<Segment>,
 }
 
+impl Transcript {
+    /// The whole text, without the space before it.
+    pub fn text(&self) -> String {
+        let text: String = self.segments.iter().map(|segment| segment.text.as_str()).collect();
+        text.trim().to_owned()
+    }
+}
+
 /// A finished request, whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineOutput {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use izwi_models::device;
 use izwi_models::families;
 use izwi_models::model::{
-    BatchEntry, Input, ListenInput, ModelInfo, PrepareLimits, Prepared, SequenceState, SpeakInput,
-    SpeechModel, Task, Work,
+    BatchEntry, EntryOutput, Input, ListenInput, ModelInfo, PrepareLimits, Prepared, SequenceState,
+    SpeakInput, SpeechModel, Task, Work,
 };
 use izwi_models::nn::kv_pool::KvPool;
 
@@ -35,6 +35,7 @@ pub struct NativeExecutor {
     model: Arc<dyn SpeechModel>,
     limits: PrepareLimits,
     block_size: usize,
+    num_blocks: usize,
     pool: KvPool,
     sequences: HashMap<SequenceId, Running>,
 }
@@ -69,7 +70,15 @@ impl NativeExecutor {
             max_tokens_per_step: config.max_tokens_per_step,
             max_positions: config.sequence_capacity(model.info().kv.is_some()),
         };
-        Ok(Self { profile, model, limits, block_size: config.block_size, pool, sequences: HashMap::new() })
+        Ok(Self {
+            profile,
+            model,
+            limits,
+            block_size: config.block_size,
+            num_blocks: config.max_blocks,
+            pool,
+            sequences: HashMap::new(),
+        })
     }
 
     fn admit(&mut self, new: &NewSequenceData) {
@@ -96,16 +105,13 @@ impl ModelExecutor for NativeExecutor {
         let failed = |error: &dyn std::error::Error| ExecutorError(chain(error));
         let input = self.model.warm_up_input();
         let prepared = self.model.prepare(&input, &self.limits).map_err(|error| failed(&error))?;
-        // Nothing runs yet: a prompt may take the pool's first blocks.
-        let (passes, blocks) = match &prepared.work {
-            Work::Units(units) => (units.iter().copied().enumerate().collect::<Vec<_>>(), 0),
-            Work::Autoregressive { prompt, .. } => {
-                (vec![(0, prompt.len())], prompt.len().div_ceil(self.block_size))
-            }
-        };
-        let block_table: Vec<u32> = (0..blocks as u32).collect();
         let mut state = self.model.start(&prepared);
-        for (start, num_tokens) in passes {
+        // Nothing runs yet: the sequence may take the pool's first blocks.
+        let blocks = WARM_UP_POSITIONS.div_ceil(self.block_size).min(self.num_blocks);
+        let block_table: Vec<u32> = (0..blocks as u32).collect();
+        let mut work = prepared.work.clone();
+        let (mut start, mut step) = (0, 0);
+        while let Some(num_tokens) = entry_size(&work, start).filter(|_| step < WARM_UP_STEPS) {
             let entry = BatchEntry {
                 prepared: &prepared,
                 state: &mut state,
@@ -114,7 +120,13 @@ impl ModelExecutor for NativeExecutor {
                 num_tokens,
                 block_table: &block_table,
             };
-            self.model.forward(&mut self.pool, &mut [entry]).map_err(|error| failed(&error))?;
+            let outputs = self.model.forward(&mut self.pool, &mut [entry]).map_err(|error| failed(&error))?;
+            match outputs.into_iter().next() {
+                Some(EntryOutput { finished: false, next_pass: Some(next), .. }) => (work, start) = (next, 0),
+                Some(EntryOutput { finished: false, .. }) => start = next_start(&work, start, num_tokens),
+                Some(_) | None => break,
+            }
+            step += 1;
         }
         Ok(())
     }
@@ -224,6 +236,27 @@ impl RequestPreparer for NativePreparer {
             .prepare(&input, &self.limits)
             .map_err(|error| EngineError::invalid(error.param, error.message))?;
         Ok(PreparedRequest { work: engine_form(prepared.work), payload: prepared.payload })
+    }
+}
+
+/// Steps a warm-up takes at most: enough for a prompt and some tokens of each kind of pass.
+const WARM_UP_STEPS: usize = 12;
+/// Positions a warm-up may fill.
+const WARM_UP_POSITIONS: usize = 512;
+
+/// Tokens of the entry at `start`: a unit, the prompt, or one token more.
+fn entry_size(work: &Work, start: usize) -> Option<usize> {
+    match work {
+        Work::Units(units) => units.get(start).copied(),
+        Work::Autoregressive { prompt, .. } if start == 0 => Some(prompt.len()),
+        Work::Autoregressive { .. } => Some(1).filter(|_| start < WARM_UP_POSITIONS),
+    }
+}
+
+fn next_start(work: &Work, start: usize, num_tokens: usize) -> usize {
+    match work {
+        Work::Units(_) => start + 1,
+        Work::Autoregressive { .. } => start + num_tokens,
     }
 }
 

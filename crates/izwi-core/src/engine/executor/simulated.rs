@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{
     ExecutorError, ExecutorOutput, ExecutorProfile, ItemResult, ModelExecutor, PreparedRequest, PreparedWork,
-    RequestPreparer, StepPlan, VoiceInfo,
+    RequestPreparer, Segment, StepPlan, VoiceInfo, Word,
 };
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::Result;
@@ -36,6 +36,10 @@ pub type Script = Box<dyn FnMut(&StepPlan) -> Option<Fault> + Send>;
 pub struct SimulatedModel {
     /// Whether it is autoregressive with paged KV; otherwise each sentence of the text is one unit.
     pub autoregressive: bool,
+    /// Whether it transcribes instead of speaking: one pass, one segment and one word for each second begun.
+    pub listens: bool,
+    /// Passes of a request that speaks token by token.
+    pub passes: usize,
     /// Rate of its audio, in Hz.
     pub sample_rate: u32,
     /// Samples per generated token, or per character of a unit.
@@ -58,6 +62,8 @@ impl Default for SimulatedModel {
     fn default() -> Self {
         Self {
             autoregressive: true,
+            listens: false,
+            passes: 1,
             sample_rate: 24_000,
             samples_per_token: 1_920,
             step_time: Duration::ZERO,
@@ -67,15 +73,36 @@ impl Default for SimulatedModel {
     }
 }
 
+/// What a request became.
+struct Job {
+    text: String,
+    passes: usize,
+}
+
 struct Running {
     /// Prompt and generated tokens.
     tokens: Vec<u64>,
     prompt_len: usize,
-    /// Generated tokens after which it ends.
+    /// Generated tokens after which a pass ends.
     length: usize,
     seed: u64,
     units: Arc<[usize]>,
+    pass: usize,
+    passes: usize,
 }
+
+impl Running {
+    /// The prompt of the next pass, which all that came before decides.
+    fn begin_pass(&mut self, state: u64) -> PreparedWork {
+        self.pass += 1;
+        self.tokens = (0..1 + state % 40).map(|i| mix(state, i)).collect();
+        self.prompt_len = self.tokens.len();
+        PreparedWork::Autoregressive { prompt: self.tokens.clone().into(), setup_tokens: PASS_SETUP_TOKENS }
+    }
+}
+
+/// What the first item of a later pass costs beyond its prompt.
+const PASS_SETUP_TOKENS: usize = 20;
 
 /// The executor.
 pub struct SimulatedExecutor {
@@ -95,6 +122,28 @@ impl std::fmt::Debug for SimulatedExecutor {
 /// Generated tokens after which a request for `text` ends by itself.
 pub fn natural_length(text: &str) -> usize {
     1 + text.len() % 23
+}
+
+fn voices() -> Vec<VoiceInfo> {
+    let voice =
+        |id: &str| VoiceInfo { id: id.into(), language: "en-US".into(), description: "a tone".into() };
+    ["one", "two"].map(voice).to_vec()
+}
+
+/// The segment that pass `pass` hears: the second it belongs to.
+fn segment(pass: usize) -> Segment {
+    let (start_s, text) = (pass as f64, format!(" word{pass}"));
+    let word = Word { text: text.clone(), start_s, end_s: start_s + 0.5, probability: 0.9 };
+    let tokens = vec![pass as u32];
+    Segment {
+        window_start_s: start_s,
+        start_s,
+        end_s: start_s + 1.0,
+        text,
+        tokens,
+        words: vec![word],
+        ..Segment::default()
+    }
 }
 
 /// Pieces of `text` that become units: sentences ending in a full stop.
@@ -120,15 +169,13 @@ impl SimulatedExecutor {
             model: config.model.clone(),
             device: "simulated".to_owned(),
             sample_rate: model.sample_rate,
-            tasks: vec![TaskType::Tts],
-            voices: ["one", "two"]
-                .map(|id| VoiceInfo { id: id.into(), language: "en-US".into(), description: "a tone".into() })
-                .to_vec(),
+            tasks: vec![if model.listens { TaskType::Asr } else { TaskType::Tts }],
+            voices: if model.listens { Vec::new() } else { voices() },
             kv_block_bytes: 16 * config.block_size,
             speed_range: Some((0.25, 4.0)),
             takes_instructions: false,
-            languages: Vec::new(),
-            translates: false,
+            languages: if model.listens { vec!["en".to_owned(), "de".to_owned()] } else { Vec::new() },
+            translates: model.listens,
             memory_bytes: 0,
             state_bytes: 0,
             default_params: GenerationParams::default(),
@@ -184,13 +231,23 @@ impl SimulatedExecutor {
         }
         running.tokens.push(state);
         let generated = running.tokens.len() - running.prompt_len;
-        let count = self.model.samples_per_token;
-        Ok(ExecutorOutput {
+        let count = if self.model.listens { 0 } else { self.model.samples_per_token };
+        let mut output = ExecutorOutput {
             samples: (0..count).map(|i| sample(state, running.seed, i)).collect(),
             generated_tokens: 1,
-            finished: generated >= running.length,
             ..ExecutorOutput::default()
-        })
+        };
+        if generated >= running.length {
+            if self.model.listens {
+                let heard = segment(running.pass);
+                output.text.clone_from(&heard.text);
+                output.segments.push(heard);
+                output.language = Some("en".to_owned());
+            }
+            output.finished = running.pass + 1 >= running.passes;
+            output.next_pass = (!output.finished).then(|| running.begin_pass(state));
+        }
+        Ok(output)
     }
 }
 
@@ -200,7 +257,8 @@ impl ModelExecutor for SimulatedExecutor {
     }
 
     fn preparer(&self) -> Arc<dyn RequestPreparer> {
-        Arc::new(SimulatedPreparer { autoregressive: self.model.autoregressive })
+        let SimulatedModel { autoregressive, passes, sample_rate, .. } = self.model;
+        Arc::new(SimulatedPreparer { autoregressive, passes, sample_rate })
     }
 
     fn initialize(&mut self) -> std::result::Result<(), ExecutorError> {
@@ -210,7 +268,7 @@ impl ModelExecutor for SimulatedExecutor {
 
     fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError> {
         for new in &plan.new_sequences {
-            let Some(text) = new.prepared.payload.downcast_ref::<String>() else {
+            let Some(Job { text, passes }) = new.prepared.payload.downcast_ref::<Job>() else {
                 return Err(ExecutorError("payload of another executor".to_owned()));
             };
             let units = match &new.prepared.work {
@@ -223,6 +281,8 @@ impl ModelExecutor for SimulatedExecutor {
                 length: natural_length(text),
                 seed: new.params.seed.unwrap_or_default(),
                 units,
+                pass: 0,
+                passes: *passes,
             };
             self.sequences.insert(new.sequence, running);
         }
@@ -269,21 +329,28 @@ impl ModelExecutor for SimulatedExecutor {
 
 struct SimulatedPreparer {
     autoregressive: bool,
+    passes: usize,
+    sample_rate: u32,
 }
 
 impl RequestPreparer for SimulatedPreparer {
     fn prepare(
         &self,
         request: &EngineCoreRequest,
-        _: Option<Arc<[f32]>>,
+        audio: Option<Arc<[f32]>>,
         _: &GenerationParams,
     ) -> Result<PreparedRequest> {
-        let text = request.text.clone().unwrap_or_default();
+        let seconds = audio.map(|samples| samples.len().div_ceil(self.sample_rate as usize));
+        let text = match seconds {
+            Some(seconds) => format!("{seconds} seconds"),
+            None => request.text.clone().unwrap_or_default(),
+        };
         let work = if self.autoregressive {
             PreparedWork::Autoregressive { prompt: text.bytes().map(u64::from).collect(), setup_tokens: 0 }
         } else {
             PreparedWork::Units(sentences(&text).into())
         };
-        Ok(PreparedRequest { work, payload: Arc::new(text) })
+        let passes = seconds.unwrap_or(self.passes);
+        Ok(PreparedRequest { work, payload: Arc::new(Job { text, passes }) })
     }
 }

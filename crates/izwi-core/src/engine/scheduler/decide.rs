@@ -11,7 +11,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::queue::{Demand, Sequence, Turn};
-use super::{DecidedItem, ScheduleDecision, ScheduleResult, Scheduler};
+use super::{DUE_SOON_US, DecidedItem, ScheduleDecision, ScheduleResult, Scheduler};
 use crate::engine::config::SchedulingPolicy;
 use crate::engine::kv_cache::KVCacheManager;
 use crate::engine::types::{BlockId, SequenceId};
@@ -50,9 +50,6 @@ struct Round<'a> {
     places: usize,
     decision: ScheduleDecision,
 }
-
-/// A stream with less audio than this ahead of it is due.
-const DUE_SOON_US: u64 = 500_000;
 
 /// Why a sequence cannot be admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

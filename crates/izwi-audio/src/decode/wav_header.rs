@@ -1,0 +1,218 @@
+//! WAV headers as they are found in the wild, made strict before the demuxer sees them.
+//!
+//! Streams carry sizes of 0 or 2³² − 1, recorders that crash leave wrong ones, writers fill `fmt ` in a dozen ways.
+//! The sample bytes stay where they are; only a new header is put in front of them.
+//! Layout: <http://soundfile.sapp.org/doc/WaveFormat/>, RF64: <https://tech.ebu.ch/docs/tech/tech3306v1_1.pdf>.
+
+use std::io::{Error, ErrorKind, Read, Result as IoResult, Seek, SeekFrom};
+use std::ops::Range;
+
+use symphonia::core::io::MediaSource;
+
+use super::{DecodeError, check_channels, check_rate};
+
+/// A strict header and the sample bytes that belong behind it.
+pub(super) struct Wav {
+    pub(super) head: Vec<u8>,
+    pub(super) body: Range<usize>,
+}
+
+/// `fmt ` chunks have 16, 18, 40 or (ADPCM) 50 bytes.
+const MAX_FORMAT_BYTES: usize = 1024;
+/// The end of the extensible sub-format's GUID, the same for every tag.
+/// <https://learn.microsoft.com/en-us/windows-hardware/drivers/audio/extensible-wave-format-descriptors>
+const GUID_TAIL: [u8; 14] = [0, 0, 0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71];
+
+mod tag {
+    pub(super) const PCM: u16 = 1;
+    pub(super) const MS_ADPCM: u16 = 2;
+    pub(super) const FLOAT: u16 = 3;
+    pub(super) const A_LAW: u16 = 6;
+    pub(super) const MU_LAW: u16 = 7;
+    pub(super) const IMA_ADPCM: u16 = 0x11;
+    pub(super) const EXTENSIBLE: u16 = 0xfffe;
+}
+
+/// `None` when the bytes are no WAV.
+///
+/// The `data` chunk's length is believed where the file has as many bytes and otherwise read as "to the end of the
+/// file", as are 0 and 2³² − 1; what a longer file has behind the chunk is not audio and is left out.
+pub(super) fn repair(file: &[u8]) -> Result<Option<Wav>, DecodeError> {
+    let is_wav = file.len() >= 12 && &file[8..12] == b"WAVE";
+    match file.get(..4) {
+        Some(b"RIFF" | b"RF64" | b"BW64") if is_wav => {}
+        Some(b"RIFX") if is_wav => {
+            return Err(DecodeError::UnknownFormat("big-endian wav, RIFX".to_owned()));
+        }
+        _ => return Ok(None),
+    }
+    let (format, body) = chunks(file)?;
+    let format = strict_format(format)?;
+    let mut head = b"RIFF\xff\xff\xff\xffWAVEfmt ".to_vec();
+    // Both fit: a format has at most MAX_FORMAT_BYTES, and bodies of 4 GiB cannot be told apart from streams.
+    head.extend_from_slice(&(format.len() as u32).to_le_bytes());
+    head.extend_from_slice(&format);
+    head.extend_from_slice(b"data");
+    head.extend_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
+    Ok(Some(Wav { head, body }))
+}
+
+/// The bytes of `fmt ` and the place of the samples, in whichever order they come.
+fn chunks(file: &[u8]) -> Result<(&[u8], Range<usize>), DecodeError> {
+    let (mut at, mut format, mut data, mut long_data) = (12, None, None, None);
+    while let Some(header) = file.get(at..at + 8) {
+        let start = at + 8;
+        let claimed = le_u32(header, 4).unwrap_or_default();
+        let left = file.len() - start;
+        let held = (claimed as usize).min(left);
+        match &header[..4] {
+            b"fmt " => format = Some(&file[start..start + held]),
+            b"ds64" => long_data = file.get(start + 8..start + 16).and_then(|b| b.try_into().ok()),
+            b"data" => {
+                let long = long_data.map(u64::from_le_bytes).and_then(|n| usize::try_from(n).ok());
+                let length = match claimed {
+                    u32::MAX => long.filter(|&n| n > 0 && n <= left).unwrap_or(left),
+                    0 if is_chunk_header(&file[start..]) => 0,
+                    0 => left,
+                    _ => held,
+                };
+                data = data.or(Some(start..start + length));
+                at = start + length + length % 2;
+                if format.is_some() {
+                    break;
+                }
+                continue;
+            }
+            _ => {}
+        }
+        at = start + held + held % 2;
+    }
+    match (format, data) {
+        (Some(format), Some(data)) => Ok((format, data)),
+        (None, _) => Err(DecodeError::Damaged("the wav has no fmt chunk".to_owned())),
+        (_, None) => Err(DecodeError::Damaged("the wav has no data chunk".to_owned())),
+    }
+}
+
+/// Whether a chunk that writers put behind the samples starts here.
+fn is_chunk_header(bytes: &[u8]) -> bool {
+    let known = [&b"LIST"[..], b"id3 ", b"ID3 ", b"fact", b"cue ", b"bext", b"smpl", b"fmt "];
+    known.iter().any(|id| bytes.starts_with(id))
+}
+
+/// `fmt ` with the fields that follow from others recomputed; compressed formats pass unchanged.
+fn strict_format(format: &[u8]) -> Result<Vec<u8>, DecodeError> {
+    let fields =
+        (le_u16(format, 0), le_u16(format, 2), le_u32(format, 4), le_u16(format, 12), le_u16(format, 14));
+    let (Some(mut tag), Some(channels), Some(rate_hz), Some(align), Some(bits)) = fields else {
+        return Err(DecodeError::Damaged("the wav's fmt chunk is cut off".to_owned()));
+    };
+    check_channels(usize::from(channels))?;
+    check_rate(rate_hz)?;
+    if tag == tag::EXTENSIBLE && format.get(26..40) == Some(&GUID_TAIL) {
+        tag = le_u16(format, 24).unwrap_or(tag);
+    }
+    let bytes = match tag {
+        // A container of 3 bytes may hold 20 valid bits; they are the upper ones.
+        tag::PCM => Some(if bits == 0 { align / channels } else { bits.div_ceil(8) }),
+        tag::FLOAT => Some(bits / 8),
+        tag::A_LAW | tag::MU_LAW => Some(1),
+        _ => None,
+    };
+    let allowed: &[u16] = match tag {
+        tag::PCM => &[1, 2, 3, 4],
+        tag::FLOAT => &[4, 8],
+        _ => &[1],
+    };
+    let bytes = match bytes {
+        Some(bytes) => bytes,
+        None if matches!(tag, tag::MS_ADPCM | tag::IMA_ADPCM) => {
+            return Ok(format[..format.len().min(MAX_FORMAT_BYTES)].to_vec());
+        }
+        None => return Err(DecodeError::UnknownFormat(format!("wav with codec {tag:#06x}"))),
+    };
+    if !allowed.contains(&bytes) {
+        return Err(DecodeError::UnknownFormat(format!("wav with samples of {bits} bits, codec {tag:#06x}")));
+    }
+    let align = channels * bytes;
+    let mut strict = Vec::with_capacity(16);
+    strict.extend_from_slice(&tag.to_le_bytes());
+    strict.extend_from_slice(&channels.to_le_bytes());
+    strict.extend_from_slice(&rate_hz.to_le_bytes());
+    strict.extend_from_slice(&rate_hz.saturating_mul(u32::from(align)).to_le_bytes());
+    strict.extend_from_slice(&align.to_le_bytes());
+    strict.extend_from_slice(&(bytes * 8).to_le_bytes());
+    if matches!(tag, tag::A_LAW | tag::MU_LAW) {
+        strict.extend_from_slice(&[0, 0]);
+    }
+    Ok(strict)
+}
+
+fn le_u16(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2)?.try_into().ok().map(u16::from_le_bytes)
+}
+
+fn le_u32(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
+}
+
+/// A header of ours followed by a range of the file, read as one without copying the file.
+pub(super) struct Source<B> {
+    head: Vec<u8>,
+    file: B,
+    body: Range<usize>,
+    at: u64,
+}
+
+impl<B: AsRef<[u8]>> Source<B> {
+    pub(super) fn new(head: Vec<u8>, file: B, body: Range<usize>) -> Self {
+        Self { head, file, body, at: 0 }
+    }
+
+    fn len(&self) -> u64 {
+        (self.head.len() + self.body.len()) as u64
+    }
+
+    /// The first bytes, for naming what is not known.
+    pub(super) fn opening(&self) -> &[u8] {
+        let file = self.file.as_ref();
+        &file[..file.len().min(4)]
+    }
+}
+
+impl<B: AsRef<[u8]>> Read for Source<B> {
+    fn read(&mut self, into: &mut [u8]) -> IoResult<usize> {
+        let at = usize::try_from(self.at).unwrap_or(usize::MAX);
+        let body = self.file.as_ref().get(self.body.clone()).unwrap_or_default();
+        let rest = match self.head.get(at..) {
+            Some(rest) if !rest.is_empty() => rest,
+            _ => body.get(at - self.head.len().min(at)..).unwrap_or_default(),
+        };
+        let count = rest.len().min(into.len());
+        into[..count].copy_from_slice(&rest[..count]);
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+impl<B: AsRef<[u8]>> Seek for Source<B> {
+    fn seek(&mut self, to: SeekFrom) -> IoResult<u64> {
+        let target = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(by) => self.len().checked_add_signed(by),
+        };
+        self.at = target.ok_or_else(|| Error::new(ErrorKind::InvalidInput, "seek before the start"))?;
+        Ok(self.at)
+    }
+}
+
+impl<B: AsRef<[u8]> + Send + Sync> MediaSource for Source<B> {
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn byte_len(&self) -> Option<u64> {
+        Some(self.len())
+    }
+}
