@@ -243,4 +243,18 @@ mod tests {
             assert!(worst(&conv.forward(&x).unwrap(), &conv1d(&x, &weight, &bias, 1, 1)) < 1e-4);
         }
     }
+
+    #[test]
+    fn strided_equals_conv1d_with_gelu() {
+        for (rows, stride) in [(30, 1), (30, 2), (31, 2), (1, 2), (33, 3)] {
+            let x = Tensor::randn(0f32, 1.0, (rows, 20), &Device::Cpu).unwrap();
+            let weight = Tensor::randn(0f32, 1.0, (30, 20, 3), &Device::Cpu).unwrap();
+            let bias = Tensor::randn(0f32, 1.0, 30, &Device::Cpu).unwrap();
+            let columns = x.t().unwrap().unsqueeze(0).unwrap().contiguous().unwrap();
+            let y = columns.conv1d(&weight, 1, stride, 1, 1).unwrap().squeeze(0).unwrap().t().unwrap();
+            let reference = y.broadcast_add(&bias).unwrap().gelu_erf().unwrap();
+            let conv = StridedConv::new(&weight, bias, stride).unwrap();
+            assert!(worst(&conv.forward_gelu(&x).unwrap(), &reference) < 1e-4, "{rows} {stride}");
+        }
+    }
 }
