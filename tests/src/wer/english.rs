@@ -7,7 +7,7 @@
 //! 2. Contractions are written out (`won't`, `it's`, `they'll`), and titles (`Mr.`, `Dr.`, `St.`).
 //! 3. Addresses are written as they are spoken: `info@example.com` is `info at example dot com`.
 //! 4. Numbers become digits: `twenty-first` is `21st`, `nineteen eighty-four` is `1984`, `three point five million` is
-//!    `3500000`. A time is the digits of its hour and minute (`7:30`, `seven thirty` → `730`); full hours have no
+//!    `3500000`. A time is the digits of its hour and minute (`7:30`, `seven thirty`, `7.30 pm` → `730`); full hours have no
 //!    minutes (`7:00`, `seven o'clock` → `7`). The day after the name of a month is a plain number (`May 3rd` → `may 3`).
 //! 5. Money and percent carry their sign: `twelve dollars and fifty cents` is `$12.50`, `five percent` is `5%`. Units
 //!    after a number are written out (`5 km` → `5 kilometers`).

@@ -428,6 +428,10 @@ fn beside(words: &[&str], before: Option<&str>) -> (String, usize) {
         return (first.to_owned(), 1);
     }
     match words[1..] {
+        // `7.30 pm`, as the British write a time.
+        ["am" | "pm", ..] if first.split_once('.').is_some_and(|(_, minutes)| minutes.len() == 2) => {
+            (first.replace(".00", "").replace('.', ""), 1)
+        }
         ["percent", ..] => (format!("{first}%"), 2),
         ["per", "cent", ..] => (format!("{first}%"), 3),
         [unit, ..] => match UNITS.iter().find(|(short, _)| *short == unit) {
@@ -484,7 +488,8 @@ mod tests {
         check(&["nineteen eighty-four", "1984"], "1984");
         check(&["nineteen oh five", "1905"], "1905");
         check(&["twenty twenty four", "two thousand twenty four", "2024"], "2024");
-        check(&["seven thirty p.m.", "7:30 PM", "7:30pm"], "730 pm");
+        check(&["seven thirty p.m.", "7:30 PM", "7:30pm", "7.30 pm"], "730 pm");
+        check(&["at 7.00 am", "at seven a.m."], "at 7 am");
         check(&["seven o'clock", "7:00", "seven"], "7");
         check(&["twelve oh five", "12:05"], "1205");
         check(&["the 1990s"], "the 1990s");

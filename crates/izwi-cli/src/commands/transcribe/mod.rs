@@ -5,7 +5,7 @@ mod transcripts;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::ValueHint;
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(86_400);
 /// Takes wav, flac, mp3, ogg, m4a and webm, at any rate. Several recordings are transcribed together; each transcript
 /// is printed as soon as it and all before it are ready, under a line "== NAME". A recording that cannot be read or
 /// understood is named on standard error and the others go on; the command then ends with 1. One line about each goes
-/// to standard error: its length, RTF (time to compute over time of audio) and the language heard. Files appear whole
+/// to standard error: its length and the language heard, and RTF (time to compute over time of audio) of all. Files appear whole
 /// or not at all, replacing what was there. A model that is not installed is pulled first.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -126,10 +126,14 @@ impl Job<'_> {
     async fn transcribe(&self, engine: &izwi_core::engine::Engine, interrupt: &mut Interrupt) -> Result<()> {
         let files = self.recordings.iter().map(|recording| recording.read(self.max_bytes)).collect();
         let progress = RefCell::new(HearingProgress::new(self.recordings.len()));
-        let mut failed = false;
+        let (mut failed, mut heard_s) = (false, 0.0);
+        let begun = Instant::now();
         let deliver = |index: usize, heard: Result<Heard>| {
             progress.borrow().aside(|| {
-                let result = heard.and_then(|heard| self.deliver(index, &heard));
+                let result = heard.and_then(|heard| {
+                    heard_s += heard.stats.audio_duration.as_secs_f64();
+                    self.deliver(index, &heard)
+                });
                 match result {
                     Err(error) if is_about_output(&error) => Err(error),
                     Err(error) => {
@@ -146,6 +150,10 @@ impl Job<'_> {
         let course = |event: listening::Course<'_>| progress.borrow_mut().follow(event);
         let request = |audio| self.request(audio);
         listening::listen(engine, files, request, interrupt, course, deliver).await?;
+        if self.recordings.len() > 1 && heard_s > 0.0 {
+            let took_s = begun.elapsed().as_secs_f64();
+            output::say(&format!("all: {heard_s:.2} s in {took_s:.2} s, RTF {:.3}", took_s / heard_s));
+        }
         if failed { Err(Failure::Reported.into()) } else { Ok(()) }
     }
 
@@ -180,7 +188,10 @@ impl Job<'_> {
             Some(language) => format!(", language {language}"),
             None => String::new(),
         };
-        output::say(&format!("{name}{place}: {seconds:.2} s, RTF {:.3}{language}", heard.stats.rtf()));
+        // Among others its own time says nothing.
+        let alone = self.recordings.len() == 1;
+        let rtf = if alone { format!(", RTF {:.3}", heard.stats.rtf()) } else { String::new() };
+        output::say(&format!("{name}{place}: {seconds:.2} s{rtf}{language}"));
     }
 }
 
