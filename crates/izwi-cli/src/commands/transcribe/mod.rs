@@ -62,7 +62,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
-    logging::begin(&resolved.settings, "warn");
+    // What a decoder logs about a file that is no recording is told as the error.
+    logging::begin(&resolved.settings, "warn,symphonia=off");
     if args.words && args.format != Format::Json {
         return Err(failure::usage(
             format!("--words has no place in {}", args.format.label()),
