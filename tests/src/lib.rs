@@ -4,6 +4,7 @@ mod gate;
 mod raw;
 mod server;
 mod session;
+pub mod wer;
 
 pub use gate::Gate;
 pub use raw::{RawResponse, exchange};
