@@ -150,7 +150,10 @@ impl Track {
 }
 
 impl Codec {
-    fn of(params: &AudioCodecParameters, unknown: impl Fn(String) -> DecodeError) -> Result<Self, DecodeError> {
+    fn of(
+        params: &AudioCodecParameters,
+        unknown: impl Fn(String) -> DecodeError,
+    ) -> Result<Self, DecodeError> {
         if params.codec == codec::CODEC_ID_OPUS {
             return Ok(Self::Opus(Box::new(OpusStream::new(params)?)));
         }

@@ -60,8 +60,7 @@ impl OpusStream {
     pub(super) fn new(params: &AudioCodecParameters) -> Result<Self, DecodeError> {
         let extra = params.extra_data.as_deref().unwrap_or_default();
         let channels = params.channels.as_ref().map_or(1, |channels| channels.count());
-        let head =
-            Head::read(extra).unwrap_or(Head { channels, skip: 0, gain_q8_db: 0, mapping_family: 0 });
+        let head = Head::read(extra).unwrap_or(Head { channels, skip: 0, gain_q8_db: 0, mapping_family: 0 });
         let damaged = |what: &str| DecodeError::Damaged(format!("opus: {what}"));
         let decoder = if head.mapping_family == 0 {
             let decoder = OpusDecoder::new(RATE_HZ.cast_signed(), head.channels).map_err(damaged)?;

@@ -123,7 +123,8 @@ mod tests {
 
     #[test]
     fn a_sine_keeps_frequency_level_phase_and_length() {
-        for from in [8_000, 11_025, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000, 192_000, 768_000, 44_056] {
+        for from in [8_000, 11_025, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000, 192_000, 768_000, 44_056]
+        {
             let out = resampled(&sine(1000.0, from, from as usize * 2 + 77), from, 16_000, 999);
             let total = ((f64::from(from) * 2.0 + 77.0) * 16_000.0 / f64::from(from)).round() as usize;
             assert_eq!(out.len(), total, "{from} Hz");

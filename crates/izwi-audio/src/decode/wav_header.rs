@@ -100,7 +100,8 @@ fn is_chunk_header(bytes: &[u8]) -> bool {
 
 /// `fmt ` with the fields that follow from others recomputed; compressed formats pass unchanged.
 fn strict_format(format: &[u8]) -> Result<Vec<u8>, DecodeError> {
-    let fields = (le_u16(format, 0), le_u16(format, 2), le_u32(format, 4), le_u16(format, 12), le_u16(format, 14));
+    let fields =
+        (le_u16(format, 0), le_u16(format, 2), le_u32(format, 4), le_u16(format, 12), le_u16(format, 14));
     let (Some(mut tag), Some(channels), Some(rate_hz), Some(align), Some(bits)) = fields else {
         return Err(DecodeError::Damaged("the wav's fmt chunk is cut off".to_owned()));
     };
