@@ -9,6 +9,7 @@ mod sink;
 mod text;
 mod wav_header;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// Bounds on one recording.
@@ -62,7 +63,7 @@ pub fn from_base64(text: &str, max_bytes: usize) -> Result<Vec<u8>, DecodeError>
 
 /// Decodes a file to mono samples at `rate_hz`, each finite and in −1.0..=1.0.
 ///
-/// Reads wav, flac, mp3, ogg (vorbis, opus, flac), mp4/m4a (aac, alac), mkv/webm, aiff and caf. Channels are
+/// Reads wav, flac, mp3, ogg (vorbis, opus, flac), mp4/m4a (aac-lc, alac), mkv/webm, aiff and caf. Channels are
 /// averaged. Nothing is allocated by what a header claims: beside the result, memory holds one packet and one
 /// block of the resampler. A truncated file gives what is there; packets that cannot be decoded are passed over
 /// while they are few.
@@ -88,7 +89,13 @@ where
             wav_header::Source::new(Vec::new(), file, all)
         }
     };
-    container::read(source, sink::Sink::new(rate_hz, limits.max_duration))
+    let sink = sink::Sink::new(rate_hz, limits.max_duration);
+    // Mutated headers make symphonia 0.6.1 overflow (seen by fuzzing: format-caf demuxer.rs, format-riff common.rs for
+    // AIFF, codec-adpcm codec_ms.rs). Builds without overflow checks wrap there; those with them must not go down.
+    let read = AssertUnwindSafe(|| container::read(source, sink));
+    catch_unwind(read).unwrap_or_else(|_| {
+        Err(DecodeError::Damaged("its headers contradict each other; record or convert it anew".to_owned()))
+    })
 }
 
 /// Sample rates that recordings have; others are a damaged header or an attack on the resampler.

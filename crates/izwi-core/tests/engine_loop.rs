@@ -418,3 +418,19 @@ async fn recordings_that_cannot_be_heard_are_refused() {
         assert!(error.contains(complaint), "{error}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_audio_than_may_be_open_at_once_is_turned_away_until_some_is_done() {
+    let config = EngineCoreConfig {
+        max_audio_duration: Duration::from_secs(3),
+        max_open_audio_duration: Duration::from_secs(5),
+        ..Default::default()
+    };
+    let engine = engine_with(config, SimulatedModel { listens: true, ..Default::default() });
+    let id = engine.add_request(EngineCoreRequest::asr(recording(3))).await.unwrap();
+    let error = engine.add_request(EngineCoreRequest::asr(recording(3))).await.unwrap_err();
+    assert!(matches!(error, EngineError::AudioOverload { .. }), "{error}");
+    engine.add_request(EngineCoreRequest::asr(recording(2))).await.unwrap();
+    assert!(engine.abort_request(&id).await.unwrap());
+    engine.add_request(EngineCoreRequest::asr(recording(3))).await.unwrap();
+}

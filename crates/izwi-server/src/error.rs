@@ -12,6 +12,8 @@ use crate::dto::error::{ErrorBody, ErrorEnvelope};
 
 /// When to come back while a model loads, in seconds.
 const LOADING_RETRY_S: u64 = 5;
+/// When to come back while too many recordings are open.
+const AUDIO_RETRY: Duration = Duration::from_secs(10);
 /// When to come back while the server drains: another instance may take over.
 const DRAINING_RETRY_S: u64 = 5;
 
@@ -183,6 +185,9 @@ impl ApiError {
             EngineError::UnsupportedTask { .. } => Self::invalid("model", error.to_string()),
             EngineError::Overloaded { retry_after, .. } => {
                 Self::Overloaded { message: error.to_string(), retry_after, by_engine: true }
+            }
+EngineError::AudioOverload { .. } => {
+                Self::Overloaded { message: error.to_string(), retry_after: AUDIO_RETRY, by_engine: true }
             }
             // Nobody but a server that ends aborts a request whose caller still waits.
             EngineError::Draining | EngineError::Aborted => Self::Draining,

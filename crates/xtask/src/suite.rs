@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::docs;
 use crate::process::{self, cargo};
+use crate::{docs, venv};
 
 /// The small model that the end-to-end tests speak with.
 const TEST_MODEL: &str = "hibari";
 
 pub(crate) fn run(root: &Path, nextest_args: &[String]) -> Result<()> {
     pull(root)?;
+    venv::make(root)?;
     docs::check(root)?;
     tests(root, &["test", "--doc", "--workspace"])?;
     let mut args = vec!["nextest", "run", "--workspace", "--profile", "ci"];

@@ -98,7 +98,10 @@ where
         }
         // The probe ends with it when no container was recognised before the file was over.
         Error::IoError(_) => {
-            DecodeError::UnknownFormat(format!("the file begins with {} and is cut off", opening.join(" ")))
+            let opening = opening.join(" ");
+            DecodeError::UnknownFormat(format!(
+                "the file begins with {opening} and holds no stream that is read"
+            ))
         }
         _ => DecodeError::Damaged(error.to_string()),
     })
@@ -159,7 +162,11 @@ impl Codec {
         }
         let mut registry = CodecRegistry::new();
         register_enabled_codecs(&mut registry);
-        match registry.make_audio_decoder(params, &AudioDecoderOptions::default()) {
+        // Samples of 0 bits are a damaged header; the PCM decoder would shift by the whole width of its type.
+        let mut params = params.clone();
+        params.bits_per_sample = params.bits_per_sample.filter(|&bits| bits > 0);
+        params.bits_per_coded_sample = params.bits_per_coded_sample.filter(|&bits| bits > 0);
+        match registry.make_audio_decoder(&params, &AudioDecoderOptions::default()) {
             Ok(decoder) => Ok(Self::Symphonia(decoder)),
             Err(Error::Unsupported(what)) => {
                 Err(unknown(format!("with {}, which cannot be decoded: {what}", codec_name(params.codec))))

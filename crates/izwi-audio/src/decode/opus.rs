@@ -111,3 +111,69 @@ fn mapping(head: &Head, extra: &[u8]) -> Option<ChannelMappingTable> {
         && table.mapping.iter().all(|&from| from == 255 || usize::from(from) < decoded);
     valid.then_some(table)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use symphonia::core::audio::layouts::{CHANNEL_LAYOUT_MONO, CHANNEL_LAYOUT_STEREO};
+
+    use super::*;
+
+    fn packet(data: Vec<u8>) -> Packet {
+        Packet::new(0, 0i64.into(), 0u64.into(), data)
+    }
+
+    fn head(channels: u8, skip: u16, gain_q8_db: i16, tail: &[u8]) -> Vec<u8> {
+        let mut head = b"OpusHead\x01".to_vec();
+        head.push(channels);
+        head.extend(skip.to_le_bytes());
+        head.extend(48_000u32.to_le_bytes());
+        head.extend(gain_q8_db.to_le_bytes());
+        head.extend(tail);
+        head
+    }
+
+    fn stream(extra: Vec<u8>, stereo: bool) -> Result<OpusStream, DecodeError> {
+        let mut params = AudioCodecParameters::new();
+        let layout = if stereo { CHANNEL_LAYOUT_STEREO } else { CHANNEL_LAYOUT_MONO };
+        params.with_extra_data(extra.into()).with_channels(layout);
+        OpusStream::new(&params)
+    }
+
+    #[test]
+    fn the_header_is_obeyed_and_checked() {
+        // 20 ms of CELT without bits is silence of the right length.
+        let mut out = Vec::new();
+        let mut single = stream(head(1, 312, 0, &[0]), false).unwrap();
+        assert_eq!(single.decode(&packet(vec![0xf8, 0, 0]), &mut out), Ok(Some((48_000, 1))));
+        assert_eq!(out.len(), 960 - 312);
+        assert_eq!(single.decode(&packet(Vec::new()), &mut out), Ok(None));
+        assert!(stream(head(2, 0, 0, &[1, 1, 1, 0, 1]), true).is_ok());
+        for tail in
+            [&[1, 1, 1, 0, 2][..], &[1, 0, 0, 0, 1], &[1, 1, 2, 0, 1], &[1, 1, 1, 0], &[255, 200, 0, 0, 1]]
+        {
+            assert!(matches!(stream(head(2, 0, 0, tail), true), Err(DecodeError::Damaged(_))), "{tail:?}");
+        }
+        assert!(stream(head(3, 0, 0, &[0]), true).is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: super::super::tests::cases(), ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_packets_end_in_a_value(
+            stereo: bool,
+            several: bool,
+            packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..12),
+        ) {
+            let tail: &[u8] = if several && stereo { &[1, 2, 0, 0, 1] } else { &[0] };
+            let mut stream = stream(head(1 + u8::from(stereo), 0, 0, tail), stereo).unwrap();
+            let mut out = Vec::new();
+            for data in packets {
+                if let Ok(Some((_, channels))) = stream.decode(&packet(data), &mut out) {
+                    prop_assert_eq!(channels, 1 + usize::from(stereo));
+                }
+            }
+        }
+    }
+}

@@ -10,6 +10,8 @@ use super::DecodeError;
 const BLOCK_SAMPLES: usize = 1024;
 
 pub(super) struct Resampler {
+    /// The rate that was asked for; `rate_in_hz` is the one that is used.
+    given_hz: u32,
     rate_in_hz: u32,
     rate_out_hz: u32,
     fft: Option<Fft<f32>>,
@@ -22,11 +24,14 @@ pub(super) struct Resampler {
 
 impl Resampler {
     pub(super) fn new(rate_in_hz: u32, rate_out_hz: u32) -> Result<Self, DecodeError> {
+        let (given_hz, rate_in_hz) = (rate_in_hz, tractable(rate_in_hz, rate_out_hz));
         let fft = if rate_in_hz == rate_out_hz {
             None
         } else {
             let (input, output) = (rate_in_hz as usize, rate_out_hz as usize);
-            let chunk = BLOCK_SAMPLES * input.div_ceil(output);
+            // An even number of samples of the input: the filter is centred on one, so the delay is whole.
+            let period = 2 * input / gcd(input, output);
+            let chunk = (BLOCK_SAMPLES * input.div_ceil(output)).next_multiple_of(period);
             let window = WindowFunction::BlackmanHarris2;
             let fft = Fft::new_custom(input, output, chunk, 1, 1, window, FixedSync::Both).map_err(failed)?;
             Some(fft)
@@ -34,11 +39,11 @@ impl Resampler {
         let delay_left = fft.as_ref().map_or(0, |fft| fft.output_delay());
         let block = vec![0.0; fft.as_ref().map_or(0, |fft| fft.output_frames_max())];
         let pending = Vec::new();
-        Ok(Self { rate_in_hz, rate_out_hz, fft, pending, block, taken: 0, given: 0, delay_left })
+        Ok(Self { given_hz, rate_in_hz, rate_out_hz, fft, pending, block, taken: 0, given: 0, delay_left })
     }
 
-    pub(super) fn rate_in_hz(&self) -> u32 {
-        self.rate_in_hz
+    pub(super) fn takes(&self, rate_hz: u32) -> bool {
+        self.given_hz == rate_hz
     }
 
     /// Appends to `out` what `samples` completes.
@@ -92,6 +97,17 @@ impl Resampler {
     }
 }
 
+/// A transform must hold a whole period of the ratio, 1.5 million samples for 767,999 to 16,000 Hz. Such rates come
+/// only from broken headers; the nearest multiple of 25 Hz is at most 0.013 % away.
+fn tractable(rate_in_hz: u32, rate_out_hz: u32) -> u32 {
+    let period = rate_in_hz as usize / gcd(rate_in_hz as usize, rate_out_hz as usize);
+    if period > 100_000 { (rate_in_hz + 12) / 25 * 25 } else { rate_in_hz }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 fn failed(error: impl std::fmt::Display) -> DecodeError {
     DecodeError::Damaged(format!("it cannot be resampled: {error}"))
 }
@@ -123,7 +139,8 @@ mod tests {
 
     #[test]
     fn a_sine_keeps_frequency_level_phase_and_length() {
-        for from in [8_000, 11_025, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000, 192_000, 768_000, 44_056]
+        for from in
+            [8_000, 11_025, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000, 192_000, 768_000, 44_056, 767_999]
         {
             let out = resampled(&sine(1000.0, from, from as usize * 2 + 77), from, 16_000, 999);
             let total = ((f64::from(from) * 2.0 + 77.0) * 16_000.0 / f64::from(from)).round() as usize;
@@ -133,7 +150,9 @@ mod tests {
             let error: Vec<f32> = middle.clone().map(|i| out[i] - expected[i]).collect();
             let change = rms_db(&out[middle.clone()]) - rms_db(&expected[middle]);
             assert!(change.abs() < 0.1, "{from} Hz: level changes by {change} dB");
-            assert!(rms_db(&error) < -60.0, "{from} Hz: error {} dB", rms_db(&error));
+            // The last is taken for 768,000 Hz and drifts by a millionth.
+            let most = if from == 767_999 { -45.0 } else { -60.0 };
+            assert!(rms_db(&error) < most, "{from} Hz: error {} dB", rms_db(&error));
         }
     }
 

@@ -35,7 +35,7 @@ impl Sink {
             let sum: f32 = frame.iter().map(|&s| bounded(s)).sum();
             sum / channels as f32
         }));
-        if self.resampler.as_ref().is_some_and(|r| r.rate_in_hz() != rate_hz) {
+        if self.resampler.as_ref().is_some_and(|r| !r.takes(rate_hz)) {
             self.flush()?;
         }
         let resampler = match &mut self.resampler {

@@ -25,9 +25,11 @@ const GUID_TAIL: [u8; 14] = [0, 0, 0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9
 
 mod tag {
     pub(super) const PCM: u16 = 1;
+    pub(super) const MS_ADPCM: u16 = 2;
     pub(super) const FLOAT: u16 = 3;
     pub(super) const A_LAW: u16 = 6;
     pub(super) const MU_LAW: u16 = 7;
+    pub(super) const IMA_ADPCM: u16 = 0x11;
     pub(super) const EXTENSIBLE: u16 = 0xfffe;
 }
 
@@ -122,8 +124,12 @@ fn strict_format(format: &[u8]) -> Result<Vec<u8>, DecodeError> {
         tag::FLOAT => &[4, 8],
         _ => &[1],
     };
-    let Some(bytes) = bytes else {
-        return Ok(format[..format.len().min(MAX_FORMAT_BYTES)].to_vec());
+    let bytes = match bytes {
+        Some(bytes) => bytes,
+        None if matches!(tag, tag::MS_ADPCM | tag::IMA_ADPCM) => {
+            return Ok(format[..format.len().min(MAX_FORMAT_BYTES)].to_vec());
+        }
+        None => return Err(DecodeError::UnknownFormat(format!("wav with codec {tag:#06x}"))),
     };
     if !allowed.contains(&bytes) {
         return Err(DecodeError::UnknownFormat(format!("wav with samples of {bits} bits, codec {tag:#06x}")));

@@ -76,6 +76,8 @@ pub struct EngineCoreConfig {
 
     /// The longest recording taken, in time.
     pub max_audio_duration: Duration,
+    /// The longest that all recordings being worked on or waiting may be together; more are turned away as overload.
+    pub max_open_audio_duration: Duration,
     /// The largest recording taken, in bytes of its file.
     pub max_audio_bytes: usize,
 
@@ -126,6 +128,7 @@ impl Default for EngineCoreConfig {
             max_running_requests: 64,
             max_waiting_requests: 256,
             max_audio_duration: Duration::from_secs(7_200),
+            max_open_audio_duration: Duration::from_secs(14_400),
             max_audio_bytes: 100 << 20,
             block_size: 16,
             max_blocks: 1024,
@@ -177,6 +180,12 @@ impl EngineCoreConfig {
         ];
         if let Some((field, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(EngineError::config(field, "0", "must be at least 1"));
+        }
+        if self.max_open_audio_duration < self.max_audio_duration {
+            let remedy =
+                format!("must be at least max_audio_duration, {} s", self.max_audio_duration.as_secs());
+            let value = format!("{} s", self.max_open_audio_duration.as_secs());
+            return Err(EngineError::config("max_open_audio_duration", &value, &remedy));
         }
         let index_limit = u32::MAX as usize / self.block_size;
         if self.max_blocks > index_limit {

@@ -470,7 +470,7 @@ impl EngineCore {
 
     /// Takes a checked request into the queues.
     fn admit(&mut self, admission: Admission) -> Result<()> {
-        let Admission { admissible, delivery, accepted_at } = admission;
+        let Admission { admissible, delivery, accepted_at, audio_share } = admission;
         let id = admissible.request.id.clone();
         match &self.status.state {
             EngineState::Draining => return Err(EngineError::Draining),
@@ -502,6 +502,7 @@ impl EngineCore {
             prompt_tokens: admissible.prompt_tokens,
             seed: admissible.params.seed.unwrap_or_default(),
             heard: admissible.heard,
+            _audio_share: audio_share,
             accepted_at,
         });
         self.scheduler.add_request(NewSequence {

@@ -44,6 +44,12 @@ pub enum EngineError {
         /// When to come back.
         retry_after: Duration,
     },
+    /// Too much audio waits to be heard already.
+    #[error("recordings of {} s in all are taken at once, and too many are open already; try again later", limit.as_secs())]
+    AudioOverload {
+        /// The limit.
+        limit: Duration,
+    },
     /// The model could not be found or loaded.
     #[error("{0}")]
     Load(String),
@@ -84,7 +90,7 @@ impl EngineError {
             Self::InvalidRequest { .. } | Self::DuplicateId(_) => "invalid",
             Self::Audio(_) => "audio",
             Self::UnsupportedTask { .. } => "unsupported_task",
-            Self::Overloaded { .. } => "overloaded",
+            Self::Overloaded { .. } | Self::AudioOverload { .. } => "overloaded",
             Self::Draining => "draining",
             Self::Stopped(_) | Self::Aborted => "stopped",
             Self::Config { .. } | Self::Load(_) | Self::Execution(_) => "internal",

@@ -15,9 +15,9 @@ pub mod scheduler;
 pub mod types;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 pub use arbiter::DeviceArbiter;
 pub use config::{EngineCoreConfig, SchedulingPolicy};
@@ -51,6 +51,8 @@ pub struct Engine {
     config: Arc<EngineCoreConfig>,
     /// Bounds how many requests are prepared at once, so that preparation does not crowd out execution.
     preparing: Arc<Semaphore>,
+    /// Bounds the recordings held at once; a permit is a second.
+    open_audio: Arc<Semaphore>,
 }
 
 impl Engine {
@@ -94,7 +96,8 @@ impl Engine {
         let core = EngineCore::new(Arc::clone(&config), executor, publish);
         runtime.spawn(core.run(receiver));
         let preparing = Arc::new(Semaphore::new(config.num_threads));
-        Ok(Self { commands, status, processor, profile, config, preparing })
+        let open_audio = Arc::new(Semaphore::new(permits(config.max_open_audio_duration) as usize));
+        Ok(Self { commands, status, processor, profile, config, preparing, open_audio })
     }
 
     /// Static facts about the model.
@@ -286,8 +289,16 @@ impl Engine {
                 return Err(EngineError::Execution(format!("preparing the request failed: {panic}")));
             }
         };
-        let admission = Box::new(Admission { admissible, delivery, accepted_at });
+        let audio_share = admissible.heard.map(|length| self.share_of(length)).transpose()?;
+        let admission = Box::new(Admission { admissible, delivery, accepted_at, audio_share });
         self.ask(|reply| Command::Add(admission, reply)).await?
+    }
+
+    /// A recording's share of what may be open at once.
+    fn share_of(&self, length: Duration) -> Result<OwnedSemaphorePermit> {
+        let limit = self.config.max_open_audio_duration;
+        let share = Arc::clone(&self.open_audio).try_acquire_many_owned(permits(length.min(limit)));
+        share.map_err(|_| EngineError::AudioOverload { limit })
     }
 
     fn send(&self, command: Command) -> Result<()> {
@@ -306,4 +317,10 @@ impl Engine {
             _ => EngineError::Stopped("it was told to".to_owned()),
         }
     }
+}
+
+/// Seconds of audio, rounded up, as permits; a semaphore counts no further than this on any platform.
+fn permits(length: Duration) -> u32 {
+    const MOST: f64 = (1u32 << 28) as f64;
+    length.as_secs_f64().ceil().min(MOST) as u32
 }

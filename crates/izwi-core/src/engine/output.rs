@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use izwi_audio::chunk::{Chunk, Chunker};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::error::{EngineError, Result};
 use super::executor::{ExecutorOutput, Segment};
@@ -43,6 +43,8 @@ pub(super) struct SessionStart {
     pub(super) seed: u64,
     /// Length of the recording, for requests that listen.
     pub(super) heard: Option<Duration>,
+    /// Its share of the recordings that may be open at once; given back with the session.
+    pub(super) _audio_share: Option<OwnedSemaphorePermit>,
     pub(super) accepted_at: Instant,
 }
 

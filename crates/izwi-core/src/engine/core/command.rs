@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::{AbortCause, EngineCore, EngineState, Mode, flight};
 use crate::engine::error::{EngineError, Result};
@@ -19,6 +19,8 @@ pub(in crate::engine) struct Admission {
     pub(in crate::engine) admissible: AdmissibleRequest,
     pub(in crate::engine) delivery: Delivery,
     pub(in crate::engine) accepted_at: Instant,
+    /// The recording's share of what may be open at once.
+    pub(in crate::engine) audio_share: Option<OwnedSemaphorePermit>,
 }
 
 /// Everything the loop can be told.

@@ -1,0 +1,195 @@
+//! Where somebody speaks: frame scores of a small network, made into spans by hysteresis, merging and padding.
+//!
+//! Tuned for a recogniser behind it: doubtful audio is kept, because a lost word cannot be had back. Music with
+//! voice-like harmonics is taken for speech more often than by larger networks.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use earshot::Detector;
+
+/// The rate the network was trained at.
+const RATE_HZ: f64 = 16_000.0;
+/// One score is given for so many samples: 16 ms.
+const FRAME_SAMPLES: usize = 256;
+/// A span ends only where scores stay this far under the threshold, so that it does not flicker.
+const HYSTERESIS: f32 = 0.15;
+/// The network starts from silence, so noise that is there at once scores as speech for up to 18 frames; a span that
+/// begins within the first frames has to hold more.
+const START_FRAMES: usize = 3;
+const MIN_SPEECH_FRAMES_AT_START: usize = 20;
+
+/// The network hears speech best near this level: frame RMS, 1.0 is full scale.
+const TARGET_RMS: f32 = 0.1;
+/// The part of the frames that is quieter than the level that is brought to [`TARGET_RMS`]: high, because speech may
+/// be a small part of a recording, and below 1, because a knock on the microphone is not its level.
+const LOUD_QUANTILE: f64 = 0.97;
+/// Full amplification would turn the dither of digital silence into noise.
+const MAX_GAIN: f32 = 200.0;
+
+/// How speech is told from the rest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct VadOptions {
+    /// The score, 0..=1, at which speech begins.
+    pub threshold: f32,
+    /// Spans with less speech than this, gaps not counted, are dropped.
+    pub min_speech: Duration,
+    /// Gaps shorter than this belong to the span around them.
+    pub min_silence: Duration,
+    /// Kept before and after each span.
+    pub pad: Duration,
+}
+
+impl Default for VadOptions {
+    fn default() -> Self {
+        Self {
+            threshold: 0.5,
+            min_speech: Duration::from_millis(208),
+            min_silence: Duration::from_millis(400),
+            pad: Duration::from_millis(200),
+        }
+    }
+}
+
+/// The spans of `samples_16k` (mono, 16 kHz) that hold speech, as sample indices: in order, apart, within bounds.
+pub fn speech_spans(samples_16k: &[f32], options: &VadOptions) -> Vec<Range<usize>> {
+    let gain = level_gain(samples_16k);
+    let mut detector = Detector::default();
+    let score = |samples: &[f32]| {
+        let mut frame = [0.0; FRAME_SAMPLES];
+        for (to, &from) in frame.iter_mut().zip(samples) {
+            *to = if from.is_finite() { (from * gain).clamp(-1.0, 1.0) } else { 0.0 };
+        }
+        detector.predict_f32(&frame)
+    };
+    let scores: Vec<f32> = samples_16k.chunks(FRAME_SAMPLES).map(score).collect();
+    spans_of(&scores, samples_16k.len(), options)
+}
+
+/// What brings the recording to the level the network was made for; quiet and distant speakers need it.
+fn level_gain(samples: &[f32]) -> f32 {
+    let mut levels: Vec<f32> = samples
+        .chunks(FRAME_SAMPLES)
+        .map(|frame| {
+            let power: f32 = frame.iter().filter(|s| s.is_finite()).map(|s| s * s).sum();
+            (power / frame.len() as f32).sqrt()
+        })
+        .collect();
+    if levels.is_empty() {
+        return 1.0;
+    }
+    let at = ((levels.len() - 1) as f64 * LOUD_QUANTILE) as usize;
+    let (_, loud, _) = levels.select_nth_unstable_by(at, f32::total_cmp);
+    if *loud > 0.0 { (TARGET_RMS / *loud).min(MAX_GAIN) } else { 1.0 }
+}
+
+/// Frame scores to sample spans.
+fn spans_of(scores: &[f32], samples: usize, options: &VadOptions) -> Vec<Range<usize>> {
+    let frames_of = |time: Duration| (time.as_secs_f64() * RATE_HZ / FRAME_SAMPLES as f64).round() as usize;
+    let min_silence = frames_of(options.min_silence);
+    let min_speech = frames_of(options.min_speech).max(1);
+    let pad = (options.pad.as_secs_f64() * RATE_HZ) as usize;
+
+    // Frames, and how many of them are speech.
+    let mut runs: Vec<(Range<usize>, usize)> = Vec::new();
+    let mut speaking = false;
+    for (i, &score) in scores.iter().enumerate() {
+        let level = if speaking { options.threshold - HYSTERESIS } else { options.threshold };
+        speaking = score >= level;
+        if !speaking {
+            continue;
+        }
+        match runs.last_mut() {
+            Some((run, speech)) if i - run.end < min_silence.max(1) => {
+                run.end = i + 1;
+                *speech += 1;
+            }
+            _ => runs.push((i..i + 1, 1)),
+        }
+    }
+
+    let mut spans: Vec<Range<usize>> = Vec::new();
+    for (run, speech) in runs {
+        let at_start = run.start < START_FRAMES;
+        if speech < if at_start { MIN_SPEECH_FRAMES_AT_START.max(min_speech) } else { min_speech } {
+            continue;
+        }
+        let start = (run.start * FRAME_SAMPLES).saturating_sub(pad);
+        let end = (run.end * FRAME_SAMPLES).saturating_add(pad).min(samples);
+        match spans.last_mut() {
+            Some(last) if start <= last.end => last.end = end,
+            _ => spans.push(start..end),
+        }
+    }
+    spans
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const F: usize = FRAME_SAMPLES;
+
+    fn frames(count: u64) -> Duration {
+        Duration::from_millis(16 * count)
+    }
+
+    /// Spans in frames, behind a start that is silent.
+    fn check(scores: &[f32], options: VadOptions, expected: &[(usize, usize)]) {
+        const LEAD: usize = START_FRAMES + 2;
+        let later = [&[0.0; LEAD], scores].concat();
+        let expected: Vec<_> = expected.iter().map(|(a, b)| (a + LEAD) * F..(b + LEAD) * F).collect();
+        assert_eq!(spans_of(&later, later.len() * F, &options), expected, "{scores:?}");
+    }
+
+    #[test]
+    fn the_start_has_to_hold_more() {
+        let options = VadOptions { pad: Duration::ZERO, ..VadOptions::default() };
+        for (frames, kept) in [(19, false), (20, true)] {
+            let scores = [vec![0.9; frames], vec![0.0; 50]].concat();
+            assert_eq!(!spans_of(&scores, scores.len() * F, &options).is_empty(), kept);
+        }
+    }
+
+    #[test]
+    fn hysteresis_merging_dropping_and_padding() {
+        let plain =
+            VadOptions { threshold: 0.5, min_speech: frames(1), min_silence: frames(1), pad: Duration::ZERO };
+        check(&[], plain, &[]);
+        check(&[0.4, 0.4], plain, &[]);
+        check(&[0.4, 0.6, 0.4, 0.34, 0.4], plain, &[(1, 3)]);
+        check(&[0.9, 0.0, 0.9], plain, &[(0, 1), (2, 3)]);
+        check(&[0.9, 0.0, 0.9], VadOptions { min_silence: frames(2), ..plain }, &[(0, 3)]);
+        check(&[0.9, 0.0, 0.0, 0.9], VadOptions { min_silence: frames(2), ..plain }, &[(0, 1), (3, 4)]);
+        let short = VadOptions { min_speech: frames(2), min_silence: frames(2), ..plain };
+        check(&[0.9, 0.0, 0.0, 0.9, 0.0, 0.9], short, &[(3, 6)]);
+        let padded = VadOptions { pad: frames(1), ..plain };
+        check(&[0.0, 0.0, 0.9, 0.0, 0.0], padded, &[(1, 4)]);
+        check(&[0.0, 0.9, 0.0, 0.0, 0.9], padded, &[(0, 5)]);
+        check(&[0.0, 0.9, 0.0, 0.0, 0.0, 0.9], padded, &[(0, 3), (4, 6)]);
+    }
+
+    proptest! {
+        #[test]
+        fn spans_are_in_order_apart_and_within_bounds(
+            scores in prop::collection::vec(0f32..1.0, 0..200),
+            threshold in 0f32..1.0,
+            times in prop::array::uniform3(0u64..500),
+            cut in 0usize..F,
+        ) {
+            let [min_speech, min_silence, pad] = times.map(Duration::from_millis);
+            let samples = (scores.len() * F).saturating_sub(cut);
+            let spans = spans_of(&scores, samples, &VadOptions { threshold, min_speech, min_silence, pad });
+            prop_assert!(spans.iter().all(|s| s.start < s.end && s.end <= samples));
+            prop_assert!(spans.windows(2).all(|pair| pair[0].end < pair[1].start));
+        }
+
+        #[test]
+        fn any_samples_give_spans(samples in prop::collection::vec(any::<f32>(), 0..2000)) {
+            let spans = speech_spans(&samples, &VadOptions::default());
+            prop_assert!(spans.iter().all(|s| s.end <= samples.len()));
+        }
+    }
+}
