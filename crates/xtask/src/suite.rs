@@ -7,8 +7,8 @@ use anyhow::Result;
 use crate::process::{self, cargo};
 use crate::{docs, venv};
 
-/// The small model that the end-to-end tests speak with.
-const TEST_MODEL: &str = "hibari";
+/// The models that tests speak and listen with: a voice, the smallest ear, and the default ear.
+const TEST_MODELS: [&str; 3] = ["hibari", "whisper-tiny.en", "whisper-base"];
 
 pub(crate) fn run(root: &Path, nextest_args: &[String]) -> Result<()> {
     pull(root)?;
@@ -20,11 +20,11 @@ pub(crate) fn run(root: &Path, nextest_args: &[String]) -> Result<()> {
     tests(root, &args)
 }
 
-/// Builds `izwi` as a user does and lets it pull the test model into the repository's own model store.
+/// Builds `izwi` as a user does and lets it pull the test models into the repository's own model store.
 pub(crate) fn pull(root: &Path) -> Result<()> {
     process::run(&mut cargo(root, &["build", "-p", "izwi-cli"]))?;
-    let mut command = cargo(root, &["run", "--quiet", "-p", "izwi-cli", "--", "pull", TEST_MODEL]);
-    process::run(command.env("IZWI_HOME", home(root)))
+    let mut command = cargo(root, &["run", "--quiet", "-p", "izwi-cli", "--", "pull"]);
+    process::run(command.args(TEST_MODELS).env("IZWI_HOME", home(root)))
 }
 
 /// One compute thread a test: nextest runs tests side by side, and more threads than cores makes each far slower.

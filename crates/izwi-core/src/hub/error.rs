@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::onnx::OnnxError;
+use super::conversion::ConversionError;
 
 /// A request to the model store that failed.
 #[derive(Debug, thiserror::Error)]
@@ -140,7 +140,7 @@ pub enum SourceError {
         file: String,
         /// Why.
         #[source]
-        source: OnnxError,
+        source: ConversionError,
     },
     /// The disk refused; another source would not help.
     #[error(transparent)]

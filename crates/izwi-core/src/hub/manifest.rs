@@ -135,6 +135,9 @@ pub struct SourceFile {
 pub enum Conversion {
     /// An ONNX graph's weights become named tensors in a safetensors file.
     Onnx,
+    /// A CTranslate2 model of an encoder and a decoder of speech becomes tensors named as the transformers library
+    /// names them, in a safetensors file.
+    Ctranslate2,
 }
 
 impl Manifest {

@@ -6,6 +6,8 @@
 
 mod access;
 mod catalogue;
+mod conversion;
+mod ctranslate2;
 mod digest;
 mod error;
 mod fetch;
@@ -17,8 +19,8 @@ mod record;
 mod store;
 
 pub use access::Access;
+pub use conversion::ConversionError;
 pub use error::{HubError, IoError, SourceError, SourceFailure};
 pub use manifest::{Conversion, Ecosystem, Limits, Manifest, Package, Source, SourceFile, Task};
-pub use onnx::OnnxError;
 pub use progress::{ProgressSink, Silent};
 pub use store::{ModelStatus, Store};

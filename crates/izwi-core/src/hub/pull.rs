@@ -7,6 +7,8 @@ use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use super::access::Access;
+use super::conversion::ConversionError;
+use super::ctranslate2;
 use super::digest::{self, Fingerprint};
 use super::error::{HubError, IoError, SourceError, SourceFailure};
 use super::fetch::{Fetched, fetch};
@@ -88,10 +90,14 @@ fn place(
             fs::rename(&path, &target).map_err(IoError::at("rename", &path))?;
             Fingerprint { sha256: file.sha256.clone(), size: file.size }
         }
-        Some(Conversion::Onnx) => {
+        Some(conversion) => {
             progress.note(&format!("converting {}", file.target));
-            onnx::convert(&path, &target).map_err(|error| match error {
-                onnx::OnnxError::Io(error) => SourceError::Io(error),
+            let convert = match conversion {
+                Conversion::Onnx => onnx::convert,
+                Conversion::Ctranslate2 => ctranslate2::convert,
+            };
+            convert(&path, &target).map_err(|error| match error {
+                ConversionError::Io(error) => SourceError::Io(error),
                 source => SourceError::Convert { file: file.target.clone(), source },
             })?;
             digest::of_file(&target)?

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::OnnxError;
-use super::wire::{Fields, Value, malformed};
+use super::wire::{Fields, Value};
+use crate::hub::conversion::{ConversionError, malformed};
 
 /// `TensorProto.DataType` of single-precision floats.
 const FLOAT: u64 = 1;
@@ -56,7 +56,7 @@ enum Kind {
 
 impl<'a> Graph<'a> {
     /// Reads a `ModelProto`.
-    pub(super) fn parse(model: &'a [u8]) -> Result<Self, OnnxError> {
+    pub(super) fn parse(model: &'a [u8]) -> Result<Self, ConversionError> {
         let mut fields = Fields::of(model);
         let mut graph = None;
         while let Some((number, value)) = fields.next()? {
@@ -75,7 +75,7 @@ impl<'a> Graph<'a> {
                         return Err(malformed(format!("two initialisers are named '{name}'")));
                     }
                 }
-                15 => return Err(OnnxError::Unsupported("the graph has sparse initialisers".into())),
+                15 => return Err(ConversionError::Unsupported("the graph has sparse initialisers".into())),
                 _ => {}
             }
         }
@@ -84,7 +84,7 @@ impl<'a> Graph<'a> {
 }
 
 impl<'a> Node<'a> {
-    fn parse(message: &'a [u8]) -> Result<Self, OnnxError> {
+    fn parse(message: &'a [u8]) -> Result<Self, ConversionError> {
         let mut node = Self::default();
         let mut fields = Fields::of(message);
         while let Some((number, value)) = fields.next()? {
@@ -112,7 +112,7 @@ struct RawTensor<'a> {
 }
 
 impl<'a> Tensor<'a> {
-    fn parse(message: &'a [u8]) -> Result<(&'a str, Self), OnnxError> {
+    fn parse(message: &'a [u8]) -> Result<(&'a str, Self), ConversionError> {
         let mut tensor = RawTensor::default();
         let mut fields = Fields::of(message);
         while let Some((number, value)) = fields.next()? {
@@ -146,10 +146,10 @@ impl<'a> Tensor<'a> {
 }
 
 impl<'a> RawTensor<'a> {
-    fn checked(self) -> Result<Tensor<'a>, OnnxError> {
+    fn checked(self) -> Result<Tensor<'a>, ConversionError> {
         let name = self.name;
         if self.external {
-            return Err(OnnxError::Unsupported(format!("'{name}' lies outside the file")));
+            return Err(ConversionError::Unsupported(format!("'{name}' lies outside the file")));
         }
         let kind = match self.kind {
             FLOAT => Kind::F32,
@@ -157,7 +157,7 @@ impl<'a> RawTensor<'a> {
             INT8 => Kind::I8,
             INT32 => Kind::I32,
             INT64 => Kind::I64,
-            other => return Err(OnnxError::Unsupported(format!("'{name}' has data type {other}"))),
+            other => return Err(ConversionError::Unsupported(format!("'{name}' has data type {other}"))),
         };
         let shape: Option<Vec<usize>> = self.dims.iter().map(|dim| usize::try_from(*dim).ok()).collect();
         let shape = shape.ok_or_else(|| malformed(format!("'{name}' has the shape {:?}", self.dims)))?;

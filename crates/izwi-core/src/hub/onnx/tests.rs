@@ -6,7 +6,8 @@ use std::path::Path;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 
-use super::{OnnxError, convert};
+use super::convert;
+use crate::hub::conversion::ConversionError;
 
 /// A protobuf message under construction.
 #[derive(Clone, Default)]
@@ -80,7 +81,7 @@ impl Onnx {
 
 type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
-fn converted(model: &[u8]) -> Result<Tensors, OnnxError> {
+fn converted(model: &[u8]) -> Result<Tensors, ConversionError> {
     let folder = tempfile::tempdir().unwrap();
     let [source, target, again] =
         ["a.onnx", "a.safetensors", "b.safetensors"].map(|name| folder.path().join(name));

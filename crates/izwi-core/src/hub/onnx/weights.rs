@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use safetensors::tensor::{Dtype, View};
 
-use super::OnnxError;
 use super::graph::{Graph, Node, Tensor};
+use crate::hub::conversion::ConversionError;
 
 /// Widening int8 to f32 takes 4 times the space; more means that the file counts one weight many times.
 const MAX_GROWTH: usize = 8;
@@ -54,7 +54,7 @@ impl NamedTensor {
 pub(super) fn named(
     graph: &Graph<'_>,
     file_bytes: usize,
-) -> Result<BTreeMap<String, NamedTensor>, OnnxError> {
+) -> Result<BTreeMap<String, NamedTensor>, ConversionError> {
     let mut rules = Rules {
         graph,
         links: Links::of(&graph.nodes),
@@ -112,7 +112,7 @@ struct Rules<'g> {
 
 impl<'g> Rules<'g> {
     /// `(weight - zero point) * scale`, from MatMulInteger, Cast, Mul by the scales, Add of the bias.
-    fn quantised(&mut self, node: &'g Node<'g>) -> Result<(), OnnxError> {
+    fn quantised(&mut self, node: &'g Node<'g>) -> Result<(), ConversionError> {
         let Some((weight, tensor)) = self.initialiser(node.inputs.get(1)) else {
             return Err(unsupported(node, "multiplies by no stored weight"));
         };
@@ -150,7 +150,7 @@ impl<'g> Rules<'g> {
     }
 
     /// A product with a float weight whose name the exporter dropped.
-    fn plain(&mut self, node: &'g Node<'g>) -> Result<(), OnnxError> {
+    fn plain(&mut self, node: &'g Node<'g>) -> Result<(), ConversionError> {
         let Some((weight, tensor)) = self.initialiser(node.inputs.get(1)) else {
             return Ok(());
         };
@@ -165,7 +165,7 @@ impl<'g> Rules<'g> {
     }
 
     /// Initialisers that kept their names.
-    fn carried(&mut self) -> Result<(), OnnxError> {
+    fn carried(&mut self) -> Result<(), ConversionError> {
         let graph = self.graph;
         for (name, tensor) in &graph.initialisers {
             if self.used.contains(name) {
@@ -176,7 +176,7 @@ impl<'g> Rules<'g> {
                 self.reserve(name, values.len(), 1)?;
                 self.insert((*name).to_owned(), NamedTensor::new(tensor.shape.clone(), &values))?;
             } else if tensor.is_float() && tensor.shape.len() > 1 {
-                return Err(OnnxError::Unsupported(format!("no rule names the weight '{name}'")));
+                return Err(ConversionError::Unsupported(format!("no rule names the weight '{name}'")));
             }
         }
         Ok(())
@@ -196,7 +196,7 @@ impl<'g> Rules<'g> {
     }
 
     /// The weight's name, from the bias added to the product, and the nodes in between.
-    fn name_after_bias(&self, product: &'g Node<'g>) -> Result<(String, Vec<&'g Node<'g>>), OnnxError> {
+    fn name_after_bias(&self, product: &'g Node<'g>) -> Result<(String, Vec<&'g Node<'g>>), ConversionError> {
         let mut between = Vec::new();
         let mut node = product;
         while let Some(next) = self.links.after(node) {
@@ -219,20 +219,22 @@ impl<'g> Rules<'g> {
         Err(unsupported(product, "is followed by no named bias"))
     }
 
-    fn reserve(&mut self, name: &str, rows: usize, columns: usize) -> Result<(), OnnxError> {
+    fn reserve(&mut self, name: &str, rows: usize, columns: usize) -> Result<(), ConversionError> {
         if self.tensors.contains_key(name) {
             return Ok(());
         }
         let bytes = rows.saturating_mul(columns).saturating_mul(size_of::<f32>());
         self.room = self.room.checked_sub(bytes).ok_or_else(|| {
-            OnnxError::Unsupported(format!("the tensors would be {MAX_GROWTH} times as large as the file"))
+            ConversionError::Unsupported(format!(
+                "the tensors would be {MAX_GROWTH} times as large as the file"
+            ))
         })?;
         Ok(())
     }
 
     /// Adds a tensor; a name may come twice, as it does where a graph applies one layer many times, if the tensors
     /// are equal.
-    fn insert(&mut self, name: String, tensor: NamedTensor) -> Result<(), OnnxError> {
+    fn insert(&mut self, name: String, tensor: NamedTensor) -> Result<(), ConversionError> {
         match self.tensors.entry(name) {
             Entry::Vacant(entry) => {
                 entry.insert(tensor);
@@ -240,15 +242,15 @@ impl<'g> Rules<'g> {
             }
             Entry::Occupied(entry) if *entry.get() == tensor => Ok(()),
             Entry::Occupied(entry) => {
-                Err(OnnxError::Unsupported(format!("two weights would be named '{}'", entry.key())))
+                Err(ConversionError::Unsupported(format!("two weights would be named '{}'", entry.key())))
             }
         }
     }
 }
 
-fn unsupported(node: &Node<'_>, reason: &str) -> OnnxError {
+fn unsupported(node: &Node<'_>, reason: &str) -> ConversionError {
     let name = node.outputs.first().copied().unwrap_or_default();
-    OnnxError::Unsupported(format!("the {} that makes '{name}' {reason}", node.op))
+    ConversionError::Unsupported(format!("the {} that makes '{name}' {reason}", node.op))
 }
 
 /// Whether a name is one that modules give: `layers.0.norm.weight`.
@@ -259,20 +261,21 @@ fn is_module_path(name: &str) -> bool {
     name.contains('.') && name.split('.').all(plain)
 }
 
-fn matrix(name: &str, tensor: &Tensor<'_>) -> Result<[usize; 2], OnnxError> {
-    <[usize; 2]>::try_from(tensor.shape.as_slice())
-        .map_err(|_| OnnxError::Unsupported(format!("the weight '{name}' has the shape {:?}", tensor.shape)))
+fn matrix(name: &str, tensor: &Tensor<'_>) -> Result<[usize; 2], ConversionError> {
+    <[usize; 2]>::try_from(tensor.shape.as_slice()).map_err(|_| {
+        ConversionError::Unsupported(format!("the weight '{name}' has the shape {:?}", tensor.shape))
+    })
 }
 
 /// One value for each column, from a tensor that has one or all of them.
-fn per_column(name: &str, tensor: &Tensor<'_>, columns: usize) -> Result<Vec<f32>, OnnxError> {
+fn per_column(name: &str, tensor: &Tensor<'_>, columns: usize) -> Result<Vec<f32>, ConversionError> {
     let values = tensor.to_f32();
     match values.as_slice() {
         [value] => Ok(vec![*value; columns]),
         _ if values.len() == columns => Ok(values),
         _ => {
             let count = values.len();
-            Err(OnnxError::Unsupported(format!("'{name}' has {count} values for {columns} columns")))
+            Err(ConversionError::Unsupported(format!("'{name}' has {count} values for {columns} columns")))
         }
     }
 }

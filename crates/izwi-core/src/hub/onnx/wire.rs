@@ -1,7 +1,7 @@
 //! Reads the protobuf wire format, no schema attached. Every length is checked against the bytes that are there.
 //! <https://protobuf.dev/programming-guides/encoding/>
 
-use super::OnnxError;
+use crate::hub::conversion::{ConversionError, malformed};
 
 /// One field's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The next field's number and value; `None` at the end.
-    pub(super) fn next(&mut self) -> Result<Option<(u64, Value<'a>)>, OnnxError> {
+    pub(super) fn next(&mut self) -> Result<Option<(u64, Value<'a>)>, ConversionError> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -42,19 +42,19 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> Value<'a> {
-    pub(super) fn bytes(self) -> Result<&'a [u8], OnnxError> {
+    pub(super) fn bytes(self) -> Result<&'a [u8], ConversionError> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
             other => Err(malformed(format!("{other:?} instead of bytes"))),
         }
     }
 
-    pub(super) fn text(self) -> Result<&'a str, OnnxError> {
+    pub(super) fn text(self) -> Result<&'a str, ConversionError> {
         std::str::from_utf8(self.bytes()?).map_err(|error| malformed(error.to_string()))
     }
 
     /// Appends the integers of a repeated field, packed or not.
-    pub(super) fn varints(self, to: &mut Vec<u64>) -> Result<(), OnnxError> {
+    pub(super) fn varints(self, to: &mut Vec<u64>) -> Result<(), ConversionError> {
         match self {
             Self::Varint(value) => to.push(value),
             Self::Bytes(mut packed) => {
@@ -68,7 +68,7 @@ impl<'a> Value<'a> {
     }
 
     /// Appends the floats of a repeated field, packed or not.
-    pub(super) fn floats(self, to: &mut Vec<f32>) -> Result<(), OnnxError> {
+    pub(super) fn floats(self, to: &mut Vec<f32>) -> Result<(), ConversionError> {
         match self {
             Self::Fixed32(bytes) => to.push(f32::from_le_bytes(bytes)),
             Self::Bytes(packed) => {
@@ -83,11 +83,7 @@ impl<'a> Value<'a> {
     }
 }
 
-pub(super) fn malformed(reason: String) -> OnnxError {
-    OnnxError::Malformed(reason)
-}
-
-fn varint(bytes: &mut &[u8]) -> Result<u64, OnnxError> {
+fn varint(bytes: &mut &[u8]) -> Result<u64, ConversionError> {
     let mut value = 0;
     for shift in (0..u64::BITS).step_by(7) {
         let (byte, rest) = bytes.split_first().ok_or_else(|| malformed("it ends inside a number".into()))?;
@@ -100,14 +96,14 @@ fn varint(bytes: &mut &[u8]) -> Result<u64, OnnxError> {
     Err(malformed("a number of more than 64 bits".into()))
 }
 
-fn fixed<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], OnnxError> {
+fn fixed<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], ConversionError> {
     let (value, rest) =
         bytes.split_first_chunk().ok_or_else(|| malformed("it ends inside a number".into()))?;
     *bytes = rest;
     Ok(*value)
 }
 
-fn take<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], OnnxError> {
+fn take<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], ConversionError> {
     let split = usize::try_from(length).ok().and_then(|length| bytes.split_at_checked(length));
     let (taken, rest) = split
         .ok_or_else(|| malformed(format!("a field of {length} bytes where {} are left", bytes.len())))?;
