@@ -186,7 +186,7 @@ impl ApiError {
             EngineError::Overloaded { retry_after, .. } => {
                 Self::Overloaded { message: error.to_string(), retry_after, by_engine: true }
             }
-EngineError::AudioOverload { .. } => {
+            EngineError::AudioOverload { .. } => {
                 Self::Overloaded { message: error.to_string(), retry_after: AUDIO_RETRY, by_engine: true }
             }
             // Nobody but a server that ends aborts a request whose caller still waits.

@@ -59,7 +59,7 @@ enum Spoken {
 
 enum Event {
     Sent(Result<(), WireError>),
-    Spoken(Spoken),
+    Spoken(Box<Spoken>),
     Arrived,
     Received(Option<Result<Message, axum::Error>>),
     PingDue,
@@ -165,7 +165,7 @@ impl Session {
             () = self.arrival.settled(), if arrives => Event::Arrived,
             received = self.incoming.next(), if hears => Event::Received(received),
             sent = self.wire.advance(), if !wire_is_idle => Event::Sent(sent),
-            spoken = self.voice.next(), if wire_is_idle && !is_silent => Event::Spoken(spoken),
+            spoken = self.voice.next(), if wire_is_idle && !is_silent => Event::Spoken(Box::new(spoken)),
             _ = self.draining.wait_for(|draining| *draining), if !self.is_draining => Event::Draining,
             _ = self.ping.tick() => Event::PingDue,
             () = tokio::time::sleep_until(idle_at), if is_silent && !arrives => Event::Idle,
@@ -181,8 +181,12 @@ impl Session {
                 return ControlFlow::Break(None);
             }
             Event::Received(received) => return self.receive(received),
-            Event::Spoken(Spoken::Begun(begun)) => return self.begun(begun),
-            Event::Spoken(Spoken::Chunk(chunk)) => return self.relay(chunk),
+            Event::Spoken(spoken) => {
+                return match *spoken {
+                    Spoken::Begun(begun) => self.begun(begun),
+                    Spoken::Chunk(chunk) => self.relay(chunk),
+                };
+            }
             Event::Arrived => self.catch_up(),
             Event::PingDue if self.wire.is_idle() => self.wire.ping(),
             Event::PingDue => {}
