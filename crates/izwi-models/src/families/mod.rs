@@ -10,11 +10,12 @@ use candle_core::Device;
 use crate::model::{ModelError, SpeechModel};
 
 mod hibari;
+mod whisper;
 
 /// Loads a checkpoint folder in the family's layout.
 type Loader = fn(&Path, &Device) -> Result<Arc<dyn SpeechModel>, ModelError>;
 
-const REGISTRY: &[(&str, Loader)] = &[("hibari", hibari::load)];
+const REGISTRY: &[(&str, Loader)] = &[("hibari", hibari::load), ("whisper", whisper::load)];
 
 /// Loads the checkpoint in `folder` with the architecture named `family`.
 ///

@@ -45,6 +45,22 @@ impl Checkpoint {
     /// # Errors
     /// The device has not the memory.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
+        self.take_as(name, shape, DType::F32)
+    }
+
+    /// As [`Self::take`], in type `dtype`.
+    ///
+    /// # Errors
+    /// The device has not the memory.
+    pub fn take_as(&mut self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, ModelError> {
+        Ok(self.take_stored(name, shape)?.to_dtype(dtype)?)
+    }
+
+    /// As [`Self::take`], in the floating-point type the file has it in.
+    ///
+    /// # Errors
+    /// The device has not the memory.
+    pub fn take_stored(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         let found = self.tensors.remove(name);
         let problem = match &found {
             None => format!("{name}: missing, expected {shape:?}"),
@@ -54,7 +70,7 @@ impl Checkpoint {
             Some(tensor) if !tensor.dtype().is_float() => {
                 format!("{name}: type {:?}, expected f32", tensor.dtype())
             }
-            Some(tensor) => return Ok(tensor.to_dtype(DType::F32)?.contiguous()?),
+            Some(tensor) => return Ok(tensor.contiguous()?),
         };
         self.problems.push(problem);
         Ok(Tensor::zeros(shape, DType::F32, &self.device)?)

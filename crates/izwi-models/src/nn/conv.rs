@@ -5,6 +5,7 @@
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+use super::activation::bias_gelu;
 use super::checkpoint::Checkpoint;
 use super::linear::Linear;
 use crate::model::ModelError;
@@ -160,6 +161,45 @@ impl DenseConv {
     }
 }
 
+/// All channels into all channels along one sequence, zero-padded by `taps / 2` at both ends, GELU behind it.
+///
+/// Whisper's two: <https://github.com/openai/whisper/blob/main/whisper/model.py> (`AudioEncoder`).
+#[derive(Debug, Clone)]
+pub struct StridedConv {
+    linear: Linear, // over [taps * inputs]
+    bias: Tensor,   // [outputs]
+    taps: usize,
+    stride: usize,
+}
+
+impl StridedConv {
+    /// From a weight `[outputs, inputs, taps]`, `taps` odd, and a bias `[outputs]`.
+    ///
+    /// # Errors
+    /// The device has not the memory.
+    pub fn new(weight: &Tensor, bias: Tensor, stride: usize) -> Result<Self> {
+        let (outputs, inputs, taps) = weight.dims3()?;
+        let weight = weight.transpose(1, 2)?.reshape((outputs, taps * inputs))?;
+        Ok(Self { linear: Linear::new(&weight, None)?, bias, taps, stride })
+    }
+
+    /// `gelu` of the convolution: `[rows, inputs]` to `[ceil(rows / stride), outputs]`.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward_gelu(&self, x: &Tensor) -> Result<Tensor> {
+        let (rows, inputs) = x.dims2()?;
+        let (outputs, reach) = (rows.div_ceil(self.stride), self.taps / 2);
+        let x = x.pad_with_zeros(0, reach, reach + self.stride)?;
+        let column = |tap: usize| {
+            let rows = x.narrow(0, tap, outputs * self.stride)?.reshape((outputs, self.stride * inputs))?;
+            rows.narrow(1, 0, inputs)
+        };
+        let columns: Vec<_> = (0..self.taps).map(column).collect::<Result<_>>()?;
+        bias_gelu(&self.linear.product(&Tensor::cat(&columns, 1)?)?, &self.bias)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
@@ -201,6 +241,20 @@ mod tests {
             let rows = weight.transpose(1, 2).unwrap().reshape((30, taps * 20)).unwrap();
             let conv = DenseConv { linear: Linear::new(&rows, Some(bias.clone())).unwrap(), taps };
             assert!(worst(&conv.forward(&x).unwrap(), &conv1d(&x, &weight, &bias, 1, 1)) < 1e-4);
+        }
+    }
+
+    #[test]
+    fn strided_equals_conv1d_with_gelu() {
+        for (rows, stride) in [(30, 1), (30, 2), (31, 2), (1, 2), (33, 3)] {
+            let x = Tensor::randn(0f32, 1.0, (rows, 20), &Device::Cpu).unwrap();
+            let weight = Tensor::randn(0f32, 1.0, (30, 20, 3), &Device::Cpu).unwrap();
+            let bias = Tensor::randn(0f32, 1.0, 30, &Device::Cpu).unwrap();
+            let columns = x.t().unwrap().unsqueeze(0).unwrap().contiguous().unwrap();
+            let y = columns.conv1d(&weight, 1, stride, 1, 1).unwrap().squeeze(0).unwrap().t().unwrap();
+            let reference = y.broadcast_add(&bias).unwrap().gelu_erf().unwrap();
+            let conv = StridedConv::new(&weight, bias, stride).unwrap();
+            assert!(worst(&conv.forward_gelu(&x).unwrap(), &reference) < 1e-4, "{rows} {stride}");
         }
     }
 }

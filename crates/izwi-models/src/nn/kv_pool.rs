@@ -2,7 +2,7 @@
 //!
 //! Block tables index it. It decides nothing: which block belongs to whom is the block manager's business.
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, bail};
 
 /// Shape of one token's keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,16 +75,43 @@ impl KvPool {
         (start..start + len).map(|at| block_table[at / size] * size as u32 + (at % size) as u32).collect()
     }
 
-    /// Writes `keys` and `values` `[T, kv_heads, head_dim]` of one layer into the given slots (`[T]`).
+    /// Writes `keys` and `values` `[T, kv_heads, head_dim]` of one layer into the given slots (`[T]`), in the pool's
+    /// element type.
     ///
     /// # Errors
-    /// Shapes or types do not fit the pool.
+    /// Shapes do not fit the pool, or a slot lies outside it.
     pub fn write(&mut self, layer: usize, slots: &[u32], keys: &Tensor, values: &Tensor) -> Result<()> {
-        let layer = &self.layers[layer];
-        let index = Tensor::new(slots, keys.device())?; // [T]
-        let index = index.reshape((slots.len(), 1, 1))?.broadcast_as(keys.shape())?.contiguous()?;
-        layer.keys.scatter_set(&index, &keys.contiguous()?, 0)?;
-        layer.values.scatter_set(&index, &values.contiguous()?, 0)
+        let (pool_keys, pool_values) = self.layer(layer)?;
+        for (pool, rows) in [(pool_keys, keys), (pool_values, values)] {
+            if rows.dims()[1..] != pool.dims()[1..] || rows.dim(0)? != slots.len() {
+                bail!("kv pool: {:?} do not fit {} slots of {:?}", rows.dims(), slots.len(), pool.dims())
+            }
+            let rows = rows.to_dtype(pool.dtype())?.contiguous()?;
+            if slots.is_empty() {
+                continue;
+            }
+            if pool.device().is_cpu() {
+                pool.inplace_op2(&rows, &WriteRows { slots })?;
+                continue;
+            }
+            let index = Tensor::new(slots, rows.device())?; // [T]
+            let index = index.reshape((slots.len(), 1, 1))?.broadcast_as(rows.shape())?.contiguous()?;
+            pool.scatter_set(&index, &rows, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Tokens of a block.
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// Keys and values of one layer, `[num_blocks * block_size, kv_heads, head_dim]` each.
+    pub(super) fn layer(&self, layer: usize) -> Result<(&Tensor, &Tensor)> {
+        match self.layers.get(layer) {
+            Some(layer) => Ok((&layer.keys, &layer.values)),
+            None => bail!("kv pool: layer {layer} of {}", self.layers.len()),
+        }
     }
 
     /// Keys and values of one layer at the given slots: two tensors `[T, kv_heads, head_dim]`.
@@ -112,6 +139,54 @@ impl KvPool {
         }
         Ok(())
     }
+}
+
+/// Copies row `i` of the source to row `slots[i]` of the pool.
+struct WriteRows<'a> {
+    slots: &'a [u32],
+}
+
+impl InplaceOp2 for WriteRows<'_> {
+    fn name(&self) -> &'static str {
+        "kv-write"
+    }
+
+    fn cpu_fwd(
+        &self,
+        pool: &mut CpuStorage,
+        pool_layout: &Layout,
+        rows: &CpuStorage,
+        layout: &Layout,
+    ) -> Result<()> {
+        let width: usize = layout.dims()[1..].iter().product();
+        let (Some((start, end)), Some((0, _))) =
+            (layout.contiguous_offsets(), pool_layout.contiguous_offsets())
+        else {
+            bail!("kv-write: a contiguous tensor is needed here")
+        };
+        match (pool, rows) {
+            (CpuStorage::F32(pool), CpuStorage::F32(rows)) => {
+                write_rows(pool, &rows[start..end], width, self.slots)
+            }
+            (CpuStorage::F16(pool), CpuStorage::F16(rows)) => {
+                write_rows(pool, &rows[start..end], width, self.slots)
+            }
+            (CpuStorage::BF16(pool), CpuStorage::BF16(rows)) => {
+                write_rows(pool, &rows[start..end], width, self.slots)
+            }
+            _ => bail!("kv-write: the pool is f32, f16 or bf16"),
+        }
+    }
+}
+
+fn write_rows<T: Copy>(pool: &mut [T], rows: &[T], width: usize, slots: &[u32]) -> Result<()> {
+    for (row, &slot) in rows.chunks_exact(width).zip(slots) {
+        match pool.get_mut(slot as usize * width..(slot as usize + 1) * width) {
+            Some(to) => to.copy_from_slice(row),
+            None => bail!("kv-write: slot {slot} lies outside the pool"),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

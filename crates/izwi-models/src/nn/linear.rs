@@ -45,6 +45,19 @@ impl Linear {
         Ok(Self::new(&weight, Some(bias))?)
     }
 
+    /// Takes `{name}.weight` `[outputs, inputs]` alone.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load_no_bias(
+        from: &mut Checkpoint,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+    ) -> std::result::Result<Self, ModelError> {
+        Ok(Self::new(&from.take(&format!("{name}.weight"), &[outputs, inputs])?, None)?)
+    }
+
     /// `[rows, inputs]` to `[rows, outputs]`.
     ///
     /// # Errors

@@ -1,11 +1,15 @@
 //! Layers shared by families. Kernels are chosen here and nowhere else; nothing here names a family.
 
 pub mod activation;
+pub mod attention;
 pub mod checkpoint;
 pub mod conv;
 pub mod convnext;
+mod cpu;
 pub mod encoder;
 pub mod kv_pool;
 pub mod linear;
 pub mod norm;
 pub mod packed;
+pub mod row_linear;
+mod slices;

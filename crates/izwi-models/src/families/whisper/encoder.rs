@@ -1,0 +1,162 @@
+//! The audio encoder: log-mel frames of several windows to one row for every 20 ms.
+//!
+//! Windows are packed into one block of rows: linear layers run over all of them, attention within each. Source of the
+//! architecture: <https://github.com/openai/whisper/blob/main/whisper/model.py> (`AudioEncoder`).
+
+use candle_core::{Device, Tensor};
+
+use super::config::{Config, FRAMES_PER_POSITION};
+use crate::model::ModelError;
+use crate::nn::activation::bias_gelu;
+use crate::nn::attention::bidirectional;
+use crate::nn::checkpoint::Checkpoint;
+use crate::nn::conv::StridedConv;
+use crate::nn::linear::Linear;
+use crate::nn::norm::LayerNorm;
+use crate::nn::packed::ROW_ALIGN;
+
+/// Kernel width of both convolutions.
+const TAPS: usize = 3;
+
+/// Log-mel frames of one window, as the network takes them.
+#[derive(Debug)]
+pub(super) struct WindowMel {
+    /// `[positions * FRAMES_PER_POSITION, bins]`.
+    pub(super) values: Vec<f32>,
+    /// Encoder positions.
+    pub(super) positions: usize,
+}
+
+/// The encoder's weights.
+#[derive(Debug)]
+pub(super) struct Encoder {
+    conv1: StridedConv,
+    conv2: StridedConv,
+    positions: Tensor, // [max positions, width]
+    layers: Vec<Layer>,
+    norm: LayerNorm,
+    bins: usize,
+    heads: usize,
+    device: Device,
+}
+
+/// Attention and feed-forward, each behind its norm and around a residual.
+#[derive(Debug)]
+struct Layer {
+    attention_norm: LayerNorm,
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    output: Linear,
+    feed_forward_norm: LayerNorm,
+    expand: Linear,
+    expand_bias: Tensor,
+    project: Linear,
+}
+
+impl Encoder {
+    /// Takes everything under `model.encoder`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub(super) fn load(from: &mut Checkpoint, config: &Config, device: &Device) -> Result<Self, ModelError> {
+        let (width, bins) = (config.d_model, config.num_mel_bins);
+        let name = "model.encoder";
+        let layers = (0..config.encoder_layers)
+            .map(|layer| Layer::load(from, &format!("{name}.layers.{layer}"), width, config.encoder_ffn_dim));
+        Ok(Self {
+            layers: layers.collect::<Result<_, _>>()?,
+            conv1: conv(from, &format!("{name}.conv1"), bins, width, 1)?,
+            conv2: conv(from, &format!("{name}.conv2"), width, width, FRAMES_PER_POSITION)?,
+            positions: from
+                .take(&format!("{name}.embed_positions.weight"), &[config.max_source_positions, width])?,
+            norm: LayerNorm::load(from, &format!("{name}.layer_norm"), width)?,
+            bins,
+            heads: config.encoder_attention_heads,
+            device: device.clone(),
+        })
+    }
+
+    /// Encodes each window: `[positions, width]`. A window's result is the same bits whatever others there are.
+    ///
+    /// # Errors
+    /// A window is longer than the network knows, or the device has not the memory.
+    pub(super) fn forward(&self, windows: &[WindowMel]) -> Result<Vec<Tensor>, ModelError> {
+        let mut rows = Vec::with_capacity(2 * windows.len());
+        // Windows start at multiples of ROW_ALIGN, see nn::packed; rows in between attend to themselves.
+        let mut spans = Vec::with_capacity(2 * windows.len());
+        for window in windows {
+            rows.push(self.embed(window)?);
+            spans.push(window.positions);
+            let gap = window.positions.next_multiple_of(ROW_ALIGN) - window.positions;
+            if gap > 0 {
+                rows.push(Tensor::zeros((gap, self.norm_width()?), candle_core::DType::F32, &self.device)?);
+                spans.push(gap);
+            }
+        }
+        let mut x = Tensor::cat(&rows, 0)?; // [rows, width]
+        for layer in &self.layers {
+            x = layer.forward(&x, self.heads, &spans)?;
+        }
+        let x = self.norm.forward(&x)?;
+        let mut start = 0;
+        let mut encoded = Vec::with_capacity(windows.len());
+        for window in windows {
+            encoded.push(x.narrow(0, start, window.positions)?);
+            start += window.positions.next_multiple_of(ROW_ALIGN);
+        }
+        Ok(encoded)
+    }
+
+    fn norm_width(&self) -> Result<usize, ModelError> {
+        Ok(self.positions.dim(1)?)
+    }
+
+    /// The two convolutions and the places: `[positions, width]`.
+    fn embed(&self, window: &WindowMel) -> Result<Tensor, ModelError> {
+        let frames = window.positions * FRAMES_PER_POSITION;
+        let mel = Tensor::from_slice(&window.values, (frames, self.bins), &self.device)?;
+        let x = self.conv1.forward_gelu(&mel)?; // [frames, width]
+        let x = self.conv2.forward_gelu(&x)?; // [positions, width]
+        Ok((x + self.positions.narrow(0, 0, window.positions)?)?)
+    }
+}
+
+fn conv(
+    from: &mut Checkpoint,
+    name: &str,
+    inputs: usize,
+    outputs: usize,
+    stride: usize,
+) -> Result<StridedConv, ModelError> {
+    let weight = from.take(&format!("{name}.weight"), &[outputs, inputs, TAPS])?;
+    let bias = from.take(&format!("{name}.bias"), &[outputs])?;
+    Ok(StridedConv::new(&weight, bias, stride)?)
+}
+
+impl Layer {
+    fn load(from: &mut Checkpoint, name: &str, width: usize, hidden: usize) -> Result<Self, ModelError> {
+        let attention = format!("{name}.self_attn");
+        Ok(Self {
+            attention_norm: LayerNorm::load(from, &format!("{name}.self_attn_layer_norm"), width)?,
+            query: Linear::load(from, &format!("{attention}.q_proj"), width, width)?,
+            key: Linear::load_no_bias(from, &format!("{attention}.k_proj"), width, width)?,
+            value: Linear::load(from, &format!("{attention}.v_proj"), width, width)?,
+            output: Linear::load(from, &format!("{attention}.out_proj"), width, width)?,
+            feed_forward_norm: LayerNorm::load(from, &format!("{name}.final_layer_norm"), width)?,
+            expand: Linear::load_no_bias(from, &format!("{name}.fc1"), width, hidden)?,
+            expand_bias: from.take(&format!("{name}.fc1.bias"), &[hidden])?,
+            project: Linear::load(from, &format!("{name}.fc2"), hidden, width)?,
+        })
+    }
+
+    /// `[rows, width]` to the same.
+    fn forward(&self, x: &Tensor, heads: usize, spans: &[usize]) -> Result<Tensor, ModelError> {
+        let h = self.attention_norm.forward(x)?;
+        let (q, k, v) = (self.query.forward(&h)?, self.key.forward(&h)?, self.value.forward(&h)?);
+        let mixed = self.output.forward(&bidirectional(&q, &k, &v, heads, spans)?)?;
+        let (x, h) = self.feed_forward_norm.forward_sum(x, &mixed)?;
+        let h = bias_gelu(&self.expand.product(&h)?, &self.expand_bias)?; // [rows, hidden]
+        Ok((x + self.project.forward(&h)?)?)
+    }
+}

@@ -1,0 +1,186 @@
+//! Languages by code and by English name.
+
+/// Codes and names as the model's makers list them:
+/// <https://github.com/openai/whisper/blob/main/whisper/tokenizer.py> (`LANGUAGES`).
+const NAMES: &[(&str, &str)] = &[
+    ("en", "english"),
+    ("zh", "chinese"),
+    ("de", "german"),
+    ("es", "spanish"),
+    ("ru", "russian"),
+    ("ko", "korean"),
+    ("fr", "french"),
+    ("ja", "japanese"),
+    ("pt", "portuguese"),
+    ("tr", "turkish"),
+    ("pl", "polish"),
+    ("ca", "catalan"),
+    ("nl", "dutch"),
+    ("ar", "arabic"),
+    ("sv", "swedish"),
+    ("it", "italian"),
+    ("id", "indonesian"),
+    ("hi", "hindi"),
+    ("fi", "finnish"),
+    ("vi", "vietnamese"),
+    ("he", "hebrew"),
+    ("uk", "ukrainian"),
+    ("el", "greek"),
+    ("ms", "malay"),
+    ("cs", "czech"),
+    ("ro", "romanian"),
+    ("da", "danish"),
+    ("hu", "hungarian"),
+    ("ta", "tamil"),
+    ("no", "norwegian"),
+    ("th", "thai"),
+    ("ur", "urdu"),
+    ("hr", "croatian"),
+    ("bg", "bulgarian"),
+    ("lt", "lithuanian"),
+    ("la", "latin"),
+    ("mi", "maori"),
+    ("ml", "malayalam"),
+    ("cy", "welsh"),
+    ("sk", "slovak"),
+    ("te", "telugu"),
+    ("fa", "persian"),
+    ("lv", "latvian"),
+    ("bn", "bengali"),
+    ("sr", "serbian"),
+    ("az", "azerbaijani"),
+    ("sl", "slovenian"),
+    ("kn", "kannada"),
+    ("et", "estonian"),
+    ("mk", "macedonian"),
+    ("br", "breton"),
+    ("eu", "basque"),
+    ("is", "icelandic"),
+    ("hy", "armenian"),
+    ("ne", "nepali"),
+    ("mn", "mongolian"),
+    ("bs", "bosnian"),
+    ("kk", "kazakh"),
+    ("sq", "albanian"),
+    ("sw", "swahili"),
+    ("gl", "galician"),
+    ("mr", "marathi"),
+    ("pa", "punjabi"),
+    ("si", "sinhala"),
+    ("km", "khmer"),
+    ("sn", "shona"),
+    ("yo", "yoruba"),
+    ("so", "somali"),
+    ("af", "afrikaans"),
+    ("oc", "occitan"),
+    ("ka", "georgian"),
+    ("be", "belarusian"),
+    ("tg", "tajik"),
+    ("sd", "sindhi"),
+    ("gu", "gujarati"),
+    ("am", "amharic"),
+    ("yi", "yiddish"),
+    ("lo", "lao"),
+    ("uz", "uzbek"),
+    ("fo", "faroese"),
+    ("ht", "haitian creole"),
+    ("ps", "pashto"),
+    ("tk", "turkmen"),
+    ("nn", "nynorsk"),
+    ("mt", "maltese"),
+    ("sa", "sanskrit"),
+    ("lb", "luxembourgish"),
+    ("my", "myanmar"),
+    ("bo", "tibetan"),
+    ("tl", "tagalog"),
+    ("mg", "malagasy"),
+    ("as", "assamese"),
+    ("tt", "tatar"),
+    ("haw", "hawaiian"),
+    ("ln", "lingala"),
+    ("ha", "hausa"),
+    ("ba", "bashkir"),
+    ("jw", "javanese"),
+    ("su", "sundanese"),
+    ("yue", "cantonese"),
+];
+
+/// Further names (`TO_LANGUAGE_CODE` there), and BCP 47 subtags that the model knows by another code.
+const ALIASES: &[(&str, &str)] = &[
+    ("burmese", "my"),
+    ("valencian", "ca"),
+    ("flemish", "nl"),
+    ("haitian", "ht"),
+    ("letzeburgesch", "lb"),
+    ("pushto", "ps"),
+    ("panjabi", "pa"),
+    ("moldavian", "ro"),
+    ("moldovan", "ro"),
+    ("sinhalese", "si"),
+    ("castilian", "es"),
+    ("mandarin", "zh"),
+    ("cmn", "zh"),
+    ("fil", "tl"),
+    ("iw", "he"),
+    ("jv", "jw"),
+    ("nb", "no"),
+];
+
+/// The code that a user's word for a language means: a code, a BCP 47 tag or an English name. The code may still be
+/// one that a given model does not know.
+pub(super) fn code_of(wanted: &str) -> Option<String> {
+    let wanted = wanted.trim().to_lowercase();
+    let named = |word: &str| {
+        let name = NAMES.iter().find(|(code, name)| *code == word || *name == word).map(|(code, _)| *code);
+        name.or_else(|| ALIASES.iter().find(|(alias, _)| *alias == word).map(|(_, code)| *code))
+    };
+    let subtag = wanted.split(['-', '_']).next().unwrap_or_default();
+    let is_tag = (2..=3).contains(&subtag.len());
+    named(&wanted).or_else(|| named(subtag).filter(|_| is_tag)).map(str::to_owned)
+}
+
+/// The language whose name begins most like `wanted`.
+pub(super) fn nearest(wanted: &str) -> Option<&'static str> {
+    let wanted = wanted.trim().to_lowercase();
+    let shared = |name: &str| name.chars().zip(wanted.chars()).take_while(|(a, b)| a == b).count();
+    let names = NAMES.iter().rev().map(|&(_, name)| (shared(name), name));
+    names.filter(|&(count, _)| count >= 2).max_by_key(|&(count, _)| count).map(|(_, name)| name)
+}
+
+/// Whether words of the language stand without spaces between them:
+/// <https://github.com/openai/whisper/blob/main/whisper/tokenizer.py> (`split_to_word_tokens`).
+pub(super) fn is_unspaced(code: &str) -> bool {
+    matches!(code, "zh" | "ja" | "th" | "lo" | "my" | "yue")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_tags_and_names_mean_the_same() {
+        for (wanted, code) in [
+            ("en", Some("en")),
+            ("en-US", Some("en")),
+            ("EN_gb", Some("en")),
+            ("german", Some("de")),
+            ("Haitian Creole", Some("ht")),
+            ("Mandarin", Some("zh")),
+            ("zh-Hant-TW", Some("zh")),
+            ("nb-NO", Some("no")),
+            ("yue", Some("yue")),
+            ("klingon", None),
+            ("", None),
+            ("english-ish", None),
+        ] {
+            assert_eq!(code_of(wanted).as_deref(), code, "{wanted}");
+        }
+    }
+
+    #[test]
+    fn what_is_nearly_a_language_is_recognised() {
+        assert_eq!(nearest("germn"), Some("german"));
+        assert_eq!(nearest("Frensh"), Some("french"));
+        assert_eq!(nearest("qqq"), None);
+    }
+}

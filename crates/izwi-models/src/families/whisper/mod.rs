@@ -1,0 +1,321 @@
+//! The whisper family: recordings to text, a window of at most 30 s at a time, a token a step.
+//!
+//! Owns the family's side of the executor's seam: checks what is asked for, packs what a step computes, and leaves
+//! every decision about a recording to [`scribe`]. Source of the architecture: <https://github.com/openai/whisper>.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{DType, Device};
+use rayon::prelude::*;
+
+use self::config::Settings;
+use self::decoder::{Decoder, Span, SpanOutput};
+use self::encoder::{Encoder, WindowMel};
+use self::mel::{FrontEnd, HOP, SAMPLE_RATE_HZ};
+use self::regions::Region;
+use self::rules::Rules;
+use self::scribe::Scribe;
+use self::tokens::Vocabulary;
+use self::windows::{Context, Kind, Listening, Order, Recording};
+use crate::model::{
+    BatchEntry, EntryOutput, Input, InputError, ListenInput, ModelError, ModelInfo, PrepareLimits, Prepared,
+    SequenceState, SpeechModel, Task,
+};
+use crate::nn::checkpoint::Checkpoint;
+use crate::nn::kv_pool::KvPool;
+
+mod alignment;
+mod config;
+mod decoder;
+mod encoder;
+#[cfg(test)]
+mod golden;
+mod languages;
+mod mel;
+mod regions;
+mod rules;
+mod sampling;
+mod scribe;
+mod segments;
+#[cfg(test)]
+mod tests;
+mod times;
+mod tokens;
+mod windows;
+
+/// Silence behind a window, in positions of 20 ms.
+const MARGIN: usize = 100;
+/// A pass needs this many positions to be worth its prompt.
+const MIN_POSITIONS: usize = 64;
+/// Temperatures the sampler takes.
+const MAX_TEMPERATURE: f32 = 1.0;
+
+/// Loads the checkpoint in `folder`: `model.safetensors`, `tokenizer.json`, `config.json` and, where there is one,
+/// `generation_config.json`.
+///
+/// # Errors
+/// A file is absent or unreadable, a setting is not supported, or a tensor is missing, unknown or mis-shaped; the
+/// error names it.
+pub(super) fn load(folder: &Path, device: &Device) -> Result<Arc<dyn SpeechModel>, ModelError> {
+    Ok(Arc::new(Whisper::load(folder, device, Context::Short { margin: MARGIN })?))
+}
+
+#[derive(Debug)]
+struct Whisper {
+    info: ModelInfo,
+    front_end: FrontEnd,
+    encoder: Encoder,
+    decoder: Decoder,
+    scribe: Scribe,
+    /// Encoder and decoder positions the network knows.
+    max_positions: (usize, usize),
+    /// What [`SpeechModel::warm_up_input`] hands out.
+    warm_up: Arc<[f32]>,
+}
+
+/// The state of a sequence; `None` where nobody speaks.
+type State = Option<Listening>;
+
+/// One entry of a batch while it is worked on.
+struct Share<'a> {
+    recording: &'a Recording,
+    listening: &'a mut Listening,
+    /// Positions computed.
+    rows: (usize, usize),
+    block_table: &'a [u32],
+}
+
+impl Whisper {
+    fn load(folder: &Path, device: &Device, context: Context) -> Result<Self, ModelError> {
+        let settings = Settings::load(folder)?;
+        let config = &settings.config;
+        let vocabulary = Vocabulary::load(folder, config.vocab_size)?;
+        let mut checkpoint = Checkpoint::open(&folder.join("model.safetensors"), device)?;
+        let weight_bytes = checkpoint.bytes_as(DType::F32);
+        let encoder = Encoder::load(&mut checkpoint, config, device)?;
+        let decoder = Decoder::load(&mut checkpoint, config, &settings.alignment_heads)?;
+        checkpoint.finish()?;
+        let codes = vocabulary.languages.iter().map(|(code, _)| code.clone());
+        let multilingual = settings.multilingual;
+        Ok(Self {
+            info: ModelInfo {
+                sample_rate_hz: SAMPLE_RATE_HZ as u32,
+                tasks: vec![Task::Asr],
+                voices: Vec::new(),
+                kv: Some(decoder.kv_layout()),
+                speed_range: None,
+                takes_instructions: false,
+                languages: if multilingual { codes.collect() } else { vec!["en".to_owned()] },
+                translates: multilingual,
+                temperature: 0.0,
+                weight_bytes,
+                state_bytes: decoder.window_bytes(config.max_source_positions),
+            },
+            front_end: FrontEnd::new(config.num_mel_bins),
+            encoder,
+            decoder,
+            scribe: Scribe { rules: Rules::new(&settings, &vocabulary), vocabulary, context, multilingual },
+            max_positions: (config.max_source_positions, config.max_target_positions),
+            warm_up: warm_up_samples(),
+        })
+    }
+
+    /// Checks what the user asked for and puts it in the network's terms.
+    fn order(&self, input: &ListenInput, limits: &PrepareLimits) -> Result<Order, InputError> {
+        let (_, most) = self.max_positions;
+        let max_positions = most.min(limits.max_positions);
+        if max_positions < MIN_POSITIONS {
+            let message = format!(
+                "this engine holds passes of {max_positions} tokens, listening takes {MIN_POSITIONS}; raise max_blocks"
+            );
+            return Err(InputError { param: "audio", message });
+        }
+        if !(0.0..=MAX_TEMPERATURE).contains(&input.temperature) {
+            let message =
+                format!("temperature {} is out of range; use 0 to {MAX_TEMPERATURE}", input.temperature);
+            return Err(InputError { param: "temperature", message });
+        }
+        if input.translate && !self.info.translates {
+            let message = "this model hears English only and does not translate; choose a multilingual one";
+            return Err(InputError { param: "model", message: message.to_owned() });
+        }
+        let vocabulary = &self.scribe.vocabulary;
+        let task = if input.translate { vocabulary.translate } else { vocabulary.transcribe };
+        let prompt = input.prompt.as_deref().map(str::trim).filter(|prompt| !prompt.is_empty());
+        Ok(Order {
+            language: input.language.as_deref().map(|wanted| self.language(wanted)).transpose()?,
+            task: self.info.translates.then_some(task),
+            prompt: prompt.map(|prompt| vocabulary.encode(&format!(" {prompt}"))).unwrap_or_default(),
+            words: input.word_timestamps,
+            temperature: input.temperature,
+            seed: input.seed,
+            max_positions,
+        })
+    }
+
+    /// The token of a language as a user names it.
+    fn language(&self, wanted: &str) -> Result<u32, InputError> {
+        let fault = |message: String| Err(InputError { param: "language", message });
+        let Some(code) = languages::code_of(wanted) else {
+            let near =
+                languages::nearest(wanted).map(|name| format!(", perhaps '{name}'")).unwrap_or_default();
+            return fault(format!(
+                "language '{wanted}' is unknown; use a code such as en, de or fr{near}, or leave it out"
+            ));
+        };
+        if !self.info.languages.contains(&code) {
+            let remedy = match self.info.languages.as_slice() {
+                [only] => format!("this model hears {only} only; choose a multilingual one"),
+                _ => "this model does not know it; leave it out to have the nearest detected".to_owned(),
+            };
+            return fault(format!("language '{wanted}': {remedy}"));
+        }
+        match self.scribe.vocabulary.language(&code) {
+            Some(token) => Ok(token),
+            None => fault(format!("language '{wanted}' has no token in this checkpoint; leave it out")),
+        }
+    }
+
+    fn record(&self, input: &ListenInput, order: Order) -> Recording {
+        let samples = &input.samples;
+        let frames = samples.len().div_ceil(HOP);
+        let regions = if Arc::ptr_eq(samples, &self.warm_up) {
+            // Warm-up must reach the network whatever the detector thinks of its noise.
+            vec![Region { frames: 0..frames, speech_end: frames }]
+        } else {
+            regions::find(samples)
+        };
+        let heard = |frames: &Range<usize>| frames.start..frames.end + mel::FADE;
+        let mel: Vec<_> =
+            regions.iter().map(|region| self.front_end.frames(samples, heard(&region.frames))).collect();
+        Recording {
+            peak: mel.iter().map(mel::LogMel::peak).fold(f32::NEG_INFINITY, f32::max),
+            regions,
+            mel,
+            duration_s: samples.len() as f64 / SAMPLE_RATE_HZ as f64,
+            max_positions: self.max_positions.0,
+            order,
+        }
+    }
+
+    /// Runs the encoder over the windows of a step that it has not seen.
+    fn encode(&self, shares: &mut [Share<'_>]) -> Result<(), ModelError> {
+        let fresh = shares.iter_mut().filter_map(|share| {
+            let window = &mut share.listening.window;
+            Some((window.mel.take()?, &mut window.encoded))
+        });
+        let (mel, encoded): (Vec<WindowMel>, Vec<_>) = fresh.unzip();
+        if mel.is_empty() {
+            return Ok(());
+        }
+        let windows = self.decoder.windows(&self.encoder.forward(&mel)?)?;
+        encoded.into_iter().zip(windows).for_each(|(encoded, window)| *encoded = window);
+        Ok(())
+    }
+
+    fn decode(&self, kv: &mut KvPool, shares: &[Share<'_>]) -> Result<Vec<SpanOutput>, ModelError> {
+        let spans = shares.iter().map(|share| {
+            let (from, end) = share.rows;
+            let pass = &share.listening.pass;
+            let tokens = pass.tokens.get(from..end);
+            let mut heads = Vec::new();
+            if scribe::asks_for_speech(share.listening, from, end) {
+                heads.push(pass.start_at - from);
+            }
+            if end == pass.tokens.len() && pass.kind != Kind::Align {
+                heads.push(end - 1 - from);
+            }
+            heads.dedup();
+            Ok(Span {
+                tokens: tokens.ok_or(ModelError::Internal("an entry asks for positions nobody knows"))?,
+                start: from,
+                block_table: share.block_table,
+                window: &share.listening.window.encoded,
+                heads,
+                watched: pass.kind == Kind::Align,
+            })
+        });
+        self.decoder.forward(kv, &spans.collect::<Result<Vec<_>, ModelError>>()?)
+    }
+}
+
+/// What this family made for an entry; `None` where nobody speaks.
+fn share<'a>(entry: &'a mut BatchEntry<'_>) -> Result<Option<Share<'a>>, ModelError> {
+    let foreign = ModelError::Internal("an entry was prepared by another family");
+    let Some(recording) = entry.prepared.payload.downcast_ref::<Recording>() else { return Err(foreign) };
+    let Some(state) = entry.state.downcast_mut::<State>() else { return Err(foreign) };
+    let (start, end) = (entry.start, entry.start + entry.num_tokens);
+    let block_table = entry.block_table;
+    Ok(state.as_mut().map(|listening| {
+        let rows = (listening.first_row(start), end);
+        Share { recording, listening, rows, block_table }
+    }))
+}
+
+impl SpeechModel for Whisper {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
+        let Input::Listen(input) = input else { return Err(InputError::other_task("listens", "input")) };
+        let recording = self.record(input, self.order(input, limits)?);
+        let work = self.scribe.begin(&recording).map_or_else(windows::silent_work, |(_, work)| work);
+        Ok(Prepared { work, payload: Arc::new(recording) })
+    }
+
+    fn start(&self, prepared: &Prepared) -> SequenceState {
+        let recording = prepared.payload.downcast_ref::<Recording>();
+        let state: State =
+            recording.and_then(|recording| self.scribe.begin(recording)).map(|(listening, _)| listening);
+        Box::new(state)
+    }
+
+    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryOutput>, ModelError> {
+        let mut outputs = Vec::with_capacity(batch.len());
+        let mut shares = Vec::with_capacity(batch.len());
+        let mut places = Vec::with_capacity(batch.len());
+        for (place, entry) in batch.iter_mut().enumerate() {
+            outputs.push(EntryOutput { finished: true, ..EntryOutput::default() });
+            if let Some(share) = share(entry)? {
+                shares.push(share);
+                places.push(place);
+            }
+        }
+        if shares.is_empty() {
+            return Ok(outputs);
+        }
+        self.encode(&mut shares)?;
+        let computed = self.decode(kv, &shares)?;
+        let heard = shares.into_par_iter().zip(computed);
+        let heard: Vec<EntryOutput> = heard
+            .map(|(share, computed)| {
+                self.scribe.advance(share.recording, share.listening, share.rows, computed)
+            })
+            .collect::<Result<_, ModelError>>()?;
+        for (place, output) in places.into_iter().zip(heard) {
+            outputs[place] = output;
+        }
+        Ok(outputs)
+    }
+
+    fn warm_up_input(&self) -> Input {
+        Input::Listen(ListenInput {
+            samples: Arc::clone(&self.warm_up),
+            language: Some("en".to_owned()),
+            prompt: None,
+            translate: false,
+            word_timestamps: true,
+            temperature: 0.0,
+            seed: 0,
+        })
+    }
+}
+
+/// A second of soft, even noise.
+fn warm_up_samples() -> Arc<[f32]> {
+    let noise = |n: usize| (sampling::mix(n as u64) >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
+    (0..SAMPLE_RATE_HZ).map(|n| 0.1 * noise(n)).collect::<Vec<_>>().into()
+}

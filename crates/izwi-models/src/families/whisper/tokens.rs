@@ -1,0 +1,168 @@
+//! The vocabulary: text to ids and back, and the special ids by their names.
+//!
+//! Owns `tokenizer.json`. Ids are never written down here: they differ between checkpoints.
+
+use std::path::Path;
+
+use tokenizers::Tokenizer;
+
+use crate::model::ModelError;
+
+/// Stands for bytes that are no text yet.
+const REPLACEMENT: char = '\u{fffd}';
+/// A timestamp token counts steps of this many seconds: one encoder position.
+pub(super) const TIME_STEP_S: f64 = 0.02;
+
+/// Text and special tokens of one checkpoint.
+#[derive(Debug)]
+pub(super) struct Vocabulary {
+    tokenizer: Tokenizer,
+    pub(super) size: usize,
+    /// `<|endoftext|>`: every id below it is text.
+    pub(super) end: u32,
+    /// `<|startoftranscript|>`.
+    pub(super) start: u32,
+    pub(super) transcribe: u32,
+    pub(super) translate: u32,
+    /// `<|startofprev|>`: text from before the window follows.
+    pub(super) previous: u32,
+    pub(super) no_speech: u32,
+    pub(super) no_timestamps: u32,
+    /// `<|0.00|>`: the first timestamp; the others follow to the end of the vocabulary.
+    pub(super) first_timestamp: u32,
+    /// Language codes and their tokens, in the order of the tokens.
+    pub(super) languages: Vec<(String, u32)>,
+}
+
+impl Vocabulary {
+    /// Reads `tokenizer.json` for a network of `size` tokens.
+    ///
+    /// # Errors
+    /// The file is unreadable, lacks a special token or does not fit the network.
+    pub(super) fn load(folder: &Path, size: usize) -> Result<Self, ModelError> {
+        let path = folder.join("tokenizer.json");
+        let fault = |message: String| ModelError::File { path: path.display().to_string(), message };
+        let tokenizer = Tokenizer::from_file(&path).map_err(|error| fault(error.to_string()))?;
+        let id = |names: &[&str]| {
+            let found = names.iter().find_map(|name| tokenizer.token_to_id(name));
+            found.ok_or_else(|| fault(format!("has no token {}", names.join(" or "))))
+        };
+        let no_timestamps = id(&["<|notimestamps|>"])?;
+        // Older tokenizer files end before the timestamps, which have always followed this token.
+        let first_timestamp = tokenizer.token_to_id("<|0.00|>").unwrap_or(no_timestamps + 1);
+        let vocabulary = Self {
+            size,
+            end: id(&["<|endoftext|>"])?,
+            start: id(&["<|startoftranscript|>"])?,
+            transcribe: id(&["<|transcribe|>"])?,
+            translate: id(&["<|translate|>"])?,
+            previous: id(&["<|startofprev|>"])?,
+            no_speech: id(&["<|nospeech|>", "<|nocaptions|>"])?,
+            no_timestamps,
+            first_timestamp,
+            languages: languages(&tokenizer),
+            tokenizer,
+        };
+        let highest = vocabulary.languages.iter().map(|(_, id)| *id).chain([first_timestamp]).max();
+        match highest {
+            Some(id) if id as usize >= size => {
+                Err(fault(format!("has a token of id {id}, the network knows {size}")))
+            }
+            _ => Ok(vocabulary),
+        }
+    }
+
+    /// Whether a token is a piece of text.
+    pub(super) fn is_text(&self, id: u32) -> bool {
+        id < self.end
+    }
+
+    /// The timestamp a token stands for, in steps of [`TIME_STEP_S`].
+    pub(super) fn timestamp(&self, id: u32) -> Option<usize> {
+        id.checked_sub(self.first_timestamp).map(|steps| steps as usize)
+    }
+
+    /// The ids of a text; what looks like a special token in it is dropped.
+    pub(super) fn encode(&self, text: &str) -> Vec<u32> {
+        let ids = self.tokenizer.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec());
+        let mut ids = ids.unwrap_or_default();
+        ids.retain(|&id| self.is_text(id));
+        ids
+    }
+
+    /// The text of the ids that are text; bytes that make no character become U+FFFD.
+    pub(super) fn text(&self, ids: &[u32]) -> String {
+        let text: Vec<u32> = ids.iter().copied().filter(|&id| self.is_text(id)).collect();
+        self.tokenizer.decode(&text, false).unwrap_or_default()
+    }
+
+    /// The token of a language code.
+    pub(super) fn language(&self, code: &str) -> Option<u32> {
+        self.languages.iter().find(|(known, _)| known == code).map(|(_, id)| *id)
+    }
+
+    /// The code of a language token.
+    pub(super) fn code(&self, id: u32) -> Option<&str> {
+        self.languages.iter().find(|(_, known)| *known == id).map(|(code, _)| code.as_str())
+    }
+
+    /// Text tokens as words: each word and how many tokens make it. Words of unspaced languages are as short as
+    /// whole characters allow. The rules are openai-whisper's:
+    /// <https://github.com/openai/whisper/blob/main/whisper/tokenizer.py> (`split_to_word_tokens`).
+    pub(super) fn words(&self, ids: &[u32], unspaced: bool) -> Vec<(String, usize)> {
+        let pieces = self.pieces(ids);
+        if unspaced {
+            return pieces;
+        }
+        let mut words: Vec<(String, usize)> = Vec::new();
+        for (piece, count) in pieces {
+            let own = piece.starts_with(' ') || is_punctuation(piece.trim());
+            match words.last_mut() {
+                Some((word, tokens)) if !own => {
+                    word.push_str(&piece);
+                    *tokens += count;
+                }
+                _ => words.push((piece, count)),
+            }
+        }
+        words
+    }
+
+    /// The shortest runs of tokens that are whole characters.
+    fn pieces(&self, ids: &[u32]) -> Vec<(String, usize)> {
+        let whole: Vec<char> = self.text(ids).chars().collect();
+        let mut pieces = Vec::new();
+        let (mut begin, mut offset) = (0, 0);
+        for end in 1..=ids.len() {
+            let piece = self.text(&ids[begin..end]);
+            // A replacement character that the whole text has there too is no half character but bad text.
+            let broken = piece.chars().position(|c| c == REPLACEMENT);
+            let complete = broken.is_none_or(|at| whole.get(offset + at) == Some(&REPLACEMENT));
+            if complete || end == ids.len() {
+                offset += piece.chars().count();
+                pieces.push((piece, end - begin));
+                begin = end;
+            }
+        }
+        pieces
+    }
+}
+
+/// Python's `text in string.punctuation`: empty, or a run of ASCII's marks in their order.
+fn is_punctuation(text: &str) -> bool {
+    r##"!"#$%&'()*+,-./:;<=>?@[\]^_`{|}~"##.contains(text)
+}
+
+/// Codes and ids of the tokens `<|xx|>` and `<|xxx|>`.
+fn languages(tokenizer: &Tokenizer) -> Vec<(String, u32)> {
+    let code = |name: &str| {
+        let code = name.strip_prefix("<|")?.strip_suffix("|>")?;
+        let is_code = (2..=3).contains(&code.len()) && code.bytes().all(|c| c.is_ascii_lowercase());
+        is_code.then(|| code.to_owned())
+    };
+    let added = tokenizer.get_added_tokens_decoder();
+    let mut languages: Vec<_> =
+        added.iter().filter_map(|(&id, token)| Some((code(&token.content)?, id))).collect();
+    languages.sort_by_key(|(_, id)| *id);
+    languages
+}

@@ -1,0 +1,15 @@
+//! CPU kernels, and the only place with `unsafe`: vectors of 16 lanes, chosen at run time, with a portable twin.
+//!
+//! Slices in, slices out; knows no tensor and no layer.
+#![allow(unsafe_code, reason = "vector instructions and disjoint writes of parallel tasks")]
+#![allow(unsafe_op_in_unsafe_fn, reason = "the whole body of a kernel is under the contract of `Isa`")]
+
+pub(crate) mod attend;
+pub(crate) mod elementwise;
+pub(crate) mod isa;
+pub(crate) mod paged;
+pub(crate) mod panels;
+pub(crate) mod threads;
+
+#[cfg(test)]
+mod tests;
