@@ -2,12 +2,14 @@
 
 mod gate;
 mod raw;
+mod recording;
 mod server;
 mod session;
 pub mod wer;
 
 pub use gate::Gate;
 pub use raw::{RawResponse, exchange};
+pub use recording::{Form, base64, recording, transcript_events};
 pub use server::{Setup, TestServer, eventually, guarded};
 pub use session::{Incoming, Session, Utterance};
 

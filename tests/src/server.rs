@@ -7,13 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use izwi_core::engine::executor::simulated::{Script, SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{Engine, EngineCoreConfig};
-use izwi_server::{Recorder, Registry, ServerConfig, Slot, serve};
+use izwi_server::{FleetConfig, Recorder, Registry, ServerConfig, Slot, serve};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::GUARD;
+use crate::recording::Form;
 use crate::session::Session;
 
 /// What a test varies.
@@ -39,6 +40,13 @@ impl Setup {
     /// A model that speaks token by token, 80 ms each.
     pub fn tokens(name: &str) -> Self {
         Self::with(name, SimulatedModel::default())
+    }
+
+    /// A model that transcribes: one segment of one word for each second begun. It is the default listener of a server
+    /// whose default speaker failed to load.
+    pub fn listener(name: &str) -> Self {
+        let model = SimulatedModel { listens: true, sample_rate: 16_000, ..Default::default() };
+        Self::with(name, model)
     }
 
     fn with(name: &str, model: SimulatedModel) -> Self {
@@ -70,11 +78,20 @@ impl Setup {
     /// Starts the server and waits until its engine is warm.
     pub async fn start(self) -> Result<TestServer> {
         let model = self.engine.model.clone();
+        let listens = self.model.listens;
         let executor = SimulatedExecutor::new(&self.engine, self.model);
         let recorder = Recorder::install()?;
         let engine = Engine::with_executor(self.engine, Box::new(executor))?;
         engine.ready().await?;
-        let registry = Registry::new(&model);
+        let fleet = if listens {
+            FleetConfig { default_asr: Some(model.clone()), ..FleetConfig::new("no-speaker") }
+        } else {
+            FleetConfig::new(&model)
+        };
+        let registry = Registry::new(fleet);
+        if listens {
+            registry.set("no-speaker", Slot::Failed("this test has none".to_owned()));
+        }
         registry.set(&model, Slot::Ready(engine.clone()));
         let server = TestServer::listen(self.server, registry, recorder).await?;
         Ok(TestServer { engine: Some(engine), ..server })
@@ -119,7 +136,19 @@ impl TestServer {
 
     /// Posts a JSON body to `/v1/audio/speech`.
     pub async fn speech(&self, body: &Value) -> Result<reqwest::Response> {
-        let request = reqwest::Client::new().post(self.url("/v1/audio/speech")).json(body);
+        self.post("/v1/audio/speech", body).await
+    }
+
+    /// Posts a JSON body.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<reqwest::Response> {
+        let request = reqwest::Client::new().post(self.url(path)).json(body);
+        Ok(guarded(request.send()).await??)
+    }
+
+    /// Posts a form.
+    pub async fn post_form(&self, path: &str, form: Form) -> Result<reqwest::Response> {
+        let request = reqwest::Client::new().post(self.url(path));
+        let request = request.header("content-type", Form::content_type()).body(form.finish());
         Ok(guarded(request.send()).await??)
     }
 

@@ -1,9 +1,11 @@
 //! Loading, overload and shutdown.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{Engine, EngineCoreConfig};
-use izwi_server::{Recorder, Registry, ServerConfig, Slot};
+use izwi_server::{FleetConfig, Recorder, Registry, ServerConfig, Slot};
 use izwi_tests::{Gate, Session, Setup, TestServer, Utterance, eventually, guarded};
 use serde_json::{Value, json};
 
@@ -20,7 +22,8 @@ async fn readiness(server: &TestServer) -> Result<(u16, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_answers_while_its_model_loads() -> Result<()> {
-    let registry = Registry::new("late");
+    let fleet = FleetConfig { load_timeout: Duration::from_millis(100), ..FleetConfig::new("late") };
+    let registry = Registry::new(fleet);
     let server = TestServer::listen(ServerConfig::default(), registry.clone(), Recorder::install()?).await?;
     assert_eq!(readiness(&server).await?, (503, "loading".to_owned()));
     assert_eq!(server.get("/livez").await?.status(), 200);
@@ -123,7 +126,7 @@ async fn a_shutdown_does_not_wait_for_ever() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 1));
     let mut server = Setup::units("drains-hard")
         .script(script)
-        .server(|server| server.drain_timeout = std::time::Duration::from_millis(50))
+        .server(|server| server.drain_timeout = Duration::from_millis(50))
         .start()
         .await?;
     let (session, _) = half_way(&server).await?;
@@ -179,7 +182,7 @@ async fn an_engine_with_a_full_queue_says_when_to_come_back() -> Result<()> {
     let feeding = async {
         loop {
             gate.admit(1);
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
     let refused = async {

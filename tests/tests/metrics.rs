@@ -5,7 +5,7 @@ use izwi_tests::{Gate, Setup, eventually};
 use serde_json::{Value, json};
 
 /// Every series of the interface's metrics section.
-const NAMES: [&str; 27] = [
+const NAMES: [&str; 28] = [
     "izwi_requests_total",
     "izwi_requests_rejected_total",
     "izwi_num_requests_running",
@@ -32,6 +32,7 @@ const NAMES: [&str; 27] = [
     "izwi_preschedule_discarded_total",
     "izwi_aborts_total",
     "izwi_build_info",
+    "izwi_models_loaded",
     "process_start_time_seconds",
 ];
 const TEXT: &str = "Twenty-two characters.";

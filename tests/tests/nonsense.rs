@@ -1,7 +1,7 @@
 //! A thousand malformed frames and requests: each is answered as an error, and none does harm.
 
 use anyhow::{Context, Result, ensure};
-use izwi_tests::{Incoming, Session, Setup, TestServer, exchange, guarded};
+use izwi_tests::{Form, Incoming, Session, Setup, TestServer, exchange, guarded, recording};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -167,6 +167,42 @@ async fn malformed_requests_are_answered_with_the_envelope() -> Result<()> {
         ensure!(error["type"] == "invalid_request_error", "{shown}: {body}");
     }
     normal(&server).await
+}
+
+/// Forms with bytes changed, cut, doubled or put in: each is answered, and the server goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn any_form_is_answered() -> Result<()> {
+    let server = Setup::listener("any-forms").start().await?;
+    let mut dice = Dice(0xf0f0);
+    let form = Form::new().text("model", "whisper-1").text("stream", "false");
+    let whole = form.text("timestamp_granularities[]", "segment").file("file", &recording(0.1)).finish();
+    let interesting =
+        [b"\r\n".as_slice(), b"--", b"\r\n--a-boundary-that-no-recording-holds", b"\"", b"\0", b"\xff"];
+    for _ in 0..400 {
+        let mut form = whole.clone();
+        // Half of all changes hit the part before the recording's samples.
+        let reach = if dice.roll(2) == 0 { form.len() } else { 700 };
+        for _ in 0..1 + dice.roll(4) {
+            let at = dice.roll(reach.min(form.len()));
+            let end = (at + dice.roll(40)).min(form.len());
+            match dice.roll(4) {
+                0 => form.truncate(at + 1),
+                1 => drop(form.drain(at..end)),
+                2 => drop(form.splice(at..at, interesting[dice.roll(interesting.len())].iter().copied())),
+                _ => form[at] = dice.roll(256) as u8,
+            }
+            form.resize(form.len().max(1), b'x');
+        }
+        let request = reqwest::Client::new().post(server.url("/v1/audio/transcriptions"));
+        let request = request.header("content-type", Form::content_type()).body(form.clone());
+        let response = guarded(request.send()).await??;
+        let status = response.status().as_u16();
+        let shown = String::from_utf8_lossy(&form).chars().take(700).collect::<String>();
+        ensure!([200, 400, 404, 413, 415, 422].contains(&status), "{status}: {shown}");
+        let body: Value = response.json().await.with_context(|| shown.clone())?;
+        ensure!(body["text"].is_string() || body["error"]["message"].is_string(), "{body}: {shown}");
+    }
+    server.assert_balanced().await
 }
 
 #[tokio::test(flavor = "multi_thread")]

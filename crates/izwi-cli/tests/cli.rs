@@ -319,7 +319,10 @@ fn an_interrupt_leaves_no_file() {
 #[test]
 fn the_server_gets_ready_answers_and_ends_well() {
     let izwi = Izwi::with_models();
-    let mut child = izwi.command(&["serve", "--port", "0", "--log-format", "json"]).spawn().unwrap();
+    let mut child = izwi
+        .command(&["serve", "--port", "0", "--asr-model", "none", "--log-format", "json"])
+        .spawn()
+        .unwrap();
     let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
     std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();

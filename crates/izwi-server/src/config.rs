@@ -16,6 +16,8 @@ pub struct ServerConfig {
     pub max_input_chars: usize,
     /// The most bytes of a request body.
     pub max_body_bytes: usize,
+    /// The most bytes of a recording that is sent for transcription.
+    pub max_upload_bytes: usize,
     /// The most bytes of the head of a request.
     pub max_header_bytes: usize,
     /// The most connections; more wait in the listener's backlog.
@@ -33,6 +35,8 @@ pub struct ServerConfig {
     pub header_timeout: Duration,
     /// How long a request's body may take.
     pub body_timeout: Duration,
+    /// How long a request that brings a recording may take to arrive.
+    pub upload_timeout: Duration,
     /// How long a request may wait for its first audio.
     pub first_audio_timeout: Duration,
     /// How long a peer may leave what was sent to it unread before its connection is dropped.
@@ -53,6 +57,7 @@ impl Default for ServerConfig {
             allowed_origins: Vec::new(),
             max_input_chars: 4_096,
             max_body_bytes: 1 << 20,
+            max_upload_bytes: 100 << 20,
             max_header_bytes: 32 << 10,
             max_connections: 1_024,
             max_requests: 256,
@@ -61,6 +66,7 @@ impl Default for ServerConfig {
             max_session_chars: 100_000,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(30),
+            upload_timeout: Duration::from_secs(300),
             first_audio_timeout: Duration::from_secs(120),
             send_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(30),

@@ -29,14 +29,27 @@ pub enum ApiError {
         message: String,
     },
     /// The recording cannot be used.
-    #[error("{0}")]
-    Audio(DecodeError),
+    #[error("{error}")]
+    Audio {
+        /// The field it came in, by its wire name.
+        param: &'static str,
+        /// What is wrong with it.
+        error: DecodeError,
+    },
     /// The body is not JSON.
     #[error("body is not valid JSON: {0}")]
     MalformedJson(String),
-    /// The body does not say that it is JSON.
-    #[error("content type {0} is not read here; send application/json")]
-    UnsupportedMediaType(String),
+    /// The body is not the form it says it is.
+    #[error("body is not a valid multipart form: {0}")]
+    MalformedForm(String),
+    /// The body does not say that it is of a type that is read.
+    #[error("content type {found} is not read here; send {read}")]
+    UnsupportedMediaType {
+        /// What it says.
+        found: String,
+        /// What would be read.
+        read: &'static str,
+    },
     /// The body, a frame or a text is larger than allowed.
     #[error("{0}")]
     TooLarge(String),
@@ -91,8 +104,23 @@ pub enum ApiError {
     #[error("model '{0}' is loading; try again shortly")]
     ModelLoading(String),
     /// The model could not be loaded, or its engine is dead.
-    #[error("model '{0}' is not available; see the server's log and /readyz")]
+    #[error("model '{0}' is not available; see the server's log and /health")]
     ModelUnavailable(String),
+    /// The model does not fit beside those that are in use.
+    #[error("model '{id}' needs {need} bytes; {used} of the memory budget of {budget} bytes are in use; {}",
+        if *.may_fit_later { "try again later" } else { "raise memory_budget_mib or choose a smaller model" })]
+    NoRoom {
+        /// The model.
+        id: String,
+        /// Bytes it is expected to take.
+        need: u64,
+        /// Bytes that all models may take.
+        budget: u64,
+        /// Bytes of models that cannot leave now.
+        used: u64,
+        /// Whether it would fit once others are unused.
+        may_fit_later: bool,
+    },
     /// Too much is going on already.
     #[error("{message}")]
     Overloaded {
@@ -153,7 +181,7 @@ impl ApiError {
     pub(crate) fn from_engine(error: EngineError, model: &str, request: &RequestId) -> Self {
         match error {
             EngineError::InvalidRequest { param, message } => Self::Invalid { param, message },
-            EngineError::Audio(error) => Self::Audio(error),
+            EngineError::Audio(error) => Self::Audio { param: "audio", error },
             EngineError::UnsupportedTask { .. } => Self::invalid("model", error.to_string()),
             EngineError::Overloaded { retry_after, .. } => {
                 Self::Overloaded { message: error.to_string(), retry_after, by_engine: true }
@@ -161,16 +189,25 @@ impl ApiError {
             EngineError::AudioOverload { .. } => {
                 Self::Overloaded { message: error.to_string(), retry_after: AUDIO_RETRY, by_engine: true }
             }
-            EngineError::Draining => Self::Draining,
+            // Nobody but a server that ends aborts a request whose caller still waits.
+            EngineError::Draining | EngineError::Aborted => Self::Draining,
             EngineError::Stopped(reason) => {
                 tracing::warn!(model, request = %request, reason, "engine has stopped");
                 Self::ModelUnavailable(model.to_owned())
             }
-            EngineError::Aborted
-            | EngineError::Config { .. }
+            EngineError::Config { .. }
             | EngineError::Load(_)
             | EngineError::Execution(_)
             | EngineError::DuplicateId(_) => Self::internal(&error.to_string(), request),
+        }
+    }
+
+    /// The same error about a recording, under the name of the field that it came in.
+    pub(crate) fn about_recording(self, field: &'static str) -> Self {
+        match self {
+            Self::Audio { error, .. } => Self::Audio { param: field, error },
+            Self::Invalid { param, message } if param == "audio" => Self::invalid(field, message),
+            other => other,
         }
     }
 
@@ -186,17 +223,22 @@ impl ApiError {
         const SERVER: &str = "server_error";
         match self {
             Self::Invalid { .. } => (StatusCode::BAD_REQUEST, INVALID, "invalid_value"),
-            Self::Audio(DecodeError::UnknownFormat(_)) => {
-                (StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_audio")
-            }
-            Self::Audio(DecodeError::TooLarge { .. } | DecodeError::TooLong { .. }) => {
-                (StatusCode::PAYLOAD_TOO_LARGE, INVALID, "too_large")
-            }
-            Self::Audio(DecodeError::Empty) => (StatusCode::UNPROCESSABLE_ENTITY, INVALID, "empty_audio"),
-            Self::Audio(_) => (StatusCode::BAD_REQUEST, INVALID, "invalid_audio"),
+            Self::Audio { error, .. } => match error {
+                DecodeError::UnknownFormat(_) => {
+                    (StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_audio")
+                }
+                DecodeError::TooLarge { .. } | DecodeError::TooLong { .. } => {
+                    (StatusCode::PAYLOAD_TOO_LARGE, INVALID, "too_large")
+                }
+                DecodeError::Empty => (StatusCode::UNPROCESSABLE_ENTITY, INVALID, "empty_audio"),
+                DecodeError::Base64(_) | DecodeError::Damaged(_) => {
+                    (StatusCode::BAD_REQUEST, INVALID, "invalid_audio")
+                }
+            },
             Self::MalformedJson(_) => (StatusCode::BAD_REQUEST, INVALID, "invalid_json"),
             Self::UnreadableBody(_) => (StatusCode::BAD_REQUEST, INVALID, "unreadable_body"),
-            Self::UnsupportedMediaType(_) => {
+            Self::MalformedForm(_) => (StatusCode::BAD_REQUEST, INVALID, "invalid_form"),
+            Self::UnsupportedMediaType { .. } => {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_media_type")
             }
             Self::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, INVALID, "too_large"),
@@ -212,6 +254,10 @@ impl ApiError {
             Self::Overloaded { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded"),
             Self::ModelLoading(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_loading"),
             Self::ModelUnavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_unavailable"),
+            Self::NoRoom { may_fit_later: true, .. } => {
+                (StatusCode::SERVICE_UNAVAILABLE, SERVER, "memory_budget")
+            }
+            Self::NoRoom { .. } => (StatusCode::INSUFFICIENT_STORAGE, SERVER, "memory_budget"),
             Self::FirstAudioTimeout(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "overloaded"),
             Self::Draining => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "draining"),
             Self::NotReady { code, .. } => (StatusCode::SERVICE_UNAVAILABLE, SERVER, code),
@@ -234,17 +280,26 @@ impl ApiError {
     pub fn param(&self) -> Option<&str> {
         match self {
             Self::Invalid { param, .. } => Some(param),
-            Self::ModelNotFound { .. } => Some("model"),
+            Self::Audio { param, .. } => Some(param),
+            Self::ModelNotFound { .. } | Self::NoRoom { .. } => Some("model"),
             Self::VoiceNotFound { .. } => Some("voice"),
             Self::UnknownFrame(_) => Some("type"),
             _ => None,
         }
     }
 
+    /// What a client reads.
+    pub(crate) fn envelope(&self) -> ErrorEnvelope {
+        let (_, kind, code) = self.class();
+        let param = self.param().map(str::to_owned);
+        ErrorEnvelope { error: ErrorBody { message: self.to_string(), kind, param, code } }
+    }
+
     fn retry_after_s(&self) -> Option<u64> {
         match self {
             Self::Overloaded { retry_after, .. } => Some(retry_after.as_secs().max(1)),
             Self::ModelLoading(_) | Self::NotReady { .. } => Some(LOADING_RETRY_S),
+            Self::NoRoom { may_fit_later: true, .. } => Some(LOADING_RETRY_S),
             Self::FirstAudioTimeout(seconds) => Some(*seconds),
             Self::Draining => Some(DRAINING_RETRY_S),
             _ => None,
@@ -257,7 +312,7 @@ impl ApiError {
             Self::NotReady { .. } | Self::Internal(_) | Self::ModelUnavailable(_) => return,
             Self::FirstAudioTimeout(_) | Self::IdleTimeout(_) | Self::CutOff => return,
             Self::Overloaded { by_engine: true, .. } => return,
-            Self::Overloaded { .. } => "overloaded",
+            Self::Overloaded { .. } | Self::NoRoom { .. } => "overloaded",
             Self::Draining => "draining",
             Self::ModelLoading(_) => "loading",
             Self::Unauthorized => "unauthorized",
@@ -272,10 +327,8 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         self.count();
-        let (status, kind, code) = self.class();
-        let param = self.param().map(str::to_owned);
-        let body = ErrorEnvelope { error: ErrorBody { message: self.to_string(), kind, param, code } };
-        let mut response = (status, Json(body)).into_response();
+        let status = self.class().0;
+        let mut response = (status, Json(self.envelope())).into_response();
         if let Some(seconds) = self.retry_after_s() {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

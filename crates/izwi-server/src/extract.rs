@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
 use crate::error::ApiError;
+use crate::near;
 use crate::state::AppState;
 
 /// A JSON body.
@@ -18,7 +19,10 @@ impl<T: DeserializeOwned> FromRequest<AppState> for ApiJson<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
-        check_content_type(&request)?;
+        let content_type = ContentType::of(&request);
+        if !content_type.is_json() {
+            return Err(content_type.refused("application/json"));
+        }
         let limit = state.config().max_body_bytes;
         let body = tokio::time::timeout(state.config().body_timeout, Bytes::from_request(request, state));
         let bytes =
@@ -27,25 +31,42 @@ impl<T: DeserializeOwned> FromRequest<AppState> for ApiJson<T> {
     }
 }
 
-fn unread(error: &BytesRejection, limit: usize) -> ApiError {
+pub(crate) fn unread(error: &BytesRejection, limit: usize) -> ApiError {
     if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return ApiError::TooLarge(format!("body has more than {limit} bytes; send less"));
     }
     ApiError::UnreadableBody(error.body_text())
 }
 
-fn check_content_type(request: &Request) -> Result<(), ApiError> {
-    let Some(value) = request.headers().get(header::CONTENT_TYPE) else {
-        return Err(ApiError::UnsupportedMediaType("(none)".to_owned()));
-    };
-    let text = value.to_str().unwrap_or("(not text)");
-    let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let is_json =
-        essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));
-    if is_json {
-        Ok(())
-    } else {
-        Err(ApiError::UnsupportedMediaType(format!("'{}'", crate::near::shown(text))))
+/// What a body says it is.
+#[derive(Debug)]
+pub(crate) struct ContentType(Option<String>);
+
+impl ContentType {
+    pub(crate) fn of(request: &Request) -> Self {
+        let value = request.headers().get(header::CONTENT_TYPE);
+        Self(value.map(|value| value.to_str().unwrap_or("(not text)").to_owned()))
+    }
+
+    /// The type without its parameters.
+    fn essence(&self) -> String {
+        let text = self.0.as_deref().unwrap_or_default();
+        text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+    }
+
+    pub(crate) fn is_json(&self) -> bool {
+        let essence = self.essence();
+        essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
+    }
+
+    pub(crate) fn is_form(&self) -> bool {
+        self.essence() == "multipart/form-data"
+    }
+
+    /// The refusal of a route that reads something else.
+    pub(crate) fn refused(&self, read: &'static str) -> ApiError {
+        let found = self.0.as_deref().map_or("(none)".to_owned(), |text| format!("'{}'", near::shown(text)));
+        ApiError::UnsupportedMediaType { found, read }
     }
 }
 

@@ -3,7 +3,13 @@
 use std::sync::{Arc, OnceLock};
 
 use izwi_core::engine::metrics::{BUCKETS, describe};
+use metrics::{describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+/// Shows whether a model is in memory.
+pub(crate) fn set_model_loaded(model: &str, is_loaded: bool) {
+    gauge!("izwi_models_loaded", "model" => model.to_owned()).set(u8::from(is_loaded));
+}
 
 /// The recorder could not be installed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +49,7 @@ impl Recorder {
         }
         let handle = builder.install_recorder().map_err(failed)?;
         describe();
+        describe_gauge!("izwi_models_loaded", "Whether the model is in memory");
         let process = metrics_process::Collector::default();
         process.describe();
         Ok(Self { handle, process: Arc::new(process) })

@@ -21,7 +21,7 @@ use crate::registry::Registry;
 use crate::routes::router;
 use crate::state::AppState;
 
-/// Between two rounds of recorder upkeep.
+/// Between two rounds of upkeep of the recorder and of unused models.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// After a failed accept, e.g. for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -65,9 +65,7 @@ pub async fn serve(
         }
     };
     server.run(listener, draining).await;
-    for engine in state.registry().engines() {
-        engine.stop();
-    }
+    state.registry().close();
     Ok(())
 }
 
@@ -106,7 +104,10 @@ impl Server {
         loop {
             tokio::select! {
                 () = &mut until => break,
-                _ = upkeep.tick() => self.state.recorder().upkeep(),
+                _ = upkeep.tick() => {
+                    self.state.recorder().upkeep();
+                    self.state.registry().expire();
+                }
                 Some(_) = self.connections.join_next() => {}
                 accepted = accept(&listener, &self.places) => match accepted {
                     Ok((stream, place)) => self.open(stream, place),

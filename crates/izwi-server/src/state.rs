@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use izwi_core::engine::TaskType;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::metrics::Recorder;
-use crate::registry::Registry;
+use crate::registry::{Lease, Registry};
 use crate::security::AccessRules;
 
 /// Handle to the shared state. Clones address the same server.
@@ -63,6 +64,18 @@ impl AppState {
 
     pub(crate) fn registry(&self) -> &Registry {
         &self.inner.registry
+    }
+
+    /// The engine of a model that does `task`, loaded if need be; the default one without an id. A server that drains
+    /// waits for no model.
+    pub(crate) async fn lease(&self, model: Option<&str>, task: TaskType) -> Result<Lease, ApiError> {
+        let mut draining = self.draining();
+        tokio::select! {
+            biased;
+            lease = self.registry().lease(model, task) => lease,
+            // The sender lives as long as this state.
+            _ = draining.wait_for(|draining| *draining) => Err(ApiError::Draining),
+        }
     }
 
     pub(crate) fn recorder(&self) -> &Recorder {

@@ -9,6 +9,7 @@ mod metal;
 mod process;
 mod suite;
 mod tidy;
+mod venv;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

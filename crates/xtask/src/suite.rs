@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::docs;
 use crate::process::{self, cargo};
+use crate::{docs, venv};
 
 /// The models that tests speak and listen with: a voice, the smallest ear, and the default ear.
 const TEST_MODELS: [&str; 3] = ["hibari", "whisper-tiny.en", "whisper-base"];
 
 pub(crate) fn run(root: &Path, nextest_args: &[String]) -> Result<()> {
     pull(root)?;
+    venv::make(root)?;
     docs::check(root)?;
     tests(root, &["test", "--doc", "--workspace"])?;
     let mut args = vec!["nextest", "run", "--workspace", "--profile", "ci"];

@@ -1,10 +1,13 @@
 //! `izwi serve`: the HTTP and WebSocket service, its models loaded in the background.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use izwi_core::engine::{Engine, EngineCoreConfig};
-use izwi_server::{Recorder, Registry, Slot, check_bind};
+use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, TaskType};
+use izwi_core::hub::{Store, Task};
+use izwi_server::{FleetConfig, Offer, Recorder, Registry, check_bind};
 use tokio::net::TcpListener;
 
 use crate::failure::{self, Failure};
@@ -14,8 +17,9 @@ use crate::{logging, models, output, speech};
 
 /// Serve speech over HTTP and WebSocket
 ///
-/// Listens at once and loads the models in the background: /readyz is red until the default model is warm. SIGTERM or
-/// Ctrl-C finishes what is under way and ends; a second one ends at once.
+/// Listens at once and loads the default models in the background: /readyz is red until they are warm. Every other
+/// installed model is offered too and loads when a request first names it. SIGTERM or Ctrl-C finishes what is under
+/// way and ends; a second one ends at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Fail if a model is not installed, instead of pulling it
@@ -40,23 +44,31 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
     let listener = listen(server).await?;
     let address = listener.local_addr().context("the listener has no address")?;
     let store = models::open(&resolved.settings.home)?;
-    let mut names = vec![config.model.clone()];
-    names.extend(server.extra_models.iter().filter(|name| **name != config.model).cloned());
-    // A slip in a name is told now, not when the model would be loaded.
-    for name in &names {
+    let fleet = server.fleet(config.model.clone());
+    let names = named(&fleet, &server.models);
+    // A slip in a name is told now, not when the model would be loaded. A server that cannot listen still speaks:
+    // what is wrong with the listening model is told by the log and /readyz.
+    for name in names.iter().filter(|name| Some(*name) != fleet.default_asr.as_ref()) {
         store.manifest(name)?;
     }
 
     output::say(&format!("izwi serves on {}", url(address)));
     let recorder = Recorder::install()?;
-    let registry = Registry::new(config.model.clone());
-    let load =
-        Load { registry: registry.clone(), home: resolved.settings.home.clone(), may_pull: !args.no_pull };
-    for name in names {
-        registry.set(name.clone(), Slot::Loading);
-        let (load, config) = (load.clone(), EngineCoreConfig { model: name, ..config.clone() });
-        tokio::task::spawn_blocking(move || load.run(config));
-    }
+    let offers = offers(&store, &names);
+    // The default ones are pulled when they are loaded, which is now too.
+    let is_default = |name: &String| *name == fleet.default_tts || Some(name) == fleet.default_asr.as_ref();
+    let further: Vec<String> = names.iter().filter(|name| !is_default(name)).cloned().collect();
+    let source = Source {
+        home: resolved.settings.home.clone(),
+        to_pull: if args.no_pull { Vec::new() } else { names },
+        config: EngineCoreConfig { max_audio_bytes: server.config.max_upload_bytes, ..config },
+        arbiter: DeviceArbiter::new(),
+    };
+    let source = Arc::new(source);
+    let loader = Arc::clone(&source);
+    let registry = Registry::with_loader(fleet, offers, Arc::new(move |name| loader.engine(name)));
+    registry.load_defaults();
+    tokio::task::spawn_blocking(move || source.install(&further));
 
     let shutdown = async move {
         interrupt.requested().await;
@@ -121,35 +133,72 @@ fn url(address: SocketAddr) -> String {
     }
 }
 
-/// Loading one model into the registry.
-#[derive(Debug, Clone)]
-struct Load {
-    registry: Registry,
-    home: std::path::PathBuf,
-    may_pull: bool,
+/// The models that the settings name, each once, the default ones first.
+fn named(fleet: &FleetConfig, models: &[String]) -> Vec<String> {
+    let mut names = vec![fleet.default_tts.clone()];
+    for item in fleet.default_asr.iter().chain(models) {
+        for name in item.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            if !names.iter().any(|known| known == name) {
+                names.push(name.to_owned());
+            }
+        }
+    }
+    names
 }
 
-impl Load {
-    fn run(&self, config: EngineCoreConfig) {
-        let model = config.model.clone();
-        let slot = match self.engine(config) {
-            Ok(engine) => {
-                tracing::info!(%model, device = engine.profile().device, "model is loaded");
-                Slot::Ready(engine)
-            }
-            Err(error) => {
-                let reason = format!("{error:#}");
-                tracing::error!(%model, reason, "model failed to load");
-                Slot::Failed(reason)
-            }
+/// The models that are named or installed, and what is known of them before they are loaded.
+fn offers(store: &Store, names: &[String]) -> Vec<Offer> {
+    let offered = |name: &str, installed| installed || names.iter().any(|named| named == name);
+    let models = store.list().into_iter().filter(|model| offered(&model.manifest.name, model.installed));
+    let offer = |model: izwi_core::hub::ModelStatus<'_>| Offer {
+        id: model.manifest.name.clone(),
+        tasks: model.manifest.tasks.iter().map(|task| task_type(*task)).collect(),
+        bytes: if model.installed { model.bytes } else { models::download_bytes(model.manifest) },
+    };
+    models.map(offer).collect()
+}
+
+fn task_type(task: Task) -> TaskType {
+    match task {
+        Task::Tts => TaskType::Tts,
+        Task::Asr => TaskType::Asr,
+        Task::Chat => TaskType::AudioChat,
+    }
+}
+
+/// Where engines come from: the store, and one device that they share.
+#[derive(Debug)]
+struct Source {
+    home: PathBuf,
+    /// Models that may be pulled; others must be installed.
+    to_pull: Vec<String>,
+    config: EngineCoreConfig,
+    arbiter: Arc<DeviceArbiter>,
+}
+
+impl Source {
+    /// Loads a model. Blocks.
+    fn engine(&self, name: &str) -> Result<Engine, String> {
+        let load = || {
+            self.ensure(name)?;
+            let config = EngineCoreConfig { model: name.to_owned(), ..self.config.clone() };
+            anyhow::Ok(Engine::sharing(config, &self.arbiter)?)
         };
-        self.registry.set(model, slot);
+        load().map_err(|error| format!("{error:#}"))
     }
 
-    fn engine(&self, config: EngineCoreConfig) -> Result<Engine> {
+    fn ensure(&self, name: &str) -> Result<()> {
         let store = models::open(&self.home)?;
-        models::ensure(&store, &config.model, self.may_pull)?;
-        Ok(Engine::new(config)?)
+        models::ensure(&store, name, self.to_pull.iter().any(|known| known == name))
+    }
+
+    /// Installs models that are not there yet. Blocks.
+    fn install(&self, names: &[String]) {
+        for name in names {
+            if let Err(error) = self.ensure(name) {
+                tracing::error!(model = name, reason = format!("{error:#}"), "model could not be installed");
+            }
+        }
     }
 }
 

@@ -22,6 +22,14 @@ const TEXT: Kind = Kind::Whole { min: 1, max: MAX_TEXT_CHARS as u64 };
 /// Up to what a semaphore counts on every platform.
 const PERMITS: Kind = Kind::Whole { min: 1, max: 1 << 20 };
 const BYTES: Kind = Kind::Whole { min: 1_024, max: 1 << 30 };
+/// Up to what a 32-bit machine can hold at once.
+const UPLOAD: Kind = Kind::Whole { min: 1_024, max: 1 << 30 };
+/// A month: what is to stay longer stays for ever.
+const TTL: Kind = Kind::Whole { min: 0, max: 2_592_000 };
+/// An hour: a client that waits longer has gone.
+const LOADING: Kind = Kind::Whole { min: 1, max: 3_600 };
+/// A petabyte in bytes still fits.
+const MEBIBYTES: Kind = Kind::Whole { min: 0, max: 1 << 30 };
 /// hyper refuses a smaller buffer.
 const HEAD_BYTES: Kind = Kind::Whole { min: 8_192, max: 1 << 20 };
 /// A day: what waits longer was forgotten.
@@ -299,13 +307,34 @@ pub(crate) static TABLE: &[Setting] = &[
         server.insecure,
         "Whether an address that other machines reach may be bound without a key"
     ),
+    text!(
+        Server,
+        OfSection,
+        "asr_model",
+        Kind::Text,
+        "NAME",
+        server.asr_model,
+        "Model that listens, as `izwi list` shows it; none for a server that only speaks"
+    ),
     list!(
         Server,
         OfSection,
-        "extra_model",
-        "NAME",
-        server.extra_models,
-        "Models to load beside the default one"
+        "models",
+        "NAMES",
+        server.models,
+        "Models to install and offer beside the default ones, separated by commas; installed ones are offered anyway"
+    ),
+    whole!(
+        Server, OfSection, "model_ttl_s", TTL "SECONDS", server.model_ttl_s,
+        "How long a model that is not a default one stays loaded unused; 0 keeps it"
+    ),
+    whole!(
+        Server, OfSection, "memory_budget_mib", MEBIBYTES "MIB", server.memory_budget_mib,
+        "What loaded models may take together; unused ones leave to make room; 0 sets no limit"
+    ),
+    whole!(
+        Server, Tuning, "load_timeout_s", LOADING "SECONDS", server.load_timeout_s,
+        "How long a request waits for its model to load"
     ),
     list!(
         Server,
@@ -354,6 +383,10 @@ pub(crate) static TABLE: &[Setting] = &[
         "The most bytes of a request's body"
     ),
     whole!(
+        Server, OfSection, "max_upload_bytes", UPLOAD "BYTES", server.config.max_upload_bytes,
+        "The most bytes of a recording that is sent for transcription"
+    ),
+    whole!(
         Server, Tuning, "max_header_bytes", HEAD_BYTES "BYTES", server.config.max_header_bytes,
         "The most bytes of a request's head"
     ),
@@ -378,6 +411,13 @@ pub(crate) static TABLE: &[Setting] = &[
         "body_timeout_s",
         server.config.body_timeout,
         "How long a request's body may take"
+    ),
+    seconds!(
+        Server,
+        Tuning,
+        "upload_timeout_s",
+        server.config.upload_timeout,
+        "How long a request that brings a recording may take to arrive"
     ),
     seconds!(
         Server,

@@ -9,6 +9,9 @@ use super::executor::DeviceChoice;
 /// Model id of the default voice.
 pub const DEFAULT_MODEL: &str = "hibari";
 
+/// Model id of the default ear.
+pub const DEFAULT_ASR_MODEL: &str = "whisper-base";
+
 /// From this many bytes on, sequences that merely wait for their turn are too dear.
 const LARGE_STATE: usize = 1 << 20;
 

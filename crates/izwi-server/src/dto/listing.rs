@@ -19,6 +19,10 @@ pub(crate) struct ModelObject {
     pub(crate) default: bool,
     pub(crate) tasks: Vec<&'static str>,
     pub(crate) sample_rate: Option<u32>,
+    /// Languages it hears, once it was loaded.
+    pub(crate) languages: Vec<String>,
+    /// Whether it renders speech in English; unknown until it was loaded.
+    pub(crate) translates: Option<bool>,
 }
 
 #[derive(Debug, Serialize)]

@@ -5,3 +5,4 @@ pub(crate) mod listing;
 pub(crate) mod session;
 pub(crate) mod speech;
 pub(crate) mod status;
+pub(crate) mod transcription;

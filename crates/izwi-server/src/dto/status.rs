@@ -32,6 +32,7 @@ pub(crate) struct Health {
 pub(crate) struct ModelHealth {
     pub(crate) state: &'static str,
     pub(crate) reason: Option<String>,
+    pub(crate) tasks: Vec<&'static str>,
     #[serde(flatten)]
     pub(crate) engine: Option<EngineHealth>,
 }
@@ -39,6 +40,7 @@ pub(crate) struct ModelHealth {
 #[derive(Debug, Serialize)]
 pub(crate) struct EngineHealth {
     pub(crate) device: String,
+    pub(crate) memory_bytes: usize,
     pub(crate) pending: usize,
     pub(crate) running: usize,
     pub(crate) steps: u64,

@@ -3,6 +3,7 @@
 mod models;
 mod speech;
 mod system;
+mod transcriptions;
 mod voices;
 
 use axum::Router;
@@ -12,13 +13,14 @@ use axum::routing::{get, post};
 
 use crate::error::ApiError;
 use crate::state::AppState;
-use crate::{limits, security, ws};
+use crate::{limits, linger, security, upload, ws};
 
 /// The whole service. It can be served by [`crate::serve`], or by anything else that runs an axum router.
 pub fn router(state: AppState) -> Router {
     let api = Router::new()
         .route("/v1/audio/speech", post(speech::create))
         .route("/v1/audio/speech/stream", get(ws::upgrade))
+        .merge(listening(&state))
         .route("/v1/audio/voices", get(voices::list))
         .route("/v1/audio/voices/{id}", get(voices::show))
         .route("/v1/models", get(models::list))
@@ -38,7 +40,16 @@ pub fn router(state: AppState) -> Router {
         .layer(DefaultBodyLimit::max(state.config().max_body_bytes))
         .layer(from_fn_with_state(state.clone(), security::check_host_and_origin))
         .layer(from_fn(limits::name_request))
+        .layer(from_fn(linger::linger))
         .with_state(state)
+}
+
+/// The routes that take recordings, which are larger than other bodies.
+fn listening(state: &AppState) -> Router<AppState> {
+    Router::new()
+        .route("/v1/audio/transcriptions", post(transcriptions::transcribe))
+        .route("/v1/audio/translations", post(transcriptions::translate))
+        .layer(DefaultBodyLimit::max(upload::max_request_bytes(state.config())))
 }
 
 async fn unknown_route(request: Request) -> ApiError {

@@ -6,12 +6,12 @@ use axum::extract::State;
 use crate::dto::listing::{ModelList, ModelObject};
 use crate::error::ApiError;
 use crate::extract::ApiPath;
-use crate::registry::Slot;
+use crate::registry::{Entry, Slot};
 use crate::state::AppState;
 
 pub(super) async fn list(State(state): State<AppState>) -> Json<ModelList> {
-    let data =
-        state.registry().snapshot().into_iter().map(|(id, slot)| describe(&state, id, &slot)).collect();
+    let entries = state.registry().entries();
+    let data = entries.into_iter().map(|(id, entry)| describe(&state, id, &entry)).collect();
     Json(ModelList { object: "list", data })
 }
 
@@ -19,23 +19,26 @@ pub(super) async fn show(
     State(state): State<AppState>,
     ApiPath(id): ApiPath,
 ) -> Result<Json<ModelObject>, ApiError> {
-    let (id, slot) = state.registry().find(&id)?;
-    Ok(Json(describe(&state, id, &slot)))
+    let (id, entry) = state.registry().find(&id)?;
+    Ok(Json(describe(&state, id, &entry)))
 }
 
-fn describe(state: &AppState, id: String, slot: &Slot) -> ModelObject {
-    let profile = match slot {
+fn describe(state: &AppState, id: String, entry: &Entry) -> ModelObject {
+    let profile = match &entry.slot {
         Slot::Ready(engine) => Some(engine.profile()),
-        Slot::Loading | Slot::Failed(_) => None,
+        Slot::Unloaded | Slot::Loading | Slot::Unloading | Slot::Failed(_) => None,
     };
+    let registry = state.registry();
     ModelObject {
         object: "model",
         created: state.started_unix_s(),
         owned_by: "izwi",
-        state: slot.readiness(&id).map_or_else(|unready| unready.code, |_| "ready"),
-        default: id == state.registry().default_tts(),
-        tasks: profile.map(|p| p.tasks.iter().map(|task| task.label()).collect()).unwrap_or_default(),
+        state: entry.slot.readiness(&id).map_or_else(|unready| unready.code, |_| "ready"),
+        default: id == registry.default_tts() || registry.default_asr() == Some(&id),
+        tasks: entry.tasks.iter().map(|task| task.label()).collect(),
         sample_rate: profile.map(|profile| profile.sample_rate),
+        languages: profile.map(|profile| profile.languages.clone()).unwrap_or_default(),
+        translates: profile.map(|profile| profile.translates),
         id,
     }
 }

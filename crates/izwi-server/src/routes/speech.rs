@@ -7,14 +7,14 @@ use std::collections::VecDeque;
 
 use axum::body::Body;
 use axum::extract::{Extension, State};
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use base64::Engine as _;
 use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
 use http_body_util::StreamBody;
-use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput};
+use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput, TaskType};
 use tokio::sync::mpsc;
 
 use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef};
@@ -22,10 +22,10 @@ use crate::encoding::Encoding;
 use crate::error::ApiError;
 use crate::extract::ApiJson;
 use crate::near;
+use crate::numbers::{self, event};
+use crate::registry::Lease;
 use crate::speech::{Manner, SpeechOptions, begin, check_text};
 use crate::state::AppState;
-
-const TRAILERS: &str = "X-RTF, X-Audio-Duration-Seconds, X-Generation-Time-Ms, X-Finish-Reason";
 
 /// How the body carries the audio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(super) async fn create(
 ) -> Result<Response, ApiError> {
     let model = required("model", body.model.as_deref())?;
     let input = required("input", body.input.as_deref())?;
-    let engine = state.registry().speaker(Some(model))?;
+    let engine = state.lease(Some(model), TaskType::Tts).await?;
     let profile = engine.profile();
     refuse_cloning(&body, &profile.model)?;
     check_text("input", input, state.config().max_input_chars)?;
@@ -59,7 +59,8 @@ pub(super) async fn create(
     let request = manner.request(text).with_id(id);
     let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
     let sample_rate = profile.sample_rate;
-    let speech = Speech { chunks, encoding, carrier, pending: VecDeque::new(), is_over: false };
+    let pending = VecDeque::new();
+    let speech = Speech { chunks, encoding, carrier, pending, is_over: false, _engine: engine };
     Ok(response(speech, first, sample_rate))
 }
 
@@ -122,7 +123,7 @@ fn response(mut speech: Speech, first: StreamingOutput, sample_rate: u32) -> Res
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(header::TRAILER, HeaderValue::from_static(TRAILERS));
+    headers.insert(header::TRAILER, HeaderValue::from_static(numbers::NAMES));
     headers.insert("x-sample-rate", HeaderValue::from(sample_rate));
     response
 }
@@ -134,6 +135,7 @@ struct Speech {
     carrier: Carrier,
     pending: VecDeque<Frame<Bytes>>,
     is_over: bool,
+    _engine: Lease,
 }
 
 impl Speech {
@@ -175,7 +177,7 @@ impl Speech {
             if self.carrier == Carrier::Events {
                 self.pending.push_back(Frame::data(event(&SpeechEvent::Done { usage: usage(stats) })));
             }
-            self.pending.push_back(Frame::trailers(trailers(stats)));
+            self.pending.push_back(Frame::trailers(numbers::of(stats)));
         }
         self.is_over = chunk.is_final;
     }
@@ -187,32 +189,10 @@ fn is_failure(chunk: &StreamingOutput) -> bool {
     chunk.stats.as_ref().is_some_and(failed)
 }
 
-fn event(event: &SpeechEvent) -> Bytes {
-    // Serializing strings and numbers cannot fail.
-    let json = serde_json::to_string(event).unwrap_or_default();
-    format!("data: {json}\n\n").into()
-}
-
 fn usage(stats: &RequestStats) -> Usage {
     Usage {
         input_tokens: stats.prompt_tokens,
         output_tokens: stats.generated_tokens,
         total_tokens: stats.prompt_tokens + stats.generated_tokens,
     }
-}
-
-fn trailers(stats: &RequestStats) -> HeaderMap {
-    let values = [
-        ("x-rtf", format!("{:.4}", stats.rtf())),
-        ("x-audio-duration-seconds", format!("{:.3}", stats.audio_duration.as_secs_f64())),
-        ("x-generation-time-ms", stats.generation_time.as_millis().to_string()),
-        ("x-finish-reason", stats.finish_reason.label().to_owned()),
-    ];
-    let mut trailers = HeaderMap::new();
-    for (name, value) in values {
-        if let Ok(value) = HeaderValue::from_str(&value) {
-            trailers.insert(name, value);
-        }
-    }
-    trailers
 }

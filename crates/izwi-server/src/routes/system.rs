@@ -10,7 +10,7 @@ use izwi_core::engine::{Engine, KVCacheStats, MetricsSnapshot};
 
 use crate::dto::status::{EngineHealth, Health, KvHealth, ModelHealth, Probe, Statistics, Version};
 use crate::error::ApiError;
-use crate::registry::{Slot, Unready};
+use crate::registry::{Entry, Slot, Unready};
 use crate::state::AppState;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -41,9 +41,9 @@ pub(super) async fn health(State(state): State<AppState>) -> Json<Health> {
         Err(Unready { code: "draining", reason }) => ("draining", Some(reason)),
         Err(Unready { reason, .. }) => ("degraded", Some(reason)),
     };
-    let slots = state.registry().snapshot();
-    let models = futures::future::join_all(slots.into_iter().map(|(id, slot)| async move {
-        let health = model_health(&id, &slot).await;
+    let entries = state.registry().entries();
+    let models = futures::future::join_all(entries.into_iter().map(|(id, entry)| async move {
+        let health = model_health(&id, &entry).await;
         (id, health)
     }));
     Json(Health {
@@ -64,16 +64,17 @@ fn readiness(state: &AppState) -> Result<(), Unready> {
     state.registry().readiness()
 }
 
-async fn model_health(id: &str, slot: &Slot) -> ModelHealth {
-    let (state, reason) = match slot.readiness(id) {
+async fn model_health(id: &str, entry: &Entry) -> ModelHealth {
+    let (state, reason) = match entry.slot.readiness(id) {
         Ok(_) => ("ready", None),
         Err(unready) => (unready.code, Some(unready.reason)),
     };
-    let engine = match slot {
+    let engine = match &entry.slot {
         Slot::Ready(engine) => Some(engine_health(engine).await),
-        Slot::Loading | Slot::Failed(_) => None,
+        Slot::Unloaded | Slot::Loading | Slot::Unloading | Slot::Failed(_) => None,
     };
-    ModelHealth { state, reason, engine }
+    let tasks = entry.tasks.iter().map(|task| task.label()).collect();
+    ModelHealth { state, reason, tasks, engine }
 }
 
 async fn engine_health(engine: &Engine) -> EngineHealth {
@@ -81,6 +82,7 @@ async fn engine_health(engine: &Engine) -> EngineHealth {
     let snapshot = tokio::time::timeout(STATISTICS_TIMEOUT, engine.try_metrics()).await;
     EngineHealth {
         device: engine.profile().device.clone(),
+        memory_bytes: engine.profile().memory_bytes,
         pending: status.pending,
         running: status.running,
         steps: status.steps,

@@ -13,18 +13,16 @@ use crate::registry::Slot;
 use crate::state::AppState;
 use crate::voices;
 
-/// Voices of the model asked for, or of all models that speak.
+/// Voices of the model asked for, or of all loaded models that speak.
 pub(super) async fn list(
     State(state): State<AppState>,
     ApiQuery(query): ApiQuery<VoiceQuery>,
 ) -> Result<Json<VoiceList>, ApiError> {
-    let engines = match &query.model {
-        Some(model) => vec![state.registry().speaker(Some(model))?],
-        None => speakers(&state),
+    let voices = match &query.model {
+        Some(model) => voices_of(&*state.lease(Some(model), TaskType::Tts).await?),
+        None => speakers(&state).iter().flat_map(voices_of).collect(),
     };
-    let voices =
-        engines.iter().flat_map(|engine| engine.profile().voices.iter().map(|v| describe(engine, v)));
-    Ok(Json(VoiceList { object: "list", voices: voices.collect() }))
+    Ok(Json(VoiceList { object: "list", voices }))
 }
 
 /// One voice, of the model asked for or of the default one; a name of OpenAI's shows the voice it stands for.
@@ -33,7 +31,7 @@ pub(super) async fn show(
     ApiPath(id): ApiPath,
     ApiQuery(query): ApiQuery<VoiceQuery>,
 ) -> Result<Json<VoiceObject>, ApiError> {
-    let engine = state.registry().speaker(query.model.as_deref())?;
+    let engine = state.lease(query.model.as_deref(), TaskType::Tts).await?;
     match voices::resolve(engine.profile(), Some(&id))? {
         Some(voice) => Ok(Json(describe(&engine, voice))),
         None => Err(ApiError::VoiceNotFound {
@@ -50,6 +48,10 @@ fn speakers(state: &AppState) -> Vec<Engine> {
         engine.profile().tasks.contains(&TaskType::Tts).then_some(engine)
     };
     state.registry().snapshot().into_iter().filter_map(speaker).collect()
+}
+
+fn voices_of(engine: &Engine) -> Vec<VoiceObject> {
+    engine.profile().voices.iter().map(|voice| describe(engine, voice)).collect()
 }
 
 fn describe(engine: &Engine, voice: &VoiceInfo) -> VoiceObject {

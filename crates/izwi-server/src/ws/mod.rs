@@ -12,6 +12,7 @@
 //! - Text is spoken at `input.flush` and `input.done`, and early up to the last complete sentence once there is enough.
 //! - Any text frame and a WebSocket ping keep an idle session open; answers to the server's pings do not.
 
+mod arrival;
 mod parse;
 mod script;
 mod session;

@@ -4,13 +4,14 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use axum::extract::ws::{Message, WebSocket, close_code};
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::SplitStream;
-use izwi_core::engine::{Engine, FinishReason, RequestId, StreamingOutput};
+use futures::{FutureExt, StreamExt};
+use izwi_core::engine::{Engine, FinishReason, RequestId, StreamingOutput, TaskType};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+use super::arrival::Arrival;
 use super::parse::parse;
 use super::script::Script;
 use super::wire::{Wire, WireError};
@@ -18,6 +19,7 @@ use crate::dto::session::{ClientFrame, ConfigFields, ServerFrame};
 use crate::dto::speech::VoiceRef;
 use crate::encoding::Encoding;
 use crate::error::ApiError;
+use crate::registry::Lease;
 use crate::speech::{Manner, SpeechOptions, begin};
 use crate::state::AppState;
 
@@ -37,7 +39,7 @@ type Ending = (u16, &'static str);
 
 /// What a session was configured to.
 struct Setup {
-    engine: Engine,
+    engine: Lease,
     manner: Manner,
     encoding: Encoding,
     chunk_samples: usize,
@@ -57,7 +59,8 @@ enum Spoken {
 
 enum Event {
     Sent(Result<(), WireError>),
-    Spoken(Spoken),
+    Spoken(Box<Spoken>),
+    Arrived,
     Received(Option<Result<Message, axum::Error>>),
     PingDue,
     Idle,
@@ -73,6 +76,7 @@ struct Session {
     is_draining: bool,
     ping: Interval,
     active_at: Instant,
+    arrival: Arrival,
     setup: Option<Setup>,
     script: Script,
     voice: Voice,
@@ -94,6 +98,7 @@ pub(super) async fn run(state: AppState, id: RequestId, socket: WebSocket) {
         is_draining: false,
         ping,
         active_at: now,
+        arrival: Arrival::default(),
         setup: None,
         script: Script::new(config.max_input_chars, config.max_session_chars),
         voice: Voice::Silent,
@@ -102,6 +107,15 @@ pub(super) async fn run(state: AppState, id: RequestId, socket: WebSocket) {
         state,
     };
     session.serve().await;
+}
+
+/// The model that a frame configures a session for, if it configures one: `None` inside for the default.
+fn wanted_model(frame: &ClientFrame) -> Option<Option<&str>> {
+    match frame {
+        ClientFrame::Config(config) | ClientFrame::Speak { config, .. } => Some(config.model.as_deref()),
+        ClientFrame::Text(_) => Some(None),
+        _ => None,
+    }
 }
 
 impl Voice {
@@ -143,16 +157,18 @@ impl Session {
 
     async fn next_event(&mut self) -> Event {
         let wire_is_idle = self.wire.is_idle();
-        let hears = self.wire.queued() < MAX_QUEUED;
+        let hears = self.wire.queued() < MAX_QUEUED && self.arrival.waiting() < MAX_QUEUED;
         let idle_at = self.active_at + self.state.config().idle_timeout;
         let is_silent = self.voice.is_silent();
+        let arrives = self.arrival.is_under_way();
         tokio::select! {
+            () = self.arrival.settled(), if arrives => Event::Arrived,
             received = self.incoming.next(), if hears => Event::Received(received),
             sent = self.wire.advance(), if !wire_is_idle => Event::Sent(sent),
-            spoken = self.voice.next(), if wire_is_idle && !is_silent => Event::Spoken(spoken),
+            spoken = self.voice.next(), if wire_is_idle && !is_silent => Event::Spoken(Box::new(spoken)),
             _ = self.draining.wait_for(|draining| *draining), if !self.is_draining => Event::Draining,
             _ = self.ping.tick() => Event::PingDue,
-            () = tokio::time::sleep_until(idle_at), if is_silent => Event::Idle,
+            () = tokio::time::sleep_until(idle_at), if is_silent && !arrives => Event::Idle,
         }
     }
 
@@ -165,8 +181,13 @@ impl Session {
                 return ControlFlow::Break(None);
             }
             Event::Received(received) => return self.receive(received),
-            Event::Spoken(Spoken::Begun(begun)) => return self.begun(begun),
-            Event::Spoken(Spoken::Chunk(chunk)) => return self.relay(chunk),
+            Event::Spoken(spoken) => {
+                return match *spoken {
+                    Spoken::Begun(begun) => self.begun(begun),
+                    Spoken::Chunk(chunk) => self.relay(chunk),
+                };
+            }
+            Event::Arrived => self.catch_up(),
             Event::PingDue if self.wire.is_idle() => self.wire.ping(),
             Event::PingDue => {}
             Event::Idle => {
@@ -175,7 +196,7 @@ impl Session {
             }
             Event::Draining => {
                 self.is_draining = true;
-                if self.script.abandon() {
+                if self.script.abandon() | self.arrival.abandon() {
                     self.wire.error(&ApiError::Draining);
                 }
             }
@@ -198,15 +219,54 @@ impl Session {
                 if text.len() > limit {
                     Err(ApiError::TooLarge(format!("frame has more than {limit} bytes; send less at once")))
                 } else {
-                    parse(&text).and_then(|frame| self.obey(frame))
+                    parse(&text).and_then(|frame| self.accept(frame))
                 }
             }
         };
         self.active_at = Instant::now();
+        self.answer(outcome);
+        ControlFlow::Continue(())
+    }
+
+    /// Obeys a frame, or keeps it until the model that it or one before it needs has arrived.
+    fn accept(&mut self, frame: ClientFrame) -> Result<(), ApiError> {
+        if self.arrival.is_under_way() && !matches!(frame, ClientFrame::Ping) {
+            self.arrival.wait(frame);
+            return Ok(());
+        }
+        let needs_model = self.setup.is_none() && self.script.check_open().is_ok();
+        if let Some(model) = wanted_model(&frame).filter(|_| needs_model) {
+            let (state, model) = (self.state.clone(), model.map(str::to_owned));
+            self.arrival.begin(async move { state.lease(model.as_deref(), TaskType::Tts).await }.boxed());
+            if self.arrival.is_under_way() {
+                self.arrival.wait(frame);
+                return Ok(());
+            }
+        }
+        let outcome = self.obey(frame);
+        self.arrival.forget();
+        outcome
+    }
+
+    /// Obeys the frames that waited for a model.
+    fn catch_up(&mut self) {
+        self.active_at = Instant::now();
+        let mut frames = self.arrival.take_waiting().into_iter();
+        if let Some(first) = frames.next() {
+            let outcome = self.obey(first);
+            self.arrival.forget();
+            self.answer(outcome);
+        }
+        for frame in frames {
+            let outcome = self.accept(frame);
+            self.answer(outcome);
+        }
+    }
+
+    fn answer(&mut self, outcome: Result<(), ApiError>) {
         if let Err(error) = outcome {
             self.wire.error(&error);
         }
-        ControlFlow::Continue(())
     }
 
     fn obey(&mut self, frame: ClientFrame) -> Result<(), ApiError> {
@@ -248,7 +308,7 @@ impl Session {
             return Err(ApiError::OutOfOrder("the session is configured already; open another session"));
         }
         self.script.check_open()?;
-        let engine = self.state.registry().speaker(fields.model.as_deref())?;
+        let engine = self.arrival.take_model()?;
         let encoding = Encoding::for_session(fields.response_format.as_deref())?;
         let chunk_ms = fields.chunk_ms.unwrap_or(DEFAULT_CHUNK_MS);
         if !CHUNK_MS.contains(&chunk_ms) {
@@ -289,7 +349,7 @@ impl Session {
         let Some(text) = self.script.next() else { return };
         let request = setup.manner.request(text).with_chunk_samples(setup.chunk_samples);
         tracing::debug!(session = %self.id, request = %request.id, utterance = self.utterance, "utterance begins");
-        let engine = setup.engine.clone();
+        let engine = Engine::clone(&setup.engine);
         let limit = self.state.config().first_audio_timeout;
         self.voice = Voice::Beginning(Box::pin(async move { begin(&engine, request, limit).await }));
     }

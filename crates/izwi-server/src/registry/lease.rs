@@ -1,0 +1,35 @@
+//! A model in use.
+
+use std::ops::Deref;
+
+use izwi_core::engine::Engine;
+
+use super::Registry;
+
+/// An engine that stays loaded until this is dropped. Requests keep it until their last byte, sessions until they end.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    registry: Registry,
+    id: String,
+    engine: Engine,
+}
+
+impl Lease {
+    pub(super) fn new(registry: Registry, id: String, engine: Engine) -> Self {
+        Self { registry, id, engine }
+    }
+}
+
+impl Deref for Lease {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.registry.give_back(&self.id);
+    }
+}

@@ -1,0 +1,199 @@
+"""Talks to a running server with the real `openai` package, as an application does.
+
+usage: client.py BASE_URL RECORDING LISTENER WORD [--no-translation]
+
+RECORDING is a file in which LISTENER hears WORD. Exits with a traceback at the first thing that is not as the API has
+it; prints one line for each check that held.
+"""
+
+import sys
+
+import openai
+
+VOICE_TEXT = "The server speaks through the same package."
+
+
+def main(base_url: str, recording: str, listener: str, word: str, *options: str) -> None:
+    client = openai.OpenAI(base_url=f"{base_url}/v1", api_key="unused", max_retries=0, timeout=120)
+    with open(recording, "rb") as file:
+        audio = file.read()
+    transcriptions(client, audio, listener, word)
+    streams(client, audio, word)
+    translations(client, audio, listener, "--no-translation" not in options)
+    speech(client)
+    models(client, listener)
+    errors(client, audio, listener)
+    asynchronous(base_url, audio, word)
+
+
+def held(what: str) -> None:
+    print(f"held: {what}")
+
+
+def file_of(audio: bytes) -> tuple[str, bytes]:
+    return ("recording.wav", audio)
+
+
+def transcriptions(client: openai.OpenAI, audio: bytes, listener: str, word: str) -> None:
+    for model in ["whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", listener]:
+        said = client.audio.transcriptions.create(model=model, file=file_of(audio))
+        assert word in said.text.lower(), said
+        assert said.usage.type == "duration" and said.usage.seconds > 0, said
+    held("transcription as json, by every name")
+
+    text = client.audio.transcriptions.create(model="whisper-1", file=file_of(audio), response_format="text")
+    assert isinstance(text, str) and text == said.text, text
+    srt = client.audio.transcriptions.create(model="whisper-1", file=file_of(audio), response_format="srt")
+    assert srt.startswith("1\n00:00:0") and " --> " in srt and word in srt.lower(), srt
+    vtt = client.audio.transcriptions.create(model="whisper-1", file=file_of(audio), response_format="vtt")
+    assert vtt.startswith("WEBVTT\n\n00:00:0") and word in vtt.lower(), vtt
+    held("transcription as text, srt and vtt")
+
+    verbose = client.audio.transcriptions.create(
+        model="whisper-1",
+        file=file_of(audio),
+        response_format="verbose_json",
+        language="en",
+        prompt="A recording.",
+        temperature=0,
+    )
+    assert verbose.text == said.text and verbose.language and verbose.duration > 0, verbose
+    assert verbose.segments and verbose.segments[0].end > verbose.segments[0].start, verbose
+    assert "".join(segment.text for segment in verbose.segments).strip() == verbose.text, verbose
+    assert not verbose.words, verbose
+    held("transcription as verbose_json")
+
+    words = client.audio.transcriptions.create(
+        model="whisper-1",
+        file=file_of(audio),
+        response_format="verbose_json",
+        timestamp_granularities=["word", "segment"],
+    ).words
+    assert words and any(word in heard.word.lower() for heard in words), words
+    assert all(a.start <= b.start and a.start <= a.end for a, b in zip(words, words[1:])), words
+    held("transcription with words")
+
+
+def streams(client: openai.OpenAI, audio: bytes, word: str) -> None:
+    for form in ["json", "text"]:
+        stream = client.audio.transcriptions.create(
+            model="gpt-4o-mini-transcribe", file=file_of(audio), response_format=form, stream=True
+        )
+        events = list(stream)
+        assert [event.type for event in events[:-1]] == ["transcript.text.delta"] * (len(events) - 1), events
+        done = events[-1]
+        assert done.type == "transcript.text.done" and word in done.text.lower(), done
+        assert "".join(event.delta for event in events[:-1]) == done.text, events
+    held("transcription as a stream")
+
+
+def translations(client: openai.OpenAI, audio: bytes, listener: str, translates: bool) -> None:
+    if not translates:
+        refused(
+            openai.BadRequestError,
+            "model",
+            lambda: client.audio.translations.create(model="whisper-1", file=file_of(audio)),
+            listener,
+        )
+        held("translation is refused by a model that cannot")
+        return
+    said = client.audio.translations.create(model="whisper-1", file=file_of(audio))
+    assert said.text, said
+    for form in ["text", "srt", "vtt"]:
+        text = client.audio.translations.create(model="whisper-1", file=file_of(audio), response_format=form)
+        assert isinstance(text, str) and text, text
+    verbose = client.audio.translations.create(
+        model="whisper-1", file=file_of(audio), response_format="verbose_json", prompt="A prompt.", temperature=0.2
+    )
+    assert verbose.text and verbose.duration > 0, verbose
+    held("translation in every form")
+
+
+def speech(client: openai.OpenAI) -> None:
+    sizes = {}
+    for form in ["wav", "pcm"]:
+        with client.audio.speech.with_streaming_response.create(
+            model="tts-1", voice="alloy", input=VOICE_TEXT, response_format=form, extra_body={"seed": 1}
+        ) as response:
+            pieces = list(response.iter_bytes())
+            assert response.headers["content-type"] == f"audio/{form}", response.headers
+        audio = b"".join(pieces)
+        assert (audio[:4] == b"RIFF") == (form == "wav"), audio[:16]
+        sizes[form] = len(audio)
+    assert sizes["wav"] == sizes["pcm"] + 44 and sizes["pcm"] > 24_000, sizes
+    whole = client.audio.speech.create(model="tts-1", voice="alloy", input=VOICE_TEXT, response_format="pcm")
+    assert len(whole.content) > 24_000
+    held("speech as wav and pcm")
+    refused(
+        openai.BadRequestError,
+        "response_format",
+        lambda: client.audio.speech.create(model="tts-1", voice="alloy", input="Hi.", response_format="mp3"),
+        "wav, pcm",
+    )
+    held("speech as mp3 is refused, not mislabelled")
+
+
+def models(client: openai.OpenAI, listener: str) -> None:
+    known = {model.id for model in client.models.list()}
+    assert listener in known, known
+    assert client.models.retrieve(listener).id == listener
+    held("models")
+
+
+def errors(client: openai.OpenAI, audio: bytes, listener: str) -> None:
+    create = client.audio.transcriptions.create
+    refused(openai.NotFoundError, "model", lambda: create(model="no-such-model", file=file_of(audio)), "no-such-model")
+    refused(openai.NotFoundError, None, lambda: client.models.retrieve("no-such-model"), "no-such-model")
+    refused(openai.BadRequestError, "file", lambda: create(model=listener, file=("a.wav", b"")), "empty")
+    refused(
+        openai.BadRequestError,
+        "temperature",
+        lambda: create(model=listener, file=file_of(audio), temperature=1.5),
+        "between 0 and 1",
+    )
+    refused(
+        openai.BadRequestError,
+        "timestamp_granularities",
+        lambda: create(model=listener, file=file_of(audio), timestamp_granularities=["word"]),
+        "verbose_json",
+    )
+    refused(
+        openai.BadRequestError,
+        "response_format",
+        lambda: create(model=listener, file=file_of(audio), response_format="diarized_json"),
+        "verbose_json",
+    )
+    refused(openai.APIStatusError, "file", lambda: create(model=listener, file=("a.bin", b"no sound" * 99)), "wav, flac")
+    refused(openai.UnprocessableEntityError, "file", lambda: create(model=listener, file=file_of(audio[:44])), "no samples")
+    refused(openai.BadRequestError, "model", lambda: create(model="tts-1", file=file_of(audio)), "transcribe")
+    held("errors are the package's own")
+
+
+def refused(kind: type[openai.APIStatusError], param: str | None, call, word: str) -> None:
+    try:
+        call()
+    except kind as error:
+        assert word in error.message, error
+        assert param is None or error.param == param, (error.param, error)
+        assert error.code and error.type == "invalid_request_error", error
+        assert error.response.headers["x-request-id"].startswith("req-"), error.response.headers
+    else:
+        raise AssertionError(f"{kind.__name__} was expected, about {param}")
+
+
+def asynchronous(base_url: str, audio: bytes, word: str) -> None:
+    import asyncio
+
+    async def ask() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{base_url}/v1", api_key="unused", max_retries=0) as client:
+            create = client.audio.transcriptions.create
+            asked = [create(model="whisper-1", file=file_of(audio)) for _ in range(4)]
+            for said in await asyncio.gather(*asked):
+                assert word in said.text.lower(), said
+
+    asyncio.run(ask())
+    held("several at once")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

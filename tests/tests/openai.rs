@@ -1,0 +1,75 @@
+//! The real `openai` package for Python against the real server. `cargo xtask test` makes the environment it runs in.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use izwi_core::engine::arbiter::ArbitratedExecutor;
+use izwi_core::engine::config::DEFAULT_MODEL;
+use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
+use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig};
+use izwi_server::{FleetConfig, Loader, Recorder, Registry, ServerConfig};
+use izwi_tests::{TestServer, eventually, recording};
+
+/// What listens, a word it hears in [`heard`], and whether it translates.
+const LISTENER: &str = "simulated-ear";
+const WORD: &str = "word2";
+const TRANSLATES: bool = true;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// A recording for the listener.
+fn heard() -> Vec<u8> {
+    recording(3.0)
+}
+
+fn load(name: &str, arbiter: &Arc<DeviceArbiter>) -> Result<Engine> {
+    let home = std::env::var_os("IZWI_HOME").map_or_else(|| root().join("target/izwi-home"), PathBuf::from);
+    let config = EngineCoreConfig { model: name.to_owned(), home: Some(home), ..Default::default() };
+    if name != LISTENER {
+        return Ok(Engine::sharing(config, arbiter)?);
+    }
+    let model = SimulatedModel { listens: true, sample_rate: 16_000, ..Default::default() };
+    let executor = Box::new(SimulatedExecutor::new(&config, model));
+    let executor = ArbitratedExecutor::new(executor, Arc::clone(arbiter));
+    Ok(Engine::with_executor(config, Box::new(executor))?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_openai_package_speaks_and_listens() -> Result<()> {
+    let python =
+        root().join(if cfg!(windows) { "target/venv/Scripts/python.exe" } else { "target/venv/bin/python" });
+    ensure!(python.exists(), "{} is missing; run `cargo xtask test` once", python.display());
+    let arbiter = DeviceArbiter::new();
+    let loader: Loader =
+        Arc::new(move |name: &str| load(name, &arbiter).map_err(|error| format!("{error:#}")));
+    let fleet = FleetConfig { default_asr: Some(LISTENER.to_owned()), ..FleetConfig::new(DEFAULT_MODEL) };
+    let registry = Registry::with_loader(fleet, Vec::new(), loader);
+    registry.load_defaults();
+    let server = TestServer::listen(ServerConfig::default(), registry, Recorder::install()?).await?;
+    eventually("the models to load", || async {
+        let page = server.page("/readyz").await?;
+        ensure!(!page.contains("failed"), "{page}; run `cargo xtask pull`");
+        Ok(page.contains("\"ready\""))
+    })
+    .await?;
+
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("openai-recording.wav");
+    std::fs::write(&file, heard())?;
+    let mut client = Command::new(python);
+    client.arg(root().join("tests/openai/client.py")).arg(format!("http://{}", server.address));
+    client.arg(&file).args([LISTENER, WORD]).stdin(Stdio::null());
+    if !TRANSLATES {
+        client.arg("--no-translation");
+    }
+    let output =
+        tokio::task::spawn_blocking(move || client.output()).await?.context("python does not start")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(said.contains("held: several at once"), "{said}");
+    Ok(())
+}

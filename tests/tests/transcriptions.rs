@@ -1,0 +1,374 @@
+//! `POST /v1/audio/transcriptions` and `/v1/audio/translations`: forms of requests and answers, and refusals.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use anyhow::{Context, Result, ensure};
+use izwi_tests::{Form, Setup, TestServer, base64, exchange, guarded, recording, transcript_events};
+use serde_json::{Value, json};
+
+const TRANSCRIPTIONS: &str = "/v1/audio/transcriptions";
+const TRANSLATIONS: &str = "/v1/audio/translations";
+
+/// A JSON body with a recording of 2.5 s, in which three words are said.
+fn body(extra: Value) -> Value {
+    let mut body = json!({"model": "whisper-1", "audio": base64(&recording(2.5))});
+    for (name, value) in extra.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
+/// A form with the same.
+fn form(fields: &[(&str, &str)]) -> Form {
+    let form = Form::new().file("file", &recording(2.5)).text("model", "whisper-1");
+    fields.iter().fold(form, |form, (name, value)| form.text(name, value))
+}
+
+async fn by_json(server: &TestServer, extra: Value) -> Result<reqwest::Response> {
+    server.post(TRANSCRIPTIONS, &body(extra)).await
+}
+
+async fn by_form(server: &TestServer, fields: &[(&str, &str)]) -> Result<reqwest::Response> {
+    server.post_form(TRANSCRIPTIONS, form(fields)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_form_of_the_answer_comes_by_json_and_by_form() -> Result<()> {
+    let server = Setup::listener("formats").start().await?;
+    let text = "word0 word1 word2";
+    let srt = "1\n00:00:00,000 --> 00:00:01,000\nword0\n\n2\n00:00:01,000 --> 00:00:02,000\nword1\n\n\
+               3\n00:00:02,000 --> 00:00:03,000\nword2\n\n";
+    let vtt = "WEBVTT\n\n00:00:00.000 --> 00:00:01.000\nword0\n\n00:00:01.000 --> 00:00:02.000\nword1\n\n\
+               00:00:02.000 --> 00:00:03.000\nword2\n\n";
+    let usage = json!({"type": "duration", "seconds": 3});
+    let object = json!({"text": text, "usage": usage}).to_string();
+    for (format, content_type, expected) in [
+        (None, "application/json", object.as_str()),
+        (Some("json"), "application/json", &object),
+        (Some("text"), "text/plain; charset=utf-8", text),
+        (Some("srt"), "application/x-subrip", srt),
+        (Some("vtt"), "text/vtt", vtt),
+    ] {
+        let extra = format.map_or(json!({}), |format| json!({"response_format": format}));
+        let fields: Vec<_> = format.map(|format| ("response_format", format)).into_iter().collect();
+        for response in [by_json(&server, extra).await?, by_form(&server, &fields).await?] {
+            assert_eq!(response.status(), 200, "{format:?}");
+            assert_eq!(response.headers()["content-type"], content_type);
+            assert!(response.headers()["x-request-id"].to_str()?.starts_with("req-"));
+            assert_eq!(response.headers()["x-audio-duration-seconds"], "2.500");
+            for name in ["x-rtf", "x-generation-time-ms"] {
+                response.headers()[name].to_str()?.parse::<f64>()?;
+            }
+            let body = response.text().await?;
+            if content_type == "application/json" {
+                assert_eq!(serde_json::from_str::<Value>(&body)?, serde_json::from_str::<Value>(expected)?);
+            } else {
+                assert_eq!(body, expected);
+            }
+        }
+    }
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_verbose_form_has_segments_and_words_where_wanted() -> Result<()> {
+    let server = Setup::listener("verbose").start().await?;
+    let verbose = json!({"response_format": "verbose_json"});
+    let body: Value = by_json(&server, verbose).await?.json().await?;
+    assert_eq!((&body["task"], &body["language"]), (&json!("transcribe"), &json!("en")));
+    assert_eq!((&body["duration"], &body["text"]), (&json!(2.5), &json!("word0 word1 word2")));
+    assert_eq!(body["segments"].as_array().context("segments")?.len(), 3);
+    let segment = body["segments"][1].as_object().context("a segment")?;
+    for name in [
+        "id",
+        "seek",
+        "start",
+        "end",
+        "text",
+        "tokens",
+        "temperature",
+        "avg_logprob",
+        "compression_ratio",
+        "no_speech_prob",
+    ] {
+        assert!(segment.contains_key(name), "{name}");
+    }
+    assert!(body.get("words").is_none());
+    let wanted = json!({"response_format": "verbose_json", "timestamp_granularities": ["word", "segment"]});
+    let with_words: Value = by_json(&server, wanted).await?.json().await?;
+    assert_eq!(with_words["words"][2], json!({"word": "word2", "start": 2.0, "end": 2.5}));
+    for name in ["timestamp_granularities[]", "timestamp_granularities"] {
+        let fields = [("response_format", "verbose_json"), (name, "segment"), (name, "word")];
+        let body: Value = by_form(&server, &fields).await?.json().await?;
+        assert_eq!(body["words"], with_words["words"], "{name}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_says_words_as_they_are_heard() -> Result<()> {
+    let server = Setup::listener("events").start().await?;
+    for format in ["json", "text"] {
+        let by_json = by_json(&server, json!({"stream": true, "response_format": format})).await?;
+        let by_form = by_form(&server, &[("stream", "true"), ("response_format", format)]).await?;
+        for response in [by_json, by_form] {
+            assert_eq!(response.status(), 200);
+            assert_eq!(response.headers()["content-type"], "text/event-stream");
+            let (events, said) = transcript_events(&response.text().await?)?;
+            assert_eq!(said, "word0 word1 word2");
+            assert_eq!(events.len(), 4, "a delta for each segment, and the end");
+            let usage = json!({"type": "duration", "seconds": 3});
+            let done = json!({"type": "transcript.text.done", "text": said, "usage": usage});
+            assert_eq!(events[3], done);
+        }
+    }
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_numbers_of_a_stream_follow_as_trailers() -> Result<()> {
+    let server = Setup::listener("event-trailers").start().await?;
+    let json = body(json!({"stream": true})).to_string();
+    let request = format!(
+        "POST {TRANSCRIPTIONS} HTTP/1.1\r\nHost: localhost\r\nTE: trailers\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{json}",
+        json.len()
+    );
+    let response = exchange(server.address, request.as_bytes()).await?;
+    assert!(response.is_complete, "{}", response.head);
+    assert!(response.trailers.contains("x-audio-duration-seconds: 2.500"), "{}", response.trailers);
+    assert!(response.trailers.contains("x-finish-reason: stop"), "{}", response.trailers);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn translations_have_every_form_but_a_stream() -> Result<()> {
+    let server = Setup::listener("translates").start().await?;
+    let verbose = json!({"response_format": "verbose_json"});
+    let by_json: Value = server.post(TRANSLATIONS, &body(verbose)).await?.json().await?;
+    let fields = [("response_format", "verbose_json"), ("prompt", "A prompt.")];
+    let by_form: Value = server.post_form(TRANSLATIONS, form(&fields)).await?.json().await?;
+    for body in [by_json, by_form] {
+        assert_eq!((&body["task"], &body["text"]), (&json!("translate"), &json!("word0 word1 word2")));
+    }
+    for format in ["json", "text", "srt", "vtt"] {
+        let response = server.post_form(TRANSLATIONS, form(&[("response_format", format)])).await?;
+        assert_eq!(response.status(), 200, "{format}");
+        assert!(response.text().await?.contains("word1"));
+    }
+    let streamed = server.post(TRANSLATIONS, &body(json!({"stream": true}))).await?;
+    refusal(streamed, 400, "invalid_value", Some("stream")).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_clients_send_is_taken() -> Result<()> {
+    let server = Setup::listener("clients").start().await?;
+    let file = base64(&recording(2.5));
+    let url_safe = file.replace('+', "-").replace('/', "_");
+    let url_safe = url_safe.trim_end_matches('=');
+    let lines: String =
+        file.as_bytes().chunks(76).map(|line| String::from_utf8_lossy(line) + "\r\n").collect();
+    for extra in [
+        json!({"model": "clients"}),
+        json!({"model": "gpt-4o-transcribe"}),
+        json!({"model": "gpt-4o-mini-transcribe", "language": "en", "prompt": "Names: Izwi."}),
+        json!({"audio": format!("data:audio/wav;base64,{file}")}),
+        json!({"audio": url_safe}),
+        json!({"audio": lines}),
+        json!({"audio": null, "audio_base64": file}),
+        json!({"temperature": 0, "seed": 7, "priority": "high", "user": "someone", "include": ["logprobs"]}),
+        json!({"language": "", "prompt": "", "response_format": "", "priority": "", "stream": false}),
+        json!({"timestamp_granularities": ["segment"]}),
+        json!({"temperature": null, "stream": null, "timestamp_granularities": []}),
+    ] {
+        let response = by_json(&server, extra.clone()).await?;
+        assert_eq!(response.status(), 200, "{extra}");
+        let body: Value = response.json().await?;
+        assert_eq!(body["text"], "word0 word1 word2", "{extra}");
+    }
+    let fields = [
+        ("temperature", "0.2"),
+        ("seed", "7"),
+        ("priority", "low"),
+        ("language", "en"),
+        ("prompt", ""),
+        ("stream", "False"),
+        ("include[]", "logprobs"),
+        ("chunking_strategy", "auto"),
+        ("whatever", "\u{0}"),
+        ("include[]", "logprobs"),
+    ];
+    assert_eq!(by_form(&server, &fields).await?.status(), 200);
+    Ok(())
+}
+
+/// Checks that a response is the envelope of a refusal, and gives its message.
+async fn refusal(
+    response: reqwest::Response,
+    status: u16,
+    code: &str,
+    param: Option<&str>,
+) -> Result<String> {
+    let found = response.status();
+    let body: Value = response.json().await?;
+    let error = &body["error"];
+    ensure!(found == status && error["code"] == code && error["param"] == json!(param), "{found} {body}");
+    Ok(error["message"].as_str().context("a message")?.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn recordings_that_cannot_be_heard_are_refused_by_field() -> Result<()> {
+    let server = Setup::listener("unheard").start().await?;
+    let silence = recording(0.0);
+    let garbage = b"These bytes are no recording at all, whatever they say.".repeat(20);
+    for (file, status, code) in [
+        (silence, 422, "empty_audio"),
+        (garbage, 415, "unsupported_audio"),
+        (Vec::new(), 400, "invalid_value"),
+    ] {
+        let sent = Form::new().file("file", &file).text("model", "whisper-1");
+        refusal(server.post_form(TRANSCRIPTIONS, sent).await?, status, code, Some("file")).await?;
+        for (name, other) in [("audio", "audio_base64"), ("audio_base64", "audio")] {
+            let extra = json!({other: null, name: base64(&file)});
+            refusal(by_json(&server, extra).await?, status, code, Some(name)).await?;
+            let stream = json!({other: null, name: base64(&file), "stream": true});
+            refusal(by_json(&server, stream).await?, status, code, Some(name)).await?;
+        }
+    }
+    for (text, code) in [
+        ("!!! no base64 !!!", "invalid_audio"),
+        ("data:audio/wav;base64,%%%", "invalid_audio"),
+        ("data:audio/wav;base64,", "invalid_value"),
+        ("   ", "invalid_value"),
+    ] {
+        refusal(by_json(&server, json!({"audio": text})).await?, 400, code, Some("audio")).await?;
+    }
+    let message = refusal(
+        by_json(&server, json!({"audio": base64(b"GIF89a and no sound")})).await?,
+        415,
+        "unsupported_audio",
+        Some("audio"),
+    )
+    .await?;
+    assert!(message.contains("wav, flac, mp3"), "{message}");
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_that_cannot_be_used_are_refused_by_name() -> Result<()> {
+    let server = Setup::listener("fields").start().await?;
+    for (extra, param) in [
+        (json!({"model": null}), "model"),
+        (json!({"model": 7}), "model"),
+        (json!({"audio": null}), "audio"),
+        (json!({"audio": 7}), "audio"),
+        (json!({"audio_base64": "AAAA"}), "audio_base64"),
+        (json!({"response_format": "xml"}), "response_format"),
+        (json!({"response_format": "diarized_json"}), "response_format"),
+        (json!({"temperature": 1.01}), "temperature"),
+        (json!({"temperature": -0.5}), "temperature"),
+        (json!({"temperature": "warm"}), "temperature"),
+        (json!({"timestamp_granularities": ["word"]}), "timestamp_granularities"),
+        (json!({"timestamp_granularities": ["letter"]}), "timestamp_granularities"),
+        (json!({"timestamp_granularities": "word"}), "timestamp_granularities"),
+        (json!({"stream": "yes"}), "stream"),
+        (json!({"stream": true, "response_format": "srt"}), "stream"),
+        (json!({"stream": true, "response_format": "verbose_json"}), "stream"),
+        (json!({"seed": -1}), "seed"),
+        (json!({"priority": "urgent"}), "priority"),
+        (json!({"prompt": "a".repeat(70_000)}), "prompt"),
+    ] {
+        refusal(by_json(&server, extra.clone()).await?, 400, "invalid_value", Some(param))
+            .await
+            .with_context(|| extra.to_string())?;
+    }
+    let long = "a".repeat(300_000);
+    for (field, param) in [
+        (("temperature", "warm"), "temperature"),
+        (("temperature", "NaN"), "temperature"),
+        (("temperature", "2"), "temperature"),
+        (("seed", "1.5"), "seed"),
+        (("stream", "maybe"), "stream"),
+        (("model", "again"), "model"),
+        (("prompt", &long), "prompt"),
+        (("timestamp_granularities[]", "word"), "timestamp_granularities"),
+    ] {
+        refusal(by_form(&server, &[field]).await?, 400, "invalid_value", Some(param))
+            .await
+            .with_context(|| field.0.to_owned())?;
+    }
+    let no_model = Form::new().file("file", &recording(1.0));
+    refusal(server.post_form(TRANSCRIPTIONS, no_model).await?, 400, "invalid_value", Some("model")).await?;
+    let no_file = Form::new().text("model", "whisper-1");
+    refusal(server.post_form(TRANSCRIPTIONS, no_file).await?, 400, "invalid_value", Some("file")).await?;
+    let twice = form(&[]).file("file", &recording(1.0));
+    refusal(server.post_form(TRANSCRIPTIONS, twice).await?, 400, "invalid_value", Some("file")).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_that_cannot_do_it_are_refused() -> Result<()> {
+    let server = Setup::listener("hears-only").start().await?;
+    let unknown = by_json(&server, json!({"model": "hears-onyl"})).await?;
+    let message = refusal(unknown, 404, "model_not_found", Some("model")).await?;
+    assert!(message.contains("did you mean 'hears-only'"), "{message}");
+    let spoken = server.speech(&json!({"model": "hears-only", "input": "Hello."})).await?;
+    refusal(spoken, 400, "invalid_value", Some("model")).await?;
+    let voices = server.get("/v1/audio/voices?model=hears-only").await?;
+    refusal(voices, 400, "invalid_value", Some("model")).await?;
+
+    let speaker = Setup::units("speaks-only").start().await?;
+    let message = refusal(
+        by_json(&speaker, json!({"model": "speaks-only"})).await?,
+        400,
+        "invalid_value",
+        Some("model"),
+    )
+    .await?;
+    assert!(message.contains("'speaks-only' does not transcribe"), "{message}");
+    let message = refusal(by_json(&speaker, json!({})).await?, 404, "model_not_found", Some("model")).await?;
+    assert!(message.contains("without a listening model"), "{message}");
+    let models: Value = server.get("/v1/models").await?.json().await?;
+    let listed = models["data"].as_array().context("models")?;
+    let listed = listed.iter().find(|model| model["id"] == "hears-only").context("the listener is listed")?;
+    assert_eq!(
+        (&listed["tasks"], &listed["state"], &listed["default"]),
+        (&json!(["asr"]), &json!("ready"), &json!(true))
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_of_other_kinds_are_refused() -> Result<()> {
+    let server = Setup::listener("kinds").start().await?;
+    let client = reqwest::Client::new();
+    let post = |content_type: Option<&'static str>, body: &'static str| {
+        let request = client.post(server.url(TRANSCRIPTIONS)).body(body);
+        match content_type {
+            Some(content_type) => request.header("content-type", content_type).send(),
+            None => request.send(),
+        }
+    };
+    let message = refusal(guarded(post(None, "x")).await??, 415, "unsupported_media_type", None).await?;
+    assert!(message.contains("multipart/form-data or application/json"), "{message}");
+    refusal(guarded(post(Some("audio/wav"), "RIFF")).await??, 415, "unsupported_media_type", None).await?;
+    refusal(guarded(post(Some("application/json"), "{")).await??, 400, "invalid_json", None).await?;
+    for (content_type, body) in [
+        ("multipart/form-data", "--x--"),
+        ("multipart/form-data; boundary=x", ""),
+        ("multipart/form-data; boundary=x", "garbage"),
+        ("multipart/form-data; boundary=x", "--x\r\n"),
+        (
+            "multipart/form-data; boundary=x",
+            "--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisp",
+        ),
+        ("multipart/form-data; boundary=x", "--x\r\nContent-Disposition: form-data\r\n\r\na\r\n--x--\r\n"),
+        ("multipart/form-data; boundary=x", "--x\r\nno colon here\r\n\r\na\r\n--x--\r\n"),
+    ] {
+        let response = guarded(post(Some(content_type), body)).await??;
+        refusal(response, 400, "invalid_form", None).await.with_context(|| body.to_owned())?;
+    }
+    let many = (0..100).fold(Form::new(), |form, i| form.text(&format!("x{i}"), "y"));
+    refusal(server.post_form(TRANSCRIPTIONS, many).await?, 400, "invalid_form", None).await?;
+    Ok(())
+}
