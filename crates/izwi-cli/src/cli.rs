@@ -24,7 +24,7 @@ const TAKES_SETTINGS: [(&str, &[Section]); 5] = [
 
 /// What `--model` means to a command that listens.
 const MODEL_THAT_LISTENS: &str =
-    "Model that listens, as `izwi list` shows it [default: the one marked default for asr there]";
+    "Model that listens, as `izwi list` shows it [default: the setting asr_model] [env: IZWI_ASR_MODEL]";
 
 /// The version with what was built in.
 pub(crate) static VERSION: LazyLock<String> =

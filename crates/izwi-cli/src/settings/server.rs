@@ -46,12 +46,17 @@ impl Default for ServerSettings {
 }
 
 impl ServerSettings {
+    /// The model that listens by default, if one is to.
+    pub(crate) fn ear(&self) -> Option<&str> {
+        Some(self.asr_model.as_str()).filter(|name| *name != NO_MODEL)
+    }
+
     /// What the fleet is told, with the model that speaks by default.
     pub(crate) fn fleet(&self, default_tts: String) -> FleetConfig {
         let seconds = std::time::Duration::from_secs;
         FleetConfig {
             default_tts,
-            default_asr: Some(self.asr_model.clone()).filter(|name| name != NO_MODEL),
+            default_asr: self.ear().map(str::to_owned),
             load_timeout: seconds(self.load_timeout_s),
             ttl: Some(self.model_ttl_s).filter(|ttl| *ttl > 0).map(seconds),
             memory_budget_bytes: Some(self.memory_budget_mib << 20).filter(|bytes| *bytes > 0),

@@ -91,28 +91,27 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     heard
 }
 
-/// The model of the flag, else the one for transcription: what is set for speaking cannot listen.
+/// The model of the flag, else the one set for listening: what is set for speaking cannot listen.
 fn model(store: &Store, resolved: &Resolved) -> Result<String> {
     let by_flag = resolved
         .origins
         .iter()
         .any(|(setting, origin)| setting.name == "model" && matches!(origin, Origin::Flag(_)));
-    let default = store.default_for(Task::Asr);
-    if !by_flag {
-        let named = default.map(|manifest| manifest.name.clone());
-        return named.ok_or_else(|| {
-            failure::with_help("no model is the default for transcription", "name one with --model")
-        });
-    }
-    let manifest = store.manifest(&resolved.settings.engine.model)?;
+    let settings = &resolved.settings;
+    let set = if by_flag { Some(settings.engine.model.as_str()) } else { settings.server.ear() };
+    let default = store.default_for(Task::Asr).map(|manifest| manifest.name.as_str());
+    let Some(name) = set.or(default) else {
+        return Err(failure::with_help("no model is set for listening", "name one with --model"));
+    };
+    let manifest = store.manifest(name)?;
     if manifest.tasks.contains(&Task::Asr) {
         return Ok(manifest.name.clone());
     }
     let remedy = match default {
-        Some(default) => format!("use --model {}, or leave --model out", default.name),
+        Some(default) => format!("use --model {default}"),
         None => "`izwi list` shows what each model does".to_owned(),
     };
-    Err(failure::usage(format!("model '{}' cannot transcribe", manifest.name), remedy))
+    Err(failure::usage(format!("model '{name}' cannot transcribe"), remedy))
 }
 
 struct Job<'a> {
