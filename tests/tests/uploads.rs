@@ -227,6 +227,21 @@ async fn a_shutdown_lets_a_transcription_finish_and_refuses_the_next() -> Result
     server.ended().await
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_that_cannot_wait_tells_who_still_waits() -> Result<()> {
+    let mut setup = Setup::listener("drains-hard-asr").server(|server| server.drain_timeout = Duration::ZERO);
+    setup.model.step_time = Duration::from_millis(5);
+    let mut server = setup.start().await?;
+    let url = server.url(TRANSCRIPTIONS);
+    let asked = tokio::spawn(async move { reqwest::Client::new().post(url).json(&body(600.0)).send().await });
+    eventually("the transcription to run", || async { Ok(server.engine()?.status().running == 1) }).await?;
+    server.stop();
+    let answer = guarded(asked).await???;
+    assert_eq!(answer.status(), 503);
+    assert_eq!(answer.json::<Value>().await?["error"]["code"], "draining");
+    server.ended().await
+}
+
 /// An engine on a device that others use too.
 async fn sharing(name: &str, model: SimulatedModel, arbiter: &Arc<DeviceArbiter>) -> Result<Engine> {
     let config = EngineCoreConfig { model: name.to_owned(), num_threads: 2, ..Default::default() };
