@@ -5,6 +5,7 @@ mod raw;
 mod recording;
 mod server;
 mod session;
+pub mod wer;
 
 pub use gate::Gate;
 pub use raw::{RawResponse, exchange};

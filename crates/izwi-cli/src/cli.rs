@@ -10,16 +10,21 @@ use std::sync::LazyLock;
 use anyhow::Result;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueHint};
 
-use crate::commands::{completions, config, docs, doctor, list, pull, rm, say, serve};
+use crate::commands::{completions, config, docs, doctor, list, pull, rm, say, serve, transcribe};
 use crate::settings::{Section, flags, process};
 
 /// Commands that take more settings than those that every command takes.
-const TAKES_SETTINGS: [(&str, &[Section]); 4] = [
+const TAKES_SETTINGS: [(&str, &[Section]); 5] = [
     ("say", &[Section::Engine]),
+    ("transcribe", &[Section::Engine]),
     ("serve", &[Section::Engine, Section::Server]),
     ("doctor", &[Section::Engine, Section::Server]),
     ("config show", &[Section::Engine, Section::Server]),
 ];
+
+/// What `--model` means to a command that listens.
+const MODEL_THAT_LISTENS: &str =
+    "Model that listens, as `izwi list` shows it [default: the one marked default for asr there]";
 
 /// The version with what was built in.
 pub(crate) static VERSION: LazyLock<String> =
@@ -36,7 +41,7 @@ pub(crate) fn backends() -> Vec<&'static str> {
     std::iter::once("cpu").chain(built_in).collect()
 }
 
-/// Speech on this machine: speak text, or serve speech over HTTP and WebSocket.
+/// Speech on this machine: speak text, write down recordings, or serve speech over HTTP and WebSocket.
 #[derive(Debug, Parser)]
 #[command(name = "izwi", version = VERSION.as_str(), max_term_width = 110)]
 struct Cli {
@@ -51,6 +56,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Say(say::Args),
+    Transcribe(transcribe::Args),
     Serve(serve::Args),
     Pull(pull::Args),
     List(list::Args),
@@ -63,7 +69,11 @@ enum Command {
 
 /// The whole command line, settings included.
 pub(crate) fn definition() -> clap::Command {
-    flags::add_to(Cli::command(), &TAKES_SETTINGS)
+    flags::add_to(Cli::command(), &TAKES_SETTINGS).mut_subcommands(|command| match command.get_name() {
+        // The setting of this name is about speaking.
+        "transcribe" => command.mut_arg("model", |flag| flag.help(MODEL_THAT_LISTENS)),
+        _ => command,
+    })
 }
 
 /// Runs what the arguments ask for.
@@ -84,6 +94,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
     let settings = || process::load(&flags, config.as_deref());
     match command {
         Command::Say(args) => say::run(&args, &settings()?),
+        Command::Transcribe(args) => transcribe::run(&args, &settings()?),
         Command::Serve(args) => serve::run(&args, &settings()?),
         Command::Pull(args) => pull::run(&args, &settings()?.settings),
         Command::List(args) => list::run(&args, &settings()?.settings),

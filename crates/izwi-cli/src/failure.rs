@@ -24,7 +24,7 @@ pub(crate) enum Failure {
     Interrupted,
     /// Whoever read standard output has gone.
     OutputClosed,
-    /// The command said on standard output what is wrong.
+    /// The command has said what is wrong.
     Reported,
 }
 

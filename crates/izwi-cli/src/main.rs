@@ -6,6 +6,7 @@ mod cli;
 mod commands;
 mod failure;
 mod interrupt;
+mod listening;
 mod logging;
 mod models;
 mod output;

@@ -1,4 +1,5 @@
-//! Where spoken audio goes: a file, standard output or a player. Decides no format but WAV and knows no engine.
+//! Where results go: spoken audio into a file, standard output or a player, transcripts into files. Decides no format
+//! but WAV and knows no engine.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -105,17 +106,34 @@ pub(crate) fn check_file(path: &Path) -> Result<()> {
 pub(crate) fn write_file(path: &Path, samples: &[f32], sample_rate_hz: u32) -> Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     match PendingFile::begin(path)? {
-        // Devices and pipes cannot seek: all bytes in one go.
         PendingFile::InPlace(path) => {
-            let bytes = wav::to_bytes(samples, sample_rate_hz)?;
-            let mut device = OpenOptions::new().write(true).open(path).with_context(cannot)?;
-            device.write_all(&bytes).with_context(cannot)
+            write_device(&path, &wav::to_bytes(samples, sample_rate_hz)?).with_context(cannot)
         }
         PendingFile::Beside { file, place } => {
             wav::write_file(file.path(), samples, sample_rate_hz).with_context(cannot)?;
             file.persist(place).map(drop).map_err(|error| error.error).with_context(cannot)
         }
     }
+}
+
+/// Writes a whole file of any kind: it appears complete, or not at all.
+///
+/// # Errors
+/// The file cannot be written.
+pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
+    let cannot = || format!("cannot write {}", path.display());
+    match PendingFile::begin(path)? {
+        PendingFile::InPlace(path) => write_device(&path, bytes).with_context(cannot),
+        PendingFile::Beside { mut file, place } => {
+            file.write_all(bytes).with_context(cannot)?;
+            file.persist(place).map(drop).map_err(|error| error.error).with_context(cannot)
+        }
+    }
+}
+
+/// Devices and pipes cannot seek: all bytes in one go.
+fn write_device(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.write_all(bytes)
 }
 
 /// A file under way: written beside its place and moved there at the end.
@@ -152,7 +170,7 @@ impl PendingFile {
             return Err(failure::with_help(message, "create the folder, or name another"));
         }
         let mut builder = tempfile::Builder::new();
-        builder.prefix(".izwi-").suffix(".wav");
+        builder.prefix(".izwi-").suffix(".part");
         #[cfg(unix)]
         let permissions = {
             use std::os::unix::fs::PermissionsExt as _;

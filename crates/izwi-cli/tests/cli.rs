@@ -2,7 +2,7 @@
 //!
 //! No network. Tests that speak use the model in `IZWI_HOME`, which `cargo xtask pull` fills.
 
-#![allow(clippy::unwrap_used, reason = "what a test prepares may stop it as well")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test prepares may stop it as well")]
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -86,6 +86,11 @@ fn wrong_usage_ends_with_two_and_says_what_is_right() {
     refused(&izwi.run(&["rm", "x"]), 2, &["--yes"]);
     let bad = izwi.run_with_input(&["say", "-o", "a.wav", "-"], b"ab\xff");
     refused(&bad, 2, &["not UTF-8 (byte 2)"]);
+    refused(&izwi.run(&["transcribe"]), 2, &["FILE"]);
+    refused(&izwi.run(&["transcribe", "a.wav", "--words"]), 2, &["--words", "help: add --format json"]);
+    refused(&izwi.run(&["transcribe", "a.wav", "b.wav", "-f", "srt"]), 2, &["cannot share", "--output"]);
+    refused(&izwi.run(&["transcribe", "-", "-"]), 2, &["given twice"]);
+    refused(&izwi.run(&["transcribe", "a/x.wav", "b/x.mp3", "-o", "out"]), 2, &["out/x.txt", "two runs"]);
     assert_eq!(fs::read_dir(izwi.folder.path()).unwrap().count(), 0, "nothing was written");
 }
 
@@ -94,6 +99,8 @@ fn what_is_missing_ends_with_one_and_says_what_to_do() {
     let izwi = Izwi::alone();
     refused(&izwi.run(&["say", "hello", "-o", "a.wav", "--no-pull"]), 1, &["not installed", "izwi pull"]);
     refused(&izwi.run(&["say", "hello", "-o", "no/a.wav"]), 1, &["no/a.wav", "create the folder"]);
+    refused(&izwi.run(&["transcribe", "*.ogg"]), 1, &["no file matches '*.ogg'", "help: "]);
+    refused(&izwi.run(&["transcribe", "a.wav", "--no-pull"]), 1, &["not installed", "izwi pull"]);
     refused(&izwi.run(&["pull", "no-such-model"]), 1, &["no-such-model"]);
     refused(&izwi.run(&["serve", "--host", "0.0.0.0", "--port", "0"]), 1, &["api key", "--insecure"]);
     refused(&izwi.run(&["config", "check", "no.toml"]), 1, &["no.toml"]);
@@ -192,6 +199,102 @@ fn speech_goes_into_a_file() {
     let output = izwi.run(&["say", "Hello there.", "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["file"], &report["finish_reason"]), (&"izwi.wav".into(), &"stop".into()));
+}
+
+/// The smallest installed model that listens, as `--model` takes it.
+fn ear(izwi: &Izwi) -> String {
+    let listed: serde_json::Value = serde_json::from_slice(&izwi.run(&["list", "--json"]).stdout).unwrap();
+    let models = listed.as_array().unwrap().iter();
+    let ears = models.filter(|model| {
+        model["installed"] == true && model["tasks"].as_array().unwrap().contains(&"asr".into())
+    });
+    let smallest = ears.min_by_key(|model| model["bytes"].as_u64());
+    smallest.expect("no model that listens is installed: run `cargo xtask pull`")["name"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+/// The words alone.
+fn plain(text: &str) -> String {
+    text.to_lowercase()
+        .chars()
+        .filter(|c| c.is_alphanumeric() || c.is_whitespace())
+        .collect::<String>()
+        .trim()
+        .to_owned()
+}
+
+#[test]
+fn what_was_said_is_written_down() {
+    const SAID: &str = "The quick brown fox jumps over the lazy dog.";
+    let izwi = Izwi::with_models();
+    let ear = ear(&izwi);
+    for (text, file) in [(SAID, "a.wav"), ("Good morning, everyone.", "b.wav")] {
+        assert!(izwi.run(&["say", text, "-o", file, "--seed", "1"]).status.success());
+    }
+    let transcribe = |more: &[&str]| {
+        let mut command = izwi.command(&["transcribe", "--no-pull", "--model", &ear]);
+        command.args(more).output().unwrap()
+    };
+    let output = transcribe(&["a.wav"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.starts_with("a.wav: ") && told.contains("RTF"), "{told}");
+    assert_eq!(plain(&String::from_utf8_lossy(&output.stdout)), plain(SAID));
+
+    let output = transcribe(&["a.wav", "-f", "json", "--words", "-o", "-"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (plain(json["text"].as_str().unwrap()), json["words"].as_array().unwrap().len()),
+        (plain(SAID), 9)
+    );
+
+    let output = transcribe(&["*.wav", "-f", "srt", "-o", "out/"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(fs::read_to_string(izwi.path("out/b.srt")).unwrap().starts_with("1\n00:00:00,"));
+    assert_eq!(fs::read_dir(izwi.path("out")).unwrap().count(), 2);
+
+    let wav = fs::read(izwi.path("a.wav")).unwrap();
+    let output = izwi.run_with_input(&["transcribe", "--model", &ear, "-"], &wav);
+    assert_eq!(plain(&String::from_utf8_lossy(&output.stdout)), plain(SAID));
+}
+
+#[test]
+fn a_recording_that_fails_is_named_and_the_others_go_on() {
+    let izwi = Izwi::with_models();
+    let ear = ear(&izwi);
+    assert!(izwi.run(&["say", "Good morning.", "-o", "a.wav", "--seed", "1"]).status.success());
+    fs::write(izwi.path("noise.mp3"), "this is no music").unwrap();
+    let output = izwi.run(&["transcribe", "--model", &ear, "noise.mp3", "no.wav", "a.wav"]);
+    refused(
+        &output,
+        1,
+        &["cannot transcribe noise.mp3", "cannot transcribe no.wav", "no such file", "help: "],
+    );
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (name, heard) = text.split_once('\n').unwrap();
+    assert_eq!((name, plain(heard).as_str()), ("== a.wav", "good morning"));
+    let listed: serde_json::Value = serde_json::from_slice(&izwi.run(&["list", "--json"]).stdout).unwrap();
+    let voice =
+        listed.as_array().unwrap().iter().find(|model| model["tasks"] == serde_json::json!(["tts"])).unwrap();
+    let voice = voice["name"].as_str().unwrap();
+    refused(&izwi.run(&["transcribe", "a.wav", "--model", voice]), 2, &["cannot transcribe", "--model"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_transcription_leaves_no_file() {
+    let izwi = Izwi::with_models();
+    let ear = ear(&izwi);
+    assert!(izwi.run(&["say", &"It goes on and on. ".repeat(60), "-o", "long.wav"]).status.success());
+    let arguments =
+        ["transcribe", "long.wav", "-o", "long.txt", "--model", &ear, "--log-level", "izwi=debug"];
+    let mut child = izwi.command(&arguments).spawn().unwrap();
+    // The log begins after the process has begun to listen for signals.
+    child.stderr.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    signal(child.id(), "INT");
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    assert!(!izwi.path("long.txt").exists());
 }
 
 #[cfg(unix)]

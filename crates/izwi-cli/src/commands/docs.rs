@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn pages_name_every_command_and_setting() {
         let (cli, config) = (cli_page(), config_page());
-        for command in ["izwi say", "izwi serve", "izwi config show", "izwi completions"] {
+        for command in ["izwi say", "izwi transcribe", "izwi serve", "izwi config show", "izwi completions"] {
             assert!(cli.contains(&format!("\n## {command}\n")), "{command}");
         }
         assert_eq!(cli.matches("--threads <N>").count(), 1, "what every command takes is shown once");

@@ -10,3 +10,4 @@ pub(crate) mod pull;
 pub(crate) mod rm;
 pub(crate) mod say;
 pub(crate) mod serve;
+pub(crate) mod transcribe;

@@ -1,22 +1,14 @@
-//! Float linear layers over packed rows.
+//! Linear layers over packed rows, hundreds at a time: the weights of [`RowLinear`].
 
 use candle_core::{Result, Tensor};
 
 use super::checkpoint::Checkpoint;
+use super::row_linear::RowLinear;
 use crate::model::ModelError;
-
-/// The CPU's matrix product takes other routes (another order of additions) for outputs this narrow, depending on the
-/// number of rows; wider outputs add in one order whatever the batch. Narrow layers are widened with zeros.
-/// <https://docs.rs/gemm-common/0.19.0/src/gemm_common/gemm.rs.html>
-const MIN_OUTPUTS: usize = 96;
 
 /// `y = x Wᵀ (+ b)`; a row of `y` is the same bits however many rows `x` has (on the CPU).
 #[derive(Debug, Clone)]
-pub struct Linear {
-    weight: Tensor, // [inputs, max(outputs, MIN_OUTPUTS)]
-    bias: Option<Tensor>,
-    outputs: usize,
-}
+pub struct Linear(RowLinear);
 
 impl Linear {
     /// From a weight `[outputs, inputs]` and a bias `[outputs]`.
@@ -24,10 +16,7 @@ impl Linear {
     /// # Errors
     /// The device has not the memory.
     pub fn new(weight: &Tensor, bias: Option<Tensor>) -> Result<Self> {
-        let (outputs, _) = weight.dims2()?;
-        let padding = MIN_OUTPUTS.saturating_sub(outputs);
-        let weight = weight.pad_with_zeros(0, 0, padding)?.t()?.contiguous()?;
-        Ok(Self { weight, bias, outputs })
+        Ok(Self(RowLinear::new(weight, bias)?))
     }
 
     /// Takes `{name}.weight` `[outputs, inputs]` and `{name}.bias`.
@@ -63,11 +52,7 @@ impl Linear {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let y = self.product(x)?;
-        match &self.bias {
-            Some(bias) => y.broadcast_add(bias),
-            None => Ok(y),
-        }
+        self.0.forward(x)
     }
 
     /// The product without the bias, for callers that fuse the bias with what follows.
@@ -75,13 +60,12 @@ impl Linear {
     /// # Errors
     /// Shapes do not fit.
     pub fn product(&self, x: &Tensor) -> Result<Tensor> {
-        let y = x.matmul(&self.weight)?; // [rows, outputs or MIN_OUTPUTS]
-        if self.outputs < MIN_OUTPUTS { y.narrow(1, 0, self.outputs)?.contiguous() } else { Ok(y) }
+        self.0.product(x)
     }
 
     /// The bias `[outputs]`, where there is one.
     pub fn bias(&self) -> Option<&Tensor> {
-        self.bias.as_ref()
+        self.0.bias()
     }
 }
 

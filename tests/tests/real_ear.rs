@@ -21,7 +21,7 @@ const JFK: &str = "And so my fellow Americans, ask not what your country can do 
                    your country.";
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 fn clip(name: &str) -> Vec<u8> {

@@ -1,0 +1,114 @@
+//! The recordings of `assets/speech/` with what is said in them, and longer ones put together from them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use izwi_audio::decode::{self, DecodeLimits};
+use izwi_audio::wav;
+
+/// Rate of the recordings.
+pub const RATE_HZ: u32 = 16_000;
+/// What is said in `jfk.wav`.
+const JFK: &str = "And so my fellow Americans, ask not what your country can do for you, ask what you can do for your \
+                   country.";
+const LIMITS: DecodeLimits =
+    DecodeLimits { max_bytes: 64 << 20, max_duration: std::time::Duration::from_secs(3_600) };
+
+/// A recording.
+#[derive(Debug, Clone)]
+pub struct Clip {
+    /// Its name in reports.
+    pub name: String,
+    /// Where it lies.
+    pub path: PathBuf,
+    /// What is said in it.
+    pub said: String,
+}
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package).to_path_buf()
+}
+
+/// The five LibriVox sentences and the address, in this order.
+///
+/// # Errors
+/// One of them is missing.
+pub fn all() -> Result<Vec<Clip>> {
+    let folder = root().join("assets/speech");
+    let list = find(&folder, "transcription.txt")?;
+    let lines = std::fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
+    let mut clips = Vec::new();
+    for line in lines.lines().filter(|line| !line.trim().is_empty()) {
+        clips.push(sentence(&folder, line).with_context(|| format!("{}: '{line}'", list.display()))?);
+    }
+    clips.push(Clip { name: "jfk".to_owned(), path: find(&folder, "jfk.wav")?, said: JFK.to_owned() });
+    Ok(clips)
+}
+
+/// A line of the list: `<s> what is said </s> (name)`.
+fn sentence(folder: &Path, line: &str) -> Result<Clip> {
+    let (said, name) = line
+        .strip_prefix("<s>")
+        .and_then(|rest| rest.split_once("</s>"))
+        .context("this is not '<s> text </s> (name)'")?;
+    let name = name.trim().trim_matches(['(', ')']);
+    let short = name.rsplit('-').next().unwrap_or(name);
+    Ok(Clip {
+        name: format!("librivox {short}"),
+        path: find(folder, &format!("{name}.wav"))?,
+        said: said.trim().to_owned(),
+    })
+}
+
+/// The file of this name in the folder or in its `librivox/`.
+fn find(folder: &Path, name: &str) -> Result<PathBuf> {
+    let places = [folder.join(name), folder.join("librivox").join(name)];
+    let missing = || format!("there is no {}", places[0].display());
+    places.iter().find(|path| path.is_file()).cloned().with_context(missing)
+}
+
+/// The samples of a file at [`RATE_HZ`].
+///
+/// # Errors
+/// It is not a recording.
+pub fn samples(path: &Path) -> Result<Vec<f32>> {
+    let file = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    decode::decode(file, RATE_HZ, &LIMITS).with_context(|| format!("cannot decode {}", path.display()))
+}
+
+/// One recording of `seconds` made of the clips again and again, half a second apart, cut at the end.
+///
+/// # Errors
+/// A clip cannot be read, or the file cannot be written.
+pub fn joined(clips: &[Clip], seconds: usize, folder: &Path) -> Result<Clip> {
+    let length = seconds * RATE_HZ as usize;
+    let mut joined = Vec::with_capacity(length);
+    for clip in clips.iter().cycle() {
+        joined.extend(samples(&clip.path)?);
+        joined.extend(vec![0.0; RATE_HZ as usize / 2]);
+        if joined.len() >= length {
+            break;
+        }
+    }
+    joined.truncate(length);
+    let path = folder.join(format!("{seconds}s.wav"));
+    wav::write_file(&path, &joined, RATE_HZ)?;
+    Ok(Clip { name: format!("{seconds} s joined"), path, said: String::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_list_have_text_and_name() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a-0870.wav"), "").unwrap();
+        let clip = sentence(folder.path(), "<s> and so on </s> (a-0870)").unwrap();
+        assert_eq!((clip.name.as_str(), clip.said.as_str()), ("librivox 0870", "and so on"));
+        assert!(sentence(folder.path(), "<s> and so on </s> (b)").is_err());
+        assert!(sentence(folder.path(), "and so on").is_err());
+    }
+}

@@ -1,0 +1,54 @@
+//! Engines with real models, pulled where they are missing, for benches that measure what users get.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use izwi_core::engine::{AudioInput, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput};
+use izwi_core::hub::{Silent, Store};
+
+use crate::clips;
+
+/// `IZWI_HOME`, else the home that the tests fill.
+pub fn home() -> PathBuf {
+    std::env::var_os("IZWI_HOME").map_or_else(|| clips::root().join("target/izwi-home"), PathBuf::from)
+}
+
+/// The folder of an installed model, pulled first where it is missing. Blocks.
+///
+/// # Errors
+/// There is no such model, or it cannot be fetched.
+pub fn folder(model: &str) -> Result<PathBuf> {
+    let store = Store::open(Some(home()))?;
+    store.pull(model, &mut Silent).with_context(|| format!("cannot pull {model}"))
+}
+
+/// A warm engine with this model and so many compute threads.
+///
+/// # Errors
+/// The model is missing and cannot be fetched, or does not load.
+pub async fn load(model: &str, threads: usize) -> Result<Engine> {
+    let config = EngineCoreConfig {
+        model: model.to_owned(),
+        home: Some(home()),
+        num_threads: threads,
+        ..EngineCoreConfig::default()
+    };
+    let engine = tokio::task::spawn_blocking(move || -> Result<Engine> {
+        folder(&config.model)?;
+        Ok(Engine::new(config)?)
+    });
+    let engine = engine.await??;
+    engine.ready().await?;
+    Ok(engine)
+}
+
+/// Transcribes an English recording.
+///
+/// # Errors
+/// The request is refused or fails.
+pub async fn transcribe(engine: &Engine, file: impl Into<AudioInput>) -> Result<EngineOutput> {
+    let languages = &engine.profile().languages;
+    let request = EngineCoreRequest::asr(file);
+    let request = if languages.len() > 1 { request.with_language("en") } else { request };
+    Ok(engine.generate(request).await?)
+}

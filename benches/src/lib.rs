@@ -1,0 +1,5 @@
+//! What the benches of listening share: the recordings with what is said in them, and engines with real models.
+
+pub mod clips;
+pub mod engines;
+pub mod report;

@@ -1,0 +1,161 @@
+//! Which recordings are meant, and their bytes.
+
+use std::fs::File;
+use std::future::Future;
+use std::io::{self, IsTerminal as _, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use crate::{failure, output};
+
+/// One recording.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Recording {
+    /// A file, under the name the user gave it.
+    File(PathBuf),
+    /// Standard input.
+    Stdin,
+}
+
+impl Recording {
+    /// How reports name it.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Stdin => "standard input".to_owned(),
+        }
+    }
+
+    /// The name of a file made of it, without ending.
+    pub(super) fn stem(&self) -> &Path {
+        match self {
+            Self::File(path) => path.file_stem().map_or(path.as_path(), Path::new),
+            Self::Stdin => Path::new("stdin"),
+        }
+    }
+
+    /// Its bytes, read when they are asked for and no more than `max_bytes` of them.
+    pub(super) fn read(&self, max_bytes: usize) -> impl Future<Output = Result<Vec<u8>>> + use<> {
+        let recording = self.clone();
+        async move {
+            let reading = tokio::task::spawn_blocking(move || match recording {
+                Self::File(path) => read_file(&path, max_bytes),
+                Self::Stdin => bounded(io::stdin().lock(), max_bytes),
+            });
+            reading.await.context("reading it failed")?
+        }
+    }
+}
+
+fn read_file(path: &Path, max_bytes: usize) -> Result<Vec<u8>> {
+    if path.is_dir() {
+        let help = format!("name files, for example '{}'", path.join("*.wav").display());
+        return Err(failure::with_help("it is a folder", help));
+    }
+    let file = File::open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => failure::with_help("there is no such file", "check the name"),
+        _ => error.into(),
+    })?;
+    bounded(file, max_bytes)
+}
+
+fn bounded(input: impl Read, max_bytes: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    input.take(max_bytes as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > max_bytes {
+        return Err(failure::with_help(
+            format!("it has more than {}", output::bytes(max_bytes as u64)),
+            "cut it into parts, or compress it (flac, mp3, opus)",
+        ));
+    }
+    Ok(bytes)
+}
+
+/// The recordings that the arguments mean: files, patterns in their sorted order, `-` for standard input.
+///
+/// # Errors
+/// A pattern matches nothing or is none, or standard input is named twice or is a terminal.
+pub(super) fn find(arguments: &[String]) -> Result<Vec<Recording>> {
+    let mut found = Vec::new();
+    for argument in arguments {
+        if argument == "-" {
+            if found.contains(&Recording::Stdin) {
+                return Err(failure::usage("- is given twice", "standard input holds one recording"));
+            }
+            if io::stdin().is_terminal() {
+                return Err(failure::usage(
+                    "- reads standard input, which is a terminal",
+                    "pipe a recording in, or name a file",
+                ));
+            }
+            found.push(Recording::Stdin);
+        } else if argument.contains(['*', '?', '[']) && !Path::new(argument).exists() {
+            found.extend(matches(argument)?);
+        } else {
+            found.push(Recording::File(argument.into()));
+        }
+    }
+    Ok(found)
+}
+
+/// The files that a pattern names, in their sorted order.
+fn matches(pattern: &str) -> Result<Vec<Recording>> {
+    let paths = glob::glob(pattern).map_err(|error| {
+        failure::usage(format!("'{pattern}' is no pattern: {error}"), "escape brackets as [[] and []]")
+    })?;
+    let mut files = Vec::new();
+    for path in paths {
+        let path = path.with_context(|| format!("cannot look for '{pattern}'"))?;
+        if !path.is_dir() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        let help = "check the folder and the ending; a pattern does not look into folders below, ** does";
+        return Err(failure::with_help(format!("no file matches '{pattern}'"), help));
+    }
+    Ok(files.into_iter().map(Recording::File).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn names(folder: &Path, arguments: &[&str]) -> Result<Vec<String>> {
+        let inside = |argument: &&str| folder.join(argument).display().to_string();
+        let found = find(&arguments.iter().map(inside).collect::<Vec<String>>())?;
+        let relative = |recording: Recording| {
+            let Recording::File(path) = recording else { return "-".to_owned() };
+            path.strip_prefix(folder).unwrap().display().to_string()
+        };
+        Ok(found.into_iter().map(relative).collect())
+    }
+
+    #[test]
+    fn patterns_are_expanded_in_order_and_names_taken_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["b.wav", "a.wav", "c.mp3", "odd[1].wav"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        fs::create_dir(folder.path().join("d.wav")).unwrap();
+        let found = names(folder.path(), &["c.mp3", "?.wav", "no.wav", "odd[1].wav"]).unwrap();
+        assert_eq!(found, ["c.mp3", "a.wav", "b.wav", "no.wav", "odd[1].wav"]);
+        let error = names(folder.path(), &["*.ogg"]).unwrap_err();
+        assert!(failure::render(&error).contains("*.ogg'\nhelp: "), "{error}");
+        let error = names(folder.path(), &["***"]).unwrap_err();
+        assert!(error.to_string().contains("is no pattern"), "{error}");
+    }
+
+    #[test]
+    fn reading_is_bounded_and_errors_say_what_to_do() {
+        assert_eq!(bounded(&b"four"[..], 4).unwrap(), b"four");
+        assert!(bounded(&b"fives"[..], 4).unwrap_err().to_string().contains("more than 4 B"));
+        let folder = tempfile::tempdir().unwrap();
+        assert!(read_file(folder.path(), 4).unwrap_err().to_string().contains("is a folder"));
+        assert!(read_file(&folder.path().join("no"), 4).unwrap_err().to_string().contains("no such file"));
+    }
+}

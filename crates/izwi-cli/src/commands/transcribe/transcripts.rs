@@ -1,0 +1,241 @@
+//! Transcripts as text, and where each goes.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum;
+use izwi_core::transcript::{self, VerboseTranscript};
+
+use crate::listening::Heard;
+use crate::{failure, output, sink};
+
+use super::recordings::Recording;
+
+/// What a transcript looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// The words
+    Text,
+    /// SubRip subtitles
+    Srt,
+    /// WebVTT captions
+    Vtt,
+    /// The verbose JSON object of the OpenAI API, on one line
+    Json,
+}
+
+impl Format {
+    /// The name that users give.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Srt => "srt",
+            Self::Vtt => "vtt",
+            Self::Json => "json",
+        }
+    }
+
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Text => "txt",
+            Self::Srt | Self::Vtt | Self::Json => self.label(),
+        }
+    }
+
+    /// The transcript in this form.
+    ///
+    /// # Errors
+    /// It cannot be written as JSON.
+    pub(super) fn render(self, heard: &Heard, translated: bool, words: bool) -> Result<String> {
+        Ok(match self {
+            Self::Text => format!("{}\n", heard.transcript.text()),
+            Self::Srt => transcript::srt(&heard.transcript.segments),
+            Self::Vtt => transcript::vtt(&heard.transcript.segments),
+            Self::Json => {
+                let seconds = heard.stats.audio_duration.as_secs_f64();
+                let verbose = VerboseTranscript::new(&heard.transcript, translated, seconds, words);
+                let json = serde_json::to_string(&verbose).context("cannot write the transcript as JSON")?;
+                format!("{json}\n")
+            }
+        })
+    }
+}
+
+/// Where transcripts go.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Places {
+    /// All on standard output, with the recording's name over each or without.
+    Stdout {
+        /// Whether names are wanted.
+        named: bool,
+    },
+    /// Each into a file.
+    Files(Vec<PathBuf>),
+}
+
+impl Places {
+    /// The file of the recording at this place in the list, if it has one.
+    pub(super) fn file(&self, index: usize) -> Option<&Path> {
+        match self {
+            Self::Stdout { .. } => None,
+            Self::Files(paths) => paths.get(index).map(PathBuf::as_path),
+        }
+    }
+
+    /// Writes a transcript.
+    ///
+    /// # Errors
+    /// Standard output was closed, or the file cannot be written.
+    pub(super) fn write(&self, index: usize, name: &str, text: &str) -> Result<()> {
+        match self.file(index) {
+            Some(path) => sink::write_bytes(path, text.as_bytes()),
+            None if *self == (Self::Stdout { named: true }) => output::print(&format!("== {name}\n{text}")),
+            None => output::print(text),
+        }
+    }
+}
+
+/// Where the transcripts of these recordings go. Makes the folder for them, and checks that files can be written.
+///
+/// # Errors
+/// The output does not fit the format or the number of recordings, two transcripts would be one file, or a file cannot
+/// be written.
+pub(super) fn places(format: Format, output: Option<&Path>, recordings: &[Recording]) -> Result<Places> {
+    let several = recordings.len() > 1;
+    let Some(path) = output.filter(|path| *path != Path::new("-")) else {
+        if several && format != Format::Text {
+            return Err(failure::usage(
+                format!(
+                    "{} transcripts as {} cannot share standard output",
+                    recordings.len(),
+                    format.label()
+                ),
+                "name a folder for them with --output",
+            ));
+        }
+        return Ok(Places::Stdout { named: several });
+    };
+    let is_folder = several || path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
+    if !is_folder {
+        sink::check_file(path)?;
+        return Ok(Places::Files(vec![path.to_path_buf()]));
+    }
+    if path.exists() && !path.is_dir() {
+        return Err(failure::usage(
+            format!("{} is a file, and {} transcripts go into a folder", path.display(), recordings.len()),
+            "name a folder with --output",
+        ));
+    }
+    let files = files_in(path, format, recordings)?;
+    fs::create_dir_all(path).with_context(|| format!("cannot make the folder {}", path.display()))?;
+    for file in &files {
+        sink::check_file(file)?;
+    }
+    Ok(Places::Files(files))
+}
+
+/// A file in the folder for each recording.
+fn files_in(folder: &Path, format: Format, recordings: &[Recording]) -> Result<Vec<PathBuf>> {
+    let mut taken: HashMap<PathBuf, &Recording> = HashMap::new();
+    let mut files = Vec::with_capacity(recordings.len());
+    for recording in recordings {
+        let mut name = recording.stem().as_os_str().to_owned();
+        name.push(".");
+        name.push(format.extension());
+        let file = folder.join(name);
+        if let Some(other) = taken.insert(file.clone(), recording) {
+            return Err(failure::usage(
+                format!(
+                    "the transcripts of {} and {} would both be {}",
+                    other.name(),
+                    recording.name(),
+                    file.display()
+                ),
+                "transcribe them in two runs, each with its own --output",
+            ));
+        }
+        files.push(file);
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use izwi_core::engine::{FinishReason, RequestStats, Segment, Transcript, Word};
+
+    use super::*;
+
+    fn files(names: &[&str]) -> Vec<Recording> {
+        names.iter().map(|name| Recording::File(name.into())).collect()
+    }
+
+    fn heard() -> Heard {
+        let word = Word { text: " Hi.".to_owned(), start_s: 0.0, end_s: 0.5, probability: 1.0 };
+        let segment =
+            Segment { end_s: 1.0, text: " Hi.".to_owned(), words: vec![word], ..Segment::default() };
+        let transcript = Transcript { language: Some("en".to_owned()), segments: vec![segment] };
+        let stats = RequestStats {
+            finish_reason: FinishReason::Stop,
+            error: None,
+            seed: 0,
+            prompt_tokens: 1,
+            generated_tokens: 1,
+            samples: 0,
+            audio_duration: Duration::from_secs(1),
+            queue_time: Duration::ZERO,
+            generation_time: Duration::from_millis(100),
+            time_to_first_audio: None,
+        };
+        Heard { transcript, stats }
+    }
+
+    #[test]
+    fn each_format_has_its_form() {
+        let render = |format: Format, words| format.render(&heard(), false, words).unwrap();
+        assert_eq!(render(Format::Text, false), "Hi.\n");
+        assert_eq!(render(Format::Srt, false), "1\n00:00:00,000 --> 00:00:01,000\nHi.\n\n");
+        assert_eq!(render(Format::Vtt, false), "WEBVTT\n\n00:00:00.000 --> 00:00:01.000\nHi.\n\n");
+        let json = |words| serde_json::from_str::<serde_json::Value>(&render(Format::Json, words)).unwrap();
+        assert_eq!(json(true)["words"][0]["word"], "Hi.");
+        assert!(json(false).get("words").is_none());
+        assert_eq!(
+            (json(false)["duration"].as_f64(), json(false)["task"].as_str()),
+            (Some(1.0), Some("transcribe"))
+        );
+    }
+
+    #[test]
+    fn standard_output_takes_text_or_one_transcript() {
+        let one = files(&["a.wav"]);
+        let two = files(&["a.wav", "b.wav"]);
+        assert_eq!(places(Format::Srt, None, &one).unwrap(), Places::Stdout { named: false });
+        assert_eq!(places(Format::Text, Some(Path::new("-")), &two).unwrap(), Places::Stdout { named: true });
+        let error = places(Format::Srt, None, &two).unwrap_err();
+        assert!(failure::render(&error).contains("help: name a folder"), "{error}");
+    }
+
+    #[test]
+    fn files_are_named_after_recordings() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        let found = places(Format::Vtt, Some(&out), &files(&["x/a.wav", "b.c.mp3"])).unwrap();
+        assert_eq!(found, Places::Files(vec![out.join("a.vtt"), out.join("b.c.vtt")]));
+        assert!(out.is_dir());
+        let found = places(Format::Text, Some(&out), &[Recording::Stdin]).unwrap();
+        assert_eq!(found, Places::Files(vec![out.join("stdin.txt")]));
+        let file = folder.path().join("a.srt");
+        let found = places(Format::Srt, Some(&file), &files(&["a.wav"])).unwrap();
+        assert_eq!(found, Places::Files(vec![file.clone()]));
+        found.write(0, "a.wav", "1\n").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "1\n");
+
+        let error = places(Format::Json, Some(&out), &files(&["x/a.wav", "y/a.mp3"])).unwrap_err();
+        assert!(error.to_string().contains("x/a.wav and y/a.mp3"), "{error}");
+        let error = places(Format::Json, Some(&file), &files(&["a.wav", "b.wav"])).unwrap_err();
+        assert!(error.to_string().contains("is a file"), "{error}");
+    }
+}
