@@ -1,25 +1,29 @@
 """Talks to a running server with the real `openai` package, as an application does.
 
-usage: client.py BASE_URL RECORDING LISTENER WORD [--no-translation]
+usage: client.py BASE_URL RECORDING LISTENER WORD TRANSLATOR
 
-RECORDING is a file in which LISTENER hears WORD. Exits with a traceback at the first thing that is not as the API has
+RECORDING is a file in which LISTENER, the default, hears WORD. TRANSLATOR is a model that translates; LISTENER is not
+expected to, unless it is the same. Exits with a traceback at the first thing that is not as the API has
 it; prints one line for each check that held.
 """
 
+import asyncio
+import io
 import sys
+import wave
 
 import openai
 
 VOICE_TEXT = "The server speaks through the same package."
 
 
-def main(base_url: str, recording: str, listener: str, word: str, *options: str) -> None:
+def main(base_url: str, recording: str, listener: str, word: str, translator: str) -> None:
     client = openai.OpenAI(base_url=f"{base_url}/v1", api_key="unused", max_retries=0, timeout=120)
     with open(recording, "rb") as file:
         audio = file.read()
     transcriptions(client, audio, listener, word)
     streams(client, audio, word)
-    translations(client, audio, listener, "--no-translation" not in options)
+    translations(client, audio, listener, translator)
     speech(client)
     models(client, listener)
     errors(client, audio, listener)
@@ -57,7 +61,7 @@ def transcriptions(client: openai.OpenAI, audio: bytes, listener: str, word: str
         prompt="A recording.",
         temperature=0,
     )
-    assert verbose.text == said.text and verbose.language and verbose.duration > 0, verbose
+    assert word in verbose.text.lower() and verbose.language and verbose.duration > 0, verbose
     assert verbose.segments and verbose.segments[0].end > verbose.segments[0].start, verbose
     assert "".join(segment.text for segment in verbose.segments).strip() == verbose.text, verbose
     assert not verbose.words, verbose
@@ -87,23 +91,18 @@ def streams(client: openai.OpenAI, audio: bytes, word: str) -> None:
     held("transcription as a stream")
 
 
-def translations(client: openai.OpenAI, audio: bytes, listener: str, translates: bool) -> None:
-    if not translates:
-        refused(
-            openai.BadRequestError,
-            "model",
-            lambda: client.audio.translations.create(model="whisper-1", file=file_of(audio)),
-            listener,
-        )
+def translations(client: openai.OpenAI, audio: bytes, listener: str, translator: str) -> None:
+    create = client.audio.translations.create
+    if translator != listener:
+        refused(openai.BadRequestError, "model", lambda: create(model="whisper-1", file=file_of(audio)), listener)
         held("translation is refused by a model that cannot")
-        return
-    said = client.audio.translations.create(model="whisper-1", file=file_of(audio))
+    said = create(model=translator, file=file_of(audio))
     assert said.text, said
     for form in ["text", "srt", "vtt"]:
-        text = client.audio.translations.create(model="whisper-1", file=file_of(audio), response_format=form)
+        text = create(model=translator, file=file_of(audio), response_format=form)
         assert isinstance(text, str) and text, text
-    verbose = client.audio.translations.create(
-        model="whisper-1", file=file_of(audio), response_format="verbose_json", prompt="A prompt.", temperature=0.2
+    verbose = create(
+        model=translator, file=file_of(audio), response_format="verbose_json", prompt="A prompt.", temperature=0.2
     )
     assert verbose.text and verbose.duration > 0, verbose
     held("translation in every form")
@@ -164,9 +163,17 @@ def errors(client: openai.OpenAI, audio: bytes, listener: str) -> None:
         "verbose_json",
     )
     refused(openai.APIStatusError, "file", lambda: create(model=listener, file=("a.bin", b"no sound" * 99)), "wav, flac")
-    refused(openai.UnprocessableEntityError, "file", lambda: create(model=listener, file=file_of(audio[:44])), "no samples")
+    refused(openai.UnprocessableEntityError, "file", lambda: create(model=listener, file=file_of(nothing())), "no samples")
     refused(openai.BadRequestError, "model", lambda: create(model="tts-1", file=file_of(audio)), "transcribe")
     held("errors are the package's own")
+
+
+def nothing() -> bytes:
+    """A WAV without samples."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setparams((1, 2, 16_000, 0, "NONE", ""))
+    return file.getvalue()
 
 
 def refused(kind: type[openai.APIStatusError], param: str | None, call, word: str) -> None:
@@ -182,8 +189,6 @@ def refused(kind: type[openai.APIStatusError], param: str | None, call, word: st
 
 
 def asynchronous(base_url: str, audio: bytes, word: str) -> None:
-    import asyncio
-
     async def ask() -> None:
         async with openai.AsyncOpenAI(base_url=f"{base_url}/v1", api_key="unused", max_retries=0) as client:
             create = client.audio.transcriptions.create

@@ -9,28 +9,25 @@ use anyhow::{Context, Result, ensure};
 use izwi_core::engine::arbiter::ArbitratedExecutor;
 use izwi_core::engine::config::DEFAULT_MODEL;
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
-use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig};
-use izwi_server::{FleetConfig, Loader, Recorder, Registry, ServerConfig};
-use izwi_tests::{TestServer, eventually, recording};
+use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, TaskType};
+use izwi_server::{FleetConfig, Loader, Offer, Recorder, Registry, ServerConfig};
+use izwi_tests::{TestServer, eventually};
 
-/// What listens, a word it hears in [`heard`], and whether it translates.
-const LISTENER: &str = "simulated-ear";
-const WORD: &str = "word2";
-const TRANSLATES: bool = true;
+/// What listens by default, and a word it hears in [`RECORDING`]. It hears English only, and does not translate.
+const LISTENER: &str = "whisper-tiny.en";
+const RECORDING: &str = "assets/speech/jfk.wav";
+const WORD: &str = "country";
+/// What translates, without weights; it loads when it is first asked.
+const TRANSLATOR: &str = "simulated-translator";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// A recording for the listener.
-fn heard() -> Vec<u8> {
-    recording(3.0)
-}
-
 fn load(name: &str, arbiter: &Arc<DeviceArbiter>) -> Result<Engine> {
     let home = std::env::var_os("IZWI_HOME").map_or_else(|| root().join("target/izwi-home"), PathBuf::from);
     let config = EngineCoreConfig { model: name.to_owned(), home: Some(home), ..Default::default() };
-    if name != LISTENER {
+    if name != TRANSLATOR {
         return Ok(Engine::sharing(config, arbiter)?);
     }
     let model = SimulatedModel { listens: true, sample_rate: 16_000, ..Default::default() };
@@ -48,7 +45,8 @@ async fn the_openai_package_speaks_and_listens() -> Result<()> {
     let loader: Loader =
         Arc::new(move |name: &str| load(name, &arbiter).map_err(|error| format!("{error:#}")));
     let fleet = FleetConfig { default_asr: Some(LISTENER.to_owned()), ..FleetConfig::new(DEFAULT_MODEL) };
-    let registry = Registry::with_loader(fleet, Vec::new(), loader);
+    let translator = Offer { id: TRANSLATOR.to_owned(), tasks: vec![TaskType::Asr], bytes: 0 };
+    let registry = Registry::with_loader(fleet, vec![translator], loader);
     registry.load_defaults();
     let server = TestServer::listen(ServerConfig::default(), registry, Recorder::install()?).await?;
     eventually("the models to load", || async {
@@ -58,14 +56,9 @@ async fn the_openai_package_speaks_and_listens() -> Result<()> {
     })
     .await?;
 
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("openai-recording.wav");
-    std::fs::write(&file, heard())?;
     let mut client = Command::new(python);
     client.arg(root().join("tests/openai/client.py")).arg(format!("http://{}", server.address));
-    client.arg(&file).args([LISTENER, WORD]).stdin(Stdio::null());
-    if !TRANSLATES {
-        client.arg("--no-translation");
-    }
+    client.arg(root().join(RECORDING)).args([LISTENER, WORD, TRANSLATOR]).stdin(Stdio::null());
     let output =
         tokio::task::spawn_blocking(move || client.output()).await?.context("python does not start")?;
     let said = String::from_utf8_lossy(&output.stdout);

@@ -81,6 +81,32 @@ async fn too_much_is_refused_however_it_comes() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_all_recordings_take_is_bounded() -> Result<()> {
+    let server = Setup::listener("crowded")
+        .server(|server| (server.max_upload_bytes, server.max_body_bytes) = (100_000, 10_000))
+        .start()
+        .await?;
+    server.engine()?.pause()?;
+    // Room for four of 144 kB; each of these takes 128 kB until it is done.
+    let asked: Vec<_> = (0..4)
+        .map(|_| {
+            let url = server.url(TRANSCRIPTIONS);
+            tokio::spawn(async move { reqwest::Client::new().post(url).json(&body(3.0)).send().await })
+        })
+        .collect();
+    eventually("all to be received", || async { Ok(server.engine()?.status().pending == 4) }).await?;
+    let refused = server.post_form(TRANSCRIPTIONS, form(3.0)).await?;
+    assert_eq!(refused.status(), 429);
+    assert!(refused.headers().contains_key("retry-after"));
+    server.engine()?.resume()?;
+    for answer in asked {
+        assert_eq!(guarded(answer).await???.status(), 200);
+    }
+    assert_eq!(server.post_form(TRANSCRIPTIONS, form(3.0)).await?.status(), 200);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_recording_that_does_not_arrive_in_time_is_given_up() -> Result<()> {
     let server = Setup::listener("dawdles")
         .server(|server| server.upload_timeout = Duration::from_millis(100))
@@ -198,6 +224,21 @@ async fn a_shutdown_lets_a_transcription_finish_and_refuses_the_next() -> Result
     let (status, text) = guarded(asked).await???;
     assert_eq!(status, 200);
     assert!(text.contains("word4"), "{text}");
+    server.ended().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_that_cannot_wait_tells_who_still_waits() -> Result<()> {
+    let mut setup = Setup::listener("drains-hard-asr").server(|server| server.drain_timeout = Duration::ZERO);
+    setup.model.step_time = Duration::from_millis(5);
+    let mut server = setup.start().await?;
+    let url = server.url(TRANSCRIPTIONS);
+    let asked = tokio::spawn(async move { reqwest::Client::new().post(url).json(&body(600.0)).send().await });
+    eventually("the transcription to run", || async { Ok(server.engine()?.status().running == 1) }).await?;
+    server.stop();
+    let answer = guarded(asked).await???;
+    assert_eq!(answer.status(), 503);
+    assert_eq!(answer.json::<Value>().await?["error"]["code"], "draining");
     server.ended().await
 }
 

@@ -31,7 +31,7 @@ impl<T: DeserializeOwned> FromRequest<AppState> for ApiJson<T> {
     }
 }
 
-pub(crate) fn unread(error: &BytesRejection, limit: usize) -> ApiError {
+fn unread(error: &BytesRejection, limit: usize) -> ApiError {
     if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return ApiError::TooLarge(format!("body has more than {limit} bytes; send less"));
     }

@@ -63,9 +63,10 @@ pub async fn serve(
         if tokio::time::timeout(drain_timeout, state.drained()).await.is_err() {
             tracing::warn!(?drain_timeout, "not everything was finished in time");
         }
+        // What still waits for an engine is told so before its connection is closed.
+        state.registry().close();
     };
     server.run(listener, draining).await;
-    state.registry().close();
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use crate::error::ApiError;
 use crate::metrics::Recorder;
 use crate::registry::{Lease, Registry};
 use crate::security::AccessRules;
+use crate::upload;
 
 /// Handle to the shared state. Clones address the same server.
 #[derive(Debug, Clone)]
@@ -26,6 +27,7 @@ struct Inner {
     recorder: Recorder,
     requests: Arc<Semaphore>,
     sessions: Arc<Semaphore>,
+    uploads_kib: Arc<Semaphore>,
     draining: watch::Sender<bool>,
     started_at: Instant,
     started_unix_s: u64,
@@ -44,6 +46,7 @@ impl AppState {
             access: AccessRules::new(&config, bound),
             requests: Arc::new(Semaphore::new(config.max_requests)),
             sessions: Arc::new(Semaphore::new(config.max_sessions)),
+            uploads_kib: Arc::new(Semaphore::new(upload::room_kib(&config))),
             config,
             registry,
             recorder,
@@ -114,6 +117,13 @@ impl AppState {
         Arc::clone(&self.inner.sessions)
             .try_acquire_owned()
             .map_err(|_| ApiError::overloaded(format!("{limit} sessions are open already; try again later")))
+    }
+
+    /// Memory for so many KiB of a recording; it is given back when the permit is dropped.
+    pub(crate) fn upload_room(&self, kib: u32) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.inner.uploads_kib).try_acquire_many_owned(kib).map_err(|_| {
+            ApiError::overloaded("too many large recordings are being received; try again later")
+        })
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Reading a request that brings a recording: as JSON with base64, or as a multipart form with a file.
 //!
 //! Both end in the same fields. Everything is bounded while it arrives: the whole, the recording, each other field,
-//! and the time.
+//! the time, and what all such requests hold together.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,15 @@ use axum::extract::multipart::{Field, MultipartError};
 use axum::extract::{FromRequest, Multipart, Request};
 use axum::http::{StatusCode, header};
 use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
 use izwi_audio::decode::DecodeError;
 use izwi_core::engine::AudioInput;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::config::ServerConfig;
 use crate::dto::transcription::TranscriptionRequest;
 use crate::error::ApiError;
-use crate::extract::{ContentType, parse_json, unread};
+use crate::extract::{ContentType, parse_json};
 use crate::near;
 use crate::state::AppState;
 
@@ -31,12 +33,52 @@ pub(crate) struct Recording {
     pub(crate) param: &'static str,
 }
 
+/// The most requests of the largest size whose bytes are held at once; of smaller ones there may be more.
+const LARGEST_AT_ONCE: usize = 4;
+/// Unit in which room is counted.
+const KIB: usize = 1 << 10;
+
+/// Memory that the bytes of one request take, out of what all may take together.
+struct Room<'a> {
+    state: &'a AppState,
+    bytes: usize,
+    held: Option<OwnedSemaphorePermit>,
+}
+
+impl<'a> Room<'a> {
+    fn new(state: &'a AppState) -> Self {
+        Self { state, bytes: 0, held: None }
+    }
+
+    /// Room for `bytes` more.
+    fn take(&mut self, bytes: usize) -> Result<(), ApiError> {
+        let kib = |bytes: usize| bytes.div_ceil(KIB);
+        let more = kib(self.bytes + bytes) - kib(self.bytes);
+        self.bytes += bytes;
+        let more = self.state.upload_room(u32::try_from(more).unwrap_or(u32::MAX))?;
+        match &mut self.held {
+            Some(held) => held.merge(more),
+            None => self.held = Some(more),
+        }
+        Ok(())
+    }
+}
+
+/// KiB of recordings that all requests may hold together.
+pub(crate) fn room_kib(config: &ServerConfig) -> usize {
+    (max_request_bytes(config) / KIB + 1)
+        .saturating_mul(LARGEST_AT_ONCE)
+        .min(tokio::sync::Semaphore::MAX_PERMITS)
+}
+
 /// A request that brings a recording.
 #[derive(Debug)]
 pub(crate) struct Upload {
     /// Everything else; the recording has been taken out.
     pub(crate) fields: TranscriptionRequest,
     pub(crate) recording: Recording,
+    /// Its share of the memory for recordings.
+    pub(crate) room: Option<OwnedSemaphorePermit>,
 }
 
 /// The most bytes of the body of a request that brings a recording: base64 of it, and the other fields.
@@ -78,7 +120,18 @@ fn too_large(what: &str, limit: usize) -> ApiError {
 
 async fn read_json(request: Request, state: &AppState) -> Result<Upload, ApiError> {
     let limit = max_request_bytes(state.config());
-    let bytes = Bytes::from_request(request, state).await.map_err(|error| unread(&error, limit))?;
+    let mut room = Room::new(state);
+    let mut body = request.into_body();
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| ApiError::UnreadableBody(error.to_string()))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > limit {
+            return Err(too_large("body", limit));
+        }
+        room.take(data.len())?;
+        bytes.extend_from_slice(&data);
+    }
     let mut fields: TranscriptionRequest = parse_json(&bytes)?;
     drop(bytes);
     let (param, base64) = match (fields.audio.take(), fields.audio_base64.take()) {
@@ -103,7 +156,7 @@ async fn read_json(request: Request, state: &AppState) -> Result<Upload, ApiErro
     if payload.len() / 4 * 3 > limit.saturating_add(2) {
         return Err(ApiError::Audio { param, error: DecodeError::TooLarge { limit } });
     }
-    Ok(Upload { fields, recording: Recording { audio: AudioInput::Base64(base64), param } })
+    Ok(Upload { fields, recording: Recording { audio: AudioInput::Base64(base64), param }, room: room.held })
 }
 
 async fn read_form(request: Request, state: &AppState) -> Result<Upload, ApiError> {
@@ -115,6 +168,7 @@ async fn read_form(request: Request, state: &AppState) -> Result<Upload, ApiErro
     let mut seen = BTreeSet::new();
     let mut file = None;
     let mut parts = 0;
+    let mut room = Room::new(state);
     while let Some(mut field) = form.next_field().await.map_err(|error| broken(&error, limit))? {
         parts += 1;
         if parts > MAX_PARTS {
@@ -128,10 +182,9 @@ async fn read_form(request: Request, state: &AppState) -> Result<Upload, ApiErro
             return Err(ApiError::invalid(&name, format!("{name} is given more than once; send one")));
         }
         if name == "file" {
-            let limit = state.config().max_upload_bytes;
-            file = Some(collect(&mut field, "file", limit, max_request_bytes(state.config())).await?);
+            file = Some(collect(&mut field, "file", state.config().max_upload_bytes, &mut room).await?);
         } else if is_known(&name) {
-            let bytes = collect(&mut field, &name, MAX_TEXT_BYTES, limit).await?;
+            let bytes = collect(&mut field, &name, MAX_TEXT_BYTES, &mut room).await?;
             let text = String::from_utf8(bytes.into())
                 .map_err(|_| ApiError::invalid(&name, format!("{name} is not UTF-8 text")))?;
             fields.take(&name, text)?;
@@ -143,11 +196,18 @@ async fn read_form(request: Request, state: &AppState) -> Result<Upload, ApiErro
     if file.is_empty() {
         return Err(ApiError::invalid("file", "file is empty; send a recording"));
     }
-    Ok(Upload { fields, recording: Recording { audio: AudioInput::File(file), param: "file" } })
+    let recording = Recording { audio: AudioInput::File(file), param: "file" };
+    Ok(Upload { fields, recording, room: room.held })
 }
 
 /// The bytes of a part, at most `limit` of them.
-async fn collect(field: &mut Field<'_>, name: &str, limit: usize, whole: usize) -> Result<Bytes, ApiError> {
+async fn collect(
+    field: &mut Field<'_>,
+    name: &str,
+    limit: usize,
+    room: &mut Room<'_>,
+) -> Result<Bytes, ApiError> {
+    let whole = max_request_bytes(room.state.config());
     let mut bytes = BytesMut::new();
     while let Some(chunk) = field.chunk().await.map_err(|error| broken(&error, whole))? {
         if bytes.len() + chunk.len() > limit {
@@ -156,6 +216,7 @@ async fn collect(field: &mut Field<'_>, name: &str, limit: usize, whole: usize) 
                 name => ApiError::invalid(name, format!("{name} has more than {limit} bytes; send less")),
             });
         }
+        room.take(chunk.len())?;
         bytes.extend_from_slice(&chunk);
     }
     Ok(bytes.freeze())

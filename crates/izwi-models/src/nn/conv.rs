@@ -162,8 +162,6 @@ impl DenseConv {
 }
 
 /// All channels into all channels along one sequence, zero-padded by `taps / 2` at both ends, GELU behind it.
-///
-/// Whisper's two: <https://github.com/openai/whisper/blob/main/whisper/model.py> (`AudioEncoder`).
 #[derive(Debug, Clone)]
 pub struct StridedConv {
     linear: Linear, // over [taps * inputs]

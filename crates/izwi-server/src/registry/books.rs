@@ -213,19 +213,7 @@ impl Books {
 
     /// Which models must go so that `need` bytes more fit.
     fn room_for(&self, id: &str, need: u64, budget: u64) -> Result<Vec<String>, ApiError> {
-        let loaded = self.entries.values().filter(|entry| entry.takes_memory());
-        let mut used: u64 = loaded.map(|entry| entry.bytes).sum();
-        let mut idle: Vec<_> =
-            self.entries.iter().filter(|(_, entry)| entry.dispensable().is_some()).collect();
-        idle.sort_by_key(|(_, entry)| entry.used_at);
-        let mut leaving = Vec::new();
-        for (other, entry) in idle {
-            if used.saturating_add(need) <= budget {
-                break;
-            }
-            used -= entry.bytes;
-            leaving.push(other.clone());
-        }
+        let (leaving, used) = self.to_leave(need, budget);
         if used.saturating_add(need) <= budget {
             return Ok(leaving);
         }
@@ -233,6 +221,25 @@ impl Books {
         let staying: u64 = staying.map(|entry| entry.bytes).sum();
         let may_fit_later = staying.saturating_add(need) <= budget;
         Err(ApiError::NoRoom { id: id.to_owned(), need, budget, used, may_fit_later })
+    }
+
+    /// Unused models, those unused for longest first, whose leaving would make room for `need` bytes more, and the bytes
+    /// that would then be taken.
+    fn to_leave(&self, need: u64, budget: u64) -> (Vec<String>, u64) {
+        let loaded = self.entries.values().filter(|entry| entry.takes_memory());
+        let mut used: u64 = loaded.map(|entry| entry.bytes).sum();
+        let mut idle: Vec<_> =
+            self.entries.iter().filter(|(_, entry)| entry.dispensable().is_some()).collect();
+        idle.sort_by_key(|(_, entry)| entry.used_at);
+        let mut leaving = Vec::new();
+        for (id, entry) in idle {
+            if used.saturating_add(need) <= budget {
+                break;
+            }
+            used = used.saturating_sub(entry.bytes);
+            leaving.push(id.clone());
+        }
+        (leaving, used)
     }
 
     /// Takes a loaded model off the books; its engine is to be stopped.
@@ -271,12 +278,14 @@ impl Books {
         self.set(id.to_owned(), Slot::Unloaded, now);
     }
 
-    /// Takes off the books what nobody has used for long.
+    /// Takes off the books what nobody has used for long, and what is too much: a model may turn out larger than it was
+    /// expected to be.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Leaving> {
-        let Some(ttl) = self.ttl else { return Vec::new() };
-        let old = |entry: &Entry| entry.dispensable().is_some() && now.duration_since(entry.used_at) >= ttl;
-        let ids: Vec<String> =
-            self.entries.iter().filter(|(_, e)| old(e)).map(|(id, _)| id.clone()).collect();
+        let is_old = |entry: &Entry| self.ttl.is_some_and(|ttl| now.duration_since(entry.used_at) >= ttl);
+        let old = self.entries.iter().filter(|(_, entry)| is_old(entry));
+        let mut ids: Vec<String> = old.map(|(id, _)| id.clone()).collect();
+        ids.extend(self.budget_bytes.map(|budget| self.to_leave(0, budget).0).unwrap_or_default());
+        // What is in use or has been taken off stays as it is.
         ids.into_iter().filter_map(|id| self.take_off(&id, now)).collect()
     }
 

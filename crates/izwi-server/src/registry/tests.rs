@@ -264,3 +264,21 @@ fn a_failed_load_is_tried_again_after_a_while() {
     assert!(matches!(books.request("a", now + Duration::from_secs(29)), Answer::Refused(_)));
     assert!(matches!(books.request("a", now + Duration::from_secs(30)), Answer::Load(_)));
 }
+
+#[tokio::test]
+async fn a_model_that_turns_out_too_large_makes_others_leave() {
+    let now = Instant::now();
+    let mut books = Books::new(Some(100), None, true);
+    for (id, bytes) in [("a", 30), ("b", 30), ("c", 30)] {
+        books.offer(offer(id, bytes), now);
+        assert!(matches!(books.request(id, now), Answer::Load(_)));
+        let ready = engine(id);
+        ready.ready().await.unwrap();
+        books.settle(id, Ok(ready), now + Duration::from_secs(bytes));
+    }
+    assert!(books.expire(now).is_empty(), "90 of 100");
+    // What it is known to take once it has run.
+    books.offer(offer("b", 60), now);
+    let leaving: Vec<String> = books.expire(now).into_iter().map(|(id, _)| id).collect();
+    assert_eq!(leaving, ["a"], "the longest unused of those that may go");
+}

@@ -49,14 +49,17 @@ pub(super) async fn translate(
 }
 
 async fn listen(state: &AppState, id: RequestId, upload: Upload, aim: Aim) -> Result<Response, ApiError> {
-    let ask = Ask::check(upload.fields, aim)?;
-    let field = upload.recording.param;
+    let Upload { fields, recording, room } = upload;
+    let ask = Ask::check(fields, aim)?;
+    let field = recording.param;
     let engine = state.lease(Some(&ask.model), TaskType::Asr).await?;
-    let request = ask.request(upload.recording, &engine)?.with_id(id.clone());
+    let request = ask.request(recording, &engine)?.with_id(id.clone());
     if ask.stream {
+        // The room is given back with the first words: the engine has read the recording by then.
         return stream(engine, request, field).await;
     }
     let result = engine.generate(request).await;
+    drop(room);
     let output = result.map_err(|error| refusal(error, &engine, &id, field))?;
     let numbers = numbers::of(&output.stats);
     let content_type = ask.format.content_type();

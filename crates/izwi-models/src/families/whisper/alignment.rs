@@ -50,7 +50,7 @@ impl Looks<'_> {
             }
             standardise(&mut weights, used);
             for (sum, row) in sum.chunks_exact_mut(used).zip(weights.chunks_exact(used)) {
-                median(row).zip(sum).for_each(|(value, sum)| *sum += value);
+                median(row, MEDIAN_WIDTH).zip(sum).for_each(|(value, sum)| *sum += value);
             }
         }
         let heads = self.heads.len().max(1) as f32;
@@ -77,24 +77,25 @@ fn standardise(weights: &mut [f32], columns: usize) {
     }
 }
 
-/// The median around each value, mirrored at the ends.
-fn median(row: &[f32]) -> impl Iterator<Item = f32> + '_ {
-    let (reach, len) = (MEDIAN_WIDTH / 2, row.len());
+/// The median of `width` values around each, the row mirrored at its ends; a row too short for that stays as it is.
+pub(super) fn median(row: &[f32], width: usize) -> impl Iterator<Item = f32> + '_ {
+    let (reach, len) = (width / 2, row.len());
+    let mut around = vec![0f32; width];
     (0..len).map(move |at| {
         if len <= reach {
             return row[at];
         }
-        let mut around: [f32; MEDIAN_WIDTH] = std::array::from_fn(|offset| {
+        for (offset, value) in around.iter_mut().enumerate() {
             let at = (at + offset).abs_diff(reach);
-            row[if at < len { at } else { 2 * (len - 1) - at }]
-        });
+            *value = row[if at < len { at } else { 2 * (len - 1) - at }];
+        }
         around.sort_unstable_by(f32::total_cmp);
         around[reach]
     })
 }
 
 /// The cheapest way through `matrix` `[rows, columns]`, its values being gains: the column where it enters each row.
-fn warp(matrix: &[f32], columns: usize) -> Vec<usize> {
+pub(super) fn warp(matrix: &[f32], columns: usize) -> Vec<usize> {
     #[derive(Clone, Copy, PartialEq)]
     enum Step {
         Both,
@@ -251,12 +252,12 @@ mod tests {
 
     #[test]
     fn the_median_is_mirrored_at_the_ends() {
-        let filtered: Vec<f32> = median(&[9.0, 1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 7.0]).collect();
+        let filtered: Vec<f32> = median(&[9.0, 1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 7.0], 7).collect();
         // 3 2 1 9 1 2 3 around the first, 4 5 0 7 0 5 4 around the last.
         assert_eq!(filtered[0], 2.0);
         assert_eq!(filtered[3], 3.0);
         assert_eq!(filtered[7], 4.0);
-        assert_eq!(median(&[3.0, 1.0, 2.0]).collect::<Vec<_>>(), [3.0, 1.0, 2.0]);
+        assert_eq!(median(&[3.0, 1.0, 2.0], 7).collect::<Vec<_>>(), [3.0, 1.0, 2.0]);
     }
 
     #[test]

@@ -2,6 +2,29 @@
 
 use std::path::PathBuf;
 
+use candle_core::{Device, Tensor};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::decoder::Span;
+use super::encoder::WindowMel;
+use super::mel::FrontEnd;
+use super::regions::WINDOW_FRAMES;
+use super::sampling::argmax;
+use super::tests::{listen, model, unabridged, words};
+use super::windows::Context;
+use super::*;
+
+const MODELS: [&str; 2] = ["whisper-base", "whisper-tiny.en"];
+const MEL_TOLERANCE: f32 = 1e-4;
+/// Of the largest value of a clip.
+const ENCODER_TOLERANCE: f32 = 1e-4;
+const LOGITS_TOLERANCE: f32 = 1e-2;
+/// Two encoder positions.
+const WORD_TOLERANCE_S: f64 = 0.0401;
+/// At marks and pauses one position decides on which side of a rule a word falls.
+const MIN_AGREEING_TIMES: f64 = 0.9;
+
 fn workspace() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -35,4 +58,265 @@ pub(super) fn clips() -> Vec<(Vec<f32>, String)> {
         (clip(name), said.to_owned())
     };
     text.lines().map(said).collect()
+}
+
+fn golden(name: &str) -> Vec<u8> {
+    let path = workspace().join("tests/golden/whisper").join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn golden_floats(name: &str) -> Vec<f32> {
+    golden(name).as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn golden_json<T: DeserializeOwned>(name: &str) -> T {
+    serde_json::from_slice(&golden(name)).unwrap()
+}
+
+fn worst(ours: &[f32], theirs: &[f32]) -> f32 {
+    assert_eq!(ours.len(), theirs.len());
+    ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[derive(Deserialize)]
+struct MelGolden {
+    clips: Vec<String>,
+    bin_step: usize,
+    frame_step: usize,
+    bins: usize,
+    frames: usize,
+}
+
+#[derive(Deserialize)]
+struct ModelGolden {
+    prompt: Vec<u32>,
+    encoder_frame_step: usize,
+    encoder_channel_step: usize,
+    logits_step: usize,
+    clips: Vec<ClipGolden>,
+    long: LongGolden,
+}
+
+#[derive(Deserialize)]
+struct ClipGolden {
+    clip: String,
+    tokens: Vec<u32>,
+    positions: usize,
+    avg_logprob: f32,
+    compression_ratio: f32,
+    no_speech_prob: f32,
+    languages: Option<Vec<(String, f32)>>,
+    openai_words: Option<Vec<SegmentGolden>>,
+}
+
+#[derive(Deserialize)]
+struct LongGolden {
+    clips: Vec<String>,
+    gap_s: f64,
+    text: String,
+}
+
+#[derive(Deserialize)]
+struct SegmentGolden {
+    words: Vec<(String, f64, f64)>,
+}
+
+/// What the network sees of a clip, padded to 30 s.
+fn padded(front_end: &FrontEnd, samples: &[f32]) -> WindowMel {
+    let mel = front_end.frames(samples, 0..WINDOW_FRAMES);
+    let values = mel.network_input(0..WINDOW_FRAMES, WINDOW_FRAMES, mel.peak());
+    WindowMel { values, positions: WINDOW_FRAMES / config::FRAMES_PER_POSITION }
+}
+
+#[test]
+fn whisper_golden_mel() {
+    let golden: MelGolden = golden_json("mel.json");
+    let front_end = FrontEnd::new(golden.bins);
+    assert_eq!(golden.frames, WINDOW_FRAMES);
+    let mut theirs = golden_floats("mel.f32").into_iter();
+    for name in &golden.clips {
+        let ours = padded(&front_end, &clip(name)).values; // [frames, bins]
+        for bin in (0..golden.bins).step_by(golden.bin_step) {
+            let ours: Vec<f32> =
+                ours.iter().skip(bin).step_by(golden.bins).step_by(golden.frame_step).copied().collect();
+            let theirs: Vec<f32> = theirs.by_ref().take(ours.len()).collect();
+            let difference = worst(&ours, &theirs);
+            assert!(difference <= MEL_TOLERANCE, "{name}, bin {bin}: {difference}");
+        }
+    }
+    assert_eq!(theirs.next(), None);
+}
+
+/// Raw logits behind each of `tokens`, in one pass.
+pub(super) fn logits(model: &Whisper, encoded: &Tensor, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let mut kv = KvPool::new(model.info().kv, 32, 16, &Device::Cpu).unwrap();
+    let window = model.decoder.windows(std::slice::from_ref(encoded)).unwrap().remove(0);
+    let block_table: Vec<u32> = (0..32).rev().collect();
+    let span = Span {
+        tokens,
+        start: 0,
+        block_table: &block_table,
+        window: &window,
+        heads: (0..tokens.len()).collect(),
+        watched: false,
+    };
+    model.decoder.forward(&mut kv, &[span]).unwrap().remove(0).logits
+}
+
+#[test]
+fn whisper_golden_network() {
+    for name in MODELS {
+        let model = model(name, Context::Full);
+        let golden: ModelGolden = golden_json(&format!("{name}.json"));
+        let mut encoder = golden_floats(&format!("{name}.encoder.f32")).into_iter();
+        let mut heads = golden_floats(&format!("{name}.logits.f32")).into_iter();
+        for case in &golden.clips {
+            let mel = padded(&model.front_end, &clip(&case.clip));
+            let encoded = model.encoder.forward(&[mel]).unwrap().remove(0);
+            let rows = encoded.to_vec2::<f32>().unwrap();
+            let ours: Vec<f32> = rows
+                .iter()
+                .step_by(golden.encoder_frame_step)
+                .flat_map(|row| row.iter().step_by(golden.encoder_channel_step))
+                .copied()
+                .collect();
+            let theirs: Vec<f32> = encoder.by_ref().take(ours.len()).collect();
+            let largest = theirs.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+            let encoder_off = worst(&ours, &theirs) / largest;
+            assert!(encoder_off <= ENCODER_TOLERANCE, "{name}, {}: encoder off by {encoder_off}", case.clip);
+
+            let mut tokens = golden.prompt.clone();
+            tokens.extend(&case.tokens[..case.tokens.len() - 1]);
+            let all = logits(&model, &encoded, &tokens);
+            let first = golden.prompt.len() - 1;
+            let ours = all[first..first + case.positions].iter();
+            let ours: Vec<f32> =
+                ours.flat_map(|row| row.iter().step_by(golden.logits_step)).copied().collect();
+            let theirs: Vec<f32> = heads.by_ref().take(ours.len()).collect();
+            let logits_off = worst(&ours, &theirs);
+            assert!(logits_off <= LOGITS_TOLERANCE, "{name}, {}: logits off by {logits_off}", case.clip);
+            println!("{name}, {}: encoder within {encoder_off}, logits within {logits_off}", case.clip);
+
+            for (at, &token) in case.tokens.iter().enumerate() {
+                let mut logits = all[first + at].clone();
+                model.scribe.rules.apply(&mut logits, &case.tokens[..at]);
+                assert_eq!(argmax(&logits) as u32, token, "{name}, {}: token {at}", case.clip);
+            }
+            languages(&model, &encoded, case);
+        }
+        assert_eq!((encoder.next(), heads.next()), (None, None));
+    }
+}
+
+/// The detected language and its probability.
+fn languages(model: &Whisper, encoded: &Tensor, case: &ClipGolden) {
+    let vocabulary = &model.scribe.vocabulary;
+    let Some(golden) = &case.languages else { return };
+    let logits = logits(model, encoded, &[vocabulary.start]).remove(0);
+    let weights: Vec<f32> = vocabulary.languages.iter().map(|(_, id)| logits[*id as usize]).collect();
+    let (code, expected) = &golden[0];
+    let at = argmax(&weights);
+    assert_eq!(&vocabulary.languages[at].0, code);
+    assert!((sampling::probability(&weights, at as u32) - expected).abs() < 1e-3);
+}
+
+#[test]
+fn whisper_golden_transcripts() {
+    for name in MODELS {
+        let model = model(name, Context::Full);
+        let golden: ModelGolden = golden_json(&format!("{name}.json"));
+        let end = model.scribe.vocabulary.end;
+        for case in &golden.clips {
+            let heard = unabridged(
+                &model,
+                ListenInput { language: Some("en".to_owned()), ..listen(&clip(&case.clip)) },
+            );
+            let mut tokens: Vec<u32> =
+                heard.segments.iter().flat_map(|segment| segment.tokens.clone()).collect();
+            tokens.push(end);
+            assert_eq!(tokens, case.tokens, "{name}, {}: {}", case.clip, heard.text);
+            let segment = &heard.segments[0];
+            assert!((segment.avg_logprob - case.avg_logprob).abs() < 1e-3, "{segment:?}");
+            assert!((segment.no_speech_prob - case.no_speech_prob).abs() < 1e-3, "{segment:?}");
+            // Deflate leaves its encoder some choice; Python's makes another.
+            assert!((segment.compression_ratio - case.compression_ratio).abs() < 0.1, "{segment:?}");
+        }
+    }
+}
+
+#[test]
+fn whisper_golden_words() {
+    for name in MODELS {
+        let model = model(name, Context::Full);
+        let golden: ModelGolden = golden_json(&format!("{name}.json"));
+        for case in &golden.clips {
+            let Some(segments) = &case.openai_words else { continue };
+            let input = ListenInput {
+                language: Some("en".to_owned()),
+                word_timestamps: true,
+                ..listen(&clip(&case.clip))
+            };
+            let heard = unabridged(&model, input);
+            let ours: Vec<_> = heard.segments.iter().flat_map(|segment| &segment.words).collect();
+            let theirs: Vec<_> = segments.iter().flat_map(|segment| &segment.words).collect();
+            assert_eq!(ours.len(), theirs.len(), "{}", heard.text);
+            let mut agreeing = 0;
+            for (ours, (text, start_s, end_s)) in ours.iter().zip(&theirs) {
+                assert_eq!(words(&ours.text), words(text));
+                for (ours, theirs) in [(ours.start_s, start_s), (ours.end_s, end_s)] {
+                    agreeing += usize::from((ours - theirs).abs() <= WORD_TOLERANCE_S);
+                }
+            }
+            let share = agreeing as f64 / (2 * theirs.len()) as f64;
+            println!("{name}, {}: {share:.3} of the times agree", case.clip);
+            assert!(share >= MIN_AGREEING_TIMES, "{name}, {}: {share}\n{ours:#?}", case.clip);
+        }
+    }
+}
+
+#[test]
+fn whisper_golden_long() {
+    for name in MODELS {
+        let model = model(name, Context::Full);
+        let LongGolden { clips, gap_s, text } = golden_json::<ModelGolden>(&format!("{name}.json")).long;
+        let gap = vec![0f32; (gap_s * SAMPLE_RATE_HZ as f64) as usize];
+        let samples: Vec<f32> = clips.iter().flat_map(|name| [clip(name), gap.clone()].concat()).collect();
+        let heard = unabridged(&model, ListenInput { language: Some("en".to_owned()), ..listen(&samples) });
+        let (ours, theirs) = (words(&heard.text), words(&text));
+        let wrong = tests::errors(&ours, &theirs);
+        println!("{name}: {wrong} words of {} differ: {}", theirs.len(), heard.text);
+        assert!(wrong <= 2, "{name}: {}\n{text}", heard.text);
+    }
+}
+
+#[derive(Deserialize)]
+struct AlignmentGolden {
+    cases: Vec<AlignmentCase>,
+}
+
+#[derive(Deserialize)]
+struct AlignmentCase {
+    filter_width: usize,
+    matrix: Vec<Vec<f32>>,
+    filtered: Vec<Vec<f32>>,
+    text_indices: Vec<usize>,
+    time_indices: Vec<usize>,
+}
+
+#[test]
+fn whisper_golden_alignment() {
+    for case in golden_json::<AlignmentGolden>("alignment.json").cases {
+        let filtered: Vec<Vec<f32>> =
+            case.matrix.iter().map(|row| alignment::median(row, case.filter_width).collect()).collect();
+        assert_eq!(filtered, case.filtered);
+        let columns = case.matrix[0].len();
+        let begins = alignment::warp(&case.matrix.concat(), columns);
+        let expected: Vec<usize> = (0..case.matrix.len())
+            .map(|row| {
+                let at = case.text_indices.iter().position(|&index| index == row).unwrap();
+                case.time_indices[at]
+            })
+            .collect();
+        assert_eq!(begins, expected);
+    }
 }

@@ -3,16 +3,21 @@
 //! Silence between them is never shown to the network, which would invent words for it.
 
 use std::ops::Range;
+use std::time::Duration;
+
+use izwi_audio::vad::{VadOptions, speech_spans};
 
 use super::config::WINDOW_S;
 use super::mel::{HOP, SAMPLE_RATE_HZ};
 
 /// Mel frames of the longest window.
 pub(super) const WINDOW_FRAMES: usize = WINDOW_S * SAMPLE_RATE_HZ / HOP;
-/// Listened to before and after speech, in frames: soft beginnings and ends escape the detector.
-const PADDING: usize = 30;
-/// Speech this close together, in frames, is listened to in one go where a window can hold it.
-const MERGED_GAP: usize = 150;
+/// Listened to before and after speech, in frames: soft beginnings and ends escape the detector. faster-whisper's
+/// `speech_pad_ms`, <https://github.com/SYSTRAN/faster-whisper/blob/master/faster_whisper/vad.py>.
+const PADDING: usize = 40;
+/// Speech this close together, in frames, is listened to in one go where a window can hold it; `min_silence_duration_ms`
+/// there.
+const MERGED_GAP: usize = 200;
 
 /// A stretch of the recording that holds speech.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,38 +30,49 @@ pub(super) struct Region {
 
 /// The regions of a recording, in order; none where nobody speaks.
 pub(super) fn find(samples: &[f32]) -> Vec<Region> {
-    plan(&speech(samples), samples.len().div_ceil(HOP))
+    let options = VadOptions { pad: Duration::ZERO, ..VadOptions::default() };
+    plan(&speech_spans(samples, &options), samples.len().div_ceil(HOP))
 }
 
-/// Where somebody speaks, in samples.
-fn speech(samples: &[f32]) -> Vec<Range<usize>> {
-    if samples.is_empty() { Vec::new() } else { std::iter::once(0..samples.len()).collect() }
+/// The whole recording as one region.
+pub(super) fn whole(samples: &[f32]) -> Vec<Region> {
+    let frames = samples.len().div_ceil(HOP);
+    vec![Region { frames: 0..frames, speech_end: frames }]
 }
 
 /// Speech, in samples, as regions of a recording of `frames` frames.
 fn plan(speech: &[Range<usize>], frames: usize) -> Vec<Region> {
+    let speech: Vec<Range<usize>> =
+        speech.iter().map(|speech| speech.start / HOP..speech.end.div_ceil(HOP)).collect();
     let mut regions: Vec<Region> = Vec::new();
-    for speech in speech {
-        let (start, end) = (speech.start / HOP, speech.end.div_ceil(HOP));
-        let padded = start.saturating_sub(PADDING)..(end + PADDING).min(frames);
-        match regions.last_mut() {
-            Some(last) if joins(last, &padded, start) => {
-                last.frames.end = padded.end;
-                last.speech_end = end;
-            }
-            last => {
-                let from = last.map_or(0, |last| last.frames.end);
-                regions.push(Region { frames: padded.start.max(from)..padded.end, speech_end: end });
-            }
-        }
+    let mut rest = speech.as_slice();
+    while let [first, ..] = rest {
+        let from = regions.last().map_or(0, |last| last.frames.end);
+        let count = together(rest);
+        let end = rest[count - 1].end;
+        rest = &rest[count..];
+        // Padding never reaches into the speech behind it.
+        let next = rest.first().map_or(frames, |next| next.start.max(end));
+        let start = first.start.saturating_sub(PADDING).max(from);
+        regions.push(Region { frames: start..(end + PADDING).min(next).min(frames), speech_end: end });
     }
     regions.retain(|region| !region.frames.is_empty());
     regions
 }
 
-fn joins(region: &Region, padded: &Range<usize>, start: usize) -> bool {
-    let fits = padded.end - region.frames.start <= WINDOW_FRAMES;
-    start <= region.speech_end || (fits && start - region.speech_end <= MERGED_GAP)
+/// How many of the spans, from the first on, are listened to in one go: as many as a window holds, up to the first
+/// long pause; where a window is too short for that, up to the longest pause in its latter half, which rarely lies
+/// within a sentence.
+fn together(speech: &[Range<usize>]) -> usize {
+    let start = speech[0].start.saturating_sub(PADDING);
+    let pause = |at: usize| speech[at].start.saturating_sub(speech[at - 1].end);
+    let near = (1..speech.len()).take_while(|&at| pause(at) <= MERGED_GAP).count() + 1;
+    let held = speech[..near].iter().take_while(|span| span.end + PADDING <= start + WINDOW_FRAMES).count();
+    if held == near {
+        return near;
+    }
+    let late = |at: &usize| speech[at - 1].end >= start + WINDOW_FRAMES / 2;
+    (1..=held).filter(late).max_by_key(|&at| pause(at)).unwrap_or(held.max(1))
 }
 
 #[cfg(test)]
@@ -72,17 +88,23 @@ mod tests {
 
     #[test]
     fn speech_is_padded_within_the_recording() {
-        check(&[(100, 200)], 1000, &[(70, 230, 200)]);
+        check(&[(100, 200)], 1000, &[(60, 240, 200)]);
         check(&[(10, 990)], 1000, &[(0, 1000, 990)]);
         check(&[], 1000, &[]);
     }
 
     #[test]
     fn neighbours_are_merged_while_a_window_holds_them() {
-        check(&[(100, 200), (300, 400)], 9000, &[(70, 430, 400)]);
-        check(&[(100, 200), (400, 500)], 9000, &[(70, 230, 200), (370, 530, 500)]);
-        check(&[(100, 2000), (2100, 3100)], 9000, &[(70, 2030, 2000), (2070, 3130, 3100)]);
-        check(&[(100, 3050), (3060, 3100)], 9000, &[(70, 3080, 3050), (3080, 3130, 3100)]);
-        check(&[(100, 8000)], 9000, &[(70, 8030, 8000)]);
+        check(&[(100, 200), (300, 400)], 9000, &[(60, 440, 400)]);
+        check(&[(100, 200), (450, 500)], 9000, &[(60, 240, 200), (410, 540, 500)]);
+        check(&[(100, 2000), (2100, 3100)], 9000, &[(60, 2040, 2000), (2060, 3140, 3100)]);
+        check(&[(100, 3050), (3060, 3100)], 9000, &[(60, 3060, 3050), (3060, 3140, 3100)]);
+        check(&[(100, 8000)], 9000, &[(60, 8040, 8000)]);
+    }
+
+    #[test]
+    fn what_a_window_does_not_hold_is_cut_at_its_longest_late_pause() {
+        let speech = [(100, 900), (1090, 1700), (1860, 2400), (2460, 2900), (2980, 3300)];
+        check(&speech, 9000, &[(60, 1740, 1700), (1820, 3340, 3300)]);
     }
 }

@@ -25,6 +25,8 @@ const MAX_SHOWN_TEMPERATURE: f32 = 0.5;
 /// What is left of a region is listened to if it holds at least this much speech, in mel frames; whisper.cpp stops
 /// at 1 s: <https://github.com/ggml-org/whisper.cpp/blob/master/src/whisper.cpp> (`seek + 100 >= seek_end`).
 const MIN_REST: usize = 50;
+/// Speech behind the last timestamp of a window that is passed over, in mel frames: timestamps may be early.
+const MAX_MISSED: usize = 150;
 /// Segments of the same text in a row before the rest of them is taken for a loop.
 const MAX_SAME: usize = 3;
 
@@ -279,6 +281,12 @@ impl Scribe {
         let cuts = cut(&heard.tokens, window.frames.len(), &self.vocabulary);
         let mut segments = self.segments(recording, listening, &heard, &cuts);
         let mut end = window.frames.start + cuts.frames_done;
+        let spoken = recording.regions[listening.region].speech_end.min(window.frames.end);
+        let heard_to = window.frames.start + cuts.segments.last().map_or(0, |last| last.frames.end);
+        if cuts.closed && heard_to + MAX_MISSED < spoken {
+            // Closed too early: what is left is heard again.
+            end = heard_to;
+        }
         if let Some((words, usual_s)) = words {
             let text_tokens: Vec<usize> = segments.iter().map(|segment| self.count_text(segment)).collect();
             let offset_s = seconds(window.frames.start);
@@ -286,9 +294,9 @@ impl Scribe {
             let last = segments.iter().flat_map(|segment| &segment.words).last().map(|word| word.end_s);
             if let Some(last_s) = last {
                 listening.last_speech_s = last_s;
-                let spoken = (last_s * (SAMPLE_RATE_HZ / HOP) as f64).round() as usize;
-                if !cuts.closed && spoken > window.frames.start {
-                    end = spoken.min(window.frames.end);
+                let last = (last_s * (SAMPLE_RATE_HZ / HOP) as f64).round() as usize;
+                if !cuts.closed && last > window.frames.start {
+                    end = last.min(window.frames.end);
                 }
             }
         }

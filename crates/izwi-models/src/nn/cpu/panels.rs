@@ -16,8 +16,10 @@ pub(crate) const PANEL: usize = 64;
 const TILE_ROWS: usize = 6;
 /// Rows of a task, where there are more: they stay in the second-level cache while every panel passes.
 const BLOCK_ROWS: usize = 48;
-/// Multiply-adds below which a second thread costs more than it brings.
-const SPLIT_WORK: usize = 512 * 1024;
+/// Multiply-adds up to which a second thread costs more than it brings, if there are at most [`SPLIT_WEIGHTS`].
+const SPLIT_WORK: usize = 2 * 1024 * 1024;
+/// Weights that one thread reads in the time it takes to wake another.
+const SPLIT_WEIGHTS: usize = 512 * 1024;
 
 /// A matrix `[inputs, outputs]` as panels `[outputs / 64][inputs][64]`, the last one filled up with zeros.
 #[derive(Debug, Clone)]
@@ -105,7 +107,8 @@ pub(crate) fn product<W: Element>(x: Rows<'_>, weights: &Panels<W>, bias: Option
     let threads = rayon::current_num_threads();
     let blocks = count.div_ceil(BLOCK_ROWS);
     let few = count <= LANES;
-    let wanted = if count * weights.data.len() <= SPLIT_WORK || threads == 1 {
+    let (size, work) = (weights.data.len(), count * weights.data.len());
+    let wanted = if (size <= SPLIT_WEIGHTS && work <= SPLIT_WORK) || threads == 1 {
         1
     } else if few {
         threads
