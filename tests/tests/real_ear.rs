@@ -11,11 +11,11 @@ use izwi_core::engine::{
 
 const CLIPS: [&str; 6] = [
     "jfk.wav",
-    "librivox/sense_and_sensibility_01_austen_64kb-0870.wav",
-    "librivox/sense_and_sensibility_01_austen_64kb-0880.wav",
-    "librivox/sense_and_sensibility_01_austen_64kb-0890.wav",
-    "librivox/sense_and_sensibility_01_austen_64kb-0920.wav",
-    "librivox/sense_and_sensibility_01_austen_64kb-0930.wav",
+    "sense_and_sensibility_01_austen_64kb-0870.wav",
+    "sense_and_sensibility_01_austen_64kb-0880.wav",
+    "sense_and_sensibility_01_austen_64kb-0890.wav",
+    "sense_and_sensibility_01_austen_64kb-0920.wav",
+    "sense_and_sensibility_01_austen_64kb-0930.wav",
 ];
 const JFK: &str = "And so my fellow Americans, ask not what your country can do for you, ask what you can do for \
                    your country.";
