@@ -8,6 +8,7 @@ use izwi_core::engine::{
     DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput, FinishReason,
     TranscriptionOptions,
 };
+use izwi_tests::wer::{Score, compare};
 
 const CLIPS: [&str; 6] = [
     "jfk.wav",
@@ -121,4 +122,140 @@ async fn two_models_share_a_device_turn_by_turn() {
     let (heard, spoken) = futures::future::join(futures::future::join_all(requests), spoken).await;
     assert!(heard.iter().all(|output| !output.as_ref().unwrap().text.as_ref().unwrap().is_empty()));
     assert!(spoken.unwrap().audio.duration() > Duration::from_secs(2));
+}
+
+const RATE: u32 = 16_000;
+
+fn samples(name: &str) -> Vec<i16> {
+    let mut reader = hound::WavReader::new(std::io::Cursor::new(clip(name))).unwrap();
+    assert_eq!((reader.spec().sample_rate, reader.spec().channels), (RATE, 1));
+    reader.samples::<i16>().map(Result::unwrap).collect()
+}
+
+fn spec(channels: u16, bits_per_sample: u16) -> hound::WavSpec {
+    let sample_format =
+        if bits_per_sample == 32 { hound::SampleFormat::Float } else { hound::SampleFormat::Int };
+    hound::WavSpec { channels, sample_rate: RATE, bits_per_sample, sample_format }
+}
+
+/// A WAV file in which every channel holds `samples`, cut to the given depth.
+fn wav(samples: &[i16], spec: hound::WavSpec) -> Vec<u8> {
+    let mut file = std::io::Cursor::new(Vec::new());
+    let mut writer = hound::WavWriter::new(&mut file, spec).unwrap();
+    for &sample in samples {
+        for _ in 0..spec.channels {
+            match spec.bits_per_sample {
+                8 => writer.write_sample((sample >> 8) as i8).unwrap(),
+                24 => writer.write_sample(i32::from(sample) << 8).unwrap(),
+                32 => writer.write_sample(f32::from(sample) / 32_768.0).unwrap(),
+                _ => writer.write_sample(sample).unwrap(),
+            }
+        }
+    }
+    writer.finalize().unwrap();
+    file.into_inner()
+}
+
+async fn text(engine: &Engine, file: Vec<u8>) -> String {
+    engine.generate(EngineCoreRequest::asr(file)).await.unwrap().text.unwrap()
+}
+
+fn noise(len: usize, amplitude: f32) -> Vec<i16> {
+    let mut state = 7u64;
+    let mut next = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 40) as f32 / (1u32 << 24) as f32 - 0.5) * 2.0 * amplitude
+    };
+    (0..len).map(|_| next() as i16).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn recordings_of_every_kind_give_text_nothing_or_a_clear_error() {
+    let engine = engine(config());
+    let speech = samples("jfk.wav");
+    let plain = wav(&speech, spec(1, 16));
+    let expected = text(&engine, plain.clone()).await;
+    for (channels, bits) in [(1, 24), (1, 32), (6, 16)] {
+        assert_eq!(
+            text(&engine, wav(&speech, spec(channels, bits))).await,
+            expected,
+            "{channels} × {bits} bit"
+        );
+    }
+    assert!(text(&engine, wav(&speech, spec(1, 8))).await.contains("what you can do for your country"));
+
+    // A header that promises less than nothing or more than there is; a file that ends in mid-frame.
+    for claim in [0u32, u32::MAX, 1 << 30] {
+        let mut lying = plain.clone();
+        lying[40..44].copy_from_slice(&claim.to_le_bytes());
+        assert_eq!(text(&engine, lying).await, expected, "claims {claim} bytes");
+    }
+    let half = text(&engine, plain[..plain.len() / 2 + 1].to_vec()).await;
+    assert!(half.starts_with("And so my fellow Americans"), "{half}");
+
+    for (what, silent) in [
+        ("digital silence", vec![0; 5 * RATE as usize]),
+        ("soft noise", noise(5 * RATE as usize, 60.0)),
+        ("loud noise", noise(5 * RATE as usize, 6_000.0)),
+    ] {
+        assert_eq!(text(&engine, wav(&silent, spec(1, 16))).await, "", "{what}");
+    }
+
+    let empty = wav(&[], spec(1, 16));
+    for (file, complaint) in
+        [(empty, "no samples"), (plain[..20].to_vec(), "damaged"), (b"not audio at all".to_vec(), "format")]
+    {
+        let error = engine.generate(EngineCoreRequest::asr(file)).await.unwrap_err().to_string();
+        assert!(error.contains(complaint), "{error}");
+    }
+    at_rest(&engine).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_minutes_are_heard_from_end_to_end_without_a_loop() {
+    let engine = engine(config());
+    let pause = vec![0i16; RATE as usize / 2];
+    let round: Vec<i16> =
+        CLIPS.iter().flat_map(|name| samples(name).into_iter().chain(pause.clone())).collect();
+    let rounds = (600 * RATE as usize).div_ceil(round.len());
+    let output =
+        engine.generate(EngineCoreRequest::asr(wav(&round.repeat(rounds), spec(1, 16)))).await.unwrap();
+    let seconds = (round.len() * rounds) as f64 / f64::from(RATE);
+    assert!((output.stats.audio_duration.as_secs_f64() - seconds).abs() < 0.01);
+
+    let segments = output.transcript.unwrap().segments;
+    assert!(segments.is_sorted_by(|a, b| a.start_s <= b.start_s && a.end_s <= b.end_s));
+    assert!(segments.iter().all(|s| s.start_s < s.end_s && s.end_s <= seconds));
+    assert!(seconds - segments.last().unwrap().end_s < 5.0, "the end was not heard");
+
+    let mut once = String::new();
+    for name in CLIPS {
+        once.push(' ');
+        once.push_str(&text(&engine, clip(name)).await);
+    }
+    let score = compare(&once.repeat(rounds), &output.text.unwrap()).score();
+    assert!(score.rate() <= 0.06, "{score:?}");
+}
+
+/// What was said in a clip. Where the reader slipped ("a more a amiable") both models write what was meant.
+fn said(name: &str) -> String {
+    let lines = std::fs::read_to_string(root().join("assets/speech/transcription.txt")).unwrap();
+    let id = format!("({})", name.trim_end_matches(".wav"));
+    let line = lines.lines().find(|line| line.ends_with(&id)).unwrap();
+    let words = line.trim_end_matches(&id).replace("<s>", "").replace("</s>", "");
+    words.replace("a more a amiable", "a more amiable")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_clips_are_heard_word_for_word() {
+    for (model, most) in [("whisper-base", 0.0), ("whisper-tiny.en", 0.03)] {
+        let engine = engine(EngineCoreConfig { model: model.to_owned(), ..config() });
+        let mut scores = Vec::new();
+        for name in CLIPS {
+            let alignment = compare(&said(name), &text(&engine, clip(name)).await);
+            scores.push((alignment.score(), alignment));
+        }
+        let total: Score = scores.iter().map(|(score, _)| *score).sum();
+        assert!(total.rate() <= most, "{model}: {total:?} {scores:?}");
+    }
 }
