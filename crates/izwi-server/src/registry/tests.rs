@@ -96,7 +96,7 @@ fn aliases_stand_for_the_default_models() {
     let error = registry.find("vioce").unwrap_err();
     assert!(error.to_string().contains("did you mean 'voice'"), "{error}");
     let deaf = Registry::new(FleetConfig::new("voice"));
-    let error = deaf.find("whisper-1").unwrap_err();
+    let error = deaf.find(LISTENING_ALIASES[0]).unwrap_err();
     assert!(error.to_string().contains("without a listening model"), "{error}");
     assert_eq!(error.code(), "model_not_found");
 }

@@ -59,7 +59,7 @@ impl Bench {
     /// Whether the pass of a sequence is over with the token that `item` made.
     fn pass_is_over(&mut self, item: &ScheduledRequest) -> bool {
         match self.passes.get_mut(&item.sequence) {
-            Some(left) if *left > 0 && item.start % 3 == 0 => {
+            Some(left) if *left > 0 && item.start.is_multiple_of(3) => {
                 *left -= 1;
                 true
             }
