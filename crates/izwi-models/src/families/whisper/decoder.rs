@@ -15,8 +15,11 @@ use crate::nn::linear::Linear;
 use crate::nn::norm::LayerNorm;
 use crate::nn::row_linear::RowLinear;
 
-/// Type of the keys and values of a window.
-const CROSS_DTYPE: DType = DType::F32;
+/// Type of the keys and values of a window: half the bytes of f32 to read for each token.
+const CROSS_DTYPE: DType = DType::F16;
+
+/// The output head, where a file has it beside the embedding it is tied to.
+pub(super) const HEAD: &str = "proj_out.weight";
 
 /// Neighbouring positions of one sequence.
 #[derive(Debug)]
@@ -81,14 +84,16 @@ struct Projections {
 }
 
 impl Decoder {
-    /// Takes everything under `model.decoder`, and `proj_out.weight` where the file repeats the embedding there.
+    /// Takes everything under `model.decoder`; with `repeats_head`, also the copy of the embedding that some files
+    /// have as the output head.
     ///
     /// # Errors
-    /// As [`Checkpoint::take`].
+    /// As [`Checkpoint::take`], or the head is no copy.
     pub(super) fn load(
         from: &mut Checkpoint,
         config: &Config,
         alignment_heads: &[(usize, usize)],
+        repeats_head: bool,
     ) -> Result<Self, ModelError> {
         let (width, name) = (config.d_model, "model.decoder");
         let layers = (0..config.decoder_layers)
@@ -100,6 +105,15 @@ impl Decoder {
         };
         let embedding =
             from.take_stored(&format!("{name}.embed_tokens.weight"), &[config.vocab_size, width])?;
+        if repeats_head {
+            let head = from.take_stored(HEAD, &[config.vocab_size, width])?;
+            let same = head.to_dtype(DType::F32)?.eq(&embedding.to_dtype(DType::F32)?)?;
+            if same.min_all()?.to_scalar::<u8>()? == 0 {
+                return Err(ModelError::Checkpoint(format!(
+                    "{HEAD}: differs from the embedding it is tied to"
+                )));
+            }
+        }
         Ok(Self {
             embedding: RowLinear::new(&embedding, None)?,
             positions: from

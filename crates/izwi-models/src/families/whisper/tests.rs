@@ -481,3 +481,22 @@ fn a_checkpoint_that_does_not_fit_is_refused_by_name() {
     let error = Whisper::load(folder.path(), &Device::Cpu, SHORT).unwrap_err().to_string();
     assert!(error.contains("model.encoder.layers.3.fc1.weight: unknown"), "{error}");
 }
+
+#[test]
+fn a_head_that_repeats_the_embedding_is_taken_and_another_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = checkpoint_folder("whisper-tiny.en");
+    for file in ["config.json", "tokenizer.json"] {
+        std::fs::copy(from.join(file), folder.path().join(file)).unwrap();
+    }
+    let mut tensors = candle_core::safetensors::load(from.join("model.safetensors"), &Device::Cpu).unwrap();
+    let head = tensors["model.decoder.embed_tokens.weight"].clone();
+    let mut load = |head: candle_core::Tensor| {
+        tensors.insert(decoder::HEAD.to_owned(), head);
+        candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).unwrap();
+        Whisper::load(folder.path(), &Device::Cpu, SHORT).map(|_| ())
+    };
+    load(head.clone()).unwrap();
+    let error = load((head * 2.0).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("proj_out.weight: differs"), "{error}");
+}
