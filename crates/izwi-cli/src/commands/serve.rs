@@ -28,7 +28,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
-    logging::begin(&resolved.settings, "info");
+    // What a decoder says about a client's bytes is that client's business.
+    logging::begin(&resolved.settings, "info,symphonia=off");
     let config = speech::engine_config(resolved);
     speech::start_threads(config.num_threads);
     let runtime = speech::runtime()?;
