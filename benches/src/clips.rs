@@ -8,9 +8,6 @@ use izwi_audio::wav;
 
 /// Rate of the recordings.
 pub const RATE_HZ: u32 = 16_000;
-/// What is said in `jfk.wav`.
-const JFK: &str = "And so my fellow Americans, ask not what your country can do for you, ask what you can do for your \
-                   country.";
 const LIMITS: DecodeLimits =
     DecodeLimits { max_bytes: 64 << 20, max_duration: std::time::Duration::from_secs(3_600) };
 
@@ -31,7 +28,7 @@ pub fn root() -> PathBuf {
     package.parent().unwrap_or(package).to_path_buf()
 }
 
-/// The five LibriVox sentences and the address, in this order.
+/// The recordings of the list, in its order.
 ///
 /// # Errors
 /// One of them is missing.
@@ -43,7 +40,6 @@ pub fn all() -> Result<Vec<Clip>> {
     for line in lines.lines().filter(|line| !line.trim().is_empty()) {
         clips.push(sentence(&folder, line).with_context(|| format!("{}: '{line}'", list.display()))?);
     }
-    clips.push(Clip { name: "jfk".to_owned(), path: find(&folder, "jfk.wav")?, said: JFK.to_owned() });
     Ok(clips)
 }
 
@@ -54,19 +50,17 @@ fn sentence(folder: &Path, line: &str) -> Result<Clip> {
         .and_then(|rest| rest.split_once("</s>"))
         .context("this is not '<s> text </s> (name)'")?;
     let name = name.trim().trim_matches(['(', ')']);
-    let short = name.rsplit('-').next().unwrap_or(name);
-    Ok(Clip {
-        name: format!("librivox {short}"),
-        path: find(folder, &format!("{name}.wav"))?,
-        said: said.trim().to_owned(),
-    })
+    // The sentences of a book are numbered at the end of long names.
+    let short =
+        name.rsplit_once('-').map_or_else(|| name.to_owned(), |(_, number)| format!("librivox {number}"));
+    Ok(Clip { name: short, path: find(folder, &format!("{name}.wav"))?, said: said.trim().to_owned() })
 }
 
-/// The file of this name in the folder or in its `librivox/`.
+/// The file of this name in the folder.
 fn find(folder: &Path, name: &str) -> Result<PathBuf> {
-    let places = [folder.join(name), folder.join("librivox").join(name)];
-    let missing = || format!("there is no {}", places[0].display());
-    places.iter().find(|path| path.is_file()).cloned().with_context(missing)
+    let path = folder.join(name);
+    anyhow::ensure!(path.is_file(), "there is no {}", path.display());
+    Ok(path)
 }
 
 /// The samples of a file at [`RATE_HZ`].

@@ -138,10 +138,11 @@ fn compare(
 
 fn measure(runner: &mut Runner, workload: &Workload) -> Result<Cell> {
     let size = if runner.kind().at_once() { workload.clips.len() } else { 1 };
-    let mut cell = Cell { audio_s: workload.seconds, ..Cell::default() };
+    let mut cell = Cell { audio_s: workload.seconds, cpu_seconds: Some(0.0), ..Cell::default() };
     for clips in workload.clips.chunks(size) {
         let answer = runner.ask(&Ask::new(clips, runner.kind()))?;
         cell.seconds += answer.seconds;
+        cell.cpu_seconds = cell.cpu_seconds.zip(answer.cpu_seconds).map(|(sum, more)| sum + more);
         let said = clips.iter().map(|clip| clip.said.as_str());
         cell.heard.extend(said.map(str::to_owned).zip(answer.texts));
     }

@@ -19,6 +19,8 @@ const END: &str = "<!-- asr: end -->\n";
 pub(crate) struct Cell {
     /// Time it took.
     pub(crate) seconds: f64,
+    /// Processor time it took, where the system tells.
+    pub(crate) cpu_seconds: Option<f64>,
     /// Length of its audio.
     pub(crate) audio_s: f64,
     /// What was said, where that is known, and what was heard.
@@ -37,9 +39,13 @@ struct Row {
     /// Each round, in the order measured.
     seconds: Vec<f64>,
     median_s: f64,
+    /// Processor time of each round: what others on the machine take is not in it.
+    cpu_seconds: Vec<f64>,
     rtf: f64,
     /// Median time over that of izwi, a recording at a time, in the same rounds; above 1 it is slower.
     times_izwi: Option<f64>,
+    /// The same of processor time.
+    cpu_times_izwi: Option<f64>,
     /// Of the last round, where it is known what is said.
     wer: Option<f64>,
 }
@@ -66,14 +72,17 @@ impl Results {
                 audio_s: cell.audio_s,
                 seconds: Vec::new(),
                 median_s: 0.0,
+                cpu_seconds: Vec::new(),
                 rtf: 0.0,
                 times_izwi: None,
+                cpu_times_izwi: None,
                 wer: None,
             });
             self.rows.len() - 1
         });
         let row = &mut self.rows[index];
         row.seconds.push(cell.seconds);
+        row.cpu_seconds.extend(cell.cpu_seconds);
         row.median_s = median(&row.seconds);
         row.rtf = row.median_s / row.audio_s;
         let known = cell.heard.iter().filter(|(said, _)| !said.is_empty());
@@ -85,14 +94,18 @@ impl Results {
     fn relate(&mut self) {
         let izwi = Kind::Izwi.name();
         let key = |row: &Row| (row.model.clone(), row.threads, row.workload.clone());
-        let ours: BTreeMap<_, f64> =
-            self.rows.iter().filter(|row| row.runner == izwi).map(|row| (key(row), row.median_s)).collect();
+        let times = |row: &Row| (row.median_s, median(&row.cpu_seconds));
+        let ours: BTreeMap<_, _> =
+            self.rows.iter().filter(|row| row.runner == izwi).map(|row| (key(row), times(row))).collect();
         for row in &mut self.rows {
-            row.times_izwi = ours.get(&key(row)).map(|ours| row.median_s / ours);
+            let (wall, cpu) = times(row);
+            let ours = ours.get(&key(row));
+            row.times_izwi = ours.map(|ours| wall / ours.0);
+            row.cpu_times_izwi = ours.filter(|ours| ours.1 > 0.0 && cpu > 0.0).map(|ours| cpu / ours.1);
         }
     }
 
-    /// RTF of each workload, with how many times izwi's time in brackets.
+    /// RTF of each workload, with how many times izwi's time, and its processor time, in brackets.
     pub(crate) fn table(&self) -> String {
         let mut workloads: Vec<&str> = Vec::new();
         let mut lines: Vec<(&str, usize, &str)> = Vec::new();
@@ -116,7 +129,12 @@ impl Results {
                 let cell = row.map_or_else(
                     || "–".to_owned(),
                     |row| match row.times_izwi {
-                        Some(times) => format!("{:.3} (× {times:.2})", row.rtf),
+                        Some(times) => {
+                            let cpu = row
+                                .cpu_times_izwi
+                                .map_or_else(String::new, |cpu| format!(", cpu × {cpu:.2}"));
+                            format!("{:.3} (× {times:.2}{cpu})", row.rtf)
+                        }
                         None => format!("{:.3}", row.rtf),
                     },
                 );

@@ -78,6 +78,9 @@ pub(crate) struct Answer {
     pub(crate) seconds: f64,
     /// One for each file.
     pub(crate) texts: Vec<String>,
+    /// Processor time of the whole process meanwhile, where the system tells.
+    #[serde(skip)]
+    pub(crate) cpu_seconds: Option<f64>,
     /// What failed.
     pub(crate) error: Option<String>,
 }
@@ -120,10 +123,12 @@ impl Runner {
 
     /// Asks and waits for the answer.
     pub(crate) fn ask(&mut self, ask: &Ask) -> Result<Answer> {
+        let before = cpu_seconds(self.process.id());
         let input = self.input.as_mut().context("the process has no input")?;
         writeln!(input, "{}", serde_json::to_string(ask)?)?;
         input.flush()?;
-        let answer = self.answer()?;
+        let mut answer = self.answer()?;
+        answer.cpu_seconds = cpu_seconds(self.process.id()).zip(before).map(|(after, before)| after - before);
         if answer.texts.len() != ask.files.len() {
             bail!("{} answered {} of {} files", self.kind.name(), answer.texts.len(), ask.files.len());
         }
@@ -149,6 +154,17 @@ impl Drop for Runner {
         drop(self.input.take());
         let _ = self.process.wait();
     }
+}
+
+/// Processor time of a process so far. Linux counts it in hundredths of a second.
+/// <https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html>
+fn cpu_seconds(process: u32) -> Option<f64> {
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name may hold anything; after it come the state as field 3, user and system time as 14 and 15.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |field: usize| fields.get(field - 3)?.parse::<f64>().ok();
+    Some((ticks(14)? + ticks(15)?) / TICKS_PER_SECOND)
 }
 
 fn command(kind: Kind, model: &str, threads: usize, peer: &Path) -> Result<Command> {
