@@ -10,7 +10,7 @@ use super::mel::{HOP, SAMPLE_RATE_HZ};
 use super::regions::WINDOW_FRAMES;
 use super::rules::Rules;
 use super::sampling::{Draws, probability};
-use super::segments::{Cut, Cuts, Heard, compression_ratio, cut};
+use super::segments::{Cut, Cuts, Heard, compression_ratio, cut, is_loop};
 use super::times;
 use super::tokens::{TIME_STEP_S, Vocabulary};
 use super::windows::{Context, Kind, Listening, Pass, Recording, Window};
@@ -165,7 +165,10 @@ impl Scribe {
         if !ended {
             pass.tokens.push(choice.token);
             // One more would have to be computed at a position that does not exist.
-            ended = pass.said().len() >= most / 2 || pass.tokens.len() >= most;
+            let said = pass.said();
+            ended = said.len() >= most / 2
+                || pass.tokens.len() >= most
+                || is_loop(said.len(), || self.vocabulary.text(said));
         }
         let output = if ended { self.judge(recording, listening) } else { EntryOutput::default() };
         Ok(EntryOutput { generated_tokens: 1, ..output })

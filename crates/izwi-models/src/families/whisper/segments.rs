@@ -13,6 +13,11 @@ use super::tokens::Vocabulary;
 
 /// Text that deflates better than this repeats itself: `compression_ratio_threshold` there.
 const MAX_COMPRESSION_RATIO: f32 = 2.4;
+/// Text that deflates better than this before its end is a loop and is not followed further: the whole would not pass
+/// [`MAX_COMPRESSION_RATIO`] either.
+const LOOP_COMPRESSION_RATIO: f32 = 3.0;
+/// Tokens between two looks for a loop; none is looked for before the second.
+const LOOP_TOKENS: usize = 32;
 /// A window whose tokens are less likely than this on average was not understood: `logprob_threshold` there.
 const MIN_AVG_LOGPROB: f32 = -1.0;
 /// A window that was not understood holds no speech if that is likelier than this: `no_speech_threshold` there.
@@ -100,8 +105,14 @@ pub(super) fn compression_ratio(text: &str) -> f32 {
     text.len() as f32 / deflated.len().max(1) as f32
 }
 
+/// Whether what was said so far, `tokens` long, goes round in circles.
+pub(super) fn is_loop(tokens: usize, text: impl FnOnce() -> String) -> bool {
+    let looks = tokens > LOOP_TOKENS && tokens.is_multiple_of(LOOP_TOKENS);
+    looks && compression_ratio(text().trim()) > LOOP_COMPRESSION_RATIO
+}
+
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
     use crate::families::whisper::golden::checkpoint_folder;
 
@@ -110,6 +121,15 @@ pub(super) mod tests {
         assert!(compression_ratio("The quick brown fox jumps over the lazy dog.") < 1.2);
         assert!(compression_ratio(&"Thank you. ".repeat(20)) > MAX_COMPRESSION_RATIO);
         assert_eq!(compression_ratio(""), 0.0);
+    }
+
+    #[test]
+    fn loops_are_seen_now_and_then() {
+        let round = || "and rather selfish ".repeat(16);
+        assert!(is_loop(64, round) && !is_loop(65, round) && !is_loop(32, round));
+        let plain =
+            || "He might even have been made amiable himself, had he married another woman.".to_owned();
+        assert!(!is_loop(64, plain));
     }
 
     #[test]
