@@ -75,7 +75,7 @@ mod tests {
             let (sum, normed) = norm.forward_sum(&x, &x.zeros_like().unwrap()).unwrap();
             assert_eq!(sum.to_vec2::<f32>().unwrap(), x.to_vec2::<f32>().unwrap());
             let off = (normed - reference).unwrap().abs().unwrap().max_all().unwrap();
-            assert!(off.to_scalar::<f32>().unwrap() < 2e-5, "{off}");
+            assert!(off.to_scalar::<f32>().unwrap() < 1e-4, "{off}");
         }
     }
 }

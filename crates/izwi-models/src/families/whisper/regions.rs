@@ -19,6 +19,9 @@ const PADDING: usize = 40;
 /// there.
 const MERGED_GAP: usize = 200;
 
+/// Ends of the recording this near, in frames, are listened to as well.
+const EDGE: usize = 100;
+
 /// A stretch of the recording that holds speech.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Region {
@@ -57,7 +60,25 @@ fn plan(speech: &[Range<usize>], frames: usize) -> Vec<Region> {
         regions.push(Region { frames: start..(end + PADDING).min(next).min(frames), speech_end: end });
     }
     regions.retain(|region| !region.frames.is_empty());
+    reach_edges(&mut regions, frames);
     regions
+}
+
+/// Lets the first and the last region reach the near ends of the recording, where a window holds that: a short
+/// recording is then listened to as its maker cut it.
+fn reach_edges(regions: &mut [Region], frames: usize) {
+    if let Some(first) = regions.first_mut()
+        && first.frames.start <= EDGE
+        && first.frames.end <= WINDOW_FRAMES
+    {
+        first.frames.start = 0;
+    }
+    if let Some(last) = regions.last_mut()
+        && frames - last.frames.end <= EDGE
+        && frames - last.frames.start <= WINDOW_FRAMES
+    {
+        last.frames.end = frames;
+    }
 }
 
 /// How many of the spans, from the first on, are listened to in one go: as many as a window holds, up to the first
@@ -88,16 +109,16 @@ mod tests {
 
     #[test]
     fn speech_is_padded_within_the_recording() {
-        check(&[(100, 200)], 1000, &[(60, 240, 200)]);
+        check(&[(100, 200)], 1000, &[(0, 240, 200)]);
         check(&[(10, 990)], 1000, &[(0, 1000, 990)]);
         check(&[], 1000, &[]);
     }
 
     #[test]
     fn neighbours_are_merged_while_a_window_holds_them() {
-        check(&[(100, 200), (300, 400)], 9000, &[(60, 440, 400)]);
-        check(&[(100, 200), (450, 500)], 9000, &[(60, 240, 200), (410, 540, 500)]);
-        check(&[(100, 2000), (2100, 3100)], 9000, &[(60, 2040, 2000), (2060, 3140, 3100)]);
+        check(&[(100, 200), (300, 400)], 9000, &[(0, 440, 400)]);
+        check(&[(100, 200), (450, 500)], 9000, &[(0, 240, 200), (410, 540, 500)]);
+        check(&[(100, 2000), (2100, 3100)], 9000, &[(0, 2040, 2000), (2060, 3140, 3100)]);
         check(&[(100, 3050), (3060, 3100)], 9000, &[(60, 3060, 3050), (3060, 3140, 3100)]);
         check(&[(100, 8000)], 9000, &[(60, 8040, 8000)]);
     }
@@ -105,6 +126,6 @@ mod tests {
     #[test]
     fn what_a_window_does_not_hold_is_cut_at_its_longest_late_pause() {
         let speech = [(100, 900), (1090, 1700), (1860, 2400), (2460, 2900), (2980, 3300)];
-        check(&speech, 9000, &[(60, 1740, 1700), (1820, 3340, 3300)]);
+        check(&speech, 9000, &[(0, 1740, 1700), (1820, 3340, 3300)]);
     }
 }
