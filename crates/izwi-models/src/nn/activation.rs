@@ -1,4 +1,4 @@
-//! GELU with the exact error function, fused with the bias before it on the CPU.
+//! Activations, fused with what stands before or behind them on the CPU.
 
 use candle_core::{Result, Tensor, bail};
 
@@ -24,6 +24,29 @@ pub fn bias_gelu(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     Tensor::from_vec(y, x.dims(), x.device())
 }
 
+/// `silu(gate) * up`, where each row of `x` `[rows, 2 * width]` is `width` gates and then `width` ups.
+///
+/// # Errors
+/// Shapes do not fit.
+pub fn silu_gate(x: &Tensor) -> Result<Tensor> {
+    let (rows, both) = x.dims2()?;
+    let width = both / 2;
+    if width == 0 || both % 2 == 1 {
+        bail!("silu-gate: rows of {both}")
+    }
+    if !x.device().is_cpu() {
+        return x.narrow(1, 0, width)?.silu()? * x.narrow(1, width, width)?;
+    }
+    let y = with_slices([x], |[x]| {
+        let gated = x.chunks_exact(both).flat_map(|row| {
+            let (gates, ups) = row.split_at(width);
+            gates.iter().zip(ups).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up)
+        });
+        gated.collect::<Vec<f32>>()
+    })?;
+    Tensor::from_vec(y, (rows, width), x.device())
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
@@ -40,6 +63,14 @@ mod tests {
             let exact = 0.5 * x * (1.0 + candle_core::cpu::erf::erf_f64(x * std::f64::consts::FRAC_1_SQRT_2));
             assert!((y - exact).abs() < 3e-6, "{x}: {y} {exact}");
         }
+    }
+
+    #[test]
+    fn gated_rows_equal_the_composite() {
+        let x = Tensor::randn(0f32, 3.0, (9, 2 * 50), &Device::Cpu).unwrap();
+        let composite = x.narrow(1, 0, 50).unwrap().silu().unwrap() * x.narrow(1, 50, 50).unwrap();
+        let off = (silu_gate(&x).unwrap() - composite.unwrap()).unwrap().abs().unwrap();
+        assert!(off.max_all().unwrap().to_scalar::<f32>().unwrap() < 1e-5);
     }
 
     #[test]

@@ -11,5 +11,8 @@ pub mod kv_pool;
 pub mod linear;
 pub mod norm;
 pub mod packed;
+pub mod precision;
+pub mod rms_norm;
+pub mod rope;
 pub mod row_linear;
 mod slices;

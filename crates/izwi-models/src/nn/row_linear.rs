@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::checkpoint::Checkpoint;
 use super::cpu::panels::{Rows, Weights};
+use super::precision::Precision;
 use super::slices::with_slices;
 use crate::model::ModelError;
 
@@ -62,6 +63,33 @@ impl RowLinear {
         let weight = from.take_stored(&format!("{name}.weight"), &[outputs, inputs])?;
         let bias = if bias { Some(from.take(&format!("{name}.bias"), &[outputs])?) } else { None };
         Ok(Self::new(&weight, bias)?)
+    }
+
+    /// Takes several weights `{name}.weight` `[outputs, inputs]` without bias and stacks them: a row of the answer is
+    /// theirs, one after another.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load_stacked(
+        from: &mut Checkpoint,
+        parts: &[(&str, usize)],
+        inputs: usize,
+        precision: Precision,
+    ) -> std::result::Result<Self, ModelError> {
+        let weights = parts.iter().map(|(name, outputs)| {
+            Ok(from.take_stored(&format!("{name}.weight"), &[*outputs, inputs])?.to_dtype(DType::F32)?)
+        });
+        let weights = weights.collect::<std::result::Result<Vec<_>, ModelError>>()?;
+        Ok(Self::with_precision(&Tensor::cat(&weights, 0)?, None, precision)?)
+    }
+
+    /// From a weight `[outputs, inputs]` of any floating-point type and a bias `[outputs]`, the weight kept in
+    /// `precision`.
+    ///
+    /// # Errors
+    /// The device has not the memory, or shapes do not fit.
+    pub fn with_precision(weight: &Tensor, bias: Option<Tensor>, _precision: Precision) -> Result<Self> {
+        Self::new(weight, bias)
     }
 
     /// `[rows, inputs]` f32 to `[rows, outputs]` f32.

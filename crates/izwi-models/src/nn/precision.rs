@@ -1,0 +1,76 @@
+//! The types a model's large weights can be kept in.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How the weights of an autoregressive model are kept in memory. What is computed with them is f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Precision {
+    /// What suits the device: [`Self::Q8`] on the CPU, [`Self::F32`] elsewhere.
+    #[default]
+    Auto,
+    /// 32 bits: exactly the checkpoint's values.
+    F32,
+    /// 16 bits with the exponent of f32: exactly the values of a bf16 checkpoint.
+    Bf16,
+    /// 16 bits with an exponent of 5 bits.
+    F16,
+    /// 8 bits and a scale for every 32 inputs.
+    Q8,
+    /// 4 bits and a scale for every 32 inputs. Small models lose intelligibility.
+    Q4,
+}
+
+const NAMES: [(&str, Precision); 6] = [
+    ("auto", Precision::Auto),
+    ("f32", Precision::F32),
+    ("bf16", Precision::Bf16),
+    ("f16", Precision::F16),
+    ("q8", Precision::Q8),
+    ("q4", Precision::Q4),
+];
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = NAMES.iter().find(|(name, _)| *name == text);
+        found
+            .map(|&(_, precision)| precision)
+            .ok_or_else(|| format!("dtype '{text}' is unknown; use auto, f32, bf16, f16, q8 or q4"))
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = NAMES.iter().find(|(_, precision)| precision == self);
+        f.write_str(found.map_or("auto", |(name, _)| name))
+    }
+}
+
+impl Precision {
+    /// What [`Self::Auto`] stands for on a device.
+    #[must_use]
+    pub fn on(self, is_cpu: bool) -> Self {
+        match self {
+            Self::Auto if is_cpu => Self::Q8,
+            Self::Auto => Self::F32,
+            chosen => chosen,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back_and_unknown_ones_are_told() {
+        for (name, precision) in NAMES {
+            assert_eq!(name.parse(), Ok(precision));
+            assert_eq!(precision.to_string(), name);
+        }
+        assert!("int8".parse::<Precision>().unwrap_err().contains("int8"));
+        assert_eq!((Precision::Auto.on(true), Precision::F16.on(true)), (Precision::Q8, Precision::F16));
+    }
+}
