@@ -50,12 +50,52 @@ pub struct ModelInfo {
     pub languages: Vec<String>,
     /// Whether it can render what it hears in English.
     pub translates: bool,
-    /// Temperature of a request that names none.
-    pub temperature: f32,
+    /// Whether it can speak in the voice of a [`Reference`].
+    pub clones_voices: bool,
+    /// How tokens are drawn for a request that does not say.
+    pub sampling: Sampling,
     /// Bytes of its weights, as loaded.
     pub weight_bytes: usize,
     /// Bytes that the state of one running sequence may take beside its KV blocks.
     pub state_bytes: usize,
+}
+
+/// How tokens are drawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// Randomness, 0.0 for the likeliest token always.
+    pub temperature: f32,
+    /// Nucleus mass, above 0.0 up to 1.0.
+    pub top_p: f32,
+    /// Candidates kept, 0 for all.
+    pub top_k: usize,
+    /// Penalty of tokens that were drawn before, 1.0 for none.
+    pub repetition_penalty: f32,
+}
+
+impl Sampling {
+    /// The likeliest token always.
+    pub const GREEDY: Self = Self { temperature: 0.0, top_p: 1.0, top_k: 0, repetition_penalty: 1.0 };
+}
+
+/// A recording of a voice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VoiceRecording {
+    /// Mono samples at [`ModelInfo::sample_rate_hz`].
+    pub samples: Arc<[f32]>,
+    /// What is said in it. Without it only the timbre is taken.
+    pub text: Option<String>,
+    /// Take the timbre alone, whether or not the text is known.
+    pub timbre_only: bool,
+}
+
+/// A voice that is not one of the model's own.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reference {
+    /// As it is in a recording.
+    Recording(VoiceRecording),
+    /// As [`SpeechModel::make_voice`] made it of one: a safetensors file.
+    Pack(Arc<[u8]>),
 }
 
 /// One utterance to speak.
@@ -69,10 +109,34 @@ pub struct SpeakInput {
     pub language: Option<String>,
     /// Style prompt.
     pub instructions: Option<String>,
+    /// A voice to take in place of the model's own.
+    pub reference: Option<Reference>,
+    /// Whether the text is given to the model as it speaks (`true`) or whole before it does (`false`); `None` for the
+    /// model's own way.
+    pub streams_text: Option<bool>,
     /// Tempo, 1.0 is the voice's own.
     pub speed: f32,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
     /// Seed of everything random in this utterance.
     pub seed: u64,
+}
+
+impl SpeakInput {
+    /// `text` in the model's first voice, with nothing else asked for.
+    pub fn plain(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            voice: None,
+            language: None,
+            instructions: None,
+            reference: None,
+            streams_text: None,
+            speed: 1.0,
+            sampling: Sampling::GREEDY,
+            seed: 0,
+        }
+    }
 }
 
 /// One recording to transcribe.
@@ -186,6 +250,8 @@ pub struct EntryOutput {
     pub generated_tokens: usize,
     /// Whether the model ended the sequence.
     pub finished: bool,
+    /// Whether it was ended because it would not have ended by itself.
+    pub runaway: bool,
     /// The pass is over and the sequence goes on with another one: its KV is given away, its state stays. The next
     /// entry has `begins` and starts at 0, or behind a shared prefix.
     pub next_pass: Option<Work>,
@@ -266,6 +332,23 @@ pub trait SpeechModel: Send + Sync {
     /// # Errors
     /// The whole pass failed; states of the batch are then undefined and must be dropped.
     fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryOutput>, ModelError>;
+
+    /// Makes a voice pack of a recording, to be given as [`Reference::Pack`]: a safetensors file that says which
+    /// checkpoint it fits. Runs on a blocking thread.
+    ///
+    /// # Errors
+    /// The model does not clone voices, or the recording cannot be taken; the error names the field.
+    fn make_voice(&self, _recording: &VoiceRecording) -> Result<Vec<u8>, InputError> {
+        Err(InputError::other_task("has voices of its own and clones none", "model"))
+    }
+
+    /// Checks that a voice pack fits this checkpoint.
+    ///
+    /// # Errors
+    /// It is damaged or was made for another checkpoint; the error names the remedy.
+    fn check_voice(&self, _pack: &[u8]) -> Result<(), InputError> {
+        Err(InputError::other_task("has voices of its own and clones none", "voice"))
+    }
 
     /// An input that touches every kernel once, for warm-up.
     fn warm_up_input(&self) -> Input;

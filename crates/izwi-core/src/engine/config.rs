@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::error::EngineError;
-use super::executor::DeviceChoice;
+use super::executor::{DeviceChoice, Precision};
 
 /// Model id of the default voice.
 pub const DEFAULT_MODEL: &str = "hibari";
@@ -106,6 +106,8 @@ pub struct EngineCoreConfig {
 
     /// Where to compute.
     pub device: DeviceChoice,
+    /// How the weights of large models are kept.
+    pub dtype: Precision,
     /// Compute threads.
     pub num_threads: usize,
 
@@ -141,6 +143,7 @@ impl Default for EngineCoreConfig {
             stream_buffer_chunks: 8,
             slow_client_timeout: Duration::from_secs(30),
             device: DeviceChoice::Auto,
+            dtype: Precision::Auto,
             num_threads: num_cpus::get_physical().clamp(1, 8),
             enable_preemption: true,
             enable_optimistic_scheduling: true,

@@ -11,6 +11,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 pub use izwi_models::device::DeviceChoice;
+pub use izwi_models::nn::precision::Precision;
 pub use izwi_models::transcript::{Segment, Word};
 
 use super::config::EngineCoreConfig;

@@ -8,12 +8,22 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use crate::model::{ModelError, SpeechModel};
+use crate::nn::precision::Precision;
 
 mod hibari;
 mod whisper;
 
+/// How a checkpoint is loaded.
+#[derive(Debug, Clone)]
+pub struct LoadOptions {
+    /// Where its tensors go.
+    pub device: Device,
+    /// How large weights are kept. Families whose weights are small keep their own.
+    pub precision: Precision,
+}
+
 /// Loads a checkpoint folder in the family's layout.
-type Loader = fn(&Path, &Device) -> Result<Arc<dyn SpeechModel>, ModelError>;
+type Loader = fn(&Path, &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError>;
 
 const REGISTRY: &[(&str, Loader)] = &[("hibari", hibari::load), ("whisper", whisper::load)];
 
@@ -21,9 +31,9 @@ const REGISTRY: &[(&str, Loader)] = &[("hibari", hibari::load), ("whisper", whis
 ///
 /// # Errors
 /// No such family, or the folder does not hold a checkpoint that fits it exactly.
-pub fn load(family: &str, folder: &Path, device: &Device) -> Result<Arc<dyn SpeechModel>, ModelError> {
+pub fn load(family: &str, folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
     match REGISTRY.iter().find(|(name, _)| *name == family) {
-        Some((_, loader)) => loader(folder, device),
+        Some((_, loader)) => loader(folder, options),
         None => Err(ModelError::UnknownFamily {
             family: family.to_owned(),
             known: known().collect::<Vec<_>>().join(", "),

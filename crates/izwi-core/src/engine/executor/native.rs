@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use izwi_models::device;
-use izwi_models::families;
+use izwi_models::families::{self, LoadOptions};
 use izwi_models::model::{
-    BatchEntry, EntryOutput, Input, ListenInput, ModelInfo, PrepareLimits, Prepared, SequenceState,
+    BatchEntry, EntryOutput, Input, ListenInput, ModelInfo, PrepareLimits, Prepared, Sampling, SequenceState,
     SpeakInput, SpeechModel, Task, Work,
 };
 use izwi_models::nn::kv_pool::KvPool;
@@ -60,7 +60,8 @@ impl NativeExecutor {
             None => store.installed(&config.model).map_err(|error| load(&error))?,
         };
         let device = config.device.open().map_err(|error| load(&error))?;
-        let model = families::load(&manifest.family, &folder, &device).map_err(|error| load(&error))?;
+        let options = LoadOptions { device: device.clone(), precision: config.dtype };
+        let model = families::load(&manifest.family, &folder, &options).map_err(|error| load(&error))?;
         let pool =
             KvPool::new(model.info().kv, config.max_blocks, config.block_size, &device).map_err(|error| {
                 EngineError::Load(format!("the KV pool cannot be allocated: {error}; lower max_blocks"))
@@ -212,7 +213,15 @@ impl RequestPreparer for NativePreparer {
                 voice: request.voice.clone(),
                 language: request.language.clone(),
                 instructions: request.instructions.clone(),
+                reference: None,
+                streams_text: None,
                 speed: params.speed,
+                sampling: Sampling {
+                    temperature: params.temperature,
+                    top_p: params.top_p,
+                    top_k: params.top_k,
+                    repetition_penalty: params.repetition_penalty,
+                },
                 seed: params.seed.unwrap_or_default(),
             }),
             TaskType::Asr => Input::Listen(ListenInput {
@@ -305,7 +314,13 @@ fn profile(config: &EngineCoreConfig, info: &ModelInfo, device: String) -> Execu
         translates: info.translates,
         memory_bytes: info.weight_bytes + kv_block_bytes * config.max_blocks + states,
         state_bytes: info.state_bytes,
-        default_params: GenerationParams { temperature: info.temperature, ..GenerationParams::default() },
+        default_params: GenerationParams {
+            temperature: info.sampling.temperature,
+            top_p: info.sampling.top_p,
+            top_k: info.sampling.top_k,
+            repetition_penalty: info.sampling.repetition_penalty,
+            ..GenerationParams::default()
+        },
     }
 }
 

@@ -14,8 +14,9 @@ use self::noise::Noise;
 use self::oov::UnknownWordNet;
 use self::units::{MAX_UNIT_IDS, Vocabulary};
 use self::waveform::{SAMPLE_RATE_HZ, Synthesiser};
+use super::LoadOptions;
 use crate::model::{
-    BatchEntry, EntryOutput, Input, InputError, ModelError, ModelInfo, PrepareLimits, Prepared,
+    BatchEntry, EntryOutput, Input, InputError, ModelError, ModelInfo, PrepareLimits, Prepared, Sampling,
     SequenceState, SpeakInput, SpeechModel, Task, Voice, Work,
 };
 use crate::nn::checkpoint::Checkpoint;
@@ -49,8 +50,8 @@ const UNHEARD_MARKS: [char; 3] = ['"', '“', '”'];
 ///
 /// # Errors
 /// A file is absent or unreadable, or a tensor is missing, unknown or mis-shaped; the error names it.
-pub(super) fn load(folder: &Path, device: &Device) -> Result<Arc<dyn SpeechModel>, ModelError> {
-    Ok(Arc::new(Hibari::load(folder, device)?))
+pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
+    Ok(Arc::new(Hibari::load(folder, &options.device)?))
 }
 
 /// What [`SpeechModel::prepare`] makes of an utterance.
@@ -121,7 +122,8 @@ impl Hibari {
                 takes_instructions: false,
                 languages: Vec::new(),
                 translates: false,
-                temperature: 0.0,
+                clones_voices: false,
+                sampling: Sampling::GREEDY,
                 weight_bytes,
                 state_bytes: 0,
             },
@@ -213,14 +215,7 @@ impl SpeechModel for Hibari {
     }
 
     fn warm_up_input(&self) -> Input {
-        Input::Speak(SpeakInput {
-            text: "The quick brown fox jumps over the lazy dog.".to_owned(),
-            voice: None,
-            language: None,
-            instructions: None,
-            speed: 1.0,
-            seed: 0,
-        })
+        Input::Speak(SpeakInput::plain("The quick brown fox jumps over the lazy dog."))
     }
 }
 

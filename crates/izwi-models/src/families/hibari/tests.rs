@@ -23,14 +23,7 @@ fn model() -> Hibari {
 }
 
 fn speak(text: &str) -> SpeakInput {
-    SpeakInput {
-        text: text.to_owned(),
-        voice: None,
-        language: None,
-        instructions: None,
-        speed: 1.0,
-        seed: 11,
-    }
+    SpeakInput { seed: 11, ..SpeakInput::plain(text) }
 }
 
 fn prepare(model: &Hibari, input: SpeakInput) -> Prepared {

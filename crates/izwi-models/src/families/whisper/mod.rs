@@ -19,9 +19,10 @@ use self::rules::Rules;
 use self::scribe::Scribe;
 use self::tokens::Vocabulary;
 use self::windows::{Context, Kind, Listening, Order, Recording};
+use super::LoadOptions;
 use crate::model::{
     BatchEntry, EntryOutput, Input, InputError, ListenInput, ModelError, ModelInfo, PrepareLimits, Prepared,
-    SequenceState, SpeechModel, Task,
+    Sampling, SequenceState, SpeechModel, Task,
 };
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::kv_pool::KvPool;
@@ -60,8 +61,8 @@ const MAX_TEMPERATURE: f32 = 1.0;
 /// # Errors
 /// A file is absent or unreadable, a setting is not supported, or a tensor is missing, unknown or mis-shaped; the
 /// error names it.
-pub(super) fn load(folder: &Path, device: &Device) -> Result<Arc<dyn SpeechModel>, ModelError> {
-    Ok(Arc::new(Whisper::load(folder, device, Context::Short { margin: MARGIN })?))
+pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
+    Ok(Arc::new(Whisper::load(folder, &options.device, Context::Short { margin: MARGIN })?))
 }
 
 #[derive(Debug)]
@@ -113,7 +114,8 @@ impl Whisper {
                 takes_instructions: false,
                 languages: if multilingual { codes.collect() } else { vec!["en".to_owned()] },
                 translates: multilingual,
-                temperature: 0.0,
+                clones_voices: false,
+                sampling: Sampling::GREEDY,
                 weight_bytes,
                 state_bytes: decoder.window_bytes(config.max_source_positions),
             },
