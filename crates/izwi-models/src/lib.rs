@@ -7,5 +7,7 @@ pub mod device;
 pub mod families;
 pub mod model;
 pub mod nn;
+mod sampling;
 pub mod text;
 pub mod transcript;
+mod watchdog;

@@ -11,6 +11,7 @@ use crate::model::{ModelError, SpeechModel};
 use crate::nn::precision::Precision;
 
 mod hibari;
+mod qwen3_tts;
 mod whisper;
 
 /// How a checkpoint is loaded.

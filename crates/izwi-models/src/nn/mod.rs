@@ -6,6 +6,8 @@ pub mod checkpoint;
 pub mod conv;
 pub mod convnext;
 mod cpu;
+pub mod decoder_stack;
+pub mod embedding;
 pub mod encoder;
 pub mod kv_pool;
 pub mod linear;

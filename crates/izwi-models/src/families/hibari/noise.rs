@@ -2,6 +2,8 @@
 //!
 //! Neighbours in a batch, the order of units and the number of threads change nothing.
 
+use crate::sampling::mix;
+
 /// Noise of one unit of one request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Noise {
@@ -23,14 +25,6 @@ impl Noise {
         let (sin, cos) = (std::f32::consts::TAU * uniform(bits << 32)).sin_cos();
         [radius * cos, radius * sin]
     }
-}
-
-/// SplitMix64's output function: <https://prng.di.unimi.it/splitmix64.c>.
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

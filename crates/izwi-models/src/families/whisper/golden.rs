@@ -6,11 +6,11 @@ use candle_core::{Device, Tensor};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::sampling::argmax;
 use super::decoder::Span;
 use super::encoder::WindowMel;
 use super::mel::FrontEnd;
 use super::regions::WINDOW_FRAMES;
-use super::sampling::argmax;
 use super::tests::{listen, model, unabridged, words};
 use super::windows::Context;
 use super::*;

@@ -321,6 +321,6 @@ impl SpeechModel for Whisper {
 
 /// A second of soft, even noise.
 fn warm_up_samples() -> Arc<[f32]> {
-    let noise = |n: usize| (sampling::mix(n as u64) >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
+    let noise = |n: usize| (crate::sampling::mix(n as u64) >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
     (0..SAMPLE_RATE_HZ).map(|n| 0.1 * noise(n)).collect::<Vec<_>>().into()
 }

@@ -4,7 +4,8 @@
 //! `SuppressTokens`, `ApplyTimestampRules`).
 
 use super::config::Settings;
-use super::sampling::{argmax, spread};
+use super::sampling::spread;
+use crate::sampling::argmax;
 use super::tokens::Vocabulary;
 
 const NEVER: f32 = f32::NEG_INFINITY;

@@ -2,6 +2,8 @@
 //!
 //! Neighbours in a batch, the cutting of prompts and preemption change nothing.
 
+use crate::sampling::{argmax, mix};
+
 /// A chosen token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Choice {
@@ -48,12 +50,6 @@ impl Draws {
     }
 }
 
-/// Index of the largest value, the first of equals.
-pub(super) fn argmax(values: &[f32]) -> usize {
-    let better = |best: usize, at: usize| if values[at] > values[best] { at } else { best };
-    (0..values.len()).fold(0, better)
-}
-
 /// `ln Σ exp(x − peak)`.
 pub(super) fn spread(logits: &[f32], peak: f32) -> f32 {
     // Sixteen running sums in a fixed order: quicker than one, and the same on every machine.
@@ -70,14 +66,6 @@ pub(super) fn spread(logits: &[f32], peak: f32) -> f32 {
 pub(super) fn probability(logits: &[f32], id: u32) -> f32 {
     let peak = logits[argmax(logits)];
     (logits[id as usize] - peak - spread(logits, peak)).exp()
-}
-
-/// SplitMix64's output function: <https://prng.di.unimi.it/splitmix64.c>.
-pub(super) fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use crate::sampling::mix;
 use super::golden::{checkpoint_folder, clip, clips};
-use super::sampling::mix;
 use super::*;
 use crate::model::Work;
 use crate::transcript::Segment;

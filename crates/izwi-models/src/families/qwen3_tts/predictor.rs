@@ -1,0 +1,118 @@
+//! The code predictor: from the talker's row and the first code of a frame, the other codes, one book after another.
+//!
+//! A frame of any number of sequences is one fused step; its keys and values live in a pool of their own that is gone
+//! when the frame is done.
+
+use candle_core::{DType, Result, Tensor};
+
+use super::config::Config;
+use super::talker::Talker;
+use crate::model::{ModelError, Sampling};
+use crate::nn::attention::PagedSpan;
+use crate::nn::checkpoint::Checkpoint;
+use crate::nn::decoder_stack::{DecoderStack, StackRows, StackShape};
+use crate::nn::kv_pool::KvPool;
+use crate::nn::precision::Precision;
+use crate::nn::row_linear::RowLinear;
+use crate::sampling::{self, Draws};
+
+/// Weights of the predictor, its embeddings aside.
+#[derive(Debug)]
+pub(super) struct Predictor {
+    /// From the talker's width to its own; `None` where they are equal.
+    project: Option<RowLinear>,
+    stack: DecoderStack,
+    /// One for each book behind the first.
+    heads: Vec<RowLinear>,
+}
+
+/// How one sequence's codes are drawn.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Draw<'a> {
+    pub(super) draws: &'a Draws,
+    /// Counter of the first code's own draw.
+    pub(super) counter: u64,
+    pub(super) sampling: &'a Sampling,
+}
+
+impl Predictor {
+    /// Takes everything under `talker.code_predictor` but the embeddings.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub(super) fn load(
+        from: &mut Checkpoint,
+        config: &Config,
+        precision: Precision,
+    ) -> std::result::Result<Self, ModelError> {
+        let predictor = &config.talker_config.code_predictor_config;
+        let (width, own) = (config.talker_config.stack.hidden_size, predictor.hidden_size);
+        let name = "talker.code_predictor";
+        let heads = (0..predictor.num_code_groups - 1).map(|book| {
+            let name = format!("{name}.lm_head.{book}");
+            RowLinear::load_stacked(from, &[(&name, predictor.vocab_size)], own, precision)
+        });
+        let heads = heads.collect::<std::result::Result<_, _>>()?;
+        let project = if width == own {
+            None
+        } else {
+            Some(RowLinear::load(from, &format!("{name}.small_to_mtp_projection"), width, own, true)?)
+        };
+        let shape = StackShape::from(predictor);
+        Ok(Self { project, heads, stack: DecoderStack::load(from, &format!("{name}.model"), shape, precision)? })
+    }
+
+    /// Completes a frame of each sequence: `hidden` `[sequences, width]` are the rows that decided the `first` codes.
+    /// Answers the other codes of each, and shows `watch` the logits `[sequences, codes]` of every book.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub(super) fn complete(
+        &self,
+        talker: &Talker,
+        hidden: &Tensor,
+        first: &[u32],
+        draws: &[Draw<'_>],
+        mut watch: impl FnMut(&Tensor),
+    ) -> Result<Vec<Vec<u32>>> {
+        let count = first.len();
+        let positions = self.heads.len() + 1;
+        let layout = self.stack.kv_layout(DType::F32);
+        // One block holds a whole frame.
+        let mut kv = KvPool::new(Some(layout), count, positions, hidden.device())?;
+        let tables: Vec<[u32; 1]> = (0..count as u32).map(|block| [block]).collect();
+        let mut codes: Vec<Vec<u32>> = vec![Vec::with_capacity(self.heads.len()); count];
+        let embedded = talker.embed_book(0, first)?;
+        // Two rows for each sequence: what the talker thought, and what it said.
+        let mut x = Tensor::stack(&[hidden, &embedded], 1)?.flatten(0, 1)?;
+        let (mut start, mut num_tokens) = (0, 2);
+        for (book, head) in self.heads.iter().enumerate() {
+            if let Some(project) = &self.project {
+                x = project.forward(&x)?;
+            }
+            let span = |table| PagedSpan { start, num_tokens, block_table: table };
+            let spans = tables.iter().map(|table| span(table.as_slice())).collect();
+            let rows = StackRows::new(&kv, spans);
+            let mut y = self.stack.forward(x, &mut kv, &rows, |_| ())?;
+            if num_tokens > 1 {
+                let last: Vec<u32> = (0..count).map(|n| ((n + 1) * num_tokens - 1) as u32).collect();
+                y = y.index_select(&Tensor::new(last, y.device())?, 0)?;
+            }
+            let logits = head.forward(&self.stack.norm(&y)?)?; // [sequences, codes]
+            watch(&logits);
+            let logits = logits.to_vec2::<f32>()?;
+            let chosen = logits.iter().zip(draws).map(|(logits, draw)| {
+                let uniform = draw.draws.uniform(draw.counter + 1 + book as u64);
+                sampling::choose(logits, draw.sampling, uniform)
+            });
+            let chosen: Vec<u32> = chosen.collect();
+            codes.iter_mut().zip(&chosen).for_each(|(codes, code)| codes.push(*code));
+            if book + 1 == self.heads.len() {
+                break;
+            }
+            x = talker.embed_book(book + 1, &chosen)?;
+            (start, num_tokens) = (start + num_tokens, 1);
+        }
+        Ok(codes)
+    }
+}

@@ -1,0 +1,174 @@
+//! The talker: reads text, decides the first code of every frame, and embeds whole frames for its next position.
+
+use candle_core::{DType, Result, Tensor};
+
+use super::config::Config;
+use super::prompt::{Codec, Position};
+use crate::model::ModelError;
+use crate::nn::checkpoint::Checkpoint;
+use crate::nn::decoder_stack::{DecoderStack, StackRows, StackShape};
+use crate::nn::embedding::Embedding;
+use crate::nn::kv_pool::{KvLayout, KvPool};
+use crate::nn::precision::Precision;
+use crate::nn::row_linear::RowLinear;
+
+/// Weights of the talker and the codec embeddings of all books.
+#[derive(Debug)]
+pub(super) struct Talker {
+    text: Embedding,
+    widen: RowLinear,
+    narrow: RowLinear,
+    /// Its own vocabulary, the first book within it.
+    tokens: Embedding,
+    /// The other books, in order.
+    books: Vec<Embedding>,
+    pub(super) stack: DecoderStack,
+    head: RowLinear,
+    /// Text token of padding, and its embedding `[1, width]`.
+    pad: (u32, Tensor),
+    precision: Precision,
+}
+
+impl Talker {
+    /// Takes everything under `talker` but the code predictor's layers.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub(super) fn load(
+        from: &mut Checkpoint,
+        config: &Config,
+        precision: Precision,
+    ) -> std::result::Result<Self, ModelError> {
+        let talker = &config.talker_config;
+        let shape = StackShape::from(&talker.stack);
+        let (width, text_width) = (shape.width, talker.text_hidden_size);
+        // Read once a text token, and what the model makes of its text: not quantised.
+        let projection = |from: &mut Checkpoint, name: &str, outputs| {
+            let name = format!("talker.text_projection.{name}");
+            RowLinear::load(from, &name, text_width, outputs, true)
+        };
+        let books = (0..talker.stack.num_code_groups - 1).map(|book| {
+            let name = format!("talker.code_predictor.model.codec_embedding.{book}");
+            Embedding::load(from, &name, talker.code_predictor_config.vocab_size, width)
+        });
+        let books = books.collect::<std::result::Result<_, _>>()?;
+        let text = Embedding::load(from, "talker.model.text_embedding", talker.text_vocab_size, text_width)?;
+        let widen = projection(from, "linear_fc1", text_width)?;
+        let narrow = projection(from, "linear_fc2", width)?;
+        let pad = project(&text, &widen, &narrow, &[config.tts_pad_token_id])?;
+        Ok(Self {
+            text,
+            widen,
+            narrow,
+            tokens: Embedding::load(from, "talker.model.codec_embedding", talker.stack.vocab_size, width)?,
+            books,
+            stack: DecoderStack::load(from, "talker.model", shape, precision)?,
+            head: RowLinear::load_stacked(
+                from,
+                &[("talker.codec_head", talker.stack.vocab_size)],
+                width,
+                precision,
+            )?,
+            pad: (config.tts_pad_token_id, pad),
+            precision,
+        })
+    }
+
+    /// Shape of one position's keys and values: at f32 where the weights are exact, else at half of that.
+    pub(super) fn kv_layout(&self) -> KvLayout {
+        let dtype = if self.precision == Precision::F32 { DType::F32 } else { DType::F16 };
+        self.stack.kv_layout(dtype)
+    }
+
+    /// Embeddings of text tokens, `[ids, width]`.
+    fn read(&self, ids: &[u32]) -> Result<Tensor> {
+        let (pad, embedding) = &self.pad;
+        if ids.iter().all(|id| id == pad) {
+            return embedding.broadcast_as((ids.len(), embedding.dim(1)?))?.contiguous();
+        }
+        project(&self.text, &self.widen, &self.narrow, ids)
+    }
+
+    /// Embeddings of codes of book `book`, 0 the first: `[codes, width]`.
+    pub(super) fn embed_book(&self, book: usize, codes: &[u32]) -> Result<Tensor> {
+        match book.checked_sub(1) {
+            None => self.tokens.forward(codes),
+            Some(book) => self.books[book].forward(codes),
+        }
+    }
+
+    /// Embeddings of positions, `[positions, width]`.
+    ///
+    /// # Errors
+    /// A token or code does not exist.
+    pub(super) fn embed(&self, positions: &[&Position]) -> Result<Tensor> {
+        let texts: Vec<u32> = positions.iter().map(|position| position.text).collect();
+        let read = self.read(&texts)?;
+        // By kind, so that each table is read once.
+        let (mut tokens, mut frames, mut speakers) = (Vec::new(), Vec::new(), Vec::new());
+        for (row, position) in positions.iter().enumerate() {
+            let row = row as u32;
+            match &position.codec {
+                Codec::None => {}
+                Codec::Token(id) => tokens.push((row, *id)),
+                Codec::Frame(codes) => frames.push((row, codes)),
+                Codec::Speaker(vector) => speakers.push((row, vector)),
+            }
+        }
+        let rows: Vec<u32> = tokens.iter().map(|(row, _)| *row).collect();
+        let rows = rows.into_iter().chain(frames.iter().map(|(row, _)| *row));
+        let rows: Vec<u32> = rows.chain(speakers.iter().map(|(row, _)| *row)).collect();
+        if rows.is_empty() {
+            return Ok(read);
+        }
+        let mut parts = Vec::new();
+        if !tokens.is_empty() {
+            parts.push(self.tokens.forward(&tokens.iter().map(|(_, id)| *id).collect::<Vec<_>>())?);
+        }
+        if !frames.is_empty() {
+            parts.push(self.embed_frames(&frames.iter().map(|(_, codes)| codes.as_ref()).collect::<Vec<_>>())?);
+        }
+        for (_, vector) in speakers {
+            parts.push(Tensor::from_slice(vector, (1, vector.len()), read.device())?);
+        }
+        read.index_add(&Tensor::new(rows, read.device())?, &Tensor::cat(&parts, 0)?, 0)
+    }
+
+    /// Embeddings of frames, the books' added up in order: `[frames, width]`.
+    fn embed_frames(&self, frames: &[&[u32]]) -> Result<Tensor> {
+        let column = |book: usize| frames.iter().map(|codes| codes[book]).collect::<Vec<u32>>();
+        let mut sum = self.embed_book(0, &column(0))?;
+        for book in 1..=self.books.len() {
+            sum = (sum + self.embed_book(book, &column(book))?)?;
+        }
+        Ok(sum)
+    }
+
+    /// Positions through the stack: the rows behind the last norm, `[rows, width]`, of the wanted `rows`.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub(super) fn forward(
+        &self,
+        x: Tensor,
+        kv: &mut KvPool,
+        rows: &StackRows<'_>,
+        wanted: &[u32],
+    ) -> Result<Tensor> {
+        let x = self.stack.forward(x, kv, rows, |_| ())?;
+        let x = if wanted.len() == x.dim(0)? { x } else { x.index_select(&Tensor::new(wanted, x.device())?, 0)? };
+        self.stack.norm(&x)
+    }
+
+    /// Logits of the next token, `[rows, vocabulary]`, of rows behind the last norm.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub(super) fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
+        self.head.forward(hidden)
+    }
+}
+
+fn project(text: &Embedding, widen: &RowLinear, narrow: &RowLinear, ids: &[u32]) -> Result<Tensor> {
+    narrow.forward(&widen.forward(&text.forward(ids)?)?.silu()?)
+}

@@ -1,0 +1,44 @@
+//! Embedding tables: rows looked up by id, kept in the type the checkpoint has them in.
+
+use candle_core::{DType, Result, Tensor, bail};
+
+use super::checkpoint::Checkpoint;
+use crate::model::ModelError;
+
+/// A table `[entries, width]`.
+#[derive(Debug, Clone)]
+pub struct Embedding {
+    table: Tensor,
+    entries: usize,
+}
+
+impl Embedding {
+    /// Takes `{name}.weight` `[entries, width]`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        entries: usize,
+        width: usize,
+    ) -> std::result::Result<Self, ModelError> {
+        Ok(Self { table: from.take_stored(&format!("{name}.weight"), &[entries, width])?, entries })
+    }
+
+    /// Rows of the ids, `[ids, width]` f32.
+    ///
+    /// # Errors
+    /// An id is not in the table.
+    pub fn forward(&self, ids: &[u32]) -> Result<Tensor> {
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= self.entries) {
+            bail!("embedding: {id} of {}", self.entries)
+        }
+        self.table.index_select(&Tensor::new(ids, self.table.device())?, 0)?.to_dtype(DType::F32)
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.table.elem_count() * self.table.dtype().size_in_bytes()
+    }
+}
