@@ -7,6 +7,7 @@ pub mod device;
 pub mod families;
 pub mod model;
 pub mod nn;
+pub mod parts;
 mod sampling;
 pub mod text;
 pub mod transcript;

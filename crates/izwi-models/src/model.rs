@@ -7,6 +7,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::nn::kv_pool::{KvLayout, KvPool};
+use crate::parts::PartTimes;
 use crate::transcript::Segment;
 
 /// What a model can be asked to do.
@@ -348,6 +349,11 @@ pub trait SpeechModel: Send + Sync {
     /// It is damaged or was made for another checkpoint; the error names the remedy.
     fn check_voice(&self, _pack: &[u8]) -> Result<(), InputError> {
         Err(InputError::other_task("has voices of its own and clones none", "voice"))
+    }
+
+    /// Where the time of its passes went.
+    fn part_times(&self) -> PartTimes {
+        PartTimes::default()
     }
 
     /// An input that touches every kernel once, for warm-up.

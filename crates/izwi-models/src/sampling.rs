@@ -84,7 +84,8 @@ pub(crate) fn choose(logits: &[f32], sampling: &Sampling, uniform: f64) -> u32 {
 fn weights(logits: &[f32], sampling: &Sampling) -> Vec<(u32, f64)> {
     let scaled = |logit: f32| logit / sampling.temperature;
     let threshold = kth_largest(logits, sampling.top_k);
-    let kept = logits.iter().enumerate().filter(|&(_, &logit)| logit >= threshold && logit > f32::NEG_INFINITY);
+    let kept =
+        logits.iter().enumerate().filter(|&(_, &logit)| logit >= threshold && logit > f32::NEG_INFINITY);
     let kept: Vec<(u32, f32)> = kept.map(|(token, &logit)| (token as u32, scaled(logit))).collect();
     let peak = kept.iter().map(|(_, logit)| *logit).fold(f32::NEG_INFINITY, f32::max);
     let mut weights: Vec<_> =

@@ -1,24 +1,40 @@
-//! Strict reading of a safetensors file: every tensor is taken exactly once, by name and shape.
+//! Strict reading of safetensors files: every tensor is taken exactly once, by name and shape.
 //!
 //! Owns the tally of what is missing, left over or mis-shaped. Knows no architecture.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
+use half::bf16;
+use serde::Deserialize;
 
 use crate::model::ModelError;
+use crate::sampling::mix;
 
 /// Problems listed in one error before the rest is only counted.
 const MAX_LISTED: usize = 20;
 
-/// The tensors of one file that nobody has taken yet.
+/// Name of a checkpoint's one file of weights.
+const WHOLE: &str = "model.safetensors";
+/// Name of the list of files of a checkpoint in several.
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The tensors of one file, or of several, that nobody has taken yet.
 #[derive(Debug)]
 pub struct Checkpoint {
     file: String,
     device: Device,
     tensors: HashMap<String, Tensor>,
     problems: Vec<String>,
+    /// Where every tensor asked for is made up: the type to make it of, and how many elements were made.
+    made_up: Option<(DType, usize)>,
+}
+
+/// Which file of a checkpoint holds which tensor.
+#[derive(Debug, Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
 }
 
 impl Checkpoint {
@@ -29,14 +45,80 @@ impl Checkpoint {
     pub fn open(path: &Path, device: &Device) -> Result<Self, ModelError> {
         let file = path.display().to_string();
         match candle_core::safetensors::load(path, device) {
-            Ok(tensors) => Ok(Self { file, device: device.clone(), tensors, problems: Vec::new() }),
+            Ok(tensors) => Ok(Self::new(file, device, tensors)),
             Err(error) => Err(ModelError::File { path: file, message: error.to_string() }),
         }
     }
 
-    /// Bytes of the tensors not yet taken, were they of type `dtype`.
+    /// Reads the weights of a folder: `model.safetensors`, or the files that `model.safetensors.index.json` names.
+    ///
+    /// # Errors
+    /// A file is absent or is not what it should be.
+    pub fn open_folder(folder: &Path, device: &Device) -> Result<Self, ModelError> {
+        let path = folder.join(INDEX);
+        if folder.join(WHOLE).exists() || !path.exists() {
+            return Self::open(&folder.join(WHOLE), device);
+        }
+        let fault = |message: String| ModelError::File { path: path.display().to_string(), message };
+        let text = std::fs::read_to_string(&path).map_err(|error| fault(error.to_string()))?;
+        let index: Index = serde_json::from_str(&text).map_err(|error| fault(error.to_string()))?;
+        let mut files: Vec<&String> = index.weight_map.values().collect();
+        files.sort_unstable();
+        files.dedup();
+        let mut whole = Self::new(folder.display().to_string(), device, HashMap::new());
+        for file in files {
+            if Path::new(file).components().count() != 1 {
+                return Err(fault(format!("names '{file}', which is no file of this folder")));
+            }
+            for (name, tensor) in Self::open(&folder.join(file), device)?.tensors {
+                match index.weight_map.get(&name) {
+                    Some(listed) if listed == file => drop(whole.tensors.insert(name, tensor)),
+                    _ => whole.problems.push(format!("{name}: in {file}, where the index does not have it")),
+                }
+            }
+        }
+        Ok(whole)
+    }
+
+    /// Makes up every tensor that is asked for: the same values each time, of a size that lets signals through. Norms
+    /// are 1. For measuring; what such a model says is noise.
+    pub fn made_up(device: &Device, dtype: DType) -> Self {
+        let mut checkpoint = Self::new("made up".to_owned(), device, HashMap::new());
+        checkpoint.made_up = Some((dtype, 0));
+        checkpoint
+    }
+
+    fn new(file: String, device: &Device, tensors: HashMap<String, Tensor>) -> Self {
+        Self { file, device: device.clone(), tensors, problems: Vec::new(), made_up: None }
+    }
+
+    fn make_up(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, ModelError> {
+        let count: usize = shape.iter().product();
+        if name.contains("norm") && name.ends_with("weight") || name.ends_with("usage") {
+            return Ok(Tensor::ones(shape, dtype, &self.device)?);
+        }
+        // A sum over the inputs then keeps the size of its terms.
+        let fan_in: usize = shape.iter().skip(1).product();
+        let reach = (3.0 / fan_in.max(1) as f32).sqrt();
+        let seed = name.bytes().fold(0, |seed, byte| mix(seed ^ u64::from(byte)));
+        let value =
+            |n: usize| ((mix(seed.wrapping_add(n as u64)) >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * reach;
+        let tensor = match dtype {
+            // The type of published checkpoints, without a copy at f32.
+            DType::BF16 => {
+                let values: Vec<bf16> = (0..count).map(|n| bf16::from_f32(value(n))).collect();
+                Tensor::from_vec(values, shape, &self.device)?
+            }
+            _ => Tensor::from_vec((0..count).map(value).collect::<Vec<f32>>(), shape, &self.device)?
+                .to_dtype(dtype)?,
+        };
+        Ok(tensor)
+    }
+
+    /// Bytes of the tensors not yet taken, were they of type `dtype`; of those made up so far, where they are.
     pub fn bytes_as(&self, dtype: DType) -> usize {
-        self.tensors.values().map(|tensor| tensor.elem_count() * dtype.size_in_bytes()).sum()
+        let made = self.made_up.map_or(0, |(_, count)| count * dtype.size_in_bytes());
+        made + self.tensors.values().map(|tensor| tensor.elem_count() * dtype.size_in_bytes()).sum::<usize>()
     }
 
     /// Takes the tensor `name` as contiguous f32. A tensor that is absent or has another shape is noted, and zeros
@@ -61,6 +143,11 @@ impl Checkpoint {
     /// # Errors
     /// The device has not the memory.
     pub fn take_stored(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
+        if let Some((dtype, count)) = &mut self.made_up {
+            *count += shape.iter().product::<usize>();
+            let dtype = *dtype;
+            return self.make_up(name, shape, dtype);
+        }
         let found = self.tensors.remove(name);
         let problem = match &found {
             None => format!("{name}: missing, expected {shape:?}"),
@@ -131,6 +218,47 @@ mod tests {
         for line in ["a: shape [2, 3], expected [3, 2]", "b: missing", "c: missing", "extra: unknown"] {
             assert!(message.contains(line), "{message}");
         }
+    }
+
+    #[test]
+    fn shards_are_one_checkpoint_and_must_agree_with_their_index() {
+        let folder = tempfile::tempdir().unwrap();
+        let shard = |file: &str, name: &str| {
+            let tensors =
+                HashMap::from([(name.to_owned(), Tensor::ones(3, DType::F32, &Device::Cpu).unwrap())]);
+            candle_core::safetensors::save(&tensors, folder.path().join(file)).unwrap();
+        };
+        shard("one.safetensors", "a");
+        shard("two.safetensors", "b");
+        let index = |text: &str| std::fs::write(folder.path().join(INDEX), text).unwrap();
+        index(r#"{"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}"#);
+        let mut whole = Checkpoint::open_folder(folder.path(), &Device::Cpu).unwrap();
+        whole.take("a", &[3]).unwrap();
+        whole.take("b", &[3]).unwrap();
+        whole.finish().unwrap();
+        index(r#"{"weight_map": {"a": "one.safetensors", "c": "two.safetensors"}}"#);
+        let mut whole = Checkpoint::open_folder(folder.path(), &Device::Cpu).unwrap();
+        whole.take("a", &[3]).unwrap();
+        whole.take("c", &[3]).unwrap();
+        let message = whole.finish().unwrap_err().to_string();
+        assert!(message.contains("b: in two.safetensors") && message.contains("c: missing"), "{message}");
+        index(r#"{"weight_map": {"a": "../one.safetensors"}}"#);
+        let error = Checkpoint::open_folder(folder.path(), &Device::Cpu).unwrap_err().to_string();
+        assert!(error.contains("../one.safetensors"), "{error}");
+    }
+
+    #[test]
+    fn what_is_made_up_is_the_same_each_time_and_of_an_even_size() {
+        let make = || {
+            let mut checkpoint = Checkpoint::made_up(&Device::Cpu, DType::BF16);
+            let weight = checkpoint.take("x.weight", &[64, 300]).unwrap();
+            assert_eq!(checkpoint.bytes_as(DType::F32), 64 * 300 * 4);
+            checkpoint.finish().unwrap();
+            weight.to_vec2::<f32>().unwrap()
+        };
+        assert_eq!(make(), make());
+        let squares: f32 = make().iter().flatten().map(|value| value * value).sum();
+        assert!((squares / 64.0 - 1.0).abs() < 0.1, "{squares}");
     }
 
     #[test]

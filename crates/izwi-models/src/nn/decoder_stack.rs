@@ -85,14 +85,22 @@ impl DecoderStack {
         shape: StackShape,
         precision: Precision,
     ) -> std::result::Result<Self, ModelError> {
-        let layers =
-            (0..shape.layers).map(|layer| Layer::load(from, &format!("{name}.layers.{layer}"), shape, precision));
+        let layers = (0..shape.layers)
+            .map(|layer| Layer::load(from, &format!("{name}.layers.{layer}"), shape, precision));
         Ok(Self {
             shape,
             layers: layers.collect::<std::result::Result<_, _>>()?,
             norm: RmsNorm::load(from, &format!("{name}.norm"), shape.width, shape.eps)?,
             rope: Rope::new(shape.head_dim, shape.theta),
         })
+    }
+
+    /// Bytes of the weights, the norms aside.
+    pub fn bytes(&self) -> usize {
+        let linears = self.layers.iter().flat_map(|layer| {
+            [&layer.query_key_value, &layer.output, &layer.gate_up, &layer.down].map(RowLinear::bytes)
+        });
+        linears.sum()
     }
 
     /// Shape of one position's keys and values.

@@ -37,6 +37,11 @@ impl Embedding {
         self.table.index_select(&Tensor::new(ids, self.table.device())?, 0)?.to_dtype(DType::F32)
     }
 
+    /// Number of rows.
+    pub fn entries(&self) -> usize {
+        self.entries
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.table.elem_count() * self.table.dtype().size_in_bytes()

@@ -190,7 +190,10 @@ pub(super) fn file_error(path: &Path, message: String) -> ModelError {
 impl Config {
     fn check(&self) -> Result<(), String> {
         if self.tokenizer_type != "qwen3_tts_tokenizer_12hz" {
-            return Err(format!("tokenizer_type '{}' is not supported, only the 12 Hz one", self.tokenizer_type));
+            return Err(format!(
+                "tokenizer_type '{}' is not supported, only the 12 Hz one",
+                self.tokenizer_type
+            ));
         }
         let talker = &self.talker_config;
         let predictor = &talker.code_predictor_config;
@@ -203,7 +206,9 @@ impl Config {
             ));
         }
         if self.kind == Kind::Base && self.speaker_encoder_config.is_none() {
-            return Err("missing field `speaker_encoder_config`, which models that clone voices have".to_owned());
+            return Err(
+                "missing field `speaker_encoder_config`, which models that clone voices have".to_owned()
+            );
         }
         self.check_ids()
     }
@@ -231,7 +236,9 @@ impl Config {
             self.tts_eos_token_id,
         ];
         match ids.iter().find(|&&id| id as usize >= talker.text_vocab_size) {
-            Some(id) => Err(format!("id {id} lies outside the text vocabulary of {}", talker.text_vocab_size)),
+            Some(id) => {
+                Err(format!("id {id} lies outside the text vocabulary of {}", talker.text_vocab_size))
+            }
             None => Ok(()),
         }
     }

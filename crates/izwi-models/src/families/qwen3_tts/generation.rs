@@ -15,8 +15,16 @@ use crate::nn::checkpoint::Checkpoint;
 use crate::nn::decoder_stack::StackRows;
 use crate::nn::kv_pool::KvPool;
 use crate::nn::precision::Precision;
+use crate::parts::PartTimes;
 use crate::sampling::{Draws, choose, penalise};
 
+/// Parts of a pass that are timed.
+pub(super) const PARTS: [&str; 4] = ["talker", "code predictor", "sampling", "codec"];
+const TALKER: usize = 0;
+const PREDICTOR: usize = 1;
+const SAMPLING: usize = 2;
+/// Index of the codec in [`PARTS`].
+pub(super) const CODEC: usize = 3;
 /// Ids at the end of the talker's vocabulary that are no codes: never drawn, the end of speech aside.
 const CONTROL_TOKENS: usize = 1024;
 /// Tokens before which speech does not end.
@@ -28,7 +36,7 @@ pub(super) struct Generator {
     pub(super) config: Config,
     pub(super) talker: Talker,
     pub(super) predictor: Predictor,
-    pub(super) precision: Precision,
+    times: PartTimes,
 }
 
 /// What one sequence was asked for, one pass of it.
@@ -93,14 +101,20 @@ impl Generator {
         from: &mut Checkpoint,
         settings: &Settings,
         precision: Precision,
+        times: PartTimes,
     ) -> Result<Self, ModelError> {
         let config = settings.config.clone();
         Ok(Self {
             talker: Talker::load(from, &config, precision)?,
             predictor: Predictor::load(from, &config, precision)?,
-            precision,
             config,
+            times,
         })
+    }
+
+    /// Bytes of the weights.
+    pub(super) fn bytes(&self) -> usize {
+        self.talker.bytes() + self.predictor.bytes()
     }
 
     /// Computes a step of all shares.
@@ -116,7 +130,8 @@ impl Generator {
         let positions = shares.iter().map(|share| share.positions(&self.config));
         let positions = positions.collect::<Option<Vec<_>>>();
         let positions = positions.ok_or(ModelError::Internal("an entry asks for positions nobody knows"))?;
-        let x = self.talker.embed(&positions.iter().flatten().collect::<Vec<_>>())?;
+        let positions: Vec<_> = positions.iter().flatten().collect();
+        let x = self.times.time(TALKER, || self.talker.embed(&positions))?;
         watch.embedded(&x);
         let spans = shares.iter().map(|share| PagedSpan {
             start: share.start,
@@ -131,7 +146,7 @@ impl Generator {
         });
         let ends: Vec<u32> = ends.by_ref().map(|row| row as u32).collect();
         let wanted: Vec<u32> = ready.iter().map(|&at| ends[at]).collect();
-        let hidden = self.talker.forward(x, kv, &rows, &wanted)?;
+        let hidden = self.times.time(TALKER, || self.talker.forward(x, kv, &rows, &wanted))?;
         let mut outcomes = vec![Outcome::Pending; shares.len()];
         if !ready.is_empty() {
             for (at, outcome) in ready.iter().zip(self.decide(&hidden, &ready, shares, watch)?) {
@@ -149,12 +164,13 @@ impl Generator {
         shares: &mut [Share<'_>],
         watch: &mut dyn Watch,
     ) -> Result<Vec<Outcome>, ModelError> {
-        let mut logits = self.talker.logits(hidden)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+        let logits = self.times.time(TALKER, || self.talker.logits(hidden))?;
+        let mut logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
         watch.decided(hidden, &logits);
         let mut outcomes = vec![Outcome::End; ready.len()];
         let (mut going, mut first) = (Vec::new(), Vec::new());
         for (place, (&at, logits)) in ready.iter().zip(&mut logits).enumerate() {
-            let token = self.draw(&shares[at], logits);
+            let token = self.times.time(SAMPLING, || self.draw(&shares[at], logits));
             if token != self.config.talker_config.codec_eos_token_id {
                 going.push(place);
                 first.push(token);
@@ -175,7 +191,8 @@ impl Generator {
             Draw { draws: &share.pass.draws, counter, sampling: &share.pass.residual_sampling }
         });
         let draws: Vec<_> = draws.collect();
-        let others = self.predictor.complete(&self.talker, &hidden, &first, &draws, |logits| watch.book(logits))?;
+        let others =
+            self.predictor.complete(&self.talker, &hidden, &first, &draws, |logits| watch.book(logits))?;
         for ((place, first), others) in going.into_iter().zip(first).zip(others) {
             let frame: Frame = std::iter::once(first).chain(others).collect::<Vec<_>>().into();
             let said = &mut *shares[ready[place]].said;

@@ -7,7 +7,7 @@ use candle_core::{DType, Tensor};
 use serde::Deserialize;
 
 use super::config::{Kind, Settings};
-use super::generation::{Generator, Outcome, Pass, Said, Share, Unwatched, Watch, restrict};
+use super::generation::{Generator, Outcome, PARTS, Pass, Said, Share, Unwatched, Watch, restrict};
 use super::golden_set::{TOLERANCE, compare, compare_values, device, floats, ids, json, root, tensors};
 use super::order;
 use super::prompt::{Codec, Frame, Order, Prompt, Spoken};
@@ -18,6 +18,7 @@ use crate::nn::checkpoint::Checkpoint;
 use crate::nn::decoder_stack::StackRows;
 use crate::nn::kv_pool::KvPool;
 use crate::nn::precision::Precision;
+use crate::parts::PartTimes;
 use crate::sampling::{Draws, probabilities};
 
 /// Tokens in a block of the tests: not the engine's, so that tables are long.
@@ -58,7 +59,8 @@ pub(super) fn cases() -> Vec<(String, String, Arguments)> {
     });
     let cases = names.filter_map(|name| {
         let checkpoint = name.split('.').next()?.to_owned();
-        let is_case = root().join(&checkpoint).is_dir() && root().join("goldens").join(format!("{name}.safetensors")).exists();
+        let is_case = root().join(&checkpoint).is_dir()
+            && root().join("goldens").join(format!("{name}.safetensors")).exists();
         let case: Case = is_case.then(|| json(&name))?;
         // Batches and other types have tests of their own.
         let arguments: Arguments = serde_json::from_value(case.args).ok()?;
@@ -82,7 +84,7 @@ fn load(checkpoint: &str, precision: Precision) -> Loaded {
     let settings = Settings::load(&folder).unwrap();
     let vocabulary = Vocabulary::load(&folder, settings.config.talker_config.text_vocab_size).unwrap();
     let mut weights = Checkpoint::open(&folder.join("model.safetensors"), &device()).unwrap();
-    let generator = Generator::load(&mut weights, &settings, precision).unwrap();
+    let generator = Generator::load(&mut weights, &settings, precision, PartTimes::new(&PARTS)).unwrap();
     Loaded { settings, vocabulary, generator }
 }
 
@@ -101,12 +103,14 @@ impl Loaded {
                 spoken = Some(Arc::new(Spoken { body, frames: frames(&recording["ref_code24"]) }));
             }
         }
-        let instruct = arguments.instruct.as_deref().filter(|text| config.takes_instructions() && !text.is_empty());
+        let instruct =
+            arguments.instruct.as_deref().filter(|text| config.takes_instructions() && !text.is_empty());
         let whole = arguments.non_streaming_mode.unwrap_or(config.kind != Kind::Base);
         Order {
             script: self.vocabulary.script(&arguments.text).unwrap(),
             instructions: instruct.map(|text| self.vocabulary.instructions(text)).unwrap_or_default(),
-            language: order::language(config, arguments.language.as_deref(), voice.map(|(name, _)| name)).unwrap(),
+            language: order::language(config, arguments.language.as_deref(), voice.map(|(name, _)| name))
+                .unwrap(),
             speaker,
             spoken,
             streams_text: !whole,
@@ -165,7 +169,13 @@ impl Watch for Record {
 
 /// Runs passes together, prompts in chunks of at most `chunk` positions, until each has come to its end or has said
 /// `most` frames.
-fn run(loaded: &Loaded, passes: &[Pass], most: usize, chunk: usize, watch: &mut dyn Watch) -> Vec<(Vec<Frame>, bool)> {
+fn run(
+    loaded: &Loaded,
+    passes: &[Pass],
+    most: usize,
+    chunk: usize,
+    watch: &mut dyn Watch,
+) -> Vec<(Vec<Frame>, bool)> {
     let mut kv = loaded.pool(BLOCKS * passes.len());
     // Scattered over the pool.
     let tables: Vec<Vec<u32>> = (0..passes.len())
@@ -177,7 +187,9 @@ fn run(loaded: &Loaded, passes: &[Pass], most: usize, chunk: usize, watch: &mut 
     while (0..passes.len()).any(|n| !ended[n] && said[n].frames.len() < most) {
         let mut places = Vec::new();
         let mut shares = Vec::new();
-        for (n, said) in said.iter_mut().enumerate().filter(|(n, said)| !ended[*n] && said.frames.len() < most) {
+        for (n, said) in
+            said.iter_mut().enumerate().filter(|(n, said)| !ended[*n] && said.frames.len() < most)
+        {
             let known = passes[n].prompt.positions.len() + said.frames.len();
             let end = known.min(starts[n].saturating_add(chunk));
             places.push(n);
@@ -367,7 +379,8 @@ fn golden_probabilities_are_the_references() {
     let history = golden["history"].to_vec2::<i64>().unwrap();
     let mut compared = 0;
     for (name, theirs) in &golden {
-        let Some((setting, length)) = name.strip_prefix("probs.").and_then(|name| name.split_once(".hist")) else {
+        let Some((setting, length)) = name.strip_prefix("probs.").and_then(|name| name.split_once(".hist"))
+        else {
             continue;
         };
         let (knobs, length): (_, usize) = (&rules.settings[setting], length.parse().unwrap());

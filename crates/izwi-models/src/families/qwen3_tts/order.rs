@@ -112,8 +112,12 @@ mod tests {
             assert_eq!(id(Some(wanted), None), Some(known["english"]), "{wanted}");
         }
         assert_eq!((id(None, None), id(Some("auto"), None), id(Some(""), None)), (None, None, None));
-        let (name, dialect) =
-            config.talker_config.spk_id.keys().find_map(|v| Some((v, config.talker_config.dialect_of(v)?))).unwrap();
+        let (name, dialect) = config
+            .talker_config
+            .spk_id
+            .keys()
+            .find_map(|v| Some((v, config.talker_config.dialect_of(v)?)))
+            .unwrap();
         assert_eq!(id(None, Some(name)), Some(known[dialect]));
         assert_eq!(id(Some("zh"), Some(name)), Some(known[dialect]));
         assert_eq!(id(Some("en"), Some(name)), Some(known["english"]));

@@ -59,7 +59,16 @@ impl Predictor {
             Some(RowLinear::load(from, &format!("{name}.small_to_mtp_projection"), width, own, true)?)
         };
         let shape = StackShape::from(predictor);
-        Ok(Self { project, heads, stack: DecoderStack::load(from, &format!("{name}.model"), shape, precision)? })
+        Ok(Self {
+            project,
+            heads,
+            stack: DecoderStack::load(from, &format!("{name}.model"), shape, precision)?,
+        })
+    }
+
+    /// Bytes of the weights.
+    pub(super) fn bytes(&self) -> usize {
+        self.project.iter().chain(&self.heads).map(RowLinear::bytes).sum::<usize>() + self.stack.bytes()
     }
 
     /// Completes a frame of each sequence: `hidden` `[sequences, width]` are the rows that decided the `first` codes.

@@ -114,7 +114,8 @@ impl Order {
         let codec = std::iter::once(Codec::Token(talker.codec_bos_id)).chain(codec);
         let frames = spoken.frames.len() + 1;
         if !self.streams_text {
-            let texts = text.into_iter().map(|text| Position { text, codec: Codec::Token(talker.codec_pad_id) });
+            let texts =
+                text.into_iter().map(|text| Position { text, codec: Codec::Token(talker.codec_pad_id) });
             positions.extend(texts);
             positions.extend(codec.map(|codec| Position { text: pad, codec }));
             return Prompt { positions, trailing: Vec::new() };

@@ -1,6 +1,7 @@
 //! The talker: reads text, decides the first code of every frame, and embeds whole frames for its next position.
 
 use candle_core::{DType, Result, Tensor};
+use sha2::{Digest, Sha256};
 
 use super::config::Config;
 use super::prompt::{Codec, Position};
@@ -74,6 +75,24 @@ impl Talker {
         })
     }
 
+    /// Bytes of the weights.
+    pub(super) fn bytes(&self) -> usize {
+        let linears = [&self.widen, &self.narrow, &self.head].map(RowLinear::bytes).into_iter().sum::<usize>();
+        let tables = [&self.text, &self.tokens].into_iter().chain(&self.books).map(Embedding::bytes).sum::<usize>();
+        linears + tables + self.stack.bytes()
+    }
+
+    /// Feeds what tells this checkpoint from others of its shape.
+    ///
+    /// # Errors
+    /// The device does not give its memory.
+    pub(super) fn identify(&self, digest: &mut Sha256) -> Result<()> {
+        let ids: Vec<u32> = (0..self.tokens.entries() as u32).collect();
+        let values = self.tokens.forward(&ids)?.flatten_all()?.to_vec1::<f32>()?;
+        values.iter().for_each(|value| digest.update(value.to_le_bytes()));
+        Ok(())
+    }
+
     /// Shape of one position's keys and values: at f32 where the weights are exact, else at half of that.
     pub(super) fn kv_layout(&self) -> KvLayout {
         let dtype = if self.precision == Precision::F32 { DType::F32 } else { DType::F16 };
@@ -126,7 +145,9 @@ impl Talker {
             parts.push(self.tokens.forward(&tokens.iter().map(|(_, id)| *id).collect::<Vec<_>>())?);
         }
         if !frames.is_empty() {
-            parts.push(self.embed_frames(&frames.iter().map(|(_, codes)| codes.as_ref()).collect::<Vec<_>>())?);
+            parts.push(
+                self.embed_frames(&frames.iter().map(|(_, codes)| codes.as_ref()).collect::<Vec<_>>())?,
+            );
         }
         for (_, vector) in speakers {
             parts.push(Tensor::from_slice(vector, (1, vector.len()), read.device())?);
@@ -156,7 +177,8 @@ impl Talker {
         wanted: &[u32],
     ) -> Result<Tensor> {
         let x = self.stack.forward(x, kv, rows, |_| ())?;
-        let x = if wanted.len() == x.dim(0)? { x } else { x.index_select(&Tensor::new(wanted, x.device())?, 0)? };
+        let x =
+            if wanted.len() == x.dim(0)? { x } else { x.index_select(&Tensor::new(wanted, x.device())?, 0)? };
         self.stack.norm(&x)
     }
 

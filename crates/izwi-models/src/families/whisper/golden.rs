@@ -6,7 +6,6 @@ use candle_core::{Device, Tensor};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::sampling::argmax;
 use super::decoder::Span;
 use super::encoder::WindowMel;
 use super::mel::FrontEnd;
@@ -14,6 +13,7 @@ use super::regions::WINDOW_FRAMES;
 use super::tests::{listen, model, unabridged, words};
 use super::windows::Context;
 use super::*;
+use crate::sampling::argmax;
 
 const MODELS: [&str; 2] = ["whisper-base", "whisper-tiny.en"];
 const MEL_TOLERANCE: f32 = 1e-4;

@@ -5,8 +5,8 @@
 
 use super::config::Settings;
 use super::sampling::spread;
-use crate::sampling::argmax;
 use super::tokens::Vocabulary;
+use crate::sampling::argmax;
 
 const NEVER: f32 = f32::NEG_INFINITY;
 /// The first timestamp is at most this many steps of 20 ms, 1.0 s: `max_initial_timestamp` there.

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use crate::sampling::mix;
 use super::golden::{checkpoint_folder, clip, clips};
 use super::*;
 use crate::model::Work;
+use crate::sampling::mix;
 use crate::transcript::Segment;
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 2048 };

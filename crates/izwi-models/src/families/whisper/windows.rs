@@ -11,10 +11,10 @@ use super::encoder::WindowMel;
 use super::mel::LogMel;
 use super::regions::Region;
 use super::segments::Heard;
-use crate::sampling::mix;
 use crate::model::Work;
 use crate::nn::attention::CrossKv;
 use crate::nn::packed::ROW_ALIGN;
+use crate::sampling::mix;
 
 /// How much silence the encoder sees behind a window.
 ///

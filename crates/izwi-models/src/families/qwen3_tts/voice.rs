@@ -1,0 +1,255 @@
+//! Voices of recordings: what the networks make of one, kept by its content, and packed to be kept for good.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use safetensors::tensor::{Dtype, TensorView};
+use safetensors::SafeTensors;
+use sha2::{Digest, Sha256};
+
+use super::codec::{Codec, DecoderState};
+use super::prompt::{Frame, Spoken};
+use super::speaker::SpeakerEncoder;
+use super::tokens::Vocabulary;
+use crate::model::{InputError, ModelError, VoiceRecording};
+
+/// What the metadata of a pack says it is.
+const FORMAT: &str = "izwi-voice-1";
+/// Name of the family in packs.
+const FAMILY: &str = "qwen3_tts";
+const SPEAKER: &str = "speaker";
+const CODES: &str = "codes";
+/// Voices kept: a second of recording takes a few kilobytes, a primed decoder some megabytes.
+const KEPT: usize = 16;
+/// Seconds of recording below which the networks see too little.
+const MIN_S: f64 = 0.25;
+
+/// A voice in the model's terms.
+#[derive(Debug)]
+pub(super) struct ClonedVoice {
+    pub(super) speaker: Arc<[f32]>,
+    /// What is said in the recording, where the model goes on from it.
+    pub(super) spoken: Option<Arc<Spoken>>,
+    text: Option<String>,
+    /// The decoder behind the recording's frames, so that what follows begins in its sound.
+    primed: OnceLock<DecoderState>,
+}
+
+/// Makes voices of recordings.
+#[derive(Debug)]
+pub(super) struct Cloner {
+    pub(super) encoder: SpeakerEncoder,
+    /// Which checkpoint packs are made for.
+    pub(super) fingerprint: String,
+    pub(super) width: usize,
+    pub(super) kept: Kept,
+}
+
+/// The voices used last, by the digest of what they were made of.
+#[derive(Debug, Default)]
+pub(super) struct Kept(Mutex<VecDeque<([u8; 32], Arc<ClonedVoice>)>>);
+
+impl Kept {
+    fn get(&self, digest: &[u8; 32]) -> Option<Arc<ClonedVoice>> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = kept.iter().position(|(known, _)| known == digest)?;
+        let entry = kept.remove(at)?;
+        let voice = Arc::clone(&entry.1);
+        kept.push_front(entry);
+        Some(voice)
+    }
+
+    fn put(&self, digest: [u8; 32], voice: &Arc<ClonedVoice>) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_front((digest, Arc::clone(voice)));
+        kept.truncate(KEPT);
+    }
+}
+
+impl Cloner {
+    /// The voice of a recording; the networks run only where it was not seen before.
+    ///
+    /// # Errors
+    /// The recording cannot be taken.
+    pub(super) fn of_recording(
+        &self,
+        recording: &VoiceRecording,
+        codec: &Codec,
+        vocabulary: &Vocabulary,
+    ) -> Result<Arc<ClonedVoice>, InputError> {
+        let text = recording.text.as_deref().map(str::trim).filter(|text| !text.is_empty());
+        let text = text.filter(|_| !recording.timbre_only);
+        let mut digest = Sha256::new();
+        recording.samples.iter().for_each(|sample| digest.update(sample.to_le_bytes()));
+        digest.update([u8::from(text.is_some())]);
+        digest.update(text.unwrap_or_default());
+        let digest: [u8; 32] = digest.finalize().into();
+        if let Some(voice) = self.kept.get(&digest) {
+            return Ok(voice);
+        }
+        let seconds = recording.samples.len() as f64 / codec.input_sample_rate() as f64;
+        if seconds < MIN_S {
+            let message = format!("the recording is {seconds:.2} s long; give {MIN_S} s at least, better 3 to 15 s");
+            return Err(InputError { param: "ref_audio", message });
+        }
+        let failed = |error: ModelError| InputError {
+            param: "ref_audio",
+            message: format!("the recording cannot be taken: {error}"),
+        };
+        let speaker = self.encoder.embed(&recording.samples).map_err(failed)?;
+        let frames = match text {
+            Some(_) => codec.encode(&recording.samples).map_err(failed)?,
+            None => Vec::new(),
+        };
+        let voice = assemble(speaker.into(), text, frames, vocabulary)?;
+        let voice = Arc::new(voice);
+        self.kept.put(digest, &voice);
+        Ok(voice)
+    }
+
+    /// A safetensors file of the voice.
+    ///
+    /// # Errors
+    /// The recording cannot be taken.
+    pub(super) fn pack(&self, voice: &ClonedVoice) -> Result<Vec<u8>, InputError> {
+        let fault = |error: safetensors::SafeTensorError| InputError {
+            param: "ref_audio",
+            message: format!("the voice cannot be packed: {error}"),
+        };
+        let bytes: Vec<u8> = voice.speaker.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let view = TensorView::new(Dtype::F32, vec![voice.speaker.len()], &bytes).map_err(fault)?;
+        let mut tensors = vec![(SPEAKER, view)];
+        let frames = voice.spoken.iter().flat_map(|spoken| &spoken.frames);
+        let codes: Vec<u8> = frames.flat_map(|frame| frame.iter()).flat_map(|code| code.to_le_bytes()).collect();
+        if let Some(spoken) = &voice.spoken {
+            let books = spoken.frames.first().map_or(0, |frame| frame.len());
+            let shape = vec![spoken.frames.len(), books];
+            tensors.push((CODES, TensorView::new(Dtype::U32, shape, &codes).map_err(fault)?));
+        }
+        let note = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let mut metadata = HashMap::from([
+            note("format", FORMAT),
+            note("family", FAMILY),
+            note("model", &self.fingerprint),
+            note("created", &now()),
+        ]);
+        if let Some(text) = &voice.text {
+            metadata.insert("text".to_owned(), text.clone());
+        }
+        safetensors::serialize(tensors, Some(metadata)).map_err(fault)
+    }
+
+    /// The voice of a pack.
+    ///
+    /// # Errors
+    /// It is damaged or was made for another checkpoint.
+    pub(super) fn of_pack(
+        &self,
+        pack: &[u8],
+        codec: &Codec,
+        vocabulary: &Vocabulary,
+    ) -> Result<Arc<ClonedVoice>, InputError> {
+        let digest: [u8; 32] = Sha256::digest(pack).into();
+        if let Some(voice) = self.kept.get(&digest) {
+            return Ok(voice);
+        }
+        let refuse = |why: String| InputError {
+            param: "voice",
+            message: format!("the voice pack {why}; make it anew from its recording"),
+        };
+        let damaged = |error: safetensors::SafeTensorError| refuse(format!("is damaged: {error}"));
+        let (_, header) = SafeTensors::read_metadata(pack).map_err(damaged)?;
+        let metadata = header.metadata().clone().unwrap_or_default();
+        if metadata.get("family").map(String::as_str) != Some(FAMILY)
+            || metadata.get("model") != Some(&self.fingerprint)
+        {
+            return Err(refuse("was made for another model".to_owned()));
+        }
+        let tensors = SafeTensors::deserialize(pack).map_err(damaged)?;
+        let speaker = tensors.tensor(SPEAKER).map_err(damaged)?;
+        if speaker.dtype() != Dtype::F32 || speaker.shape() != [self.width] {
+            return Err(refuse(format!("holds a speaker of shape {:?}", speaker.shape())));
+        }
+        let speaker: Vec<f32> =
+            speaker.data().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let frames = match tensors.tensor(CODES) {
+            Ok(codes) => unpack_codes(&codes, codec).map_err(refuse)?,
+            Err(_) => Vec::new(),
+        };
+        if speaker.iter().any(|value| !value.is_finite()) {
+            return Err(refuse("holds values that are no numbers".to_owned()));
+        }
+        let text = metadata.get("text").map(String::as_str).filter(|_| !frames.is_empty());
+        let voice = Arc::new(assemble(speaker.into(), text, frames, vocabulary)?);
+        self.kept.put(digest, &voice);
+        Ok(voice)
+    }
+}
+
+fn unpack_codes(codes: &TensorView<'_>, codec: &Codec) -> Result<Vec<Vec<u32>>, String> {
+    let books = codec.codebooks();
+    let fits = codes.dtype() == Dtype::U32 && codes.shape().len() == 2 && codes.shape()[1] == books;
+    if !fits {
+        return Err(format!("holds codes of shape {:?}", codes.shape()));
+    }
+    let codes: Vec<u32> = codes.data().as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+    match codes.iter().find(|&&code| code as usize >= codec.book_size()) {
+        Some(code) => Err(format!("holds the code {code}")),
+        None => Ok(codes.chunks_exact(books).map(<[u32]>::to_vec).collect()),
+    }
+}
+
+fn assemble(
+    speaker: Arc<[f32]>,
+    text: Option<&str>,
+    frames: Vec<Vec<u32>>,
+    vocabulary: &Vocabulary,
+) -> Result<ClonedVoice, InputError> {
+    let text = text.filter(|_| !frames.is_empty());
+    let spoken = match text {
+        Some(text) => {
+            let body = vocabulary.recorded(text).ok_or_else(|| InputError {
+                param: "ref_text",
+                message: "the text of the recording cannot be tokenised; leave it out".to_owned(),
+            })?;
+            let frames = frames.into_iter().map(Frame::from).collect();
+            Some(Arc::new(Spoken { body, frames }))
+        }
+        None => None,
+    };
+    Ok(ClonedVoice { speaker, spoken, text: text.map(str::to_owned), primed: OnceLock::new() })
+}
+
+impl ClonedVoice {
+    /// A decoder that has heard the recording; a fresh one where the model does not go on from it.
+    ///
+    /// # Errors
+    /// The codec does not take the recording's frames.
+    pub(super) fn decoder(&self, codec: &Codec) -> Result<DecoderState, ModelError> {
+        let Some(spoken) = &self.spoken else { return Ok(codec.start()) };
+        if let Some(primed) = self.primed.get() {
+            return Ok(primed.clone());
+        }
+        let frames: Vec<Vec<u32>> = spoken.frames.iter().map(|frame| frame.to_vec()).collect();
+        let mut state = codec.start();
+        codec.decode(&mut [(&mut state, &frames)])?;
+        Ok(self.primed.get_or_init(|| state).clone())
+    }
+}
+
+/// The time now as RFC 3339 has it, in UTC. Days to dates after
+/// <https://howardhinnant.github.io/date_algorithms.html> (`civil_from_days`).
+fn now() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (days, rest) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3_600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
