@@ -80,7 +80,8 @@ mod tests {
         let x = Tensor::randn(1f32, 2.0, (7, 3 * 40), &Device::Cpu).unwrap();
         let norm = RmsNorm { weight: Tensor::randn(0f32, 1.0, 40, &Device::Cpu).unwrap(), eps: 1e-6 };
         let rows = x.reshape((21, 40)).unwrap();
-        let reference = candle_nn::ops::rms_norm(&rows, &norm.weight, 1e-6).unwrap().reshape((7, 120)).unwrap();
+        let reference =
+            candle_nn::ops::rms_norm(&rows, &norm.weight, 1e-6).unwrap().reshape((7, 120)).unwrap();
         let off = (norm.forward(&x).unwrap() - reference).unwrap().abs().unwrap();
         assert!(off.max_all().unwrap().to_scalar::<f32>().unwrap() < 1e-5);
         let zeros = Tensor::zeros((2, 40), DType::F32, &Device::Cpu).unwrap();

@@ -34,8 +34,11 @@ impl Rope {
         let y = with_slices([x], |[x]| {
             let mut y = vec![0f32; x.len()];
             for ((x, y), &position) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(positions) {
-                let turns: Vec<(f32, f32)> =
-                    self.frequencies.iter().map(|frequency| (position as f32 * frequency).sin_cos()).collect();
+                let turns: Vec<(f32, f32)> = self
+                    .frequencies
+                    .iter()
+                    .map(|frequency| (position as f32 * frequency).sin_cos())
+                    .collect();
                 for (x, y) in x.chunks_exact(2 * half).zip(y.chunks_exact_mut(2 * half)) {
                     for (i, (sin, cos)) in turns.iter().enumerate() {
                         y[i] = x[i] * cos - x[i + half] * sin;
