@@ -1,8 +1,8 @@
 //! Sixteen f32 lanes on whatever the processor has. Every instruction set adds in the same order, so results differ
 //! between them only by the rounding of a fused multiply-add.
 
-use half::f16;
 use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
@@ -18,6 +18,7 @@ pub(crate) trait Isa: Copy {
     unsafe fn splat(value: f32) -> Self::V;
     unsafe fn load(from: *const f32) -> Self::V;
     unsafe fn load_half(from: *const f16) -> Self::V;
+    unsafe fn load_brain(from: *const bf16) -> Self::V;
     unsafe fn store(to: *mut f32, v: Self::V);
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
@@ -102,6 +103,21 @@ impl Element for f16 {
     }
 }
 
+impl Element for bf16 {
+    #[inline(always)]
+    unsafe fn load<I: Isa>(from: *const Self) -> I::V {
+        I::load_brain(from)
+    }
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        bf16::to_f32(self)
+    }
+    #[inline(always)]
+    fn from_f32(value: f32) -> Self {
+        bf16::from_f32(value)
+    }
+}
+
 /// Something to compute with whichever instruction set is there. Whoever makes one vouches for the pointers in it.
 pub(crate) trait Job {
     /// The work; `#[inline(always)]`, so that it is compiled for the instruction set of its caller.
@@ -170,6 +186,11 @@ impl Isa for Portable {
         v
     }
     #[inline(always)]
+    unsafe fn load_brain(from: *const bf16) -> Self::V {
+        let bits = from.cast::<[u16; LANES]>().read_unaligned();
+        bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
+    }
+    #[inline(always)]
     unsafe fn store(to: *mut f32, v: Self::V) {
         to.cast::<Self::V>().write_unaligned(v);
     }
@@ -221,7 +242,7 @@ impl Isa for Portable {
 pub(crate) mod x86 {
     use std::arch::x86_64::*;
 
-    use half::f16;
+    use half::{bf16, f16};
 
     use super::{Isa, Job};
 
@@ -257,6 +278,8 @@ pub(crate) mod x86 {
             splat(value: f32) _mm512_set1_ps(value);
             load(from: *const f32) _mm512_loadu_ps(from);
             load_half(from: *const f16) _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()));
+            load_brain(from: *const bf16) _mm512_castsi512_ps(_mm512_slli_epi32::<16>(
+                _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()))));
             add(a: __m512, b: __m512) _mm512_add_ps(a, b);
             sub(a: __m512, b: __m512) _mm512_sub_ps(a, b);
             mul(a: __m512, b: __m512) _mm512_mul_ps(a, b);
@@ -289,6 +312,12 @@ pub(crate) mod x86 {
     }
 
     #[inline(always)]
+    unsafe fn brain256(from: *const bf16) -> __m256 {
+        let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+    }
+
+    #[inline(always)]
     unsafe fn scale256(a: __m256, n: __m256) -> __m256 {
         let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(n));
         _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), n))
@@ -304,6 +333,7 @@ pub(crate) mod x86 {
                 _mm256_cvtph_ps(_mm_loadu_si128(from.cast())),
                 _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())),
             ];
+            load_brain(from: *const bf16) [brain256(from), brain256(from.add(8))];
             add(a: Self::V, b: Self::V) [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])];
             sub(a: Self::V, b: Self::V) [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])];
             mul(a: Self::V, b: Self::V) [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])];

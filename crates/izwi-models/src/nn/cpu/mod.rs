@@ -5,11 +5,16 @@
 #![allow(unsafe_op_in_unsafe_fn, reason = "the whole body of a kernel is under the contract of `Isa`")]
 
 pub(crate) mod attend;
+mod blocks;
+mod dots;
 pub(crate) mod elementwise;
+mod grades;
 pub(crate) mod isa;
 pub(crate) mod paged;
 pub(crate) mod panels;
+pub(crate) mod source;
 pub(crate) mod threads;
+pub(crate) mod weights;
 
 #[cfg(test)]
 mod tests;

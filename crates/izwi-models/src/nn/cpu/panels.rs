@@ -1,13 +1,12 @@
-//! Matrix product with the right side packed in panels of 64 columns, at f32 or f16.
+//! Matrix product with the right side packed in panels of 64 columns, at f32, f16 or bf16.
 //!
 //! An output element is one chain of multiply-adds over the inputs in order, whatever tile it falls in: rows are the
 //! same bits alone and in any batch.
 
 use std::ops::Range;
 
-use half::f16;
-
 use super::isa::{Element, Isa, Job, LANES, dispatch};
+use super::source::Source;
 use super::threads::{Shared, for_each_task};
 
 /// Columns of a panel.
@@ -16,10 +15,16 @@ pub(crate) const PANEL: usize = 64;
 const TILE_ROWS: usize = 6;
 /// Rows of a task, where there are more: they stay in the second-level cache while every panel passes.
 const BLOCK_ROWS: usize = 48;
-/// Multiply-adds up to which a second thread costs more than it brings, if there are at most [`SPLIT_WEIGHTS`].
-const SPLIT_WORK: usize = 2 * 1024 * 1024;
-/// Weights that one thread reads in the time it takes to wake another.
-const SPLIT_WEIGHTS: usize = 512 * 1024;
+/// Parts of the work per thread, so that one who comes late does less.
+const PARTS: usize = 4;
+/// Estimated nanoseconds up to which a second thread costs more than it brings.
+const SPLIT_NS: usize = 6_000;
+/// Bytes of weights that arrive in a nanosecond.
+const BYTES_PER_NS: usize = 40;
+/// Units of work that are done in a nanosecond: see [`Split`].
+const WORK_PER_NS: usize = 384;
+/// Units of work of a multiply-add in f32.
+const F32_WORK: usize = 3;
 
 /// A matrix `[inputs, outputs]` as panels `[outputs / 64][inputs][64]`, the last one filled up with zeros.
 #[derive(Debug, Clone)]
@@ -66,6 +71,30 @@ impl<W: Element> Panels<W> {
         Self { data, inputs, outputs }
     }
 
+    /// Packs a weight `[outputs, inputs]`, on all threads.
+    pub(crate) fn pack_rows(from: Source<'_>, inputs: usize, outputs: usize) -> Self {
+        assert_eq!(from.len(), inputs * outputs);
+        let panels = outputs.div_ceil(PANEL);
+        let mut data = vec![W::default(); panels * inputs * PANEL];
+        let out = Shared(data.as_mut_ptr());
+        for_each_task(panels, rayon::current_num_threads(), Vec::new, |rows: &mut Vec<f32>, panel| {
+            let start = panel * PANEL;
+            let width = PANEL.min(outputs - start);
+            rows.resize(width * inputs, 0.0);
+            for (column, row) in rows.chunks_exact_mut(inputs.max(1)).enumerate() {
+                from.row(start + column, row);
+            }
+            // SAFETY: each task has its own panel of `data`.
+            let data =
+                unsafe { std::slice::from_raw_parts_mut(out.get().add(start * inputs), inputs * PANEL) };
+            for (input, data) in data.chunks_exact_mut(PANEL).enumerate() {
+                let values = rows.iter().skip(input).step_by(inputs);
+                data.iter_mut().zip(values).for_each(|(to, &value)| *to = W::from_f32(value));
+            }
+        });
+        Self { data, inputs, outputs }
+    }
+
     /// Columns.
     pub(crate) fn outputs(&self) -> usize {
         self.outputs
@@ -96,44 +125,73 @@ pub(crate) struct Rows<'a> {
     pub(crate) count: usize,
 }
 
+impl Rows<'_> {
+    /// Whether there are `inputs` elements in every row.
+    pub(crate) fn fits(&self, inputs: usize) -> bool {
+        self.count == 0 || self.data.len() >= (self.count - 1) * self.stride + inputs
+    }
+}
+
 /// `y[rows, outputs] = x W (+ bias)`.
 pub(crate) fn product<W: Element>(x: Rows<'_>, weights: &Panels<W>, bias: Option<&[f32]>, y: &mut [f32]) {
     let Rows { data, stride, count } = x;
-    assert!(
-        count == 0 || data.len() >= (count - 1) * stride + weights.inputs,
-        "rows shorter than the weight"
-    );
+    assert!(x.fits(weights.inputs), "rows shorter than the weight");
     assert!(y.len() == count * weights.outputs && bias.is_none_or(|bias| bias.len() == weights.outputs));
-    let threads = rayon::current_num_threads();
-    let blocks = count.div_ceil(BLOCK_ROWS);
-    let few = count <= LANES;
-    let (size, work) = (weights.data.len(), count * weights.data.len());
-    let wanted = if (size <= SPLIT_WEIGHTS && work <= SPLIT_WORK) || threads == 1 {
-        1
-    } else if few {
-        threads
-    } else {
-        4 * threads
-    };
-    let groups = wanted.div_ceil(blocks.max(1)).clamp(1, weights.count().max(1));
+    let work = F32_WORK * weights.inputs * weights.outputs;
+    let split = Split::new(count, weights.count(), weights.bytes(), work);
     let out = Shared(y.as_mut_ptr());
-    let task = |task: usize| {
-        let (block, group) = (task / groups, task % groups);
-        let first = block * BLOCK_ROWS;
-        let panels = group * weights.count() / groups..(group + 1) * weights.count() / groups;
-        dispatch(Block {
-            x: data[first * stride..].as_ptr(),
-            x_stride: stride,
-            rows: BLOCK_ROWS.min(count - first),
-            weights,
-            panels,
-            bias,
-            // SAFETY: inside `y`, whose length was checked.
-            y: unsafe { out.get().add(first * weights.outputs) },
-            y_stride: weights.outputs,
-        });
-    };
-    for_each_task(blocks * groups, if wanted == 1 { 1 } else { threads }, || (), |(), index| task(index));
+    for_each_task(
+        split.tasks(),
+        split.threads,
+        || (),
+        |(), task| {
+            let (rows, panels) = split.task(task);
+            dispatch(Block {
+                x: data[rows.start * stride..].as_ptr(),
+                x_stride: stride,
+                rows: rows.len(),
+                weights,
+                panels,
+                bias,
+                // SAFETY: inside `y`, whose length was checked; each task has its own rows and columns.
+                y: unsafe { out.get().add(rows.start * weights.outputs) },
+                y_stride: weights.outputs,
+            });
+        },
+    );
+}
+
+/// A product as tasks: some rows through some panels each.
+pub(crate) struct Split {
+    rows: usize,
+    panels: usize,
+    /// Tasks beside one another over the panels.
+    groups: usize,
+    /// Threads that pay.
+    pub(crate) threads: usize,
+}
+
+impl Split {
+    /// Of `rows` through `panels` of `bytes` together; `work` is that of a row, in units of which
+    /// [`WORK_PER_NS`] are done in a nanosecond.
+    pub(crate) fn new(rows: usize, panels: usize, bytes: usize, work: usize) -> Self {
+        let time_ns = (bytes / BYTES_PER_NS).max(rows * work / WORK_PER_NS);
+        let threads = if time_ns < SPLIT_NS { 1 } else { rayon::current_num_threads() };
+        let wanted = if threads == 1 { 1 } else { PARTS * threads };
+        let groups = wanted.div_ceil(rows.div_ceil(BLOCK_ROWS).max(1)).clamp(1, panels.max(1));
+        Self { rows, panels, groups, threads }
+    }
+
+    pub(crate) fn tasks(&self) -> usize {
+        self.rows.div_ceil(BLOCK_ROWS) * self.groups
+    }
+
+    /// Rows and panels of a task.
+    pub(crate) fn task(&self, task: usize) -> (Range<usize>, Range<usize>) {
+        let (block, group) = (task / self.groups, task % self.groups);
+        let rows = block * BLOCK_ROWS..self.rows.min((block + 1) * BLOCK_ROWS);
+        (rows, group * self.panels / self.groups..(group + 1) * self.panels / self.groups)
+    }
 }
 
 /// Some rows through some panels.
@@ -246,43 +304,6 @@ impl<W: Element> Tile<'_, W> {
         I::store(lanes.as_mut_ptr(), sum);
         for (lane, column) in (at..self.width).enumerate() {
             *y.add(column) = lanes[lane] + self.bias.map_or(0.0, |bias| bias[column]);
-        }
-    }
-}
-
-/// A matrix at f16 where that loses nothing, else at f32.
-#[derive(Debug, Clone)]
-pub(crate) enum Weights {
-    /// Every value is one of f16's.
-    Half(Panels<f16>),
-    /// Some value is not.
-    Single(Panels<f32>),
-}
-
-impl Weights {
-    /// Packs a weight `[outputs, inputs]`.
-    pub(crate) fn pack(weight: &[f32], inputs: usize, outputs: usize) -> Self {
-        let strides = Strides { input: 1, output: inputs };
-        if weight.iter().all(|&value| f16::from_f32(value).to_f32().to_bits() == value.to_bits()) {
-            Self::Half(Panels::pack(weight, strides, inputs, outputs))
-        } else {
-            Self::Single(Panels::pack(weight, strides, inputs, outputs))
-        }
-    }
-
-    /// `y[rows, outputs] = x W (+ bias)`.
-    pub(crate) fn product(&self, x: Rows<'_>, bias: Option<&[f32]>, y: &mut [f32]) {
-        match self {
-            Self::Half(panels) => product(x, panels, bias, y),
-            Self::Single(panels) => product(x, panels, bias, y),
-        }
-    }
-
-    /// Appends column `output`, one value per input.
-    pub(crate) fn push_column(&self, output: usize, to: &mut Vec<f32>) {
-        match self {
-            Self::Half(panels) => to.extend(panels.column(output)),
-            Self::Single(panels) => to.extend(panels.column(output)),
         }
     }
 }

@@ -4,10 +4,13 @@ use std::cell::Cell;
 
 use half::f16;
 
+use super::super::precision::Precision;
 use super::attend::{Span, attend, pack_heads};
 use super::elementwise::{bias_gelu, layer_norm};
 use super::paged::{self, Cache, Query};
 use super::panels::{Panels, Rows, Strides, product};
+use super::source::Source;
+use super::weights::Weights;
 
 /// What a test makes the kernels on its own thread use.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +36,17 @@ fn check(name: &str, tolerance: f32, work: impl Fn() -> Vec<f32>) {
     FORCED.set(None);
 }
 
+/// As [`check`], to the bit.
+fn check_exact(name: &str, work: impl Fn() -> Vec<f32>) {
+    FORCED.set(Some(Forced::Portable));
+    let twin = work();
+    for forced in [None, Some(Forced::Avx2)] {
+        FORCED.set(forced);
+        assert!(work() == twin, "{name} {forced:?}");
+    }
+    FORCED.set(None);
+}
+
 fn values(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -52,6 +66,14 @@ fn products_at_odd_sizes() {
         let single: Panels<f32> = Panels::pack(&w, strides, inputs, outputs);
         let half: Panels<f16> = Panels::pack(&w, strides, inputs, outputs);
         let x = Rows { data: &x, stride: inputs, count: rows };
+        for precision in [Precision::Bf16, Precision::F16, Precision::F32] {
+            check("weights", 1e-5, || {
+                let weights = Weights::pack(Source::Single(&w), inputs, outputs, precision);
+                let mut y = vec![0.0; rows * outputs];
+                weights.product(x, Some(&bias), &mut y);
+                y
+            });
+        }
         check("f32", 1e-5, || {
             let mut y = vec![0.0; rows * outputs];
             product(x, &single, Some(&bias), &mut y);
@@ -60,6 +82,47 @@ fn products_at_odd_sizes() {
         check("f16", 1e-5, || {
             let mut y = vec![0.0; rows * outputs];
             product(x, &half, None, &mut y);
+            y
+        });
+    }
+}
+
+#[test]
+fn products_of_few_bits_are_the_same_on_every_instruction_set() {
+    for (rows, inputs, outputs) in [
+        (1, 1, 1),
+        (1, 32, 32),
+        (2, 37, 130),
+        (3, 64, 31),
+        (7, 300, 65),
+        (19, 96, 33),
+        (50, 290, 40),
+        (5, 0, 3),
+    ] {
+        let x: Vec<f32> = values(rows * inputs, 1).iter().map(|x| x * x * x).collect();
+        let (w, bias) = (values(inputs * outputs, 2), values(outputs, 3));
+        for precision in [Precision::Q8, Precision::Q4] {
+            check_exact("few bits", || {
+                let weights = Weights::pack(Source::Single(&w), inputs, outputs, precision);
+                let mut y = vec![0.0; rows * outputs];
+                weights.product(Rows { data: &x, stride: inputs, count: rows }, Some(&bias), &mut y);
+                (0..outputs).for_each(|output| weights.push_column(output, &mut y));
+                y
+            });
+        }
+    }
+}
+
+#[test]
+fn extreme_levels_are_exact() {
+    // All weights and rows at ±127 levels of scale 1: the largest sums a block can have.
+    for sign in [1.0, -1.0] {
+        let (w, x) = (vec![127.0; 64 * 40], vec![127.0 * sign; 2 * 64]);
+        check_exact("extreme", || {
+            let mut y = vec![0.0; 2 * 40];
+            let weights = Weights::pack(Source::Single(&w), 64, 40, Precision::Q8);
+            weights.product(Rows { data: &x, stride: 64, count: 2 }, None, &mut y);
+            assert!(y.iter().all(|&y| y == sign * 64.0 * 127.0 * 127.0), "{y:?}");
             y
         });
     }
