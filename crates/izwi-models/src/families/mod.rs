@@ -10,6 +10,7 @@ use candle_core::Device;
 use crate::model::{ModelError, SpeechModel};
 
 mod hibari;
+mod qwen3_tts;
 mod whisper;
 
 /// Loads a checkpoint folder in the family's layout.

@@ -34,6 +34,11 @@ impl Checkpoint {
         }
     }
 
+    /// Where its tensors are.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Bytes of the tensors not yet taken, were they of type `dtype`.
     pub fn bytes_as(&self, dtype: DType) -> usize {
         self.tensors.values().map(|tensor| tensor.elem_count() * dtype.size_in_bytes()).sum()

@@ -5,11 +5,14 @@
 #![allow(unsafe_op_in_unsafe_fn, reason = "the whole body of a kernel is under the contract of `Isa`")]
 
 pub(crate) mod attend;
+pub(crate) mod conv;
 pub(crate) mod elementwise;
 pub(crate) mod isa;
 pub(crate) mod paged;
 pub(crate) mod panels;
+pub(crate) mod snake;
 pub(crate) mod threads;
+pub(crate) mod windowed;
 
 #[cfg(test)]
 mod tests;

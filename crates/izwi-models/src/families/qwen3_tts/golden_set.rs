@@ -1,0 +1,56 @@
+//! Golden data of the reference implementation, made by `scripts/golden/qwen3_tts.py`, and how it is compared.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::device::DeviceChoice;
+
+/// What is allowed to differ, relative to the largest value or 1.
+pub(super) const TOLERANCE: f32 = 1e-4;
+
+/// The set: `$IZWI_GOLDEN_QWEN3_TTS`, or the repository's own.
+pub(super) fn root() -> PathBuf {
+    let own = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/qwen3_tts");
+    std::env::var_os("IZWI_GOLDEN_QWEN3_TTS").map_or_else(own, PathBuf::from)
+}
+
+/// `$IZWI_TEST_DEVICE`, or the CPU.
+pub(super) fn device() -> Device {
+    let name = std::env::var("IZWI_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned());
+    name.parse::<DeviceChoice>().unwrap().open().unwrap()
+}
+
+/// The tensors of one golden file, on the CPU.
+pub(super) fn tensors(name: &str) -> HashMap<String, Tensor> {
+    let path = root().join("goldens").join(format!("{name}.safetensors"));
+    candle_core::safetensors::load(&path, &Device::Cpu)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// `[1, channels, rows]` as `[rows, channels]`.
+pub(super) fn by_rows(x: &Tensor) -> Tensor {
+    x.squeeze(0).unwrap().t().unwrap().contiguous().unwrap()
+}
+
+/// All values in order.
+pub(super) fn values(x: &Tensor) -> Vec<f32> {
+    x.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Rows of codes `[frames, books]`.
+pub(super) fn codes(x: &Tensor) -> Vec<Vec<u32>> {
+    x.to_dtype(DType::U32).unwrap().to_vec2().unwrap()
+}
+
+/// Ours must be within `tolerance` of theirs, relative to their largest value or 1.
+pub(super) fn compare(name: &str, ours: &[f32], theirs: &[f32], tolerance: f32) {
+    assert_eq!(ours.len(), theirs.len(), "{name}: number of values");
+    assert!(!theirs.is_empty(), "{name}: nothing to compare");
+    let scale = theirs.iter().fold(1f32, |scale, value| scale.max(value.abs()));
+    let off = |(a, b): (&f32, &f32)| if (a - b).is_nan() { f32::INFINITY } else { (a - b).abs() };
+    let worst = ours.iter().zip(theirs).map(off).fold(0f32, f32::max);
+    println!("{name}: within {:.1e} of {scale:.1e}", worst / scale);
+    assert!(worst <= tolerance * scale, "{name}: differs by {worst} at a scale of {scale}");
+}
