@@ -3,6 +3,7 @@
 //! Owns layers (`nn`), text front ends (`text`), the architectures (`families`) and what an executor needs to run
 //! any of them ([`model::SpeechModel`]). Knows no request, no scheduler, no file download and no async runtime.
 
+pub mod codec;
 pub mod device;
 pub mod families;
 pub mod model;

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::cpu::elementwise;
+use super::cpu::{elementwise, snake};
 use super::slices::with_slices;
 
 /// `gelu(x + bias)` with `x` `[rows, width]` and `bias` `[width]`.
@@ -47,6 +47,30 @@ pub fn silu_gate(x: &Tensor) -> Result<Tensor> {
     Tensor::from_vec(y, (rows, width), x.device())
 }
 
+/// `x + sin²(a x) b` of each channel: `x` `[rows, width]`, `a` and `b` `[width]`.
+/// <https://arxiv.org/abs/2006.08195>, the amplitude freed from the frequency.
+///
+/// # Errors
+/// Shapes do not fit.
+pub fn snake(x: &Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if !x.device().is_cpu() {
+        return x + x.broadcast_mul(a)?.sin()?.sqr()?.broadcast_mul(b)?;
+    }
+    if a.dims().len() != 1
+        || a.elem_count() == 0
+        || a.dims() != b.dims()
+        || x.dims().last() != a.dims().last()
+    {
+        bail!("snake: {:?} does not end in {:?} and {:?}", x.dims(), a.dims(), b.dims())
+    }
+    let y = with_slices([x, a, b], |[x, a, b]| {
+        let mut y = vec![0f32; x.len()];
+        snake::snake(x, a, b, &mut y);
+        y
+    })?;
+    Tensor::from_vec(y, x.dims(), x.device())
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
@@ -62,6 +86,19 @@ mod tests {
         for (x, y) in x.into_iter().map(f64::from).zip(y.into_iter().map(f64::from)) {
             let exact = 0.5 * x * (1.0 + candle_core::cpu::erf::erf_f64(x * std::f64::consts::FRAC_1_SQRT_2));
             assert!((y - exact).abs() < 3e-6, "{x}: {y} {exact}");
+        }
+    }
+
+    #[test]
+    fn snake_is_exact_to_single_precision() {
+        let x: Vec<f32> = (-60_000..=60_000).map(|step| step as f32 * 1e-2).collect();
+        let input = Tensor::new(x.as_slice(), &Device::Cpu).unwrap().reshape((x.len(), 1)).unwrap();
+        let [a, b] = [1.7f32, 0.6].map(|value| Tensor::new(&[value], &Device::Cpu).unwrap());
+        let y: Vec<f32> = snake(&input, &a, &b).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        for (x, y) in x.into_iter().zip(y) {
+            let exact = f64::from(x) + f64::from(x * 1.7f32).sin().powi(2) * f64::from(0.6f32);
+            let allowed = 4e-7 + exact.abs() * 6e-8;
+            assert!((f64::from(y) - exact).abs() < allowed, "{x}: {y} {exact}");
         }
     }
 

@@ -16,5 +16,7 @@ pub mod packed;
 pub mod precision;
 pub mod rms_norm;
 pub mod rope;
+pub mod row_conv;
 pub mod row_linear;
 mod slices;
+pub mod window_attention;

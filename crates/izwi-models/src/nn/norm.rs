@@ -15,6 +15,7 @@ const EPS: f32 = 1e-5;
 pub struct LayerNorm {
     weight: Tensor,
     bias: Tensor,
+    eps: f32,
 }
 
 impl LayerNorm {
@@ -23,9 +24,22 @@ impl LayerNorm {
     /// # Errors
     /// As [`Checkpoint::take`].
     pub fn load(from: &mut Checkpoint, name: &str, width: usize) -> std::result::Result<Self, ModelError> {
+        Self::load_with_eps(from, name, width, f64::from(EPS))
+    }
+
+    /// As [`Self::load`], with another addend to the variance.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load_with_eps(
+        from: &mut Checkpoint,
+        name: &str,
+        width: usize,
+        eps: f64,
+    ) -> std::result::Result<Self, ModelError> {
         let weight = from.take(&format!("{name}.weight"), &[width])?;
         let bias = from.take(&format!("{name}.bias"), &[width])?;
-        Ok(Self { weight, bias })
+        Ok(Self { weight, bias, eps: eps as f32 })
     }
 
     /// `[rows, width]` to the same.
@@ -34,14 +48,14 @@ impl LayerNorm {
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         if !x.device().is_cpu() {
-            return candle_nn::ops::layer_norm(x, &self.weight, &self.bias, EPS);
+            return candle_nn::ops::layer_norm(x, &self.weight, &self.bias, self.eps);
         }
         if x.dims().last() != self.weight.dims().last() {
             bail!("layer norm: {:?} does not end in {:?}", x.dims(), self.weight.dims())
         }
         let y = with_slices([x, &self.weight, &self.bias], |[x, weight, bias]| {
             let mut y = vec![0f32; x.len()];
-            layer_norm(x, weight, bias, EPS, &mut y);
+            layer_norm(x, weight, bias, self.eps, &mut y);
             y
         })?;
         Tensor::from_vec(y, x.dims(), x.device())
@@ -71,7 +85,7 @@ mod tests {
             let weight = Tensor::randn(0f32, 1.0, width, &Device::Cpu).unwrap();
             let bias = Tensor::randn(0f32, 1.0, width, &Device::Cpu).unwrap();
             let reference = candle_nn::ops::layer_norm(&x, &weight, &bias, EPS).unwrap();
-            let norm = LayerNorm { weight, bias };
+            let norm = LayerNorm { weight, bias, eps: EPS };
             let (sum, normed) = norm.forward_sum(&x, &x.zeros_like().unwrap()).unwrap();
             assert_eq!(sum.to_vec2::<f32>().unwrap(), x.to_vec2::<f32>().unwrap());
             let off = (normed - reference).unwrap().abs().unwrap().max_all().unwrap();

@@ -106,6 +106,7 @@ pub(super) struct TalkerConfig {
 #[serde(untagged)]
 enum Dialect {
     Name(String),
+    #[allow(dead_code, reason = "`false` says that there is none")]
     Is(bool),
 }
 

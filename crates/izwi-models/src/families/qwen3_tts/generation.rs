@@ -191,8 +191,9 @@ impl Generator {
             Draw { draws: &share.pass.draws, counter, sampling: &share.pass.residual_sampling }
         });
         let draws: Vec<_> = draws.collect();
-        let others =
-            self.predictor.complete(&self.talker, &hidden, &first, &draws, |logits| watch.book(logits))?;
+        let others = self.times.time(PREDICTOR, || {
+            self.predictor.complete(&self.talker, &hidden, &first, &draws, |logits| watch.book(logits))
+        })?;
         for ((place, first), others) in going.into_iter().zip(first).zip(others) {
             let frame: Frame = std::iter::once(first).chain(others).collect::<Vec<_>>().into();
             let said = &mut *shares[ready[place]].said;

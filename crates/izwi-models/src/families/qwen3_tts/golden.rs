@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::config::{Kind, Settings};
 use super::generation::{Generator, Outcome, PARTS, Pass, Said, Share, Unwatched, Watch, restrict};
-use super::golden_set::{TOLERANCE, compare, compare_values, device, floats, ids, json, root, tensors};
+use super::golden_set::{TOLERANCE, compare, device, ids, json, root, tensors, values};
 use super::order;
 use super::prompt::{Codec, Frame, Order, Prompt, Spoken};
 use super::tokens::Vocabulary;
@@ -29,14 +29,14 @@ const BLOCKS: usize = 64;
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Arguments {
     pub(super) text: String,
-    language: Option<String>,
-    speaker: Option<String>,
-    instruct: Option<String>,
+    pub(super) language: Option<String>,
+    pub(super) speaker: Option<String>,
+    pub(super) instruct: Option<String>,
     pub(super) ref_text: Option<String>,
     pub(super) x_vector_only_mode: Option<bool>,
-    non_streaming_mode: Option<bool>,
+    pub(super) non_streaming_mode: Option<bool>,
     #[serde(default = "yes")]
-    do_sample: bool,
+    pub(super) do_sample: bool,
     max_new_tokens: usize,
 }
 
@@ -97,7 +97,7 @@ impl Loaded {
         let (mut speaker, mut spoken) = (voice.map(|(_, id)| Codec::Token(id)), None);
         if let Some(timbre_only) = arguments.x_vector_only_mode {
             let recording = tensors("base17.speaker");
-            speaker = Some(Codec::Speaker(floats(&recording["embedding"]).into()));
+            speaker = Some(Codec::Speaker(values(&recording["embedding"]).into()));
             if !timbre_only {
                 let body = self.vocabulary.recorded(arguments.ref_text.as_deref().unwrap()).unwrap();
                 spoken = Some(Arc::new(Spoken { body, frames: frames(&recording["ref_code24"]) }));
@@ -233,12 +233,17 @@ fn golden_prompts_and_layers_are_the_references() {
         let Prompt { positions, trailing } = loaded.order(&arguments).prompt(&loaded.settings.config);
         let talker = &loaded.generator.talker;
         let x = talker.embed(&positions.iter().collect::<Vec<_>>()).unwrap();
-        compare(&format!("{name} prompt"), &x, &golden["prefill.inputs_embeds"], TOLERANCE);
+        compare(&format!("{name} prompt"), &values(&x), &values(&golden["prefill.inputs_embeds"]), TOLERANCE);
         if !trailing.is_empty() {
             let text = |&text: &u32| super::prompt::Position { text, codec: Codec::None };
             let trailing: Vec<_> = trailing.iter().map(text).collect();
             let read = talker.embed(&trailing.iter().collect::<Vec<_>>()).unwrap();
-            compare(&format!("{name} trailing"), &read, &golden["trailing_text_hidden"], TOLERANCE);
+            compare(
+                &format!("{name} trailing"),
+                &values(&read),
+                &values(&golden["trailing_text_hidden"]),
+                TOLERANCE,
+            );
         }
         let mut kv = loaded.pool(BLOCKS);
         let table: Vec<u32> = (0..BLOCKS as u32).rev().collect();
@@ -248,10 +253,15 @@ fn golden_prompts_and_layers_are_the_references() {
         let y = talker.stack.forward(x, &mut kv, &rows, |x| layers.push(x.clone())).unwrap();
         for (layer, x) in layers.iter().enumerate() {
             if let Some(theirs) = golden.get(&format!("prefill.layer{layer}")) {
-                compare(&format!("{name} layer {layer}"), x, theirs, TOLERANCE);
+                compare(&format!("{name} layer {layer}"), &values(x), &values(theirs), TOLERANCE);
             }
         }
-        compare(&format!("{name} norm"), &talker.stack.norm(&y).unwrap(), &golden["prefill.norm"], TOLERANCE);
+        compare(
+            &format!("{name} norm"),
+            &values(&talker.stack.norm(&y).unwrap()),
+            &values(&golden["prefill.norm"]),
+            TOLERANCE,
+        );
     }
 }
 
@@ -282,15 +292,20 @@ fn golden_frames_are_the_references_with_their_logits() {
         assert_eq!(said[..expected.len()], expected, "{name}");
         assert_eq!(*ended, expected.len() + 1 < arguments.max_new_tokens, "{name}");
         let logits: Vec<f32> = record.logits.iter().flatten().flatten().copied().collect();
-        compare_values(&format!("{name} logits"), &logits, &floats(&golden["logits"]), TOLERANCE);
+        compare(&format!("{name} logits"), &logits, &values(&golden["logits"]), TOLERANCE);
         let books = golden["cp.logits"].elem_count() / golden["cp.logits"].dims().last().unwrap();
-        let ours: Vec<f32> = record.books[..books].iter().flat_map(floats).collect();
-        compare_values(&format!("{name} books"), &ours, &floats(&golden["cp.logits"]), TOLERANCE);
+        let ours: Vec<f32> = record.books[..books].iter().flat_map(values).collect();
+        compare(&format!("{name} books"), &ours, &values(&golden["cp.logits"]), TOLERANCE);
         let steps = golden["steps.norm"].dim(1).unwrap();
         let hidden = Tensor::cat(&record.hidden[1..=steps], 0).unwrap();
-        compare(&format!("{name} steps"), &hidden, &golden["steps.norm"], TOLERANCE);
+        compare(&format!("{name} steps"), &values(&hidden), &values(&golden["steps.norm"]), TOLERANCE);
         let embedded = Tensor::cat(&record.embedded[1..=steps], 0).unwrap();
-        compare(&format!("{name} inputs"), &embedded, &golden["steps.inputs_embeds"], TOLERANCE);
+        compare(
+            &format!("{name} inputs"),
+            &values(&embedded),
+            &values(&golden["steps.inputs_embeds"]),
+            TOLERANCE,
+        );
         let chunked = run(&loaded, &[pass], expected.len(), 5, &mut Unwatched);
         assert_eq!(chunked[0].0, expected, "{name} in chunks");
     }
@@ -352,9 +367,9 @@ fn golden_bf16_weights_stay_within_the_references_own_rounding() {
     }
     // What the reference loses by computing in bf16; Izwi keeps weights in bf16 and computes in f32.
     let off = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
-    let theirs = off(&floats(&golden["logits"]), &floats(&exact["logits"]));
+    let theirs = off(&values(&golden["logits"]), &values(&exact["logits"]));
     let logits: Vec<f32> = record.logits.iter().flatten().flatten().copied().collect();
-    let reference = floats(&golden["logits"]);
+    let reference = values(&golden["logits"]);
     let ours = off(&logits, &reference[..logits.len()]);
     assert!(ours <= 1.5 * theirs, "off by {ours}, the reference by {theirs}");
 }
@@ -394,7 +409,7 @@ fn golden_probabilities_are_the_references() {
             let drawn: Vec<u32> = history[row][..length].iter().map(|&id| id as u32).collect();
             let mut logits = raw[row].clone();
             restrict(&mut logits, &drawn, rules.eos, knobs.repetition_penalty);
-            compare_values(&format!("{name} {row}"), &probabilities(&logits, &sampling), theirs, TOLERANCE);
+            compare(&format!("{name} {row}"), &probabilities(&logits, &sampling), theirs, TOLERANCE);
             compared += 1;
         }
     }

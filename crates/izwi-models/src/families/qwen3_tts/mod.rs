@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{DType, Device};
+use candle_core::DType;
 use sha2::{Digest, Sha256};
 
 use self::codec::{Codec, DecoderState};
@@ -25,7 +25,6 @@ use crate::model::{
 };
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::kv_pool::KvPool;
-use crate::nn::precision::Precision;
 use crate::parts::PartTimes;
 use crate::sampling::{Draws, mix};
 
@@ -65,7 +64,10 @@ pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn Speec
 }
 
 /// A model of the published sizes with made-up weights; `None` where `model` is none of its sizes.
-pub(super) fn made_up(model: &str, options: &LoadOptions) -> Option<Result<Arc<dyn SpeechModel>, ModelError>> {
+pub(super) fn made_up(
+    model: &str,
+    options: &LoadOptions,
+) -> Option<Result<Arc<dyn SpeechModel>, ModelError>> {
     let config = match model {
         "qwen3-tts-0.6b" => include_str!("shapes/0.6b.json"),
         "qwen3-tts-1.7b" => include_str!("shapes/1.7b.json"),
@@ -105,7 +107,11 @@ impl QwenTts {
     fn made_up(config: &str, options: &LoadOptions) -> Result<Self, ModelError> {
         let settings = Settings::from_texts(config, include_str!("shapes/generation.json"))?;
         let ids = &settings.config;
-        let special = [("<|im_start|>", ids.im_start_token_id), ("<|im_end|>", ids.im_end_token_id), ("assistant", 77_091)];
+        let special = [
+            ("<|im_start|>", ids.im_start_token_id),
+            ("<|im_end|>", ids.im_end_token_id),
+            ("assistant", 77_091),
+        ];
         let vocabulary = Vocabulary::bytes(&special)?;
         let mut weights = Checkpoint::made_up(&options.device, DType::BF16);
         let mut codec_weights = Checkpoint::made_up(&options.device, DType::F32);
@@ -125,7 +131,9 @@ impl QwenTts {
     ) -> Result<Self, ModelError> {
         let config = &settings.config;
         let books = config.talker_config.stack.num_code_groups;
-        if codec.codebooks() != books || config.talker_config.code_predictor_config.vocab_size > codec.book_size() {
+        if codec.codebooks() != books
+            || config.talker_config.code_predictor_config.vocab_size > codec.book_size()
+        {
             return Err(ModelError::Checkpoint(format!(
                 "the codec has {} books of {}, the talker speaks {books} of {}",
                 codec.codebooks(),
@@ -198,15 +206,16 @@ impl QwenTts {
             spoken: cloned.as_ref().and_then(|voice| voice.spoken.clone()),
             streams_text: input.streams_text.unwrap_or(config.kind == Kind::Base),
         };
-        let unreadable = || InputError { param: "input", message: "this text cannot be tokenised".to_owned() };
+        let unreadable =
+            || InputError { param: "input", message: "this text cannot be tokenised".to_owned() };
         let empty = self.vocabulary.script("").ok_or_else(unreadable)?;
         let overhead = order(empty).prompt(config).positions.len();
-        let room = limits.max_positions.saturating_sub(overhead) / (1 + utterance::FRAMES_PER_TOKEN);
+        let positions = limits.max_positions.min(config.talker_config.max_position_embeddings);
+        let room = positions.saturating_sub(overhead) / (1 + utterance::FRAMES_PER_TOKEN);
         if room < MIN_TOKENS {
             let message = format!(
-                "the prompt takes {overhead} of {} positions and leaves no room for speech; shorten the instructions \
-                 or the recording, or raise max_blocks",
-                limits.max_positions
+                "the prompt takes {overhead} of {positions} positions and leaves no room for speech; shorten the \
+                 instructions or the recording, or raise max_blocks"
             );
             return Err(InputError { param: "input", message });
         }
@@ -219,7 +228,11 @@ impl QwenTts {
             prompt: order(script).prompt(config),
             sampling: input.sampling,
             residual_sampling: residual,
-            draws: Draws::new(if index == 0 { input.seed } else { mix(input.seed).wrapping_add(index as u64) }),
+            draws: Draws::new(if index == 0 {
+                input.seed
+            } else {
+                mix(input.seed).wrapping_add(index as u64)
+            }),
         });
         Ok(Utterance { passes: passes.collect(), budgets, voice: cloned })
     }
@@ -285,10 +298,13 @@ fn info(
 }
 
 /// What this family made for an entry.
-fn share<'a>(entry: &'a mut BatchEntry<'_>) -> Result<(&'a Utterance, &'a mut Speaking, Rows<'a>), ModelError> {
+fn share<'a>(
+    entry: &'a mut BatchEntry<'_>,
+) -> Result<(&'a Utterance, &'a mut Speaking, Rows<'a>), ModelError> {
     let foreign = ModelError::Internal("an entry was prepared by another family");
     let Some(utterance) = entry.prepared.payload.downcast_ref::<Utterance>() else { return Err(foreign) };
-    let rows = Rows { start: entry.start, end: entry.start + entry.num_tokens, block_table: entry.block_table };
+    let rows =
+        Rows { start: entry.start, end: entry.start + entry.num_tokens, block_table: entry.block_table };
     let Some(speaking) = entry.state.downcast_mut::<Speaking>() else { return Err(foreign) };
     Ok((utterance, speaking, rows))
 }

@@ -77,8 +77,10 @@ impl Talker {
 
     /// Bytes of the weights.
     pub(super) fn bytes(&self) -> usize {
-        let linears = [&self.widen, &self.narrow, &self.head].map(RowLinear::bytes).into_iter().sum::<usize>();
-        let tables = [&self.text, &self.tokens].into_iter().chain(&self.books).map(Embedding::bytes).sum::<usize>();
+        let linears =
+            [&self.widen, &self.narrow, &self.head].map(RowLinear::bytes).into_iter().sum::<usize>();
+        let tables =
+            [&self.text, &self.tokens].into_iter().chain(&self.books).map(Embedding::bytes).sum::<usize>();
         linears + tables + self.stack.bytes()
     }
 

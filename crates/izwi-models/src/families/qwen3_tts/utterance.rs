@@ -49,7 +49,13 @@ impl Speaking {
     }
 
     /// Takes note of a frame; whether the pass is to end with it.
-    pub(super) fn watch(&mut self, utterance: &Utterance, frames_per_s: f64, token: u32, samples: &[f32]) -> bool {
+    pub(super) fn watch(
+        &mut self,
+        utterance: &Utterance,
+        frames_per_s: f64,
+        token: u32,
+        samples: &[f32],
+    ) -> bool {
         let budget = utterance.budgets.get(self.pass).copied().unwrap_or(0);
         let limits = Limits { frames_per_s, budget, loop_s: LOOP_S, silence_s: SILENCE_S };
         let bites = self.watchdog.get_or_insert_with(|| Watchdog::new(limits)).observe(token, samples);

@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use safetensors::tensor::{Dtype, TensorView};
 use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
 use sha2::{Digest, Sha256};
 
 use super::codec::{Codec, DecoderState};
@@ -90,7 +90,8 @@ impl Cloner {
         }
         let seconds = recording.samples.len() as f64 / codec.input_sample_rate() as f64;
         if seconds < MIN_S {
-            let message = format!("the recording is {seconds:.2} s long; give {MIN_S} s at least, better 3 to 15 s");
+            let message =
+                format!("the recording is {seconds:.2} s long; give {MIN_S} s at least, better 3 to 15 s");
             return Err(InputError { param: "ref_audio", message });
         }
         let failed = |error: ModelError| InputError {
@@ -121,7 +122,8 @@ impl Cloner {
         let view = TensorView::new(Dtype::F32, vec![voice.speaker.len()], &bytes).map_err(fault)?;
         let mut tensors = vec![(SPEAKER, view)];
         let frames = voice.spoken.iter().flat_map(|spoken| &spoken.frames);
-        let codes: Vec<u8> = frames.flat_map(|frame| frame.iter()).flat_map(|code| code.to_le_bytes()).collect();
+        let codes: Vec<u8> =
+            frames.flat_map(|frame| frame.iter()).flat_map(|code| code.to_le_bytes()).collect();
         if let Some(spoken) = &voice.spoken {
             let books = spoken.frames.first().map_or(0, |frame| frame.len());
             let shape = vec![spoken.frames.len(), books];

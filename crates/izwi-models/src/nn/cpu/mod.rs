@@ -6,15 +6,18 @@
 
 pub(crate) mod attend;
 mod blocks;
+pub(crate) mod conv;
 mod dots;
 pub(crate) mod elementwise;
 mod grades;
 pub(crate) mod isa;
 pub(crate) mod paged;
 pub(crate) mod panels;
+pub(crate) mod snake;
 pub(crate) mod source;
 pub(crate) mod threads;
 pub(crate) mod weights;
+pub(crate) mod windowed;
 
 #[cfg(test)]
 mod tests;

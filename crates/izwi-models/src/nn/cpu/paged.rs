@@ -102,8 +102,11 @@ impl<W: Element> Job for Row<'_, W> {
 }
 
 /// The dot product of two heads.
+///
+/// # Safety
+/// As [`Isa`], with `head_dim` elements valid.
 #[inline(always)]
-unsafe fn dot<I: Isa, W: Element>(q: *const f32, key: *const W, head_dim: usize) -> f32 {
+pub(super) unsafe fn dot<I: Isa, W: Element>(q: *const f32, key: *const W, head_dim: usize) -> f32 {
     let whole = head_dim / LANES * LANES;
     let mut sum = I::splat(0.0);
     for at in (0..whole).step_by(LANES) {
@@ -116,9 +119,12 @@ unsafe fn dot<I: Isa, W: Element>(q: *const f32, key: *const W, head_dim: usize)
     sum
 }
 
-/// Adds `count` weighted value rows, `values.1` elements apart, to `y`.
+/// Adds `count` weighted value rows, `values.1` elements apart, to `y`: a chain of multiply-adds in order.
+///
+/// # Safety
+/// As [`dot`].
 #[inline(always)]
-unsafe fn mix<I: Isa, W: Element>(
+pub(super) unsafe fn mix<I: Isa, W: Element>(
     weights: *const f32,
     count: usize,
     values: (*const W, usize),

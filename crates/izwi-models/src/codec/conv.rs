@@ -1,0 +1,295 @@
+//! Causal convolutions along streams: an output row sees its own input row and those before.
+
+use candle_core::{Result, Tensor, bail};
+
+use super::stream::{StreamShape, Streams, TailPlace};
+use crate::model::ModelError;
+use crate::nn::checkpoint::Checkpoint;
+use crate::nn::conv::DepthwiseConv;
+use crate::nn::row_conv::RowConv;
+
+/// The sizes of a convolution.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernel {
+    /// Channels of the input.
+    pub inputs: usize,
+    /// Channels of the output.
+    pub outputs: usize,
+    /// Rows it reads.
+    pub taps: usize,
+    /// Rows from one it reads to the next.
+    pub dilation: usize,
+    /// Input rows to an output row.
+    pub stride: usize,
+}
+
+impl Kernel {
+    /// Neighbouring rows, one output row to each.
+    pub fn new(inputs: usize, outputs: usize, taps: usize) -> Self {
+        Self { inputs, outputs, taps, dilation: 1, stride: 1 }
+    }
+}
+
+/// All channels into all channels, behind zeros at the start of a sequence.
+#[derive(Debug, Clone)]
+pub struct CausalConv {
+    conv: RowConv,
+    stride: usize,
+    tail: Option<TailPlace>,
+}
+
+impl CausalConv {
+    /// Takes `{name}.weight` `[outputs, inputs, taps]` and `{name}.bias`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`], or the stride is longer than the kernel.
+    pub fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        kernel: Kernel,
+        shape: &mut StreamShape,
+    ) -> std::result::Result<Self, ModelError> {
+        let Kernel { inputs, outputs, taps, dilation, stride } = kernel;
+        let weight = from.take(&format!("{name}.weight"), &[outputs, inputs, taps])?;
+        let bias = from.take(&format!("{name}.bias"), &[outputs])?;
+        Ok(Self::new(RowConv::new(&weight, Some(bias), dilation)?, stride, shape)?)
+    }
+
+    /// From a convolution of which every `stride`-th output is wanted.
+    ///
+    /// # Errors
+    /// The stride is longer than the kernel.
+    pub fn new(conv: RowConv, stride: usize, shape: &mut StreamShape) -> Result<Self> {
+        if stride == 0 || conv.reach() + 1 < stride {
+            bail!("causal convolution: a stride of {stride} over a kernel of {}", conv.reach() + 1)
+        }
+        let tail = conv.reach() + 1 - stride;
+        let tail = (tail > 0).then(|| shape.tail(tail, conv.inputs()));
+        Ok(Self { conv, stride, tail })
+    }
+
+    /// `[rows, inputs]` to `[rows / stride, outputs]`. Where the rows of a piece are no multiple of the stride zeros
+    /// follow them: such a piece is the last of its sequence.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        let (x, starts) = match self.tail {
+            Some(tail) => streams.join(tail, x, self.stride)?,
+            None if self.stride == 1 => (x.clone(), vec![0]),
+            None => bail!("causal convolution: a kernel as long as its stride needs whole pieces"),
+        };
+        streams.divide(self.stride);
+        if self.tail.is_none() {
+            return self.conv.forward(&x, &(0..x.dim(0)? as u32).collect::<Vec<_>>());
+        }
+        let outputs = starts.iter().zip(streams.rows());
+        let rows = outputs.flat_map(|(&start, &rows)| (0..rows).map(move |row| start + row * self.stride));
+        self.conv.forward(&x, &rows.map(|row| row as u32).collect::<Vec<_>>())
+    }
+}
+
+/// All channels into all channels, `stride` output rows to an input row; output that reaches behind the last is cut
+/// off. Computed as a causal convolution that makes `stride` rows at once.
+#[derive(Debug, Clone)]
+pub struct CausalTransposedConv {
+    conv: CausalConv,
+    stride: usize,
+    outputs: usize,
+}
+
+impl CausalTransposedConv {
+    /// Takes `{name}.weight` `[inputs, outputs, taps]` and `{name}.bias`; `kernel.stride` is the factor.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        kernel: Kernel,
+        shape: &mut StreamShape,
+    ) -> std::result::Result<Self, ModelError> {
+        let Kernel { inputs, outputs, taps, stride, .. } = kernel;
+        let weight = from.take(&format!("{name}.weight"), &[inputs, outputs, taps])?;
+        let bias = from.take(&format!("{name}.bias"), &[outputs])?;
+        Ok(Self::new(&weight, &bias, stride, shape)?)
+    }
+
+    /// From a weight `[inputs, outputs, taps]` and a bias `[outputs]`.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn new(weight: &Tensor, bias: &Tensor, stride: usize, shape: &mut StreamShape) -> Result<Self> {
+        let (inputs, outputs, taps) = weight.dims3()?;
+        if stride == 0 || taps == 0 {
+            bail!("transposed convolution: {taps} taps, stride {stride}")
+        }
+        let steps = taps.div_ceil(stride);
+        let weight = weight.pad_with_zeros(2, 0, steps * stride - taps)?;
+        let weight = weight.reshape((inputs, outputs, steps, stride))?.permute((3, 1, 0, 2))?;
+        // The oldest row first: [stride, outputs, inputs, steps].
+        let newest_last: Vec<_> =
+            (0..steps).rev().map(|step| weight.narrow(3, step, 1)).collect::<Result<_>>()?;
+        let weight = Tensor::cat(&newest_last, 3)?.reshape((stride * outputs, inputs, steps))?;
+        let bias = Tensor::cat(&vec![bias.clone(); stride], 0)?;
+        let conv = CausalConv::new(RowConv::new(&weight, Some(bias), 1)?, 1, shape)?;
+        Ok(Self { conv, stride, outputs })
+    }
+
+    /// `[rows, inputs]` to `[rows * stride, outputs]`.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        let y = self.conv.forward(x, streams)?;
+        streams.multiply(self.stride);
+        y.reshape((streams.total_rows(), self.outputs))
+    }
+}
+
+/// Each channel with a kernel of its own.
+#[derive(Debug, Clone)]
+pub struct CausalDepthwiseConv {
+    conv: DepthwiseConv,
+    centre: usize,
+    tail: TailPlace,
+}
+
+impl CausalDepthwiseConv {
+    /// Takes `{name}.weight` `[channels, 1, taps]` and `{name}.bias`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        channels: usize,
+        taps: usize,
+        shape: &mut StreamShape,
+    ) -> std::result::Result<Self, ModelError> {
+        let conv = DepthwiseConv::load(from, name, channels, taps, 1)?;
+        Ok(Self { conv, centre: taps / 2, tail: shape.tail(taps.saturating_sub(1), channels) })
+    }
+
+    /// `[rows, channels]` to the same.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        let (x, starts) = streams.join(self.tail, x, 1)?;
+        let y = self.conv.forward(&x)?; // centred: a causal output lies half a kernel behind its first row
+        let parts = starts.iter().zip(streams.rows());
+        let parts = parts.map(|(&start, &rows)| y.narrow(0, start + self.centre, rows));
+        Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+    use proptest::prelude::*;
+
+    use super::super::stream::StreamState;
+    use super::*;
+
+    fn random(shape: impl Into<candle_core::Shape>) -> Tensor {
+        Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
+    }
+
+    /// Runs a layer over pieces of one sequence, another one beside it.
+    fn in_pieces(
+        shape: &StreamShape,
+        x: &Tensor,
+        cuts: &[usize],
+        forward: impl Fn(&Tensor, &mut Streams<'_>) -> Tensor,
+    ) -> Vec<Vec<f32>> {
+        let (mut state, mut other) = (StreamState::default(), StreamState::default());
+        let mut start = 0;
+        let mut y = Vec::new();
+        for &rows in cuts {
+            let both = Tensor::cat(&[random((2, x.dim(1).unwrap())), x.narrow(0, start, rows).unwrap()], 0);
+            let states = vec![&mut other, &mut state];
+            let mut streams = Streams::new(shape, states, vec![2, rows], &Device::Cpu).unwrap();
+            let part = forward(&both.unwrap(), &mut streams);
+            let skip = streams.rows()[0];
+            y.extend(part.to_vec2::<f32>().unwrap().split_off(skip));
+            start += rows;
+        }
+        y
+    }
+
+    fn worst(a: &[Vec<f32>], b: &Tensor) -> f32 {
+        let b = b.to_vec2::<f32>().unwrap();
+        assert_eq!(a.len(), b.len());
+        a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    }
+
+    /// candle's own convolution behind zeros, `[rows, channels]`.
+    fn reference(x: &Tensor, weight: &Tensor, dilation: usize, stride: usize) -> Tensor {
+        let pad = (weight.dim(2).unwrap() - 1) * dilation + 1 - stride;
+        let x = x.t().unwrap().unsqueeze(0).unwrap().contiguous().unwrap().pad_with_zeros(2, pad, 0).unwrap();
+        let y = x.conv1d(&weight.contiguous().unwrap(), 0, stride, dilation, 1).unwrap();
+        y.squeeze(0).unwrap().t().unwrap().contiguous().unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        #[test]
+        fn pieces_equal_the_whole_to_the_bit(
+            inputs in 1usize..20,
+            outputs in 1usize..20,
+            taps in 1usize..8,
+            dilation in 1usize..5,
+            cuts in prop::collection::vec(1usize..9, 1..6),
+        ) {
+            let weight = random((outputs, inputs, taps));
+            let mut shape = StreamShape::default();
+            let conv = CausalConv::new(RowConv::new(&weight, None, dilation).unwrap(), 1, &mut shape).unwrap();
+            let x = random((cuts.iter().sum::<usize>(), inputs));
+            let forward = |x: &Tensor, streams: &mut Streams<'_>| conv.forward(x, streams).unwrap();
+            let whole = in_pieces(&shape, &x, &[x.dim(0).unwrap()], forward);
+            prop_assert_eq!(&in_pieces(&shape, &x, &cuts, forward), &whole);
+            prop_assert!(worst(&whole, &reference(&x, &weight, dilation, 1)) < 1e-4);
+        }
+
+        #[test]
+        fn transposed_pieces_equal_the_whole_to_the_bit(
+            taps in 1usize..12,
+            stride in 1usize..6,
+            cuts in prop::collection::vec(1usize..9, 1..6),
+        ) {
+            let (weight, bias) = (random((5, 3, taps)), random(3));
+            let mut shape = StreamShape::default();
+            let conv = CausalTransposedConv::new(&weight, &bias, stride, &mut shape).unwrap();
+            let x = random((cuts.iter().sum::<usize>(), 5));
+            let forward = |x: &Tensor, streams: &mut Streams<'_>| conv.forward(x, streams).unwrap();
+            let whole = in_pieces(&shape, &x, &[x.dim(0).unwrap()], forward);
+            prop_assert_eq!(&in_pieces(&shape, &x, &cuts, forward), &whole);
+            let columns = x.t().unwrap().unsqueeze(0).unwrap().contiguous().unwrap();
+            let y = columns.conv_transpose1d(&weight, 0, 0, stride, 1, 1).unwrap().squeeze(0).unwrap();
+            let rows = y.t().unwrap().broadcast_add(&bias).unwrap();
+            let rows = rows.to_vec2::<f32>().unwrap();
+            for (row, (ours, theirs)) in whole.iter().zip(&rows).enumerate() {
+                for (ours, theirs) in ours.iter().zip(theirs) {
+                    prop_assert!((ours - theirs).abs() < 1e-4, "{row}");
+                }
+            }
+            prop_assert!(whole.len() == x.dim(0).unwrap() * stride);
+        }
+    }
+
+    #[test]
+    fn a_strided_piece_that_ends_early_is_filled_with_zeros() {
+        let weight = random((6, 4, 8));
+        let mut shape = StreamShape::default();
+        let conv = CausalConv::new(RowConv::new(&weight, None, 1).unwrap(), 4, &mut shape).unwrap();
+        let x = random((12 + 8 + 3, 4));
+        let forward = |x: &Tensor, streams: &mut Streams<'_>| conv.forward(x, streams).unwrap();
+        let whole = in_pieces(&shape, &x, &[23], forward);
+        assert_eq!(in_pieces(&shape, &x, &[12, 8, 3], forward), whole);
+        let padded = x.pad_with_zeros(0, 0, 1).unwrap();
+        assert!(worst(&whole, &reference(&padded, &weight, 1, 4)) < 1e-4);
+        assert!(CausalConv::new(RowConv::new(&weight, None, 1).unwrap(), 9, &mut shape).is_err());
+    }
+}

@@ -1,0 +1,241 @@
+//! The small causal transformer inside a codec: over a window in streams, or over a whole sequence.
+
+use candle_core::{DType, Result, Tensor};
+
+use super::stream::{StreamShape, Streams, WindowPlace};
+use crate::model::ModelError;
+use crate::nn::activation::{bias_gelu, silu_gate};
+use crate::nn::checkpoint::Checkpoint;
+use crate::nn::norm::LayerNorm;
+use crate::nn::precision::Precision;
+use crate::nn::rms_norm::RmsNorm;
+use crate::nn::rope::Rope;
+use crate::nn::row_linear::RowLinear;
+use crate::nn::window_attention::{causal, windowed};
+
+/// Which normalisation and feed-forward layers a transformer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// RMS norm, SiLU-gated feed-forward.
+    Gated,
+    /// Layer norm with bias, GELU feed-forward.
+    Plain,
+}
+
+/// Sizes of a transformer.
+#[derive(Debug, Clone, Copy)]
+pub struct TransformerShape {
+    /// Which layers it has.
+    pub style: Style,
+    /// Layers.
+    pub layers: usize,
+    /// Channels between layers.
+    pub width: usize,
+    /// Heads of queries, keys and values alike.
+    pub heads: usize,
+    /// Channels of a head.
+    pub head_dim: usize,
+    /// Channels inside the feed-forward layers.
+    pub feed_forward: usize,
+    /// Addend of the norms.
+    pub eps: f64,
+    /// Longest wave of the rotary embedding, over 2π.
+    pub rope_theta: f64,
+}
+
+/// Layers that add attention and a feed-forward network to their input, each scaled by channel; no biases.
+#[derive(Debug, Clone)]
+pub struct CausalTransformer {
+    layers: Vec<Layer>,
+    rope: Rope,
+    heads: usize,
+    window: Option<(usize, Vec<WindowPlace>)>,
+}
+
+#[derive(Debug, Clone)]
+struct Layer {
+    attention_norm: Norm,
+    qkv: RowLinear, // [width, 3 * heads * head_dim]
+    output: RowLinear,
+    attention_scale: Tensor, // [width]
+    feed_forward_norm: Norm,
+    feed_forward: FeedForward,
+    feed_forward_scale: Tensor, // [width]
+}
+
+#[derive(Debug, Clone)]
+enum Norm {
+    Rms(RmsNorm),
+    Layer(LayerNorm),
+}
+
+#[derive(Debug, Clone)]
+enum FeedForward {
+    Gated { gate_up: RowLinear, down: RowLinear },
+    Plain { up: RowLinear, no_bias: Tensor, down: RowLinear },
+}
+
+impl CausalTransformer {
+    /// Takes the layers `{prefix}.{i}` by the names Hugging Face's models give them. With a `window` a position sees
+    /// itself and the `window - 1` before, and sequences can be given in pieces.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load(
+        from: &mut Checkpoint,
+        prefix: &str,
+        shape: &TransformerShape,
+        window: Option<(usize, &mut StreamShape)>,
+    ) -> std::result::Result<Self, ModelError> {
+        let layers = (0..shape.layers).map(|i| Layer::load(from, &format!("{prefix}.{i}"), shape));
+        let layers = layers.collect::<std::result::Result<_, _>>()?;
+        let width = shape.heads * shape.head_dim;
+        let window = window.map(|(window, streams)| {
+            (window, (0..shape.layers).map(|_| streams.window(window, width)).collect())
+        });
+        Ok(Self { layers, rope: Rope::new(shape.head_dim, shape.rope_theta), heads: shape.heads, window })
+    }
+
+    /// New rows `[rows, width]` of each sequence to the same, `tap` naming what each layer makes.
+    ///
+    /// # Errors
+    /// Shapes do not fit, or there is no window.
+    pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>, tap: &str) -> Result<Tensor> {
+        let Some((window, places)) = &self.window else {
+            candle_core::bail!("transformer: loaded without a window")
+        };
+        let mut x = x.clone();
+        for (index, (layer, &place)) in self.layers.iter().zip(places).enumerate() {
+            let rows = streams.rows().to_vec();
+            let mut states = streams.windows(place);
+            let positions: Vec<u32> = states
+                .iter()
+                .zip(&rows)
+                .flat_map(|(state, &rows)| (state.positions()..state.positions() + rows).map(|p| p as u32))
+                .collect();
+            x = layer.forward(&x, &self.rope, &positions, |qkv| {
+                windowed(qkv, self.heads, *window, &rows, &mut states)
+            })?;
+            streams.tap(|| format!("{tap}{index}"), &x);
+        }
+        Ok(x)
+    }
+
+    /// All rows `[rows, width]` of one sequence to the same, every position over all before; `tap` gets the result of
+    /// each layer.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward_whole(&self, x: &Tensor, mut tap: impl FnMut(usize, &Tensor)) -> Result<Tensor> {
+        let positions: Vec<u32> = (0..x.dim(0)? as u32).collect();
+        let mut x = x.clone();
+        for (index, layer) in self.layers.iter().enumerate() {
+            x = layer.forward(&x, &self.rope, &positions, |qkv| causal(qkv, self.heads))?;
+            tap(index, &x);
+        }
+        Ok(x)
+    }
+}
+
+impl Layer {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        shape: &TransformerShape,
+    ) -> std::result::Result<Self, ModelError> {
+        let attention_width = shape.heads * shape.head_dim;
+        let [q, k, v] = ["q", "k", "v"].map(|part| format!("{name}.self_attn.{part}_proj"));
+        let parts = [&q, &k, &v].map(|part| (part.as_str(), attention_width));
+        let scale = |from: &mut Checkpoint, part: &str| {
+            from.take(&format!("{name}.{part}_layer_scale.scale"), &[shape.width])
+        };
+        Ok(Self {
+            attention_norm: Norm::load(from, &format!("{name}.input_layernorm"), shape)?,
+            qkv: RowLinear::load_stacked(from, &parts, shape.width, Precision::F32)?,
+            output: linear(from, &format!("{name}.self_attn.o_proj"), attention_width, shape.width)?,
+            attention_scale: scale(from, "self_attn")?,
+            feed_forward_norm: Norm::load(from, &format!("{name}.post_attention_layernorm"), shape)?,
+            feed_forward: FeedForward::load(from, &format!("{name}.mlp"), shape)?,
+            feed_forward_scale: scale(from, "mlp")?,
+        })
+    }
+
+    fn forward(
+        &self,
+        x: &Tensor,
+        rope: &Rope,
+        positions: &[u32],
+        attend: impl FnOnce([&Tensor; 3]) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let qkv = self.qkv.forward(&self.attention_norm.forward(x)?)?;
+        let width = qkv.dim(1)? / 3;
+        let [q, k, v] = [0, 1, 2].map(|part| qkv.narrow(1, part * width, width));
+        let (q, k) = (rope.forward(&q?, positions)?, rope.forward(&k?, positions)?);
+        let attended = self.output.forward(&attend([&q, &k, &v?])?)?;
+        let x = (x + attended.broadcast_mul(&self.attention_scale)?)?;
+        let change = self.feed_forward.forward(&self.feed_forward_norm.forward(&x)?)?;
+        x + change.broadcast_mul(&self.feed_forward_scale)?
+    }
+}
+
+impl Norm {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        shape: &TransformerShape,
+    ) -> std::result::Result<Self, ModelError> {
+        Ok(match shape.style {
+            Style::Gated => Self::Rms(RmsNorm::load(from, name, shape.width, shape.eps)?),
+            Style::Plain => Self::Layer(LayerNorm::load_with_eps(from, name, shape.width, shape.eps)?),
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Rms(norm) => norm.forward(x),
+            Self::Layer(norm) => norm.forward(x),
+        }
+    }
+}
+
+impl FeedForward {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        shape: &TransformerShape,
+    ) -> std::result::Result<Self, ModelError> {
+        let (width, inner) = (shape.width, shape.feed_forward);
+        Ok(match shape.style {
+            Style::Gated => {
+                let [gate, up] = ["gate", "up"].map(|part| format!("{name}.{part}_proj"));
+                let parts = [(gate.as_str(), inner), (up.as_str(), inner)];
+                Self::Gated {
+                    gate_up: RowLinear::load_stacked(from, &parts, width, Precision::F32)?,
+                    down: linear(from, &format!("{name}.down_proj"), inner, width)?,
+                }
+            }
+            Style::Plain => {
+                let up = linear(from, &format!("{name}.fc1"), width, inner)?;
+                let down = linear(from, &format!("{name}.fc2"), inner, width)?;
+                let no_bias = Tensor::zeros(inner, DType::F32, from.device())?;
+                Self::Plain { up, no_bias, down }
+            }
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Gated { gate_up, down } => down.forward(&silu_gate(&gate_up.forward(x)?)?),
+            Self::Plain { up, no_bias, down } => down.forward(&bias_gelu(&up.forward(x)?, no_bias)?),
+        }
+    }
+}
+
+fn linear(
+    from: &mut Checkpoint,
+    name: &str,
+    inputs: usize,
+    outputs: usize,
+) -> std::result::Result<RowLinear, ModelError> {
+    RowLinear::load_stacked(from, &[(name, outputs)], inputs, Precision::F32)
+}

@@ -1,0 +1,259 @@
+//! Codes to samples: residual books, a windowed transformer, two plain upsampling stages and a convolutional vocoder.
+//!
+//! Kernel sizes and dilations are not in the configuration; they are those of
+//! <https://pypi.org/project/qwen-tts/0.1.1/> (`modeling_qwen3_tts_tokenizer_v2.py`).
+
+use candle_core::{Device, Result, Tensor};
+
+use super::config::DecoderConfig;
+use crate::codec::conv::{CausalConv, CausalDepthwiseConv, CausalTransposedConv, Kernel};
+use crate::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
+use crate::codec::snake::SnakeBeta;
+use crate::codec::stream::{StreamShape, Streams};
+use crate::codec::transformer::{CausalTransformer, Style, TransformerShape};
+use crate::model::ModelError;
+use crate::nn::activation::bias_gelu;
+use crate::nn::checkpoint::Checkpoint;
+use crate::nn::linear::Linear;
+use crate::nn::norm::LayerNorm;
+use crate::nn::rms_norm::RmsNorm;
+
+/// Taps of the convolution behind the books.
+const PRE_TAPS: usize = 3;
+/// Taps of every other convolution.
+const TAPS: usize = 7;
+/// Dilations of a block's residual units.
+const DILATIONS: [usize; 3] = [1, 3, 9];
+/// Addend of the norms inside the upsampling stages.
+const STAGE_EPS: f64 = 1e-6;
+/// Widening inside the upsampling stages.
+const STAGE_WIDENING: usize = 4;
+
+type Loaded<T> = std::result::Result<T, ModelError>;
+
+/// The decoder.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    device: Device,
+    shape: StreamShape,
+    semantic: ResidualBooks,
+    acoustic: ResidualBooks,
+    pre_conv: CausalConv,
+    transformer: CausalTransformer,
+    input: Linear,
+    norm: RmsNorm,
+    output: Linear,
+    stages: Vec<(CausalTransposedConv, ConvNext)>,
+    entry: CausalConv,
+    blocks: Vec<Block>,
+    last_snake: SnakeBeta,
+    last: CausalConv,
+}
+
+impl Decoder {
+    /// Takes `{name}.*`.
+    pub(super) fn load(from: &mut Checkpoint, name: &str, config: &DecoderConfig) -> Loaded<Self> {
+        let mut shape = StreamShape::default();
+        let s = &mut shape;
+        let (latent, hidden) = (config.latent_dim, config.hidden_size);
+        let books = |from: &mut Checkpoint, group: &str, books: usize| {
+            let prefix = format!("{name}.quantizer.{group}");
+            let shape = BooksShape {
+                books,
+                entries: config.codebook_size,
+                width: config.codebook_dim / 2,
+                outer: config.codebook_dim,
+            };
+            let names = BookNames { sum: "embedding_sum", usage: "cluster_usage", flag: None };
+            ResidualBooks::load(from, &prefix, shape, names, |k| format!("{prefix}.vq.layers.{k}._codebook"))
+        };
+        let semantic = books(from, "rvq_first", config.num_semantic_quantizers)?;
+        let acoustic = books(from, "rvq_rest", config.num_quantizers - config.num_semantic_quantizers)?;
+        let pre = Kernel::new(config.codebook_dim, latent, PRE_TAPS);
+        let pre_conv = CausalConv::load(from, &format!("{name}.pre_conv.conv"), pre, s)?;
+        let inner = format!("{name}.pre_transformer");
+        let transformer_shape = TransformerShape {
+            style: Style::Gated,
+            layers: config.num_hidden_layers,
+            width: hidden,
+            heads: config.num_attention_heads,
+            head_dim: config.head_dim,
+            feed_forward: config.intermediate_size,
+            eps: config.rms_norm_eps,
+            rope_theta: config.rope_theta,
+        };
+        let window = Some((config.sliding_window, &mut *s));
+        let transformer =
+            CausalTransformer::load(from, &format!("{inner}.layers"), &transformer_shape, window)?;
+        let stages = config.upsampling_ratios.iter().enumerate().map(|(i, &ratio)| {
+            let up = Kernel { stride: ratio, ..Kernel::new(latent, latent, ratio) };
+            let up = CausalTransposedConv::load(from, &format!("{name}.upsample.{i}.0.conv"), up, s)?;
+            Ok((up, ConvNext::load(from, &format!("{name}.upsample.{i}.1"), latent, s)?))
+        });
+        let stages = stages.collect::<Loaded<_>>()?;
+        let name = format!("{name}.decoder");
+        let entry = Kernel::new(latent, config.decoder_dim, TAPS);
+        let entry = CausalConv::load(from, &format!("{name}.0.conv"), entry, s)?;
+        let mut channels = config.decoder_dim;
+        let mut blocks = Vec::with_capacity(config.upsample_rates.len());
+        for (i, &rate) in config.upsample_rates.iter().enumerate() {
+            blocks.push(Block::load(from, &format!("{name}.{}.block", i + 1), channels, rate, s)?);
+            channels /= 2;
+        }
+        let next = blocks.len() + 1;
+        let last = Kernel::new(channels, 1, TAPS);
+        Ok(Self {
+            device: from.device().clone(),
+            semantic,
+            acoustic,
+            pre_conv,
+            transformer,
+            input: Linear::load(from, &format!("{inner}.input_proj"), latent, hidden)?,
+            norm: RmsNorm::load(from, &format!("{inner}.norm"), hidden, config.rms_norm_eps)?,
+            output: Linear::load(from, &format!("{inner}.output_proj"), hidden, latent)?,
+            stages,
+            entry,
+            blocks,
+            last_snake: SnakeBeta::load(from, &format!("{name}.{next}"), channels)?,
+            last: CausalConv::load(from, &format!("{name}.{}.conv", next + 1), last, s)?,
+            shape,
+        })
+    }
+
+    /// What a stream carries along.
+    pub(super) fn shape(&self) -> &StreamShape {
+        &self.shape
+    }
+
+    /// New frames of every stream, one after another, to samples `[samples, 1]` in the same order.
+    pub(super) fn forward(&self, frames: &[&Vec<u32>], streams: &mut Streams<'_>) -> Result<Tensor> {
+        let device = &self.device;
+        let semantic = frames.iter().map(|frame| &frame[..frame.len().min(1)]);
+        let acoustic = frames.iter().map(|frame| &frame[frame.len().min(1)..]);
+        let x = (self.semantic.decode(semantic, device)? + self.acoustic.decode(acoustic, device)?)?;
+        streams.tap(|| "dec.quantized".to_owned(), &x);
+        let x = self.pre_conv.forward(&x, streams)?; // [frames, latent]
+        streams.tap(|| "dec.pre_conv".to_owned(), &x);
+        let x = self.transformer.forward(&self.input.forward(&x)?, streams, "dec.layer")?;
+        let mut x = self.output.forward(&self.norm.forward(&x)?)?;
+        streams.tap(|| "dec.pre_transformer".to_owned(), &x);
+        for (i, (up, mix)) in self.stages.iter().enumerate() {
+            x = up.forward(&x, streams)?;
+            streams.tap(|| format!("dec.upsample{i}_0"), &x);
+            x = mix.forward(&x, streams)?;
+            streams.tap(|| format!("dec.upsample{i}_1"), &x);
+        }
+        x = self.entry.forward(&x, streams)?;
+        streams.tap(|| "dec.block0".to_owned(), &x);
+        for (i, block) in self.blocks.iter().enumerate() {
+            x = block.forward(&x, streams)?;
+            streams.tap(|| format!("dec.block{}", i + 1), &x);
+        }
+        let next = self.blocks.len() + 1;
+        x = self.last_snake.forward(&x)?;
+        streams.tap(|| format!("dec.block{next}"), &x);
+        x = self.last.forward(&x, streams)?;
+        streams.tap(|| format!("dec.block{}", next + 1), &x);
+        x.clamp(-1f32, 1f32)
+    }
+}
+
+/// A depthwise convolution and two linear layers, scaled by channel and added to their input.
+/// <https://arxiv.org/abs/2201.03545>.
+#[derive(Debug)]
+struct ConvNext {
+    conv: CausalDepthwiseConv,
+    norm: LayerNorm,
+    wide: Linear,
+    wide_bias: Tensor, // [4 * channels]
+    narrow: Linear,
+    gamma: Tensor, // [channels]
+}
+
+impl ConvNext {
+    fn load(from: &mut Checkpoint, name: &str, channels: usize, shape: &mut StreamShape) -> Loaded<Self> {
+        let inner = STAGE_WIDENING * channels;
+        Ok(Self {
+            conv: CausalDepthwiseConv::load(from, &format!("{name}.dwconv.conv"), channels, TAPS, shape)?,
+            norm: LayerNorm::load_with_eps(from, &format!("{name}.norm"), channels, STAGE_EPS)?,
+            wide: Linear::load_no_bias(from, &format!("{name}.pwconv1"), channels, inner)?,
+            wide_bias: from.take(&format!("{name}.pwconv1.bias"), &[inner])?,
+            narrow: Linear::load(from, &format!("{name}.pwconv2"), inner, channels)?,
+            gamma: from.take(&format!("{name}.gamma"), &[channels])?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        let y = self.norm.forward(&self.conv.forward(x, streams)?)?;
+        let y = bias_gelu(&self.wide.forward(&y)?, &self.wide_bias)?;
+        x + self.narrow.forward(&y)?.broadcast_mul(&self.gamma)?
+    }
+}
+
+/// One stage of the vocoder: `rate` times the rows, half the channels.
+#[derive(Debug)]
+struct Block {
+    snake: SnakeBeta,
+    up: CausalTransposedConv,
+    units: Vec<Unit>,
+}
+
+#[derive(Debug)]
+struct Unit {
+    wide_snake: SnakeBeta,
+    wide: CausalConv,
+    point_snake: SnakeBeta,
+    point: CausalConv,
+}
+
+impl Block {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        channels: usize,
+        rate: usize,
+        shape: &mut StreamShape,
+    ) -> Loaded<Self> {
+        let half = channels / 2;
+        let up = Kernel { stride: rate, ..Kernel::new(channels, half, 2 * rate) };
+        let snake = SnakeBeta::load(from, &format!("{name}.0"), channels)?;
+        let up = CausalTransposedConv::load(from, &format!("{name}.1.conv"), up, shape)?;
+        let units = DILATIONS
+            .iter()
+            .enumerate()
+            .map(|(i, &dilation)| Unit::load(from, &format!("{name}.{}", i + 2), half, dilation, shape));
+        Ok(Self { snake, up, units: units.collect::<Loaded<_>>()? })
+    }
+
+    fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        let mut x = self.up.forward(&self.snake.forward(x)?, streams)?;
+        for unit in &self.units {
+            x = unit.forward(&x, streams)?;
+        }
+        Ok(x)
+    }
+}
+
+impl Unit {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        channels: usize,
+        dilation: usize,
+        shape: &mut StreamShape,
+    ) -> Loaded<Self> {
+        let wide = Kernel { dilation, ..Kernel::new(channels, channels, TAPS) };
+        let point = Kernel::new(channels, channels, 1);
+        Ok(Self {
+            wide_snake: SnakeBeta::load(from, &format!("{name}.act1"), channels)?,
+            wide: CausalConv::load(from, &format!("{name}.conv1.conv"), wide, shape)?,
+            point_snake: SnakeBeta::load(from, &format!("{name}.act2"), channels)?,
+            point: CausalConv::load(from, &format!("{name}.conv2.conv"), point, shape)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        let y = self.wide.forward(&self.wide_snake.forward(x)?, streams)?;
+        x + self.point.forward(&self.point_snake.forward(&y)?, streams)?
+    }
+}

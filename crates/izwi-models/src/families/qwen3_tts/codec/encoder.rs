@@ -1,0 +1,133 @@
+//! Samples to codes: Mimi's encoder, of whose books the first ones are kept.
+
+use candle_core::{Device, Result, Tensor};
+
+use super::config::Config;
+use crate::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
+use crate::codec::seanet::{SeanetEncoder, SeanetShape};
+use crate::codec::stream::{StreamShape, StreamState, Streams};
+use crate::codec::transformer::{CausalTransformer, Style, TransformerShape};
+use crate::model::ModelError;
+use crate::nn::checkpoint::Checkpoint;
+use crate::nn::row_conv::RowConv;
+
+/// Frames whose samples go through the convolutions at once.
+const PIECE_FRAMES: usize = 8;
+
+/// The encoder.
+#[derive(Debug)]
+pub(super) struct Encoder {
+    shape: StreamShape,
+    seanet: SeanetEncoder,
+    transformer: CausalTransformer,
+    downsample: RowConv,
+    stride: usize,
+    samples_per_frame: usize,
+    semantic: ResidualBooks,
+    acoustic: ResidualBooks,
+}
+
+impl Encoder {
+    /// Takes `{name}.*`.
+    pub(super) fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        config: &Config,
+    ) -> std::result::Result<Self, ModelError> {
+        let sizes = &config.encoder_config;
+        let mut shape = StreamShape::default();
+        let seanet_shape = SeanetShape {
+            filters: sizes.num_filters,
+            strides: sizes.upsampling_ratios.iter().rev().copied().collect(),
+            kernel: sizes.kernel_size,
+            last_kernel: sizes.last_kernel_size,
+            residual_kernel: sizes.residual_kernel_size,
+            residual_units: sizes.num_residual_layers,
+            dilation_growth: sizes.dilation_growth_rate,
+            compress: sizes.compress,
+            outputs: sizes.hidden_size,
+        };
+        let seanet = SeanetEncoder::load(from, &format!("{name}.encoder.layers"), &seanet_shape, &mut shape)?;
+        let transformer_shape = TransformerShape {
+            style: Style::Plain,
+            layers: sizes.num_hidden_layers,
+            width: sizes.hidden_size,
+            heads: sizes.num_attention_heads,
+            head_dim: sizes.head_dim,
+            feed_forward: sizes.intermediate_size,
+            eps: sizes.norm_eps,
+            rope_theta: sizes.rope_theta,
+        };
+        // The configuration's sliding window has no effect in the reference.
+        let layers = format!("{name}.encoder_transformer.layers");
+        let transformer = CausalTransformer::load(from, &layers, &transformer_shape, None)?;
+        let stride = config.encode_downsample_rate / sizes.upsampling_ratios.iter().product::<usize>();
+        let downsample = [sizes.hidden_size, sizes.hidden_size, 2 * stride];
+        let downsample = from.take(&format!("{name}.downsample.conv.weight"), &downsample)?;
+        let mut books = |group: &str, count: usize, kept: usize| {
+            let prefix = format!("{name}.quantizer.{group}_residual_vector_quantizer");
+            let names = BookNames { sum: "embed_sum", usage: "cluster_usage", flag: Some("initialized") };
+            let shape = BooksShape {
+                books: count,
+                entries: sizes.codebook_size,
+                width: sizes.codebook_dim,
+                outer: sizes.hidden_size,
+            };
+            let book = |k: usize| format!("{prefix}.layers.{k}.codebook");
+            let mut books = ResidualBooks::load(from, &prefix, shape, names, book)?;
+            books.truncate(kept);
+            Ok::<_, ModelError>(books)
+        };
+        let semantic = sizes.num_semantic_quantizers;
+        Ok(Self {
+            seanet,
+            transformer,
+            downsample: RowConv::new(&downsample, None, 1)?,
+            stride,
+            samples_per_frame: config.encode_downsample_rate,
+            semantic: books("semantic", semantic, semantic)?,
+            acoustic: books(
+                "acoustic",
+                sizes.num_quantizers - semantic,
+                config.encoder_valid_num_quantizers - semantic,
+            )?,
+            shape,
+        })
+    }
+
+    /// Samples, at least one, to frames of codes.
+    pub(super) fn forward(
+        &self,
+        samples: &[f32],
+        device: &Device,
+        mut tap: impl FnMut(String, &Tensor),
+    ) -> Result<Vec<Vec<u32>>> {
+        let mut state = StreamState::default();
+        let mut pieces = Vec::new();
+        for piece in samples.chunks(PIECE_FRAMES * self.samples_per_frame) {
+            let mut streams = Streams::new(&self.shape, vec![&mut state], vec![piece.len()], device)?;
+            let x = Tensor::from_slice(piece, (piece.len(), 1), device)?;
+            pieces.push(self.seanet.forward(&x, &mut streams)?);
+        }
+        let x = Tensor::cat(&pieces, 0)?; // [rows, hidden]
+        tap("enc.seanet".to_owned(), &x);
+        let x = self.transformer.forward_whole(&x, |layer, x| tap(format!("enc.layer{layer}"), x))?;
+        let x = self.downsample(&x)?; // [frames, hidden]
+        tap("enc.downsample".to_owned(), &x);
+        let (mut codes, acoustic) = (self.semantic.encode(&x)?, self.acoustic.encode(&x)?);
+        codes.iter_mut().zip(acoustic).for_each(|(codes, rest)| codes.extend(rest));
+        codes.truncate(samples.len().div_ceil(self.samples_per_frame));
+        Ok(codes)
+    }
+
+    /// Every `stride` rows to one that also sees as many before; the outermost rows repeat beyond the ends.
+    fn downsample(&self, x: &Tensor) -> Result<Tensor> {
+        let rows = x.dim(0)?;
+        let frames = rows.div_ceil(self.stride);
+        let padded =
+            (0..(frames + 1) * self.stride).map(|at| at.saturating_sub(self.stride).min(rows - 1) as u32);
+        let padded = Tensor::from_iter(padded, x.device())?;
+        let starts: Vec<u32> = (0..frames).map(|frame| (frame * self.stride) as u32).collect();
+        self.downsample.forward(&x.index_select(&padded, 0)?, &starts)
+    }
+}

@@ -1,0 +1,217 @@
+//! The codec of `speech_tokenizer/`: 16 codes a frame to samples, in streams of constant memory, and back.
+//!
+//! Owns reading the folder and cutting work into pieces. Knows no language model.
+
+mod config;
+mod decoder;
+mod encoder;
+
+use std::path::Path;
+
+use candle_core::{Device, Tensor};
+
+use self::decoder::Decoder;
+use self::encoder::Encoder;
+use crate::codec::stream::{StreamState, Streams};
+use crate::model::ModelError;
+use crate::nn::checkpoint::Checkpoint;
+
+pub(crate) use self::config::Config;
+
+/// Frames of one sequence in one pass: what they need at the full rate stays near the caches.
+const PIECE_FRAMES: usize = 4;
+/// Frames the reference decodes at once, and how many before them it decodes again and drops:
+/// <https://pypi.org/project/qwen-tts/0.1.1/> (`chunked_decode`).
+const OFFICIAL_CHUNK: usize = 300;
+const OFFICIAL_CONTEXT: usize = 25;
+
+/// The codec; all of it is f32.
+#[derive(Debug)]
+pub(crate) struct Codec {
+    config: Config,
+    device: Device,
+    decoder: Decoder,
+    encoder: Encoder,
+    weight_bytes: usize,
+}
+
+/// What one stream of frames carries along; a fresh one holds nothing, any other the same number of bytes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DecoderState(StreamState);
+
+impl DecoderState {
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+}
+
+impl Codec {
+    /// Reads the folder `speech_tokenizer` of a checkpoint.
+    ///
+    /// # Errors
+    /// A file is absent, the configuration lacks a field or asks for what is not computed, or the tensors are not
+    /// exactly those it implies.
+    pub(crate) fn load(folder: &Path, device: &Device) -> Result<Self, ModelError> {
+        let config = Config::load(folder)?;
+        let mut from = Checkpoint::open(&folder.join("model.safetensors"), device)?;
+        let codec = Self::from_checkpoint(&mut from, &config)?;
+        from.finish()?;
+        Ok(codec)
+    }
+
+    /// Takes `decoder.*` and `encoder.*`; the caller finishes the checkpoint.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub(crate) fn from_checkpoint(from: &mut Checkpoint, config: &Config) -> Result<Self, ModelError> {
+        let before = from.taken();
+        let decoder = Decoder::load(from, "decoder", &config.decoder_config)?;
+        let encoder = Encoder::load(from, "encoder", config)?;
+        Ok(Self {
+            device: from.device().clone(),
+            decoder,
+            encoder,
+            config: config.clone(),
+            weight_bytes: (from.taken() - before) * size_of::<f32>(),
+        })
+    }
+
+    /// Samples of one frame.
+    pub(crate) fn samples_per_frame(&self) -> usize {
+        self.config.decode_upsample_rate
+    }
+
+    /// Rate of the samples it makes, in Hz.
+    pub(crate) fn sample_rate(&self) -> usize {
+        self.config.output_sample_rate
+    }
+
+    /// Rate of the samples it encodes, in Hz.
+    pub(crate) fn input_sample_rate(&self) -> usize {
+        self.config.input_sample_rate
+    }
+
+    /// Codes of a frame.
+    pub(crate) fn codebooks(&self) -> usize {
+        self.config.decoder_config.num_quantizers
+    }
+
+    /// Entries of a codebook: every code is below.
+    pub(crate) fn book_size(&self) -> usize {
+        self.config.decoder_config.codebook_size
+    }
+
+    /// Bytes of the weights.
+    pub(crate) fn bytes(&self) -> usize {
+        self.weight_bytes
+    }
+
+    /// Bytes of a state once it has seen a frame.
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.decoder.shape().bytes()
+    }
+
+    /// The state of a new stream.
+    pub(crate) fn start(&self) -> DecoderState {
+        DecoderState::default()
+    }
+
+    /// New frames of several streams to their samples, [`Self::samples_per_frame`] for each frame. All streams go
+    /// through each layer together; on the CPU what a stream gets is the same to the bit alone, among others and
+    /// however its frames are cut.
+    ///
+    /// # Errors
+    /// A frame has another number of codes or a code that is too large. The states are then undefined and must be
+    /// dropped.
+    pub(crate) fn decode(
+        &self,
+        batch: &mut [(&mut DecoderState, &[Vec<u32>])],
+    ) -> Result<Vec<Vec<f32>>, ModelError> {
+        let mut samples: Vec<Vec<f32>> = batch
+            .iter()
+            .map(|(_, frames)| Vec::with_capacity(frames.len() * self.samples_per_frame()))
+            .collect();
+        let longest = batch.iter().map(|(_, frames)| frames.len()).max().unwrap_or(0);
+        for at in (0..longest).step_by(PIECE_FRAMES) {
+            let mut states = Vec::with_capacity(batch.len());
+            let (mut rows, mut frames, mut owners) = (Vec::new(), Vec::new(), Vec::new());
+            for (owner, (state, all)) in batch.iter_mut().enumerate() {
+                let piece = at.min(all.len())..(at + PIECE_FRAMES).min(all.len());
+                if !piece.is_empty() {
+                    states.push(&mut state.0);
+                    rows.push(piece.len());
+                    frames.extend(&all[piece]);
+                    owners.push(owner);
+                }
+            }
+            let mut streams = Streams::new(self.decoder.shape(), states, rows, &self.device)?;
+            let y = self.decoder.forward(&frames, &mut streams)?;
+            let y: Vec<f32> = y.flatten_all()?.to_vec1()?;
+            let mut start = 0;
+            for (&owner, &count) in owners.iter().zip(streams.rows()) {
+                samples[owner].extend_from_slice(&y[start..start + count]);
+                start += count;
+            }
+        }
+        Ok(samples)
+    }
+
+    /// Frames to samples as the reference computes them: chunks of 300 frames, each behind 25 it decodes again. Equal
+    /// to [`Self::decode`] up to frame 300, different behind it, for 25 frames are less than the network remembers.
+    ///
+    /// # Errors
+    /// As [`Self::decode`].
+    pub(crate) fn decode_official(&self, frames: &[Vec<u32>]) -> Result<Vec<f32>, ModelError> {
+        let mut samples = Vec::with_capacity(frames.len() * self.samples_per_frame());
+        for start in (0..frames.len()).step_by(OFFICIAL_CHUNK) {
+            let end = frames.len().min(start + OFFICIAL_CHUNK);
+            let context = start.min(OFFICIAL_CONTEXT);
+            let mut state = self.start();
+            let chunk = self.decode(&mut [(&mut state, &frames[start - context..end])])?;
+            samples.extend_from_slice(&chunk[0][context * self.samples_per_frame()..]);
+        }
+        Ok(samples)
+    }
+
+    /// Samples at [`Self::input_sample_rate`] to frames of codes, the last frame filled up with silence.
+    ///
+    /// # Errors
+    /// The device has not the memory.
+    pub(crate) fn encode(&self, samples: &[f32]) -> Result<Vec<Vec<u32>>, ModelError> {
+        self.encode_tapped(samples, |_, _| {})
+    }
+
+    /// As [`Self::encode`]; `tap` gets intermediate results by name.
+    fn encode_tapped(
+        &self,
+        samples: &[f32],
+        tap: impl FnMut(String, &Tensor),
+    ) -> Result<Vec<Vec<u32>>, ModelError> {
+        if samples.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(self.encoder.forward(samples, &self.device, tap)?)
+    }
+}
+
+/// For tests: intermediate results of the networks.
+#[cfg(test)]
+impl Codec {
+    /// Decodes a fresh stream in one piece and answers every intermediate result.
+    pub(super) fn decode_taps(&self, frames: &[Vec<u32>]) -> Vec<(String, Tensor)> {
+        let mut state = self.start();
+        let mut streams =
+            Streams::new(self.decoder.shape(), vec![&mut state.0], vec![frames.len()], &self.device).unwrap();
+        streams.record();
+        self.decoder.forward(&frames.iter().collect::<Vec<_>>(), &mut streams).unwrap();
+        streams.take_taps()
+    }
+
+    /// Encodes and answers every intermediate result with the codes.
+    pub(super) fn encode_taps(&self, samples: &[f32]) -> (Vec<Vec<u32>>, Vec<(String, Tensor)>) {
+        let mut taps = Vec::new();
+        let codes = self.encode_tapped(samples, |name, x| taps.push((name, x.clone()))).unwrap();
+        (codes, taps)
+    }
+}

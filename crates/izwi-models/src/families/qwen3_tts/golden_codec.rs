@@ -1,0 +1,148 @@
+//! The codec beside the reference, and its streams beside themselves.
+
+use std::collections::HashMap;
+
+use candle_core::Tensor;
+use proptest::prelude::*;
+
+use super::codec::{Codec, DecoderState};
+use super::golden_set::{TOLERANCE, by_rows, codes, compare, device, root, tensors, values};
+
+fn codec() -> Codec {
+    Codec::load(&root().join("base17/speech_tokenizer"), &device()).unwrap()
+}
+
+fn decode(codec: &Codec, frames: &[Vec<u32>]) -> Vec<f32> {
+    codec.decode(&mut [(&mut codec.start(), frames)]).unwrap().remove(0)
+}
+
+/// Compares every tap the golden file has; `[1, channels, rows]` unless the name ends in a layer of rows.
+fn compare_taps(theirs: &HashMap<String, Tensor>, prefix: &str, taps: &[(String, Tensor)]) {
+    for (name, theirs) in theirs.iter().filter(|(name, _)| name.starts_with(prefix)) {
+        let (short, part) = match name.strip_suffix("_head") {
+            Some(short) => (short, true),
+            None => (name.as_str(), false),
+        };
+        let (_, ours) = taps.iter().find(|(tap, _)| tap == short).unwrap_or_else(|| panic!("no tap {name}"));
+        let is_rows = name.contains("layer") || name.contains("pre_transformer");
+        let theirs = if is_rows { theirs.squeeze(0).unwrap() } else { by_rows(theirs) };
+        let ours = if part { ours.narrow(0, 0, theirs.dim(0).unwrap()).unwrap() } else { ours.clone() };
+        assert_eq!(ours.dims(), theirs.dims(), "{name}");
+        compare(name, &values(&ours), &values(&theirs), TOLERANCE);
+    }
+}
+
+#[test]
+fn qwen3_tts_golden_codec_decode() {
+    let (codec, golden) = (codec(), tensors("codec.decode"));
+    let frames = codes(&golden["codes"]);
+    compare_taps(&golden, "dec.", &codec.decode_taps(&frames));
+    compare("wav", &decode(&codec, &frames), &values(&golden["wav"]), TOLERANCE);
+    compare("official", &codec.decode_official(&frames).unwrap(), &values(&golden["wav"]), TOLERANCE);
+    let prefix = values(&golden["wav_prefix17"]);
+    let length = prefix.len() / codec.samples_per_frame();
+    compare("wav_prefix17", &decode(&codec, &frames[..length]), &prefix, TOLERANCE);
+}
+
+#[test]
+fn qwen3_tts_golden_codec_decode_long() {
+    let (codec, golden) = (codec(), tensors("codec.decode_long"));
+    let frames = codes(&golden["codes"]);
+    let [official, whole] = ["wav_from_frame_298", "whole_from_frame_298"].map(|name| values(&golden[name]));
+    let ours = codec.decode_official(&frames).unwrap();
+    compare("official", &ours[ours.len() - official.len()..], &official, TOLERANCE);
+    let ours = decode(&codec, &frames);
+    compare("whole", &ours[ours.len() - whole.len()..], &whole, TOLERANCE);
+}
+
+#[test]
+fn qwen3_tts_golden_codec_encode() {
+    let (codec, golden) = (codec(), tensors("codec.encode"));
+    let (ours, taps) = codec.encode_taps(&values(&golden["inputs.wav"]));
+    compare_taps(&golden, "enc.", &taps);
+    assert_eq!(ours, codes(&golden["codes"]));
+    for name in ["short", "tiny"] {
+        let ours = codec.encode(&values(&golden[&format!("inputs.wav_{name}")])).unwrap();
+        assert_eq!(ours, codes(&golden[&format!("codes_{name}")]), "{name}");
+    }
+    assert!(codec.encode(&[]).unwrap().is_empty());
+}
+
+/// Frames of made-up codes.
+fn frames(codec: &Codec, count: usize, seed: usize) -> Vec<Vec<u32>> {
+    let code = |frame: usize, book: usize| (frame * 131 + book * 29 + seed * 7919 + frame * book * 17) as u32;
+    let size = codec.book_size() as u32;
+    (0..count).map(|frame| (0..codec.codebooks()).map(|book| code(frame, book) % size).collect()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn qwen3_tts_golden_streaming_equals_offline_and_batch_equals_alone(
+        cuts in prop::collection::vec(prop::collection::vec(1usize..9, 1..9), 1..4),
+    ) {
+        let codec = codec();
+        let counts = cuts.iter().map(|cuts| cuts.iter().sum::<usize>());
+        let inputs: Vec<_> = counts.enumerate().map(|(seed, count)| frames(&codec, count, seed)).collect();
+        let mut states: Vec<DecoderState> = inputs.iter().map(|_| codec.start()).collect();
+        let mut streamed = vec![Vec::new(); inputs.len()];
+        let mut starts = vec![0; inputs.len()];
+        for step in 0..cuts.iter().map(Vec::len).max().unwrap_or(0) {
+            let mut owners = Vec::new();
+            let mut batch = Vec::new();
+            for (owner, state) in states.iter_mut().enumerate() {
+                if let Some(&count) = cuts[owner].get(step) {
+                    batch.push((state, &inputs[owner][starts[owner]..starts[owner] + count]));
+                    starts[owner] += count;
+                    owners.push(owner);
+                }
+            }
+            for (owner, samples) in owners.into_iter().zip(codec.decode(&mut batch).unwrap()) {
+                streamed[owner].extend(samples);
+            }
+        }
+        for (input, streamed) in inputs.iter().zip(streamed) {
+            let alone = decode(&codec, input);
+            if device().is_cpu() {
+                prop_assert!(alone == streamed);
+            } else {
+                compare("streamed", &streamed, &alone, TOLERANCE);
+            }
+        }
+    }
+}
+
+#[test]
+fn qwen3_tts_golden_a_state_keeps_its_size_and_a_fresh_one_knows_nothing() {
+    let codec = codec();
+    let input = frames(&codec, 3000, 1);
+    let mut state = codec.start();
+    assert_eq!(state.bytes(), 0);
+    let first = codec.decode(&mut [(&mut state, &input[..2])]).unwrap().remove(0);
+    let bytes = state.bytes();
+    assert_eq!(bytes, codec.state_bytes());
+    for piece in input[2..].chunks(101) {
+        let samples = codec.decode(&mut [(&mut state, piece)]).unwrap().remove(0);
+        assert_eq!(samples.len(), piece.len() * codec.samples_per_frame());
+        assert_eq!(state.bytes(), bytes);
+    }
+    state = codec.start();
+    assert!(codec.decode(&mut [(&mut state, &input[..2])]).unwrap()[0] == first);
+}
+
+#[test]
+fn qwen3_tts_golden_bad_codes_are_named() {
+    let codec = codec();
+    let mut input = frames(&codec, 1, 1);
+    input[0][3] = codec.book_size() as u32;
+    let error = codec.decode(&mut [(&mut codec.start(), &input)]).unwrap_err().to_string();
+    assert!(
+        error.contains(&format!("code {} of a book of {}", codec.book_size(), codec.book_size())),
+        "{error}"
+    );
+    input[0].pop();
+    assert!(codec.decode(&mut [(&mut codec.start(), &input)]).is_err());
+    assert!(codec.decode(&mut [(&mut codec.start(), &[vec![]])]).is_err());
+    assert!(codec.decode(&mut []).unwrap().is_empty());
+}

@@ -1,0 +1,397 @@
+//! Behaviour of the whole family on tiny checkpoints: an executor's view, from text to samples.
+
+use std::collections::HashMap;
+
+use candle_core::Device;
+
+use super::golden::{Arguments, cases};
+use super::golden_set::{TOLERANCE, compare, device, root, tensors, values};
+use super::*;
+use crate::model::Work;
+use crate::nn::precision::Precision;
+
+const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };
+const BLOCK: usize = 8;
+const BLOCKS: usize = 512;
+
+fn model_at(checkpoint: &str, precision: Precision, device: Device) -> QwenTts {
+    QwenTts::load(&root().join(checkpoint), &LoadOptions { device, precision }).unwrap()
+}
+
+fn model(checkpoint: &str) -> QwenTts {
+    model_at(checkpoint, Precision::F32, Device::Cpu)
+}
+
+fn say(text: &str, seed: u64) -> SpeakInput {
+    let sampling = Sampling { temperature: 0.9, top_p: 1.0, top_k: 50, repetition_penalty: 1.05 };
+    SpeakInput { seed, sampling, ..SpeakInput::plain(text) }
+}
+
+fn prepare(model: &QwenTts, input: SpeakInput) -> Prepared {
+    model.prepare(&Input::Speak(input), &LIMITS).unwrap()
+}
+
+/// The recording of the golden set.
+fn recording(text: Option<&str>) -> VoiceRecording {
+    let samples = values(&tensors("base17.speaker")["inputs.ref24"]);
+    VoiceRecording { samples: samples.into(), text: text.map(str::to_owned), timbre_only: text.is_none() }
+}
+
+/// A sequence as the engine keeps it.
+struct Running {
+    prepared: Prepared,
+    state: SequenceState,
+    prompt: usize,
+    start: usize,
+    begins: bool,
+    blocks: Vec<u32>,
+    samples: Vec<f32>,
+    frames: usize,
+    passes: usize,
+    finished: bool,
+    runaway: bool,
+}
+
+/// Runs sequences, each for at most `most` frames.
+struct Stage<'a> {
+    model: &'a QwenTts,
+    kv: KvPool,
+    free: Vec<u32>,
+    running: Vec<Running>,
+    chunk: usize,
+    most: usize,
+}
+
+impl<'a> Stage<'a> {
+    fn new(model: &'a QwenTts, chunk: usize, most: usize) -> Self {
+        let kv = KvPool::new(model.info.kv, BLOCKS, BLOCK, &device()).unwrap();
+        Self { model, kv, free: (0..BLOCKS as u32).collect(), running: Vec::new(), chunk, most }
+    }
+
+    fn admit(&mut self, prepared: &Prepared) {
+        let state = self.model.start(prepared);
+        let prompt = prompt_of(&prepared.work);
+        self.running.push(Running {
+            prepared: prepared.clone(),
+            state,
+            prompt,
+            start: 0,
+            begins: true,
+            blocks: Vec::new(),
+            samples: Vec::new(),
+            frames: 0,
+            passes: 1,
+            finished: false,
+            runaway: false,
+        });
+    }
+
+    /// Takes a sequence's blocks away: it is computed again.
+    fn preempt(&mut self, index: usize) {
+        let running = &mut self.running[index];
+        self.free.append(&mut running.blocks);
+        (running.start, running.begins) = (0, true);
+    }
+
+    fn is_done(&self, running: &Running) -> bool {
+        running.finished || running.frames >= self.most
+    }
+
+    /// One step of all that go on.
+    fn step(&mut self) {
+        let (chunk, most) = (self.chunk, self.most);
+        let mut entries = Vec::new();
+        let mut places = Vec::new();
+        let free = &mut self.free;
+        let going = self.running.iter_mut().enumerate();
+        for (place, running) in going.filter(|(_, running)| !running.finished && running.frames < most) {
+            let known = running.prompt;
+            let num_tokens = (known - running.start).min(chunk);
+            while running.blocks.len() * BLOCK < running.start + num_tokens {
+                // From both ends in turn, so that tables are scattered.
+                let at = if running.blocks.len() % 2 == 0 { free.len() - 1 } else { 0 };
+                running.blocks.push(free.remove(at));
+            }
+            places.push(place);
+            entries.push(BatchEntry {
+                prepared: &running.prepared,
+                state: &mut running.state,
+                start: running.start,
+                begins: std::mem::take(&mut running.begins),
+                num_tokens,
+                block_table: &running.blocks,
+            });
+            running.start += num_tokens;
+        }
+        let outputs = self.model.forward(&mut self.kv, &mut entries).unwrap();
+        for (place, output) in places.into_iter().zip(outputs) {
+            let running = &mut self.running[place];
+            // What was generated is a position more to compute.
+            running.prompt += output.generated_tokens;
+            running.frames += usize::from(!output.samples.is_empty());
+            running.samples.extend(output.samples);
+            running.finished = output.finished;
+            running.runaway = output.runaway;
+            if let Some(next) = output.next_pass {
+                self.free.append(&mut running.blocks);
+                (running.start, running.begins, running.prompt) = (0, true, prompt_of(&next));
+                running.passes += 1;
+            }
+        }
+    }
+
+    fn finish(mut self) -> Vec<Running> {
+        while self.running.iter().any(|running| !self.is_done(running)) {
+            self.step();
+        }
+        self.running
+    }
+}
+
+fn prompt_of(work: &Work) -> usize {
+    match work {
+        Work::Autoregressive { prompt, .. } => prompt.len(),
+        Work::Units(_) => 0,
+    }
+}
+
+/// Samples of one sequence alone.
+fn alone(model: &QwenTts, prepared: &Prepared, most: usize) -> Vec<f32> {
+    let mut stage = Stage::new(model, usize::MAX, most);
+    stage.admit(prepared);
+    stage.finish().remove(0).samples
+}
+
+const TEXTS: [&str; 8] = [
+    "Hi.",
+    "The quick brown fox jumps over the lazy dog.",
+    "你好，世界。",
+    "Is it? It is, and it goes on for a little while after that.",
+    "Seventeen sleepy seals slid south.",
+    "No!",
+    "camelCase, 2026 and more.",
+    "Reading aloud takes breath and time.",
+];
+
+#[test]
+fn golden_speech_is_the_references_from_text_to_samples() {
+    let mut models: HashMap<String, QwenTts> = HashMap::new();
+    for (name, checkpoint, arguments) in cases() {
+        let model = models
+            .entry(checkpoint.clone())
+            .or_insert_with(|| model_at(&checkpoint, Precision::F32, device()));
+        let golden = tensors(&name);
+        let mut utterance = model.utterance(&input(model, &arguments), &LIMITS).unwrap();
+        if let Some(uniforms) = golden.get("uniforms") {
+            utterance.passes[0].draws.given = Some(uniforms.to_vec1::<f64>().unwrap().into());
+        }
+        let frames = golden["codes"].dim(1).unwrap();
+        let prepared = Prepared { work: utterance.work(0).unwrap(), payload: Arc::new(utterance) };
+        let ours = alone(model, &prepared, frames);
+        let theirs = values(&golden["wav0"]);
+        // The reference cuts a recording off by a share of the length and may keep its last sample.
+        let kept = theirs.len() - ours.len();
+        assert!(kept <= 1, "{name}: {} and {}", theirs.len(), ours.len());
+        compare(&name, &ours, &theirs[kept..], TOLERANCE);
+    }
+}
+
+/// The reference's call as a request.
+fn input(model: &QwenTts, arguments: &Arguments) -> SpeakInput {
+    let sampling = if arguments.do_sample {
+        model.settings.sampling
+    } else {
+        Sampling { temperature: 0.0, ..model.settings.sampling }
+    };
+    let reference = arguments.x_vector_only_mode.map(|timbre_only| {
+        let text = arguments.ref_text.as_deref().filter(|_| !timbre_only);
+        Reference::Recording(recording(text))
+    });
+    SpeakInput {
+        voice: arguments.speaker.clone(),
+        language: arguments.language.clone(),
+        instructions: arguments.instruct.clone(),
+        reference,
+        streams_text: arguments.non_streaming_mode.map(|whole| !whole),
+        sampling,
+        ..SpeakInput::plain(&arguments.text)
+    }
+}
+
+#[test]
+fn eight_together_are_each_alone_to_the_bit_however_prompts_are_cut() {
+    for precision in [Precision::F32, Precision::Bf16, Precision::Q8] {
+        let model = model_at("cv06", precision, Device::Cpu);
+        let inputs = TEXTS.iter().enumerate();
+        let prepared: Vec<Prepared> = inputs.map(|(n, text)| prepare(&model, say(text, n as u64))).collect();
+        let mut stage = Stage::new(&model, 7, 20);
+        prepared.iter().for_each(|prepared| stage.admit(prepared));
+        for (running, prepared) in stage.finish().iter().zip(&prepared) {
+            assert!(running.frames > 1);
+            assert_eq!(running.samples, alone(&model, prepared, 20), "{precision}");
+        }
+    }
+}
+
+#[test]
+fn what_was_preempted_goes_on_as_if_it_had_not_been() {
+    let model = model("cv06");
+    let prepared: Vec<Prepared> = TEXTS.iter().take(3).map(|text| prepare(&model, say(text, 5))).collect();
+    let mut stage = Stage::new(&model, 5, 24);
+    prepared.iter().for_each(|prepared| stage.admit(prepared));
+    for step in 0..60 {
+        stage.preempt(step % 3);
+        (0..=step % 4 * 5).for_each(|_| {
+            if stage.running.iter().any(|running| !stage.is_done(running)) {
+                stage.step();
+            }
+        });
+    }
+    for (running, prepared) in stage.finish().iter().zip(&prepared) {
+        assert_eq!(running.samples, alone(&model, prepared, 24));
+    }
+}
+
+#[test]
+fn a_prefix_in_anothers_blocks_changes_nothing() {
+    let model = model("cv17");
+    let styled = |text: &str| SpeakInput {
+        instructions: Some("Speak slowly, in a low voice, as if it were late.".to_owned()),
+        ..say(text, 3)
+    };
+    let (first, second) = (prepare(&model, styled(TEXTS[1])), prepare(&model, styled(TEXTS[4])));
+    let keys = |prepared: &Prepared| match &prepared.work {
+        Work::Autoregressive { prompt, .. } => Arc::clone(prompt),
+        Work::Units(_) => panic!("units"),
+    };
+    let shared = keys(&first).iter().zip(keys(&second).iter()).take_while(|(a, b)| a == b).count();
+    let blocks = shared / BLOCK;
+    assert!(blocks >= 2, "the style, the role and the voice are the same: {shared} positions");
+    let mut stage = Stage::new(&model, usize::MAX, 12);
+    stage.admit(&first);
+    stage.step();
+    stage.admit(&second);
+    let lent = stage.running[0].blocks[..blocks].to_vec();
+    stage.running[1].blocks = lent;
+    stage.running[1].start = blocks * BLOCK;
+    let together = stage.finish();
+    assert_eq!(together[1].samples, alone(&model, &second, 12));
+}
+
+#[test]
+fn a_seed_decides_and_states_are_fresh() {
+    let model = model("cv06");
+    let once = alone(&model, &prepare(&model, say(TEXTS[1], 1)), 15);
+    assert_eq!(once, alone(&model, &prepare(&model, say(TEXTS[1], 1)), 15));
+    assert_ne!(once, alone(&model, &prepare(&model, say(TEXTS[1], 2)), 15));
+}
+
+#[test]
+fn what_streams_out_is_the_offline_decoding() {
+    let model = model("cv06");
+    let prepared = prepare(&model, say(TEXTS[3], 9));
+    let mut stage = Stage::new(&model, usize::MAX, 40);
+    stage.admit(&prepared);
+    let running = stage.finish().remove(0);
+    let speaking = running.state.downcast_ref::<Speaking>().unwrap();
+    let frames: Vec<Vec<u32>> = speaking.said.frames.iter().map(|frame| frame.to_vec()).collect();
+    let mut fresh = model.codec.start();
+    let offline = model.codec.decode(&mut [(&mut fresh, &frames)]).unwrap().remove(0);
+    assert_eq!(running.samples, offline[..running.samples.len()]);
+}
+
+#[test]
+fn a_runaway_is_cut_off_and_said_to_be_one() {
+    let model = model("cv06");
+    let mut utterance = model.utterance(&say(TEXTS[1], 4), &LIMITS).unwrap();
+    utterance.budgets = vec![5];
+    let prepared = Prepared { work: utterance.work(0).unwrap(), payload: Arc::new(utterance) };
+    let mut stage = Stage::new(&model, usize::MAX, 100);
+    stage.admit(&prepared);
+    let running = stage.finish().remove(0);
+    assert!(running.finished && running.runaway);
+    assert_eq!(running.frames, 5);
+}
+
+#[test]
+fn long_texts_are_spoken_in_several_passes() {
+    let model = model("cv06");
+    let text = "This is one sentence of very many. ".repeat(80);
+    let prepared = prepare(&model, say(&text, 4));
+    let utterance = prepared.payload.downcast_ref::<Utterance>().unwrap();
+    let expected = utterance.passes.len();
+    assert!(expected > 2);
+    let mut stage = Stage::new(&model, usize::MAX, usize::MAX);
+    stage.admit(&prepared);
+    // Whatever tiny random weights say, the watchdog ends every pass.
+    let running = stage.finish().remove(0);
+    assert_eq!(running.passes, expected);
+    assert!(running.finished);
+}
+
+#[test]
+fn a_packed_voice_is_the_recordings() {
+    let model = model("base17");
+    for text in [None, Some("Perform TTS.")] {
+        let pack = model.make_voice(&recording(text)).unwrap();
+        model.check_voice(&pack).unwrap();
+        let said = |reference: Reference| {
+            let input = SpeakInput { reference: Some(reference), ..say(TEXTS[4], 2) };
+            alone(&model, &prepare(&model, input), 10)
+        };
+        let packed = said(Reference::Pack(pack.clone().into()));
+        assert_eq!(packed, said(Reference::Recording(recording(text))));
+        check_refused_packs(&model, &pack);
+    }
+}
+
+fn check_refused_packs(model: &QwenTts, pack: &[u8]) {
+    let refused = |pack: &[u8]| model.check_voice(pack).unwrap_err();
+    assert!(refused(&pack[..pack.len() / 2]).message.contains("damaged"));
+    assert!(refused(b"").message.contains("damaged"));
+    let (_, header) = safetensors::SafeTensors::read_metadata(pack).unwrap();
+    let mut metadata = header.metadata().clone().unwrap();
+    assert!(metadata.contains_key("created"));
+    metadata.insert("model".to_owned(), "another".to_owned());
+    let tensors = safetensors::SafeTensors::deserialize(pack).unwrap();
+    let foreign = safetensors::serialize(tensors.iter(), Some(metadata)).unwrap();
+    assert!(refused(&foreign).message.contains("another model"));
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_by_field() {
+    let (own, base) = (model("cv06"), model("base17"));
+    let refused = |model: &QwenTts, input: SpeakInput, limits: &PrepareLimits| {
+        model.prepare(&Input::Speak(input), limits).unwrap_err()
+    };
+    let hi = || say("Hi.", 1);
+    let with = |reference| SpeakInput { reference: Some(Reference::Recording(reference)), ..hi() };
+    assert_eq!(refused(&own, with(recording(None)), &LIMITS).param, "ref_audio");
+    assert_eq!(refused(&base, hi(), &LIMITS).param, "ref_audio");
+    let short = VoiceRecording { samples: vec![0.1; 100].into(), text: None, timbre_only: true };
+    assert_eq!(refused(&base, with(short), &LIMITS).param, "ref_audio");
+    let voice = SpeakInput { voice: Some("nobody".to_owned()), ..hi() };
+    assert_eq!(refused(&own, voice, &LIMITS).param, "voice");
+    let language = SpeakInput { language: Some("klingon".to_owned()), ..hi() };
+    assert_eq!(refused(&own, language, &LIMITS).param, "language");
+    let tight = PrepareLimits { max_positions: 40, ..LIMITS };
+    assert!(refused(&own, hi(), &tight).message.contains("max_blocks"));
+    assert_eq!(own.make_voice(&recording(None)).unwrap_err().param, "model");
+    assert_eq!(own.check_voice(b"").unwrap_err().param, "model");
+}
+
+#[test]
+fn every_precision_loads_and_speaks_and_warms_up() {
+    for checkpoint in ["cv06", "base17", "vd17"] {
+        for precision in
+            [Precision::Auto, Precision::F32, Precision::Bf16, Precision::F16, Precision::Q8, Precision::Q4]
+        {
+            let model = model_at(checkpoint, precision, Device::Cpu);
+            let prepared = model.prepare(&model.warm_up_input(), &LIMITS).unwrap();
+            let samples = alone(&model, &prepared, 3);
+            assert!(samples.len() == 3 * model.codec.samples_per_frame());
+            assert!(samples.iter().all(|sample| sample.is_finite() && sample.abs() <= 1.0));
+            assert!(model.info.weight_bytes > 0);
+        }
+    }
+}

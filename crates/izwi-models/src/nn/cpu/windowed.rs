@@ -1,0 +1,124 @@
+//! Causal attention over a window of positions, the older ones in a ring, the newest beside it.
+
+use super::elementwise::{scale_in_place, softmax};
+use super::isa::{Isa, Job, LANES, dispatch};
+use super::paged::{dot, mix};
+use super::threads::{Shared, for_each_task};
+
+/// Consecutive new positions of one sequence and the keys and values they see, `[positions, width]` each.
+pub(crate) struct Stretch<'a> {
+    /// Rows of the sequence in `q`, as many as `new_keys` has.
+    pub(crate) rows: usize,
+    /// Position of the first of them.
+    pub(crate) start: usize,
+    /// Position `p < start` is slot `p % slots`; whole slots.
+    pub(crate) ring_keys: &'a [f32],
+    pub(crate) ring_values: &'a [f32],
+    pub(crate) new_keys: &'a [f32],
+    pub(crate) new_values: &'a [f32],
+}
+
+/// Attention of every stretch's rows, each over its own position and the `window - 1` before: `q` and `y`
+/// `[rows, heads * head_dim]`, stretch after stretch.
+///
+/// # Panics
+/// Lengths do not fit, or a ring holds too few positions.
+pub(crate) fn attend(q: &[f32], stretches: &[Stretch<'_>], heads: usize, window: usize, y: &mut [f32]) {
+    let rows: usize = stretches.iter().map(|stretch| stretch.rows).sum();
+    let width = q.len() / rows.max(1);
+    assert!(
+        q.len() == rows * width && y.len() == q.len() && width.is_multiple_of(heads.max(1)) && window > 0
+    );
+    let mut tasks = Vec::with_capacity(rows);
+    for stretch in stretches {
+        let slots = stretch.ring_keys.len() / width.max(1);
+        assert!(slots >= stretch.start.min(window - 1) && stretch.ring_keys.len() == slots * width);
+        assert!(stretch.ring_values.len() == stretch.ring_keys.len());
+        assert!([stretch.new_keys, stretch.new_values].iter().all(|new| new.len() == stretch.rows * width));
+        tasks.extend((0..stretch.rows).map(|row| (stretch, row)));
+    }
+    let out = Shared(y.as_mut_ptr());
+    let seen = |&(stretch, row): &(&Stretch<'_>, usize)| (stretch.start + row + 1).min(window);
+    let work: usize = tasks.iter().map(seen).sum::<usize>() * width;
+    let threads = if work < 256 * 1024 { 1 } else { rayon::current_num_threads() };
+    for_each_task(rows, threads, Vec::new, |scores: &mut Vec<f32>, index| {
+        let (stretch, row) = tasks[index];
+        let last = stretch.start + row;
+        let positions = (last + 1).saturating_sub(window)..last + 1;
+        let q = &q[index * width..][..width];
+        // SAFETY: each task has its own row of `y`, whose length was checked.
+        let y = unsafe { out.get().add(index * width) };
+        dispatch(Row { q, heads, runs: stretch.runs(positions, width), scores, y });
+    });
+}
+
+/// Keys, values and the number of positions that lie one after another.
+type Run = (*const f32, *const f32, usize);
+
+impl Stretch<'_> {
+    /// Where `positions` lie, in order: the ring up to its end, the ring from its start, the new ones.
+    fn runs(&self, positions: std::ops::Range<usize>, width: usize) -> [Run; 3] {
+        let slots = (self.ring_keys.len() / width.max(1)).max(1);
+        let old = self.start.saturating_sub(positions.start);
+        let first = positions.start % slots;
+        let until_end = old.min(slots - first);
+        let run = |keys: &[f32], values: &[f32], at: usize, count: usize| {
+            if count == 0 {
+                return (std::ptr::null(), std::ptr::null(), 0);
+            }
+            let part = at * width..(at + count) * width;
+            (keys[part.clone()].as_ptr(), values[part].as_ptr(), count)
+        };
+        let new = positions.start.max(self.start) - self.start;
+        [
+            run(self.ring_keys, self.ring_values, first, until_end),
+            run(self.ring_keys, self.ring_values, 0, old - until_end),
+            run(self.new_keys, self.new_values, new, positions.len() - old),
+        ]
+    }
+}
+
+/// One row, all heads.
+struct Row<'a> {
+    q: &'a [f32],
+    heads: usize,
+    runs: [Run; 3],
+    scores: &'a mut Vec<f32>,
+    y: *mut f32,
+}
+
+impl Job for Row<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        let (width, head_dim) = (self.q.len(), self.q.len() / self.heads);
+        let positions: usize = self.runs.iter().map(|run| run.2).sum();
+        let stride = positions.next_multiple_of(LANES);
+        self.scores.resize(self.scores.len().max(self.heads * stride), 0.0);
+        let scores = self.scores.as_mut_ptr();
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        let mut position = 0;
+        for (keys, _, count) in self.runs {
+            for row in 0..count {
+                for head in 0..self.heads {
+                    let at = head * head_dim;
+                    let score = dot::<I, f32>(self.q.as_ptr().add(at), keys.add(row * width + at), head_dim);
+                    *scores.add(head * stride + position) = score * scale;
+                }
+                position += 1;
+            }
+        }
+        for head in 0..self.heads {
+            let mut weights = scores.add(head * stride);
+            let factor = softmax::<I>(weights, positions);
+            let y = self.y.add(head * head_dim);
+            std::slice::from_raw_parts_mut(y, head_dim).fill(0.0);
+            for (_, values, count) in self.runs {
+                if count > 0 {
+                    mix::<I, f32>(weights, count, (values.add(head * head_dim), width), y, head_dim);
+                }
+                weights = weights.add(count);
+            }
+            scale_in_place::<I>(y, head_dim, factor);
+        }
+    }
+}
