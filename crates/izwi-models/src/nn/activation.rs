@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::cpu::{elementwise, snake};
-use super::slices::with_slices;
+use super::slices::{with_rows, with_slices};
 
 /// `gelu(x + bias)` with `x` `[rows, width]` and `bias` `[width]`.
 ///
@@ -37,12 +37,10 @@ pub fn silu_gate(x: &Tensor) -> Result<Tensor> {
     if !x.device().is_cpu() {
         return x.narrow(1, 0, width)?.silu()? * x.narrow(1, width, width)?;
     }
-    let y = with_slices([x], |[x]| {
-        let gated = x.chunks_exact(both).flat_map(|row| {
-            let (gates, ups) = row.split_at(width);
-            gates.iter().zip(ups).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up)
-        });
-        gated.collect::<Vec<f32>>()
+    let y = with_rows(x, |x| {
+        let mut y = vec![0f32; rows * width];
+        elementwise::silu_gate(x, width, &mut y);
+        y
     })?;
     Tensor::from_vec(y, (rows, width), x.device())
 }
@@ -108,6 +106,18 @@ mod tests {
         let composite = x.narrow(1, 0, 50).unwrap().silu().unwrap() * x.narrow(1, 50, 50).unwrap();
         let off = (silu_gate(&x).unwrap() - composite.unwrap()).unwrap().abs().unwrap();
         assert!(off.max_all().unwrap().to_scalar::<f32>().unwrap() < 1e-5);
+        let far = Tensor::new(&[[-1e4f32, -90.0, 90.0, 1e4, 1.0, 1.0, 1.0, 1.0]], &Device::Cpu).unwrap();
+        assert_eq!(silu_gate(&far).unwrap().to_vec2::<f32>().unwrap()[0][2..], [90.0, 1e4]);
+        let small = &silu_gate(&far).unwrap().to_vec2::<f32>().unwrap()[0][..2];
+        assert!(small.iter().all(|y| y.abs() < 1e-30), "{small:?}");
+    }
+
+    #[test]
+    fn gated_rows_are_the_same_bits_alone() {
+        let x = Tensor::randn(0f32, 3.0, (300, 2 * 50), &Device::Cpu).unwrap();
+        let whole = silu_gate(&x).unwrap().to_vec2::<f32>().unwrap();
+        let part = silu_gate(&x.narrow(0, 17, 3).unwrap()).unwrap().to_vec2::<f32>().unwrap();
+        assert_eq!(part, whole[17..20]);
     }
 
     #[test]

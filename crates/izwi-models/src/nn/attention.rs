@@ -5,7 +5,7 @@
 //! is the same bits whatever other rows there are. Knows no projection and no model.
 
 use candle_core::{DType, Result, Storage, Tensor, WithDType, bail};
-use half::f16;
+use half::{bf16, f16};
 
 use super::cpu::attend::{self, HeadKv};
 use super::cpu::isa::Element;
@@ -164,6 +164,7 @@ pub fn paged(
     let shape = (pool.block_size(), heads, kv_heads, head_dim);
     let y = with_slices([q], |[q]| match keys.dtype() {
         DType::F16 => paged_rows::<f16>(q, &rows, (keys, values), shape),
+        DType::BF16 => paged_rows::<bf16>(q, &rows, (keys, values), shape),
         _ => paged_rows::<f32>(q, &rows, (keys, values), shape),
     })??;
     Tensor::from_vec(y, q.dims(), q.device())
@@ -384,15 +385,14 @@ mod tests {
         #[test]
         fn paged_equals_the_gathered_composite_and_any_chunking(
             kv_heads in 1usize..3,
-            group in 1usize..3,
-            head_dim in prop::sample::select(vec![3usize, 16, 40, 64, 80]),
+            group in 1usize..8,
+            head_dim in prop::sample::select(vec![3usize, 16, 40, 64, 80, 128]),
             block_size in prop::sample::select(vec![1usize, 4, 16]),
             total in 2usize..90,
             cut in 1usize..1000,
-            half in any::<bool>(),
+            dtype in prop::sample::select(vec![DType::F32, DType::F16, DType::BF16]),
             table in Just((0u32..100).collect::<Vec<_>>()).prop_shuffle(),
         ) {
-            let dtype = if half { DType::F16 } else { DType::F32 };
             let layout = KvLayout { layers: 2, kv_heads, head_dim, dtype };
             let mut pool = KvPool::new(Some(layout), 100, block_size, &Device::Cpu).unwrap();
             let kv = || random(total, kv_heads * head_dim).reshape((total, kv_heads, head_dim)).unwrap();

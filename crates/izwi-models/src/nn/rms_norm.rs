@@ -3,7 +3,8 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::checkpoint::Checkpoint;
-use super::slices::with_slices;
+use super::cpu::elementwise::RootMeanSquare;
+use super::slices::{with_rows, with_slices};
 use crate::model::ModelError;
 
 /// Scales each row to a root mean square of 1, then by a weight. All in f32.
@@ -15,6 +16,11 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
+    /// From a weight `[width]`.
+    pub fn new(weight: Tensor, eps: f64) -> Self {
+        Self { weight, eps: eps as f32 }
+    }
+
     /// Takes `{name}.weight` `[width]`.
     ///
     /// # Errors
@@ -46,16 +52,20 @@ impl RmsNorm {
             let rows = x.contiguous()?.reshape((x.elem_count() / width, width))?;
             return candle_nn::ops::rms_norm(&rows, &self.weight, self.eps)?.reshape(x.dims());
         }
-        let y = with_slices([x, &self.weight], |[x, weight]| {
-            let mut y = vec![0f32; x.len()];
-            for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
-                let squares: f32 = x.iter().map(|x| x * x).sum();
-                let scale = 1.0 / (squares / width as f32 + self.eps).sqrt();
-                y.iter_mut().zip(x).zip(weight).for_each(|((y, x), weight)| *y = weight * (x * scale));
-            }
-            y
+        let flat = x.rank() == 2;
+        let rows = if flat { x.clone() } else { x.contiguous()?.reshape(((), width))? };
+        let (count, row) = rows.dims2()?;
+        let y = self.with(|norm| {
+            let mut y = vec![0f32; count * row];
+            with_rows(&rows, |rows| norm.forward(rows, row, &mut y))?;
+            Ok(y)
         })?;
         Tensor::from_vec(y, x.dims(), x.device())
+    }
+
+    /// The norm for the CPU's kernels.
+    pub(super) fn with<T>(&self, work: impl FnOnce(RootMeanSquare<'_>) -> Result<T>) -> Result<T> {
+        with_slices([&self.weight], |[weight]| work(RootMeanSquare { weight, eps: self.eps }))?
     }
 
     /// The sum of the residual `x` and `change`, both `[rows, width]`, and the norm of that sum.
@@ -63,9 +73,21 @@ impl RmsNorm {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward_sum(&self, x: &Tensor, change: &Tensor) -> Result<(Tensor, Tensor)> {
-        let sum = (x + change)?;
-        let normed = self.forward(&sum)?;
-        Ok((sum, normed))
+        if !x.device().is_cpu() {
+            let sum = (x + change)?;
+            let normed = self.forward(&sum)?;
+            return Ok((sum, normed));
+        }
+        let width = self.width();
+        if x.dims() != change.dims() || x.dims().last() != Some(&width) || width == 0 {
+            bail!("rms norm: {:?} and {:?} are not two of rows of {width}", x.dims(), change.dims())
+        }
+        let (sum, y) = with_slices([x, change, &self.weight], |[x, change, weight]| {
+            let (mut sum, mut y) = (vec![0f32; x.len()], vec![0f32; x.len()]);
+            RootMeanSquare { weight, eps: self.eps }.forward_sum(x, change, &mut sum, &mut y);
+            (sum, y)
+        })?;
+        Ok((Tensor::from_vec(sum, x.dims(), x.device())?, Tensor::from_vec(y, x.dims(), x.device())?))
     }
 }
 
@@ -87,6 +109,21 @@ mod tests {
         let zeros = Tensor::zeros((2, 40), DType::F32, &Device::Cpu).unwrap();
         let (sum, normed) = norm.forward_sum(&zeros, &zeros).unwrap();
         assert_eq!((sum.dims(), normed.dims()), (&[2, 40][..], &[2, 40][..]));
+        assert!(norm.forward_sum(&zeros, &x).is_err());
         assert!(norm.forward(&Tensor::zeros((1, 41), DType::F32, &Device::Cpu).unwrap()).is_err());
+    }
+
+    #[test]
+    fn the_sums_norm_and_parts_of_wider_rows_are_the_plain_ones_to_the_bit() {
+        let norm = RmsNorm { weight: Tensor::randn(0f32, 1.0, 33, &Device::Cpu).unwrap(), eps: 1e-6 };
+        let [x, change] = [0, 1].map(|_| Tensor::randn(1f32, 2.0, (90, 33), &Device::Cpu).unwrap());
+        let (sum, normed) = norm.forward_sum(&x, &change).unwrap();
+        let rows = |x: &Tensor| x.to_vec2::<f32>().unwrap();
+        assert_eq!(rows(&sum), rows(&(&x + &change).unwrap()));
+        assert_eq!(rows(&normed), rows(&norm.forward(&sum).unwrap()));
+        let wide = Tensor::cat(&[&change, &sum, &x], 1).unwrap();
+        assert_eq!(rows(&norm.forward(&wide.narrow(1, 33, 33).unwrap()).unwrap()), rows(&normed));
+        let alone = norm.forward(&sum.narrow(0, 7, 1).unwrap()).unwrap();
+        assert_eq!(rows(&alone)[0], rows(&normed)[7]);
     }
 }

@@ -1,13 +1,26 @@
 //! Rotary position embedding in the half-split layout: element `i` of a head is rotated with element `i + head_dim / 2`.
 
+use std::sync::{Arc, OnceLock};
+
 use candle_core::{Result, Tensor, bail};
 
-use super::slices::with_slices;
+use super::cpu::elementwise::{RootMeanSquare, rotate};
+use super::rms_norm::RmsNorm;
+use super::slices::with_rows;
+
+/// Positions whose turns are computed together.
+const PAGE: usize = 64;
+/// Pages kept; the turns of positions beyond are computed each time.
+const PAGES: usize = 512;
 
 /// Rotation of heads by their positions. <https://arxiv.org/abs/2104.09864>.
+///
+/// Turns are computed once a position and kept, a copy shares them; a row's result is the same bits whatever other rows
+/// there are.
 #[derive(Debug, Clone)]
 pub struct Rope {
-    frequencies: Vec<f32>, // [head_dim / 2]
+    frequencies: Vec<f32>,              // [head_dim / 2]
+    pages: Arc<[OnceLock<Box<[f32]>>]>, // of [64, head_dim]: see `turn`
 }
 
 impl Rope {
@@ -15,7 +28,10 @@ impl Rope {
     pub fn new(head_dim: usize, theta: f64) -> Self {
         // In f32 like the reference: angles of far positions depend on the rounding.
         let frequency = |i: usize| 1.0 / (theta as f32).powf((2 * i) as f32 / head_dim as f32);
-        Self { frequencies: (0..head_dim / 2).map(frequency).collect() }
+        Self {
+            frequencies: (0..head_dim / 2).map(frequency).collect(),
+            pages: (0..PAGES).map(|_| OnceLock::new()).collect(),
+        }
     }
 
     /// Rotates every head of `x` `[rows, heads * head_dim]` by its row's position.
@@ -23,32 +39,62 @@ impl Rope {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, positions: &[u32]) -> Result<Tensor> {
+        self.check(x, positions)?;
+        if x.device().is_cpu() { self.on_cpu(x, positions, None) } else { self.composite(x, positions) }
+    }
+
+    /// Normalises every head of `x` `[rows, heads * head_dim]` by itself, then rotates it by its row's position.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward_normed(&self, x: &Tensor, positions: &[u32], norm: &RmsNorm) -> Result<Tensor> {
+        self.check(x, positions)?;
+        if norm.width() != 2 * self.frequencies.len() {
+            bail!("rope: a norm of {} for heads of {}", norm.width(), 2 * self.frequencies.len())
+        }
+        if x.device().is_cpu() {
+            norm.with(|norm| self.on_cpu(x, positions, Some(norm)))
+        } else {
+            self.composite(&norm.forward(x)?, positions)
+        }
+    }
+
+    fn check(&self, x: &Tensor, positions: &[u32]) -> Result<()> {
         let (rows, width) = x.dims2()?;
         let half = self.frequencies.len();
         if rows != positions.len() || half == 0 || !width.is_multiple_of(2 * half) {
             bail!("rope: {:?} for {} positions and heads of {}", x.dims(), positions.len(), 2 * half)
         }
-        if !x.device().is_cpu() {
-            return self.composite(x, positions);
-        }
-        let y = with_slices([x], |[x]| {
-            let mut y = vec![0f32; x.len()];
-            for ((x, y), &position) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(positions) {
-                let turns: Vec<(f32, f32)> = self
-                    .frequencies
-                    .iter()
-                    .map(|frequency| (position as f32 * frequency).sin_cos())
-                    .collect();
-                for (x, y) in x.chunks_exact(2 * half).zip(y.chunks_exact_mut(2 * half)) {
-                    for (i, (sin, cos)) in turns.iter().enumerate() {
-                        y[i] = x[i] * cos - x[i + half] * sin;
-                        y[i + half] = x[i + half] * cos + x[i] * sin;
-                    }
-                }
+        Ok(())
+    }
+
+    fn on_cpu(&self, x: &Tensor, positions: &[u32], norm: Option<RootMeanSquare<'_>>) -> Result<Tensor> {
+        let head = 2 * self.frequencies.len();
+        let far = PAGE * PAGES;
+        let far: Vec<_> =
+            positions.iter().filter(|&&at| at as usize >= far).map(|&at| self.turn(at)).collect();
+        let mut far = far.iter();
+        let turns = positions.iter().map(|&position| {
+            let (page, at) = (position as usize / PAGE, position as usize % PAGE);
+            match self.pages.get(page) {
+                Some(kept) => &kept.get_or_init(|| self.page(page))[at * head..][..head],
+                None => far.next().map_or(&[][..], |turn| turn),
             }
-            y
-        })?;
+        });
+        let turns: Vec<&[f32]> = turns.collect();
+        let mut y = vec![0f32; x.elem_count()];
+        with_rows(x, |rows| rotate(rows, x.dims()[1], &turns, norm, &mut y))?;
         Tensor::from_vec(y, x.dims(), x.device())
+    }
+
+    fn page(&self, page: usize) -> Box<[f32]> {
+        (page * PAGE..(page + 1) * PAGE).flat_map(|position| self.turn(position as u32)).collect()
+    }
+
+    /// Cosines and then sines of a position's angles.
+    fn turn(&self, position: u32) -> Vec<f32> {
+        let angles = || self.frequencies.iter().map(|frequency| position as f32 * frequency);
+        angles().map(f32::cos).chain(angles().map(f32::sin)).collect()
     }
 
     fn composite(&self, x: &Tensor, positions: &[u32]) -> Result<Tensor> {
@@ -81,5 +127,23 @@ mod tests {
         let off = (rope.forward(&x, &positions).unwrap() - rope.composite(&x, &positions).unwrap()).unwrap();
         assert!(off.abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap() < 1e-5);
         assert!(rope.forward(&x, &[0]).is_err());
+    }
+
+    #[test]
+    fn normed_rows_are_normed_and_turned_and_the_same_bits_alone() {
+        let rope = Rope::new(24, 1e4);
+        let norm = RmsNorm::new(Tensor::randn(0f32, 1.0, 24, &Device::Cpu).unwrap(), 1e-6);
+        let wide = Tensor::randn(0f32, 1.0, (200, 5 * 24), &Device::Cpu).unwrap();
+        let x = wide.narrow(1, 24, 72).unwrap();
+        let positions: Vec<u32> = (0..200).map(|row| row * row * 2).collect();
+        let y = rope.forward_normed(&x, &positions, &norm).unwrap();
+        let apart = rope.forward(&norm.forward(&x).unwrap(), &positions).unwrap();
+        assert_eq!(y.to_vec2::<f32>().unwrap(), apart.to_vec2::<f32>().unwrap());
+        for row in [0, 3, 150, 199] {
+            let alone = x.narrow(0, row, 1).unwrap();
+            let alone = rope.forward_normed(&alone, &positions[row..=row], &norm).unwrap();
+            assert_eq!(alone.to_vec2::<f32>().unwrap()[0], y.to_vec2::<f32>().unwrap()[row]);
+        }
+        assert!(Rope::new(12, 1e4).forward_normed(&x, &positions, &norm).is_err());
     }
 }

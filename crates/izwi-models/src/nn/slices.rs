@@ -3,6 +3,7 @@
 use candle_core::{Result, Storage, Tensor, bail};
 
 use super::conv::cpu_slice;
+use super::cpu::panels::Rows;
 
 /// Runs `work` on the f32 values of tensors on the CPU, made contiguous where they are not.
 pub(super) fn with_slices<const N: usize, T>(
@@ -17,4 +18,17 @@ pub(super) fn with_slices<const N: usize, T>(
         *slice = cpu_slice(storage, layout)?;
     }
     Ok(work(slices))
+}
+
+/// As [`with_slices`], of one tensor `[rows, width]` whose rows may lie apart: a part of every row of a larger one is
+/// not copied.
+pub(super) fn with_rows<T>(x: &Tensor, work: impl FnOnce(Rows<'_>) -> T) -> Result<T> {
+    let (count, width) = x.dims2()?;
+    let x = if x.stride()[1] == 1 { x.clone() } else { x.contiguous()? };
+    let (storage, layout) = x.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else { bail!("a tensor on the CPU is needed here") };
+    let stride = if count == 1 { width } else { layout.stride()[0] };
+    let length = if count == 0 { 0 } else { (count - 1) * stride + width };
+    let data = &storage.as_slice::<f32>()?[layout.start_offset()..][..length];
+    Ok(work(Rows { data, stride, count }))
 }

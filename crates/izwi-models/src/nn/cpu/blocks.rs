@@ -11,7 +11,7 @@ use half::f16;
 
 use super::dots::{DEPTH, Dots, DotsJob, LINE, dispatch, scales};
 use super::grades::Grade;
-use super::isa::{LANES, load_part, store_part};
+use super::isa::{LANES, load_part, prefetch, store_part};
 use super::panels::{Rows, Split};
 use super::source::Source;
 use super::threads::{Shared, for_each_task};
@@ -26,6 +26,8 @@ const VECTORS: usize = 2;
 const SCALES: usize = PANEL * size_of::<f16>();
 /// Blocks that stay in the first-level cache while every tile of rows passes.
 const PASS: usize = 8;
+/// Bytes fetched ahead where one tile takes all rows.
+const AHEAD: usize = 8192;
 /// Rows quantised by one task.
 const TASK_ROWS: usize = 16;
 
@@ -251,8 +253,10 @@ impl<G: Grade> DotsJob for Part<'_, G> {
                     let from = tile * rows.len() / tiles;
                     let count = (tile + 1) * rows.len() / tiles - from;
                     let totals = totals.as_mut_ptr().add(from * PANEL);
+                    let row = rows.start + from;
+                    let fetch = fetch::<G>(w.wrapping_add(start * Blocks::<G>::RECORD), tile, tiles, count);
                     let blocks = start..blocks.min(start + pass);
-                    Tile { x, row: rows.start + from, blocks, w, totals }.rows::<D, G>(count);
+                    Tile { x, row, blocks, w, fetch, totals }.rows::<D, G>(count);
                 }
             }
             let first = panel * PANEL;
@@ -269,6 +273,19 @@ impl<G: Grade> DotsJob for Part<'_, G> {
     }
 }
 
+/// What a tile fetches while it works off a pass that begins at `w`: from where on, and bytes a block. A tile alone runs
+/// at the speed of the memory, and with one row the processor may find the stream itself; several take their shares of
+/// the next pass.
+fn fetch<G: Grade>(w: *const u8, tile: usize, tiles: usize, rows: usize) -> (*const u8, usize) {
+    let record = Blocks::<G>::RECORD;
+    let share = (record / LINE).div_ceil(tiles) * LINE;
+    match (tiles, rows) {
+        (1, 1) if !G::FETCH_FOR_ONE => (w, 0),
+        (1, _) => (w.wrapping_add(AHEAD), record),
+        _ => (w.wrapping_add(PASS * (record + tile * share)), share),
+    }
+}
+
 /// A few rows through some blocks of one panel.
 struct Tile<'a> {
     x: &'a Quantised,
@@ -276,6 +293,8 @@ struct Tile<'a> {
     blocks: Range<usize>,
     /// The panel.
     w: *const u8,
+    /// What to fetch into the cache meanwhile: from where on, and bytes a block.
+    fetch: (*const u8, usize),
     /// `[rows, 32]`.
     totals: *mut f32,
 }
@@ -316,7 +335,12 @@ impl Tile<'_> {
                 *total = D::load(kept.add(row * PANEL + vector * LANES));
             }
         }
+        let mut fetch = self.fetch.0;
         for block in self.blocks.clone() {
+            for line in (0..self.fetch.1).step_by(LINE) {
+                prefetch(fetch.wrapping_add(line));
+            }
+            fetch = fetch.wrapping_add(self.fetch.1);
             let w = self.w.add(block * Blocks::<G>::RECORD);
             let mut sums = [[D::start(0); C]; R];
             for (row, sums) in sums.iter_mut().enumerate() {

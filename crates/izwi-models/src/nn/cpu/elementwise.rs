@@ -1,6 +1,7 @@
-//! Functions of one row or one element: exponential, softmax, layer norm, GELU.
+//! Functions of one row or one element: exponential, softmax, norms, rotation, GELU, gated SiLU.
 
 use super::isa::{Isa, Job, LANES, dispatch, load_part, store_part};
+use super::panels::Rows;
 use super::threads::{Shared, for_each_task};
 
 /// Elements of one parallel task.
@@ -178,6 +179,218 @@ impl Job for Norm<'_> {
                 let bias = load_part::<I>(self.bias.as_ptr().add(at), part, 0.0);
                 store_part::<I>(y.as_mut_ptr().add(at), I::fma(I::mul(x, scale), weight, bias), part);
             }
+        }
+    }
+}
+
+/// Runs `work(row)` for every row of `width` elements.
+fn each_row(rows: usize, width: usize, work: impl Fn(usize) + Sync) {
+    let rows_of_task = (TASK / width.max(1)).max(1);
+    let tasks = rows.div_ceil(rows_of_task);
+    for_each_task(
+        tasks,
+        rayon::current_num_threads(),
+        || (),
+        |(), task| {
+            (task * rows_of_task..rows.min((task + 1) * rows_of_task)).for_each(&work);
+        },
+    );
+}
+
+/// A root-mean-square norm.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RootMeanSquare<'a> {
+    pub(crate) weight: &'a [f32],
+    pub(crate) eps: f32,
+}
+
+impl RootMeanSquare<'_> {
+    /// Norm of every `weight.len()` elements of rows of `width`.
+    pub(crate) fn forward(self, x: Rows<'_>, width: usize, y: &mut [f32]) {
+        assert!(x.fits(width) && y.len() == x.count * width && width.is_multiple_of(self.weight.len()));
+        let out = Shared(y.as_mut_ptr());
+        each_row(x.count, width, |row| {
+            let x = &x.data[row * x.stride..][..width];
+            // SAFETY: each row is one task's, inside `y`, whose length was checked.
+            let y = unsafe { std::slice::from_raw_parts_mut(out.get().add(row * width), width) };
+            dispatch(NormRow { norm: self, x, y });
+        });
+    }
+
+    /// `sum = x + change`, and the norm of each of its rows of `weight.len()` elements.
+    pub(crate) fn forward_sum(self, x: &[f32], change: &[f32], sum: &mut [f32], y: &mut [f32]) {
+        let width = self.weight.len();
+        assert!(x.len() == change.len() && x.len() == sum.len() && x.len() == y.len());
+        assert!(x.len().is_multiple_of(width));
+        let out = (Shared(sum.as_mut_ptr()), Shared(y.as_mut_ptr()));
+        each_row(x.len() / width, width, |row| {
+            let at = row * width;
+            // SAFETY: each row is one task's, inside both, whose lengths were checked.
+            let (sum, y) = unsafe {
+                let row = |out: &Shared| std::slice::from_raw_parts_mut(out.get().add(at), width);
+                (row(&out.0), row(&out.1))
+            };
+            dispatch(SumRow { norm: self, x: &x[at..][..width], change: &change[at..][..width], sum, y });
+        });
+    }
+
+    /// What makes the root of the mean square of `weight.len()` elements 1.
+    ///
+    /// # Safety
+    /// As [`Isa`], with that many elements valid.
+    #[inline(always)]
+    unsafe fn scale<I: Isa>(&self, x: *const f32) -> f32 {
+        let width = self.weight.len();
+        let mut squares = I::splat(0.0);
+        for at in (0..width).step_by(LANES) {
+            let x = load_part::<I>(x.add(at), width - at, 0.0);
+            squares = I::fma(x, x, squares);
+        }
+        1.0 / (I::sum(squares) / width as f32 + self.eps).sqrt()
+    }
+
+    /// `count` elements from `at` on, normalised.
+    ///
+    /// # Safety
+    /// As [`Self::scale`].
+    #[inline(always)]
+    unsafe fn part<I: Isa>(&self, x: *const f32, scale: f32, at: usize, count: usize) -> I::V {
+        let weight = load_part::<I>(self.weight.as_ptr().add(at), count, 0.0);
+        I::mul(I::mul(load_part::<I>(x.add(at), count, 0.0), I::splat(scale)), weight)
+    }
+}
+
+struct NormRow<'a> {
+    norm: RootMeanSquare<'a>,
+    x: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl Job for NormRow<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        let width = self.norm.weight.len();
+        for (x, y) in self.x.chunks_exact(width).zip(self.y.chunks_exact_mut(width)) {
+            let scale = self.norm.scale::<I>(x.as_ptr());
+            for at in (0..width).step_by(LANES) {
+                let part = self.norm.part::<I>(x.as_ptr(), scale, at, width - at);
+                store_part::<I>(y.as_mut_ptr().add(at), part, width - at);
+            }
+        }
+    }
+}
+
+struct SumRow<'a> {
+    norm: RootMeanSquare<'a>,
+    x: &'a [f32],
+    change: &'a [f32],
+    sum: &'a mut [f32],
+    y: &'a mut [f32],
+}
+
+impl Job for SumRow<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        let width = self.norm.weight.len();
+        for at in (0..width).step_by(LANES) {
+            let part = width - at;
+            let x = load_part::<I>(self.x.as_ptr().add(at), part, 0.0);
+            let change = load_part::<I>(self.change.as_ptr().add(at), part, 0.0);
+            store_part::<I>(self.sum.as_mut_ptr().add(at), I::add(x, change), part);
+        }
+        NormRow { norm: self.norm, x: self.sum, y: self.y }.run::<I>();
+    }
+}
+
+/// Rotates every head of rows of `width`, normalised before where there is a norm: `turns` has for each row the cosines
+/// of half a head and then the sines.
+pub(crate) fn rotate(
+    x: Rows<'_>,
+    width: usize,
+    turns: &[&[f32]],
+    norm: Option<RootMeanSquare<'_>>,
+    y: &mut [f32],
+) {
+    assert!(x.fits(width) && y.len() == x.count * width && turns.len() == x.count);
+    let head = turns.first().map_or(1, |turns| turns.len());
+    assert!(head > 0 && head.is_multiple_of(2) && width.is_multiple_of(head));
+    assert!(turns.iter().all(|turns| turns.len() == head));
+    assert!(norm.is_none_or(|norm| norm.weight.len() == head));
+    let out = Shared(y.as_mut_ptr());
+    each_row(x.count, width, |row| {
+        let x = &x.data[row * x.stride..][..width];
+        // SAFETY: each row is one task's, inside `y`, whose length was checked.
+        let y = unsafe { std::slice::from_raw_parts_mut(out.get().add(row * width), width) };
+        dispatch(RotateRow { x, turns: turns[row], norm, y });
+    });
+}
+
+struct RotateRow<'a> {
+    x: &'a [f32],
+    turns: &'a [f32],
+    norm: Option<RootMeanSquare<'a>>,
+    y: &'a mut [f32],
+}
+
+impl Job for RotateRow<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        let (head, half) = (self.turns.len(), self.turns.len() / 2);
+        for (x, y) in self.x.chunks_exact(head).zip(self.y.chunks_exact_mut(head)) {
+            let (x, y) = (x.as_ptr(), y.as_mut_ptr());
+            let scale = match &self.norm {
+                Some(norm) => norm.scale::<I>(x),
+                None => 1.0,
+            };
+            for at in (0..half).step_by(LANES) {
+                let part = LANES.min(half - at);
+                let [first, second] = match &self.norm {
+                    Some(norm) => {
+                        [norm.part::<I>(x, scale, at, part), norm.part::<I>(x, scale, at + half, part)]
+                    }
+                    None => {
+                        [load_part::<I>(x.add(at), part, 0.0), load_part::<I>(x.add(at + half), part, 0.0)]
+                    }
+                };
+                let cos = load_part::<I>(self.turns.as_ptr().add(at), part, 0.0);
+                let sin = load_part::<I>(self.turns.as_ptr().add(at + half), part, 0.0);
+                let turned = I::sub(I::mul(first, cos), I::mul(second, sin));
+                store_part::<I>(y.add(at), turned, part);
+                let turned = I::fma(second, cos, I::mul(first, sin));
+                store_part::<I>(y.add(at + half), turned, part);
+            }
+        }
+    }
+}
+
+/// `silu(gate) * up` of rows of `width` gates and as many ups.
+pub(crate) fn silu_gate(x: Rows<'_>, width: usize, y: &mut [f32]) {
+    assert!(x.fits(2 * width) && y.len() == x.count * width);
+    let out = Shared(y.as_mut_ptr());
+    each_row(x.count, 2 * width, |row| {
+        let (gates, ups) = x.data[row * x.stride..][..2 * width].split_at(width);
+        // SAFETY: each row is one task's, inside `y`, whose length was checked.
+        let y = unsafe { std::slice::from_raw_parts_mut(out.get().add(row * width), width) };
+        dispatch(Gate { gates, ups, y });
+    });
+}
+
+struct Gate<'a> {
+    gates: &'a [f32],
+    ups: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl Job for Gate<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        let width = self.y.len();
+        for at in (0..width).step_by(LANES) {
+            let part = width - at;
+            let gate = load_part::<I>(self.gates.as_ptr().add(at), part, 0.0);
+            let up = load_part::<I>(self.ups.as_ptr().add(at), part, 0.0);
+            let below = I::add(exp::<I>(I::sub(I::splat(0.0), gate)), I::splat(1.0));
+            store_part::<I>(self.y.as_mut_ptr().add(at), I::mul(I::div(gate, below), up), part);
         }
     }
 }

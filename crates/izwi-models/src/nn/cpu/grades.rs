@@ -21,6 +21,8 @@ pub(crate) trait Grade: Send + Sync + 'static {
     const LINES: usize;
     /// Time of a multiply-add of one row relative to others: see [`super::panels::Split`].
     const COST: usize;
+    /// Whether fetching ahead makes a single row faster.
+    const FETCH_FOR_ONE: bool;
     /// The scale of a block and its levels, `OFFSET` added.
     fn quantise(values: &[f32; BLOCK]) -> (f16, [u8; BLOCK]);
     /// Adds the products of the first `C` vectors of a block's lines with `R` rows of [`BLOCK`] values, `x.1` apart.
@@ -47,6 +49,7 @@ impl Grade for Eight {
     const MASK: u8 = 255;
     const LINES: usize = 8;
     const COST: usize = 1;
+    const FETCH_FOR_ONE: bool = false;
 
     #[inline(always)]
     fn quantise(values: &[f32; BLOCK]) -> (f16, [u8; BLOCK]) {
@@ -76,6 +79,7 @@ impl Grade for Four {
     const MASK: u8 = 15;
     const LINES: usize = 4;
     const COST: usize = 1;
+    const FETCH_FOR_ONE: bool = true;
 
     /// Tries scales around the one that makes the largest value -8, each improved to the best one for its levels.
     #[inline(always)]

@@ -62,6 +62,18 @@ pub(crate) unsafe fn store_part<I: Isa>(to: *mut f32, v: I::V, count: usize) {
     std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
 }
 
+/// Asks for the line of the cache at `from`, which may lie anywhere.
+#[inline(always)]
+pub(crate) fn prefetch(from: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has the instruction, and it never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(from.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = from;
+}
+
 /// Reads one element type as f32.
 pub(crate) trait Element: Copy + Default + Send + Sync + 'static {
     /// 16 elements.

@@ -79,53 +79,96 @@ impl<W: Element> Job for Row<'_, W> {
         for position in 0..positions {
             let block = self.query.table[position / block_size] as usize;
             let keys = keys.as_ptr().add((block * block_size + position % block_size) * slot);
-            for (index, head) in queries.clone().enumerate() {
-                let q = self.q.as_ptr().add(head * head_dim);
-                let score = dot::<I, W>(q, keys.add(head / group * head_dim), head_dim);
-                *scores.add(index * stride + position) = score * scale;
+            for (first, count) in pieces(queries.clone(), group) {
+                let q = self.q.as_ptr().add(first * head_dim);
+                let key = keys.add(first / group * head_dim);
+                let to = scores.add((first - queries.start) * stride + position);
+                match count {
+                    4 => dots::<I, W, 4>((q, head_dim), key, scale, (to, stride)),
+                    2 => dots::<I, W, 2>((q, head_dim), key, scale, (to, stride)),
+                    _ => dots::<I, W, 1>((q, head_dim), key, scale, (to, stride)),
+                }
             }
         }
-        for (index, head) in queries.enumerate() {
-            let weights = scores.add(index * stride);
-            let factor = softmax::<I>(weights, positions);
-            let y = self.y.add(head * head_dim);
-            std::slice::from_raw_parts_mut(y, head_dim).fill(0.0);
-            for first in (0..positions).step_by(block_size) {
-                let block = self.query.table[first / block_size] as usize;
-                let values = values.as_ptr().add(block * block_size * slot + head / group * head_dim);
-                let count = block_size.min(positions - first);
-                mix::<I, W>(weights.add(first), count, (values, slot), y, head_dim);
+        for (first, count) in pieces(queries.clone(), group) {
+            let weights = scores.add((first - queries.start) * stride);
+            let mut factors = [0f32; 4];
+            for (index, factor) in factors[..count].iter_mut().enumerate() {
+                *factor = softmax::<I>(weights.add(index * stride), positions);
             }
-            scale_in_place::<I>(y, head_dim, factor);
+            let y = self.y.add(first * head_dim);
+            std::slice::from_raw_parts_mut(y, count * head_dim).fill(0.0);
+            for start in (0..positions).step_by(block_size) {
+                let block = self.query.table[start / block_size] as usize;
+                let values = values.as_ptr().add(block * block_size * slot + first / group * head_dim);
+                let rows = block_size.min(positions - start);
+                let weights = (weights.add(start).cast_const(), stride);
+                match count {
+                    4 => mix::<I, W, 4>(weights, rows, (values, slot), y, head_dim),
+                    2 => mix::<I, W, 2>(weights, rows, (values, slot), y, head_dim),
+                    _ => mix::<I, W, 1>(weights, rows, (values, slot), y, head_dim),
+                }
+            }
+            for (index, &factor) in factors[..count].iter().enumerate() {
+                scale_in_place::<I>(y.add(index * head_dim), head_dim, factor);
+            }
         }
     }
 }
 
-/// The dot product of two heads.
+/// Query heads in pieces of 4, 2 or 1 that share keys and values: first and count.
+#[inline(always)]
+fn pieces(queries: Range<usize>, group: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut next = queries.start;
+    std::iter::from_fn(move || {
+        let first = next;
+        let count = match group - first % group {
+            4.. => 4,
+            2.. => 2,
+            _ => 1,
+        };
+        next += count;
+        (first < queries.end).then_some((first, count))
+    })
+}
+
+/// The dot products of `N` heads, `q.1` elements apart, with one key, to places `to.1` apart.
 ///
 /// # Safety
-/// As [`Isa`], with `head_dim` elements valid.
+/// As [`Isa`], with all elements of the heads, the key and the places valid.
 #[inline(always)]
-pub(super) unsafe fn dot<I: Isa, W: Element>(q: *const f32, key: *const W, head_dim: usize) -> f32 {
+pub(super) unsafe fn dots<I: Isa, W: Element, const N: usize>(
+    q: (*const f32, usize),
+    key: *const W,
+    scale: f32,
+    to: (*mut f32, usize),
+) {
+    let head_dim = q.1;
     let whole = head_dim / LANES * LANES;
-    let mut sum = I::splat(0.0);
+    let mut sums = [I::splat(0.0); N];
     for at in (0..whole).step_by(LANES) {
-        sum = I::fma(I::load(q.add(at)), W::load::<I>(key.add(at)), sum);
+        let key = W::load::<I>(key.add(at));
+        for (head, sum) in sums.iter_mut().enumerate() {
+            *sum = I::fma(I::load(q.0.add(head * head_dim + at)), key, *sum);
+        }
     }
-    let mut sum = I::sum(sum);
-    for at in whole..head_dim {
-        sum += *q.add(at) * (*key.add(at)).to_f32();
+    for (head, &sum) in sums.iter().enumerate() {
+        let mut sum = I::sum(sum);
+        for at in whole..head_dim {
+            sum += *q.0.add(head * head_dim + at) * (*key.add(at)).to_f32();
+        }
+        *to.0.add(head * to.1) = sum * scale;
     }
-    sum
 }
 
-/// Adds `count` weighted value rows, `values.1` elements apart, to `y`: a chain of multiply-adds in order.
+/// Adds `count` value rows, `values.1` elements apart, to `N` heads `y`, with each head's `weights`, `weights.1` apart:
+/// each a chain of multiply-adds in order.
 ///
 /// # Safety
-/// As [`dot`].
+/// As [`dots`].
 #[inline(always)]
-pub(super) unsafe fn mix<I: Isa, W: Element>(
-    weights: *const f32,
+pub(super) unsafe fn mix<I: Isa, W: Element, const N: usize>(
+    weights: (*const f32, usize),
     count: usize,
     values: (*const W, usize),
     y: *mut f32,
@@ -133,36 +176,49 @@ pub(super) unsafe fn mix<I: Isa, W: Element>(
 ) {
     let mut at = 0;
     while at + 4 * LANES <= head_dim {
-        mix_vectors::<I, W, 4>(weights, count, (values.0.add(at), values.1), y.add(at));
+        mix_vectors::<I, W, N, 4>(weights, count, (values.0.add(at), values.1), (y.add(at), head_dim));
         at += 4 * LANES;
     }
     while at + LANES <= head_dim {
-        mix_vectors::<I, W, 1>(weights, count, (values.0.add(at), values.1), y.add(at));
+        mix_vectors::<I, W, N, 1>(weights, count, (values.0.add(at), values.1), (y.add(at), head_dim));
         at += LANES;
     }
     for at in at..head_dim {
         for row in 0..count {
-            *y.add(at) += *weights.add(row) * (*values.0.add(row * values.1 + at)).to_f32();
+            let value = (*values.0.add(row * values.1 + at)).to_f32();
+            for head in 0..N {
+                *y.add(head * head_dim + at) += *weights.0.add(head * weights.1 + row) * value;
+            }
         }
     }
 }
 
 #[inline(always)]
-unsafe fn mix_vectors<I: Isa, W: Element, const C: usize>(
-    weights: *const f32,
+unsafe fn mix_vectors<I: Isa, W: Element, const N: usize, const C: usize>(
+    weights: (*const f32, usize),
     count: usize,
     values: (*const W, usize),
-    y: *mut f32,
+    y: (*mut f32, usize),
 ) {
-    let mut sums: [I::V; C] = std::array::from_fn(|vector| I::load(y.add(vector * LANES)));
-    for row in 0..count {
-        let weight = I::splat(*weights.add(row));
-        let from = values.0.add(row * values.1);
+    let mut sums = [[I::splat(0.0); C]; N];
+    for (head, sums) in sums.iter_mut().enumerate() {
         for (vector, sum) in sums.iter_mut().enumerate() {
-            *sum = I::fma(weight, W::load::<I>(from.add(vector * LANES)), *sum);
+            *sum = I::load(y.0.add(head * y.1 + vector * LANES));
         }
     }
-    for (vector, &sum) in sums.iter().enumerate() {
-        I::store(y.add(vector * LANES), sum);
+    for row in 0..count {
+        let from = values.0.add(row * values.1);
+        let values: [I::V; C] = std::array::from_fn(|vector| W::load::<I>(from.add(vector * LANES)));
+        for (head, sums) in sums.iter_mut().enumerate() {
+            let weight = I::splat(*weights.0.add(head * weights.1 + row));
+            for (sum, &value) in sums.iter_mut().zip(&values) {
+                *sum = I::fma(weight, value, *sum);
+            }
+        }
+    }
+    for (head, sums) in sums.iter().enumerate() {
+        for (vector, &sum) in sums.iter().enumerate() {
+            I::store(y.0.add(head * y.1 + vector * LANES), sum);
+        }
     }
 }

@@ -5,12 +5,16 @@
 
 use std::ops::Range;
 
-use super::isa::{Element, Isa, Job, LANES, dispatch};
+use super::isa::{Element, Isa, Job, LANES, dispatch, prefetch};
 use super::source::Source;
 use super::threads::{Shared, for_each_task};
 
 /// Columns of a panel.
 pub(crate) const PANEL: usize = 64;
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
+/// Bytes fetched ahead where one tile takes all rows.
+const AHEAD: usize = 8192;
 /// Rows of a register tile.
 const TILE_ROWS: usize = 6;
 /// Rows of a task, where there are more: they stay in the second-level cache while every panel passes.
@@ -217,9 +221,15 @@ impl<W: Element> Job for Block<'_, W> {
             let first = panel * PANEL;
             let width = PANEL.min(weights.outputs - first);
             let bias = bias.map(|bias| &bias[first..first + width]);
+            // A tile alone fetches what comes soon; several divide the lines of the next panel.
+            let lines = PANEL * size_of::<W>() / LINE;
+            let share = lines.div_ceil(tiles.max(1));
             for tile in 0..tiles {
                 let (start, end) = (tile * rows / tiles, (tile + 1) * rows / tiles);
+                let ahead = if tiles == 1 { AHEAD } else { k * PANEL * size_of::<W>() + tile * share * LINE };
+                let fetched = share.min(lines.saturating_sub(tile * share));
                 let tile = Tile {
+                    fetch: (w.cast::<u8>().wrapping_add(ahead), fetched * LINE),
                     x: x.add(start * x_stride),
                     x_stride,
                     k,
@@ -244,6 +254,8 @@ impl<W: Element> Job for Block<'_, W> {
 
 /// Up to [`TILE_ROWS`] rows through one panel.
 struct Tile<'a, W> {
+    /// What to fetch into the cache meanwhile: from where on, and bytes an input.
+    fetch: (*const u8, usize),
     x: *const f32,
     x_stride: usize,
     k: usize,
@@ -270,7 +282,12 @@ impl<W: Element> Tile<'_, W> {
         let mut sums = [[I::splat(0.0); C]; R];
         let mut w = self.w.add(first);
         let mut x: [*const f32; R] = std::array::from_fn(|row| self.x.add(row * self.x_stride));
+        let mut fetch = self.fetch.0;
         for _ in 0..self.k {
+            for line in (0..self.fetch.1).step_by(LINE) {
+                prefetch(fetch.wrapping_add(line));
+            }
+            fetch = fetch.wrapping_add(PANEL * size_of::<W>());
             let weights: [I::V; C] = std::array::from_fn(|column| W::load::<I>(w.add(column * LANES)));
             for row in 0..R {
                 let value = I::splat(*x[row]);

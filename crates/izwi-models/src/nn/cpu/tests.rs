@@ -2,11 +2,12 @@
 
 use std::cell::Cell;
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::super::precision::Precision;
 use super::attend::{Span, attend, pack_heads};
-use super::elementwise::{bias_gelu, layer_norm};
+use super::elementwise::{RootMeanSquare, bias_gelu, layer_norm, rotate, silu_gate};
+use super::isa::Element;
 use super::paged::{self, Cache, Query};
 use super::panels::{Panels, Rows, Strides, product};
 use super::source::Source;
@@ -173,6 +174,34 @@ fn gelu_and_norm_at_odd_widths() {
 }
 
 #[test]
+fn root_mean_square_rotation_and_gate_at_odd_widths() {
+    for half in [1, 8, 15, 16, 17, 64] {
+        let width = 2 * half;
+        let (x, weight) = (values(6 * width, 8), values(width, 9));
+        let norm = RootMeanSquare { weight: &weight, eps: 1e-5 };
+        let rows = Rows { data: &x, stride: 2 * width, count: 3 };
+        let angles = values(half, 10);
+        let turns: Vec<f32> = angles.iter().map(|a| a.cos()).chain(angles.iter().map(|a| a.sin())).collect();
+        let with = |work: &dyn Fn(&mut Vec<f32>)| {
+            let mut y = vec![0.0; 3 * width];
+            work(&mut y);
+            y
+        };
+        check("rms norm", 1e-5, || with(&|y| norm.forward(rows, width, y)));
+        for norm in [None, Some(norm)] {
+            check("rotate", 1e-5, || with(&|y| rotate(rows, width, &[&turns[..]; 3], norm, y)));
+        }
+        check("gate", 1e-5, || with(&|y| silu_gate(rows, width, y)));
+        let plain = |row: usize, i: usize| {
+            let (gate, up) = (x[row * 2 * width + i], x[row * 2 * width + width + i]);
+            gate / (1.0 + (-gate).exp()) * up
+        };
+        let y = with(&|y| silu_gate(rows, width, y));
+        assert!((0..3 * width).all(|at| (y[at] - plain(at / width, at % width)).abs() < 1e-6));
+    }
+}
+
+#[test]
 fn attention_at_odd_sizes() {
     for (rows, heads, head_dim) in [(1, 1, 1), (5, 2, 17), (30, 1, 64), (27, 2, 70)] {
         let width = heads * head_dim;
@@ -186,11 +215,25 @@ fn attention_at_odd_sizes() {
         });
         let table: Vec<u32> = (0..rows as u32).rev().collect();
         let queries: Vec<_> = (1..=rows).map(|positions| Query { positions, table: &table }).collect();
-        let cache = Cache { keys: &k, values: &v, block_size: 1, heads, kv_heads: heads, head_dim };
-        check("paged", 1e-5, || {
-            let mut y = vec![0.0; q.len()];
-            paged::attend(&q, &queries, &cache, &mut y);
-            y
-        });
+        for group in [1, 2, 3, 7] {
+            let q = values(rows * width * group, 14);
+            let heads = (heads * group, heads);
+            check("paged", 1e-5, || paged(&q, &queries, (&k, &v), heads, head_dim));
+            let [k, v] = [&k, &v].map(|x| x.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>());
+            check("paged bf16", 1e-5, || paged(&q, &queries, (&k, &v), heads, head_dim));
+        }
     }
+}
+
+fn paged<W: Element>(
+    q: &[f32],
+    rows: &[Query<'_>],
+    (keys, values): (&[W], &[W]),
+    (heads, kv_heads): (usize, usize),
+    head_dim: usize,
+) -> Vec<f32> {
+    let mut y = vec![0.0; q.len()];
+    let cache = Cache { keys, values, block_size: 1, heads, kv_heads, head_dim };
+    paged::attend(q, rows, &cache, &mut y);
+    y
 }

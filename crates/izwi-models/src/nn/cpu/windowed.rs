@@ -2,7 +2,7 @@
 
 use super::elementwise::{scale_in_place, softmax};
 use super::isa::{Isa, Job, LANES, dispatch};
-use super::paged::{dot, mix};
+use super::paged::{dots, mix};
 use super::threads::{Shared, for_each_task};
 
 /// Consecutive new positions of one sequence and the keys and values they see, `[positions, width]` each.
@@ -101,8 +101,9 @@ impl Job for Row<'_> {
             for row in 0..count {
                 for head in 0..self.heads {
                     let at = head * head_dim;
-                    let score = dot::<I, f32>(self.q.as_ptr().add(at), keys.add(row * width + at), head_dim);
-                    *scores.add(head * stride + position) = score * scale;
+                    let q = (self.q.as_ptr().add(at), head_dim);
+                    let to = (scores.add(head * stride + position), stride);
+                    dots::<I, f32, 1>(q, keys.add(row * width + at), scale, to);
                 }
                 position += 1;
             }
@@ -114,7 +115,7 @@ impl Job for Row<'_> {
             std::slice::from_raw_parts_mut(y, head_dim).fill(0.0);
             for (_, values, count) in self.runs {
                 if count > 0 {
-                    mix::<I, f32>(weights, count, (values.add(head * head_dim), width), y, head_dim);
+                    mix::<I, f32, 1>((weights.cast_const(), stride), count, (values.add(head * head_dim), width), y, head_dim);
                 }
                 weights = weights.add(count);
             }
