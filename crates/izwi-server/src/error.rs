@@ -182,6 +182,7 @@ impl ApiError {
         match error {
             EngineError::InvalidRequest { param, message } => Self::Invalid { param, message },
             EngineError::Audio(error) => Self::Audio { param: "audio", error },
+            EngineError::ReferenceAudio(error) => Self::Audio { param: "ref_audio", error },
             EngineError::UnsupportedTask { .. } => Self::invalid("model", error.to_string()),
             EngineError::Overloaded { retry_after, .. } => {
                 Self::Overloaded { message: error.to_string(), retry_after, by_engine: true }
@@ -206,7 +207,9 @@ impl ApiError {
     pub(crate) fn about_recording(self, field: &'static str) -> Self {
         match self {
             Self::Audio { error, .. } => Self::Audio { param: field, error },
-            Self::Invalid { param, message } if param == "audio" => Self::invalid(field, message),
+            Self::Invalid { param, message } if matches!(param.as_str(), "audio" | "ref_audio") => {
+                Self::invalid(field, message)
+            }
             other => other,
         }
     }

@@ -56,6 +56,7 @@ mod tests {
             takes_instructions: false,
             languages: Vec::new(),
             translates: false,
+            clones_voices: false,
             memory_bytes: 0,
             state_bytes: 0,
             default_params: GenerationParams::default(),

@@ -271,11 +271,11 @@ impl SourceFile {
     }
 }
 
-const PLAIN_NAME: &str = "1 to 64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit";
+pub(super) const PLAIN_NAME: &str = "1 to 64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit";
 const SAFE_PATH: &str = "a relative path of plain names, none beginning with '.'";
 const SHA256_RULE: &str = "must be 64 lower-case hex digits";
 
-/// Whether this can name a model: nothing in it means anything to a shell, a path or a URL.
+/// Whether this can name a model or a voice: nothing in it means anything to a shell, a path or a URL.
 pub(super) fn is_plain_name(name: &str) -> bool {
     name.len() <= MAX_NAME_BYTES
         && name.starts_with(|first: char| first.is_ascii_lowercase() || first.is_ascii_digit())

@@ -17,6 +17,7 @@ mod progress;
 mod pull;
 mod record;
 mod store;
+mod voices;
 
 pub use access::Access;
 pub use conversion::ConversionError;
@@ -24,3 +25,4 @@ pub use error::{HubError, IoError, SourceError, SourceFailure};
 pub use manifest::{Conversion, Ecosystem, Limits, Manifest, Package, Source, SourceFile, Task};
 pub use progress::{ProgressSink, Silent};
 pub use store::{ModelStatus, Store};
+pub use voices::{MAX_PACK_BYTES, SavedVoice, VoiceError, VoiceNotes, VoiceStore};
