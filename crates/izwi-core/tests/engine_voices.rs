@@ -68,8 +68,10 @@ async fn a_voice_of_a_recording_sounds_the_same_as_its_pack_and_unlike_others() 
 async fn voices_that_cannot_be_taken_are_refused_by_field() {
     let config = EngineCoreConfig { max_reference_duration: Duration::from_secs(2), ..Default::default() };
     let cloner = engine_with(config, SimulatedModel { clones: true, ..Default::default() });
-    let in_voice = |recording| EngineCoreRequest::tts(TEXT).with_reference(VoiceReference::Recording(recording));
-    let in_pack = |pack: &[u8]| EngineCoreRequest::tts(TEXT).with_reference(VoiceReference::Pack(pack.into()));
+    let in_voice =
+        |recording| EngineCoreRequest::tts(TEXT).with_reference(VoiceReference::Recording(recording));
+    let in_pack =
+        |pack: &[u8]| EngineCoreRequest::tts(TEXT).with_reference(VoiceReference::Pack(pack.into()));
     let cases = [
         ("ref_audio", in_voice(reference(Vec::new(), None)), "is empty"),
         ("ref_audio", in_voice(reference(tone(3), None)), "longer than 2 s"),

@@ -298,7 +298,16 @@ impl RequestProcessor {
             params.max_tokens = *max_tokens;
         }
         let params = Arc::new(params);
-        Ok(AdmissibleRequest { request, params, prepared, work, prompt_tokens, max_tokens, heard, open_audio })
+        Ok(AdmissibleRequest {
+            request,
+            params,
+            prepared,
+            work,
+            prompt_tokens,
+            max_tokens,
+            heard,
+            open_audio,
+        })
     }
 
     /// Makes a voice pack of a recording. Costly: call it on a blocking thread.

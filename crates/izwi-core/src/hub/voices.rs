@@ -99,6 +99,11 @@ impl VoiceStore {
         Self { folder: folder.into() }
     }
 
+    /// Where they lie.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Names of what is saved, sorted. Files that are not named like a voice are passed over.
     ///
     /// # Errors
@@ -256,7 +261,8 @@ fn metadata(pack: &[u8]) -> Result<(HashMap<String, String>, SafeTensors<'_>), S
 
 fn describe(name: &str, pack: &[u8]) -> Result<SavedVoice, String> {
     let (metadata, _) = metadata(pack)?;
-    let given = |key: &str| metadata.get(key).filter(|value| !value.trim().is_empty()).map(|value| shown(value));
+    let given =
+        |key: &str| metadata.get(key).filter(|value| !value.trim().is_empty()).map(|value| shown(value));
     let needed = |key: &str| given(key).ok_or_else(|| format!("its metadata lacks '{key}'"));
     Ok(SavedVoice {
         name: name.to_owned(),
@@ -305,12 +311,8 @@ mod tests {
         safetensors::serialize([("speaker", tensor)], Some(metadata)).unwrap()
     }
 
-    const WHOLE: [(&str, &str); 4] = [
-        ("format", FORMAT),
-        ("model", "abc"),
-        ("family", "bird"),
-        ("created", "2026-01-01T00:00:00Z"),
-    ];
+    const WHOLE: [(&str, &str); 4] =
+        [("format", FORMAT), ("model", "abc"), ("family", "bird"), ("created", "2026-01-01T00:00:00Z")];
 
     fn store() -> (tempfile::TempDir, VoiceStore) {
         let folder = tempfile::tempdir().unwrap();

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use izwi_models::device;
 use izwi_models::families::{self, LoadOptions};
 use izwi_models::model::{
-    BatchEntry, EntryOutput, Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, Sampling, SequenceState,
-    SpeakInput, SpeechModel, Task, Work,
+    BatchEntry, EntryOutput, Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, Sampling,
+    SequenceState, SpeakInput, SpeechModel, Task, Work,
 };
 use izwi_models::nn::kv_pool::KvPool;
 

@@ -47,7 +47,8 @@ pub(super) fn pack(model: &str, recording: &VoiceRecording) -> Result<Vec<u8>> {
 
 /// What a pack holds, if it fits the model.
 pub(super) fn unpack(model: &str, pack: &[u8]) -> Result<u64> {
-    let refuse = |reason: &str| EngineError::invalid("voice", format!("the voice pack {reason}; make it anew"));
+    let refuse =
+        |reason: &str| EngineError::invalid("voice", format!("the voice pack {reason}; make it anew"));
     let (_, header) = SafeTensors::read_metadata(pack).map_err(|_| refuse("is damaged"))?;
     let made_for = header.metadata().as_ref().and_then(|metadata| metadata.get("model"));
     if made_for.is_none_or(|made_for| *made_for != fingerprint(model)) {
