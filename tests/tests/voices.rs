@@ -280,7 +280,7 @@ async fn what_is_spoken_over_ends_and_the_session_goes_on() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
     let server = Setup::units("spoken-over").script(script).start().await?;
     let mut session = server.session().await?;
-    session.send(json!({"type": "input.text", "text": format!("{TEXT} {TEXT}")})).await?;
+    session.send(json!({"type": "input.text", "text": format!("{TEXT} {TEXT} ")})).await?;
     session.send(json!({"type": "input.flush"})).await?;
     session.send(json!({"type": "input.text", "text": "Never to be heard"})).await?;
     session.expect("session.created").await?;

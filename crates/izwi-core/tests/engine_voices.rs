@@ -55,7 +55,7 @@ async fn a_voice_of_a_recording_sounds_the_same_as_its_pack_and_unlike_others() 
     for request in [
         request().with_streams_text(true),
         request().with_streams_text(false),
-        request().with_instructions("whisper"),
+        request().with_instructions("softly"),
         request().with_language("de"),
         request().with_params(GenerationParams { top_k: 3, ..params.clone() }),
         request().with_params(GenerationParams { repetition_penalty: 1.2, ..params.clone() }),

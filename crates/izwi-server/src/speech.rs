@@ -123,7 +123,7 @@ impl Manner {
             None => Priority::Normal,
             Some(text) => text.parse().map_err(|message: String| ApiError::invalid("priority", message))?,
         };
-        let defaults = profile.default_params.clone();
+        let defaults = &profile.default_params;
         let params = GenerationParams {
             temperature: options.temperature.unwrap_or(defaults.temperature),
             top_p: options.top_p.unwrap_or(defaults.top_p),
@@ -132,7 +132,6 @@ impl Manner {
             repetition_penalty: options.repetition_penalty.unwrap_or(defaults.repetition_penalty),
             speed: options.speed.unwrap_or(defaults.speed),
             seed: options.seed.or(defaults.seed),
-            ..defaults
         };
         let (language, streams_text) = (given(options.language), options.streams_text);
         Ok(Self { voice, reference, streams_text, language, instructions, params, priority })
