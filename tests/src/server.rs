@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -9,6 +10,7 @@ use izwi_core::engine::executor::simulated::{Script, SimulatedExecutor, Simulate
 use izwi_core::engine::{Engine, EngineCoreConfig};
 use izwi_server::{FleetConfig, Recorder, Registry, ServerConfig, Slot, serve};
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -26,6 +28,8 @@ pub struct Setup {
     pub engine: EngineCoreConfig,
     /// The server's settings.
     pub server: ServerConfig,
+    /// Folder of the voices that it saves.
+    voices: Option<TempDir>,
 }
 
 impl Setup {
@@ -51,7 +55,17 @@ impl Setup {
 
     fn with(name: &str, model: SimulatedModel) -> Self {
         let engine = EngineCoreConfig { model: name.to_owned(), num_threads: 2, ..Default::default() };
-        Self { model, engine, server: ServerConfig::default() }
+        Self { model, engine, server: ServerConfig::default(), voices: None }
+    }
+
+    /// A model that speaks sentence by sentence, in voices handed to it too, on a server that saves voices. What it says
+    /// depends on everything that is asked of it.
+    pub fn cloner(name: &str) -> Result<Self> {
+        let setup = Self::units(name);
+        let model = SimulatedModel { clones: true, ..setup.model };
+        let voices = tempfile::tempdir()?;
+        let server = ServerConfig { voices_dir: Some(voices.path().to_path_buf()), ..setup.server };
+        Ok(Self { model, server, voices: Some(voices), ..setup })
     }
 
     /// Sets what happens before each step.
@@ -94,7 +108,7 @@ impl Setup {
         }
         registry.set(&model, Slot::Ready(engine.clone()));
         let server = TestServer::listen(self.server, registry, recorder).await?;
-        Ok(TestServer { engine: Some(engine), ..server })
+        Ok(TestServer { engine: Some(engine), voices: self.voices, ..server })
     }
 }
 
@@ -106,6 +120,7 @@ pub struct TestServer {
     /// Its models.
     pub registry: Registry,
     engine: Option<Engine>,
+    voices: Option<TempDir>,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<Result<(), izwi_server::ServeError>>,
 }
@@ -121,12 +136,17 @@ impl TestServer {
             let _ = stopped.await;
         };
         let running = tokio::spawn(serve(listener, config, registry.clone(), recorder, shutdown));
-        Ok(Self { address, registry, engine: None, stop: Some(stop), running })
+        Ok(Self { address, registry, engine: None, voices: None, stop: Some(stop), running })
     }
 
     /// The engine behind it.
     pub fn engine(&self) -> Result<&Engine> {
         self.engine.as_ref().context("this server has no engine")
+    }
+
+    /// The folder of the voices that it saves.
+    pub fn voices(&self) -> Result<&Path> {
+        Ok(self.voices.as_ref().context("this server saves no voices")?.path())
     }
 
     /// The URL of a path.
@@ -150,6 +170,11 @@ impl TestServer {
         let request = reqwest::Client::new().post(self.url(path));
         let request = request.header("content-type", Form::content_type()).body(form.finish());
         Ok(guarded(request.send()).await??)
+    }
+
+    /// Asks for a path to be removed.
+    pub async fn delete(&self, path: &str) -> Result<reqwest::Response> {
+        Ok(guarded(reqwest::Client::new().delete(self.url(path)).send()).await??)
     }
 
     /// Fetches a path.

@@ -10,14 +10,15 @@ use std::sync::LazyLock;
 use anyhow::Result;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueHint};
 
-use crate::commands::{completions, config, docs, doctor, list, pull, rm, say, serve, transcribe};
+use crate::commands::{completions, config, docs, doctor, list, pull, rm, say, serve, transcribe, voices};
 use crate::settings::{Section, flags, process};
 
 /// Commands that take more settings than those that every command takes.
-const TAKES_SETTINGS: [(&str, &[Section]); 5] = [
+const TAKES_SETTINGS: [(&str, &[Section]); 6] = [
     ("say", &[Section::Engine]),
     ("transcribe", &[Section::Engine]),
     ("serve", &[Section::Engine, Section::Server]),
+    ("voices add", &[Section::Engine]),
     ("doctor", &[Section::Engine, Section::Server]),
     ("config show", &[Section::Engine, Section::Server]),
 ];
@@ -58,6 +59,7 @@ enum Command {
     Say(say::Args),
     Transcribe(transcribe::Args),
     Serve(serve::Args),
+    Voices(voices::Args),
     Pull(pull::Args),
     List(list::Args),
     Rm(rm::Args),
@@ -96,6 +98,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
         Command::Say(args) => say::run(&args, &settings()?),
         Command::Transcribe(args) => transcribe::run(&args, &settings()?),
         Command::Serve(args) => serve::run(&args, &settings()?),
+        Command::Voices(args) => voices::run(&args, &settings()?),
         Command::Pull(args) => pull::run(&args, &settings()?.settings),
         Command::List(args) => list::run(&args, &settings()?.settings),
         Command::Rm(args) => rm::run(&args, &settings()?.settings),

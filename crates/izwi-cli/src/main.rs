@@ -8,6 +8,7 @@ mod failure;
 mod interrupt;
 mod listening;
 mod logging;
+mod manner;
 mod models;
 mod output;
 mod player;

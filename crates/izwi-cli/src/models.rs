@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use izwi_core::hub::{HubError, Manifest, Store};
+use izwi_core::hub::{HubError, Manifest, Source, Store};
 
 use crate::failure;
 use crate::output;
@@ -41,10 +41,12 @@ pub(crate) fn ensure(store: &Store, name: &str, may_pull: bool) -> Result<()> {
 
 /// How much a pull fetches, and under which licence.
 pub(crate) fn what_comes(manifest: &Manifest) -> String {
-    format!("{} ({})", output::bytes(download_bytes(manifest)), manifest.licence)
+    let bytes = download_bytes(manifest);
+    let size = bytes.map_or_else(|| "as much as the hub has".to_owned(), output::bytes);
+    format!("{size} ({})", manifest.licence)
 }
 
-/// Bytes of the files of the first source.
-pub(crate) fn download_bytes(manifest: &Manifest) -> u64 {
-    manifest.sources.first().map_or(0, |source| source.files().iter().map(|file| file.size).sum())
+/// Bytes of the files of the first source; `None` where only the hub knows.
+pub(crate) fn download_bytes(manifest: &Manifest) -> Option<u64> {
+    manifest.sources.first().map_or(Some(0), Source::bytes)
 }

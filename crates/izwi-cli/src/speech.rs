@@ -5,11 +5,13 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use izwi_core::engine::executor::Precision;
 use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest, FinishReason, RequestStats};
 use tokio::runtime::Runtime;
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
+use crate::output;
 use crate::settings::Resolved;
 
 /// What a request gave.
@@ -23,9 +25,12 @@ pub(crate) struct Spoken {
     pub(crate) stats: RequestStats,
 }
 
-/// The engine's settings, with the store that the settings name.
+/// The engine's settings, with the store that the settings name. Warns of what harms.
 pub(crate) fn engine_config(resolved: &Resolved) -> EngineCoreConfig {
     let mut config = resolved.settings.engine.clone();
+    if config.dtype == Precision::Q4 {
+        output::say("warning: 4-bit weights harm the intelligibility of small models; q8 does not");
+    }
     config.home = Some(resolved.settings.home.clone());
     config
 }

@@ -377,3 +377,68 @@ fn players_get_the_file_or_the_stream() {
         assert!(fs::read(izwi.path("heard.raw")).unwrap() == wav[44..]);
     }
 }
+
+/// A voice pack that no model can speak in, but that can be listed.
+fn pack() -> Vec<u8> {
+    let head = br#"{"__metadata__":{"format":"izwi-voice-1","model":"abc","family":"bird","created":"2026-01-01T00:00:00Z","made_by":"lark"},"speaker":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+    [&(head.len() as u64).to_le_bytes()[..], head, &[7]].concat()
+}
+
+#[test]
+fn saved_voices_are_listed_shown_and_removed() {
+    let izwi = Izwi::alone();
+    let output = izwi.run(&["voices"]);
+    assert!(output.status.success() && output.stdout.is_empty());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("izwi voices add"));
+    fs::create_dir_all(izwi.path("home/voices")).unwrap();
+    fs::write(izwi.path("home/voices/anna.safetensors"), pack()).unwrap();
+    fs::write(izwi.path("home/voices/bad.safetensors"), "no pack").unwrap();
+    let output = izwi.run(&["voices", "list", "--json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(listed.as_array().unwrap().len(), 1, "what cannot be read is left out");
+    assert_eq!((listed[0]["name"].as_str(), listed[0]["made_by"].as_str()), (Some("anna"), Some("lark")));
+    assert!(String::from_utf8_lossy(&izwi.run(&["voices"]).stdout).contains("anna"));
+    let shown = String::from_utf8(izwi.run(&["voices", "show", "anna"]).stdout).unwrap();
+    assert!(shown.contains("lark") && shown.contains("abc"), "{shown}");
+
+    refused(&izwi.run(&["voices", "show", "ana"]), 1, &["no voice 'ana'", "did you mean anna"]);
+    refused(&izwi.run(&["voices", "show", "bad"]), 1, &["no safetensors file"]);
+    refused(&izwi.run(&["voices", "rm", "../voices/anna"]), 1, &["must be 1 to 64"]);
+    refused(&izwi.run(&["voices", "add", "anna", "clip.wav"]), 1, &["saved already", "--force"]);
+    refused(&izwi.run(&["voices", "add", "Anna", "clip.wav"]), 1, &["must be 1 to 64"]);
+    refused(&izwi.run(&["voices", "add", "bella", "no.wav"]), 1, &["no.wav"]);
+    assert!(izwi.run(&["voices", "rm", "anna", "bad"]).status.success());
+    refused(&izwi.run(&["voices", "rm", "anna"]), 1, &["none is saved yet"]);
+}
+
+#[test]
+fn what_is_said_about_a_voice_goes_together() {
+    let izwi = Izwi::alone();
+    refused(&izwi.run(&["say", "hello", "-o", "a.wav", "--ref-text", "x"]), 2, &["--ref-audio"]);
+    let both = ["say", "hello", "-o", "a.wav", "--voice", "a", "--ref-audio", "b.wav"];
+    refused(&izwi.run(&both), 2, &["--voice"]);
+    refused(&izwi.run(&["say", "hello", "-o", "a.wav", "--dtype", "q5"]), 2, &["--dtype", "q8"]);
+    let output = izwi.run(&["say", "hello", "-o", "a.wav", "--dtype", "q4", "--no-pull"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("warning: 4-bit weights harm"));
+    fs::write(izwi.path("c.toml"), "[engine]\ndtype = \"bf16\"\n").unwrap();
+    let output = izwi.run(&["config", "show", "--json", "--config", "c.toml"]);
+    let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(shown["engine.dtype"]["value"], "bf16");
+}
+
+#[test]
+fn a_model_that_clones_no_voices_says_so() {
+    let izwi = Izwi::with_models();
+    fs::write(izwi.path("clip.wav"), izwi_audio::wav::to_bytes(&[0.1; 24_000], 24_000).unwrap()).unwrap();
+    // Nothing is saved: the name is free in a shared home and stays so.
+    refused(&izwi.run(&["voices", "add", "never-saved", "clip.wav"]), 2, &["clones no voices", "--model"]);
+    let say = ["say", "Hello.", "-o", "a.wav", "--ref-audio", "clip.wav"];
+    refused(&izwi.run(&say), 1, &["clones none"]);
+    refused(
+        &izwi.run(&["say", "Hello.", "-o", "a.wav", "--voice", "nobody"]),
+        1,
+        &["'nobody'", "izwi voices"],
+    );
+    refused(&izwi.run(&["say", "Hello.", "-o", "a.wav", "--instructions", "softly"]), 2, &["style prompt"]);
+    assert!(!izwi.path("a.wav").exists());
+}

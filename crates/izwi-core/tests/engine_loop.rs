@@ -434,3 +434,44 @@ async fn more_audio_than_may_be_open_at_once_is_turned_away_until_some_is_done()
     assert!(engine.abort_request(&id).await.unwrap());
     engine.add_request(EngineCoreRequest::asr(recording(3))).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_runaway_is_cut_and_says_so_whole_and_streamed() {
+    let engine = engine(SimulatedModel { watchdog: Some(3), ..Default::default() });
+    let whole = engine.generate(EngineCoreRequest::tts(TEXT)).await.unwrap();
+    assert_eq!(whole.stats.finish_reason, FinishReason::RunawayTrimmed);
+    assert_eq!((whole.stats.generated_tokens, whole.audio.samples.len()), (3, 3 * 1_920));
+    let (_, mut chunks) = engine.generate_streaming(EngineCoreRequest::tts(TEXT)).await.unwrap();
+    let mut last = None;
+    while let Some(chunk) = chunks.recv().await {
+        last = chunk.stats;
+    }
+    assert_eq!(last.unwrap().finish_reason, FinishReason::RunawayTrimmed);
+    // One token is where this text ends by itself.
+    let short = engine.generate(EngineCoreRequest::tts("x".repeat(23))).await.unwrap();
+    assert_eq!(short.stats.finish_reason, FinishReason::Stop);
+    assert_eq!(engine.check_books().await.unwrap(), Ok(()));
+    assert_eq!(engine.kv_cache_stats().used_blocks, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_spoken_over_ends_as_interrupted() {
+    let (engine, open, _) = gated(EngineCoreConfig::default(), true);
+    let id = RequestId::from("spoken-over");
+    let (_, mut chunks) =
+        engine.generate_streaming(EngineCoreRequest::tts(TEXT).with_id(id.clone())).await.unwrap();
+    soon("it runs", || engine.status().running + engine.status().pending == 1).await;
+    let interrupt = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.interrupt_request(&id).await }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    open.send(()).unwrap();
+    assert!(interrupt.await.unwrap().unwrap());
+    let mut last = None;
+    while let Some(chunk) = chunks.recv().await {
+        last = chunk.stats;
+    }
+    assert_eq!(last.unwrap().finish_reason, FinishReason::Interrupted);
+    assert_eq!(engine.kv_cache_stats().used_blocks, 0);
+}

@@ -1,5 +1,6 @@
 //! The server's settings and their documented defaults. Resolving flags, environment and file is the caller's task.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Everything the server is told once.
@@ -11,6 +12,8 @@ pub struct ServerConfig {
     pub allowed_hosts: Vec<String>,
     /// Origins accepted beside loopback ones, written as browsers send them: `https://app.example.com`.
     pub allowed_origins: Vec<String>,
+    /// Folder of saved voices; `None` keeps none.
+    pub voices_dir: Option<PathBuf>,
 
     /// The most characters of one request or utterance.
     pub max_input_chars: usize,
@@ -55,6 +58,7 @@ impl Default for ServerConfig {
             api_key: None,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            voices_dir: None,
             max_input_chars: 4_096,
             max_body_bytes: 1 << 20,
             max_upload_bytes: 100 << 20,

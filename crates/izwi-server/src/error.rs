@@ -7,6 +7,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use izwi_audio::decode::DecodeError;
 use izwi_core::engine::{EngineError, RequestId, metrics};
+use izwi_core::hub::VoiceError;
 
 use crate::dto::error::{ErrorBody, ErrorEnvelope};
 
@@ -100,6 +101,18 @@ pub enum ApiError {
         /// Near names.
         hint: String,
     },
+    /// No such saved voice.
+    #[error("{message}")]
+    NoSavedVoice {
+        /// What was asked for, with near names.
+        message: String,
+    },
+    /// A voice of this name exists.
+    #[error("{message}")]
+    VoiceExists {
+        /// The name and the remedy.
+        message: String,
+    },
     /// The model is being loaded.
     #[error("model '{0}' is loading; try again shortly")]
     ModelLoading(String),
@@ -182,6 +195,7 @@ impl ApiError {
         match error {
             EngineError::InvalidRequest { param, message } => Self::Invalid { param, message },
             EngineError::Audio(error) => Self::Audio { param: "audio", error },
+            EngineError::ReferenceAudio(error) => Self::Audio { param: "ref_audio", error },
             EngineError::UnsupportedTask { .. } => Self::invalid("model", error.to_string()),
             EngineError::Overloaded { retry_after, .. } => {
                 Self::Overloaded { message: error.to_string(), retry_after, by_engine: true }
@@ -206,8 +220,22 @@ impl ApiError {
     pub(crate) fn about_recording(self, field: &'static str) -> Self {
         match self {
             Self::Audio { error, .. } => Self::Audio { param: field, error },
-            Self::Invalid { param, message } if param == "audio" => Self::invalid(field, message),
+            Self::Invalid { param, message } if matches!(param.as_str(), "audio" | "ref_audio") => {
+                Self::invalid(field, message)
+            }
             other => other,
+        }
+    }
+
+    /// Translates a refusal of the saved voices, under the name of the field that names the voice; what is internal
+    /// goes to the log.
+    pub(crate) fn from_voices(error: VoiceError, param: &str) -> Self {
+        let message = error.to_string();
+        match error {
+            VoiceError::Unknown { .. } => Self::NoSavedVoice { message },
+            VoiceError::Exists { .. } => Self::VoiceExists { message },
+            VoiceError::Name { .. } | VoiceError::Damaged { .. } => Self::invalid(param, message),
+            VoiceError::Io(_) => Self::internal(&message, &RequestId::random()),
         }
     }
 
@@ -250,7 +278,10 @@ impl ApiError {
             Self::ForbiddenHost(_) => (StatusCode::FORBIDDEN, "permission_error", "forbidden_host"),
             Self::ForbiddenOrigin(_) => (StatusCode::FORBIDDEN, "permission_error", "forbidden_origin"),
             Self::ModelNotFound { .. } => (StatusCode::NOT_FOUND, INVALID, "model_not_found"),
-            Self::VoiceNotFound { .. } => (StatusCode::NOT_FOUND, INVALID, "voice_not_found"),
+            Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => {
+                (StatusCode::NOT_FOUND, INVALID, "voice_not_found")
+            }
+            Self::VoiceExists { .. } => (StatusCode::CONFLICT, INVALID, "voice_exists"),
             Self::Overloaded { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded"),
             Self::ModelLoading(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_loading"),
             Self::ModelUnavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_unavailable"),
@@ -282,7 +313,8 @@ impl ApiError {
             Self::Invalid { param, .. } => Some(param),
             Self::Audio { param, .. } => Some(param),
             Self::ModelNotFound { .. } | Self::NoRoom { .. } => Some("model"),
-            Self::VoiceNotFound { .. } => Some("voice"),
+            Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => Some("voice"),
+            Self::VoiceExists { .. } => Some("name"),
             Self::UnknownFrame(_) => Some("type"),
             _ => None,
         }
@@ -317,7 +349,8 @@ impl ApiError {
             Self::ModelLoading(_) => "loading",
             Self::Unauthorized => "unauthorized",
             Self::ForbiddenHost(_) | Self::ForbiddenOrigin(_) => "forbidden",
-            Self::UnknownRoute(_) | Self::ModelNotFound { .. } | Self::VoiceNotFound { .. } => "not_found",
+            Self::UnknownRoute(_) | Self::ModelNotFound { .. } => "not_found",
+            Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => "not_found",
             _ => "malformed",
         };
         metrics::count_rejection(reason);

@@ -1,42 +1,13 @@
 //! Extractors whose refusals are the envelope.
 
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::extract::{FromRequestParts, Request};
+use axum::http::header;
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
-use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
 use crate::error::ApiError;
 use crate::near;
 use crate::state::AppState;
-
-/// A JSON body.
-#[derive(Debug)]
-pub(crate) struct ApiJson<T>(pub(crate) T);
-
-impl<T: DeserializeOwned> FromRequest<AppState> for ApiJson<T> {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
-        let content_type = ContentType::of(&request);
-        if !content_type.is_json() {
-            return Err(content_type.refused("application/json"));
-        }
-        let limit = state.config().max_body_bytes;
-        let body = tokio::time::timeout(state.config().body_timeout, Bytes::from_request(request, state));
-        let bytes =
-            body.await.map_err(|_| ApiError::RequestTimeout)?.map_err(|error| unread(&error, limit))?;
-        parse_json(&bytes).map(Self)
-    }
-}
-
-fn unread(error: &BytesRejection, limit: usize) -> ApiError {
-    if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        return ApiError::TooLarge(format!("body has more than {limit} bytes; send less"));
-    }
-    ApiError::UnreadableBody(error.body_text())
-}
 
 /// What a body says it is.
 #[derive(Debug)]

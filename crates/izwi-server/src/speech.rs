@@ -1,22 +1,23 @@
 //! From what a client wants spoken to its first audio: the checks that both speaking interfaces share.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use izwi_core::engine::{
-    Engine, EngineCoreRequest, FinishReason, GenerationParams, Priority, RequestId, StreamingOutput,
+    Engine, EngineCoreRequest, FinishReason, GenerationParams, Priority, ReferenceRecording, RequestId,
+    StreamingOutput, VoiceReference,
 };
 use tokio::sync::mpsc;
 
 use crate::error::ApiError;
-use crate::voices;
+use crate::voices::Voice;
 
 /// Range of `speed`; a model may honour less. <https://platform.openai.com/docs/api-reference/audio/createSpeech>
 const SPEED: std::ops::RangeInclusive<f32> = 0.25..=4.0;
 
-/// How to speak. Absent members leave the choice to the model.
+/// How to speak, the voice's name aside. Absent members leave the choice to the model.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct SpeechOptions {
-    pub(crate) voice: Option<String>,
     pub(crate) language: Option<String>,
     pub(crate) instructions: Option<String>,
     pub(crate) seed: Option<u64>,
@@ -25,14 +26,73 @@ pub(crate) struct SpeechOptions {
     pub(crate) top_p: Option<f32>,
     pub(crate) top_k: Option<usize>,
     pub(crate) max_tokens: Option<usize>,
+    pub(crate) repetition_penalty: Option<f32>,
     pub(crate) priority: Option<String>,
+    pub(crate) streams_text: Option<bool>,
+    pub(crate) cloning: Cloning,
+}
+
+/// What a request says about a recording of a voice to speak in.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Cloning {
+    pub(crate) ref_audio: Option<String>,
+    pub(crate) ref_text: Option<String>,
+    pub(crate) x_vector_only_mode: bool,
+}
+
+impl Cloning {
+    /// SDKs send empty strings and false for "none".
+    pub(crate) fn new(
+        ref_audio: Option<String>,
+        ref_text: Option<String>,
+        x_vector_only_mode: Option<bool>,
+    ) -> Self {
+        let x_vector_only_mode = x_vector_only_mode.unwrap_or(false);
+        Self { ref_audio: given(ref_audio), ref_text: given(ref_text), x_vector_only_mode }
+    }
+
+    pub(crate) fn has_recording(&self) -> bool {
+        self.ref_audio.is_some()
+    }
+
+    /// The recording to speak like, if the model can and there is one.
+    fn reference(self, engine: &Engine) -> Result<Option<VoiceReference>, ApiError> {
+        let said = [
+            ("ref_audio", self.ref_audio.is_some()),
+            ("ref_text", self.ref_text.is_some()),
+            ("x_vector_only_mode", self.x_vector_only_mode),
+        ];
+        let Some((param, _)) = said.into_iter().find(|(_, is_given)| *is_given) else { return Ok(None) };
+        let profile = engine.profile();
+        if !profile.clones_voices {
+            let message = format!("model '{}' clones no voices; leave {param} out", profile.model);
+            return Err(ApiError::invalid(param, message));
+        }
+        let Some(base64) = self.ref_audio else {
+            let message = format!("{param} is given without ref_audio; send the recording that it is about");
+            return Err(ApiError::invalid(param, message));
+        };
+        Ok(Some(VoiceReference::Recording(ReferenceRecording {
+            audio: base64.into(),
+            text: self.ref_text,
+            timbre_only: self.x_vector_only_mode,
+        })))
+    }
+}
+
+/// A text that says something: SDKs send an empty string for "none".
+fn given(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.trim().is_empty())
 }
 
 /// How to speak, checked against a model and complete.
 #[derive(Debug, Clone)]
 pub(crate) struct Manner {
-    /// The real voice, where the model has voices.
-    pub(crate) voice: Option<String>,
+    /// A voice that has a name, where there is one.
+    voice: Option<Voice>,
+    /// A voice that came with the request.
+    reference: Option<VoiceReference>,
+    streams_text: Option<bool>,
     language: Option<String>,
     instructions: Option<String>,
     params: GenerationParams,
@@ -40,12 +100,15 @@ pub(crate) struct Manner {
 }
 
 impl Manner {
-    /// Checks options against what the model can do.
-    pub(crate) fn resolve(options: SpeechOptions, engine: &Engine) -> Result<Self, ApiError> {
+    /// Checks options against what the model can do. `voice` gives way to a recording of one.
+    pub(crate) fn resolve(
+        options: SpeechOptions,
+        voice: Option<Voice>,
+        engine: &Engine,
+    ) -> Result<Self, ApiError> {
         let profile = engine.profile();
-        let voice = voices::resolve(profile, options.voice.as_deref())?.map(|voice| voice.id.clone());
-        // SDKs send an empty string for "none".
-        let given = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
+        let reference = options.cloning.reference(engine)?;
+        let voice = voice.filter(|_| reference.is_none());
         let instructions = given(options.instructions);
         if instructions.is_some() && !profile.takes_instructions {
             let message = format!("model '{}' takes no style prompt; leave instructions out", profile.model);
@@ -60,17 +123,27 @@ impl Manner {
             None => Priority::Normal,
             Some(text) => text.parse().map_err(|message: String| ApiError::invalid("priority", message))?,
         };
-        let defaults = profile.default_params.clone();
+        let defaults = &profile.default_params;
         let params = GenerationParams {
             temperature: options.temperature.unwrap_or(defaults.temperature),
             top_p: options.top_p.unwrap_or(defaults.top_p),
             top_k: options.top_k.unwrap_or(defaults.top_k),
             max_tokens: options.max_tokens.unwrap_or(defaults.max_tokens),
+            repetition_penalty: options.repetition_penalty.unwrap_or(defaults.repetition_penalty),
             speed: options.speed.unwrap_or(defaults.speed),
             seed: options.seed.or(defaults.seed),
-            ..defaults
         };
-        Ok(Self { voice, language: given(options.language), instructions, params, priority })
+        let (language, streams_text) = (given(options.language), options.streams_text);
+        Ok(Self { voice, reference, streams_text, language, instructions, params, priority })
+    }
+
+    /// What clients call the voice.
+    pub(crate) fn voice_name(&self) -> &str {
+        match (&self.voice, &self.reference) {
+            (Some(voice), _) => voice.name(),
+            (None, Some(_)) => "ref_audio",
+            (None, None) => "default",
+        }
     }
 
     /// The engine's request for one utterance.
@@ -79,7 +152,14 @@ impl Manner {
             .with_params(self.params.clone())
             .with_priority(self.priority)
             .with_streaming(true);
-        request.voice.clone_from(&self.voice);
+        match &self.voice {
+            Some(Voice::Own(name)) => request.voice = Some(name.clone()),
+            Some(Voice::Saved { pack, .. }) => {
+                request.reference = Some(VoiceReference::Pack(Arc::clone(pack)));
+            }
+            None => request.reference.clone_from(&self.reference),
+        }
+        request.streams_text = self.streams_text;
         request.language.clone_from(&self.language);
         request.instructions.clone_from(&self.instructions);
         request

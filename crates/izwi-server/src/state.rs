@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use izwi_core::engine::TaskType;
+use izwi_core::hub::VoiceStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::config::ServerConfig;
@@ -28,6 +29,7 @@ struct Inner {
     requests: Arc<Semaphore>,
     sessions: Arc<Semaphore>,
     uploads_kib: Arc<Semaphore>,
+    voices: Option<VoiceStore>,
     draining: watch::Sender<bool>,
     started_at: Instant,
     started_unix_s: u64,
@@ -47,6 +49,7 @@ impl AppState {
             requests: Arc::new(Semaphore::new(config.max_requests)),
             sessions: Arc::new(Semaphore::new(config.max_sessions)),
             uploads_kib: Arc::new(Semaphore::new(upload::room_kib(&config))),
+            voices: config.voices_dir.clone().map(VoiceStore::at),
             config,
             registry,
             recorder,
@@ -79,6 +82,11 @@ impl AppState {
             // The sender lives as long as this state.
             _ = draining.wait_for(|draining| *draining) => Err(ApiError::Draining),
         }
+    }
+
+    /// The saved voices, where this server keeps some.
+    pub(crate) fn voices(&self) -> Option<&VoiceStore> {
+        self.inner.voices.as_ref()
     }
 
     pub(crate) fn recorder(&self) -> &Recorder {

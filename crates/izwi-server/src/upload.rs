@@ -1,7 +1,9 @@
 //! Reading a request that brings a recording: as JSON with base64, or as a multipart form with a file.
 //!
 //! Both end in the same fields. Everything is bounded while it arrives: the whole, the recording, each other field,
-//! the time, and what all such requests hold together.
+//! the time, and what all such requests hold together. What the fields are is said in [`fields`].
+
+mod fields;
 
 use std::collections::BTreeSet;
 
@@ -15,11 +17,12 @@ use izwi_core::engine::AudioInput;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::config::ServerConfig;
-use crate::dto::transcription::TranscriptionRequest;
+use crate::dto::speech::SpeechRequest;
 use crate::error::ApiError;
 use crate::extract::{ContentType, parse_json};
 use crate::near;
 use crate::state::AppState;
+use fields::BringsRecording;
 
 /// The most parts of a form.
 const MAX_PARTS: usize = 64;
@@ -41,20 +44,25 @@ const KIB: usize = 1 << 10;
 /// Memory that the bytes of one request take, out of what all may take together.
 struct Room<'a> {
     state: &'a AppState,
+    /// Bytes that are not counted, because any request may have them.
+    free: usize,
     bytes: usize,
     held: Option<OwnedSemaphorePermit>,
 }
 
 impl<'a> Room<'a> {
-    fn new(state: &'a AppState) -> Self {
-        Self { state, bytes: 0, held: None }
+    fn new(state: &'a AppState, free: usize) -> Self {
+        Self { state, free, bytes: 0, held: None }
     }
 
     /// Room for `bytes` more.
     fn take(&mut self, bytes: usize) -> Result<(), ApiError> {
-        let kib = |bytes: usize| bytes.div_ceil(KIB);
+        let kib = |bytes: usize| bytes.saturating_sub(self.free).div_ceil(KIB);
         let more = kib(self.bytes + bytes) - kib(self.bytes);
         self.bytes += bytes;
+        if more == 0 {
+            return Ok(());
+        }
         let more = self.state.upload_room(u32::try_from(more).unwrap_or(u32::MAX))?;
         match &mut self.held {
             Some(held) => held.merge(more),
@@ -73,9 +81,9 @@ pub(crate) fn room_kib(config: &ServerConfig) -> usize {
 
 /// A request that brings a recording.
 #[derive(Debug)]
-pub(crate) struct Upload {
+pub(crate) struct Upload<F> {
     /// Everything else; the recording has been taken out.
-    pub(crate) fields: TranscriptionRequest,
+    pub(crate) fields: F,
     pub(crate) recording: Recording,
     /// Its share of the memory for recordings.
     pub(crate) room: Option<OwnedSemaphorePermit>,
@@ -86,7 +94,7 @@ pub(crate) fn max_request_bytes(config: &ServerConfig) -> usize {
     (config.max_upload_bytes / 3 + 1).saturating_mul(4).saturating_add(config.max_body_bytes)
 }
 
-impl FromRequest<AppState> for Upload {
+impl<F: BringsRecording> FromRequest<AppState> for Upload<F> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
@@ -106,21 +114,64 @@ impl FromRequest<AppState> for Upload {
     }
 }
 
+/// A request to speak, which may bring a recording of the voice to speak in.
+#[derive(Debug)]
+pub(crate) struct SpeechUpload {
+    /// The recording among them.
+    pub(crate) fields: SpeechRequest,
+    /// The recording's share of the memory for recordings.
+    pub(crate) room: Option<OwnedSemaphorePermit>,
+}
+
+impl FromRequest<AppState> for SpeechUpload {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        let content_type = ContentType::of(&request);
+        if !content_type.is_json() {
+            return Err(content_type.refused("application/json"));
+        }
+        check_length(&request, state.config())?;
+        let plain = state.config().max_body_bytes;
+        let is_large = stated_length(&request) > plain as u64;
+        let config = state.config();
+        let limit = if is_large { config.upload_timeout } else { config.body_timeout };
+        let mut room = Room::new(state, plain);
+        let read = tokio::time::timeout(limit, read_body(request, &mut room));
+        let bytes = read.await.map_err(|_| ApiError::RequestTimeout)??;
+        // Only a recording may be larger than other bodies.
+        let too_large = || ApiError::TooLarge(format!("body has more than {plain} bytes; send less"));
+        let is_large = bytes.len() > plain;
+        let parsed = parse_json::<SpeechRequest>(&bytes);
+        let fields = if is_large { parsed.map_err(|_| too_large())? } else { parsed? };
+        let recording = fields.ref_audio.as_deref().unwrap_or_default();
+        if bytes.len() - recording.len().min(bytes.len()) > plain {
+            return Err(too_large());
+        }
+        check_payload("ref_audio", recording, state.config().max_upload_bytes)?;
+        Ok(Self { fields, room: room.held })
+    }
+}
+
+/// The length that a request says its body has; 0 where it says none.
+fn stated_length(request: &Request) -> u64 {
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    length.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
 /// Refuses a body that says it is too long, before any of it is read.
 fn check_length(request: &Request, config: &ServerConfig) -> Result<(), ApiError> {
-    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    let length = length.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     let limit = max_request_bytes(config);
-    if length > limit as u64 { Err(too_large("body", limit)) } else { Ok(()) }
+    if stated_length(request) > limit as u64 { Err(too_large("body", limit)) } else { Ok(()) }
 }
 
 fn too_large(what: &str, limit: usize) -> ApiError {
     ApiError::TooLarge(format!("{what} has more than {limit} bytes; send a shorter or compressed recording"))
 }
 
-async fn read_json(request: Request, state: &AppState) -> Result<Upload, ApiError> {
-    let limit = max_request_bytes(state.config());
-    let mut room = Room::new(state);
+/// The whole body.
+async fn read_body(request: Request, room: &mut Room<'_>) -> Result<BytesMut, ApiError> {
+    let limit = max_request_bytes(room.state.config());
     let mut body = request.into_body();
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -132,19 +183,15 @@ async fn read_json(request: Request, state: &AppState) -> Result<Upload, ApiErro
         room.take(data.len())?;
         bytes.extend_from_slice(&data);
     }
-    let mut fields: TranscriptionRequest = parse_json(&bytes)?;
+    Ok(bytes)
+}
+
+async fn read_json<F: BringsRecording>(request: Request, state: &AppState) -> Result<Upload<F>, ApiError> {
+    let mut room = Room::new(state, 0);
+    let bytes = read_body(request, &mut room).await?;
+    let mut fields: F = parse_json(&bytes)?;
     drop(bytes);
-    let (param, base64) = match (fields.audio.take(), fields.audio_base64.take()) {
-        (Some(_), Some(_)) => {
-            return Err(ApiError::invalid("audio_base64", "audio and audio_base64 are both given; send one"));
-        }
-        (Some(base64), None) => ("audio", base64),
-        (None, Some(base64)) => ("audio_base64", base64),
-        (None, None) => {
-            let message = "audio is missing; send a recording as base64, or a form with a file";
-            return Err(ApiError::invalid("audio", message));
-        }
-    };
+    let (param, base64) = recording_of(&mut fields)?;
     let payload = match base64.split_once(',') {
         Some((head, payload)) if head.starts_with("data:") => payload,
         _ => base64.as_str(),
@@ -152,23 +199,45 @@ async fn read_json(request: Request, state: &AppState) -> Result<Upload, ApiErro
     if payload.trim().is_empty() {
         return Err(ApiError::invalid(param, format!("{param} is empty; send a recording as base64")));
     }
-    let limit = state.config().max_upload_bytes;
-    if payload.len() / 4 * 3 > limit.saturating_add(2) {
-        return Err(ApiError::Audio { param, error: DecodeError::TooLarge { limit } });
-    }
+    check_payload(param, payload, state.config().max_upload_bytes)?;
     Ok(Upload { fields, recording: Recording { audio: AudioInput::Base64(base64), param }, room: room.held })
 }
 
-async fn read_form(request: Request, state: &AppState) -> Result<Upload, ApiError> {
+/// The one recording of a JSON body, and the member it came in.
+fn recording_of(fields: &mut impl BringsRecording) -> Result<(&'static str, String), ApiError> {
+    let members = fields.take_recordings();
+    let first = members.first().map_or("audio", |(name, _)| *name);
+    let mut given = members.into_iter().filter_map(|(name, base64)| Some((name, base64?)));
+    match (given.next(), given.next()) {
+        (Some((one, _)), Some((other, _))) => {
+            Err(ApiError::invalid(other, format!("{one} and {other} are both given; send one")))
+        }
+        (Some(recording), None) => Ok(recording),
+        (None, _) => {
+            let message = format!("{first} is missing; send a recording as base64, or a form with a file");
+            Err(ApiError::invalid(first, message))
+        }
+    }
+}
+
+/// Refuses base64 of more than `limit` bytes before it is decoded.
+fn check_payload(param: &'static str, base64: &str, limit: usize) -> Result<(), ApiError> {
+    if base64.len() / 4 * 3 > limit.saturating_add(2) {
+        return Err(ApiError::Audio { param, error: DecodeError::TooLarge { limit } });
+    }
+    Ok(())
+}
+
+async fn read_form<F: BringsRecording>(request: Request, state: &AppState) -> Result<Upload<F>, ApiError> {
     let limit = max_request_bytes(state.config());
     let mut form = Multipart::from_request(request, state)
         .await
         .map_err(|_| ApiError::MalformedForm("its content type names no boundary".to_owned()))?;
-    let mut fields = TranscriptionRequest::default();
+    let mut fields = F::default();
     let mut seen = BTreeSet::new();
-    let mut file = None;
+    let mut file: Option<(&'static str, Bytes)> = None;
     let mut parts = 0;
-    let mut room = Room::new(state);
+    let mut room = Room::new(state, 0);
     while let Some(mut field) = form.next_field().await.map_err(|error| broken(&error, limit))? {
         parts += 1;
         if parts > MAX_PARTS {
@@ -177,33 +246,42 @@ async fn read_form(request: Request, state: &AppState) -> Result<Upload, ApiErro
         let Some(name) = field.name().map(str::to_owned) else {
             return Err(ApiError::MalformedForm(format!("part {parts} has no name")));
         };
-        let repeats = name.starts_with("timestamp_granularities") || !is_known(&name);
-        if !repeats && !seen.insert(name.clone()) {
+        let is_text = F::TEXTS.contains(&name.as_str());
+        let is_file = F::FILES.iter().copied().find(|file| *file == name);
+        let once = is_file.is_some() || is_text && !F::REPEATED.contains(&name.as_str());
+        if once && !seen.insert(name.clone()) {
             return Err(ApiError::invalid(&name, format!("{name} is given more than once; send one")));
         }
-        if name == "file" {
-            file = Some(collect(&mut field, "file", state.config().max_upload_bytes, &mut room).await?);
-        } else if is_known(&name) {
-            let bytes = collect(&mut field, &name, MAX_TEXT_BYTES, &mut room).await?;
+        if let Some(param) = is_file {
+            if let Some((other, _)) = &file {
+                let message = format!("{other} and {param} are both given; send one");
+                return Err(ApiError::invalid(param, message));
+            }
+            let limit = state.config().max_upload_bytes;
+            file = Some((param, collect(&mut field, Some(param), limit, &mut room).await?));
+        } else if is_text {
+            let bytes = collect(&mut field, None, MAX_TEXT_BYTES, &mut room).await?;
             let text = String::from_utf8(bytes.into())
                 .map_err(|_| ApiError::invalid(&name, format!("{name} is not UTF-8 text")))?;
-            fields.take(&name, text)?;
+            fields.take_text(&name, text)?;
         }
     }
-    let Some(file) = file else {
-        return Err(ApiError::invalid("file", "file is missing; send a recording as a file of this form"));
+    let first = F::FILES.first().copied().unwrap_or("file");
+    let Some((param, file)) = file else {
+        let message = format!("{first} is missing; send a recording as a file of this form");
+        return Err(ApiError::invalid(first, message));
     };
     if file.is_empty() {
-        return Err(ApiError::invalid("file", "file is empty; send a recording"));
+        return Err(ApiError::invalid(param, format!("{param} is empty; send a recording")));
     }
-    let recording = Recording { audio: AudioInput::File(file), param: "file" };
+    let recording = Recording { audio: AudioInput::File(file), param };
     Ok(Upload { fields, recording, room: room.held })
 }
 
-/// The bytes of a part, at most `limit` of them.
+/// The bytes of a part, at most `limit` of them. `recording` is the part's name where it is the recording.
 async fn collect(
     field: &mut Field<'_>,
-    name: &str,
+    recording: Option<&'static str>,
     limit: usize,
     room: &mut Room<'_>,
 ) -> Result<Bytes, ApiError> {
@@ -211,9 +289,10 @@ async fn collect(
     let mut bytes = BytesMut::new();
     while let Some(chunk) = field.chunk().await.map_err(|error| broken(&error, whole))? {
         if bytes.len() + chunk.len() > limit {
-            return Err(match name {
-                "file" => ApiError::Audio { param: "file", error: DecodeError::TooLarge { limit } },
-                name => ApiError::invalid(name, format!("{name} has more than {limit} bytes; send less")),
+            let name = field.name().unwrap_or_default();
+            return Err(match recording {
+                Some(param) => ApiError::Audio { param, error: DecodeError::TooLarge { limit } },
+                None => ApiError::invalid(name, format!("{name} has more than {limit} bytes; send less")),
             });
         }
         room.take(chunk.len())?;
@@ -227,57 +306,4 @@ fn broken(error: &MultipartError, limit: usize) -> ApiError {
         return too_large("body", limit);
     }
     ApiError::MalformedForm(near::shown(&error.body_text()))
-}
-
-/// Whether a part of this name means something here; others are passed over.
-fn is_known(name: &str) -> bool {
-    const NAMES: [&str; 11] = [
-        "file",
-        "model",
-        "language",
-        "prompt",
-        "response_format",
-        "temperature",
-        "timestamp_granularities",
-        "timestamp_granularities[]",
-        "stream",
-        "seed",
-        "priority",
-    ];
-    NAMES.contains(&name)
-}
-
-impl TranscriptionRequest {
-    /// Takes a part of a form, which is always text.
-    fn take(&mut self, name: &str, text: String) -> Result<(), ApiError> {
-        match name {
-            "model" => self.model = Some(text),
-            "language" => self.language = Some(text),
-            "prompt" => self.prompt = Some(text),
-            "response_format" => self.response_format = Some(text),
-            "priority" => self.priority = Some(text),
-            "temperature" => self.temperature = Some(parsed(name, &text, "a number")?),
-            "seed" => self.seed = Some(parsed(name, &text, "a whole number from 0")?),
-            "stream" => {
-                self.stream = Some(match text.trim().to_ascii_lowercase().as_str() {
-                    "true" | "1" => true,
-                    "false" | "0" | "" => false,
-                    _ => return Err(unparsed(name, &text, "true or false")),
-                });
-            }
-            "timestamp_granularities" | "timestamp_granularities[]" => {
-                self.timestamp_granularities.get_or_insert_default().push(text);
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-fn parsed<T: std::str::FromStr>(name: &str, text: &str, expected: &str) -> Result<T, ApiError> {
-    text.trim().parse().map_err(|_| unparsed(name, text, expected))
-}
-
-fn unparsed(name: &str, text: &str, expected: &str) -> ApiError {
-    ApiError::invalid(name, format!("{name} is '{}'; it must be {expected}", near::shown(text)))
 }

@@ -1,7 +1,9 @@
-//! Which of a model's voices a name means.
+//! Which voice a name means: a model's own, a saved one, or whatever stands for a name of OpenAI's.
 
-use izwi_core::engine::ExecutorProfile;
-use izwi_core::engine::executor::VoiceInfo;
+use std::sync::Arc;
+
+use izwi_core::engine::{Engine, ExecutorProfile, RequestId};
+use izwi_core::hub::{SavedVoice, VoiceError, VoiceStore};
 
 use crate::error::ApiError;
 use crate::near;
@@ -13,73 +15,170 @@ pub const OPENAI_VOICES: [&str; 13] = [
     "cedar",
 ];
 
-/// The voice that `name` means; the model's default without a name, `None` if the model has no voices.
-///
-/// A real name wins over OpenAI's names, which are spread over the voices there are.
-pub(crate) fn resolve<'a>(
-    profile: &'a ExecutorProfile,
-    name: Option<&str>,
-) -> Result<Option<&'a VoiceInfo>, ApiError> {
-    let voices = &profile.voices;
-    let Some(name) = name else { return Ok(voices.first()) };
-    if let Some(voice) = voices.iter().find(|voice| voice.id == name) {
-        return Ok(Some(voice));
+/// A voice to speak in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Voice {
+    /// One of the model's own.
+    Own(String),
+    /// One that a user saved.
+    Saved {
+        /// Its name.
+        name: String,
+        /// Its pack, which fits the model.
+        pack: Arc<[u8]>,
+    },
+}
+
+impl Voice {
+    /// What clients call it.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Own(name) | Self::Saved { name, .. } => name,
+        }
     }
-    let alias = OPENAI_VOICES.iter().position(|alias| alias.eq_ignore_ascii_case(name));
-    match alias {
-        Some(index) => Ok(voices.get(index % voices.len().max(1))),
-        None => Err(ApiError::VoiceNotFound {
-            id: near::shown(name),
-            model: profile.model.clone(),
-            hint: near::hint(name, voices.iter().map(|voice| voice.id.as_str())),
-        }),
+}
+
+/// Whether `name` is one of OpenAI's names and nothing else: what clients send when they want any voice.
+pub(crate) fn is_alias(name: &str) -> bool {
+    OPENAI_VOICES.iter().any(|alias| alias.eq_ignore_ascii_case(name))
+}
+
+/// The voice that `name` means: the model's own first, then saved ones, then OpenAI's names, which are spread over the
+/// voices there are. The model's default without a name; `None` if the model has no voices.
+pub(crate) async fn find(
+    name: Option<&str>,
+    engine: &Engine,
+    saved: Option<&VoiceStore>,
+) -> Result<Option<Voice>, ApiError> {
+    let profile = engine.profile();
+    if let Some(known) = own(profile, name) {
+        return Ok(known);
+    }
+    let name = name.unwrap_or_default();
+    if let Some(store) = saved
+        && (profile.clones_voices || !is_alias(name))
+        && let Some((_, pack)) = stored(store, name).await?
+    {
+        if !profile.clones_voices {
+            let message = format!(
+                "voice '{name}' is a saved one, and model '{}' clones no voices; choose a model that does",
+                profile.model
+            );
+            return Err(ApiError::invalid("voice", message));
+        }
+        let checked = engine.check_voice(Arc::clone(&pack)).await;
+        checked.map_err(|error| ApiError::from_engine(error, &profile.model, &RequestId::random()))?;
+        return Ok(Some(Voice::Saved { name: name.to_owned(), pack }));
+    }
+    let voices = &profile.voices;
+    if let Some(index) = OPENAI_VOICES.iter().position(|alias| alias.eq_ignore_ascii_case(name)) {
+        return Ok(voices.get(index % voices.len().max(1)).map(|voice| Voice::Own(voice.id.clone())));
+    }
+    let store = saved.cloned();
+    let more =
+        blocking(move || Ok(store.map(|store| store.names()).transpose()?.unwrap_or_default()), "voice");
+    let more = more.await?;
+    let known = voices.iter().map(|voice| voice.id.as_str()).chain(more.iter().map(String::as_str));
+    Err(ApiError::VoiceNotFound {
+        id: near::shown(name),
+        model: profile.model.clone(),
+        hint: near::hint(name, known),
+    })
+}
+
+/// What is known without a look at the disk: the default, or one of the model's own.
+fn own(profile: &ExecutorProfile, name: Option<&str>) -> Option<Option<Voice>> {
+    let voice = match name {
+        None => profile.voices.first(),
+        Some(name) => Some(profile.voices.iter().find(|voice| voice.id == name)?),
+    };
+    Some(voice.map(|voice| Voice::Own(voice.id.clone())))
+}
+
+/// The saved voice of this name and its pack, if there is one.
+pub(crate) async fn stored(
+    store: &VoiceStore,
+    name: &str,
+) -> Result<Option<(SavedVoice, Arc<[u8]>)>, ApiError> {
+    let (store, name) = (store.clone(), name.to_owned());
+    let read = move || match store.read(&name) {
+        Ok((voice, pack)) => Ok(Some((voice, pack.into()))),
+        Err(VoiceError::Unknown { .. } | VoiceError::Name { .. }) => Ok(None),
+        Err(error) => Err(error),
+    };
+    blocking(read, "voice").await
+}
+
+/// Runs work on saved voices where it may block; `param` is the field that names the voice.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, VoiceError> + Send + 'static,
+    param: &str,
+) -> Result<T, ApiError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(|error| ApiError::from_voices(error, param)),
+        Err(panic) => Err(ApiError::internal(&panic.to_string(), &RequestId::random())),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use izwi_core::engine::{GenerationParams, TaskType};
+    use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
+    use izwi_core::engine::{EngineCoreConfig, ReferenceRecording};
+    use izwi_core::hub::VoiceNotes;
 
     use super::*;
 
-    fn profile(voices: &[&str]) -> ExecutorProfile {
-        let voice =
-            |id: &&str| VoiceInfo { id: (*id).into(), language: "en".into(), description: String::new() };
-        ExecutorProfile {
-            model: "m".into(),
-            device: "cpu".into(),
-            sample_rate: 24_000,
-            tasks: vec![TaskType::Tts],
-            voices: voices.iter().map(voice).collect(),
-            kv_block_bytes: 0,
-            speed_range: None,
-            takes_instructions: false,
-            languages: Vec::new(),
-            translates: false,
-            memory_bytes: 0,
-            state_bytes: 0,
-            default_params: GenerationParams::default(),
+    fn engine(clones: bool) -> Engine {
+        let config = EngineCoreConfig::default();
+        let executor = SimulatedExecutor::new(&config, SimulatedModel { clones, ..Default::default() });
+        Engine::with_executor(config, Box::new(executor)).unwrap()
+    }
+
+    /// A store with voices of these names, in a folder of its own.
+    async fn store(test: &str, engine: &Engine, names: &[&str]) -> VoiceStore {
+        let folder = std::env::temp_dir().join(format!("izwi-voices-{test}-{}", std::process::id()));
+        let store = VoiceStore::at(folder);
+        let audio = izwi_audio::wav::to_bytes(&[0.1; 2_400], 24_000).unwrap().into();
+        let recording = ReferenceRecording { audio, text: None, timbre_only: true };
+        let pack = engine.make_voice(recording).await.unwrap();
+        for name in names {
+            store.save(name, &pack, &VoiceNotes::default(), true).unwrap();
         }
+        store
     }
 
-    fn resolved(voices: &[&str], name: Option<&str>) -> Result<Option<String>, ApiError> {
-        resolve(&profile(voices), name).map(|voice| voice.map(|voice| voice.id.clone()))
+    async fn found(name: &str, engine: &Engine, saved: Option<&VoiceStore>) -> Result<String, ApiError> {
+        let voice = find(Some(name), engine, saved).await?.unwrap();
+        let kind = if matches!(voice, Voice::Own(_)) { "own" } else { "saved" };
+        Ok(format!("{kind} {}", voice.name()))
     }
 
-    #[test]
-    fn openai_names_never_fail_and_real_names_win() {
+    #[tokio::test]
+    async fn openai_names_never_fail_and_real_names_win() {
+        let engine = engine(true);
+        let store = store("order", &engine, &["one", "nova"]).await;
         for name in OPENAI_VOICES {
-            assert!(resolved(&["one", "two"], Some(name)).unwrap().is_some());
-            assert_eq!(resolved(&[], Some(name)).unwrap(), None);
+            assert!(found(name, &engine, None).await.unwrap().starts_with("own"));
         }
-        assert_eq!(resolved(&["one", "alloy"], Some("alloy")).unwrap().as_deref(), Some("alloy"));
-        assert_eq!(resolved(&["one", "two"], None).unwrap().as_deref(), Some("one"));
+        assert_eq!(found("one", &engine, Some(&store)).await.unwrap(), "own one", "the model's own first");
+        assert_eq!(found("nova", &engine, Some(&store)).await.unwrap(), "saved nova", "then saved ones");
+        assert_eq!(found("alloy", &engine, Some(&store)).await.unwrap(), "own one", "then OpenAI's names");
+        let plain = self::engine(false);
+        assert!(found("nova", &plain, Some(&store)).await.unwrap().starts_with("own"), "a name never fails");
+        let default = find(None, &engine, Some(&store)).await.unwrap();
+        assert_eq!(default, Some(Voice::Own("one".to_owned())));
     }
 
-    #[test]
-    fn an_unknown_voice_lists_near_names() {
-        let error = resolved(&["anna", "bella"], Some("ana")).unwrap_err();
+    #[tokio::test]
+    async fn an_unknown_voice_lists_near_names_saved_ones_too() {
+        let engine = engine(true);
+        let store = store("near", &engine, &["anna", "bella"]).await;
+        let error = found("ana", &engine, Some(&store)).await.unwrap_err();
         assert_eq!((error.code(), error.param()), ("voice_not_found", Some("voice")));
         assert!(error.to_string().contains("'anna'"), "{error}");
+        let error = found("../anna", &engine, Some(&store)).await.unwrap_err();
+        assert_eq!(error.code(), "voice_not_found");
+        let error = found("anna", &self::engine(false), Some(&store)).await.unwrap_err();
+        assert!(error.to_string().contains("clones no voices"), "{error}");
     }
 }

@@ -21,7 +21,8 @@ struct Listed<'a> {
     installed: bool,
     /// Bytes on disk.
     bytes: u64,
-    download_bytes: u64,
+    /// Absent where only the hub knows.
+    download_bytes: Option<u64>,
     tasks: &'a [Task],
     default_for: &'a [Task],
     languages: &'a [String],
@@ -72,7 +73,8 @@ fn row(status: &ModelStatus<'_>) -> [String; 6] {
     let size = if status.installed {
         output::bytes(status.bytes)
     } else {
-        format!("{} to pull", output::bytes(models::download_bytes(manifest)))
+        models::download_bytes(manifest)
+            .map_or_else(|| "to pull".to_owned(), |bytes| format!("{} to pull", output::bytes(bytes)))
     };
     [
         manifest.name.clone(),

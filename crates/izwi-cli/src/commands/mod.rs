@@ -11,3 +11,4 @@ pub(crate) mod rm;
 pub(crate) mod say;
 pub(crate) mod serve;
 pub(crate) mod transcribe;
+pub(crate) mod voices;

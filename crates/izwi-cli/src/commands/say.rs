@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::ValueHint;
+use izwi_core::engine::Engine;
 use izwi_core::engine::request::MAX_TEXT_CHARS;
-use izwi_core::engine::{Engine, EngineCoreRequest};
+use izwi_core::hub::VoiceStore;
 use serde::Serialize;
 
 use crate::interrupt::Interrupt;
+use crate::manner::Manner;
 use crate::player::{Player, Playing};
 use crate::settings::Resolved;
 use crate::sink::{self, Target};
@@ -41,18 +43,8 @@ pub(crate) struct Args {
     /// Pass audio on as it is made: to -o - as a WAV of unknown length, to the player as a stream
     #[arg(long)]
     stream: bool,
-    /// Voice, of those that the model has
-    #[arg(long, value_name = "NAME")]
-    voice: Option<String>,
-    /// Language of the text, as a BCP 47 tag
-    #[arg(long, value_name = "TAG")]
-    language: Option<String>,
-    /// Tempo; 1 is the voice's own
-    #[arg(long, value_name = "FACTOR")]
-    speed: Option<f32>,
-    /// Seed; the same seed gives the same speech
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    #[command(flatten)]
+    manner: Manner,
     /// Print a JSON object about the speech to standard output
     #[arg(long)]
     json: bool,
@@ -96,11 +88,12 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     let text = text(args.text.as_deref())?;
     let mut config = speech::engine_config(resolved);
     config.slow_client_timeout = PATIENCE;
-    models::ensure(&models::open(&resolved.settings.home)?, &config.model, !args.no_pull)?;
+    let store = models::open(&resolved.settings.home)?;
+    models::ensure(&store, &config.model, !args.no_pull)?;
 
     speech::start_threads(config.num_threads);
     let runtime = speech::runtime()?;
-    let job = Job { args, target, player };
+    let job = Job { args, target, player, voices: store.voices() };
     let spoken = runtime.block_on(async {
         let mut interrupt = Interrupt::listen()?;
         let begun = Instant::now();
@@ -116,6 +109,7 @@ struct Job<'a> {
     args: &'a Args,
     target: Target,
     player: Option<Player>,
+    voices: &'a VoiceStore,
 }
 
 impl Job<'_> {
@@ -126,7 +120,7 @@ impl Job<'_> {
         load_ms: f64,
         interrupt: &mut Interrupt,
     ) -> Result<()> {
-        let request = request(self.args, engine, text);
+        let request = self.args.manner.request(engine, self.voices, text)?;
         let mut outlets = self.open_outlets(engine.profile().sample_rate)?;
         let keep = !self.args.stream || matches!(self.target, Target::File(_));
         let spoken =
@@ -221,16 +215,6 @@ impl Outlets {
             None => Ok(()),
         }
     }
-}
-
-fn request(args: &Args, engine: &Engine, text: String) -> EngineCoreRequest {
-    let mut params = engine.profile().default_params.clone();
-    params.speed = args.speed.unwrap_or(params.speed);
-    params.seed = args.seed.or(params.seed);
-    let mut request = EngineCoreRequest::tts(text).with_params(params);
-    request.voice.clone_from(&args.voice);
-    request.language.clone_from(&args.language);
-    request
 }
 
 /// The text of the argument, or of standard input.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, TaskType};
 use izwi_core::hub::{Store, Task};
-use izwi_server::{FleetConfig, Offer, Recorder, Registry, check_bind};
+use izwi_server::{FleetConfig, Offer, Recorder, Registry, ServerConfig, check_bind};
 use tokio::net::TcpListener;
 
 use crate::failure::{self, Failure};
@@ -80,7 +80,9 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
             end_now();
         });
     };
-    izwi_server::serve(listener, server.config.clone(), registry, recorder, shutdown).await?;
+    let config =
+        ServerConfig { voices_dir: Some(store.voices().folder().to_path_buf()), ..server.config.clone() };
+    izwi_server::serve(listener, config, registry, recorder, shutdown).await?;
     Ok(())
 }
 
@@ -154,7 +156,11 @@ fn offers(store: &Store, names: &[String]) -> Vec<Offer> {
     let offer = |model: izwi_core::hub::ModelStatus<'_>| Offer {
         id: model.manifest.name.clone(),
         tasks: model.manifest.tasks.iter().map(|task| task_type(*task)).collect(),
-        bytes: if model.installed { model.bytes } else { models::download_bytes(model.manifest) },
+        bytes: if model.installed {
+            model.bytes
+        } else {
+            models::download_bytes(model.manifest).unwrap_or(0)
+        },
     };
     models.map(offer).collect()
 }

@@ -137,7 +137,14 @@ pub(crate) static TABLE: &[Setting] = &[
             settings.home = PathBuf::from(value.text()?);
             Ok(())
         },
-        ..row(Top, Everywhere, "home", Kind::Text, "DIR", "Folder of pulled models and own manifests")
+        ..row(
+            Top,
+            Everywhere,
+            "home",
+            Kind::Text,
+            "DIR",
+            "Folder of pulled models, saved voices and own manifests",
+        )
     },
     Setting {
         default_words: Some("info for serve, warn elsewhere"),
@@ -192,6 +199,15 @@ pub(crate) static TABLE: &[Setting] = &[
         "DEVICE",
         engine.device,
         "Where to compute: auto, cpu, metal, metal:N, cuda or cuda:N"
+    ),
+    text!(
+        Engine,
+        OfSection,
+        "dtype",
+        Kind::Choice(&["auto", "f32", "bf16", "f16", "q8", "q4"]),
+        "TYPE",
+        engine.dtype,
+        "How the weights of large models are kept: auto is q8 on the CPU and f32 elsewhere; q4 harms small models"
     ),
     Setting {
         default_words: Some("physical cores, at most 8"),
@@ -278,6 +294,13 @@ pub(crate) static TABLE: &[Setting] = &[
         "slow_client_timeout_s",
         engine.slow_client_timeout,
         "How long a paused reader may stay away before its request is dropped"
+    ),
+    seconds!(
+        Engine,
+        Tuning,
+        "max_reference_s",
+        engine.max_reference_duration,
+        "The longest recording of a voice to speak in"
     ),
     text!(Server, OfSection, "host", Kind::Text, "ADDRESS", server.host, "Address to listen on"),
     whole!(Server, OfSection, "port", PORT "PORT", server.port, "Port to listen on; 0 takes a free one"),

@@ -78,6 +78,8 @@ pub struct EngineCoreConfig {
     pub max_audio_duration: Duration,
     /// The longest that all recordings being worked on or waiting may be together; more are turned away as overload.
     pub max_open_audio_duration: Duration,
+    /// The longest recording of a voice to speak in, in time.
+    pub max_reference_duration: Duration,
     /// The largest recording taken, in bytes of its file.
     pub max_audio_bytes: usize,
 
@@ -131,6 +133,7 @@ impl Default for EngineCoreConfig {
             max_waiting_requests: 256,
             max_audio_duration: Duration::from_secs(7_200),
             max_open_audio_duration: Duration::from_secs(14_400),
+            max_reference_duration: Duration::from_secs(60),
             max_audio_bytes: 100 << 20,
             block_size: 16,
             max_blocks: 1024,

@@ -82,6 +82,7 @@ enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AbortCause {
     Client,
+    Interrupt,
     Disconnect,
     SlowClient,
     Shutdown,
@@ -91,6 +92,7 @@ impl AbortCause {
     fn label(self) -> &'static str {
         match self {
             Self::Client => "client",
+            Self::Interrupt => "interrupt",
             Self::Disconnect => "disconnect",
             Self::SlowClient => "slow_client",
             Self::Shutdown => "shutdown",
@@ -298,6 +300,7 @@ impl EngineCore {
     ) -> std::result::Result<(ExecutorOutput, Option<FinishReason>), ExecutorError> {
         let limit = self.scheduler.complete(item, output.generated_tokens, &mut self.kv);
         let finish = match (&output.next_pass, output.finished, limit) {
+            (_, true, _) if output.runaway => Some(FinishReason::RunawayTrimmed),
             (_, true, _) => Some(FinishReason::Stop),
             (Some(work), false, _) => {
                 let max_tokens = self.max_tokens.get(&item.sequence).copied().unwrap_or(usize::MAX);
@@ -385,6 +388,7 @@ impl EngineCore {
         self.metrics.aborted(cause.label());
         match cause {
             AbortCause::Client | AbortCause::Shutdown => self.finish(sequence, FinishReason::Cancelled, None),
+            AbortCause::Interrupt => self.finish(sequence, FinishReason::Interrupted, None),
             AbortCause::Disconnect | AbortCause::SlowClient => {
                 if self.output.is_live(sequence)
                     && let Some((task, stats)) = self.output.stats_now(sequence, FinishReason::Cancelled)

@@ -18,6 +18,9 @@ pub enum EngineError {
     /// The recording cannot be used.
     #[error("{0}")]
     Audio(#[from] DecodeError),
+    /// The recording of a voice to speak in cannot be used.
+    #[error("ref_audio: {0}")]
+    ReferenceAudio(#[source] DecodeError),
     /// A setting cannot be used.
     #[error("configuration: {field} = {value}: {message}")]
     Config {
@@ -88,7 +91,7 @@ impl EngineError {
     pub(crate) fn rejection_reason(&self) -> &'static str {
         match self {
             Self::InvalidRequest { .. } | Self::DuplicateId(_) => "invalid",
-            Self::Audio(_) => "audio",
+            Self::Audio(_) | Self::ReferenceAudio(_) => "audio",
             Self::UnsupportedTask { .. } => "unsupported_task",
             Self::Overloaded { .. } | Self::AudioOverload { .. } => "overloaded",
             Self::Draining => "draining",

@@ -11,6 +11,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 pub use izwi_models::device::DeviceChoice;
+pub use izwi_models::model::{Reference, VoiceRecording};
 pub use izwi_models::nn::precision::Precision;
 pub use izwi_models::transcript::{Segment, Word};
 
@@ -54,6 +55,8 @@ pub struct ExecutorProfile {
     pub languages: Vec<String>,
     /// Whether it can render what it hears in English.
     pub translates: bool,
+    /// Whether it can speak in a voice that is handed to it.
+    pub clones_voices: bool,
     /// Bytes it holds while it is loaded: weights, KV pool and the states of as many sequences as run at once.
     pub memory_bytes: usize,
     /// Bytes that the state of one running sequence may take beside its KV blocks.
@@ -91,19 +94,40 @@ impl std::fmt::Debug for PreparedRequest {
     }
 }
 
+/// The recordings of a request, mono at the model's rate, and what else stands for a voice.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Decoded {
+    /// What is to be heard.
+    pub audio: Option<Arc<[f32]>>,
+    /// The voice to speak in.
+    pub reference: Option<Reference>,
+}
+
 /// The part of an executor that turns requests into work. Shared, and called on blocking threads.
 pub trait RequestPreparer: Send + Sync {
-    /// Normalises, tokenises. `audio` is the request's recording, mono at the model's rate; `params` are complete and
-    /// clamped, `seed` included.
+    /// Normalises, tokenises. What was recorded has been taken out of the request and decoded; `params` are complete
+    /// and clamped, `seed` included.
     ///
     /// # Errors
     /// The request cannot be taken; the error names the field, the value and the remedy.
     fn prepare(
         &self,
         request: &EngineCoreRequest,
-        audio: Option<Arc<[f32]>>,
+        decoded: Decoded,
         params: &GenerationParams,
     ) -> Result<PreparedRequest>;
+
+    /// Makes a voice pack of a recording: a safetensors file, to be given as [`Reference::Pack`].
+    ///
+    /// # Errors
+    /// The model clones no voices, or the recording cannot be taken; the error names the field.
+    fn make_voice(&self, recording: &VoiceRecording) -> Result<Vec<u8>>;
+
+    /// Checks that a voice pack fits the model.
+    ///
+    /// # Errors
+    /// It is damaged or was made by another model; the error names the remedy.
+    fn check_voice(&self, pack: &[u8]) -> Result<()>;
 }
 
 /// A sequence that the executor has not seen before.
@@ -141,6 +165,8 @@ pub struct ExecutorOutput {
     pub generated_tokens: usize,
     /// Whether the model ended the sequence.
     pub finished: bool,
+    /// Whether it was ended because it would not have ended by itself.
+    pub runaway: bool,
     /// The pass is over: the sequence gives its KV away and goes on with this.
     pub next_pass: Option<PreparedWork>,
 }

@@ -10,6 +10,7 @@ pub mod executor;
 pub mod kv_cache;
 pub mod metrics;
 mod output;
+pub mod reference;
 pub mod request;
 pub mod scheduler;
 pub mod types;
@@ -27,13 +28,14 @@ pub use executor::{DeviceChoice, ExecutorProfile, ModelExecutor};
 pub use executor::{Segment, Word};
 pub use kv_cache::KVCacheStats;
 pub use metrics::{BenchmarkResult, MetricsSnapshot, RequestTimer};
+pub use reference::{ReferenceRecording, VoiceReference};
 pub use request::{AudioInput, EngineCoreRequest, TranscriptionOptions};
 pub use types::{
     AudioOutput, EngineOutput, FinishReason, GenerationParams, Priority, RequestId, RequestStats, SequenceId,
     StreamingOutput, TaskType, Transcript,
 };
 
-use self::core::{Admission, Command, EngineCore};
+use self::core::{AbortCause, Admission, Command, EngineCore};
 use output::Delivery;
 use request::RequestProcessor;
 
@@ -150,7 +152,32 @@ impl Engine {
     /// # Errors
     /// The engine has stopped.
     pub async fn abort_request(&self, id: &RequestId) -> Result<bool> {
-        self.ask(|reply| Command::Abort(id.clone(), reply)).await
+        self.ask(|reply| Command::Abort(id.clone(), AbortCause::Client, reply)).await
+    }
+
+    /// Ends a request whose listener spoke over it, at the latest after the step in flight. False if it is not known
+    /// (any more).
+    ///
+    /// # Errors
+    /// The engine has stopped.
+    pub async fn interrupt_request(&self, id: &RequestId) -> Result<bool> {
+        self.ask(|reply| Command::Abort(id.clone(), AbortCause::Interrupt, reply)).await
+    }
+
+    /// Makes a voice pack of a recording: a safetensors file, to be given as [`VoiceReference::Pack`].
+    ///
+    /// # Errors
+    /// The model clones no voices, or the recording cannot be used; the error names the field.
+    pub async fn make_voice(&self, recording: ReferenceRecording) -> Result<Vec<u8>> {
+        self.beside(move |processor| processor.make_voice(recording)).await
+    }
+
+    /// Checks that a voice pack fits the model.
+    ///
+    /// # Errors
+    /// It does not, or the model clones no voices; the error names the remedy.
+    pub async fn check_voice(&self, pack: Arc<[u8]>) -> Result<()> {
+        self.beside(move |processor| processor.check_voice(&pack)).await
     }
 
     /// Takes the result of a request that was queued with [`Engine::add_request`], if it is done. The last 256 are kept.
@@ -277,21 +304,26 @@ impl Engine {
         delivery: Delivery,
         accepted_at: Instant,
     ) -> Result<()> {
-        let slot = Arc::clone(&self.preparing).acquire_owned().await.map_err(|_| self.ended())?;
-        let processor = self.processor.clone();
-        let prepared = tokio::task::spawn_blocking(move || {
-            let _slot = slot;
-            processor.process(request)
-        });
-        let admissible = match prepared.await {
-            Ok(result) => result?,
-            Err(panic) => {
-                return Err(EngineError::Execution(format!("preparing the request failed: {panic}")));
-            }
-        };
-        let audio_share = admissible.heard.map(|length| self.share_of(length)).transpose()?;
+        let admissible = self.beside(move |processor| processor.process(request)).await?;
+        let audio_share = Some(admissible.open_audio).filter(|length| !length.is_zero());
+        let audio_share = audio_share.map(|length| self.share_of(length)).transpose()?;
         let admission = Box::new(Admission { admissible, delivery, accepted_at, audio_share });
         self.ask(|reply| Command::Add(admission, reply)).await?
+    }
+
+    /// Runs costly work of the processor on the blocking pool, once there is a place for it.
+    async fn beside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&RequestProcessor) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let slot = Arc::clone(&self.preparing).acquire_owned().await.map_err(|_| self.ended())?;
+        let processor = self.processor.clone();
+        let running = tokio::task::spawn_blocking(move || {
+            let _slot = slot;
+            work(&processor)
+        });
+        let panicked = |panic| EngineError::Execution(format!("preparing the request failed: {panic}"));
+        running.await.map_err(panicked)?
     }
 
     /// A recording's share of what may be open at once.

@@ -7,12 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use izwi_audio::decode::{self, DecodeLimits};
+use izwi_audio::decode::{self, DecodeError, DecodeLimits};
 
 use super::config::EngineCoreConfig;
 use super::error::{EngineError, Result};
-use super::executor::{ExecutorProfile, PreparedRequest, PreparedWork, RequestPreparer};
+use super::executor::{
+    Decoded, ExecutorProfile, PreparedRequest, PreparedWork, Reference, RequestPreparer, VoiceRecording,
+};
 use super::kv_cache::prefix_hashes;
+use super::reference::{self, ReferenceRecording, VoiceReference};
 use super::scheduler::Workload;
 use super::types::{GenerationParams, Priority, RequestId, TaskType, audio_duration};
 
@@ -57,7 +60,7 @@ impl From<Vec<u8>> for AudioInput {
 }
 
 impl AudioInput {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Base64(text) => text.is_empty(),
             Self::File(bytes) => bytes.is_empty(),
@@ -95,6 +98,11 @@ pub struct EngineCoreRequest {
     pub language: Option<String>,
     /// Style prompt.
     pub instructions: Option<String>,
+    /// A voice to take in place of the model's own.
+    pub reference: Option<VoiceReference>,
+    /// Whether the text is given to the model as it speaks (`true`) or whole before it does (`false`); `None` for the
+    /// model's own way.
+    pub streams_text: Option<bool>,
     /// How to generate; `None` for the model's own parameters.
     pub params: Option<GenerationParams>,
     /// Urgency.
@@ -116,6 +124,8 @@ impl EngineCoreRequest {
             voice: None,
             language: None,
             instructions: None,
+            reference: None,
+            streams_text: None,
             params: None,
             priority: Priority::Normal,
             streaming: false,
@@ -163,6 +173,20 @@ impl EngineCoreRequest {
     #[must_use]
     pub fn with_instructions(mut self, instructions: impl Into<String>) -> Self {
         self.instructions = Some(instructions.into());
+        self
+    }
+
+    /// Sets a voice to take in place of the model's own.
+    #[must_use]
+    pub fn with_reference(mut self, reference: VoiceReference) -> Self {
+        self.reference = Some(reference);
+        self
+    }
+
+    /// Says whether the text is given to the model as it speaks, or whole before it does.
+    #[must_use]
+    pub fn with_streams_text(mut self, streams_text: bool) -> Self {
+        self.streams_text = Some(streams_text);
         self
     }
 
@@ -219,6 +243,8 @@ pub struct AdmissibleRequest {
     pub max_tokens: usize,
     /// Length of the recording, where there is one.
     pub heard: Option<Duration>,
+    /// Length of all recordings that came with it.
+    pub open_audio: Duration,
 }
 
 /// Checks and prepares requests for one model.
@@ -253,8 +279,18 @@ impl RequestProcessor {
         self.check(&request)?;
         let mut params = self.complete(&request)?;
         let audio = request.audio_input.take().map(|audio| self.decode(audio)).transpose()?;
-        let heard = audio.as_ref().map(|a| audio_duration(a.len() as u64, self.profile.sample_rate));
-        let prepared = self.preparer.prepare(&request, audio, &params)?;
+        let heard = audio.as_ref().map(|audio| self.length(audio));
+        let mut open_audio = heard.unwrap_or_default();
+        let reference = match request.reference.take() {
+            None => None,
+            Some(VoiceReference::Pack(pack)) => Some(Reference::Pack(pack)),
+            Some(VoiceReference::Recording(recording)) => {
+                let recording = self.decode_reference(recording)?;
+                open_audio += self.length(&recording.samples);
+                Some(Reference::Recording(recording))
+            }
+        };
+        let prepared = self.preparer.prepare(&request, Decoded { audio, reference }, &params)?;
         request.text = None;
         let max_tokens = params.max_tokens;
         let (work, prompt_tokens) = workload(&self.config, &prepared.work, max_tokens)?;
@@ -262,20 +298,73 @@ impl RequestProcessor {
             params.max_tokens = *max_tokens;
         }
         let params = Arc::new(params);
-        Ok(AdmissibleRequest { request, params, prepared, work, prompt_tokens, max_tokens, heard })
+        Ok(AdmissibleRequest {
+            request,
+            params,
+            prepared,
+            work,
+            prompt_tokens,
+            max_tokens,
+            heard,
+            open_audio,
+        })
+    }
+
+    /// Makes a voice pack of a recording. Costly: call it on a blocking thread.
+    ///
+    /// # Errors
+    /// The model clones no voices, or the recording cannot be used; the error names the field.
+    pub fn make_voice(&self, recording: ReferenceRecording) -> Result<Vec<u8>> {
+        recording.check(&self.profile)?;
+        self.preparer.make_voice(&self.decode_reference(recording)?)
+    }
+
+    /// Checks that a voice pack fits the model.
+    ///
+    /// # Errors
+    /// It does not, or the model clones no voices; the error names the remedy.
+    pub fn check_voice(&self, pack: &[u8]) -> Result<()> {
+        if !self.profile.clones_voices {
+            return Err(reference::clones_none("voice", &self.profile));
+        }
+        reference::check_pack_size(pack)?;
+        self.preparer.check_voice(pack)
+    }
+
+    fn length(&self, samples: &[f32]) -> Duration {
+        audio_duration(samples.len() as u64, self.profile.sample_rate)
     }
 
     /// The recording, mono at the model's rate.
     fn decode(&self, audio: AudioInput) -> Result<Arc<[f32]>> {
-        let limits = DecodeLimits {
-            max_bytes: self.config.max_audio_bytes,
-            max_duration: self.config.max_audio_duration,
-        };
+        Ok(self.decode_up_to(audio, self.config.max_audio_duration)?)
+    }
+
+    fn decode_up_to(
+        &self,
+        audio: AudioInput,
+        max_duration: Duration,
+    ) -> std::result::Result<Arc<[f32]>, DecodeError> {
+        let limits = DecodeLimits { max_bytes: self.config.max_audio_bytes, max_duration };
         let file = match audio {
             AudioInput::Base64(text) => decode::from_base64(&text, limits.max_bytes)?.into(),
             AudioInput::File(bytes) => bytes,
         };
         Ok(decode::decode(file, self.profile.sample_rate, &limits)?.into())
+    }
+
+    /// The recording of a voice, mono at the model's rate.
+    fn decode_reference(&self, recording: ReferenceRecording) -> Result<VoiceRecording> {
+        let (text, timbre_only) = (recording.given_text(), recording.timbre_only);
+        let longest = self.config.max_reference_duration;
+        let samples = self.decode_up_to(recording.audio, longest).map_err(|error| match error {
+            DecodeError::TooLong { limit_s } => EngineError::invalid(
+                "ref_audio",
+                format!("ref_audio is longer than {limit_s} s; send some seconds of one clear voice"),
+            ),
+            error => EngineError::ReferenceAudio(error),
+        })?;
+        Ok(VoiceRecording { samples, text, timbre_only })
     }
 
     fn check(&self, request: &EngineCoreRequest) -> Result<()> {
@@ -310,6 +399,7 @@ impl RequestProcessor {
                 format!("voice '{voice}' is unknown to model '{}'; use {}", profile.model, known.join(", "));
             return Err(EngineError::invalid("voice", message));
         }
+        reference::check(request, profile)?;
         if request.chunk_samples == Some(0) {
             return Err(EngineError::invalid("chunk_samples", "chunk_samples is 0; it must be at least 1"));
         }

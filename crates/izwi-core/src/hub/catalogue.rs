@@ -56,7 +56,7 @@ impl Catalogue {
     pub(super) fn find(&self, name: &str) -> Result<&Manifest, HubError> {
         self.0.iter().find(|manifest| manifest.name == name).ok_or_else(|| {
             let names = self.0.iter().map(|manifest| manifest.name.as_str());
-            HubError::Unknown { name: name.to_owned(), remedy: suggestion(name, names) }
+            HubError::Unknown { name: name.to_owned(), remedy: suggestion(name, "models", names) }
         })
     }
 }
@@ -85,8 +85,8 @@ fn user_manifests(folder: &Path) -> Result<Vec<(String, String)>, HubError> {
     Ok(texts)
 }
 
-/// What to say to somebody who asked for `wanted`: the nearest names, or all.
-fn suggestion<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> String {
+/// What to say to somebody who asked for `wanted` among `what`: the nearest names, or all.
+pub(super) fn suggestion<'a>(wanted: &str, what: &str, names: impl Iterator<Item = &'a str>) -> String {
     let mut ranked: Vec<(usize, &str)> =
         names.map(|name| (strsim::levenshtein(&wanted.to_lowercase(), name), name)).collect();
     ranked.sort_unstable();
@@ -99,7 +99,7 @@ fn suggestion<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> String 
     if near.is_empty() {
         let mut all: Vec<&str> = ranked.iter().map(|(_, name)| *name).collect();
         all.sort_unstable();
-        return format!("the models are {}", all.join(", "));
+        return format!("the {what} are {}", all.join(", "));
     }
     format!("did you mean {}?", near.join(", "))
 }

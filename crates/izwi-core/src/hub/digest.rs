@@ -1,9 +1,10 @@
-//! SHA-256 of files.
+//! Hashes of files.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use super::error::IoError;
@@ -36,6 +37,16 @@ pub(super) fn of_file(path: &Path) -> Result<Fingerprint, IoError> {
     Ok(Fingerprint { sha256: hex(&digest.finalize()), size })
 }
 
+/// Git's id of the file at `path`: SHA-1 behind a head that says the length.
+/// <https://git-scm.com/book/en/v2/Git-Internals-Git-Objects>
+pub(super) fn git_blob(path: &Path) -> Result<String, IoError> {
+    let bytes = std::fs::read(path).map_err(IoError::at("read", path))?;
+    let mut digest = Sha1::new();
+    digest.update(format!("blob {}\0", bytes.len()));
+    digest.update(&bytes);
+    Ok(hex(&digest.finalize()))
+}
+
 /// The fingerprint of a file that would hold `bytes`.
 pub(super) fn of_bytes(bytes: &[u8]) -> Fingerprint {
     Fingerprint { sha256: hex(&Sha256::digest(bytes)), size: bytes.len() as u64 }
@@ -59,5 +70,14 @@ mod tests {
         // https://csrc.nist.gov/projects/cryptographic-standards-and-guidelines/example-values
         let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad".to_owned();
         assert_eq!(of_file(&path).unwrap(), Fingerprint { sha256, size: 3 });
+    }
+
+    #[test]
+    fn a_known_id_of_git() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hello");
+        std::fs::write(&path, "what is up, doc?").unwrap();
+        // https://git-scm.com/book/en/v2/Git-Internals-Git-Objects
+        assert_eq!(git_blob(&path).unwrap(), "bd9dbf5aae1a3862dd1526723246b20206e5fc37");
     }
 }

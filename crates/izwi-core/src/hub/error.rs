@@ -109,6 +109,35 @@ pub enum SourceError {
         /// Of what arrived.
         found: String,
     },
+    /// A file that holds something else than at an earlier pull.
+    #[error(
+        "{file} has sha256 {found} where an earlier pull found {expected}: the publisher changed it; remove the model \
+         with `izwi rm` to take what there is now"
+    )]
+    Changed {
+        /// The file.
+        file: String,
+        /// From the record of the installation.
+        expected: String,
+        /// From the source.
+        found: String,
+    },
+    /// A file of which neither the manifest nor the hub says what it holds.
+    #[error(
+        "{file}: the hub states no hash of it, so that nothing could be checked; set HF_ENDPOINT to one that does"
+    )]
+    Unstated {
+        /// The file.
+        file: String,
+    },
+    /// An index of a model's files that cannot be used.
+    #[error("{file} {reason}")]
+    Index {
+        /// The index.
+        file: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The package client is not on this machine.
     #[error("no package client found (tried {tried}): {remedy}")]
     NoClient {

@@ -116,10 +116,18 @@ pub struct SourceFile {
     pub paths: Vec<String>,
     /// The contents themselves, for what a source lacks.
     pub text: Option<String>,
-    /// SHA-256 before conversion, in lower-case hex.
+    /// SHA-256 before conversion, in lower-case hex; empty where the source is trusted.
+    #[serde(default)]
     pub sha256: String,
-    /// Length before conversion, in bytes.
+    /// Length before conversion, in bytes; 0 where the source is trusted.
+    #[serde(default)]
     pub size: u64,
+    /// Given in place of hash and length, where they are not known here.
+    pub trust: Option<Trust>,
+    /// Whether it is the index of a model in several safetensors files: those that it names are taken too, in place of
+    /// the single one that it is named after.
+    #[serde(default)]
+    pub index: bool,
     /// Path inside the model's folder.
     pub target: String,
     /// What is done with it.
@@ -127,6 +135,14 @@ pub struct SourceFile {
     /// Whether the model works without it.
     #[serde(default)]
     pub optional: bool,
+}
+
+/// Whose word is taken for what a file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Trust {
+    /// The hub's, at the first pull: it states a hash, the download is checked against it, and it is recorded.
+    #[serde(rename = "first-use")]
+    FirstUse,
 }
 
 /// How a fetched file becomes an installed one.
@@ -192,6 +208,11 @@ impl Source {
         }
     }
 
+    /// Bytes of what is fetched; `None` where only the hub knows.
+    pub fn bytes(&self) -> Option<u64> {
+        self.files().iter().map(|file| file.trust.is_none().then_some(file.size)).sum()
+    }
+
     fn check(&self) -> Result<(), String> {
         match self {
             Self::Hub { repo, revision, .. } => {
@@ -204,6 +225,9 @@ impl Source {
                 })?;
             }
             Self::Package { ecosystem, packages, .. } => {
+                if let Some(file) = self.files().iter().find(|file| file.trust.is_some()) {
+                    return Err(format!("trust of '{}' is for hub sources alone", file.target));
+                }
                 ensure(!packages.is_empty(), || "packages must list at least one package".into())?;
                 for package in packages {
                     package.check(*ecosystem)?;
@@ -257,6 +281,13 @@ impl SourceFile {
         if let Some(path) = self.paths.iter().find(|path| !is_safe_path(path)) {
             return Err(format!("path '{path}' must be {SAFE_PATH}"));
         }
+        ensure(!self.index || self.indexed().is_some(), || {
+            format!("'{target}' is an index, so it must end in {INDEX_SUFFIX}")
+        })?;
+        if self.trust.is_some() {
+            return self.check_trusted();
+        }
+        ensure(!self.index, || format!("'{target}' is an index: its files need trust, and so does it"))?;
         ensure(is_sha256(&self.sha256), || format!("sha256 of '{target}' {SHA256_RULE}"))?;
         ensure(self.size > 0, || format!("size of '{target}' must be given"))?;
         if let Some(text) = &self.text {
@@ -269,13 +300,30 @@ impl SourceFile {
             format!("'{target}' is converted, so it must end in .safetensors")
         })
     }
+
+    /// The single file that an index is named after: `model.safetensors` of `model.safetensors.index.json`.
+    pub(super) fn indexed(&self) -> Option<&str> {
+        self.target.strip_suffix(INDEX_SUFFIX).filter(|_| self.index)
+    }
+
+    fn check_trusted(&self) -> Result<(), String> {
+        let target = &self.target;
+        ensure(self.sha256.is_empty() && self.size == 0, || {
+            format!("'{target}' has trust: leave sha256 and size out, or trust")
+        })?;
+        ensure(self.paths.len() == 1 && self.convert.is_none(), || {
+            format!("'{target}' has trust, so it must have one path and be taken as it is")
+        })
+    }
 }
 
-const PLAIN_NAME: &str = "1 to 64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit";
+const INDEX_SUFFIX: &str = ".index.json";
+
+pub(super) const PLAIN_NAME: &str = "1 to 64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit";
 const SAFE_PATH: &str = "a relative path of plain names, none beginning with '.'";
 const SHA256_RULE: &str = "must be 64 lower-case hex digits";
 
-/// Whether this can name a model: nothing in it means anything to a shell, a path or a URL.
+/// Whether this can name a model or a voice: nothing in it means anything to a shell, a path or a URL.
 pub(super) fn is_plain_name(name: &str) -> bool {
     name.len() <= MAX_NAME_BYTES
         && name.starts_with(|first: char| first.is_ascii_lowercase() || first.is_ascii_digit())
@@ -402,6 +450,10 @@ target = "model.bin"
         check("size = 3", "size = 0", "size of 'model.safetensors' must be given");
         check("size = 3", "size = 3\nmode = 7", "unknown field `mode`");
         check("\"lark/b\"", "7", "path must be a text or a list of texts");
+        check("size = 3", "size = 3\ntrust = \"first-use\"", "trust of 'model.safetensors' is for hub");
+        let trusted = "target = \"model.bin\"\ntrust = \"first-use\"";
+        check("target = \"model.bin\"", trusted, "leave sha256 and size out, or trust");
+        check("target = \"model.bin\"", "target = \"model.bin\"\nindex = true", "must end in .index.json");
         check("text = \"{}\"", "text = \"[]\"", "text of 'sub/vocab.json' has 2 bytes and sha256 4f53cda1");
         check("text = \"{}\"", "", "must give either path or text");
         check("text = \"{}\"", "text = \"{}\"\npath = \"a\"", "must give either path or text");

@@ -17,10 +17,12 @@ mod progress;
 mod pull;
 mod record;
 mod store;
+mod voices;
 
 pub use access::Access;
 pub use conversion::ConversionError;
 pub use error::{HubError, IoError, SourceError, SourceFailure};
-pub use manifest::{Conversion, Ecosystem, Limits, Manifest, Package, Source, SourceFile, Task};
+pub use manifest::{Conversion, Ecosystem, Limits, Manifest, Package, Source, SourceFile, Task, Trust};
 pub use progress::{ProgressSink, Silent};
 pub use store::{ModelStatus, Store};
+pub use voices::{MAX_PACK_BYTES, SavedVoice, VoiceError, VoiceNotes, VoiceStore};

@@ -49,7 +49,8 @@ impl Pull<'_> {
 
     /// Makes the model's folder inside staging, complete with its record.
     fn build(&self, source: &Source, progress: &mut dyn ProgressSink) -> Result<PathBuf, SourceError> {
-        let mut fetched = fetch(source, &self.staging, self.access, progress)?;
+        let known = Record::known(&self.installed, source);
+        let mut fetched = fetch(source, &self.staging, self.access, &known, progress)?;
         // What is only moved comes last: a conversion that fails or is killed then leaves every download in place.
         fetched.sort_by_key(|fetched| fetched.file.convert.is_none());
         let model = self.staging.join("model");
@@ -76,7 +77,7 @@ impl Pull<'_> {
 
 /// Brings one fetched file into the model's folder, converted where its manifest says so.
 fn place(
-    fetched: Fetched<'_>,
+    fetched: Fetched,
     model: &Path,
     progress: &mut dyn ProgressSink,
 ) -> Result<InstalledFile, SourceError> {

@@ -1,5 +1,6 @@
 //! What was installed, written beside the files: which source, which contents. Decides whether a folder is whole.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -33,7 +34,7 @@ pub(super) struct InstalledFile {
     pub(super) path: String,
     pub(super) sha256: String,
     pub(super) size: u64,
-    /// SHA-256 before conversion, from the manifest.
+    /// SHA-256 before conversion, from the manifest or by the hub's word.
     pub(super) fetched_sha256: String,
     pub(super) convert: Option<Conversion>,
 }
@@ -108,19 +109,37 @@ impl Record {
         self.files.iter().map(|file| file.size).sum()
     }
 
+    /// What the files of an earlier installation from `source` held, by their paths; nothing where there is none.
+    pub(super) fn known(folder: &Path, source: &Source) -> BTreeMap<String, String> {
+        let record = fs::read(folder.join(FILE)).ok();
+        let record: Option<Self> = record.and_then(|text| serde_json::from_slice(&text).ok());
+        let record = record.filter(|record| record.source == source.id());
+        let files = record.map(|record| record.files).unwrap_or_default();
+        files.into_iter().map(|file| (file.path, file.fetched_sha256)).collect()
+    }
+
     fn is_from(&self, manifest: &Manifest) -> bool {
-        let has = |wanted: &SourceFile| {
-            wanted.optional
-                || self.files.iter().any(|file| {
-                    (&file.path, &file.fetched_sha256, file.convert)
-                        == (&wanted.target, &wanted.sha256, wanted.convert)
-                })
+        let here = |target: &str| self.files.iter().find(|file| file.path == target);
+        let is_as_wanted = |wanted: &SourceFile| {
+            here(&wanted.target).is_some_and(|file| {
+                let is_known = wanted.trust.is_some() || file.fetched_sha256 == wanted.sha256;
+                is_known && file.convert == wanted.convert
+            })
+        };
+        // An index takes the place of the single file that it is named after.
+        let is_replaced = |wanted: &SourceFile, source: &Source| {
+            let indexes = source.files().iter().filter(|file| file.index && here(&file.target).is_some());
+            indexes.into_iter().any(|index| index.indexed() == Some(&wanted.target))
+        };
+        let has = |wanted: &SourceFile, source: &Source| {
+            wanted.optional || is_as_wanted(wanted) || is_replaced(wanted, source)
         };
         self.model == manifest.name
             && self.files.iter().all(|file| is_safe_path(&file.path))
             && manifest
                 .sources
                 .iter()
-                .any(|source| source.id() == self.source && source.files().iter().all(has))
+                .filter(|source| source.id() == self.source)
+                .any(|source| source.files().iter().all(|wanted| has(wanted, source)))
     }
 }

@@ -5,6 +5,7 @@
 //! <root>/models/<name>/          an installed model, with its record
 //! <root>/models/.partial/<name>/ a pull under way or interrupted
 //! <root>/models/.partial/<name>.lock
+//! <root>/voices/<name>.safetensors   a saved voice
 //! ```
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -17,11 +18,13 @@ use super::manifest::{Manifest, Task, is_plain_name};
 use super::progress::ProgressSink;
 use super::pull::{Pull, remove_folder};
 use super::record::Record;
+use super::voices::{self, VoiceStore};
 
 /// The models of one home folder. Every method blocks on the disk, [`Store::pull`] on the network too.
 #[derive(Debug, Clone)]
 pub struct Store {
     models: PathBuf,
+    voices: VoiceStore,
     catalogue: Catalogue,
     access: Access,
 }
@@ -57,7 +60,17 @@ impl Store {
     /// # Errors
     /// A manifest is unusable.
     pub fn open_with(root: &Path, access: Access) -> Result<Self, HubError> {
-        Ok(Self { models: root.join("models"), catalogue: Catalogue::load(&root.join("manifests"))?, access })
+        Ok(Self {
+            models: root.join("models"),
+            voices: VoiceStore::at(voices::folder(root)),
+            catalogue: Catalogue::load(&root.join("manifests"))?,
+            access,
+        })
+    }
+
+    /// The voices that users saved.
+    pub fn voices(&self) -> &VoiceStore {
+        &self.voices
     }
 
     /// Every model there is, by name.

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use izwi_core::hub::{Access, HubError, ProgressSink, Silent, Store};
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
@@ -93,7 +94,16 @@ impl Home {
 }
 
 pub(crate) fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().fold(String::new(), |mut hex, byte| {
+    hex(&Sha256::digest(bytes))
+}
+
+/// Git's id of a file.
+pub(crate) fn git_blob(bytes: &[u8]) -> String {
+    hex(&Sha1::digest([format!("blob {}\0", bytes.len()).as_bytes(), bytes].concat()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut hex, byte| {
         write!(hex, "{byte:02x}").unwrap();
         hex
     })
@@ -111,6 +121,11 @@ pub(crate) fn file(path: &str, target: &str, contents: &[u8], more: &str) -> Str
         sha256(contents),
         contents.len()
     )
+}
+
+/// A file of the source before it that the hub is trusted about.
+pub(crate) fn trusted(path: &str, more: &str) -> String {
+    format!("[[sources.files]]\npath = \"{path}\"\ntarget = \"{path}\"\ntrust = \"first-use\"\n{more}\n")
 }
 
 /// `size` bytes that do not repeat soon.

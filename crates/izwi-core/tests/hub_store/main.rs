@@ -9,3 +9,4 @@ mod home;
 mod packages;
 mod server;
 mod store;
+mod trust;

@@ -9,6 +9,7 @@ use std::thread;
 /// A request without its body.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
+    pub(crate) method: String,
     pub(crate) path: String,
     /// Names in lower case.
     pub(crate) headers: BTreeMap<String, String>,
@@ -67,13 +68,16 @@ impl Answer {
         self
     }
 
-    fn send(&self, stream: &mut TcpStream) -> std::io::Result<()> {
+    fn send(&self, stream: &mut TcpStream, with_body: bool) -> std::io::Result<()> {
         let length = self.body.len();
         let head = format!(
             "HTTP/1.1 {} X\r\nContent-Length: {length}\r\nConnection: close\r\n{}\r\n",
             self.status, self.headers
         );
         stream.write_all(head.as_bytes())?;
+        if !with_body {
+            return Ok(());
+        }
         stream.write_all(&self.body[..self.cut.unwrap_or(length)])
     }
 }
@@ -98,7 +102,7 @@ impl Server {
                         seen.len() - 1
                     };
                     // A client that hung up is no failure of the server.
-                    let _ = answer(index, &request).send(&mut stream);
+                    let _ = answer(index, &request).send(&mut stream, request.method != "HEAD");
                 });
             }
         });
@@ -121,10 +125,12 @@ impl Server {
 
 fn read_request(stream: &TcpStream) -> Option<Request> {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
-    let path = lines.next()?.split(' ').nth(1)?.to_owned();
+    let first = lines.next()?;
+    let (method, rest) = first.split_once(' ')?;
+    let (method, path) = (method.to_owned(), rest.split(' ').next()?.to_owned());
     let headers = lines
         .take_while(|line| !line.is_empty())
         .filter_map(|line| line.split_once(": ").map(|(name, value)| (name.to_lowercase(), value.to_owned())))
         .collect();
-    Some(Request { path, headers })
+    Some(Request { method, path, headers })
 }

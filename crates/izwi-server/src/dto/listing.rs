@@ -23,6 +23,8 @@ pub(crate) struct ModelObject {
     pub(crate) languages: Vec<String>,
     /// Whether it renders speech in English; unknown until it was loaded.
     pub(crate) translates: Option<bool>,
+    /// Whether it speaks in the voice of a recording; unknown until it was loaded.
+    pub(crate) clones_voices: Option<bool>,
 }
 
 #[derive(Debug, Serialize)]
@@ -36,10 +38,44 @@ pub(crate) struct VoiceObject {
     pub(crate) id: String,
     pub(crate) object: &'static str,
     pub(crate) name: String,
-    pub(crate) language: String,
+    /// BCP 47 tag; a saved voice speaks any of its model's.
+    pub(crate) language: Option<String>,
     pub(crate) description: String,
-    pub(crate) model: String,
+    /// The model it belongs to, or that made it where that is known.
+    pub(crate) model: Option<String>,
     pub(crate) default: bool,
+    /// `izwi` for a model's own, `user` for a saved one.
+    pub(crate) owned_by: &'static str,
+    /// Models that can speak in it, of those that are loaded or known to.
+    pub(crate) models: Vec<String>,
+    /// When it was saved, as RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) created_at: Option<String>,
+    /// What is said in the recording it was made of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) text: Option<String>,
+}
+
+/// A voice that was removed.
+#[derive(Debug, Serialize)]
+pub(crate) struct VoiceDeleted {
+    pub(crate) id: String,
+    pub(crate) object: &'static str,
+    pub(crate) deleted: bool,
+}
+
+/// `POST /v1/audio/voices`. Members that are not listed are ignored.
+#[derive(Debug, Default, Deserialize)]
+#[serde(expecting = "a JSON object")]
+pub(crate) struct VoiceRequest {
+    pub(crate) name: Option<String>,
+    pub(crate) model: Option<String>,
+    pub(crate) ref_audio: Option<String>,
+    pub(crate) audio_sample: Option<String>,
+    pub(crate) ref_text: Option<String>,
+    pub(crate) text: Option<String>,
+    pub(crate) x_vector_only_mode: Option<bool>,
+    pub(crate) overwrite: Option<bool>,
 }
 
 /// Which model's voices are meant.

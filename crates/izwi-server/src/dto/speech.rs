@@ -18,10 +18,13 @@ pub(crate) struct SpeechRequest {
     pub(crate) top_p: Option<f32>,
     pub(crate) top_k: Option<usize>,
     pub(crate) max_tokens: Option<usize>,
+    pub(crate) repetition_penalty: Option<f32>,
     pub(crate) priority: Option<String>,
-    pub(crate) ref_audio: Option<serde_json::Value>,
-    pub(crate) ref_text: Option<serde_json::Value>,
-    pub(crate) x_vector_only_mode: Option<serde_json::Value>,
+    /// Base64 of a recording, or a `data:` URL.
+    pub(crate) ref_audio: Option<String>,
+    pub(crate) ref_text: Option<String>,
+    pub(crate) x_vector_only_mode: Option<bool>,
+    pub(crate) non_streaming_mode: Option<bool>,
 }
 
 /// A voice, by name or as an object.

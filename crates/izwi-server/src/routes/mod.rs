@@ -20,9 +20,8 @@ pub fn router(state: AppState) -> Router {
     let api = Router::new()
         .route("/v1/audio/speech", post(speech::create))
         .route("/v1/audio/speech/stream", get(ws::upgrade))
-        .merge(listening(&state))
-        .route("/v1/audio/voices", get(voices::list))
-        .route("/v1/audio/voices/{id}", get(voices::show))
+        .merge(recording(&state))
+        .route("/v1/audio/voices/{id}", get(voices::show).delete(voices::remove))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{id}", get(models::show))
         .method_not_allowed_fallback(method_not_allowed)
@@ -45,10 +44,11 @@ pub fn router(state: AppState) -> Router {
 }
 
 /// The routes that take recordings, which are larger than other bodies.
-fn listening(state: &AppState) -> Router<AppState> {
+fn recording(state: &AppState) -> Router<AppState> {
     Router::new()
         .route("/v1/audio/transcriptions", post(transcriptions::transcribe))
         .route("/v1/audio/translations", post(transcriptions::translate))
+        .route("/v1/audio/voices", get(voices::list).post(voices::create))
         .layer(DefaultBodyLimit::max(upload::max_request_bytes(state.config())))
 }
 

@@ -39,6 +39,7 @@ fn describe(state: &AppState, id: String, entry: &Entry) -> ModelObject {
         sample_rate: profile.map(|profile| profile.sample_rate),
         languages: profile.map(|profile| profile.languages.clone()).unwrap_or_default(),
         translates: profile.map(|profile| profile.translates),
+        clones_voices: profile.map(|profile| profile.clones_voices),
         id,
     }
 }

@@ -20,12 +20,12 @@ use tokio::sync::mpsc;
 use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef};
 use crate::encoding::Encoding;
 use crate::error::ApiError;
-use crate::extract::ApiJson;
-use crate::near;
 use crate::numbers::{self, event};
 use crate::registry::Lease;
-use crate::speech::{Manner, SpeechOptions, begin, check_text};
+use crate::speech::{Cloning, Manner, SpeechOptions, begin, check_text};
 use crate::state::AppState;
+use crate::upload::SpeechUpload;
+use crate::{near, voices};
 
 /// How the body carries the audio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,21 +44,30 @@ struct CutOff;
 pub(super) async fn create(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
-    ApiJson(body): ApiJson<SpeechRequest>,
+    upload: SpeechUpload,
 ) -> Result<Response, ApiError> {
+    let SpeechUpload { fields: mut body, room } = upload;
     let model = required("model", body.model.as_deref())?;
     let input = required("input", body.input.as_deref())?;
     let engine = state.lease(Some(model), TaskType::Tts).await?;
-    let profile = engine.profile();
-    refuse_cloning(&body, &profile.model)?;
     check_text("input", input, state.config().max_input_chars)?;
     let encoding = Encoding::for_http(body.response_format.as_deref())?;
     let carrier = carrier(body.stream_format.as_deref())?;
     let text = input.to_owned();
-    let manner = Manner::resolve(options(body), &engine)?;
+    let cloning = Cloning::new(body.ref_audio.take(), body.ref_text.take(), body.x_vector_only_mode);
+    let has_recording = cloning.has_recording();
+    let name = voice_name(&mut body, has_recording)?;
+    let voice = match has_recording {
+        true => None,
+        false => voices::find(name.as_deref(), &engine, state.voices()).await?,
+    };
+    let manner = Manner::resolve(SpeechOptions { cloning, ..options(body) }, voice, &engine)?;
     let request = manner.request(text).with_id(id);
+    drop(manner);
     let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
-    let sample_rate = profile.sample_rate;
+    // The engine has read the recording by now.
+    drop(room);
+    let sample_rate = engine.profile().sample_rate;
     let pending = VecDeque::new();
     let speech = Speech { chunks, encoding, carrier, pending, is_over: false, _engine: engine };
     Ok(response(speech, first, sample_rate))
@@ -68,21 +77,20 @@ fn required<'a>(param: &str, value: Option<&'a str>) -> Result<&'a str, ApiError
     value.ok_or_else(|| ApiError::invalid(param, format!("{param} is missing; it is required")))
 }
 
-/// No model here clones voices: a recording that would be ignored must not be accepted.
-fn refuse_cloning(body: &SpeechRequest, model: &str) -> Result<(), ApiError> {
-    let means_nothing = |value: &serde_json::Value| {
-        value.is_null() || value.as_bool() == Some(false) || value.as_str() == Some("")
-    };
-    let cloning = [
-        ("ref_audio", &body.ref_audio),
-        ("ref_text", &body.ref_text),
-        ("x_vector_only_mode", &body.x_vector_only_mode),
-    ];
-    match cloning.iter().find(|(_, value)| value.as_ref().is_some_and(|value| !means_nothing(value))) {
-        Some((param, _)) => {
-            Err(ApiError::invalid(param, format!("model '{model}' clones no voices; leave {param} out")))
+/// The name of the voice asked for. Beside a recording of a voice only OpenAI's names are taken, which clients must send
+/// and mean nothing by.
+fn voice_name(body: &mut SpeechRequest, has_recording: bool) -> Result<Option<String>, ApiError> {
+    let name = body.voice.take().map(VoiceRef::into_id);
+    if !has_recording {
+        return Ok(name);
+    }
+    match name.filter(|name| !name.is_empty() && !voices::is_alias(name)) {
+        None => Ok(None),
+        Some(name) => {
+            let name = near::shown(&name);
+            let message = format!("voice '{name}' and ref_audio are both given; leave one out");
+            Err(ApiError::invalid("voice", message))
         }
-        None => Ok(()),
     }
 }
 
@@ -99,7 +107,6 @@ fn carrier(name: Option<&str>) -> Result<Carrier, ApiError> {
 
 fn options(body: SpeechRequest) -> SpeechOptions {
     SpeechOptions {
-        voice: body.voice.map(VoiceRef::into_id),
         language: body.language,
         instructions: body.instructions,
         seed: body.seed,
@@ -108,7 +115,10 @@ fn options(body: SpeechRequest) -> SpeechOptions {
         top_p: body.top_p,
         top_k: body.top_k,
         max_tokens: body.max_tokens,
+        repetition_penalty: body.repetition_penalty,
         priority: body.priority,
+        streams_text: body.non_streaming_mode.map(|whole| !whole),
+        cloning: Cloning::default(),
     }
 }
 

@@ -19,7 +19,7 @@ use izwi_core::engine::{
 use izwi_core::transcript::DurationUsage;
 use tokio::sync::mpsc;
 
-use crate::dto::transcription::TranscriptEvent;
+use crate::dto::transcription::{TranscriptEvent, TranscriptionRequest};
 use crate::error::ApiError;
 use crate::listening::{Aim, Ask, Pieces};
 use crate::numbers::{self, event};
@@ -35,7 +35,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 pub(super) async fn transcribe(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
-    upload: Upload,
+    upload: Upload<TranscriptionRequest>,
 ) -> Result<Response, ApiError> {
     listen(&state, id, upload, Aim::Transcribe).await
 }
@@ -43,12 +43,17 @@ pub(super) async fn transcribe(
 pub(super) async fn translate(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
-    upload: Upload,
+    upload: Upload<TranscriptionRequest>,
 ) -> Result<Response, ApiError> {
     listen(&state, id, upload, Aim::Translate).await
 }
 
-async fn listen(state: &AppState, id: RequestId, upload: Upload, aim: Aim) -> Result<Response, ApiError> {
+async fn listen(
+    state: &AppState,
+    id: RequestId,
+    upload: Upload<TranscriptionRequest>,
+    aim: Aim,
+) -> Result<Response, ApiError> {
     let Upload { fields, recording, room } = upload;
     let ask = Ask::check(fields, aim)?;
     let field = recording.param;

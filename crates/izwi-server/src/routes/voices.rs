@@ -1,38 +1,68 @@
-//! `GET /v1/audio/voices` and `GET /v1/audio/voices/{id}`.
+//! `GET` and `POST /v1/audio/voices`, `GET` and `DELETE /v1/audio/voices/{id}`: the models' own voices and saved ones.
+
+use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Extension, State};
+use axum::http::StatusCode;
 use izwi_core::engine::executor::VoiceInfo;
-use izwi_core::engine::{Engine, TaskType};
+use izwi_core::engine::{Engine, ReferenceRecording, RequestId, TaskType};
+use izwi_core::hub::{SavedVoice, VoiceNotes, VoiceStore};
 
-use crate::dto::listing::{VoiceList, VoiceObject, VoiceQuery};
+use crate::dto::listing::{VoiceDeleted, VoiceList, VoiceObject, VoiceQuery, VoiceRequest};
 use crate::error::ApiError;
 use crate::extract::{ApiPath, ApiQuery};
-use crate::near;
-use crate::registry::Slot;
+use crate::registry::{Lease, Slot};
 use crate::state::AppState;
-use crate::voices;
+use crate::upload::Upload;
+use crate::voices::{Voice, blocking, stored};
+use crate::{near, voices};
 
-/// Voices of the model asked for, or of all loaded models that speak.
+/// Voices of the model asked for, or of all loaded models that speak; then the saved ones that it, or any, can take.
 pub(super) async fn list(
     State(state): State<AppState>,
     ApiQuery(query): ApiQuery<VoiceQuery>,
 ) -> Result<Json<VoiceList>, ApiError> {
-    let voices = match &query.model {
-        Some(model) => voices_of(&*state.lease(Some(model), TaskType::Tts).await?),
-        None => speakers(&state).iter().flat_map(voices_of).collect(),
+    let chosen = match &query.model {
+        Some(model) => Some(state.lease(Some(model), TaskType::Tts).await?),
+        None => None,
     };
-    Ok(Json(VoiceList { object: "list", voices }))
+    let engines = match &chosen {
+        Some(lease) => vec![Engine::clone(lease)],
+        None => speakers(&state),
+    };
+    let mut listed: Vec<VoiceObject> = engines.iter().flat_map(voices_of).collect();
+    if let Some(store) = state.voices() {
+        for voice in saved(store, &engines).await? {
+            let fits = |lease: &Lease| voice.models.contains(&lease.profile().model);
+            if chosen.as_ref().is_none_or(fits) {
+                listed.push(voice);
+            }
+        }
+    }
+    Ok(Json(VoiceList { object: "list", voices: listed }))
 }
 
-/// One voice, of the model asked for or of the default one; a name of OpenAI's shows the voice it stands for.
+/// One voice: of the model asked for or of the default one, or a saved one; a name of OpenAI's shows the voice it stands
+/// for.
 pub(super) async fn show(
     State(state): State<AppState>,
     ApiPath(id): ApiPath,
     ApiQuery(query): ApiQuery<VoiceQuery>,
 ) -> Result<Json<VoiceObject>, ApiError> {
     let engine = state.lease(query.model.as_deref(), TaskType::Tts).await?;
-    match voices::resolve(engine.profile(), Some(&id))? {
+    let is_own = engine.profile().voices.iter().any(|voice| voice.id == id);
+    if let Some(store) = state.voices().filter(|_| !is_own)
+        && let Some((voice, pack)) = stored(store, &id).await?
+    {
+        return Ok(Json(describe_saved(voice, &pack, &speakers(&state)).await));
+    }
+    let found = voices::find(Some(&id), &engine, state.voices()).await?;
+    let own = found.as_ref().and_then(|voice| match voice {
+        Voice::Own(name) => engine.profile().voices.iter().find(|own| own.id == *name),
+        Voice::Saved { .. } => None,
+    });
+    match own {
         Some(voice) => Ok(Json(describe(&engine, voice))),
         None => Err(ApiError::VoiceNotFound {
             id: near::shown(&id),
@@ -42,12 +72,100 @@ pub(super) async fn show(
     }
 }
 
+/// Saves a voice of a recording.
+pub(super) async fn create(
+    State(state): State<AppState>,
+    Extension(id): Extension<RequestId>,
+    upload: Upload<VoiceRequest>,
+) -> Result<(StatusCode, Json<VoiceObject>), ApiError> {
+    let Upload { fields, recording, room } = upload;
+    let given = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
+    let store = keeps_voices(&state)?;
+    let Some(name) = given(fields.name) else {
+        return Err(ApiError::invalid("name", "name is missing; it is required, a-z, 0-9, '.', '_' and '-'"));
+    };
+    let overwrite = fields.overwrite.unwrap_or(false);
+    let text = match (given(fields.ref_text), given(fields.text)) {
+        (Some(one), Some(other)) if one != other => {
+            return Err(ApiError::invalid("text", "ref_text and text are both given; send one"));
+        }
+        (one, other) => one.or(other),
+    };
+    let (free, wanted) = (store.clone(), name.clone());
+    blocking(move || free.check_free(&wanted, overwrite), "name").await?;
+
+    let engine = state.lease(given(fields.model).as_deref(), TaskType::Tts).await?;
+    check_maker(&engine, &name)?;
+    let model = engine.profile().model.clone();
+    let notes = VoiceNotes { made_by: Some(model.clone()), text: text.clone() };
+    let timbre_only = fields.x_vector_only_mode.unwrap_or(false);
+    let made = engine.make_voice(ReferenceRecording { audio: recording.audio, text, timbre_only }).await;
+    drop(room);
+    let field = recording.param;
+    let pack = made.map_err(|error| ApiError::from_engine(error, &model, &id).about_recording(field))?;
+    let store = store.clone();
+    let save = move || {
+        let saved = store.save(&name, &pack, &notes, overwrite)?;
+        Ok((saved, pack))
+    };
+    let (saved, pack) = blocking(save, "name").await?;
+    tracing::info!(voice = saved.name, model, "voice saved");
+    Ok((StatusCode::CREATED, Json(describe_saved(saved, &pack.into(), &speakers(&state)).await)))
+}
+
+/// Removes a saved voice.
+pub(super) async fn remove(
+    State(state): State<AppState>,
+    ApiPath(id): ApiPath,
+) -> Result<Json<VoiceDeleted>, ApiError> {
+    let (store, name) = (keeps_voices(&state)?.clone(), id.clone());
+    blocking(move || store.remove(&name), "voice").await?;
+    tracing::info!(voice = id, "voice removed");
+    Ok(Json(VoiceDeleted { id, object: "voice", deleted: true }))
+}
+
+fn keeps_voices(state: &AppState) -> Result<&VoiceStore, ApiError> {
+    let message = "this server keeps no voices; send ref_audio with each request to speak";
+    state.voices().ok_or_else(|| ApiError::invalid("voice", message))
+}
+
+/// Refuses a model that cannot make the voice, or would never speak in it because the name is taken by its own.
+fn check_maker(engine: &Engine, name: &str) -> Result<(), ApiError> {
+    let profile = engine.profile();
+    if !profile.clones_voices {
+        let message =
+            format!("model '{}' clones no voices; name one that does, see /v1/models", profile.model);
+        return Err(ApiError::invalid("model", message));
+    }
+    if profile.voices.iter().any(|voice| voice.id == name) {
+        let message = format!("model '{}' has a voice '{name}' of its own; take another name", profile.model);
+        return Err(ApiError::VoiceExists { message });
+    }
+    Ok(())
+}
+
 fn speakers(state: &AppState) -> Vec<Engine> {
     let speaker = |(id, slot): (String, Slot)| {
         let engine = slot.readiness(&id).ok()?.clone();
         engine.profile().tasks.contains(&TaskType::Tts).then_some(engine)
     };
     state.registry().snapshot().into_iter().filter_map(speaker).collect()
+}
+
+/// The saved voices, as far as their files can be read.
+async fn saved(store: &VoiceStore, engines: &[Engine]) -> Result<Vec<VoiceObject>, ApiError> {
+    let names = store.clone();
+    let names = blocking(move || names.names(), "voice").await?;
+    let mut listed = Vec::with_capacity(names.len());
+    for name in names {
+        // One at a time: packs are large beside what is said of them.
+        match stored(store, &name).await {
+            Ok(Some((voice, pack))) => listed.push(describe_saved(voice, &pack, engines).await),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(voice = name, %error, "a saved voice is left out"),
+        }
+    }
+    Ok(listed)
 }
 
 fn voices_of(engine: &Engine) -> Vec<VoiceObject> {
@@ -60,9 +178,38 @@ fn describe(engine: &Engine, voice: &VoiceInfo) -> VoiceObject {
         id: voice.id.clone(),
         object: "voice",
         name: voice.id.clone(),
-        language: voice.language.clone(),
+        language: Some(voice.language.clone()),
         description: voice.description.clone(),
-        model: profile.model.clone(),
+        model: Some(profile.model.clone()),
         default: profile.voices.first().is_some_and(|first| first.id == voice.id),
+        owned_by: "izwi",
+        models: vec![profile.model.clone()],
+        created_at: None,
+        text: None,
+    }
+}
+
+async fn describe_saved(voice: SavedVoice, pack: &Arc<[u8]>, engines: &[Engine]) -> VoiceObject {
+    let mut models = Vec::new();
+    for engine in engines {
+        if engine.check_voice(Arc::clone(pack)).await.is_ok() {
+            models.push(engine.profile().model.clone());
+        }
+    }
+    // A model that is not loaded cannot be asked; the one that made it can take it.
+    let asked = |model: &String| engines.iter().any(|engine| engine.profile().model == *model);
+    models.extend(voice.made_by.iter().filter(|model| !asked(model)).cloned());
+    VoiceObject {
+        id: voice.name.clone(),
+        object: "voice",
+        name: voice.name,
+        language: None,
+        description: format!("saved voice of the family {}", voice.family),
+        model: voice.made_by,
+        default: false,
+        owned_by: "user",
+        models,
+        created_at: Some(voice.created),
+        text: voice.text,
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for a session's model to load, and the frames that wait meanwhile.
+//! Waiting for a session's model to load and its voice to be found, and the frames that wait meanwhile.
 //!
 //! Knows no socket and no script: what the frames mean is the session's business.
 
@@ -10,20 +10,28 @@ use futures::future::BoxFuture;
 use crate::dto::session::ClientFrame;
 use crate::error::ApiError;
 use crate::registry::Lease;
+use crate::voices::Voice;
 
-type Leased = Result<Lease, ApiError>;
+/// A model and the voice of it that was asked for.
+pub(super) struct Cast {
+    pub(super) engine: Lease,
+    /// `None` where the model has no voices.
+    pub(super) voice: Option<Voice>,
+}
+
+type Arriving = Result<Cast, ApiError>;
 
 /// At most one model on its way, and what waits for it.
 #[derive(Default)]
 pub(super) struct Arrival {
-    under_way: Option<BoxFuture<'static, Leased>>,
-    arrived: Option<Leased>,
+    under_way: Option<BoxFuture<'static, Arriving>>,
+    arrived: Option<Arriving>,
     frames: VecDeque<ClientFrame>,
 }
 
 impl Arrival {
     /// Begins to wait for a model; one that is loaded has arrived at once.
-    pub(super) fn begin(&mut self, mut leasing: BoxFuture<'static, Leased>) {
+    pub(super) fn begin(&mut self, mut leasing: BoxFuture<'static, Arriving>) {
         self.arrived = (&mut leasing).now_or_never();
         self.under_way = self.arrived.is_none().then_some(leasing);
     }
@@ -41,7 +49,7 @@ impl Arrival {
     }
 
     /// The model that has arrived.
-    pub(super) fn take_model(&mut self) -> Leased {
+    pub(super) fn take_model(&mut self) -> Arriving {
         const NONE: ApiError = ApiError::OutOfOrder("no model was asked for; send session.config first");
         self.arrived.take().unwrap_or(Err(NONE))
     }

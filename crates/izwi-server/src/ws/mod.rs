@@ -10,6 +10,8 @@
 //! - With `response_format: "wav"` the first binary frame of an utterance starts with a 44-byte header of a stream of
 //!   unknown length; `samples` counts audio only.
 //! - Text is spoken at `input.flush` and `input.done`, and early up to the last complete sentence once there is enough.
+//! - `interrupt` ends the utterance being spoken with the reason `interrupted` and forgets text that was not spoken yet;
+//!   an utterance of which nothing was heard is passed over. Text that comes later is spoken.
 //! - Any text frame and a WebSocket ping keep an idle session open; answers to the server's pings do not.
 
 mod arrival;

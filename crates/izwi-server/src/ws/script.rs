@@ -93,11 +93,16 @@ impl Script {
         self.is_done = true;
     }
 
+    /// Forgets what was not spoken.
+    pub(super) fn forget(&mut self) {
+        self.buffer.clear();
+        self.utterances.clear();
+    }
+
     /// Forgets what was not spoken and takes no more text. False if there was nothing to forget.
     pub(super) fn abandon(&mut self) -> bool {
         let unspoken = !self.utterances.is_empty() || !self.buffer.trim().is_empty();
-        self.buffer.clear();
-        self.utterances.clear();
+        self.forget();
         self.is_done = true;
         unspoken
     }

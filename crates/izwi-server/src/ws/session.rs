@@ -7,11 +7,12 @@ use axum::extract::ws::{Message, WebSocket, close_code};
 use futures::future::BoxFuture;
 use futures::stream::SplitStream;
 use futures::{FutureExt, StreamExt};
+use izwi_core::engine::types::audio_duration;
 use izwi_core::engine::{Engine, FinishReason, RequestId, StreamingOutput, TaskType};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::arrival::Arrival;
+use super::arrival::{Arrival, Cast};
 use super::parse::parse;
 use super::script::Script;
 use super::wire::{Wire, WireError};
@@ -22,6 +23,7 @@ use crate::error::ApiError;
 use crate::registry::Lease;
 use crate::speech::{Manner, SpeechOptions, begin};
 use crate::state::AppState;
+use crate::voices;
 
 /// Range and default of `chunk_ms`.
 const CHUNK_MS: std::ops::RangeInclusive<u64> = 20..=2_000;
@@ -49,7 +51,17 @@ struct Setup {
 enum Voice {
     Silent,
     Beginning(BoxFuture<'static, Begun>),
-    Speaking(Chunks),
+    Speaking(Utterance),
+}
+
+/// An utterance whose audio has begun.
+struct Utterance {
+    chunks: Chunks,
+    request: RequestId,
+    /// Samples handed to the client.
+    sent: u64,
+    /// The client spoke over it: nothing more of it is sent but its end.
+    is_interrupted: bool,
 }
 
 enum Spoken {
@@ -109,13 +121,23 @@ pub(super) async fn run(state: AppState, id: RequestId, socket: WebSocket) {
     session.serve().await;
 }
 
-/// The model that a frame configures a session for, if it configures one: `None` inside for the default.
-fn wanted_model(frame: &ClientFrame) -> Option<Option<&str>> {
+/// The names of the model and the voice that a frame configures a session for, if it configures one: `None` inside for
+/// the defaults.
+fn wanted(frame: &ClientFrame) -> Option<(Option<String>, Option<String>)> {
     match frame {
-        ClientFrame::Config(config) | ClientFrame::Speak { config, .. } => Some(config.model.as_deref()),
-        ClientFrame::Text(_) => Some(None),
+        ClientFrame::Config(config) | ClientFrame::Speak { config, .. } => {
+            Some((config.model.clone(), config.voice.clone().map(VoiceRef::into_id)))
+        }
+        ClientFrame::Text(_) => Some((None, None)),
         _ => None,
     }
+}
+
+/// Waits for a model and finds the voice.
+async fn cast(state: AppState, model: Option<String>, voice: Option<String>) -> Result<Cast, ApiError> {
+    let engine = state.lease(model.as_deref(), TaskType::Tts).await?;
+    let voice = voices::find(voice.as_deref(), &engine, state.voices()).await?;
+    Ok(Cast { engine, voice })
 }
 
 impl Voice {
@@ -128,7 +150,7 @@ impl Voice {
         match self {
             Self::Silent => std::future::pending().await,
             Self::Beginning(begun) => Spoken::Begun(begun.await),
-            Self::Speaking(chunks) => Spoken::Chunk(chunks.recv().await),
+            Self::Speaking(utterance) => Spoken::Chunk(utterance.chunks.recv().await),
         }
     }
 }
@@ -235,9 +257,8 @@ impl Session {
             return Ok(());
         }
         let needs_model = self.setup.is_none() && self.script.check_open().is_ok();
-        if let Some(model) = wanted_model(&frame).filter(|_| needs_model) {
-            let (state, model) = (self.state.clone(), model.map(str::to_owned));
-            self.arrival.begin(async move { state.lease(model.as_deref(), TaskType::Tts).await }.boxed());
+        if let Some((model, voice)) = wanted(&frame).filter(|_| needs_model) {
+            self.arrival.begin(cast(self.state.clone(), model, voice).boxed());
             if self.arrival.is_under_way() {
                 self.arrival.wait(frame);
                 return Ok(());
@@ -294,7 +315,8 @@ impl Session {
             }
             ClientFrame::Ping => self.wire.frame(&ServerFrame::Pong),
             // Playback positions are reports of the client; nothing here depends on them.
-            ClientFrame::PlaybackAck | ClientFrame::Interrupt => {}
+            ClientFrame::PlaybackAck => {}
+            ClientFrame::Interrupt => self.interrupt(),
         }
         Ok(())
     }
@@ -308,7 +330,7 @@ impl Session {
             return Err(ApiError::OutOfOrder("the session is configured already; open another session"));
         }
         self.script.check_open()?;
-        let engine = self.arrival.take_model()?;
+        let Cast { engine, voice } = self.arrival.take_model()?;
         let encoding = Encoding::for_session(fields.response_format.as_deref())?;
         let chunk_ms = fields.chunk_ms.unwrap_or(DEFAULT_CHUNK_MS);
         if !CHUNK_MS.contains(&chunk_ms) {
@@ -320,14 +342,13 @@ impl Session {
             return Err(ApiError::invalid("chunk_ms", message));
         }
         let options = SpeechOptions {
-            voice: fields.voice.map(VoiceRef::into_id),
             language: fields.language,
             instructions: fields.instructions,
             seed: fields.seed,
             priority: fields.priority,
             ..SpeechOptions::default()
         };
-        let manner = Manner::resolve(options, &engine)?;
+        let manner = Manner::resolve(options, voice, &engine)?;
         let sample_rate = engine.profile().sample_rate;
         let chunk_samples = (u64::from(sample_rate) * chunk_ms / 1_000) as usize;
         self.wire.frame(&ServerFrame::Created {
@@ -357,11 +378,12 @@ impl Session {
     fn begun(&mut self, begun: Begun) -> ControlFlow<Option<Ending>> {
         match begun {
             Ok((first, chunks)) => {
-                self.voice = Voice::Speaking(chunks);
+                let request = first.request_id.clone();
+                self.voice = Voice::Speaking(Utterance { chunks, request, sent: 0, is_interrupted: false });
                 if let Some(setup) = &self.setup {
                     self.wire.frame(&ServerFrame::AudioStart {
                         utterance: self.utterance,
-                        voice: setup.manner.voice.as_deref().unwrap_or("default"),
+                        voice: setup.manner.voice_name(),
                         model: &setup.engine.profile().model,
                     });
                 }
@@ -385,13 +407,33 @@ impl Session {
         }
     }
 
+    /// Ends what is being spoken and forgets what was to follow. The session goes on; in silence nothing changes.
+    fn interrupt(&mut self) {
+        if !self.voice.is_silent() {
+            self.script.forget();
+        }
+        match (&mut self.voice, &self.setup) {
+            (Voice::Speaking(utterance), Some(setup)) if !utterance.is_interrupted => {
+                utterance.is_interrupted = true;
+                let (engine, request) = (Engine::clone(&setup.engine), utterance.request.clone());
+                // An engine that has ended, or is done with it, has said so in the chunks.
+                tokio::spawn(async move { engine.interrupt_request(&request).await });
+            }
+            // Nothing of it was heard: it is passed over without a word.
+            (Voice::Beginning(_), _) => self.end_utterance(),
+            _ => {}
+        }
+    }
+
     /// Passes one chunk on, and the numbers after the last.
     fn relay(&mut self, chunk: Option<StreamingOutput>) -> ControlFlow<Option<Ending>> {
-        let (Some(chunk), Some(setup)) = (chunk, &self.setup) else {
+        let (Some(chunk), Some(setup), Voice::Speaking(utterance)) = (chunk, &self.setup, &mut self.voice)
+        else {
             self.wire.error(&ApiError::CutOff);
             return ControlFlow::Break(Some((close_code::POLICY, "cut off")));
         };
-        if !chunk.samples.is_empty() {
+        if !chunk.samples.is_empty() && !utterance.is_interrupted {
+            utterance.sent += chunk.samples.len() as u64;
             self.wire.frame(&ServerFrame::AudioChunk {
                 utterance: self.utterance,
                 seq: chunk.sequence,
@@ -407,13 +449,20 @@ impl Session {
             let details = stats.error.as_deref().unwrap_or("(no details)");
             self.wire.error(&ApiError::internal(details, &chunk.request_id));
         }
+        // The engine may have been done before it was told.
+        let reason = match stats.finish_reason {
+            FinishReason::Stop | FinishReason::Length if utterance.is_interrupted => {
+                FinishReason::Interrupted
+            }
+            reason => reason,
+        };
         self.wire.frame(&ServerFrame::AudioDone {
             utterance: self.utterance,
-            samples: stats.samples,
-            duration_s: stats.audio_duration.as_secs_f64(),
+            samples: utterance.sent,
+            duration_s: audio_duration(utterance.sent, chunk.sample_rate).as_secs_f64(),
             rtf: stats.rtf(),
             ttfa_ms: stats.time_to_first_audio.map(|ttfa| ttfa.as_secs_f64() * 1e3),
-            finish_reason: stats.finish_reason.label(),
+            finish_reason: reason.label(),
         });
         self.end_utterance();
         ControlFlow::Continue(())

@@ -27,7 +27,7 @@ pub(in crate::engine) struct Admission {
 #[derive(Debug)]
 pub(in crate::engine) enum Command {
     Add(Box<Admission>, oneshot::Sender<Result<()>>),
-    Abort(RequestId, oneshot::Sender<bool>),
+    Abort(RequestId, AbortCause, oneshot::Sender<bool>),
     Step(oneshot::Sender<Result<Vec<EngineOutput>>>),
     TakeOutput(RequestId, oneshot::Sender<Option<EngineOutput>>),
     Metrics(oneshot::Sender<MetricsSnapshot>),
@@ -94,10 +94,10 @@ impl EngineCore {
                 self.publish();
                 let _ = reply.send(answer);
             }
-            Command::Abort(id, reply) => {
+            Command::Abort(id, cause, reply) => {
                 let sequence = self.requests.get(&id).copied();
                 if let Some(sequence) = sequence {
-                    self.abort(sequence, AbortCause::Client);
+                    self.abort(sequence, cause);
                     self.publish();
                 }
                 let _ = reply.send(sequence.is_some());

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use izwi_models::device;
 use izwi_models::families::{self, LoadOptions};
 use izwi_models::model::{
-    BatchEntry, EntryOutput, Input, ListenInput, ModelInfo, PrepareLimits, Prepared, Sampling, SequenceState,
-    SpeakInput, SpeechModel, Task, Work,
+    BatchEntry, EntryOutput, Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, Sampling,
+    SequenceState, SpeakInput, SpeechModel, Task, Work,
 };
 use izwi_models::nn::kv_pool::KvPool;
 
 use super::{
-    ExecutorError, ExecutorOutput, ExecutorProfile, ItemResult, ModelExecutor, NewSequenceData,
-    PreparedRequest, PreparedWork, RequestPreparer, StepPlan, VoiceInfo,
+    Decoded, ExecutorError, ExecutorOutput, ExecutorProfile, ItemResult, ModelExecutor, NewSequenceData,
+    PreparedRequest, PreparedWork, RequestPreparer, StepPlan, VoiceInfo, VoiceRecording,
 };
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
@@ -173,6 +173,7 @@ impl ModelExecutor for NativeExecutor {
                     language: output.language,
                     generated_tokens: output.generated_tokens,
                     finished: output.finished,
+                    runaway: output.runaway,
                     next_pass: output.next_pass.map(engine_form),
                 })
             })
@@ -204,7 +205,7 @@ impl RequestPreparer for NativePreparer {
     fn prepare(
         &self,
         request: &EngineCoreRequest,
-        audio: Option<Arc<[f32]>>,
+        decoded: Decoded,
         params: &GenerationParams,
     ) -> Result<PreparedRequest> {
         let input = match request.task_type {
@@ -213,8 +214,8 @@ impl RequestPreparer for NativePreparer {
                 voice: request.voice.clone(),
                 language: request.language.clone(),
                 instructions: request.instructions.clone(),
-                reference: None,
-                streams_text: None,
+                reference: decoded.reference,
+                streams_text: request.streams_text,
                 speed: params.speed,
                 sampling: Sampling {
                     temperature: params.temperature,
@@ -225,7 +226,7 @@ impl RequestPreparer for NativePreparer {
                 seed: params.seed.unwrap_or_default(),
             }),
             TaskType::Asr => Input::Listen(ListenInput {
-                samples: audio.unwrap_or_default(),
+                samples: decoded.audio.unwrap_or_default(),
                 language: request.language.clone(),
                 prompt: request.transcription.prompt.clone(),
                 translate: request.transcription.translate,
@@ -240,12 +241,21 @@ impl RequestPreparer for NativePreparer {
                 });
             }
         };
-        let prepared = self
-            .model
-            .prepare(&input, &self.limits)
-            .map_err(|error| EngineError::invalid(error.param, error.message))?;
+        let prepared = self.model.prepare(&input, &self.limits).map_err(refusal)?;
         Ok(PreparedRequest { work: engine_form(prepared.work), payload: prepared.payload })
     }
+
+    fn make_voice(&self, recording: &VoiceRecording) -> Result<Vec<u8>> {
+        self.model.make_voice(recording).map_err(refusal)
+    }
+
+    fn check_voice(&self, pack: &[u8]) -> Result<()> {
+        self.model.check_voice(pack).map_err(refusal)
+    }
+}
+
+fn refusal(error: InputError) -> EngineError {
+    EngineError::invalid(error.param, error.message)
 }
 
 /// Steps a warm-up takes at most: enough for a prompt and some tokens of each kind of pass.
@@ -312,6 +322,7 @@ fn profile(config: &EngineCoreConfig, info: &ModelInfo, device: String) -> Execu
         takes_instructions: info.takes_instructions,
         languages: info.languages.clone(),
         translates: info.translates,
+        clones_voices: info.clones_voices,
         memory_bytes: info.weight_bytes + kv_block_bytes * config.max_blocks + states,
         state_bytes: info.state_bytes,
         default_params: GenerationParams {

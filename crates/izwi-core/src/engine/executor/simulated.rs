@@ -4,13 +4,15 @@
 //! every step. What it generates is read out of the pool, so that a block given to the wrong sequence, a missing copy
 //! or a skipped recompute changes the output or fails the sequence.
 
+mod cloning;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    ExecutorError, ExecutorOutput, ExecutorProfile, ItemResult, ModelExecutor, PreparedRequest, PreparedWork,
-    RequestPreparer, Segment, StepPlan, VoiceInfo, Word,
+    Decoded, ExecutorError, ExecutorOutput, ExecutorProfile, ItemResult, ModelExecutor, PreparedRequest,
+    PreparedWork, RequestPreparer, Segment, StepPlan, VoiceInfo, VoiceRecording, Word,
 };
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::Result;
@@ -38,6 +40,11 @@ pub struct SimulatedModel {
     pub autoregressive: bool,
     /// Whether it transcribes instead of speaking: one pass, one segment and one word for each second begun.
     pub listens: bool,
+    /// Whether it speaks in voices handed to it and takes a style prompt; what it says then depends on everything
+    /// that is asked of it.
+    pub clones: bool,
+    /// Generated tokens after which a pass that has not ended by itself is cut as a runaway.
+    pub watchdog: Option<usize>,
     /// Passes of a request that speaks token by token.
     pub passes: usize,
     /// Rate of its audio, in Hz.
@@ -63,6 +70,8 @@ impl Default for SimulatedModel {
         Self {
             autoregressive: true,
             listens: false,
+            clones: false,
+            watchdog: None,
             passes: 1,
             sample_rate: 24_000,
             samples_per_token: 1_920,
@@ -77,6 +86,8 @@ impl Default for SimulatedModel {
 struct Job {
     text: String,
     passes: usize,
+    /// Mixed into the seed.
+    trace: u64,
 }
 
 struct Running {
@@ -173,9 +184,10 @@ impl SimulatedExecutor {
             voices: if model.listens { Vec::new() } else { voices() },
             kv_block_bytes: 16 * config.block_size,
             speed_range: Some((0.25, 4.0)),
-            takes_instructions: false,
+            takes_instructions: model.clones,
             languages: if model.listens { vec!["en".to_owned(), "de".to_owned()] } else { Vec::new() },
             translates: model.listens,
+            clones_voices: model.clones,
             memory_bytes: 0,
             state_bytes: 0,
             default_params: GenerationParams::default(),
@@ -237,7 +249,9 @@ impl SimulatedExecutor {
             generated_tokens: 1,
             ..ExecutorOutput::default()
         };
-        if generated >= running.length {
+        if self.model.watchdog.is_some_and(|limit| generated >= limit && generated < running.length) {
+            (output.finished, output.runaway) = (true, true);
+        } else if generated >= running.length {
             if self.model.listens {
                 let heard = segment(running.pass);
                 output.text.clone_from(&heard.text);
@@ -257,8 +271,9 @@ impl ModelExecutor for SimulatedExecutor {
     }
 
     fn preparer(&self) -> Arc<dyn RequestPreparer> {
-        let SimulatedModel { autoregressive, passes, sample_rate, .. } = self.model;
-        Arc::new(SimulatedPreparer { autoregressive, passes, sample_rate })
+        let SimulatedModel { autoregressive, clones, passes, sample_rate, .. } = self.model;
+        let model = self.profile.model.clone();
+        Arc::new(SimulatedPreparer { model, autoregressive, clones, passes, sample_rate })
     }
 
     fn initialize(&mut self) -> std::result::Result<(), ExecutorError> {
@@ -268,7 +283,7 @@ impl ModelExecutor for SimulatedExecutor {
 
     fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError> {
         for new in &plan.new_sequences {
-            let Some(Job { text, passes }) = new.prepared.payload.downcast_ref::<Job>() else {
+            let Some(Job { text, passes, trace }) = new.prepared.payload.downcast_ref::<Job>() else {
                 return Err(ExecutorError("payload of another executor".to_owned()));
             };
             let units = match &new.prepared.work {
@@ -279,7 +294,7 @@ impl ModelExecutor for SimulatedExecutor {
                 tokens: text.bytes().map(u64::from).collect(),
                 prompt_len: text.len(),
                 length: natural_length(text),
-                seed: new.params.seed.unwrap_or_default(),
+                seed: new.params.seed.unwrap_or_default() ^ trace,
                 units,
                 pass: 0,
                 passes: *passes,
@@ -328,7 +343,9 @@ impl ModelExecutor for SimulatedExecutor {
 }
 
 struct SimulatedPreparer {
+    model: String,
     autoregressive: bool,
+    clones: bool,
     passes: usize,
     sample_rate: u32,
 }
@@ -337,9 +354,14 @@ impl RequestPreparer for SimulatedPreparer {
     fn prepare(
         &self,
         request: &EngineCoreRequest,
-        audio: Option<Arc<[f32]>>,
-        _: &GenerationParams,
+        decoded: Decoded,
+        params: &GenerationParams,
     ) -> Result<PreparedRequest> {
+        let Decoded { audio, reference } = decoded;
+        let trace = match self.clones {
+            true => cloning::trace(&self.model, request, reference.as_ref(), params)?,
+            false => 0,
+        };
         let seconds = audio.map(|samples| samples.len().div_ceil(self.sample_rate as usize));
         let text = match seconds {
             Some(seconds) => format!("{seconds} seconds"),
@@ -351,6 +373,14 @@ impl RequestPreparer for SimulatedPreparer {
             PreparedWork::Units(sentences(&text).into())
         };
         let passes = seconds.unwrap_or(self.passes);
-        Ok(PreparedRequest { work, payload: Arc::new(Job { text, passes }) })
+        Ok(PreparedRequest { work, payload: Arc::new(Job { text, passes, trace }) })
+    }
+
+    fn make_voice(&self, recording: &VoiceRecording) -> Result<Vec<u8>> {
+        cloning::pack(&self.model, recording)
+    }
+
+    fn check_voice(&self, pack: &[u8]) -> Result<()> {
+        cloning::unpack(&self.model, pack).map(drop)
     }
 }

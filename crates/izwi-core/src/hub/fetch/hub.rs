@@ -21,8 +21,8 @@ use crate::hub::progress::ProgressSink;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-const MAX_ATTEMPTS: u32 = 5;
-const FIRST_WAIT: Duration = Duration::from_millis(250);
+pub(super) const MAX_ATTEMPTS: u32 = 5;
+pub(super) const FIRST_WAIT: Duration = Duration::from_millis(250);
 /// An attempt that brought this much was a good one: the count of attempts begins anew.
 const GOOD_ATTEMPT_BYTES: u64 = 1 << 20;
 const BUFFER_BYTES: usize = 1 << 16;
@@ -30,8 +30,8 @@ const USER_AGENT: &str = concat!("izwi/", env!("CARGO_PKG_VERSION"));
 
 /// One repository at one revision.
 pub(super) struct Hub<'a> {
-    agent: Agent,
-    access: &'a Access,
+    pub(super) agent: Agent,
+    pub(super) access: &'a Access,
     repo: &'a str,
     revision: &'a str,
 }
@@ -183,7 +183,7 @@ impl<'a> Hub<'a> {
         })
     }
 
-    fn url(&self, path: &str) -> String {
+    pub(super) fn url(&self, path: &str) -> String {
         let path: Vec<String> = path.split('/').map(percent_encoded).collect();
         format!("{}/{}/resolve/{}/{}", self.access.endpoint, self.repo, self.revision, path.join("/"))
     }
@@ -254,7 +254,7 @@ fn content_start(headers: &HeaderMap) -> Option<u64> {
     range.strip_prefix("bytes ")?.split_once('-')?.0.parse().ok()
 }
 
-fn status_error(url: &str, status: u16) -> SourceError {
+pub(super) fn status_error(url: &str, status: u16) -> SourceError {
     let remedy = match status {
         401 | 403 => "accept the model's terms on its page and set HF_TOKEN to your token",
         404 => "the file is not there; check the manifest's repo, revision and path",

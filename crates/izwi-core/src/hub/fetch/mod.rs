@@ -1,11 +1,13 @@
 //! Brings the files of one source into a staging folder, each checked against its manifest. Knows neither where
 //! models are installed nor what becomes of the files.
 //!
-//! Staging holds `files/<sha256>` for a file that is whole and checked, `files/<sha256>.<n>` for a piece that is whole
-//! but unchecked, and what [`hub`] and [`package`] keep to go on after an interruption.
+//! Staging holds `files/<sha256>` for a file that is whole and checked (`files/git-<id>` for one that is known by git's
+//! id alone), `files/<sha256>.<n>` for a piece that is whole but unchecked, and what [`hub`] and [`package`] keep to go on after an interruption.
 
 mod hub;
 mod package;
+mod statement;
+mod trust;
 mod unpack;
 
 use std::fs::{self, File};
@@ -17,31 +19,37 @@ use super::digest;
 use super::error::{IoError, SourceError};
 use super::manifest::{Source, SourceFile};
 use super::progress::ProgressSink;
+pub(super) use trust::Known;
+use trust::Trusting;
 
 const NOT_FOUND: u16 = 404;
 
 /// A file that arrived whole.
 #[derive(Debug)]
-pub(super) struct Fetched<'a> {
-    pub(super) file: &'a SourceFile,
+pub(super) struct Fetched {
+    /// With what it holds, whoever said so.
+    pub(super) file: SourceFile,
     /// Where it lies; the caller may move it away.
     pub(super) path: PathBuf,
 }
 
-/// Brings every file of `source` into `staging`; optional ones that the source lacks are left out.
-pub(super) fn fetch<'a>(
-    source: &'a Source,
+/// Brings every file of `source` into `staging`; optional ones that the source lacks are left out. `known` is what an
+/// earlier installation had.
+pub(super) fn fetch(
+    source: &Source,
     staging: &Path,
     access: &Access,
+    known: &Known,
     progress: &mut dyn ProgressSink,
-) -> Result<Vec<Fetched<'a>>, SourceError> {
+) -> Result<Vec<Fetched>, SourceError> {
     let folder = staging.join("files");
     fs::create_dir_all(&folder).map_err(IoError::at("create", &folder))?;
     let mut missing = Vec::new();
     let mut fetched = Vec::new();
-    for file in source.files() {
+    let (trusted, certain): (Vec<_>, Vec<_>) = source.files().iter().partition(|file| file.trust.is_some());
+    for file in certain {
         match whole(file, &folder)? {
-            Some(path) => fetched.push(Fetched { file, path }),
+            Some(path) => fetched.push(Fetched { file: file.clone(), path }),
             None => missing.push(file),
         }
     }
@@ -51,6 +59,8 @@ pub(super) fn fetch<'a>(
             for file in missing {
                 fetched.extend(from_hub(&hub, file, &folder, progress)?);
             }
+            let trusting = Trusting { hub: &hub, folder: &folder, known };
+            fetched.extend(trusting.fetch(&trusted, progress)?);
         }
         Source::Package { ecosystem, packages, .. } => {
             if missing.iter().any(|file| !file.paths.is_empty()) {
@@ -79,12 +89,12 @@ fn whole(file: &SourceFile, folder: &Path) -> Result<Option<PathBuf>, SourceErro
     Ok(check(file, &path).is_ok().then_some(path))
 }
 
-fn from_hub<'a>(
+fn from_hub(
     hub: &hub::Hub<'_>,
-    file: &'a SourceFile,
+    file: &SourceFile,
     folder: &Path,
     progress: &mut dyn ProgressSink,
-) -> Result<Option<Fetched<'a>>, SourceError> {
+) -> Result<Option<Fetched>, SourceError> {
     let mut resumed = false;
     let mut base = 0;
     for (index, path) in file.paths.iter().enumerate() {
@@ -112,7 +122,7 @@ fn from_hub<'a>(
 }
 
 /// Joins the pieces of a file and checks it; whatever is wrong is removed.
-fn from_pieces<'a>(file: &'a SourceFile, folder: &Path) -> Result<Option<Fetched<'a>>, SourceError> {
+fn from_pieces(file: &SourceFile, folder: &Path) -> Result<Option<Fetched>, SourceError> {
     let pieces: Vec<PathBuf> = (0..file.paths.len()).map(|index| piece_path(file, folder, index)).collect();
     if file.optional && pieces.iter().any(|piece| !piece.exists()) {
         return Ok(None);
@@ -130,7 +140,7 @@ fn from_pieces<'a>(file: &'a SourceFile, folder: &Path) -> Result<Option<Fetched
     checked?;
     let path = folder.join(&file.sha256);
     fs::rename(&joined, &path).map_err(IoError::at("rename", &joined))?;
-    Ok(Some(Fetched { file, path }))
+    Ok(Some(Fetched { file: file.clone(), path }))
 }
 
 fn piece_path(file: &SourceFile, folder: &Path, index: usize) -> PathBuf {
