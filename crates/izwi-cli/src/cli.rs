@@ -10,15 +10,18 @@ use std::sync::LazyLock;
 use anyhow::Result;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueHint};
 
-use crate::commands::{completions, config, docs, doctor, list, pull, rm, say, serve, transcribe, voices};
+use crate::commands::{
+    bench, completions, config, docs, doctor, list, pull, rm, say, serve, transcribe, voices,
+};
 use crate::settings::{Section, flags, process};
 
 /// Commands that take more settings than those that every command takes.
-const TAKES_SETTINGS: [(&str, &[Section]); 6] = [
+const TAKES_SETTINGS: [(&str, &[Section]); 7] = [
     ("say", &[Section::Engine]),
     ("transcribe", &[Section::Engine]),
     ("serve", &[Section::Engine, Section::Server]),
     ("voices add", &[Section::Engine]),
+    ("bench", &[Section::Engine]),
     ("doctor", &[Section::Engine, Section::Server]),
     ("config show", &[Section::Engine, Section::Server]),
 ];
@@ -65,6 +68,7 @@ enum Command {
     Rm(rm::Args),
     Config(config::Args),
     Doctor(doctor::Args),
+    Bench(bench::Args),
     Completions(completions::Args),
     Docs(docs::Args),
 }
@@ -104,6 +108,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
         Command::Rm(args) => rm::run(&args, &settings()?.settings),
         Command::Config(args) => config::run(&args, config.as_deref(), settings),
         Command::Doctor(args) => doctor::run(&args, settings()),
+        Command::Bench(args) => bench::run(&args, &settings()?),
         Command::Completions(args) => completions::run(&args),
         Command::Docs(args) => docs::run(&args),
     }

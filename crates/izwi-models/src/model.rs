@@ -351,6 +351,11 @@ pub trait SpeechModel: Send + Sync {
         Err(InputError::other_task("has voices of its own and clones none", "voice"))
     }
 
+    /// Bytes of weights that a step of one token reads.
+    fn step_bytes(&self) -> usize {
+        self.info().weight_bytes
+    }
+
     /// Where the time of its passes went.
     fn part_times(&self) -> PartTimes {
         PartTimes::default()

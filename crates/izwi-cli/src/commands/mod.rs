@@ -1,6 +1,7 @@
 //! The commands, one file each: its arguments and what it does. They share what lies beside this folder and not each
 //! other.
 
+pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod docs;

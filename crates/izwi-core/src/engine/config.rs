@@ -110,6 +110,8 @@ pub struct EngineCoreConfig {
     pub device: DeviceChoice,
     /// How the weights of large models are kept.
     pub dtype: Precision,
+    /// Whether to make the weights up instead of loading them: for measuring. `model` is then a published size.
+    pub random_weights: bool,
     /// Compute threads.
     pub num_threads: usize,
 
@@ -147,6 +149,7 @@ impl Default for EngineCoreConfig {
             slow_client_timeout: Duration::from_secs(30),
             device: DeviceChoice::Auto,
             dtype: Precision::Auto,
+            random_weights: false,
             num_threads: num_cpus::get_physical().clamp(1, 8),
             enable_preemption: true,
             enable_optimistic_scheduling: true,

@@ -13,6 +13,7 @@ use std::sync::Arc;
 pub use izwi_models::device::DeviceChoice;
 pub use izwi_models::model::{Reference, VoiceRecording};
 pub use izwi_models::nn::precision::Precision;
+pub use izwi_models::parts::PartTimes;
 pub use izwi_models::transcript::{Segment, Word};
 
 use super::config::EngineCoreConfig;
@@ -61,6 +62,10 @@ pub struct ExecutorProfile {
     pub memory_bytes: usize,
     /// Bytes that the state of one running sequence may take beside its KV blocks.
     pub state_bytes: usize,
+    /// Bytes of weights that a step of one token reads.
+    pub step_bytes: usize,
+    /// Where the time of its steps goes.
+    pub part_times: PartTimes,
     /// The model's own generation parameters.
     pub default_params: GenerationParams,
 }

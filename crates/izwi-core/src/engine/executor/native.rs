@@ -9,7 +9,7 @@ use std::sync::Arc;
 use izwi_models::device;
 use izwi_models::families::{self, LoadOptions};
 use izwi_models::model::{
-    BatchEntry, EntryOutput, Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, Sampling,
+    BatchEntry, EntryOutput, Input, InputError, ListenInput, PrepareLimits, Prepared, Sampling,
     SequenceState, SpeakInput, SpeechModel, Task, Work,
 };
 use izwi_models::nn::kv_pool::KvPool;
@@ -53,20 +53,24 @@ impl NativeExecutor {
     /// The model is unknown, not pulled or does not load; the device cannot be opened or has too little memory.
     pub fn load(config: &EngineCoreConfig) -> Result<Self> {
         let load = |error: &dyn std::error::Error| EngineError::Load(chain(error));
-        let store = Store::open(config.home.clone()).map_err(|error| load(&error))?;
-        let manifest = store.manifest(&config.model).map_err(|error| load(&error))?;
-        let folder: PathBuf = match &config.models_dir {
-            Some(folder) => folder.join(&config.model),
-            None => store.installed(&config.model).map_err(|error| load(&error))?,
-        };
         let device = config.device.open().map_err(|error| load(&error))?;
         let options = LoadOptions { device: device.clone(), precision: config.dtype };
-        let model = families::load(&manifest.family, &folder, &options).map_err(|error| load(&error))?;
+        let model = if config.random_weights {
+            families::made_up(&config.model, &options).map_err(|error| load(&error))?
+        } else {
+            let store = Store::open(config.home.clone()).map_err(|error| load(&error))?;
+            let manifest = store.manifest(&config.model).map_err(|error| load(&error))?;
+            let folder: PathBuf = match &config.models_dir {
+                Some(folder) => folder.join(&config.model),
+                None => store.installed(&config.model).map_err(|error| load(&error))?,
+            };
+            families::load(&manifest.family, &folder, &options).map_err(|error| load(&error))?
+        };
         let pool =
             KvPool::new(model.info().kv, config.max_blocks, config.block_size, &device).map_err(|error| {
                 EngineError::Load(format!("the KV pool cannot be allocated: {error}; lower max_blocks"))
             })?;
-        let profile = Arc::new(profile(config, model.info(), device::name(&device)));
+        let profile = Arc::new(profile(config, &*model, device::name(&device)));
         let limits = PrepareLimits {
             max_tokens_per_step: config.max_tokens_per_step,
             max_positions: config.sequence_capacity(model.info().kv.is_some()),
@@ -298,7 +302,8 @@ fn model_form(prepared: &PreparedRequest) -> Prepared {
     Prepared { work, payload: Arc::clone(&prepared.payload) }
 }
 
-fn profile(config: &EngineCoreConfig, info: &ModelInfo, device: String) -> ExecutorProfile {
+fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: String) -> ExecutorProfile {
+    let info = model.info();
     let task = |task: &Task| match task {
         Task::Tts => TaskType::Tts,
         Task::Asr => TaskType::Asr,
@@ -325,6 +330,8 @@ fn profile(config: &EngineCoreConfig, info: &ModelInfo, device: String) -> Execu
         clones_voices: info.clones_voices,
         memory_bytes: info.weight_bytes + kv_block_bytes * config.max_blocks + states,
         state_bytes: info.state_bytes,
+        step_bytes: model.step_bytes(),
+        part_times: model.part_times(),
         default_params: GenerationParams {
             temperature: info.sampling.temperature,
             top_p: info.sampling.top_p,

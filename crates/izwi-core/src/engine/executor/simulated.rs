@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Decoded, ExecutorError, ExecutorOutput, ExecutorProfile, ItemResult, ModelExecutor, PreparedRequest,
-    PreparedWork, RequestPreparer, Segment, StepPlan, VoiceInfo, VoiceRecording, Word,
+    Decoded, ExecutorError, ExecutorOutput, ExecutorProfile, ItemResult, ModelExecutor, PartTimes,
+    PreparedRequest, PreparedWork, RequestPreparer, Segment, StepPlan, VoiceInfo, VoiceRecording, Word,
 };
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::Result;
@@ -189,6 +189,8 @@ impl SimulatedExecutor {
             translates: model.listens,
             clones_voices: model.clones,
             memory_bytes: 0,
+            step_bytes: 0,
+            part_times: PartTimes::default(),
             state_bytes: 0,
             default_params: GenerationParams::default(),
         });

@@ -117,6 +117,11 @@ impl Generator {
         self.talker.bytes() + self.predictor.bytes()
     }
 
+    /// Bytes of the weights that one frame reads.
+    pub(super) fn frame_bytes(&self) -> usize {
+        self.talker.frame_bytes() + self.predictor.frame_bytes()
+    }
+
     /// Computes a step of all shares.
     ///
     /// # Errors

@@ -384,6 +384,10 @@ impl SpeechModel for QwenTts {
         self.cloner()?.of_pack(pack, &self.codec, &self.vocabulary).map(drop)
     }
 
+    fn step_bytes(&self) -> usize {
+        self.generator.frame_bytes() + self.codec.decoder_bytes()
+    }
+
     fn part_times(&self) -> PartTimes {
         self.times.clone()
     }

@@ -71,6 +71,13 @@ impl Predictor {
         self.project.iter().chain(&self.heads).map(RowLinear::bytes).sum::<usize>() + self.stack.bytes()
     }
 
+    /// Bytes of the weights that one frame reads: the stack once for every book.
+    pub(super) fn frame_bytes(&self) -> usize {
+        let heads: usize = self.heads.iter().map(RowLinear::bytes).sum();
+        let every = self.stack.bytes() + self.project.iter().map(RowLinear::bytes).sum::<usize>();
+        heads + every * self.heads.len()
+    }
+
     /// Completes a frame of each sequence: `hidden` `[sequences, width]` are the rows that decided the `first` codes.
     /// Answers the other codes of each, and shows `watch` the logits `[sequences, codes]` of every book.
     ///

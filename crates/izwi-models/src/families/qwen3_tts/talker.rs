@@ -84,6 +84,11 @@ impl Talker {
         linears + tables + self.stack.bytes()
     }
 
+    /// Bytes of the weights that one position reads, the tables aside.
+    pub(super) fn frame_bytes(&self) -> usize {
+        self.stack.bytes() + self.head.bytes()
+    }
+
     /// Feeds what tells this checkpoint from others of its shape.
     ///
     /// # Errors

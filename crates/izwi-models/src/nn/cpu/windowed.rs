@@ -115,7 +115,13 @@ impl Job for Row<'_> {
             std::slice::from_raw_parts_mut(y, head_dim).fill(0.0);
             for (_, values, count) in self.runs {
                 if count > 0 {
-                    mix::<I, f32, 1>((weights.cast_const(), stride), count, (values.add(head * head_dim), width), y, head_dim);
+                    mix::<I, f32, 1>(
+                        (weights.cast_const(), stride),
+                        count,
+                        (values.add(head * head_dim), width),
+                        y,
+                        head_dim,
+                    );
                 }
                 weights = weights.add(count);
             }

@@ -22,7 +22,9 @@ pub(crate) use self::config::Config;
 const PIECE_FRAMES: usize = 4;
 /// Frames the reference decodes at once, and how many before them it decodes again and drops:
 /// <https://pypi.org/project/qwen-tts/0.1.1/> (`chunked_decode`).
+#[cfg(test)]
 const OFFICIAL_CHUNK: usize = 300;
+#[cfg(test)]
 const OFFICIAL_CONTEXT: usize = 25;
 
 /// The codec; all of it is f32.
@@ -33,6 +35,7 @@ pub(crate) struct Codec {
     decoder: Decoder,
     encoder: Encoder,
     weight_bytes: usize,
+    decoder_bytes: usize,
 }
 
 /// What one stream of frames carries along; a fresh one holds nothing, any other the same number of bytes.
@@ -41,6 +44,7 @@ pub(crate) struct DecoderState(StreamState);
 
 impl DecoderState {
     /// Bytes held.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.0.bytes()
     }
@@ -67,12 +71,14 @@ impl Codec {
     pub(crate) fn from_checkpoint(from: &mut Checkpoint, config: &Config) -> Result<Self, ModelError> {
         let before = from.taken();
         let decoder = Decoder::load(from, "decoder", &config.decoder_config)?;
+        let decoder_bytes = (from.taken() - before) * size_of::<f32>();
         let encoder = Encoder::load(from, "encoder", config)?;
         Ok(Self {
             device: from.device().clone(),
             decoder,
             encoder,
             config: config.clone(),
+            decoder_bytes,
             weight_bytes: (from.taken() - before) * size_of::<f32>(),
         })
     }
@@ -105,6 +111,11 @@ impl Codec {
     /// Bytes of the weights.
     pub(crate) fn bytes(&self) -> usize {
         self.weight_bytes
+    }
+
+    /// Bytes of the decoder's weights.
+    pub(crate) fn decoder_bytes(&self) -> usize {
+        self.decoder_bytes
     }
 
     /// Bytes of a state once it has seen a frame.
@@ -162,6 +173,7 @@ impl Codec {
     ///
     /// # Errors
     /// As [`Self::decode`].
+    #[cfg(test)]
     pub(crate) fn decode_official(&self, frames: &[Vec<u32>]) -> Result<Vec<f32>, ModelError> {
         let mut samples = Vec::with_capacity(frames.len() * self.samples_per_frame());
         for start in (0..frames.len()).step_by(OFFICIAL_CHUNK) {

@@ -1,0 +1,54 @@
+//! What the machine can give at most: how fast its memory can be read.
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+/// Bytes read in one pass: more than any cache holds.
+const BYTES: usize = 768 << 20;
+const PASSES: usize = 7;
+
+/// Facts about the machine.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Machine {
+    pub(super) cores: usize,
+    /// Of the passes the median, in 10⁹ bytes a second.
+    pub(super) read_bandwidth_gb_s: f64,
+}
+
+/// Reads a large buffer several times with `threads` threads.
+pub(super) fn measure(threads: usize) -> Machine {
+    let data = vec![1u64; BYTES / size_of::<u64>()];
+    let share = data.len().div_ceil(threads.max(1));
+    let mut rates: Vec<f64> = (0..PASSES).map(|_| rate(&data, share)).collect();
+    rates.sort_by(f64::total_cmp);
+    Machine { cores: num_cpus::get_physical(), read_bandwidth_gb_s: rates[PASSES / 2] }
+}
+
+fn rate(data: &[u64], share: usize) -> f64 {
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for part in data.chunks(share) {
+            scope.spawn(move || std::hint::black_box(sum(part)));
+        }
+    });
+    size_of_val(data) as f64 / begun.elapsed().as_secs_f64() / 1e9
+}
+
+/// In several chains, so that the additions do not wait for each other.
+fn sum(part: &[u64]) -> u64 {
+    let (eights, rest) = part.as_chunks::<32>();
+    let mut sums = [0u64; 32];
+    for eight in eights {
+        sums.iter_mut().zip(eight).for_each(|(sum, value)| *sum = sum.wrapping_add(*value));
+    }
+    sums.iter().chain(rest).fold(0, |sum, value| sum.wrapping_add(*value))
+}
+
+/// The most memory the process has had, in bytes, where the system tells.
+pub(super) fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}

@@ -1,0 +1,95 @@
+//! One round: some voices begin together and speak until each has said its tokens.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use izwi_core::engine::{Engine, EngineCoreRequest, GenerationParams, RequestStats};
+
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+
+/// Long enough for any number of tokens that is asked for.
+const TEXT: &str = "The north wind and the sun disputed which was the stronger, when a traveller came along wrapped in \
+                    a warm cloak. They agreed that the one who first made him take it off should be the stronger.";
+
+/// What a round gave.
+#[derive(Debug, Clone)]
+pub(super) struct Round {
+    /// From the first request to the last sample.
+    pub(super) wall: Duration,
+    /// From the moment when every voice had been heard to the end: no prompt is computed then.
+    pub(super) steady: Duration,
+    /// Tokens of all voices.
+    pub(super) tokens: usize,
+    /// Tokens of all voices in the steady part, as their audio tells.
+    pub(super) steady_tokens: f64,
+    /// Length of all audio.
+    pub(super) audio: Duration,
+    /// Time to the first audio of each voice.
+    pub(super) first_audio: Vec<Duration>,
+    /// Time spent in each part of the model.
+    pub(super) parts: Vec<(&'static str, Duration)>,
+}
+
+/// One voice: its numbers, and how much audio it had given at which time.
+struct Heard {
+    stats: RequestStats,
+    arrivals: Vec<(Instant, usize)>,
+}
+
+/// Speaks with `voices` voices at once, `tokens` tokens each.
+pub(super) async fn speak(
+    engine: &Engine,
+    voices: usize,
+    tokens: usize,
+    interrupt: &mut Interrupt,
+) -> Result<Round> {
+    let before = engine.profile().part_times.totals();
+    let begun = Instant::now();
+    let listeners = (0..voices).map(|voice| {
+        let params = GenerationParams {
+            max_tokens: tokens,
+            seed: Some(voice as u64),
+            ..engine.profile().default_params.clone()
+        };
+        listen(engine.clone(), EngineCoreRequest::tts(TEXT).with_params(params))
+    });
+    let heard = tokio::select! {
+        heard = futures::future::try_join_all(listeners) => heard?,
+        () = interrupt.requested() => return Err(Failure::Interrupted.into()),
+    };
+    let wall = begun.elapsed();
+    let totals = engine.profile().part_times.totals().into_iter();
+    let parts = totals.zip(before).map(|((name, after), (_, before))| (name, after.saturating_sub(before)));
+    let tokens: usize = heard.iter().map(|heard| heard.stats.generated_tokens).sum();
+    let samples: usize = heard.iter().map(|heard| heard.stats.samples as usize).sum();
+    let all_began = heard.iter().filter_map(|heard| Some(heard.arrivals.first()?.0)).max().unwrap_or(begun);
+    let later = heard.iter().flat_map(|heard| &heard.arrivals).filter(|(at, _)| *at > all_began);
+    let later: usize = later.map(|(_, samples)| samples).sum();
+    Ok(Round {
+        wall,
+        steady: all_began.elapsed(),
+        tokens,
+        steady_tokens: tokens as f64 * later as f64 / samples.max(1) as f64,
+        audio: heard.iter().map(|heard| heard.stats.audio_duration).sum(),
+        first_audio: heard.iter().filter_map(|heard| heard.stats.time_to_first_audio).collect(),
+        parts: parts.collect(),
+    })
+}
+
+async fn listen(engine: Engine, request: EngineCoreRequest) -> Result<Heard> {
+    let (_, mut chunks) = engine.generate_streaming(request).await?;
+    let mut arrivals = Vec::new();
+    while let Some(chunk) = chunks.recv().await {
+        if !chunk.samples.is_empty() {
+            arrivals.push((Instant::now(), chunk.samples.len()));
+        }
+        if let Some(stats) = chunk.stats {
+            if let Some(error) = &stats.error {
+                anyhow::bail!("the model failed: {error}");
+            }
+            return Ok(Heard { stats, arrivals });
+        }
+    }
+    anyhow::bail!("the engine ended before the speech did")
+}
