@@ -2,10 +2,15 @@
 
 use std::hint::black_box;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
+use candle_core::{DType, Device, Module, Result, Tensor};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use izwi_models::nn::activation::bias_gelu;
-use izwi_models::nn::attention::{CrossKv, bidirectional, cross};
+use izwi_models::nn::activation::{bias_gelu, silu_gate};
+use izwi_models::nn::attention::{CrossKv, PagedSpan, bidirectional, cross, paged};
+use izwi_models::nn::kv_pool::{KvLayout, KvPool};
+use izwi_models::nn::precision::Precision;
+use izwi_models::nn::rms_norm::RmsNorm;
+use izwi_models::nn::rope::Rope;
 use izwi_models::nn::row_linear::RowLinear;
 
 const HEADS: usize = 8;
@@ -41,6 +46,78 @@ fn linear(criterion: &mut Criterion) -> Result<()> {
                     turn = (turn + 1) % candle.len();
                     black_box(x.matmul(&candle[turn]))
                 });
+            });
+        }
+    }
+    group.finish();
+    Ok(())
+}
+
+/// One decoding step's products at every precision, weights cold, beside candle's 8 bits. `RAYON_NUM_THREADS` sets the
+/// threads of both.
+fn precisions(criterion: &mut Criterion) -> Result<()> {
+    const SIDE: usize = 1024;
+    let mut group = criterion.benchmark_group("precision");
+    group.sample_size(40);
+    let weight = random(SIDE, SIDE)?;
+    let sets = ["f32", "bf16", "f16", "q8", "q4"].map(|name| {
+        let precision = name.parse().unwrap_or(Precision::Auto);
+        let first = RowLinear::with_precision(&weight, None, precision)?;
+        let copies = COLD_BYTES / first.bytes();
+        let rest = (1..copies).map(|_| RowLinear::with_precision(&weight, None, precision));
+        Ok((name, std::iter::once(Ok(first)).chain(rest).collect::<Result<Vec<_>>>()?))
+    });
+    let sets = sets.into_iter().collect::<Result<Vec<_>>>()?;
+    let candle = || QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?);
+    let candle = (0..COLD_BYTES / (SIDE * SIDE)).map(|_| candle()).collect::<Result<Vec<_>>>()?;
+    let mut turn = 0;
+    for rows in [1, 2, 4, 8, 16, 64, 512] {
+        let x = random(rows, SIDE)?;
+        for (name, own) in &sets {
+            group.bench_function(BenchmarkId::new(*name, rows), |bencher| {
+                bencher.iter(|| {
+                    turn += 1;
+                    black_box(own[turn % own.len()].forward(&x))
+                });
+            });
+        }
+        group.bench_function(BenchmarkId::new("candle-q8_0", rows), |bencher| {
+            bencher.iter(|| {
+                turn += 1;
+                black_box(candle[turn % candle.len()].forward(&x))
+            });
+        });
+    }
+    group.finish();
+    Ok(())
+}
+
+/// What stands between the products of a decoder layer: 16 query and 8 key/value heads of 128, width 1024.
+fn decoder(criterion: &mut Criterion) -> Result<()> {
+    let mut group = criterion.benchmark_group("decoder");
+    let (norm, head_norm) = (RmsNorm::new(random(1, 1024)?.squeeze(0)?, 1e-6), random(1, 128)?.squeeze(0)?);
+    let (head_norm, rope) = (RmsNorm::new(head_norm, 1e-6), Rope::new(128, 1e6));
+    let layout = KvLayout { layers: 1, kv_heads: 8, head_dim: 128, dtype: DType::BF16 };
+    let pool = KvPool::new(Some(layout), 64, 16, &Device::Cpu)?;
+    let table: Vec<u32> = (0..64).rev().collect();
+    for rows in [1, 8] {
+        let (x, qkv, gates) = (random(rows, 1024)?, random(rows, 4096)?, random(rows, 6144)?);
+        let q = qkv.narrow(1, 0, 2048)?;
+        let positions = vec![500; rows];
+        group.bench_function(BenchmarkId::new("sum-norm", rows), |bencher| {
+            bencher.iter(|| black_box(norm.forward_sum(&x, &x)));
+        });
+        group.bench_function(BenchmarkId::new("norm-rope", rows), |bencher| {
+            bencher.iter(|| black_box(rope.forward_normed(&q, &positions, &head_norm)));
+        });
+        group.bench_function(BenchmarkId::new("silu-gate", rows), |bencher| {
+            bencher.iter(|| black_box(silu_gate(&gates)));
+        });
+        for start in [15, 511] {
+            let q = q.contiguous()?;
+            let spans = vec![PagedSpan { start, num_tokens: 1, block_table: &table }; rows];
+            group.bench_function(BenchmarkId::new(format!("paged-{start}"), rows), |bencher| {
+                bencher.iter(|| black_box(paged(&pool, 0, &q, &spans, 16)));
             });
         }
     }
@@ -94,7 +171,7 @@ fn elementwise(criterion: &mut Criterion) -> Result<()> {
 }
 
 fn bench(criterion: &mut Criterion) {
-    for part in [linear, attention, elementwise] {
+    for part in [precisions, decoder, linear, attention, elementwise] {
         assert!(part(criterion).is_ok(), "the shapes of this bench fit");
     }
 }

@@ -13,8 +13,10 @@ use std::time::{Duration, Instant};
 
 /// How long a thread without work stays awake.
 const AWAKE: Duration = Duration::from_micros(150);
-/// Pauses between two looks at the clock, and before the caller offers its core while it waits.
-const PAUSES: usize = 64;
+/// Looks at the state between two looks at the clock.
+const LOOKS: usize = 64;
+/// Looks at the clock after which whoever waits awake offers its core: the caller itself may be waiting for it.
+const OFFER: usize = 8;
 /// Looks at the others' end before the caller offers its core.
 const PATIENCE: usize = 4096;
 
@@ -197,8 +199,13 @@ impl Pool {
         let ready = |state: u64| state & OPEN > 0 && state / NEXT != served;
         loop {
             let since = Instant::now();
+            let mut turns = 0;
             while since.elapsed() < AWAKE {
-                for _ in 0..PAUSES {
+                turns += 1;
+                if turns % OFFER == 0 {
+                    std::thread::yield_now();
+                }
+                for _ in 0..LOOKS {
                     let state = self.state.load(Ordering::Acquire);
                     if ready(state) {
                         return state;
