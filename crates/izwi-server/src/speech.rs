@@ -146,6 +146,14 @@ impl Manner {
         }
     }
 
+    /// The engine's request for the only utterance: a recording moves into it.
+    pub(crate) fn into_request(mut self, text: String) -> EngineCoreRequest {
+        let reference = self.reference.take();
+        let mut request = self.request(text);
+        request.reference = reference.or(request.reference);
+        request
+    }
+
     /// The engine's request for one utterance.
     pub(crate) fn request(&self, text: String) -> EngineCoreRequest {
         let mut request = EngineCoreRequest::tts(text)

@@ -99,12 +99,12 @@ pub enum SourceError {
         /// From the source; at least this many.
         found: u64,
     },
-    /// A file with other contents than the manifest says. What was fetched is removed.
-    #[error("{file} has sha256 {found} where the manifest says {expected}: it was removed; pull again")]
+    /// A file with other contents than the manifest or the hub says. What was fetched is removed.
+    #[error("{file} has the hash {found} where {expected} is stated: it was removed; pull again")]
     Checksum {
         /// The file.
         file: String,
-        /// From the manifest.
+        /// From the manifest or the hub.
         expected: String,
         /// Of what arrived.
         found: String,

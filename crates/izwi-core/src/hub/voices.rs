@@ -148,6 +148,10 @@ impl VoiceStore {
     pub fn read(&self, name: &str) -> Result<(SavedVoice, Vec<u8>), VoiceError> {
         let path = self.path(name)?;
         let damaged = |reason: String| VoiceError::Damaged { name: name.to_owned(), reason };
+        // A pipe in the folder would be waited for.
+        if fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file()) {
+            return Err(damaged("it is no file".to_owned()));
+        }
         let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(self.unknown(name)),
@@ -392,6 +396,8 @@ mod tests {
             assert!(error.to_string().contains(complaint), "{error}");
         }
         fs::write(store.folder.join("notes.txt"), "not a voice").unwrap();
+        fs::create_dir(store.folder.join("folder.safetensors")).unwrap();
+        assert!(store.read("folder").unwrap_err().to_string().contains("it is no file"));
         let names: Vec<String> = store.list().unwrap().into_iter().map(|voice| voice.name).collect();
         assert_eq!(names, ["good"]);
         store.remove("large").unwrap();

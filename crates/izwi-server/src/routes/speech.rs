@@ -62,8 +62,7 @@ pub(super) async fn create(
         false => voices::find(name.as_deref(), &engine, state.voices()).await?,
     };
     let manner = Manner::resolve(SpeechOptions { cloning, ..options(body) }, voice, &engine)?;
-    let request = manner.request(text).with_id(id);
-    drop(manner);
+    let request = manner.into_request(text).with_id(id);
     let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
     // The engine has read the recording by now.
     drop(room);
