@@ -158,11 +158,10 @@ impl DecoderStack {
         let (q, own) = (heads * head_dim, kv_heads * head_dim);
         let mixed = layer.query_key_value.forward(normed)?; // [rows, (heads + 2 kv_heads) * head_dim]
         let count = mixed.dim(0)?;
-        let part = |start: usize, width: usize| mixed.narrow(1, start, width)?.contiguous();
-        let turned = |x: Tensor, norm: &RmsNorm| self.rope.forward(&norm.forward(&x)?, &rows.positions);
-        let queries = turned(part(0, q)?, &layer.query_norm)?;
-        let keys = turned(part(q, own)?, &layer.key_norm)?;
-        let values = part(q + own, own)?;
+        let part = |start: usize, width: usize| mixed.narrow(1, start, width);
+        let queries = self.rope.forward_normed(&part(0, q)?, &rows.positions, &layer.query_norm)?;
+        let keys = self.rope.forward_normed(&part(q, own)?, &rows.positions, &layer.key_norm)?;
+        let values = part(q + own, own)?.contiguous()?;
         let shape = (count, kv_heads, head_dim);
         kv.write(index, &rows.slots, &keys.reshape(shape)?, &values.reshape(shape)?)?;
         layer.output.forward(&paged(kv, index, &queries, &rows.spans, heads)?)
