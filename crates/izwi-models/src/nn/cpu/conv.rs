@@ -236,6 +236,7 @@ impl Tile {
 
     /// `C` vectors of columns from `first` on, of a panel that has `of`. Loops with small bodies and no closures: the
     /// sums stay in registers only where all is unrolled, and a closure is compiled without the instruction set.
+    #[allow(clippy::needless_range_loop, reason = "the plain form is the one that is unrolled")]
     #[inline(always)]
     unsafe fn columns<I: Isa, const R: usize, const C: usize>(
         &self,
