@@ -1,5 +1,5 @@
 //! The speaker encoder: a recording to one vector, by ECAPA-TDNN over mel frames.
-//! <https://arxiv.org/abs/2005.07143>; what is peculiar here follows <https://pypi.org/project/qwen-tts/0.1.1/>.
+//! <https://arxiv.org/abs/2005.07143>; what is peculiar here follows the Python package `qwen-tts` 0.1.1 (pip).
 
 use candle_core::{Device, Result, Tensor, bail};
 use serde::Deserialize;

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::isa::{Isa, Job, LANES, dispatch, load_part, store_part};
+use super::isa::{Isa, Job, LANES, dispatch};
 use super::threads::{Shared, for_each_task};
 
 /// Inputs of one pass over the rows: a panel's share of them stays in the second-level cache.
@@ -83,6 +83,11 @@ pub(crate) fn convolve(x: TapRows<'_>, weights: &ConvPanels, bias: Option<&[f32]
     }
     let last = x.starts.iter().copied().max().unwrap_or(0) as usize + (weights.taps - 1) * x.dilation;
     assert!((last + 1) * weights.inputs <= x.data.len(), "a row reads outside the data");
+    let mut padded = vec![0f32; weights.panels() * weights.columns()];
+    if let Some(bias) = bias {
+        padded[..bias.len()].copy_from_slice(bias);
+    }
+    let bias = &padded[..];
     let threads = rayon::current_num_threads();
     let size = weights.data.len();
     let alone = threads == 1 || (size <= SPLIT_WEIGHTS && rows * size <= SPLIT_WORK);
@@ -106,7 +111,7 @@ struct Block<'a> {
     x: TapRows<'a>,
     weights: &'a ConvPanels,
     panels: Range<usize>,
-    bias: Option<&'a [f32]>,
+    bias: &'a [f32], // as many as the panels have columns
     y: *mut f32,
 }
 
@@ -125,45 +130,58 @@ impl Block<'_> {
     /// Panels of `C` vectors through tiles of up to `R` rows.
     #[inline(always)]
     unsafe fn panels<I: Isa, const C: usize, const R: usize>(self) {
-        let Self { x, weights, panels, bias, y } = self;
-        let (depth, columns, outputs) = (weights.depth(), C * LANES, weights.outputs);
-        for panel in panels {
+        let (columns, outputs, rows) = (C * LANES, self.weights.outputs, self.x.starts.len());
+        let mut wide = Vec::new();
+        for panel in self.panels.clone() {
             let first = panel * columns;
-            for k in (0..depth).step_by(BLOCK_DEPTH) {
-                let mut tile = Tile {
-                    x: x.data.as_ptr(),
-                    inputs: weights.inputs,
-                    tap_step: x.dilation * weights.inputs,
-                    k: k..depth.min(k + BLOCK_DEPTH),
-                    w: weights.data.as_ptr().add((panel * depth + k) * columns),
-                    start: if k == 0 {
-                        Start::Fresh(bias.map(|bias| bias.as_ptr().add(first)))
-                    } else {
-                        Start::Go
-                    },
-                    y: y.add(first),
-                    outputs,
-                    width: columns.min(outputs - first),
-                };
-                let mut starts = x.starts;
-                while starts.len() >= R {
-                    tile.rows::<I, R, C>(starts);
-                    starts = &starts[R..];
-                    tile.y = tile.y.add(R * outputs);
-                }
-                tile.rest::<I, C>(starts);
+            if outputs - first >= columns {
+                self.panel::<I, C, R>(panel, self.y.add(first), outputs);
+                continue;
+            }
+            // Rows as wide as the panel, of which the columns that exist are copied.
+            wide.resize(rows * columns, 0f32);
+            self.panel::<I, C, R>(panel, wide.as_mut_ptr(), columns);
+            for (row, wide) in wide.chunks_exact(columns).enumerate() {
+                let y = self.y.add(row * outputs + first);
+                std::ptr::copy_nonoverlapping(wide.as_ptr(), y, outputs - first);
             }
         }
     }
-}
 
-/// Where a block's sums begin.
-#[derive(Clone, Copy)]
-enum Start {
-    /// At the bias, or zero.
-    Fresh(Option<*const f32>),
-    /// At what the block before has left in `y`.
-    Go,
+    /// One panel; a row of it goes to `y`, `y_stride` elements behind the one before.
+    #[inline(always)]
+    unsafe fn panel<I: Isa, const C: usize, const R: usize>(
+        &self,
+        panel: usize,
+        y: *mut f32,
+        y_stride: usize,
+    ) {
+        let Self { x, weights, bias, .. } = self;
+        let (depth, columns) = (weights.depth(), C * LANES);
+        for k in (0..depth).step_by(BLOCK_DEPTH) {
+            // The first pass begins at the bias, each other one at what the one before has left.
+            let (from, from_stride) =
+                if k == 0 { (bias.as_ptr().add(panel * columns), 0) } else { (y.cast_const(), y_stride) };
+            let mut tile = Tile {
+                x: x.data.as_ptr(),
+                inputs: weights.inputs,
+                tap_step: x.dilation * weights.inputs,
+                k: k..depth.min(k + BLOCK_DEPTH),
+                w: weights.data.as_ptr().add((panel * depth + k) * columns),
+                from,
+                from_stride,
+                y,
+                y_stride,
+            };
+            let mut starts = x.starts;
+            while starts.len() >= R {
+                tile.rows::<I, R, C>(starts);
+                starts = &starts[R..];
+                tile.advance(R);
+            }
+            tile.rest::<I, C>(starts);
+        }
+    }
 }
 
 /// A few rows through part of one panel.
@@ -173,20 +191,26 @@ struct Tile {
     tap_step: usize,
     k: Range<usize>,
     w: *const f32,
-    start: Start,
+    from: *const f32,
+    from_stride: usize,
     y: *mut f32,
-    outputs: usize,
-    width: usize,
+    y_stride: usize,
 }
 
 impl Tile {
-    /// Fewer rows than a whole tile has: in tiles of 4, 2 and 1.
+    #[inline(always)]
+    unsafe fn advance(&mut self, rows: usize) {
+        self.from = self.from.add(rows * self.from_stride);
+        self.y = self.y.add(rows * self.y_stride);
+    }
+
+    /// Fewer rows than a whole tile has.
     #[inline(always)]
     unsafe fn rest<I: Isa, const C: usize>(&mut self, mut starts: &[u32]) {
         while starts.len() >= 4 {
             self.rows::<I, 4, C>(starts);
             starts = &starts[4..];
-            self.y = self.y.add(4 * self.outputs);
+            self.advance(4);
         }
         match starts.len() {
             3 => self.rows::<I, 3, C>(starts),
@@ -198,61 +222,88 @@ impl Tile {
 
     #[inline(always)]
     unsafe fn rows<I: Isa, const R: usize, const C: usize>(&self, starts: &[u32]) {
-        if I::WIDE {
-            return self.columns::<I, R, C>(starts, 0, C);
+        let mut rows = [0usize; R];
+        for (row, &start) in rows.iter_mut().zip(starts) {
+            *row = start as usize * self.inputs;
         }
-        for vector in 0..C.min(self.width.div_ceil(LANES)) {
-            self.columns::<I, R, 1>(starts, vector, C);
+        if I::WIDE {
+            return self.columns::<I, R, C>(&rows, 0, C);
+        }
+        for vector in 0..C {
+            self.columns::<I, R, 1>(&rows, vector * LANES, C);
         }
     }
 
-    /// `C` vectors of columns from `first` on, of the panel's `of`.
+    /// `C` vectors of columns from `first` on, of a panel that has `of`. Loops with small bodies and no closures: the
+    /// sums stay in registers only where all is unrolled, and a closure is compiled without the instruction set.
+    #[allow(clippy::needless_range_loop, reason = "the plain form is the one that is unrolled")]
     #[inline(always)]
     unsafe fn columns<I: Isa, const R: usize, const C: usize>(
         &self,
-        starts: &[u32],
+        rows: &[usize; R],
         first: usize,
         of: usize,
     ) {
         let mut sums = [[I::splat(0.0); C]; R];
-        for (row, sums) in sums.iter_mut().enumerate() {
-            for (column, sum) in sums.iter_mut().enumerate() {
-                let at = (first + column) * LANES;
-                let from = match self.start {
-                    Start::Fresh(None) => continue,
-                    Start::Fresh(Some(bias)) => bias.add(at),
-                    Start::Go => self.y.add(row * self.outputs + at).cast_const(),
-                };
-                *sum = if at < self.width { load_part::<I>(from, self.width - at, 0.0) } else { *sum };
+        for row in 0..R {
+            for column in 0..C {
+                let from = self.from.add(row * self.from_stride + first + column * LANES);
+                sums[row][column] = I::load(from);
             }
         }
-        let mut w = self.w.add(first * LANES);
+        let mut w = self.w.add(first);
         let mut k = self.k.start;
         while k < self.k.end {
             let (tap, input) = (k / self.inputs, k % self.inputs);
             let count = (self.inputs - input).min(self.k.end - k);
-            let offset = tap * self.tap_step + input;
-            let x: [*const f32; R] =
-                std::array::from_fn(|row| self.x.add(starts[row] as usize * self.inputs + offset));
-            for at in 0..count {
-                let weights: [I::V; C] = std::array::from_fn(|column| I::load(w.add(column * LANES)));
+            let at = self.x.add(tap * self.tap_step + input);
+            let mut x = [at; R];
+            for (x, row) in x.iter_mut().zip(rows) {
+                *x = at.add(*row);
+            }
+            for _ in 0..count {
+                let mut weights = [I::splat(0.0); C];
+                for (column, weights) in weights.iter_mut().enumerate() {
+                    *weights = I::load(w.add(column * LANES));
+                }
                 for row in 0..R {
-                    let value = I::splat(*x[row].add(at));
+                    let value = I::splat(*x[row]);
                     for column in 0..C {
                         sums[row][column] = I::fma(value, weights[column], sums[row][column]);
                     }
+                    x[row] = x[row].add(1);
                 }
                 w = w.add(of * LANES);
             }
             k += count;
         }
-        for (row, sums) in sums.iter().enumerate() {
-            for (column, &sum) in sums.iter().enumerate() {
-                let at = (first + column) * LANES;
-                if at < self.width {
-                    store_part::<I>(self.y.add(row * self.outputs + at), sum, self.width - at);
-                }
+        for row in 0..R {
+            for column in 0..C {
+                I::store(self.y.add(row * self.y_stride + first + column * LANES), sums[row][column]);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check, values};
+    use super::*;
+
+    #[test]
+    fn every_instruction_set_convolves_alike() {
+        for (outputs, taps, inputs, dilation) in
+            [(1, 7, 5, 2), (17, 1, 33, 1), (96, 3, 20, 9), (130, 2, 600, 1)]
+        {
+            let weight = values(outputs * taps * inputs, 1);
+            let panels = ConvPanels::pack(&weight, outputs, taps, inputs);
+            let (x, bias) = (values((11 + taps * dilation) * inputs, 2), values(outputs, 3));
+            let starts = [0u32, 1, 5, 9, 2, 3, 7, 10, 4, 11];
+            check("convolve", 2e-5, || {
+                let mut y = vec![0.0; starts.len() * outputs];
+                convolve(TapRows { data: &x, starts: &starts, dilation }, &panels, Some(&bias), &mut y);
+                y
+            });
         }
     }
 }

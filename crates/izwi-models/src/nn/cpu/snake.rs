@@ -74,3 +74,22 @@ unsafe fn sine_up_to_sign<I: Isa>(x: I::V) -> I::V {
     }
     I::fma(I::mul(p, square), r, r)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check, values};
+    use super::*;
+
+    #[test]
+    fn every_instruction_set_bends_alike() {
+        for width in [1, 16, 37] {
+            let x: Vec<f32> = values(9 * width, 4).iter().map(|x| x * 30.0).collect();
+            let (a, b) = (values(width, 5), values(width, 6));
+            check("snake", 1e-5, || {
+                let mut y = vec![0.0; x.len()];
+                snake(&x, &a, &b, &mut y);
+                y
+            });
+        }
+    }
+}

@@ -25,7 +25,7 @@ thread_local! {
 }
 
 /// Small work stays on the calling thread, so that the choice holds for all of it.
-fn check(name: &str, tolerance: f32, work: impl Fn() -> Vec<f32>) {
+pub(super) fn check(name: &str, tolerance: f32, work: impl Fn() -> Vec<f32>) {
     FORCED.set(Some(Forced::Portable));
     let twin = work();
     for forced in [None, Some(Forced::Avx2)] {
@@ -48,7 +48,7 @@ fn check_exact(name: &str, work: impl Fn() -> Vec<f32>) {
     FORCED.set(None);
 }
 
-fn values(count: usize, seed: u64) -> Vec<f32> {
+pub(super) fn values(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -129,3 +129,31 @@ impl Job for Row<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check, values};
+    use super::*;
+
+    #[test]
+    fn every_instruction_set_attends_alike() {
+        for (head_dim, start, rows) in [(5, 0, 7), (16, 9, 3), (70, 4, 9)] {
+            let (width, window) = (2 * head_dim, 6);
+            let [q, new_keys, new_values] = [1, 2, 3].map(|seed| values(rows * width, seed));
+            let [ring_keys, ring_values] = [4, 5].map(|seed| values((window - 1) * width, seed));
+            let stretch = Stretch {
+                rows,
+                start,
+                ring_keys: &ring_keys,
+                ring_values: &ring_values,
+                new_keys: &new_keys,
+                new_values: &new_values,
+            };
+            check("windowed", 1e-5, || {
+                let mut y = vec![0.0; q.len()];
+                attend(&q, std::slice::from_ref(&stretch), 2, window, &mut y);
+                y
+            });
+        }
+    }
+}

@@ -115,8 +115,8 @@ impl Config {
         let up: usize = decoder.upsampling_ratios.iter().chain(&decoder.upsample_rates).product();
         same("decode_upsample_rate", self.decode_upsample_rate, up)?;
         let down: usize = encoder.upsampling_ratios.iter().product();
-        if down == 0 || self.encode_downsample_rate % down != 0 || self.encode_downsample_rate == 0 {
-            let rate = self.encode_downsample_rate;
+        let rate = self.encode_downsample_rate;
+        if down == 0 || rate == 0 || !rate.is_multiple_of(down) {
             return Err(format!(
                 "encode_downsample_rate {rate} is no multiple of the encoder's ratios {down}"
             ));

@@ -1,7 +1,7 @@
 //! Codes to samples: residual books, a windowed transformer, two plain upsampling stages and a convolutional vocoder.
 //!
 //! Kernel sizes and dilations are not in the configuration; they are those of
-//! <https://pypi.org/project/qwen-tts/0.1.1/> (`modeling_qwen3_tts_tokenizer_v2.py`).
+//! the Python package `qwen-tts` 0.1.1 (pip; `modeling_qwen3_tts_tokenizer_v2.py`).
 
 use candle_core::{Device, Result, Tensor};
 

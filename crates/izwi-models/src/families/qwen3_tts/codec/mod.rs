@@ -21,7 +21,7 @@ pub(crate) use self::config::Config;
 /// Frames of one sequence in one pass: what they need at the full rate stays near the caches.
 const PIECE_FRAMES: usize = 4;
 /// Frames the reference decodes at once, and how many before them it decodes again and drops:
-/// <https://pypi.org/project/qwen-tts/0.1.1/> (`chunked_decode`).
+/// the Python package `qwen-tts` 0.1.1 (pip; `chunked_decode`).
 #[cfg(test)]
 const OFFICIAL_CHUNK: usize = 300;
 #[cfg(test)]
