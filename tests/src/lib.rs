@@ -10,7 +10,7 @@ pub mod wer;
 pub use gate::Gate;
 pub use raw::{RawResponse, exchange};
 pub use recording::{Form, base64, recording, transcript_events};
-pub use server::{Setup, TestServer, eventually, guarded};
+pub use server::{Setup, TestServer, copy, eventually, guarded};
 pub use session::{Incoming, Session, Utterance};
 
 /// Longest a test waits for anything; only a failure takes that long.

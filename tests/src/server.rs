@@ -108,7 +108,7 @@ impl Setup {
         }
         registry.set(&model, Slot::Ready(engine.clone()));
         let server = TestServer::listen(self.server, registry, recorder).await?;
-        Ok(TestServer { engine: Some(engine), voices: self.voices, ..server })
+        Ok(TestServer { engine: Some(engine), folder: self.voices, ..server })
     }
 }
 
@@ -120,7 +120,8 @@ pub struct TestServer {
     /// Its models.
     pub registry: Registry,
     engine: Option<Engine>,
-    voices: Option<TempDir>,
+    /// Where its files lie: saved voices, and a model with weights.
+    folder: Option<TempDir>,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<Result<(), izwi_server::ServeError>>,
 }
@@ -136,7 +137,31 @@ impl TestServer {
             let _ = stopped.await;
         };
         let running = tokio::spawn(serve(listener, config, registry.clone(), recorder, shutdown));
-        Ok(Self { address, registry, engine: None, voices: None, stop: Some(stop), running })
+        Ok(Self { address, registry, engine: None, folder: None, stop: Some(stop), running })
+    }
+
+    /// Starts a server over the real executor and waits until its engine is warm: `files`, a model's folder, are copied
+    /// to where the engine looks for them, below the folder in which the server saves voices.
+    pub async fn with_weights(engine: EngineCoreConfig, files: &Path) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let models = folder.path().join("models");
+        copy(files, &models.join(&engine.model))?;
+        let recorder = Recorder::install()?;
+        let config = EngineCoreConfig {
+            home: Some(folder.path().to_path_buf()),
+            models_dir: Some(models),
+            num_threads: 2,
+            ..engine
+        };
+        let model = config.model.clone();
+        let engine = Engine::new(config)?;
+        engine.ready().await?;
+        let registry = Registry::new(FleetConfig::new(&model));
+        registry.set(&model, Slot::Ready(engine.clone()));
+        let voices_dir = Some(folder.path().to_path_buf());
+        let server = ServerConfig { voices_dir, ..ServerConfig::default() };
+        let server = Self::listen(server, registry, recorder).await?;
+        Ok(Self { engine: Some(engine), folder: Some(folder), ..server })
     }
 
     /// The engine behind it.
@@ -146,7 +171,7 @@ impl TestServer {
 
     /// The folder of the voices that it saves.
     pub fn voices(&self) -> Result<&Path> {
-        Ok(self.voices.as_ref().context("this server saves no voices")?.path())
+        Ok(self.folder.as_ref().context("this server saves no voices")?.path())
     }
 
     /// The URL of a path.
@@ -236,6 +261,17 @@ impl TestServer {
         })
         .await
     }
+}
+
+/// Copies a folder with all that is in it.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let name = entry?.file_name();
+        let (from, to) = (from.join(&name), to.join(&name));
+        if from.is_dir() { copy(&from, &to)? } else { std::fs::copy(&from, &to).map(drop)? }
+    }
+    Ok(())
 }
 
 /// The result of a future that must come, in whatever time.

@@ -175,6 +175,16 @@ async fn a_foreign_file_in_the_folder_harms_nobody() -> Result<()> {
     Ok(())
 }
 
+/// The PCM of an utterance with `extra`, over the WebSocket.
+async fn streamed(server: &TestServer, extra: &Value) -> Result<Vec<u8>> {
+    let mut frame = json!({"type": "speak", "text": TEXT, "seed": 5});
+    frame.as_object_mut().context("an object")?.extend(extra.as_object().context("an object")?.clone());
+    let mut session = server.session().await?;
+    session.send(frame).await?;
+    session.expect("session.created").await?;
+    Ok(session.utterance().await?.chunks.into_iter().flat_map(|(_, bytes)| bytes).collect())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_word_about_the_manner_is_honoured() -> Result<()> {
     let server = Setup::cloner("manners")?.start().await?;
@@ -202,6 +212,9 @@ async fn every_word_about_the_manner_is_honoured() -> Result<()> {
     ] {
         let audio = spoken(&server, extra.clone()).await?;
         ensure!(!heard.contains(&audio), "{extra} changes nothing");
+        if extra.get("ref_audio").is_none() {
+            ensure!(audio == streamed(&server, &extra).await?, "{extra} is lost on the WebSocket");
+        }
         heard.push(audio);
     }
     let timbre =

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::ValueHint;
 use izwi_core::engine::{AudioInput, Engine, EngineCoreRequest, ReferenceRecording, VoiceReference};
-use izwi_core::hub::{VoiceError, VoiceStore};
+use izwi_core::hub::{Store, VoiceError, VoiceStore};
 use izwi_server::OPENAI_VOICES;
 
 use crate::failure;
@@ -62,6 +62,12 @@ pub(crate) struct Manner {
 }
 
 impl Manner {
+    /// The model that made the saved voice to speak in, as far as the voice is a saved one and the model is known.
+    pub(crate) fn maker(&self, store: &Store) -> Option<String> {
+        let (voice, _) = store.voices().read(self.voice.as_deref()?).ok()?;
+        voice.made_by.filter(|model| store.manifest(model).is_ok())
+    }
+
     /// The request to say `text` so.
     ///
     /// # Errors

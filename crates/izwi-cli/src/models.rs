@@ -1,6 +1,6 @@
 //! Models as commands need them: the store of this home, and a model that is there before it is used.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use izwi_core::hub::{HubError, Manifest, Source, Store};
@@ -8,14 +8,24 @@ use izwi_core::hub::{HubError, Manifest, Source, Store};
 use crate::failure;
 use crate::output;
 use crate::progress::PullProgress;
+use crate::settings::Settings;
 
-/// Opens the store of `home`.
+/// Opens the store that the settings name.
 ///
 /// # Errors
 /// A manifest in it is unusable.
-pub(crate) fn open(home: &Path) -> Result<Store> {
-    Store::open(Some(home.to_path_buf()))
-        .with_context(|| format!("cannot open the model store {}", home.display()))
+pub(crate) fn open(settings: &Settings) -> Result<Store> {
+    open_at(&settings.home, settings.engine.models_dir.clone())
+}
+
+/// Opens the store of `home`, beside which `models_dir` may hold models.
+///
+/// # Errors
+/// A manifest in it is unusable.
+pub(crate) fn open_at(home: &Path, models_dir: Option<PathBuf>) -> Result<Store> {
+    let store = Store::open(Some(home.to_path_buf()))
+        .with_context(|| format!("cannot open the model store {}", home.display()))?;
+    Ok(store.with_models_dir(models_dir))
 }
 
 /// Makes sure that a model is installed, pulling it where that is allowed.

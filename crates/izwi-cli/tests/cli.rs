@@ -407,6 +407,11 @@ fn saved_voices_are_listed_shown_and_removed() {
     refused(&izwi.run(&["voices", "add", "anna", "clip.wav"]), 1, &["saved already", "--force"]);
     refused(&izwi.run(&["voices", "add", "Anna", "clip.wav"]), 1, &["must be 1 to 64"]);
     refused(&izwi.run(&["voices", "add", "bella", "no.wav"]), 1, &["no.wav"]);
+    refused(
+        &izwi.run(&["voices", "add", "bella", "home/voices/bad.safetensors"]),
+        2,
+        &["--model with one of"],
+    );
     assert!(izwi.run(&["voices", "rm", "anna", "bad"]).status.success());
     refused(&izwi.run(&["voices", "rm", "anna"]), 1, &["none is saved yet"]);
 }
@@ -431,7 +436,11 @@ fn a_model_that_clones_no_voices_says_so() {
     let izwi = Izwi::with_models();
     fs::write(izwi.path("clip.wav"), izwi_audio::wav::to_bytes(&[0.1; 24_000], 24_000).unwrap()).unwrap();
     // Nothing is saved: the name is free in a shared home and stays so.
-    refused(&izwi.run(&["voices", "add", "never-saved", "clip.wav"]), 2, &["clones no voices", "--model"]);
+    let add = ["voices", "add", "never-saved", "clip.wav"];
+    let shown = izwi.run(&["config", "show", "--json"]).stdout;
+    let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
+    let default = shown["engine.model"]["value"].as_str().unwrap();
+    refused(&izwi.run(&[&add[..], &["--model", default]].concat()), 2, &["clones no voices", "--model"]);
     let say = ["say", "Hello.", "-o", "a.wav", "--ref-audio", "clip.wav"];
     refused(&izwi.run(&say), 1, &["clones none"]);
     refused(

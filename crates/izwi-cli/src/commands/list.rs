@@ -33,7 +33,7 @@ struct Listed<'a> {
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
-    let store = models::open(&settings.home)?;
+    let store = models::open(settings)?;
     let list = store.list();
     if args.json {
         return output::print_json(&list.iter().map(listed).collect::<Vec<_>>());

@@ -31,7 +31,7 @@ struct Pulled {
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
-    let store = models::open(&settings.home)?;
+    let store = models::open(settings)?;
     // A slip in one name is told before anything is fetched.
     for name in &args.names {
         store.manifest(name)?;

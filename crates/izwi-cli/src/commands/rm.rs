@@ -20,7 +20,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
-    let store = models::open(&settings.home)?;
+    let store = models::open(settings)?;
     if !args.yes {
         ask(&format!("remove {} from {}?", args.names.join(", "), settings.home.display()))?;
     }

@@ -29,7 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(86_400);
 /// Without -o and --play the speech goes to izwi.wav in the current folder, replacing it; where standard output is not
 /// a terminal (and --json is not given), say where it goes. A file appears whole or not at all, also when interrupted.
 /// One line about the speech goes to standard error: its length, RTF (time to compute over time of audio) and the time
-/// to the first audio. A model that is not installed is pulled first.
+/// to the first audio. A saved voice is spoken in by the model that made it, unless --model names another. A model that is
+/// not installed is pulled first.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to say; - or nothing reads standard input
@@ -88,7 +89,12 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     let text = text(args.text.as_deref())?;
     let mut config = speech::engine_config(resolved);
     config.slow_client_timeout = PATIENCE;
-    let store = models::open(&resolved.settings.home)?;
+    let store = models::open(&resolved.settings)?;
+    if !resolved.is_flag("model")
+        && let Some(model) = args.manner.maker(&store)
+    {
+        config.model = model;
+    }
     models::ensure(&store, &config.model, !args.no_pull)?;
 
     speech::start_threads(config.num_threads);

@@ -44,7 +44,7 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
     let mut interrupt = Interrupt::listen()?;
     let listener = listen(server).await?;
     let address = listener.local_addr().context("the listener has no address")?;
-    let store = models::open(&resolved.settings.home)?;
+    let store = models::open(&resolved.settings)?;
     let fleet = server.fleet(config.model.clone());
     let names = named(&fleet, &server.models);
     // A slip in a name is told now, not when the model would be loaded. A server that cannot listen still speaks:
@@ -195,7 +195,7 @@ impl Source {
     }
 
     fn ensure(&self, name: &str) -> Result<()> {
-        let store = models::open(&self.home)?;
+        let store = models::open_at(&self.home, self.config.models_dir.clone())?;
         models::ensure(&store, name, self.to_pull.iter().any(|known| known == name))
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Subcommand, ValueHint};
 use izwi_core::engine::ReferenceRecording;
-use izwi_core::hub::{SavedVoice, VoiceError, VoiceNotes};
+use izwi_core::hub::{ModelStatus, SavedVoice, Store, VoiceError, VoiceNotes};
 use serde::Serialize;
 
 use crate::failure::{self, Failure};
@@ -52,7 +52,7 @@ enum VoicesCommand {
 /// Make a voice of a recording and save it
 ///
 /// Takes wav, flac, mp3, ogg, m4a and webm. Some seconds of one clear voice without music are enough. The model must be one
-/// that clones voices; it is pulled if it is not installed.
+/// that clones voices; where none is named, the only one installed is taken. It is pulled if it is not installed.
 #[derive(Debug, clap::Args)]
 struct Add {
     /// Name of the new voice: a-z, 0-9, '.', '_' and '-'
@@ -94,7 +94,7 @@ struct Shown<'a> {
 
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     logging::begin(&resolved.settings, "warn,symphonia=off");
-    let store = models::open(&resolved.settings.home)?;
+    let store = models::open(&resolved.settings)?;
     match &args.command {
         None => list(&store.voices().list()?, false),
         Some(VoicesCommand::List { json }) => list(&store.voices().list()?, *json),
@@ -163,10 +163,13 @@ fn shown(voice: &SavedVoice) -> Shown<'_> {
 
 impl Add {
     fn run(&self, resolved: &Resolved) -> Result<()> {
-        let store = models::open(&resolved.settings.home)?;
+        let store = models::open(&resolved.settings)?;
         store.voices().check_free(&self.name, self.force).map_err(taken)?;
-        let config = speech::engine_config(resolved);
+        let mut config = speech::engine_config(resolved);
         let audio = manner::read_recording(&self.file, config.max_audio_bytes)?;
+        if !resolved.is_flag("model") {
+            config.model = cloner(&store, &config.model)?;
+        }
         models::ensure(&store, &config.model, !self.no_pull)?;
         let model = config.model.clone();
         let recording = ReferenceRecording { audio, text: self.text.clone(), timbre_only: self.timbre_only };
@@ -197,6 +200,27 @@ impl Add {
     }
 }
 
+/// The model to make a voice with where none is named: the one set for speaking if it clones voices, else the only one
+/// that does, of those installed or of all.
+fn cloner(store: &Store, set: &str) -> Result<String> {
+    let clones = |status: &ModelStatus<'_>| status.manifest.clones_voices;
+    let all: Vec<ModelStatus<'_>> = store.list().into_iter().filter(clones).collect();
+    let names = |installed: bool| {
+        let found = all.iter().filter(|status| status.installed || !installed);
+        found.map(|status| status.manifest.name.as_str()).collect::<Vec<_>>()
+    };
+    let (installed, known) = (names(true), names(false));
+    match (installed.as_slice(), known.as_slice()) {
+        (_, known) if known.contains(&set) => Ok(set.to_owned()),
+        ([only], _) | ([], [only]) => Ok((*only).to_owned()),
+        (some, known) => {
+            let choice = if some.is_empty() { known } else { some };
+            let message = "no model is named, and several clone voices";
+            Err(failure::usage(message, format!("add --model with one of {}", choice.join(", "))))
+        }
+    }
+}
+
 /// The same error with the flag that helps.
 fn taken(error: VoiceError) -> anyhow::Error {
     match error {
@@ -205,5 +229,29 @@ fn taken(error: VoiceError) -> anyhow::Error {
             format!("take another name, add --force, or run `izwi voices rm {name}`"),
         ),
         other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_that_clones_is_found_where_it_is_the_only_one() {
+        let home = tempfile::tempdir().unwrap();
+        let kept = home.path().join("kept");
+        let store = || models::open_at(home.path(), Some(kept.clone())).unwrap();
+        let status = store();
+        let cloners = status.list().into_iter().filter(|status| status.manifest.clones_voices);
+        let names: Vec<String> = cloners.map(|status| status.manifest.name.clone()).collect();
+        let [first, second, ..] = names.as_slice() else { panic!("{names:?}") };
+        let told = cloner(&store(), "wren").unwrap_err();
+        let told = failure::render(&told);
+        assert!(told.contains(first) && told.contains(second), "{told}");
+        assert_eq!(cloner(&store(), second).unwrap(), *second, "the one that is set");
+        std::fs::create_dir_all(kept.join(second)).unwrap();
+        assert_eq!(cloner(&store(), "wren").unwrap(), *second, "the only one installed");
+        std::fs::create_dir_all(kept.join(first)).unwrap();
+        assert!(cloner(&store(), "wren").is_err());
     }
 }

@@ -82,6 +82,14 @@ pub(crate) struct Resolved {
     pub(crate) origins: Vec<(&'static Setting, Origin)>,
 }
 
+impl Resolved {
+    /// Whether the command line itself gives the setting of this name.
+    pub(crate) fn is_flag(&self, name: &str) -> bool {
+        let by_flag = |origin: &Origin| matches!(origin, Origin::Flag(_));
+        self.origins.iter().any(|(setting, origin)| setting.name == name && by_flag(origin))
+    }
+}
+
 #[cfg(test)]
 impl Resolved {
     /// Where the setting of this name came from.

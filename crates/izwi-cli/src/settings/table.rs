@@ -147,6 +147,25 @@ pub(crate) static TABLE: &[Setting] = &[
         )
     },
     Setting {
+        get: |settings| {
+            let folder = settings.engine.models_dir.as_ref();
+            folder.map_or(Value::Unset, |folder| Value::Text(folder.display().to_string()))
+        },
+        set: |settings, value| {
+            settings.engine.models_dir =
+                Some(PathBuf::from(value.text()?)).filter(|f| !f.as_os_str().is_empty());
+            Ok(())
+        },
+        ..row(
+            Top,
+            Everywhere,
+            "models_dir",
+            Kind::Text,
+            "DIR",
+            "Folder of models that you keep yourself, one subfolder per name; they are taken as they are, not verified",
+        )
+    },
+    Setting {
         default_words: Some("info for serve, warn elsewhere"),
         foreign_variable: Some("RUST_LOG"),
         get: |settings| settings.log_level.clone().map_or(Value::Unset, Value::Text),

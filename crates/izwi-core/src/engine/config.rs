@@ -58,7 +58,8 @@ pub struct EngineCoreConfig {
     pub model: String,
     /// Root of the model store; `None` for `IZWI_HOME` or the platform's data folder.
     pub home: Option<PathBuf>,
-    /// Folder with one subfolder per model in place of the store's; its models are not verified.
+    /// Folder with one subfolder per model. Models that are there are taken as they are, not verified; others come from
+    /// the store.
     pub models_dir: Option<PathBuf>,
 
     /// The most sequences in one step.

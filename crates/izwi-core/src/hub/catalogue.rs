@@ -127,6 +127,19 @@ mod tests {
     }
 
     #[test]
+    fn models_that_clone_voices_say_so() {
+        let catalogue = Catalogue::load(tempfile::tempdir().unwrap().path()).unwrap();
+        for manifest in catalogue.all() {
+            assert_eq!(
+                manifest.clones_voices,
+                manifest.description.contains("voices add"),
+                "{}",
+                manifest.name
+            );
+        }
+    }
+
+    #[test]
     fn users_add_manifests() {
         let folder = tempfile::tempdir().unwrap();
         let (file, text) = text("my-lark", "");

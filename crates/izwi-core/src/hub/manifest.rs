@@ -44,6 +44,9 @@ pub struct Manifest {
     /// Tasks for which it is taken when a request names no model.
     #[serde(default, rename = "default")]
     pub default_for: Vec<Task>,
+    /// Whether it speaks in the voice of a recording.
+    #[serde(default)]
+    pub clones_voices: bool,
     /// Bounds on one request.
     #[serde(default)]
     pub limits: Limits,
@@ -184,6 +187,9 @@ impl Manifest {
         if let Some(task) = self.default_for.iter().find(|task| !self.tasks.contains(task)) {
             return Err(format!("default lists {task:?}, which task does not"));
         }
+        ensure(!self.clones_voices || self.tasks.contains(&Task::Tts), || {
+            "clones_voices is true, but task does not list tts".into()
+        })?;
         ensure(!self.sources.is_empty(), || "sources must list at least one source".into())?;
         self.sources.iter().try_for_each(Source::check)
     }
@@ -445,6 +451,9 @@ target = "model.bin"
         check("licence = \"MIT\"\n", "", "missing field `licence`");
         check("default = [\"tts\"]", "default = [\"asr\"]", "default lists Asr");
         check("task = [\"tts\"]", "task = []", "task must list");
+        let deaf = lark().replace("task = [\"tts\"]", "task = [\"asr\"]\nclones_voices = true");
+        let error = Manifest::parse("lark.toml", &deaf.replace("default = [\"tts\"]", "")).unwrap_err();
+        assert!(error.to_string().contains("clones_voices is true"), "{error}");
         check("task = [\"tts\"]", "task = [\"sing\"]", "unknown variant `sing`");
         check("\"pip\"", "\"gem\"", "unknown variant `gem`");
         check("size = 3", "size = 0", "size of 'model.safetensors' must be given");

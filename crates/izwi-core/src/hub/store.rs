@@ -24,6 +24,8 @@ use super::voices::{self, VoiceStore};
 #[derive(Debug, Clone)]
 pub struct Store {
     models: PathBuf,
+    /// Folder of models that somebody else keeps.
+    kept: Option<PathBuf>,
     voices: VoiceStore,
     catalogue: Catalogue,
     access: Access,
@@ -38,7 +40,7 @@ pub struct ModelStatus<'a> {
     pub installed: bool,
     /// Bytes of its installed files, 0 if it is not installed.
     pub bytes: u64,
-    /// Which source gave it, as [`super::Source::id`] names it.
+    /// Which source gave it, as [`super::Source::id`] names it, or the folder in which somebody else keeps it.
     pub source: Option<String>,
 }
 
@@ -62,10 +64,18 @@ impl Store {
     pub fn open_with(root: &Path, access: Access) -> Result<Self, HubError> {
         Ok(Self {
             models: root.join("models"),
+            kept: None,
             voices: VoiceStore::at(voices::folder(root)),
             catalogue: Catalogue::load(&root.join("manifests"))?,
             access,
         })
+    }
+
+    /// The store, in which a model with a subfolder of its name in `models_dir` counts as installed there. Such models are
+    /// taken as they are: never pulled, verified or removed.
+    #[must_use]
+    pub fn with_models_dir(self, models_dir: Option<PathBuf>) -> Self {
+        Self { kept: models_dir, ..self }
     }
 
     /// The voices that users saved.
@@ -94,6 +104,10 @@ impl Store {
     /// Every model and whether it is installed.
     pub fn list(&self) -> Vec<ModelStatus<'_>> {
         let status = |manifest| {
+            if let Some(folder) = self.kept(manifest) {
+                let source = Some(folder.display().to_string());
+                return ModelStatus { manifest, installed: true, bytes: bytes_in(&folder), source };
+            }
             let record = Record::of_installed(manifest, &self.folder(manifest)).ok();
             ModelStatus {
                 manifest,
@@ -111,6 +125,9 @@ impl Store {
     /// There is no such model, it was not pulled, or files are missing; the error names the remedy.
     pub fn installed(&self, name: &str) -> Result<PathBuf, HubError> {
         let manifest = self.manifest(name)?;
+        if let Some(folder) = self.kept(manifest) {
+            return Ok(folder);
+        }
         let folder = self.folder(manifest);
         Record::of_installed(manifest, &folder)?;
         Ok(folder)
@@ -123,11 +140,11 @@ impl Store {
     /// # Errors
     /// There is no such model, no source worked, or the disk refused.
     pub fn pull(&self, name: &str, progress: &mut dyn ProgressSink) -> Result<PathBuf, HubError> {
-        let manifest = self.manifest(name)?;
-        let folder = self.folder(manifest);
-        if Record::of_installed(manifest, &folder).is_ok() {
+        if let Ok(folder) = self.installed(name) {
             return Ok(folder);
         }
+        let manifest = self.manifest(name)?;
+        let folder = self.folder(manifest);
         let _lock = self.lock(name, progress)?;
         // Another pull may have finished while this one waited.
         if Record::of_installed(manifest, &folder).is_ok() {
@@ -163,14 +180,22 @@ impl Store {
         Ok(remove_folder(&staging)?)
     }
 
-    /// Reads every file of an installed model and compares it with the record of its installation.
+    /// Reads every file of an installed model and compares it with the record of its installation, where there is one.
     ///
     /// # Errors
     /// There is no such model, it is not installed, or a file differs.
     pub fn verify(&self, name: &str) -> Result<(), HubError> {
         let manifest = self.manifest(name)?;
+        if self.kept(manifest).is_some() {
+            return Ok(());
+        }
         let folder = self.folder(manifest);
         Record::of_installed(manifest, &folder)?.verify(&folder)
+    }
+
+    /// The folder of a model that somebody else keeps.
+    fn kept(&self, manifest: &Manifest) -> Option<PathBuf> {
+        self.kept.as_ref().map(|folder| folder.join(&manifest.name)).filter(|folder| folder.is_dir())
     }
 
     fn folder(&self, manifest: &Manifest) -> PathBuf {
@@ -202,4 +227,15 @@ impl Store {
         }
         Ok(file)
     }
+}
+
+/// Bytes of the files in a folder, as far as they can be seen.
+fn bytes_in(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let bytes = |path: PathBuf| match fs::metadata(&path) {
+        Ok(found) if found.is_dir() => bytes_in(&path),
+        Ok(found) => found.len(),
+        Err(_) => 0,
+    };
+    entries.flatten().map(|entry| bytes(entry.path())).sum()
 }

@@ -16,7 +16,7 @@ pub(crate) struct Tag {
     pub(crate) kind: Option<serde_json::Value>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(expecting = "a JSON object")]
 pub(crate) struct ConfigFields {
     pub(crate) model: Option<String>,
@@ -24,6 +24,13 @@ pub(crate) struct ConfigFields {
     pub(crate) language: Option<String>,
     pub(crate) instructions: Option<String>,
     pub(crate) seed: Option<u64>,
+    pub(crate) speed: Option<f32>,
+    pub(crate) temperature: Option<f32>,
+    pub(crate) top_p: Option<f32>,
+    pub(crate) top_k: Option<usize>,
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) repetition_penalty: Option<f32>,
+    pub(crate) non_streaming_mode: Option<bool>,
     pub(crate) response_format: Option<String>,
     pub(crate) chunk_ms: Option<u64>,
     pub(crate) priority: Option<String>,
@@ -31,14 +38,7 @@ pub(crate) struct ConfigFields {
 
 impl ConfigFields {
     pub(crate) fn is_empty(&self) -> bool {
-        self.model.is_none()
-            && self.voice.is_none()
-            && self.language.is_none()
-            && self.instructions.is_none()
-            && self.seed.is_none()
-            && self.response_format.is_none()
-            && self.chunk_ms.is_none()
-            && self.priority.is_none()
+        *self == Self::default()
     }
 }
 

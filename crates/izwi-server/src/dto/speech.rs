@@ -28,7 +28,7 @@ pub(crate) struct SpeechRequest {
 }
 
 /// A voice, by name or as an object.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged, expecting = "expected the name of a voice, or an object with its id")]
 pub(crate) enum VoiceRef {
     Name(String),

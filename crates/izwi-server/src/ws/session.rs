@@ -21,7 +21,7 @@ use crate::dto::speech::VoiceRef;
 use crate::encoding::Encoding;
 use crate::error::ApiError;
 use crate::registry::Lease;
-use crate::speech::{Manner, SpeechOptions, begin};
+use crate::speech::{Cloning, Manner, SpeechOptions, begin};
 use crate::state::AppState;
 use crate::voices;
 
@@ -345,8 +345,15 @@ impl Session {
             language: fields.language,
             instructions: fields.instructions,
             seed: fields.seed,
+            speed: fields.speed,
+            temperature: fields.temperature,
+            top_p: fields.top_p,
+            top_k: fields.top_k,
+            max_tokens: fields.max_tokens,
+            repetition_penalty: fields.repetition_penalty,
             priority: fields.priority,
-            ..SpeechOptions::default()
+            streams_text: fields.non_streaming_mode.map(|whole| !whole),
+            cloning: Cloning::default(),
         };
         let manner = Manner::resolve(options, voice, &engine)?;
         let sample_rate = engine.profile().sample_rate;

@@ -22,7 +22,7 @@ const BASE_BYTES: u64 = 256 << 20;
 
 /// Everything about speaking.
 pub(super) fn findings(resolved: &Resolved) -> Vec<Finding> {
-    let store = match models::open(&resolved.settings.home) {
+    let store = match models::open(&resolved.settings) {
         Ok(store) => store,
         Err(error) => {
             return vec![Finding::broken("models", format!("{error:#}"), "correct or remove the manifest")];

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::listening::{self, Heard};
 use crate::progress::HearingProgress;
-use crate::settings::{Origin, Resolved};
+use crate::settings::Resolved;
 use crate::{failure, logging, models, output, speech};
 
 use recordings::Recording;
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     }
     let recordings = recordings::find(&args.files)?;
     let places = transcripts::places(args.format, args.output.as_deref(), &recordings)?;
-    let store = models::open(&resolved.settings.home)?;
+    let store = models::open(&resolved.settings)?;
     let mut config = speech::engine_config(resolved);
     config.model = model(&store, resolved)?;
     config.slow_client_timeout = PATIENCE;
@@ -93,12 +93,9 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
 
 /// The model of the flag, else the one set for listening: what is set for speaking cannot listen.
 fn model(store: &Store, resolved: &Resolved) -> Result<String> {
-    let by_flag = resolved
-        .origins
-        .iter()
-        .any(|(setting, origin)| setting.name == "model" && matches!(origin, Origin::Flag(_)));
     let settings = &resolved.settings;
-    let set = if by_flag { Some(settings.engine.model.as_str()) } else { settings.server.ear() };
+    let set =
+        if resolved.is_flag("model") { Some(settings.engine.model.as_str()) } else { settings.server.ear() };
     let default = store.default_for(Task::Asr).map(|manifest| manifest.name.as_str());
     let Some(name) = set.or(default) else {
         return Err(failure::with_help("no model is set for listening", "name one with --model"));

@@ -3,7 +3,6 @@
 //! Translates between the engine's nouns and the model crate's; decides nothing about what runs.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use izwi_models::device;
@@ -59,11 +58,9 @@ impl NativeExecutor {
             families::made_up(&config.model, &options).map_err(|error| load(&error))?
         } else {
             let store = Store::open(config.home.clone()).map_err(|error| load(&error))?;
+            let store = store.with_models_dir(config.models_dir.clone());
             let manifest = store.manifest(&config.model).map_err(|error| load(&error))?;
-            let folder: PathBuf = match &config.models_dir {
-                Some(folder) => folder.join(&config.model),
-                None => store.installed(&config.model).map_err(|error| load(&error))?,
-            };
+            let folder = store.installed(&config.model).map_err(|error| load(&error))?;
             families::load(&manifest.family, &folder, &options).map_err(|error| load(&error))?
         };
         let pool =
