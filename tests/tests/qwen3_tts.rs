@@ -354,12 +354,5 @@ async fn what_never_ends_is_cut_and_said_to_be() -> Result<()> {
     let reason = "finish_reason=\"runaway_trimmed\"";
     server.assert_balanced().await?;
     assert_eq!(server.metric("izwi_requests_total", &["task=\"tts\"", reason]).await?, 2.0);
-
-    // Nothing keeps it from saying one thing over and over, which is noticed long before it is too much.
-    for text in [TEXT, "This is a sentence.", "What did they say about the weather in the north?"] {
-        let stuck = json!({"input": text, "temperature": 0, "repetition_penalty": 1.0});
-        let (looped, trailers) = spoken_to_the_end(&server, stuck).await?;
-        println!("{text} {} {trailers}", looped.len() / FRAME);
-    }
-    server.assert_balanced().await
+    Ok(())
 }

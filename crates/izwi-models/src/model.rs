@@ -300,6 +300,14 @@ pub enum ModelError {
         /// What exists.
         known: String,
     },
+    /// No family makes up a model of this size.
+    #[error("there are no made-up weights for '{size}', only for {known}")]
+    UnknownSize {
+        /// What was asked for.
+        size: String,
+        /// What can be made up.
+        known: String,
+    },
     /// The executor handed over something this family did not make.
     #[error("internal: {0}")]
     Internal(&'static str),

@@ -26,22 +26,25 @@ pub struct LoadOptions {
 /// Loads a checkpoint folder in the family's layout.
 type Loader = fn(&Path, &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError>;
 
-/// Makes a model of a published size with made-up weights; `None` where the name is none of the family's sizes.
-type Maker = fn(&str, &LoadOptions) -> Option<Result<Arc<dyn SpeechModel>, ModelError>>;
+/// The published sizes of a family, and what makes a model of one of them with made-up weights.
+type Maker = (&'static [&'static str], fn(&str, &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError>);
 
 const REGISTRY: &[(&str, Loader)] =
     &[("hibari", hibari::load), ("qwen3_tts", qwen3_tts::load), ("whisper", whisper::load)];
 
 /// Families whose models can be made up, for measuring without a checkpoint.
-const MAKERS: &[Maker] = &[qwen3_tts::made_up];
+const MAKERS: &[Maker] = &[(&qwen3_tts::SIZES, qwen3_tts::made_up)];
 
 /// A model of the published size `model` with made-up weights.
 ///
 /// # Errors
 /// No family has such a size, or the device has not the memory.
 pub fn made_up(model: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
-    let made = MAKERS.iter().find_map(|maker| maker(model, options));
-    made.unwrap_or_else(|| Err(ModelError::Checkpoint(format!("no family makes up a model '{model}'"))))
+    let Some((_, make)) = MAKERS.iter().find(|(sizes, _)| sizes.contains(&model)) else {
+        let sizes: Vec<_> = MAKERS.iter().flat_map(|(sizes, _)| *sizes).copied().collect();
+        return Err(ModelError::UnknownSize { size: model.to_owned(), known: sizes.join(", ") });
+    };
+    make(model, options)
 }
 
 /// Loads the checkpoint in `folder` with the architecture named `family`.

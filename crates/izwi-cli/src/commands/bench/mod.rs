@@ -8,6 +8,7 @@ use anyhow::Result;
 use izwi_core::engine::{EngineCoreConfig, TaskType};
 
 use self::report::{Measured, Report};
+use self::round::Voices;
 use crate::failure::usage;
 use crate::interrupt::Interrupt;
 use crate::settings::Resolved;
@@ -19,7 +20,7 @@ use crate::{logging, output, speech};
 /// can give. With --random-weights the model is made up in its real size, so that no download is needed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Make the weights up: MODEL is then a size such as qwen3-tts-0.6b or qwen3-tts-1.7b
+    /// Make the weights up: MODEL is then a published size; asked for any other, the error tells which there are
     #[arg(long)]
     random_weights: bool,
 
@@ -65,8 +66,13 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
         }
         for &batch in &args.batch {
             let mut rounds = Vec::new();
-            for _ in 0..args.rounds {
-                rounds.push(round::speak(&engine, batch, args.tokens, &mut interrupt).await?);
+            for number in 0..args.rounds {
+                let voices = Voices {
+                    number: batch,
+                    texts: format!("Batch {batch}, round {number}"),
+                    tokens: args.tokens,
+                };
+                rounds.push(round::speak(&engine, &voices, &mut interrupt).await?);
             }
             let measured = Measured::new(&engine, batch, rounds, &machine);
             if !args.json {

@@ -8,9 +8,18 @@ use izwi_core::engine::{Engine, EngineCoreRequest, GenerationParams, RequestStat
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 
-/// Long enough for any number of tokens that is asked for.
-const TEXT: &str = "The north wind and the sun disputed which was the stronger, when a traveller came along wrapped in \
-                    a warm cloak. They agreed that the one who first made him take it off should be the stronger.";
+/// Twenty words behind those that keep texts apart.
+const TEXT: &str =
+    "The north wind and the sun disputed which was the stronger when a traveller came along in a warm cloak.";
+
+/// Who speaks in a round.
+pub(super) struct Voices {
+    pub(super) number: usize,
+    /// How their texts begin: no other round's do, so that no prompt is in the prefix cache.
+    pub(super) texts: String,
+    /// What each says, at most.
+    pub(super) tokens: usize,
+}
 
 /// What a round gave.
 #[derive(Debug, Clone)]
@@ -37,22 +46,18 @@ struct Heard {
     arrivals: Vec<(Instant, usize)>,
 }
 
-/// Speaks with `voices` voices at once, `tokens` tokens each.
-pub(super) async fn speak(
-    engine: &Engine,
-    voices: usize,
-    tokens: usize,
-    interrupt: &mut Interrupt,
-) -> Result<Round> {
+/// Speaks with all voices at once.
+pub(super) async fn speak(engine: &Engine, voices: &Voices, interrupt: &mut Interrupt) -> Result<Round> {
     let before = engine.profile().part_times.totals();
     let begun = Instant::now();
-    let listeners = (0..voices).map(|voice| {
+    let listeners = (0..voices.number).map(|voice| {
         let params = GenerationParams {
-            max_tokens: tokens,
+            max_tokens: voices.tokens,
             seed: Some(voice as u64),
             ..engine.profile().default_params.clone()
         };
-        listen(engine.clone(), EngineCoreRequest::tts(TEXT).with_params(params))
+        let text = format!("{}, voice {voice}: {TEXT}", voices.texts);
+        listen(engine.clone(), EngineCoreRequest::tts(text).with_params(params))
     });
     let heard = tokio::select! {
         heard = futures::future::try_join_all(listeners) => heard?,

@@ -63,17 +63,26 @@ pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn Speec
     Ok(Arc::new(QwenTts::load(folder, options)?))
 }
 
-/// A model of the published sizes with made-up weights; `None` where `model` is none of its sizes.
-pub(super) fn made_up(
-    model: &str,
-    options: &LoadOptions,
-) -> Option<Result<Arc<dyn SpeechModel>, ModelError>> {
-    let config = match model {
-        "qwen3-tts-0.6b" => include_str!("shapes/0.6b.json"),
-        "qwen3-tts-1.7b" => include_str!("shapes/1.7b.json"),
-        _ => return None,
-    };
-    Some(QwenTts::made_up(config, options).map(|model| Arc::new(model) as Arc<dyn SpeechModel>))
+/// The published sizes.
+pub(super) const SIZES: [&str; 2] = ["qwen3-tts-0.6b", "qwen3-tts-1.7b"];
+
+/// A model of the published size `size`, one of [`SIZES`], with made-up weights.
+///
+/// # Errors
+/// The device has not the memory.
+pub(super) fn made_up(size: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
+    let [smaller, _] = SIZES;
+    let config =
+        if size == smaller { include_str!("shapes/0.6b.json") } else { include_str!("shapes/1.7b.json") };
+    Ok(Arc::new(QwenTts::made_up(config, options)?))
+}
+
+/// Whose voice an utterance has.
+enum Timbre<'a> {
+    /// One of the checkpoint's, with its token; none where the voice is described or left to chance.
+    Own(Option<(&'a str, u32)>),
+    /// That of a recording.
+    Cloned(Arc<ClonedVoice>),
 }
 
 #[derive(Debug)]
@@ -162,13 +171,10 @@ impl QwenTts {
     }
 
     /// The voice an input is to be spoken in: the model's own, or that of a recording.
-    fn voice<'a>(
-        &'a self,
-        input: &SpeakInput,
-    ) -> Result<(Option<(&'a str, u32)>, Option<Arc<ClonedVoice>>), InputError> {
+    fn voice<'a>(&'a self, input: &SpeakInput) -> Result<Timbre<'a>, InputError> {
         let config = &self.settings.config;
         match (&self.cloner, &input.reference) {
-            (None, None) => Ok((order::voice(config, input.voice.as_deref())?, None)),
+            (None, None) => Ok(Timbre::Own(order::voice(config, input.voice.as_deref())?)),
             (None, Some(_)) => Err(InputError {
                 param: "ref_audio",
                 message: "this model does not speak in the voice of a recording; leave it out, or choose a model that does".to_owned(),
@@ -178,18 +184,20 @@ impl QwenTts {
                 message: "this model speaks in the voice of a recording and has none of its own; give ref_audio, or a voice that was saved".to_owned(),
             }),
             (Some(cloner), Some(Reference::Recording(recording))) => {
-                let voice = cloner.of_recording(recording, &self.codec, &self.vocabulary)?;
-                Ok((None, Some(voice)))
+                Ok(Timbre::Cloned(cloner.of_recording(recording, &self.codec, &self.vocabulary)?))
             }
             (Some(cloner), Some(Reference::Pack(pack))) => {
-                Ok((None, Some(cloner.of_pack(pack, &self.codec, &self.vocabulary)?)))
+                Ok(Timbre::Cloned(cloner.of_pack(pack, &self.codec, &self.vocabulary)?))
             }
         }
     }
 
     fn utterance(&self, input: &SpeakInput, limits: &PrepareLimits) -> Result<Utterance, InputError> {
         let config = &self.settings.config;
-        let (own, cloned) = self.voice(input)?;
+        let (own, cloned) = match self.voice(input)? {
+            Timbre::Own(own) => (own, None),
+            Timbre::Cloned(voice) => (None, Some(voice)),
+        };
         let language = order::language(config, input.language.as_deref(), own.map(|(name, _)| name))?;
         let instructions = input.instructions.as_deref().map(str::trim).filter(|text| !text.is_empty());
         let instructions = instructions.filter(|_| config.takes_instructions());
