@@ -121,6 +121,11 @@ pub struct SpeakInput {
     pub sampling: Sampling,
     /// Seed of everything random in this utterance.
     pub seed: u64,
+    /// Tokens after which the engine ends a pass, if [`PrepareLimits::max_positions`] does not before. Only the model
+    /// knows what of them is not sound yet.
+    pub max_tokens: usize,
+    /// Samples that the listener gets at once: a model may make sound in such portions. 1 for as soon as it can.
+    pub chunk_samples: usize,
 }
 
 impl SpeakInput {
@@ -136,6 +141,8 @@ impl SpeakInput {
             speed: 1.0,
             sampling: Sampling::GREEDY,
             seed: 0,
+            max_tokens: usize::MAX,
+            chunk_samples: 1,
         }
     }
 }
@@ -359,8 +366,8 @@ pub trait SpeechModel: Send + Sync {
         Err(InputError::other_task("has voices of its own and clones none", "voice"))
     }
 
-    /// Bytes of weights that a step of one token reads.
-    fn step_bytes(&self) -> usize {
+    /// Bytes of weights that a step of one token reads, where the listener gets `chunk_samples` at once.
+    fn step_bytes(&self, _chunk_samples: usize) -> usize {
         self.info().weight_bytes
     }
 

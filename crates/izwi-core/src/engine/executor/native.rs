@@ -33,6 +33,7 @@ pub struct NativeExecutor {
     profile: Arc<ExecutorProfile>,
     model: Arc<dyn SpeechModel>,
     limits: PrepareLimits,
+    chunk_samples: usize,
     block_size: usize,
     num_blocks: usize,
     pool: KvPool,
@@ -76,6 +77,7 @@ impl NativeExecutor {
             profile,
             model,
             limits,
+            chunk_samples: config.streaming_chunk_size,
             block_size: config.block_size,
             num_blocks: config.max_blocks,
             pool,
@@ -100,6 +102,7 @@ impl ModelExecutor for NativeExecutor {
             profile: Arc::clone(&self.profile),
             model: Arc::clone(&self.model),
             limits: self.limits,
+            chunk_samples: self.chunk_samples,
         })
     }
 
@@ -200,6 +203,8 @@ struct NativePreparer {
     profile: Arc<ExecutorProfile>,
     model: Arc<dyn SpeechModel>,
     limits: PrepareLimits,
+    /// Of a request that does not say.
+    chunk_samples: usize,
 }
 
 impl RequestPreparer for NativePreparer {
@@ -225,6 +230,8 @@ impl RequestPreparer for NativePreparer {
                     repetition_penalty: params.repetition_penalty,
                 },
                 seed: params.seed.unwrap_or_default(),
+                max_tokens: params.max_tokens,
+                chunk_samples: request.chunk_samples.unwrap_or(self.chunk_samples),
             }),
             TaskType::Asr => Input::Listen(ListenInput {
                 samples: decoded.audio.unwrap_or_default(),
@@ -327,7 +334,7 @@ fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: String) -
         clones_voices: info.clones_voices,
         memory_bytes: info.weight_bytes + kv_block_bytes * config.max_blocks + states,
         state_bytes: info.state_bytes,
-        step_bytes: model.step_bytes(),
+        step_bytes: model.step_bytes(config.streaming_chunk_size),
         part_times: model.part_times(),
         default_params: GenerationParams {
             temperature: info.sampling.temperature,

@@ -16,7 +16,7 @@ use self::generation::{CODEC, Generator, Outcome, PARTS, Pass, Share, Unwatched}
 use self::prompt::{Codec as CodecSide, Order};
 use self::speaker::{SpeakerConfig, SpeakerEncoder};
 use self::tokens::{Script, Vocabulary};
-use self::utterance::{Speaking, Utterance};
+use self::utterance::{Portions, Speaking, Utterance};
 use self::voice::{ClonedVoice, Cloner, Kept};
 use super::LoadOptions;
 use crate::model::{
@@ -229,7 +229,9 @@ impl QwenTts {
         }
         let pieces = utterance::pieces(&input.text, &self.vocabulary, room.min(utterance::MAX_TOKENS));
         let pieces = pieces.filter(|pieces| !pieces.is_empty()).ok_or_else(unreadable)?;
-        let budgets = pieces.iter().map(|piece| utterance::budget(piece.body.len())).collect();
+        // What made-up weights say never ends well: it has no budget.
+        let watched = pieces.iter().filter(|_| self.watches);
+        let budgets = watched.map(|piece| utterance::budget(piece.body.len())).collect();
         let greedy = input.sampling.temperature <= 0.0;
         let residual = if greedy { Sampling::GREEDY } else { self.settings.residual_sampling };
         let passes = pieces.into_iter().enumerate().map(|(index, script)| Pass {
@@ -242,35 +244,43 @@ impl QwenTts {
                 mix(input.seed).wrapping_add(index as u64)
             }),
         });
-        Ok(Utterance { passes: passes.collect(), budgets, voice: cloned })
+        let portions = Portions {
+            frame: self.codec.samples_per_frame(),
+            rate: self.codec.sample_rate(),
+            chunk: input.chunk_samples.max(1),
+            max_frames: input.max_tokens,
+            max_positions: limits.max_positions,
+        };
+        Ok(Utterance { passes: passes.collect(), budgets, voice: cloned, portions })
     }
 
-    /// Samples of the frames that were just said, all sequences together.
-    fn sound(&self, spoken: &mut [Spoken<'_>]) -> Result<Vec<Vec<f32>>, ModelError> {
-        for spoken in spoken.iter_mut().filter(|spoken| spoken.speaking.decoder.is_none()) {
-            let decoder = match &spoken.utterance.voice {
+    /// Samples of the pending frames, all sequences together.
+    fn sound(&self, due: &mut [Due<'_>]) -> Result<Vec<Vec<f32>>, ModelError> {
+        for due in due.iter_mut().filter(|due| due.speaking.decoder.is_none()) {
+            let decoder = match &due.utterance.voice {
                 Some(voice) => voice.decoder(&self.codec)?,
                 None => self.codec.start(),
             };
-            spoken.speaking.decoder = Some(decoder);
+            due.speaking.decoder = Some(decoder);
         }
-        let mut batch: Vec<(&mut DecoderState, &[Vec<u32>])> = Vec::with_capacity(spoken.len());
-        for spoken in spoken {
-            if let Some(decoder) = &mut spoken.speaking.decoder {
-                batch.push((decoder, std::slice::from_ref(&spoken.frame)));
+        let mut batch: Vec<(&mut DecoderState, &[Vec<u32>])> = Vec::with_capacity(due.len());
+        for due in due {
+            if let Some(decoder) = &mut due.speaking.decoder {
+                batch.push((decoder, &due.speaking.pending));
             }
         }
         self.times.time(CODEC, || self.codec.decode(&mut batch))
     }
 }
 
-/// A frame on its way to samples.
-struct Spoken<'a> {
-    /// Its sequence's place in the batch.
+/// A sequence whose pending frames become sound.
+struct Due<'a> {
+    /// Its place in the batch.
     place: usize,
     utterance: &'a Utterance,
     speaking: &'a mut Speaking,
-    frame: Vec<u32>,
+    /// Whether the model ended the pass.
+    ended: bool,
 }
 
 fn info(
@@ -360,25 +370,30 @@ impl SpeechModel for QwenTts {
         }
         let outcomes = self.generator.step(kv, &mut shares, &mut Unwatched)?;
         drop(shares);
-        let mut spoken = Vec::new();
+        let mut due = Vec::new();
         for (place, ((utterance, speaking, _), outcome)) in entries.into_iter().zip(outcomes).enumerate() {
-            match outcome {
-                Outcome::Pending => {}
-                Outcome::End => outputs[place] = end(utterance, speaking, Vec::new()),
+            let ended = match outcome {
+                Outcome::Pending => continue,
+                Outcome::End => true,
                 Outcome::Frame(frame) => {
-                    spoken.push(Spoken { place, utterance, speaking, frame: frame.to_vec() });
+                    speaking.pending.push(frame.to_vec());
+                    false
                 }
+            };
+            outputs[place].generated_tokens = 1;
+            if ended && speaking.pending.is_empty() {
+                outputs[place] = end(utterance, speaking, Vec::new());
+            } else if ended || speaking.is_due(utterance) {
+                due.push(Due { place, utterance, speaking, ended });
             }
         }
-        let frames_per_s = self.codec.sample_rate() as f64 / self.codec.samples_per_frame() as f64;
-        let sounds = self.sound(&mut spoken)?;
-        for (Spoken { place, utterance, speaking, frame }, samples) in spoken.into_iter().zip(sounds) {
-            let ends = self.watches && speaking.watch(utterance, frames_per_s, frame[0], &samples);
-            outputs[place] = if ends {
-                end(utterance, speaking, samples)
+        let sounds = self.sound(&mut due)?;
+        for (Due { place, utterance, speaking, ended }, mut samples) in due.into_iter().zip(sounds) {
+            if speaking.heard(utterance, &mut samples) || ended {
+                outputs[place] = end(utterance, speaking, samples);
             } else {
-                EntryOutput { samples, generated_tokens: 1, ..EntryOutput::default() }
-            };
+                outputs[place].samples = samples;
+            }
         }
         Ok(outputs)
     }
@@ -392,8 +407,10 @@ impl SpeechModel for QwenTts {
         self.cloner()?.of_pack(pack, &self.codec, &self.vocabulary).map(drop)
     }
 
-    fn step_bytes(&self) -> usize {
-        self.generator.frame_bytes() + self.codec.decoder_bytes()
+    fn step_bytes(&self, chunk_samples: usize) -> usize {
+        let frames = chunk_samples as f64 / self.codec.samples_per_frame() as f64;
+        let portion = frames.clamp(1.0, utterance::MAX_PORTION as f64);
+        self.generator.frame_bytes() + (self.codec.decoder_bytes() as f64 / portion) as usize
     }
 
     fn part_times(&self) -> PartTimes {

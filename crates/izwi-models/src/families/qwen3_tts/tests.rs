@@ -46,6 +46,8 @@ struct Running {
     begins: bool,
     blocks: Vec<u32>,
     samples: Vec<f32>,
+    /// Frames that came at once, where any did.
+    portions: Vec<usize>,
     frames: usize,
     passes: usize,
     finished: bool,
@@ -79,6 +81,7 @@ impl<'a> Stage<'a> {
             begins: true,
             blocks: Vec::new(),
             samples: Vec::new(),
+            portions: Vec::new(),
             frames: 0,
             passes: 1,
             finished: false,
@@ -123,12 +126,14 @@ impl<'a> Stage<'a> {
             });
             running.start += num_tokens;
         }
+        let frame = self.model.codec.samples_per_frame();
         let outputs = self.model.forward(&mut self.kv, &mut entries).unwrap();
         for (place, output) in places.into_iter().zip(outputs) {
             let running = &mut self.running[place];
             // What was generated is a position more to compute.
             running.prompt += output.generated_tokens;
-            running.frames += usize::from(!output.samples.is_empty());
+            running.portions.extend(Some(output.samples.len() / frame).filter(|&frames| frames > 0));
+            running.frames = running.portions.iter().sum();
             running.samples.extend(output.samples);
             running.finished = output.finished;
             running.runaway = output.runaway;
@@ -301,17 +306,52 @@ fn what_streams_out_is_the_offline_decoding() {
 }
 
 #[test]
+fn sound_comes_in_the_portions_that_complete_chunks_and_none_is_lost_at_a_limit() {
+    let model = model("cv06");
+    let (frame, most) = (model.codec.samples_per_frame(), 11);
+    let spoken = |chunk_samples, seed| {
+        let mut stage = Stage::new(&model, usize::MAX, most);
+        stage.admit(&prepare(&model, SpeakInput { chunk_samples, max_tokens: most, ..say(TEXTS[3], seed) }));
+        stage.finish().remove(0)
+    };
+    for seed in 0..4 {
+        let each = spoken(1, seed);
+        assert!(each.portions.iter().all(|&frames| frames == 1));
+        for chunk in [frame / 3, frame, 2 * frame + frame / 2, 100 * frame] {
+            let portions = spoken(chunk, seed);
+            assert_eq!(portions.samples, each.samples, "chunks of {chunk}");
+            let mut before = 0;
+            for (at, &frames) in portions.portions.iter().enumerate() {
+                let after = before + frames;
+                let completes = |frames: usize| frames * frame / chunk > before * frame / chunk;
+                let fewest = (before + 1..=after).find(|&frames| completes(frames)).unwrap_or(usize::MAX);
+                let last = at + 1 == portions.portions.len();
+                assert!(
+                    last || after == fewest.min(before + 4),
+                    "{:?} in chunks of {chunk}",
+                    portions.portions
+                );
+                before = after;
+            }
+        }
+    }
+}
+
+#[test]
 fn a_runaway_is_cut_off_and_said_to_be_one() {
     let model = model("cv06");
-    let mut utterance = model.utterance(&say(TEXTS[1], 4), &LIMITS).unwrap();
-    // An end is ruled out for two frames.
-    utterance.budgets = vec![2];
-    let prepared = Prepared { work: utterance.work(0).unwrap(), payload: Arc::new(utterance) };
-    let mut stage = Stage::new(&model, usize::MAX, 100);
-    stage.admit(&prepared);
-    let running = stage.finish().remove(0);
-    assert!(running.finished && running.runaway);
-    assert_eq!(running.frames, 2);
+    for chunk_samples in [1, 100_000] {
+        let input = SpeakInput { chunk_samples, ..say(TEXTS[1], 4) };
+        let mut utterance = model.utterance(&input, &LIMITS).unwrap();
+        // An end is ruled out for two frames.
+        utterance.budgets = vec![2];
+        let prepared = Prepared { work: utterance.work(0).unwrap(), payload: Arc::new(utterance) };
+        let mut stage = Stage::new(&model, usize::MAX, 100);
+        stage.admit(&prepared);
+        let running = stage.finish().remove(0);
+        assert!(running.finished && running.runaway);
+        assert_eq!(running.frames, 2);
+    }
 }
 
 #[test]

@@ -21,6 +21,8 @@ const BUDGET: usize = 60;
 /// Seconds of a loop or of silence that speech does not have.
 const LOOP_S: f64 = 4.0;
 const SILENCE_S: f64 = 4.0;
+/// Frames that wait for their sound at most, whatever the listener wants at once: others wait for this step.
+pub(super) const MAX_PORTION: usize = 4;
 
 /// What was prepared.
 #[derive(Debug)]
@@ -29,6 +31,21 @@ pub(super) struct Utterance {
     /// Frames that are too many for each pass.
     pub(super) budgets: Vec<usize>,
     pub(super) voice: Option<Arc<ClonedVoice>>,
+    pub(super) portions: Portions,
+}
+
+/// When frames become sound: each portion of them costs a pass over the codec's weights.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Portions {
+    /// Samples of a frame.
+    pub(super) frame: usize,
+    /// Samples in a second.
+    pub(super) rate: usize,
+    /// Samples that the listener gets at once.
+    pub(super) chunk: usize,
+    /// Frames and positions after which the engine ends a pass.
+    pub(super) max_frames: usize,
+    pub(super) max_positions: usize,
 }
 
 /// A running utterance.
@@ -39,24 +56,54 @@ pub(super) struct Speaking {
     pub(super) said: Said,
     /// `None` until the first frame of a pass.
     pub(super) decoder: Option<DecoderState>,
+    /// Frames that are no sound yet.
+    pub(super) pending: Vec<Vec<u32>>,
+    /// Samples of all passes.
+    sounded: usize,
     watchdog: Option<Watchdog>,
     pub(super) ran_away: bool,
 }
 
 impl Speaking {
     pub(super) fn new() -> Self {
-        Self { pass: 0, said: Said::default(), decoder: None, watchdog: None, ran_away: false }
+        Self {
+            pass: 0,
+            said: Said::default(),
+            decoder: None,
+            pending: Vec::new(),
+            sounded: 0,
+            watchdog: None,
+            ran_away: false,
+        }
     }
 
-    /// Takes note of a frame; whether the pass is to end with it.
-    pub(super) fn watch(
-        &mut self,
-        utterance: &Utterance,
-        frames_per_s: f64,
-        token: u32,
-        samples: &[f32],
-    ) -> bool {
-        let budget = utterance.budgets.get(self.pass).copied().unwrap_or(0);
+    /// Whether the pending frames are to become sound now: they complete a chunk, or the engine ends the pass.
+    pub(super) fn is_due(&self, utterance: &Utterance) -> bool {
+        let Portions { frame, chunk, max_frames, max_positions, .. } = utterance.portions;
+        let prompt = utterance.passes.get(self.pass).map_or(0, |pass| pass.prompt.positions.len());
+        let most = max_frames.min(max_positions.saturating_sub(prompt));
+        let (before, after) = (self.sounded, self.sounded + self.pending.len() * frame);
+        self.pending.len() >= MAX_PORTION || after / chunk > before / chunk || self.said.frames.len() >= most
+    }
+
+    /// Takes note of the sound of the pending frames; whether the pass is to end with it. What lies behind the end is
+    /// cut off.
+    pub(super) fn heard(&mut self, utterance: &Utterance, samples: &mut Vec<f32>) -> bool {
+        let frame = utterance.portions.frame;
+        let pending = std::mem::take(&mut self.pending);
+        let sounds = pending.iter().zip(samples.chunks_exact(frame));
+        let end = sounds.enumerate().find_map(|(at, (codes, sound))| {
+            let token = codes.first().copied().unwrap_or_default();
+            self.watch(utterance, token, sound).then_some((at + 1) * frame)
+        });
+        samples.truncate(end.unwrap_or(usize::MAX));
+        self.sounded += samples.len();
+        end.is_some()
+    }
+
+    fn watch(&mut self, utterance: &Utterance, token: u32, samples: &[f32]) -> bool {
+        let Some(&budget) = utterance.budgets.get(self.pass) else { return false };
+        let frames_per_s = utterance.portions.rate as f64 / utterance.portions.frame.max(1) as f64;
         let limits = Limits { frames_per_s, budget, loop_s: LOOP_S, silence_s: SILENCE_S };
         let bites = self.watchdog.get_or_insert_with(|| Watchdog::new(limits)).observe(token, samples);
         self.ran_away |= bites;
@@ -66,7 +113,8 @@ impl Speaking {
     /// Goes on to the next pass, if there is one.
     pub(super) fn next(&mut self, utterance: &Utterance) -> Option<Work> {
         let next = utterance.work(self.pass + 1)?;
-        *self = Self { pass: self.pass + 1, ran_away: self.ran_away, ..Self::new() };
+        let Self { pass, sounded, ran_away, .. } = *self;
+        *self = Self { pass: pass + 1, sounded, ran_away, ..Self::new() };
         Some(next)
     }
 }
