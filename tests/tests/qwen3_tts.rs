@@ -160,6 +160,8 @@ async fn the_first_chunk_comes_early_and_who_leaves_is_worked_for_no_longer() ->
     assert_eq!(utterance.chunks[0].0["samples"], RATE / 5);
     server.assert_balanced().await?;
 
+    // One leaves while its prompt is computed, one in mid-speech over a socket, one over HTTP.
+    drop(speaking(&server, &long_text(), 7).await?);
     let mut leaver = speaking(&server, &long_text(), 6).await?;
     leaver.expect("audio.start").await?;
     leaver.chunk().await?;
@@ -185,10 +187,15 @@ const TEXTS: [&str; 8] = [
     "The end of the line.",
 ];
 
-/// All texts as streams at once; each must be what it is alone.
+const VOICES: [&str; 3] = ["ryan", "vivian", "eric"];
+
+/// All texts as streams at once, in several voices; each must be what it is alone.
 async fn check_together(server: &TestServer, alone: &[Vec<u8>]) -> Result<()> {
     let streams = TEXTS.iter().enumerate().map(|(seed, text)| async move {
-        let mut session = speaking(server, text, seed as u64).await?;
+        let mut session = server.session().await?;
+        let voice = VOICES[seed % VOICES.len()];
+        session.send(json!({"type": "speak", "text": text, "seed": seed, "voice": voice})).await?;
+        session.expect("session.created").await?;
         let utterance = session.utterance().await?;
         session.expect_done(1000).await?;
         audio(&utterance)
@@ -206,7 +213,8 @@ async fn eight_streams_are_each_as_alone_also_where_blocks_run_out() -> Result<(
     let server = serve(OWN).await?;
     let mut alone = Vec::new();
     for (seed, text) in TEXTS.iter().enumerate() {
-        alone.push(spoken(&server, json!({"input": text, "seed": seed})).await?);
+        let voice = VOICES[seed % VOICES.len()];
+        alone.push(spoken(&server, json!({"input": text, "seed": seed, "voice": voice})).await?);
     }
     check_together(&server, &alone).await?;
     assert_eq!(server.metric("izwi_num_preemptions_total", &[]).await?, 0.0);

@@ -1,12 +1,12 @@
-//! Generated pages of `docs/`: `izwi docs` writes them from its own flags and settings; here they are refreshed or
-//! compared. Pages that `izwi docs` does not write are nobody's business here.
+//! Generated pages of `docs/`: `izwi docs` writes them from its own flags and settings, [`figures`] from the baselines; here
+//! they are refreshed or compared. Other pages are nobody's business here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::process;
+use crate::{figures, process};
 
 /// Writes the pages into `docs/`.
 pub(crate) fn write(root: &Path) -> Result<()> {
@@ -22,7 +22,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     generate(root, &fresh)?;
     let stale = stale_pages(&fresh, &root.join("docs"))?;
     for page in &stale {
-        eprintln!("docs/{}: generated docs: differs from what `izwi docs` writes", page.display());
+        eprintln!("docs/{}: generated docs: differs from what is generated", page.display());
     }
     if stale.is_empty() {
         return Ok(());
@@ -33,7 +33,8 @@ pub(crate) fn check(root: &Path) -> Result<()> {
 fn generate(root: &Path, out: &Path) -> Result<()> {
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let mut command = process::cargo(root, &["run", "--quiet", "-p", "izwi-cli", "--", "docs", "--out"]);
-    process::run(command.arg(out))
+    process::run(command.arg(out))?;
+    figures::write(root, out)
 }
 
 /// Pages under `fresh` that are missing under `committed` or differ there, as paths inside `fresh`.

@@ -5,6 +5,7 @@
 
 mod ci;
 mod docs;
+mod figures;
 mod metal;
 mod process;
 mod suite;

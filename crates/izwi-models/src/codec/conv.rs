@@ -6,6 +6,7 @@ use super::stream::{StreamShape, Streams, TailPlace};
 use crate::model::ModelError;
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::conv::DepthwiseConv;
+use crate::nn::precision::Precision;
 use crate::nn::row_conv::RowConv;
 
 /// The sizes of a convolution.
@@ -21,12 +22,14 @@ pub struct Kernel {
     pub dilation: usize,
     /// Input rows to an output row.
     pub stride: usize,
+    /// As [`RowConv::with_precision`].
+    pub precision: Precision,
 }
 
 impl Kernel {
-    /// Neighbouring rows, one output row to each.
+    /// Neighbouring rows, one output row to each, in f32.
     pub fn new(inputs: usize, outputs: usize, taps: usize) -> Self {
-        Self { inputs, outputs, taps, dilation: 1, stride: 1 }
+        Self { inputs, outputs, taps, dilation: 1, stride: 1, precision: Precision::F32 }
     }
 }
 
@@ -49,10 +52,11 @@ impl CausalConv {
         kernel: Kernel,
         shape: &mut StreamShape,
     ) -> std::result::Result<Self, ModelError> {
-        let Kernel { inputs, outputs, taps, dilation, stride } = kernel;
+        let Kernel { inputs, outputs, taps, dilation, stride, precision } = kernel;
         let weight = from.take(&format!("{name}.weight"), &[outputs, inputs, taps])?;
         let bias = from.take(&format!("{name}.bias"), &[outputs])?;
-        Ok(Self::new(RowConv::new(&weight, Some(bias), dilation)?, stride, shape)?)
+        let conv = RowConv::with_precision(&weight, Some(bias), dilation, precision)?;
+        Ok(Self::new(conv, stride, shape)?)
     }
 
     /// From a convolution of which every `stride`-th output is wanted.
@@ -109,17 +113,22 @@ impl CausalTransposedConv {
         kernel: Kernel,
         shape: &mut StreamShape,
     ) -> std::result::Result<Self, ModelError> {
-        let Kernel { inputs, outputs, taps, stride, .. } = kernel;
+        let Kernel { inputs, outputs, taps, .. } = kernel;
         let weight = from.take(&format!("{name}.weight"), &[inputs, outputs, taps])?;
         let bias = from.take(&format!("{name}.bias"), &[outputs])?;
-        Ok(Self::new(&weight, &bias, stride, shape)?)
+        Ok(Self::new(&weight, &bias, (kernel.stride, kernel.precision), shape)?)
     }
 
     /// From a weight `[inputs, outputs, taps]` and a bias `[outputs]`.
     ///
     /// # Errors
     /// Shapes do not fit.
-    pub fn new(weight: &Tensor, bias: &Tensor, stride: usize, shape: &mut StreamShape) -> Result<Self> {
+    pub fn new(
+        weight: &Tensor,
+        bias: &Tensor,
+        (stride, precision): (usize, Precision),
+        shape: &mut StreamShape,
+    ) -> Result<Self> {
         let (inputs, outputs, taps) = weight.dims3()?;
         if stride == 0 || taps == 0 {
             bail!("transposed convolution: {taps} taps, stride {stride}")
@@ -132,7 +141,7 @@ impl CausalTransposedConv {
             (0..steps).rev().map(|step| weight.narrow(3, step, 1)).collect::<Result<_>>()?;
         let weight = Tensor::cat(&newest_last, 3)?.reshape((stride * outputs, inputs, steps))?;
         let bias = Tensor::cat(&vec![bias.clone(); stride], 0)?;
-        let conv = CausalConv::new(RowConv::new(&weight, Some(bias), 1)?, 1, shape)?;
+        let conv = CausalConv::new(RowConv::with_precision(&weight, Some(bias), 1, precision)?, 1, shape)?;
         Ok(Self { conv, stride, outputs })
     }
 
@@ -261,7 +270,7 @@ mod tests {
         ) {
             let (weight, bias) = (random((5, 3, taps)), random(3));
             let mut shape = StreamShape::default();
-            let conv = CausalTransposedConv::new(&weight, &bias, stride, &mut shape).unwrap();
+            let conv = CausalTransposedConv::new(&weight, &bias, (stride, Precision::F32), &mut shape).unwrap();
             let x = random((cuts.iter().sum::<usize>(), 5));
             let forward = |x: &Tensor, streams: &mut Streams<'_>| conv.forward(x, streams).unwrap();
             let whole = in_pieces(&shape, &x, &[x.dim(0).unwrap()], forward);

@@ -41,6 +41,8 @@ pub struct TransformerShape {
     pub eps: f64,
     /// Longest wave of the rotary embedding, over 2π.
     pub rope_theta: f64,
+    /// How weights are kept.
+    pub precision: Precision,
 }
 
 /// Layers that add attention and a feed-forward network to their input, each scaled by channel; no biases.
@@ -151,8 +153,8 @@ impl Layer {
         };
         Ok(Self {
             attention_norm: Norm::load(from, &format!("{name}.input_layernorm"), shape)?,
-            qkv: RowLinear::load_stacked(from, &parts, shape.width, Precision::F32)?,
-            output: linear(from, &format!("{name}.self_attn.o_proj"), attention_width, shape.width)?,
+            qkv: RowLinear::load_stacked(from, &parts, shape.width, shape.precision)?,
+            output: linear(from, &format!("{name}.self_attn.o_proj"), (attention_width, shape.width), shape)?,
             attention_scale: scale(from, "self_attn")?,
             feed_forward_norm: Norm::load(from, &format!("{name}.post_attention_layernorm"), shape)?,
             feed_forward: FeedForward::load(from, &format!("{name}.mlp"), shape)?,
@@ -210,13 +212,13 @@ impl FeedForward {
                 let [gate, up] = ["gate", "up"].map(|part| format!("{name}.{part}_proj"));
                 let parts = [(gate.as_str(), inner), (up.as_str(), inner)];
                 Self::Gated {
-                    gate_up: RowLinear::load_stacked(from, &parts, width, Precision::F32)?,
-                    down: linear(from, &format!("{name}.down_proj"), inner, width)?,
+                    gate_up: RowLinear::load_stacked(from, &parts, width, shape.precision)?,
+                    down: linear(from, &format!("{name}.down_proj"), (inner, width), shape)?,
                 }
             }
             Style::Plain => {
-                let up = linear(from, &format!("{name}.fc1"), width, inner)?;
-                let down = linear(from, &format!("{name}.fc2"), inner, width)?;
+                let up = linear(from, &format!("{name}.fc1"), (width, inner), shape)?;
+                let down = linear(from, &format!("{name}.fc2"), (inner, width), shape)?;
                 let no_bias = Tensor::zeros(inner, DType::F32, from.device())?;
                 Self::Plain { up, no_bias, down }
             }
@@ -234,8 +236,8 @@ impl FeedForward {
 fn linear(
     from: &mut Checkpoint,
     name: &str,
-    inputs: usize,
-    outputs: usize,
+    (inputs, outputs): (usize, usize),
+    shape: &TransformerShape,
 ) -> std::result::Result<RowLinear, ModelError> {
-    RowLinear::load_stacked(from, &[(name, outputs)], inputs, Precision::F32)
+    RowLinear::load_stacked(from, &[(name, outputs)], inputs, shape.precision)
 }

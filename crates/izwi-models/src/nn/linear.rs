@@ -3,6 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::checkpoint::Checkpoint;
+use super::precision::Precision;
 use super::row_linear::RowLinear;
 use crate::model::ModelError;
 
@@ -17,6 +18,14 @@ impl Linear {
     /// The device has not the memory.
     pub fn new(weight: &Tensor, bias: Option<Tensor>) -> Result<Self> {
         Ok(Self(RowLinear::new(weight, bias)?))
+    }
+
+    /// As [`Self::new`], the weight `[outputs, inputs]` kept in `precision`.
+    ///
+    /// # Errors
+    /// The device has not the memory.
+    pub fn with_precision(weight: &Tensor, bias: Option<Tensor>, precision: Precision) -> Result<Self> {
+        Ok(Self(RowLinear::with_precision(weight, bias, precision)?))
     }
 
     /// Takes `{name}.weight` `[outputs, inputs]` and `{name}.bias`.

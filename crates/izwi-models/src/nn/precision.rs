@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::cpu::isa::multiplies_pairs;
+
 /// How the weights of an autoregressive model are kept in memory. What is computed with them is f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Precision {
@@ -56,6 +58,16 @@ impl Precision {
             Self::Auto if is_cpu => Self::Q8,
             Self::Auto => Self::F32,
             chosen => chosen,
+        }
+    }
+
+    /// What the codec of a model is kept and multiplied in whose large weights are kept in this precision:
+    /// [`Self::Bf16`] where they are rounded too and the processor multiplies pairs of bf16, else [`Self::F32`].
+    #[must_use]
+    pub fn of_codec(self, is_cpu: bool) -> Self {
+        match self.on(is_cpu) {
+            Self::Q8 | Self::Q4 | Self::Bf16 if is_cpu && multiplies_pairs() => Self::Bf16,
+            _ => Self::F32,
         }
     }
 }

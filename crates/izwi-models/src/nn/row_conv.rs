@@ -6,10 +6,11 @@ use std::sync::Arc;
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::cpu::conv::{ConvPanels, TapRows, convolve};
+use super::precision::Precision;
 use super::slices::with_slices;
 
 /// `y[i] = Σ_t W_t x[starts[i] + t * dilation] (+ b)`; on the CPU a row of `y` is the same bits whatever other rows
-/// there are. Weights and sums are f32. A copy shares the weight.
+/// there are. Sums are f32. A copy shares the weight.
 #[derive(Debug, Clone)]
 pub struct RowConv {
     weight: Weight,
@@ -32,13 +33,29 @@ impl RowConv {
     /// # Errors
     /// The device has not the memory, or shapes do not fit.
     pub fn new(weight: &Tensor, bias: Option<Tensor>, dilation: usize) -> Result<Self> {
+        Self::with_precision(weight, bias, dilation, Precision::F32)
+    }
+
+    /// As [`Self::new`]. On the CPU [`Precision::Bf16`] rounds weights and `x` to bf16, if the number of inputs is even;
+    /// everything else is f32.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_precision(
+        weight: &Tensor,
+        bias: Option<Tensor>,
+        dilation: usize,
+        precision: Precision,
+    ) -> Result<Self> {
         let (outputs, inputs, taps) = weight.dims3()?;
         if taps == 0 || dilation == 0 || bias.as_ref().is_some_and(|bias| bias.dims() != [outputs]) {
             bail!("convolution: {taps} taps of dilation {dilation}, or a bias that is not one of {outputs}")
         }
         let rows = weight.to_dtype(DType::F32)?.transpose(1, 2)?.contiguous()?; // [outputs, taps, inputs]
         let weight = if rows.device().is_cpu() {
-            let pack = |[rows]: [&[f32]; 1]| ConvPanels::pack(rows, outputs, taps, inputs);
+            let pairs = precision == Precision::Bf16 && inputs.is_multiple_of(2);
+            let pack = if pairs { ConvPanels::pack_pairs } else { ConvPanels::pack };
+            let pack = |[rows]: [&[f32]; 1]| pack(rows, outputs, taps, inputs);
             Weight::Cpu(Arc::new(with_slices([&rows], pack)?))
         } else {
             Weight::Device(rows.reshape((outputs, taps * inputs))?.t()?.contiguous()?)

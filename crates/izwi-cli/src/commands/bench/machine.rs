@@ -45,6 +45,12 @@ fn sum(part: &[u64]) -> u64 {
     sums.iter().chain(rest).fold(0, |sum, value| sum.wrapping_add(*value))
 }
 
+/// Begins to count the most memory anew, where the system can.
+pub(super) fn forget_peak_memory() {
+    // What cannot be forgotten is only counted on.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
 /// The most memory the process has had, in bytes, where the system tells.
 pub(super) fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

@@ -1,12 +1,18 @@
 //! `izwi bench`: how fast a model speaks here, alone and several voices at once, and where the time goes.
 
+mod gate;
 mod machine;
 mod report;
 mod round;
 
+use std::path::PathBuf;
+
 use anyhow::Result;
+use izwi_core::engine::executor::Precision;
 use izwi_core::engine::{EngineCoreConfig, TaskType};
 
+use self::gate::Baseline;
+use self::machine::Machine;
 use self::report::{Measured, Report};
 use self::round::Voices;
 use crate::failure::usage;
@@ -24,6 +30,14 @@ pub(crate) struct Args {
     #[arg(long)]
     random_weights: bool,
 
+    /// Models to measure, one after another, in place of --model
+    #[arg(long, value_name = "NAME,NAME,...", value_delimiter = ',')]
+    models: Vec<String>,
+
+    /// How weights are kept, one after another, in place of --dtype
+    #[arg(long, value_name = "DTYPE,DTYPE,...", value_delimiter = ',')]
+    dtypes: Vec<Precision>,
+
     /// How many voices at once
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
     batch: Vec<usize>,
@@ -35,6 +49,14 @@ pub(crate) struct Args {
     /// Rounds for each batch size, of which the median is told
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: usize,
+
+    /// Fail where a result is below the same result in FILE, which `izwi bench --json` wrote on this machine
+    #[arg(long, value_name = "FILE")]
+    gate: Option<PathBuf>,
+
+    /// The share of the baseline's frames per second that --gate asks for
+    #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
+    gate_ratio: f64,
 
     /// Print as JSON
     #[arg(long)]
@@ -54,35 +76,67 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
         max_running_requests: largest.max(resolved.settings.engine.max_running_requests),
         ..speech::engine_config(resolved)
     };
+    let or = |given: &[String], configured: &String| match given {
+        [] => vec![configured.clone()],
+        given => given.to_vec(),
+    };
+    let models = or(&args.models, &config.model);
+    let dtypes = if args.dtypes.is_empty() { vec![config.dtype] } else { args.dtypes.clone() };
     speech::start_threads(config.num_threads);
     let machine = machine::measure(config.num_threads);
+    let baseline = args.gate.as_deref().map(|path| Baseline::read(path, machine.cores)).transpose()?;
     let mut results = Vec::new();
     speech::runtime()?.block_on(async {
         let mut interrupt = Interrupt::listen()?;
-        let engine = speech::load(config, &mut interrupt).await?;
-        if !engine.profile().tasks.contains(&TaskType::Tts) {
-            let help = "choose a model that speaks, see `izwi list`";
-            return Err(usage(format!("model '{}' does not speak", engine.profile().model), help));
+        for (model, &dtype) in models.iter().flat_map(|model| dtypes.iter().map(move |dtype| (model, dtype)))
+        {
+            let config = EngineCoreConfig { model: model.clone(), dtype, ..config.clone() };
+            results.extend(measure(args, config, &machine, &mut interrupt).await?);
         }
-        for &batch in &args.batch {
-            let mut rounds = Vec::new();
-            for number in 0..args.rounds {
-                let voices = Voices {
-                    number: batch,
-                    texts: format!("Batch {batch}, round {number}"),
-                    tokens: args.tokens,
-                };
-                rounds.push(round::speak(&engine, &voices, &mut interrupt).await?);
-            }
-            let measured = Measured::new(&engine, batch, rounds, &machine);
-            if !args.json {
-                output::print(&measured.page())?;
-            }
-            results.push(measured);
-        }
-        engine.stop();
-        Ok(())
+        anyhow::Ok(())
     })?;
     let report = Report { machine, results };
-    if args.json { output::print_json(&report) } else { output::print(&report.page()) }
+    if args.json {
+        output::print_json(&report)?;
+    } else {
+        output::print(&report.page())?;
+    }
+    match baseline {
+        Some(baseline) => {
+            output::say(baseline.compare(&report, args.gate_ratio)?.trim_end());
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+/// All batch sizes of one model.
+async fn measure(
+    args: &Args,
+    config: EngineCoreConfig,
+    machine: &Machine,
+    interrupt: &mut Interrupt,
+) -> Result<Vec<Measured>> {
+    machine::forget_peak_memory();
+    let engine = speech::load(config, interrupt).await?;
+    if !engine.profile().tasks.contains(&TaskType::Tts) {
+        let help = "choose a model that speaks, see `izwi list`";
+        return Err(usage(format!("model '{}' does not speak", engine.profile().model), help));
+    }
+    let mut results = Vec::new();
+    for &batch in &args.batch {
+        let mut rounds = Vec::new();
+        for number in 0..args.rounds {
+            let texts = format!("Batch {batch}, round {number}");
+            let voices = Voices { number: batch, texts, tokens: args.tokens };
+            rounds.push(round::speak(&engine, &voices, interrupt).await?);
+        }
+        let measured = Measured::new(&engine, batch, rounds, machine);
+        if !args.json {
+            output::print(&measured.page())?;
+        }
+        results.push(measured);
+    }
+    engine.stop();
+    Ok(results)
 }

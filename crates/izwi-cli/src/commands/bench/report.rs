@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use izwi_core::engine::Engine;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::machine::{Machine, peak_memory};
 use super::round::Round;
@@ -19,12 +19,12 @@ pub(super) struct Report {
 /// One batch size; each figure is the median of the rounds.
 #[derive(Debug, Serialize)]
 pub(super) struct Measured {
-    model: String,
-    dtype: String,
-    batch: usize,
-    threads: usize,
+    pub(super) model: String,
+    pub(super) dtype: String,
+    pub(super) batch: usize,
+    pub(super) threads: usize,
     /// Of all voices together, once every prompt is computed.
-    frames_per_s: f64,
+    pub(super) frames_per_s: f64,
     /// Of one voice, prompt included: time to speak over time to play. Below 1 it keeps up.
     rtf: f64,
     ttfa_ms_p50: f64,
@@ -36,10 +36,11 @@ pub(super) struct Measured {
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_rss_bytes: Option<u64>,
     /// Milliseconds a frame of all voices spends in each part.
+    #[serde(serialize_with = "by_name")]
     parts_ms: Vec<Part>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Part {
     name: &'static str,
     ms: f64,
@@ -70,7 +71,7 @@ impl Measured {
         }
         Self {
             model: profile.model.clone(),
-            dtype: config.dtype.to_string(),
+            dtype: config.dtype.on(profile.device == "cpu").to_string(),
             batch,
             threads: config.num_threads,
             frames_per_s,
@@ -81,6 +82,25 @@ impl Measured {
             bandwidth_share: frames_per_s * bytes_per_frame / (machine.read_bandwidth_gb_s * 1e9),
             peak_rss_bytes: peak_memory(),
             parts_ms,
+        }
+    }
+
+    /// Something that was measured.
+    #[cfg(test)]
+    pub(super) fn example(batch: usize, frames_per_s: f64) -> Self {
+        Self {
+            model: "a model".to_owned(),
+            dtype: "q8".to_owned(),
+            batch,
+            threads: 2,
+            frames_per_s,
+            rtf: 1.0,
+            ttfa_ms_p50: 1.0,
+            ttfa_ms_p95: 1.0,
+            bytes_per_frame: 1.0,
+            bandwidth_share: 1.0,
+            peak_rss_bytes: None,
+            parts_ms: Vec::new(),
         }
     }
 
@@ -109,6 +129,10 @@ impl Measured {
         ));
         page
     }
+}
+
+fn by_name<S: Serializer>(parts: &[Part], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(parts.iter().map(|part| (part.name, part.ms)))
 }
 
 impl Report {

@@ -7,9 +7,14 @@ use proptest::prelude::*;
 
 use super::codec::{Codec, DecoderState};
 use super::golden_set::{TOLERANCE, by_rows, codes, compare, device, root, tensors, values};
+use crate::nn::precision::Precision;
 
 fn codec() -> Codec {
-    Codec::load(&root().join("base17/speech_tokenizer"), &device()).unwrap()
+    codec_in(Precision::F32)
+}
+
+fn codec_in(precision: Precision) -> Codec {
+    Codec::load(&root().join("base17/speech_tokenizer"), &device(), precision).unwrap()
 }
 
 fn decode(codec: &Codec, frames: &[Vec<u32>]) -> Vec<f32> {
@@ -42,6 +47,22 @@ fn qwen3_tts_golden_codec_decode() {
     let prefix = values(&golden["wav_prefix17"]);
     let length = prefix.len() / codec.samples_per_frame();
     compare("wav_prefix17", &decode(&codec, &frames[..length]), &prefix, TOLERANCE);
+}
+
+#[test]
+fn qwen3_tts_golden_codec_in_bf16_stays_near_and_streams() {
+    let (codec, golden) = (codec_in(Precision::Bf16), tensors("codec.decode"));
+    let (frames, theirs) = (codes(&golden["codes"]), values(&golden["wav"]));
+    let whole = decode(&codec, &frames);
+    let power = |samples: &mut dyn Iterator<Item = f32>| samples.map(|s| f64::from(s * s)).sum::<f64>();
+    let noise = power(&mut whole.iter().zip(&theirs).map(|(a, b)| a - b));
+    let ratio_db = 10.0 * (power(&mut theirs.iter().copied()) / noise.max(1e-30)).log10();
+    assert!(ratio_db > 35.0, "{ratio_db} dB");
+    let (mut state, mut pieces) = (codec.start(), Vec::new());
+    for piece in frames.chunks(3) {
+        pieces.extend(codec.decode(&mut [(&mut state, piece)]).unwrap().remove(0));
+    }
+    assert_eq!(pieces, whole);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::codec::Codec;
 use super::golden_set::{TOLERANCE, by_rows, codes, compare, device, root, tensors, values};
 use super::speaker::{SpeakerConfig, SpeakerEncoder};
 use crate::nn::checkpoint::Checkpoint;
+use crate::nn::precision::Precision;
 
 fn config() -> SpeakerConfig {
     let config = std::fs::read(root().join("base17/config.json")).unwrap();
@@ -40,7 +41,7 @@ fn qwen3_tts_golden_speaker() {
 #[test]
 fn qwen3_tts_golden_reference_codes() {
     let golden = tensors("base17.speaker");
-    let codec = Codec::load(&root().join("base17/speech_tokenizer"), &device()).unwrap();
+    let codec = Codec::load(&root().join("base17/speech_tokenizer"), &device(), Precision::F32).unwrap();
     for (input, expected) in [("inputs.ref24", "ref_code24"), ("ref16_resampled_24k", "ref_code16")] {
         assert_eq!(codec.encode(&values(&golden[input])).unwrap(), codes(&golden[expected]), "{input}");
     }

@@ -103,7 +103,8 @@ impl QwenTts {
         let settings = Settings::load(folder)?;
         let vocabulary = Vocabulary::load(folder, settings.config.talker_config.text_vocab_size)?;
         let mut weights = Checkpoint::open_folder(folder, &options.device)?;
-        let codec = Codec::load(&folder.join("speech_tokenizer"), &options.device)?;
+        let precision = options.precision.of_codec(options.device.is_cpu());
+        let codec = Codec::load(&folder.join("speech_tokenizer"), &options.device, precision)?;
         let mut fingerprint = Sha256::new();
         for file in ["config.json", "speech_tokenizer/config.json"] {
             fingerprint.update(config::read(&folder.join(file))?);
@@ -124,9 +125,10 @@ impl QwenTts {
         let vocabulary = Vocabulary::bytes(&special)?;
         let mut weights = Checkpoint::made_up(&options.device, DType::BF16);
         let mut codec_weights = Checkpoint::made_up(&options.device, DType::F32);
+        let precision = options.precision.of_codec(options.device.is_cpu());
         let codec_config = codec::Config::parse(include_str!("shapes/codec.json"));
         let codec_config = codec_config.map_err(ModelError::Checkpoint)?;
-        let codec = Codec::from_checkpoint(&mut codec_weights, &codec_config)?;
+        let codec = Codec::from_checkpoint(&mut codec_weights, &codec_config, precision)?;
         let made = Self::assemble((settings, vocabulary), &mut weights, codec, Sha256::new(), options)?;
         Ok(Self { watches: false, ..made })
     }

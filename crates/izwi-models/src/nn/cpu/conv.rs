@@ -16,6 +16,8 @@ const BLOCK_ROWS: usize = 192;
 const SPLIT_WORK: usize = 2 * 1024 * 1024;
 /// Weights that one thread reads in the time it takes to wake another.
 const SPLIT_WEIGHTS: usize = 512 * 1024;
+/// Pairs that one thread rounds in the time it takes to wake another.
+const PAIRS_OF_TASK: usize = 32 * 1024;
 /// Vectors of columns a panel can have, the better ones first.
 const PANELS: [usize; 3] = [4, 6, 1];
 
@@ -27,6 +29,8 @@ pub(crate) struct ConvPanels {
     inputs: usize,
     outputs: usize,
     vectors: usize, // of columns in a panel
+    /// Whether an element is two bf16, which belong to two neighbouring inputs: `inputs` counts the pairs.
+    paired: bool,
 }
 
 impl ConvPanels {
@@ -47,7 +51,16 @@ impl ConvPanels {
                 panel[k * columns + output % columns] = value;
             }
         }
-        Self { data, taps, inputs, outputs, vectors }
+        Self { data, taps, inputs, outputs, vectors, paired: false }
+    }
+
+    /// As [`Self::pack`], rounded to bf16; inputs are rounded too when they are multiplied, sums are f32.
+    ///
+    /// # Panics
+    /// The weight is not of that size, or the number of inputs is odd.
+    pub(crate) fn pack_pairs(weight: &[f32], outputs: usize, taps: usize, inputs: usize) -> Self {
+        assert!(inputs.is_multiple_of(2), "an odd number of inputs");
+        Self { paired: true, ..Self::pack(&paired(weight), outputs, taps, inputs / 2) }
     }
 
     fn depth(&self) -> usize {
@@ -60,6 +73,46 @@ impl ConvPanels {
 
     fn panels(&self) -> usize {
         self.outputs.div_ceil(self.columns())
+    }
+}
+
+/// Rounds neighbours to bf16 and puts two into each element of what is answered. A NaN need not stay one.
+fn paired(values: &[f32]) -> Vec<f32> {
+    let values = values.as_chunks().0;
+    let mut pairs = vec![0f32; values.len()];
+    let out = Shared(pairs.as_mut_ptr());
+    let tasks = values.len().div_ceil(PAIRS_OF_TASK);
+    let threads = if tasks > 2 { rayon::current_num_threads() } else { 1 };
+    for_each_task(
+        tasks,
+        threads,
+        || (),
+        |(), task| {
+            let first = task * PAIRS_OF_TASK;
+            let values = &values[first..values.len().min(first + PAIRS_OF_TASK)];
+            // SAFETY: each task has its own elements of `pairs`, which is as long as the values.
+            dispatch(Pairing { values, pairs: unsafe { out.get().add(first) } });
+        },
+    );
+    pairs
+}
+
+/// Writes as many `pairs` as there are values.
+struct Pairing<'a> {
+    values: &'a [[f32; 2]],
+    pairs: *mut f32,
+}
+
+impl Job for Pairing<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        for (at, &[low, high]) in self.values.iter().enumerate() {
+            let (low, high) = (low.to_bits(), high.to_bits());
+            // To the nearest, of two that are as near to the even one.
+            let low = low.wrapping_add(0x7fff + (low >> 16 & 1)) >> 16;
+            let high = high.wrapping_add(0x7fff + (high >> 16 & 1)) & 0xffff_0000;
+            *self.pairs.add(at) = f32::from_bits(low | high);
+        }
     }
 }
 
@@ -81,6 +134,8 @@ pub(crate) fn convolve(x: TapRows<'_>, weights: &ConvPanels, bias: Option<&[f32]
     if rows == 0 || weights.depth() == 0 {
         return;
     }
+    let pairs = if weights.paired { paired(x.data) } else { Vec::new() };
+    let x = if weights.paired { TapRows { data: &pairs, ..x } } else { x };
     let last = x.starts.iter().copied().max().unwrap_or(0) as usize + (weights.taps - 1) * x.dilation;
     assert!((last + 1) * weights.inputs <= x.data.len(), "a row reads outside the data");
     let mut padded = vec![0f32; weights.panels() * weights.columns()];
@@ -118,29 +173,32 @@ struct Block<'a> {
 impl Job for Block<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
-        match self.weights.vectors {
-            1 => self.panels::<I, 1, 8>(),
-            4 => self.panels::<I, 4, 6>(),
-            _ => self.panels::<I, 6, 4>(),
+        match (self.weights.vectors, self.weights.paired) {
+            (1, false) => self.panels::<I, false, 1, 8>(),
+            (4, false) => self.panels::<I, false, 4, 6>(),
+            (_, false) => self.panels::<I, false, 6, 4>(),
+            (1, true) => self.panels::<I, true, 1, 8>(),
+            (4, true) => self.panels::<I, true, 4, 6>(),
+            (_, true) => self.panels::<I, true, 6, 4>(),
         }
     }
 }
 
 impl Block<'_> {
-    /// Panels of `C` vectors through tiles of up to `R` rows.
+    /// Panels of `C` vectors, of pairs if `P`, through tiles of up to `R` rows.
     #[inline(always)]
-    unsafe fn panels<I: Isa, const C: usize, const R: usize>(self) {
+    unsafe fn panels<I: Isa, const P: bool, const C: usize, const R: usize>(self) {
         let (columns, outputs, rows) = (C * LANES, self.weights.outputs, self.x.starts.len());
         let mut wide = Vec::new();
         for panel in self.panels.clone() {
             let first = panel * columns;
             if outputs - first >= columns {
-                self.panel::<I, C, R>(panel, self.y.add(first), outputs);
+                self.panel::<I, P, C, R>(panel, self.y.add(first), outputs);
                 continue;
             }
             // Rows as wide as the panel, of which the columns that exist are copied.
             wide.resize(rows * columns, 0f32);
-            self.panel::<I, C, R>(panel, wide.as_mut_ptr(), columns);
+            self.panel::<I, P, C, R>(panel, wide.as_mut_ptr(), columns);
             for (row, wide) in wide.chunks_exact(columns).enumerate() {
                 let y = self.y.add(row * outputs + first);
                 std::ptr::copy_nonoverlapping(wide.as_ptr(), y, outputs - first);
@@ -150,7 +208,7 @@ impl Block<'_> {
 
     /// One panel; a row of it goes to `y`, `y_stride` elements behind the one before.
     #[inline(always)]
-    unsafe fn panel<I: Isa, const C: usize, const R: usize>(
+    unsafe fn panel<I: Isa, const P: bool, const C: usize, const R: usize>(
         &self,
         panel: usize,
         y: *mut f32,
@@ -175,11 +233,11 @@ impl Block<'_> {
             };
             let mut starts = x.starts;
             while starts.len() >= R {
-                tile.rows::<I, R, C>(starts);
+                tile.rows::<I, P, R, C>(starts);
                 starts = &starts[R..];
                 tile.advance(R);
             }
-            tile.rest::<I, C>(starts);
+            tile.rest::<I, P, C>(starts);
         }
     }
 }
@@ -206,31 +264,31 @@ impl Tile {
 
     /// Fewer rows than a whole tile has.
     #[inline(always)]
-    unsafe fn rest<I: Isa, const C: usize>(&mut self, mut starts: &[u32]) {
+    unsafe fn rest<I: Isa, const P: bool, const C: usize>(&mut self, mut starts: &[u32]) {
         while starts.len() >= 4 {
-            self.rows::<I, 4, C>(starts);
+            self.rows::<I, P, 4, C>(starts);
             starts = &starts[4..];
             self.advance(4);
         }
         match starts.len() {
-            3 => self.rows::<I, 3, C>(starts),
-            2 => self.rows::<I, 2, C>(starts),
-            1 => self.rows::<I, 1, C>(starts),
+            3 => self.rows::<I, P, 3, C>(starts),
+            2 => self.rows::<I, P, 2, C>(starts),
+            1 => self.rows::<I, P, 1, C>(starts),
             _ => {}
         }
     }
 
     #[inline(always)]
-    unsafe fn rows<I: Isa, const R: usize, const C: usize>(&self, starts: &[u32]) {
+    unsafe fn rows<I: Isa, const P: bool, const R: usize, const C: usize>(&self, starts: &[u32]) {
         let mut rows = [0usize; R];
         for (row, &start) in rows.iter_mut().zip(starts) {
             *row = start as usize * self.inputs;
         }
         if I::WIDE {
-            return self.columns::<I, R, C>(&rows, 0, C);
+            return self.columns::<I, P, R, C>(&rows, 0, C);
         }
         for vector in 0..C {
-            self.columns::<I, R, 1>(&rows, vector * LANES, C);
+            self.columns::<I, P, R, 1>(&rows, vector * LANES, C);
         }
     }
 
@@ -238,7 +296,7 @@ impl Tile {
     /// sums stay in registers only where all is unrolled, and a closure is compiled without the instruction set.
     #[allow(clippy::needless_range_loop, reason = "the plain form is the one that is unrolled")]
     #[inline(always)]
-    unsafe fn columns<I: Isa, const R: usize, const C: usize>(
+    unsafe fn columns<I: Isa, const P: bool, const R: usize, const C: usize>(
         &self,
         rows: &[usize; R],
         first: usize,
@@ -269,7 +327,12 @@ impl Tile {
                 for row in 0..R {
                     let value = I::splat(*x[row]);
                     for column in 0..C {
-                        sums[row][column] = I::fma(value, weights[column], sums[row][column]);
+                        let sum = sums[row][column];
+                        sums[row][column] = if P {
+                            I::dot_pairs(value, weights[column], sum)
+                        } else {
+                            I::fma(value, weights[column], sum)
+                        };
                     }
                     x[row] = x[row].add(1);
                 }
@@ -287,6 +350,8 @@ impl Tile {
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::super::tests::{check, values};
     use super::*;
 
@@ -304,6 +369,29 @@ mod tests {
                 convolve(TapRows { data: &x, starts: &starts, dilation }, &panels, Some(&bias), &mut y);
                 y
             });
+        }
+    }
+
+    #[test]
+    fn pairs_are_products_of_rounded_values_on_every_instruction_set() {
+        let rounded = |values: &[f32]| values.iter().map(|&v| bf16::from_f32(v).to_f32()).collect::<Vec<_>>();
+        for (outputs, taps, inputs, dilation) in
+            [(1, 7, 6, 2), (17, 1, 34, 1), (96, 3, 20, 9), (130, 2, 600, 1)]
+        {
+            let weight = values(outputs * taps * inputs, 1);
+            let (x, bias) = (values((11 + taps * dilation) * inputs, 2), values(outputs, 3));
+            let starts = [0u32, 1, 5, 9, 2, 3, 7, 10, 4, 11];
+            let run = |x: &[f32], panels: &ConvPanels| {
+                let mut y = vec![0.0; starts.len() * outputs];
+                convolve(TapRows { data: x, starts: &starts, dilation }, panels, Some(&bias), &mut y);
+                y
+            };
+            let panels = ConvPanels::pack_pairs(&weight, outputs, taps, inputs);
+            check("convolve pairs", 2e-5, || run(&x, &panels));
+            let exact = run(&rounded(&x), &ConvPanels::pack(&rounded(&weight), outputs, taps, inputs));
+            for (pairs, exact) in run(&x, &panels).iter().zip(exact) {
+                assert!((pairs - exact).abs() < 1e-4, "{pairs} {exact}");
+            }
         }
     }
 }

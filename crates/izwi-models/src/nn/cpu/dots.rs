@@ -131,7 +131,7 @@ mod x86 {
     /// The processor has these features.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]
     pub(super) unsafe fn with_vnni(job: impl DotsJob) {
-        job.run::<Avx512>();
+        job.run::<Avx512<false>>();
     }
 
     /// # Safety
@@ -142,7 +142,7 @@ mod x86 {
     }
 
     /// Needs VNNI besides.
-    impl Dots for Avx512 {
+    impl Dots for Avx512<false> {
         type B = __m512i;
         type S = __m512i;
         const ROWS: usize = 6;

@@ -16,6 +16,7 @@ use crate::nn::activation::bias_gelu;
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::linear::Linear;
 use crate::nn::norm::LayerNorm;
+use crate::nn::precision::Precision;
 use crate::nn::rms_norm::RmsNorm;
 
 /// Taps of the convolution behind the books.
@@ -51,8 +52,14 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// Takes `{name}.*`.
-    pub(super) fn load(from: &mut Checkpoint, name: &str, config: &DecoderConfig) -> Loaded<Self> {
+    /// Takes `{name}.*`; layers that mix channels are kept and multiplied in `precision`, `F32` or `Bf16`.
+    pub(super) fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        config: &DecoderConfig,
+        precision: Precision,
+    ) -> Loaded<Self> {
+        let kernel = |inputs, outputs, taps| Kernel { precision, ..Kernel::new(inputs, outputs, taps) };
         let mut shape = StreamShape::default();
         let s = &mut shape;
         let (latent, hidden) = (config.latent_dim, config.hidden_size);
@@ -69,48 +76,44 @@ impl Decoder {
         };
         let semantic = books(from, "rvq_first", config.num_semantic_quantizers)?;
         let acoustic = books(from, "rvq_rest", config.num_quantizers - config.num_semantic_quantizers)?;
-        let pre = Kernel::new(config.codebook_dim, latent, PRE_TAPS);
+        let pre = kernel(config.codebook_dim, latent, PRE_TAPS);
         let pre_conv = CausalConv::load(from, &format!("{name}.pre_conv.conv"), pre, s)?;
         let inner = format!("{name}.pre_transformer");
-        let transformer_shape = TransformerShape {
-            style: Style::Gated,
-            layers: config.num_hidden_layers,
-            width: hidden,
-            heads: config.num_attention_heads,
-            head_dim: config.head_dim,
-            feed_forward: config.intermediate_size,
-            eps: config.rms_norm_eps,
-            rope_theta: config.rope_theta,
-        };
+        let transformer_shape = transformer_shape(config, precision);
         let window = Some((config.sliding_window, &mut *s));
         let transformer =
             CausalTransformer::load(from, &format!("{inner}.layers"), &transformer_shape, window)?;
         let stages = config.upsampling_ratios.iter().enumerate().map(|(i, &ratio)| {
-            let up = Kernel { stride: ratio, ..Kernel::new(latent, latent, ratio) };
+            let up = Kernel { stride: ratio, ..kernel(latent, latent, ratio) };
             let up = CausalTransposedConv::load(from, &format!("{name}.upsample.{i}.0.conv"), up, s)?;
-            Ok((up, ConvNext::load(from, &format!("{name}.upsample.{i}.1"), latent, s)?))
+            Ok((up, ConvNext::load(from, &format!("{name}.upsample.{i}.1"), (latent, precision), s)?))
         });
         let stages = stages.collect::<Loaded<_>>()?;
         let name = format!("{name}.decoder");
-        let entry = Kernel::new(latent, config.decoder_dim, TAPS);
+        let entry = kernel(latent, config.decoder_dim, TAPS);
         let entry = CausalConv::load(from, &format!("{name}.0.conv"), entry, s)?;
         let mut channels = config.decoder_dim;
         let mut blocks = Vec::with_capacity(config.upsample_rates.len());
         for (i, &rate) in config.upsample_rates.iter().enumerate() {
-            blocks.push(Block::load(from, &format!("{name}.{}.block", i + 1), channels, rate, s)?);
+            blocks.push(Block::load(
+                from,
+                &format!("{name}.{}.block", i + 1),
+                kernel(channels, channels / 2, 2 * rate),
+                s,
+            )?);
             channels /= 2;
         }
         let next = blocks.len() + 1;
-        let last = Kernel::new(channels, 1, TAPS);
+        let last = kernel(channels, 1, TAPS);
         Ok(Self {
             device: from.device().clone(),
             semantic,
             acoustic,
             pre_conv,
             transformer,
-            input: Linear::load(from, &format!("{inner}.input_proj"), latent, hidden)?,
+            input: linear(from, &format!("{inner}.input_proj"), (latent, hidden), precision)?,
             norm: RmsNorm::load(from, &format!("{inner}.norm"), hidden, config.rms_norm_eps)?,
-            output: Linear::load(from, &format!("{inner}.output_proj"), hidden, latent)?,
+            output: linear(from, &format!("{inner}.output_proj"), (hidden, latent), precision)?,
             stages,
             entry,
             blocks,
@@ -158,6 +161,32 @@ impl Decoder {
     }
 }
 
+fn transformer_shape(config: &DecoderConfig, precision: Precision) -> TransformerShape {
+    TransformerShape {
+        style: Style::Gated,
+        layers: config.num_hidden_layers,
+        width: config.hidden_size,
+        heads: config.num_attention_heads,
+        head_dim: config.head_dim,
+        feed_forward: config.intermediate_size,
+        eps: config.rms_norm_eps,
+        rope_theta: config.rope_theta,
+        precision,
+    }
+}
+
+/// A linear layer with a bias.
+fn linear(
+    from: &mut Checkpoint,
+    name: &str,
+    (inputs, outputs): (usize, usize),
+    precision: Precision,
+) -> Loaded<Linear> {
+    let weight = from.take(&format!("{name}.weight"), &[outputs, inputs])?;
+    let bias = from.take(&format!("{name}.bias"), &[outputs])?;
+    Ok(Linear::with_precision(&weight, Some(bias), precision)?)
+}
+
 /// A depthwise convolution and two linear layers, scaled by channel and added to their input.
 /// <https://arxiv.org/abs/2201.03545>.
 #[derive(Debug)]
@@ -171,14 +200,20 @@ struct ConvNext {
 }
 
 impl ConvNext {
-    fn load(from: &mut Checkpoint, name: &str, channels: usize, shape: &mut StreamShape) -> Loaded<Self> {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        (channels, precision): (usize, Precision),
+        shape: &mut StreamShape,
+    ) -> Loaded<Self> {
         let inner = STAGE_WIDENING * channels;
+        let wide = from.take(&format!("{name}.pwconv1.weight"), &[inner, channels])?;
         Ok(Self {
             conv: CausalDepthwiseConv::load(from, &format!("{name}.dwconv.conv"), channels, TAPS, shape)?,
             norm: LayerNorm::load_with_eps(from, &format!("{name}.norm"), channels, STAGE_EPS)?,
-            wide: Linear::load_no_bias(from, &format!("{name}.pwconv1"), channels, inner)?,
+            wide: Linear::with_precision(&wide, None, precision)?,
             wide_bias: from.take(&format!("{name}.pwconv1.bias"), &[inner])?,
-            narrow: Linear::load(from, &format!("{name}.pwconv2"), inner, channels)?,
+            narrow: linear(from, &format!("{name}.pwconv2"), (inner, channels), precision)?,
             gamma: from.take(&format!("{name}.gamma"), &[channels])?,
         })
     }
@@ -207,21 +242,16 @@ struct Unit {
 }
 
 impl Block {
-    fn load(
-        from: &mut Checkpoint,
-        name: &str,
-        channels: usize,
-        rate: usize,
-        shape: &mut StreamShape,
-    ) -> Loaded<Self> {
-        let half = channels / 2;
-        let up = Kernel { stride: rate, ..Kernel::new(channels, half, 2 * rate) };
-        let snake = SnakeBeta::load(from, &format!("{name}.0"), channels)?;
+    /// `up` has the sizes of the transposed convolution but for its stride, half its taps.
+    fn load(from: &mut Checkpoint, name: &str, up: Kernel, shape: &mut StreamShape) -> Loaded<Self> {
+        let up = Kernel { stride: up.taps / 2, ..up };
+        let inner = Kernel { inputs: up.outputs, stride: 1, ..up };
+        let snake = SnakeBeta::load(from, &format!("{name}.0"), up.inputs)?;
         let up = CausalTransposedConv::load(from, &format!("{name}.1.conv"), up, shape)?;
         let units = DILATIONS
             .iter()
             .enumerate()
-            .map(|(i, &dilation)| Unit::load(from, &format!("{name}.{}", i + 2), half, dilation, shape));
+            .map(|(i, &dilation)| Unit::load(from, &format!("{name}.{}", i + 2), inner, dilation, shape));
         Ok(Self { snake, up, units: units.collect::<Loaded<_>>()? })
     }
 
@@ -235,15 +265,17 @@ impl Block {
 }
 
 impl Unit {
+    /// `inner` has the channels and the precision.
     fn load(
         from: &mut Checkpoint,
         name: &str,
-        channels: usize,
+        inner: Kernel,
         dilation: usize,
         shape: &mut StreamShape,
     ) -> Loaded<Self> {
-        let wide = Kernel { dilation, ..Kernel::new(channels, channels, TAPS) };
-        let point = Kernel::new(channels, channels, 1);
+        let channels = inner.inputs;
+        let wide = Kernel { taps: TAPS, dilation, ..inner };
+        let point = Kernel { taps: 1, ..inner };
         Ok(Self {
             wide_snake: SnakeBeta::load(from, &format!("{name}.act1"), channels)?,
             wide: CausalConv::load(from, &format!("{name}.conv1.conv"), wide, shape)?,

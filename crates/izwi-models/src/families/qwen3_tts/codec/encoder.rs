@@ -9,6 +9,7 @@ use crate::codec::stream::{StreamShape, StreamState, Streams};
 use crate::codec::transformer::{CausalTransformer, Style, TransformerShape};
 use crate::model::ModelError;
 use crate::nn::checkpoint::Checkpoint;
+use crate::nn::precision::Precision;
 use crate::nn::row_conv::RowConv;
 
 /// Frames whose samples go through the convolutions at once.
@@ -57,6 +58,7 @@ impl Encoder {
             feed_forward: sizes.intermediate_size,
             eps: sizes.norm_eps,
             rope_theta: sizes.rope_theta,
+            precision: Precision::F32,
         };
         // The configuration's sliding window has no effect in the reference.
         let layers = format!("{name}.encoder_transformer.layers");

@@ -15,6 +15,7 @@ use self::encoder::Encoder;
 use crate::codec::stream::{StreamState, Streams};
 use crate::model::ModelError;
 use crate::nn::checkpoint::Checkpoint;
+use crate::nn::precision::Precision;
 
 pub(crate) use self::config::Config;
 
@@ -27,7 +28,7 @@ const OFFICIAL_CHUNK: usize = 300;
 #[cfg(test)]
 const OFFICIAL_CONTEXT: usize = 25;
 
-/// The codec; all of it is f32.
+/// The codec; the encoder is f32.
 #[derive(Debug)]
 pub(crate) struct Codec {
     config: Config,
@@ -51,27 +52,33 @@ impl DecoderState {
 }
 
 impl Codec {
-    /// Reads the folder `speech_tokenizer` of a checkpoint.
+    /// Reads the folder `speech_tokenizer` of a checkpoint, the decoder to be kept in `precision`, `F32` or `Bf16`.
     ///
     /// # Errors
     /// A file is absent, the configuration lacks a field or asks for what is not computed, or the tensors are not
     /// exactly those it implies.
-    pub(crate) fn load(folder: &Path, device: &Device) -> Result<Self, ModelError> {
+    pub(crate) fn load(folder: &Path, device: &Device, precision: Precision) -> Result<Self, ModelError> {
         let config = Config::load(folder)?;
         let mut from = Checkpoint::open(&folder.join("model.safetensors"), device)?;
-        let codec = Self::from_checkpoint(&mut from, &config)?;
+        let codec = Self::from_checkpoint(&mut from, &config, precision)?;
         from.finish()?;
         Ok(codec)
     }
 
-    /// Takes `decoder.*` and `encoder.*`; the caller finishes the checkpoint.
+    /// Takes `decoder.*` and `encoder.*`, the decoder in `precision`; the caller finishes the checkpoint.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
-    pub(crate) fn from_checkpoint(from: &mut Checkpoint, config: &Config) -> Result<Self, ModelError> {
+    pub(crate) fn from_checkpoint(
+        from: &mut Checkpoint,
+        config: &Config,
+        precision: Precision,
+    ) -> Result<Self, ModelError> {
         let before = from.taken();
-        let decoder = Decoder::load(from, "decoder", &config.decoder_config)?;
-        let decoder_bytes = (from.taken() - before) * size_of::<f32>();
+        let decoder = Decoder::load(from, "decoder", &config.decoder_config, precision)?;
+        let taken = from.taken() - before;
+        // Nearly all of it: norms, biases and books stay f32.
+        let decoder_bytes = taken * if precision == Precision::Bf16 { 2 } else { 4 };
         let encoder = Encoder::load(from, "encoder", config)?;
         Ok(Self {
             device: from.device().clone(),
@@ -79,7 +86,7 @@ impl Codec {
             encoder,
             config: config.clone(),
             decoder_bytes,
-            weight_bytes: (from.taken() - before) * size_of::<f32>(),
+            weight_bytes: decoder_bytes + (from.taken() - before - taken) * size_of::<f32>(),
         })
     }
 

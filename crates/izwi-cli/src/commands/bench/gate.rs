@@ -1,0 +1,114 @@
+//! What is slower than it was: results beside a baseline of the same machine.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde::Deserialize;
+
+use super::report::Report;
+use crate::failure::{usage, with_help};
+
+/// An earlier report, as far as it is compared.
+#[derive(Debug, Deserialize)]
+pub(super) struct Baseline {
+    machine: Cores,
+    results: Vec<Then>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Cores {
+    cores: usize,
+}
+
+#[derive(Debug, Deserialize)]
+struct Then {
+    model: String,
+    dtype: String,
+    batch: usize,
+    threads: usize,
+    frames_per_s: f64,
+}
+
+impl Baseline {
+    /// Reads what `--json` printed.
+    ///
+    /// # Errors
+    /// The file is unreadable, is no report, or is one of a machine with another number of cores.
+    pub(super) fn read(path: &Path, cores: usize) -> Result<Self> {
+        let help = "give --gate a file that `izwi bench --json` wrote on this machine";
+        let name = path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| usage(format!("the baseline {name} cannot be read: {error}"), help))?;
+        let baseline: Self = serde_json::from_str(&text)
+            .map_err(|error| usage(format!("{name} is not a report: {error}"), help))?;
+        if baseline.machine.cores != cores {
+            let message =
+                format!("{name} was measured on {} cores, this machine has {cores}", baseline.machine.cores);
+            return Err(usage(message, help));
+        }
+        Ok(baseline)
+    }
+
+    /// A line for each result that is in both.
+    ///
+    /// # Errors
+    /// One of them is below `ratio` times what it was, or nothing is in both.
+    pub(super) fn compare(&self, report: &Report, ratio: f64) -> Result<String> {
+        let mut page = String::new();
+        let mut slower = 0;
+        for measured in &report.results {
+            let same = |then: &&Then| {
+                (&then.model, &then.dtype, then.batch, then.threads)
+                    == (&measured.model, &measured.dtype, measured.batch, measured.threads)
+            };
+            let Some(then) = self.results.iter().find(same) else { continue };
+            let share = measured.frames_per_s / then.frames_per_s;
+            let verdict = if share < ratio { "slower" } else { "good" };
+            slower += usize::from(share < ratio);
+            page.push_str(&format!(
+                "{} {}, {} at once: {:.2} of the baseline's {:.1} frames/s: {verdict}\n",
+                measured.model, measured.dtype, measured.batch, share, then.frames_per_s
+            ));
+        }
+        if page.is_empty() {
+            let help = "measure what the baseline holds: the same --models, --dtypes, --batch and --threads";
+            return Err(with_help("no result is in the baseline", help));
+        }
+        if slower > 0 {
+            let help = format!(
+                "below {ratio} of the baseline counts as slower; repeat it with nothing else running"
+            );
+            return Err(with_help(format!("{page}{slower} slower than the baseline"), help));
+        }
+        Ok(page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::machine::Machine;
+    use super::super::report::Measured;
+    use super::*;
+
+    fn report(speeds: &[(usize, f64)]) -> Report {
+        let results = speeds.iter().map(|&(batch, frames_per_s)| Measured::example(batch, frames_per_s));
+        Report { machine: Machine { cores: 2, read_bandwidth_gb_s: 40.0 }, results: results.collect() }
+    }
+
+    #[test]
+    fn slower_results_fail_and_others_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("baseline.json");
+        std::fs::write(&path, serde_json::to_string(&report(&[(1, 10.0), (4, 20.0)])).unwrap()).unwrap();
+        let baseline = Baseline::read(&path, 2).unwrap();
+        let page = baseline.compare(&report(&[(1, 8.1), (2, 1.0)]), 0.8).unwrap();
+        assert_eq!(page.lines().count(), 1);
+        assert!(page.contains("0.81 of the baseline's 10.0 frames/s: good"), "{page}");
+        let error = baseline.compare(&report(&[(1, 11.0), (4, 15.0)]), 0.8).unwrap_err().to_string();
+        assert!(error.contains("1 slower") && error.contains("4 at once: 0.75"), "{error}");
+        assert!(baseline.compare(&report(&[(2, 1.0)]), 0.8).is_err());
+        assert!(Baseline::read(&path, 3).unwrap_err().to_string().contains("2 cores"));
+        std::fs::write(&path, "{}").unwrap();
+        assert!(Baseline::read(&path, 2).is_err());
+    }
+}

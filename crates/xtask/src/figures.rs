@@ -1,0 +1,156 @@
+//! `docs/performance.md`: the tables of `benches/baselines/`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value};
+
+const INTRODUCTION: &str = "\
+# Performance
+
+Written by `cargo xtask docs` from `benches/baselines/`. Machines are shared and noisy: compare the
+rows of one table, not those of two. What each bench does is in [benches/README.md](../benches/README.md).
+";
+
+/// A file of results and how it is shown.
+struct Figures {
+    file: &'static str,
+    title: &'static str,
+    command: &'static str,
+    /// Keys of a result, with dots for those inside.
+    columns: &'static [&'static str],
+}
+
+const FIGURES: [Figures; 4] = [
+    Figures {
+        file: "qwen3-tts",
+        title: "Speaking frame by frame",
+        command: "izwi bench --random-weights --models qwen3-tts-0.6b,qwen3-tts-1.7b --dtypes q8,bf16,f32 --json",
+        columns: &[
+            "model",
+            "dtype",
+            "batch",
+            "threads",
+            "frames_per_s",
+            "rtf",
+            "ttfa_ms_p50",
+            "parts_ms.talker",
+            "parts_ms.code predictor",
+            "parts_ms.codec",
+            "bandwidth_share",
+        ],
+    },
+    Figures {
+        file: "asr",
+        title: "Listening beside faster-whisper and plain candle",
+        command: "cargo run --release -p izwi-benches --bin asr",
+        columns: &["model", "threads", "workload", "runner", "rounds", "seconds", "times_izwi"],
+    },
+    Figures {
+        file: "load",
+        title: "Load over real WebSockets",
+        command: "cargo run --release -p izwi-benches --bin load",
+        columns: &[
+            "load",
+            "requests",
+            "failed",
+            "total_s",
+            "ttfa_ms_p50",
+            "ttfa_ms_p95",
+            "ttfa_ms_p99",
+            "latency_ms_p99",
+            "underrun_s",
+            "audio_s",
+        ],
+    },
+    Figures {
+        file: "micro",
+        title: "The engine's own share",
+        command: "cargo bench -p izwi-benches",
+        columns: &["name", "median_ns"],
+    },
+];
+
+/// Writes the page into the folder `out`.
+pub(crate) fn write(root: &Path, out: &Path) -> Result<()> {
+    let mut page = INTRODUCTION.to_owned();
+    for figures in FIGURES {
+        let file = root.join(format!("benches/baselines/{}.json", figures.file));
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let baseline =
+            serde_json::from_str(&text).with_context(|| format!("{} is not JSON", file.display()))?;
+        page.push_str(&section(&figures, &baseline)?);
+    }
+    fs::write(out.join("performance.md"), page).context("cannot write performance.md")
+}
+
+/// The section of a baseline: where and when it was measured, and its `results`, a list of rows or rows by name.
+fn section(figures: &Figures, baseline: &Value) -> Result<String> {
+    let mut section = format!("\n## {}\n\n`{}`\n\n", figures.title, figures.command);
+    let text = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
+    let (machine, commit) = (text(&baseline["machine"]["cpu"]), text(&baseline["commit"]));
+    write!(section, "{machine}; commit {commit}; {}.\n\n", text(&baseline["note"]))?;
+    let rows: Vec<Map<String, Value>> = match &baseline["results"] {
+        Value::Array(rows) => rows.iter().filter_map(Value::as_object).cloned().collect(),
+        Value::Object(rows) => rows.iter().map(|(name, row)| named(name, row)).collect(),
+        _ => bail!("{}.json has no results", figures.file),
+    };
+    let heads: Vec<_> = figures.columns.iter().map(|column| column.replace(['_', '.'], " ")).collect();
+    writeln!(section, "| {} |", heads.join(" | "))?;
+    writeln!(section, "|{}", "---|".repeat(heads.len()))?;
+    for row in rows {
+        let cells: Vec<_> = figures.columns.iter().map(|column| cell(&row, column)).collect();
+        writeln!(section, "| {} |", cells.join(" | "))?;
+    }
+    Ok(section)
+}
+
+fn named(name: &str, row: &Value) -> Map<String, Value> {
+    let mut named = row.as_object().cloned().unwrap_or_default();
+    named.insert("name".to_owned(), Value::String(name.to_owned()));
+    named
+}
+
+/// What stands at a path of keys, three digits of it if it is a fraction; nothing where nothing stands.
+fn cell(row: &Map<String, Value>, path: &str) -> String {
+    let mut keys = path.split('.');
+    let first = keys.next().and_then(|key| row.get(key));
+    let found = keys.fold(first, |value, key| value.and_then(|value| value.get(key)));
+    match found {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Number(number)) => match number.as_f64() {
+            Some(value) if value.fract() != 0.0 => {
+                let digits = (2 - value.abs().log10().floor() as i32).clamp(0, 4);
+                format!("{value:.*}", digits as usize)
+            }
+            _ => number.to_string(),
+        },
+        Some(Value::Null) | None => String::new(),
+        Some(other) => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BENCH: Figures =
+        Figures { file: "bench", title: "A bench", command: "run it", columns: &["name", "ms.p50", "count"] };
+
+    #[test]
+    fn rows_become_a_table_with_the_columns_that_are_named() {
+        let mut baseline = serde_json::json!({
+            "commit": "abc", "machine": {"cpu": "a chip"}, "note": "idle",
+            "results": [{"name": "one", "ms": {"p50": 12.3456}, "count": 3}, {"name": "two", "count": 20.0}],
+        });
+        let page = section(&BENCH, &baseline).unwrap();
+        let expected = "## A bench\n\n`run it`\n\na chip; commit abc; idle.\n\n| name | ms p50 | count |\n";
+        assert!(page.contains(expected), "{page}");
+        assert!(page.ends_with("| one | 12.3 | 3 |\n| two |  | 20.0 |\n"), "{page}");
+        baseline["results"] = serde_json::json!({"a": {"ms": {"p50": 73555.1}}});
+        assert!(section(&BENCH, &baseline).unwrap().ends_with("| a | 73555 |  |\n"));
+        assert!(section(&BENCH, &serde_json::json!({})).is_err());
+    }
+}
