@@ -57,7 +57,7 @@ fn qwen3_tts_golden_codec_in_bf16_stays_near_and_streams() {
     let power = |samples: &mut dyn Iterator<Item = f32>| samples.map(|s| f64::from(s * s)).sum::<f64>();
     let noise = power(&mut whole.iter().zip(&theirs).map(|(a, b)| a - b));
     let ratio_db = 10.0 * (power(&mut theirs.iter().copied()) / noise.max(1e-30)).log10();
-    assert!(ratio_db > 35.0, "{ratio_db} dB");
+    assert!(ratio_db > 30.0, "{ratio_db} dB");
     let (mut state, mut pieces) = (codec.start(), Vec::new());
     for piece in frames.chunks(3) {
         pieces.extend(codec.decode(&mut [(&mut state, piece)]).unwrap().remove(0));
