@@ -3,15 +3,12 @@
 //! The rows between sequences must be zero on entry and are not kept zero on exit.
 
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
-use rayon::prelude::*;
 
 use super::activation::bias_gelu;
 use super::checkpoint::Checkpoint;
+use super::cpu::depthwise::depthwise;
 use super::linear::Linear;
 use crate::model::ModelError;
-
-/// Rows one rayon task computes.
-const CHUNK_ROWS: usize = 64;
 
 /// Each channel with a kernel of its own.
 #[derive(Debug, Clone)]
@@ -89,25 +86,8 @@ impl CustomOp3 for Depthwise {
         if channels == 0 || x_layout.dims().last() != Some(&channels) {
             bail!("depthwise-rows: {:?} does not end in {channels}", x_layout.dims())
         }
-        let rows = x.len() / channels;
-        let reach = weight.len() / channels / 2 * self.dilation;
         let mut y = vec![0f32; x.len()];
-        y.par_chunks_mut(CHUNK_ROWS * channels).enumerate().for_each(|(chunk, y)| {
-            for (offset, y) in y.chunks_exact_mut(channels).enumerate() {
-                let row = chunk * CHUNK_ROWS + offset;
-                y.copy_from_slice(bias);
-                for (tap, weight) in weight.chunks_exact(channels).enumerate() {
-                    let at = row + tap * self.dilation;
-                    if at < reach || at - reach >= rows {
-                        continue;
-                    }
-                    let x = &x[(at - reach) * channels..][..channels];
-                    for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
-                        *y += x * weight;
-                    }
-                }
-            }
-        });
+        depthwise(x, weight, bias, self.dilation, &mut y);
         Ok((CpuStorage::F32(y), x_layout.shape().clone()))
     }
 }

@@ -18,5 +18,7 @@ pub mod rms_norm;
 pub mod rope;
 pub mod row_conv;
 pub mod row_linear;
-mod slices;
+pub(crate) mod slices;
 pub mod window_attention;
+
+pub(crate) use cpu::spectrum;

@@ -6,7 +6,7 @@ use super::conv::cpu_slice;
 use super::cpu::panels::Rows;
 
 /// Runs `work` on the f32 values of tensors on the CPU, made contiguous where they are not.
-pub(super) fn with_slices<const N: usize, T>(
+pub(crate) fn with_slices<const N: usize, T>(
     tensors: [&Tensor; N],
     work: impl FnOnce([&[f32]; N]) -> T,
 ) -> Result<T> {

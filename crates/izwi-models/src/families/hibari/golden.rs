@@ -76,7 +76,8 @@ fn hibari_golden_network() {
         assert_eq!(ours.durations, case.durations);
         let pitch = worst(&ours.pitch_hz, &case.pitch_hz);
         assert!(pitch <= PITCH_TOLERANCE_HZ, "pitch differs by {pitch} Hz");
-        let frames = ours.heads.chunks(HEAD_VALUES).step_by(golden.frame_step);
+        let values = ours.heads.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let frames = values.chunks(HEAD_VALUES).step_by(golden.frame_step);
         let sampled: Vec<f32> = frames
             .flat_map(|frame| frame.chunks(BINS).flat_map(|head| head.iter().step_by(golden.bin_step)))
             .copied()
@@ -110,8 +111,10 @@ fn hibari_golden_waveform() {
     }
     let pitch: Vec<f32> =
         (0..golden.frames).map(|k| if k % 11 == 10 { 0.0 } else { (90 + k * 13 % 160) as f32 }).collect();
-    let noise = |frame: usize, bin: usize| {
-        [wave(frame, bin, 31, 17, 64) / 32.0 - 1.0, wave(frame, bin, 13, 29, 64) / 32.0 - 1.0]
+    let noise = |frame: usize, parts: [&mut [f32]; 2]| {
+        for (part, (a, b)) in parts.into_iter().zip([(31, 17), (13, 29)]) {
+            part.iter_mut().enumerate().for_each(|(bin, x)| *x = wave(frame, bin, a, b, 64) / 32.0 - 1.0);
+        }
     };
     let samples = Synthesiser::new().synthesise(&heads, &pitch, noise).unwrap();
     let sampled: Vec<f32> = samples.iter().step_by(golden.sample_step).copied().collect();

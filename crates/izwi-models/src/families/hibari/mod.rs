@@ -21,6 +21,7 @@ use crate::model::{
 };
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::kv_pool::KvPool;
+use crate::nn::slices::with_slices;
 use crate::text::markup::Markup;
 use crate::text::normalise::Normaliser;
 use crate::text::phonemes::{LetterNames, Phonemiser, UnknownWords};
@@ -201,8 +202,10 @@ impl SpeechModel for Hibari {
         let entries = scripts.into_par_iter().zip(acoustics.par_iter());
         let outputs = entries.map(|((script, unit), acoustics)| {
             let noise = Noise::new(script.seed, unit);
-            let place = |frame, bin| noise.normal_pair(frame, bin);
-            let samples = self.synthesiser.synthesise(&acoustics.heads, &acoustics.pitch_hz, place);
+            let fill = |frame, parts: [&mut [f32]; 2]| noise.fill(frame, parts);
+            let samples = with_slices([&acoustics.heads], |[heads]| {
+                self.synthesiser.synthesise(heads, &acoustics.pitch_hz, fill)
+            })?;
             Ok(EntryOutput {
                 samples: samples
                     .map_err(|_| ModelError::Internal("a transform got buffers of another length"))?,

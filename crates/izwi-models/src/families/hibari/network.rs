@@ -54,8 +54,8 @@ pub(super) struct Acoustics {
     pub(super) durations: Vec<usize>,
     /// Pitch in Hz of each frame of 12.5 ms; low or negative means unvoiced.
     pub(super) pitch_hz: Vec<f32>,
-    /// `[frames, HEAD_VALUES]`, row by row.
-    pub(super) heads: Vec<f32>,
+    /// `[frames, HEAD_VALUES]`, on the CPU.
+    pub(super) heads: Tensor,
 }
 
 /// The whole network.
@@ -97,15 +97,14 @@ impl Network {
         let lengths: Vec<usize> = lengths.iter().map(|length| 2 * length).collect();
         let fine = PackedRows::new(&lengths, DECODER_REACH, &self.device)?;
         let expanded = fine.gather(&acoustic, fine.fill(|sequence, frame| sources[sequence][frame / 2]))?;
-        let heads = self.decoder.forward(&expanded, &contours, &fine)?.flatten_all()?.to_vec1::<f32>()?;
+        let heads = self.decoder.forward(&expanded, &contours, &fine)?.to_device(&Device::Cpu)?;
 
         let pieces = durations.into_iter().zip(contours).zip(fine.spans());
-        let cut = pieces.map(|((durations, contour), span)| Acoustics {
-            durations,
-            pitch_hz: contour.pitch_hz,
-            heads: heads[span.start * HEAD_VALUES..span.end * HEAD_VALUES].to_vec(),
+        let cut = pieces.map(|((durations, contour), span)| {
+            let heads = heads.narrow(0, span.start, span.len())?;
+            Ok(Acoustics { durations, pitch_hz: contour.pitch_hz, heads })
         });
-        Ok(cut.collect())
+        cut.collect()
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Neighbours in a batch, the order of units and the number of threads change nothing.
 
+use crate::nn::spectrum::normal;
 use crate::sampling::mix;
 
 /// Noise of one unit of one request.
@@ -16,14 +17,15 @@ impl Noise {
         Self { key: mix(mix(seed).wrapping_add(unit as u64)) }
     }
 
-    /// Two independent standard normal values (Box–Muller) for a place in the spectrum.
-    pub(super) fn normal_pair(&self, frame: usize, bin: usize) -> [f32; 2] {
-        let bits = mix(self.key.wrapping_add(((frame as u64) << 32) | bin as u64));
-        // 24 bits fill an f32 exactly; the half keeps the logarithm's argument above zero.
-        let uniform = |bits: u64| ((bits >> 40) as f32 + 0.5) * (1.0 / (1u32 << 24) as f32);
-        let radius = (-2.0 * uniform(bits).ln()).sqrt();
-        let (sin, cos) = (std::f32::consts::TAU * uniform(bits << 32)).sin_cos();
-        [radius * cos, radius * sin]
+    /// Fills in two independent standard normal values for each place in the spectrum of a frame.
+    pub(super) fn fill(&self, frame: usize, [real, imaginary]: [&mut [f32]; 2]) {
+        for (bin, (real, imaginary)) in real.iter_mut().zip(imaginary.iter_mut()).enumerate() {
+            let bits = mix(self.key.wrapping_add(((frame as u64) << 32) | bin as u64));
+            // 24 bits fill an f32 exactly; the half keeps the logarithm's argument above zero.
+            let uniform = |bits: u64| ((bits >> 40) as f32 + 0.5) * (1.0 / (1u32 << 24) as f32);
+            (*real, *imaginary) = (uniform(bits), uniform(bits << 32));
+        }
+        normal([real, imaginary]);
     }
 }
 
@@ -31,24 +33,36 @@ impl Noise {
 mod tests {
     use super::*;
 
+    fn frame(noise: &Noise, frame: usize) -> [Vec<f32>; 2] {
+        let [mut real, mut imaginary] = [vec![0.0; 601], vec![0.0; 601]];
+        noise.fill(frame, [&mut real, &mut imaginary]);
+        [real, imaginary]
+    }
+
+    fn at(noise: &Noise, number: usize, bin: usize) -> [f32; 2] {
+        frame(noise, number).map(|part| part[bin])
+    }
+
     #[test]
     fn a_value_depends_on_its_place_alone() {
         let noise = Noise::new(7, 3);
-        let again = Noise::new(7, 3);
-        let late = noise.normal_pair(90, 600);
-        assert_eq!(late, again.normal_pair(90, 600));
+        let late = at(&noise, 90, 600);
+        assert_eq!(late, at(&Noise::new(7, 3), 90, 600));
         for other in [Noise::new(8, 3), Noise::new(7, 4)] {
-            assert_ne!(late, other.normal_pair(90, 600));
+            assert_ne!(late, at(&other, 90, 600));
         }
-        assert_ne!(late, noise.normal_pair(91, 600));
-        assert_ne!(late, noise.normal_pair(90, 599));
+        assert_ne!(late, at(&noise, 91, 600));
+        assert_ne!(late, at(&noise, 90, 599));
     }
 
     #[test]
     fn values_are_standard_normal() {
         let noise = Noise::new(1, 0);
-        let values: Vec<f32> =
-            (0..200).flat_map(|f| (0..601).flat_map(move |b| noise.normal_pair(f, b))).collect();
+        let pairs = |number| {
+            let [real, imaginary] = frame(&noise, number);
+            real.into_iter().zip(imaginary).flat_map(|(real, imaginary)| [real, imaginary])
+        };
+        let values: Vec<f32> = (0..200).flat_map(pairs).collect();
         let count = values.len() as f32;
         let mean = values.iter().sum::<f32>() / count;
         let variance = values.iter().map(|v| v * v).sum::<f32>() / count;

@@ -2,13 +2,13 @@
 //!
 //! Owns the signal processing of hibari-tts 0.2.1; knows no tensor.
 
-use std::f32::consts::PI;
 use std::sync::Arc;
 
 use realfft::num_complex::Complex32;
 use realfft::{ComplexToReal, FftError, RealFftPlanner, RealToComplex};
 
 use super::network::{BINS, HEAD_VALUES};
+use crate::nn::spectrum::{Shape, Shaping};
 
 /// Samples a second of what comes out.
 pub(super) const SAMPLE_RATE_HZ: u32 = 24_000;
@@ -53,23 +53,26 @@ impl Synthesiser {
     }
 
     /// `heads` `[frames, HEAD_VALUES]` and the pitch of each frame to `frames * HOP` samples.
-    /// `noise(frame, bin)` gives the real and imaginary part of the noise there.
+    /// `noise` fills in the real and imaginary parts of the noise of a frame.
     pub(super) fn synthesise(
         &self,
         heads: &[f32],
         pitch_hz: &[f32],
-        noise: impl Fn(usize, usize) -> [f32; 2],
+        noise: impl Fn(usize, [&mut [f32]; 2]),
     ) -> Result<Vec<f32>, FftError> {
         let frames = pitch_hz.len();
         let source = reflect(&pulses(pitch_hz), FFT / 2);
         let mut spectrum = self.forward.make_output_vec();
         let mut samples = self.forward.make_input_vec();
+        let mut shaping = Shaping::new(BINS);
+        let [mut real, mut imaginary] = [vec![0f32; BINS], vec![0f32; BINS]];
         let mut sum = vec![0f32; (frames + FRAMES_PER_WINDOW - 1) * HOP];
         for (frame, heads) in heads.chunks_exact(HEAD_VALUES).take(frames).enumerate() {
             let windowed = source[frame * HOP..].iter().zip(&self.window);
             samples.iter_mut().zip(windowed).for_each(|(out, (x, w))| *out = x * (w / (FFT / 4) as f32));
             self.forward.process(&mut samples, &mut spectrum)?;
-            shape(&mut spectrum, heads, |bin| noise(frame, bin));
+            noise(frame, [&mut real, &mut imaginary]);
+            shape(&mut spectrum, heads, [&real, &imaginary], &mut shaping);
             self.inverse.process(&mut spectrum, &mut samples)?;
             let target = sum[frame * HOP..][..FFT].iter_mut();
             let windowed = samples.iter().zip(&self.window);
@@ -93,15 +96,13 @@ impl Synthesiser {
 }
 
 /// S = e^lh · e^(iπ·tanh θ) · S + e^ln · Z + e^lr · e^(iφ), in place.
-fn shape(spectrum: &mut [Complex32], heads: &[f32], noise: impl Fn(usize) -> [f32; 2]) {
-    let magnitude = |log: f32| log.min(MAX_LOG_MAGNITUDE).exp();
+fn shape(spectrum: &mut [Complex32], heads: &[f32], noise: [&[f32]; 2], shaping: &mut Shaping) {
     let head = |index: usize| &heads[index * BINS..][..BINS];
-    let (harmonic, warp, noisy, residual, phase) = (head(0), head(1), head(2), head(3), head(4));
+    let [gain, turn, breath, added, phase] = [0, 1, 2, 3, 4].map(head);
+    shaping.shape(&Shape { gain, turn, noise: breath, added, phase, most: MAX_LOG_MAGNITUDE }, noise);
+    let complex = |parts: &[Vec<f32>; 2], bin: usize| Complex32::new(parts[0][bin], parts[1][bin]);
     for (bin, value) in spectrum.iter_mut().enumerate() {
-        let turned = *value * Complex32::from_polar(magnitude(harmonic[bin]), PI * warp[bin].tanh());
-        let [re, im] = noise(bin);
-        let breath = Complex32::new(re, im) * magnitude(noisy[bin]);
-        *value = turned + breath + Complex32::from_polar(magnitude(residual[bin]), phase[bin]);
+        *value = *value * complex(&shaping.gain, bin) + complex(&shaping.added, bin);
     }
     // A real signal has no imaginary part in its first and last bin.
     for edge in [0, BINS - 1] {
@@ -184,7 +185,7 @@ mod tests {
         let mut frame = vec![-40.0; HEAD_VALUES];
         frame[..2 * BINS].fill(0.0);
         let heads: Vec<f32> = std::iter::repeat_n(frame, pitch.len()).flatten().collect();
-        let samples = Synthesiser::new().synthesise(&heads, &pitch, |_, _| [0.0; 2]).unwrap();
+        let samples = Synthesiser::new().synthesise(&heads, &pitch, |_, _| ()).unwrap();
         let expected = pulses(&pitch);
         for at in FFT..samples.len() - FFT {
             assert!((samples[at] * HOP as f32 - expected[at]).abs() < 1e-2, "{at}");

@@ -7,6 +7,7 @@
 pub(crate) mod attend;
 mod blocks;
 pub(crate) mod conv;
+pub(crate) mod depthwise;
 mod dots;
 pub(crate) mod elementwise;
 mod grades;
@@ -15,6 +16,7 @@ pub(crate) mod paged;
 pub(crate) mod panels;
 pub(crate) mod snake;
 pub(crate) mod source;
+pub(crate) mod spectrum;
 pub(crate) mod threads;
 pub(crate) mod weights;
 pub(crate) mod windowed;
