@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use izwi_core::engine::executor::Precision;
 use izwi_core::engine::{AudioInput, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput};
 use izwi_core::hub::{Silent, Store};
 
@@ -27,10 +28,19 @@ pub fn folder(model: &str) -> Result<PathBuf> {
 /// # Errors
 /// The model is missing and cannot be fetched, or does not load.
 pub async fn load(model: &str, threads: usize) -> Result<Engine> {
+    load_as(model, threads, Precision::Auto).await
+}
+
+/// As [`load`], with weights kept as `dtype`.
+///
+/// # Errors
+/// As [`load`].
+pub async fn load_as(model: &str, threads: usize, dtype: Precision) -> Result<Engine> {
     let config = EngineCoreConfig {
         model: model.to_owned(),
         home: Some(home()),
         num_threads: threads,
+        dtype,
         ..EngineCoreConfig::default()
     };
     let engine = tokio::task::spawn_blocking(move || -> Result<Engine> {

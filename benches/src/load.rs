@@ -1,7 +1,7 @@
 //! The load bench: many short requests over real WebSockets against a running server.
 //!
 //! Closed loop: N clients at once, each with one request. Open loop: requests arrive at a fixed rate, whatever the
-//! server does. Reports total time, TTFA and the gaps a client that plays at once would have heard, as JSON.
+//! server does. Paced: N listeners each play what they hear, one utterance after another, and read no faster. Reports total time, TTFA and the gaps a client that plays at once would have heard, as JSON.
 
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,12 @@ struct Args {
     /// Requests of each open-loop run.
     #[arg(long, default_value_t = 40)]
     arrivals: usize,
+    /// Listeners of each paced run.
+    #[arg(long, value_delimiter = ',', default_value = "16,64")]
+    paced: Vec<usize>,
+    /// Seconds for which listeners of a paced run begin utterances.
+    #[arg(long, default_value_t = 30)]
+    paced_s: u64,
     /// Runs of each closed-loop size; the median by total time is reported.
     #[arg(long, default_value_t = 3)]
     repeat: usize,
@@ -58,7 +64,11 @@ struct Row {
     audio_s: f64,
 }
 
-async fn speak(url: &str, text: &str) -> anyhow::Result<Seen> {
+/// How much a paced listener has in hand before it reads on.
+const AHEAD: Duration = Duration::from_millis(500);
+
+/// Hears `text`; `paced` reads as fast as it is played and returns when all has been.
+async fn speak(url: &str, text: &str, paced: bool) -> anyhow::Result<Seen> {
     let start = Instant::now();
     let (mut socket, _) = tokio_tungstenite::connect_async(url).await.context("connect")?;
     let speak = serde_json::json!({ "type": "speak", "text": text }).to_string();
@@ -78,6 +88,9 @@ async fn speak(url: &str, text: &str) -> anyhow::Result<Seen> {
                 let length = Duration::from_secs_f64(bytes.len() as f64 / 2.0 / sample_rate);
                 plays_until = begin + length;
                 audio += length;
+                if paced {
+                    tokio::time::sleep_until((plays_until - AHEAD).into()).await;
+                }
             }
             Message::Text(text) => {
                 let frame: serde_json::Value = serde_json::from_str(&text)?;
@@ -95,7 +108,11 @@ async fn speak(url: &str, text: &str) -> anyhow::Result<Seen> {
         }
     }
     let first = first.context("no audio came")?;
-    Ok(Seen { ttfa: first - start, total: start.elapsed(), audio, underrun })
+    let total = start.elapsed();
+    if paced {
+        tokio::time::sleep_until(plays_until.into()).await;
+    }
+    Ok(Seen { ttfa: first - start, total, audio, underrun })
 }
 
 fn percentile(values: &mut [f64], q: f64) -> f64 {
@@ -127,7 +144,7 @@ fn row(load: String, results: &[anyhow::Result<Seen>], total: Duration) -> Row {
 
 async fn closed(args: &Args, clients: usize) -> Row {
     let start = Instant::now();
-    let results = futures::future::join_all((0..clients).map(|_| speak(&args.url, &args.text))).await;
+    let results = futures::future::join_all((0..clients).map(|_| speak(&args.url, &args.text, false))).await;
     row(format!("closed {clients}"), &results, start.elapsed())
 }
 
@@ -135,16 +152,35 @@ async fn open(args: &Args, rate: f64) -> Row {
     let start = Instant::now();
     let clients = (0..args.arrivals).map(|number| async move {
         tokio::time::sleep(Duration::from_secs_f64(number as f64 / rate)).await;
-        speak(&args.url, &args.text).await
+        speak(&args.url, &args.text, false).await
     });
     let results = futures::future::join_all(clients).await;
     row(format!("open {rate}/s"), &results, start.elapsed())
 }
 
+/// Listeners that come in one after another over the length of the first utterance, and each begin the next utterance
+/// when the last has been played.
+async fn paced(args: &Args, listeners: usize, utterance: Duration) -> Row {
+    let start = Instant::now();
+    let end = start + Duration::from_secs(args.paced_s);
+    let listeners_each = (0..listeners).map(|number| async move {
+        tokio::time::sleep(utterance.mul_f64(number as f64 / listeners as f64)).await;
+        let mut seen = Vec::new();
+        while Instant::now() < end {
+            seen.push(speak(&args.url, &args.text, true).await);
+        }
+        seen
+    });
+    let results: Vec<_> = futures::future::join_all(listeners_each).await.into_iter().flatten().collect();
+    row(format!("paced {listeners}"), &results, start.elapsed())
+}
+
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    speak(&args.url, &args.text).await.context("the first request failed; is the server running?")?;
+    let first = speak(&args.url, &args.text, false)
+        .await
+        .context("the first request failed; is the server running?")?;
     let mut rows = Vec::new();
     for &clients in &args.concurrent {
         let mut runs = Vec::new();
@@ -156,6 +192,9 @@ async fn main() -> anyhow::Result<()> {
     }
     for &rate in &args.rates {
         rows.push(open(&args, rate).await);
+    }
+    for &listeners in &args.paced {
+        rows.push(paced(&args, listeners, first.audio).await);
     }
     print(&serde_json::to_string_pretty(&rows)?);
     Ok(())

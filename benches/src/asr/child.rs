@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use izwi_benches::{clips, engines};
 use izwi_core::engine::Engine;
+use izwi_core::engine::executor::Precision;
 use tokio::runtime::Runtime;
 
 use crate::candle;
@@ -17,6 +18,8 @@ use crate::runner::{Answer, Ask};
 pub(crate) enum Child {
     /// The engine.
     Izwi,
+    /// The engine with the checkpoint's own weights.
+    IzwiExact,
     /// candle-transformers' model as it is.
     Candle,
 }
@@ -28,10 +31,11 @@ pub(crate) fn run(child: Child, model: &str, threads: usize) -> Result<()> {
         .build_global()
         .context("cannot start the threads")?;
     match child {
-        Child::Izwi => {
+        Child::Izwi | Child::IzwiExact => {
+            let dtype = if child == Child::Izwi { Precision::Auto } else { Precision::F32 };
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-            let engine = runtime.block_on(engines::load(model, threads))?;
+            let engine = runtime.block_on(engines::load_as(model, threads, dtype))?;
             serve("izwi", |ask| izwi(&runtime, &engine, &ask.files))
         }
         Child::Candle => {

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Kind {
     /// Our engine, a recording at a time.
     Izwi,
+    /// The same with the checkpoint's own weights.
+    IzwiExact,
     /// Our engine, all recordings of the workload at once.
     IzwiAtOnce,
     /// CTranslate2 through faster-whisper.
@@ -27,10 +29,11 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Izwi,
         Self::Faster { compute: "int8", beam: 1 },
         Self::Faster { compute: "float32", beam: 1 },
+        Self::IzwiExact,
         Self::Candle,
         Self::IzwiAtOnce,
         Self::Faster { compute: "int8", beam: 5 },
@@ -40,6 +43,7 @@ impl Kind {
     pub(crate) fn name(self) -> String {
         match self {
             Self::Izwi => "izwi".to_owned(),
+            Self::IzwiExact => "izwi f32".to_owned(),
             Self::IzwiAtOnce => "izwi, 6 at once".to_owned(),
             Self::Faster { compute, beam } => format!("faster-whisper {compute}, beam {beam}"),
             Self::Candle => "candle f32".to_owned(),
@@ -176,6 +180,7 @@ fn command(kind: Kind, model: &str, threads: usize, peer: &Path) -> Result<Comma
     };
     match kind {
         Kind::Izwi | Kind::IzwiAtOnce => ours("izwi"),
+        Kind::IzwiExact => ours("izwi-exact"),
         Kind::Candle => ours("candle"),
         Kind::Faster { compute, .. } => {
             let python = peer.join("venv/bin/python");

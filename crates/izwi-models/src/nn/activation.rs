@@ -1,9 +1,46 @@
-//! Activations, fused with what stands before or behind them on the CPU.
+//! Activations and residuals, fused with what stands before or behind them on the CPU.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{CpuStorage, DType, InplaceOp2, Layout, Result, Tensor, bail};
 
+use super::conv::cpu_slice;
 use super::cpu::{elementwise, snake};
 use super::slices::{with_rows, with_slices};
+
+/// `x + change`, both of one shape. On the CPU `change` becomes the sum, so it must be nobody else's.
+///
+/// # Errors
+/// Shapes do not fit.
+pub fn residual(x: &Tensor, change: Tensor) -> Result<Tensor> {
+    let in_place = x.device().is_cpu() && x.dims() == change.dims() && change.is_contiguous();
+    if !in_place || x.dtype() != DType::F32 || change.dtype() != DType::F32 {
+        return x + change;
+    }
+    change.inplace_op2(&x.contiguous()?, &AddTo)?;
+    Ok(change)
+}
+
+struct AddTo;
+
+impl InplaceOp2 for AddTo {
+    fn name(&self) -> &'static str {
+        "add-to"
+    }
+
+    fn cpu_fwd(
+        &self,
+        change: &mut CpuStorage,
+        change_layout: &Layout,
+        x: &CpuStorage,
+        x_layout: &Layout,
+    ) -> Result<()> {
+        let (CpuStorage::F32(change), Some((start, end))) = (change, change_layout.contiguous_offsets())
+        else {
+            bail!("add-to: contiguous f32 is needed here")
+        };
+        elementwise::add_to(cpu_slice(x, x_layout)?, &mut change[start..end]);
+        Ok(())
+    }
+}
 
 /// `gelu(x + bias)` with `x` `[rows, width]` and `bias` `[width]`.
 ///
@@ -74,6 +111,25 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
+
+    #[test]
+    fn a_residual_is_the_sum_whatever_the_layout() {
+        let random = |rows, width| Tensor::randn(0f32, 1.0, (rows, width), &Device::Cpu).unwrap();
+        let values = |x: &Tensor| x.to_vec2::<f32>().unwrap();
+        for (rows, width) in [(1, 1), (3, 40), (400, 300)] {
+            let (x, change) = (random(rows, width), random(rows, width));
+            let sum = (&x + &change).unwrap();
+            assert_eq!(values(&residual(&x, change.copy().unwrap()).unwrap()), values(&sum));
+            let turned = random(width, rows);
+            let sum = (turned.t().unwrap() + &change).unwrap();
+            assert_eq!(
+                values(&residual(&turned.t().unwrap(), change.copy().unwrap()).unwrap()),
+                values(&sum)
+            );
+            assert_eq!(values(&residual(&change, turned.t().unwrap()).unwrap()), values(&sum));
+        }
+        assert!(residual(&random(2, 3), random(3, 2)).is_err());
+    }
 
     #[test]
     fn gelu_is_exact_to_single_precision() {

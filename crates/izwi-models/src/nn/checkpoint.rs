@@ -9,6 +9,7 @@ use candle_core::{DType, Device, Tensor};
 use half::bf16;
 use serde::Deserialize;
 
+use super::stored::{self, StoredTensor};
 use crate::model::ModelError;
 use crate::sampling::mix;
 
@@ -25,7 +26,7 @@ const INDEX: &str = "model.safetensors.index.json";
 pub struct Checkpoint {
     file: String,
     device: Device,
-    tensors: HashMap<String, Tensor>,
+    tensors: HashMap<String, StoredTensor>,
     problems: Vec<String>,
     /// Elements of the tensors that were taken.
     taken: usize,
@@ -40,19 +41,15 @@ struct Index {
 }
 
 impl Checkpoint {
-    /// Reads the file into memory.
+    /// Opens the file; its tensors are read when they are taken.
     ///
     /// # Errors
     /// The file is absent or is not safetensors.
     pub fn open(path: &Path, device: &Device) -> Result<Self, ModelError> {
-        let file = path.display().to_string();
-        match candle_core::safetensors::load(path, device) {
-            Ok(tensors) => Ok(Self::new(file, device, tensors)),
-            Err(error) => Err(ModelError::File { path: file, message: error.to_string() }),
-        }
+        Ok(Self::new(path.display().to_string(), device, stored::open(path)?))
     }
 
-    /// Reads the weights of a folder: `model.safetensors`, or the files that `model.safetensors.index.json` names.
+    /// Opens the weights of a folder: `model.safetensors`, or the files that `model.safetensors.index.json` names.
     ///
     /// # Errors
     /// A file is absent or is not what it should be.
@@ -90,7 +87,7 @@ impl Checkpoint {
         checkpoint
     }
 
-    fn new(file: String, device: &Device, tensors: HashMap<String, Tensor>) -> Self {
+    fn new(file: String, device: &Device, tensors: HashMap<String, StoredTensor>) -> Self {
         Self { file, device: device.clone(), tensors, problems: Vec::new(), taken: 0, made_up: None }
     }
 
@@ -117,6 +114,11 @@ impl Checkpoint {
         Ok(tensor)
     }
 
+    /// Whether it holds a tensor of this name that was not taken.
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
     /// Elements of the tensors that were taken.
     pub fn taken(&self) -> usize {
         self.taken
@@ -136,7 +138,7 @@ impl Checkpoint {
     /// stand in for it until [`Self::finish`] reports all such tensors together.
     ///
     /// # Errors
-    /// The device has not the memory.
+    /// The file cannot be read any more, or the device has not the memory.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         self.take_as(name, shape, DType::F32)
     }
@@ -144,7 +146,7 @@ impl Checkpoint {
     /// As [`Self::take`], in type `dtype`.
     ///
     /// # Errors
-    /// The device has not the memory.
+    /// As [`Self::take`].
     pub fn take_as(&mut self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, ModelError> {
         Ok(self.take_stored(name, shape)?.to_dtype(dtype)?)
     }
@@ -152,7 +154,7 @@ impl Checkpoint {
     /// As [`Self::take`], in the floating-point type the file has it in.
     ///
     /// # Errors
-    /// The device has not the memory.
+    /// As [`Self::take`].
     pub fn take_stored(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         self.taken += shape.iter().product::<usize>();
         if let Some(dtype) = self.made_up {
@@ -164,10 +166,10 @@ impl Checkpoint {
             Some(tensor) if tensor.dims() != shape => {
                 format!("{name}: shape {:?}, expected {shape:?}", tensor.dims())
             }
-            Some(tensor) if !tensor.dtype().is_float() => {
-                format!("{name}: type {:?}, expected f32", tensor.dtype())
+            Some(tensor) if tensor.float_type().is_none() => {
+                format!("{name}: type {}, expected a floating-point type", tensor.type_name())
             }
-            Some(tensor) => return Ok(tensor.contiguous()?),
+            Some(tensor) => return tensor.read(&self.device),
         };
         self.problems.push(problem);
         Ok(Tensor::zeros(shape, DType::F32, &self.device)?)

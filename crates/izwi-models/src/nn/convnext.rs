@@ -2,12 +2,13 @@
 
 use candle_core::{Result, Tensor};
 
-use super::activation::bias_gelu;
+use super::activation::{bias_gelu, residual};
 use super::checkpoint::Checkpoint;
 use super::conv::DepthwiseConv;
 use super::linear::Linear;
 use super::norm::LayerNorm;
 use super::packed::PackedRows;
+use super::precision::Precision;
 use crate::model::ModelError;
 
 /// Sizes of a block.
@@ -34,7 +35,7 @@ pub struct ConvNeXtBlock {
 }
 
 impl ConvNeXtBlock {
-    /// Takes `{name}.dw`, `.norm`, `.pw1`, `.pw2` and `.gamma`.
+    /// Takes `{name}.dw`, `.norm`, `.pw1`, `.pw2` and `.gamma`; the two linear layers are kept in `precision`.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
@@ -42,6 +43,7 @@ impl ConvNeXtBlock {
         from: &mut Checkpoint,
         name: &str,
         config: ConvNeXtConfig,
+        precision: Precision,
     ) -> std::result::Result<Self, ModelError> {
         let ConvNeXtConfig { width, hidden, taps, dilation } = config;
         let depthwise = DepthwiseConv::load(from, &format!("{name}.dw"), width, taps, dilation)?;
@@ -52,8 +54,9 @@ impl ConvNeXtBlock {
         let weight = from.take(&format!("{name}.pw2.weight"), &[width, hidden])?;
         let weight = weight.broadcast_mul(&gamma.unsqueeze(1)?)?;
         let bias = (from.take(&format!("{name}.pw2.bias"), &[width])? * gamma)?;
-        let project = Linear::new(&weight, Some(bias))?;
-        Ok(Self { depthwise, norm, expand: Linear::new(&expand, None)?, expand_bias, project })
+        let project = Linear::with_precision(&weight, Some(bias), precision)?;
+        let expand = Linear::with_precision(&expand, None, precision)?;
+        Ok(Self { depthwise, norm, expand, expand_bias, project })
     }
 
     /// `[rows, width]` to the same; gaps must be zero and stay zero.
@@ -63,6 +66,6 @@ impl ConvNeXtBlock {
     pub fn forward(&self, x: &Tensor, packed: &PackedRows) -> Result<Tensor> {
         let h = self.norm.forward(&self.depthwise.forward(x)?)?;
         let h = bias_gelu(&self.expand.product(&h)?, &self.expand_bias)?; // [rows, hidden]
-        x + packed.clear_gaps(&self.project.forward(&h)?)?
+        residual(x, packed.clear_gaps(&self.project.forward(&h)?)?)
     }
 }

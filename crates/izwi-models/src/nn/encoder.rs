@@ -1,10 +1,9 @@
 //! Bidirectional pre-norm transformer layer over packed rows: every sequence attends to itself only.
 
-use std::ops::Range;
-
 use candle_core::{Result, Tensor};
 
-use super::activation::bias_gelu;
+use super::activation::{bias_gelu, residual};
+use super::attention::bidirectional;
 use super::checkpoint::Checkpoint;
 use super::linear::Linear;
 use super::norm::LayerNorm;
@@ -68,34 +67,21 @@ impl EncoderLayer {
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, packed: &PackedRows) -> Result<Tensor> {
         let qkv = self.qkv.forward(&self.attention_norm.forward(x)?)?; // [rows, 3 * width]
-        let x = (x + self.output.forward(&attend(&qkv, self.heads, packed)?)?)?;
+        let x = residual(x, self.output.forward(&attend(&qkv, self.heads, packed)?)?)?;
         let h = self.expand.product(&self.feed_forward_norm.forward(&x)?)?;
         let h = bias_gelu(&h, &self.expand_bias)?; // [rows, hidden]
-        x + self.project.forward(&h)?
+        residual(&x, self.project.forward(&h)?)
     }
 }
 
-/// Softmax attention within each sequence: `qkv` `[rows, 3 * width]` to `[rows, width]`, gaps zero.
+/// Softmax attention within each sequence: `qkv` `[rows, 3 * width]` to `[rows, width]`. Rows of a gap see each other.
 fn attend(qkv: &Tensor, heads: usize, packed: &PackedRows) -> Result<Tensor> {
     let width = qkv.dim(1)? / 3;
-    let mut parts = Vec::with_capacity(2 * packed.spans().len());
+    let part = |index: usize| qkv.narrow(1, index * width, width)?.contiguous();
+    let mut lengths = Vec::with_capacity(2 * packed.spans().len());
     let ends = packed.spans().iter().skip(1).map(|next| next.start).chain([packed.rows()]);
     for (span, end) in packed.spans().iter().zip(ends) {
-        parts.push(attend_one(qkv, heads, span)?);
-        if span.end < end {
-            parts.push(Tensor::zeros((end - span.end, width), qkv.dtype(), qkv.device())?);
-        }
+        lengths.extend([span.len(), end - span.end].into_iter().filter(|&length| length > 0));
     }
-    Tensor::cat(&parts, 0)
-}
-
-fn attend_one(qkv: &Tensor, heads: usize, span: &Range<usize>) -> Result<Tensor> {
-    let (len, width) = (span.len(), qkv.dim(1)? / 3);
-    let head_dim = width / heads;
-    let qkv = qkv.narrow(0, span.start, len)?.reshape((len, 3, heads, head_dim))?;
-    let part = |index: usize| qkv.narrow(1, index, 1)?.squeeze(1)?.transpose(0, 1)?.contiguous();
-    let (q, k, v) = (part(0)?, part(1)?, part(2)?); // [heads, len, head_dim]
-    let scores = (q.matmul(&k.t()?)? * (1.0 / (head_dim as f64).sqrt()))?; // [heads, len, len]
-    let mixed = candle_nn::ops::softmax_last_dim(&scores)?.matmul(&v)?;
-    mixed.transpose(0, 1)?.reshape((len, width))
+    bidirectional(&part(0)?, &part(1)?, &part(2)?, heads, &lengths)
 }

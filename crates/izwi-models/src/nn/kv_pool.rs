@@ -3,6 +3,8 @@
 //! Block tables index it. It decides nothing: which block belongs to whom is the block manager's business.
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, bail};
+use half::vec::HalfBitsVecExt;
+use half::{bf16, f16};
 
 /// Shape of one token's keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +61,8 @@ impl KvPool {
         if let Some(layout) = layout {
             let shape = (num_blocks * block_size, layout.kv_heads, layout.head_dim);
             for _ in 0..layout.layers {
-                let keys = Tensor::zeros(shape, layout.dtype, device)?;
-                let values = Tensor::zeros(shape, layout.dtype, device)?;
+                let (keys, values) =
+                    (empty(shape, layout.dtype, device)?, empty(shape, layout.dtype, device)?);
                 layers.push(Layer { keys, values });
             }
         }
@@ -138,6 +140,17 @@ impl KvPool {
             }
         }
         Ok(())
+    }
+}
+
+/// Zeros. On the CPU the system gives their memory when it is first written: a pool that is never full costs no more
+/// than what was used of it. (A vector of 16-bit floats would be written once to be zero.)
+fn empty(shape: (usize, usize, usize), dtype: DType, device: &Device) -> Result<Tensor> {
+    let zeros = || vec![0u16; shape.0 * shape.1 * shape.2];
+    match (device.is_cpu(), dtype) {
+        (true, DType::F16) => Tensor::from_vec(zeros().reinterpret_into::<f16>(), shape, device),
+        (true, DType::BF16) => Tensor::from_vec(zeros().reinterpret_into::<bf16>(), shape, device),
+        _ => Tensor::zeros(shape, dtype, device),
     }
 }
 

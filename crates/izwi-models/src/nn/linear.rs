@@ -38,22 +38,24 @@ impl Linear {
         inputs: usize,
         outputs: usize,
     ) -> std::result::Result<Self, ModelError> {
-        let weight = from.take(&format!("{name}.weight"), &[outputs, inputs])?;
-        let bias = from.take(&format!("{name}.bias"), &[outputs])?;
-        Ok(Self::new(&weight, Some(bias))?)
+        Self::load_with_precision(from, name, (inputs, outputs), true, Precision::F32)
     }
 
-    /// Takes `{name}.weight` `[outputs, inputs]` alone.
+    /// Takes `{name}.weight` `[outputs, inputs]`, to be kept in `precision`, and, with `bias`, `{name}.bias`;
+    /// `shape` is inputs and outputs.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
-    pub fn load_no_bias(
+    pub fn load_with_precision(
         from: &mut Checkpoint,
         name: &str,
-        inputs: usize,
-        outputs: usize,
+        (inputs, outputs): (usize, usize),
+        bias: bool,
+        precision: Precision,
     ) -> std::result::Result<Self, ModelError> {
-        Ok(Self::new(&from.take(&format!("{name}.weight"), &[outputs, inputs])?, None)?)
+        let weight = from.take(&format!("{name}.weight"), &[outputs, inputs])?;
+        let bias = if bias { Some(from.take(&format!("{name}.bias"), &[outputs])?) } else { None };
+        Ok(Self::with_precision(&weight, bias, precision)?)
     }
 
     /// `[rows, inputs]` to `[rows, outputs]`.

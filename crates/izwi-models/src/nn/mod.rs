@@ -19,6 +19,7 @@ pub mod rope;
 pub mod row_conv;
 pub mod row_linear;
 pub(crate) mod slices;
+mod stored;
 pub mod window_attention;
 
 pub(crate) use cpu::spectrum;

@@ -70,9 +70,23 @@ impl RowLinear {
         outputs: usize,
         bias: bool,
     ) -> std::result::Result<Self, ModelError> {
+        Self::load_with_precision(from, name, (inputs, outputs), bias, Precision::F32)
+    }
+
+    /// As [`Self::load`], the weight kept in `precision`; `shape` is inputs and outputs.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load_with_precision(
+        from: &mut Checkpoint,
+        name: &str,
+        (inputs, outputs): (usize, usize),
+        bias: bool,
+        precision: Precision,
+    ) -> std::result::Result<Self, ModelError> {
         let weight = from.take_stored(&format!("{name}.weight"), &[outputs, inputs])?;
         let bias = if bias { Some(from.take(&format!("{name}.bias"), &[outputs])?) } else { None };
-        Ok(Self::new(&weight, bias)?)
+        Ok(Self::with_precision(&weight, bias, precision)?)
     }
 
     /// Takes several weights `{name}.weight` `[outputs, inputs]` without bias and stacks them: a row of the answer is

@@ -3,31 +3,13 @@
 use std::path::Path;
 
 use anyhow::Result;
-use serde::Deserialize;
 
-use super::report::Report;
+use super::report::{Measured, Report};
 use crate::failure::{usage, with_help};
 
-/// An earlier report, as far as it is compared.
-#[derive(Debug, Deserialize)]
-pub(super) struct Baseline {
-    machine: Cores,
-    results: Vec<Then>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Cores {
-    cores: usize,
-}
-
-#[derive(Debug, Deserialize)]
-struct Then {
-    model: String,
-    dtype: String,
-    batch: usize,
-    threads: usize,
-    frames_per_s: f64,
-}
+/// An earlier report.
+#[derive(Debug)]
+pub(super) struct Baseline(Report);
 
 impl Baseline {
     /// Reads what `--json` printed.
@@ -39,14 +21,16 @@ impl Baseline {
         let name = path.display();
         let text = std::fs::read_to_string(path)
             .map_err(|error| usage(format!("the baseline {name} cannot be read: {error}"), help))?;
-        let baseline: Self = serde_json::from_str(&text)
+        let report: Report = serde_json::from_str(&text)
             .map_err(|error| usage(format!("{name} is not a report: {error}"), help))?;
-        if baseline.machine.cores != cores {
-            let message =
-                format!("{name} was measured on {} cores, this machine has {cores}", baseline.machine.cores);
-            return Err(usage(message, help));
+        let then = report.machine.cores;
+        if then != cores {
+            return Err(usage(
+                format!("{name} was measured on {then} cores, this machine has {cores}"),
+                help,
+            ));
         }
-        Ok(baseline)
+        Ok(Self(report))
     }
 
     /// A line for each result that is in both.
@@ -57,17 +41,18 @@ impl Baseline {
         let mut page = String::new();
         let mut slower = 0;
         for measured in &report.results {
-            let same = |then: &&Then| {
+            let same = |then: &&Measured| {
                 (&then.model, &then.dtype, then.batch, then.threads)
                     == (&measured.model, &measured.dtype, measured.batch, measured.threads)
             };
-            let Some(then) = self.results.iter().find(same) else { continue };
-            let share = measured.frames_per_s / then.frames_per_s;
+            let Some(then) = self.0.results.iter().find(same) else { continue };
+            let (rate, unit) = then.rate();
+            let share = measured.rate().0 / rate;
             let verdict = if share < ratio { "slower" } else { "good" };
             slower += usize::from(share < ratio);
             page.push_str(&format!(
-                "{} {}, {} at once: {:.2} of the baseline's {:.1} frames/s: {verdict}\n",
-                measured.model, measured.dtype, measured.batch, share, then.frames_per_s
+                "{} {}, {} at once: {share:.2} of the baseline's {rate:.1} {unit}: {verdict}\n",
+                measured.model, measured.dtype, measured.batch
             ));
         }
         if page.is_empty() {
@@ -87,11 +72,15 @@ impl Baseline {
 #[cfg(test)]
 mod tests {
     use super::super::machine::Machine;
-    use super::super::report::Measured;
     use super::*;
 
     fn report(speeds: &[(usize, f64)]) -> Report {
-        let results = speeds.iter().map(|&(batch, frames_per_s)| Measured::example(batch, frames_per_s));
+        let results = speeds.iter().map(|&(batch, rate)| Measured {
+            model: "a model".to_owned(),
+            batch,
+            frames_per_s: Some(rate),
+            ..Measured::default()
+        });
         Report { machine: Machine { cores: 2, read_bandwidth_gb_s: 40.0 }, results: results.collect() }
     }
 

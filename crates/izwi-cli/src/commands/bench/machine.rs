@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Bytes read in one pass: more than any cache holds.
 const BYTES: usize = 768 << 20;
 const PASSES: usize = 7;
 
 /// Facts about the machine.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Machine {
     pub(super) cores: usize,
     /// Of the passes the median, in 10⁹ bytes a second.

@@ -1,13 +1,15 @@
-//! `izwi bench`: how fast a model speaks here, alone and several voices at once, and where the time goes.
+//! `izwi bench`: how fast a model speaks or listens here, alone and several at once, and where the time goes.
 
 mod gate;
 mod machine;
 mod report;
 mod round;
+mod threads;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use bytes::Bytes;
 use izwi_core::engine::executor::Precision;
 use izwi_core::engine::{EngineCoreConfig, TaskType};
 
@@ -20,10 +22,11 @@ use crate::interrupt::Interrupt;
 use crate::settings::Resolved;
 use crate::{logging, output, speech};
 
-/// Measure how fast a model speaks on this machine
+/// Measure how fast a model speaks or listens on this machine
 ///
 /// Speaks with one voice and with several at once, and compares what it must read for each frame with what the memory
-/// can give. With --random-weights the model is made up in its real size, so that no download is needed.
+/// can give; a model that listens hears --recording as often. With --random-weights the model is made up in its real
+/// size, so that no download is needed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Make the weights up: MODEL is then a published size; asked for any other, the error tells which there are
@@ -38,7 +41,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DTYPE,DTYPE,...", value_delimiter = ',')]
     dtypes: Vec<Precision>,
 
-    /// How many voices at once
+    /// Numbers of compute threads to measure with, one after another, in place of --threads
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    thread_counts: Vec<usize>,
+
+    /// What models that listen are to hear: an audio file
+    #[arg(long, value_name = "FILE")]
+    recording: Option<PathBuf>,
+
+    /// How many voices, or recordings, at once
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
     batch: Vec<usize>,
 
@@ -66,8 +77,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     logging::begin(&resolved.settings, "warn");
     let largest = args.batch.iter().copied().max().unwrap_or(0);
-    if largest == 0 || args.batch.contains(&0) || args.tokens < 2 || args.rounds == 0 {
-        let help = "use --batch 1,2,4 with numbers from 1, --tokens from 2 and --rounds from 1";
+    if largest == 0
+        || args.batch.contains(&0)
+        || args.thread_counts.contains(&0)
+        || args.tokens < 2
+        || args.rounds == 0
+    {
+        let help = "use --batch and --thread-counts with numbers from 1, --tokens from 2 and --rounds from 1";
         return Err(usage("there is nothing to measure", help));
     }
     let config = EngineCoreConfig {
@@ -82,20 +98,19 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     };
     let models = or(&args.models, &config.model);
     let dtypes = if args.dtypes.is_empty() { vec![config.dtype] } else { args.dtypes.clone() };
-    speech::start_threads(config.num_threads);
-    let machine = machine::measure(config.num_threads);
-    let baseline = args.gate.as_deref().map(|path| Baseline::read(path, machine.cores)).transpose()?;
-    let mut results = Vec::new();
-    speech::runtime()?.block_on(async {
-        let mut interrupt = Interrupt::listen()?;
-        for (model, &dtype) in models.iter().flat_map(|model| dtypes.iter().map(move |dtype| (model, dtype)))
-        {
-            let config = EngineCoreConfig { model: model.clone(), dtype, ..config.clone() };
-            results.extend(measure(args, config, &machine, &mut interrupt).await?);
+    let cores = num_cpus::get_physical();
+    let baseline = args.gate.as_deref().map(|path| Baseline::read(path, cores)).transpose()?;
+    let report = if args.thread_counts.is_empty() {
+        let recording = args.recording.as_deref().map(read).transpose()?;
+        let plan = Plan { args, recording, models, dtypes };
+        plan.measure(config)?
+    } else {
+        let report = threads::measure(&args.thread_counts)?;
+        if !args.json {
+            report.results.iter().try_for_each(|measured| output::print(&measured.page()))?;
         }
-        anyhow::Ok(())
-    })?;
-    let report = Report { machine, results };
+        report
+    };
     if args.json {
         output::print_json(&report)?;
     } else {
@@ -110,33 +125,76 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     }
 }
 
-/// All batch sizes of one model.
-async fn measure(
-    args: &Args,
-    config: EngineCoreConfig,
-    machine: &Machine,
-    interrupt: &mut Interrupt,
-) -> Result<Vec<Measured>> {
-    machine::forget_peak_memory();
-    let engine = speech::load(config, interrupt).await?;
-    if !engine.profile().tasks.contains(&TaskType::Tts) {
-        let help = "choose a model that speaks, see `izwi list`";
-        return Err(usage(format!("model '{}' does not speak", engine.profile().model), help));
+/// The bytes of a recording.
+fn read(path: &Path) -> Result<Bytes> {
+    let help = "give --recording an audio file of some speech";
+    let bytes = std::fs::read(path).map_err(|error| usage(format!("{}: {error}", path.display()), help))?;
+    Ok(bytes.into())
+}
+
+/// What is measured in this process.
+struct Plan<'a> {
+    args: &'a Args,
+    recording: Option<Bytes>,
+    models: Vec<String>,
+    dtypes: Vec<Precision>,
+}
+
+impl Plan<'_> {
+    /// All models at all dtypes.
+    fn measure(&self, config: EngineCoreConfig) -> Result<Report> {
+        speech::start_threads(config.num_threads);
+        let machine = machine::measure(config.num_threads);
+        let mut results = Vec::new();
+        speech::runtime()?.block_on(async {
+            let mut interrupt = Interrupt::listen()?;
+            for model in &self.models {
+                for &dtype in &self.dtypes {
+                    let config = EngineCoreConfig { model: model.clone(), dtype, ..config.clone() };
+                    results.extend(self.one(config, &machine, &mut interrupt).await?);
+                }
+            }
+            anyhow::Ok(())
+        })?;
+        Ok(Report { machine, results })
     }
-    let mut results = Vec::new();
-    for &batch in &args.batch {
-        let mut rounds = Vec::new();
-        for number in 0..args.rounds {
-            let texts = format!("Batch {batch}, round {number}");
-            let voices = Voices { number: batch, texts, tokens: args.tokens };
-            rounds.push(round::speak(&engine, &voices, interrupt).await?);
+
+    /// All batch sizes of one model.
+    async fn one(
+        &self,
+        config: EngineCoreConfig,
+        machine: &Machine,
+        interrupt: &mut Interrupt,
+    ) -> Result<Vec<Measured>> {
+        machine::forget_peak_memory();
+        let engine = speech::load(config, interrupt).await?;
+        let speaks = engine.profile().tasks.contains(&TaskType::Tts);
+        let heard = if speaks { None } else { self.recording.as_ref() };
+        if !speaks && heard.is_none() {
+            let message = format!("model '{}' listens, and there is nothing to hear", engine.profile().model);
+            return Err(usage(message, "give --recording an audio file of some speech"));
         }
-        let measured = Measured::new(&engine, batch, rounds, machine);
-        if !args.json {
-            output::print(&measured.page())?;
+        let mut results = Vec::new();
+        for &batch in &self.args.batch {
+            let mut rounds = Vec::new();
+            for number in 0..self.args.rounds {
+                let texts = format!("Batch {batch}, round {number}");
+                let voices = Voices { number: batch, texts, tokens: self.args.tokens };
+                rounds.push(match heard {
+                    Some(recording) => round::hear(&engine, recording, batch, interrupt).await?,
+                    None => round::speak(&engine, &voices, interrupt).await?,
+                });
+            }
+            let measured = match heard {
+                Some(_) => Measured::listening(&engine, batch, &rounds),
+                None => Measured::speaking(&engine, batch, &rounds, machine),
+            };
+            if !self.args.json {
+                output::print(&measured.page())?;
+            }
+            results.push(measured);
         }
-        results.push(measured);
+        engine.stop();
+        Ok(results)
     }
-    engine.stop();
-    Ok(results)
 }

@@ -1,138 +1,143 @@
 //! What was measured, for people and for programs.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use izwi_core::engine::Engine;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::machine::{Machine, peak_memory};
 use super::round::Round;
 use crate::output;
 
 /// What `--json` prints.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) machine: Machine,
     pub(super) results: Vec<Measured>,
 }
 
 /// One batch size; each figure is the median of the rounds.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) model: String,
     pub(super) dtype: String,
     pub(super) batch: usize,
     pub(super) threads: usize,
     /// Of all voices together, once every prompt is computed.
-    pub(super) frames_per_s: f64,
-    /// Of one voice, prompt included: time to speak over time to play. Below 1 it keeps up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) frames_per_s: Option<f64>,
+    /// Of all transcripts together, everything before their first included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) tokens_per_s: Option<f64>,
+    /// Of one voice, prompt included, or of one recording: time to compute over time to play. Below 1 it keeps up.
     rtf: f64,
-    ttfa_ms_p50: f64,
-    ttfa_ms_p95: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ttfa_ms_p50: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ttfa_ms_p95: Option<f64>,
     /// Bytes of weights read for a frame of one voice.
-    bytes_per_frame: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bytes_per_frame: Option<f64>,
     /// Of the bandwidth that reading alone reaches.
-    bandwidth_share: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bandwidth_share: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     peak_rss_bytes: Option<u64>,
     /// Milliseconds a frame of all voices spends in each part.
-    #[serde(serialize_with = "by_name")]
-    parts_ms: Vec<Part>,
-}
-
-#[derive(Debug)]
-struct Part {
-    name: &'static str,
-    ms: f64,
+    #[serde(default)]
+    parts_ms: BTreeMap<String, f64>,
 }
 
 impl Measured {
-    /// Sums up the rounds of one batch size.
-    pub(super) fn new(engine: &Engine, batch: usize, rounds: Vec<Round>, machine: &Machine) -> Self {
-        let (profile, config) = (engine.profile(), engine.config());
+    /// Sums up the rounds of one batch size of a model that speaks.
+    pub(super) fn speaking(engine: &Engine, batch: usize, rounds: &[Round], machine: &Machine) -> Self {
         let middle = |figure: &dyn Fn(&Round) -> f64| median(rounds.iter().map(figure).collect());
         let frames_per_s =
             middle(&|round| round.steady_tokens / round.steady.as_secs_f64().max(f64::MIN_POSITIVE));
         let mut first: Vec<f64> = rounds.iter().flat_map(|round| &round.first_audio).map(ms).collect();
         first.sort_by(f64::total_cmp);
-        let bytes_per_frame = profile.step_bytes as f64 / batch as f64;
+        let bytes_per_frame = engine.profile().step_bytes as f64 / batch as f64;
         let steps = |round: &Round| (round.tokens as f64 / batch as f64).max(1.0);
         let names: Vec<&'static str> =
             rounds.first().map(|round| round.parts.iter().map(|part| part.0).collect()).unwrap_or_default();
-        let mut parts_ms: Vec<Part> = names
+        let mut parts_ms: BTreeMap<String, f64> = names
             .iter()
             .enumerate()
-            .map(|(at, name)| Part { name, ms: middle(&|round| ms(&round.parts[at].1) / steps(round)) })
+            .map(|(at, name)| ((*name).to_owned(), middle(&|round| ms(&round.parts[at].1) / steps(round))))
             .collect();
         if !parts_ms.is_empty() {
             let known = |round: &Round| round.parts.iter().map(|part| ms(&part.1)).sum::<f64>();
             let rest = middle(&|round| ((ms(&round.wall) - known(round)) / steps(round)).max(0.0));
-            parts_ms.push(Part { name: "engine and the rest", ms: rest });
+            parts_ms.insert("engine and the rest".to_owned(), rest);
         }
+        Self {
+            frames_per_s: Some(frames_per_s),
+            ttfa_ms_p50: Some(quantile(&first, 0.5)),
+            ttfa_ms_p95: Some(quantile(&first, 0.95)),
+            bytes_per_frame: Some(bytes_per_frame),
+            bandwidth_share: Some(frames_per_s * bytes_per_frame / (machine.read_bandwidth_gb_s * 1e9)),
+            parts_ms,
+            ..Self::of(engine, batch, rounds)
+        }
+    }
+
+    /// Sums up the rounds of one batch size of a model that listens.
+    pub(super) fn listening(engine: &Engine, batch: usize, rounds: &[Round]) -> Self {
+        let rate = |round: &Round| round.tokens as f64 / round.wall.as_secs_f64().max(f64::MIN_POSITIVE);
+        Self {
+            tokens_per_s: Some(median(rounds.iter().map(rate).collect())),
+            ..Self::of(engine, batch, rounds)
+        }
+    }
+
+    /// What is told of every model.
+    fn of(engine: &Engine, batch: usize, rounds: &[Round]) -> Self {
+        let (profile, config) = (engine.profile(), engine.config());
+        let rtf = |round: &Round| round.wall.as_secs_f64() * batch as f64 / round.audio.as_secs_f64();
         Self {
             model: profile.model.clone(),
             dtype: config.dtype.on(profile.device == "cpu").to_string(),
             batch,
             threads: config.num_threads,
-            frames_per_s,
-            rtf: middle(&|round| round.wall.as_secs_f64() * batch as f64 / round.audio.as_secs_f64()),
-            ttfa_ms_p50: quantile(&first, 0.5),
-            ttfa_ms_p95: quantile(&first, 0.95),
-            bytes_per_frame,
-            bandwidth_share: frames_per_s * bytes_per_frame / (machine.read_bandwidth_gb_s * 1e9),
+            rtf: median(rounds.iter().map(rtf).collect()),
             peak_rss_bytes: peak_memory(),
-            parts_ms,
+            ..Self::default()
         }
     }
 
-    /// Something that was measured.
-    #[cfg(test)]
-    pub(super) fn example(batch: usize, frames_per_s: f64) -> Self {
-        Self {
-            model: "a model".to_owned(),
-            dtype: "q8".to_owned(),
-            batch,
-            threads: 2,
-            frames_per_s,
-            rtf: 1.0,
-            ttfa_ms_p50: 1.0,
-            ttfa_ms_p95: 1.0,
-            bytes_per_frame: 1.0,
-            bandwidth_share: 1.0,
-            peak_rss_bytes: None,
-            parts_ms: Vec::new(),
+    /// Work done in a second, whatever of the two it is counted in, and its unit.
+    pub(super) fn rate(&self) -> (f64, &'static str) {
+        match (self.frames_per_s, self.tokens_per_s) {
+            (Some(frames), _) => (frames, "frames/s"),
+            (None, tokens) => (tokens.unwrap_or_default(), "tokens/s"),
         }
     }
 
     /// A line for a person, with a line for each part below it.
     pub(super) fn page(&self) -> String {
+        let (rate, unit) = self.rate();
         let mut page = format!(
-            "{} {} on {} threads, {} at once: {:.1} frames/s, RTF {:.2}, first audio {:.0} ms (p95 {:.0})\n",
-            self.model,
-            self.dtype,
-            self.threads,
-            self.batch,
-            self.frames_per_s,
-            self.rtf,
-            self.ttfa_ms_p50,
-            self.ttfa_ms_p95
+            "{} {} on {} threads, {} at once: {rate:.1} {unit}, RTF {:.2}",
+            self.model, self.dtype, self.threads, self.batch, self.rtf
         );
-        let parts: Vec<String> =
-            self.parts_ms.iter().map(|part| format!("{} {:.1}", part.name, part.ms)).collect();
+        if let (Some(half), Some(most)) = (self.ttfa_ms_p50, self.ttfa_ms_p95) {
+            page.push_str(&format!(", first audio {half:.0} ms (p95 {most:.0})"));
+        }
+        page.push('\n');
+        let parts: Vec<String> = self.parts_ms.iter().map(|(name, ms)| format!("{name} {ms:.1}")).collect();
         if !parts.is_empty() {
             page.push_str(&format!("  ms a step: {}\n", parts.join(", ")));
         }
-        page.push_str(&format!(
-            "  weights read for a frame: {}; {:.0} % of the memory's bandwidth\n",
-            output::bytes(self.bytes_per_frame as u64),
-            100.0 * self.bandwidth_share
-        ));
+        if let (Some(bytes), Some(share)) = (self.bytes_per_frame, self.bandwidth_share) {
+            page.push_str(&format!(
+                "  weights read for a frame: {}; {:.0} % of the memory's bandwidth\n",
+                output::bytes(bytes as u64),
+                100.0 * share
+            ));
+        }
         page
     }
-}
-
-fn by_name<S: Serializer>(parts: &[Part], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_map(parts.iter().map(|part| (part.name, part.ms)))
 }
 
 impl Report {

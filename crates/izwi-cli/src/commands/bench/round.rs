@@ -1,9 +1,10 @@
-//! One round: some voices begin together and speak until each has said its tokens.
+//! One round: some voices begin together and speak until each has said its tokens, or some recordings are heard at once.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use izwi_core::engine::{Engine, EngineCoreRequest, GenerationParams, RequestStats};
+use bytes::Bytes;
+use izwi_core::engine::{AudioInput, Engine, EngineCoreRequest, GenerationParams, RequestStats};
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
@@ -22,7 +23,7 @@ pub(super) struct Voices {
 }
 
 /// What a round gave.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Round {
     /// From the first request to the last sample.
     pub(super) wall: Duration,
@@ -82,6 +83,28 @@ pub(super) async fn speak(engine: &Engine, voices: &Voices, interrupt: &mut Inte
     })
 }
 
+/// Listens to `recording`, the bytes of an audio file, `number` times at once.
+pub(super) async fn hear(
+    engine: &Engine,
+    recording: &Bytes,
+    number: usize,
+    interrupt: &mut Interrupt,
+) -> Result<Round> {
+    let begun = Instant::now();
+    let request = || EngineCoreRequest::asr(AudioInput::File(recording.clone()));
+    let listeners = (0..number).map(|_| listen(engine.clone(), request()));
+    let heard = tokio::select! {
+        heard = futures::future::try_join_all(listeners) => heard?,
+        () = interrupt.requested() => return Err(Failure::Interrupted.into()),
+    };
+    Ok(Round {
+        wall: begun.elapsed(),
+        tokens: heard.iter().map(|heard| heard.stats.generated_tokens).sum(),
+        audio: heard.iter().map(|heard| heard.stats.audio_duration).sum(),
+        ..Round::default()
+    })
+}
+
 async fn listen(engine: Engine, request: EngineCoreRequest) -> Result<Heard> {
     let (_, mut chunks) = engine.generate_streaming(request).await?;
     let mut arrivals = Vec::new();
@@ -96,5 +119,5 @@ async fn listen(engine: Engine, request: EngineCoreRequest) -> Result<Heard> {
             return Ok(Heard { stats, arrivals });
         }
     }
-    anyhow::bail!("the engine ended before the speech did")
+    anyhow::bail!("the engine ended before the work did")
 }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::network::{BINS, HEAD_VALUES, Utterance};
 use super::*;
+use crate::nn::precision::Precision;
 
 const HEADS_TOLERANCE: f32 = 1e-3;
 const PITCH_TOLERANCE_HZ: f32 = 0.01;
@@ -27,6 +28,11 @@ pub(super) fn checkpoint_folder() -> PathBuf {
     let complete = folder.join("model.safetensors").exists() && folder.join("oov.safetensors").exists();
     assert!(complete, "{} holds no checkpoint: run `cargo xtask pull`", folder.display());
     folder
+}
+
+/// The CPU, weights kept in `precision`.
+pub(super) fn kept_as(precision: Precision) -> LoadOptions {
+    LoadOptions { device: Device::Cpu, precision }
 }
 
 fn golden(name: &str) -> Vec<u8> {
@@ -66,7 +72,7 @@ struct NetworkCase {
 
 #[test]
 fn hibari_golden_network() {
-    let model = Hibari::load(&checkpoint_folder(), &Device::Cpu).unwrap();
+    let model = Hibari::load(&checkpoint_folder(), &kept_as(Precision::F32)).unwrap();
     let golden: NetworkGolden = serde_json::from_slice(&golden("network.json")).unwrap();
     let mut heads = golden_floats("network.f32").into_iter();
     let batch: Vec<_> =
@@ -88,6 +94,40 @@ fn hibari_golden_network() {
         println!("{} ids: pitch within {pitch} Hz, heads within {difference}", case.ids.len());
     }
     assert_eq!(heads.next(), None);
+}
+
+/// What 8 bits cost: nothing in time and pitch, and little in sound.
+#[test]
+fn hibari_golden_quantised() {
+    let golden: NetworkGolden = serde_json::from_slice(&golden("network.json")).unwrap();
+    let batch: Vec<_> =
+        golden.cases.iter().map(|case| Utterance { ids: &case.ids, speed: case.speed }).collect();
+    let [exact, rounded] = [Precision::F32, Precision::Q8].map(|precision| {
+        let model = Hibari::load(&checkpoint_folder(), &kept_as(precision)).unwrap();
+        let acoustics = model.network.forward(&batch).unwrap();
+        let spoken = acoustics.iter().map(|acoustics| {
+            let heads = acoustics.heads.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let noise = Noise::new(7, 0);
+            let fill = |frame, parts: [&mut [f32]; 2]| noise.fill(frame, parts);
+            model.synthesiser.synthesise(&heads, &acoustics.pitch_hz, fill).unwrap()
+        });
+        let spoken: Vec<_> = spoken.collect();
+        (acoustics, spoken)
+    });
+    for (at, (exact, rounded)) in exact.0.iter().zip(&rounded.0).enumerate() {
+        assert_eq!((&exact.durations, &exact.pitch_hz), (&rounded.durations, &rounded.pitch_hz), "case {at}");
+    }
+    let (signal, noise) = exact
+        .1
+        .iter()
+        .flatten()
+        .zip(rounded.1.iter().flatten())
+        .fold((0f64, 0f64), |(signal, noise), (a, b)| {
+            (signal + f64::from(a * a), noise + f64::from((a - b) * (a - b)))
+        });
+    let decibels = 10.0 * (signal / noise).log10();
+    println!("8 bits: {decibels:.1} dB between audio and difference");
+    assert!(decibels.is_finite() && decibels > 20.0, "{decibels}");
 }
 
 #[derive(Deserialize)]

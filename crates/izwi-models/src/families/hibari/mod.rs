@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{DType, Device};
+use candle_core::DType;
 use rayon::prelude::*;
 
 use self::network::{Network, Utterance};
@@ -52,7 +52,7 @@ const UNHEARD_MARKS: [char; 3] = ['"', '“', '”'];
 /// # Errors
 /// A file is absent or unreadable, or a tensor is missing, unknown or mis-shaped; the error names it.
 pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
-    Ok(Arc::new(Hibari::load(folder, &options.device)?))
+    Ok(Arc::new(Hibari::load(folder, options)?))
 }
 
 /// What [`SpeechModel::prepare`] makes of an utterance.
@@ -103,10 +103,11 @@ struct Hibari {
 }
 
 impl Hibari {
-    fn load(folder: &Path, device: &Device) -> Result<Self, ModelError> {
-        let mut checkpoint = Checkpoint::open(&folder.join("model.safetensors"), device)?;
+    fn load(folder: &Path, options: &LoadOptions) -> Result<Self, ModelError> {
+        let mut checkpoint = Checkpoint::open(&folder.join("model.safetensors"), &options.device)?;
         let weight_bytes = checkpoint.bytes_as(DType::F32);
-        let network = Network::load(&mut checkpoint, device)?;
+        let precision = options.precision.on(options.device.is_cpu());
+        let network = Network::load(&mut checkpoint, precision)?;
         checkpoint.finish()?;
         let voice = Voice {
             id: VOICE.to_owned(),

@@ -14,6 +14,7 @@ use crate::nn::encoder::{EncoderConfig, EncoderLayer};
 use crate::nn::linear::Linear;
 use crate::nn::norm::LayerNorm;
 use crate::nn::packed::PackedRows;
+use crate::nn::precision::Precision;
 
 /// Entries of the phoneme embedding.
 pub(super) const SYMBOLS: usize = 178;
@@ -68,12 +69,13 @@ pub(super) struct Network {
 }
 
 impl Network {
-    pub(super) fn load(from: &mut Checkpoint, device: &Device) -> std::result::Result<Self, ModelError> {
+    /// With the decoder's large weights kept in `precision`; whatever decides on lengths and pitch stays exact.
+    pub(super) fn load(from: &mut Checkpoint, precision: Precision) -> std::result::Result<Self, ModelError> {
         Ok(Self {
-            device: device.clone(),
+            device: from.device().clone(),
             acoustic_text: TextEncoder::load(from, "m.text", ACOUSTIC_WIDTH, 4)?,
             prosody: Prosody::load(from)?,
-            decoder: Decoder::load(from)?,
+            decoder: Decoder::load(from, precision)?,
         })
     }
 
@@ -142,7 +144,9 @@ impl TextEncoder {
         Ok(Self {
             embedding: from.take(&format!("{name}.emb.weight"), &[SYMBOLS, width])?,
             convs: (0..2)
-                .map(|index| ConvNeXtBlock::load(from, &format!("{name}.convs.{index}"), conv))
+                .map(|index| {
+                    ConvNeXtBlock::load(from, &format!("{name}.convs.{index}"), conv, Precision::F32)
+                })
                 .collect::<std::result::Result<_, _>>()?,
             layer: EncoderLayer::load(from, &format!("{name}.attn"), layer)?,
             loops,
@@ -193,7 +197,7 @@ impl Prosody {
                 .iter()
                 .enumerate()
                 .map(|(index, &dilation)| {
-                    ConvNeXtBlock::load(from, &format!("pn.pro.{index}"), block(dilation))
+                    ConvNeXtBlock::load(from, &format!("pn.pro.{index}"), block(dilation), Precision::F32)
                 })
                 .collect::<std::result::Result<_, _>>()?,
             contour_out: DenseConv::load(from, "pn.pro_out", width, 4, 1)?,
@@ -257,16 +261,16 @@ struct Decoder {
 }
 
 impl Decoder {
-    fn load(from: &mut Checkpoint) -> std::result::Result<Self, ModelError> {
+    fn load(from: &mut Checkpoint, precision: Precision) -> std::result::Result<Self, ModelError> {
         let width = DECODER_WIDTH;
         let block = ConvNeXtConfig { width, hidden: 3 * width, taps: 7, dilation: 1 };
         Ok(Self {
             input: DenseConv::load(from, "m.dec_in", ACOUSTIC_WIDTH + 2, width, 7)?,
             blocks: (0..DECODER_BLOCKS)
-                .map(|index| ConvNeXtBlock::load(from, &format!("m.dec.{index}"), block))
+                .map(|index| ConvNeXtBlock::load(from, &format!("m.dec.{index}"), block, precision))
                 .collect::<std::result::Result<_, _>>()?,
             norm: LayerNorm::load(from, "m.dec_norm", width)?,
-            head: Linear::load(from, "m.head", width, HEAD_VALUES)?,
+            head: Linear::load_with_precision(from, "m.head", (width, HEAD_VALUES), true, precision)?,
         })
     }
 

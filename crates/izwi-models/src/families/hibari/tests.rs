@@ -1,9 +1,11 @@
 //! Behaviour of the whole family on real weights.
 
+use candle_core::Device;
 use proptest::prelude::*;
 
-use super::golden::checkpoint_folder;
+use super::golden::{checkpoint_folder, kept_as};
 use super::*;
+use crate::nn::precision::Precision;
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 4096 };
 
@@ -19,7 +21,7 @@ const TEXTS: [&str; 8] = [
 ];
 
 fn model() -> Hibari {
-    Hibari::load(&checkpoint_folder(), &Device::Cpu).unwrap()
+    Hibari::load(&checkpoint_folder(), &kept_as(Precision::Auto)).unwrap()
 }
 
 fn speak(text: &str) -> SpeakInput {
@@ -146,7 +148,7 @@ fn a_checkpoint_without_the_net_spells_unknown_words() {
     for file in ["model.safetensors", "vocab.json"] {
         std::fs::copy(checkpoint_folder().join(file), folder.path().join(file)).unwrap();
     }
-    let model = Hibari::load(folder.path(), &Device::Cpu).unwrap();
+    let model = Hibari::load(folder.path(), &kept_as(Precision::Auto)).unwrap();
     assert!(!whole(&model, speak("Say qzxwv.")).is_empty());
 }
 

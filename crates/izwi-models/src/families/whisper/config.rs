@@ -2,9 +2,6 @@
 //!
 //! Owns the sizes and refuses settings this family does not compute. Knows no tensor.
 
-use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::{BufReader, Read};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -151,22 +148,6 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
     let fault = |message: String| ModelError::File { path: path.display().to_string(), message };
     let bytes = std::fs::read(path).map_err(|error| fault(error.to_string()))?;
     serde_json::from_slice(&bytes).map_err(|error| fault(error.to_string()))
-}
-
-/// Names of the tensors of a safetensors file: its header is JSON behind eight bytes of length,
-/// <https://huggingface.co/docs/safetensors/index#format>.
-pub(super) fn names(path: &Path) -> Result<HashSet<String>, ModelError> {
-    let fault = |message: String| ModelError::File { path: path.display().to_string(), message };
-    let header = || -> std::io::Result<HashSet<String>> {
-        let mut file = File::open(path)?;
-        let mut length = [0; 8];
-        file.read_exact(&mut length)?;
-        let header = file.take(u64::from_le_bytes(length));
-        let entries: HashMap<String, serde::de::IgnoredAny> =
-            serde_json::from_reader(BufReader::new(header))?;
-        Ok(entries.into_keys().collect())
-    };
-    header().map_err(|error| fault(error.to_string()))
 }
 
 #[cfg(test)]

@@ -7,12 +7,13 @@ use candle_core::{DType, Tensor};
 
 use super::config::Config;
 use crate::model::ModelError;
-use crate::nn::activation::bias_gelu;
+use crate::nn::activation::{bias_gelu, residual};
 use crate::nn::attention::{CrossKv, PagedSpan, cross, paged};
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::kv_pool::{KvLayout, KvPool};
 use crate::nn::linear::Linear;
 use crate::nn::norm::LayerNorm;
+use crate::nn::precision::Precision;
 use crate::nn::row_linear::RowLinear;
 
 /// Type of the keys and values of a window: half the bytes of f32 to read for each token.
@@ -85,7 +86,7 @@ struct Projections {
 
 impl Decoder {
     /// Takes everything under `model.decoder`; with `repeats_head`, also the copy of the embedding that some files
-    /// have as the output head.
+    /// have as the output head. Large weights are kept in `precision`.
     ///
     /// # Errors
     /// As [`Checkpoint::take`], or the head is no copy.
@@ -94,10 +95,12 @@ impl Decoder {
         config: &Config,
         alignment_heads: &[(usize, usize)],
         repeats_head: bool,
+        precision: Precision,
     ) -> Result<Self, ModelError> {
         let (width, name) = (config.d_model, "model.decoder");
+        let shape = (width, config.decoder_ffn_dim);
         let layers = (0..config.decoder_layers)
-            .map(|layer| Layer::load(from, &format!("{name}.layers.{layer}"), width, config.decoder_ffn_dim));
+            .map(|layer| Layer::load(from, &format!("{name}.layers.{layer}"), shape, precision));
         let layers = layers.collect::<Result<_, _>>()?;
         let in_layer = |layer: usize| {
             let heads = alignment_heads.iter().filter(|&&(of, _)| of == layer);
@@ -115,7 +118,7 @@ impl Decoder {
             }
         }
         Ok(Self {
-            embedding: RowLinear::new(&embedding, None)?,
+            embedding: RowLinear::with_precision(&embedding, None, precision)?,
             positions: from
                 .take(&format!("{name}.embed_positions.weight"), &[config.max_target_positions, width])?,
             layers,
@@ -176,7 +179,7 @@ impl Decoder {
                 }
             }
             let h = bias_gelu(&layer.expand.forward(&normed)?, &layer.expand_bias)?; // [rows, hidden]
-            x = (x + layer.project.forward(&h)?)?;
+            x = residual(&x, layer.project.forward(&h)?)?;
         }
         self.head(&x, spans, &mut outputs)?;
         Ok(outputs)
@@ -213,7 +216,7 @@ impl Decoder {
             })
             .collect();
         let mixed = paged(kv, index, &layer.own.query.forward(&h)?, &spans, self.heads)?;
-        Ok((x + layer.own.output.forward(&mixed)?)?)
+        Ok(residual(x, layer.own.output.forward(&mixed)?)?)
     }
 
     /// Attention to the window, around the residual: the sum, its norm, and where each span looked.
@@ -259,30 +262,56 @@ impl Decoder {
 }
 
 impl Layer {
-    fn load(from: &mut Checkpoint, name: &str, width: usize, hidden: usize) -> Result<Self, ModelError> {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        (width, hidden): (usize, usize),
+        precision: Precision,
+    ) -> Result<Self, ModelError> {
         let (own, window) = (format!("{name}.self_attn"), format!("{name}.encoder_attn"));
+        let row = |from: &mut Checkpoint, part: &str, shape: (usize, usize), bias: bool| {
+            RowLinear::load_with_precision(from, part, shape, bias, precision)
+        };
+        let square = (width, width);
         Ok(Self {
             own_norm: LayerNorm::load(from, &format!("{name}.self_attn_layer_norm"), width)?,
-            own: Projections::load(from, &own, width)?,
-            key: RowLinear::load(from, &format!("{own}.k_proj"), width, width, false)?,
-            value: RowLinear::load(from, &format!("{own}.v_proj"), width, width, true)?,
+            own: Projections::load(from, &own, width, precision)?,
+            key: row(from, &format!("{own}.k_proj"), square, false)?,
+            value: row(from, &format!("{own}.v_proj"), square, true)?,
             window_norm: LayerNorm::load(from, &format!("{name}.encoder_attn_layer_norm"), width)?,
-            window: Projections::load(from, &window, width)?,
-            window_key: Linear::load_no_bias(from, &format!("{window}.k_proj"), width, width)?,
-            window_value: Linear::load(from, &format!("{window}.v_proj"), width, width)?,
+            window: Projections::load(from, &window, width, precision)?,
+            window_key: Linear::load_with_precision(
+                from,
+                &format!("{window}.k_proj"),
+                square,
+                false,
+                precision,
+            )?,
+            window_value: Linear::load_with_precision(
+                from,
+                &format!("{window}.v_proj"),
+                square,
+                true,
+                precision,
+            )?,
             feed_forward_norm: LayerNorm::load(from, &format!("{name}.final_layer_norm"), width)?,
-            expand: RowLinear::load(from, &format!("{name}.fc1"), width, hidden, false)?,
+            expand: row(from, &format!("{name}.fc1"), (width, hidden), false)?,
             expand_bias: from.take(&format!("{name}.fc1.bias"), &[hidden])?,
-            project: RowLinear::load(from, &format!("{name}.fc2"), hidden, width, true)?,
+            project: row(from, &format!("{name}.fc2"), (hidden, width), true)?,
         })
     }
 }
 
 impl Projections {
-    fn load(from: &mut Checkpoint, name: &str, width: usize) -> Result<Self, ModelError> {
-        Ok(Self {
-            query: RowLinear::load(from, &format!("{name}.q_proj"), width, width, true)?,
-            output: RowLinear::load(from, &format!("{name}.out_proj"), width, width, true)?,
-        })
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        width: usize,
+        precision: Precision,
+    ) -> Result<Self, ModelError> {
+        let mut load = |part: &str| {
+            RowLinear::load_with_precision(from, &format!("{name}.{part}"), (width, width), true, precision)
+        };
+        Ok(Self { query: load("q_proj")?, output: load("out_proj")? })
     }
 }

@@ -7,13 +7,14 @@ use candle_core::{Device, Tensor};
 
 use super::config::{Config, FRAMES_PER_POSITION};
 use crate::model::ModelError;
-use crate::nn::activation::bias_gelu;
+use crate::nn::activation::{bias_gelu, residual};
 use crate::nn::attention::bidirectional;
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::conv::StridedConv;
 use crate::nn::linear::Linear;
 use crate::nn::norm::LayerNorm;
 use crate::nn::packed::ROW_ALIGN;
+use crate::nn::precision::Precision;
 
 /// Kernel width of both convolutions.
 const TAPS: usize = 3;
@@ -55,15 +56,21 @@ struct Layer {
 }
 
 impl Encoder {
-    /// Takes everything under `model.encoder`.
+    /// Takes everything under `model.encoder`, the weights of the layers kept in `precision`.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
-    pub(super) fn load(from: &mut Checkpoint, config: &Config, device: &Device) -> Result<Self, ModelError> {
+    pub(super) fn load(
+        from: &mut Checkpoint,
+        config: &Config,
+        precision: Precision,
+    ) -> Result<Self, ModelError> {
         let (width, bins) = (config.d_model, config.num_mel_bins);
+        let device = from.device().clone();
         let name = "model.encoder";
+        let shape = (width, config.encoder_ffn_dim);
         let layers = (0..config.encoder_layers)
-            .map(|layer| Layer::load(from, &format!("{name}.layers.{layer}"), width, config.encoder_ffn_dim));
+            .map(|layer| Layer::load(from, &format!("{name}.layers.{layer}"), shape, precision));
         Ok(Self {
             layers: layers.collect::<Result<_, _>>()?,
             conv1: conv(from, &format!("{name}.conv1"), bins, width, 1)?,
@@ -73,7 +80,7 @@ impl Encoder {
             norm: LayerNorm::load(from, &format!("{name}.layer_norm"), width)?,
             bins,
             heads: config.encoder_attention_heads,
-            device: device.clone(),
+            device,
         })
     }
 
@@ -135,18 +142,26 @@ fn conv(
 }
 
 impl Layer {
-    fn load(from: &mut Checkpoint, name: &str, width: usize, hidden: usize) -> Result<Self, ModelError> {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        (width, hidden): (usize, usize),
+        precision: Precision,
+    ) -> Result<Self, ModelError> {
         let attention = format!("{name}.self_attn");
+        let linear = |from: &mut Checkpoint, part: &str, shape: (usize, usize), bias: bool| {
+            Linear::load_with_precision(from, part, shape, bias, precision)
+        };
         Ok(Self {
             attention_norm: LayerNorm::load(from, &format!("{name}.self_attn_layer_norm"), width)?,
-            query: Linear::load(from, &format!("{attention}.q_proj"), width, width)?,
-            key: Linear::load_no_bias(from, &format!("{attention}.k_proj"), width, width)?,
-            value: Linear::load(from, &format!("{attention}.v_proj"), width, width)?,
-            output: Linear::load(from, &format!("{attention}.out_proj"), width, width)?,
+            query: linear(from, &format!("{attention}.q_proj"), (width, width), true)?,
+            key: linear(from, &format!("{attention}.k_proj"), (width, width), false)?,
+            value: linear(from, &format!("{attention}.v_proj"), (width, width), true)?,
+            output: linear(from, &format!("{attention}.out_proj"), (width, width), true)?,
             feed_forward_norm: LayerNorm::load(from, &format!("{name}.final_layer_norm"), width)?,
-            expand: Linear::load_no_bias(from, &format!("{name}.fc1"), width, hidden)?,
+            expand: linear(from, &format!("{name}.fc1"), (width, hidden), false)?,
             expand_bias: from.take(&format!("{name}.fc1.bias"), &[hidden])?,
-            project: Linear::load(from, &format!("{name}.fc2"), hidden, width)?,
+            project: linear(from, &format!("{name}.fc2"), (hidden, width), true)?,
         })
     }
 
@@ -157,6 +172,6 @@ impl Layer {
         let mixed = self.output.forward(&bidirectional(&q, &k, &v, heads, spans)?)?;
         let (x, h) = self.feed_forward_norm.forward_sum(x, &mixed)?;
         let h = bias_gelu(&self.expand.product(&h)?, &self.expand_bias)?; // [rows, hidden]
-        Ok((x + self.project.forward(&h)?)?)
+        Ok(residual(&x, self.project.forward(&h)?)?)
     }
 }

@@ -10,9 +10,10 @@ use super::decoder::Span;
 use super::encoder::WindowMel;
 use super::mel::FrontEnd;
 use super::regions::WINDOW_FRAMES;
-use super::tests::{listen, model, unabridged, words};
+use super::tests::{kept_as, listen, model, unabridged, words};
 use super::windows::Context;
 use super::*;
+use crate::nn::precision::Precision;
 use crate::sampling::argmax;
 
 const MODELS: [&str; 2] = ["whisper-base", "whisper-tiny.en"];
@@ -209,6 +210,53 @@ fn whisper_golden_network() {
         }
         assert_eq!((encoder.next(), heads.next()), (None, None));
     }
+}
+
+/// What keeping the weights in fewer bits costs, in nats: the divergence of the next token's distribution from that of
+/// exact weights, in the mean over every token of the clips.
+#[test]
+fn whisper_golden_quantised() {
+    for (precision, name, most) in [
+        (Precision::Bf16, "whisper-tiny.en", 2e-3),
+        (Precision::Q8, "whisper-tiny.en", 5e-3),
+        (Precision::Q8, "whisper-base", 5e-3),
+    ] {
+        let folder = checkpoint_folder(name);
+        let rounded = Whisper::load(&folder, &kept_as(precision), Context::Full).unwrap();
+        let exact = model(name, Context::Full);
+        let golden: ModelGolden = golden_json(&format!("{name}.json"));
+        let (mut divergence, mut positions, mut same) = (0.0, 0, 0);
+        for case in &golden.clips {
+            let mel = || padded(&exact.front_end, &clip(&case.clip));
+            let mut tokens = golden.prompt.clone();
+            tokens.extend(&case.tokens[..case.tokens.len() - 1]);
+            let behind =
+                |model: &Whisper| logits(model, &model.encoder.forward(&[mel()]).unwrap().remove(0), &tokens);
+            let first = golden.prompt.len() - 1;
+            for (ours, exact) in behind(&rounded)[first..].iter().zip(&behind(&exact)[first..]) {
+                divergence += kl(exact, ours);
+                positions += 1;
+                same += usize::from(argmax(ours) == argmax(exact));
+            }
+        }
+        let mean = divergence / positions as f64;
+        println!("{name} {precision}: KL {mean:.2e}, {same} of {positions} best tokens the same");
+        assert!(mean > 0.0 && mean < most, "{name} {precision}: {mean}");
+    }
+}
+
+/// Kullback-Leibler divergence of the distribution of `q` from that of `p`, both logits.
+fn kl(p: &[f32], q: &[f32]) -> f64 {
+    let log_sum = |logits: &[f32]| {
+        let largest = logits.iter().fold(f32::MIN, |a, &b| a.max(b));
+        logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum::<f64>().ln() + f64::from(largest)
+    };
+    let (of_p, of_q) = (log_sum(p), log_sum(q));
+    let terms = p.iter().zip(q).map(|(&p, &q)| {
+        let (p, q) = (f64::from(p) - of_p, f64::from(q) - of_q);
+        p.exp() * (p - q)
+    });
+    terms.sum()
 }
 
 /// candle-transformers' own model of the same weights, as a second opinion on every logit of a clip.

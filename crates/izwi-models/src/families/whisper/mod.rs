@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{DType, Device};
+use candle_core::DType;
 use rayon::prelude::*;
 
 use self::config::Settings;
@@ -62,7 +62,7 @@ const MAX_TEMPERATURE: f32 = 1.0;
 /// A file is absent or unreadable, a setting is not supported, or a tensor is missing, unknown or mis-shaped; the
 /// error names it.
 pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
-    Ok(Arc::new(Whisper::load(folder, &options.device, Context::Short { margin: MARGIN })?))
+    Ok(Arc::new(Whisper::load(folder, options, Context::Short { margin: MARGIN })?))
 }
 
 #[derive(Debug)]
@@ -91,16 +91,18 @@ struct Share<'a> {
 }
 
 impl Whisper {
-    fn load(folder: &Path, device: &Device, context: Context) -> Result<Self, ModelError> {
+    fn load(folder: &Path, options: &LoadOptions, context: Context) -> Result<Self, ModelError> {
         let settings = Settings::load(folder)?;
         let config = &settings.config;
         let vocabulary = Vocabulary::load(folder, config.vocab_size)?;
         let weights = folder.join("model.safetensors");
-        let mut checkpoint = Checkpoint::open(&weights, device)?;
+        let mut checkpoint = Checkpoint::open(&weights, &options.device)?;
+        let precision = options.precision.on(options.device.is_cpu());
         let weight_bytes = checkpoint.bytes_as(DType::F32);
-        let encoder = Encoder::load(&mut checkpoint, config, device)?;
-        let repeats_head = config::names(&weights)?.contains(decoder::HEAD);
-        let decoder = Decoder::load(&mut checkpoint, config, &settings.alignment_heads, repeats_head)?;
+        let encoder = Encoder::load(&mut checkpoint, config, precision)?;
+        let repeats_head = checkpoint.has(decoder::HEAD);
+        let alignment_heads = &settings.alignment_heads;
+        let decoder = Decoder::load(&mut checkpoint, config, alignment_heads, repeats_head, precision)?;
         checkpoint.finish()?;
         let codes = vocabulary.languages.iter().map(|(code, _)| code.clone());
         let multilingual = settings.multilingual;

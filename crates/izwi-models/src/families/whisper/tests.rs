@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use candle_core::Device;
+
 use super::golden::{checkpoint_folder, clip, clips};
 use super::*;
 use crate::model::Work;
+use crate::nn::precision::Precision;
 use crate::sampling::mix;
 use crate::transcript::Segment;
 
@@ -18,7 +21,12 @@ static BASE: LazyLock<Whisper> = LazyLock::new(|| model("whisper-base", SHORT));
 static TINY: LazyLock<Whisper> = LazyLock::new(|| model("whisper-tiny.en", SHORT));
 
 pub(super) fn model(name: &str, context: Context) -> Whisper {
-    Whisper::load(&checkpoint_folder(name), &Device::Cpu, context).unwrap()
+    Whisper::load(&checkpoint_folder(name), &kept_as(Precision::F32), context).unwrap()
+}
+
+/// The CPU, weights kept in `precision`.
+pub(super) fn kept_as(precision: Precision) -> LoadOptions {
+    LoadOptions { device: Device::Cpu, precision }
 }
 
 pub(super) fn listen(samples: &[f32]) -> ListenInput {
@@ -478,7 +486,7 @@ fn a_checkpoint_that_does_not_fit_is_refused_by_name() {
     let wider = config.replace("\"encoder_layers\": 4", "\"encoder_layers\": 3");
     assert_ne!(config, wider);
     std::fs::write(folder.path().join("config.json"), wider).unwrap();
-    let error = Whisper::load(folder.path(), &Device::Cpu, SHORT).unwrap_err().to_string();
+    let error = Whisper::load(folder.path(), &kept_as(Precision::F32), SHORT).unwrap_err().to_string();
     assert!(error.contains("model.encoder.layers.3.fc1.weight: unknown"), "{error}");
 }
 
@@ -494,7 +502,7 @@ fn a_head_that_repeats_the_embedding_is_taken_and_another_refused() {
     let mut load = |head: candle_core::Tensor| {
         tensors.insert(decoder::HEAD.to_owned(), head);
         candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).unwrap();
-        Whisper::load(folder.path(), &Device::Cpu, SHORT).map(|_| ())
+        Whisper::load(folder.path(), &kept_as(Precision::F32), SHORT).map(|_| ())
     };
     load(head.clone()).unwrap();
     let error = load((head * 2.0).unwrap()).unwrap_err().to_string();

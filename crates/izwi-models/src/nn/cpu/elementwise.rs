@@ -68,6 +68,11 @@ pub(crate) fn bias_gelu(x: &[f32], bias: &[f32], y: &mut [f32]) {
     by_rows(x, bias.len(), y, |x, y| dispatch(Gelu { x, bias, y }));
 }
 
+/// `y += x`.
+pub(crate) fn add_to(x: &[f32], y: &mut [f32]) {
+    by_rows(x, 1, y, |x, y| dispatch(AddTo { x, y }));
+}
+
 /// Layer norm of each row of `weight.len()` elements.
 pub(crate) fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32, y: &mut [f32]) {
     assert_eq!(weight.len(), bias.len());
@@ -91,6 +96,18 @@ fn by_rows(x: &[f32], width: usize, y: &mut [f32], work: impl Fn(&[f32], &mut [f
             work(x, y);
         },
     );
+}
+
+struct AddTo<'a> {
+    x: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl Job for AddTo<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        self.y.iter_mut().zip(self.x).for_each(|(y, x)| *y += x);
+    }
 }
 
 pub(crate) struct Gelu<'a> {

@@ -12,7 +12,7 @@ use crate::codec::snake::SnakeBeta;
 use crate::codec::stream::{StreamShape, Streams};
 use crate::codec::transformer::{CausalTransformer, Style, TransformerShape};
 use crate::model::ModelError;
-use crate::nn::activation::bias_gelu;
+use crate::nn::activation::{bias_gelu, residual};
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::linear::Linear;
 use crate::nn::norm::LayerNorm;
@@ -221,7 +221,7 @@ impl ConvNext {
     fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
         let y = self.norm.forward(&self.conv.forward(x, streams)?)?;
         let y = bias_gelu(&self.wide.forward(&y)?, &self.wide_bias)?;
-        x + self.narrow.forward(&y)?.broadcast_mul(&self.gamma)?
+        residual(x, self.narrow.forward(&y)?.broadcast_mul(&self.gamma)?)
     }
 }
 
@@ -286,6 +286,6 @@ impl Unit {
 
     fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
         let y = self.wide.forward(&self.wide_snake.forward(x)?, streams)?;
-        x + self.point.forward(&self.point_snake.forward(&y)?, streams)?
+        residual(x, self.point.forward(&self.point_snake.forward(&y)?, streams)?)
     }
 }
