@@ -17,8 +17,26 @@ use super::weights::Weights;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Forced {
     Portable,
+    #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// Without extensions.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    /// With the dot products of bytes where the processor has them, and no more.
+    #[cfg(target_arch = "aarch64")]
+    Bytes,
 }
+
+/// What is held against the portable twin: the best the processor has, and what lesser ones have.
+const OTHERS: &[Option<Forced>] = &[
+    None,
+    #[cfg(target_arch = "x86_64")]
+    Some(Forced::Avx2),
+    #[cfg(target_arch = "aarch64")]
+    Some(Forced::Neon),
+    #[cfg(target_arch = "aarch64")]
+    Some(Forced::Bytes),
+];
 
 thread_local! {
     pub(super) static FORCED: Cell<Option<Forced>> = const { Cell::new(None) };
@@ -28,7 +46,7 @@ thread_local! {
 pub(super) fn check(name: &str, tolerance: f32, work: impl Fn() -> Vec<f32>) {
     FORCED.set(Some(Forced::Portable));
     let twin = work();
-    for forced in [None, Some(Forced::Avx2)] {
+    for &forced in OTHERS {
         FORCED.set(forced);
         for (index, (a, b)) in work().iter().zip(&twin).enumerate() {
             assert!((a - b).abs() <= tolerance * b.abs().max(1.0), "{name} {forced:?} [{index}]: {a} {b}");
@@ -41,7 +59,7 @@ pub(super) fn check(name: &str, tolerance: f32, work: impl Fn() -> Vec<f32>) {
 fn check_exact(name: &str, work: impl Fn() -> Vec<f32>) {
     FORCED.set(Some(Forced::Portable));
     let twin = work();
-    for forced in [None, Some(Forced::Avx2)] {
+    for &forced in OTHERS {
         FORCED.set(forced);
         assert!(work() == twin, "{name} {forced:?}");
     }
