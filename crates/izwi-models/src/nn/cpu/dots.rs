@@ -22,7 +22,7 @@ pub(crate) trait Dots: Isa {
     type S: Copy;
     /// Rows of a register tile.
     const ROWS: usize;
-    /// Whether two rows are faster at once, with 8 inputs: see [`Self::dot_two`].
+    /// Whether two rows are faster at once, with 8 inputs: see [`Self::dot_rows`].
     const TWO: bool = false;
     unsafe fn bytes(from: *const u8) -> Self::B;
     /// The low half of each byte.
@@ -39,22 +39,20 @@ pub(crate) trait Dots: Isa {
     unsafe fn start_two<const OFFSET: u8>(corrections: [i32; 2]) -> [Self::S; 2] {
         [Self::start::<OFFSET>(corrections[0]), Self::start::<OFFSET>(corrections[1])]
     }
-    /// As [`Self::dot`] of two neighbouring lines with the same 8 activations of two rows, `x.1` apart.
+    /// As [`Self::dot`] of two neighbouring lines with 8 activations each of all rows, `x.1` apart: the first two are
+    /// one pair, and so on, and the last of an odd number stands alone.
     #[inline(always)]
-    unsafe fn dot_two<const OFFSET: u8>(
-        sums: [Self::S; 2],
+    unsafe fn dot_rows<const OFFSET: u8, const R: usize>(
+        sums: &mut [Self::S; R],
         weights: [Self::B; 2],
         x: (*const i8, usize),
-    ) -> [Self::S; 2] {
-        let mut sums = sums;
+    ) {
         for (row, sum) in sums.iter_mut().enumerate() {
             let x = x.0.add(row * x.1);
-            *sum = Self::dot::<OFFSET>(*sum, weights[0], x);
-            *sum = Self::dot::<OFFSET>(*sum, weights[1], x.add(DEPTH));
+            *sum = Self::dot::<OFFSET>(Self::dot::<OFFSET>(*sum, weights[0], x), weights[1], x.add(DEPTH));
         }
-        sums
     }
-    /// As [`Self::floats`] for sums of [`Self::dot_two`].
+    /// As [`Self::floats`] for the sums of a pair of [`Self::dot_rows`].
     #[inline(always)]
     unsafe fn floats_two(sums: [Self::S; 2]) -> [Self::V; 2] {
         [Self::floats(sums[0]), Self::floats(sums[1])]

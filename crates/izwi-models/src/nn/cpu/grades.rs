@@ -205,7 +205,7 @@ unsafe fn start<D: Dots, const OFFSET: u8, const R: usize, const C: usize>(
     sums
 }
 
-/// Adds the products of two lines, [`DEPTH`] inputs each: pairs of rows at once, and the last one of an odd number.
+/// Adds the products of two lines: see [`Dots::dot_rows`].
 ///
 /// # Safety
 /// As [`Dots`].
@@ -216,17 +216,13 @@ unsafe fn add_two<D: Dots, const OFFSET: u8, const R: usize, const C: usize>(
     (x, stride): (*const i8, usize),
 ) {
     for vector in 0..C {
-        let lines = [weights[0][vector], weights[1][vector]];
-        for pair in 0..R / 2 {
-            let [first, second] = [2 * pair, 2 * pair + 1];
-            let both = [sums[first][vector], sums[second][vector]];
-            let x = (x.add(first * stride), stride);
-            [sums[first][vector], sums[second][vector]] = D::dot_two::<OFFSET>(both, lines, x);
+        let mut column = [sums[0][vector]; R];
+        for row in 1..R {
+            column[row] = sums[row][vector];
         }
-        if !R.is_multiple_of(2) {
-            let x = x.add((R - 1) * stride);
-            let sum = D::dot::<OFFSET>(sums[R - 1][vector], lines[0], x);
-            sums[R - 1][vector] = D::dot::<OFFSET>(sum, lines[1], x.add(DEPTH));
+        D::dot_rows::<OFFSET, R>(&mut column, [weights[0][vector], weights[1][vector]], (x, stride));
+        for row in 0..R {
+            sums[row][vector] = column[row];
         }
     }
 }

@@ -139,28 +139,31 @@ impl<const EXTENSION: u8> Dots for Neon<EXTENSION> {
         let both = vld1_s32(corrections.as_ptr());
         [[vcombine_s32(both, both); 4]; 2]
     }
+    /// Four columns after four columns: what is made of their weights is in registers for all rows.
     #[inline(always)]
-    unsafe fn dot_two<const OFFSET: u8>(
-        sums: [Self::S; 2],
-        [first, second]: [Self::B; 2],
-        x: (*const i8, usize),
-    ) -> [Self::S; 2] {
-        let x = vcombine_s8(vld1_s8(x.0), vld1_s8(x.0.add(x.1)));
-        let [low, high] = sums;
-        [
-            [
-                usmmla(low[0], first_columns(first[0], second[0]), x),
-                usmmla(low[1], last_columns(first[0], second[0]), x),
-                usmmla(low[2], first_columns(first[1], second[1]), x),
-                usmmla(low[3], last_columns(first[1], second[1]), x),
-            ],
-            [
-                usmmla(high[0], first_columns(first[2], second[2]), x),
-                usmmla(high[1], last_columns(first[2], second[2]), x),
-                usmmla(high[2], first_columns(first[3], second[3]), x),
-                usmmla(high[3], last_columns(first[3], second[3]), x),
-            ],
-        ]
+    unsafe fn dot_rows<const OFFSET: u8, const R: usize>(
+        sums: &mut [Self::S; R],
+        weights: [Self::B; 2],
+        (x, stride): (*const i8, usize),
+    ) {
+        for four in 0..4 {
+            let lines = [weights[0][four], weights[1][four]];
+            let columns = [first_columns(lines[0], lines[1]), last_columns(lines[0], lines[1])];
+            for pair in 0..R / 2 {
+                let x = x.add(2 * pair * stride);
+                let x = vcombine_s8(vld1_s8(x), vld1_s8(x.add(stride)));
+                let (row, at) = (2 * pair + four / 2, four % 2 * 2);
+                sums[row][at] = usmmla(sums[row][at], columns[0], x);
+                sums[row][at + 1] = usmmla(sums[row][at + 1], columns[1], x);
+            }
+            if !R.is_multiple_of(2) {
+                let x = x.add((R - 1) * stride).cast::<i32>();
+                let x = [x.read_unaligned(), x.add(1).read_unaligned()]
+                    .map(|four| vreinterpretq_s8_s32(vdupq_n_s32(four)));
+                let sum = usdot(sums[R - 1][four], lines[0], x[0]);
+                sums[R - 1][four] = usdot(sum, lines[1], x[1]);
+            }
+        }
     }
     #[inline(always)]
     unsafe fn floats_two([low, high]: [Self::S; 2]) -> [Self::V; 2] {
