@@ -191,16 +191,14 @@ unsafe fn start<D: Dots, const OFFSET: u8, const R: usize, const C: usize>(
     (corrections, stride): (*const i32, usize),
 ) -> [[D::S; C]; R] {
     let mut sums = [[D::start::<OFFSET>(0); C]; R];
-    let two = if D::TWO { R / 2 } else { 0 };
-    for pair in 0..two {
-        let [first, second] = [2 * pair, 2 * pair + 1];
-        let both = [*corrections.add(first * stride), *corrections.add(second * stride)];
-        for vector in 0..C {
-            [sums[first][vector], sums[second][vector]] = D::start_two::<OFFSET>(both);
-        }
+    for (row, sums) in sums.iter_mut().enumerate() {
+        *sums = [D::start::<OFFSET>(*corrections.add(row * stride)); C];
     }
-    for row in 2 * two..R {
-        sums[row] = [D::start::<OFFSET>(*corrections.add(row * stride)); C];
+    if D::TWO {
+        for (pair, sums) in sums.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            let corrections = corrections.add(2 * pair * stride);
+            *sums = D::start_two::<OFFSET>([*corrections, *corrections.add(stride)]).map(|sum| [sum; C]);
+        }
     }
     sums
 }
