@@ -5,13 +5,14 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::process::{self, cargo};
-use crate::{metal, suite, tidy};
+use crate::{aarch64, metal, suite, tidy};
 
 pub(crate) fn run(root: &Path) -> Result<()> {
     process::run(&mut cargo(root, &["fmt", "--all", "--", "--check"]))?;
     process::run(&mut cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     tidy::run(root)?;
     metal::check(root)?;
+    aarch64::check(root)?;
     deny(root)?;
     suite::run(root, &[])
 }

@@ -1,8 +1,10 @@
-//! Repository chores, run as `cargo xtask CHORE`: what CI does, the test command, tidy, generated pages, metal check.
+//! Repository chores, run as `cargo xtask CHORE`: what CI does, the test command, tidy, generated pages,
+//! checks for other machines.
 //!
 //! Each chore is one module. Nothing here is part of the product.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a chore runner talks to the terminal")]
 
+mod aarch64;
 mod ci;
 mod docs;
 mod figures;
@@ -11,6 +13,7 @@ mod process;
 mod suite;
 mod tidy;
 mod venv;
+mod workspace;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,12 +23,13 @@ use anyhow::Result;
 const USAGE: &str = "usage: cargo xtask CHORE
 
 chores:
-  ci                 fmt, clippy, tidy, metal, cargo-deny where installed, then test
+  ci                 fmt, clippy, tidy, metal, aarch64, cargo-deny where installed, then test
   test [-- ARGS]     build izwi, pull the test model, docs --check, doc tests, then nextest (ARGS go to nextest)
   pull               only the pull of the test model, into target/izwi-home
   tidy               the repository's own rules
   docs [--check]     write the generated pages of docs/ (or only compare them)
-  metal              type-check the metal feature on a machine without Metal";
+  metal              type-check the metal feature on a machine without Metal
+  aarch64            run the tests of the CPU kernels for aarch64 in an emulator";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -52,6 +56,7 @@ enum Chore {
     Tidy,
     Docs { check: bool },
     Metal,
+    Aarch64,
 }
 
 fn parse(args: &[&str]) -> Option<Chore> {
@@ -66,6 +71,7 @@ fn parse(args: &[&str]) -> Option<Chore> {
         ["docs"] => Some(Chore::Docs { check: false }),
         ["docs", "--check"] => Some(Chore::Docs { check: true }),
         ["metal"] => Some(Chore::Metal),
+        ["aarch64"] => Some(Chore::Aarch64),
         _ => None,
     }
 }
@@ -79,6 +85,7 @@ fn run(root: &Path, chore: &Chore) -> Result<()> {
         Chore::Docs { check: false } => docs::write(root),
         Chore::Docs { check: true } => docs::check(root),
         Chore::Metal => metal::check(root),
+        Chore::Aarch64 => aarch64::check(root),
     }
 }
 
@@ -96,6 +103,7 @@ mod tests {
     fn arguments_name_one_chore() {
         for (args, chore) in [
             (vec!["ci"], Some(Chore::Ci)),
+            (vec!["aarch64"], Some(Chore::Aarch64)),
             (vec!["docs", "--check"], Some(Chore::Docs { check: true })),
             (
                 vec!["test", "--", "-p", "x"],

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::process::{self, cargo};
+use crate::workspace::{read, write};
 
 const LINK: &str = r#"#[link(name = "Metal", kind = "framework")]"#;
 const LINK_ON_APPLE: &str =
@@ -117,21 +118,6 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
-/// Writes only what changed: a newer file would be checked again.
-fn write(path: &Path, text: &str) -> Result<()> {
-    if fs::read_to_string(path).is_ok_and(|old| old == text) {
-        return Ok(());
-    }
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    }
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

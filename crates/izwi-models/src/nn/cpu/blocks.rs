@@ -286,6 +286,12 @@ fn fetch<G: Grade>(w: *const u8, tile: usize, tiles: usize, rows: usize) -> (*co
     }
 }
 
+/// `total` and `sums` by the scales of their columns and their row.
+#[inline(always)]
+unsafe fn scaled<D: Dots>(sums: D::V, columns: D::V, row: f32, total: D::V) -> D::V {
+    D::add(total, D::mul(sums, D::mul(columns, D::splat(row))))
+}
+
 /// A few rows through some blocks of one panel.
 struct Tile<'a> {
     x: &'a Quantised,
@@ -342,19 +348,25 @@ impl Tile<'_> {
             }
             fetch = fetch.wrapping_add(self.fetch.1);
             let w = self.w.add(block * Blocks::<G>::RECORD);
-            let mut sums = [[D::start(0); C]; R];
-            for (row, sums) in sums.iter_mut().enumerate() {
-                *sums = [D::start(*corrections.add(row * blocks + block)); C];
-            }
+            let mut sums = G::start::<D, R, C>((corrections.add(block), blocks));
             let x = (values.add(block * BLOCK), blocks * BLOCK);
             G::dots::<D, R, C>(&mut sums, w.add(SCALES + first * LINE), x);
             let scales = w.add(first * LANES * size_of::<f16>());
             for vector in 0..C {
                 let scale = self::scales::<D>(scales.add(vector * LANES * size_of::<f16>()));
-                for row in 0..R {
-                    let scale = D::mul(scale, D::splat(*others.add(row * blocks + block)));
-                    let value = D::mul(D::floats(sums[row][vector]), scale);
-                    totals[row][vector] = D::add(totals[row][vector], value);
+                let two = if D::TWO { R / 2 } else { 0 };
+                for row in (0..two).map(|pair| 2 * pair) {
+                    let [first, second] = D::floats_two([sums[row][vector], sums[row + 1][vector]]);
+                    let others = others.add(row * blocks + block);
+                    let total = &mut totals[row][vector];
+                    *total = scaled::<D>(first, scale, *others, *total);
+                    let total = &mut totals[row + 1][vector];
+                    *total = scaled::<D>(second, scale, *others.add(blocks), *total);
+                }
+                for row in 2 * two..R {
+                    let other = *others.add(row * blocks + block);
+                    let total = &mut totals[row][vector];
+                    *total = scaled::<D>(D::floats(sums[row][vector]), scale, other, *total);
                 }
             }
         }

@@ -174,10 +174,12 @@ impl Job for Block<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         match (self.weights.vectors, self.weights.paired) {
-            (1, false) => self.panels::<I, false, 1, 8>(),
+            (1, false) if I::WIDE => self.panels::<I, false, 1, 8>(),
+            (1, false) => self.panels::<I, false, 1, 6>(),
             (4, false) => self.panels::<I, false, 4, 6>(),
             (_, false) => self.panels::<I, false, 6, 4>(),
-            (1, true) => self.panels::<I, true, 1, 8>(),
+            (1, true) if I::WIDE => self.panels::<I, true, 1, 8>(),
+            (1, true) => self.panels::<I, true, 1, 6>(),
             (4, true) => self.panels::<I, true, 4, 6>(),
             (_, true) => self.panels::<I, true, 6, 4>(),
         }

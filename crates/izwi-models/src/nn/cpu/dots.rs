@@ -3,6 +3,8 @@
 use half::f16;
 
 use super::isa::{Isa, LANES, Portable};
+#[cfg(target_arch = "aarch64")]
+use super::neon_dots as neon;
 
 /// Inputs of a column that one vector of bytes holds.
 pub(crate) const DEPTH: usize = 4;
@@ -20,16 +22,41 @@ pub(crate) trait Dots: Isa {
     type S: Copy;
     /// Rows of a register tile.
     const ROWS: usize;
+    /// Whether two rows are faster at once, with 8 inputs: see [`Self::dot_rows`].
+    const TWO: bool = false;
     unsafe fn bytes(from: *const u8) -> Self::B;
     /// The low half of each byte.
     unsafe fn low(bytes: Self::B) -> Self::B;
     /// The high half of each byte.
     unsafe fn high(bytes: Self::B) -> Self::B;
     /// Empty sums; `correction` is `-OFFSET` times the sum of the activations to come.
-    unsafe fn start(correction: i32) -> Self::S;
+    unsafe fn start<const OFFSET: u8>(correction: i32) -> Self::S;
     /// Adds the products of each column's weights with the same 4 activations.
     unsafe fn dot<const OFFSET: u8>(sums: Self::S, weights: Self::B, x: *const i8) -> Self::S;
     unsafe fn floats(sums: Self::S) -> Self::V;
+    /// As [`Self::start`] for two rows, whose sums may lie in any order.
+    #[inline(always)]
+    unsafe fn start_two<const OFFSET: u8>(corrections: [i32; 2]) -> [Self::S; 2] {
+        [Self::start::<OFFSET>(corrections[0]), Self::start::<OFFSET>(corrections[1])]
+    }
+    /// As [`Self::dot`] of two neighbouring lines with 8 activations each of all rows, `x.1` apart: the first two are
+    /// one pair, and so on, and the last of an odd number stands alone.
+    #[inline(always)]
+    unsafe fn dot_rows<const OFFSET: u8, const R: usize>(
+        sums: &mut [Self::S; R],
+        weights: [Self::B; 2],
+        x: (*const i8, usize),
+    ) {
+        for (row, sum) in sums.iter_mut().enumerate() {
+            let x = x.0.add(row * x.1);
+            *sum = Self::dot::<OFFSET>(Self::dot::<OFFSET>(*sum, weights[0], x), weights[1], x.add(DEPTH));
+        }
+    }
+    /// As [`Self::floats`] for the sums of a pair of [`Self::dot_rows`].
+    #[inline(always)]
+    unsafe fn floats_two(sums: [Self::S; 2]) -> [Self::V; 2] {
+        [Self::floats(sums[0]), Self::floats(sums[1])]
+    }
 }
 
 /// Something to compute with [`Dots`]; as [`super::isa::Job`].
@@ -52,7 +79,32 @@ pub(crate) fn dispatch(job: impl DotsJob) {
             // SAFETY: processors with AVX2 have the two others.
             return unsafe { x86::with_avx2(job) };
         }
+        #[cfg(target_arch = "aarch64")]
+        Some(super::tests::Forced::Bytes) if std::arch::is_aarch64_feature_detected!("dotprod") => {
+            // SAFETY: the feature was just detected.
+            return unsafe { neon::with_bytes(job) };
+        }
+        #[cfg(target_arch = "aarch64")]
+        Some(super::tests::Forced::Neon | super::tests::Forced::Bytes) => {
+            // SAFETY: these targets have NEON.
+            return unsafe { neon::with_neon(job) };
+        }
         _ => {}
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        if std::arch::is_aarch64_feature_detected!("i8mm") {
+            // SAFETY: the feature was just detected.
+            return unsafe { neon::with_matrices(job) };
+        }
+        if std::arch::is_aarch64_feature_detected!("dotprod") {
+            // SAFETY: the feature was just detected.
+            return unsafe { neon::with_bytes(job) };
+        }
+        if std::arch::is_aarch64_feature_detected!("neon") {
+            // SAFETY: the feature was just detected.
+            return unsafe { neon::with_neon(job) };
+        }
     }
     #[cfg(target_arch = "x86_64")]
     {
@@ -92,7 +144,7 @@ impl Dots for Portable {
         bytes.map(|byte| byte >> 4)
     }
     #[inline(always)]
-    unsafe fn start(correction: i32) -> Self::S {
+    unsafe fn start<const OFFSET: u8>(correction: i32) -> Self::S {
         [correction; LANES]
     }
     #[inline(always)]
@@ -159,7 +211,7 @@ mod x86 {
             _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), _mm512_set1_epi8(15))
         }
         #[inline(always)]
-        unsafe fn start(correction: i32) -> __m512i {
+        unsafe fn start<const OFFSET: u8>(correction: i32) -> __m512i {
             _mm512_set1_epi32(correction)
         }
         #[inline(always)]
@@ -190,7 +242,7 @@ mod x86 {
         }
         /// The products are those of the values themselves: nothing to correct.
         #[inline(always)]
-        unsafe fn start(_correction: i32) -> Self::S {
+        unsafe fn start<const OFFSET: u8>(_correction: i32) -> Self::S {
             [_mm256_setzero_si256(); 2]
         }
         /// Pairs are added at 16 bits: two products of at most 127 * 127 fit, which those of kept bytes would not.

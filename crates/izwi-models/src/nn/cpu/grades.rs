@@ -25,6 +25,13 @@ pub(crate) trait Grade: Send + Sync + 'static {
     const FETCH_FOR_ONE: bool;
     /// The scale of a block and its levels, `OFFSET` added.
     fn quantise(values: &[f32; BLOCK]) -> (f16, [u8; BLOCK]);
+    /// Empty sums of `R` rows, `corrections.1` apart: see [`Dots::start`].
+    ///
+    /// # Safety
+    /// As [`Dots`].
+    unsafe fn start<D: Dots, const R: usize, const C: usize>(
+        corrections: (*const i32, usize),
+    ) -> [[D::S; C]; R];
     /// Adds the products of the first `C` vectors of a block's lines with `R` rows of [`BLOCK`] values, `x.1` apart.
     ///
     /// # Safety
@@ -59,16 +66,28 @@ impl Grade for Eight {
     }
 
     #[inline(always)]
+    unsafe fn start<D: Dots, const R: usize, const C: usize>(
+        corrections: (*const i32, usize),
+    ) -> [[D::S; C]; R] {
+        start::<D, 128, R, C>(corrections)
+    }
+
+    #[inline(always)]
     unsafe fn dots<D: Dots, const R: usize, const C: usize>(
         sums: &mut [[D::S; C]; R],
         lines: *const u8,
         x: (*const i8, usize),
     ) {
-        for depth in 0..Self::LINES {
-            let mut weights = [D::bytes(lines.add(depth * LINES)); C];
-            for (vector, weights) in weights.iter_mut().enumerate() {
-                *weights = D::bytes(lines.add(depth * LINES + vector * LINE));
+        if D::TWO {
+            for two in 0..Self::LINES / 2 {
+                let at = lines.add(2 * two * LINES);
+                let weights = [load::<D, C>(at), load::<D, C>(at.add(LINES))];
+                add_two::<D, 128, R, C>(sums, &weights, (x.0.add(2 * two * DEPTH), x.1));
             }
+            return;
+        }
+        for depth in 0..Self::LINES {
+            let weights = load::<D, C>(lines.add(depth * LINES));
             add::<D, 128, R, C>(sums, &weights, (x.0.add(depth * DEPTH), x.1));
         }
     }
@@ -105,20 +124,103 @@ impl Grade for Four {
     }
 
     #[inline(always)]
+    unsafe fn start<D: Dots, const R: usize, const C: usize>(
+        corrections: (*const i32, usize),
+    ) -> [[D::S; C]; R] {
+        start::<D, 8, R, C>(corrections)
+    }
+
+    #[inline(always)]
     unsafe fn dots<D: Dots, const R: usize, const C: usize>(
         sums: &mut [[D::S; C]; R],
         lines: *const u8,
         x: (*const i8, usize),
     ) {
-        for depth in 0..Self::LINES {
-            let mut low = [D::bytes(lines.add(depth * LINES)); C];
-            let mut high = low;
-            for vector in 0..C {
-                let both = D::bytes(lines.add(depth * LINES + vector * LINE));
-                (low[vector], high[vector]) = (D::low(both), D::high(both));
+        if D::TWO {
+            for two in 0..Self::LINES / 2 {
+                let at = lines.add(2 * two * LINES);
+                let ([low, high], [next_low, next_high]) =
+                    (nibbles::<D, C>(at), nibbles::<D, C>(at.add(LINES)));
+                let x = (x.0.add(2 * two * DEPTH), x.1);
+                add_two::<D, 8, R, C>(sums, &[low, next_low], x);
+                add_two::<D, 8, R, C>(sums, &[high, next_high], (x.0.add(Self::LINES * DEPTH), x.1));
             }
+            return;
+        }
+        for depth in 0..Self::LINES {
+            let [low, high] = nibbles::<D, C>(lines.add(depth * LINES));
             add::<D, 8, R, C>(sums, &low, (x.0.add(depth * DEPTH), x.1));
             add::<D, 8, R, C>(sums, &high, (x.0.add((Self::LINES + depth) * DEPTH), x.1));
+        }
+    }
+}
+
+/// A line of `C` vectors.
+///
+/// # Safety
+/// As [`Dots`].
+#[inline(always)]
+unsafe fn load<D: Dots, const C: usize>(line: *const u8) -> [D::B; C] {
+    let mut weights = [D::bytes(line); C];
+    for (vector, weights) in weights.iter_mut().enumerate() {
+        *weights = D::bytes(line.add(vector * LINE));
+    }
+    weights
+}
+
+/// The low and the high halves of a line of `C` vectors.
+///
+/// # Safety
+/// As [`Dots`].
+#[inline(always)]
+unsafe fn nibbles<D: Dots, const C: usize>(line: *const u8) -> [[D::B; C]; 2] {
+    let both = load::<D, C>(line);
+    let (mut low, mut high) = (both, both);
+    for vector in 0..C {
+        (low[vector], high[vector]) = (D::low(both[vector]), D::high(both[vector]));
+    }
+    [low, high]
+}
+
+/// Empty sums: see [`Grade::start`].
+///
+/// # Safety
+/// As [`Dots`].
+#[inline(always)]
+unsafe fn start<D: Dots, const OFFSET: u8, const R: usize, const C: usize>(
+    (corrections, stride): (*const i32, usize),
+) -> [[D::S; C]; R] {
+    let mut sums = [[D::start::<OFFSET>(0); C]; R];
+    for (row, sums) in sums.iter_mut().enumerate() {
+        *sums = [D::start::<OFFSET>(*corrections.add(row * stride)); C];
+    }
+    if D::TWO {
+        for (pair, sums) in sums.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            let corrections = corrections.add(2 * pair * stride);
+            *sums = D::start_two::<OFFSET>([*corrections, *corrections.add(stride)]).map(|sum| [sum; C]);
+        }
+    }
+    sums
+}
+
+/// Adds the products of two lines: see [`Dots::dot_rows`].
+///
+/// # Safety
+/// As [`Dots`].
+#[inline(always)]
+unsafe fn add_two<D: Dots, const OFFSET: u8, const R: usize, const C: usize>(
+    sums: &mut [[D::S; C]; R],
+    weights: &[[D::B; C]; 2],
+    (x, stride): (*const i8, usize),
+) {
+    for vector in 0..C {
+        let mut column = [sums[0][vector]; R];
+        for row in 1..R {
+            column[row] = sums[row][vector];
+        }
+        D::dot_rows::<OFFSET, R>(&mut column, [weights[0][vector], weights[1][vector]], (x, stride));
+        for row in 0..R {
+            sums[row][vector] = column[row];
         }
     }
 }

@@ -13,7 +13,7 @@ pub(crate) const LANES: usize = 16;
 pub(crate) trait Isa: Copy {
     /// 16 lanes.
     type V: Copy;
-    /// Whether 28 vectors fit the registers.
+    /// Whether 28 vectors fit the registers; if not, 6 sums, their weights and a value do.
     const WIDE: bool;
     unsafe fn splat(value: f32) -> Self::V;
     unsafe fn load(from: *const f32) -> Self::V;
@@ -152,7 +152,23 @@ pub(crate) fn dispatch(job: impl Job) {
             // SAFETY: processors with AVX2 have the two others.
             return unsafe { x86::with_avx2(job) };
         }
+        #[cfg(target_arch = "aarch64")]
+        Some(super::tests::Forced::Neon | super::tests::Forced::Bytes) => {
+            // SAFETY: these targets have NEON.
+            return unsafe { super::neon::with_neon(job) };
+        }
         _ => {}
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        if std::arch::is_aarch64_feature_detected!("bf16") {
+            // SAFETY: the feature was just detected.
+            return unsafe { super::neon::with_brain(job) };
+        }
+        if std::arch::is_aarch64_feature_detected!("neon") {
+            // SAFETY: the feature was just detected.
+            return unsafe { super::neon::with_neon(job) };
+        }
     }
     #[cfg(target_arch = "x86_64")]
     {
@@ -177,16 +193,18 @@ pub(crate) fn dispatch(job: impl Job) {
 }
 
 /// Whether this processor multiplies pairs of bf16 in one instruction: twice as many as f32. Where it does not,
-/// [`Isa::dot_pairs`] is slower than products of f32.
+/// [`Isa::dot_pairs`] is slower than products of f32. Apple's processors have the instruction, but whether it pays there
+/// was never measured: they keep to f32.
 pub(crate) fn multiplies_pairs() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16");
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(all(target_arch = "aarch64", not(target_vendor = "apple")))]
+    return std::arch::is_aarch64_feature_detected!("bf16");
+    #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", not(target_vendor = "apple")))))]
     false
 }
 
-/// Plain arrays: what the compiler makes of them for the target (NEON on Apple silicon), and the twin that the others
-/// are tested against.
+/// Plain arrays: what the compiler makes of them for the target, and the twin that the others are tested against.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Portable;
 

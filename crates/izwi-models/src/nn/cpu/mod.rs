@@ -12,6 +12,10 @@ mod dots;
 pub(crate) mod elementwise;
 mod grades;
 pub(crate) mod isa;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_dots;
 pub(crate) mod paged;
 pub(crate) mod panels;
 pub(crate) mod snake;

@@ -175,7 +175,8 @@ pub(super) unsafe fn mix<I: Isa, W: Element, const N: usize>(
     head_dim: usize,
 ) {
     let mut at = 0;
-    while at + 4 * LANES <= head_dim {
+    // Sums that do not fit the registers would go through memory with every row.
+    while (I::WIDE || N == 1) && at + 4 * LANES <= head_dim {
         mix_vectors::<I, W, N, 4>(weights, count, (values.0.add(at), values.1), (y.add(at), head_dim));
         at += 4 * LANES;
     }

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use super::super::precision::Precision;
 use super::attend::{Span, attend, pack_heads};
 use super::elementwise::{RootMeanSquare, bias_gelu, layer_norm, rotate, silu_gate};
-use super::isa::Element;
+use super::isa::{Element, Isa, Job, LANES, dispatch};
 use super::paged::{self, Cache, Query};
 use super::panels::{Panels, Rows, Strides, product};
 use super::source::Source;
@@ -17,8 +17,26 @@ use super::weights::Weights;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Forced {
     Portable,
+    #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// Without extensions.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    /// With the dot products of bytes where the processor has them, and no more.
+    #[cfg(target_arch = "aarch64")]
+    Bytes,
 }
+
+/// What is held against the portable twin: the best the processor has, and what lesser ones have.
+const OTHERS: &[Option<Forced>] = &[
+    None,
+    #[cfg(target_arch = "x86_64")]
+    Some(Forced::Avx2),
+    #[cfg(target_arch = "aarch64")]
+    Some(Forced::Neon),
+    #[cfg(target_arch = "aarch64")]
+    Some(Forced::Bytes),
+];
 
 thread_local! {
     pub(super) static FORCED: Cell<Option<Forced>> = const { Cell::new(None) };
@@ -28,7 +46,7 @@ thread_local! {
 pub(super) fn check(name: &str, tolerance: f32, work: impl Fn() -> Vec<f32>) {
     FORCED.set(Some(Forced::Portable));
     let twin = work();
-    for forced in [None, Some(Forced::Avx2)] {
+    for &forced in OTHERS {
         FORCED.set(forced);
         for (index, (a, b)) in work().iter().zip(&twin).enumerate() {
             assert!((a - b).abs() <= tolerance * b.abs().max(1.0), "{name} {forced:?} [{index}]: {a} {b}");
@@ -41,9 +59,10 @@ pub(super) fn check(name: &str, tolerance: f32, work: impl Fn() -> Vec<f32>) {
 fn check_exact(name: &str, work: impl Fn() -> Vec<f32>) {
     FORCED.set(Some(Forced::Portable));
     let twin = work();
-    for forced in [None, Some(Forced::Avx2)] {
+    for &forced in OTHERS {
         FORCED.set(forced);
-        assert!(work() == twin, "{name} {forced:?}");
+        let same = work().iter().map(|x| x.to_bits()).eq(twin.iter().map(|x| x.to_bits()));
+        assert!(same, "{name} {forced:?}");
     }
     FORCED.set(None);
 }
@@ -55,6 +74,92 @@ pub(super) fn values(count: usize, seed: u64) -> Vec<f32> {
         (state >> 40) as f32 / 8_388_608.0 - 1.0
     };
     (0..count).map(|_| next()).collect()
+}
+
+/// What the operations that every instruction set rounds alike make of two vectors.
+struct Operations<'a> {
+    bits: [[u32; LANES]; 2],
+    to: &'a mut Vec<f32>,
+}
+
+impl Job for Operations<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        let [a, b] = self.bits.map(|bits| bits.map(f32::from_bits));
+        let (from, [a, b]) = (self.bits[0].as_ptr(), [I::load(a.as_ptr()), I::load(b.as_ptr())]);
+        let results = [
+            I::min(a, b),
+            I::max(a, b),
+            I::add(a, b),
+            I::sub(a, b),
+            I::mul(a, b),
+            I::div(a, b),
+            I::scale(a, b),
+            I::load_half(from.cast()),
+            I::load_brain(from.cast()),
+            I::splat(I::sum(a)),
+        ];
+        for result in results {
+            let mut lanes = [0f32; LANES];
+            I::store(lanes.as_mut_ptr(), result);
+            self.to.extend(lanes);
+        }
+    }
+}
+
+#[test]
+fn operations_are_the_twins_to_the_bit_on_numbers_of_every_kind() {
+    let kinds = [0.0, 1.0, 2.5, 1e-40, f32::MIN_POSITIVE, 1e30, f32::INFINITY, f32::NAN];
+    let kinds: Vec<u32> = kinds.iter().flat_map(|kind| [kind.to_bits(), (-kind).to_bits()]).collect();
+    let others: Vec<u32> = values(4096, 5).iter().map(|x| x.to_bits().wrapping_mul(0x9e37_79b9)).collect();
+    check_exact("operations", || {
+        let mut results = Vec::new();
+        for turn in 0..LANES {
+            let bits = [
+                std::array::from_fn(|lane| kinds[lane]),
+                std::array::from_fn(|lane| kinds[(lane + turn) % LANES]),
+            ];
+            dispatch(Operations { bits, to: &mut results });
+        }
+        for others in others.as_chunks::<{ 2 * LANES }>().0 {
+            let (a, b) = others.split_at(LANES);
+            dispatch(Operations { bits: [*a.as_array().unwrap(), *b.as_array().unwrap()], to: &mut results });
+        }
+        // What is no number is one in every set, but its bits may differ.
+        results.iter().map(|x| if x.is_nan() { f32::NAN } else { *x }).collect()
+    });
+}
+
+/// Products of pairs, exact in every set where the numbers are small integers.
+struct Pairs<'a> {
+    values: [[f32; LANES]; 3],
+    to: &'a mut [f32; LANES],
+}
+
+impl Job for Pairs<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        let [a, b, c] = self.values.map(|values| I::load(values.as_ptr()));
+        I::store(self.to.as_mut_ptr(), I::dot_pairs(a, b, c));
+    }
+}
+
+#[test]
+fn products_of_pairs_are_those_of_their_halves() {
+    let small = |seed| values(2 * LANES, seed).iter().map(|x| (x * 30.0).round()).collect::<Vec<f32>>();
+    let (a, b, c) = (small(1), small(2), small(3));
+    let pair = |of: &[f32]| {
+        std::array::from_fn(|lane| f32::from_bits(of[2 * lane].to_bits() >> 16 | of[2 * lane + 1].to_bits()))
+    };
+    let exact: Vec<f32> = (0..LANES)
+        .map(|lane| a[2 * lane] * b[2 * lane] + a[2 * lane + 1] * b[2 * lane + 1] + c[lane])
+        .collect();
+    check_exact("pairs", || {
+        let mut to = [0f32; LANES];
+        dispatch(Pairs { values: [pair(&a), pair(&b), std::array::from_fn(|lane| c[lane])], to: &mut to });
+        assert_eq!(to, exact[..]);
+        to.to_vec()
+    });
 }
 
 #[test]
