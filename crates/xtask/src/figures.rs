@@ -23,7 +23,7 @@ struct Figures {
     columns: &'static [&'static str],
 }
 
-const FIGURES: [Figures; 4] = [
+const FIGURES: [Figures; 5] = [
     Figures {
         file: "qwen3-tts",
         title: "Speaking frame by frame",
@@ -43,8 +43,14 @@ const FIGURES: [Figures; 4] = [
         ],
     },
     Figures {
+        file: "hibari",
+        title: "Speaking sentence by sentence beside the official package",
+        command: "benches/hibari_official.py target/release/izwi",
+        columns: &["text", "dtype", "threads", "audio_s", "izwi_rtf", "official_rtf", "times_faster"],
+    },
+    Figures {
         file: "asr",
-        title: "Listening beside faster-whisper and plain candle",
+        title: "Listening beside faster-whisper",
         command: "cargo run --release -p izwi-benches --bin asr",
         columns: &["model", "threads", "workload", "runner", "rounds", "seconds", "times_izwi"],
     },
