@@ -10,7 +10,10 @@ use candle_core::Device;
 use crate::model::{ModelError, SpeechModel};
 use crate::nn::precision::Precision;
 
+#[cfg(test)]
+mod golden_set;
 mod hibari;
+mod lfm2_audio;
 mod qwen3_tts;
 mod whisper;
 
