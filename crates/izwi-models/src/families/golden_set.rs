@@ -36,7 +36,8 @@ impl GoldenSet {
     /// A JSON file beside the tensors.
     pub(super) fn json<T: serde::de::DeserializeOwned>(self, name: &str) -> T {
         let path = self.root().join("goldens").join(format!("{name}.json"));
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let text =
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 }

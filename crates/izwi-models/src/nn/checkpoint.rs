@@ -132,6 +132,16 @@ impl Checkpoint {
         self.tensors.values().map(|tensor| tensor.elem_count() * dtype.size_in_bytes()).sum()
     }
 
+    /// Whether the tensor `name` is there and nobody has taken it.
+    pub fn holds(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// Drops the tensor `name`, where it is there: files have it, and nothing computes with it.
+    pub fn discard(&mut self, name: &str) {
+        self.tensors.remove(name);
+    }
+
     /// Takes the tensor `name` as contiguous f32. A tensor that is absent or has another shape is noted, and zeros
     /// stand in for it until [`Self::finish`] reports all such tensors together.
     ///

@@ -9,6 +9,7 @@ mod cpu;
 pub mod decoder_stack;
 pub mod embedding;
 pub mod encoder;
+pub mod frame_steps;
 pub mod kv_pool;
 pub mod linear;
 pub mod norm;
@@ -18,6 +19,7 @@ pub mod rms_norm;
 pub mod rope;
 pub mod row_conv;
 pub mod row_linear;
+pub mod short_conv;
 pub(crate) mod slices;
 pub mod window_attention;
 

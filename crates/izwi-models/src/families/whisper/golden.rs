@@ -9,10 +9,10 @@ use serde::de::DeserializeOwned;
 use super::decoder::Span;
 use super::encoder::WindowMel;
 use super::mel::FrontEnd;
-use super::regions::WINDOW_FRAMES;
 use super::tests::{listen, model, unabridged, words};
 use super::windows::Context;
 use super::*;
+use crate::regions::WINDOW_FRAMES;
 use crate::sampling::argmax;
 
 const MODELS: [&str; 2] = ["whisper-base", "whisper-tiny.en"];
