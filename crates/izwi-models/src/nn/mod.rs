@@ -18,6 +18,7 @@ pub mod rms_norm;
 pub mod rope;
 pub mod row_conv;
 pub mod row_linear;
+pub mod short_conv;
 pub(crate) mod slices;
 pub mod window_attention;
 
