@@ -14,6 +14,8 @@ mod grades;
 pub(crate) mod isa;
 pub(crate) mod paged;
 pub(crate) mod panels;
+pub(crate) mod plane;
+pub(crate) mod relative;
 pub(crate) mod short_conv;
 pub(crate) mod snake;
 pub(crate) mod source;
