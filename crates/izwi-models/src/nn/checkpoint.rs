@@ -132,14 +132,21 @@ impl Checkpoint {
         self.tensors.values().map(|tensor| tensor.elem_count() * dtype.size_in_bytes()).sum()
     }
 
-    /// Whether the tensor `name` is there and nobody has taken it.
-    pub fn holds(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
+    /// The first of several names that a tensor not yet taken has, or the first of them where none has.
+    pub fn first_of(&self, names: impl Iterator<Item = String>) -> String {
+        let names: Vec<String> = names.collect();
+        let found = names.iter().find(|name| self.tensors.contains_key(*name)).or(names.first());
+        found.cloned().unwrap_or_default()
     }
 
-    /// Drops the tensor `name`, where it is there: files have it, and nothing computes with it.
-    pub fn discard(&mut self, name: &str) {
-        self.tensors.remove(name);
+    /// The shape of a tensor that is there and not yet taken.
+    pub fn shape_of(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.get(name).map(Tensor::dims)
+    }
+
+    /// Drops the tensors that are known by name and not needed.
+    pub fn skip(&mut self, known: impl Fn(&str) -> bool) {
+        self.tensors.retain(|name, _| !known(name));
     }
 
     /// Takes the tensor `name` as contiguous f32. A tensor that is absent or has another shape is noted, and zeros
@@ -225,6 +232,21 @@ mod tests {
         assert_eq!(checkpoint.take("a", &[2, 3]).unwrap().dims(), [2, 3]);
         checkpoint.take("b", &[1]).unwrap();
         checkpoint.finish().unwrap();
+    }
+
+    #[test]
+    fn what_is_skipped_is_no_problem_and_names_are_chosen_by_what_is_there() {
+        let (_folder, mut checkpoint) = file_with(&[("a", &[2, 3]), ("old", &[1]), ("extra", &[4])]);
+        assert_eq!(checkpoint.shape_of("a"), Some(&[2, 3][..]));
+        assert_eq!(checkpoint.shape_of("b"), None);
+        let choose = |checkpoint: &Checkpoint, names: [&str; 2]| {
+            checkpoint.first_of(names.map(String::from).into_iter())
+        };
+        assert_eq!(choose(&checkpoint, ["new", "old"]), "old");
+        assert_eq!(choose(&checkpoint, ["new", "newer"]), "new");
+        checkpoint.skip(|name| name == "a" || name == "old");
+        let message = checkpoint.finish().unwrap_err().to_string();
+        assert!(message.contains("extra: unknown") && !message.contains("old"), "{message}");
     }
 
     #[test]

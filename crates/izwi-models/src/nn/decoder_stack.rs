@@ -13,9 +13,9 @@ use super::checkpoint::Checkpoint;
 use super::kv_pool::{Carried, KvLayout, KvPool};
 use super::precision::Precision;
 use super::rms_norm::RmsNorm;
-use super::rope::Rope;
+use super::rope::{Rope, halves_of_pairs};
 use super::row_linear::{RowLinear, take_stacked};
-use super::short_conv::ShortConv;
+use super::short_conv::{ShortConv, ShortConvShape};
 use crate::model::ModelError;
 
 /// What mixes the positions of a layer.
@@ -201,7 +201,8 @@ impl DecoderStack {
                 Mixing::Convolution { taps } => {
                     convolutions += 1;
                     let name = format!("{name}.{}", names.convolution);
-                    let loaded = ShortConv::load(from, &name, shape.width, taps, precision)?;
+                    let of = ShortConvShape { width: shape.width, taps, precision };
+                    let loaded = ShortConv::load(from, &name, of)?;
                     Mixer::Convolution(convolutions - 1, loaded)
                 }
             };
@@ -252,7 +253,7 @@ impl DecoderStack {
     fn reaches(&self) -> impl Iterator<Item = usize> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::Attention(..) => None,
-            Mixer::Convolution(_, convolution) => Some(convolution.reach()),
+            Mixer::Convolution(_, convolution) => Some(convolution.taps() - 1),
         })
     }
 
@@ -365,15 +366,14 @@ fn convolve(
     rows: &mut StackRows<'_>,
 ) -> Result<Tensor> {
     let counts: Vec<usize> = rows.spans.iter().map(|span| span.num_tokens).collect();
-    let carried: Vec<&Tensor> = rows.states.iter().filter_map(|state| state.columns.get(index)).collect();
-    let (y, columns) = layer.forward(normed, &counts, &carried)?;
-    for (sequence, state) in rows.states.iter_mut().enumerate() {
-        state.columns[index] = columns.behind(sequence)?;
-    }
+    let states = rows.states.iter_mut().filter_map(|state| state.columns.get_mut(index));
+    let mut states: Vec<&mut Tensor> = states.collect();
     let (blocks, ends) = &rows.closed;
-    if !blocks.is_empty() {
-        kv.carry(index, blocks, &columns.seen(ends)?)?;
+    if blocks.is_empty() {
+        return layer.forward(normed, &counts, &mut states);
     }
+    let (y, seen) = layer.forward_seen(normed, &counts, &mut states, ends)?;
+    kv.carry(index, blocks, &seen)?;
     Ok(y)
 }
 
@@ -419,12 +419,10 @@ impl Attention {
             |from: &mut Checkpoint, name: &str| from.take(&format!("{}.weight", part(name)), &[head_dim]);
         let mut norms = [norm(from, names.query_norm)?, norm(from, names.key_norm)?];
         if shape.rotation == Rotation::Pairs {
-            let head = halved(head_dim, 1);
-            let rows = halved(head_dim, heads + kv_heads).into_iter();
-            let rows: Vec<u32> = rows.chain((queries + own) as u32..(queries + 2 * own) as u32).collect();
-            weight = weight.index_select(&Tensor::new(rows, weight.device())?, 0)?;
+            let rotated = halves_of_pairs(&weight.narrow(0, 0, queries + own)?, head_dim)?;
+            weight = Tensor::cat(&[rotated, weight.narrow(0, queries + own, own)?], 0)?;
             for norm in &mut norms {
-                *norm = norm.index_select(&Tensor::new(head.as_slice(), norm.device())?, 0)?;
+                *norm = halves_of_pairs(norm, head_dim)?;
             }
         }
         let [query_norm, key_norm] = norms.map(|norm| RmsNorm::new(norm, eps));
@@ -435,16 +433,6 @@ impl Attention {
             output: RowLinear::load_stacked(from, &[(&part(names.output), width)], queries, precision)?,
         })
     }
-}
-
-/// Rows of `heads` heads so ordered that elements `2 i` and `2 i + 1` lie half a head apart: scores are the same in any
-/// order that queries and keys share.
-fn halved(head_dim: usize, heads: usize) -> Vec<u32> {
-    let head = |head: usize| {
-        let first = head * head_dim;
-        (0..head_dim).step_by(2).chain((1..head_dim).step_by(2)).map(move |at| (first + at) as u32)
-    };
-    (0..heads).flat_map(head).collect()
 }
 
 #[cfg(test)]
@@ -516,7 +504,6 @@ mod tests {
 
     #[test]
     fn pairs_are_halves_of_heads_in_another_order() {
-        assert_eq!(halved(6, 2), [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]);
         // At position 0 nothing is rotated: the order of a head's elements makes no difference there.
         let first = |rotation| {
             let stack = stack(rotation);

@@ -1,32 +1,35 @@
-//! Gated short convolution: the layer that stands where others have attention. A position sees itself and the few
-//! before it, so what a sequence carries on is a few columns.
-//!
-//! Architecture: <https://arxiv.org/abs/2511.23404> (LFM2). Knows no pool and no sequence: it is handed columns.
+//! Gated short convolution: a causal mixing operator whose whole memory of a sequence is its last rows.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::checkpoint::Checkpoint;
+use super::cpu::short_conv::Gated;
 use super::precision::Precision;
 use super::row_linear::RowLinear;
 use super::slices::with_slices;
 use crate::model::ModelError;
 
-/// `output(C * conv(B * X))` with `B`, `C`, `X` the thirds of `input(x)` and a causal convolution of each channel by
-/// itself. On the CPU a row's result is the same bits whatever other rows there are.
-#[derive(Debug, Clone)]
-pub struct ShortConv {
-    input: RowLinear,
-    kernel: Tensor, // [taps, width]
-    output: RowLinear,
+/// Sizes of an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShortConvShape {
+    /// Channels in, inside and out.
+    pub width: usize,
+    /// Rows its kernel reads.
+    pub taps: usize,
+    /// How its two linear layers are kept.
+    pub precision: Precision,
 }
 
-/// The columns `B * X` of some sequences, each behind those it carried on: `[Σ (reach + rows), width]`.
-#[derive(Debug)]
-pub struct Columns {
-    values: Tensor,
-    /// Rows of each sequence.
-    counts: Vec<usize>,
-    reach: usize,
+/// A linear layer makes a factor, a gate and an input of each row; factor times input goes through a causal
+/// convolution of each channel, the result times the gate through a second linear layer. No biases.
+///
+/// A sequence carries a tensor `[taps - 1, width]` from piece to piece. On the CPU a row's result is the same bits
+/// however sequences are cut and whatever others there are.
+#[derive(Debug, Clone)]
+pub struct ShortConv {
+    input: RowLinear, // [3 * width, width]
+    weight: Tensor,   // [taps, width]
+    output: RowLinear,
 }
 
 impl ShortConv {
@@ -38,217 +41,196 @@ impl ShortConv {
     pub fn load(
         from: &mut Checkpoint,
         name: &str,
-        width: usize,
-        taps: usize,
-        precision: Precision,
+        shape: ShortConvShape,
     ) -> std::result::Result<Self, ModelError> {
-        let (input, output) = (format!("{name}.in_proj"), format!("{name}.out_proj"));
-        let kernel = from.take(&format!("{name}.conv.weight"), &[width, 1, taps])?;
-        Ok(Self {
-            input: RowLinear::load_stacked(from, &[(&input, 3 * width)], width, precision)?,
-            kernel: kernel.squeeze(1)?.t()?.contiguous()?,
-            output: RowLinear::load_stacked(from, &[(&output, width)], width, precision)?,
-        })
+        let ShortConvShape { width, taps, precision } = shape;
+        let linear = |from: &mut Checkpoint, part: &str, outputs: usize| {
+            let name = format!("{name}.{part}");
+            RowLinear::load_stacked(from, &[(name.as_str(), outputs)], width, precision)
+        };
+        let input = linear(from, "in_proj", 3 * width)?;
+        let weight = from.take(&format!("{name}.conv.weight"), &[width, 1, taps])?;
+        let weight = weight.squeeze(1)?.t()?.contiguous()?;
+        Ok(Self { input, weight, output: linear(from, "out_proj", width)? })
+    }
+
+    /// What a new sequence carries along: zeros.
+    ///
+    /// # Errors
+    /// The device has not the memory.
+    pub fn start(&self, device: &Device) -> Result<Tensor> {
+        let (taps, width) = self.weight.dims2()?;
+        Tensor::zeros((taps - 1, width), DType::F32, device)
+    }
+
+    /// Rows its kernel reads.
+    pub fn taps(&self) -> usize {
+        self.weight.dims()[0]
+    }
+
+    /// Bytes a sequence carries along.
+    pub fn state_bytes(&self) -> usize {
+        (self.weight.elem_count() - self.weight.dims()[1]) * size_of::<f32>()
     }
 
     /// Bytes of the weights.
     pub fn bytes(&self) -> usize {
-        self.input.bytes() + self.output.bytes() + self.kernel.elem_count() * size_of::<f32>()
+        self.input.bytes() + self.output.bytes() + self.weight.elem_count() * size_of::<f32>()
     }
 
-    /// Columns before a row that it sees.
-    pub fn reach(&self) -> usize {
-        self.kernel.dims()[0].saturating_sub(1)
-    }
-
-    /// `x` `[rows, width]` of sequences of `counts` rows, of which each `carried` `[reach, width]`: the answer, of the
-    /// same shape, and the columns.
+    /// New rows of several sequences, `rows[i]` of the `i`-th, one after another: `[sum of rows, width]` to the same.
+    /// What each sequence carries along is replaced.
     ///
     /// # Errors
     /// Shapes do not fit.
-    pub fn forward(&self, x: &Tensor, counts: &[usize], carried: &[&Tensor]) -> Result<(Tensor, Columns)> {
-        let (rows, width) = x.dims2()?;
-        let (reach, expected) = (self.reach(), [self.reach(), self.kernel.dim(1)?]);
-        if counts.len() != carried.len()
-            || counts.iter().sum::<usize>() != rows
-            || carried.iter().any(|columns| columns.dims() != expected)
-        {
-            bail!("short convolution: {rows} rows do not fit {counts:?} with {} carried", carried.len())
-        }
-        let mixed = self.input.forward(x)?; // [rows, 3 * width]
-        let values = if x.device().is_cpu() {
-            let carried = Tensor::cat(carried, 0)?;
-            let values = with_slices([&mixed, &carried], |[mixed, carried]| {
-                columns(mixed, carried, counts, (reach, width))
-            })?;
-            Tensor::from_vec(values, (rows + counts.len() * reach, width), x.device())?
-        } else {
-            let gated = (mixed.narrow(1, 0, width)? * mixed.narrow(1, 2 * width, width)?)?;
-            let mut parts = Vec::with_capacity(2 * counts.len());
-            let mut row = 0;
-            for (&count, &carried) in counts.iter().zip(carried) {
-                parts.extend([carried.clone(), gated.narrow(0, row, count)?]);
-                row += count;
-            }
-            Tensor::cat(&parts, 0)?
-        };
-        let columns = Columns { values, counts: counts.to_vec(), reach };
-        let y = if x.device().is_cpu() {
-            let y = with_slices([&mixed, &columns.values, &self.kernel], |[mixed, columns, kernel]| {
-                convolve(mixed, columns, kernel, counts, (reach, width))
-            })?;
-            Tensor::from_vec(y, (rows, width), x.device())?
-        } else {
-            self.composite(&mixed, &columns)?
-        };
-        Ok((self.output.forward(&y)?, columns))
+    pub fn forward(&self, x: &Tensor, rows: &[usize], states: &mut [&mut Tensor]) -> Result<Tensor> {
+        self.output.forward(&self.convolve(&self.input.forward(x)?, rows, states)?)
     }
 
-    fn composite(&self, mixed: &Tensor, columns: &Columns) -> Result<Tensor> {
-        let width = self.kernel.dim(1)?;
-        let mut sum = Tensor::zeros((mixed.dim(0)?, width), mixed.dtype(), mixed.device())?;
-        for tap in 0..=columns.reach {
-            let rows: Vec<u32> = columns.firsts().map(|first| (first + tap) as u32).collect();
-            let seen = columns.values.index_select(&Tensor::new(rows, mixed.device())?, 0)?;
-            sum = (sum + seen.broadcast_mul(&self.kernel.get(tap)?)?)?;
-        }
-        mixed.narrow(1, width, width)? * sum
-    }
-}
-
-impl Columns {
-    /// The first column that each row sees.
-    fn firsts(&self) -> impl Iterator<Item = usize> {
-        let starts = self.counts.iter().scan(0, |start, &count| {
-            let first = *start;
-            *start += count + self.reach;
-            Some(first..first + count)
-        });
-        starts.flatten()
-    }
-
-    /// What sequence `sequence` carries on behind its last row: `[reach, width]`.
+    /// As [`Self::forward`], and the products that some rows see, their own the last: `[seen, taps * width]`. Of each the
+    /// sequence and its row in the piece.
     ///
     /// # Errors
-    /// There is no such sequence.
-    pub fn behind(&self, sequence: usize) -> Result<Tensor> {
-        let end: usize = self.counts.iter().take(sequence + 1).map(|count| count + self.reach).sum();
-        self.values.narrow(0, end - self.reach, self.reach)?.copy()
-    }
-
-    /// All that some rows see, `[rows, (reach + 1) * width]`: of each the sequence and its row in it.
-    ///
-    /// # Errors
-    /// There is no such row.
-    pub fn seen(&self, rows: &[(usize, usize)]) -> Result<Tensor> {
-        let first = |&(sequence, row): &(usize, usize)| {
-            let before: usize = self.counts.iter().take(sequence).map(|count| count + self.reach).sum();
-            before + row
+    /// Shapes do not fit, or there is no such row.
+    pub fn forward_seen(
+        &self,
+        x: &Tensor,
+        rows: &[usize],
+        states: &mut [&mut Tensor],
+        seen: &[(usize, usize)],
+    ) -> Result<(Tensor, Tensor)> {
+        let wide = self.input.forward(x)?;
+        let (taps, width) = self.weight.dims2()?;
+        let products = |start: usize, count: usize| {
+            let part = |index: usize| wide.narrow(0, start, count)?.narrow(1, index * width, width);
+            part(0)? * part(2)?
         };
-        let firsts = rows.iter().map(first);
-        let all: Vec<u32> =
-            firsts.flat_map(|first| (first..=first + self.reach).map(|row| row as u32)).collect();
-        let seen = self.values.index_select(&Tensor::new(all, self.values.device())?, 0)?;
-        seen.reshape((rows.len(), (self.reach + 1) * self.values.dim(1)?))
-    }
-}
-
-/// `B * X` of every row, each sequence's behind what it carried.
-fn columns(mixed: &[f32], carried: &[f32], counts: &[usize], (reach, width): (usize, usize)) -> Vec<f32> {
-    let mut columns = Vec::with_capacity(mixed.len() / 3 + carried.len());
-    let mut rows = mixed.chunks_exact(3 * width);
-    for (sequence, &count) in counts.iter().enumerate() {
-        columns.extend_from_slice(&carried[sequence * reach * width..][..reach * width]);
-        for row in rows.by_ref().take(count) {
-            let (b, x) = (&row[..width], &row[2 * width..]);
-            columns.extend(b.iter().zip(x).map(|(b, x)| b * x));
+        let mut kept = Vec::with_capacity(seen.len());
+        for &(sequence, row) in seen {
+            let start: usize = rows.iter().take(sequence).sum();
+            kept.push(match row.checked_sub(taps - 1) {
+                Some(first) => products(start + first, taps)?,
+                None => {
+                    let Some(state) = states.get(sequence) else {
+                        bail!("short convolution: sequence {sequence} of {}", states.len())
+                    };
+                    let carried = state.narrow(0, row, taps - 1 - row)?;
+                    Tensor::cat(&[carried, products(start, row + 1)?], 0)?
+                }
+            });
         }
+        let kept = Tensor::cat(&kept, 0)?.reshape((seen.len(), taps * width))?;
+        Ok((self.output.forward(&self.convolve(&wide, rows, states)?)?, kept))
     }
-    columns
-}
 
-/// `C * Σ_t kernel[t] * columns[row + t]` of every row.
-fn convolve(
-    mixed: &[f32],
-    columns: &[f32],
-    kernel: &[f32],
-    counts: &[usize],
-    (reach, width): (usize, usize),
-) -> Vec<f32> {
-    let mut y = Vec::with_capacity(mixed.len() / 3);
-    let mut rows = mixed.chunks_exact(3 * width);
-    let mut first = 0;
-    for &count in counts {
-        for row in rows.by_ref().take(count) {
-            let start = y.len();
-            y.resize(start + width, 0.0);
-            let y: &mut [f32] = &mut y[start..];
-            for (tap, kernel) in kernel.chunks_exact(width).enumerate() {
-                let seen = &columns[(first + tap) * width..][..width];
-                y.iter_mut().zip(seen.iter().zip(kernel)).for_each(|(y, (seen, weight))| *y += seen * weight);
+    fn convolve(&self, x: &Tensor, rows: &[usize], states: &mut [&mut Tensor]) -> Result<Tensor> {
+        let (total, wide) = x.dims2()?;
+        let (taps, width) = self.weight.dims2()?;
+        let fits = |state: &&mut Tensor| state.dims() == [taps - 1, width];
+        if wide != 3 * width || rows.len() != states.len() || !states.iter().all(fits) {
+            bail!(
+                "short convolution: [{total}, {wide}] or what is carried along does not fit {width} channels"
+            )
+        }
+        if rows.iter().sum::<usize>() != total || rows.is_empty() {
+            bail!("short convolution: {total} rows for pieces of {rows:?}")
+        }
+        if x.device().is_cpu() { self.on_cpu(x, rows, states) } else { self.composite(x, rows, states) }
+    }
+
+    fn on_cpu(&self, x: &Tensor, rows: &[usize], states: &mut [&mut Tensor]) -> Result<Tensor> {
+        let (taps, width) = self.weight.dims2()?;
+        let before: Vec<&Tensor> = states.iter().map(|state| &**state).collect();
+        let before = Tensor::cat(&before, 0)?;
+        let (y, after) = with_slices([x, &before, &self.weight], |[x, tails, weight]| {
+            let (mut y, mut after) = (vec![0f32; x.len() / 3], vec![0f32; tails.len()]);
+            Gated { x, tails, weight, channels: width }.convolve(rows, &mut y, &mut after);
+            (y, after)
+        })?;
+        let kept = (taps - 1) * width;
+        for (sequence, state) in states.iter_mut().enumerate() {
+            let part = &after[sequence * kept..][..kept];
+            **state = Tensor::from_slice(part, (taps - 1, width), x.device())?;
+        }
+        let total = x.dim(0)?;
+        Tensor::from_vec(y, (total, width), x.device())
+    }
+
+    fn composite(&self, x: &Tensor, rows: &[usize], states: &mut [&mut Tensor]) -> Result<Tensor> {
+        let (taps, width) = self.weight.dims2()?;
+        let part = |index: usize| x.narrow(1, index * width, width);
+        let products = (part(0)? * part(2)?)?;
+        let mut start = 0;
+        let mut parts = Vec::with_capacity(rows.len());
+        for (&rows, state) in rows.iter().zip(states) {
+            let joined = Tensor::cat(&[&**state, &products.narrow(0, start, rows)?], 0)?;
+            let mut sum = joined.narrow(0, 0, rows)?.broadcast_mul(&self.weight.narrow(0, 0, 1)?)?;
+            for tap in 1..taps {
+                let weight = self.weight.narrow(0, tap, 1)?;
+                sum = (sum + joined.narrow(0, tap, rows)?.broadcast_mul(&weight)?)?;
             }
-            y.iter_mut().zip(&row[width..2 * width]).for_each(|(y, c)| *y *= c);
-            first += 1;
+            parts.push(sum);
+            **state = joined.narrow(0, rows, taps - 1)?.force_contiguous()?;
+            start += rows;
         }
-        first += reach;
+        part(1)? * Tensor::cat(&parts, 0)?
     }
-    y
 }
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device};
+    use proptest::prelude::*;
 
     use super::*;
 
-    const WIDTH: usize = 20;
-
-    fn layer() -> ShortConv {
-        let random = |rows, columns| Tensor::randn(0f32, 0.3, (rows, columns), &Device::Cpu).unwrap();
-        let linear = |outputs| RowLinear::new(&random(outputs, WIDTH), None).unwrap();
-        ShortConv { input: linear(3 * WIDTH), kernel: random(3, WIDTH), output: linear(WIDTH) }
+    fn random(rows: usize, width: usize) -> Tensor {
+        Tensor::randn(0f32, 1.0, (rows, width), &Device::Cpu).unwrap()
     }
 
-    fn rows(x: &Tensor) -> Vec<Vec<f32>> {
-        x.to_vec2().unwrap()
-    }
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(30))]
 
-    #[test]
-    fn pieces_among_others_are_the_whole_alone_to_the_bit() {
-        let layer = layer();
-        let zeros = Tensor::zeros((2, WIDTH), DType::F32, &Device::Cpu).unwrap();
-        let x = Tensor::randn(0f32, 1.0, (23, WIDTH), &Device::Cpu).unwrap();
-        let other = Tensor::randn(0f32, 1.0, (4, WIDTH), &Device::Cpu).unwrap();
-        let (whole, columns) = layer.forward(&x, &[23], &[&zeros]).unwrap();
-        let mut carried = zeros.clone();
-        let (mut start, mut pieces) = (0, Vec::new());
-        for count in [1, 2, 5, 1, 14] {
-            let part = Tensor::cat(&[&other, &x.narrow(0, start, count).unwrap()], 0).unwrap();
-            let (y, columns) = layer.forward(&part, &[4, count], &[&other_carried(), &carried]).unwrap();
-            carried = columns.behind(1).unwrap();
-            let seen = columns.seen(&[(1, count - 1)]).unwrap();
-            assert_eq!(rows(&seen)[0][WIDTH..], rows(&carried).concat());
-            pieces.extend(rows(&y.narrow(0, 4, count).unwrap()));
-            start += count;
+        #[test]
+        fn pieces_among_others_equal_the_whole_to_the_bit_and_the_composite_nearly(
+            width in 1usize..40,
+            taps in 1usize..5,
+            cuts in prop::collection::vec(1usize..70, 1..5),
+        ) {
+            let linear = |outputs| RowLinear::new(&random(outputs, width), None).unwrap();
+            let conv = ShortConv { input: linear(3 * width), weight: random(taps, width), output: linear(width) };
+            let x = random(cuts.iter().sum(), width);
+            let total = x.dim(0).unwrap();
+            let [mut whole_state, mut near_state, mut state, mut other] =
+                [(); 4].map(|()| conv.start(&Device::Cpu).unwrap());
+            let whole = conv.forward(&x, &[total], &mut [&mut whole_state]).unwrap().to_vec2::<f32>().unwrap();
+            let wide = conv.input.forward(&x).unwrap();
+            let near = conv.composite(&wide, &[total], &mut [&mut near_state]).unwrap();
+            let ours = conv.on_cpu(&wide, &[total], &mut [&mut other.clone()]).unwrap();
+            let off = (ours - near).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
+            prop_assert!(off < 1e-3, "{off}");
+            prop_assert_eq!(near_state.to_vec2::<f32>().unwrap(), whole_state.to_vec2::<f32>().unwrap());
+            let mut start = 0;
+            for rows in cuts {
+                let both = Tensor::cat(&[random(2, width), x.narrow(0, start, rows).unwrap()], 0).unwrap();
+                let seen = [(1, rows - 1)];
+                let (y, seen) = conv.forward_seen(&both, &[2, rows], &mut [&mut other, &mut state], &seen).unwrap();
+                prop_assert_eq!(&seen.flatten_all().unwrap().to_vec1::<f32>().unwrap()[width..], state.flatten_all().unwrap().to_vec1::<f32>().unwrap());
+                prop_assert_eq!(&y.to_vec2::<f32>().unwrap()[2..], &whole[start..start + rows]);
+                start += rows;
+            }
+            prop_assert_eq!(state.to_vec2::<f32>().unwrap(), whole_state.to_vec2::<f32>().unwrap());
         }
-        assert_eq!(pieces, rows(&whole));
-        assert_eq!(rows(&carried), rows(&columns.behind(0).unwrap()));
-        assert!(layer.forward(&x, &[22], &[&zeros]).is_err());
-    }
-
-    fn other_carried() -> Tensor {
-        Tensor::full(3f32, (2, WIDTH), &Device::Cpu).unwrap()
     }
 
     #[test]
-    fn the_cpus_form_equals_the_composite() {
-        let layer = layer();
-        let x = Tensor::randn(0f32, 1.0, (9, WIDTH), &Device::Cpu).unwrap();
-        let zeros = Tensor::zeros((2, WIDTH), DType::F32, &Device::Cpu).unwrap();
-        let (y, columns) = layer.forward(&x, &[3, 6], &[&other_carried(), &zeros]).unwrap();
-        let mixed = layer.input.forward(&x).unwrap();
-        let composite = layer.output.forward(&layer.composite(&mixed, &columns).unwrap()).unwrap();
-        let off = (y - composite).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
-        assert!(off < 1e-5, "{off}");
+    fn what_does_not_fit_is_an_error() {
+        let linear = |outputs| RowLinear::new(&random(outputs, 4), None).unwrap();
+        let conv = ShortConv { input: linear(12), weight: random(3, 4), output: linear(4) };
+        let mut state = conv.start(&Device::Cpu).unwrap();
+        assert_eq!(conv.state_bytes(), 2 * 4 * size_of::<f32>());
+        assert!(conv.forward(&random(3, 4), &[2], &mut [&mut state]).is_err());
+        assert!(conv.forward(&random(3, 4), &[3], &mut []).is_err());
+        assert!(conv.forward(&random(3, 4), &[3], &mut [&mut random(1, 4)]).is_err());
+        assert!(conv.forward(&random(3, 4), &[3], &mut [&mut state]).is_ok());
     }
 }

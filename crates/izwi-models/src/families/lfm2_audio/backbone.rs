@@ -45,9 +45,8 @@ impl Backbone {
         let shape = config.backbone().map_err(ModelError::Checkpoint)?;
         let (width, books) = (shape.width, config.codebooks);
         // Of a head for all books at once, which nothing computes with.
-        for unused in ["embedding_norm", "to_logits"] {
-            from.discard(&format!("audio_embedding.{unused}.weight"));
-        }
+        let unused = ["embedding_norm", "to_logits"].map(|part| format!("audio_embedding.{part}.weight"));
+        from.skip(|name| unused.iter().any(|unused| unused == name));
         let tokens = ("lfm.embed_tokens", config.lfm.vocab_size);
         Ok(Self {
             tokens: RowLinear::load_stacked(from, &[tokens], width, precision)?,

@@ -126,7 +126,7 @@ fn tables(
 ) -> std::result::Result<(Tensor, Tensor), ModelError> {
     let [codes, head] = ["embedding", "to_logits"].map(|part| format!("{name}.{part}.weight"));
     let shape = [CODES, width];
-    match (from.holds(&codes), from.holds(&head)) {
+    match (from.shape_of(&codes).is_some(), from.shape_of(&head).is_some()) {
         (false, true) if tied => {
             let table = from.take_stored(&head, &shape)?;
             Ok((table.clone(), table))

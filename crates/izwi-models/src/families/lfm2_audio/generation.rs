@@ -120,8 +120,7 @@ impl Generator {
         times: PartTimes,
     ) -> Result<Self, ModelError> {
         // Of training.
-        from.discard("codebook_offsets");
-        from.discard("audio_loss_weights");
+        from.skip(|name| ["codebook_offsets", "audio_loss_weights"].contains(&name));
         Ok(Self {
             backbone: Backbone::load(from, config, precision)?,
             depthformer: Depthformer::load(from, config, precision)?,
