@@ -33,10 +33,10 @@ type Loader = fn(&Path, &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError
 type Maker = (&'static [&'static str], fn(&str, &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError>);
 
 const REGISTRY: &[(&str, Loader)] =
-    &[("hibari", hibari::load), ("qwen3_tts", qwen3_tts::load), ("whisper", whisper::load)];
+    &[("hibari", hibari::load), ("lfm2_audio", lfm2_audio::load), ("qwen3_tts", qwen3_tts::load), ("whisper", whisper::load)];
 
 /// Families whose models can be made up, for measuring without a checkpoint.
-const MAKERS: &[Maker] = &[(&qwen3_tts::SIZES, qwen3_tts::made_up)];
+const MAKERS: &[Maker] = &[(&lfm2_audio::SIZES, lfm2_audio::made_up), (&qwen3_tts::SIZES, qwen3_tts::made_up)];
 
 /// A model of the published size `model` with made-up weights.
 ///

@@ -46,8 +46,6 @@ mod mel;
 mod mimi;
 mod order;
 mod prompt;
-#[cfg(test)]
-mod tests;
 mod tokens;
 
 /// Rows of the encoder that a state may hold: of a window of 30 s.
