@@ -83,7 +83,7 @@ impl Checkpoint {
     }
 
     /// Makes up every tensor that is asked for: the same values each time, of a size that lets signals through. Norms
-    /// are 1. For measuring; what such a model says is noise.
+    /// and variances are 1. For measuring; what such a model says is noise.
     pub fn made_up(device: &Device, dtype: DType) -> Self {
         let mut checkpoint = Self::new("made up".to_owned(), device, HashMap::new());
         checkpoint.made_up = Some(dtype);
@@ -96,7 +96,8 @@ impl Checkpoint {
 
     fn make_up(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, ModelError> {
         let count: usize = shape.iter().product();
-        if name.contains("norm") && name.ends_with("weight") || name.ends_with("usage") {
+        let is_one = name.contains("norm") && (name.ends_with("weight") || name.ends_with("running_var"));
+        if is_one || name.ends_with("usage") {
             return Ok(Tensor::ones(shape, dtype, &self.device)?);
         }
         // A sum over the inputs then keeps the size of its terms.

@@ -299,7 +299,9 @@ impl<'a> Share<'a> {
             Some(unit) => self.said.units.get(unit).map(said),
             None => match &prompt[at] {
                 Position::Said(unit) => Some(said(unit)),
-                Position::Heard { recording, row } => Some(Row::Heard(self.heard.get(*recording)?.as_ref()?, *row)),
+                Position::Heard { recording, row } => {
+                    Some(Row::Heard(self.heard.get(*recording)?.as_ref()?, *row))
+                }
             },
         };
         (self.start..self.end).map(row).collect()

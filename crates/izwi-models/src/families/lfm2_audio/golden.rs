@@ -141,7 +141,8 @@ fn case(loaded: &Loaded, name: &'static str) -> Case {
         prompt.positions.iter().position(is_first).unwrap()
     };
     let recordings = prompt.recordings.iter().enumerate();
-    let heard = recordings.map(|(at, recording)| embedded.narrow(0, first(at), recording.rows()).map(Some).unwrap());
+    let heard =
+        recordings.map(|(at, recording)| embedded.narrow(0, first(at), recording.rows()).map(Some).unwrap());
     let heard = heard.collect();
     let sampling = |temperature, top_k| Sampling { temperature, top_k, ..Sampling::GREEDY };
     let mut draws = Draws::new(0);

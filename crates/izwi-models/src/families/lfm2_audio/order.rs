@@ -12,7 +12,8 @@ use super::mel::FrontEnd;
 use super::prompt::{Prompt, Recording};
 use super::tokens::{Role, Vocabulary};
 use crate::model::{
-    ConverseInput, Emission, InputError, ListenInput, Message, PrepareLimits, Sampling, SpeakInput, Turn, Voice,
+    ConverseInput, Emission, InputError, ListenInput, Message, PrepareLimits, Sampling, SpeakInput, Turn,
+    Voice,
 };
 use crate::portions::{self, Portions};
 use crate::regions::{self, HOP, WINDOW_FRAMES};
@@ -162,9 +163,7 @@ impl Clerk<'_> {
         Ok(Errand {
             task: Task::Listen,
             passes: passes.collect(),
-            budgets: watched
-                .map(|window| TOKENS + window.len().div_ceil(100 * HOP) * TOKENS_PER_S)
-                .collect(),
+            budgets: watched.map(|window| TOKENS + window.len().div_ceil(100 * HOP) * TOKENS_PER_S).collect(),
             windows: windows.iter().map(|window| (seconds(window.start), seconds(window.end))).collect(),
             portions: self.portions(1, usize::MAX, limits),
             language: Some(LANGUAGE.to_owned()),
@@ -175,7 +174,11 @@ impl Clerk<'_> {
     ///
     /// # Errors
     /// As [`crate::model::SpeechModel::prepare`].
-    pub(super) fn converse(&self, input: &ConverseInput, limits: &PrepareLimits) -> Result<Errand, InputError> {
+    pub(super) fn converse(
+        &self,
+        input: &ConverseInput,
+        limits: &PrepareLimits,
+    ) -> Result<Errand, InputError> {
         let fault = |message: &str| InputError { param: "input", message: message.to_owned() };
         if !matches!(input.turns.last(), Some(Turn::User(_))) {
             return Err(fault("nobody has said anything yet; send text or a recording"));
@@ -231,7 +234,8 @@ impl Clerk<'_> {
             Message::Text(text) => prompt.text(self.vocabulary, text),
             Message::Recording(samples) => {
                 if samples.len() < self.front_end.min_samples() {
-                    let message = "the recording is too short to hear anything in; send a tenth of a second at least";
+                    let message =
+                        "the recording is too short to hear anything in; send a tenth of a second at least";
                     return Err(InputError { param: "audio", message: message.to_owned() });
                 }
                 prompt.recording(Recording::new(samples, self.front_end));
