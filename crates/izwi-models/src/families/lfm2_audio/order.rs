@@ -2,7 +2,6 @@
 //! trained for, conversations with all their turns.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::config::Config;
 use super::course::Mode;
