@@ -125,7 +125,8 @@ impl LfmAudio {
         let precision = options.precision.of_codec(options.device.is_cpu());
         let mut codec = Checkpoint::made_up(&options.device, DType::F32);
         let sizes = mimi::Config::published();
-        let codec = Codec::Mimi(Mimi::from_checkpoint(&mut codec, config.codebooks, &sizes, precision)?);
+        let codec = Mimi::from_checkpoint(&mut codec, config.codebooks, &sizes, precision)?;
+        let codec = Codec::Mimi(Box::new(codec));
         let mut weights = Checkpoint::made_up(&options.device, DType::BF16);
         let made = Self::assemble(config, vocabulary, &mut weights, codec, options)?;
         Ok(Self { is_made_up: true, ..made })
