@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Module, Result, Tensor};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use izwi_models::nn::activation::{bias_gelu, silu_gate};
 use izwi_models::nn::attention::{CrossKv, PagedSpan, bidirectional, cross, paged};
-use izwi_models::nn::kv_pool::{KvLayout, KvPool};
+use izwi_models::nn::kv_pool::{Carried, KvLayout, KvPool};
 use izwi_models::nn::precision::Precision;
 use izwi_models::nn::rms_norm::RmsNorm;
 use izwi_models::nn::rope::Rope;
@@ -97,7 +97,8 @@ fn decoder(criterion: &mut Criterion) -> Result<()> {
     let mut group = criterion.benchmark_group("decoder");
     let (norm, head_norm) = (RmsNorm::new(random(1, 1024)?.squeeze(0)?, 1e-6), random(1, 128)?.squeeze(0)?);
     let (head_norm, rope) = (RmsNorm::new(head_norm, 1e-6), Rope::new(128, 1e6));
-    let layout = KvLayout { layers: 1, kv_heads: 8, head_dim: 128, dtype: DType::BF16 };
+    let layout =
+        KvLayout { layers: 1, kv_heads: 8, head_dim: 128, dtype: DType::BF16, carried: Carried::NONE };
     let pool = KvPool::new(Some(layout), 64, 16, &Device::Cpu)?;
     let table: Vec<u32> = (0..64).rev().collect();
     for rows in [1, 8] {

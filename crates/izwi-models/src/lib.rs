@@ -9,6 +9,8 @@ pub mod families;
 pub mod model;
 pub mod nn;
 pub mod parts;
+mod portions;
+mod regions;
 mod sampling;
 pub mod text;
 pub mod transcript;

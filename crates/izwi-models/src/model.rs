@@ -35,8 +35,10 @@ pub struct Voice {
 /// Static facts about a loaded checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelInfo {
-    /// Rate of the audio it makes or takes, in Hz.
+    /// Rate of the audio it makes, or takes where it makes none, and of the voices it is shown, in Hz.
     pub sample_rate_hz: u32,
+    /// Rate of the recordings it listens to, in Hz.
+    pub heard_rate_hz: u32,
     /// What it can do.
     pub tasks: Vec<Task>,
     /// Its voices; the first is the default. Empty for models that do not speak.
@@ -150,7 +152,7 @@ impl SpeakInput {
 /// One recording to transcribe.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListenInput {
-    /// Mono samples at [`ModelInfo::sample_rate_hz`].
+    /// Mono samples at [`ModelInfo::heard_rate_hz`].
     pub samples: Arc<[f32]>,
     /// A code out of [`ModelInfo::languages`], a BCP 47 tag or an English name; `None` to detect it.
     pub language: Option<String>,
@@ -166,6 +168,56 @@ pub struct ListenInput {
     pub seed: u64,
 }
 
+/// What a model that converses says at once: text and sound take turns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Emission {
+    /// A token of text.
+    Token(u32),
+    /// A frame of sound: a code for each book.
+    Frame(Arc<[u32]>),
+}
+
+/// A piece of what a user says.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Message {
+    /// Written.
+    Text(String),
+    /// Spoken: mono samples at [`ModelInfo::heard_rate_hz`].
+    Recording(Arc<[f32]>),
+}
+
+/// A turn of a conversation.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Turn {
+    /// What the user said, in order.
+    User(Vec<Message>),
+    /// What the model said: every [`EntryOutput::emission`] of its turn, in order.
+    Model(Arc<[Emission]>),
+}
+
+/// A conversation in which the model speaks next.
+///
+/// Its prompt begins with all that earlier turns consisted of, so that the content keys of [`Work::Autoregressive`] are
+/// those of the earlier turn's prompt and of its [`EntryOutput::content_key`]s: whose blocks are kept by these keys need
+/// not be computed again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConverseInput {
+    /// What the model is told before the conversation; `None` for its own way.
+    pub instructions: Option<String>,
+    /// All turns so far, the user's first and last.
+    pub turns: Vec<Turn>,
+    /// How codes are drawn; `None` for the model's own way.
+    pub sampling: Option<Sampling>,
+    /// How text is drawn; `None` for the model's own way.
+    pub text_sampling: Option<Sampling>,
+    /// Seed of everything random in this turn.
+    pub seed: u64,
+    /// Tokens and frames together after which the engine ends the turn.
+    pub max_tokens: usize,
+    /// Samples that the listener gets at once.
+    pub chunk_samples: usize,
+}
+
 /// What a request becomes before it is scheduled.
 #[derive(Debug, Clone)]
 pub enum Input {
@@ -173,6 +225,8 @@ pub enum Input {
     Speak(SpeakInput),
     /// Transcribe.
     Listen(ListenInput),
+    /// Answer in a conversation.
+    Converse(ConverseInput),
 }
 
 /// Bounds a family keeps while it cuts work to size.
@@ -254,6 +308,10 @@ pub struct EntryOutput {
     pub segments: Vec<Segment>,
     /// Code of the language heard, once it is known.
     pub language: Option<String>,
+    /// What was said, in a conversation.
+    pub emission: Option<Emission>,
+    /// Content key of the position that was generated, where a later prompt may go on from it.
+    pub content_key: Option<u64>,
     /// Tokens generated: 0 while the prompt is being computed.
     pub generated_tokens: usize,
     /// Whether the model ended the sequence.

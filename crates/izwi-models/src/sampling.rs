@@ -48,6 +48,25 @@ impl Draws {
     }
 }
 
+/// How one sequence's next tokens are drawn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Draw<'a> {
+    pub(crate) draws: &'a Draws,
+    /// Counter of the first of them.
+    pub(crate) counter: u64,
+    pub(crate) sampling: &'a Sampling,
+}
+
+impl Draw<'_> {
+    /// The token at `index` among them.
+    pub(crate) fn choose(&self, logits: &[f32], index: usize) -> u32 {
+        if self.sampling.temperature <= 0.0 {
+            return argmax(logits) as u32;
+        }
+        choose(logits, self.sampling, self.draws.uniform(self.counter + index as u64))
+    }
+}
+
 /// Lowers the logits of tokens that were drawn before: positive ones are divided by `penalty`, negative ones multiplied.
 /// <https://arxiv.org/abs/1909.05858> (section 4.1).
 pub(crate) fn penalise(logits: &mut [f32], drawn: &[u32], penalty: f32) {

@@ -42,6 +42,8 @@ pub struct ExecutorProfile {
     pub device: String,
     /// Rate of its audio, in Hz.
     pub sample_rate: u32,
+    /// Rate of the recordings it listens to, in Hz.
+    pub heard_rate: u32,
     /// What it can do.
     pub tasks: Vec<TaskType>,
     /// Its voices, the default first.

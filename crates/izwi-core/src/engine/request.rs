@@ -279,14 +279,14 @@ impl RequestProcessor {
         self.check(&request)?;
         let mut params = self.complete(&request)?;
         let audio = request.audio_input.take().map(|audio| self.decode(audio)).transpose()?;
-        let heard = audio.as_ref().map(|audio| self.length(audio));
+        let heard = audio.as_ref().map(|audio| audio_duration(audio.len() as u64, self.profile.heard_rate));
         let mut open_audio = heard.unwrap_or_default();
         let reference = match request.reference.take() {
             None => None,
             Some(VoiceReference::Pack(pack)) => Some(Reference::Pack(pack)),
             Some(VoiceReference::Recording(recording)) => {
                 let recording = self.decode_reference(recording)?;
-                open_audio += self.length(&recording.samples);
+                open_audio += audio_duration(recording.samples.len() as u64, self.profile.sample_rate);
                 Some(Reference::Recording(recording))
             }
         };
@@ -331,33 +331,31 @@ impl RequestProcessor {
         self.preparer.check_voice(pack)
     }
 
-    fn length(&self, samples: &[f32]) -> Duration {
-        audio_duration(samples.len() as u64, self.profile.sample_rate)
-    }
-
-    /// The recording, mono at the model's rate.
+    /// The recording, mono at the rate the model listens at.
     fn decode(&self, audio: AudioInput) -> Result<Arc<[f32]>> {
-        Ok(self.decode_up_to(audio, self.config.max_audio_duration)?)
+        Ok(self.decode_up_to(audio, self.config.max_audio_duration, self.profile.heard_rate)?)
     }
 
     fn decode_up_to(
         &self,
         audio: AudioInput,
         max_duration: Duration,
+        rate: u32,
     ) -> std::result::Result<Arc<[f32]>, DecodeError> {
         let limits = DecodeLimits { max_bytes: self.config.max_audio_bytes, max_duration };
         let file = match audio {
             AudioInput::Base64(text) => decode::from_base64(&text, limits.max_bytes)?.into(),
             AudioInput::File(bytes) => bytes,
         };
-        Ok(decode::decode(file, self.profile.sample_rate, &limits)?.into())
+        Ok(decode::decode(file, rate, &limits)?.into())
     }
 
     /// The recording of a voice, mono at the model's rate.
     fn decode_reference(&self, recording: ReferenceRecording) -> Result<VoiceRecording> {
         let (text, timbre_only) = (recording.given_text(), recording.timbre_only);
         let longest = self.config.max_reference_duration;
-        let samples = self.decode_up_to(recording.audio, longest).map_err(|error| match error {
+        let rate = self.profile.sample_rate;
+        let samples = self.decode_up_to(recording.audio, longest, rate).map_err(|error| match error {
             DecodeError::TooLong { limit_s } => EngineError::invalid(
                 "ref_audio",
                 format!("ref_audio is longer than {limit_s} s; send some seconds of one clear voice"),
@@ -409,6 +407,10 @@ impl RequestProcessor {
     /// The parameters with defaults filled in and values in range.
     fn complete(&self, request: &EngineCoreRequest) -> Result<GenerationParams> {
         let mut params = request.params.clone().unwrap_or_else(|| self.profile.default_params.clone());
+        if request.params.is_none() && request.task_type == TaskType::Asr {
+            // The model's own is for speech.
+            params.temperature = 0.0;
+        }
         let floats = [
             ("temperature", params.temperature),
             ("top_p", params.top_p),

@@ -156,6 +156,69 @@ impl CausalTransposedConv {
     }
 }
 
+/// Each channel with a kernel of its own, `stride` output rows to an input row; output that reaches behind the last is
+/// cut off. No bias.
+#[derive(Debug, Clone)]
+pub struct CausalDepthwiseTransposedConv {
+    weight: Tensor, // [steps, stride, channels], the oldest row's first
+    tail: TailPlace,
+}
+
+impl CausalDepthwiseTransposedConv {
+    /// Takes `{name}.weight` `[channels, 1, taps]`, `taps` a multiple of `stride`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`], or the sizes do not fit.
+    pub fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        (channels, taps, stride): (usize, usize, usize),
+        shape: &mut StreamShape,
+    ) -> std::result::Result<Self, ModelError> {
+        Ok(Self::new(&from.take(&format!("{name}.weight"), &[channels, 1, taps])?, stride, shape)?)
+    }
+
+    /// From a weight `[channels, 1, taps]`.
+    ///
+    /// # Errors
+    /// `taps` is no multiple of `stride`.
+    pub fn new(weight: &Tensor, stride: usize, shape: &mut StreamShape) -> Result<Self> {
+        let (channels, _, taps) = weight.dims3()?;
+        if stride == 0 || taps == 0 || !taps.is_multiple_of(stride) {
+            bail!("transposed convolution: {taps} taps, stride {stride}")
+        }
+        let steps = taps / stride;
+        let weight = weight.reshape((channels, steps, stride))?.permute((1, 2, 0))?;
+        let oldest_first: Vec<_> =
+            (0..steps).rev().map(|step| weight.narrow(0, step, 1)).collect::<Result<_>>()?;
+        let weight = Tensor::cat(&oldest_first, 0)?.contiguous()?;
+        Ok(Self { weight, tail: shape.tail(steps - 1, channels) })
+    }
+
+    /// `[rows, channels]` to `[rows * stride, channels]`.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        let (steps, stride, channels) = self.weight.dims3()?;
+        let (x, starts) = streams.join(self.tail, x, 1)?;
+        let mut parts = Vec::with_capacity(starts.len());
+        for (&start, &rows) in starts.iter().zip(streams.rows()) {
+            let product = |step: usize| {
+                let x = x.narrow(0, start + step, rows)?.unsqueeze(1)?;
+                x.broadcast_mul(&self.weight.narrow(0, step, 1)?) // [rows, stride, channels]
+            };
+            let mut sum = product(0)?;
+            for step in 1..steps {
+                sum = (sum + product(step)?)?;
+            }
+            parts.push(sum.reshape((rows * stride, channels))?);
+        }
+        streams.multiply(stride);
+        Tensor::cat(&parts, 0)
+    }
+}
+
 /// Each channel with a kernel of its own.
 #[derive(Debug, Clone)]
 pub struct CausalDepthwiseConv {
@@ -285,6 +348,24 @@ mod tests {
                 }
             }
             prop_assert!(whole.len() == x.dim(0).unwrap() * stride);
+        }
+    }
+
+    #[test]
+    fn depthwise_transposed_pieces_equal_the_whole_and_candles_own() {
+        for (taps, stride) in [(4, 2), (3, 3), (6, 2)] {
+            let weight = random((5, 1, taps));
+            let mut shape = StreamShape::default();
+            let conv = CausalDepthwiseTransposedConv::new(&weight, stride, &mut shape).unwrap();
+            let x = random((9, 5));
+            let forward = |x: &Tensor, streams: &mut Streams<'_>| conv.forward(x, streams).unwrap();
+            let whole = in_pieces(&shape, &x, &[9], forward);
+            assert_eq!(in_pieces(&shape, &x, &[2, 1, 6], forward), whole);
+            let columns = x.t().unwrap().unsqueeze(0).unwrap().contiguous().unwrap();
+            let y = columns.conv_transpose1d(&weight, 0, 0, stride, 1, 5).unwrap().squeeze(0).unwrap();
+            let rows = y.t().unwrap().narrow(0, 0, 9 * stride).unwrap().contiguous().unwrap();
+            assert!(worst(&whole, &rows) < 1e-5);
+            assert!(CausalDepthwiseTransposedConv::new(&weight, taps + 1, &mut shape).is_err());
         }
     }
 

@@ -41,11 +41,19 @@ impl std::fmt::Debug for MelSpectrum {
     }
 }
 
-/// One triangle of the bank: the weights of neighbouring spectral bins, zeros left out.
+/// One triangle of a bank: the weights of neighbouring spectral bins, zeros left out.
 #[derive(Debug)]
-struct Filter {
+pub struct Filter {
     first: usize,
     weights: Vec<f32>,
+}
+
+impl Filter {
+    /// The weighted sum of a spectrum.
+    pub fn energy(&self, spectrum: &[f32]) -> f32 {
+        let part = &spectrum[self.first..][..self.weights.len()];
+        self.weights.iter().zip(part).map(|(weight, value)| weight * value).sum()
+    }
 }
 
 impl MelSpectrum {
@@ -56,7 +64,7 @@ impl MelSpectrum {
         Self {
             fft: RealFftPlanner::new().plan_fft_forward(shape.transform),
             hann: (0..shape.transform).map(hann).collect(),
-            filters: bank(&shape),
+            filters: bank(shape.sample_rate_hz, shape.transform, shape.bins, shape.top_hz),
             shape,
         }
     }
@@ -98,9 +106,7 @@ impl MelSpectrum {
                 let magnitude: Vec<f32> =
                     spectrum.iter().map(|bin| (bin.norm_sqr() + self.shape.under_root).sqrt()).collect();
                 for (value, filter) in values.iter_mut().zip(&self.filters) {
-                    let part = &magnitude[filter.first..][..filter.weights.len()];
-                    let energy: f32 = filter.weights.iter().zip(part).map(|(weight, m)| weight * m).sum();
-                    *value = energy.max(self.shape.floor).ln();
+                    *value = filter.energy(&magnitude).max(self.shape.floor).ln();
                 }
             }
         });
@@ -108,19 +114,19 @@ impl MelSpectrum {
     }
 }
 
-/// Triangles of unit area, <https://librosa.org/doc/0.10.2/generated/librosa.filters.mel.html> (`norm="slaney"`).
-fn bank(shape: &MelShape) -> Vec<Filter> {
-    let top = mel_of(shape.top_hz);
-    let edges: Vec<f64> =
-        (0..shape.bins + 2).map(|i| hz_of(top * i as f64 / (shape.bins + 1) as f64)).collect();
-    let hz = |bin: usize| (bin * shape.sample_rate_hz) as f64 / shape.transform as f64;
+/// `bins` triangles of unit area from 0 Hz to `top_hz`, for spectra of transforms of `transform` samples:
+/// <https://librosa.org/doc/0.10.2/generated/librosa.filters.mel.html> (`norm="slaney"`).
+pub fn bank(sample_rate_hz: usize, transform: usize, bins: usize, top_hz: f64) -> Vec<Filter> {
+    let top = mel_of(top_hz);
+    let edges: Vec<f64> = (0..bins + 2).map(|i| hz_of(top * i as f64 / (bins + 1) as f64)).collect();
+    let hz = |bin: usize| (bin * sample_rate_hz) as f64 / transform as f64;
     let filter = |edges: &[f64]| {
         let weight = |bin: usize| {
             let rising = (hz(bin) - edges[0]) / (edges[1] - edges[0]);
             let falling = (edges[2] - hz(bin)) / (edges[2] - edges[1]);
             (rising.min(falling).max(0.0) * 2.0 / (edges[2] - edges[0])) as f32
         };
-        let all: Vec<f32> = (0..shape.transform / 2 + 1).map(weight).collect();
+        let all: Vec<f32> = (0..transform / 2 + 1).map(weight).collect();
         let first = all.iter().position(|&w| w > 0.0).unwrap_or(0);
         let last = all.iter().rposition(|&w| w > 0.0).unwrap_or(0);
         Filter { first, weights: all[first..=last].to_vec() }

@@ -1,19 +1,22 @@
-//! The SEANet encoder: samples to rows, by causal convolutions and residual units.
+//! The SEANet encoder and decoder: samples to rows and back, by causal convolutions and residual units.
 //! <https://arxiv.org/abs/2009.02095>.
 
 use candle_core::{Result, Tensor};
 
-use super::conv::{CausalConv, Kernel};
+use super::conv::{CausalConv, CausalTransposedConv, Kernel};
 use super::stream::{StreamShape, Streams};
 use crate::model::ModelError;
+use crate::nn::activation::elu;
 use crate::nn::checkpoint::Checkpoint;
+use crate::nn::precision::Precision;
 
-/// Sizes of the encoder.
+/// Sizes of an encoder, or of a decoder, which is the encoder in reverse.
 #[derive(Debug, Clone)]
 pub struct SeanetShape {
-    /// Channels behind the first convolution; each stage doubles them.
+    /// Channels at the samples' rate; each stage of the encoder doubles them.
     pub filters: usize,
-    /// Input rows to an output row of each stage, in the order the samples meet them.
+    /// Rows of one side to a row of the other in each stage, in the order the samples, or the rows of the decoder, meet
+    /// them.
     pub strides: Vec<usize>,
     /// Taps of the first convolution.
     pub kernel: usize,
@@ -27,8 +30,51 @@ pub struct SeanetShape {
     pub dilation_growth: usize,
     /// Factor by which a residual unit narrows its channels.
     pub compress: usize,
-    /// Channels of the output.
-    pub outputs: usize,
+    /// Channels of the rows.
+    pub width: usize,
+    /// Between a module's number and `.weight` in the names: of convolutions, and of transposed ones.
+    pub names: [&'static str; 2],
+    /// As [`Kernel::precision`].
+    pub precision: Precision,
+}
+
+impl SeanetShape {
+    fn kernel(&self, inputs: usize, outputs: usize, taps: usize) -> Kernel {
+        Kernel { precision: self.precision, ..Kernel::new(inputs, outputs, taps) }
+    }
+}
+
+/// Two convolutions behind an activation each, added to their input.
+#[derive(Debug, Clone)]
+struct Unit {
+    wide: CausalConv,
+    narrow: CausalConv,
+}
+
+impl Unit {
+    /// The `unit`-th of a stage: takes `{name}.block.{1,3}.{conv}.*`.
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        (unit, channels): (usize, usize),
+        shape: &SeanetShape,
+        streams: &mut StreamShape,
+    ) -> std::result::Result<Self, ModelError> {
+        let inner = channels / shape.compress.max(1);
+        let dilation = shape.dilation_growth.pow(unit as u32);
+        let wide = Kernel { dilation, ..shape.kernel(channels, inner, shape.residual_kernel) };
+        let narrow = shape.kernel(inner, channels, 1);
+        let conv = shape.names[0];
+        Ok(Self {
+            wide: CausalConv::load(from, &format!("{name}.block.1.{conv}"), wide, streams)?,
+            narrow: CausalConv::load(from, &format!("{name}.block.3.{conv}"), narrow, streams)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        let change = self.wide.forward(&elu(x)?, streams)?;
+        x + self.narrow.forward(&elu(&change)?, streams)?
+    }
 }
 
 /// The encoder; an output row takes as many samples as the strides multiply to.
@@ -41,13 +87,13 @@ pub struct SeanetEncoder {
 
 #[derive(Debug, Clone)]
 struct Stage {
-    units: Vec<[CausalConv; 2]>,
+    units: Vec<Unit>,
     down: CausalConv,
 }
 
 impl SeanetEncoder {
-    /// Takes `{prefix}.{i}.conv.*` and `{prefix}.{i}.block.{1,3}.conv.*` as Hugging Face's Mimi numbers them:
-    /// activations count as layers.
+    /// Takes `{prefix}.{i}.{conv}.*` and `{prefix}.{i}.block.{1,3}.{conv}.*` as Mimi numbers them: activations count as
+    /// layers.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
@@ -57,32 +103,25 @@ impl SeanetEncoder {
         shape: &SeanetShape,
         streams: &mut StreamShape,
     ) -> std::result::Result<Self, ModelError> {
-        let first = Kernel::new(1, shape.filters, shape.kernel);
-        let first = CausalConv::load(from, &format!("{prefix}.0.conv"), first, streams)?;
+        let conv = shape.names[0];
+        let first = shape.kernel(1, shape.filters, shape.kernel);
+        let first = CausalConv::load(from, &format!("{prefix}.0.{conv}"), first, streams)?;
         let mut stages = Vec::with_capacity(shape.strides.len());
         let (mut channels, mut index) = (shape.filters, 1);
         for &stride in &shape.strides {
             let mut units = Vec::with_capacity(shape.residual_units);
             for unit in 0..shape.residual_units {
-                let inner = channels / shape.compress.max(1);
-                let dilation = shape.dilation_growth.pow(unit as u32);
-                let wide = Kernel { dilation, ..Kernel::new(channels, inner, shape.residual_kernel) };
-                let narrow = Kernel::new(inner, channels, 1);
-                let name = format!("{prefix}.{index}.block");
-                units.push([
-                    CausalConv::load(from, &format!("{name}.1.conv"), wide, streams)?,
-                    CausalConv::load(from, &format!("{name}.3.conv"), narrow, streams)?,
-                ]);
+                units.push(Unit::load(from, &format!("{prefix}.{index}"), (unit, channels), shape, streams)?);
                 index += 1;
             }
-            let down = Kernel { stride, ..Kernel::new(channels, 2 * channels, 2 * stride) };
-            let down = CausalConv::load(from, &format!("{prefix}.{}.conv", index + 1), down, streams)?;
+            let down = Kernel { stride, ..shape.kernel(channels, 2 * channels, 2 * stride) };
+            let down = CausalConv::load(from, &format!("{prefix}.{}.{conv}", index + 1), down, streams)?;
             stages.push(Stage { units, down });
             channels *= 2;
             index += 2;
         }
-        let last = Kernel::new(channels, shape.outputs, shape.last_kernel);
-        let last = CausalConv::load(from, &format!("{prefix}.{}.conv", index + 1), last, streams)?;
+        let last = shape.kernel(channels, shape.width, shape.last_kernel);
+        let last = CausalConv::load(from, &format!("{prefix}.{}.{conv}", index + 1), last, streams)?;
         Ok(Self { first, stages, last })
     }
 
@@ -94,12 +133,78 @@ impl SeanetEncoder {
     pub fn forward(&self, samples: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
         let mut x = self.first.forward(samples, streams)?;
         for stage in &self.stages {
-            for [wide, narrow] in &stage.units {
-                let change = wide.forward(&x.elu(1.0)?, streams)?;
-                x = (x + narrow.forward(&change.elu(1.0)?, streams)?)?;
+            for unit in &stage.units {
+                x = unit.forward(&x, streams)?;
             }
-            x = stage.down.forward(&x.elu(1.0)?, streams)?;
+            x = stage.down.forward(&elu(&x)?, streams)?;
         }
-        self.last.forward(&x.elu(1.0)?, streams)
+        self.last.forward(&elu(&x)?, streams)
+    }
+}
+
+/// The decoder; an input row becomes as many samples as the strides multiply to.
+#[derive(Debug, Clone)]
+pub struct SeanetDecoder {
+    first: CausalConv,
+    stages: Vec<Rise>,
+    last: CausalConv,
+}
+
+#[derive(Debug, Clone)]
+struct Rise {
+    up: CausalTransposedConv,
+    units: Vec<Unit>,
+}
+
+impl SeanetDecoder {
+    /// Takes `{prefix}.{i}.{conv}.*`, `{prefix}.{i}.{transposed}.*` and `{prefix}.{i}.block.{1,3}.{conv}.*` as Mimi
+    /// numbers them: activations count as layers. The first convolution has `kernel` taps, the last `last_kernel`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load(
+        from: &mut Checkpoint,
+        prefix: &str,
+        shape: &SeanetShape,
+        streams: &mut StreamShape,
+    ) -> std::result::Result<Self, ModelError> {
+        let [conv, transposed] = shape.names;
+        let mut channels = shape.filters << shape.strides.len();
+        let first = shape.kernel(shape.width, channels, shape.kernel);
+        let first = CausalConv::load(from, &format!("{prefix}.0.{conv}"), first, streams)?;
+        let mut stages = Vec::with_capacity(shape.strides.len());
+        let mut index = 1;
+        for &stride in &shape.strides {
+            let up = Kernel { stride, ..shape.kernel(channels, channels / 2, 2 * stride) };
+            let name = format!("{prefix}.{}.{transposed}", index + 1);
+            let up = CausalTransposedConv::load(from, &name, up, streams)?;
+            channels /= 2;
+            index += 2;
+            let mut units = Vec::with_capacity(shape.residual_units);
+            for unit in 0..shape.residual_units {
+                units.push(Unit::load(from, &format!("{prefix}.{index}"), (unit, channels), shape, streams)?);
+                index += 1;
+            }
+            stages.push(Rise { up, units });
+        }
+        let last = shape.kernel(channels, 1, shape.last_kernel);
+        let last = CausalConv::load(from, &format!("{prefix}.{}.{conv}", index + 1), last, streams)?;
+        Ok(Self { first, stages, last })
+    }
+
+    /// New rows `[rows, width]` to samples `[rows * strides, 1]`.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        let mut x = self.first.forward(x, streams)?;
+        streams.tap(|| "first".to_owned(), &x);
+        for stage in &self.stages {
+            x = stage.up.forward(&elu(&x)?, streams)?;
+            for unit in &stage.units {
+                x = unit.forward(&x, streams)?;
+            }
+        }
+        self.last.forward(&elu(&x)?, streams)
     }
 }

@@ -140,6 +140,11 @@ impl<'a> Streams<'a> {
         self.states.iter_mut().map(|state| &mut state.windows[place.0]).collect()
     }
 
+    /// Every sequence's tail in one layer, for layers that replace it themselves.
+    pub fn tails(&mut self, place: TailPlace) -> Vec<&mut Tensor> {
+        self.states.iter_mut().map(|state| &mut state.tails[place.0]).collect()
+    }
+
     /// `x` with each sequence's tail before its rows and as many zeros behind them as make them a multiple of
     /// `stride`, and where each sequence starts in that. The tail becomes the last of these rows.
     ///
@@ -175,9 +180,87 @@ impl<'a> Streams<'a> {
     }
 }
 
+/// Frames of several sequences through a network, at most `frames` of each sequence at a time and all sequences
+/// together.
+#[derive(Debug, Clone, Copy)]
+pub struct Pieces<'a> {
+    /// The network's state.
+    pub shape: &'a StreamShape,
+    /// Where it computes.
+    pub device: &'a Device,
+    /// Frames of one sequence in one pass.
+    pub frames: usize,
+}
+
+impl Pieces<'_> {
+    /// Passes the new frames of each sequence to `forward`, those of a pass one after another, and answers for each
+    /// sequence the rows that it gave: `forward` answers `[rows, width]`, as many rows of each sequence as the pass says
+    /// then.
+    ///
+    /// # Errors
+    /// A state is of another network, or as `forward`.
+    pub fn run<F>(
+        &self,
+        batch: &mut [(&mut StreamState, &[F])],
+        forward: impl Fn(&[&F], &mut Streams<'_>) -> Result<Tensor>,
+    ) -> Result<Vec<Vec<f32>>> {
+        let mut answers = vec![Vec::new(); batch.len()];
+        let longest = batch.iter().map(|(_, frames)| frames.len()).max().unwrap_or(0);
+        for at in (0..longest).step_by(self.frames.max(1)) {
+            let mut states = Vec::with_capacity(batch.len());
+            let (mut rows, mut frames, mut owners) = (Vec::new(), Vec::new(), Vec::new());
+            for (owner, (state, all)) in batch.iter_mut().enumerate() {
+                let piece = at.min(all.len())..(at + self.frames.max(1)).min(all.len());
+                if !piece.is_empty() {
+                    states.push(&mut **state);
+                    rows.push(piece.len());
+                    frames.extend(&all[piece]);
+                    owners.push(owner);
+                }
+            }
+            let mut streams = Streams::new(self.shape, states, rows, self.device)?;
+            let y = forward(&frames, &mut streams)?;
+            let width = y.dim(1)?;
+            let y: Vec<f32> = y.flatten_all()?.to_vec1()?;
+            let mut start = 0;
+            for (&owner, &count) in owners.iter().zip(streams.rows()) {
+                answers[owner].extend_from_slice(&y[start * width..(start + count) * width]);
+                start += count;
+            }
+        }
+        Ok(answers)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_come_to_their_sequences_and_wait_for_none() {
+        let mut shape = StreamShape::default();
+        let tail = shape.tail(1, 1);
+        let pieces = Pieces { shape: &shape, device: &Device::Cpu, frames: 2 };
+        let [mut a, mut b, mut c] = [(); 3].map(|()| StreamState::default());
+        let batch: &mut [(&mut StreamState, &[f32])] =
+            &mut [(&mut a, &[1.0, 2.0, 3.0]), (&mut b, &[]), (&mut c, &[5.0])];
+        // Each frame's sum with the one before, twice.
+        let sums = |frames: &[&f32], streams: &mut Streams<'_>| {
+            let x: Vec<f32> = frames.iter().map(|&&frame| frame).collect();
+            let (joined, starts) =
+                streams.join(tail, &Tensor::from_vec(x, (frames.len(), 1), &Device::Cpu)?, 1)?;
+            let joined: Vec<f32> = joined.flatten_all()?.to_vec1()?;
+            let mut sums = Vec::new();
+            for (&start, &rows) in starts.iter().zip(streams.rows()) {
+                sums.extend((start..start + rows).flat_map(|at| [joined[at] + joined[at + 1]; 2]));
+            }
+            streams.multiply(2);
+            let rows = sums.len();
+            Tensor::from_vec(sums, (rows, 1), &Device::Cpu)
+        };
+        let answers = pieces.run(batch, sums).unwrap();
+        assert_eq!(answers, [vec![1.0, 1.0, 3.0, 3.0, 5.0, 5.0], vec![], vec![5.0, 5.0]]);
+    }
 
     #[test]
     fn tails_are_the_last_rows_and_states_keep_their_size() {

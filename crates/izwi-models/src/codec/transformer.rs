@@ -9,9 +9,9 @@ use crate::nn::checkpoint::Checkpoint;
 use crate::nn::norm::LayerNorm;
 use crate::nn::precision::Precision;
 use crate::nn::rms_norm::RmsNorm;
-use crate::nn::rope::Rope;
+use crate::nn::rope::{Rope, halves_of_pairs};
 use crate::nn::row_linear::RowLinear;
-use crate::nn::window_attention::{causal, windowed};
+use crate::nn::window_attention::{Window, causal, windowed};
 
 /// Which normalisation and feed-forward layers a transformer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,11 +22,23 @@ pub enum Style {
     Plain,
 }
 
+/// How a checkpoint names and lays out the tensors of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// As Hugging Face's models: projections apart, rotation of a head's element `i` with `i + head_dim / 2`.
+    Apart,
+    /// As Kyutai's models (<https://github.com/kyutai-labs/moshi>): the three projections in one tensor, rotation of
+    /// neighbouring elements.
+    Fused,
+}
+
 /// Sizes of a transformer.
 #[derive(Debug, Clone, Copy)]
 pub struct TransformerShape {
     /// Which layers it has.
     pub style: Style,
+    /// What their tensors are called.
+    pub naming: Naming,
     /// Layers.
     pub layers: usize,
     /// Channels between layers.
@@ -51,7 +63,7 @@ pub struct CausalTransformer {
     layers: Vec<Layer>,
     rope: Rope,
     heads: usize,
-    window: Option<(usize, Vec<WindowPlace>)>,
+    window: Option<(Window, Vec<WindowPlace>)>,
 }
 
 #[derive(Debug, Clone)]
@@ -78,8 +90,7 @@ enum FeedForward {
 }
 
 impl CausalTransformer {
-    /// Takes the layers `{prefix}.{i}` by the names Hugging Face's models give them. With a `window` a position sees
-    /// itself and the `window - 1` before, and sequences can be given in pieces.
+    /// Takes the layers `{prefix}.{i}`. With a window sequences can be given in pieces of whole steps of it.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
@@ -87,13 +98,13 @@ impl CausalTransformer {
         from: &mut Checkpoint,
         prefix: &str,
         shape: &TransformerShape,
-        window: Option<(usize, &mut StreamShape)>,
+        window: Option<(Window, &mut StreamShape)>,
     ) -> std::result::Result<Self, ModelError> {
         let layers = (0..shape.layers).map(|i| Layer::load(from, &format!("{prefix}.{i}"), shape));
         let layers = layers.collect::<std::result::Result<_, _>>()?;
         let width = shape.heads * shape.head_dim;
         let window = window.map(|(window, streams)| {
-            (window, (0..shape.layers).map(|_| streams.window(window, width)).collect())
+            (window, (0..shape.layers).map(|_| streams.window(window.positions, width)).collect())
         });
         Ok(Self { layers, rope: Rope::new(shape.head_dim, shape.rope_theta), heads: shape.heads, window })
     }
@@ -146,19 +157,22 @@ impl Layer {
         shape: &TransformerShape,
     ) -> std::result::Result<Self, ModelError> {
         let attention_width = shape.heads * shape.head_dim;
-        let [q, k, v] = ["q", "k", "v"].map(|part| format!("{name}.self_attn.{part}_proj"));
-        let parts = [&q, &k, &v].map(|part| (part.as_str(), attention_width));
-        let scale = |from: &mut Checkpoint, part: &str| {
-            from.take(&format!("{name}.{part}_layer_scale.scale"), &[shape.width])
-        };
+        let names = shape.naming.names();
+        let named = |part: &str| format!("{name}.{part}");
+        let [attention_norm, feed_forward_norm] = names.norms.map(named);
+        let [attention_scale, feed_forward_scale] = names.scales.map(|part| format!("{name}.{part}.scale"));
+        let output = from.first_of(names.outputs.iter().map(|part| format!("{name}.{part}.weight")));
         Ok(Self {
-            attention_norm: Norm::load(from, &format!("{name}.input_layernorm"), shape)?,
-            qkv: RowLinear::load_stacked(from, &parts, shape.width, shape.precision)?,
-            output: linear(from, &format!("{name}.self_attn.o_proj"), (attention_width, shape.width), shape)?,
-            attention_scale: scale(from, "self_attn")?,
-            feed_forward_norm: Norm::load(from, &format!("{name}.post_attention_layernorm"), shape)?,
-            feed_forward: FeedForward::load(from, &format!("{name}.mlp"), shape)?,
-            feed_forward_scale: scale(from, "mlp")?,
+            attention_norm: Norm::load(from, &attention_norm, shape)?,
+            qkv: shape.naming.qkv(from, &named("self_attn"), shape)?,
+            output: {
+                let weight = from.take_stored(&output, &[shape.width, attention_width])?;
+                RowLinear::with_precision(&weight, None, shape.precision)?
+            },
+            attention_scale: from.take(&attention_scale, &[shape.width])?,
+            feed_forward_norm: Norm::load(from, &feed_forward_norm, shape)?,
+            feed_forward: FeedForward::load(from, name, shape)?,
+            feed_forward_scale: from.take(&feed_forward_scale, &[shape.width])?,
         })
     }
 
@@ -177,6 +191,58 @@ impl Layer {
         let x = (x + attended.broadcast_mul(&self.attention_scale)?)?;
         let change = self.feed_forward.forward(&self.feed_forward_norm.forward(&x)?)?;
         x + change.broadcast_mul(&self.feed_forward_scale)?
+    }
+}
+
+/// The parts of a layer's names; where there are several for one thing, any of them may be there.
+struct Names {
+    norms: [&'static str; 2],
+    outputs: &'static [&'static str],
+    plain: [&'static str; 2],
+    scales: [&'static str; 2],
+}
+
+impl Naming {
+    fn names(self) -> Names {
+        match self {
+            Self::Apart => Names {
+                norms: ["input_layernorm", "post_attention_layernorm"],
+                outputs: &["self_attn.o_proj"],
+                plain: ["mlp.fc1", "mlp.fc2"],
+                scales: ["self_attn_layer_scale", "mlp_layer_scale"],
+            },
+            Self::Fused => Names {
+                norms: ["norm1", "norm2"],
+                outputs: &["self_attn.out_proj", "self_attn.out_projs.0"],
+                plain: ["linear1", "linear2"],
+                scales: ["layer_scale_1", "layer_scale_2"],
+            },
+        }
+    }
+
+    /// The three projections as one, rotated by halves.
+    fn qkv(
+        self,
+        from: &mut Checkpoint,
+        name: &str,
+        shape: &TransformerShape,
+    ) -> std::result::Result<RowLinear, ModelError> {
+        let (width, inner) = (shape.width, shape.heads * shape.head_dim);
+        match self {
+            Self::Apart => {
+                let [q, k, v] = ["q", "k", "v"].map(|part| format!("{name}.{part}_proj"));
+                let parts = [&q, &k, &v].map(|part| (part.as_str(), inner));
+                RowLinear::load_stacked(from, &parts, width, shape.precision)
+            }
+            Self::Fused => {
+                let fused = ["in_proj_weight", "in_proj.weight", "in_projs.0.weight"];
+                let fused = from.first_of(fused.iter().map(|part| format!("{name}.{part}")));
+                let weight = from.take_stored(&fused, &[3 * inner, width])?;
+                let rotated = halves_of_pairs(&weight.narrow(0, 0, 2 * inner)?, shape.head_dim)?;
+                let weight = Tensor::cat(&[rotated, weight.narrow(0, 2 * inner, inner)?], 0)?;
+                Ok(RowLinear::with_precision(&weight, None, shape.precision)?)
+            }
+        }
     }
 }
 
@@ -209,16 +275,17 @@ impl FeedForward {
         let (width, inner) = (shape.width, shape.feed_forward);
         Ok(match shape.style {
             Style::Gated => {
-                let [gate, up] = ["gate", "up"].map(|part| format!("{name}.{part}_proj"));
+                let [gate, up] = ["gate", "up"].map(|part| format!("{name}.mlp.{part}_proj"));
                 let parts = [(gate.as_str(), inner), (up.as_str(), inner)];
                 Self::Gated {
                     gate_up: RowLinear::load_stacked(from, &parts, width, shape.precision)?,
-                    down: linear(from, &format!("{name}.down_proj"), (inner, width), shape)?,
+                    down: linear(from, &format!("{name}.mlp.down_proj"), (inner, width), shape)?,
                 }
             }
             Style::Plain => {
-                let up = linear(from, &format!("{name}.fc1"), (width, inner), shape)?;
-                let down = linear(from, &format!("{name}.fc2"), (inner, width), shape)?;
+                let [up, down] = shape.naming.names().plain.map(|part| format!("{name}.{part}"));
+                let up = linear(from, &up, (width, inner), shape)?;
+                let down = linear(from, &down, (inner, width), shape)?;
                 let no_bias = Tensor::zeros(inner, DType::F32, from.device())?;
                 Self::Plain { up, no_bias, down }
             }

@@ -10,8 +10,13 @@ use candle_core::Device;
 use crate::model::{ModelError, SpeechModel};
 use crate::nn::precision::Precision;
 
+#[cfg(test)]
+mod golden_set;
 mod hibari;
+mod lfm2_audio;
 mod qwen3_tts;
+#[cfg(test)]
+mod stage;
 mod whisper;
 
 /// How a checkpoint is loaded.
@@ -29,11 +34,16 @@ type Loader = fn(&Path, &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError
 /// The published sizes of a family, and what makes a model of one of them with made-up weights.
 type Maker = (&'static [&'static str], fn(&str, &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError>);
 
-const REGISTRY: &[(&str, Loader)] =
-    &[("hibari", hibari::load), ("qwen3_tts", qwen3_tts::load), ("whisper", whisper::load)];
+const REGISTRY: &[(&str, Loader)] = &[
+    ("hibari", hibari::load),
+    ("lfm2_audio", lfm2_audio::load),
+    ("qwen3_tts", qwen3_tts::load),
+    ("whisper", whisper::load),
+];
 
 /// Families whose models can be made up, for measuring without a checkpoint.
-const MAKERS: &[Maker] = &[(&qwen3_tts::SIZES, qwen3_tts::made_up)];
+const MAKERS: &[Maker] =
+    &[(&lfm2_audio::SIZES, lfm2_audio::made_up), (&qwen3_tts::SIZES, qwen3_tts::made_up)];
 
 /// A model of the published size `model` with made-up weights.
 ///

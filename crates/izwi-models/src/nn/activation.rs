@@ -82,6 +82,62 @@ pub fn silu_gate(x: &Tensor) -> Result<Tensor> {
     Tensor::from_vec(y, (rows, width), x.device())
 }
 
+/// `silu(x + bias)` with `x` `[rows, width]` and `bias` `[width]`.
+///
+/// # Errors
+/// Shapes do not fit.
+pub fn bias_silu(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    if !x.device().is_cpu() {
+        return x.broadcast_add(bias)?.silu();
+    }
+    if bias.dims().len() != 1 || bias.elem_count() == 0 || x.dims().last() != bias.dims().last() {
+        bail!("bias-silu: {:?} does not end in {:?}", x.dims(), bias.dims())
+    }
+    let y = with_slices([x, bias], |[x, bias]| {
+        let mut y = vec![0f32; x.len()];
+        elementwise::bias_silu(x, bias, &mut y);
+        y
+    })?;
+    Tensor::from_vec(y, x.dims(), x.device())
+}
+
+/// `value * sigmoid(gate)`, where each row of `x` `[rows, 2 * width]` is `width` values and then `width` gates.
+///
+/// # Errors
+/// Shapes do not fit.
+pub fn sigmoid_gate(x: &Tensor) -> Result<Tensor> {
+    let (rows, both) = x.dims2()?;
+    let width = both / 2;
+    if width == 0 || both % 2 == 1 {
+        bail!("sigmoid-gate: rows of {both}")
+    }
+    if !x.device().is_cpu() {
+        return x.narrow(1, 0, width)? * candle_nn::ops::sigmoid(&x.narrow(1, width, width)?)?;
+    }
+    let y = with_rows(x, |x| {
+        let mut y = vec![0f32; rows * width];
+        elementwise::sigmoid_gate(x, width, &mut y);
+        y
+    })?;
+    Tensor::from_vec(y, (rows, width), x.device())
+}
+
+/// `x` above zero, `e^x - 1` below. <https://arxiv.org/abs/1511.07289>.
+///
+/// # Errors
+/// The device has not the memory.
+pub fn elu(x: &Tensor) -> Result<Tensor> {
+    if !x.device().is_cpu() {
+        return x.elu(1.0);
+    }
+    let y = with_slices([x], |[x]| {
+        let mut y = vec![0f32; x.len()];
+        elementwise::elu(x, &mut y);
+        y
+    })?;
+    Tensor::from_vec(y, x.dims(), x.device())
+}
+
 /// `x + sin²(a x) b` of each channel: `x` `[rows, width]`, `a` and `b` `[width]`.
 /// <https://arxiv.org/abs/2006.08195>, the amplitude freed from the frequency.
 ///
@@ -166,6 +222,24 @@ mod tests {
         assert_eq!(silu_gate(&far).unwrap().to_vec2::<f32>().unwrap()[0][2..], [90.0, 1e4]);
         let small = &silu_gate(&far).unwrap().to_vec2::<f32>().unwrap()[0][..2];
         assert!(small.iter().all(|y| y.abs() < 1e-30), "{small:?}");
+    }
+
+    #[test]
+    fn what_is_below_zero_bends_and_gates_open_as_candles_do() {
+        let x = Tensor::randn(0f32, 3.0, (9, 2 * 50), &Device::Cpu).unwrap();
+        let worst = |a: Tensor, b: Tensor| {
+            (a - b).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap()
+        };
+        assert!(worst(elu(&x).unwrap(), x.elu(1.0).unwrap()) < 1e-6);
+        let bias = Tensor::randn(0f32, 1.0, 100, &Device::Cpu).unwrap();
+        let silu = x.broadcast_add(&bias).unwrap().silu().unwrap();
+        assert!(worst(bias_silu(&x, &bias).unwrap(), silu) < 1e-5);
+        let gate = candle_nn::ops::sigmoid(&x.narrow(1, 50, 50).unwrap()).unwrap();
+        assert!(worst(sigmoid_gate(&x).unwrap(), (x.narrow(1, 0, 50).unwrap() * gate).unwrap()) < 1e-5);
+        let far = Tensor::new(&[[-1e4f32, -90.0, 90.0, 1e4]], &Device::Cpu).unwrap();
+        assert_eq!(elu(&far).unwrap().to_vec2::<f32>().unwrap()[0], [-1.0, -1.0, 90.0, 1e4]);
+        assert!(bias_silu(&x, &bias.narrow(0, 0, 3).unwrap()).is_err());
+        assert!(sigmoid_gate(&x.narrow(1, 0, 3).unwrap()).is_err());
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Checkpoint {
     }
 
     /// Makes up every tensor that is asked for: the same values each time, of a size that lets signals through. Norms
-    /// are 1. For measuring; what such a model says is noise.
+    /// and variances are 1. For measuring; what such a model says is noise.
     pub fn made_up(device: &Device, dtype: DType) -> Self {
         let mut checkpoint = Self::new("made up".to_owned(), device, HashMap::new());
         checkpoint.made_up = Some(dtype);
@@ -93,7 +93,8 @@ impl Checkpoint {
 
     fn make_up(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, ModelError> {
         let count: usize = shape.iter().product();
-        if name.contains("norm") && name.ends_with("weight") || name.ends_with("usage") {
+        let is_one = name.contains("norm") && (name.ends_with("weight") || name.ends_with("running_var"));
+        if is_one || name.ends_with("usage") {
             return Ok(Tensor::ones(shape, dtype, &self.device)?);
         }
         // A sum over the inputs then keeps the size of its terms.
@@ -132,6 +133,23 @@ impl Checkpoint {
     /// Bytes of the tensors not yet taken, were they of type `dtype`.
     pub fn bytes_as(&self, dtype: DType) -> usize {
         self.tensors.values().map(|tensor| tensor.elem_count() * dtype.size_in_bytes()).sum()
+    }
+
+    /// The first of several names that a tensor not yet taken has, or the first of them where none has.
+    pub fn first_of(&self, names: impl Iterator<Item = String>) -> String {
+        let names: Vec<String> = names.collect();
+        let found = names.iter().find(|name| self.tensors.contains_key(*name)).or(names.first());
+        found.cloned().unwrap_or_default()
+    }
+
+    /// The shape of a tensor that is there and not yet taken.
+    pub fn shape_of(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.get(name).map(Tensor::dims)
+    }
+
+    /// Drops the tensors that are known by name and not needed.
+    pub fn skip(&mut self, known: impl Fn(&str) -> bool) {
+        self.tensors.retain(|name, _| !known(name));
     }
 
     /// Takes the tensor `name` as contiguous f32. A tensor that is absent or has another shape is noted, and zeros
@@ -173,6 +191,12 @@ impl Checkpoint {
         };
         self.problems.push(problem);
         Ok(Tensor::zeros(shape, DType::F32, &self.device)?)
+    }
+
+    /// All that was not taken, for tests that write it anew.
+    #[cfg(test)]
+    pub(crate) fn into_tensors(self) -> HashMap<String, Tensor> {
+        self.tensors
     }
 
     /// Ends the reading.
@@ -217,6 +241,21 @@ mod tests {
         assert_eq!(checkpoint.take("a", &[2, 3]).unwrap().dims(), [2, 3]);
         checkpoint.take("b", &[1]).unwrap();
         checkpoint.finish().unwrap();
+    }
+
+    #[test]
+    fn what_is_skipped_is_no_problem_and_names_are_chosen_by_what_is_there() {
+        let (_folder, mut checkpoint) = file_with(&[("a", &[2, 3]), ("old", &[1]), ("extra", &[4])]);
+        assert_eq!(checkpoint.shape_of("a"), Some(&[2, 3][..]));
+        assert_eq!(checkpoint.shape_of("b"), None);
+        let choose = |checkpoint: &Checkpoint, names: [&str; 2]| {
+            checkpoint.first_of(names.map(String::from).into_iter())
+        };
+        assert_eq!(choose(&checkpoint, ["new", "old"]), "old");
+        assert_eq!(choose(&checkpoint, ["new", "newer"]), "new");
+        checkpoint.skip(|name| name == "a" || name == "old");
+        let message = checkpoint.finish().unwrap_err().to_string();
+        assert!(message.contains("extra: unknown") && !message.contains("old"), "{message}");
     }
 
     #[test]

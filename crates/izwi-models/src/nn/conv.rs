@@ -31,9 +31,15 @@ impl DepthwiseConv {
         dilation: usize,
     ) -> std::result::Result<Self, ModelError> {
         let weight = from.take(&format!("{name}.weight"), &[channels, 1, taps])?;
-        let weight = weight.squeeze(1)?.t()?.contiguous()?; // [taps, channels]
-        let bias = from.take(&format!("{name}.bias"), &[channels])?;
-        Ok(Self { weight, bias, dilation })
+        Ok(Self::new(&weight, from.take(&format!("{name}.bias"), &[channels])?, dilation)?)
+    }
+
+    /// From a weight `[channels, 1, taps]` and a bias `[channels]`.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn new(weight: &Tensor, bias: Tensor, dilation: usize) -> Result<Self> {
+        Ok(Self { weight: weight.squeeze(1)?.t()?.contiguous()?, bias, dilation }) // [taps, channels]
     }
 
     /// `[rows, channels]` to the same.

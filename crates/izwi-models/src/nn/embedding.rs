@@ -13,6 +13,15 @@ pub struct Embedding {
 }
 
 impl Embedding {
+    /// From a table `[entries, width]` of any floating-point type.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn new(table: Tensor) -> Result<Self> {
+        let (entries, _) = table.dims2()?;
+        Ok(Self { table, entries })
+    }
+
     /// Takes `{name}.weight` `[entries, width]`.
     ///
     /// # Errors

@@ -17,12 +17,31 @@ pub struct KvLayout {
     pub head_dim: usize,
     /// Element type.
     pub dtype: DType,
+    /// What a block keeps of layers without attention.
+    pub carried: Carried,
+}
+
+/// What layers without attention carry from one position to the next: each block keeps a row for each of them, as it is
+/// behind the block's last position, so that whoever shares the block can go on from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Carried {
+    /// Layers that carry something.
+    pub layers: usize,
+    /// Values of a row, f32.
+    pub width: usize,
+}
+
+impl Carried {
+    /// All layers have attention.
+    pub const NONE: Self = Self { layers: 0, width: 0 };
 }
 
 impl KvLayout {
-    /// Bytes of one block of `block_size` tokens over all layers, keys and values.
+    /// Bytes of one block of `block_size` tokens over all layers: keys, values and what is carried behind it.
     pub fn block_bytes(&self, block_size: usize) -> usize {
+        let Carried { layers, width } = self.carried;
         2 * self.layers * block_size * self.kv_heads * self.head_dim * self.dtype.size_in_bytes()
+            + layers * width * size_of::<f32>()
     }
 }
 
@@ -35,6 +54,7 @@ struct Layer {
 pub struct KvPool {
     block_size: usize,
     layers: Vec<Layer>,
+    carried: Vec<Tensor>, // [num_blocks, width] each
 }
 
 impl std::fmt::Debug for KvPool {
@@ -57,7 +77,7 @@ impl KvPool {
         block_size: usize,
         device: &Device,
     ) -> Result<Self> {
-        let mut layers = Vec::new();
+        let (mut layers, mut carried) = (Vec::new(), Vec::new());
         if let Some(layout) = layout {
             let shape = (num_blocks * block_size, layout.kv_heads, layout.head_dim);
             for _ in 0..layout.layers {
@@ -65,8 +85,11 @@ impl KvPool {
                     (empty(shape, layout.dtype, device)?, empty(shape, layout.dtype, device)?);
                 layers.push(Layer { keys, values });
             }
+            for _ in 0..layout.carried.layers {
+                carried.push(Tensor::zeros((num_blocks, layout.carried.width), DType::F32, device)?);
+            }
         }
-        Ok(Self { block_size, layers })
+        Ok(Self { block_size, layers, carried })
     }
 
     /// Rows of the flattened pool that hold positions `start..start + len` of a sequence.
@@ -88,19 +111,37 @@ impl KvPool {
             if rows.dims()[1..] != pool.dims()[1..] || rows.dim(0)? != slots.len() {
                 bail!("kv pool: {:?} do not fit {} slots of {:?}", rows.dims(), slots.len(), pool.dims())
             }
-            let rows = rows.to_dtype(pool.dtype())?.contiguous()?;
-            if slots.is_empty() {
-                continue;
-            }
-            if pool.device().is_cpu() {
-                pool.inplace_op2(&rows, &WriteRows { slots })?;
-                continue;
-            }
-            let index = Tensor::new(slots, rows.device())?; // [T]
-            let index = index.reshape((slots.len(), 1, 1))?.broadcast_as(rows.shape())?.contiguous()?;
-            pool.scatter_set(&index, &rows, 0)?;
+            set_rows(pool, &rows.to_dtype(pool.dtype())?, slots)?;
         }
         Ok(())
+    }
+
+    /// Keeps `rows` `[blocks, width]` as what the carrying layer `layer` (counted among those alone) carries behind the
+    /// last positions of `blocks`.
+    ///
+    /// # Errors
+    /// Shapes do not fit the pool, or a block lies outside it.
+    pub fn carry(&mut self, layer: usize, blocks: &[u32], rows: &Tensor) -> Result<()> {
+        let pool = self.carrying(layer)?;
+        if rows.dims() != [blocks.len(), pool.dim(1)?] {
+            bail!("kv pool: {:?} is not what {} blocks carry, {:?}", rows.dims(), blocks.len(), pool.dims())
+        }
+        set_rows(pool, rows, blocks)
+    }
+
+    /// What the carrying layer `layer` carries behind the last position of `block`: `[width]`.
+    ///
+    /// # Errors
+    /// The block lies outside the pool.
+    pub fn carried(&self, layer: usize, block: u32) -> Result<Tensor> {
+        self.carrying(layer)?.get(block as usize)?.copy()
+    }
+
+    fn carrying(&self, layer: usize) -> Result<&Tensor> {
+        match self.carried.get(layer) {
+            Some(rows) => Ok(rows),
+            None => bail!("kv pool: carrying layer {layer} of {}", self.carried.len()),
+        }
     }
 
     /// Tokens of a block.
@@ -138,6 +179,10 @@ impl KvPool {
                 let (keys, values) = self.gather(layer, &source)?;
                 self.write(layer, &target, &keys, &values)?;
             }
+            for layer in 0..self.carried.len() {
+                let row = self.carried(layer, from)?.unsqueeze(0)?;
+                self.carry(layer, &[to], &row)?;
+            }
         }
         Ok(())
     }
@@ -152,6 +197,21 @@ fn empty(shape: (usize, usize, usize), dtype: DType, device: &Device) -> Result<
         (true, DType::BF16) => Tensor::from_vec(zeros().reinterpret_into::<bf16>(), shape, device),
         _ => Tensor::zeros(shape, dtype, device),
     }
+}
+
+/// Copies row `i` of `rows` to row `slots[i]` of `pool`, of the same type.
+fn set_rows(pool: &Tensor, rows: &Tensor, slots: &[u32]) -> Result<()> {
+    if slots.is_empty() {
+        return Ok(());
+    }
+    let rows = rows.contiguous()?;
+    if pool.device().is_cpu() {
+        return pool.inplace_op2(&rows, &WriteRows { slots });
+    }
+    let mut shape = vec![1; rows.rank()];
+    shape[0] = slots.len();
+    let index = Tensor::new(slots, rows.device())?.reshape(shape)?;
+    pool.scatter_set(&index.broadcast_as(rows.shape())?.contiguous()?, &rows, 0)
 }
 
 /// Copies row `i` of the source to row `slots[i]` of the pool.
@@ -206,7 +266,13 @@ fn write_rows<T: Copy>(pool: &mut [T], rows: &[T], width: usize, slots: &[u32]) 
 mod tests {
     use super::*;
 
-    const LAYOUT: KvLayout = KvLayout { layers: 2, kv_heads: 2, head_dim: 3, dtype: DType::F32 };
+    const LAYOUT: KvLayout = KvLayout {
+        layers: 2,
+        kv_heads: 2,
+        head_dim: 3,
+        dtype: DType::F32,
+        carried: Carried { layers: 2, width: 5 },
+    };
 
     fn rows(from: f32, count: usize) -> Tensor {
         let values: Vec<f32> = (0..count * 6).map(|i| from + i as f32).collect();
@@ -247,5 +313,21 @@ mod tests {
     fn a_model_without_kv_has_an_empty_pool() {
         let mut pool = KvPool::new(None, 1024, 16, &Device::Cpu).unwrap();
         pool.copy_blocks(&[(0, 1)]).unwrap();
+    }
+
+    #[test]
+    fn what_a_block_carries_goes_with_its_copies_and_counts_among_its_bytes() {
+        let mut pool = KvPool::new(Some(LAYOUT), 4, 2, &Device::Cpu).unwrap();
+        let row = |value: f32| Tensor::full(value, (1, 5), &Device::Cpu).unwrap();
+        pool.carry(1, &[3, 1], &Tensor::cat(&[row(7.0), row(8.0)], 0).unwrap()).unwrap();
+        pool.copy_blocks(&[(3, 0)]).unwrap();
+        pool.carry(1, &[3], &row(9.0)).unwrap();
+        let kept = [0, 1, 2, 3].map(|block| flat(&pool.carried(1, block).unwrap())[4]);
+        assert_eq!(kept, [7.0, 8.0, 0.0, 9.0]);
+        assert_eq!(flat(&pool.carried(0, 3).unwrap()), [0.0; 5], "another layer is not written");
+        assert!(pool.carry(2, &[0], &row(1.0)).is_err() && pool.carry(0, &[4], &row(1.0)).is_err());
+        assert!(pool.carried(0, 4).is_err() && pool.carry(0, &[0, 1], &row(1.0)).is_err());
+        let plain = KvLayout { carried: Carried::NONE, ..LAYOUT };
+        assert_eq!(LAYOUT.block_bytes(2), plain.block_bytes(2) + 2 * 5 * 4);
     }
 }

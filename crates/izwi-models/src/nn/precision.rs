@@ -61,6 +61,17 @@ impl Precision {
         }
     }
 
+    /// Bits of a weight, scales included, where this is what was chosen and not [`Self::Auto`].
+    #[must_use]
+    pub fn bits(self) -> usize {
+        match self {
+            Self::Auto | Self::F32 => 32,
+            Self::Bf16 | Self::F16 => 16,
+            Self::Q8 => 9,
+            Self::Q4 => 5,
+        }
+    }
+
     /// What the codec of a model is kept and multiplied in whose large weights are kept in this precision:
     /// [`Self::Bf16`] where they are rounded too and the processor multiplies pairs of bf16, else [`Self::F32`].
     #[must_use]

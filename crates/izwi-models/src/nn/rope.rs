@@ -113,6 +113,21 @@ impl Rope {
     }
 }
 
+/// The outputs of a projection `[heads * head_dim, inputs]`, or a norm's weight `[heads * head_dim]`, in the order in
+/// which [`Rope`] turns what a rotation of neighbouring elements `2i` and `2i + 1` would: the even ones of each head and
+/// then the odd ones. Products of queries and keys of that order are the same.
+///
+/// # Errors
+/// Shapes do not fit.
+pub fn halves_of_pairs(weight: &Tensor, head_dim: usize) -> Result<Tensor> {
+    let outputs = weight.dim(0)?;
+    if head_dim == 0 || !head_dim.is_multiple_of(2) || !outputs.is_multiple_of(head_dim) {
+        bail!("rope: {outputs} outputs are not heads of {head_dim}")
+    }
+    let pairs = weight.reshape((outputs / head_dim, head_dim / 2, 2, weight.elem_count() / outputs))?;
+    pairs.transpose(1, 2)?.contiguous()?.reshape(weight.dims())
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
@@ -145,5 +160,29 @@ mod tests {
             assert_eq!(alone.to_vec2::<f32>().unwrap()[0], y.to_vec2::<f32>().unwrap()[row]);
         }
         assert!(Rope::new(12, 1e4).forward_normed(&x, &positions, &norm).is_err());
+    }
+    #[test]
+    fn halves_of_pairs_turn_as_neighbours_do() {
+        let (head_dim, heads, positions) = (6, 2, [3u32, 50]);
+        let weight = Tensor::randn(0f32, 1.0, (heads * head_dim, 5), &Device::Cpu).unwrap();
+        let x = Tensor::randn(0f32, 1.0, (2, 5), &Device::Cpu).unwrap();
+        let halves = x.matmul(&halves_of_pairs(&weight, head_dim).unwrap().t().unwrap()).unwrap();
+        let rope = Rope::new(head_dim, 1e4);
+        let ours = rope.forward(&halves, &positions).unwrap().to_vec2::<f32>().unwrap();
+        let neighbours = x.matmul(&weight.t().unwrap()).unwrap().to_vec2::<f32>().unwrap();
+        for (row, position) in positions.into_iter().enumerate() {
+            for at in 0..heads * head_dim / 2 {
+                let (head, pair) = (at / (head_dim / 2), at % (head_dim / 2));
+                let (sin, cos) =
+                    (position as f32 * 1e4f32.powf(-2.0 * pair as f32 / head_dim as f32)).sin_cos();
+                let [a, b] = [0, 1].map(|part| neighbours[row][2 * at + part]);
+                let first = head * head_dim + pair;
+                assert!((ours[row][first] - (a * cos - b * sin)).abs() < 1e-5);
+                assert!((ours[row][first + head_dim / 2] - (a * sin + b * cos)).abs() < 1e-5);
+            }
+        }
+        let norm = Tensor::arange(0f32, 4.0, &Device::Cpu).unwrap();
+        assert_eq!(halves_of_pairs(&norm, 4).unwrap().to_vec1::<f32>().unwrap(), [0.0, 2.0, 1.0, 3.0]);
+        assert!(halves_of_pairs(&norm, 3).is_err());
     }
 }

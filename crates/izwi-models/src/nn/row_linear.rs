@@ -100,14 +100,7 @@ impl RowLinear {
         inputs: usize,
         precision: Precision,
     ) -> std::result::Result<Self, ModelError> {
-        let weights = parts
-            .iter()
-            .map(|(name, outputs)| from.take_stored(&format!("{name}.weight"), &[*outputs, inputs]));
-        let mut weights = weights.collect::<std::result::Result<Vec<_>, ModelError>>()?;
-        if weights.iter().any(|weight| weight.dtype() != weights[0].dtype()) {
-            weights = weights.iter().map(|weight| weight.to_dtype(DType::F32)).collect::<Result<_>>()?;
-        }
-        Ok(Self::with_precision(&Tensor::cat(&weights, 0)?, None, precision)?)
+        Ok(Self::with_precision(&take_stacked(from, parts, inputs)?, None, precision)?)
     }
 
     /// Bytes of the weight in memory.
@@ -187,6 +180,24 @@ impl RowLinear {
             }
         }
     }
+}
+
+/// Takes several weights `{name}.weight` `[outputs, inputs]` and stacks them, in the type they are stored in.
+///
+/// # Errors
+/// As [`Checkpoint::take`].
+pub(super) fn take_stacked(
+    from: &mut Checkpoint,
+    parts: &[(&str, usize)],
+    inputs: usize,
+) -> std::result::Result<Tensor, ModelError> {
+    let weights =
+        parts.iter().map(|(name, outputs)| from.take_stored(&format!("{name}.weight"), &[*outputs, inputs]));
+    let mut weights = weights.collect::<std::result::Result<Vec<_>, ModelError>>()?;
+    if weights.iter().any(|weight| weight.dtype() != weights[0].dtype()) {
+        weights = weights.iter().map(|weight| weight.to_dtype(DType::F32)).collect::<Result<_>>()?;
+    }
+    Ok(Tensor::cat(&weights, 0)?)
 }
 
 /// A weight `[outputs, inputs]` on the CPU for its kernels, out of the type it is stored in.

@@ -8,6 +8,7 @@ pub mod markup;
 pub mod normalise;
 mod numerals;
 pub mod phonemes;
+pub(crate) mod pieces;
 pub mod rewrite;
 pub mod sentences;
 mod words;

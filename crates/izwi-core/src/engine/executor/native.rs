@@ -324,6 +324,7 @@ fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: String) -
         model: config.model.clone(),
         device,
         sample_rate: info.sample_rate_hz,
+        heard_rate: info.heard_rate_hz,
         tasks: info.tasks.iter().map(task).collect(),
         voices: voices.collect(),
         kv_block_bytes,

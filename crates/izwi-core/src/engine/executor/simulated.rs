@@ -180,6 +180,7 @@ impl SimulatedExecutor {
             model: config.model.clone(),
             device: "simulated".to_owned(),
             sample_rate: model.sample_rate,
+            heard_rate: model.sample_rate,
             tasks: vec![if model.listens { TaskType::Asr } else { TaskType::Tts }],
             voices: if model.listens { Vec::new() } else { voices() },
             kv_block_bytes: 16 * config.block_size,

@@ -117,6 +117,7 @@ impl Hibari {
         Ok(Self {
             info: ModelInfo {
                 sample_rate_hz: SAMPLE_RATE_HZ,
+                heard_rate_hz: SAMPLE_RATE_HZ,
                 tasks: vec![Task::Tts],
                 voices: vec![voice],
                 kv: None,

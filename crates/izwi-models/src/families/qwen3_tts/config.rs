@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::model::{ModelError, Sampling};
-use crate::nn::decoder_stack::StackShape;
+use crate::nn::decoder_stack::{Mixing, Rotation, StackShape};
 
 /// What a checkpoint was trained for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -300,12 +300,13 @@ impl From<&StackConfig> for StackShape {
         Self {
             width: config.hidden_size,
             hidden: config.intermediate_size,
-            layers: config.num_hidden_layers,
+            layers: vec![Mixing::Attention; config.num_hidden_layers],
             heads: config.num_attention_heads,
             kv_heads: config.num_key_value_heads,
             head_dim: config.head_dim,
             eps: config.rms_norm_eps,
             theta: config.rope_theta,
+            rotation: Rotation::Halves,
         }
     }
 }

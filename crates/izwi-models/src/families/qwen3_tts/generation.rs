@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 
 use super::config::{Config, Settings};
-use super::predictor::{Draw, Predictor};
+use super::predictor::Predictor;
 use super::prompt::{Codec, Frame, Position, Prompt};
 use super::talker::Talker;
 use crate::model::{ModelError, Sampling};
@@ -16,7 +16,7 @@ use crate::nn::decoder_stack::StackRows;
 use crate::nn::kv_pool::KvPool;
 use crate::nn::precision::Precision;
 use crate::parts::PartTimes;
-use crate::sampling::{Draws, choose, penalise};
+use crate::sampling::{Draw, Draws, choose, penalise};
 
 /// Parts of a pass that are timed.
 pub(super) const PARTS: [&str; 4] = ["talker", "code predictor", "sampling", "codec"];
@@ -143,7 +143,7 @@ impl Generator {
             num_tokens: share.end - share.start,
             block_table: share.block_table,
         });
-        let rows = StackRows::new(kv, spans.collect());
+        let mut rows = StackRows::new(kv, spans.collect());
         let ready: Vec<usize> = (0..shares.len()).filter(|&at| shares[at].is_ready()).collect();
         let mut ends = shares.iter().scan(0, |rows, share| {
             *rows += share.end - share.start;
@@ -151,7 +151,7 @@ impl Generator {
         });
         let ends: Vec<u32> = ends.by_ref().map(|row| row as u32).collect();
         let wanted: Vec<u32> = ready.iter().map(|&at| ends[at]).collect();
-        let hidden = self.times.time(TALKER, || self.talker.forward(x, kv, &rows, &wanted))?;
+        let hidden = self.times.time(TALKER, || self.talker.forward(x, kv, &mut rows, &wanted))?;
         let mut outcomes = vec![Outcome::Pending; shares.len()];
         if !ready.is_empty() {
             for (at, outcome) in ready.iter().zip(self.decide(&hidden, &ready, shares, watch)?) {

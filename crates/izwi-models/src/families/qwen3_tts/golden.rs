@@ -248,9 +248,9 @@ fn golden_prompts_and_layers_are_the_references() {
         let mut kv = loaded.pool(BLOCKS);
         let table: Vec<u32> = (0..BLOCKS as u32).rev().collect();
         let span = PagedSpan { start: 0, num_tokens: positions.len(), block_table: &table };
-        let rows = StackRows::new(&kv, vec![span]);
+        let mut rows = StackRows::new(&kv, vec![span]);
         let mut layers = Vec::new();
-        let y = talker.stack.forward(x, &mut kv, &rows, |x| layers.push(x.clone())).unwrap();
+        let y = talker.stack.forward(x, &mut kv, &mut rows, |x| layers.push(x.clone())).unwrap();
         for (layer, x) in layers.iter().enumerate() {
             if let Some(theirs) = golden.get(&format!("prefill.layer{layer}")) {
                 compare(&format!("{name} layer {layer}"), &values(x), &values(theirs), TOLERANCE);

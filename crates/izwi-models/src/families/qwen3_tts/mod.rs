@@ -16,7 +16,7 @@ use self::generation::{CODEC, Generator, Outcome, PARTS, Pass, Share, Unwatched}
 use self::prompt::{Codec as CodecSide, Order};
 use self::speaker::{SpeakerConfig, SpeakerEncoder};
 use self::tokens::{Script, Vocabulary};
-use self::utterance::{Portions, Speaking, Utterance};
+use self::utterance::{Speaking, Utterance};
 use self::voice::{ClonedVoice, Cloner, Kept};
 use super::LoadOptions;
 use crate::model::{
@@ -26,6 +26,7 @@ use crate::model::{
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::kv_pool::KvPool;
 use crate::parts::PartTimes;
+use crate::portions::{self, Portions};
 use crate::sampling::{Draws, mix};
 
 mod codec;
@@ -233,7 +234,7 @@ impl QwenTts {
         let pieces = pieces.filter(|pieces| !pieces.is_empty()).ok_or_else(unreadable)?;
         // What made-up weights say never ends well: it has no budget.
         let watched = pieces.iter().filter(|_| self.watches);
-        let budgets = watched.map(|piece| utterance::budget(piece.body.len())).collect();
+        let budgets = watched.map(|piece| portions::budget(piece.body.len())).collect();
         let greedy = input.sampling.temperature <= 0.0;
         let residual = if greedy { Sampling::GREEDY } else { self.settings.residual_sampling };
         let passes = pieces.into_iter().enumerate().map(|(index, script)| Pass {
@@ -248,9 +249,10 @@ impl QwenTts {
         });
         let portions = Portions {
             frame: self.codec.samples_per_frame(),
+            held_back: 0,
             rate: self.codec.sample_rate(),
             chunk: input.chunk_samples.max(1),
-            max_frames: input.max_tokens,
+            max_units: input.max_tokens,
             max_positions: limits.max_positions,
         };
         Ok(Utterance { passes: passes.collect(), budgets, voice: cloned, portions })
@@ -268,7 +270,7 @@ impl QwenTts {
         let mut batch: Vec<(&mut DecoderState, &[Vec<u32>])> = Vec::with_capacity(due.len());
         for due in due {
             if let Some(decoder) = &mut due.speaking.decoder {
-                batch.push((decoder, &due.speaking.pending));
+                batch.push((decoder, &due.speaking.sounding.pending));
             }
         }
         self.times.time(CODEC, || self.codec.decode(&mut batch))
@@ -303,6 +305,7 @@ fn info(
     });
     ModelInfo {
         sample_rate_hz: codec.sample_rate() as u32,
+        heard_rate_hz: codec.sample_rate() as u32,
         tasks: vec![Task::Tts],
         voices: if settings.config.kind == Kind::CustomVoice { voices.collect() } else { Vec::new() },
         kv: Some(generator.talker.kv_layout()),
@@ -378,12 +381,12 @@ impl SpeechModel for QwenTts {
                 Outcome::Pending => continue,
                 Outcome::End => true,
                 Outcome::Frame(frame) => {
-                    speaking.pending.push(frame.to_vec());
+                    speaking.sounding.pending.push(frame.to_vec());
                     false
                 }
             };
             outputs[place].generated_tokens = 1;
-            if ended && speaking.pending.is_empty() {
+            if ended && speaking.sounding.pending.is_empty() {
                 outputs[place] = end(utterance, speaking, Vec::new());
             } else if ended || speaking.is_due(utterance) {
                 due.push(Due { place, utterance, speaking, ended });
@@ -411,7 +414,7 @@ impl SpeechModel for QwenTts {
 
     fn step_bytes(&self, chunk_samples: usize) -> usize {
         let frames = chunk_samples as f64 / self.codec.samples_per_frame() as f64;
-        let portion = frames.clamp(1.0, utterance::MAX_PORTION as f64);
+        let portion = frames.clamp(1.0, portions::MAX_PORTION as f64);
         self.generator.frame_bytes() + (self.codec.decoder_bytes() as f64 / portion) as usize
     }
 
@@ -445,6 +448,6 @@ impl QwenTts {
 fn end(utterance: &Utterance, speaking: &mut Speaking, samples: Vec<f32>) -> EntryOutput {
     let next_pass = speaking.next(utterance);
     let finished = next_pass.is_none();
-    let runaway = finished && speaking.ran_away;
+    let runaway = finished && speaking.sounding.ran_away;
     EntryOutput { samples, generated_tokens: 1, finished, runaway, next_pass, ..EntryOutput::default() }
 }

@@ -3,18 +3,17 @@
 //! A frame of any number of sequences is one fused step; its keys and values live in a pool of their own that is gone
 //! when the frame is done.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{Result, Tensor};
 
 use super::config::Config;
 use super::talker::Talker;
-use crate::model::{ModelError, Sampling};
-use crate::nn::attention::PagedSpan;
+use crate::model::ModelError;
 use crate::nn::checkpoint::Checkpoint;
-use crate::nn::decoder_stack::{DecoderStack, StackRows, StackShape};
-use crate::nn::kv_pool::KvPool;
+use crate::nn::decoder_stack::{DecoderStack, StackNames, StackShape};
+use crate::nn::frame_steps::FrameSteps;
 use crate::nn::precision::Precision;
 use crate::nn::row_linear::RowLinear;
-use crate::sampling::{self, Draws};
+use crate::sampling::Draw;
 
 /// Weights of the predictor, its embeddings aside.
 #[derive(Debug)]
@@ -24,15 +23,6 @@ pub(super) struct Predictor {
     stack: DecoderStack,
     /// One for each book behind the first.
     heads: Vec<RowLinear>,
-}
-
-/// How one sequence's codes are drawn.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Draw<'a> {
-    pub(super) draws: &'a Draws,
-    /// Counter of the first code's own draw.
-    pub(super) counter: u64,
-    pub(super) sampling: &'a Sampling,
 }
 
 impl Predictor {
@@ -62,7 +52,13 @@ impl Predictor {
         Ok(Self {
             project,
             heads,
-            stack: DecoderStack::load(from, &format!("{name}.model"), shape, precision)?,
+            stack: DecoderStack::load(
+                from,
+                &format!("{name}.model"),
+                shape,
+                &StackNames::TRANSFORMERS,
+                precision,
+            )?,
         })
     }
 
@@ -92,42 +88,27 @@ impl Predictor {
         mut watch: impl FnMut(&Tensor),
     ) -> Result<Vec<Vec<u32>>> {
         let count = first.len();
-        let positions = self.heads.len() + 1;
-        let layout = self.stack.kv_layout(DType::F32);
-        // One block holds a whole frame.
-        let mut kv = KvPool::new(Some(layout), count, positions, hidden.device())?;
-        let tables: Vec<[u32; 1]> = (0..count as u32).map(|block| [block]).collect();
+        let mut frame = FrameSteps::new(&self.stack, count, self.heads.len() + 1, hidden.device())?;
         let mut codes: Vec<Vec<u32>> = vec![Vec::with_capacity(self.heads.len()); count];
         let embedded = talker.embed_book(0, first)?;
         // Two rows for each sequence: what the talker thought, and what it said.
         let mut x = Tensor::stack(&[hidden, &embedded], 1)?.flatten(0, 1)?;
-        let (mut start, mut num_tokens) = (0, 2);
         for (book, head) in self.heads.iter().enumerate() {
             if let Some(project) = &self.project {
                 x = project.forward(&x)?;
             }
-            let span = |table| PagedSpan { start, num_tokens, block_table: table };
-            let spans = tables.iter().map(|table| span(table.as_slice())).collect();
-            let rows = StackRows::new(&kv, spans);
-            let mut y = self.stack.forward(x, &mut kv, &rows, |_| ())?;
-            if num_tokens > 1 {
-                let last: Vec<u32> = (0..count).map(|n| ((n + 1) * num_tokens - 1) as u32).collect();
-                y = y.index_select(&Tensor::new(last, y.device())?, 0)?;
-            }
+            let y = frame.forward(x)?;
             let logits = head.forward(&self.stack.norm(&y)?)?; // [sequences, codes]
             watch(&logits);
             let logits = logits.to_vec2::<f32>()?;
-            let chosen = logits.iter().zip(draws).map(|(logits, draw)| {
-                let uniform = draw.draws.uniform(draw.counter + 1 + book as u64);
-                sampling::choose(logits, draw.sampling, uniform)
-            });
+            // The first draw was the first code's.
+            let chosen = logits.iter().zip(draws).map(|(logits, draw)| draw.choose(logits, book + 1));
             let chosen: Vec<u32> = chosen.collect();
             codes.iter_mut().zip(&chosen).for_each(|(codes, code)| codes.push(*code));
             if book + 1 == self.heads.len() {
                 break;
             }
             x = talker.embed_book(book + 1, &chosen)?;
-            (start, num_tokens) = (start + num_tokens, 1);
         }
         Ok(codes)
     }

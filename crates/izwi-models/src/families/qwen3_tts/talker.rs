@@ -7,7 +7,7 @@ use super::config::Config;
 use super::prompt::{Codec, Position};
 use crate::model::ModelError;
 use crate::nn::checkpoint::Checkpoint;
-use crate::nn::decoder_stack::{DecoderStack, StackRows, StackShape};
+use crate::nn::decoder_stack::{DecoderStack, StackNames, StackRows, StackShape};
 use crate::nn::embedding::Embedding;
 use crate::nn::kv_pool::{KvLayout, KvPool};
 use crate::nn::precision::Precision;
@@ -63,7 +63,7 @@ impl Talker {
             narrow,
             tokens: Embedding::load(from, "talker.model.codec_embedding", talker.stack.vocab_size, width)?,
             books,
-            stack: DecoderStack::load(from, "talker.model", shape, precision)?,
+            stack: DecoderStack::load(from, "talker.model", shape, &StackNames::TRANSFORMERS, precision)?,
             head: RowLinear::load_stacked(
                 from,
                 &[("talker.codec_head", talker.stack.vocab_size)],
@@ -180,7 +180,7 @@ impl Talker {
         &self,
         x: Tensor,
         kv: &mut KvPool,
-        rows: &StackRows<'_>,
+        rows: &mut StackRows<'_>,
         wanted: &[u32],
     ) -> Result<Tensor> {
         let x = self.stack.forward(x, kv, rows, |_| ())?;

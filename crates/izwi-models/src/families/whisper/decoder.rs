@@ -10,7 +10,7 @@ use crate::model::ModelError;
 use crate::nn::activation::{bias_gelu, residual};
 use crate::nn::attention::{CrossKv, PagedSpan, cross, paged};
 use crate::nn::checkpoint::Checkpoint;
-use crate::nn::kv_pool::{KvLayout, KvPool};
+use crate::nn::kv_pool::{Carried, KvLayout, KvPool};
 use crate::nn::linear::Linear;
 use crate::nn::norm::LayerNorm;
 use crate::nn::precision::Precision;
@@ -136,6 +136,7 @@ impl Decoder {
             kv_heads: self.heads,
             head_dim: self.width / self.heads,
             dtype: DType::F32,
+            carried: Carried::NONE,
         }
     }
 

@@ -9,11 +9,11 @@ use serde::de::DeserializeOwned;
 use super::decoder::Span;
 use super::encoder::WindowMel;
 use super::mel::FrontEnd;
-use super::regions::WINDOW_FRAMES;
 use super::tests::{kept_as, listen, model, unabridged, words};
 use super::windows::Context;
 use super::*;
 use crate::nn::precision::Precision;
+use crate::regions::WINDOW_FRAMES;
 use crate::sampling::argmax;
 
 const MODELS: [&str; 2] = ["whisper-base", "whisper-tiny.en"];

@@ -14,7 +14,6 @@ use self::config::Settings;
 use self::decoder::{Decoder, Span, SpanOutput};
 use self::encoder::{Encoder, WindowMel};
 use self::mel::{FrontEnd, SAMPLE_RATE_HZ};
-use self::regions::Region;
 use self::rules::Rules;
 use self::scribe::Scribe;
 use self::tokens::Vocabulary;
@@ -26,6 +25,8 @@ use crate::model::{
 };
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::kv_pool::KvPool;
+use crate::regions;
+use crate::regions::Region;
 
 mod alignment;
 mod config;
@@ -35,7 +36,6 @@ mod encoder;
 mod golden;
 mod languages;
 mod mel;
-mod regions;
 mod rules;
 mod sampling;
 mod scribe;
@@ -109,6 +109,7 @@ impl Whisper {
         Ok(Self {
             info: ModelInfo {
                 sample_rate_hz: SAMPLE_RATE_HZ as u32,
+                heard_rate_hz: SAMPLE_RATE_HZ as u32,
                 tasks: vec![Task::Asr],
                 voices: Vec::new(),
                 kv: Some(decoder.kv_layout()),

@@ -7,7 +7,6 @@ use super::config::FRAMES_PER_POSITION;
 use super::decoder::SpanOutput;
 use super::languages::is_unspaced;
 use super::mel::{HOP, SAMPLE_RATE_HZ};
-use super::regions::WINDOW_FRAMES;
 use super::rules::Rules;
 use super::sampling::{Draws, probability};
 use super::segments::{Cut, Cuts, Heard, compression_ratio, cut, is_loop};
@@ -15,6 +14,7 @@ use super::times;
 use super::tokens::{TIME_STEP_S, Vocabulary};
 use super::windows::{Context, Kind, Listening, Pass, Recording, Window};
 use crate::model::{EntryOutput, ModelError, Work};
+use crate::regions::WINDOW_FRAMES;
 use crate::transcript::{Segment, Word};
 
 /// What was heard in little silence counts when its mean log-probability is at least this; below it the window is

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use super::config::FRAMES_PER_POSITION;
 use super::encoder::WindowMel;
 use super::mel::LogMel;
-use super::regions::Region;
 use super::segments::Heard;
 use crate::model::Work;
 use crate::nn::attention::CrossKv;
 use crate::nn::packed::ROW_ALIGN;
+use crate::regions::Region;
 use crate::sampling::mix;
 
 /// How much silence the encoder sees behind a window.

@@ -28,6 +28,16 @@ impl<W: Element> HeadKv<W> {
         }
     }
 
+    /// `[head_dim, positions]`.
+    pub(super) fn keys(&self) -> &Panels<W> {
+        &self.keys
+    }
+
+    /// `[positions, head_dim]`.
+    pub(super) fn values(&self) -> &Panels<W> {
+        &self.values
+    }
+
     /// Positions attended to.
     pub(crate) fn positions(&self) -> usize {
         self.keys.outputs()
@@ -179,8 +189,11 @@ impl<W: Element> Rows<'_, W> {
 }
 
 /// `y = x W` on this thread; `x` and `y` with their strides.
+///
+/// # Safety
+/// As [`Isa`]; there are `rows` rows of both.
 #[inline(always)]
-unsafe fn product<I: Isa, W: Element>(
+pub(super) unsafe fn product<I: Isa, W: Element>(
     x: (*const f32, usize),
     rows: usize,
     weights: &Panels<W>,

@@ -392,6 +392,88 @@ pub(crate) fn silu_gate(x: Rows<'_>, width: usize, y: &mut [f32]) {
     });
 }
 
+/// `x` above zero, `e^x - 1` below.
+pub(crate) fn elu(x: &[f32], y: &mut [f32]) {
+    by_rows(x, 1, y, |x, y| dispatch(Elu { x, y }));
+}
+
+struct Elu<'a> {
+    x: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl Job for Elu<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        let zero = I::splat(0.0);
+        for at in (0..self.x.len()).step_by(LANES) {
+            let part = self.x.len() - at;
+            let x = load_part::<I>(self.x.as_ptr().add(at), part, 0.0);
+            let below = I::sub(exp::<I>(I::min(x, zero)), I::splat(1.0));
+            store_part::<I>(self.y.as_mut_ptr().add(at), I::add(I::max(x, zero), below), part);
+        }
+    }
+}
+
+/// `silu(x + bias)`, row by row; `bias` is one row.
+pub(crate) fn bias_silu(x: &[f32], bias: &[f32], y: &mut [f32]) {
+    by_rows(x, bias.len(), y, |x, y| dispatch(Silu { x, bias, y }));
+}
+
+struct Silu<'a> {
+    x: &'a [f32],
+    bias: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl Job for Silu<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        let width = self.bias.len();
+        for (x, y) in self.x.chunks_exact(width).zip(self.y.chunks_exact_mut(width)) {
+            for at in (0..width).step_by(LANES) {
+                let part = width - at;
+                let bias = load_part::<I>(self.bias.as_ptr().add(at), part, 0.0);
+                let x = I::add(load_part::<I>(x.as_ptr().add(at), part, 0.0), bias);
+                let below = I::add(exp::<I>(I::sub(I::splat(0.0), x)), I::splat(1.0));
+                store_part::<I>(y.as_mut_ptr().add(at), I::div(x, below), part);
+            }
+        }
+    }
+}
+
+/// `value * sigmoid(gate)` of rows of `width` values and as many gates.
+pub(crate) fn sigmoid_gate(x: Rows<'_>, width: usize, y: &mut [f32]) {
+    assert!(x.fits(2 * width) && y.len() == x.count * width);
+    let out = Shared(y.as_mut_ptr());
+    each_row(x.count, 2 * width, |row| {
+        let (values, gates) = x.data[row * x.stride..][..2 * width].split_at(width);
+        // SAFETY: each row is one task's, inside `y`, whose length was checked.
+        let y = unsafe { std::slice::from_raw_parts_mut(out.get().add(row * width), width) };
+        dispatch(Sigmoid { values, gates, y });
+    });
+}
+
+struct Sigmoid<'a> {
+    values: &'a [f32],
+    gates: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl Job for Sigmoid<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        let width = self.y.len();
+        for at in (0..width).step_by(LANES) {
+            let part = width - at;
+            let value = load_part::<I>(self.values.as_ptr().add(at), part, 0.0);
+            let gate = load_part::<I>(self.gates.as_ptr().add(at), part, 0.0);
+            let below = I::add(exp::<I>(I::sub(I::splat(0.0), gate)), I::splat(1.0));
+            store_part::<I>(self.y.as_mut_ptr().add(at), I::div(value, below), part);
+        }
+    }
+}
+
 struct Gate<'a> {
     gates: &'a [f32],
     ups: &'a [f32],

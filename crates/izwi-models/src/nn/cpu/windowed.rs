@@ -5,7 +5,28 @@ use super::isa::{Isa, Job, LANES, dispatch};
 use super::paged::{dots, mix};
 use super::threads::{Shared, for_each_task};
 
-/// Consecutive new positions of one sequence and the keys and values they see, `[positions, width]` each.
+/// What every row sees, and with how many heads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View {
+    /// Heads of the queries.
+    pub(crate) heads: usize,
+    /// Heads of keys and values, each for as many heads of the queries.
+    pub(crate) kv_heads: usize,
+    /// Positions a row sees at most: these end with the last of its step.
+    pub(crate) window: usize,
+    /// Positions that come together, from the sequence's first on; at most `window`.
+    pub(crate) step: usize,
+}
+
+impl View {
+    /// Positions that the row at `position` sees.
+    pub(crate) fn of(&self, position: usize) -> std::ops::Range<usize> {
+        let end = (position / self.step + 1) * self.step;
+        end.saturating_sub(self.window)..position + 1
+    }
+}
+
+/// Consecutive new positions of one sequence and the keys and values they see, `[positions, kv_width]` each.
 pub(crate) struct Stretch<'a> {
     /// Rows of the sequence in `q`, as many as `new_keys` has.
     pub(crate) rows: usize,
@@ -18,37 +39,39 @@ pub(crate) struct Stretch<'a> {
     pub(crate) new_values: &'a [f32],
 }
 
-/// Attention of every stretch's rows, each over its own position and the `window - 1` before: `q` and `y`
-/// `[rows, heads * head_dim]`, stretch after stretch.
+/// Attention of every stretch's rows, each over what it sees: `q` and `y` `[rows, heads * head_dim]`, stretch after
+/// stretch.
 ///
 /// # Panics
 /// Lengths do not fit, or a ring holds too few positions.
-pub(crate) fn attend(q: &[f32], stretches: &[Stretch<'_>], heads: usize, window: usize, y: &mut [f32]) {
+pub(crate) fn attend(q: &[f32], stretches: &[Stretch<'_>], view: View, y: &mut [f32]) {
     let rows: usize = stretches.iter().map(|stretch| stretch.rows).sum();
     let width = q.len() / rows.max(1);
-    assert!(
-        q.len() == rows * width && y.len() == q.len() && width.is_multiple_of(heads.max(1)) && window > 0
-    );
+    let View { heads, kv_heads, window, step } = view;
+    assert!(q.len() == rows * width && y.len() == q.len() && width.is_multiple_of(heads.max(1)));
+    assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads) && step > 0 && window >= step);
+    let kv_width = width / heads.max(1) * kv_heads;
     let mut tasks = Vec::with_capacity(rows);
     for stretch in stretches {
-        let slots = stretch.ring_keys.len() / width.max(1);
-        assert!(slots >= stretch.start.min(window - 1) && stretch.ring_keys.len() == slots * width);
+        let slots = stretch.ring_keys.len() / kv_width.max(1);
+        assert!(slots >= stretch.start.min(window - 1) && stretch.ring_keys.len() == slots * kv_width);
         assert!(stretch.ring_values.len() == stretch.ring_keys.len());
-        assert!([stretch.new_keys, stretch.new_values].iter().all(|new| new.len() == stretch.rows * width));
+        assert!(
+            [stretch.new_keys, stretch.new_values].iter().all(|new| new.len() == stretch.rows * kv_width)
+        );
         tasks.extend((0..stretch.rows).map(|row| (stretch, row)));
     }
     let out = Shared(y.as_mut_ptr());
-    let seen = |&(stretch, row): &(&Stretch<'_>, usize)| (stretch.start + row + 1).min(window);
+    let seen = |&(stretch, row): &(&Stretch<'_>, usize)| view.of(stretch.start + row).len();
     let work: usize = tasks.iter().map(seen).sum::<usize>() * width;
     let threads = if work < 256 * 1024 { 1 } else { rayon::current_num_threads() };
     for_each_task(rows, threads, Vec::new, |scores: &mut Vec<f32>, index| {
         let (stretch, row) = tasks[index];
-        let last = stretch.start + row;
-        let positions = (last + 1).saturating_sub(window)..last + 1;
+        let positions = view.of(stretch.start + row);
         let q = &q[index * width..][..width];
         // SAFETY: each task has its own row of `y`, whose length was checked.
         let y = unsafe { out.get().add(index * width) };
-        dispatch(Row { q, heads, runs: stretch.runs(positions, width), scores, y });
+        dispatch(Row { q, view, runs: stretch.runs(positions, kv_width), scores, y });
     });
 }
 
@@ -81,7 +104,7 @@ impl Stretch<'_> {
 /// One row, all heads.
 struct Row<'a> {
     q: &'a [f32],
-    heads: usize,
+    view: View,
     runs: [Run; 3],
     scores: &'a mut Vec<f32>,
     y: *mut f32,
@@ -90,25 +113,27 @@ struct Row<'a> {
 impl Job for Row<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
-        let (width, head_dim) = (self.q.len(), self.q.len() / self.heads);
+        let View { heads, kv_heads, .. } = self.view;
+        let (head_dim, group) = (self.q.len() / heads, heads / kv_heads);
+        let width = head_dim * kv_heads;
         let positions: usize = self.runs.iter().map(|run| run.2).sum();
         let stride = positions.next_multiple_of(LANES);
-        self.scores.resize(self.scores.len().max(self.heads * stride), 0.0);
+        self.scores.resize(self.scores.len().max(heads * stride), 0.0);
         let scores = self.scores.as_mut_ptr();
         let scale = 1.0 / (head_dim as f32).sqrt();
         let mut position = 0;
         for (keys, _, count) in self.runs {
             for row in 0..count {
-                for head in 0..self.heads {
-                    let at = head * head_dim;
-                    let q = (self.q.as_ptr().add(at), head_dim);
+                for head in 0..heads {
+                    let q = (self.q.as_ptr().add(head * head_dim), head_dim);
                     let to = (scores.add(head * stride + position), stride);
-                    dots::<I, f32, 1>(q, keys.add(row * width + at), scale, to);
+                    let key = keys.add(row * width + head / group * head_dim);
+                    dots::<I, f32, 1>(q, key, scale, to);
                 }
                 position += 1;
             }
         }
-        for head in 0..self.heads {
+        for head in 0..heads {
             let mut weights = scores.add(head * stride);
             let factor = softmax::<I>(weights, positions);
             let y = self.y.add(head * head_dim);
@@ -118,7 +143,7 @@ impl Job for Row<'_> {
                     mix::<I, f32, 1>(
                         (weights.cast_const(), stride),
                         count,
-                        (values.add(head * head_dim), width),
+                        (values.add(head / group * head_dim), width),
                         y,
                         head_dim,
                     );
@@ -137,9 +162,10 @@ mod tests {
 
     #[test]
     fn every_instruction_set_attends_alike() {
-        for (head_dim, start, rows) in [(5, 0, 7), (16, 9, 3), (70, 4, 9)] {
-            let (width, window) = (2 * head_dim, 6);
-            let [q, new_keys, new_values] = [1, 2, 3].map(|seed| values(rows * width, seed));
+        for (head_dim, start, rows, kv_heads) in [(5, 0, 7, 2), (16, 9, 3, 2), (70, 4, 9, 2), (16, 7, 9, 1)] {
+            let (width, window) = (kv_heads * head_dim, 6);
+            let q = values(rows * 2 * head_dim, 1);
+            let [new_keys, new_values] = [2, 3].map(|seed| values(rows * width, seed));
             let [ring_keys, ring_values] = [4, 5].map(|seed| values((window - 1) * width, seed));
             let stretch = Stretch {
                 rows,
@@ -151,7 +177,8 @@ mod tests {
             };
             check("windowed", 1e-5, || {
                 let mut y = vec![0.0; q.len()];
-                attend(&q, std::slice::from_ref(&stretch), 2, window, &mut y);
+                let view = View { heads: 2, kv_heads, window, step: 2 };
+                attend(&q, std::slice::from_ref(&stretch), view, &mut y);
                 y
             });
         }

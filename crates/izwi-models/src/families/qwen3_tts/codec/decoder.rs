@@ -10,7 +10,7 @@ use crate::codec::conv::{CausalConv, CausalDepthwiseConv, CausalTransposedConv, 
 use crate::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
 use crate::codec::snake::SnakeBeta;
 use crate::codec::stream::{StreamShape, Streams};
-use crate::codec::transformer::{CausalTransformer, Style, TransformerShape};
+use crate::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
 use crate::model::ModelError;
 use crate::nn::activation::{bias_gelu, residual};
 use crate::nn::checkpoint::Checkpoint;
@@ -18,6 +18,7 @@ use crate::nn::linear::Linear;
 use crate::nn::norm::LayerNorm;
 use crate::nn::precision::Precision;
 use crate::nn::rms_norm::RmsNorm;
+use crate::nn::window_attention::Window;
 
 /// Taps of the convolution behind the books.
 const PRE_TAPS: usize = 3;
@@ -80,7 +81,7 @@ impl Decoder {
         let pre_conv = CausalConv::load(from, &format!("{name}.pre_conv.conv"), pre, s)?;
         let inner = format!("{name}.pre_transformer");
         let transformer_shape = transformer_shape(config, precision);
-        let window = Some((config.sliding_window, &mut *s));
+        let window = Some((Window::new(config.sliding_window), &mut *s));
         let transformer =
             CausalTransformer::load(from, &format!("{inner}.layers"), &transformer_shape, window)?;
         let stages = config.upsampling_ratios.iter().enumerate().map(|(i, &ratio)| {
@@ -164,6 +165,7 @@ impl Decoder {
 fn transformer_shape(config: &DecoderConfig, precision: Precision) -> TransformerShape {
     TransformerShape {
         style: Style::Gated,
+        naming: Naming::Apart,
         layers: config.num_hidden_layers,
         width: config.hidden_size,
         heads: config.num_attention_heads,

@@ -6,7 +6,7 @@ use super::config::Config;
 use crate::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
 use crate::codec::seanet::{SeanetEncoder, SeanetShape};
 use crate::codec::stream::{StreamShape, StreamState, Streams};
-use crate::codec::transformer::{CausalTransformer, Style, TransformerShape};
+use crate::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
 use crate::model::ModelError;
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::precision::Precision;
@@ -46,11 +46,14 @@ impl Encoder {
             residual_units: sizes.num_residual_layers,
             dilation_growth: sizes.dilation_growth_rate,
             compress: sizes.compress,
-            outputs: sizes.hidden_size,
+            width: sizes.hidden_size,
+            names: ["conv", "conv"],
+            precision: Precision::F32,
         };
         let seanet = SeanetEncoder::load(from, &format!("{name}.encoder.layers"), &seanet_shape, &mut shape)?;
         let transformer_shape = TransformerShape {
             style: Style::Plain,
+            naming: Naming::Apart,
             layers: sizes.num_hidden_layers,
             width: sizes.hidden_size,
             heads: sizes.num_attention_heads,

@@ -12,7 +12,9 @@ use candle_core::{Device, Tensor};
 
 use self::decoder::Decoder;
 use self::encoder::Encoder;
-use crate::codec::stream::{StreamState, Streams};
+#[cfg(test)]
+use crate::codec::stream::Streams;
+use crate::codec::stream::{Pieces, StreamState};
 use crate::model::ModelError;
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::precision::Precision;
@@ -146,33 +148,9 @@ impl Codec {
         &self,
         batch: &mut [(&mut DecoderState, &[Vec<u32>])],
     ) -> Result<Vec<Vec<f32>>, ModelError> {
-        let mut samples: Vec<Vec<f32>> = batch
-            .iter()
-            .map(|(_, frames)| Vec::with_capacity(frames.len() * self.samples_per_frame()))
-            .collect();
-        let longest = batch.iter().map(|(_, frames)| frames.len()).max().unwrap_or(0);
-        for at in (0..longest).step_by(PIECE_FRAMES) {
-            let mut states = Vec::with_capacity(batch.len());
-            let (mut rows, mut frames, mut owners) = (Vec::new(), Vec::new(), Vec::new());
-            for (owner, (state, all)) in batch.iter_mut().enumerate() {
-                let piece = at.min(all.len())..(at + PIECE_FRAMES).min(all.len());
-                if !piece.is_empty() {
-                    states.push(&mut state.0);
-                    rows.push(piece.len());
-                    frames.extend(&all[piece]);
-                    owners.push(owner);
-                }
-            }
-            let mut streams = Streams::new(self.decoder.shape(), states, rows, &self.device)?;
-            let y = self.decoder.forward(&frames, &mut streams)?;
-            let y: Vec<f32> = y.flatten_all()?.to_vec1()?;
-            let mut start = 0;
-            for (&owner, &count) in owners.iter().zip(streams.rows()) {
-                samples[owner].extend_from_slice(&y[start..start + count]);
-                start += count;
-            }
-        }
-        Ok(samples)
+        let pieces = Pieces { shape: self.decoder.shape(), device: &self.device, frames: PIECE_FRAMES };
+        let mut batch: Vec<_> = batch.iter_mut().map(|(state, frames)| (&mut state.0, *frames)).collect();
+        Ok(pieces.run(&mut batch, |frames, streams| self.decoder.forward(frames, streams))?)
     }
 
     /// Frames to samples as the reference computes them: chunks of 300 frames, each behind 25 it decodes again. Equal

@@ -1,22 +1,21 @@
-//! Where a recording is listened to: stretches of speech, in mel frames.
+//! Where a recording is listened to: stretches of speech, in frames of 10 ms.
 //!
-//! Silence between them is never shown to the network, which would invent words for it.
+//! Silence between them is never shown to a network, which would invent words for it.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use izwi_audio::vad::{VadOptions, speech_spans};
 
-use super::config::WINDOW_S;
-use super::mel::{HOP, SAMPLE_RATE_HZ};
-
-/// Mel frames of the longest window.
-pub(super) const WINDOW_FRAMES: usize = WINDOW_S * SAMPLE_RATE_HZ / HOP;
-/// Listened to before and after speech, in frames: soft beginnings and ends escape the detector. faster-whisper's
-/// `speech_pad_ms`, <https://github.com/SYSTRAN/faster-whisper/blob/master/faster_whisper/vad.py>.
+/// Rate of the recordings.
+const SAMPLE_RATE_HZ: usize = 16_000;
+/// Samples of a frame.
+pub(crate) const HOP: usize = SAMPLE_RATE_HZ / 100;
+/// Frames of the longest window: networks learn from windows of 30 s.
+pub(crate) const WINDOW_FRAMES: usize = 30 * SAMPLE_RATE_HZ / HOP;
+/// Listened to before and after speech, in frames: soft beginnings and ends escape the detector.
 const PADDING: usize = 40;
-/// Speech this close together, in frames, is listened to in one go where a window can hold it; `min_silence_duration_ms`
-/// there.
+/// Speech this close together, in frames, is listened to in one go where a window can hold it.
 const MERGED_GAP: usize = 200;
 
 /// Ends of the recording this near, in frames, are listened to as well.
@@ -24,21 +23,21 @@ const EDGE: usize = 100;
 
 /// A stretch of the recording that holds speech.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Region {
+pub(crate) struct Region {
     /// What is listened to.
-    pub(super) frames: Range<usize>,
+    pub(crate) frames: Range<usize>,
     /// Where the last speech in it ends.
-    pub(super) speech_end: usize,
+    pub(crate) speech_end: usize,
 }
 
 /// The regions of a recording, in order; none where nobody speaks.
-pub(super) fn find(samples: &[f32]) -> Vec<Region> {
+pub(crate) fn find(samples: &[f32]) -> Vec<Region> {
     let options = VadOptions { pad: Duration::ZERO, ..VadOptions::default() };
     plan(&speech_spans(samples, &options), samples.len().div_ceil(HOP))
 }
 
 /// The whole recording as one region.
-pub(super) fn whole(samples: &[f32]) -> Vec<Region> {
+pub(crate) fn whole(samples: &[f32]) -> Vec<Region> {
     let frames = samples.len().div_ceil(HOP);
     vec![Region { frames: 0..frames, speech_end: frames }]
 }

@@ -1,0 +1,81 @@
+//! Golden data of reference implementations, a set for each family, and how it is compared.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::device::DeviceChoice;
+
+/// What is allowed to differ, relative to the largest value or 1.
+pub(super) const TOLERANCE: f32 = 1e-4;
+
+/// The folder of a family's golden data.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GoldenSet {
+    /// Its name under `tests/golden/`.
+    pub(super) name: &'static str,
+    /// The variable of the environment that names another folder.
+    pub(super) variable: &'static str,
+}
+
+impl GoldenSet {
+    /// Where it lies.
+    pub(super) fn root(self) -> PathBuf {
+        let own = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(self.name);
+        std::env::var_os(self.variable).map_or_else(own, PathBuf::from)
+    }
+
+    /// The tensors of one file, on the CPU.
+    pub(super) fn tensors(self, name: &str) -> HashMap<String, Tensor> {
+        let path = self.root().join("goldens").join(format!("{name}.safetensors"));
+        candle_core::safetensors::load(&path, &Device::Cpu)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// A JSON file beside the tensors.
+    pub(super) fn json<T: serde::de::DeserializeOwned>(self, name: &str) -> T {
+        let path = self.root().join("goldens").join(format!("{name}.json"));
+        let text =
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+}
+
+/// `$IZWI_TEST_DEVICE`, or the CPU.
+pub(super) fn device() -> Device {
+    let name = std::env::var("IZWI_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned());
+    name.parse::<DeviceChoice>().unwrap().open().unwrap()
+}
+
+/// `[1, channels, rows]` as `[rows, channels]`.
+pub(super) fn by_rows(x: &Tensor) -> Tensor {
+    x.squeeze(0).unwrap().t().unwrap().contiguous().unwrap()
+}
+
+/// All values in order.
+pub(super) fn values(x: &Tensor) -> Vec<f32> {
+    x.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Rows of codes `[frames, books]`.
+pub(super) fn codes(x: &Tensor) -> Vec<Vec<u32>> {
+    x.to_dtype(DType::U32).unwrap().to_vec2().unwrap()
+}
+
+/// Ours must be within `tolerance` of theirs, relative to their largest value or 1.
+pub(super) fn compare(name: &str, ours: &[f32], theirs: &[f32], tolerance: f32) {
+    assert_eq!(ours.len(), theirs.len(), "{name}: number of values");
+    assert!(!theirs.is_empty(), "{name}: nothing to compare");
+    let scale = theirs.iter().fold(1f32, |scale, value| scale.max(value.abs()));
+    let off = |(a, b): (&f32, &f32)| if (a - b).is_nan() { f32::INFINITY } else { (a - b).abs() };
+    let worst = ours.iter().zip(theirs).map(off).fold(0f32, f32::max);
+    println!("{name}: within {:.1e} of {scale:.1e}", worst / scale);
+    assert!(worst <= tolerance * scale, "{name}: differs by {worst} at a scale of {scale}");
+}
+
+/// All values as ids.
+pub(super) fn ids(tensor: &Tensor) -> Vec<u32> {
+    let tensor = tensor.flatten_all().unwrap().to_dtype(DType::I64).unwrap();
+    tensor.to_vec1::<i64>().unwrap().into_iter().map(|id| id as u32).collect()
+}

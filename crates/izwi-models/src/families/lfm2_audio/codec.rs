@@ -1,0 +1,143 @@
+//! Frames to samples, by whichever of the two codecs a checkpoint comes with.
+
+use std::path::Path;
+
+use candle_core::Device;
+
+use super::detokenizer::{self, Detokenizer};
+use super::mimi::{self, Mimi};
+use crate::model::ModelError;
+use crate::nn::precision::Precision;
+
+/// The folder of the newer codec.
+const DETOKENIZER: &str = "audio_detokenizer";
+/// The file of the older one.
+const MIMI: &str = "tokenizer-e351c8d8-checkpoint125.safetensors";
+
+/// A checkpoint's codec.
+#[derive(Debug)]
+pub(super) enum Codec {
+    Mimi(Box<Mimi>),
+    Detokenizer(Box<Detokenizer>),
+}
+
+/// What one stream of frames carries along.
+#[derive(Debug, Clone)]
+pub(super) enum DecoderState {
+    Mimi(mimi::DecoderState),
+    Detokenizer(detokenizer::DecoderState),
+}
+
+impl Codec {
+    /// Reads the newer codec where the folder has it, else the older.
+    ///
+    /// # Errors
+    /// A file is absent, or its tensors are not those of the codec.
+    pub(super) fn load(
+        folder: &Path,
+        books: usize,
+        device: &Device,
+        precision: Precision,
+    ) -> Result<Self, ModelError> {
+        let newer = folder.join(DETOKENIZER);
+        if newer.is_dir() {
+            return Ok(Self::Detokenizer(Box::new(Detokenizer::load(&newer, device, precision)?)));
+        }
+        Ok(Self::Mimi(Box::new(Mimi::load(&folder.join(MIMI), books, device, precision)?)))
+    }
+
+    /// Samples of one frame.
+    pub(super) fn samples_per_frame(&self) -> usize {
+        match self {
+            Self::Mimi(codec) => codec.samples_per_frame(),
+            Self::Detokenizer(codec) => codec.samples_per_frame(),
+        }
+    }
+
+    /// Rate of the samples, in Hz.
+    pub(super) fn sample_rate(&self) -> usize {
+        match self {
+            Self::Mimi(codec) => codec.sample_rate(),
+            Self::Detokenizer(codec) => codec.sample_rate(),
+        }
+    }
+
+    /// Samples that come only with the frame behind them, or at the end.
+    pub(super) fn held_back(&self) -> usize {
+        match self {
+            Self::Mimi(_) => 0,
+            Self::Detokenizer(codec) => codec.held_back(),
+        }
+    }
+
+    /// Whether it can sound a frame: one that says something else in any book cannot be heard.
+    pub(super) fn sounds(&self, frame: &[u32]) -> bool {
+        let entries = match self {
+            Self::Mimi(codec) => codec.book_size(),
+            Self::Detokenizer(codec) => codec.book_size(),
+        };
+        frame.iter().all(|&code| (code as usize) < entries)
+    }
+
+    /// Bytes of the weights.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Mimi(codec) => codec.bytes(),
+            Self::Detokenizer(codec) => codec.bytes(),
+        }
+    }
+
+    /// Bytes of a state once it has seen a frame.
+    pub(super) fn state_bytes(&self) -> usize {
+        match self {
+            Self::Mimi(codec) => codec.state_bytes(),
+            Self::Detokenizer(codec) => codec.state_bytes(),
+        }
+    }
+
+    /// The state of a new stream.
+    pub(super) fn start(&self) -> DecoderState {
+        match self {
+            Self::Mimi(codec) => DecoderState::Mimi(codec.start()),
+            Self::Detokenizer(codec) => DecoderState::Detokenizer(codec.start()),
+        }
+    }
+
+    /// New frames of several streams to their samples.
+    ///
+    /// # Errors
+    /// A frame cannot be heard, or a state is another codec's. The states are then undefined and must be dropped.
+    pub(super) fn decode(
+        &self,
+        batch: &mut [(&mut DecoderState, &[Vec<u32>])],
+    ) -> Result<Vec<Vec<f32>>, ModelError> {
+        let foreign = ModelError::Internal("a stream is another codec's");
+        match self {
+            Self::Mimi(codec) => {
+                let batch = batch.iter_mut().map(|(state, frames)| match state {
+                    DecoderState::Mimi(state) => Some((state, *frames)),
+                    DecoderState::Detokenizer(_) => None,
+                });
+                codec.decode(&mut batch.collect::<Option<Vec<_>>>().ok_or(foreign)?)
+            }
+            Self::Detokenizer(codec) => {
+                let batch = batch.iter_mut().map(|(state, frames)| match state {
+                    DecoderState::Detokenizer(state) => Some((state, *frames)),
+                    DecoderState::Mimi(_) => None,
+                });
+                codec.decode(&mut batch.collect::<Option<Vec<_>>>().ok_or(foreign)?)
+            }
+        }
+    }
+
+    /// The samples a stream holds back; its state is then that of a new one.
+    pub(super) fn finish(&self, state: &mut DecoderState) -> Vec<f32> {
+        match (self, state) {
+            (Self::Detokenizer(codec), DecoderState::Detokenizer(state)) => codec.finish(state),
+            (_, state) => {
+                *state = self.start();
+                Vec::new()
+            }
+        }
+    }
+}

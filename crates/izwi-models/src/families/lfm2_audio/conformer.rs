@@ -1,0 +1,350 @@
+//! The audio encoder and the adapter behind it: mel frames of several recordings to rows the language model reads.
+//!
+//! Recordings are packed into one block of rows with gaps as wide as the convolutions reach, so that none is padded to
+//! the longest. Source: the Python package `liquid-audio` 1.3.0 (pip), whose encoder is NVIDIA NeMo's
+//! `ConformerEncoder`; <https://arxiv.org/abs/2005.08100>.
+
+mod config;
+mod subsampling;
+
+use candle_core::{DType, Device, Tensor};
+
+use self::subsampling::Subsampling;
+use super::mel::{FRAMES_PER_ROW, Mel};
+use crate::model::ModelError;
+use crate::nn::activation::{bias_gelu, bias_silu, sigmoid_gate};
+use crate::nn::checkpoint::Checkpoint;
+use crate::nn::conv::DepthwiseConv;
+use crate::nn::linear::Linear;
+use crate::nn::norm::LayerNorm;
+use crate::nn::packed::PackedRows;
+use crate::nn::precision::Precision;
+use crate::nn::relative_attention::{relative, sinusoids};
+
+pub(crate) use self::config::Config;
+
+/// Added to variances by the batch norms: PyTorch's default.
+const BATCH_NORM_EPS: f64 = 1e-5;
+/// Share of a feed-forward network that a layer adds.
+const HALF: f64 = 0.5;
+
+type Loaded<T> = Result<T, ModelError>;
+
+/// The encoder and the adapter.
+#[derive(Debug)]
+pub(crate) struct AudioEncoder {
+    subsampling: Subsampling,
+    layers: Vec<Layer>,
+    adapter: Adapter,
+    heads: usize,
+    width: usize,
+    reach: usize,
+    device: Device,
+}
+
+impl AudioEncoder {
+    /// Takes `conformer.*` and `audio_adapter.*`; `hidden` is the width of the language model's rows. Large weights are
+    /// kept in `precision`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub(crate) fn load(
+        from: &mut Checkpoint,
+        config: &Config,
+        hidden: usize,
+        precision: Precision,
+    ) -> Loaded<Self> {
+        from.skip(|name| {
+            name.starts_with("conformer.layers.") && name.ends_with(".conv.batch_norm.num_batches_tracked")
+        });
+        let layers = (0..config.n_layers)
+            .map(|layer| Layer::load(from, &format!("conformer.layers.{layer}"), config, precision));
+        Ok(Self {
+            layers: layers.collect::<Loaded<_>>()?,
+            subsampling: Subsampling::load(from, "conformer.pre_encode", config, precision)?,
+            adapter: Adapter::load(from, "audio_adapter.model", (config.d_model, hidden), precision)?,
+            heads: config.n_heads,
+            width: config.d_model,
+            reach: config.conv_kernel_size / 2,
+            device: from.device().clone(),
+        })
+    }
+
+    /// Encodes each recording, which has a frame at least: `[ceil(frames / 8), hidden]`. On the CPU a recording's result
+    /// is the same bits whatever others there are.
+    ///
+    /// # Errors
+    /// The device has not the memory.
+    pub(crate) fn forward(&self, recordings: &[&Mel]) -> Loaded<Vec<Tensor>> {
+        self.forward_tapped(recordings, |_, _, _| Ok(()))
+    }
+
+    /// As [`Self::forward`]; `tap` gets what each layer makes, by name, packed.
+    fn forward_tapped(
+        &self,
+        recordings: &[&Mel],
+        mut tap: impl FnMut(&str, &Tensor, &PackedRows) -> Loaded<()>,
+    ) -> Loaded<Vec<Tensor>> {
+        if recordings.is_empty() {
+            return Ok(Vec::new());
+        }
+        let lengths: Vec<usize> = recordings.iter().map(|mel| mel.rows()).collect();
+        let packed = PackedRows::new(&lengths, self.reach, &self.device)?;
+        let mut x = self.pack(recordings, &packed)?; // [rows, width]
+        tap("pre_encode", &x, &packed)?;
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let distances = sinusoids(longest, self.width, &self.device)?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            x = layer.forward(&x, &distances, self.heads, &packed)?;
+            tap(&format!("layer{index}"), &x, &packed)?;
+        }
+        let spans = packed.spans().iter();
+        let rows =
+            spans.map(|span| x.narrow(0, span.start, span.len())).collect::<candle_core::Result<Vec<_>>>()?;
+        let y = self.adapter.forward(&Tensor::cat(&rows, 0)?)?;
+        let mut start = 0;
+        let mut encoded = Vec::with_capacity(lengths.len());
+        for rows in lengths {
+            encoded.push(y.narrow(0, start, rows)?);
+            start += rows;
+        }
+        Ok(encoded)
+    }
+
+    /// The rows of every recording where the packing has them, zeros between.
+    fn pack(&self, recordings: &[&Mel], packed: &PackedRows) -> Loaded<Tensor> {
+        let mut parts = Vec::with_capacity(2 * recordings.len());
+        let ends = packed.spans().iter().skip(1).map(|next| next.start).chain([packed.rows()]);
+        for ((mel, span), end) in recordings.iter().zip(packed.spans()).zip(ends) {
+            parts.push(self.subsampling.forward(mel)?);
+            if span.end < end {
+                parts.push(Tensor::zeros((end - span.end, self.width), DType::F32, &self.device)?);
+            }
+        }
+        Ok(Tensor::cat(&parts, 0)?)
+    }
+}
+
+/// Half a feed-forward network, attention, convolution, half a feed-forward network, each behind its norm and around a
+/// residual; a norm at the end.
+#[derive(Debug)]
+struct Layer {
+    first_norm: LayerNorm,
+    first: FeedForward,
+    attention_norm: LayerNorm,
+    attention: Attention,
+    convolution_norm: LayerNorm,
+    convolution: Convolution,
+    second_norm: LayerNorm,
+    second: FeedForward,
+    norm: LayerNorm,
+}
+
+impl Layer {
+    fn load(from: &mut Checkpoint, name: &str, config: &Config, precision: Precision) -> Loaded<Self> {
+        let width = config.d_model;
+        let inner = width * config.ff_expansion_factor;
+        let norm =
+            |from: &mut Checkpoint, part: &str| LayerNorm::load(from, &format!("{name}.norm_{part}"), width);
+        let feed_forward = |from: &mut Checkpoint, part: &str| {
+            FeedForward::load(from, &format!("{name}.feed_forward{part}"), (width, inner), precision)
+        };
+        Ok(Self {
+            first_norm: norm(from, "feed_forward1")?,
+            first: feed_forward(from, "1")?,
+            attention_norm: norm(from, "self_att")?,
+            attention: Attention::load(from, &format!("{name}.self_attn"), config, precision)?,
+            convolution_norm: norm(from, "conv")?,
+            convolution: Convolution::load(from, &format!("{name}.conv"), config, precision)?,
+            second_norm: norm(from, "feed_forward2")?,
+            second: feed_forward(from, "2")?,
+            norm: norm(from, "out")?,
+        })
+    }
+
+    /// `[rows, width]` to the same; what comes out in the gaps means nothing.
+    fn forward(&self, x: &Tensor, distances: &Tensor, heads: usize, packed: &PackedRows) -> Loaded<Tensor> {
+        let change = self.first.forward(&self.first_norm.forward(x)?)?;
+        let (x, h) = self.attention_norm.forward_sum(x, &change)?;
+        let change = self.attention.forward(&h, distances, heads, packed)?;
+        let (x, h) = self.convolution_norm.forward_sum(&x, &change)?;
+        let change = self.convolution.forward(&h, packed)?;
+        let (x, h) = self.second_norm.forward_sum(&x, &change)?;
+        let (_, y) = self.norm.forward_sum(&x, &self.second.forward(&h)?)?;
+        Ok(y)
+    }
+}
+
+/// Two linear layers with SiLU between, half of what they make.
+#[derive(Debug)]
+struct FeedForward {
+    wide: Linear,
+    wide_bias: Tensor,
+    narrow: Linear, // halved
+}
+
+impl FeedForward {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        (width, inner): (usize, usize),
+        precision: Precision,
+    ) -> Loaded<Self> {
+        let wide = from.take_stored(&format!("{name}.linear1.weight"), &[inner, width])?;
+        // Halving is exact in every floating-point type.
+        let narrow = (from.take_stored(&format!("{name}.linear2.weight"), &[width, inner])? * HALF)?;
+        let bias = (from.take(&format!("{name}.linear2.bias"), &[width])? * HALF)?;
+        Ok(Self {
+            wide: Linear::with_precision(&wide, None, precision)?,
+            wide_bias: from.take(&format!("{name}.linear1.bias"), &[inner])?,
+            narrow: Linear::with_precision(&narrow, Some(bias), precision)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Loaded<Tensor> {
+        Ok(self.narrow.forward(&bias_silu(&self.wide.product(x)?, &self.wide_bias)?)?)
+    }
+}
+
+/// Attention by content and distance.
+#[derive(Debug)]
+struct Attention {
+    qkv: Linear, // [3 * width, width]
+    place: Linear,
+    biases: [Tensor; 2], // of content and place, [width]
+    output: Linear,
+}
+
+impl Attention {
+    fn load(from: &mut Checkpoint, name: &str, config: &Config, precision: Precision) -> Loaded<Self> {
+        let (width, heads) = (config.d_model, config.n_heads);
+        let parts = ["q", "k", "v"].map(|part| format!("{name}.linear_{part}"));
+        let mut take = |tensor: String, shape: &[usize]| from.take_stored(&tensor, shape);
+        let weights = parts.iter().map(|part| take(format!("{part}.weight"), &[width, width]));
+        let weight = Tensor::cat(&weights.collect::<Loaded<Vec<_>>>()?, 0)?;
+        let biases = parts.iter().map(|part| take(format!("{part}.bias"), &[width]));
+        let bias = Tensor::cat(&biases.collect::<Loaded<Vec<_>>>()?, 0)?;
+        let place = take(format!("{name}.linear_pos.weight"), &[width, width])?;
+        let mut bias_of = |part: &str| {
+            let bias = from.take(&format!("{name}.pos_bias_{part}"), &[heads, width / heads])?;
+            Ok::<_, ModelError>(bias.flatten_all()?)
+        };
+        let biases = [bias_of("u")?, bias_of("v")?];
+        Ok(Self {
+            qkv: Linear::with_precision(&weight, Some(bias), precision)?,
+            place: Linear::with_precision(&place, None, precision)?,
+            biases,
+            output: linear(from, &format!("{name}.linear_out"), (width, width), precision)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, distances: &Tensor, heads: usize, packed: &PackedRows) -> Loaded<Tensor> {
+        let qkv = self.qkv.forward(x)?;
+        let width = qkv.dim(1)? / 3;
+        let part = |index: usize| qkv.narrow(1, index * width, width);
+        let distances = self.place.product(distances)?; // [2 * longest - 1, width]
+        let [content, place] = &self.biases;
+        let (q, k, v) = (part(0)?, part(1)?, part(2)?);
+        let mixed = relative([&q, &k, &v], &distances, [content, place], heads, packed.spans())?;
+        Ok(self.output.forward(&mixed)?)
+    }
+}
+
+/// A gated linear layer, a convolution of each channel with the batch norm behind it, SiLU, a linear layer.
+#[derive(Debug)]
+struct Convolution {
+    gated: Linear,
+    mixing: DepthwiseConv,
+    shift: Tensor, // what the batch norm adds, [width]
+    output: Linear,
+}
+
+impl Convolution {
+    fn load(from: &mut Checkpoint, name: &str, config: &Config, precision: Precision) -> Loaded<Self> {
+        let width = config.d_model;
+        let mut point = |part: &str, outputs: usize| {
+            let name = format!("{name}.pointwise_conv{part}");
+            let weight = from.take_stored(&format!("{name}.weight"), &[outputs, width, 1])?.squeeze(2)?;
+            let bias = from.take(&format!("{name}.bias"), &[outputs])?;
+            Ok::<_, ModelError>(Linear::with_precision(&weight, Some(bias), precision)?)
+        };
+        let (gated, output) = (point("1", 2 * width)?, point("2", width)?);
+        let mut norm = |part: &str| from.take(&format!("{name}.batch_norm.{part}"), &[width]);
+        let (mean, variance) = (norm("running_mean")?, norm("running_var")?);
+        let (weight, bias) = (norm("weight")?, norm("bias")?);
+        let scale = (weight / (variance + BATCH_NORM_EPS)?.sqrt()?)?;
+        let name = format!("{name}.depthwise_conv");
+        let weight = from.take(&format!("{name}.weight"), &[width, 1, config.conv_kernel_size])?;
+        let weight = weight.broadcast_mul(&scale.reshape((width, 1, 1))?)?;
+        let own = from.take(&format!("{name}.bias"), &[width])?;
+        let shift = (bias + ((own - mean)? * scale)?)?;
+        let mixing = DepthwiseConv::new(&weight, shift.zeros_like()?, 1)?;
+        Ok(Self { gated, mixing, shift, output })
+    }
+
+    fn forward(&self, x: &Tensor, packed: &PackedRows) -> Loaded<Tensor> {
+        let x = packed.clear_gaps(&sigmoid_gate(&self.gated.forward(x)?)?)?;
+        let x = bias_silu(&self.mixing.forward(&x)?, &self.shift)?;
+        Ok(self.output.forward(&x)?)
+    }
+}
+
+/// A norm and two linear layers with GELU between: the encoder's rows to the language model's.
+#[derive(Debug)]
+struct Adapter {
+    norm: LayerNorm,
+    wide: Linear,
+    wide_bias: Tensor,
+    output: Linear,
+}
+
+impl Adapter {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        (width, hidden): (usize, usize),
+        precision: Precision,
+    ) -> Loaded<Self> {
+        let wide = from.take_stored(&format!("{name}.1.weight"), &[hidden, width])?;
+        Ok(Self {
+            norm: LayerNorm::load(from, &format!("{name}.0"), width)?,
+            wide: Linear::with_precision(&wide, None, precision)?,
+            wide_bias: from.take(&format!("{name}.1.bias"), &[hidden])?,
+            output: linear(from, &format!("{name}.3"), (hidden, hidden), precision)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Loaded<Tensor> {
+        let h = self.wide.product(&self.norm.forward(x)?)?;
+        Ok(self.output.forward(&bias_gelu(&h, &self.wide_bias)?)?)
+    }
+}
+
+/// A linear layer with a bias.
+fn linear(
+    from: &mut Checkpoint,
+    name: &str,
+    (inputs, outputs): (usize, usize),
+    precision: Precision,
+) -> Loaded<Linear> {
+    let weight = from.take_stored(&format!("{name}.weight"), &[outputs, inputs])?;
+    let bias = from.take(&format!("{name}.bias"), &[outputs])?;
+    Ok(Linear::with_precision(&weight, Some(bias), precision)?)
+}
+
+/// For tests: intermediate results, recording by recording.
+#[cfg(test)]
+impl AudioEncoder {
+    /// What each layer makes of each recording: name and rows of every one.
+    pub(super) fn taps(&self, recordings: &[&Mel]) -> Vec<(String, Vec<Tensor>)> {
+        let mut taps = Vec::new();
+        let keep = |name: &str, x: &Tensor, packed: &PackedRows| {
+            let rows = packed.spans().iter().map(|span| x.narrow(0, span.start, span.len()).unwrap());
+            taps.push((name.to_owned(), rows.collect()));
+            Ok(())
+        };
+        let encoded = self.forward_tapped(recordings, keep).unwrap();
+        taps.push(("adapter".to_owned(), encoded));
+        taps
+    }
+}

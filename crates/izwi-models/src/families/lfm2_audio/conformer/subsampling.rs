@@ -1,0 +1,111 @@
+//! Frames to rows an eighth as many: three strided convolutions over the plane of time and frequency, and a linear
+//! layer.
+
+use std::ops::Range;
+
+use candle_core::{Device, Tensor};
+
+use super::super::mel::Mel;
+use super::Config;
+use crate::model::ModelError;
+use crate::nn::checkpoint::Checkpoint;
+use crate::nn::linear::Linear;
+use crate::nn::plane_conv::DepthwisePlaneConv;
+use crate::nn::precision::Precision;
+
+/// Taps of the first convolution along each side.
+const SIDE: usize = 3;
+/// Rows of one recording at a time: the planes they are made of stay near the caches.
+const PIECE_ROWS: usize = 16;
+
+/// The weights.
+#[derive(Debug)]
+pub(super) struct Subsampling {
+    first: Linear, // over the 9 values around a place
+    halvings: [(DepthwisePlaneConv, Linear); 2],
+    output: Linear,
+    bins: usize,
+    channels: usize,
+    device: Device,
+}
+
+/// The rows of a level that are made of `rows` of the level below, which has `count` rows.
+fn below(rows: &Range<usize>, count: usize) -> Range<usize> {
+    (2 * rows.start).saturating_sub(1)..(2 * rows.end).min(count)
+}
+
+impl Subsampling {
+    /// Takes `{name}.conv.{0,2,3,5,6}` and `{name}.out`.
+    pub(super) fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        config: &Config,
+        precision: Precision,
+    ) -> Result<Self, ModelError> {
+        let (channels, width) = (config.subsampling_conv_channels, config.d_model);
+        let mut take = |part: &str, shape: &[usize]| from.take(&format!("{name}.{part}"), shape);
+        let weight = take("conv.0.weight", &[channels, 1, SIDE, SIDE])?;
+        let weight = weight.reshape((channels, SIDE * SIDE))?;
+        let first = Linear::new(&weight, Some(take("conv.0.bias", &[channels])?))?;
+        let bins = config.feat_in.div_ceil(2).div_ceil(2).div_ceil(2);
+        // The reference flattens channel by channel, these planes place by place.
+        let weight = take("out.weight", &[width, channels * bins])?;
+        let weight = weight.reshape((width, channels, bins))?.transpose(1, 2)?.contiguous()?;
+        let weight = weight.reshape((width, bins * channels))?;
+        let output = Linear::with_precision(&weight, Some(take("out.bias", &[width])?), precision)?;
+        let mut halving = |depthwise: usize| {
+            let mixing = format!("{name}.conv.{}", depthwise + 1);
+            let weight = from.take(&format!("{mixing}.weight"), &[channels, channels, 1, 1])?;
+            let bias = from.take(&format!("{mixing}.bias"), &[channels])?;
+            let mixing =
+                Linear::with_precision(&weight.reshape((channels, channels))?, Some(bias), precision)?;
+            let depthwise = DepthwisePlaneConv::load(from, &format!("{name}.conv.{depthwise}"), channels)?;
+            Ok::<_, ModelError>((depthwise, mixing))
+        };
+        let halvings = [halving(2)?, halving(5)?];
+        Ok(Self { first, halvings, output, bins: config.feat_in, channels, device: from.device().clone() })
+    }
+
+    /// The frames of a recording, at least one, to its rows `[ceil(frames / 8), width]`.
+    pub(super) fn forward(&self, mel: &Mel) -> Result<Tensor, ModelError> {
+        let levels = [mel.frames.div_ceil(2), mel.frames.div_ceil(2).div_ceil(2)];
+        let rows = mel.rows();
+        let mut pieces = Vec::with_capacity(rows.div_ceil(PIECE_ROWS));
+        for start in (0..rows).step_by(PIECE_ROWS) {
+            let third = start..rows.min(start + PIECE_ROWS);
+            let second = below(&third, levels[1]);
+            let first = below(&second, levels[0]);
+            let mut x = self.first(mel, &first)?;
+            for ((depthwise, mixing), (rows, input)) in
+                self.halvings.iter().zip([(&second, &first), (&third, &second)])
+            {
+                let y = depthwise.forward(&x, 2 * rows.start - input.start, rows.len())?;
+                let columns = y.dim(1)?;
+                let y = mixing.forward(&y.reshape((rows.len() * columns, self.channels))?)?.relu()?;
+                x = y.reshape((rows.len(), columns, self.channels))?;
+            }
+            let columns = x.dim(1)?;
+            pieces.push(self.output.forward(&x.reshape((third.len(), columns * self.channels))?)?);
+        }
+        Ok(Tensor::cat(&pieces, 0)?)
+    }
+
+    /// Some rows of the first plane, `[rows, ceil(bins / 2), channels]`.
+    fn first(&self, mel: &Mel, rows: &Range<usize>) -> Result<Tensor, ModelError> {
+        let columns = self.bins.div_ceil(2);
+        let mut around = vec![0f32; rows.len() * columns * SIDE * SIDE];
+        let places = rows.clone().flat_map(|row| (0..columns).map(move |column| (row, column)));
+        for ((row, column), around) in places.zip(around.chunks_exact_mut(SIDE * SIDE)) {
+            for (tap, value) in around.iter_mut().enumerate() {
+                let frame = (2 * row + tap / SIDE).checked_sub(1).filter(|&frame| frame < mel.frames);
+                let bin = (2 * column + tap % SIDE).checked_sub(1).filter(|&bin| bin < self.bins);
+                if let (Some(frame), Some(bin)) = (frame, bin) {
+                    *value = mel.values[frame * self.bins + bin];
+                }
+            }
+        }
+        let around = Tensor::from_vec(around, (rows.len() * columns, SIDE * SIDE), &self.device)?;
+        let y = self.first.forward(&around)?.relu()?;
+        Ok(y.reshape((rows.len(), columns, self.channels))?)
+    }
+}

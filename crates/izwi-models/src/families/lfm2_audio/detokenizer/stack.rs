@@ -1,0 +1,179 @@
+//! The network between the books and the spectra: layers that mix rows by short convolutions or by attention over a
+//! window, in streams.
+
+use candle_core::{Result, Tensor};
+
+use super::config::{Config, Mixing};
+use crate::codec::stream::{StreamShape, Streams, TailPlace, WindowPlace};
+use crate::model::ModelError;
+use crate::nn::activation::silu_gate;
+use crate::nn::checkpoint::Checkpoint;
+use crate::nn::precision::Precision;
+use crate::nn::rms_norm::RmsNorm;
+use crate::nn::rope::Rope;
+use crate::nn::row_linear::RowLinear;
+use crate::nn::short_conv::{ShortConv, ShortConvShape};
+use crate::nn::window_attention::{Window, windowed};
+
+type Loaded<T> = std::result::Result<T, ModelError>;
+
+/// The layers and the norm behind them.
+#[derive(Debug)]
+pub(super) struct Stack {
+    layers: Vec<Layer>,
+    norm: RmsNorm,
+    rope: Rope,
+}
+
+/// A mixing operator and a gated feed-forward network, each behind its norm and around a residual.
+#[derive(Debug)]
+struct Layer {
+    mixing_norm: RmsNorm,
+    mixing: Operator,
+    feed_forward_norm: RmsNorm,
+    gate_up: RowLinear,
+    down: RowLinear,
+}
+
+#[derive(Debug)]
+enum Operator {
+    Convolution { conv: ShortConv, place: TailPlace },
+    Attention { attention: Attention, place: WindowPlace },
+}
+
+#[derive(Debug)]
+struct Attention {
+    qkv: RowLinear, // [(heads + 2 * kv_heads) * head_dim, width]
+    query_norm: RmsNorm,
+    key_norm: RmsNorm,
+    output: RowLinear,
+    heads: usize,
+    kv_heads: usize,
+    window: Window,
+}
+
+impl Stack {
+    /// Takes `{prefix}.layers.*` and `{prefix}.embedding_norm`.
+    pub(super) fn load(
+        from: &mut Checkpoint,
+        prefix: &str,
+        config: &Config,
+        precision: Precision,
+        shape: &mut StreamShape,
+    ) -> Loaded<Self> {
+        let (width, eps) = (config.hidden_size, config.norm_eps);
+        let layers = config.mixings().map_err(ModelError::Checkpoint)?.into_iter().enumerate();
+        let layers = layers.map(|(i, mixing)| {
+            Layer::load(from, &format!("{prefix}.layers.{i}"), (config, mixing), precision, shape)
+        });
+        Ok(Self {
+            layers: layers.collect::<Loaded<_>>()?,
+            norm: RmsNorm::load(from, &format!("{prefix}.embedding_norm"), width, eps)?,
+            rope: Rope::new(width / config.num_attention_heads, config.rope_theta),
+        })
+    }
+
+    /// New rows `[rows, width]` of each sequence to the same.
+    pub(super) fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        let mut x = x.clone();
+        for (index, layer) in self.layers.iter().enumerate() {
+            x = layer.forward(&x, &self.rope, streams)?;
+            streams.tap(|| format!("layer{index}"), &x);
+        }
+        self.norm.forward(&x)
+    }
+}
+
+impl Layer {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        (config, mixing): (&Config, Mixing),
+        precision: Precision,
+        shape: &mut StreamShape,
+    ) -> Loaded<Self> {
+        let (width, eps) = (config.hidden_size, config.norm_eps);
+        let inner = config.feed_forward().map_err(ModelError::Checkpoint)?;
+        let mixing = match mixing {
+            Mixing::Convolution => Operator::Convolution {
+                conv: ShortConv::load(
+                    from,
+                    &format!("{name}.conv"),
+                    ShortConvShape { width, taps: config.taps, precision },
+                )?,
+                place: shape.tail(config.taps - 1, width),
+            },
+            Mixing::Attention => {
+                let kv_width = width / config.num_attention_heads * config.num_key_value_heads;
+                let attention = Attention::load(from, &format!("{name}.self_attn"), config, precision)?;
+                Operator::Attention { attention, place: shape.window(config.window(), kv_width) }
+            }
+        };
+        let [gate, up, down] = ["w1", "w3", "w2"].map(|part| format!("{name}.feed_forward.{part}"));
+        let gate_up = [(gate.as_str(), inner), (up.as_str(), inner)];
+        Ok(Self {
+            mixing_norm: RmsNorm::load(from, &format!("{name}.operator_norm"), width, eps)?,
+            mixing,
+            feed_forward_norm: RmsNorm::load(from, &format!("{name}.ffn_norm"), width, eps)?,
+            gate_up: RowLinear::load_stacked(from, &gate_up, width, precision)?,
+            down: RowLinear::load_stacked(from, &[(down.as_str(), width)], inner, precision)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, rope: &Rope, streams: &mut Streams<'_>) -> Result<Tensor> {
+        let h = self.mixing_norm.forward(x)?;
+        let change = match &self.mixing {
+            Operator::Convolution { conv, place } => {
+                let rows = streams.rows().to_vec();
+                conv.forward(&h, &rows, &mut streams.tails(*place))?
+            }
+            Operator::Attention { attention, place } => attention.forward(&h, rope, *place, streams)?,
+        };
+        let (x, h) = self.feed_forward_norm.forward_sum(x, &change)?;
+        x + self.down.forward(&silu_gate(&self.gate_up.forward(&h)?)?)?
+    }
+}
+
+impl Attention {
+    fn load(from: &mut Checkpoint, name: &str, config: &Config, precision: Precision) -> Loaded<Self> {
+        let (width, heads, kv_heads) =
+            (config.hidden_size, config.num_attention_heads, config.num_key_value_heads);
+        let head_dim = width / heads;
+        let [q, k, v, output] =
+            ["q_proj", "k_proj", "v_proj", "out_proj"].map(|part| format!("{name}.{part}"));
+        let parts =
+            [(q.as_str(), width), (k.as_str(), kv_heads * head_dim), (v.as_str(), kv_heads * head_dim)];
+        Ok(Self {
+            qkv: RowLinear::load_stacked(from, &parts, width, precision)?,
+            query_norm: RmsNorm::load(from, &format!("{name}.q_layernorm"), head_dim, config.norm_eps)?,
+            key_norm: RmsNorm::load(from, &format!("{name}.k_layernorm"), head_dim, config.norm_eps)?,
+            output: RowLinear::load_stacked(from, &[(output.as_str(), width)], width, precision)?,
+            heads,
+            kv_heads,
+            window: Window::new(config.window()),
+        })
+    }
+
+    fn forward(
+        &self,
+        x: &Tensor,
+        rope: &Rope,
+        place: WindowPlace,
+        streams: &mut Streams<'_>,
+    ) -> Result<Tensor> {
+        let rows = streams.rows().to_vec();
+        let mut states = streams.windows(place);
+        let starts = states.iter().map(|state| state.positions());
+        let positions: Vec<u32> = starts
+            .zip(&rows)
+            .flat_map(|(start, &rows)| (start..start + rows).map(|position| position as u32))
+            .collect();
+        let width = x.dim(1)?;
+        let kv_width = width / self.heads * self.kv_heads;
+        let qkv = self.qkv.forward(x)?;
+        let q = rope.forward_normed(&qkv.narrow(1, 0, width)?, &positions, &self.query_norm)?;
+        let k = rope.forward_normed(&qkv.narrow(1, width, kv_width)?, &positions, &self.key_norm)?;
+        let v = qkv.narrow(1, width + kv_width, kv_width)?;
+        self.output.forward(&windowed([&q, &k, &v], self.heads, self.window, &rows, &mut states)?)
+    }
+}

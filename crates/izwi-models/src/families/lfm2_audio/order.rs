@@ -1,0 +1,374 @@
+//! What a user asks for, in the model's terms: voices by what the model is told, texts and recordings in pieces it was
+//! trained for, conversations with all their turns.
+
+use std::ops::Range;
+
+use super::config::Config;
+use super::course::Mode;
+use super::errand::{Errand, Task};
+use super::generation::Pass;
+use super::mel::FrontEnd;
+use super::prompt::{Prompt, Recording};
+use super::tokens::{Role, Vocabulary};
+use crate::model::{
+    ConverseInput, Emission, InputError, ListenInput, Message, PrepareLimits, Sampling, SpeakInput, Turn,
+    Voice,
+};
+use crate::portions::{self, Portions};
+use crate::regions::{self, HOP, WINDOW_FRAMES};
+use crate::sampling::{Draws, mix};
+use crate::text::pieces::pieces;
+
+/// How codes are drawn where only sound is asked for, and in a conversation:
+/// <https://github.com/Liquid4All/liquid-audio#readme>.
+pub(super) const SPEAKING: Sampling = Sampling { temperature: 0.8, top_k: 64, ..Sampling::GREEDY };
+pub(super) const CONVERSING: Sampling = Sampling { temperature: 1.0, top_k: 4, ..Sampling::GREEDY };
+const LISTENING: &str = "Perform ASR.";
+const TALKING: &str = "Respond with interleaved text and audio.";
+
+/// Names of the voices, what they are, and their languages.
+const VOICES: [(&str, &str, &str); 4] = [
+    ("us_male", "US male", "en-US"),
+    ("us_female", "US female", "en-US"),
+    ("uk_male", "UK male", "en-GB"),
+    ("uk_female", "UK female", "en-GB"),
+];
+/// The language it was trained for.
+pub(super) const LANGUAGE: &str = "en";
+
+/// Tokens of text in one pass of speech: about a minute.
+const MAX_TOKENS: usize = 250;
+/// Frames of a token of text, for most tempi.
+const FRAMES_PER_TOKEN: usize = 5;
+/// A pass needs room for this many tokens to be worth its prompt.
+const MIN_TOKENS: usize = 16;
+/// Tokens of what is said in a second, at the most, and in any case.
+const TOKENS_PER_S: usize = 12;
+const TOKENS: usize = 32;
+/// Rows of the encoder in a second, rounded up.
+const ROWS_PER_S: usize = 13;
+/// Frames before the end of a window in which it may be cut, and those whose loudness is compared.
+const CUT_FRAMES: usize = 500;
+const QUIET_FRAMES: usize = 10;
+
+/// The model's voices.
+pub(super) fn voices() -> Vec<Voice> {
+    let voice = |&(id, description, language): &(&str, &str, &str)| Voice {
+        id: id.to_owned(),
+        language: language.to_owned(),
+        description: description.to_owned(),
+    };
+    VOICES.iter().map(voice).collect()
+}
+
+/// What turns inputs into errands.
+pub(super) struct Clerk<'a> {
+    pub(super) config: &'a Config,
+    pub(super) vocabulary: &'a Vocabulary,
+    pub(super) front_end: &'a FrontEnd,
+    /// Samples of a frame, those held back, and their rate.
+    pub(super) sound: (usize, usize, usize),
+    /// Whether weights are made up: such a model would begin no frame, and end none.
+    pub(super) is_made_up: bool,
+}
+
+impl Clerk<'_> {
+    /// A text to be spoken.
+    ///
+    /// # Errors
+    /// As [`crate::model::SpeechModel::prepare`].
+    pub(super) fn speak(&self, input: &SpeakInput, limits: &PrepareLimits) -> Result<Errand, InputError> {
+        if input.reference.is_some() {
+            let message = "this model does not speak in the voice of a recording; leave it out, or choose a model that does";
+            return Err(InputError { param: "ref_audio", message: message.to_owned() });
+        }
+        check_language(input.language.as_deref())?;
+        let instructions = format!("Perform TTS. Use the {} voice.", voice(input.voice.as_deref())?);
+        let prompt = |text: &str| {
+            let mut prompt = self.asked(&instructions, |prompt| prompt.text(self.vocabulary, text));
+            if self.is_made_up {
+                prompt.said(&[Emission::Token(super::config::AUDIO_START)]);
+            }
+            prompt
+        };
+        let overhead = prompt("").positions.len();
+        let positions = limits.max_positions.min(self.config.lfm.max_position_embeddings);
+        let room = positions.saturating_sub(overhead) / (1 + FRAMES_PER_TOKEN);
+        if room < MIN_TOKENS {
+            return Err(too_small("input", overhead, positions));
+        }
+        let tokens = |text: &str| self.vocabulary.encode(text).len();
+        let pieces = pieces(&input.text, room.min(MAX_TOKENS), tokens);
+        let watched = pieces.iter().filter(|_| !self.is_made_up);
+        let budgets = watched.map(|piece| portions::budget(tokens(piece))).collect();
+        let mode = if self.is_made_up { Mode::Frames } else { Mode::Sequential };
+        let passes = pieces.iter().enumerate().map(|(index, piece)| Pass {
+            prompt: prompt(piece),
+            mode,
+            text_sampling: Sampling::GREEDY,
+            audio_sampling: decided(input.sampling),
+            draws: draws(input.seed, index),
+        });
+        Ok(Errand {
+            task: Task::Speak,
+            passes: passes.collect(),
+            budgets,
+            windows: Vec::new(),
+            portions: self.portions(input.chunk_samples, input.max_tokens, limits),
+            language: None,
+        })
+    }
+
+    /// A recording to be transcribed: whole where a window holds it, else where there is speech.
+    ///
+    /// # Errors
+    /// As [`crate::model::SpeechModel::prepare`].
+    pub(super) fn listen(&self, input: &ListenInput, limits: &PrepareLimits) -> Result<Errand, InputError> {
+        check_language(input.language.as_deref())?;
+        let refused = |param, what: &str| {
+            let message = format!("this model does not {what}; choose another for it");
+            Err(InputError { param, message })
+        };
+        if input.translate {
+            return refused("model", "translate");
+        }
+        if input.word_timestamps {
+            return refused("timestamp_granularities", "tell when words were said");
+        }
+        let overhead = self.asked(LISTENING, |_| ()).positions.len();
+        let positions = limits.max_positions.min(self.config.lfm.max_position_embeddings);
+        let longest_s = positions.saturating_sub(overhead + TOKENS) / (ROWS_PER_S + TOKENS_PER_S);
+        if longest_s == 0 {
+            return Err(too_small("audio", overhead, positions));
+        }
+        let samples = &input.samples;
+        let frames = WINDOW_FRAMES.min(longest_s * 100);
+        let shortest = self.front_end.min_samples();
+        let windows: Vec<Range<usize>> =
+            windows(samples, frames * HOP).into_iter().filter(|window| window.len() >= shortest).collect();
+        let text_sampling = Sampling { temperature: input.temperature, ..Sampling::GREEDY };
+        let passes = windows.iter().enumerate().map(|(index, window)| {
+            let recording = Recording::new(&samples[window.clone()], self.front_end);
+            Pass {
+                prompt: self.asked(LISTENING, |prompt| prompt.recording(recording)),
+                mode: Mode::Sequential,
+                text_sampling: decided(text_sampling),
+                audio_sampling: Sampling::GREEDY,
+                draws: draws(input.seed, index),
+            }
+        });
+        let seconds = |samples: usize| samples as f64 / (100 * HOP) as f64;
+        let watched = windows.iter().filter(|_| !self.is_made_up);
+        Ok(Errand {
+            task: Task::Listen,
+            passes: passes.collect(),
+            budgets: watched.map(|window| TOKENS + window.len().div_ceil(100 * HOP) * TOKENS_PER_S).collect(),
+            windows: windows.iter().map(|window| (seconds(window.start), seconds(window.end))).collect(),
+            portions: self.portions(1, usize::MAX, limits),
+            language: Some(LANGUAGE.to_owned()),
+        })
+    }
+
+    /// A conversation in which the model speaks next.
+    ///
+    /// # Errors
+    /// As [`crate::model::SpeechModel::prepare`].
+    pub(super) fn converse(
+        &self,
+        input: &ConverseInput,
+        limits: &PrepareLimits,
+    ) -> Result<Errand, InputError> {
+        let fault = |message: &str| InputError { param: "input", message: message.to_owned() };
+        if !matches!(input.turns.last(), Some(Turn::User(_))) {
+            return Err(fault("nobody has said anything yet; send text or a recording"));
+        }
+        let mut prompt = Prompt::begin(self.vocabulary, input.instructions.as_deref().unwrap_or(TALKING));
+        for turn in &input.turns {
+            match turn {
+                Turn::User(messages) => {
+                    prompt.turn(self.vocabulary, Role::User);
+                    for message in messages {
+                        self.message(&mut prompt, message)?;
+                    }
+                }
+                Turn::Model(units) => {
+                    if !units.iter().all(|unit| self.is_known(unit)) {
+                        return Err(fault("a turn of the conversation was not this model's"));
+                    }
+                    prompt.turn(self.vocabulary, Role::Assistant);
+                    prompt.said(units);
+                }
+            }
+            prompt.end(self.vocabulary);
+        }
+        prompt.turn(self.vocabulary, Role::Assistant);
+        let positions = limits.max_positions.min(self.config.lfm.max_position_embeddings);
+        let overhead = prompt.positions.len();
+        if overhead + MIN_TOKENS > positions {
+            return Err(too_small("input", overhead, positions));
+        }
+        let mode = Mode::Interleaved {
+            text: self.config.interleaved_n_text as i64,
+            audio: self.config.interleaved_n_audio as i64,
+        };
+        let pass = Pass {
+            prompt,
+            mode,
+            text_sampling: decided(input.text_sampling.unwrap_or(Sampling::GREEDY)),
+            audio_sampling: decided(input.sampling.unwrap_or(CONVERSING)),
+            draws: draws(input.seed, 0),
+        };
+        Ok(Errand {
+            task: Task::Converse,
+            passes: vec![pass],
+            budgets: Vec::new(),
+            windows: Vec::new(),
+            portions: self.portions(input.chunk_samples, input.max_tokens, limits),
+            language: None,
+        })
+    }
+
+    fn message(&self, prompt: &mut Prompt, message: &Message) -> Result<(), InputError> {
+        match message {
+            Message::Text(text) => prompt.text(self.vocabulary, text),
+            Message::Recording(samples) => {
+                if samples.len() < self.front_end.min_samples() {
+                    let message =
+                        "the recording is too short to hear anything in; send a tenth of a second at least";
+                    return Err(InputError { param: "audio", message: message.to_owned() });
+                }
+                prompt.recording(Recording::new(samples, self.front_end));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_known(&self, unit: &Emission) -> bool {
+        match unit {
+            Emission::Token(id) => (*id as usize) < self.config.lfm.vocab_size,
+            Emission::Frame(codes) => {
+                codes.len() == self.config.codebooks
+                    && codes.iter().all(|&code| (code as usize) < super::config::CODES)
+            }
+        }
+    }
+
+    /// A conversation of one turn of the user's.
+    fn asked(&self, instructions: &str, content: impl FnOnce(&mut Prompt)) -> Prompt {
+        let mut prompt = Prompt::begin(self.vocabulary, instructions);
+        prompt.turn(self.vocabulary, Role::User);
+        content(&mut prompt);
+        prompt.end(self.vocabulary);
+        prompt.turn(self.vocabulary, Role::Assistant);
+        prompt
+    }
+
+    fn portions(&self, chunk_samples: usize, max_units: usize, limits: &PrepareLimits) -> Portions {
+        let (frame, held_back, rate) = self.sound;
+        Portions {
+            frame,
+            held_back,
+            rate,
+            chunk: chunk_samples.max(1),
+            max_units,
+            max_positions: limits.max_positions,
+        }
+    }
+}
+
+/// What the model is told of a voice, the first where none is named.
+fn voice(wanted: Option<&str>) -> Result<&'static str, InputError> {
+    let [(_, first, _), ..] = VOICES;
+    let Some(wanted) = wanted else { return Ok(first) };
+    let found = VOICES.iter().find(|(id, ..)| id.eq_ignore_ascii_case(wanted));
+    found.map(|(_, description, _)| *description).ok_or_else(|| {
+        let names: Vec<&str> = VOICES.iter().map(|(id, ..)| *id).collect();
+        let message = format!("voice '{wanted}' is unknown to this model; use {}", names.join(", "));
+        InputError { param: "voice", message }
+    })
+}
+
+fn check_language(wanted: Option<&str>) -> Result<(), InputError> {
+    let wanted = wanted.map(|wanted| wanted.trim().to_lowercase()).unwrap_or_default();
+    let primary = wanted.split(['-', '_']).next().unwrap_or_default();
+    if ["", LANGUAGE, "english", "auto"].contains(&primary) {
+        return Ok(());
+    }
+    let message = format!("language '{wanted}' is unknown to this model; use {LANGUAGE}, or leave it out");
+    Err(InputError { param: "language", message })
+}
+
+fn too_small(param: &'static str, overhead: usize, positions: usize) -> InputError {
+    let message = format!(
+        "the prompt takes {overhead} of {positions} positions and leaves no room for an answer; send less, or raise max_blocks"
+    );
+    InputError { param, message }
+}
+
+/// One candidate is the likeliest.
+fn decided(sampling: Sampling) -> Sampling {
+    if sampling.top_k == 1 { Sampling::GREEDY } else { sampling }
+}
+
+fn draws(seed: u64, pass: usize) -> Draws {
+    Draws::new(if pass == 0 { seed } else { mix(seed).wrapping_add(pass as u64) })
+}
+
+/// The parts of a recording that are listened to, each of at most `longest` samples.
+fn windows(samples: &[f32], longest: usize) -> Vec<Range<usize>> {
+    let whole = 0..samples.len();
+    if samples.len() <= longest {
+        return Vec::from([whole]);
+    }
+    let regions = regions::find(samples).into_iter();
+    let parts = regions.map(|region| region.frames.start * HOP..(region.frames.end * HOP).min(whole.end));
+    parts.flat_map(|part| cut(samples, part, longest)).collect()
+}
+
+/// Cuts a part that is too long where it is quietest near the end of each window.
+fn cut(samples: &[f32], mut part: Range<usize>, longest: usize) -> Vec<Range<usize>> {
+    let mut pieces = Vec::new();
+    while part.len() > longest {
+        let end = part.start + longest;
+        let first = end.saturating_sub((CUT_FRAMES * HOP).min(longest / 2));
+        let loudness = |at: &usize| {
+            let near = &samples[*at..(*at + QUIET_FRAMES * HOP).min(end)];
+            near.iter().map(|sample| sample * sample).sum::<f32>()
+        };
+        let places = (first..end - (QUIET_FRAMES * HOP).min(longest / 2)).step_by(HOP);
+        let quiet = places.min_by(|a, b| loudness(a).total_cmp(&loudness(b)));
+        let at = quiet.map_or(end, |at| at + QUIET_FRAMES * HOP / 2).clamp(part.start + 1, end);
+        pieces.push(part.start..at);
+        part.start = at;
+    }
+    pieces.push(part);
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_parts_are_cut_where_it_is_quiet_and_lose_nothing() {
+        let mut samples = vec![0.5f32; 100 * HOP * 100];
+        let quiet = 26 * 100 * HOP;
+        samples[quiet..quiet + 20 * HOP].fill(0.0);
+        let longest = WINDOW_FRAMES * HOP;
+        let pieces = cut(&samples, 0..samples.len(), longest);
+        assert!(pieces.iter().all(|piece| !piece.is_empty() && piece.len() <= longest), "{pieces:?}");
+        assert!((quiet..quiet + 20 * HOP).contains(&pieces[0].end), "{pieces:?}");
+        assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
+        assert_eq!((pieces[0].start, pieces.last().unwrap().end), (0, samples.len()));
+        let whole = windows(&samples[..longest], longest);
+        assert_eq!((whole.len(), whole[0].clone()), (1, 0..longest));
+    }
+
+    #[test]
+    fn voices_are_found_in_any_case_and_unknown_ones_are_told() {
+        assert_eq!((voice(None), voice(Some("UK_Female"))), (Ok("US male"), Ok("UK female")));
+        assert!(voice(Some("nobody")).unwrap_err().message.contains("us_female"));
+        assert!(check_language(Some("en-GB")).is_ok() && check_language(None).is_ok());
+        assert_eq!(check_language(Some("de")).unwrap_err().param, "language");
+    }
+}

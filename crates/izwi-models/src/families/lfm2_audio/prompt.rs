@@ -1,0 +1,136 @@
+//! What the model reads: for each position a text token, a frame, or a row of what the encoder made of a recording.
+//!
+//! Owns the form of a conversation. Computes no embedding.
+
+use std::sync::Arc;
+
+use super::mel::{FrontEnd, Mel};
+use super::tokens::{Role, Vocabulary};
+use crate::model::Emission;
+use crate::sampling::mix;
+
+/// One position.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Position {
+    /// Something said, by whomever.
+    Said(Emission),
+    /// A row of a recording.
+    Heard { recording: usize, row: usize },
+}
+
+/// A recording in a conversation.
+#[derive(Debug, Clone)]
+pub(super) struct Recording {
+    /// What the encoder is to see.
+    pub(super) mel: Mel,
+    /// Stands for its content.
+    key: u64,
+}
+
+impl Recording {
+    /// Of mono samples at the encoder's rate.
+    pub(super) fn new(samples: &[f32], front_end: &FrontEnd) -> Self {
+        let key = samples
+            .iter()
+            .fold(mix(samples.len() as u64), |key, sample| mix(key ^ u64::from(sample.to_bits())));
+        Self { mel: front_end.frames(samples), key }
+    }
+
+    /// Positions it takes.
+    pub(super) fn rows(&self) -> usize {
+        self.mel.rows()
+    }
+}
+
+/// Positions before the first unit, and the recordings among them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Prompt {
+    pub(super) positions: Vec<Position>,
+    pub(super) recordings: Vec<Recording>,
+}
+
+impl Prompt {
+    /// A conversation under these instructions, nobody having spoken yet.
+    pub(super) fn begin(vocabulary: &Vocabulary, instructions: &str) -> Self {
+        let mut prompt = Self::default();
+        prompt.tokens(vocabulary.start());
+        prompt.turn(vocabulary, Role::System);
+        prompt.text(vocabulary, instructions);
+        prompt.end(vocabulary);
+        prompt
+    }
+
+    /// Opens a turn.
+    pub(super) fn turn(&mut self, vocabulary: &Vocabulary, role: Role) {
+        self.tokens(vocabulary.turn(role));
+    }
+
+    /// Ends a turn.
+    pub(super) fn end(&mut self, vocabulary: &Vocabulary) {
+        self.tokens(vocabulary.end());
+    }
+
+    /// A piece of text.
+    pub(super) fn text(&mut self, vocabulary: &Vocabulary, text: &str) {
+        self.tokens(vocabulary.encode(text));
+    }
+
+    /// A recording.
+    pub(super) fn recording(&mut self, recording: Recording) {
+        let index = self.recordings.len();
+        let rows = 0..recording.rows();
+        self.positions.extend(rows.map(|row| Position::Heard { recording: index, row }));
+        self.recordings.push(recording);
+    }
+
+    /// What the model said in an earlier turn.
+    pub(super) fn said(&mut self, units: &[Emission]) {
+        self.positions.extend(units.iter().cloned().map(Position::Said));
+    }
+
+    fn tokens(&mut self, ids: Vec<u32>) {
+        self.positions.extend(ids.into_iter().map(|id| Position::Said(Emission::Token(id))));
+    }
+
+    /// A content key for each position.
+    pub(super) fn keys(&self) -> Arc<[u64]> {
+        let key = |position: &Position| match position {
+            Position::Said(unit) => key(unit),
+            Position::Heard { recording, row } => {
+                let of = self.recordings.get(*recording).map_or(0, |recording| recording.key);
+                mix(mix(of ^ 3) ^ *row as u64)
+            }
+        };
+        self.positions.iter().map(key).collect()
+    }
+}
+
+/// Content key of the position of something said.
+pub(super) fn key(unit: &Emission) -> u64 {
+    match unit {
+        Emission::Token(id) => mix(mix(1) ^ u64::from(*id)),
+        Emission::Frame(codes) => codes.iter().fold(mix(2), |key, &code| mix(key ^ u64::from(code))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn keys_tell_content_apart() {
+        let config = super::super::config::Config::load(&super::super::golden_set::root()).unwrap();
+        let front_end = FrontEnd::new(&config.preprocessor);
+        let mut prompt = Prompt::default();
+        for samples in [vec![0.5f32; 3000], vec![0.25; 3000], vec![0.5; 3001]] {
+            prompt.recording(Recording::new(&samples, &front_end));
+        }
+        let frame = |codes: &[u32]| Emission::Frame(codes.into());
+        prompt.said(&[Emission::Token(1), Emission::Token(2), frame(&[1, 2]), frame(&[2, 1])]);
+        let keys = prompt.keys();
+        assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
+        assert_eq!(keys.len(), 3 * 3 + 4);
+    }
+}

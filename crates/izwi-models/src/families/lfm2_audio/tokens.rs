@@ -1,0 +1,240 @@
+//! Text to ids and back, and the form of a conversation.
+//!
+//! Owns `tokenizer.json`. Every piece of a conversation is encoded by itself, as in training.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{AddedToken, Tokenizer};
+
+use super::config::{AUDIO_START, IM_END, TEXT_END, file_error};
+use crate::model::ModelError;
+
+/// Begins every conversation.
+const START: &str = "<|startoftext|>";
+/// Tokens whose ids every checkpoint shares.
+const NAMED: [(&str, u32); 5] = [
+    (START, 1),
+    ("<|im_start|>", 6),
+    ("<|im_end|>", IM_END),
+    ("<|audio_start|>", AUDIO_START),
+    ("<|text_end|>", TEXT_END),
+];
+
+/// Who speaks in a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    System,
+    User,
+    Assistant,
+}
+
+/// The tokenizer of one checkpoint.
+#[derive(Debug)]
+pub(super) struct Vocabulary {
+    tokenizer: Tokenizer,
+    /// The bytes of every token by id; empty for special ones.
+    bytes: Vec<Box<[u8]>>,
+}
+
+impl Vocabulary {
+    /// Reads the folder's tokenizer, for a network of `size` tokens.
+    ///
+    /// # Errors
+    /// The file is unreadable, or the tokenizer does not fit the network.
+    pub(super) fn load(folder: &Path, size: usize) -> Result<Self, ModelError> {
+        let path = folder.join("tokenizer.json");
+        let tokenizer = Tokenizer::from_file(&path).map_err(|error| file_error(&path, error.to_string()))?;
+        Self::new(tokenizer, size).map_err(|message| file_error(&path, message))
+    }
+
+    /// Single bytes and the special tokens, without any merge: enough to exercise a network without a checkpoint.
+    ///
+    /// # Errors
+    /// The parts do not make a tokenizer.
+    pub(super) fn single_bytes(size: usize) -> Result<Self, ModelError> {
+        let fault = |message: String| file_error(Path::new("bytes"), message);
+        let letters = (0..=u8::MAX).map(|byte| (letter(byte).to_string(), 256 + u32::from(byte)));
+        let named = NAMED.iter().map(|&(name, id)| (name.to_owned(), id));
+        let vocabulary: Vocab = letters.chain(named).collect();
+        let model = BPE::builder().vocab_and_merges(vocabulary, Vec::new()).build();
+        let mut tokenizer = Tokenizer::new(model.map_err(|error| fault(error.to_string()))?);
+        tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, false, false)));
+        let special = NAMED.iter().map(|(name, _)| AddedToken::from(*name, true));
+        tokenizer
+            .add_special_tokens(special.collect::<Vec<_>>())
+            .map_err(|error| fault(error.to_string()))?;
+        Self::new(tokenizer, size).map_err(fault)
+    }
+
+    fn new(tokenizer: Tokenizer, size: usize) -> Result<Self, String> {
+        for (name, id) in NAMED {
+            if tokenizer.token_to_id(name) != Some(id) {
+                return Err(format!("token {name} has not the id {id} that the model knows it by"));
+            }
+        }
+        let vocabulary = tokenizer.get_vocab(true);
+        let highest = vocabulary.values().copied().max().unwrap_or_default() as usize;
+        if highest >= size {
+            return Err(format!("has a token of id {highest}, the network knows {size}"));
+        }
+        let mut bytes = vec![Box::default(); highest + 1];
+        let letters: HashMap<char, u8> = (0..=u8::MAX).map(|byte| (letter(byte), byte)).collect();
+        let special = tokenizer.get_added_tokens_decoder();
+        for (token, id) in vocabulary {
+            if !special.get(&id).is_some_and(|added| added.special) {
+                bytes[id as usize] = bytes_of(&token, &letters);
+            }
+        }
+        Ok(Self { tokenizer, bytes })
+    }
+
+    /// Ids of a piece of text in which special tokens are recognised.
+    pub(super) fn encode(&self, text: &str) -> Vec<u32> {
+        match self.tokenizer.encode_fast(text, false) {
+            Ok(encoding) => encoding.get_ids().to_vec(),
+            Err(error) => {
+                // Byte-level pairs take any text; this is a tokenizer file that does not.
+                tracing::error!(%error, "text cannot be tokenised");
+                Vec::new()
+            }
+        }
+    }
+
+    /// What stands before the first turn.
+    pub(super) fn start(&self) -> Vec<u32> {
+        self.encode(START)
+    }
+
+    /// What stands before the content of a turn.
+    pub(super) fn turn(&self, role: Role) -> Vec<u32> {
+        self.encode(match role {
+            Role::System => "<|im_start|>system\n",
+            Role::User => "<|im_start|>user\n",
+            Role::Assistant => "<|im_start|>assistant\n",
+        })
+    }
+
+    /// What stands behind the content of a turn.
+    pub(super) fn end(&self) -> Vec<u32> {
+        self.encode("<|im_end|>\n")
+    }
+
+    /// The bytes of a token; none of special ones.
+    pub(super) fn bytes(&self, id: u32) -> &[u8] {
+        self.bytes.get(id as usize).map_or(&[], |bytes| bytes)
+    }
+}
+
+/// The letter that stands for a byte in byte-level vocabularies: itself where it can be seen, else one from U+0100 on.
+/// <https://github.com/openai/gpt-2/blob/master/src/encoder.py>.
+fn letter(byte: u8) -> char {
+    let seen = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    if seen(byte) {
+        return char::from(byte);
+    }
+    let before = (0..byte).filter(|&byte| !seen(byte)).count() as u32;
+    char::from_u32(0x100 + before).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+fn bytes_of(token: &str, letters: &HashMap<char, u8>) -> Box<[u8]> {
+    match token.chars().map(|letter| letters.get(&letter).copied()).collect::<Option<Vec<u8>>>() {
+        Some(bytes) => bytes.into(),
+        // A token that was added as plain text.
+        None => token.as_bytes().into(),
+    }
+}
+
+/// Text that comes in tokens whose bytes may cut letters in two.
+#[derive(Debug, Clone, Default)]
+pub(super) struct TextStream {
+    pending: Vec<u8>,
+}
+
+impl TextStream {
+    /// The text that is whole with these bytes.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> String {
+        self.pending.extend_from_slice(bytes);
+        let mut text = String::new();
+        let mut rest = 0;
+        for chunk in self.pending.utf8_chunks() {
+            text.push_str(chunk.valid());
+            rest += chunk.valid().len();
+            let last = rest + chunk.invalid().len() == self.pending.len();
+            if last && is_begun(chunk.invalid()) {
+                break;
+            }
+            if !chunk.invalid().is_empty() {
+                text.push(char::REPLACEMENT_CHARACTER);
+                rest += chunk.invalid().len();
+            }
+        }
+        self.pending.drain(..rest);
+        text
+    }
+
+    /// What is left where nothing more comes.
+    pub(super) fn finish(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
+    }
+}
+
+/// Whether more bytes can make a letter of these.
+fn is_begun(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::golden_set::{json, root};
+    use super::*;
+
+    #[test]
+    fn golden_tokens_are_the_references() {
+        #[derive(serde::Deserialize)]
+        struct Row {
+            text: String,
+            ids: Vec<u32>,
+        }
+        let vocabulary = Vocabulary::load(&root(), usize::MAX).unwrap();
+        for row in json::<Vec<Row>>("tokenizer") {
+            assert_eq!(vocabulary.encode(&row.text), row.ids, "{}", row.text);
+        }
+    }
+
+    #[test]
+    fn a_tokenizer_that_does_not_fit_is_told() {
+        let error = Vocabulary::load(&root(), 100).unwrap_err().to_string();
+        assert!(error.contains("the network knows 100"), "{error}");
+        let vocabulary = Vocabulary::single_bytes(65_536).unwrap();
+        assert_eq!(vocabulary.end(), [IM_END, 256 + u32::from(b'\n')]);
+        assert_eq!(vocabulary.bytes(256 + u32::from(b'\n')), b"\n");
+    }
+
+    proptest! {
+        #[test]
+        fn text_in_tokens_is_the_text(text in "\\PC{0,40}") {
+            for vocabulary in
+                [Vocabulary::load(&root(), usize::MAX).unwrap(), Vocabulary::single_bytes(65_536).unwrap()]
+            {
+                let mut stream = TextStream::default();
+                let ids = vocabulary.encode(&text);
+                let mut heard: String = ids.into_iter().map(|id| stream.push(vocabulary.bytes(id))).collect();
+                heard.push_str(&stream.finish());
+                prop_assert_eq!(&heard, &text);
+            }
+        }
+
+        #[test]
+        fn any_bytes_in_any_pieces_are_their_lossy_text(bytes in prop::collection::vec(any::<u8>(), 0..30), size in 1usize..6) {
+            let mut stream = TextStream::default();
+            let mut text: String = bytes.chunks(size).map(|piece| stream.push(piece)).collect();
+            text.push_str(&stream.finish());
+            prop_assert_eq!(text, String::from_utf8_lossy(&bytes).into_owned());
+        }
+    }
+}
