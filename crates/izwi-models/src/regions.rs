@@ -13,11 +13,9 @@ const SAMPLE_RATE_HZ: usize = 16_000;
 pub(crate) const HOP: usize = SAMPLE_RATE_HZ / 100;
 /// Frames of the longest window: networks learn from windows of 30 s.
 pub(crate) const WINDOW_FRAMES: usize = 30 * SAMPLE_RATE_HZ / HOP;
-/// Listened to before and after speech, in frames: soft beginnings and ends escape the detector. faster-whisper's
-/// `speech_pad_ms`, <https://github.com/SYSTRAN/faster-whisper/blob/master/faster_whisper/vad.py>.
+/// Listened to before and after speech, in frames: soft beginnings and ends escape the detector.
 const PADDING: usize = 40;
-/// Speech this close together, in frames, is listened to in one go where a window can hold it; `min_silence_duration_ms`
-/// there.
+/// Speech this close together, in frames, is listened to in one go where a window can hold it.
 const MERGED_GAP: usize = 200;
 
 /// Ends of the recording this near, in frames, are listened to as well.

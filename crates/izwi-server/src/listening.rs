@@ -138,7 +138,8 @@ impl Ask {
         }
         let defaults = profile.default_params.clone();
         let params = GenerationParams {
-            temperature: self.temperature.unwrap_or(defaults.temperature),
+            // The model's own is for speech.
+            temperature: self.temperature.unwrap_or(0.0),
             seed: self.seed.or(defaults.seed),
             ..defaults
         };

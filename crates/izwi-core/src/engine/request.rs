@@ -495,6 +495,10 @@ impl RequestProcessor {
     /// The parameters with defaults filled in and values in range.
     fn complete(&self, request: &EngineCoreRequest) -> Result<GenerationParams> {
         let mut params = request.params.clone().unwrap_or_else(|| self.profile.default_params.clone());
+        if request.params.is_none() && request.task_type == TaskType::Asr {
+            // The model's own is for speech.
+            params.temperature = 0.0;
+        }
         let floats = [
             ("temperature", params.temperature),
             ("top_p", params.top_p),

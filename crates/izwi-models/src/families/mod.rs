@@ -15,6 +15,8 @@ mod golden_set;
 mod hibari;
 mod lfm2_audio;
 mod qwen3_tts;
+#[cfg(test)]
+mod stage;
 mod whisper;
 
 /// How a checkpoint is loaded.

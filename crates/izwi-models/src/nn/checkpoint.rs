@@ -191,6 +191,12 @@ impl Checkpoint {
         Ok(Tensor::zeros(shape, DType::F32, &self.device)?)
     }
 
+    /// All that was not taken, for tests that write it anew.
+    #[cfg(test)]
+    pub(crate) fn into_tensors(self) -> HashMap<String, Tensor> {
+        self.tensors
+    }
+
     /// Ends the reading.
     ///
     /// # Errors

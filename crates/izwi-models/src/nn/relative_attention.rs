@@ -183,7 +183,7 @@ mod tests {
             for span in spans {
                 let [q, k, v] = [&q, &k, &v].map(|x| x.narrow(0, span.start, span.len()).unwrap());
                 let p = p.narrow(0, longest - span.len(), 2 * span.len() - 1).unwrap();
-                let alone = relative([&q, &k, &v], &p, [&u, &w], heads, &[0..span.len()]).unwrap();
+                let alone = relative([&q, &k, &v], &p, [&u, &w], heads, std::slice::from_ref(&(0..span.len()))).unwrap();
                 prop_assert_eq!(&alone.to_vec2::<f32>().unwrap()[..], &y[span.clone()]);
                 for (ours, theirs) in y[span].iter().zip(plain([&q, &k, &v], &p, [&u, &w], heads)) {
                     let off = ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
@@ -201,6 +201,15 @@ mod tests {
         let (x, p, bias) = (random(4, 6), random(7, 6), random(1, 6).squeeze(0).unwrap());
         let run = |heads, span| relative([&x, &x, &x], &p, [&bias, &bias], heads, &[span]);
         assert!(run(2, 0..4).is_ok() && run(4, 0..4).is_err() && run(2, 0..5).is_err());
-        assert!(relative([&x, &x, &x], &p.narrow(0, 0, 5).unwrap(), [&bias, &bias], 2, &[0..4]).is_err());
+        assert!(
+            relative(
+                [&x, &x, &x],
+                &p.narrow(0, 0, 5).unwrap(),
+                [&bias, &bias],
+                2,
+                std::slice::from_ref(&(0..4))
+            )
+            .is_err()
+        );
     }
 }

@@ -163,7 +163,10 @@ pub fn causal([q, k, v]: [&Tensor; 3], heads: usize) -> Result<Tensor> {
 fn view(width: usize, kv_width: usize, heads: usize, window: Window) -> Result<View> {
     let head_dim = width.checked_div(heads).unwrap_or(0).max(1);
     let (kv_heads, Window { positions, step }) = (kv_width / head_dim, window);
-    if heads * head_dim != width || kv_heads * head_dim != kv_width || kv_heads == 0 || heads % kv_heads != 0
+    if heads * head_dim != width
+        || kv_heads * head_dim != kv_width
+        || kv_heads == 0
+        || !heads.is_multiple_of(kv_heads)
     {
         bail!("window attention: {width} and {kv_width} channels are not {heads} heads of one width")
     }

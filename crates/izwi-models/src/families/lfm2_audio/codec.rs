@@ -17,7 +17,7 @@ const MIMI: &str = "tokenizer-e351c8d8-checkpoint125.safetensors";
 /// A checkpoint's codec.
 #[derive(Debug)]
 pub(super) enum Codec {
-    Mimi(Mimi),
+    Mimi(Box<Mimi>),
     Detokenizer(Box<Detokenizer>),
 }
 
@@ -43,7 +43,7 @@ impl Codec {
         if newer.is_dir() {
             return Ok(Self::Detokenizer(Box::new(Detokenizer::load(&newer, device, precision)?)));
         }
-        Ok(Self::Mimi(Mimi::load(&folder.join(MIMI), books, device, precision)?))
+        Ok(Self::Mimi(Box::new(Mimi::load(&folder.join(MIMI), books, device, precision)?)))
     }
 
     /// Samples of one frame.

@@ -22,7 +22,7 @@ pub(super) const END_OF_AUDIO: u32 = 2048;
 pub(super) const CODES: usize = 2049;
 
 /// Heads of the small stack, which no file names:
-/// <https://github.com/Liquid4All/liquid-audio/blob/main/src/liquid_audio/model/transformer.py>.
+/// <https://github.com/Liquid4All/liquid-audio>.
 const DEPTH_HEADS: usize = 32;
 const DEPTH_KV_HEADS: usize = 8;
 const DEPTH_EPS: f64 = 1e-5;

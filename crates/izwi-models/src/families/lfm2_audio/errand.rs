@@ -1,7 +1,5 @@
 //! One request: the passes that work it off, and how far it has come.
 
-use std::sync::Arc;
-
 use candle_core::Tensor;
 
 use super::codec::{Codec, DecoderState};
@@ -226,6 +224,3 @@ impl Running {
         })
     }
 }
-
-/// What an entry's family made for it, shared.
-pub(super) type Shared = Arc<Errand>;

@@ -179,11 +179,11 @@ impl Generator {
     ) -> Result<Tensor, ModelError> {
         let (stack, device) = (&self.backbone.stack, x.device().clone());
         let carried = shares.iter_mut().map(|share| match share.said.carried.take() {
-            Some(carried) if !share.begins => Ok(carried),
-            _ if share.begins => stack.resume(kv, share.start, share.block_table, &device),
-            _ => stack.begin(&device),
+            _ if share.begins => Ok(stack.resume(kv, share.start, share.block_table, &device)?),
+            Some(carried) => Ok(carried),
+            None => Err(ModelError::Internal("an entry goes on from nothing")),
         });
-        let mut carried = carried.collect::<candle_core::Result<Vec<StackState>>>()?;
+        let mut carried = carried.collect::<Result<Vec<StackState>, ModelError>>()?;
         let spans = shares.iter().map(|share| PagedSpan {
             start: share.start,
             num_tokens: share.end - share.start,

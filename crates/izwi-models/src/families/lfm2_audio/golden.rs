@@ -361,22 +361,23 @@ fn golden_bf16_weights_stay_within_the_references_own_rounding() {
     let case = case(&loaded, "asr");
     let mut record = Record::default();
     let said = run(&loaded, &[case], usize::MAX, false, &mut record).remove(0);
-    if ids(&exact["out.text"]) == ids(&golden["out.text"]) {
-        assert_eq!(said, emitted(&golden));
-    }
+    // Rows behind the same history: up to where one of the three first says something else.
+    let said = said.iter().map(|unit| if let Emission::Token(id) = unit { *id } else { u32::MAX });
+    let (theirs, exact_text) = (ids(&golden["out.text"]), ids(&exact["out.text"]));
+    let same = said.zip(&theirs).zip(&exact_text).take_while(|((a, b), c)| a == *b && b == c).count();
+    let rows = (same + 1).min(theirs.len()).min(exact_text.len()).min(record.text.len());
+    let rows_of = |logits: &[f32], width: usize| logits[..rows * width].to_vec();
+    let width = golden["text_logits"].dim(1).unwrap();
+    let reference = rows_of(&values(&golden["text_logits"].to_dtype(DType::F32).unwrap()), width);
+    let exact = rows_of(&values(&exact["text_logits"]), width);
+    let ours = rows_of(&record.text.iter().flat_map(values).collect::<Vec<f32>>(), width);
     // What the reference loses by computing in bf16; Izwi keeps weights in bf16 and computes in f32.
     let off = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
-    let theirs = values(&golden["text_logits"].to_dtype(DType::F32).unwrap());
-    let ours: Vec<f32> = record.text.iter().flat_map(values).collect();
-    // Up to where the two first say different things.
-    let agreed = ids(&golden["out.text"])
-        .into_iter()
-        .zip(&said)
-        .take_while(|&(id, unit)| *unit == Emission::Token(id));
-    let width = golden["text_logits"].dim(1).unwrap();
-    let kept = (agreed.count() + 1) * width;
-    let kept = kept.min(ours.len()).min(theirs.len());
-    let allowed = off(&theirs[..kept], &values(&exact["text_logits"])[..kept]);
-    let ours = off(&ours[..kept], &theirs[..kept]);
-    assert!(ours <= 1.5 * allowed, "off by {ours}, the reference by {allowed}");
+    let (lost, off) = (off(&reference, &exact), off(&ours, &reference));
+    assert!(off <= 1.5 * lost, "off by {off}, the reference by {lost}");
+    if same < rows {
+        let mut last = exact[exact.len() - width..].to_vec();
+        last.sort_unstable_by(|a, b| b.total_cmp(a));
+        assert!(last[0] - last[1] <= 2.0 * lost, "token {same} is another, and was not close");
+    }
 }

@@ -27,8 +27,8 @@ pub(crate) use self::config::Config;
 const PIECE_FRAMES: usize = 4;
 /// Books whose code says what is said; the others say how.
 const SEMANTIC: usize = 1;
-/// Rows the transposed convolution in front of the transformer writes, in its output rows.
-const UPSAMPLE_OVERLAP: usize = 2;
+/// Frames that a row in front of the transformer is made of.
+const UPSAMPLE_FRAMES: usize = 2;
 
 type Loaded<T> = std::result::Result<T, ModelError>;
 
@@ -96,7 +96,7 @@ impl Mimi {
             ResidualBooks::load(from, &format!("quantizer.{group}"), sizes, names, |k| book(group, k))
         };
         let (semantic, acoustic) = (books(from, "rvq_first", SEMANTIC)?, books(from, "rvq_rest", acoustic)?);
-        let rise = (config.width, UPSAMPLE_OVERLAP * config.rows_per_frame, config.rows_per_frame);
+        let rise = (config.width, UPSAMPLE_FRAMES * config.rows_per_frame, config.rows_per_frame);
         let upsample = CausalDepthwiseTransposedConv::load(from, UPSAMPLE, rise, s)?;
         let window = Window { positions: config.context, step: config.step };
         let layers = transformer_shape(config, precision);

@@ -19,13 +19,14 @@ use self::order::Clerk;
 use self::tokens::Vocabulary;
 use super::LoadOptions;
 use crate::model::{
-    BatchEntry, EntryOutput, Input, InputError, ModelError, ModelInfo, PrepareLimits, Prepared,
-    SequenceState, SpeakInput, SpeechModel, Task, Work,
+    BatchEntry, ConverseInput, EntryOutput, Input, InputError, Message, ModelError, ModelInfo, PrepareLimits,
+    Prepared, SequenceState, SpeechModel, Task, Turn, Work,
 };
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::kv_pool::KvPool;
 use crate::parts::PartTimes;
 use crate::portions;
+use crate::sampling::mix;
 
 mod backbone;
 mod codec;
@@ -46,6 +47,8 @@ mod mel;
 mod mimi;
 mod order;
 mod prompt;
+#[cfg(test)]
+mod tests;
 mod tokens;
 
 /// Rows of the encoder that a state may hold: of a window of 30 s.
@@ -122,7 +125,8 @@ impl LfmAudio {
         let precision = options.precision.of_codec(options.device.is_cpu());
         let mut codec = Checkpoint::made_up(&options.device, DType::F32);
         let sizes = mimi::Config::published();
-        let codec = Codec::Mimi(Mimi::from_checkpoint(&mut codec, config.codebooks, &sizes, precision)?);
+        let codec = Mimi::from_checkpoint(&mut codec, config.codebooks, &sizes, precision)?;
+        let codec = Codec::Mimi(Box::new(codec));
         let mut weights = Checkpoint::made_up(&options.device, DType::BF16);
         let made = Self::assemble(config, vocabulary, &mut weights, codec, options)?;
         Ok(Self { is_made_up: true, ..made })
@@ -309,6 +313,17 @@ impl SpeechModel for LfmAudio {
     }
 
     fn warm_up_input(&self) -> Input {
-        Input::Speak(SpeakInput::plain("The quick brown fox."))
+        // Noise is heard, then text and frames come in turn.
+        let noise = |n: usize| (mix(n as u64) >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
+        let samples: Vec<f32> = (0..self.config.preprocessor.sample_rate).map(|n| 0.1 * noise(n)).collect();
+        Input::Converse(ConverseInput {
+            instructions: None,
+            turns: vec![Turn::User(vec![Message::Recording(samples.into())])],
+            sampling: None,
+            text_sampling: None,
+            seed: 0,
+            max_tokens: usize::MAX,
+            chunk_samples: 1,
+        })
     }
 }

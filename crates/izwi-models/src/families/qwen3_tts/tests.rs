@@ -4,15 +4,14 @@ use std::collections::HashMap;
 
 use candle_core::Device;
 
+use super::super::stage::{self, Stage};
 use super::golden::{Arguments, cases};
 use super::golden_set::{TOLERANCE, compare, device, root, tensors, values};
 use super::*;
-use crate::model::Work;
 use crate::nn::precision::Precision;
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };
 const BLOCK: usize = 8;
-const BLOCKS: usize = 512;
 
 fn model_at(checkpoint: &str, precision: Precision, device: Device) -> QwenTts {
     QwenTts::load(&root().join(checkpoint), &LoadOptions { device, precision }).unwrap()
@@ -37,134 +36,9 @@ fn recording(text: Option<&str>) -> VoiceRecording {
     VoiceRecording { samples: samples.into(), text: text.map(str::to_owned), timbre_only: text.is_none() }
 }
 
-/// A sequence as the engine keeps it.
-struct Running {
-    prepared: Prepared,
-    state: SequenceState,
-    prompt: usize,
-    start: usize,
-    begins: bool,
-    blocks: Vec<u32>,
-    samples: Vec<f32>,
-    /// Frames that came at once, where any did.
-    portions: Vec<usize>,
-    frames: usize,
-    passes: usize,
-    finished: bool,
-    runaway: bool,
-}
-
-/// Runs sequences, each for at most `most` frames.
-struct Stage<'a> {
-    model: &'a QwenTts,
-    kv: KvPool,
-    free: Vec<u32>,
-    running: Vec<Running>,
-    chunk: usize,
-    most: usize,
-}
-
-impl<'a> Stage<'a> {
-    fn new(model: &'a QwenTts, chunk: usize, most: usize) -> Self {
-        let kv = KvPool::new(model.info.kv, BLOCKS, BLOCK, &device()).unwrap();
-        Self { model, kv, free: (0..BLOCKS as u32).collect(), running: Vec::new(), chunk, most }
-    }
-
-    fn admit(&mut self, prepared: &Prepared) {
-        let state = self.model.start(prepared);
-        let prompt = prompt_of(&prepared.work);
-        self.running.push(Running {
-            prepared: prepared.clone(),
-            state,
-            prompt,
-            start: 0,
-            begins: true,
-            blocks: Vec::new(),
-            samples: Vec::new(),
-            portions: Vec::new(),
-            frames: 0,
-            passes: 1,
-            finished: false,
-            runaway: false,
-        });
-    }
-
-    /// Takes a sequence's blocks away: it is computed again.
-    fn preempt(&mut self, index: usize) {
-        let running = &mut self.running[index];
-        self.free.append(&mut running.blocks);
-        (running.start, running.begins) = (0, true);
-    }
-
-    fn is_done(&self, running: &Running) -> bool {
-        running.finished || running.frames >= self.most
-    }
-
-    /// One step of all that go on.
-    fn step(&mut self) {
-        let (chunk, most) = (self.chunk, self.most);
-        let mut entries = Vec::new();
-        let mut places = Vec::new();
-        let free = &mut self.free;
-        let going = self.running.iter_mut().enumerate();
-        for (place, running) in going.filter(|(_, running)| !running.finished && running.frames < most) {
-            let known = running.prompt;
-            let num_tokens = (known - running.start).min(chunk);
-            while running.blocks.len() * BLOCK < running.start + num_tokens {
-                // From both ends in turn, so that tables are scattered.
-                let at = if running.blocks.len() % 2 == 0 { free.len() - 1 } else { 0 };
-                running.blocks.push(free.remove(at));
-            }
-            places.push(place);
-            entries.push(BatchEntry {
-                prepared: &running.prepared,
-                state: &mut running.state,
-                start: running.start,
-                begins: std::mem::take(&mut running.begins),
-                num_tokens,
-                block_table: &running.blocks,
-            });
-            running.start += num_tokens;
-        }
-        let frame = self.model.codec.samples_per_frame();
-        let outputs = self.model.forward(&mut self.kv, &mut entries).unwrap();
-        for (place, output) in places.into_iter().zip(outputs) {
-            let running = &mut self.running[place];
-            // What was generated is a position more to compute.
-            running.prompt += output.generated_tokens;
-            running.portions.extend(Some(output.samples.len() / frame).filter(|&frames| frames > 0));
-            running.frames = running.portions.iter().sum();
-            running.samples.extend(output.samples);
-            running.finished = output.finished;
-            running.runaway = output.runaway;
-            if let Some(next) = output.next_pass {
-                self.free.append(&mut running.blocks);
-                (running.start, running.begins, running.prompt) = (0, true, prompt_of(&next));
-                running.passes += 1;
-            }
-        }
-    }
-
-    fn finish(mut self) -> Vec<Running> {
-        while self.running.iter().any(|running| !self.is_done(running)) {
-            self.step();
-        }
-        self.running
-    }
-}
-
-fn prompt_of(work: &Work) -> usize {
-    match work {
-        Work::Autoregressive { prompt, .. } => prompt.len(),
-        Work::Units(_) => 0,
-    }
-}
-
 /// Samples of one sequence alone.
 fn alone(model: &QwenTts, prepared: &Prepared, most: usize) -> Vec<f32> {
-    let mut stage = Stage::new(model, usize::MAX, most);
-    stage.admit(prepared);
-    stage.finish().remove(0).samples
+    stage::alone(model, prepared, most).samples
 }
 
 const TEXTS: [&str; 8] = [
@@ -229,10 +103,10 @@ fn eight_together_are_each_alone_to_the_bit_however_prompts_are_cut() {
         let model = model_at("cv06", precision, Device::Cpu);
         let inputs = TEXTS.iter().enumerate();
         let prepared: Vec<Prepared> = inputs.map(|(n, text)| prepare(&model, say(text, n as u64))).collect();
-        let mut stage = Stage::new(&model, 7, 20);
+        let mut stage = Stage::new(&model, BLOCK, 7, 20);
         prepared.iter().for_each(|prepared| stage.admit(prepared));
         for (running, prepared) in stage.finish().iter().zip(&prepared) {
-            assert!(running.frames > 1);
+            assert!(running.portions.len() > 1);
             assert_eq!(running.samples, alone(&model, prepared, 20), "{precision}");
         }
     }
@@ -242,12 +116,12 @@ fn eight_together_are_each_alone_to_the_bit_however_prompts_are_cut() {
 fn what_was_preempted_goes_on_as_if_it_had_not_been() {
     let model = model("cv06");
     let prepared: Vec<Prepared> = TEXTS.iter().take(3).map(|text| prepare(&model, say(text, 5))).collect();
-    let mut stage = Stage::new(&model, 5, 24);
+    let mut stage = Stage::new(&model, BLOCK, 5, 24);
     prepared.iter().for_each(|prepared| stage.admit(prepared));
     for step in 0..60 {
         stage.preempt(step % 3);
         (0..=step % 4 * 5).for_each(|_| {
-            if stage.running.iter().any(|running| !stage.is_done(running)) {
+            if stage.goes_on() {
                 stage.step();
             }
         });
@@ -265,20 +139,13 @@ fn a_prefix_in_anothers_blocks_changes_nothing() {
         ..say(text, 3)
     };
     let (first, second) = (prepare(&model, styled(TEXTS[1])), prepare(&model, styled(TEXTS[4])));
-    let keys = |prepared: &Prepared| match &prepared.work {
-        Work::Autoregressive { prompt, .. } => Arc::clone(prompt),
-        Work::Units(_) => panic!("units"),
-    };
-    let shared = keys(&first).iter().zip(keys(&second).iter()).take_while(|(a, b)| a == b).count();
+    let shared = stage::keys(&first).iter().zip(stage::keys(&second)).take_while(|(a, b)| a == b).count();
     let blocks = shared / BLOCK;
     assert!(blocks >= 2, "the style, the role and the voice are the same: {shared} positions");
-    let mut stage = Stage::new(&model, usize::MAX, 12);
+    let mut stage = Stage::new(&model, BLOCK, usize::MAX, 12);
     stage.admit(&first);
     stage.step();
-    stage.admit(&second);
-    let lent = stage.running[0].blocks[..blocks].to_vec();
-    stage.running[1].blocks = lent;
-    stage.running[1].start = blocks * BLOCK;
+    stage.admit_behind(&second, 0, shared);
     let together = stage.finish();
     assert_eq!(together[1].samples, alone(&model, &second, 12));
 }
@@ -295,7 +162,7 @@ fn a_seed_decides_and_states_are_fresh() {
 fn what_streams_out_is_the_offline_decoding() {
     let model = model("cv06");
     let prepared = prepare(&model, say(TEXTS[3], 9));
-    let mut stage = Stage::new(&model, usize::MAX, 40);
+    let mut stage = Stage::new(&model, BLOCK, usize::MAX, 40);
     stage.admit(&prepared);
     let running = stage.finish().remove(0);
     let speaking = running.state.downcast_ref::<Speaking>().unwrap();
@@ -310,19 +177,19 @@ fn sound_comes_in_the_portions_that_complete_chunks_and_none_is_lost_at_a_limit(
     let model = model("cv06");
     let (frame, most) = (model.codec.samples_per_frame(), 11);
     let spoken = |chunk_samples, seed| {
-        let mut stage = Stage::new(&model, usize::MAX, most);
+        let mut stage = Stage::new(&model, BLOCK, usize::MAX, most);
         stage.admit(&prepare(&model, SpeakInput { chunk_samples, max_tokens: most, ..say(TEXTS[3], seed) }));
         stage.finish().remove(0)
     };
     for seed in 0..4 {
         let each = spoken(1, seed);
-        assert!(each.portions.iter().all(|&frames| frames == 1));
+        assert!(each.portions.iter().all(|&samples| samples == frame));
         for chunk in [frame / 3, frame, 2 * frame + frame / 2, 100 * frame] {
             let portions = spoken(chunk, seed);
             assert_eq!(portions.samples, each.samples, "chunks of {chunk}");
             let mut before = 0;
-            for (at, &frames) in portions.portions.iter().enumerate() {
-                let after = before + frames;
+            for (at, samples) in portions.portions.iter().enumerate() {
+                let after = before + samples / frame;
                 let completes = |frames: usize| frames * frame / chunk > before * frame / chunk;
                 let fewest = (before + 1..=after).find(|&frames| completes(frames)).unwrap_or(usize::MAX);
                 let last = at + 1 == portions.portions.len();
@@ -346,11 +213,11 @@ fn a_runaway_is_cut_off_and_said_to_be_one() {
         // An end is ruled out for two frames.
         utterance.budgets = vec![2];
         let prepared = Prepared { work: utterance.work(0).unwrap(), payload: Arc::new(utterance) };
-        let mut stage = Stage::new(&model, usize::MAX, 100);
+        let mut stage = Stage::new(&model, BLOCK, usize::MAX, 100);
         stage.admit(&prepared);
         let running = stage.finish().remove(0);
         assert!(running.finished && running.runaway);
-        assert_eq!(running.frames, 2);
+        assert_eq!(running.samples.len(), 2 * model.codec.samples_per_frame());
     }
 }
 
@@ -362,7 +229,7 @@ fn long_texts_are_spoken_in_several_passes() {
     let utterance = prepared.payload.downcast_ref::<Utterance>().unwrap();
     let expected = utterance.passes.len();
     assert!(expected > 2);
-    let mut stage = Stage::new(&model, usize::MAX, usize::MAX);
+    let mut stage = Stage::new(&model, BLOCK, usize::MAX, usize::MAX);
     stage.admit(&prepared);
     // Whatever tiny random weights say, the watchdog ends every pass.
     let running = stage.finish().remove(0);

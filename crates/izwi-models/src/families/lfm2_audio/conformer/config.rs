@@ -51,7 +51,7 @@ impl Config {
         if heads == 0 || width == 0 || !width.is_multiple_of(2 * heads) {
             return Err(format!("encoder: d_model {width} is not n_heads {heads} of an even width"));
         }
-        if self.conv_kernel_size % 2 == 0 {
+        if self.conv_kernel_size.is_multiple_of(2) {
             return Err(format!("encoder.conv_kernel_size {} has no middle", self.conv_kernel_size));
         }
         Ok(())

@@ -33,7 +33,7 @@ pub(crate) struct Config {
 
 impl Config {
     /// The published sizes.
-    pub(super) fn published() -> Self {
+    pub(crate) fn published() -> Self {
         Self {
             sample_rate: 24_000,
             width: 512,

@@ -1,0 +1,384 @@
+//! Behaviour of the whole family on the tiny checkpoint: an executor's view, from text and recordings to text and sound.
+
+use candle_core::Device;
+
+use super::super::stage::{Running as Ran, Stage, alone, keys};
+use super::golden::{CASES, arguments, emitted, recording};
+use super::golden_set::{TOLERANCE, compare, device, root, tensors, values};
+use super::*;
+use crate::model::{Emission, ListenInput, Sampling, SpeakInput};
+use crate::nn::precision::Precision;
+
+const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };
+const BLOCK: usize = 8;
+
+fn model_at(precision: Precision, device: Device) -> LfmAudio {
+    LfmAudio::load(&root(), &LoadOptions { device, precision }).unwrap()
+}
+
+fn model() -> LfmAudio {
+    model_at(Precision::F32, Device::Cpu)
+}
+
+/// The checkpoint with the older codec alone.
+fn with_mimi() -> LfmAudio {
+    let folder = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(root()).unwrap() {
+        let file = file.unwrap();
+        if file.file_type().unwrap().is_file() {
+            std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+        }
+    }
+    let options = LoadOptions { device: Device::Cpu, precision: Precision::F32 };
+    LfmAudio::load(folder.path(), &options).unwrap()
+}
+
+fn say(text: &str, seed: u64) -> Input {
+    Input::Speak(SpeakInput { seed, sampling: order::SPEAKING, ..SpeakInput::plain(text) })
+}
+
+fn hear(samples: Arc<[f32]>) -> Input {
+    Input::Listen(ListenInput {
+        samples,
+        language: None,
+        prompt: None,
+        translate: false,
+        word_timestamps: false,
+        temperature: 0.0,
+        seed: 0,
+    })
+}
+
+fn talk(turns: Vec<Turn>, sampling: Option<Sampling>, seed: u64) -> Input {
+    Input::Converse(ConverseInput {
+        instructions: None,
+        turns,
+        sampling,
+        text_sampling: sampling,
+        seed,
+        max_tokens: usize::MAX,
+        chunk_samples: 1,
+    })
+}
+
+fn asked(name: &str) -> Turn {
+    Turn::User(vec![Message::Recording(recording(name))])
+}
+
+fn prepare(model: &LfmAudio, input: &Input) -> Prepared {
+    model.prepare(input, &LIMITS).unwrap()
+}
+
+/// A text, a recording, and a conversation.
+fn mixed(model: &LfmAudio) -> Vec<Prepared> {
+    let sampling = Some(order::CONVERSING);
+    let inputs = [
+        say("Hello world, this is a test.", 1),
+        hear(recording("w1")),
+        talk(vec![asked("w2")], sampling, 3),
+        say("Seventeen sleepy seals slid south.", 4),
+        talk(vec![Turn::User(vec![Message::Text("And you?".to_owned())])], sampling, 5),
+        hear(recording("w24_resampled_16k")),
+    ];
+    inputs.iter().map(|input| prepare(model, input)).collect()
+}
+
+fn units(ran: &Ran) -> &[Emission] {
+    &ran.state.downcast_ref::<Running>().unwrap().said.units
+}
+
+#[test]
+fn golden_speech_is_the_references_from_text_to_samples() {
+    let model = model_at(Precision::F32, device());
+    let input =
+        SpeakInput { voice: Some("uk_male".to_owned()), ..SpeakInput::plain("Hello world, this is a test.") };
+    let most = arguments("tts").max_new_tokens;
+    let input = Input::Speak(SpeakInput { max_tokens: most, ..input });
+    let expected = emitted(&tensors("tts"));
+    let ran = alone(&model, &prepare(&model, &input), most);
+    assert_eq!(units(&ran), expected);
+    // The reference's recipe drops the last frame, which ends audio where the limit did not.
+    let ended = expected
+        .iter()
+        .any(|unit| matches!(unit, Emission::Frame(codes) if codes[0] == config::END_OF_AUDIO));
+    if ended {
+        compare("speech", &ran.samples, &values(&tensors("detok_tts")["wav"]), TOLERANCE);
+    }
+}
+
+#[test]
+fn golden_recordings_and_conversations_are_the_references_from_samples_to_units() {
+    let model = model_at(Precision::F32, device());
+    let first = emitted(&tensors("chat1"));
+    for name in CASES.into_iter().filter(|name| !["tts", "chat_sampled"].contains(name)) {
+        let second = Turn::User(vec![
+            Message::Text("Please speak slowly.".to_owned()),
+            Message::Recording(recording("w2")),
+        ]);
+        let input = match name {
+            "asr" => hear(recording("w1")),
+            "asr24" => hear(recording("w24_resampled_16k")),
+            "chat1" => talk(vec![asked("w1")], Some(Sampling::GREEDY), 0),
+            _ => {
+                talk(vec![asked("w1"), Turn::Model(first.clone().into()), second], Some(Sampling::GREEDY), 0)
+            }
+        };
+        let ran = alone(&model, &prepare(&model, &input), arguments(name).max_new_tokens);
+        let expected = emitted(&tensors(name));
+        assert_eq!(units(&ran), expected, "{name}");
+        if name.starts_with("chat") {
+            assert_eq!(ran.emissions, expected, "{name}");
+        } else if ran.finished {
+            let told: String = ran.segments.iter().map(|segment| segment.text.as_str()).collect();
+            assert_eq!(told, ran.text, "{name}");
+        }
+    }
+}
+
+#[test]
+fn mixed_work_together_is_each_alone_to_the_bit_however_prompts_are_cut() {
+    for precision in [Precision::F32, Precision::Bf16, Precision::Q8] {
+        let model = model_at(precision, Device::Cpu);
+        let prepared = mixed(&model);
+        let mut stage = Stage::new(&model, BLOCK, 7, 24);
+        prepared.iter().for_each(|prepared| stage.admit(prepared));
+        let together = stage.finish();
+        assert!(together.iter().any(|ran| ran.generated > BLOCK));
+        for (ran, prepared) in together.iter().zip(&prepared) {
+            assert_eq!(ran.heard(), alone(&model, prepared, 24).heard(), "{precision}");
+        }
+    }
+}
+
+#[test]
+fn what_was_preempted_goes_on_as_if_it_had_not_been() {
+    let model = model();
+    let prepared = mixed(&model);
+    let mut stage = Stage::new(&model, BLOCK, 11, 24);
+    prepared.iter().for_each(|prepared| stage.admit(prepared));
+    for step in 0..40 {
+        stage.preempt(step % prepared.len());
+        for _ in 0..=step % 4 * 5 {
+            if stage.goes_on() {
+                stage.step();
+            }
+        }
+    }
+    for (ran, prepared) in stage.finish().iter().zip(&prepared) {
+        assert_eq!(ran.heard(), alone(&model, prepared, 24).heard());
+    }
+}
+
+#[test]
+fn a_prefix_in_anothers_blocks_changes_nothing() {
+    let model = model();
+    let [first, second] =
+        ["One text.", "Another text, and a longer one."].map(|text| prepare(&model, &say(text, 3)));
+    let same = keys(&first).iter().zip(keys(&second)).take_while(|(a, b)| a == b).count();
+    assert!(same >= 2 * BLOCK, "the instructions are the same: {same} positions");
+    let mut stage = Stage::new(&model, BLOCK, 5, 16);
+    stage.admit(&first);
+    (0..8).for_each(|_| stage.step());
+    stage.admit_behind(&second, 0, same);
+    let together = stage.finish();
+    assert_eq!(together[1].heard(), alone(&model, &second, 16).heard());
+}
+
+#[test]
+fn the_next_turn_goes_on_in_the_blocks_of_the_one_before() {
+    let model = model();
+    let first = prepare(&model, &talk(vec![asked("w1")], Some(Sampling::GREEDY), 0));
+    let mut stage = Stage::new(&model, 4, usize::MAX, 40);
+    stage.admit(&first);
+    while stage.goes_on() {
+        stage.step();
+    }
+    let said = stage.running[0].emissions.clone();
+    let reply = Turn::User(vec![Message::Text("Please speak slowly.".to_owned())]);
+    let turns = vec![asked("w1"), Turn::Model(said.into()), reply];
+    let second = prepare(&model, &talk(turns, Some(order::CONVERSING), 7));
+    let known: Vec<u64> = keys(&first).iter().chain(&stage.running[0].keys).copied().collect();
+    assert_eq!(keys(&second)[..known.len()], known);
+    let computed = stage.running[0].start;
+    stage.admit_behind(&second, 0, computed.min(known.len()));
+    assert!(stage.running[1].start > 0 && computed > keys(&first).len());
+    let together = stage.finish();
+    assert_eq!(together[1].heard(), alone(&model, &second, 40).heard());
+}
+
+#[test]
+fn a_seed_decides_and_states_are_fresh() {
+    for model in [model(), with_mimi()] {
+        let said = |seed| alone(&model, &prepare(&model, &say("Once more.", seed)), 30).samples;
+        assert_eq!(said(1), said(1));
+        let talked = |seed| {
+            let input = talk(vec![asked("w2")], Some(order::CONVERSING), seed);
+            alone(&model, &prepare(&model, &input), 30).emissions
+        };
+        assert_eq!(talked(1), talked(1));
+        assert!((2..12).any(|seed| talked(seed) != talked(1)));
+    }
+}
+
+#[test]
+fn what_streams_out_is_the_offline_decoding_whatever_the_listener_gets_at_once() {
+    for model in [model(), with_mimi()] {
+        let frame = model.codec.samples_per_frame();
+        let talked = |chunk_samples, seed| {
+            let Input::Converse(input) = talk(vec![asked("w1")], Some(order::CONVERSING), seed) else {
+                panic!()
+            };
+            let input = Input::Converse(ConverseInput { chunk_samples, max_tokens: 34, ..input });
+            alone(&model, &prepare(&model, &input), 34)
+        };
+        let frames = |ran: &Ran| -> Vec<Vec<u32>> {
+            let frames = ran.emissions.iter().filter_map(|unit| match unit {
+                Emission::Frame(codes) if model.codec.sounds(codes) => Some(codes.to_vec()),
+                _ => None,
+            });
+            frames.collect()
+        };
+        // Whether it says much is chance.
+        let (seed, each) =
+            (0..50).map(|seed| (seed, talked(1, seed))).find(|(_, ran)| frames(ran).len() > 4).unwrap();
+        let frames = frames(&each);
+        let mut fresh = model.codec.start();
+        let mut offline = model.codec.decode(&mut [(&mut fresh, frames.as_slice())]).unwrap().remove(0);
+        offline.extend(model.codec.finish(&mut fresh));
+        assert_eq!(offline.len(), frames.len() * frame);
+        assert_eq!(each.samples, offline);
+        for chunk in [frame / 3, frame, 2 * frame + frame / 2, 100 * frame] {
+            assert_eq!(talked(chunk, seed).samples, offline, "chunks of {chunk}");
+        }
+    }
+}
+
+#[test]
+fn long_texts_are_spoken_in_several_passes() {
+    let model = model();
+    let tight = PrepareLimits { max_positions: 300, ..LIMITS };
+    let prepared = model.prepare(&say(&"This is one sentence of very many. ".repeat(12), 4), &tight).unwrap();
+    let expected = prepared.payload.downcast_ref::<Errand>().unwrap().passes.len();
+    assert!(expected > 1);
+    // Whatever tiny random weights say, their budget ends every pass.
+    let ran = alone(&model, &prepared, usize::MAX);
+    assert!(ran.finished && ran.passes == expected);
+}
+
+#[test]
+fn long_recordings_are_heard_in_windows_whose_segments_are_the_text() {
+    let model = model();
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/speech/jfk.wav");
+    let bytes = std::fs::read(path).unwrap();
+    // A header of 44 bytes, then 16 bits a sample at 16 kHz.
+    let speech =
+        bytes[44..].as_chunks().0.iter().map(|&bytes| f32::from(i16::from_le_bytes(bytes)) / 32768.0);
+    let speech: Vec<f32> = speech.collect();
+    let long: Vec<f32> = speech.iter().chain(&speech).chain(&speech).chain(&speech).copied().collect();
+    let prepared = prepare(&model, &hear(long.clone().into()));
+    let ran = alone(&model, &prepared, usize::MAX);
+    assert!(ran.finished && ran.passes > 1);
+    let told: String = ran.segments.iter().map(|segment| segment.text.as_str()).collect();
+    assert_eq!(told, ran.text);
+    let end_s = long.len() as f64 / 16_000.0;
+    for pair in ran.segments.windows(2) {
+        assert!(pair[0].start_s < pair[0].end_s && pair[0].end_s <= pair[1].start_s);
+    }
+    assert!(
+        ran.segments.iter().all(|segment| segment.end_s - segment.start_s <= 30.0 && segment.end_s <= end_s)
+    );
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_by_field() {
+    let model = model();
+    let refused = |input: &Input, limits: &PrepareLimits| model.prepare(input, limits).unwrap_err();
+    let hi = || SpeakInput::plain("Hi.");
+    let voice = Input::Speak(SpeakInput { voice: Some("nobody".to_owned()), ..hi() });
+    assert_eq!(refused(&voice, &LIMITS).param, "voice");
+    let language = Input::Speak(SpeakInput { language: Some("klingon".to_owned()), ..hi() });
+    assert_eq!(refused(&language, &LIMITS).param, "language");
+    let tight = PrepareLimits { max_positions: 40, ..LIMITS };
+    assert!(refused(&Input::Speak(hi()), &tight).message.contains("max_blocks"));
+    assert!(refused(&hear(recording("w1")), &tight).message.contains("max_blocks"));
+    assert!(refused(&talk(vec![asked("w1")], None, 0), &tight).message.contains("max_blocks"));
+    assert_eq!(refused(&talk(Vec::new(), None, 0), &LIMITS).param, "input");
+    let short = Turn::User(vec![Message::Recording(vec![0.1; 100].into())]);
+    assert_eq!(refused(&talk(vec![short], None, 0), &LIMITS).param, "audio");
+    let foreign = Turn::Model(vec![Emission::Frame([1, 2].into())].into());
+    let foreign = talk(vec![asked("w1"), foreign, asked("w1")], None, 0);
+    assert!(refused(&foreign, &LIMITS).message.contains("not this model's"));
+    let Input::Listen(input) = hear(recording("w1")) else { panic!() };
+    let words = Input::Listen(ListenInput { word_timestamps: true, ..input.clone() });
+    assert_eq!(refused(&words, &LIMITS).param, "timestamp_granularities");
+    let translated = Input::Listen(ListenInput { translate: true, ..input });
+    assert_eq!(refused(&translated, &LIMITS).param, "model");
+}
+
+#[test]
+fn a_recording_too_short_to_hear_ends_at_once_and_silently() {
+    let model = model();
+    let ran = alone(&model, &prepare(&model, &hear(vec![0.0; 100].into())), 5);
+    assert!(ran.finished && ran.text.is_empty() && ran.segments.is_empty());
+}
+
+#[test]
+fn every_precision_loads_and_works_and_warms_up() {
+    for precision in
+        [Precision::Auto, Precision::F32, Precision::Bf16, Precision::F16, Precision::Q8, Precision::Q4]
+    {
+        let model = model_at(precision, Device::Cpu);
+        let prepared = prepare(&model, &model.warm_up_input());
+        let ran = alone(&model, &prepared, 6);
+        assert!(ran.generated > 0 && ran.samples.iter().all(|sample| sample.is_finite()), "{precision}");
+        let heard = alone(&model, &prepare(&model, &hear(recording("w2"))), 6);
+        assert!(heard.generated > 0);
+        assert!(model.info.weight_bytes > 0 && model.info.state_bytes > 0);
+        assert!(model.step_bytes(1) >= model.step_bytes(100_000));
+    }
+}
+
+#[test]
+fn made_up_weights_speak_without_end() {
+    Config::parse(include_str!("shapes/1.5b.json")).unwrap();
+    let config = config::read(&root().join("config.json")).unwrap();
+    let options = LoadOptions { device: Device::Cpu, precision: Precision::Q8 };
+    let model = LfmAudio::made_up(&config, &options).unwrap();
+    let ran = alone(&model, &prepare(&model, &say("Hi.", 1)), 6);
+    assert!(!ran.finished && ran.generated == 6 && ran.samples.iter().any(|&sample| sample != 0.0));
+    let frames =
+        units(&ran).iter().filter(|unit| matches!(unit, Emission::Frame(codes) if model.codec.sounds(codes)));
+    assert_eq!(ran.samples.len(), frames.count() * model.codec.samples_per_frame());
+}
+
+#[test]
+fn what_does_not_fit_the_checkpoint_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "tokenizer.json"] {
+        std::fs::copy(root().join(file), folder.path().join(file)).unwrap();
+    }
+    let load = || {
+        let options = LoadOptions { device: Device::Cpu, precision: Precision::F32 };
+        LfmAudio::load(folder.path(), &options).unwrap_err().to_string()
+    };
+    assert!(load().contains("tokenizer-e351c8d8-checkpoint125.safetensors"));
+    let mimi = "tokenizer-e351c8d8-checkpoint125.safetensors";
+    std::fs::copy(root().join(mimi), folder.path().join(mimi)).unwrap();
+    assert!(load().contains("model.safetensors"));
+    let weights = Checkpoint::open_folder(&root(), &Device::Cpu).unwrap();
+    let mut tensors = weights.into_tensors();
+    tensors.remove("depth_linear.bias");
+    tensors.insert("lfm.extra".to_owned(), candle_core::Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap());
+    candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).unwrap();
+    let error = load();
+    assert!(error.contains("depth_linear.bias: missing") && error.contains("lfm.extra: unknown"), "{error}");
+    // Of the tied tables either alone will do.
+    let weights = Checkpoint::open_folder(&root(), &Device::Cpu).unwrap();
+    let mut tensors = weights.into_tensors();
+    let book = "depth_embeddings.0";
+    let table = tensors.remove(&format!("{book}.embedding.weight")).unwrap();
+    tensors.insert(format!("{book}.to_logits.weight"), table);
+    candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).unwrap();
+    let options = LoadOptions { device: Device::Cpu, precision: Precision::F32 };
+    LfmAudio::load(folder.path(), &options).unwrap();
+}
