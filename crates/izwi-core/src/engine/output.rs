@@ -414,10 +414,10 @@ impl Session {
     }
 
     fn end_whole(mut self, stats: RequestStats, sample_rate: u32) -> Option<EngineOutput> {
+        let emissions = self.said(stats.finish_reason);
         let transcript = (self.start.task_type == TaskType::Asr)
             .then_some(Transcript { language: self.language, segments: self.segments });
         let listens = transcript.is_some();
-        let emissions = self.said(stats.finish_reason);
         let output = EngineOutput {
             request_id: self.start.request_id,
             task_type: self.start.task_type,
