@@ -44,7 +44,8 @@ impl Recording {
         if pcm.is_empty() {
             return Err(ApiError::invalid("audio", "nothing was recorded; send 16-bit PCM in binary frames"));
         }
-        let mut file = wav::streaming_header(rate_hz).to_vec();
+        let bytes = u32::try_from(pcm.len()).unwrap_or(u32::MAX);
+        let mut file = wav::header(rate_hz, bytes).to_vec();
         file.extend_from_slice(&pcm);
         Ok(file.into())
     }
