@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use izwi_core::engine::kv_cache::{KVCacheManager, prefix_hashes};
+use izwi_core::engine::kv_cache::{KVCacheManager, PrefixChain};
 use izwi_core::engine::scheduler::{NewSequence, ScheduleResult, Scheduler, Workload};
 use izwi_core::engine::{EngineCoreConfig, Priority, RequestId, SchedulingPolicy, SequenceId};
 
@@ -22,7 +22,7 @@ fn config(sequences: usize, policy: SchedulingPolicy) -> EngineCoreConfig {
 fn complete(scheduler: &mut Scheduler, kv: &mut KVCacheManager, step: &ScheduleResult) {
     kv.end_step();
     for item in step.items() {
-        scheduler.complete(item, 1, kv);
+        scheduler.complete(item, 1, None, kv);
     }
 }
 
@@ -42,7 +42,7 @@ fn decoding(sequences: usize, policy: SchedulingPolicy) -> (Scheduler, KVCacheMa
                 setup_tokens: 0,
                 prompt_tokens: prompt.len(),
                 max_tokens: 1 << 20,
-                prefix: Arc::clone(&prefix_hashes(&prompt, config.block_size)),
+                prefix: Arc::new(PrefixChain::of(&prompt, config.block_size)),
             },
         });
     }

@@ -53,6 +53,11 @@ impl Setup {
         Self::with(name, model)
     }
 
+    /// A model that converses and speaks, token by token, 80 ms a frame.
+    pub fn converser(name: &str) -> Self {
+        Self::with(name, SimulatedModel { converses: true, ..Default::default() })
+    }
+
     fn with(name: &str, model: SimulatedModel) -> Self {
         let engine = EngineCoreConfig { model: name.to_owned(), num_threads: 2, ..Default::default() };
         Self { model, engine, server: ServerConfig::default(), voices: None }
@@ -225,6 +230,11 @@ impl TestServer {
     /// Opens a session on the WebSocket.
     pub async fn session(&self) -> Result<Session> {
         Session::open(&format!("ws://{}/v1/audio/speech/stream", self.address)).await
+    }
+
+    /// Opens a conversation on the WebSocket.
+    pub async fn chat(&self) -> Result<Session> {
+        Session::open(&format!("ws://{}/v1/audio/chat/stream", self.address)).await
     }
 
     /// Tells the server to shut down.

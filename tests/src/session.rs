@@ -35,6 +35,24 @@ pub struct Utterance {
     pub done: Value,
 }
 
+/// One turn of a conversation, as it arrived.
+#[derive(Debug, Clone, Default)]
+pub struct Turn {
+    /// What `text.delta` frames said, joined.
+    pub text: String,
+    /// `audio.chunk` frames with their audio.
+    pub chunks: Vec<(Value, Vec<u8>)>,
+    /// `turn.done`; null while there is none.
+    pub done: Value,
+}
+
+impl Turn {
+    /// The audio of all chunks.
+    pub fn audio(&self) -> Vec<u8> {
+        self.chunks.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect()
+    }
+}
+
 /// An open session.
 #[derive(Debug)]
 pub struct Session {
@@ -141,6 +159,29 @@ impl Session {
                 other => bail!("expected audio behind {frame}, got {other:?}"),
             }
         }
+    }
+
+    /// The rest of a turn of a conversation.
+    pub async fn rest_of_turn(&mut self, mut turn: Turn) -> Result<Turn> {
+        while turn.done.is_null() {
+            self.more_of(&mut turn).await?;
+        }
+        Ok(turn)
+    }
+
+    /// One frame more of a turn of a conversation, with the audio behind it.
+    pub async fn more_of(&mut self, turn: &mut Turn) -> Result<()> {
+        let frame = self.frame().await?;
+        match frame["type"].as_str() {
+            Some("text.delta") => turn.text.push_str(frame["delta"].as_str().context("text in a delta")?),
+            Some("audio.chunk") => match self.next().await? {
+                Incoming::Audio(bytes) => turn.chunks.push((frame, bytes)),
+                other => bail!("expected audio behind {frame}, got {other:?}"),
+            },
+            Some("turn.done") => turn.done = frame,
+            _ => bail!("expected more of a turn, got {frame}"),
+        }
+        Ok(())
     }
 
     /// The end of a session: `session.done` and the close.

@@ -61,6 +61,11 @@ fn encode<W: Write + Seek>(sink: W, samples: &[f32], sample_rate_hz: u32) -> Res
 /// Both size fields hold the largest value, the convention players and ffmpeg accept for streams
 /// (RIFF/WAVE layout: <http://soundfile.sapp.org/doc/WaveFormat/>).
 pub fn streaming_header(sample_rate_hz: u32) -> [u8; 44] {
+    header(sample_rate_hz, u32::MAX)
+}
+
+/// The 44-byte header of `bytes` bytes of mono 16-bit PCM.
+pub fn header(sample_rate_hz: u32, bytes: u32) -> [u8; 44] {
     let mut header = [0u8; 44];
     let mut at = 0;
     let mut put = |bytes: &[u8]| {
@@ -68,7 +73,7 @@ pub fn streaming_header(sample_rate_hz: u32) -> [u8; 44] {
         at += bytes.len();
     };
     put(b"RIFF");
-    put(&u32::MAX.to_le_bytes());
+    put(&bytes.saturating_add(36).to_le_bytes());
     put(b"WAVEfmt ");
     put(&16u32.to_le_bytes());
     put(&1u16.to_le_bytes());
@@ -78,7 +83,7 @@ pub fn streaming_header(sample_rate_hz: u32) -> [u8; 44] {
     put(&2u16.to_le_bytes());
     put(&16u16.to_le_bytes());
     put(b"data");
-    put(&u32::MAX.to_le_bytes());
+    put(&bytes.to_le_bytes());
     header
 }
 

@@ -11,14 +11,15 @@ use anyhow::Result;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueHint};
 
 use crate::commands::{
-    bench, completions, config, docs, doctor, list, pull, rm, say, serve, transcribe, voices,
+    bench, chat, completions, config, docs, doctor, list, pull, rm, say, serve, transcribe, voices,
 };
 use crate::settings::{Section, flags, process};
 
 /// Commands that take more settings than those that every command takes.
-const TAKES_SETTINGS: [(&str, &[Section]); 7] = [
+const TAKES_SETTINGS: [(&str, &[Section]); 8] = [
     ("say", &[Section::Engine]),
     ("transcribe", &[Section::Engine]),
+    ("chat", &[Section::Engine]),
     ("serve", &[Section::Engine, Section::Server]),
     ("voices add", &[Section::Engine]),
     ("bench", &[Section::Engine]),
@@ -29,6 +30,9 @@ const TAKES_SETTINGS: [(&str, &[Section]); 7] = [
 /// What `--model` means to a command that listens.
 const MODEL_THAT_LISTENS: &str =
     "Model that listens, as `izwi list` shows it [default: the setting asr_model] [env: IZWI_ASR_MODEL]";
+
+/// What `--model` means to a command that converses.
+const MODEL_THAT_CONVERSES: &str = "Model that converses, as `izwi list` shows it [default: the setting model, or the only installed one that does]";
 
 /// The version with what was built in.
 pub(crate) static VERSION: LazyLock<String> =
@@ -61,6 +65,7 @@ struct Cli {
 enum Command {
     Say(say::Args),
     Transcribe(transcribe::Args),
+    Chat(chat::Args),
     Serve(serve::Args),
     Voices(voices::Args),
     Pull(pull::Args),
@@ -78,6 +83,7 @@ pub(crate) fn definition() -> clap::Command {
     flags::add_to(Cli::command(), &TAKES_SETTINGS).mut_subcommands(|command| match command.get_name() {
         // The setting of this name is about speaking.
         "transcribe" => command.mut_arg("model", |flag| flag.help(MODEL_THAT_LISTENS)),
+        "chat" => command.mut_arg("model", |flag| flag.help(MODEL_THAT_CONVERSES)),
         _ => command,
     })
 }
@@ -101,6 +107,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
     match command {
         Command::Say(args) => say::run(&args, &settings()?),
         Command::Transcribe(args) => transcribe::run(&args, &settings()?),
+        Command::Chat(args) => chat::run(&args, &settings()?),
         Command::Serve(args) => serve::run(&args, &settings()?),
         Command::Voices(args) => voices::run(&args, &settings()?),
         Command::Pull(args) => pull::run(&args, &settings()?.settings),

@@ -86,6 +86,8 @@ fn wrong_usage_ends_with_two_and_says_what_is_right() {
     refused(&izwi.run(&["rm", "x"]), 2, &["--yes"]);
     let bad = izwi.run_with_input(&["say", "-o", "a.wav", "-"], b"ab\xff");
     refused(&bad, 2, &["not UTF-8 (byte 2)"]);
+    refused(&izwi.run(&["chat", "hello", "-o", "-"]), 2, &["standard output has the text"]);
+    refused(&izwi.run(&["chat", "hello", "-o", "a.mp3"]), 2, &["asks for mp3"]);
     refused(&izwi.run(&["transcribe"]), 2, &["FILE"]);
     refused(&izwi.run(&["transcribe", "a.wav", "--words"]), 2, &["--words", "help: add --format json"]);
     refused(&izwi.run(&["transcribe", "a.wav", "b.wav", "-f", "srt"]), 2, &["cannot share", "--output"]);
@@ -450,4 +452,63 @@ fn a_model_that_clones_no_voices_says_so() {
     );
     refused(&izwi.run(&["say", "Hello.", "-o", "a.wav", "--instructions", "softly"]), 2, &["style prompt"]);
     assert!(!izwi.path("a.wav").exists());
+}
+
+/// The tiny checkpoint that converses, in a folder of models under the name of a model that does.
+fn model_that_converses(izwi: &Izwi) -> String {
+    let listed = izwi.run(&["list", "--json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let converses = |model: &&serde_json::Value| model["tasks"].as_array().unwrap().contains(&"chat".into());
+    let model = listed.as_array().unwrap().iter().find(converses).unwrap();
+    let name = model["name"].as_str().unwrap().to_owned();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("tests/golden");
+    let tiny = fs::read_dir(golden).unwrap().map(|entry| entry.unwrap().path()).find(|folder| {
+        fs::read_to_string(folder.join("config.json")).is_ok_and(|config| config.contains("interleaved"))
+    });
+    copy(&tiny.unwrap(), &izwi.path("models").join(&name));
+    name
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let name = entry.unwrap().file_name();
+        let (from, to) = (from.join(&name), to.join(&name));
+        if from.is_dir() {
+            copy(&from, &to);
+        } else {
+            fs::copy(from, to).unwrap();
+        }
+    }
+}
+
+#[test]
+fn lines_are_answered_in_text_and_sound() {
+    let izwi = Izwi::alone();
+    let name = model_that_converses(&izwi);
+    let other = izwi.run(&["list", "--json"]);
+    let other: serde_json::Value = serde_json::from_slice(&other.stdout).unwrap();
+    let speaks = |model: &&serde_json::Value| !model["tasks"].as_array().unwrap().contains(&"chat".into());
+    let other = other.as_array().unwrap().iter().find(speaks).unwrap()["name"].as_str().unwrap().to_owned();
+    refused(&izwi.run(&["chat", "hello", "--model", &other]), 2, &["cannot converse", &name]);
+    refused(&izwi.run(&["chat", "hello"]), 1, &["no model that converses is installed", &name]);
+
+    let clip = izwi.path("clip.wav");
+    let samples: Vec<f32> = (0..22_050).map(|at| (at as f32 * 0.05).sin() * 0.4).collect();
+    izwi_audio::wav::write_file(&clip, &samples, 22_050).unwrap();
+    let chat = |more: &[&str], input: &str| {
+        let given = ["chat", "--models-dir", "models", "--dtype", "f32", "--max-blocks", "256", "--no-pull"];
+        let given = [&given[..], &["--seed", "3", "--temperature", "1", "--text-temperature", "1"]].concat();
+        let output = izwi.run_with_input(&[&given[..], more].concat(), input.as_bytes());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let spoken =
+        chat(&["--max-tokens", "40", "--recording", "clip.wav", "-o", "a.wav"], "First.\n\nSecond.\n");
+    assert_eq!(spoken.1.lines().filter(|line| line.contains("RTF")).count(), 3, "{}", spoken.1);
+    let length = fs::read(izwi.path("a.wav")).unwrap().len();
+    let again = chat(&["--max-tokens", "40", "--recording", "clip.wav", "-o", "b.wav"], "First.\nSecond.\n");
+    assert_eq!((again.0, fs::read(izwi.path("b.wav")).unwrap().len()), (spoken.0.clone(), length));
+    let one = chat(&["--max-tokens", "40", "--model", &name, "First."], "");
+    assert!(!one.0.is_empty() && !spoken.0.starts_with(&one.0), "the recording was not heard");
 }

@@ -159,8 +159,13 @@ pub enum ApiError {
         reason: String,
     },
     /// A WebSocket frame of no known type.
-    #[error("frame type '{0}' is unknown; use one of {names}", names = crate::dto::session::CLIENT_FRAMES)]
-    UnknownFrame(String),
+    #[error("frame type '{kind}' is unknown; use one of {known}")]
+    UnknownFrame {
+        /// What it says it is.
+        kind: String,
+        /// What there is.
+        known: &'static str,
+    },
     /// A binary WebSocket frame, where only text is read.
     #[error("binary frames are not read here; send JSON in text frames")]
     BinaryFrame,
@@ -292,7 +297,7 @@ impl ApiError {
             Self::FirstAudioTimeout(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "overloaded"),
             Self::Draining => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "draining"),
             Self::NotReady { code, .. } => (StatusCode::SERVICE_UNAVAILABLE, SERVER, code),
-            Self::UnknownFrame(_) => (StatusCode::BAD_REQUEST, INVALID, "unknown_type"),
+            Self::UnknownFrame { .. } => (StatusCode::BAD_REQUEST, INVALID, "unknown_type"),
             Self::BinaryFrame => (StatusCode::BAD_REQUEST, INVALID, "binary_frame"),
             Self::BrokenFrame(_) => (StatusCode::BAD_REQUEST, INVALID, "broken_frame"),
             Self::OutOfOrder(_) => (StatusCode::BAD_REQUEST, INVALID, "out_of_order"),
@@ -315,7 +320,7 @@ impl ApiError {
             Self::ModelNotFound { .. } | Self::NoRoom { .. } => Some("model"),
             Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => Some("voice"),
             Self::VoiceExists { .. } => Some("name"),
-            Self::UnknownFrame(_) => Some("type"),
+            Self::UnknownFrame { .. } => Some("type"),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 //! other.
 
 pub(crate) mod bench;
+pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod docs;

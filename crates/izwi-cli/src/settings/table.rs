@@ -321,6 +321,17 @@ pub(crate) static TABLE: &[Setting] = &[
         engine.max_reference_duration,
         "The longest recording of a voice to speak in"
     ),
+    seconds!(
+        Engine,
+        Tuning,
+        "max_turn_s",
+        engine.max_turn_duration,
+        "The longest recording of what is said in one turn of a conversation"
+    ),
+    whole!(
+        Engine, Tuning, "max_conversation_turns", ANY_COUNT "N", engine.max_conversation_turns,
+        "The most turns of a conversation that are remembered; the older half is then forgotten"
+    ),
     text!(Server, OfSection, "host", Kind::Text, "ADDRESS", server.host, "Address to listen on"),
     whole!(Server, OfSection, "port", PORT "PORT", server.port, "Port to listen on; 0 takes a free one"),
     Setting {

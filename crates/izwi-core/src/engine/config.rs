@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::conversation::ConversationLimits;
 use super::error::EngineError;
 use super::executor::{DeviceChoice, Precision};
 
@@ -81,6 +82,10 @@ pub struct EngineCoreConfig {
     pub max_open_audio_duration: Duration,
     /// The longest recording of a voice to speak in, in time.
     pub max_reference_duration: Duration,
+    /// The longest recording of what a user says in one turn of a conversation, in time.
+    pub max_turn_duration: Duration,
+    /// The most answered turns of a conversation that a model is shown.
+    pub max_conversation_turns: usize,
     /// The largest recording taken, in bytes of its file.
     pub max_audio_bytes: usize,
 
@@ -137,6 +142,8 @@ impl Default for EngineCoreConfig {
             max_audio_duration: Duration::from_secs(7_200),
             max_open_audio_duration: Duration::from_secs(14_400),
             max_reference_duration: Duration::from_secs(60),
+            max_turn_duration: Duration::from_secs(60),
+            max_conversation_turns: 64,
             max_audio_bytes: 100 << 20,
             block_size: 16,
             max_blocks: 1024,
@@ -180,6 +187,7 @@ impl EngineCoreConfig {
             ("max_tokens_per_step", self.max_tokens_per_step),
             ("max_running_requests", self.max_running_requests),
             ("max_audio_bytes", self.max_audio_bytes),
+            ("max_conversation_turns", self.max_conversation_turns),
             ("max_waiting_requests", self.max_waiting_requests),
             ("block_size", self.block_size),
             ("max_blocks", self.max_blocks),
@@ -203,6 +211,12 @@ impl EngineCoreConfig {
             return Err(EngineError::config("max_blocks", &self.max_blocks.to_string(), &remedy));
         }
         Ok(())
+    }
+
+    /// What a conversation may take of the context of a model with a KV cache.
+    pub fn conversation_limits(&self) -> ConversationLimits {
+        let (turns, positions) = (self.max_conversation_turns, self.sequence_capacity(true));
+        ConversationLimits { turns, positions }
     }
 
     /// The most sequences admitted at once of a model whose running sequences hold `state_bytes` each beside their KV:

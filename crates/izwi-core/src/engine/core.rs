@@ -298,7 +298,7 @@ impl EngineCore {
         item: &ScheduledRequest,
         output: ExecutorOutput,
     ) -> std::result::Result<(ExecutorOutput, Option<FinishReason>), ExecutorError> {
-        let limit = self.scheduler.complete(item, output.generated_tokens, &mut self.kv);
+        let limit = self.scheduler.complete(item, output.generated_tokens, output.content_key, &mut self.kv);
         let finish = match (&output.next_pass, output.finished, limit) {
             (_, true, _) if output.runaway => Some(FinishReason::RunawayTrimmed),
             (_, true, _) => Some(FinishReason::Stop),

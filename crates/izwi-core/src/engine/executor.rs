@@ -11,7 +11,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 pub use izwi_models::device::DeviceChoice;
-pub use izwi_models::model::{Reference, VoiceRecording};
+pub use izwi_models::model::{Emission, Message, Reference, Turn, VoiceRecording};
 pub use izwi_models::nn::precision::Precision;
 pub use izwi_models::parts::PartTimes;
 pub use izwi_models::transcript::{Segment, Word};
@@ -108,6 +108,8 @@ pub struct Decoded {
     pub audio: Option<Arc<[f32]>>,
     /// The voice to speak in.
     pub reference: Option<Reference>,
+    /// All turns of a conversation, the user's first and last.
+    pub turns: Vec<Turn>,
 }
 
 /// The part of an executor that turns requests into work. Shared, and called on blocking threads.
@@ -168,6 +170,10 @@ pub struct ExecutorOutput {
     pub segments: Vec<Segment>,
     /// Code of the language heard, once it is known.
     pub language: Option<String>,
+    /// What was said, in a conversation.
+    pub emission: Option<Emission>,
+    /// Content key of the position that was generated, where a later prompt may go on from it.
+    pub content_key: Option<u64>,
     /// Tokens generated: 0 until the last prompt token was computed.
     pub generated_tokens: usize,
     /// Whether the model ended the sequence.

@@ -4,6 +4,7 @@
 
 pub mod arbiter;
 pub mod config;
+mod conversation;
 mod core;
 mod error;
 pub mod executor;
@@ -22,14 +23,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 pub use arbiter::DeviceArbiter;
 pub use config::{EngineCoreConfig, SchedulingPolicy};
+pub use conversation::{Conversation, ConversationLimits};
 pub use core::{EngineState, EngineStatus};
 pub use error::{EngineError, Result};
 pub use executor::{DeviceChoice, ExecutorProfile, ModelExecutor};
-pub use executor::{Segment, Word};
+pub use executor::{Emission, Message, Segment, Turn, Word};
 pub use kv_cache::KVCacheStats;
 pub use metrics::{BenchmarkResult, MetricsSnapshot, RequestTimer};
 pub use reference::{ReferenceRecording, VoiceReference};
-pub use request::{AudioInput, EngineCoreRequest, TranscriptionOptions};
+pub use request::{AudioInput, ChatOptions, EngineCoreRequest, TranscriptionOptions};
 pub use types::{
     AudioOutput, EngineOutput, FinishReason, GenerationParams, Priority, RequestId, RequestStats, SequenceId,
     StreamingOutput, TaskType, Transcript,
@@ -178,6 +180,14 @@ impl Engine {
     /// It does not, or the model clones no voices; the error names the remedy.
     pub async fn check_voice(&self, pack: Arc<[u8]>) -> Result<()> {
         self.beside(move |processor| processor.check_voice(&pack)).await
+    }
+
+    /// What a user says in a turn of a conversation, as the model hears it: mono samples, for [`Message::Recording`].
+    ///
+    /// # Errors
+    /// It cannot be decoded, or is longer than a turn may be.
+    pub async fn hear(&self, audio: AudioInput) -> Result<Arc<[f32]>> {
+        self.beside(move |processor| processor.hear(audio)).await
     }
 
     /// Takes the result of a request that was queued with [`Engine::add_request`], if it is done. The last 256 are kept.

@@ -3,6 +3,8 @@
 //! A receiver that is slow fills its channel; what does not fit stays in its session, and the caller pauses that one
 //! sequence until [`OutputProcessor::next_event`] says the client has caught up. Knows no queue and no block.
 
+mod saying;
+
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -12,8 +14,9 @@ use izwi_audio::chunk::{Chunk, Chunker};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
+use self::saying::Saying;
 use super::error::{EngineError, Result};
-use super::executor::{ExecutorOutput, Segment};
+use super::executor::{Emission, ExecutorOutput, Segment};
 use super::metrics::MetricsCollector;
 use super::types::{
     AudioOutput, EngineOutput, FinishReason, RequestId, RequestStats, SequenceId, StreamingOutput, TaskType,
@@ -81,6 +84,7 @@ struct Session {
     /// Segments not yet in a chunk.
     fresh_segments: Vec<Segment>,
     language: Option<String>,
+    saying: Saying,
     pending: VecDeque<StreamingOutput>,
     blocked_since: Option<Instant>,
     blocked_total: Duration,
@@ -117,6 +121,7 @@ impl OutputProcessor {
             segments: Vec::new(),
             fresh_segments: Vec::new(),
             language: None,
+            saying: Saying::default(),
             pending: VecDeque::new(),
             blocked_since: None,
             blocked_total: Duration::ZERO,
@@ -323,17 +328,21 @@ impl Session {
         self.text.push_str(&output.text);
         self.fresh_text.push_str(&output.text);
         self.language = output.language.or(self.language.take());
+        self.saying.take(output.emission, output.samples.len());
         if !output.samples.is_empty() {
             self.heard(output.samples.len(), sample_rate);
         }
         if let Delivery::Stream(_) = self.start.delivery {
             self.fresh_segments.extend(output.segments);
             for chunk in self.chunker.push(&output.samples) {
-                self.enqueue(chunk, None, sample_rate, metrics);
+                let said = self.saying.heard(chunk.sample_offset + chunk.samples.len() as u64);
+                self.enqueue(chunk, said, None, sample_rate, metrics);
             }
-            if self.start.task_type == TaskType::Asr && !self.fresh_text.is_empty() {
+            // Text that is not spoken word by word does not wait for sound.
+            if self.start.task_type != TaskType::Tts && !self.fresh_text.is_empty() {
                 let chunk = self.chunker.mark();
-                self.enqueue(chunk, None, sample_rate, metrics);
+                let said = self.saying.heard(chunk.sample_offset);
+                self.enqueue(chunk, said, None, sample_rate, metrics);
             }
         } else {
             self.segments.extend(output.segments);
@@ -360,6 +369,7 @@ impl Session {
     fn enqueue(
         &mut self,
         chunk: Chunk,
+        emissions: Vec<Emission>,
         stats: Option<RequestStats>,
         sample_rate: u32,
         metrics: &MetricsCollector,
@@ -378,6 +388,7 @@ impl Session {
             text: Some(text).filter(|text| !text.is_empty()),
             segments: std::mem::take(&mut self.fresh_segments),
             language: self.language.clone(),
+            emissions,
             is_final: chunk.is_final,
             stats,
         });
@@ -388,10 +399,22 @@ impl Session {
             metrics.stream_continuity(self.underrun);
         }
         let rest = std::mem::replace(&mut self.chunker, Chunker::new(1)).finish();
-        self.enqueue(rest, Some(stats), sample_rate, metrics);
+        let said = self.said(stats.finish_reason);
+        self.enqueue(rest, said, Some(stats), sample_rate, metrics);
     }
 
-    fn end_whole(self, stats: RequestStats, sample_rate: u32) -> Option<EngineOutput> {
+    /// What was said and not handed on yet: all of it, or, where it was broken off, what was sound.
+    fn said(&mut self, reason: FinishReason) -> Vec<Emission> {
+        match reason {
+            FinishReason::Stop | FinishReason::Length | FinishReason::RunawayTrimmed => self.saying.rest(),
+            FinishReason::Cancelled | FinishReason::Interrupted | FinishReason::Error => {
+                self.saying.heard(u64::MAX)
+            }
+        }
+    }
+
+    fn end_whole(mut self, stats: RequestStats, sample_rate: u32) -> Option<EngineOutput> {
+        let emissions = self.said(stats.finish_reason);
         let transcript = (self.start.task_type == TaskType::Asr)
             .then_some(Transcript { language: self.language, segments: self.segments });
         let listens = transcript.is_some();
@@ -402,6 +425,7 @@ impl Session {
             text: Some(if listens { self.text.trim().to_owned() } else { self.text })
                 .filter(|text| listens || !text.is_empty()),
             transcript,
+            emissions,
             generation_time: stats.generation_time,
             stats,
         };

@@ -10,11 +10,13 @@ use bytes::Bytes;
 use izwi_audio::decode::{self, DecodeError, DecodeLimits};
 
 use super::config::EngineCoreConfig;
+use super::conversation::Conversation;
 use super::error::{EngineError, Result};
 use super::executor::{
-    Decoded, ExecutorProfile, PreparedRequest, PreparedWork, Reference, RequestPreparer, VoiceRecording,
+    Decoded, ExecutorProfile, Message, PreparedRequest, PreparedWork, Reference, RequestPreparer, Turn,
+    VoiceRecording,
 };
-use super::kv_cache::prefix_hashes;
+use super::kv_cache::PrefixChain;
 use super::reference::{self, ReferenceRecording, VoiceReference};
 use super::scheduler::Workload;
 use super::types::{GenerationParams, Priority, RequestId, TaskType, audio_duration};
@@ -79,6 +81,17 @@ pub struct TranscriptionOptions {
     pub word_timestamps: bool,
 }
 
+/// How a conversation goes on.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ChatOptions {
+    /// What was said before. If the user spoke last in it, the request needs neither text nor audio.
+    pub conversation: Conversation,
+    /// Whether sound is drawn the model's own way, whatever the request's parameters say.
+    pub own_sampling: bool,
+    /// Randomness of the text; `None` for the model's own way.
+    pub text_temperature: Option<f32>,
+}
+
 /// What a client asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineCoreRequest {
@@ -92,7 +105,10 @@ pub struct EngineCoreRequest {
     pub audio_input: Option<AudioInput>,
     /// How the recording is to be transcribed.
     pub transcription: TranscriptionOptions,
-    /// A name out of the model's voices; `None` for its default.
+    /// How the conversation goes on.
+    pub chat: ChatOptions,
+    /// A name out of the model's voices; `None` for its default. In a conversation a model keeps the voice it was
+    /// trained to converse in.
     pub voice: Option<String>,
     /// BCP 47 tag.
     pub language: Option<String>,
@@ -121,6 +137,7 @@ impl EngineCoreRequest {
             text: None,
             audio_input: None,
             transcription: TranscriptionOptions::default(),
+            chat: ChatOptions::default(),
             voice: None,
             language: None,
             instructions: None,
@@ -146,6 +163,18 @@ impl EngineCoreRequest {
     /// One turn of a spoken conversation: audio, text or both.
     pub fn audio_chat(audio_base64: Option<String>, text: Option<String>) -> Self {
         Self { audio_input: audio_base64.map(AudioInput::Base64), text, ..Self::new(TaskType::AudioChat) }
+    }
+
+    /// The model's turn in a conversation in which the user spoke last.
+    pub fn converse(conversation: Conversation) -> Self {
+        Self::audio_chat(None, None).with_chat(ChatOptions { conversation, ..ChatOptions::default() })
+    }
+
+    /// Sets how the conversation goes on.
+    #[must_use]
+    pub fn with_chat(mut self, chat: ChatOptions) -> Self {
+        self.chat = chat;
+        self
     }
 
     /// Sets the id.
@@ -278,19 +307,8 @@ impl RequestProcessor {
     pub fn process(&self, mut request: EngineCoreRequest) -> Result<AdmissibleRequest> {
         self.check(&request)?;
         let mut params = self.complete(&request)?;
-        let audio = request.audio_input.take().map(|audio| self.decode(audio)).transpose()?;
-        let heard = audio.as_ref().map(|audio| audio_duration(audio.len() as u64, self.profile.heard_rate));
-        let mut open_audio = heard.unwrap_or_default();
-        let reference = match request.reference.take() {
-            None => None,
-            Some(VoiceReference::Pack(pack)) => Some(Reference::Pack(pack)),
-            Some(VoiceReference::Recording(recording)) => {
-                let recording = self.decode_reference(recording)?;
-                open_audio += audio_duration(recording.samples.len() as u64, self.profile.sample_rate);
-                Some(Reference::Recording(recording))
-            }
-        };
-        let prepared = self.preparer.prepare(&request, Decoded { audio, reference }, &params)?;
+        let (decoded, heard, open_audio) = self.decode_all(&mut request)?;
+        let prepared = self.preparer.prepare(&request, decoded, &params)?;
         request.text = None;
         let max_tokens = params.max_tokens;
         let (work, prompt_tokens) = workload(&self.config, &prepared.work, max_tokens)?;
@@ -308,6 +326,57 @@ impl RequestProcessor {
             heard,
             open_audio,
         })
+    }
+
+    /// Decodes everything that was recorded, out of the request. Answers also with the length of the recording that is
+    /// transcribed, and of all together.
+    fn decode_all(&self, request: &mut EngineCoreRequest) -> Result<(Decoded, Option<Duration>, Duration)> {
+        let length = |samples: usize, rate| audio_duration(samples as u64, rate);
+        let heard_rate = self.profile.heard_rate;
+        let mut decoded = Decoded::default();
+        if request.task_type == TaskType::AudioChat {
+            decoded.turns = self.turns(request)?;
+            let samples = decoded.turns.iter().map(recorded).sum();
+            return Ok((decoded, None, length(samples, heard_rate)));
+        }
+        decoded.audio = request.audio_input.take().map(|audio| self.decode(audio)).transpose()?;
+        let heard = decoded.audio.as_ref().map(|audio| length(audio.len(), heard_rate));
+        let mut open_audio = heard.unwrap_or_default();
+        decoded.reference = match request.reference.take() {
+            None => None,
+            Some(VoiceReference::Pack(pack)) => Some(Reference::Pack(pack)),
+            Some(VoiceReference::Recording(recording)) => {
+                let recording = self.decode_reference(recording)?;
+                open_audio += length(recording.samples.len(), self.profile.sample_rate);
+                Some(Reference::Recording(recording))
+            }
+        };
+        Ok((decoded, heard, open_audio))
+    }
+
+    /// All turns of a conversation, what the request itself says as the last.
+    fn turns(&self, request: &mut EngineCoreRequest) -> Result<Vec<Turn>> {
+        let mut conversation = std::mem::take(&mut request.chat.conversation);
+        let mut messages = Vec::new();
+        if let Some(audio) = request.audio_input.take().filter(|audio| !audio.is_empty()) {
+            messages.push(Message::Recording(self.hear(audio)?));
+        }
+        if let Some(text) = request.text.take().filter(|text| !text.trim().is_empty()) {
+            messages.push(Message::Text(text));
+        }
+        if !messages.is_empty() {
+            conversation.ask(messages);
+        }
+        Ok(conversation.into_turns())
+    }
+
+    /// A recording of what a user says in a turn, mono at the rate the model listens at. Costly: call it on a blocking
+    /// thread.
+    ///
+    /// # Errors
+    /// It cannot be decoded, or is longer than a turn may be.
+    pub fn hear(&self, audio: AudioInput) -> Result<Arc<[f32]>> {
+        Ok(self.decode_up_to(audio, self.config.max_turn_duration, self.profile.heard_rate)?)
     }
 
     /// Makes a voice pack of a recording. Costly: call it on a blocking thread.
@@ -386,8 +455,8 @@ impl RequestProcessor {
         if request.task_type == TaskType::Asr && no_audio {
             return Err(EngineError::invalid("audio", "audio is empty; send a recording as base64"));
         }
-        if request.task_type == TaskType::AudioChat && no_audio && text.trim().is_empty() {
-            return Err(EngineError::invalid("input", "a turn needs text or audio; both are empty"));
+        if request.task_type == TaskType::AudioChat {
+            self.check_chat(&request.chat, no_audio && text.trim().is_empty())?;
         }
         if let Some(voice) = &request.voice
             && !profile.voices.iter().any(|known| known.id == *voice)
@@ -402,6 +471,25 @@ impl RequestProcessor {
             return Err(EngineError::invalid("chunk_samples", "chunk_samples is 0; it must be at least 1"));
         }
         Ok(())
+    }
+
+    fn check_chat(&self, chat: &ChatOptions, is_silent: bool) -> Result<()> {
+        if is_silent && !chat.conversation.is_asked() {
+            return Err(EngineError::invalid("input", "a turn needs text or audio; both are empty"));
+        }
+        let limit = self.config.max_conversation_turns;
+        if chat.conversation.answered() > limit {
+            let message = format!("the conversation has more than {limit} turns; forget the oldest");
+            return Err(EngineError::invalid("conversation", message));
+        }
+        match chat.text_temperature {
+            Some(value) if !(TEMPERATURE.0..=TEMPERATURE.1).contains(&value) => {
+                let (low, high) = TEMPERATURE;
+                let message = format!("text_temperature is {value}; it must be between {low} and {high}");
+                Err(EngineError::invalid("text_temperature", message))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The parameters with defaults filled in and values in range.
@@ -448,6 +536,18 @@ impl RequestProcessor {
     }
 }
 
+/// Samples of the recordings in a turn.
+fn recorded(turn: &Turn) -> usize {
+    let samples = |message: &Message| match message {
+        Message::Recording(samples) => samples.len(),
+        Message::Text(_) => 0,
+    };
+    match turn {
+        Turn::User(messages) => messages.iter().map(samples).sum(),
+        Turn::Model(_) => 0,
+    }
+}
+
 /// The scheduler's view of prepared work, with the number of its prompt tokens; cuts `max_tokens` to what a sequence
 /// can hold.
 ///
@@ -486,7 +586,7 @@ pub(super) fn workload(
                 prompt_tokens,
                 max_tokens: max_tokens.min(capacity - prompt_tokens),
                 setup_tokens: *setup_tokens,
-                prefix: prefix_hashes(prompt, config.block_size),
+                prefix: Arc::new(PrefixChain::of(prompt, config.block_size)),
             };
             Ok((work, prompt_tokens))
         }

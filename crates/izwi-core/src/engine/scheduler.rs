@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::config::{EngineCoreConfig, SchedulingPolicy};
-use super::kv_cache::{BlockCopy, BlockHash, KVCacheManager};
+use super::kv_cache::{BlockCopy, KVCacheManager, PrefixChain};
 use super::types::{BlockId, Priority, RequestId, SequenceId};
 use queue::{Progress, Sequence};
 
@@ -29,8 +29,8 @@ pub enum Workload {
         max_tokens: usize,
         /// What the first item after an admission costs beyond its tokens.
         setup_tokens: usize,
-        /// Hashes of the prompt's full blocks.
-        prefix: Arc<[BlockHash]>,
+        /// Hashes of the full blocks: of the prompt, and of what is generated as far as that has content keys.
+        prefix: Arc<PrefixChain>,
     },
     /// Units of known size, one whole unit a step, without KV.
     Units(Arc<[usize]>),
@@ -325,18 +325,28 @@ impl Scheduler {
         self.apply_schedule(decision, kv)
     }
 
-    /// Records that a scheduled item was computed and made `generated` tokens.
+    /// Records that a scheduled item was computed and made `generated` tokens, the position of which has the content
+    /// key `key`, where it is known.
     ///
     /// Returns whether the sequence came to its own end: all units done, or its token limit reached.
-    pub fn complete(&mut self, item: &ScheduledRequest, generated: usize, kv: &mut KVCacheManager) -> bool {
+    pub fn complete(
+        &mut self,
+        item: &ScheduledRequest,
+        generated: usize,
+        key: Option<u64>,
+        kv: &mut KVCacheManager,
+    ) -> bool {
         let Some(sequence) = self.sequences.get_mut(&item.sequence) else { return false };
         let foreseen = sequence.projected(item.num_tokens);
         sequence.advance(item.num_tokens, generated);
+        if generated > 0 {
+            sequence.note_content(key);
+        }
         if sequence.progress != foreseen.progress {
             self.version += 1;
         }
         if let Progress::Autoregressive { computed, .. } = sequence.progress {
-            kv.register_prefix(item.sequence, &sequence.prefix(), computed);
+            kv.register_prefix(item.sequence, sequence.prefix(), computed);
         }
         sequence.is_done()
     }

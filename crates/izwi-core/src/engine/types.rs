@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::executor::Segment;
+use super::executor::{Emission, Segment};
 
 /// Names one request, unique within a process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -244,6 +244,8 @@ pub struct EngineOutput {
     pub text: Option<String>,
     /// What was heard, with its times; `None` for other tasks.
     pub transcript: Option<Transcript>,
+    /// What was said in a conversation, in order: with it the conversation goes on.
+    pub emissions: Vec<Emission>,
     /// From acceptance to the end.
     pub generation_time: Duration,
     /// The rest of the numbers.
@@ -276,6 +278,8 @@ pub struct StreamingOutput {
     pub segments: Vec<Segment>,
     /// Code of the language heard, once it is known.
     pub language: Option<String>,
+    /// What was said in a conversation and has been handed over whole with this chunk, in order.
+    pub emissions: Vec<Emission>,
     /// Whether nothing follows.
     pub is_final: bool,
     /// The request's numbers, on the final chunk.

@@ -1,4 +1,4 @@
-//! Frames of the WebSocket `/v1/audio/speech/stream`.
+//! Frames of the WebSocket `/v1/audio/speech/stream`, and what all WebSockets have in common.
 
 use serde::{Deserialize, Serialize};
 
@@ -90,8 +90,16 @@ pub(crate) enum ServerFrame<'a> {
     },
     #[serde(rename = "session.done")]
     Done,
-    #[serde(rename = "error")]
-    Error { code: &'a str, message: String, param: Option<&'a str> },
     #[serde(rename = "pong")]
     Pong,
+}
+
+/// What the server says on any WebSocket about something it does not do.
+#[derive(Debug, Serialize)]
+pub(crate) struct ErrorFrame<'a> {
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
+    pub(crate) code: &'a str,
+    pub(crate) message: String,
+    pub(crate) param: Option<&'a str>,
 }

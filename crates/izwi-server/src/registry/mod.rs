@@ -210,15 +210,31 @@ impl Registry {
 
     /// The engine of a model that does `task`, loaded if need be; the default one without an id.
     pub(crate) async fn lease(&self, id: Option<&str>, task: TaskType) -> Result<Lease, ApiError> {
-        let default = if task == TaskType::Asr { self.default_asr() } else { Some(self.default_tts()) };
-        let id = id.or(default).unwrap_or(LISTENING_ALIASES[0]);
-        let (id, entry) = self.find(id)?;
+        let id = match (id, task) {
+            (Some(id), _) => id.to_owned(),
+            (None, TaskType::Tts) => self.default_tts().to_owned(),
+            (None, TaskType::Asr) => self.default_asr().unwrap_or(LISTENING_ALIASES[0]).to_owned(),
+            (None, TaskType::AudioChat) => self.first_to_converse()?,
+        };
+        let (id, entry) = self.find(&id)?;
         if !entry.tasks.is_empty() {
             check_task(&id, &entry.tasks, task)?;
         }
         let lease = self.acquire(&id).await?;
         check_task(&id, &lease.profile().tasks, task)?;
         Ok(lease)
+    }
+
+    /// The model that converses where nobody names one: the default speaker if it does, else the first that does.
+    fn first_to_converse(&self) -> Result<String, ApiError> {
+        let books = self.inner.books.borrow();
+        let converses = |entry: &Entry| entry.tasks.contains(&TaskType::AudioChat);
+        let speaker = books.entries().get_key_value(self.default_tts());
+        let found = speaker.filter(|(_, entry)| converses(entry));
+        let found = found.or_else(|| books.entries().iter().find(|(_, entry)| converses(entry)));
+        found.map(|(id, _)| id.clone()).ok_or_else(|| {
+            ApiError::invalid("model", "no model here converses; install one that does, see `izwi list`")
+        })
     }
 
     async fn acquire(&self, id: &str) -> Result<Lease, ApiError> {
@@ -329,7 +345,11 @@ fn check_task(id: &str, tasks: &[TaskType], task: TaskType) -> Result<(), ApiErr
     if tasks.contains(&task) {
         return Ok(());
     }
-    let does = if task == TaskType::Asr { "transcribe" } else { "speak" };
+    let does = match task {
+        TaskType::Tts => "speak",
+        TaskType::Asr => "transcribe",
+        TaskType::AudioChat => "converse",
+    };
     let message = format!("model '{id}' does not {does}; choose one that does, see /v1/models");
     Err(ApiError::invalid("model", message))
 }

@@ -20,6 +20,7 @@ pub fn router(state: AppState) -> Router {
     let api = Router::new()
         .route("/v1/audio/speech", post(speech::create))
         .route("/v1/audio/speech/stream", get(ws::upgrade))
+        .route("/v1/audio/chat/stream", get(ws::upgrade_chat))
         .merge(recording(&state))
         .route("/v1/audio/voices/{id}", get(voices::show).delete(voices::remove))
         .route("/v1/models", get(models::list))

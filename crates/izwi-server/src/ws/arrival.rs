@@ -1,37 +1,30 @@
-//! Waiting for a session's model to load and its voice to be found, and the frames that wait meanwhile.
+//! Waiting for a session's model to load and what else it needs of it to be found, and the frames that wait meanwhile.
 //!
-//! Knows no socket and no script: what the frames mean is the session's business.
+//! Knows no socket: what the frames mean is the session's business.
 
 use std::collections::VecDeque;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use crate::dto::session::ClientFrame;
 use crate::error::ApiError;
-use crate::registry::Lease;
-use crate::voices::Voice;
-
-/// A model and the voice of it that was asked for.
-pub(super) struct Cast {
-    pub(super) engine: Lease,
-    /// `None` where the model has no voices.
-    pub(super) voice: Option<Voice>,
-}
-
-type Arriving = Result<Cast, ApiError>;
 
 /// At most one model on its way, and what waits for it.
-#[derive(Default)]
-pub(super) struct Arrival {
-    under_way: Option<BoxFuture<'static, Arriving>>,
-    arrived: Option<Arriving>,
-    frames: VecDeque<ClientFrame>,
+pub(super) struct Arrival<F, M> {
+    under_way: Option<BoxFuture<'static, Result<M, ApiError>>>,
+    arrived: Option<Result<M, ApiError>>,
+    frames: VecDeque<F>,
 }
 
-impl Arrival {
+impl<F, M> Default for Arrival<F, M> {
+    fn default() -> Self {
+        Self { under_way: None, arrived: None, frames: VecDeque::new() }
+    }
+}
+
+impl<F, M> Arrival<F, M> {
     /// Begins to wait for a model; one that is loaded has arrived at once.
-    pub(super) fn begin(&mut self, mut leasing: BoxFuture<'static, Arriving>) {
+    pub(super) fn begin(&mut self, mut leasing: BoxFuture<'static, Result<M, ApiError>>) {
         self.arrived = (&mut leasing).now_or_never();
         self.under_way = self.arrived.is_none().then_some(leasing);
     }
@@ -49,7 +42,7 @@ impl Arrival {
     }
 
     /// The model that has arrived.
-    pub(super) fn take_model(&mut self) -> Arriving {
+    pub(super) fn take_model(&mut self) -> Result<M, ApiError> {
         const NONE: ApiError = ApiError::OutOfOrder("no model was asked for; send session.config first");
         self.arrived.take().unwrap_or(Err(NONE))
     }
@@ -60,7 +53,7 @@ impl Arrival {
     }
 
     /// Keeps a frame until the model has arrived.
-    pub(super) fn wait(&mut self, frame: ClientFrame) {
+    pub(super) fn wait(&mut self, frame: F) {
         self.frames.push_back(frame);
     }
 
@@ -68,7 +61,7 @@ impl Arrival {
         self.frames.len()
     }
 
-    pub(super) fn take_waiting(&mut self) -> VecDeque<ClientFrame> {
+    pub(super) fn take_waiting(&mut self) -> VecDeque<F> {
         std::mem::take(&mut self.frames)
     }
 

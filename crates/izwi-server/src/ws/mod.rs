@@ -1,4 +1,4 @@
-//! The WebSocket `/v1/audio/speech/stream`: text in, audio out, in order.
+//! The WebSockets: `/v1/audio/speech/stream`, text in, audio out, in order, and `/v1/audio/chat/stream` (in [`chat`]).
 //!
 //! A session is one task that owns its socket, its text and the utterance being spoken. It reads while it speaks, so
 //! that a client that leaves is noticed at once; it takes audio from the engine only when the socket has taken the
@@ -15,11 +15,15 @@
 //! - Any text frame and a WebSocket ping keep an idle session open; answers to the server's pings do not.
 
 mod arrival;
+mod chat;
+mod chunking;
+mod link;
 mod parse;
 mod script;
 mod session;
 mod wire;
 
+use axum::extract::ws::WebSocket;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Extension, State, WebSocketUpgrade};
 use axum::response::Response;
@@ -33,10 +37,31 @@ const REFUSED_POLITELY: usize = 4;
 /// Bytes a socket may hold back: several of the largest chunks.
 const MAX_WRITE_BUFFER: usize = 8 << 20;
 
+type Upgrade = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
+
+/// `/v1/audio/speech/stream`.
 pub(crate) async fn upgrade(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    upgrade: Upgrade,
+) -> Result<Response, ApiError> {
+    open(&state.clone(), upgrade, move |socket| session::run(state, id, socket))
+}
+
+/// `/v1/audio/chat/stream`.
+pub(crate) async fn upgrade_chat(
+    State(state): State<AppState>,
+    Extension(id): Extension<RequestId>,
+    upgrade: Upgrade,
+) -> Result<Response, ApiError> {
+    open(&state.clone(), upgrade, move |socket| chat::run(state, id, socket))
+}
+
+/// Opens a session, if there is a place for it.
+fn open<F: Future<Output = ()> + Send + 'static>(
+    state: &AppState,
+    upgrade: Upgrade,
+    serve: impl FnOnce(WebSocket) -> F + Send + 'static,
 ) -> Result<Response, ApiError> {
     let upgrade = upgrade.map_err(|error| ApiError::UpgradeRequired(error.body_text()))?;
     let place = state.admit_session()?;
@@ -49,6 +74,6 @@ pub(crate) async fn upgrade(
         .on_failed_upgrade(|error| tracing::debug!(%error, "upgrade failed"))
         .on_upgrade(move |socket| async move {
             let _place = place;
-            session::run(state, id, socket).await;
+            serve(socket).await;
         }))
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::dto::session::{ClientFrame, SpeakFields, Tag, TextFields};
+use crate::dto::session::{CLIENT_FRAMES, ClientFrame, SpeakFields, Tag, TextFields};
 use crate::error::ApiError;
 use crate::extract::parse_json;
 use crate::near;
@@ -10,11 +10,7 @@ use crate::near;
 /// The frame that `text` is; members it does not know are ignored.
 pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
     let bytes = text.as_bytes();
-    let tag: Tag = parse_json(bytes)?;
-    let Some(Value::String(kind)) = tag.kind else {
-        return Err(ApiError::invalid("type", "type is missing or no string; every frame has one"));
-    };
-    Ok(match kind.as_str() {
+    Ok(match kind(bytes)?.as_str() {
         "session.config" => ClientFrame::Config(parse_json(bytes)?),
         "input.text" => ClientFrame::Text(given(parse_json::<TextFields>(bytes)?.text)?),
         "input.flush" => ClientFrame::Flush,
@@ -26,11 +22,24 @@ pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
         "playback.ack" => ClientFrame::PlaybackAck,
         "interrupt" => ClientFrame::Interrupt,
         "ping" => ClientFrame::Ping,
-        other => return Err(ApiError::UnknownFrame(near::shown(other))),
+        other => return Err(unknown(other, CLIENT_FRAMES)),
     })
 }
 
-fn given(text: Option<String>) -> Result<String, ApiError> {
+/// The type of a frame.
+pub(super) fn kind(frame: &[u8]) -> Result<String, ApiError> {
+    match parse_json::<Tag>(frame)?.kind {
+        Some(Value::String(kind)) => Ok(kind),
+        _ => Err(ApiError::invalid("type", "type is missing or no string; every frame has one")),
+    }
+}
+
+/// A frame of a type that is none of those that are known.
+pub(super) fn unknown(kind: &str, known: &'static str) -> ApiError {
+    ApiError::UnknownFrame { kind: near::shown(kind), known }
+}
+
+pub(super) fn given(text: Option<String>) -> Result<String, ApiError> {
     text.ok_or_else(|| ApiError::invalid("text", "text is missing; it is required"))
 }
 

@@ -1,21 +1,19 @@
-//! One session: the loop that reads, speaks and keeps time, and the state it changes.
+//! One session that speaks: the loop that reads and speaks, and the state it changes.
 
 use std::ops::ControlFlow;
-use std::time::Duration;
 
-use axum::extract::ws::{Message, WebSocket, close_code};
+use axum::extract::ws::{WebSocket, close_code};
+use futures::FutureExt;
 use futures::future::BoxFuture;
-use futures::stream::SplitStream;
-use futures::{FutureExt, StreamExt};
 use izwi_core::engine::types::audio_duration;
 use izwi_core::engine::{Engine, FinishReason, RequestId, StreamingOutput, TaskType};
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::sync::mpsc;
 
-use super::arrival::{Arrival, Cast};
+use super::arrival::Arrival;
+use super::chunking;
+use super::link::{Ending, Link, MAX_QUEUED, Signal};
 use super::parse::parse;
 use super::script::Script;
-use super::wire::{Wire, WireError};
 use crate::dto::session::{ClientFrame, ConfigFields, ServerFrame};
 use crate::dto::speech::VoiceRef;
 use crate::encoding::Encoding;
@@ -25,19 +23,15 @@ use crate::speech::{Cloning, Manner, SpeechOptions, begin};
 use crate::state::AppState;
 use crate::voices;
 
-/// Range and default of `chunk_ms`.
-const CHUNK_MS: std::ops::RangeInclusive<u64> = 20..=2_000;
-const DEFAULT_CHUNK_MS: u64 = 200;
-/// Answers that may wait before reading pauses: a client that only asks must also read.
-const MAX_QUEUED: usize = 32;
-/// How long a peer may take to answer a close.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-
 type Chunks = mpsc::Receiver<StreamingOutput>;
 type Begun = Result<(StreamingOutput, Chunks), ApiError>;
 
-/// Close code and reason.
-type Ending = (u16, &'static str);
+/// A model and the voice of it that was asked for.
+struct Cast {
+    engine: Lease,
+    /// `None` where the model has no voices.
+    voice: Option<voices::Voice>,
+}
 
 /// What a session was configured to.
 struct Setup {
@@ -70,25 +64,14 @@ enum Spoken {
 }
 
 enum Event {
-    Sent(Result<(), WireError>),
+    Signal(Signal),
     Spoken(Box<Spoken>),
     Arrived,
-    Received(Option<Result<Message, axum::Error>>),
-    PingDue,
-    Idle,
-    Draining,
 }
 
 struct Session {
-    state: AppState,
-    id: RequestId,
-    wire: Wire,
-    incoming: SplitStream<WebSocket>,
-    draining: watch::Receiver<bool>,
-    is_draining: bool,
-    ping: Interval,
-    active_at: Instant,
-    arrival: Arrival,
+    link: Link,
+    arrival: Arrival<ClientFrame, Cast>,
     setup: Option<Setup>,
     script: Script,
     voice: Voice,
@@ -98,25 +81,16 @@ struct Session {
 
 /// Serves one session until it is done, fails or its client leaves.
 pub(super) async fn run(state: AppState, id: RequestId, socket: WebSocket) {
-    let (sink, incoming) = socket.split();
     let config = state.config();
-    let now = Instant::now();
-    let mut ping = interval_at(now + config.ping_interval, config.ping_interval);
-    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let script = Script::new(config.max_input_chars, config.max_session_chars);
+    let link = Link::new(state, id, socket);
     let session = Session {
-        wire: Wire::new(sink, config.send_timeout),
-        incoming,
-        draining: state.draining(),
-        is_draining: false,
-        ping,
-        active_at: now,
+        link,
         arrival: Arrival::default(),
         setup: None,
-        script: Script::new(config.max_input_chars, config.max_session_chars),
+        script,
         voice: Voice::Silent,
         utterance: 0,
-        id,
-        state,
     };
     session.serve().await;
 }
@@ -157,52 +131,40 @@ impl Voice {
 
 impl Session {
     async fn serve(mut self) {
-        tracing::debug!(session = %self.id, "session opened");
         loop {
             self.speak_next();
             if self.voice.is_silent() && self.script.is_over() {
-                self.wire.frame(&ServerFrame::Done);
-                let code = if self.is_draining { close_code::AWAY } else { close_code::NORMAL };
-                return self.end((code, "done")).await;
+                self.link.wire.frame(&ServerFrame::Done);
+                let ending = self.link.ending();
+                return self.link.close(ending).await;
             }
             let event = self.next_event().await;
             match self.handle(event) {
                 ControlFlow::Continue(()) => {}
-                ControlFlow::Break(Some(ending)) => return self.end(ending).await,
-                ControlFlow::Break(None) => {
-                    tracing::debug!(session = %self.id, "client has left");
-                    return;
+                ControlFlow::Break(Some(ending)) => {
+                    self.voice = Voice::Silent;
+                    return self.link.close(ending).await;
                 }
+                ControlFlow::Break(None) => return,
             }
         }
     }
 
     async fn next_event(&mut self) -> Event {
-        let wire_is_idle = self.wire.is_idle();
-        let hears = self.wire.queued() < MAX_QUEUED && self.arrival.waiting() < MAX_QUEUED;
-        let idle_at = self.active_at + self.state.config().idle_timeout;
+        let wire_is_idle = self.link.wire.is_idle();
+        let hears = self.arrival.waiting() < MAX_QUEUED;
         let is_silent = self.voice.is_silent();
         let arrives = self.arrival.is_under_way();
         tokio::select! {
             () = self.arrival.settled(), if arrives => Event::Arrived,
-            received = self.incoming.next(), if hears => Event::Received(received),
-            sent = self.wire.advance(), if !wire_is_idle => Event::Sent(sent),
+            signal = self.link.next(hears, is_silent && !arrives) => Event::Signal(signal),
             spoken = self.voice.next(), if wire_is_idle && !is_silent => Event::Spoken(Box::new(spoken)),
-            _ = self.draining.wait_for(|draining| *draining), if !self.is_draining => Event::Draining,
-            _ = self.ping.tick() => Event::PingDue,
-            () = tokio::time::sleep_until(idle_at), if is_silent && !arrives => Event::Idle,
         }
     }
 
     /// Breaks with how to close, or with `None` when nobody is there to be told.
     fn handle(&mut self, event: Event) -> ControlFlow<Option<Ending>> {
         match event {
-            Event::Sent(Ok(())) => {}
-            Event::Sent(Err(error)) => {
-                tracing::info!(session = %self.id, %error, "session dropped");
-                return ControlFlow::Break(None);
-            }
-            Event::Received(received) => return self.receive(received),
             Event::Spoken(spoken) => {
                 return match *spoken {
                     Spoken::Begun(begun) => self.begun(begun),
@@ -210,43 +172,20 @@ impl Session {
                 };
             }
             Event::Arrived => self.catch_up(),
-            Event::PingDue if self.wire.is_idle() => self.wire.ping(),
-            Event::PingDue => {}
-            Event::Idle => {
-                self.wire.error(&ApiError::IdleTimeout(self.state.config().idle_timeout));
-                return ControlFlow::Break(Some((close_code::POLICY, "idle")));
+            Event::Signal(Signal::Over(ending)) => return ControlFlow::Break(ending),
+            Event::Signal(Signal::Moved) => {}
+            Event::Signal(Signal::Text(text)) => {
+                let outcome = parse(&text).and_then(|frame| self.accept(frame));
+                self.answer(outcome);
             }
-            Event::Draining => {
-                self.is_draining = true;
+            Event::Signal(Signal::Binary(_)) => self.link.wire.error(&ApiError::BinaryFrame),
+            Event::Signal(Signal::Refused(error)) => self.link.wire.error(&error),
+            Event::Signal(Signal::Draining) => {
                 if self.script.abandon() | self.arrival.abandon() {
-                    self.wire.error(&ApiError::Draining);
+                    self.link.wire.error(&ApiError::Draining);
                 }
             }
         }
-        ControlFlow::Continue(())
-    }
-
-    fn receive(&mut self, received: Option<Result<Message, axum::Error>>) -> ControlFlow<Option<Ending>> {
-        let outcome = match received {
-            None | Some(Ok(Message::Close(_))) => return ControlFlow::Break(None),
-            Some(Err(error)) => {
-                self.wire.error(&ApiError::BrokenFrame(error.to_string()));
-                return ControlFlow::Break(Some((close_code::PROTOCOL, "protocol error")));
-            }
-            Some(Ok(Message::Pong(_))) => return ControlFlow::Continue(()),
-            Some(Ok(Message::Ping(_))) => Ok(()),
-            Some(Ok(Message::Binary(_))) => Err(ApiError::BinaryFrame),
-            Some(Ok(Message::Text(text))) => {
-                let limit = self.state.config().max_frame_bytes;
-                if text.len() > limit {
-                    Err(ApiError::TooLarge(format!("frame has more than {limit} bytes; send less at once")))
-                } else {
-                    parse(&text).and_then(|frame| self.accept(frame))
-                }
-            }
-        };
-        self.active_at = Instant::now();
-        self.answer(outcome);
         ControlFlow::Continue(())
     }
 
@@ -258,7 +197,7 @@ impl Session {
         }
         let needs_model = self.setup.is_none() && self.script.check_open().is_ok();
         if let Some((model, voice)) = wanted(&frame).filter(|_| needs_model) {
-            self.arrival.begin(cast(self.state.clone(), model, voice).boxed());
+            self.arrival.begin(cast(self.link.state.clone(), model, voice).boxed());
             if self.arrival.is_under_way() {
                 self.arrival.wait(frame);
                 return Ok(());
@@ -271,7 +210,7 @@ impl Session {
 
     /// Obeys the frames that waited for a model.
     fn catch_up(&mut self) {
-        self.active_at = Instant::now();
+        self.link.touch();
         let mut frames = self.arrival.take_waiting().into_iter();
         if let Some(first) = frames.next() {
             let outcome = self.obey(first);
@@ -286,7 +225,7 @@ impl Session {
 
     fn answer(&mut self, outcome: Result<(), ApiError>) {
         if let Err(error) = outcome {
-            self.wire.error(&error);
+            self.link.wire.error(&error);
         }
     }
 
@@ -313,7 +252,7 @@ impl Session {
                 }
                 self.script.push_last(&text)?;
             }
-            ClientFrame::Ping => self.wire.frame(&ServerFrame::Pong),
+            ClientFrame::Ping => self.link.wire.frame(&ServerFrame::Pong),
             // Playback positions are reports of the client; nothing here depends on them.
             ClientFrame::PlaybackAck => {}
             ClientFrame::Interrupt => self.interrupt(),
@@ -332,15 +271,7 @@ impl Session {
         self.script.check_open()?;
         let Cast { engine, voice } = self.arrival.take_model()?;
         let encoding = Encoding::for_session(fields.response_format.as_deref())?;
-        let chunk_ms = fields.chunk_ms.unwrap_or(DEFAULT_CHUNK_MS);
-        if !CHUNK_MS.contains(&chunk_ms) {
-            let message = format!(
-                "chunk_ms is {chunk_ms}; it must be between {} and {}",
-                CHUNK_MS.start(),
-                CHUNK_MS.end()
-            );
-            return Err(ApiError::invalid("chunk_ms", message));
-        }
+        let chunk_samples = chunking::samples(fields.chunk_ms, engine.profile().sample_rate)?;
         let options = SpeechOptions {
             language: fields.language,
             instructions: fields.instructions,
@@ -357,9 +288,8 @@ impl Session {
         };
         let manner = Manner::resolve(options, voice, &engine)?;
         let sample_rate = engine.profile().sample_rate;
-        let chunk_samples = (u64::from(sample_rate) * chunk_ms / 1_000) as usize;
-        self.wire.frame(&ServerFrame::Created {
-            session_id: self.id.as_str(),
+        self.link.wire.frame(&ServerFrame::Created {
+            session_id: self.link.id.as_str(),
             sample_rate,
             channels: 1,
             encoding: encoding.label(),
@@ -376,9 +306,9 @@ impl Session {
         let Some(setup) = &self.setup else { return };
         let Some(text) = self.script.next() else { return };
         let request = setup.manner.request(text).with_chunk_samples(setup.chunk_samples);
-        tracing::debug!(session = %self.id, request = %request.id, utterance = self.utterance, "utterance begins");
+        tracing::debug!(session = %self.link.id, request = %request.id, utterance = self.utterance, "utterance begins");
         let engine = Engine::clone(&setup.engine);
-        let limit = self.state.config().first_audio_timeout;
+        let limit = self.link.state.config().first_audio_timeout;
         self.voice = Voice::Beginning(Box::pin(async move { begin(&engine, request, limit).await }));
     }
 
@@ -388,7 +318,7 @@ impl Session {
                 let request = first.request_id.clone();
                 self.voice = Voice::Speaking(Utterance { chunks, request, sent: 0, is_interrupted: false });
                 if let Some(setup) = &self.setup {
-                    self.wire.frame(&ServerFrame::AudioStart {
+                    self.link.wire.frame(&ServerFrame::AudioStart {
                         utterance: self.utterance,
                         voice: setup.manner.voice_name(),
                         model: &setup.engine.profile().model,
@@ -397,11 +327,11 @@ impl Session {
                 self.relay(Some(first))
             }
             Err(error) => {
-                self.wire.error(&error);
+                self.link.wire.error(&error);
                 self.end_utterance();
                 match error {
                     ApiError::Draining => {
-                        self.is_draining = true;
+                        self.link.note_draining();
                         self.script.abandon();
                         ControlFlow::Continue(())
                     }
@@ -436,12 +366,12 @@ impl Session {
     fn relay(&mut self, chunk: Option<StreamingOutput>) -> ControlFlow<Option<Ending>> {
         let (Some(chunk), Some(setup), Voice::Speaking(utterance)) = (chunk, &self.setup, &mut self.voice)
         else {
-            self.wire.error(&ApiError::CutOff);
+            self.link.wire.error(&ApiError::CutOff);
             return ControlFlow::Break(Some((close_code::POLICY, "cut off")));
         };
         if !chunk.samples.is_empty() && !utterance.is_interrupted {
             utterance.sent += chunk.samples.len() as u64;
-            self.wire.frame(&ServerFrame::AudioChunk {
+            self.link.wire.frame(&ServerFrame::AudioChunk {
                 utterance: self.utterance,
                 seq: chunk.sequence,
                 sample_offset: chunk.sample_offset,
@@ -449,12 +379,12 @@ impl Session {
                 is_final: chunk.is_final,
             });
             let is_first = chunk.sequence == 0;
-            self.wire.audio(setup.encoding.encode(&chunk.samples, chunk.sample_rate, is_first));
+            self.link.wire.audio(setup.encoding.encode(&chunk.samples, chunk.sample_rate, is_first));
         }
         let Some(stats) = chunk.stats.filter(|_| chunk.is_final) else { return ControlFlow::Continue(()) };
         if stats.finish_reason == FinishReason::Error {
             let details = stats.error.as_deref().unwrap_or("(no details)");
-            self.wire.error(&ApiError::internal(details, &chunk.request_id));
+            self.link.wire.error(&ApiError::internal(details, &chunk.request_id));
         }
         // The engine may have been done before it was told.
         let reason = match stats.finish_reason {
@@ -463,7 +393,7 @@ impl Session {
             }
             reason => reason,
         };
-        self.wire.frame(&ServerFrame::AudioDone {
+        self.link.wire.frame(&ServerFrame::AudioDone {
             utterance: self.utterance,
             samples: utterance.sent,
             duration_s: audio_duration(utterance.sent, chunk.sample_rate).as_secs_f64(),
@@ -478,24 +408,6 @@ impl Session {
     fn end_utterance(&mut self) {
         self.voice = Voice::Silent;
         self.utterance += 1;
-        self.active_at = Instant::now();
-    }
-
-    /// Sends what is left and closes; gives up on a peer that does not read or answer.
-    async fn end(mut self, (code, reason): Ending) {
-        self.voice = Voice::Silent;
-        self.wire.close(code, reason);
-        tracing::debug!(session = %self.id, code, reason, "session closed");
-        if self.wire.finish().await.is_err() {
-            return;
-        }
-        // Leaving with bytes unread would reset the connection and take the last frames with it.
-        let answered = async {
-            while let Some(Ok(_)) = self.incoming.next().await {}
-            if code == close_code::PROTOCOL {
-                std::future::pending::<()>().await;
-            }
-        };
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, answered).await;
+        self.link.touch();
     }
 }

@@ -9,9 +9,10 @@ use axum::extract::ws::{CloseFrame, Message, WebSocket};
 use bytes::Bytes;
 use futures::SinkExt;
 use futures::stream::SplitSink;
+use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::dto::session::ServerFrame;
+use crate::dto::session::ErrorFrame;
 use crate::error::ApiError;
 
 /// Why nothing can be sent any more.
@@ -38,7 +39,7 @@ impl Wire {
         Self { sink, queue: VecDeque::new(), is_dirty: false, limit, deadline: None }
     }
 
-    pub(super) fn frame(&mut self, frame: &ServerFrame<'_>) {
+    pub(super) fn frame(&mut self, frame: &impl Serialize) {
         // Serializing strings and numbers cannot fail.
         let json = serde_json::to_string(frame).unwrap_or_default();
         self.push(Message::text(json));
@@ -46,7 +47,8 @@ impl Wire {
 
     pub(super) fn error(&mut self, error: &ApiError) {
         error.count();
-        self.frame(&ServerFrame::Error {
+        self.frame(&ErrorFrame {
+            kind: "error",
             code: error.code(),
             message: error.to_string(),
             param: error.param(),

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use izwi_models::device;
 use izwi_models::families::{self, LoadOptions};
 use izwi_models::model::{
-    BatchEntry, EntryOutput, Input, InputError, ListenInput, PrepareLimits, Prepared, Sampling,
-    SequenceState, SpeakInput, SpeechModel, Task, Work,
+    BatchEntry, ConverseInput, EntryOutput, Input, InputError, ListenInput, PrepareLimits, Prepared,
+    Sampling, SequenceState, SpeakInput, SpeechModel, Task, Work,
 };
 use izwi_models::nn::kv_pool::KvPool;
 
@@ -99,7 +99,6 @@ impl ModelExecutor for NativeExecutor {
 
     fn preparer(&self) -> Arc<dyn RequestPreparer> {
         Arc::new(NativePreparer {
-            profile: Arc::clone(&self.profile),
             model: Arc::clone(&self.model),
             limits: self.limits,
             chunk_samples: self.chunk_samples,
@@ -175,6 +174,8 @@ impl ModelExecutor for NativeExecutor {
                     text: output.text,
                     segments: output.segments,
                     language: output.language,
+                    emission: output.emission,
+                    content_key: output.content_key,
                     generated_tokens: output.generated_tokens,
                     finished: output.finished,
                     runaway: output.runaway,
@@ -200,11 +201,59 @@ impl ModelExecutor for NativeExecutor {
 }
 
 struct NativePreparer {
-    profile: Arc<ExecutorProfile>,
     model: Arc<dyn SpeechModel>,
     limits: PrepareLimits,
     /// Of a request that does not say.
     chunk_samples: usize,
+}
+
+impl NativePreparer {
+    fn input(&self, request: &EngineCoreRequest, decoded: Decoded, params: &GenerationParams) -> Input {
+        let sampling = Sampling {
+            temperature: params.temperature,
+            top_p: params.top_p,
+            top_k: params.top_k,
+            repetition_penalty: params.repetition_penalty,
+        };
+        let seed = params.seed.unwrap_or_default();
+        let chunk_samples = request.chunk_samples.unwrap_or(self.chunk_samples);
+        match request.task_type {
+            TaskType::Tts => Input::Speak(SpeakInput {
+                text: request.text.clone().unwrap_or_default(),
+                voice: request.voice.clone(),
+                language: request.language.clone(),
+                instructions: request.instructions.clone(),
+                reference: decoded.reference,
+                streams_text: request.streams_text,
+                speed: params.speed,
+                sampling,
+                seed,
+                max_tokens: params.max_tokens,
+                chunk_samples,
+            }),
+            TaskType::Asr => Input::Listen(ListenInput {
+                samples: decoded.audio.unwrap_or_default(),
+                language: request.language.clone(),
+                prompt: request.transcription.prompt.clone(),
+                translate: request.transcription.translate,
+                word_timestamps: request.transcription.word_timestamps,
+                temperature: params.temperature,
+                seed,
+            }),
+            TaskType::AudioChat => {
+                let text = request.chat.text_temperature;
+                Input::Converse(ConverseInput {
+                    instructions: request.instructions.clone(),
+                    turns: decoded.turns,
+                    sampling: (request.params.is_some() && !request.chat.own_sampling).then_some(sampling),
+                    text_sampling: text.map(|temperature| Sampling { temperature, ..Sampling::GREEDY }),
+                    seed,
+                    max_tokens: params.max_tokens,
+                    chunk_samples,
+                })
+            }
+        }
+    }
 }
 
 impl RequestPreparer for NativePreparer {
@@ -214,41 +263,7 @@ impl RequestPreparer for NativePreparer {
         decoded: Decoded,
         params: &GenerationParams,
     ) -> Result<PreparedRequest> {
-        let input = match request.task_type {
-            TaskType::Tts => Input::Speak(SpeakInput {
-                text: request.text.clone().unwrap_or_default(),
-                voice: request.voice.clone(),
-                language: request.language.clone(),
-                instructions: request.instructions.clone(),
-                reference: decoded.reference,
-                streams_text: request.streams_text,
-                speed: params.speed,
-                sampling: Sampling {
-                    temperature: params.temperature,
-                    top_p: params.top_p,
-                    top_k: params.top_k,
-                    repetition_penalty: params.repetition_penalty,
-                },
-                seed: params.seed.unwrap_or_default(),
-                max_tokens: params.max_tokens,
-                chunk_samples: request.chunk_samples.unwrap_or(self.chunk_samples),
-            }),
-            TaskType::Asr => Input::Listen(ListenInput {
-                samples: decoded.audio.unwrap_or_default(),
-                language: request.language.clone(),
-                prompt: request.transcription.prompt.clone(),
-                translate: request.transcription.translate,
-                word_timestamps: request.transcription.word_timestamps,
-                temperature: params.temperature,
-                seed: params.seed.unwrap_or_default(),
-            }),
-            task @ TaskType::AudioChat => {
-                return Err(EngineError::UnsupportedTask {
-                    model: self.profile.model.clone(),
-                    task: task.label(),
-                });
-            }
-        };
+        let input = self.input(request, decoded, params);
         let prepared = self.model.prepare(&input, &self.limits).map_err(refusal)?;
         Ok(PreparedRequest { work: engine_form(prepared.work), payload: prepared.payload })
     }

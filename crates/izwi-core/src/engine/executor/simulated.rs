@@ -5,13 +5,14 @@
 //! or a skipped recompute changes the output or fails the sequence.
 
 mod cloning;
+mod conversing;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Decoded, ExecutorError, ExecutorOutput, ExecutorProfile, ItemResult, ModelExecutor, PartTimes,
+    Decoded, Emission, ExecutorError, ExecutorOutput, ExecutorProfile, ItemResult, ModelExecutor, PartTimes,
     PreparedRequest, PreparedWork, RequestPreparer, Segment, StepPlan, VoiceInfo, VoiceRecording, Word,
 };
 use crate::engine::config::EngineCoreConfig;
@@ -43,6 +44,8 @@ pub struct SimulatedModel {
     /// Whether it speaks in voices handed to it and takes a style prompt; what it says then depends on everything
     /// that is asked of it.
     pub clones: bool,
+    /// Whether it also converses: a token of text and two frames in turn. It hears at 16 kHz.
+    pub converses: bool,
     /// Generated tokens after which a pass that has not ended by itself is cut as a runaway.
     pub watchdog: Option<usize>,
     /// Passes of a request that speaks token by token.
@@ -71,6 +74,7 @@ impl Default for SimulatedModel {
             autoregressive: true,
             listens: false,
             clones: false,
+            converses: false,
             watchdog: None,
             passes: 1,
             sample_rate: 24_000,
@@ -84,8 +88,11 @@ impl Default for SimulatedModel {
 
 /// What a request became.
 struct Job {
-    text: String,
+    /// Generated tokens after which a pass ends.
+    length: usize,
     passes: usize,
+    /// Whether it is a turn of a conversation.
+    converses: bool,
     /// Mixed into the seed.
     trace: u64,
 }
@@ -100,6 +107,7 @@ struct Running {
     units: Arc<[usize]>,
     pass: usize,
     passes: usize,
+    converses: bool,
 }
 
 impl Running {
@@ -176,12 +184,14 @@ fn sample(token: u64, seed: u64, index: usize) -> f32 {
 impl SimulatedExecutor {
     /// An executor for the given engine settings.
     pub fn new(config: &EngineCoreConfig, model: SimulatedModel) -> Self {
+        let speaks =
+            if model.converses { vec![TaskType::Tts, TaskType::AudioChat] } else { vec![TaskType::Tts] };
         let profile = Arc::new(ExecutorProfile {
             model: config.model.clone(),
             device: "simulated".to_owned(),
             sample_rate: model.sample_rate,
-            heard_rate: model.sample_rate,
-            tasks: vec![if model.listens { TaskType::Asr } else { TaskType::Tts }],
+            heard_rate: if model.converses { 16_000 } else { model.sample_rate },
+            tasks: if model.listens { vec![TaskType::Asr] } else { speaks },
             voices: if model.listens { Vec::new() } else { voices() },
             kv_block_bytes: 16 * config.block_size,
             speed_range: Some((0.25, 4.0)),
@@ -225,6 +235,25 @@ impl SimulatedExecutor {
         })
     }
 
+    /// One token more, behind those that `state` stands for.
+    fn generate(&self, running: &mut Running, state: u64) -> ExecutorOutput {
+        let mut output = ExecutorOutput { generated_tokens: 1, ..ExecutorOutput::default() };
+        let mut count = if self.model.listens { 0 } else { self.model.samples_per_token };
+        let mut token = state;
+        if running.converses {
+            let said = conversing::emission(state, running.tokens.len() - running.prompt_len);
+            if let Emission::Token(id) = said {
+                output.text = conversing::word(id);
+                count = 0;
+            }
+            token = conversing::key(&said);
+            (output.content_key, output.emission) = (Some(token), Some(said));
+        }
+        running.tokens.push(token);
+        output.samples = (0..count).map(|i| sample(state, running.seed, i)).collect();
+        output
+    }
+
     fn run_tokens(&mut self, running: &mut Running, item: &ScheduledRequest) -> ItemResult {
         let end = item.start + item.num_tokens;
         if end > running.tokens.len() || end > item.block_table.len() * self.block_size {
@@ -244,14 +273,8 @@ impl SimulatedExecutor {
         if end < running.tokens.len() {
             return Ok(ExecutorOutput::default());
         }
-        running.tokens.push(state);
+        let mut output = self.generate(running, state);
         let generated = running.tokens.len() - running.prompt_len;
-        let count = if self.model.listens { 0 } else { self.model.samples_per_token };
-        let mut output = ExecutorOutput {
-            samples: (0..count).map(|i| sample(state, running.seed, i)).collect(),
-            generated_tokens: 1,
-            ..ExecutorOutput::default()
-        };
         if self.model.watchdog.is_some_and(|limit| generated >= limit && generated < running.length) {
             (output.finished, output.runaway) = (true, true);
         } else if generated >= running.length {
@@ -274,9 +297,9 @@ impl ModelExecutor for SimulatedExecutor {
     }
 
     fn preparer(&self) -> Arc<dyn RequestPreparer> {
-        let SimulatedModel { autoregressive, clones, passes, sample_rate, .. } = self.model;
-        let model = self.profile.model.clone();
-        Arc::new(SimulatedPreparer { model, autoregressive, clones, passes, sample_rate })
+        let SimulatedModel { autoregressive, clones, passes, .. } = self.model;
+        let (model, heard_rate) = (self.profile.model.clone(), self.profile.heard_rate);
+        Arc::new(SimulatedPreparer { model, autoregressive, clones, passes, heard_rate })
     }
 
     fn initialize(&mut self) -> std::result::Result<(), ExecutorError> {
@@ -286,21 +309,25 @@ impl ModelExecutor for SimulatedExecutor {
 
     fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError> {
         for new in &plan.new_sequences {
-            let Some(Job { text, passes, trace }) = new.prepared.payload.downcast_ref::<Job>() else {
+            let Some(Job { length, passes, converses, trace }) = new.prepared.payload.downcast_ref::<Job>()
+            else {
                 return Err(ExecutorError("payload of another executor".to_owned()));
             };
-            let units = match &new.prepared.work {
-                PreparedWork::Units(units) => Arc::clone(units),
-                PreparedWork::Autoregressive { .. } => Arc::new([]),
+            let (tokens, units) = match &new.prepared.work {
+                PreparedWork::Units(units) => (Vec::new(), Arc::clone(units)),
+                PreparedWork::Autoregressive { prompt, .. } => {
+                    (prompt.to_vec(), Arc::new([]) as Arc<[usize]>)
+                }
             };
             let running = Running {
-                tokens: text.bytes().map(u64::from).collect(),
-                prompt_len: text.len(),
-                length: natural_length(text),
+                prompt_len: tokens.len(),
+                tokens,
+                length: *length,
                 seed: new.params.seed.unwrap_or_default() ^ trace,
                 units,
                 pass: 0,
                 passes: *passes,
+                converses: *converses,
             };
             self.sequences.insert(new.sequence, running);
         }
@@ -350,7 +377,7 @@ struct SimulatedPreparer {
     autoregressive: bool,
     clones: bool,
     passes: usize,
-    sample_rate: u32,
+    heard_rate: u32,
 }
 
 impl RequestPreparer for SimulatedPreparer {
@@ -360,12 +387,18 @@ impl RequestPreparer for SimulatedPreparer {
         decoded: Decoded,
         params: &GenerationParams,
     ) -> Result<PreparedRequest> {
-        let Decoded { audio, reference } = decoded;
+        let Decoded { audio, reference, turns } = decoded;
+        if request.task_type == TaskType::AudioChat {
+            let (prompt, said) = conversing::prompt(&turns);
+            let work = PreparedWork::Autoregressive { prompt: prompt.into(), setup_tokens: 0 };
+            let job = Job { length: 6 + said, passes: 1, converses: true, trace: 0 };
+            return Ok(PreparedRequest { work, payload: Arc::new(job) });
+        }
         let trace = match self.clones {
             true => cloning::trace(&self.model, request, reference.as_ref(), params)?,
             false => 0,
         };
-        let seconds = audio.map(|samples| samples.len().div_ceil(self.sample_rate as usize));
+        let seconds = audio.map(|samples| samples.len().div_ceil(self.heard_rate as usize));
         let text = match seconds {
             Some(seconds) => format!("{seconds} seconds"),
             None => request.text.clone().unwrap_or_default(),
@@ -376,7 +409,8 @@ impl RequestPreparer for SimulatedPreparer {
             PreparedWork::Units(sentences(&text).into())
         };
         let passes = seconds.unwrap_or(self.passes);
-        Ok(PreparedRequest { work, payload: Arc::new(Job { text, passes, trace }) })
+        let job = Job { length: natural_length(&text), passes, converses: false, trace };
+        Ok(PreparedRequest { work, payload: Arc::new(job) })
     }
 
     fn make_voice(&self, recording: &VoiceRecording) -> Result<Vec<u8>> {

@@ -77,10 +77,17 @@ impl Sequence {
         matches!(self.work, Workload::Autoregressive { .. })
     }
 
-    pub(super) fn prefix(&self) -> Arc<[BlockHash]> {
+    pub(super) fn prefix(&self) -> &[BlockHash] {
         match &self.work {
-            Workload::Autoregressive { prefix, .. } => Arc::clone(prefix),
-            Workload::Units(_) => Arc::new([]),
+            Workload::Autoregressive { prefix, .. } => prefix.hashes(),
+            Workload::Units(_) => &[],
+        }
+    }
+
+    /// Takes note of the content key of a position that was generated, or that it has none.
+    pub(super) fn note_content(&mut self, key: Option<u64>) {
+        if let Workload::Autoregressive { prefix, .. } = &mut self.work {
+            Arc::make_mut(prefix).push(key);
         }
     }
 

@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::kv_cache::prefix_hashes;
 
 fn config() -> EngineCoreConfig {
     EngineCoreConfig { block_size: 4, max_blocks: 16, ..Default::default() }
@@ -42,7 +41,7 @@ impl Bench {
     }
 
     fn work(&self, prompt: &[u64], max_tokens: usize, setup_tokens: usize) -> Workload {
-        let prefix = prefix_hashes(prompt, self.kv.block_size());
+        let prefix = Arc::new(PrefixChain::of(prompt, self.kv.block_size()));
         Workload::Autoregressive { prompt_tokens: prompt.len(), max_tokens, setup_tokens, prefix }
     }
 
@@ -83,7 +82,7 @@ impl Bench {
         let mut ended = Vec::new();
         for item in result.items() {
             let generates = self.generates(item);
-            let done = self.scheduler.complete(item, usize::from(generates), &mut self.kv);
+            let done = self.scheduler.complete(item, usize::from(generates), None, &mut self.kv);
             if generates && self.pass_is_over(item) {
                 let prompt: Vec<u64> = (0..1 + item.start as u64 * 7 % 20).collect();
                 let work = self.work(&prompt, 1 + item.start % 9, item.start % 2 * 70);

@@ -1,0 +1,174 @@
+//! Conversations through an engine: what is said goes on from turn to turn, and what was computed is not computed again.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
+use izwi_core::engine::{
+    ChatOptions, Conversation, Emission, Engine, EngineCoreConfig, EngineCoreRequest, EngineError,
+    EngineOutput, FinishReason, GenerationParams, Message, TaskType, Turn,
+};
+
+const BLOCK: usize = 4;
+const FRAME: usize = 30;
+
+fn config() -> EngineCoreConfig {
+    EngineCoreConfig { block_size: BLOCK, max_blocks: 200, max_seq_len: 700, ..Default::default() }
+}
+
+fn engine_with(config: EngineCoreConfig, model: SimulatedModel) -> Engine {
+    let executor = SimulatedExecutor::new(&config, model);
+    Engine::with_executor(config, Box::new(executor)).unwrap()
+}
+
+fn conversing() -> SimulatedModel {
+    SimulatedModel { converses: true, samples_per_token: FRAME, ..Default::default() }
+}
+
+fn request(conversation: &Conversation) -> EngineCoreRequest {
+    let params = GenerationParams { seed: Some(3), ..Default::default() };
+    EngineCoreRequest::converse(conversation.clone()).with_params(params)
+}
+
+fn text(text: &str) -> Vec<Message> {
+    vec![Message::Text(text.to_owned())]
+}
+
+/// A tone of `seconds` at a rate that nobody listens at, as a WAV file.
+fn tone(seconds: f32) -> Vec<u8> {
+    let samples: Vec<f32> = (0..(seconds * 48_000.0) as usize).map(|at| (at as f32 * 0.02).sin()).collect();
+    izwi_audio::wav::to_bytes(&samples, 48_000).unwrap()
+}
+
+/// One turn, entered into the conversation.
+async fn answer(engine: &Engine, conversation: &mut Conversation, said: Vec<Message>) -> EngineOutput {
+    conversation.ask(said);
+    let output = engine.generate(request(conversation)).await.unwrap();
+    conversation.answer(output.emissions.clone(), output.stats.prompt_tokens);
+    output
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_later_turn_computes_only_what_is_new_and_says_the_same() {
+    let engine = engine_with(config(), conversing());
+    let plain = engine_with(EngineCoreConfig { enable_prefix_caching: false, ..config() }, conversing());
+    let heard = engine.hear(tone(1.5).into()).await.unwrap();
+    assert_eq!(heard.len(), 24_000, "at the rate the model listens at");
+    let (mut kept, mut anew) = (Conversation::new(), Conversation::new());
+    let mut known = 0;
+    for said in [vec![Message::Recording(heard)], text("And then?"), text("Tell me more of it.")] {
+        let before = engine.status().kv;
+        let first = answer(&engine, &mut kept, said.clone()).await;
+        let second = answer(&plain, &mut anew, said).await;
+        assert_eq!((first.task_type, first.stats.finish_reason), (TaskType::AudioChat, FinishReason::Stop));
+        assert_eq!((&first.audio, &first.text), (&second.audio, &second.text));
+        assert_eq!(first.emissions, second.emissions);
+        let frames = first.emissions.iter().filter(|said| matches!(said, Emission::Frame(_))).count();
+        assert_eq!(first.audio.samples.len(), frames * FRAME);
+        assert_eq!(first.stats.audio_duration, first.audio.duration(), "of what is spoken, not heard");
+
+        let now = engine.status().kv;
+        let hits = (now.prefix_hits - before.prefix_hits) as usize;
+        // All blocks that prompt and answer of the turn before filled; the last thing said was never computed.
+        assert_eq!(hits, known / BLOCK, "of {known} positions");
+        known = first.stats.prompt_tokens + first.emissions.len() - 1;
+    }
+    assert_eq!(plain.status().kv.prefix_hits, 0);
+    assert_eq!(engine.check_books().await.unwrap(), Ok(()));
+    assert_eq!(engine.status().kv.used_blocks, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_handed_over_when_it_was_broken_off_is_what_the_next_turn_goes_on_from() {
+    let slow = SimulatedModel { step_time: Duration::from_millis(2), ..conversing() };
+    let engine = engine_with(config(), slow);
+    let mut conversation = Conversation::new();
+    conversation.ask(text(&"a long question, ".repeat(12)));
+    let (id, mut chunks) =
+        engine.generate_streaming(request(&conversation).with_chunk_samples(2 * FRAME)).await.unwrap();
+    let (mut said, mut samples) = (Vec::new(), 0);
+    while said.len() < 12 {
+        let chunk = chunks.recv().await.unwrap();
+        samples += chunk.samples.len();
+        said.extend(chunk.emissions);
+        let frames = said.iter().filter(|said| matches!(said, Emission::Frame(_))).count();
+        assert!(frames * FRAME <= samples, "{frames} frames in {samples} samples");
+    }
+    assert!(engine.interrupt_request(&id).await.unwrap());
+    let last = loop {
+        let chunk = chunks.recv().await.unwrap();
+        if chunk.is_final {
+            break chunk;
+        }
+    };
+    let stats = last.stats.unwrap();
+    assert_eq!(stats.finish_reason, FinishReason::Interrupted);
+    let count = said.len();
+    conversation.answer(said.clone(), stats.prompt_tokens);
+
+    let hits = engine.status().kv.prefix_hits;
+    let next = answer(&engine, &mut conversation, text("Wait!")).await;
+    let reused = (engine.status().kv.prefix_hits - hits) as usize * BLOCK;
+    let known = stats.prompt_tokens + count;
+    assert!(reused > known - 2 * BLOCK && reused <= known, "{reused} of {known}");
+    assert_eq!(conversation.turns()[1], Turn::Model(said.into()));
+    let plain = engine_with(EngineCoreConfig { enable_prefix_caching: false, ..config() }, conversing());
+    let mut again = Conversation::new();
+    again.ask(text(&"a long question, ".repeat(12)));
+    let Turn::Model(first) = &conversation.turns()[1] else { panic!("the model's turn") };
+    again.answer(first.to_vec(), stats.prompt_tokens);
+    assert_eq!(answer(&plain, &mut again, text("Wait!")).await.emissions, next.emissions);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn conversations_that_share_too_few_blocks_are_as_if_alone() {
+    let tight = EngineCoreConfig { max_blocks: 44, chunked_prefill_threshold: 9, ..config() };
+    let engine = engine_with(tight, conversing());
+    let talks = (0..6usize).map(|talk| {
+        let engine = engine.clone();
+        async move {
+            let alone =
+                engine_with(EngineCoreConfig { enable_prefix_caching: false, ..config() }, conversing());
+            let (mut among, mut quiet) = (Conversation::new(), Conversation::new());
+            for turn in 0..3 {
+                let said = text(&"word ".repeat(1 + (talk + turn) % 4));
+                let first = answer(&engine, &mut among, said.clone()).await;
+                let second = answer(&alone, &mut quiet, said).await;
+                assert_eq!(first.emissions, second.emissions, "talk {talk}, turn {turn}");
+            }
+        }
+    });
+    futures::future::join_all(talks).await;
+    assert!(engine.status().preemptions > 0, "nobody was preempted");
+    assert_eq!(engine.check_books().await.unwrap(), Ok(()));
+    assert_eq!(engine.status().kv.used_blocks, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_that_cannot_be_taken_are_refused_by_field() {
+    let limited =
+        EngineCoreConfig { max_turn_duration: Duration::from_secs(2), max_conversation_turns: 2, ..config() };
+    let engine = engine_with(limited, conversing());
+    let refused = async |request: EngineCoreRequest| match engine.generate(request).await {
+        Err(EngineError::InvalidRequest { param, .. }) => param,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(EngineCoreRequest::audio_chat(None, Some("  ".to_owned()))).await, "input");
+    let mut conversation = Conversation::new();
+    for turn in ["a", "b", "c"] {
+        assert_eq!(refused(request(&conversation)).await, "input", "nobody asked");
+        answer(&engine, &mut conversation, text(turn)).await;
+    }
+    conversation.ask(text("d"));
+    assert_eq!(refused(request(&conversation)).await, "conversation");
+    assert_eq!(conversation.make_room(engine.config().conversation_limits()), 2);
+    engine.generate(request(&conversation)).await.unwrap();
+    let chat = ChatOptions { text_temperature: Some(-1.0), conversation, ..Default::default() };
+    assert_eq!(refused(EngineCoreRequest::audio_chat(None, None).with_chat(chat)).await, "text_temperature");
+
+    assert!(engine.hear(tone(2.5).into()).await.is_err(), "too long");
+    let mute = engine_with(config(), SimulatedModel::default());
+    let error = mute.generate(EngineCoreRequest::audio_chat(None, Some("hi".to_owned()))).await.unwrap_err();
+    assert!(matches!(error, EngineError::UnsupportedTask { task: "chat", .. }), "{error}");
+}

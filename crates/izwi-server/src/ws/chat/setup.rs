@@ -1,0 +1,82 @@
+//! What a conversation was configured to: checked against its model, and made into the engine's requests.
+
+use izwi_core::engine::{ChatOptions, Conversation, EngineCoreRequest, GenerationParams, Priority};
+
+use crate::dto::chat::ConfigFields;
+use crate::encoding::Encoding;
+use crate::error::ApiError;
+use crate::registry::Lease;
+use crate::ws::chunking;
+
+/// Range of `input_sample_rate`, in Hz.
+const INPUT_RATES: std::ops::RangeInclusive<u32> = 8_000..=48_000;
+
+/// What a session was configured to.
+pub(super) struct Setup {
+    pub(super) engine: Lease,
+    pub(super) encoding: Encoding,
+    /// Rate of the recordings that come, in Hz.
+    pub(super) input_rate: u32,
+    chunk_samples: usize,
+    instructions: Option<String>,
+    params: GenerationParams,
+    own_sampling: bool,
+    text_temperature: Option<f32>,
+    priority: Priority,
+}
+
+impl Setup {
+    /// Checks the fields against the model.
+    pub(super) fn resolve(fields: ConfigFields, engine: Lease) -> Result<Self, ApiError> {
+        let profile = engine.profile();
+        let encoding = Encoding::for_session(fields.response_format.as_deref())?;
+        let chunk_samples = chunking::samples(fields.chunk_ms, profile.sample_rate)?;
+        let input_rate = fields.input_sample_rate.unwrap_or(profile.heard_rate);
+        if !INPUT_RATES.contains(&input_rate) {
+            let message = format!(
+                "input_sample_rate is {input_rate}; it must be between {} and {}",
+                INPUT_RATES.start(),
+                INPUT_RATES.end()
+            );
+            return Err(ApiError::invalid("input_sample_rate", message));
+        }
+        let priority = match fields.priority.as_deref() {
+            None => Priority::Normal,
+            Some(text) => text.parse().map_err(|message: String| ApiError::invalid("priority", message))?,
+        };
+        let own_sampling = fields.temperature.is_none() && fields.top_p.is_none() && fields.top_k.is_none();
+        let defaults = &profile.default_params;
+        let params = GenerationParams {
+            temperature: fields.temperature.unwrap_or(defaults.temperature),
+            top_p: fields.top_p.unwrap_or(defaults.top_p),
+            top_k: fields.top_k.unwrap_or(defaults.top_k),
+            max_tokens: fields.max_tokens.unwrap_or(defaults.max_tokens),
+            seed: fields.seed.or(defaults.seed),
+            ..defaults.clone()
+        };
+        let instructions = fields.instructions.filter(|text| !text.trim().is_empty());
+        Ok(Self {
+            encoding,
+            input_rate,
+            chunk_samples,
+            instructions,
+            params,
+            own_sampling,
+            text_temperature: fields.text_temperature,
+            priority,
+            engine,
+        })
+    }
+
+    /// The engine's request for the model's turn.
+    pub(super) fn request(&self, conversation: Conversation) -> EngineCoreRequest {
+        let (own_sampling, text_temperature) = (self.own_sampling, self.text_temperature);
+        let mut request = EngineCoreRequest::converse(Conversation::new())
+            .with_chat(ChatOptions { conversation, own_sampling, text_temperature })
+            .with_params(self.params.clone())
+            .with_priority(self.priority)
+            .with_chunk_samples(self.chunk_samples);
+        request.instructions.clone_from(&self.instructions);
+        request
+    }
+}
