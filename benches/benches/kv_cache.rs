@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use izwi_core::engine::SequenceId;
-use izwi_core::engine::kv_cache::{KVCacheManager, prefix_hashes};
+use izwi_core::engine::kv_cache::{KVCacheManager, PrefixChain};
 
 const POSITIONS: usize = 512;
 
@@ -38,15 +38,16 @@ fn bench(criterion: &mut Criterion) {
     });
     let prompt: Vec<u64> = (0..POSITIONS as u64).collect();
     criterion.bench_function("kv/hash_512_tokens", |bencher| {
-        bencher.iter(|| black_box(prefix_hashes(black_box(&prompt), 16)));
+        bencher.iter(|| black_box(PrefixChain::of(black_box(&prompt), 16)));
     });
     criterion.bench_function("kv/match_32_blocks", |bencher| {
         let mut kv = manager();
-        let hashes = prefix_hashes(&prompt, 16);
+        let chain = PrefixChain::of(&prompt, 16);
+        let hashes = chain.hashes();
         kv.admit(SequenceId(1), &[], 0);
         black_box(kv.extend(SequenceId(1), POSITIONS).is_ok());
-        kv.register_prefix(SequenceId(1), &hashes, POSITIONS);
-        bencher.iter(|| black_box(kv.match_prefix(&hashes)));
+        kv.register_prefix(SequenceId(1), hashes, POSITIONS);
+        bencher.iter(|| black_box(kv.match_prefix(hashes)));
     });
 }
 
