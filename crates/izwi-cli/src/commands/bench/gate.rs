@@ -75,12 +75,7 @@ mod tests {
     use super::*;
 
     fn report(speeds: &[(usize, f64)]) -> Report {
-        let results = speeds.iter().map(|&(batch, rate)| Measured {
-            model: "a model".to_owned(),
-            batch,
-            frames_per_s: Some(rate),
-            ..Measured::default()
-        });
+        let results = speeds.iter().map(|&(batch, frames_per_s)| Measured::example(batch, frames_per_s));
         Report { machine: Machine { cores: 2, read_bandwidth_gb_s: 40.0 }, results: results.collect() }
     }
 

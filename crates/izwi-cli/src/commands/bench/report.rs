@@ -106,6 +106,12 @@ impl Measured {
         }
     }
 
+    /// Something that was measured.
+    #[cfg(test)]
+    pub(super) fn example(batch: usize, frames_per_s: f64) -> Self {
+        Self { model: "a model".to_owned(), batch, frames_per_s: Some(frames_per_s), ..Self::default() }
+    }
+
     /// Work done in a second, whatever of the two it is counted in, and its unit.
     pub(super) fn rate(&self) -> (f64, &'static str) {
         match (self.frames_per_s, self.tokens_per_s) {
