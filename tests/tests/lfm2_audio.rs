@@ -247,7 +247,7 @@ async fn eight_mixed_sessions_are_each_as_alone_also_where_blocks_run_out() -> R
     for number in 0..8 {
         alone.push(work(&server, number).await?);
     }
-    let tight = EngineCoreConfig { max_blocks: 22, chunked_prefill_threshold: 24, ..config() };
+    let tight = EngineCoreConfig { max_blocks: 8, chunked_prefill_threshold: 24, ..config() };
     let tight = TestServer::with_weights(tight, &checkpoint()).await?;
     for server in [&server, &tight] {
         let together = futures::future::try_join_all((0..8).map(|number| work(server, number))).await?;
