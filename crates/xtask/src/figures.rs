@@ -23,10 +23,10 @@ struct Figures {
     columns: &'static [&'static str],
 }
 
-const FIGURES: [Figures; 5] = [
+const FIGURES: [Figures; 6] = [
     Figures {
         file: "qwen3-tts",
-        title: "Speaking frame by frame",
+        title: "Speaking frame by frame: Qwen3-TTS",
         command: "izwi bench --random-weights --models qwen3-tts-0.6b,qwen3-tts-1.7b --dtypes q8,bf16,f32 --json",
         columns: &[
             "model",
@@ -38,6 +38,24 @@ const FIGURES: [Figures; 5] = [
             "ttfa_ms_p50",
             "parts_ms.talker",
             "parts_ms.code predictor",
+            "parts_ms.codec",
+            "bandwidth_share",
+        ],
+    },
+    Figures {
+        file: "lfm2-audio",
+        title: "Speaking frame by frame: LFM2-Audio",
+        command: "izwi bench --random-weights --model lfm2-audio-1.5b --dtypes q8 --tokens 50",
+        columns: &[
+            "model",
+            "dtype",
+            "batch",
+            "threads",
+            "frames_per_s",
+            "rtf",
+            "ttfa_ms_p50",
+            "parts_ms.backbone",
+            "parts_ms.depthformer",
             "parts_ms.codec",
             "bandwidth_share",
         ],
