@@ -336,6 +336,23 @@ impl DecoderStack {
         self.norm.as_ref().map_or_else(|| Ok(x.clone()), |norm| norm.forward(x))
     }
 
+    /// Rows `[rows, width]` through every layer and the last norm: of those only the `wanted` ones, `[wanted, width]`.
+    ///
+    /// # Errors
+    /// As [`Self::forward`], or a wanted row does not exist.
+    pub fn forward_normed(
+        &self,
+        x: Tensor,
+        kv: &mut KvPool,
+        rows: &mut StackRows<'_>,
+        wanted: &[u32],
+    ) -> Result<Tensor> {
+        let x = self.forward(x, kv, rows, |_| ())?;
+        let x =
+            if wanted.len() == x.dim(0)? { x } else { x.index_select(&Tensor::new(wanted, x.device())?, 0)? };
+        self.norm(&x)
+    }
+
     fn attend(
         &self,
         layer: &Attention,

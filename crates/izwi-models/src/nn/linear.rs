@@ -53,9 +53,7 @@ impl Linear {
         bias: bool,
         precision: Precision,
     ) -> std::result::Result<Self, ModelError> {
-        let weight = from.take(&format!("{name}.weight"), &[outputs, inputs])?;
-        let bias = if bias { Some(from.take(&format!("{name}.bias"), &[outputs])?) } else { None };
-        Ok(Self::with_precision(&weight, bias, precision)?)
+        Ok(Self(RowLinear::load_with_precision(from, name, (inputs, outputs), bias, precision)?))
     }
 
     /// `[rows, inputs]` to `[rows, outputs]`.

@@ -234,7 +234,13 @@ impl Attention {
             qkv: Linear::with_precision(&weight, Some(bias), precision)?,
             place: Linear::with_precision(&place, None, precision)?,
             biases,
-            output: linear(from, &format!("{name}.linear_out"), (width, width), precision)?,
+            output: Linear::load_with_precision(
+                from,
+                &format!("{name}.linear_out"),
+                (width, width),
+                true,
+                precision,
+            )?,
         })
     }
 
@@ -310,7 +316,13 @@ impl Adapter {
             norm: LayerNorm::load(from, &format!("{name}.0"), width)?,
             wide: Linear::with_precision(&wide, None, precision)?,
             wide_bias: from.take(&format!("{name}.1.bias"), &[hidden])?,
-            output: linear(from, &format!("{name}.3"), (hidden, hidden), precision)?,
+            output: Linear::load_with_precision(
+                from,
+                &format!("{name}.3"),
+                (hidden, hidden),
+                true,
+                precision,
+            )?,
         })
     }
 
@@ -318,18 +330,6 @@ impl Adapter {
         let h = self.wide.product(&self.norm.forward(x)?)?;
         Ok(self.output.forward(&bias_gelu(&h, &self.wide_bias)?)?)
     }
-}
-
-/// A linear layer with a bias.
-fn linear(
-    from: &mut Checkpoint,
-    name: &str,
-    (inputs, outputs): (usize, usize),
-    precision: Precision,
-) -> Loaded<Linear> {
-    let weight = from.take_stored(&format!("{name}.weight"), &[outputs, inputs])?;
-    let bias = from.take(&format!("{name}.bias"), &[outputs])?;
-    Ok(Linear::with_precision(&weight, Some(bias), precision)?)
 }
 
 /// For tests: intermediate results, recording by recording.

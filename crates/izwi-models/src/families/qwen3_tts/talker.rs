@@ -183,10 +183,7 @@ impl Talker {
         rows: &mut StackRows<'_>,
         wanted: &[u32],
     ) -> Result<Tensor> {
-        let x = self.stack.forward(x, kv, rows, |_| ())?;
-        let x =
-            if wanted.len() == x.dim(0)? { x } else { x.index_select(&Tensor::new(wanted, x.device())?, 0)? };
-        self.stack.norm(&x)
+        self.stack.forward_normed(x, kv, rows, wanted)
     }
 
     /// Logits of the next token, `[rows, vocabulary]`, of rows behind the last norm.

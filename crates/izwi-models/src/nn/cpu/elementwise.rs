@@ -415,6 +415,12 @@ impl Job for Elu<'_> {
     }
 }
 
+/// `value * sigmoid(gate)`.
+#[inline(always)]
+unsafe fn gated<I: Isa>(value: I::V, gate: I::V) -> I::V {
+    I::div(value, I::add(exp::<I>(I::sub(I::splat(0.0), gate)), I::splat(1.0)))
+}
+
 /// `silu(x + bias)`, row by row; `bias` is one row.
 pub(crate) fn bias_silu(x: &[f32], bias: &[f32], y: &mut [f32]) {
     by_rows(x, bias.len(), y, |x, y| dispatch(Silu { x, bias, y }));
@@ -435,8 +441,7 @@ impl Job for Silu<'_> {
                 let part = width - at;
                 let bias = load_part::<I>(self.bias.as_ptr().add(at), part, 0.0);
                 let x = I::add(load_part::<I>(x.as_ptr().add(at), part, 0.0), bias);
-                let below = I::add(exp::<I>(I::sub(I::splat(0.0), x)), I::splat(1.0));
-                store_part::<I>(y.as_mut_ptr().add(at), I::div(x, below), part);
+                store_part::<I>(y.as_mut_ptr().add(at), gated::<I>(x, x), part);
             }
         }
     }
@@ -468,8 +473,7 @@ impl Job for Sigmoid<'_> {
             let part = width - at;
             let value = load_part::<I>(self.values.as_ptr().add(at), part, 0.0);
             let gate = load_part::<I>(self.gates.as_ptr().add(at), part, 0.0);
-            let below = I::add(exp::<I>(I::sub(I::splat(0.0), gate)), I::splat(1.0));
-            store_part::<I>(self.y.as_mut_ptr().add(at), I::div(value, below), part);
+            store_part::<I>(self.y.as_mut_ptr().add(at), gated::<I>(value, gate), part);
         }
     }
 }
@@ -488,8 +492,7 @@ impl Job for Gate<'_> {
             let part = width - at;
             let gate = load_part::<I>(self.gates.as_ptr().add(at), part, 0.0);
             let up = load_part::<I>(self.ups.as_ptr().add(at), part, 0.0);
-            let below = I::add(exp::<I>(I::sub(I::splat(0.0), gate)), I::splat(1.0));
-            store_part::<I>(self.y.as_mut_ptr().add(at), I::mul(I::div(gate, below), up), part);
+            store_part::<I>(self.y.as_mut_ptr().add(at), I::mul(gated::<I>(gate, gate), up), part);
         }
     }
 }

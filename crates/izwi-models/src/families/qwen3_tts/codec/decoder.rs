@@ -106,15 +106,18 @@ impl Decoder {
         }
         let next = blocks.len() + 1;
         let last = kernel(channels, 1, TAPS);
+        let linear = |from: &mut Checkpoint, part: &str, shape: (usize, usize)| {
+            Linear::load_with_precision(from, &format!("{inner}.{part}"), shape, true, precision)
+        };
         Ok(Self {
             device: from.device().clone(),
             semantic,
             acoustic,
             pre_conv,
             transformer,
-            input: linear(from, &format!("{inner}.input_proj"), (latent, hidden), precision)?,
+            input: linear(from, "input_proj", (latent, hidden))?,
             norm: RmsNorm::load(from, &format!("{inner}.norm"), hidden, config.rms_norm_eps)?,
-            output: linear(from, &format!("{inner}.output_proj"), (hidden, latent), precision)?,
+            output: linear(from, "output_proj", (hidden, latent))?,
             stages,
             entry,
             blocks,
@@ -177,18 +180,6 @@ fn transformer_shape(config: &DecoderConfig, precision: Precision) -> Transforme
     }
 }
 
-/// A linear layer with a bias.
-fn linear(
-    from: &mut Checkpoint,
-    name: &str,
-    (inputs, outputs): (usize, usize),
-    precision: Precision,
-) -> Loaded<Linear> {
-    let weight = from.take(&format!("{name}.weight"), &[outputs, inputs])?;
-    let bias = from.take(&format!("{name}.bias"), &[outputs])?;
-    Ok(Linear::with_precision(&weight, Some(bias), precision)?)
-}
-
 /// A depthwise convolution and two linear layers, scaled by channel and added to their input.
 /// <https://arxiv.org/abs/2201.03545>.
 #[derive(Debug)]
@@ -215,7 +206,13 @@ impl ConvNext {
             norm: LayerNorm::load_with_eps(from, &format!("{name}.norm"), channels, STAGE_EPS)?,
             wide: Linear::with_precision(&wide, None, precision)?,
             wide_bias: from.take(&format!("{name}.pwconv1.bias"), &[inner])?,
-            narrow: linear(from, &format!("{name}.pwconv2"), (inner, channels), precision)?,
+            narrow: Linear::load_with_precision(
+                from,
+                &format!("{name}.pwconv2"),
+                (inner, channels),
+                true,
+                precision,
+            )?,
             gamma: from.take(&format!("{name}.gamma"), &[channels])?,
         })
     }
