@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::nn::pair;
+
 /// Time spent in named parts of a model. Clones share one account.
 #[derive(Debug, Clone, Default)]
 pub struct PartTimes {
@@ -26,10 +28,28 @@ impl PartTimes {
     pub fn time<T>(&self, index: usize, work: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let done = work();
-        if let Some(part) = self.parts.get(index) {
-            part.nanoseconds.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        }
+        self.book(index, begun.elapsed());
         done
+    }
+
+    /// Runs both, at once where there are threads for both, and books to the part at `index` by how much longer
+    /// `second` takes than `first`, which books for itself.
+    pub(crate) fn beside(&self, index: usize, first: impl FnOnce() + Send, second: impl FnOnce() + Send) {
+        let begun = Instant::now();
+        let mut ended = Duration::ZERO;
+        let first = || {
+            first();
+            ended = begun.elapsed();
+        };
+        pair::both(first, second);
+        self.book(index, begun.elapsed().saturating_sub(ended));
+    }
+
+    /// Books `time` to the part at `index`.
+    fn book(&self, index: usize, time: Duration) {
+        if let Some(part) = self.parts.get(index) {
+            part.nanoseconds.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+        }
     }
 
     /// Time booked since the start, by part.

@@ -46,6 +46,8 @@ impl Portions {
 pub(crate) struct Sounding {
     /// Frames that are no sound yet.
     pub(crate) pending: Vec<Vec<u32>>,
+    /// How many of them, the first, become sound beside the next step.
+    put_off: usize,
     /// Samples of all passes.
     sounded: usize,
     /// Whether the pass has sounded.
@@ -64,8 +66,24 @@ impl Sounding {
         self.pending.len() >= MAX_PORTION || after / chunk > before / chunk
     }
 
-    /// Takes note of the sound of the pending frames; whether the pass is to end with it, having more frames than
-    /// `budget`, a loop or silence. What lies behind the end is cut off. Without a budget nothing is watched.
+    /// Whether the sound of the pending frames can wait for the next step: the listener has heard the beginning.
+    pub(crate) fn can_wait(&self) -> bool {
+        self.begun
+    }
+
+    /// Lets the pending frames become sound beside the next step.
+    pub(crate) fn put_off(&mut self) {
+        self.put_off = self.pending.len();
+    }
+
+    /// The frames that become sound beside this step.
+    pub(crate) fn waiting(&self) -> &[Vec<u32>] {
+        &self.pending[..self.put_off.min(self.pending.len())]
+    }
+
+    /// Takes note of the sound of the frames that waited for this step, of all that are pending where none did; whether
+    /// the pass is to end with it, having more frames than `budget`, a loop or silence. What lies behind the end is cut
+    /// off. Without a budget nothing is watched.
     pub(crate) fn heard(
         &mut self,
         portions: &Portions,
@@ -73,7 +91,11 @@ impl Sounding {
         samples: &mut Vec<f32>,
     ) -> bool {
         let frame = portions.frame;
-        let pending = std::mem::take(&mut self.pending);
+        let count = match std::mem::take(&mut self.put_off) {
+            0 => self.pending.len(),
+            waiting => waiting,
+        };
+        let pending: Vec<_> = self.pending.drain(..count.min(self.pending.len())).collect();
         let sounds = pending.iter().zip(samples.chunks(frame));
         let end = sounds.enumerate().find_map(|(at, (codes, sound))| {
             let token = codes.first().copied().unwrap_or_default();

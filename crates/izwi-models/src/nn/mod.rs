@@ -26,4 +26,4 @@ pub(crate) mod slices;
 mod stored;
 pub mod window_attention;
 
-pub(crate) use cpu::spectrum;
+pub(crate) use cpu::{pair, spectrum};

@@ -16,7 +16,7 @@ use self::generation::{CODEC, Generator, Outcome, PARTS, Pass, Share, Unwatched}
 use self::prompt::{Codec as CodecSide, Order};
 use self::speaker::{SpeakerConfig, SpeakerEncoder};
 use self::tokens::{Script, Vocabulary};
-use self::utterance::{Speaking, Utterance};
+use self::utterance::{Next, Speaking, Utterance};
 use self::voice::{ClonedVoice, Cloner, Kept};
 use super::LoadOptions;
 use crate::model::{
@@ -25,6 +25,7 @@ use crate::model::{
 };
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::kv_pool::KvPool;
+use crate::nn::pair;
 use crate::parts::PartTimes;
 use crate::portions::{self, Portions};
 use crate::sampling::{Draws, mix};
@@ -96,6 +97,8 @@ struct QwenTts {
     cloner: Option<Cloner>,
     /// Whether utterances are watched: what made-up weights say never ends well.
     watches: bool,
+    /// Whether frames become sound beside the step behind them, where there are threads for both.
+    overlaps: bool,
     times: PartTimes,
 }
 
@@ -170,7 +173,8 @@ impl QwenTts {
         };
         let weight_bytes = generator.bytes() + codec.bytes();
         let info = info(&settings, &generator, &codec, cloner.is_some(), weight_bytes);
-        Ok(Self { info, settings, vocabulary, generator, codec, cloner, watches: true, times })
+        let overlaps = options.device.is_cpu();
+        Ok(Self { info, settings, vocabulary, generator, codec, cloner, watches: true, overlaps, times })
     }
 
     /// The voice an input is to be spoken in: the model's own, or that of a recording.
@@ -256,6 +260,23 @@ impl QwenTts {
             max_positions: limits.max_positions,
         };
         Ok(Utterance { passes: passes.collect(), budgets, voice: cloned, portions })
+    }
+
+    /// Computes a step, and beside it the sound of the frames that waited for it: one answer for each share, one for
+    /// each of `waiting`.
+    fn step(
+        &self,
+        kv: &mut KvPool,
+        shares: &mut [Share<'_>],
+        waiting: &mut [(&mut DecoderState, &[Vec<u32>])],
+    ) -> Result<(Vec<Outcome>, Vec<Vec<f32>>), ModelError> {
+        if waiting.is_empty() {
+            return Ok((self.generator.step(kv, shares, &mut Unwatched)?, Vec::new()));
+        }
+        let (mut outcomes, mut sounds) = (Ok(Vec::new()), Ok(Vec::new()));
+        let generate = || outcomes = self.generator.step(kv, shares, &mut Unwatched);
+        self.times.beside(CODEC, generate, || sounds = self.codec.decode(waiting));
+        Ok((outcomes?, sounds?))
     }
 
     /// Samples of the pending frames, all sequences together.
@@ -366,38 +387,48 @@ impl SpeechModel for QwenTts {
     fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryOutput>, ModelError> {
         let mut outputs = vec![EntryOutput::default(); batch.len()];
         let mut entries = batch.iter_mut().map(share).collect::<Result<Vec<_>, _>>()?;
-        let mut shares = Vec::with_capacity(entries.len());
+        let (mut shares, mut waiting) = (Vec::with_capacity(entries.len()), Vec::new());
         for (utterance, speaking, rows) in &mut entries {
             let unknown = ModelError::Internal("an entry is in a pass nobody knows");
-            let pass = utterance.passes.get(speaking.pass).ok_or(unknown)?;
+            let Speaking { pass, said, decoder, sounding } = &mut **speaking;
+            let pass = utterance.passes.get(*pass).ok_or(unknown)?;
             let Rows { start, end, block_table } = *rows;
-            shares.push(Share { pass, said: &mut speaking.said, start, end, block_table });
+            shares.push(Share { pass, said, start, end, block_table });
+            if let (Some(decoder), frames @ [_, ..]) = (decoder, sounding.waiting()) {
+                waiting.push((decoder, frames));
+            }
         }
-        let outcomes = self.generator.step(kv, &mut shares, &mut Unwatched)?;
-        drop(shares);
-        let mut due = Vec::new();
+        let (outcomes, sounds) = self.step(kv, &mut shares, &mut waiting)?;
+        drop((shares, waiting));
+        let can_wait = self.overlaps && pair::threads() > 1;
+        let (mut due, mut sounds) = (Vec::new(), sounds.into_iter());
         for (place, ((utterance, speaking, _), outcome)) in entries.into_iter().zip(outcomes).enumerate() {
-            let ended = match outcome {
-                Outcome::Pending => continue,
-                Outcome::End => true,
-                Outcome::Frame(frame) => {
-                    speaking.sounding.pending.push(frame.to_vec());
-                    false
+            let mut samples = Vec::new();
+            if !speaking.sounding.waiting().is_empty() {
+                samples = sounds.next().unwrap_or_default();
+                if speaking.heard(utterance, &mut samples) {
+                    outputs[place] = end(utterance, speaking, samples);
+                    continue;
                 }
-            };
-            outputs[place].generated_tokens = 1;
-            if ended && speaking.sounding.pending.is_empty() {
-                outputs[place] = end(utterance, speaking, Vec::new());
-            } else if ended || speaking.is_due(utterance) {
-                due.push(Due { place, utterance, speaking, ended });
+            }
+            outputs[place].samples = samples;
+            let next = speaking.take(utterance, outcome);
+            outputs[place].generated_tokens = usize::from(next != Next::Pending);
+            match next {
+                Next::Pending | Next::Goes => {}
+                Next::Ends if speaking.sounding.pending.is_empty() => {
+                    outputs[place] = end(utterance, speaking, std::mem::take(&mut outputs[place].samples));
+                }
+                Next::Sounds if can_wait && speaking.sounding.can_wait() => speaking.sounding.put_off(),
+                _ => due.push(Due { place, utterance, speaking, ended: next == Next::Ends }),
             }
         }
         let sounds = self.sound(&mut due)?;
         for (Due { place, utterance, speaking, ended }, mut samples) in due.into_iter().zip(sounds) {
-            if speaking.heard(utterance, &mut samples) || ended {
-                outputs[place] = end(utterance, speaking, samples);
-            } else {
-                outputs[place].samples = samples;
+            let cut = speaking.heard(utterance, &mut samples);
+            outputs[place].samples.append(&mut samples);
+            if cut || ended {
+                outputs[place] = end(utterance, speaking, std::mem::take(&mut outputs[place].samples));
             }
         }
         Ok(outputs)

@@ -60,11 +60,12 @@ fn golden_speech_is_the_references_from_text_to_samples() {
             .entry(checkpoint.clone())
             .or_insert_with(|| model_at(&checkpoint, Precision::F32, device()));
         let golden = tensors(&name);
-        let mut utterance = model.utterance(&input(model, &arguments), &LIMITS).unwrap();
+        let frames = golden["codes"].dim(1).unwrap();
+        let input = SpeakInput { max_tokens: frames, ..input(model, &arguments) };
+        let mut utterance = model.utterance(&input, &LIMITS).unwrap();
         if let Some(uniforms) = golden.get("uniforms") {
             utterance.passes[0].draws.given = Some(uniforms.to_vec1::<f64>().unwrap().into());
         }
-        let frames = golden["codes"].dim(1).unwrap();
         let prepared = Prepared { work: utterance.work(0).unwrap(), payload: Arc::new(utterance) };
         let ours = alone(model, &prepared, frames);
         let theirs = values(&golden["wav0"]);
@@ -174,7 +175,8 @@ fn what_streams_out_is_the_offline_decoding() {
 
 #[test]
 fn sound_comes_in_the_portions_that_complete_chunks_and_none_is_lost_at_a_limit() {
-    let model = model("cv06");
+    // Each portion in the step that completes it.
+    let model = QwenTts { overlaps: false, ..model("cv06") };
     let (frame, most) = (model.codec.samples_per_frame(), 11);
     let spoken = |chunk_samples, seed| {
         let mut stage = Stage::new(&model, BLOCK, usize::MAX, most);
@@ -200,6 +202,43 @@ fn sound_comes_in_the_portions_that_complete_chunks_and_none_is_lost_at_a_limit(
                 );
                 before = after;
             }
+        }
+    }
+}
+
+#[test]
+fn sound_made_beside_the_next_step_is_the_same_and_begins_as_early() {
+    let mut model = model("cv06");
+    let two = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    for chunk_samples in [1, 2 * model.codec.samples_per_frame()] {
+        let inputs = TEXTS.iter().zip([9, 14, 15, 30]);
+        let inputs =
+            inputs.map(|(text, max_tokens)| SpeakInput { chunk_samples, max_tokens, ..say(text, 1) });
+        let prepared: Vec<Prepared> = inputs.map(|input| prepare(&model, input)).collect();
+        let [beside, behind] = [true, false].map(|overlaps| {
+            model.overlaps = overlaps;
+            let mut stage = Stage::new(&model, BLOCK, 9, 30);
+            prepared.iter().for_each(|prepared| stage.admit(prepared));
+            let mut waited = 0;
+            two.install(|| {
+                for step in 0.. {
+                    if step % 11 == 10 {
+                        stage.preempt(step % 4);
+                    }
+                    if !stage.goes_on() {
+                        break;
+                    }
+                    stage.step();
+                    let states = stage.running.iter().map(|running| running.state.downcast_ref::<Speaking>());
+                    waited += states.flatten().filter(|state| !state.sounding.waiting().is_empty()).count();
+                }
+            });
+            assert_eq!(waited > 0, overlaps);
+            stage.finish()
+        });
+        for (beside, behind) in beside.iter().zip(&behind) {
+            assert_eq!(beside.samples, behind.samples);
+            assert_eq!(beside.portions[0], behind.portions[0]);
         }
     }
 }
@@ -295,7 +334,8 @@ fn every_precision_loads_and_speaks_and_warms_up() {
             [Precision::Auto, Precision::F32, Precision::Bf16, Precision::F16, Precision::Q8, Precision::Q4]
         {
             let model = model_at(checkpoint, precision, Device::Cpu);
-            let prepared = model.prepare(&model.warm_up_input(), &LIMITS).unwrap();
+            let Input::Speak(input) = model.warm_up_input() else { panic!("it speaks") };
+            let prepared = prepare(&model, SpeakInput { max_tokens: 3, ..input });
             let samples = alone(&model, &prepared, 3);
             assert!(samples.len() == 3 * model.codec.samples_per_frame());
             assert!(samples.iter().all(|sample| sample.is_finite() && sample.abs() <= 1.0));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::codec::DecoderState;
-use super::generation::{Pass, Said};
+use super::generation::{Outcome, Pass, Said};
 use super::tokens::{Script, Vocabulary};
 use super::voice::ClonedVoice;
 use crate::model::Work;
@@ -37,15 +37,41 @@ pub(super) struct Speaking {
     pub(super) sounding: Sounding,
 }
 
+/// What a step leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Nothing: its rows are not all computed.
+    Pending,
+    /// Nothing: it goes on.
+    Goes,
+    /// The pending frames complete a chunk and become sound.
+    Sounds,
+    /// The engine ends the pass behind this frame: all that are pending become sound.
+    Stops,
+    /// The pass is over.
+    Ends,
+}
+
 impl Speaking {
     pub(super) fn new() -> Self {
         Self { pass: 0, said: Said::default(), decoder: None, sounding: Sounding::default() }
     }
 
-    /// Whether the pending frames are to become sound now: they complete a chunk, or the engine ends the pass.
-    pub(super) fn is_due(&self, utterance: &Utterance) -> bool {
+    /// Takes note of what a step said.
+    pub(super) fn take(&mut self, utterance: &Utterance, outcome: Outcome) -> Next {
+        match outcome {
+            Outcome::Pending => return Next::Pending,
+            Outcome::End => return Next::Ends,
+            Outcome::Frame(frame) => self.sounding.pending.push(frame.to_vec()),
+        }
         let prompt = utterance.passes.get(self.pass).map_or(0, |pass| pass.prompt.positions.len());
-        self.sounding.is_due(&utterance.portions) || self.said.frames.len() >= utterance.portions.most(prompt)
+        if self.said.frames.len() >= utterance.portions.most(prompt) {
+            Next::Stops
+        } else if self.sounding.is_due(&utterance.portions) {
+            Next::Sounds
+        } else {
+            Next::Goes
+        }
     }
 
     /// Takes note of the sound of the pending frames; whether the pass is to end with it. What lies behind the end is

@@ -2,6 +2,7 @@
 
 use super::elementwise::{scale_in_place, softmax};
 use super::isa::{Element, Isa, Job, dispatch};
+use super::pair::threads;
 use super::panels::{Block, PANEL, Panels, Strides};
 use super::threads::{Shared, for_each_task};
 
@@ -106,7 +107,7 @@ pub(crate) fn attend<W: Element>(
     let recorded: Vec<Shared> = weights.iter_mut().map(|weights| Shared(weights.as_mut_ptr())).collect();
     let work: usize =
         spans.iter().map(|span| span.rows * width * span.heads.first().map_or(0, HeadKv::positions)).sum();
-    let threads = if work < 256 * 1024 { 1 } else { rayon::current_num_threads() };
+    let threads = if work < 256 * 1024 { 1 } else { threads() };
     for_each_task(tasks.len(), threads, Scratch::default, |scratch, task| {
         let (index, head, row, at) = tasks[task];
         let span = &spans[index];

@@ -12,6 +12,7 @@ use half::f16;
 use super::dots::{DEPTH, Dots, DotsJob, LINE, dispatch, scales};
 use super::grades::Grade;
 use super::isa::{LANES, load_part, prefetch, store_part};
+use super::pair::threads;
 use super::panels::{Rows, Split};
 use super::source::Source;
 use super::threads::{Shared, for_each_task};
@@ -55,7 +56,7 @@ impl<G: Grade> Blocks<G> {
         let (panels, depth) = (outputs.div_ceil(PANEL), inputs.div_ceil(BLOCK));
         let mut data = vec![Line([0; LINE]); panels * depth * Self::RECORD / LINE];
         let out = Shared(data.as_mut_ptr().cast::<u8>());
-        for_each_task(panels, rayon::current_num_threads(), Vec::new, |row: &mut Vec<f32>, panel| {
+        for_each_task(panels, threads(), Vec::new, |row: &mut Vec<f32>, panel| {
             row.resize(inputs, 0.0);
             for column in 0..PANEL.min(outputs - panel * PANEL) {
                 from.row(panel * PANEL + column, row);

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::isa::{Isa, Job, LANES, dispatch};
+use super::pair::threads;
 use super::threads::{Shared, for_each_task};
 
 /// Inputs of one pass over the rows: a panel's share of them stays in the second-level cache.
@@ -82,7 +83,7 @@ fn paired(values: &[f32]) -> Vec<f32> {
     let mut pairs = vec![0f32; values.len()];
     let out = Shared(pairs.as_mut_ptr());
     let tasks = values.len().div_ceil(PAIRS_OF_TASK);
-    let threads = if tasks > 2 { rayon::current_num_threads() } else { 1 };
+    let threads = if tasks > 2 { threads() } else { 1 };
     for_each_task(
         tasks,
         threads,
@@ -143,7 +144,7 @@ pub(crate) fn convolve(x: TapRows<'_>, weights: &ConvPanels, bias: Option<&[f32]
         padded[..bias.len()].copy_from_slice(bias);
     }
     let bias = &padded[..];
-    let threads = rayon::current_num_threads();
+    let threads = threads();
     let size = weights.data.len();
     let alone = threads == 1 || (size <= SPLIT_WEIGHTS && rows * size <= SPLIT_WORK);
     let blocks = if alone { 1 } else { rows.div_ceil(BLOCK_ROWS) };

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::isa::{Isa, Job, LANES, dispatch, load_part, store_part};
+use super::pair::threads;
 use super::threads::{Shared, for_each_task};
 
 /// Rows of a task.
@@ -24,7 +25,7 @@ pub(crate) fn depthwise(x: &[f32], weight: &[f32], bias: &[f32], dilation: usize
     assert!(
         x.len() == rows * channels && y.len() == x.len() && weight.len() == taps * channels && dilation > 0
     );
-    let threads = if x.len() * taps <= SPLIT_WORK { 1 } else { rayon::current_num_threads() };
+    let threads = if x.len() * taps <= SPLIT_WORK { 1 } else { threads() };
     let out = Shared(y.as_mut_ptr());
     for_each_task(
         rows.div_ceil(BLOCK_ROWS),

@@ -1,6 +1,7 @@
 //! Functions of one row or one element: exponential, softmax, norms, rotation, GELU, gated SiLU.
 
 use super::isa::{Isa, Job, LANES, dispatch, load_part, store_part};
+use super::pair::threads;
 use super::panels::Rows;
 use super::threads::{Shared, for_each_task};
 
@@ -87,7 +88,7 @@ fn by_rows(x: &[f32], width: usize, y: &mut [f32], work: impl Fn(&[f32], &mut [f
     let out = Shared(y.as_mut_ptr());
     for_each_task(
         tasks,
-        rayon::current_num_threads(),
+        threads(),
         || (),
         |(), task| {
             let x = &x[task * chunk..x.len().min((task + 1) * chunk)];
@@ -206,7 +207,7 @@ fn each_row(rows: usize, width: usize, work: impl Fn(usize) + Sync) {
     let tasks = rows.div_ceil(rows_of_task);
     for_each_task(
         tasks,
-        rayon::current_num_threads(),
+        threads(),
         || (),
         |(), task| {
             (task * rows_of_task..rows.min((task + 1) * rows_of_task)).for_each(&work);

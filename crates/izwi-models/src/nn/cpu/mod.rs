@@ -17,6 +17,7 @@ mod neon;
 #[cfg(target_arch = "aarch64")]
 mod neon_dots;
 pub(crate) mod paged;
+pub(crate) mod pair;
 pub(crate) mod panels;
 pub(crate) mod plane;
 pub(crate) mod relative;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::elementwise::{scale_in_place, softmax};
 use super::isa::{Element, Isa, Job, LANES, dispatch};
+use super::pair::threads;
 use super::threads::{Shared, for_each_task};
 
 /// One query row.
@@ -41,7 +42,7 @@ pub(crate) fn attend<W: Element>(q: &[f32], rows: &[Query<'_>], cache: &Cache<'_
     };
     assert!(rows.iter().all(inside) && cache.heads.is_multiple_of(cache.kv_heads.max(1)));
     let work = width * rows.iter().map(|row| row.positions).sum::<usize>();
-    let threads = if work < 128 * 1024 { 1 } else { rayon::current_num_threads() };
+    let threads = if work < 128 * 1024 { 1 } else { threads() };
     let groups =
         if rows.len() >= threads { 1 } else { threads.div_ceil(rows.len().max(1)).min(cache.kv_heads) };
     let out = Shared(y.as_mut_ptr());

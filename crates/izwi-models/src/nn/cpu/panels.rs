@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::isa::{Element, Isa, Job, LANES, dispatch, prefetch};
+use super::pair::threads;
 use super::source::Source;
 use super::threads::{Shared, for_each_task};
 
@@ -81,7 +82,7 @@ impl<W: Element> Panels<W> {
         let panels = outputs.div_ceil(PANEL);
         let mut data = vec![W::default(); panels * inputs * PANEL];
         let out = Shared(data.as_mut_ptr());
-        for_each_task(panels, rayon::current_num_threads(), Vec::new, |rows: &mut Vec<f32>, panel| {
+        for_each_task(panels, threads(), Vec::new, |rows: &mut Vec<f32>, panel| {
             let start = panel * PANEL;
             let width = PANEL.min(outputs - start);
             rows.resize(width * inputs, 0.0);
@@ -180,7 +181,7 @@ impl Split {
     /// [`WORK_PER_NS`] are done in a nanosecond.
     pub(crate) fn new(rows: usize, panels: usize, bytes: usize, work: usize) -> Self {
         let time_ns = (bytes / BYTES_PER_NS).max(rows * work / WORK_PER_NS);
-        let threads = if time_ns < SPLIT_NS { 1 } else { rayon::current_num_threads() };
+        let threads = if time_ns < SPLIT_NS { 1 } else { threads() };
         let wanted = if threads == 1 { 1 } else { PARTS * threads };
         let groups = wanted.div_ceil(rows.div_ceil(BLOCK_ROWS).max(1)).clamp(1, panels.max(1));
         Self { rows, panels, groups, threads }

@@ -1,6 +1,7 @@
 //! Convolution over planes of each channel with a 3 x 3 kernel of its own, every second row and column.
 
 use super::isa::{Isa, Job, LANES, dispatch, load_part, store_part};
+use super::pair::threads;
 use super::threads::{Shared, for_each_task};
 
 /// Taps along each side.
@@ -31,7 +32,7 @@ impl Plane<'_> {
         assert!(self.x.len() == rows * columns * channels && self.weight.len() == SIDE * SIDE * channels);
         let width = columns.div_ceil(2) * channels;
         assert!(width > 0 && y.len().is_multiple_of(width));
-        let threads = if y.len() * SIDE * SIDE < SPLIT_WORK { 1 } else { rayon::current_num_threads() };
+        let threads = if y.len() * SIDE * SIDE < SPLIT_WORK { 1 } else { threads() };
         let out = Shared(y.as_mut_ptr());
         for_each_task(
             y.len() / width,

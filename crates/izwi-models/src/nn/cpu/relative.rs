@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::attend::{HeadKv, product};
 use super::elementwise::{scale_in_place, softmax};
 use super::isa::{Isa, Job, LANES, dispatch, load_part, store_part};
+use super::pair::threads;
 use super::panels::{Block, PANEL, Panels, Strides};
 use super::threads::{Shared, for_each_task};
 
@@ -62,7 +63,7 @@ impl Relative<'_> {
             tasks.extend((0..spans[span].len()).step_by(TASK_ROWS).map(|first| (pair, first)));
         }
         let work: usize = spans.iter().map(|span| span.len() * span.len() * width).sum();
-        let threads = if work < 256 * 1024 { 1 } else { rayon::current_num_threads() };
+        let threads = if work < 256 * 1024 { 1 } else { threads() };
         let out = Shared(y.as_mut_ptr());
         for_each_task(tasks.len(), threads, Scratch::default, |scratch, task| {
             let (pair, first) = tasks[task];

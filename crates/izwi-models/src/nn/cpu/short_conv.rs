@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::isa::{Isa, Job, LANES, dispatch, load_part, store_part};
+use super::pair::threads;
 use super::threads::{Shared, for_each_task};
 
 /// Rows of a task.
@@ -46,7 +47,7 @@ impl Gated<'_> {
             self.keep(sequence, start..start + count, tails);
             start += count;
         }
-        let threads = if y.len() < SPLIT_WORK { 1 } else { rayon::current_num_threads() };
+        let threads = if y.len() < SPLIT_WORK { 1 } else { threads() };
         let out = Shared(y.as_mut_ptr());
         for_each_task(
             tasks.len(),

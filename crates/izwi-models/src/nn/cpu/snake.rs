@@ -1,6 +1,7 @@
 //! The periodic activation `x + sin²(a x) b` of each channel.
 
 use super::isa::{Isa, Job, LANES, dispatch, load_part, store_part};
+use super::pair::threads;
 use super::threads::{Shared, for_each_task};
 
 /// Elements of one parallel task.
@@ -18,7 +19,7 @@ pub(crate) fn snake(x: &[f32], a: &[f32], b: &[f32], y: &mut [f32]) {
     let tasks = x.len().div_ceil(chunk);
     for_each_task(
         tasks,
-        rayon::current_num_threads(),
+        threads(),
         || (),
         |(), task| {
             let x = &x[task * chunk..x.len().min((task + 1) * chunk)];

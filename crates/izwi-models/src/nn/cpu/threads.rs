@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::pair;
+
 /// How long a thread without work stays awake.
 const AWAKE: Duration = Duration::from_micros(150);
 /// Looks at the state between two looks at the clock.
@@ -41,6 +43,17 @@ pub(crate) fn for_each_task<S>(
     scratch: impl Fn() -> S + Sync,
     task: impl Fn(&mut S, usize) + Sync,
 ) {
+    run_tasks(if pair::is_aside() { &ASIDE } else { &POOL }, tasks, threads, scratch, task);
+}
+
+/// As [`for_each_task`], on the threads of `pool`.
+pub(super) fn run_tasks<S>(
+    pool: &'static Pool,
+    tasks: usize,
+    threads: usize,
+    scratch: impl Fn() -> S + Sync,
+    task: impl Fn(&mut S, usize) + Sync,
+) {
     let next = AtomicUsize::new(0);
     let work = || {
         let mut own = None;
@@ -57,7 +70,7 @@ pub(crate) fn for_each_task<S>(
         return work();
     }
     let failure: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
-    POOL.run(others, &|| {
+    pool.run(others, &|| {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
             next.store(tasks, Ordering::Relaxed);
             lock(&failure).get_or_insert(panic);
@@ -69,7 +82,7 @@ pub(crate) fn for_each_task<S>(
 }
 
 /// Nothing is left half done behind any of the locks here.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -88,8 +101,8 @@ const OPEN: u64 = 1 << 16;
 /// One call further.
 const NEXT: u64 = 1 << 17;
 
-/// The threads of this process; they are started at need, serve one call at a time, and never end.
-struct Pool {
+/// Threads that are started at need, serve one call at a time, and never end.
+pub(super) struct Pool {
     /// Number of the call, [`OPEN`], and [`INSIDE`].
     state: AtomicU64,
     /// Threads the call wants.
@@ -110,19 +123,27 @@ unsafe impl Sync for Pool {}
 
 unsafe fn nothing(_: *const ()) {}
 
-static POOL: Pool = Pool {
-    state: AtomicU64::new(0),
-    wanted: AtomicU64::new(0),
-    call: UnsafeCell::new(Call { work: std::ptr::null(), enter: nothing }),
-    taken: AtomicBool::new(false),
-    started: AtomicUsize::new(0),
-    starting: Mutex::new(()),
-    asleep: AtomicUsize::new(0),
-    bed: Mutex::new(()),
-    bell: Condvar::new(),
-};
+/// For what runs in the foreground.
+static POOL: Pool = Pool::new();
+/// For what runs beside it.
+static ASIDE: Pool = Pool::new();
 
 impl Pool {
+    /// No thread yet.
+    pub(super) const fn new() -> Self {
+        Self {
+            state: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
+            call: UnsafeCell::new(Call { work: std::ptr::null(), enter: nothing }),
+            taken: AtomicBool::new(false),
+            started: AtomicUsize::new(0),
+            starting: Mutex::new(()),
+            asleep: AtomicUsize::new(0),
+            bed: Mutex::new(()),
+            bell: Condvar::new(),
+        }
+    }
+
     /// Runs `work`, which must not panic, here and on up to `others` threads that come in time. While another call
     /// holds the pool, here alone.
     fn run<F: Fn() + Sync>(&'static self, others: usize, work: &F) {

@@ -3,6 +3,7 @@
 use super::elementwise::{scale_in_place, softmax};
 use super::isa::{Isa, Job, LANES, dispatch};
 use super::paged::{dots, mix};
+use super::pair::threads;
 use super::threads::{Shared, for_each_task};
 
 /// What every row sees, and with how many heads.
@@ -64,7 +65,7 @@ pub(crate) fn attend(q: &[f32], stretches: &[Stretch<'_>], view: View, y: &mut [
     let out = Shared(y.as_mut_ptr());
     let seen = |&(stretch, row): &(&Stretch<'_>, usize)| view.of(stretch.start + row).len();
     let work: usize = tasks.iter().map(seen).sum::<usize>() * width;
-    let threads = if work < 256 * 1024 { 1 } else { rayon::current_num_threads() };
+    let threads = if work < 256 * 1024 { 1 } else { threads() };
     for_each_task(rows, threads, Vec::new, |scores: &mut Vec<f32>, index| {
         let (stretch, row) = tasks[index];
         let positions = view.of(stretch.start + row);
