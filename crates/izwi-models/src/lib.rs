@@ -6,6 +6,7 @@
 pub mod codec;
 pub mod device;
 pub mod families;
+mod frame_draws;
 pub mod model;
 pub mod nn;
 pub mod parts;

@@ -60,10 +60,20 @@ pub(crate) struct Draw<'a> {
 impl Draw<'_> {
     /// The token at `index` among them.
     pub(crate) fn choose(&self, logits: &[f32], index: usize) -> u32 {
-        if self.sampling.temperature <= 0.0 {
+        if self.is_greedy() {
             return argmax(logits) as u32;
         }
-        choose(logits, self.sampling, self.draws.uniform(self.counter + index as u64))
+        choose(logits, self.sampling, self.uniform(index))
+    }
+
+    /// Whether they are the likeliest, and no random number is drawn.
+    pub(crate) fn is_greedy(&self) -> bool {
+        self.sampling.temperature <= 0.0
+    }
+
+    /// The random number of the one at `index`; 0 where none is drawn.
+    pub(crate) fn uniform(&self, index: usize) -> f64 {
+        if self.is_greedy() { 0.0 } else { self.draws.uniform(self.counter + index as u64) }
     }
 }
 

@@ -46,6 +46,14 @@ impl Embedding {
         self.table.index_select(&Tensor::new(ids, self.table.device())?, 0)?.to_dtype(DType::F32)
     }
 
+    /// As [`Self::forward`], of ids `[ids]` u32 on the table's device, which are known to be in the table.
+    ///
+    /// # Errors
+    /// The device has not the memory.
+    pub fn select(&self, ids: &Tensor) -> Result<Tensor> {
+        self.table.index_select(ids, 0)?.to_dtype(DType::F32)
+    }
+
     /// Number of rows.
     pub fn entries(&self) -> usize {
         self.entries

@@ -4,6 +4,7 @@
 use candle_core::{Result, Tensor};
 
 use super::config::{CODES, Config, DEPTH_NAMES};
+use crate::frame_draws::FrameDraws;
 use crate::model::ModelError;
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::decoder_stack::DecoderStack;
@@ -97,7 +98,7 @@ impl Depthformer {
         watch.split(&parts);
         let count = draws.len();
         let mut frame = FrameSteps::new(&self.stack, count, self.books.len(), hidden.device())?;
-        let mut frames: Vec<Vec<u32>> = vec![Vec::with_capacity(self.books.len()); count];
+        let mut frames = FrameDraws::new(draws, 0, self.books.len(), hidden.device())?;
         let mut before: Option<Tensor> = None;
         for (at, book) in self.books.iter().enumerate() {
             let part = parts.narrow(1, at * self.width, self.width)?.contiguous()?;
@@ -107,13 +108,9 @@ impl Depthformer {
             };
             let logits = book.head.forward(&book.norm.forward(&frame.forward(x)?)?)?; // [sequences, codes]
             watch.book(&logits);
-            let logits = logits.to_vec2::<f32>()?;
-            let chosen = logits.iter().zip(draws).map(|(logits, draw)| draw.choose(logits, at));
-            let chosen: Vec<u32> = chosen.collect();
-            frames.iter_mut().zip(&chosen).for_each(|(frame, code)| frame.push(*code));
-            before = Some(book.codes.forward(&chosen)?);
+            before = Some(book.codes.select(&frames.choose(&logits)?)?);
         }
-        Ok(frames)
+        frames.finish()
     }
 }
 

@@ -7,6 +7,7 @@ use candle_core::{Result, Tensor};
 
 use super::config::Config;
 use super::talker::Talker;
+use crate::frame_draws::FrameDraws;
 use crate::model::ModelError;
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::decoder_stack::{DecoderStack, StackNames, StackShape};
@@ -87,10 +88,11 @@ impl Predictor {
         draws: &[Draw<'_>],
         mut watch: impl FnMut(&Tensor),
     ) -> Result<Vec<Vec<u32>>> {
-        let count = first.len();
-        let mut frame = FrameSteps::new(&self.stack, count, self.heads.len() + 1, hidden.device())?;
-        let mut codes: Vec<Vec<u32>> = vec![Vec::with_capacity(self.heads.len()); count];
-        let embedded = talker.embed_book(0, first)?;
+        let (count, device) = (first.len(), hidden.device());
+        let mut frame = FrameSteps::new(&self.stack, count, self.heads.len() + 1, device)?;
+        // The first draw was the first code's.
+        let mut codes = FrameDraws::new(draws, 1, self.heads.len(), device)?;
+        let embedded = talker.embed_book(0, &Tensor::new(first, device)?)?;
         // Two rows for each sequence: what the talker thought, and what it said.
         let mut x = Tensor::stack(&[hidden, &embedded], 1)?.flatten(0, 1)?;
         for (book, head) in self.heads.iter().enumerate() {
@@ -100,16 +102,12 @@ impl Predictor {
             let y = frame.forward(x)?;
             let logits = head.forward(&self.stack.norm(&y)?)?; // [sequences, codes]
             watch(&logits);
-            let logits = logits.to_vec2::<f32>()?;
-            // The first draw was the first code's.
-            let chosen = logits.iter().zip(draws).map(|(logits, draw)| draw.choose(logits, book + 1));
-            let chosen: Vec<u32> = chosen.collect();
-            codes.iter_mut().zip(&chosen).for_each(|(codes, code)| codes.push(*code));
+            let chosen = codes.choose(&logits)?;
             if book + 1 == self.heads.len() {
                 break;
             }
             x = talker.embed_book(book + 1, &chosen)?;
         }
-        Ok(codes)
+        codes.finish()
     }
 }

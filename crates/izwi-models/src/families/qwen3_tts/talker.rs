@@ -115,12 +115,13 @@ impl Talker {
         project(&self.text, &self.widen, &self.narrow, ids)
     }
 
-    /// Embeddings of codes of book `book`, 0 the first: `[codes, width]`.
-    pub(super) fn embed_book(&self, book: usize, codes: &[u32]) -> Result<Tensor> {
-        match book.checked_sub(1) {
-            None => self.tokens.forward(codes),
-            Some(book) => self.books[book].forward(codes),
-        }
+    /// Embeddings of codes `[codes]` u32 of book `book`, 0 the first, on their device: `[codes, width]`.
+    pub(super) fn embed_book(&self, book: usize, codes: &Tensor) -> Result<Tensor> {
+        self.book(book).select(codes)
+    }
+
+    fn book(&self, book: usize) -> &Embedding {
+        book.checked_sub(1).map_or(&self.tokens, |book| &self.books[book])
     }
 
     /// Embeddings of positions, `[positions, width]`.
@@ -165,9 +166,9 @@ impl Talker {
     /// Embeddings of frames, the books' added up in order: `[frames, width]`.
     fn embed_frames(&self, frames: &[&[u32]]) -> Result<Tensor> {
         let column = |book: usize| frames.iter().map(|codes| codes[book]).collect::<Vec<u32>>();
-        let mut sum = self.embed_book(0, &column(0))?;
+        let mut sum = self.book(0).forward(&column(0))?;
         for book in 1..=self.books.len() {
-            sum = (sum + self.embed_book(book, &column(book))?)?;
+            sum = (sum + self.book(book).forward(&column(book))?)?;
         }
         Ok(sum)
     }
