@@ -34,15 +34,24 @@ impl PartTimes {
 
     /// Runs both, at once where there are threads for both, and books to the part at `index` by how much longer
     /// `second` takes than `first`, which books for itself.
-    pub(crate) fn beside(&self, index: usize, first: impl FnOnce() + Send, second: impl FnOnce() + Send) {
+    ///
+    /// # Errors
+    /// That of the first, or of the second.
+    pub(crate) fn beside<A: Default + Send, B: Default + Send, E: Send>(
+        &self,
+        index: usize,
+        first: impl FnOnce() -> Result<A, E> + Send,
+        second: impl FnOnce() -> Result<B, E> + Send,
+    ) -> Result<(A, B), E> {
         let begun = Instant::now();
-        let mut ended = Duration::ZERO;
+        let (mut a, mut b, mut ended) = (Ok(A::default()), Ok(B::default()), Duration::ZERO);
         let first = || {
-            first();
+            a = first();
             ended = begun.elapsed();
         };
-        pair::both(first, second);
+        pair::both(first, || b = second());
         self.book(index, begun.elapsed().saturating_sub(ended));
+        Ok((a?, b?))
     }
 
     /// Books `time` to the part at `index`.

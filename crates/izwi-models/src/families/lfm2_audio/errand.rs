@@ -179,6 +179,12 @@ impl Running {
         }
     }
 
+    /// Whether the sound of the pending frames can wait for the next step. In a conversation it comes with the frame that
+    /// completes it, so that it is known what was heard when it is broken off.
+    pub(super) fn can_wait(&self, errand: &Errand) -> bool {
+        errand.task == Task::Speak && self.sounding.can_wait()
+    }
+
     /// Takes note of the sound of the pending frames; whether the pass is to end with it. What lies behind the end is
     /// cut off.
     pub(super) fn heard(&mut self, errand: &Errand, samples: &mut Vec<f32>) -> bool {

@@ -12,7 +12,7 @@ use self::codec::{Codec, DecoderState};
 use self::config::Config;
 use self::conformer::AudioEncoder;
 use self::errand::{Errand, Next, Running};
-use self::generation::{CODEC, ENCODER, Generator, PARTS, Share, Unwatched};
+use self::generation::{CODEC, ENCODER, Generator, Outcome, PARTS, Share, Unwatched};
 use self::mel::{FrontEnd, Mel};
 use self::mimi::Mimi;
 use self::order::Clerk;
@@ -24,6 +24,7 @@ use crate::model::{
 };
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::kv_pool::KvPool;
+use crate::nn::pair;
 use crate::parts::PartTimes;
 use crate::portions;
 use crate::sampling::mix;
@@ -85,6 +86,8 @@ struct LfmAudio {
     generator: Generator,
     codec: Codec,
     is_made_up: bool,
+    /// Whether frames become sound beside the step behind them, where there are threads for both.
+    overlaps: bool,
     times: PartTimes,
 }
 
@@ -162,7 +165,19 @@ impl LfmAudio {
             state_bytes: generator.backbone.stack.state_bytes() + codec.state_bytes() + rows,
         };
         let front_end = FrontEnd::new(&config.preprocessor);
-        Ok(Self { info, config, vocabulary, front_end, encoder, generator, codec, is_made_up: false, times })
+        let (overlaps, is_made_up) = (options.device.is_cpu(), false);
+        Ok(Self {
+            info,
+            config,
+            vocabulary,
+            front_end,
+            encoder,
+            generator,
+            codec,
+            is_made_up,
+            overlaps,
+            times,
+        })
     }
 
     fn errand(&self, input: &Input, limits: &PrepareLimits) -> Result<Errand, InputError> {
@@ -200,6 +215,21 @@ impl LfmAudio {
             entries[place].running.heard[recording] = Some(rows);
         }
         Ok(())
+    }
+
+    /// Computes a step, and beside it the sound of the frames that waited for it: one answer for each share, one for
+    /// each of `waiting`.
+    fn step(
+        &self,
+        kv: &mut KvPool,
+        shares: &mut [Share<'_>],
+        waiting: &mut [(&mut DecoderState, &[Vec<u32>])],
+    ) -> Result<(Vec<Outcome>, Vec<Vec<f32>>), ModelError> {
+        let mut generate = || self.generator.step(kv, shares, &mut Unwatched);
+        if waiting.is_empty() {
+            return Ok((generate()?, Vec::new()));
+        }
+        self.times.beside(CODEC, generate, || self.codec.decode(waiting))
     }
 
     /// Samples of the pending frames, all sequences together; of those that stop, to the last.
@@ -272,29 +302,43 @@ impl SpeechModel for LfmAudio {
             return Ok(outputs);
         }
         self.listen(&mut entries)?;
-        let mut shares = Vec::with_capacity(entries.len());
+        let (mut shares, mut waiting) = (Vec::with_capacity(entries.len()), Vec::new());
         for entry in &mut entries {
             let unknown = ModelError::Internal("an entry is in a pass nobody knows");
             let Entry { start, end, begins, block_table, .. } = *entry;
-            let Running { pass, said, heard, .. } = &mut *entry.running;
+            let Running { pass, said, heard, decoder, sounding, .. } = &mut *entry.running;
             let pass = entry.errand.passes.get(*pass).ok_or(unknown)?;
             shares.push(Share { pass, said, heard, start, end, begins, block_table });
+            if let (Some(decoder), frames @ [_, ..]) = (decoder, sounding.waiting()) {
+                waiting.push((decoder, frames));
+            }
         }
-        let outcomes = self.generator.step(kv, &mut shares, &mut Unwatched)?;
-        drop(shares);
-        let mut due = Vec::new();
+        let (outcomes, sounds) = self.step(kv, &mut shares, &mut waiting)?;
+        drop((shares, waiting));
+        let can_wait = self.overlaps && pair::threads() > 1;
+        let (mut due, mut sounds) = (Vec::new(), sounds.into_iter());
         for ((place, entry), outcome) in places.into_iter().zip(entries).zip(outcomes) {
             let Entry { errand, running, .. } = entry;
-            let with = (&self.vocabulary, &self.codec);
-            let next = running.take(errand, outcome, with, &mut outputs[place]);
-            if next != Next::Goes {
-                due.push(Due { place, errand, running, next });
+            let output = &mut outputs[place];
+            if !running.sounding.waiting().is_empty() {
+                output.samples = sounds.next().unwrap_or_default();
+                if running.heard(errand, &mut output.samples) {
+                    output.generated_tokens = 1;
+                    running.end(errand, output);
+                    continue;
+                }
+            }
+            let next = running.take(errand, outcome, (&self.vocabulary, &self.codec), output);
+            match next {
+                Next::Goes => {}
+                Next::Sounds if can_wait && running.can_wait(errand) => running.sounding.put_off(),
+                _ => due.push(Due { place, errand, running, next }),
             }
         }
         let sounds = self.sound(&mut due)?;
         for (Due { place, errand, running, next }, mut samples) in due.into_iter().zip(sounds) {
             let cut = running.heard(errand, &mut samples);
-            outputs[place].samples = samples;
+            outputs[place].samples.append(&mut samples);
             if cut || next == Next::Ends {
                 running.end(errand, &mut outputs[place]);
             }

@@ -107,6 +107,37 @@ fn golden_speech_is_the_references_from_text_to_samples() {
 }
 
 #[test]
+fn speech_made_beside_the_next_step_is_the_same_and_begins_as_early() {
+    let mut model = model_at(Precision::F32, Device::Cpu);
+    let two = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    let texts = ["Hello world, this is a test.", "Seventeen sleepy seals slid south."];
+    for chunk_samples in [1, 3 * model.codec.samples_per_frame()] {
+        let inputs = texts.iter().zip([16, 27]).map(|(text, max_tokens)| {
+            Input::Speak(SpeakInput { chunk_samples, max_tokens, ..SpeakInput::plain(*text) })
+        });
+        let prepared: Vec<Prepared> = inputs.map(|input| prepare(&model, &input)).collect();
+        let [beside, behind] = [true, false].map(|overlaps| {
+            model.overlaps = overlaps;
+            let mut stage = Stage::new(&model, 8, 9, 27);
+            prepared.iter().for_each(|prepared| stage.admit(prepared));
+            let mut waited = 0;
+            two.install(|| {
+                while stage.goes_on() {
+                    stage.step();
+                    let states = stage.running.iter().map(|ran| ran.state.downcast_ref::<Running>());
+                    waited += states.flatten().filter(|state| !state.sounding.waiting().is_empty()).count();
+                }
+            });
+            assert_eq!(waited > 0, overlaps);
+            stage.finish()
+        });
+        for (beside, behind) in beside.iter().zip(&behind) {
+            assert_eq!((&beside.samples, beside.portions[0]), (&behind.samples, behind.portions[0]));
+        }
+    }
+}
+
+#[test]
 fn golden_recordings_and_conversations_are_the_references_from_samples_to_units() {
     let model = model_at(Precision::F32, device());
     let first = emitted(&tensors("chat1"));
@@ -344,7 +375,8 @@ fn made_up_weights_speak_without_end() {
     let config = config::read(&root().join("config.json")).unwrap();
     let options = LoadOptions { device: Device::Cpu, precision: Precision::Q8 };
     let model = LfmAudio::made_up(&config, &options).unwrap();
-    let ran = alone(&model, &prepare(&model, &say("Hi.", 1)), 6);
+    let input = Input::Speak(SpeakInput { max_tokens: 6, ..SpeakInput::plain("Hi.") });
+    let ran = alone(&model, &prepare(&model, &input), 6);
     assert!(!ran.finished && ran.generated == 6 && ran.samples.iter().any(|&sample| sample != 0.0));
     let frames =
         units(&ran).iter().filter(|unit| matches!(unit, Emission::Frame(codes) if model.codec.sounds(codes)));

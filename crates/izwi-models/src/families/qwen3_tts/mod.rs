@@ -270,13 +270,11 @@ impl QwenTts {
         shares: &mut [Share<'_>],
         waiting: &mut [(&mut DecoderState, &[Vec<u32>])],
     ) -> Result<(Vec<Outcome>, Vec<Vec<f32>>), ModelError> {
+        let mut generate = || self.generator.step(kv, shares, &mut Unwatched);
         if waiting.is_empty() {
-            return Ok((self.generator.step(kv, shares, &mut Unwatched)?, Vec::new()));
+            return Ok((generate()?, Vec::new()));
         }
-        let (mut outcomes, mut sounds) = (Ok(Vec::new()), Ok(Vec::new()));
-        let generate = || outcomes = self.generator.step(kv, shares, &mut Unwatched);
-        self.times.beside(CODEC, generate, || sounds = self.codec.decode(waiting));
-        Ok((outcomes?, sounds?))
+        self.times.beside(CODEC, generate, || self.codec.decode(waiting))
     }
 
     /// Samples of the pending frames, all sequences together.
