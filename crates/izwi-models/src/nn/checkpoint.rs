@@ -134,7 +134,8 @@ impl Checkpoint {
         self
     }
 
-    fn open_cache(&mut self, precision: Precision) {
+    /// As [`Self::with_cache`], however small the checkpoint is.
+    pub(super) fn open_cache(&mut self, precision: Precision) {
         let Some(Origin { path, bytes, marks: Some(marks) }) = &self.origin else { return };
         let mut key = Sha256::new();
         marks.iter().for_each(|mark| key.update(mark));

@@ -225,3 +225,6 @@ fn remove_abandoned(path: &Path) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
