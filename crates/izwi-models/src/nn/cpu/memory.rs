@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use memmap2::MmapMut;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use super::dots::LINE;
 
@@ -56,10 +57,9 @@ impl Region {
     /// The system has not the memory.
     pub(crate) fn zeroed(bytes: usize) -> io::Result<Self> {
         let map = MmapMut::map_anon(bytes.max(1))?;
+        // Small pages do too where there are no others.
         #[cfg(target_os = "linux")]
-        if let Err(error) = map.advise(memmap2::Advice::HugePage) {
-            tracing::debug!(%error, "weights lie in small pages");
-        }
+        map.advise(memmap2::Advice::HugePage).ok();
         Ok(Self(map))
     }
 
@@ -110,7 +110,7 @@ impl<T: Plain> Deref for Memory<T> {
 }
 
 /// What a packed weight is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
     /// Panels of f32.
