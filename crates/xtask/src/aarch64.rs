@@ -22,7 +22,7 @@ const PACKAGES: [&str; 3] = ["qemu-user", "gcc-aarch64-linux-gnu", "libc6-dev-ar
 /// With every extension, with dot products of bytes alone, with none.
 const PROCESSORS: [&str; 3] = ["max", "cortex-a76", "cortex-a72"];
 /// What the kernels depend on.
-const DEPENDENCIES: [&str; 2] = ["half", "rayon"];
+const DEPENDENCIES: [&str; 4] = ["half", "memmap2", "rayon", "serde"];
 /// The library; `nn` is the folder in which they lie.
 const LIBRARY: &str = r#"//! The CPU kernels and the types of their weights, as izwi-models has them.
 #![allow(dead_code, reason = "the layers that use them are elsewhere")]

@@ -228,6 +228,13 @@ pub(crate) static TABLE: &[Setting] = &[
         engine.dtype,
         "How the weights of large models are kept: auto is q8 on the CPU and f32 elsewhere; q4 harms small models"
     ),
+    switch!(
+        Engine,
+        Everywhere,
+        "weight_cache",
+        engine.weight_cache,
+        "Whether large models keep their weights as they are computed with in files beside them, to load faster"
+    ),
     Setting {
         default_words: Some("physical cores, at most 8"),
         foreign_variable: Some("RAYON_NUM_THREADS"),

@@ -116,6 +116,8 @@ pub struct EngineCoreConfig {
     pub device: DeviceChoice,
     /// How the weights of large models are kept.
     pub dtype: Precision,
+    /// Whether what the weights of a large model become is kept in files beside them, so that it loads faster.
+    pub weight_cache: bool,
     /// Whether to make the weights up instead of loading them: for measuring. `model` is then a published size.
     pub random_weights: bool,
     /// Compute threads.
@@ -157,6 +159,7 @@ impl Default for EngineCoreConfig {
             slow_client_timeout: Duration::from_secs(30),
             device: DeviceChoice::Auto,
             dtype: Precision::Auto,
+            weight_cache: true,
             random_weights: false,
             num_threads: num_cpus::get_physical().clamp(1, 8),
             enable_preemption: true,

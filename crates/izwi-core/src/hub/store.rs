@@ -38,7 +38,7 @@ pub struct ModelStatus<'a> {
     pub manifest: &'a Manifest,
     /// Whether it can be loaded.
     pub installed: bool,
-    /// Bytes of its installed files, 0 if it is not installed.
+    /// Bytes of its installed files, 0 if it is not installed; without what a load keeps beside them.
     pub bytes: u64,
     /// Which source gave it, as [`super::Source::id`] names it, or the folder in which somebody else keeps it.
     pub source: Option<String>,
@@ -229,10 +229,16 @@ impl Store {
     }
 }
 
-/// Bytes of the files in a folder, as far as they can be seen.
+/// What the names of files have in them that a load left beside the weights and could make again.
+const CACHED: &str = ".izwi-";
+
+/// Bytes of a model's own files in a folder, as far as they can be seen.
 fn bytes_in(folder: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let is_cached =
+        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(CACHED));
     let bytes = |path: PathBuf| match fs::metadata(&path) {
+        _ if is_cached(&path) => 0,
         Ok(found) if found.is_dir() => bytes_in(&path),
         Ok(found) => found.len(),
         Err(_) => 0,

@@ -68,6 +68,30 @@ fn a_model_whose_manifest_changed_is_replaced_whole() {
 }
 
 #[test]
+fn what_a_load_keeps_beside_a_model_is_not_the_model_and_leaves_with_it() {
+    let (_server, home) = installed();
+    let store = home.store();
+    let cached = home.path("models/lark/model.izwi-q8.cache");
+    let keep = || fs::write(&cached, "weights").unwrap();
+    let size = |store: &Store| {
+        store.list().iter().find(|status| status.manifest.name == "lark").map(|status| status.bytes)
+    };
+    let before = size(&store);
+    let kept = |store: Store| store.with_models_dir(Some(home.path("models")));
+    fs::remove_file(home.path("models/lark/.izwi.json")).unwrap();
+    assert_eq!(size(&kept(home.store())), before);
+    keep();
+    assert_eq!(size(&kept(home.store())), before);
+    home.pull().unwrap();
+    assert!(!cached.exists(), "a model that is pulled anew is replaced whole");
+    keep();
+    store.verify("lark").unwrap();
+    assert_eq!((size(&store), home.pull().unwrap()), (before, home.path("models/lark")));
+    store.remove("lark").unwrap();
+    assert!(!home.path("models/lark").exists());
+}
+
+#[test]
 fn a_model_without_a_manifest_can_be_removed() {
     let (_server, home) = installed();
     fs::remove_file(home.path("manifests/lark.toml")).unwrap();

@@ -7,7 +7,7 @@ use crate::model::ModelError;
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::conv::DepthwiseConv;
 use crate::nn::precision::Precision;
-use crate::nn::row_conv::RowConv;
+use crate::nn::row_conv::{RowConv, RowKernel};
 
 /// The sizes of a convolution.
 #[derive(Debug, Clone, Copy)]
@@ -53,9 +53,10 @@ impl CausalConv {
         shape: &mut StreamShape,
     ) -> std::result::Result<Self, ModelError> {
         let Kernel { inputs, outputs, taps, dilation, stride, precision } = kernel;
-        let weight = from.take(&format!("{name}.weight"), &[outputs, inputs, taps])?;
         let bias = from.take(&format!("{name}.bias"), &[outputs])?;
-        let conv = RowConv::with_precision(&weight, Some(bias), dilation, precision)?;
+        let part = (format!("{name}.weight"), vec![outputs, inputs, taps]);
+        let kernel = RowKernel { sizes: [taps, inputs, outputs], dilation, precision };
+        let conv = RowConv::load_made(from, (part, ""), Some(bias), kernel, Ok)?;
         Ok(Self::new(conv, stride, shape)?)
     }
 
@@ -113,36 +114,21 @@ impl CausalTransposedConv {
         kernel: Kernel,
         shape: &mut StreamShape,
     ) -> std::result::Result<Self, ModelError> {
-        let Kernel { inputs, outputs, taps, .. } = kernel;
-        let weight = from.take(&format!("{name}.weight"), &[inputs, outputs, taps])?;
-        let bias = from.take(&format!("{name}.bias"), &[outputs])?;
-        Ok(Self::new(&weight, &bias, (kernel.stride, kernel.precision), shape)?)
-    }
-
-    /// From a weight `[inputs, outputs, taps]` and a bias `[outputs]`.
-    ///
-    /// # Errors
-    /// Shapes do not fit.
-    pub fn new(
-        weight: &Tensor,
-        bias: &Tensor,
-        (stride, precision): (usize, Precision),
-        shape: &mut StreamShape,
-    ) -> Result<Self> {
-        let (inputs, outputs, taps) = weight.dims3()?;
+        let Kernel { inputs, outputs, taps, stride, precision, .. } = kernel;
         if stride == 0 || taps == 0 {
-            bail!("transposed convolution: {taps} taps, stride {stride}")
+            let message = format!("{name}: transposed convolution of {taps} taps, stride {stride}");
+            return Err(ModelError::Checkpoint(message));
         }
-        let steps = taps.div_ceil(stride);
-        let weight = weight.pad_with_zeros(2, 0, steps * stride - taps)?;
-        let weight = weight.reshape((inputs, outputs, steps, stride))?.permute((3, 1, 0, 2))?;
-        // The oldest row first: [stride, outputs, inputs, steps].
-        let newest_last: Vec<_> =
-            (0..steps).rev().map(|step| weight.narrow(3, step, 1)).collect::<Result<_>>()?;
-        let weight = Tensor::cat(&newest_last, 3)?.reshape((stride * outputs, inputs, steps))?;
-        let bias = Tensor::cat(&vec![bias.clone(); stride], 0)?;
-        let conv = CausalConv::new(RowConv::with_precision(&weight, Some(bias), 1, precision)?, 1, shape)?;
-        Ok(Self { conv, stride, outputs })
+        let bias = from.take(&format!("{name}.bias"), &[outputs])?;
+        let bias = Tensor::cat(&vec![bias; stride], 0)?;
+        let part = (format!("{name}.weight"), vec![inputs, outputs, taps]);
+        let way = format!("{stride} rows at once, ");
+        let kernel =
+            RowKernel { sizes: [taps.div_ceil(stride), inputs, stride * outputs], dilation: 1, precision };
+        let conv = RowConv::load_made(from, (part, &way), Some(bias), kernel, |weight| {
+            rows_at_once(&weight, stride)
+        })?;
+        Ok(Self { conv: CausalConv::new(conv, 1, shape)?, stride, outputs })
     }
 
     /// `[rows, inputs]` to `[rows * stride, outputs]`.
@@ -154,6 +140,19 @@ impl CausalTransposedConv {
         streams.multiply(self.stride);
         y.reshape((streams.total_rows(), self.outputs))
     }
+}
+
+/// A weight `[inputs, outputs, taps]` of a transposed convolution as one that makes `stride` rows at once:
+/// `[stride * outputs, inputs, steps]`.
+fn rows_at_once(weight: &Tensor, stride: usize) -> Result<Tensor> {
+    let (inputs, outputs, taps) = weight.dims3()?;
+    let steps = taps.div_ceil(stride);
+    let weight = weight.pad_with_zeros(2, 0, steps * stride - taps)?;
+    let weight = weight.reshape((inputs, outputs, steps, stride))?.permute((3, 1, 0, 2))?;
+    // The oldest row first: [stride, outputs, inputs, steps].
+    let newest_last: Vec<_> =
+        (0..steps).rev().map(|step| weight.narrow(3, step, 1)).collect::<Result<_>>()?;
+    Tensor::cat(&newest_last, 3)?.reshape((stride * outputs, inputs, steps))
 }
 
 /// Each channel with a kernel of its own, `stride` output rows to an input row; output that reaches behind the last is
@@ -333,7 +332,13 @@ mod tests {
         ) {
             let (weight, bias) = (random((5, 3, taps)), random(3));
             let mut shape = StreamShape::default();
-            let conv = CausalTransposedConv::new(&weight, &bias, (stride, Precision::F32), &mut shape).unwrap();
+            let conv = RowConv::new(
+                &rows_at_once(&weight, stride).unwrap(),
+                Some(Tensor::cat(&vec![bias.clone(); stride], 0).unwrap()),
+                1,
+            );
+            let conv = CausalConv::new(conv.unwrap(), 1, &mut shape).unwrap();
+            let conv = CausalTransposedConv { conv, stride, outputs: 3 };
             let x = random((cuts.iter().sum::<usize>(), 5));
             let forward = |x: &Tensor, streams: &mut Streams<'_>| conv.forward(x, streams).unwrap();
             let whole = in_pieces(&shape, &x, &[x.dim(0).unwrap()], forward);

@@ -10,7 +10,7 @@ use crate::nn::norm::LayerNorm;
 use crate::nn::precision::Precision;
 use crate::nn::rms_norm::RmsNorm;
 use crate::nn::rope::{Rope, halves_of_pairs};
-use crate::nn::row_linear::RowLinear;
+use crate::nn::row_linear::{RowLinear, stacked};
 use crate::nn::window_attention::{Window, causal, windowed};
 
 /// Which normalisation and feed-forward layers a transformer has.
@@ -166,8 +166,9 @@ impl Layer {
             attention_norm: Norm::load(from, &attention_norm, shape)?,
             qkv: shape.naming.qkv(from, &named("self_attn"), shape)?,
             output: {
-                let weight = from.take_stored(&output, &[shape.width, attention_width])?;
-                RowLinear::with_precision(&weight, None, shape.precision)?
+                let parts = [(output, vec![shape.width, attention_width])];
+                let sizes = (attention_width, shape.width);
+                RowLinear::load_made(from, (&parts, ""), sizes, shape.precision, stacked)?
             },
             attention_scale: from.take(&attention_scale, &[shape.width])?,
             feed_forward_norm: Norm::load(from, &feed_forward_norm, shape)?,
@@ -237,10 +238,13 @@ impl Naming {
             Self::Fused => {
                 let fused = ["in_proj_weight", "in_proj.weight", "in_projs.0.weight"];
                 let fused = from.first_of(fused.iter().map(|part| format!("{name}.{part}")));
-                let weight = from.take_stored(&fused, &[3 * inner, width])?;
-                let rotated = halves_of_pairs(&weight.narrow(0, 0, 2 * inner)?, shape.head_dim)?;
-                let weight = Tensor::cat(&[rotated, weight.narrow(0, 2 * inner, inner)?], 0)?;
-                Ok(RowLinear::with_precision(&weight, None, shape.precision)?)
+                let way = format!("pairs of {} as halves, ", shape.head_dim);
+                let parts = [(fused, vec![3 * inner, width])];
+                RowLinear::load_made(from, (&parts, &way), (width, 3 * inner), shape.precision, |weights| {
+                    let weight = stacked(weights)?;
+                    let rotated = halves_of_pairs(&weight.narrow(0, 0, 2 * inner)?, shape.head_dim)?;
+                    Ok(Tensor::cat(&[rotated, weight.narrow(0, 2 * inner, inner)?], 0)?)
+                })
             }
         }
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use crate::model::{ModelError, SpeechModel};
+use crate::nn::checkpoint::Checkpoint;
 use crate::nn::precision::Precision;
 
 #[cfg(test)]
@@ -26,6 +27,26 @@ pub struct LoadOptions {
     pub device: Device,
     /// How large weights are kept. Families whose weights are small keep their own.
     pub precision: Precision,
+    /// Whether what large weights become is kept in a file beside them, so that they load faster the next time.
+    pub weight_cache: bool,
+}
+
+impl LoadOptions {
+    /// Nothing is written beside the checkpoint.
+    #[must_use]
+    pub fn new(device: Device, precision: Precision) -> Self {
+        Self { device, precision, weight_cache: false }
+    }
+
+    /// The same for the codec of a model.
+    pub(crate) fn of_codec(&self) -> Self {
+        Self { precision: self.precision.of_codec(self.device.is_cpu()), ..self.clone() }
+    }
+
+    /// Has a checkpoint take what its large weights become in `precision` from a file, where that is wanted.
+    pub(crate) fn cached(&self, from: Checkpoint, precision: Precision) -> Checkpoint {
+        if self.weight_cache { from.with_cache(precision) } else { from }
+    }
 }
 
 /// Loads a checkpoint folder in the family's layout.

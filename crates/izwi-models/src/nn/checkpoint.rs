@@ -1,15 +1,21 @@
 //! Strict reading of safetensors files: every tensor is taken exactly once, by name and shape.
 //!
-//! Owns the tally of what is missing, left over or mis-shaped. Knows no architecture.
+//! Owns the tally of what is missing, left over or mis-shaped, and whether packed weights come out of a file of their
+//! own. Knows no architecture.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 
-use super::stored::{self, StoredTensor};
+use super::cpu::memory::{Packed, Sizes};
+use super::precision::Precision;
+use super::stored::{self, StoredFile, StoredTensor};
+use super::weight_cache::WeightCache;
 use crate::model::ModelError;
 use crate::sampling::mix;
 
@@ -21,17 +27,47 @@ const WHOLE: &str = "model.safetensors";
 /// Name of the list of files of a checkpoint in several.
 const INDEX: &str = "model.safetensors.index.json";
 
+/// Checkpoints of fewer bytes are packed faster than it is worth a file.
+const MIN_CACHED_BYTES: u64 = 64 << 20;
+/// Bytes that weights can have, packed, for each of the checkpoint.
+const MOST_PACKED: u64 = 4;
+
 /// The tensors of one file, or of several, that nobody has taken yet.
 #[derive(Debug)]
 pub struct Checkpoint {
     file: String,
     device: Device,
     tensors: HashMap<String, StoredTensor>,
+    origin: Option<Origin>,
+    cache: Option<WeightCache>,
     problems: Vec<String>,
     /// Elements of the tensors that were taken.
     taken: usize,
     /// The type of tensors, where every one that is asked for is made up.
     made_up: Option<DType>,
+}
+
+/// What a checkpoint's packed weights are made of.
+#[derive(Debug)]
+struct Origin {
+    /// The file, or where it would be were the checkpoint one file.
+    path: PathBuf,
+    bytes: u64,
+    /// What tells its files from others; `None` where nothing does.
+    marks: Option<Vec<[u8; 32]>>,
+}
+
+/// A weight that is made of tensors.
+#[derive(Debug)]
+pub(crate) struct Recipe<'a> {
+    /// The tensors, with their shapes.
+    pub(crate) parts: &'a [(String, Vec<usize>)],
+    /// What is done with them, in words that are others wherever the outcome is.
+    pub(crate) way: &'a str,
+    /// How the outcome is kept.
+    pub(crate) precision: Precision,
+    /// Its sizes.
+    pub(crate) sizes: Sizes,
 }
 
 /// Which file of a checkpoint holds which tensor.
@@ -46,7 +82,10 @@ impl Checkpoint {
     /// # Errors
     /// The file is absent or is not safetensors.
     pub fn open(path: &Path, device: &Device) -> Result<Self, ModelError> {
-        Ok(Self::new(path.display().to_string(), device, stored::open(path)?))
+        let StoredFile { tensors, bytes, mark } = stored::open(path)?;
+        let mut whole = Self::new(path.display().to_string(), device, tensors);
+        whole.origin = Some(Origin { path: path.to_owned(), bytes, marks: mark.map(|mark| vec![mark]) });
+        Ok(whole)
     }
 
     /// Opens the weights of a folder: `model.safetensors`, or the files that `model.safetensors.index.json` names.
@@ -65,18 +104,46 @@ impl Checkpoint {
         files.sort_unstable();
         files.dedup();
         let mut whole = Self::new(folder.display().to_string(), device, HashMap::new());
+        let mut origin = Origin { path: folder.join(WHOLE), bytes: 0, marks: Some(Vec::new()) };
         for file in files {
             if Path::new(file).components().count() != 1 {
                 return Err(fault(format!("names '{file}', which is no file of this folder")));
             }
-            for (name, tensor) in Self::open(&folder.join(file), device)?.tensors {
+            let StoredFile { tensors, bytes, mark } = stored::open(&folder.join(file))?;
+            origin.bytes += bytes;
+            origin.marks = origin.marks.zip(mark).map(|(marks, mark)| [marks, vec![mark]].concat());
+            for (name, tensor) in tensors {
                 match index.weight_map.get(&name) {
                     Some(listed) if listed == file => drop(whole.tensors.insert(name, tensor)),
                     _ => whole.problems.push(format!("{name}: in {file}, where the index does not have it")),
                 }
             }
         }
+        whole.origin = Some(origin);
         Ok(whole)
+    }
+
+    /// On the CPU, takes what large weights become in `precision` out of a file beside the checkpoint, or writes that
+    /// file when the reading ends, if the checkpoint is large. All tensors are asked for, and missed, as without it.
+    #[must_use]
+    pub fn with_cache(mut self, precision: Precision) -> Self {
+        let is_large = self.origin.as_ref().is_some_and(|origin| origin.bytes >= MIN_CACHED_BYTES);
+        if is_large && self.device.is_cpu() {
+            self.open_cache(precision);
+        }
+        self
+    }
+
+    /// As [`Self::with_cache`], however small the checkpoint is.
+    pub(super) fn open_cache(&mut self, precision: Precision) {
+        let Some(Origin { path, bytes, marks: Some(marks) }) = &self.origin else { return };
+        let mut key = Sha256::new();
+        marks.iter().for_each(|mark| key.update(mark));
+        key.update([cfg!(target_endian = "big").into()]);
+        key.update(precision.to_string());
+        let key = key.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let path = path.with_extension(format!("izwi-{precision}.cache"));
+        self.cache = Some(WeightCache::open(path, key, bytes.saturating_mul(MOST_PACKED)));
     }
 
     /// Makes up every tensor that is asked for: the same values each time, of a size that lets signals through. Norms
@@ -88,7 +155,16 @@ impl Checkpoint {
     }
 
     fn new(file: String, device: &Device, tensors: HashMap<String, StoredTensor>) -> Self {
-        Self { file, device: device.clone(), tensors, problems: Vec::new(), taken: 0, made_up: None }
+        Self {
+            file,
+            device: device.clone(),
+            tensors,
+            origin: None,
+            cache: None,
+            problems: Vec::new(),
+            taken: 0,
+            made_up: None,
+        }
     }
 
     fn make_up(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, ModelError> {
@@ -178,19 +254,72 @@ impl Checkpoint {
         if let Some(dtype) = self.made_up {
             return self.make_up(name, shape, dtype);
         }
-        let found = self.tensors.remove(name);
-        let problem = match &found {
-            None => format!("{name}: missing, expected {shape:?}"),
+        let problem = self.problem(name, shape);
+        match (self.tensors.remove(name), problem) {
+            (Some(tensor), None) => tensor.read(&self.device),
+            (_, problem) => {
+                self.problems.extend(problem);
+                Ok(Tensor::zeros(shape, DType::F32, &self.device)?)
+            }
+        }
+    }
+
+    /// What keeps the tensor from being taken, if anything does.
+    fn problem(&self, name: &str, shape: &[usize]) -> Option<String> {
+        match self.tensors.get(name) {
+            None => Some(format!("{name}: missing, expected {shape:?}")),
             Some(tensor) if tensor.dims() != shape => {
-                format!("{name}: shape {:?}, expected {shape:?}", tensor.dims())
+                Some(format!("{name}: shape {:?}, expected {shape:?}", tensor.dims()))
             }
             Some(tensor) if tensor.float_type().is_none() => {
-                format!("{name}: type {}, expected a floating-point type", tensor.type_name())
+                Some(format!("{name}: type {}, expected a floating-point type", tensor.type_name()))
             }
-            Some(tensor) => return tensor.read(&self.device),
+            Some(_) => None,
+        }
+    }
+
+    /// Takes the table `name` `[entries, width]` without reading it; `None` where it is not there as asked for, or is
+    /// wanted elsewhere than on the CPU.
+    pub(super) fn leave(&mut self, name: &str, shape: &[usize]) -> Option<StoredTensor> {
+        if !self.device.is_cpu() || self.problem(name, shape).is_some() {
+            return None;
+        }
+        self.taken += shape.iter().product::<usize>();
+        self.tensors.remove(name)
+    }
+
+    /// Takes tensors as the weight that `make` makes of them, or that it made of them in an earlier load.
+    ///
+    /// # Errors
+    /// As [`Self::take`], and those of `make`.
+    pub(crate) fn take_packed<P: Packed>(
+        &mut self,
+        recipe: &Recipe<'_>,
+        make: impl FnOnce(Vec<Tensor>) -> Result<P, ModelError>,
+    ) -> Result<Arc<P>, ModelError> {
+        let Recipe { parts, way, precision, sizes } = recipe;
+        let are_fine = parts.iter().all(|(name, shape)| self.problem(name, shape).is_none());
+        let names: Vec<&str> = parts.iter().map(|(name, _)| name.as_str()).collect();
+        let name = format!("{}: {way}{precision}", names.join(", "));
+        let mut cache = self.cache.take().filter(|_| are_fine);
+        let kept = cache.as_mut().and_then(|cache| cache.take(&name, *sizes));
+        let packed = match kept {
+            Some(packed) => {
+                for (name, shape) in *parts {
+                    self.taken += shape.iter().product::<usize>();
+                    self.tensors.remove(name);
+                }
+                packed
+            }
+            None => {
+                let tensors = parts.iter().map(|(name, shape)| self.take_stored(name, shape));
+                let packed = Arc::new(make(tensors.collect::<Result<_, _>>()?)?);
+                cache.iter_mut().for_each(|cache| cache.add(name.clone(), &packed));
+                packed
+            }
         };
-        self.problems.push(problem);
-        Ok(Tensor::zeros(shape, DType::F32, &self.device)?)
+        self.cache = cache;
+        Ok(packed)
     }
 
     /// All that was not taken, for tests that write it anew.
@@ -209,6 +338,9 @@ impl Checkpoint {
         unknown.sort();
         self.problems.append(&mut unknown);
         if self.problems.is_empty() {
+            if let Some(cache) = self.cache {
+                cache.finish();
+            }
             return Ok(());
         }
         let rest = self.problems.len().saturating_sub(MAX_LISTED);

@@ -14,7 +14,7 @@ use super::kv_pool::{Carried, KvLayout, KvPool};
 use super::precision::Precision;
 use super::rms_norm::RmsNorm;
 use super::rope::{Rope, halves_of_pairs};
-use super::row_linear::{RowLinear, take_stacked};
+use super::row_linear::{RowLinear, stacked};
 use super::short_conv::{ShortConv, ShortConvShape};
 use crate::model::ModelError;
 
@@ -431,20 +431,30 @@ impl Attention {
             [q, k, v] => vec![(q, queries), (k, own), (v, own)],
             stacked => stacked.iter().map(|name| (name.as_str(), queries + 2 * own)).collect(),
         };
-        let mut weight = take_stacked(from, &parts, width)?;
+        let rotates_pairs = shape.rotation == Rotation::Pairs;
+        let way = if rotates_pairs { format!("pairs of {head_dim} as halves, ") } else { String::new() };
+        let stacks = parts.iter().map(|(name, outputs)| (format!("{name}.weight"), vec![*outputs, width]));
+        let stacks: Vec<_> = stacks.collect();
+        let sizes = (width, queries + 2 * own);
+        let query_key_value = RowLinear::load_made(from, (&stacks, &way), sizes, precision, |weights| {
+            let weight = stacked(weights)?;
+            if !rotates_pairs {
+                return Ok(weight);
+            }
+            let rotated = halves_of_pairs(&weight.narrow(0, 0, queries + own)?, head_dim)?;
+            Ok(Tensor::cat(&[rotated, weight.narrow(0, queries + own, own)?], 0)?)
+        })?;
         let norm =
             |from: &mut Checkpoint, name: &str| from.take(&format!("{}.weight", part(name)), &[head_dim]);
         let mut norms = [norm(from, names.query_norm)?, norm(from, names.key_norm)?];
-        if shape.rotation == Rotation::Pairs {
-            let rotated = halves_of_pairs(&weight.narrow(0, 0, queries + own)?, head_dim)?;
-            weight = Tensor::cat(&[rotated, weight.narrow(0, queries + own, own)?], 0)?;
+        if rotates_pairs {
             for norm in &mut norms {
                 *norm = halves_of_pairs(norm, head_dim)?;
             }
         }
         let [query_norm, key_norm] = norms.map(|norm| RmsNorm::new(norm, eps));
         Ok(Self {
-            query_key_value: RowLinear::with_precision(&weight, None, precision)?,
+            query_key_value,
             query_norm,
             key_norm,
             output: RowLinear::load_stacked(from, &[(&part(names.output), width)], queries, precision)?,

@@ -11,6 +11,12 @@ use crate::model::ModelError;
 #[derive(Debug, Clone)]
 pub struct Linear(RowLinear);
 
+impl From<RowLinear> for Linear {
+    fn from(linear: RowLinear) -> Self {
+        Self(linear)
+    }
+}
+
 impl Linear {
     /// From a weight `[outputs, inputs]` and a bias `[outputs]`.
     ///

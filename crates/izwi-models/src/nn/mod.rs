@@ -24,6 +24,7 @@ pub mod row_linear;
 pub mod short_conv;
 pub(crate) mod slices;
 mod stored;
+mod weight_cache;
 pub mod window_attention;
 
 pub(crate) use cpu::{pair, spectrum};

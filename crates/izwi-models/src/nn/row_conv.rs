@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor, bail};
 
+use super::checkpoint::{Checkpoint, Recipe};
 use super::cpu::conv::{ConvPanels, TapRows, convolve};
 use super::precision::Precision;
+use super::row_linear::stacked;
 use super::slices::with_slices;
+use crate::model::ModelError;
 
 /// `y[i] = Σ_t W_t x[starts[i] + t * dilation] (+ b)`; on the CPU a row of `y` is the same bits whatever other rows
 /// there are. Sums are f32. A copy shares the weight.
@@ -25,6 +28,17 @@ pub struct RowConv {
 enum Weight {
     Cpu(Arc<ConvPanels>),
     Device(Tensor), // [taps * inputs, outputs]
+}
+
+/// What a convolution along rows is besides its weights.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowKernel {
+    /// Taps, inputs and outputs.
+    pub(crate) sizes: [usize; 3],
+    /// Rows from one it reads to the next.
+    pub(crate) dilation: usize,
+    /// As [`RowConv::with_precision`].
+    pub(crate) precision: Precision,
 }
 
 impl RowConv {
@@ -48,20 +62,45 @@ impl RowConv {
         precision: Precision,
     ) -> Result<Self> {
         let (outputs, inputs, taps) = weight.dims3()?;
+        let kernel = RowKernel { sizes: [taps, inputs, outputs], dilation, precision };
+        let packed = if weight.device().is_cpu() {
+            Weight::Cpu(Arc::new(pack(weight, precision)?))
+        } else {
+            Weight::Device(on_device(weight)?)
+        };
+        Self::assemble(packed, bias, kernel)
+    }
+
+    fn assemble(weight: Weight, bias: Option<Tensor>, kernel: RowKernel) -> Result<Self> {
+        let RowKernel { sizes: [taps, inputs, outputs], dilation, .. } = kernel;
         if taps == 0 || dilation == 0 || bias.as_ref().is_some_and(|bias| bias.dims() != [outputs]) {
             bail!("convolution: {taps} taps of dilation {dilation}, or a bias that is not one of {outputs}")
         }
-        let rows = weight.to_dtype(DType::F32)?.transpose(1, 2)?.contiguous()?; // [outputs, taps, inputs]
-        let weight = if rows.device().is_cpu() {
-            let pairs = precision == Precision::Bf16 && inputs.is_multiple_of(2);
-            let pack = if pairs { ConvPanels::pack_pairs } else { ConvPanels::pack };
-            let pack = |[rows]: [&[f32]; 1]| pack(rows, outputs, taps, inputs);
-            Weight::Cpu(Arc::new(with_slices([&rows], pack)?))
-        } else {
-            Weight::Device(rows.reshape((outputs, taps * inputs))?.t()?.contiguous()?)
-        };
         let bias = bias.map(|bias| bias.to_dtype(DType::F32)?.contiguous()).transpose()?;
         Ok(Self { weight, bias, taps, dilation, inputs, outputs })
+    }
+
+    /// Takes the tensor of the given name and shape, of which `make` makes a weight `[outputs, inputs, taps]`; `way`
+    /// says what it does, in words that are others wherever the outcome is.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`], those of `make` and of [`Self::with_precision`].
+    pub(crate) fn load_made(
+        from: &mut Checkpoint,
+        (part, way): ((String, Vec<usize>), &str),
+        bias: Option<Tensor>,
+        kernel: RowKernel,
+        make: impl FnOnce(Tensor) -> Result<Tensor>,
+    ) -> std::result::Result<Self, ModelError> {
+        let RowKernel { sizes, precision, .. } = kernel;
+        let weight = if from.device().is_cpu() {
+            let recipe = Recipe { parts: &[part], way, precision, sizes };
+            let made = |tensors: Vec<Tensor>| Ok(pack(&make(stacked(tensors)?)?, precision)?);
+            Weight::Cpu(from.take_packed(&recipe, made)?)
+        } else {
+            Weight::Device(on_device(&make(from.take(&part.0, &part.1)?)?)?)
+        };
+        Ok(Self::assemble(weight, bias, kernel)?)
     }
 
     /// Rows from the first a kernel reads to the last, less one.
@@ -122,6 +161,22 @@ impl RowConv {
         };
         Tensor::cat(&(0..self.taps).map(column).collect::<Result<Vec<_>>>()?, 1)
     }
+}
+
+/// A weight `[outputs, inputs, taps]` as `[taps * inputs, outputs]`.
+fn on_device(weight: &Tensor) -> Result<Tensor> {
+    let (outputs, inputs, taps) = weight.dims3()?;
+    let rows = weight.to_dtype(DType::F32)?.transpose(1, 2)?.contiguous()?; // [outputs, taps, inputs]
+    rows.reshape((outputs, taps * inputs))?.t()?.contiguous()
+}
+
+/// A weight `[outputs, inputs, taps]` on the CPU for its kernels.
+fn pack(weight: &Tensor, precision: Precision) -> Result<ConvPanels> {
+    let (outputs, inputs, taps) = weight.dims3()?;
+    let rows = weight.to_dtype(DType::F32)?.transpose(1, 2)?.contiguous()?; // [outputs, taps, inputs]
+    let pairs = precision == Precision::Bf16 && inputs.is_multiple_of(2);
+    let pack = if pairs { ConvPanels::pack_pairs } else { ConvPanels::pack };
+    with_slices([&rows], |[rows]| pack(rows, outputs, taps, inputs))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor, bail};
 
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Checkpoint, Recipe};
 use super::cpu::panels::Rows;
 use super::cpu::source::Source;
 use super::cpu::weights::Weights;
@@ -47,16 +47,16 @@ impl RowLinear {
     /// As [`Self::new`].
     pub fn with_precision(weight: &Tensor, bias: Option<Tensor>, precision: Precision) -> Result<Self> {
         let (outputs, inputs) = weight.dims2()?;
-        if bias.as_ref().is_some_and(|bias| bias.dims() != [outputs]) {
-            bail!("row-linear: the bias is not one of {outputs}")
-        }
         let weight = if weight.device().is_cpu() {
             Weight::Cpu(Arc::new(pack(weight, precision)?))
         } else {
             Weight::Device(weight.to_dtype(DType::F32)?.t()?.contiguous()?)
         };
-        let bias = bias.map(|bias| bias.to_dtype(DType::F32)?.contiguous()).transpose()?;
-        Ok(Self { weight, bias, inputs, outputs })
+        let linear = Self { weight, bias: None, inputs, outputs };
+        match bias {
+            Some(bias) => linear.with_bias(&bias),
+            None => Ok(linear),
+        }
     }
 
     /// Takes `{name}.weight` `[outputs, inputs]` and, with `bias`, `{name}.bias` `[outputs]`.
@@ -84,9 +84,9 @@ impl RowLinear {
         bias: bool,
         precision: Precision,
     ) -> std::result::Result<Self, ModelError> {
-        let weight = from.take_stored(&format!("{name}.weight"), &[outputs, inputs])?;
+        let weight = Self::load_stacked(from, &[(name, outputs)], inputs, precision)?;
         let bias = if bias { Some(from.take(&format!("{name}.bias"), &[outputs])?) } else { None };
-        Ok(Self::with_precision(&weight, bias, precision)?)
+        Ok(Self { bias, ..weight })
     }
 
     /// Takes several weights `{name}.weight` `[outputs, inputs]` without bias and stacks them: a row of the answer is
@@ -100,7 +100,42 @@ impl RowLinear {
         inputs: usize,
         precision: Precision,
     ) -> std::result::Result<Self, ModelError> {
-        Ok(Self::with_precision(&take_stacked(from, parts, inputs)?, None, precision)?)
+        let outputs = parts.iter().map(|(_, outputs)| outputs).sum();
+        let parts = parts.iter().map(|(name, outputs)| (format!("{name}.weight"), vec![*outputs, inputs]));
+        Self::load_made(from, (&parts.collect::<Vec<_>>(), ""), (inputs, outputs), precision, stacked)
+    }
+
+    /// Takes tensors of the given names and shapes, of which `make` makes a weight `[outputs, inputs]`; `way` says what
+    /// it does, in words that are others wherever the outcome is. Without bias.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`], and those of `make`.
+    pub(crate) fn load_made(
+        from: &mut Checkpoint,
+        (parts, way): (&[(String, Vec<usize>)], &str),
+        (inputs, outputs): (usize, usize),
+        precision: Precision,
+        make: impl FnOnce(Vec<Tensor>) -> std::result::Result<Tensor, ModelError>,
+    ) -> std::result::Result<Self, ModelError> {
+        if from.device().is_cpu() {
+            let recipe = Recipe { parts, way, precision, sizes: [1, inputs, outputs] };
+            let weights = from.take_packed(&recipe, |tensors| Ok(pack(&make(tensors)?, precision)?))?;
+            return Ok(Self { weight: Weight::Cpu(weights), bias: None, inputs, outputs });
+        }
+        let tensors = parts.iter().map(|(name, shape)| from.take_stored(name, shape));
+        let weight = make(tensors.collect::<std::result::Result<_, _>>()?)?;
+        Ok(Self::with_precision(&weight, None, precision)?)
+    }
+
+    /// With a bias `[outputs]`.
+    ///
+    /// # Errors
+    /// It is of another size.
+    pub(crate) fn with_bias(self, bias: &Tensor) -> Result<Self> {
+        if bias.dims() != [self.outputs] {
+            bail!("row-linear: the bias is not one of {}", self.outputs)
+        }
+        Ok(Self { bias: Some(bias.to_dtype(DType::F32)?.contiguous()?), ..self })
     }
 
     /// Bytes of the weight in memory.
@@ -182,22 +217,12 @@ impl RowLinear {
     }
 }
 
-/// Takes several weights `{name}.weight` `[outputs, inputs]` and stacks them, in the type they are stored in.
-///
-/// # Errors
-/// As [`Checkpoint::take`].
-pub(super) fn take_stacked(
-    from: &mut Checkpoint,
-    parts: &[(&str, usize)],
-    inputs: usize,
-) -> std::result::Result<Tensor, ModelError> {
-    let weights =
-        parts.iter().map(|(name, outputs)| from.take_stored(&format!("{name}.weight"), &[*outputs, inputs]));
-    let mut weights = weights.collect::<std::result::Result<Vec<_>, ModelError>>()?;
+/// Weights one under another, at f32 where their types differ.
+pub(crate) fn stacked(mut weights: Vec<Tensor>) -> std::result::Result<Tensor, ModelError> {
     if weights.iter().any(|weight| weight.dtype() != weights[0].dtype()) {
         weights = weights.iter().map(|weight| weight.to_dtype(DType::F32)).collect::<Result<_>>()?;
     }
-    Ok(Tensor::cat(&weights, 0)?)
+    Ok(if weights.len() == 1 { weights.remove(0) } else { Tensor::cat(&weights, 0)? })
 }
 
 /// A weight `[outputs, inputs]` on the CPU for its kernels, out of the type it is stored in.

@@ -1,17 +1,20 @@
 //! Tensors in a safetensors file, read one by one: a checkpoint is never in memory twice.
 //!
 //! Owns the file's format, <https://huggingface.co/docs/safetensors/index#format>, and trusts nothing in it. Files are
-//! read rather than mapped: one that is changed or cut meanwhile is an error and not a crash.
+//! read rather than mapped: one that is changed or cut meanwhile is an error and not a crash. A large table of which few
+//! rows are wanted stays in its file.
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
-use candle_core::{DType, Device, Tensor, WithDType};
+use candle_core::{DType, Device, Tensor};
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, Metadata};
+use sha2::{Digest, Sha256};
 
 use crate::model::ModelError;
 
@@ -32,16 +35,28 @@ pub(super) struct StoredTensor {
     shape: Vec<usize>,
 }
 
-/// The tensors of the file at `path`, by name.
+/// An open file.
+pub(super) struct StoredFile {
+    /// Its tensors, by name.
+    pub(super) tensors: HashMap<String, StoredTensor>,
+    /// Its length.
+    pub(super) bytes: u64,
+    /// Digest of its header, its length and the time of its last change: what tells it from others without reading it
+    /// all. `None` where the system does not know the time.
+    pub(super) mark: Option<[u8; 32]>,
+}
+
+/// Opens the file at `path`.
 ///
 /// # Errors
 /// The file is absent or is not safetensors.
-pub(super) fn open(path: &Path) -> Result<HashMap<String, StoredTensor>, ModelError> {
+pub(super) fn open(path: &Path) -> Result<StoredFile, ModelError> {
     let name = path.display().to_string();
     let fault = |message: String| ModelError::File { path: name.clone(), message };
     let io = |error: std::io::Error| fault(error.to_string());
     let mut file = File::open(path).map_err(io)?;
-    let size = file.metadata().map_err(io)?.len();
+    let metadata = file.metadata().map_err(io)?;
+    let size = metadata.len();
     let mut length = [0; LENGTH_BYTES as usize];
     file.read_exact(&mut length).map_err(|_| fault("is too short for a safetensors file".to_owned()))?;
     let length = u64::from_le_bytes(length);
@@ -50,6 +65,7 @@ pub(super) fn open(path: &Path) -> Result<HashMap<String, StoredTensor>, ModelEr
     }
     let mut header = vec![0; length as usize];
     file.read_exact(&mut header).map_err(io)?;
+    let mark = mark(&header, &metadata);
     let header: Metadata =
         serde_json::from_slice(&header).map_err(|error| fault(format!("the header is damaged: {error}")))?;
     let data = LENGTH_BYTES + length;
@@ -69,7 +85,37 @@ pub(super) fn open(path: &Path) -> Result<HashMap<String, StoredTensor>, ModelEr
         };
         (name, stored)
     });
-    Ok(stored.collect())
+    Ok(StoredFile { tensors: stored.collect(), bytes: size, mark })
+}
+
+fn mark(header: &[u8], metadata: &std::fs::Metadata) -> Option<[u8; 32]> {
+    let changed = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    let mut digest = Sha256::new();
+    digest.update(metadata.len().to_le_bytes());
+    digest.update(changed.as_nanos().to_le_bytes());
+    digest.update(header);
+    Some(digest.finalize().into())
+}
+
+/// Fills `to` from byte `start` of a file on, whatever others read of it meanwhile.
+///
+/// # Errors
+/// The file ends before that, or cannot be read.
+pub(super) fn read_at(file: &File, to: &mut [u8], start: u64) -> io::Result<()> {
+    #[cfg(unix)]
+    return std::os::unix::fs::FileExt::read_exact_at(file, to, start);
+    #[cfg(windows)]
+    {
+        let mut done = 0;
+        while done < to.len() {
+            let at = start + done as u64;
+            match std::os::windows::fs::FileExt::seek_read(file, &mut to[done..], at)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => done += read,
+            }
+        }
+        Ok(())
+    }
 }
 
 impl StoredTensor {
@@ -104,35 +150,63 @@ impl StoredTensor {
     /// # Errors
     /// It is of no floating-point type, the file cannot be read any more, or the device has not the memory.
     pub(super) fn read(&self, device: &Device) -> Result<Tensor, ModelError> {
-        match self.float_type() {
-            Some(DType::F64) => self.read_as(device, f64::from_le_bytes),
-            Some(DType::F32) => self.read_as(device, f32::from_le_bytes),
-            Some(DType::F16) => self.read_as(device, f16::from_le_bytes),
-            Some(DType::BF16) => self.read_as(device, bf16::from_le_bytes),
-            _ => Err(ModelError::Internal("a tensor of integers was read as weights")),
-        }
+        self.read_spans(&[self.start], self.bytes, &self.shape, device)
     }
 
-    fn read_as<T: WithDType, const N: usize>(
+    /// Reads some rows of a table `[entries, width]`, each id below the number of its entries: `[ids, width]`.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(super) fn read_rows(&self, ids: &[u32]) -> Result<Tensor, ModelError> {
+        let [entries, width] = self.shape[..] else {
+            return Err(ModelError::Internal("rows were read of what is no table"));
+        };
+        let row = self.bytes / entries.max(1);
+        let starts: Vec<u64> = ids.iter().map(|&id| self.start + u64::from(id) * row as u64).collect();
+        self.read_spans(&starts, row, &[ids.len(), width], &Device::Cpu)
+    }
+
+    /// The values of spans of `bytes` each.
+    fn read_spans(
         &self,
+        starts: &[u64],
+        bytes: usize,
+        shape: &[usize],
         device: &Device,
-        value: impl Fn([u8; N]) -> T,
     ) -> Result<Tensor, ModelError> {
-        let (path, file) = &*self.file;
-        let fault =
-            |error: std::io::Error| ModelError::File { path: path.clone(), message: error.to_string() };
-        let mut file: &File = file;
-        file.seek(SeekFrom::Start(self.start)).map_err(fault)?;
-        let mut values = Vec::with_capacity(self.bytes / N);
+        let spans = Spans { file: &self.file, starts, bytes };
+        let tensor = match self.float_type() {
+            Some(DType::F64) => Tensor::from_vec(spans.values(f64::from_le_bytes)?, shape, device),
+            Some(DType::F32) => Tensor::from_vec(spans.values(f32::from_le_bytes)?, shape, device),
+            Some(DType::F16) => Tensor::from_vec(spans.values(f16::from_le_bytes)?, shape, device),
+            Some(DType::BF16) => Tensor::from_vec(spans.values(bf16::from_le_bytes)?, shape, device),
+            _ => return Err(ModelError::Internal("a tensor of integers was read as weights")),
+        };
+        Ok(tensor?)
+    }
+}
+
+/// Parts of a file, each of `bytes`.
+struct Spans<'a> {
+    file: &'a (String, File),
+    starts: &'a [u64],
+    bytes: usize,
+}
+
+impl Spans<'_> {
+    fn values<T, const N: usize>(&self, value: impl Fn([u8; N]) -> T) -> Result<Vec<T>, ModelError> {
+        let (path, file) = self.file;
+        let mut values = Vec::with_capacity(self.starts.len() * (self.bytes / N));
         let mut piece = vec![0; PIECE.min(self.bytes)];
-        let mut left = self.bytes;
-        while left > 0 {
-            let piece = &mut piece[..PIECE.min(left)];
-            file.read_exact(piece).map_err(fault)?;
-            values.extend(piece.as_chunks().0.iter().map(|bytes| value(*bytes)));
-            left -= piece.len();
+        for start in self.starts {
+            for done in (0..self.bytes).step_by(PIECE) {
+                let piece = &mut piece[..PIECE.min(self.bytes - done)];
+                read_at(file, piece, start + done as u64)
+                    .map_err(|error| ModelError::File { path: path.clone(), message: error.to_string() })?;
+                values.extend(piece.as_chunks().0.iter().map(|bytes| value(*bytes)));
+            }
         }
-        Ok(Tensor::from_vec(values, self.shape.as_slice(), device)?)
+        Ok(values)
     }
 }
 
@@ -154,14 +228,17 @@ mod tests {
     fn every_type_comes_back_as_it_was_saved() {
         for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
             let (_folder, path, tensor) = saved(dtype);
-            let stored = open(&path).unwrap();
+            let stored = open(&path).unwrap().tensors;
             assert_eq!((stored["b"].dims(), stored["b"].float_type()), (&[700, 801][..], Some(dtype)));
             assert!(stored["a"].float_type().is_none() && stored["a"].read(&Device::Cpu).is_err());
             let read = stored["b"].read(&Device::Cpu).unwrap();
             assert_eq!(read.dtype(), dtype);
+            let ids = [699, 0, 350, 0];
+            let rows = tensor.index_select(&Tensor::new(&ids[..], &Device::Cpu).unwrap(), 0).unwrap();
             let values =
                 |x: &Tensor| x.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
             assert!(values(&read) == values(&tensor));
+            assert!(values(&stored["b"].read_rows(&ids).unwrap()) == values(&rows));
         }
     }
 
@@ -172,7 +249,7 @@ mod tests {
         let other = folder.path().join("other.safetensors");
         let refused = |bytes: &[u8]| {
             std::fs::write(&other, bytes).unwrap();
-            open(&other).unwrap_err().to_string()
+            open(&other).map(drop).unwrap_err().to_string()
         };
         assert!(refused(&whole[..5]).contains("other.safetensors: is too short"));
         assert!(refused(&whole[..40]).contains("does not fit a file of 40"));
@@ -189,8 +266,9 @@ mod tests {
     #[test]
     fn a_file_that_is_cut_while_it_is_open_is_an_error() {
         let (_folder, path, _) = saved(DType::F32);
-        let stored = open(&path).unwrap();
+        let stored = open(&path).unwrap().tensors;
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2000).unwrap();
         assert!(matches!(stored["b"].read(&Device::Cpu), Err(ModelError::File { .. })));
+        assert!(matches!(stored["b"].read_rows(&[699]), Err(ModelError::File { .. })));
     }
 }

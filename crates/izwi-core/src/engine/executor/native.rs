@@ -54,7 +54,8 @@ impl NativeExecutor {
     pub fn load(config: &EngineCoreConfig) -> Result<Self> {
         let load = |error: &dyn std::error::Error| EngineError::Load(chain(error));
         let device = config.device.open().map_err(|error| load(&error))?;
-        let options = LoadOptions { device: device.clone(), precision: config.dtype };
+        let weight_cache = config.weight_cache;
+        let options = LoadOptions { device: device.clone(), precision: config.dtype, weight_cache };
         let model = if config.random_weights {
             families::made_up(&config.model, &options).map_err(|error| load(&error))?
         } else {

@@ -32,7 +32,7 @@ pub(super) fn checkpoint_folder() -> PathBuf {
 
 /// The CPU, weights kept in `precision`.
 pub(super) fn kept_as(precision: Precision) -> LoadOptions {
-    LoadOptions { device: Device::Cpu, precision }
+    LoadOptions::new(Device::Cpu, precision)
 }
 
 fn golden(name: &str) -> Vec<u8> {

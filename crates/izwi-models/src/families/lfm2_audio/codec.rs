@@ -2,12 +2,10 @@
 
 use std::path::Path;
 
-use candle_core::Device;
-
 use super::detokenizer::{self, Detokenizer};
 use super::mimi::{self, Mimi};
+use crate::families::LoadOptions;
 use crate::model::ModelError;
-use crate::nn::precision::Precision;
 
 /// The folder of the newer codec.
 const DETOKENIZER: &str = "audio_detokenizer";
@@ -33,17 +31,12 @@ impl Codec {
     ///
     /// # Errors
     /// A file is absent, or its tensors are not those of the codec.
-    pub(super) fn load(
-        folder: &Path,
-        books: usize,
-        device: &Device,
-        precision: Precision,
-    ) -> Result<Self, ModelError> {
+    pub(super) fn load(folder: &Path, books: usize, options: &LoadOptions) -> Result<Self, ModelError> {
         let newer = folder.join(DETOKENIZER);
         if newer.is_dir() {
-            return Ok(Self::Detokenizer(Box::new(Detokenizer::load(&newer, device, precision)?)));
+            return Ok(Self::Detokenizer(Box::new(Detokenizer::load(&newer, options)?)));
         }
-        Ok(Self::Mimi(Box::new(Mimi::load(&folder.join(MIMI), books, device, precision)?)))
+        Ok(Self::Mimi(Box::new(Mimi::load(&folder.join(MIMI), books, options)?)))
     }
 
     /// Samples of one frame.

@@ -20,6 +20,7 @@ use crate::nn::norm::LayerNorm;
 use crate::nn::packed::PackedRows;
 use crate::nn::precision::Precision;
 use crate::nn::relative_attention::{relative, sinusoids};
+use crate::nn::row_linear::{RowLinear, stacked};
 
 pub(crate) use self::config::Config;
 
@@ -190,14 +191,16 @@ impl FeedForward {
         (width, inner): (usize, usize),
         precision: Precision,
     ) -> Loaded<Self> {
-        let wide = from.take_stored(&format!("{name}.linear1.weight"), &[inner, width])?;
+        let wide = format!("{name}.linear1");
+        let narrow = [(format!("{name}.linear2.weight"), vec![width, inner])];
         // Halving is exact in every floating-point type.
-        let narrow = (from.take_stored(&format!("{name}.linear2.weight"), &[width, inner])? * HALF)?;
+        let halved = |weights| Ok((stacked(weights)? * HALF)?);
+        let narrow = RowLinear::load_made(from, (&narrow, "halved, "), (inner, width), precision, halved)?;
         let bias = (from.take(&format!("{name}.linear2.bias"), &[width])? * HALF)?;
         Ok(Self {
-            wide: Linear::with_precision(&wide, None, precision)?,
-            wide_bias: from.take(&format!("{name}.linear1.bias"), &[inner])?,
-            narrow: Linear::with_precision(&narrow, Some(bias), precision)?,
+            wide_bias: from.take(&format!("{wide}.bias"), &[inner])?,
+            wide: Linear::load_with_precision(from, &wide, (width, inner), false, precision)?,
+            narrow: narrow.with_bias(&bias)?.into(),
         })
     }
 
@@ -219,20 +222,20 @@ impl Attention {
     fn load(from: &mut Checkpoint, name: &str, config: &Config, precision: Precision) -> Loaded<Self> {
         let (width, heads) = (config.d_model, config.n_heads);
         let parts = ["q", "k", "v"].map(|part| format!("{name}.linear_{part}"));
-        let mut take = |tensor: String, shape: &[usize]| from.take_stored(&tensor, shape);
-        let weights = parts.iter().map(|part| take(format!("{part}.weight"), &[width, width]));
-        let weight = Tensor::cat(&weights.collect::<Loaded<Vec<_>>>()?, 0)?;
-        let biases = parts.iter().map(|part| take(format!("{part}.bias"), &[width]));
+        let weights = parts.each_ref().map(|part| (part.as_str(), width));
+        let qkv = RowLinear::load_stacked(from, &weights, width, precision)?;
+        let biases = parts.iter().map(|part| from.take(&format!("{part}.bias"), &[width]));
         let bias = Tensor::cat(&biases.collect::<Loaded<Vec<_>>>()?, 0)?;
-        let place = take(format!("{name}.linear_pos.weight"), &[width, width])?;
+        let place = format!("{name}.linear_pos");
+        let place = Linear::load_with_precision(from, &place, (width, width), false, precision)?;
         let mut bias_of = |part: &str| {
             let bias = from.take(&format!("{name}.pos_bias_{part}"), &[heads, width / heads])?;
             Ok::<_, ModelError>(bias.flatten_all()?)
         };
         let biases = [bias_of("u")?, bias_of("v")?];
         Ok(Self {
-            qkv: Linear::with_precision(&weight, Some(bias), precision)?,
-            place: Linear::with_precision(&place, None, precision)?,
+            qkv: qkv.with_bias(&bias)?.into(),
+            place,
             biases,
             output: Linear::load_with_precision(
                 from,
@@ -270,9 +273,11 @@ impl Convolution {
         let width = config.d_model;
         let mut point = |part: &str, outputs: usize| {
             let name = format!("{name}.pointwise_conv{part}");
-            let weight = from.take_stored(&format!("{name}.weight"), &[outputs, width, 1])?.squeeze(2)?;
+            let parts = [(format!("{name}.weight"), vec![outputs, width, 1])];
+            let flat = |weights| Ok(stacked(weights)?.squeeze(2)?);
+            let linear = RowLinear::load_made(from, (&parts, ""), (width, outputs), precision, flat)?;
             let bias = from.take(&format!("{name}.bias"), &[outputs])?;
-            Ok::<_, ModelError>(Linear::with_precision(&weight, Some(bias), precision)?)
+            Ok::<_, ModelError>(Linear::from(linear.with_bias(&bias)?))
         };
         let (gated, output) = (point("1", 2 * width)?, point("2", width)?);
         let mut norm = |part: &str| from.take(&format!("{name}.batch_norm.{part}"), &[width]);
@@ -311,11 +316,11 @@ impl Adapter {
         (width, hidden): (usize, usize),
         precision: Precision,
     ) -> Loaded<Self> {
-        let wide = from.take_stored(&format!("{name}.1.weight"), &[hidden, width])?;
+        let wide = format!("{name}.1");
         Ok(Self {
             norm: LayerNorm::load(from, &format!("{name}.0"), width)?,
-            wide: Linear::with_precision(&wide, None, precision)?,
-            wide_bias: from.take(&format!("{name}.1.bias"), &[hidden])?,
+            wide_bias: from.take(&format!("{wide}.bias"), &[hidden])?,
+            wide: Linear::load_with_precision(from, &wide, (width, hidden), false, precision)?,
             output: Linear::load_with_precision(
                 from,
                 &format!("{name}.3"),

@@ -53,8 +53,8 @@ impl Depthformer {
     ) -> std::result::Result<Self, ModelError> {
         let shape = config.depth();
         let (width, books) = (shape.width, config.codebooks);
-        let weight = from.take_stored("depth_linear.weight", &[books * width, config.lfm.hidden_size])?;
-        let bias = from.take("depth_linear.bias", &[books * width])?;
+        let sizes = (config.lfm.hidden_size, books * width);
+        let split = RowLinear::load_with_precision(from, "depth_linear", sizes, true, precision)?;
         let eps = shape.eps;
         let book = |book| {
             let name = format!("depth_embeddings.{book}");
@@ -65,7 +65,7 @@ impl Depthformer {
         };
         let books = (0..books).map(book).collect::<std::result::Result<_, ModelError>>()?;
         Ok(Self {
-            split: RowLinear::with_precision(&weight, Some(bias), precision)?,
+            split,
             stack: DecoderStack::load(from, "depthformer", shape, &DEPTH_NAMES, precision)?,
             books,
             width,

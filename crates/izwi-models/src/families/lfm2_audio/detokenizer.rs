@@ -15,6 +15,7 @@ use realfft::num_complex::Complex32;
 use self::stack::Stack;
 use crate::codec::istft::{InverseStft, Overlap};
 use crate::codec::stream::{Pieces, StreamShape, StreamState, Streams};
+use crate::families::LoadOptions;
 use crate::model::ModelError;
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::embedding::Embedding;
@@ -70,15 +71,16 @@ impl DecoderState {
 }
 
 impl Detokenizer {
-    /// Reads the folder `audio_detokenizer` of a checkpoint, large weights to be kept in `precision`.
+    /// Reads the folder `audio_detokenizer` of a checkpoint.
     ///
     /// # Errors
     /// A file is absent, the configuration lacks a field or asks for what is not computed, or the tensors are not
     /// exactly those it implies.
-    pub(crate) fn load(folder: &Path, device: &Device, precision: Precision) -> Loaded<Self> {
+    pub(crate) fn load(folder: &Path, options: &LoadOptions) -> Loaded<Self> {
         let config = Config::load(folder)?;
-        let mut from = Checkpoint::open(&folder.join("model.safetensors"), device)?;
-        let detokenizer = Self::from_checkpoint(&mut from, &config, precision)?;
+        let from = Checkpoint::open(&folder.join("model.safetensors"), &options.device)?;
+        let mut from = options.cached(from, options.precision);
+        let detokenizer = Self::from_checkpoint(&mut from, &config, options.precision)?;
         from.finish()?;
         Ok(detokenizer)
     }
@@ -99,8 +101,7 @@ impl Detokenizer {
         let mut shape = StreamShape::default();
         let books = Embedding::load(from, "emb.emb", BOOKS * ENTRIES, width)?;
         let stack = Stack::load(from, "lfm", config, precision, &mut shape)?;
-        let weight = from.take_stored("lin.weight", &[2 * BINS, width])?;
-        let output = Linear::with_precision(&weight, Some(from.take("lin.bias", &[2 * BINS])?), precision)?;
+        let output = Linear::load_with_precision(from, "lin", (width, 2 * BINS), true, precision)?;
         let window = from.take("istft.window", &[TRANSFORM])?.to_device(&Device::Cpu)?.to_vec1()?;
         let large = (from.taken() - before).saturating_sub(BOOKS * ENTRIES * width);
         Ok(Self {

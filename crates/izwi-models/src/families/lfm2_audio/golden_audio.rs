@@ -10,6 +10,7 @@ use super::detokenizer::{self, Detokenizer};
 use super::golden_set::{TOLERANCE, by_rows, codes, compare, device, ids, json, root, tensors, values};
 use super::mel::{self, FrontEnd, Mel};
 use super::mimi::{self, Mimi};
+use crate::families::LoadOptions;
 use crate::model::ModelError;
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::precision::Precision;
@@ -229,7 +230,7 @@ fn mimi_in(precision: Precision) -> Mimi {
 }
 
 fn detokenizer_in(precision: Precision) -> Detokenizer {
-    Detokenizer::load(&root().join("audio_detokenizer"), &device(), precision).unwrap()
+    Detokenizer::load(&root().join("audio_detokenizer"), &LoadOptions::new(device(), precision)).unwrap()
 }
 
 /// Frames of golden codes `[1, books, frames]`.
@@ -315,7 +316,8 @@ fn lfm2_audio_golden_codecs_stay_near_in_fewer_bits() {
 #[test]
 fn lfm2_audio_golden_mimis_file_is_read_strictly() {
     let file = root().join(MIMI_FILE);
-    let codec = Mimi::load(&file, 8, &device(), Precision::F32).unwrap();
+    let options = LoadOptions::new(device(), Precision::F32);
+    let codec = Mimi::load(&file, 8, &options).unwrap();
     assert_eq!((codec.sample_rate(), codec.samples_per_frame(), codec.book_size()), (24_000, 1920, 2048));
     assert!(codec.bytes() > 0);
     let mut tensors = candle_core::safetensors::load(&file, &candle_core::Device::Cpu).unwrap();
@@ -326,7 +328,7 @@ fn lfm2_audio_golden_mimis_file_is_read_strictly() {
     let folder = tempfile::tempdir().unwrap();
     let changed = folder.path().join("codec.safetensors");
     candle_core::safetensors::save(&tensors, &changed).unwrap();
-    let error = Mimi::load(&changed, 8, &device(), Precision::F32).unwrap_err().to_string();
+    let error = Mimi::load(&changed, 8, &options).unwrap_err().to_string();
     for line in [
         "decoder.model.99.conv.conv.weight: unknown",
         "encoder.model.0.conv.conv.scale: unknown",

@@ -16,6 +16,7 @@ use crate::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
 use crate::codec::seanet::{SeanetDecoder, SeanetShape};
 use crate::codec::stream::{Pieces, StreamShape, StreamState, Streams};
 use crate::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
+use crate::families::LoadOptions;
 use crate::model::ModelError;
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::precision::Precision;
@@ -60,14 +61,15 @@ impl DecoderState {
 
 impl Mimi {
     /// Reads the codec's file, of which the first `codebooks` books are used; layers that mix channels are kept and
-    /// multiplied in `precision`, `F32` or `Bf16`.
+    /// multiplied in the options' precision, `F32` or `Bf16`.
     ///
     /// # Errors
     /// The file is absent or its tensors are not those of the codec.
-    pub(crate) fn load(file: &Path, codebooks: usize, device: &Device, precision: Precision) -> Loaded<Self> {
-        let mut from = Checkpoint::open(file, device)?;
+    pub(crate) fn load(file: &Path, codebooks: usize, options: &LoadOptions) -> Loaded<Self> {
+        let from = Checkpoint::open(file, &options.device)?;
         let config = Config::of(&from);
-        let codec = Self::from_checkpoint(&mut from, codebooks, &config, precision)?;
+        let mut from = options.cached(from, options.precision);
+        let codec = Self::from_checkpoint(&mut from, codebooks, &config, options.precision)?;
         from.finish()?;
         Ok(codec)
     }

@@ -114,9 +114,9 @@ impl LfmAudio {
     fn load(folder: &Path, options: &LoadOptions) -> Result<Self, ModelError> {
         let config = Config::load(folder)?;
         let vocabulary = Vocabulary::load(folder, config.lfm.vocab_size)?;
-        let precision = options.precision.of_codec(options.device.is_cpu());
-        let codec = Codec::load(folder, config.codebooks, &options.device, precision)?;
-        let mut weights = Checkpoint::open_folder(folder, &options.device)?;
+        let codec = Codec::load(folder, config.codebooks, &options.of_codec())?;
+        let weights = Checkpoint::open_folder(folder, &options.device)?;
+        let mut weights = options.cached(weights, options.precision.on(options.device.is_cpu()));
         let model = Self::assemble(config, vocabulary, &mut weights, codec, options)?;
         weights.finish()?;
         Ok(model)

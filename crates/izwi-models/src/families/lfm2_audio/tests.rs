@@ -13,7 +13,7 @@ const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_posi
 const BLOCK: usize = 8;
 
 fn model_at(precision: Precision, device: Device) -> LfmAudio {
-    LfmAudio::load(&root(), &LoadOptions { device, precision }).unwrap()
+    LfmAudio::load(&root(), &LoadOptions::new(device, precision)).unwrap()
 }
 
 fn model() -> LfmAudio {
@@ -29,7 +29,7 @@ fn with_mimi() -> LfmAudio {
             std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
         }
     }
-    let options = LoadOptions { device: Device::Cpu, precision: Precision::F32 };
+    let options = LoadOptions::new(Device::Cpu, Precision::F32);
     LfmAudio::load(folder.path(), &options).unwrap()
 }
 
@@ -373,7 +373,7 @@ fn every_precision_loads_and_works_and_warms_up() {
 fn made_up_weights_speak_without_end() {
     Config::parse(include_str!("shapes/1.5b.json")).unwrap();
     let config = config::read(&root().join("config.json")).unwrap();
-    let options = LoadOptions { device: Device::Cpu, precision: Precision::Q8 };
+    let options = LoadOptions::new(Device::Cpu, Precision::Q8);
     let model = LfmAudio::made_up(&config, &options).unwrap();
     let input = Input::Speak(SpeakInput { max_tokens: 6, ..SpeakInput::plain("Hi.") });
     let ran = alone(&model, &prepare(&model, &input), 6);
@@ -390,7 +390,7 @@ fn what_does_not_fit_the_checkpoint_is_named() {
         std::fs::copy(root().join(file), folder.path().join(file)).unwrap();
     }
     let load = || {
-        let options = LoadOptions { device: Device::Cpu, precision: Precision::F32 };
+        let options = LoadOptions::new(Device::Cpu, Precision::F32);
         LfmAudio::load(folder.path(), &options).unwrap_err().to_string()
     };
     assert!(load().contains("tokenizer-e351c8d8-checkpoint125.safetensors"));
@@ -411,6 +411,6 @@ fn what_does_not_fit_the_checkpoint_is_named() {
     let table = tensors.remove(&format!("{book}.embedding.weight")).unwrap();
     tensors.insert(format!("{book}.to_logits.weight"), table);
     candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).unwrap();
-    let options = LoadOptions { device: Device::Cpu, precision: Precision::F32 };
+    let options = LoadOptions::new(Device::Cpu, Precision::F32);
     LfmAudio::load(folder.path(), &options).unwrap();
 }

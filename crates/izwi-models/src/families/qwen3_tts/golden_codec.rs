@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::codec::{Codec, DecoderState};
 use super::golden_set::{TOLERANCE, by_rows, codes, compare, device, root, tensors, values};
+use crate::families::LoadOptions;
 use crate::nn::precision::Precision;
 
 fn codec() -> Codec {
@@ -14,7 +15,7 @@ fn codec() -> Codec {
 }
 
 fn codec_in(precision: Precision) -> Codec {
-    Codec::load(&root().join("base17/speech_tokenizer"), &device(), precision).unwrap()
+    Codec::load(&root().join("base17/speech_tokenizer"), &LoadOptions::new(device(), precision)).unwrap()
 }
 
 fn decode(codec: &Codec, frames: &[Vec<u32>]) -> Vec<f32> {

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::codec::Codec;
 use super::golden_set::{TOLERANCE, by_rows, codes, compare, device, root, tensors, values};
 use super::speaker::{SpeakerConfig, SpeakerEncoder};
+use crate::families::LoadOptions;
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::precision::Precision;
 
@@ -41,7 +42,8 @@ fn qwen3_tts_golden_speaker() {
 #[test]
 fn qwen3_tts_golden_reference_codes() {
     let golden = tensors("base17.speaker");
-    let codec = Codec::load(&root().join("base17/speech_tokenizer"), &device(), Precision::F32).unwrap();
+    let options = LoadOptions::new(device(), Precision::F32);
+    let codec = Codec::load(&root().join("base17/speech_tokenizer"), &options).unwrap();
     for (input, expected) in [("inputs.ref24", "ref_code24"), ("ref16_resampled_24k", "ref_code16")] {
         assert_eq!(codec.encode(&values(&golden[input])).unwrap(), codes(&golden[expected]), "{input}");
     }

@@ -106,9 +106,9 @@ impl QwenTts {
     fn load(folder: &Path, options: &LoadOptions) -> Result<Self, ModelError> {
         let settings = Settings::load(folder)?;
         let vocabulary = Vocabulary::load(folder, settings.config.talker_config.text_vocab_size)?;
-        let mut weights = Checkpoint::open_folder(folder, &options.device)?;
-        let precision = options.precision.of_codec(options.device.is_cpu());
-        let codec = Codec::load(&folder.join("speech_tokenizer"), &options.device, precision)?;
+        let weights = Checkpoint::open_folder(folder, &options.device)?;
+        let mut weights = options.cached(weights, options.precision.on(options.device.is_cpu()));
+        let codec = Codec::load(&folder.join("speech_tokenizer"), &options.of_codec())?;
         let mut fingerprint = Sha256::new();
         for file in ["config.json", "speech_tokenizer/config.json"] {
             fingerprint.update(config::read(&folder.join(file))?);

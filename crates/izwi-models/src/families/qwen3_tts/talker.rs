@@ -53,7 +53,8 @@ impl Talker {
             Embedding::load(from, &name, talker.code_predictor_config.vocab_size, width)
         });
         let books = books.collect::<std::result::Result<_, _>>()?;
-        let text = Embedding::load(from, "talker.model.text_embedding", talker.text_vocab_size, text_width)?;
+        let text = "talker.model.text_embedding";
+        let text = Embedding::load_rarely_read(from, text, talker.text_vocab_size, text_width)?;
         let widen = projection(from, "linear_fc1", text_width)?;
         let narrow = projection(from, "linear_fc2", width)?;
         let pad = project(&text, &widen, &narrow, &[config.tts_pad_token_id])?;

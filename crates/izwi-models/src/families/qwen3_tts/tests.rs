@@ -14,7 +14,7 @@ const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_posi
 const BLOCK: usize = 8;
 
 fn model_at(checkpoint: &str, precision: Precision, device: Device) -> QwenTts {
-    QwenTts::load(&root().join(checkpoint), &LoadOptions { device, precision }).unwrap()
+    QwenTts::load(&root().join(checkpoint), &LoadOptions::new(device, precision)).unwrap()
 }
 
 fn model(checkpoint: &str) -> QwenTts {

@@ -106,19 +106,13 @@ impl Decoder {
             let heads = alignment_heads.iter().filter(|&&(of, _)| of == layer);
             heads.map(|&(_, head)| head).collect()
         };
-        let embedding =
-            from.take_stored(&format!("{name}.embed_tokens.weight"), &[config.vocab_size, width])?;
-        if repeats_head {
-            let head = from.take_stored(HEAD, &[config.vocab_size, width])?;
-            let same = head.to_dtype(DType::F32)?.eq(&embedding.to_dtype(DType::F32)?)?;
-            if same.min_all()?.to_scalar::<u8>()? == 0 {
-                return Err(ModelError::Checkpoint(format!(
-                    "{HEAD}: differs from the embedding it is tied to"
-                )));
-            }
-        }
+        let shape = vec![config.vocab_size, width];
+        let head = repeats_head.then(|| (HEAD.to_owned(), shape.clone()));
+        let tables = [(format!("{name}.embed_tokens.weight"), shape)].into_iter().chain(head);
+        let sizes = (width, config.vocab_size);
+        let tables = (&tables.collect::<Vec<_>>()[..], "the first of equals, ");
         Ok(Self {
-            embedding: RowLinear::with_precision(&embedding, None, precision)?,
+            embedding: RowLinear::load_made(from, tables, sizes, precision, first_of_equals)?,
             positions: from
                 .take(&format!("{name}.embed_positions.weight"), &[config.max_target_positions, width])?,
             layers,
@@ -260,6 +254,18 @@ impl Decoder {
         }
         Ok(())
     }
+}
+
+/// The embedding, of which a head may be a copy.
+fn first_of_equals(tables: Vec<Tensor>) -> Result<Tensor, ModelError> {
+    let [embedding, heads @ ..] = &tables[..] else { return Err(ModelError::Internal("no embedding")) };
+    for head in heads {
+        let same = head.to_dtype(DType::F32)?.eq(&embedding.to_dtype(DType::F32)?)?;
+        if same.min_all()?.to_scalar::<u8>()? == 0 {
+            return Err(ModelError::Checkpoint(format!("{HEAD}: differs from the embedding it is tied to")));
+        }
+    }
+    Ok(embedding.clone())
 }
 
 impl Layer {

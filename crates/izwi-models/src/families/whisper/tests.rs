@@ -26,7 +26,7 @@ pub(super) fn model(name: &str, context: Context) -> Whisper {
 
 /// The CPU, weights kept in `precision`.
 pub(super) fn kept_as(precision: Precision) -> LoadOptions {
-    LoadOptions { device: Device::Cpu, precision }
+    LoadOptions::new(Device::Cpu, precision)
 }
 
 pub(super) fn listen(samples: &[f32]) -> ListenInput {

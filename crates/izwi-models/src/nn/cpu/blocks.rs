@@ -9,9 +9,10 @@ use std::ops::Range;
 
 use half::f16;
 
-use super::dots::{DEPTH, Dots, DotsJob, LINE, dispatch, scales};
+use super::dots::{DEPTH, Dots, DotsJob, dispatch, scales};
 use super::grades::Grade;
 use super::isa::{LANES, load_part, prefetch, store_part};
+use super::memory::{LINE, Line, Memory, Part};
 use super::pair::threads;
 use super::panels::{Rows, Split};
 use super::source::Source;
@@ -32,16 +33,11 @@ const AHEAD: usize = 8192;
 /// Rows quantised by one task.
 const TASK_ROWS: usize = 16;
 
-/// What the packed weights are made of: a line of the cache.
-#[derive(Debug, Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; LINE]);
-
 /// A matrix `[inputs, outputs]` as records `[outputs / 32][inputs / 32]`: 32 scales, then lines `[inputs / 4][columns /
 /// 16]`, at 4 bits two behind one another in a byte. Inputs are filled up with zeros, columns with anything.
 #[derive(Debug, Clone)]
 pub(crate) struct Blocks<G> {
-    data: Vec<Line>,
+    data: Memory<Line>,
     inputs: usize,
     outputs: usize,
     grade: PhantomData<G>,
@@ -54,7 +50,7 @@ impl<G: Grade> Blocks<G> {
     pub(crate) fn pack(from: Source<'_>, inputs: usize, outputs: usize) -> Self {
         assert_eq!(from.len(), inputs * outputs);
         let (panels, depth) = (outputs.div_ceil(PANEL), inputs.div_ceil(BLOCK));
-        let mut data = vec![Line([0; LINE]); panels * depth * Self::RECORD / LINE];
+        let mut data = vec![Line([0; LINE]); Self::bytes_of(inputs, outputs) / LINE];
         let out = Shared(data.as_mut_ptr().cast::<u8>());
         for_each_task(panels, threads(), Vec::new, |row: &mut Vec<f32>, panel| {
             row.resize(inputs, 0.0);
@@ -65,12 +61,32 @@ impl<G: Grade> Blocks<G> {
                 dispatch(Column::<G> { values: row, records, column, grade: PhantomData });
             }
         });
-        Self { data, inputs, outputs, grade: PhantomData }
+        Self { data: Memory::Own(data), inputs, outputs, grade: PhantomData }
+    }
+
+    /// What was packed before and had these bytes; `None` where their number is another.
+    pub(crate) fn unpack(data: Part, inputs: usize, outputs: usize) -> Option<Self> {
+        let data = (data.len() == Self::bytes_of(inputs, outputs)).then_some(Memory::Part(data))?;
+        Some(Self { data, inputs, outputs, grade: PhantomData })
+    }
+
+    fn bytes_of(inputs: usize, outputs: usize) -> usize {
+        outputs.div_ceil(PANEL) * inputs.div_ceil(BLOCK) * Self::RECORD
+    }
+
+    /// Inputs and outputs.
+    pub(crate) fn sizes(&self) -> (usize, usize) {
+        (self.inputs, self.outputs)
+    }
+
+    /// All there is.
+    pub(crate) fn data(&self) -> &[u8] {
+        self.data.bytes()
     }
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(self.data.as_slice())
+        self.data().len()
     }
 
     /// Column `output`, all inputs.
@@ -222,12 +238,12 @@ pub(crate) fn product<G: Grade>(x: Rows<'_>, weights: &Blocks<G>, bias: Option<&
         let (rows, panels) = split.task(task);
         // SAFETY: inside `y`, whose length was checked; each task has its own rows and columns.
         let y = unsafe { out.get().add(rows.start * outputs) };
-        dispatch(Part { x: &x, rows, weights, panels, bias, totals, y });
+        dispatch(Share { x: &x, rows, weights, panels, bias, totals, y });
     });
 }
 
 /// Some rows through some panels.
-struct Part<'a, G> {
+struct Share<'a, G> {
     x: &'a Quantised,
     rows: Range<usize>,
     weights: &'a Blocks<G>,
@@ -238,7 +254,7 @@ struct Part<'a, G> {
     y: *mut f32,
 }
 
-impl<G: Grade> DotsJob for Part<'_, G> {
+impl<G: Grade> DotsJob for Share<'_, G> {
     #[inline(always)]
     unsafe fn run<D: Dots>(self) {
         let Self { x, rows, weights, panels, bias, totals, y } = self;

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::isa::{Isa, Job, LANES, dispatch};
+use super::memory::{Kind, Memory, Packed, Part, Sizes};
 use super::pair::threads;
 use super::threads::{Shared, for_each_task};
 
@@ -25,7 +26,7 @@ const PANELS: [usize; 3] = [4, 6, 1];
 /// A weight `[taps, inputs, outputs]` as panels `[panel][taps * inputs][columns]`, the last one filled up with zeros.
 #[derive(Debug, Clone)]
 pub(crate) struct ConvPanels {
-    data: Vec<f32>,
+    data: Memory<f32>,
     taps: usize,
     inputs: usize,
     outputs: usize,
@@ -42,8 +43,7 @@ impl ConvPanels {
     pub(crate) fn pack(weight: &[f32], outputs: usize, taps: usize, inputs: usize) -> Self {
         let depth = taps * inputs;
         assert!(weight.len() == outputs * depth, "a weight of another size");
-        let filled = |vectors: &usize| outputs.next_multiple_of(vectors * LANES);
-        let vectors = PANELS.into_iter().min_by_key(filled).unwrap_or(1);
+        let vectors = vectors(outputs);
         let columns = vectors * LANES;
         let mut data = vec![0f32; outputs.div_ceil(columns) * depth * columns];
         for (output, weight) in weight.chunks_exact(depth.max(1)).enumerate() {
@@ -52,7 +52,7 @@ impl ConvPanels {
                 panel[k * columns + output % columns] = value;
             }
         }
-        Self { data, taps, inputs, outputs, vectors, paired: false }
+        Self { data: Memory::Own(data), taps, inputs, outputs, vectors, paired: false }
     }
 
     /// As [`Self::pack`], rounded to bf16; inputs are rounded too when they are multiplied, sums are f32.
@@ -75,6 +75,37 @@ impl ConvPanels {
     fn panels(&self) -> usize {
         self.outputs.div_ceil(self.columns())
     }
+}
+
+impl Packed for ConvPanels {
+    fn kind(&self) -> Kind {
+        if self.paired { Kind::Pairs } else { Kind::Conv }
+    }
+
+    fn sizes(&self) -> Sizes {
+        [self.taps, if self.paired { 2 * self.inputs } else { self.inputs }, self.outputs]
+    }
+
+    fn data(&self) -> &[u8] {
+        self.data.bytes()
+    }
+
+    fn unpack(kind: Kind, [taps, inputs, outputs]: Sizes, data: Part) -> Option<Self> {
+        let (paired, inputs) = match kind {
+            Kind::Conv => (false, inputs),
+            Kind::Pairs if inputs.is_multiple_of(2) => (true, inputs / 2),
+            _ => return None,
+        };
+        let vectors = vectors(outputs);
+        let values = outputs.next_multiple_of(vectors * LANES) * taps * inputs;
+        let data = (data.len() == values * size_of::<f32>()).then_some(Memory::Part(data))?;
+        Some(Self { data, taps, inputs, outputs, vectors, paired })
+    }
+}
+
+/// Vectors of a panel's columns that leave the least to be filled up.
+fn vectors(outputs: usize) -> usize {
+    PANELS.into_iter().min_by_key(|vectors| outputs.next_multiple_of(vectors * LANES)).unwrap_or(1)
 }
 
 /// Rounds neighbours to bf16 and puts two into each element of what is answered. A NaN need not stay one.

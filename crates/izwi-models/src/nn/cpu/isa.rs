@@ -4,6 +4,8 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use super::memory::Plain;
+
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
 
@@ -77,7 +79,7 @@ pub(crate) fn prefetch(from: *const u8) {
 }
 
 /// Reads one element type as f32.
-pub(crate) trait Element: Copy + Default + Send + Sync + 'static {
+pub(crate) trait Element: Plain + Default {
     /// 16 elements.
     ///
     /// # Safety

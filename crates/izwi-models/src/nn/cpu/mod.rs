@@ -12,6 +12,7 @@ mod dots;
 pub(crate) mod elementwise;
 mod grades;
 pub(crate) mod isa;
+pub(crate) mod memory;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(target_arch = "aarch64")]

@@ -6,14 +6,13 @@
 use std::ops::Range;
 
 use super::isa::{Element, Isa, Job, LANES, dispatch, prefetch};
+use super::memory::{LINE, Memory, Part};
 use super::pair::threads;
 use super::source::Source;
 use super::threads::{Shared, for_each_task};
 
 /// Columns of a panel.
 pub(crate) const PANEL: usize = 64;
-/// Bytes of a line of the cache.
-const LINE: usize = 64;
 /// Bytes fetched ahead where one tile takes all rows.
 const AHEAD: usize = 8192;
 /// Rows of a register tile.
@@ -34,7 +33,7 @@ const F32_WORK: usize = 3;
 /// A matrix `[inputs, outputs]` as panels `[outputs / 64][inputs][64]`, the last one filled up with zeros.
 #[derive(Debug, Clone)]
 pub(crate) struct Panels<W> {
-    data: Vec<W>,
+    data: Memory<W>,
     inputs: usize,
     outputs: usize,
 }
@@ -73,7 +72,7 @@ impl<W: Element> Panels<W> {
                 }
             }
         }
-        Self { data, inputs, outputs }
+        Self { data: Memory::Own(data), inputs, outputs }
     }
 
     /// Packs a weight `[outputs, inputs]`, on all threads.
@@ -97,7 +96,24 @@ impl<W: Element> Panels<W> {
                 data.iter_mut().zip(values).for_each(|(to, &value)| *to = W::from_f32(value));
             }
         });
-        Self { data, inputs, outputs }
+        Self { data: Memory::Own(data), inputs, outputs }
+    }
+
+    /// What was packed before and had these bytes; `None` where their number is another.
+    pub(crate) fn unpack(data: Part, inputs: usize, outputs: usize) -> Option<Self> {
+        let bytes = outputs.div_ceil(PANEL) * inputs * PANEL * size_of::<W>();
+        let data = (data.len() == bytes).then_some(Memory::Part(data))?;
+        Some(Self { data, inputs, outputs })
+    }
+
+    /// Inputs and outputs.
+    pub(crate) fn sizes(&self) -> (usize, usize) {
+        (self.inputs, self.outputs)
+    }
+
+    /// All there is.
+    pub(crate) fn data(&self) -> &[u8] {
+        self.data.bytes()
     }
 
     /// Columns.
@@ -112,7 +128,7 @@ impl<W: Element> Panels<W> {
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(self.data.as_slice())
+        self.data().len()
     }
 
     /// Column `output`, all inputs.

@@ -5,6 +5,7 @@ use half::{bf16, f16};
 use super::super::precision::Precision;
 use super::blocks::{self, Blocks};
 use super::grades::{Eight, Four};
+use super::memory::{Kind, Packed, Part, Sizes};
 use super::panels::{self, Panels, Rows};
 use super::source::Source;
 
@@ -59,12 +60,53 @@ impl Weights {
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
+        self.data().len()
+    }
+}
+
+impl Packed for Weights {
+    fn kind(&self) -> Kind {
         match self {
-            Self::Single(panels) => panels.bytes(),
-            Self::Half(panels) => panels.bytes(),
-            Self::Brain(panels) => panels.bytes(),
-            Self::Eight(blocks) => blocks.bytes(),
-            Self::Four(blocks) => blocks.bytes(),
+            Self::Single(_) => Kind::Single,
+            Self::Half(_) => Kind::Half,
+            Self::Brain(_) => Kind::Brain,
+            Self::Eight(_) => Kind::Eight,
+            Self::Four(_) => Kind::Four,
+        }
+    }
+
+    fn sizes(&self) -> Sizes {
+        let (inputs, outputs) = match self {
+            Self::Single(panels) => panels.sizes(),
+            Self::Half(panels) => panels.sizes(),
+            Self::Brain(panels) => panels.sizes(),
+            Self::Eight(blocks) => blocks.sizes(),
+            Self::Four(blocks) => blocks.sizes(),
+        };
+        [1, inputs, outputs]
+    }
+
+    fn data(&self) -> &[u8] {
+        match self {
+            Self::Single(panels) => panels.data(),
+            Self::Half(panels) => panels.data(),
+            Self::Brain(panels) => panels.data(),
+            Self::Eight(blocks) => blocks.data(),
+            Self::Four(blocks) => blocks.data(),
+        }
+    }
+
+    fn unpack(kind: Kind, [taps, inputs, outputs]: Sizes, data: Part) -> Option<Self> {
+        if taps != 1 {
+            return None;
+        }
+        match kind {
+            Kind::Single => Panels::unpack(data, inputs, outputs).map(Self::Single),
+            Kind::Half => Panels::unpack(data, inputs, outputs).map(Self::Half),
+            Kind::Brain => Panels::unpack(data, inputs, outputs).map(Self::Brain),
+            Kind::Eight => Blocks::unpack(data, inputs, outputs).map(Self::Eight),
+            Kind::Four => Blocks::unpack(data, inputs, outputs).map(Self::Four),
+            Kind::Conv | Kind::Pairs => None,
         }
     }
 }

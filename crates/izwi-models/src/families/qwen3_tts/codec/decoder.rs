@@ -200,12 +200,12 @@ impl ConvNext {
         shape: &mut StreamShape,
     ) -> Loaded<Self> {
         let inner = STAGE_WIDENING * channels;
-        let wide = from.take(&format!("{name}.pwconv1.weight"), &[inner, channels])?;
+        let wide = format!("{name}.pwconv1");
         Ok(Self {
             conv: CausalDepthwiseConv::load(from, &format!("{name}.dwconv.conv"), channels, TAPS, shape)?,
             norm: LayerNorm::load_with_eps(from, &format!("{name}.norm"), channels, STAGE_EPS)?,
-            wide: Linear::with_precision(&wide, None, precision)?,
-            wide_bias: from.take(&format!("{name}.pwconv1.bias"), &[inner])?,
+            wide_bias: from.take(&format!("{wide}.bias"), &[inner])?,
+            wide: Linear::load_with_precision(from, &wide, (channels, inner), false, precision)?,
             narrow: Linear::load_with_precision(
                 from,
                 &format!("{name}.pwconv2"),

@@ -15,6 +15,7 @@ use self::encoder::Encoder;
 #[cfg(test)]
 use crate::codec::stream::Streams;
 use crate::codec::stream::{Pieces, StreamState};
+use crate::families::LoadOptions;
 use crate::model::ModelError;
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::precision::Precision;
@@ -54,15 +55,16 @@ impl DecoderState {
 }
 
 impl Codec {
-    /// Reads the folder `speech_tokenizer` of a checkpoint, the decoder to be kept in `precision`, `F32` or `Bf16`.
+    /// Reads the folder `speech_tokenizer` of a checkpoint; the options' precision is the decoder's, `F32` or `Bf16`.
     ///
     /// # Errors
     /// A file is absent, the configuration lacks a field or asks for what is not computed, or the tensors are not
     /// exactly those it implies.
-    pub(crate) fn load(folder: &Path, device: &Device, precision: Precision) -> Result<Self, ModelError> {
+    pub(crate) fn load(folder: &Path, options: &LoadOptions) -> Result<Self, ModelError> {
         let config = Config::load(folder)?;
-        let mut from = Checkpoint::open(&folder.join("model.safetensors"), device)?;
-        let codec = Self::from_checkpoint(&mut from, &config, precision)?;
+        let from = Checkpoint::open(&folder.join("model.safetensors"), &options.device)?;
+        let mut from = options.cached(from, options.precision);
+        let codec = Self::from_checkpoint(&mut from, &config, options.precision)?;
         from.finish()?;
         Ok(codec)
     }
