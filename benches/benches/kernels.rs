@@ -7,10 +7,12 @@ use candle_core::{DType, Device, Module, Result, Tensor};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use izwi_models::nn::activation::{bias_gelu, silu_gate};
 use izwi_models::nn::attention::{CrossKv, PagedSpan, bidirectional, cross, paged};
+use izwi_models::nn::group_conv::GroupConv;
 use izwi_models::nn::kv_pool::{Carried, KvLayout, KvPool};
 use izwi_models::nn::precision::Precision;
 use izwi_models::nn::rms_norm::RmsNorm;
 use izwi_models::nn::rope::Rope;
+use izwi_models::nn::row_conv::RowConv;
 use izwi_models::nn::row_linear::RowLinear;
 
 const HEADS: usize = 8;
@@ -126,6 +128,33 @@ fn decoder(criterion: &mut Criterion) -> Result<()> {
     Ok(())
 }
 
+/// The wide convolutions of a vocoder, three frames of 80 ms: as a plain sum in f32 and in pairs of bf16, and by groups.
+fn vocoder(criterion: &mut Criterion) -> Result<()> {
+    const FRAMES: usize = 3;
+    let mut group = criterion.benchmark_group("vocoder");
+    group.sample_size(20);
+    for (channels, rows) in [(768, 32), (384, 160), (192, 640), (96, 1920)] {
+        let taps = GroupConv::TAPS;
+        let weight = Tensor::randn(0f32, 1.0, (channels, channels, taps), &Device::Cpu)?;
+        let bias = random(1, channels)?.squeeze(0)?;
+        for dilation in [1, 9] {
+            let x = random(FRAMES * rows + (taps - 1) * dilation, channels)?;
+            let each: Vec<u32> = (0..(FRAMES * rows) as u32).collect();
+            let frames: Vec<u32> = (0..FRAMES).map(|frame| (frame * rows) as u32).collect();
+            for precision in [Precision::F32, Precision::Bf16] {
+                let conv = RowConv::with_precision(&weight, Some(bias.clone()), dilation, precision)?;
+                let name = format!("{channels}/{dilation}/{precision}");
+                group.bench_function(name, |bencher| bencher.iter(|| black_box(conv.forward(&x, &each))));
+            }
+            let conv = GroupConv::new(&weight, bias.clone(), rows, dilation)?;
+            let name = format!("{channels}/{dilation}/groups");
+            group.bench_function(name, |bencher| bencher.iter(|| black_box(conv.forward(&x, &frames))));
+        }
+    }
+    group.finish();
+    Ok(())
+}
+
 fn candle_attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
     let by_head = |x: &Tensor| x.reshape((x.dim(0)?, HEADS, WIDTH / HEADS))?.transpose(0, 1)?.contiguous();
     let scores = (by_head(q)?.matmul(&by_head(k)?.t()?)? * ((WIDTH / HEADS) as f64).sqrt().recip())?;
@@ -172,7 +201,7 @@ fn elementwise(criterion: &mut Criterion) -> Result<()> {
 }
 
 fn bench(criterion: &mut Criterion) {
-    for part in [precisions, decoder, linear, attention, elementwise] {
+    for part in [precisions, decoder, linear, vocoder, attention, elementwise] {
         assert!(part(criterion).is_ok(), "the shapes of this bench fit");
     }
 }

@@ -1,11 +1,12 @@
 //! Causal convolutions along streams: an output row sees its own input row and those before.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Device, Result, Tensor, bail};
 
 use super::stream::{StreamShape, Streams, TailPlace};
 use crate::model::ModelError;
 use crate::nn::checkpoint::Checkpoint;
 use crate::nn::conv::DepthwiseConv;
+use crate::nn::group_conv::GroupConv;
 use crate::nn::precision::Precision;
 use crate::nn::row_conv::{RowConv, RowKernel};
 
@@ -22,23 +23,40 @@ pub struct Kernel {
     pub dilation: usize,
     /// Input rows to an output row.
     pub stride: usize,
+    /// Rows that every piece of a stream is a multiple of; 1 where nothing is known.
+    pub group: usize,
     /// As [`RowConv::with_precision`].
     pub precision: Precision,
 }
 
 impl Kernel {
-    /// Neighbouring rows, one output row to each, in f32.
+    /// Neighbouring rows, one output row to each, in f32, pieces of any length.
     pub fn new(inputs: usize, outputs: usize, taps: usize) -> Self {
-        Self { inputs, outputs, taps, dilation: 1, stride: 1, precision: Precision::F32 }
+        Self { inputs, outputs, taps, dilation: 1, stride: 1, group: 1, precision: Precision::F32 }
+    }
+
+    /// Whether [`GroupConv`] is there for it and has at least a tile of rows to compute at once.
+    fn is_grouped(&self, device: &Device) -> bool {
+        let has_form = self.taps == GroupConv::TAPS && self.stride == 1 && self.precision == Precision::F32;
+        has_form && self.group >= FEWEST_GROUPED && device.is_cpu()
     }
 }
+
+/// Rows of a group from which on computing them together pays.
+const FEWEST_GROUPED: usize = 16;
 
 /// All channels into all channels, behind zeros at the start of a sequence.
 #[derive(Debug, Clone)]
 pub struct CausalConv {
-    conv: RowConv,
+    form: Form,
     stride: usize,
     tail: Option<TailPlace>,
+}
+
+#[derive(Debug, Clone)]
+enum Form {
+    Rows(RowConv),
+    Groups(GroupConv),
 }
 
 impl CausalConv {
@@ -52,9 +70,16 @@ impl CausalConv {
         kernel: Kernel,
         shape: &mut StreamShape,
     ) -> std::result::Result<Self, ModelError> {
-        let Kernel { inputs, outputs, taps, dilation, stride, precision } = kernel;
+        let Kernel { inputs, outputs, taps, dilation, stride, precision, group } = kernel;
         let bias = from.take(&format!("{name}.bias"), &[outputs])?;
-        let part = (format!("{name}.weight"), vec![outputs, inputs, taps]);
+        let weight = format!("{name}.weight");
+        if kernel.is_grouped(from.device()) {
+            return Ok(Self::grouped(
+                GroupConv::load(from, weight, bias, [group, dilation, inputs, outputs])?,
+                shape,
+            ));
+        }
+        let part = (weight, vec![outputs, inputs, taps]);
         let kernel = RowKernel { sizes: [taps, inputs, outputs], dilation, precision };
         let conv = RowConv::load_made(from, (part, ""), Some(bias), kernel, Ok)?;
         Ok(Self::new(conv, stride, shape)?)
@@ -70,7 +95,13 @@ impl CausalConv {
         }
         let tail = conv.reach() + 1 - stride;
         let tail = (tail > 0).then(|| shape.tail(tail, conv.inputs()));
-        Ok(Self { conv, stride, tail })
+        Ok(Self { form: Form::Rows(conv), stride, tail })
+    }
+
+    /// From a convolution of whole groups of rows: pieces are multiples of a group.
+    pub fn grouped(conv: GroupConv, shape: &mut StreamShape) -> Self {
+        let tail = Some(shape.tail(conv.reach(), conv.inputs()));
+        Self { form: Form::Groups(conv), stride: 1, tail }
     }
 
     /// `[rows, inputs]` to `[rows / stride, outputs]`. Where the rows of a piece are no multiple of the stride zeros
@@ -86,11 +117,34 @@ impl CausalConv {
         };
         streams.divide(self.stride);
         if self.tail.is_none() {
-            return self.conv.forward(&x, &(0..x.dim(0)? as u32).collect::<Vec<_>>());
+            return self.form.rows(&x, (0..x.dim(0)?).map(|row| row as u32).collect());
+        }
+        let group = self.form.group();
+        if let Some(rows) = streams.rows().iter().find(|rows| !rows.is_multiple_of(group)) {
+            bail!("causal convolution: a piece of {rows} rows in groups of {group}")
         }
         let outputs = starts.iter().zip(streams.rows());
-        let rows = outputs.flat_map(|(&start, &rows)| (0..rows).map(move |row| start + row * self.stride));
-        self.conv.forward(&x, &rows.map(|row| row as u32).collect::<Vec<_>>())
+        let step = group * self.stride;
+        let starts =
+            outputs.flat_map(|(&start, &rows)| (0..rows / group).map(move |at| (start + at * step) as u32));
+        self.form.rows(&x, starts.collect())
+    }
+}
+
+impl Form {
+    /// Output rows to a start.
+    fn group(&self) -> usize {
+        match self {
+            Self::Rows(_) => 1,
+            Self::Groups(conv) => conv.rows(),
+        }
+    }
+
+    fn rows(&self, x: &Tensor, starts: Vec<u32>) -> Result<Tensor> {
+        match self {
+            Self::Rows(conv) => conv.forward(x, &starts),
+            Self::Groups(conv) => conv.forward(x, &starts),
+        }
     }
 }
 
@@ -371,6 +425,33 @@ mod tests {
             let rows = y.t().unwrap().narrow(0, 0, 9 * stride).unwrap().contiguous().unwrap();
             assert!(worst(&whole, &rows) < 1e-5);
             assert!(CausalDepthwiseTransposedConv::new(&weight, taps + 1, &mut shape).is_err());
+        }
+    }
+
+    #[test]
+    fn pieces_of_whole_groups_equal_the_whole_to_the_bit() {
+        let (weight, bias) = (random((20, 12, 7)), random(20));
+        for dilation in [1, 3, 9] {
+            let mut shape = StreamShape::default();
+            let conv =
+                CausalConv::grouped(GroupConv::new(&weight, bias.clone(), 16, dilation).unwrap(), &mut shape);
+            let x = random((96, 12));
+            let mut state = StreamState::default();
+            let states = vec![&mut state];
+            let mut streams = Streams::new(&shape, states, vec![96], &Device::Cpu).unwrap();
+            let whole = conv.forward(&x, &mut streams).unwrap();
+            let (mut state, mut start, mut pieces) = (StreamState::default(), 0, Vec::new());
+            for rows in [16, 48, 32] {
+                let mut streams = Streams::new(&shape, vec![&mut state], vec![rows], &Device::Cpu).unwrap();
+                pieces.push(conv.forward(&x.narrow(0, start, rows).unwrap(), &mut streams).unwrap());
+                start += rows;
+            }
+            let pieces = Tensor::cat(&pieces, 0).unwrap().to_vec2::<f32>().unwrap();
+            assert_eq!(pieces, whole.to_vec2::<f32>().unwrap());
+            let plain = reference(&x, &weight, dilation, 1).broadcast_add(&bias).unwrap();
+            assert!(worst(&pieces, &plain) < 1e-3);
+            let mut streams = Streams::new(&shape, vec![&mut state], vec![20], &Device::Cpu).unwrap();
+            assert!(conv.forward(&x.narrow(0, 0, 20).unwrap(), &mut streams).is_err());
         }
     }
 

@@ -10,6 +10,7 @@ pub mod decoder_stack;
 pub mod embedding;
 pub mod encoder;
 pub mod frame_steps;
+pub mod group_conv;
 pub mod kv_pool;
 pub mod linear;
 pub mod norm;

@@ -64,6 +64,21 @@ impl ConvPanels {
         Self { paired: true, ..Self::pack(&paired(weight), outputs, taps, inputs / 2) }
     }
 
+    /// Taps, inputs (or pairs of them) and outputs.
+    pub(super) fn shape(&self) -> Sizes {
+        [self.taps, self.inputs, self.outputs]
+    }
+
+    /// Vectors of columns in a panel.
+    pub(super) fn vectors(&self) -> usize {
+        self.vectors
+    }
+
+    /// The panels, one after another.
+    pub(super) fn elements(&self) -> &[f32] {
+        &self.data
+    }
+
     fn depth(&self) -> usize {
         self.taps * self.inputs
     }
@@ -72,7 +87,8 @@ impl ConvPanels {
         self.vectors * LANES
     }
 
-    fn panels(&self) -> usize {
+    /// Number of panels.
+    pub(super) fn panels(&self) -> usize {
         self.outputs.div_ceil(self.columns())
     }
 }
@@ -254,7 +270,7 @@ impl Block<'_> {
             // The first pass begins at the bias, each other one at what the one before has left.
             let (from, from_stride) =
                 if k == 0 { (bias.as_ptr().add(panel * columns), 0) } else { (y.cast_const(), y_stride) };
-            let mut tile = Tile {
+            let tile = Tile {
                 x: x.data.as_ptr(),
                 inputs: weights.inputs,
                 tap_step: x.dilation * weights.inputs,
@@ -265,31 +281,42 @@ impl Block<'_> {
                 y,
                 y_stride,
             };
-            let mut starts = x.starts;
-            while starts.len() >= R {
-                tile.rows::<I, P, R, C>(starts);
-                starts = &starts[R..];
-                tile.advance(R);
-            }
-            tile.rest::<I, P, C>(starts);
+            tile.all::<I, P, C, R>(x.starts);
         }
     }
 }
 
-/// A few rows through part of one panel.
-struct Tile {
-    x: *const f32,
-    inputs: usize,
-    tap_step: usize,
-    k: Range<usize>,
-    w: *const f32,
-    from: *const f32,
-    from_stride: usize,
-    y: *mut f32,
-    y_stride: usize,
+/// Rows through part of one panel.
+pub(super) struct Tile {
+    /// Row 0, `inputs` long, and elements from what one tap reads to what the next reads.
+    pub(super) x: *const f32,
+    pub(super) inputs: usize,
+    pub(super) tap_step: usize,
+    /// Inputs of all taps, of which `w` is the first one's row of the panel.
+    pub(super) k: Range<usize>,
+    pub(super) w: *const f32,
+    /// What the first row's sums begin at, and elements to the next row's.
+    pub(super) from: *const f32,
+    pub(super) from_stride: usize,
+    pub(super) y: *mut f32,
+    pub(super) y_stride: usize,
 }
 
 impl Tile {
+    /// Output row `i` reads row `starts[i]`; `P` pairs, `C` vectors of a panel, up to `R` rows at once.
+    #[inline(always)]
+    pub(super) unsafe fn all<I: Isa, const P: bool, const C: usize, const R: usize>(
+        mut self,
+        mut starts: &[u32],
+    ) {
+        while starts.len() >= R {
+            self.rows::<I, P, R, C>(starts);
+            starts = &starts[R..];
+            self.advance(R);
+        }
+        self.rest::<I, P, C>(starts);
+    }
+
     #[inline(always)]
     unsafe fn advance(&mut self, rows: usize) {
         self.from = self.from.add(rows * self.from_stride);

@@ -13,6 +13,7 @@ pub(crate) mod elementwise;
 mod grades;
 pub(crate) mod isa;
 pub(crate) mod memory;
+pub(crate) mod minimal;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(target_arch = "aarch64")]

@@ -93,15 +93,12 @@ impl Decoder {
         let name = format!("{name}.decoder");
         let entry = kernel(latent, config.decoder_dim, TAPS);
         let entry = CausalConv::load(from, &format!("{name}.0.conv"), entry, s)?;
-        let mut channels = config.decoder_dim;
+        let (mut channels, mut group) = (config.decoder_dim, config.upsampling_ratios.iter().product());
         let mut blocks = Vec::with_capacity(config.upsample_rates.len());
         for (i, &rate) in config.upsample_rates.iter().enumerate() {
-            blocks.push(Block::load(
-                from,
-                &format!("{name}.{}.block", i + 1),
-                kernel(channels, channels / 2, 2 * rate),
-                s,
-            )?);
+            group *= rate;
+            let up = Kernel { group, ..kernel(channels, channels / 2, 2 * rate) };
+            blocks.push(Block::load(from, &format!("{name}.{}.block", i + 1), up, s)?);
             channels /= 2;
         }
         let next = blocks.len() + 1;
@@ -241,7 +238,7 @@ struct Unit {
 }
 
 impl Block {
-    /// `up` has the sizes of the transposed convolution but for its stride, half its taps.
+    /// `up` has the sizes of the transposed convolution but for its stride, half its taps; its group is of output rows.
     fn load(from: &mut Checkpoint, name: &str, up: Kernel, shape: &mut StreamShape) -> Loaded<Self> {
         let up = Kernel { stride: up.taps / 2, ..up };
         let inner = Kernel { inputs: up.outputs, stride: 1, ..up };
