@@ -25,7 +25,7 @@ pub struct Kernel {
     pub stride: usize,
     /// Rows that every piece of a stream is a multiple of; 1 where nothing is known.
     pub group: usize,
-    /// As [`RowConv::with_precision`].
+    /// As [`RowConv::with_precision`]; a [`GroupConv`] is f32.
     pub precision: Precision,
 }
 
@@ -37,8 +37,8 @@ impl Kernel {
 
     /// Whether [`GroupConv`] is there for it and has at least a tile of rows to compute at once.
     fn is_grouped(&self, device: &Device) -> bool {
-        let has_form = self.taps == GroupConv::TAPS && self.stride == 1 && self.precision == Precision::F32;
-        has_form && self.group >= FEWEST_GROUPED && device.is_cpu()
+        let has_form = self.taps == GroupConv::TAPS && self.stride == 1 && device.is_cpu();
+        has_form && self.group >= FEWEST_GROUPED
     }
 }
 
@@ -74,7 +74,7 @@ impl CausalConv {
         let bias = from.take(&format!("{name}.bias"), &[outputs])?;
         let weight = format!("{name}.weight");
         if kernel.is_grouped(from.device()) {
-            return Ok(Self::grouped(
+            return Ok(Self::by_groups(
                 GroupConv::load(from, weight, bias, [group, dilation, inputs, outputs])?,
                 shape,
             ));
@@ -99,9 +99,17 @@ impl CausalConv {
     }
 
     /// From a convolution of whole groups of rows: pieces are multiples of a group.
-    pub fn grouped(conv: GroupConv, shape: &mut StreamShape) -> Self {
+    pub fn by_groups(conv: GroupConv, shape: &mut StreamShape) -> Self {
         let tail = Some(shape.tail(conv.reach(), conv.inputs()));
         Self { form: Form::Groups(conv), stride: 1, tail }
+    }
+
+    /// Elements of the weight, and the bytes they take, where rows are computed by groups; else neither.
+    pub fn grouped(&self) -> [usize; 2] {
+        match &self.form {
+            Form::Rows(_) => [0, 0],
+            Form::Groups(conv) => [conv.elements(), conv.bytes()],
+        }
     }
 
     /// `[rows, inputs]` to `[rows / stride, outputs]`. Where the rows of a piece are no multiple of the stride zeros
@@ -433,8 +441,10 @@ mod tests {
         let (weight, bias) = (random((20, 12, 7)), random(20));
         for dilation in [1, 3, 9] {
             let mut shape = StreamShape::default();
-            let conv =
-                CausalConv::grouped(GroupConv::new(&weight, bias.clone(), 16, dilation).unwrap(), &mut shape);
+            let conv = CausalConv::by_groups(
+                GroupConv::new(&weight, bias.clone(), 16, dilation).unwrap(),
+                &mut shape,
+            );
             let x = random((96, 12));
             let mut state = StreamState::default();
             let states = vec![&mut state];

@@ -7,6 +7,7 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::checkpoint::{Checkpoint, Recipe};
 use super::cpu::conv::ConvPanels;
+use super::cpu::memory::Packed;
 use super::cpu::minimal::{Groups, PACKED_TAPS, TAPS, filter, pack};
 use super::precision::Precision;
 use super::row_linear::stacked;
@@ -74,6 +75,16 @@ impl GroupConv {
     /// Channels of the input.
     pub fn inputs(&self) -> usize {
         self.inputs
+    }
+
+    /// Elements of the weight.
+    pub fn elements(&self) -> usize {
+        self.outputs * self.inputs * TAPS
+    }
+
+    /// Bytes the weight takes: more than those of its elements.
+    pub fn bytes(&self) -> usize {
+        self.weight.data().len()
     }
 
     /// Rows of a group.

@@ -73,7 +73,8 @@ impl Precision {
     }
 
     /// What the codec of a model is kept and multiplied in whose large weights are kept in this precision:
-    /// [`Self::Bf16`] where they are rounded too and the processor multiplies pairs of bf16, else [`Self::F32`].
+    /// [`Self::Bf16`] where they are rounded too and the processor multiplies pairs of bf16 faster than f32, else
+    /// [`Self::F32`].
     #[must_use]
     pub fn of_codec(self, is_cpu: bool) -> Self {
         match self.on(is_cpu) {

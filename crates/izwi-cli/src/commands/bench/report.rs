@@ -149,7 +149,9 @@ impl Measured {
 impl Report {
     /// What is true of all results, for a person.
     pub(super) fn page(&self) -> String {
-        let memory = peak_memory().map(|bytes| format!("; at most {} of memory", output::bytes(bytes)));
+        // Of the processes that measured, of which this one need not be one.
+        let most = self.results.iter().filter_map(|result| result.peak_rss_bytes).max();
+        let memory = most.map(|bytes| format!("; at most {} of memory", output::bytes(bytes)));
         format!(
             "{} cores, memory read at {:.1} GB/s{}\n",
             self.machine.cores,

@@ -360,3 +360,43 @@ impl Multiplying<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check, values};
+    use super::*;
+
+    #[test]
+    fn every_instruction_set_filters_alike() {
+        for (outputs, inputs, rows, dilation) in
+            [(1, 5, 3, 2), (17, 33, 16, 1), (96, 20, 30, 9), (130, 10, 8, 3), (20, 150, 8, 3)]
+        {
+            let weights = pack(&values(outputs * TAPS * inputs, 1), outputs, inputs);
+            let (x, bias) = (values((9 + rows + (TAPS - 1) * dilation) * inputs, 2), values(outputs, 3));
+            check("filter", 1e-3, || {
+                let mut y = vec![0.0; 3 * rows * outputs];
+                let x = Groups { data: &x, starts: &[0, 9, 4], rows, dilation };
+                filter(x, &weights, Some(&bias), &mut y);
+                y
+            });
+        }
+    }
+
+    #[test]
+    fn the_matrices_filter_exactly() {
+        let taps = [3.0, -1.0, 4.0, 1.0, -5.0, 9.0, -2.0];
+        let x: [f64; PRODUCTS] = [2.0, -7.0, 1.0, 8.0, -2.0, 8.0, 1.0, -8.0, 2.0, 8.0];
+        let sum =
+            |a: &[f64], b: &mut dyn Iterator<Item = f64>| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let products: Vec<f64> = (0..PRODUCTS)
+            .map(|at| {
+                sum(&x, &mut INPUT[at].iter().copied().map(f64::from))
+                    * sum(&taps, &mut KERNEL[at].iter().copied())
+            })
+            .collect();
+        for (row, weights) in OUTPUT.iter().enumerate() {
+            let y = sum(&products, &mut weights.iter().copied().map(f64::from));
+            assert!((y - sum(&taps, &mut x[row..].iter().copied())).abs() < 1e-9, "{row}: {y}");
+        }
+    }
+}

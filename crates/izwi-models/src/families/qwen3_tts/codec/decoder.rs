@@ -53,7 +53,8 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// Takes `{name}.*`; layers that mix channels are kept and multiplied in `precision`, `F32` or `Bf16`.
+    /// Takes `{name}.*`; layers that mix channels are kept and multiplied in `precision`, `F32` or `Bf16`, but for those
+    /// that are computed by groups on the CPU, in f32.
     pub(super) fn load(
         from: &mut Checkpoint,
         name: &str,
@@ -127,6 +128,12 @@ impl Decoder {
     /// What a stream carries along.
     pub(super) fn shape(&self) -> &StreamShape {
         &self.shape
+    }
+
+    /// Elements of the weights that are computed by groups, and the bytes they take.
+    pub(super) fn grouped(&self) -> [usize; 2] {
+        let units = self.blocks.iter().flat_map(|block| &block.units).map(|unit| unit.wide.grouped());
+        units.fold([0, 0], |sum, [elements, bytes]| [sum[0] + elements, sum[1] + bytes])
     }
 
     /// New frames of every stream, one after another, to samples `[samples, 1]` in the same order.

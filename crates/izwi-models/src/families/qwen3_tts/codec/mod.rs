@@ -81,8 +81,10 @@ impl Codec {
         let before = from.taken();
         let decoder = Decoder::load(from, "decoder", &config.decoder_config, precision)?;
         let taken = from.taken() - before;
-        // Nearly all of it: norms, biases and books stay f32.
-        let decoder_bytes = taken * if precision == Precision::Bf16 { 2 } else { 4 };
+        let [grouped, grouped_bytes] = decoder.grouped();
+        // Nearly all of the others: norms, biases and books stay f32.
+        let others = (taken - grouped) * if precision == Precision::Bf16 { 2 } else { 4 };
+        let decoder_bytes = others + grouped_bytes;
         let encoder = Encoder::load(from, "encoder", config)?;
         Ok(Self {
             device: from.device().clone(),
