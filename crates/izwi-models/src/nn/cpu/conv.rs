@@ -5,13 +5,15 @@
 
 use std::ops::Range;
 
-use super::isa::{Isa, Job, LANES, dispatch};
-use super::memory::{Kind, Memory, Packed, Part, Sizes};
+use super::isa::{Isa, Job, LANES, dispatch, prefetch_early};
+use super::memory::{Kind, LINE, Memory, Packed, Part, Sizes};
 use super::pair::threads;
 use super::threads::{Shared, for_each_task};
 
 /// Inputs of one pass over the rows: a panel's share of them stays in the second-level cache.
 const BLOCK_DEPTH: usize = 512;
+/// Bytes fetched ahead where one tile takes all rows.
+const AHEAD: usize = 8192;
 /// Rows of a task, where there are more.
 const BLOCK_ROWS: usize = 192;
 /// Multiply-adds up to which a second thread costs more than it brings, if there are at most [`SPLIT_WEIGHTS`].
@@ -280,6 +282,7 @@ impl Block<'_> {
                 from_stride,
                 y,
                 y_stride,
+                fetch: (0, 0),
             };
             tile.all::<I, P, C, R>(x.starts);
         }
@@ -300,6 +303,8 @@ pub(super) struct Tile {
     pub(super) from_stride: usize,
     pub(super) y: *mut f32,
     pub(super) y_stride: usize,
+    /// What to fetch into the cache meanwhile: bytes from the current weights to it, and lines an input.
+    pub(super) fetch: (usize, usize),
 }
 
 impl Tile {
@@ -309,12 +314,23 @@ impl Tile {
         mut self,
         mut starts: &[u32],
     ) {
-        while starts.len() >= R {
-            self.rows::<I, P, R, C>(starts);
-            starts = &starts[R..];
-            self.advance(R);
+        // One alone fetches what it needs soon; several divide the lines of what comes behind this part.
+        let tiles = starts.len().div_ceil(R);
+        let (share, behind) = (C.div_ceil(tiles.max(1)), self.k.len() * C * LINE);
+        let mut line = 0;
+        while !starts.is_empty() {
+            let ahead = if tiles == 1 { AHEAD } else { behind + line * LINE };
+            self.fetch = (ahead, share.min(C - line));
+            line += self.fetch.1;
+            if starts.len() >= R {
+                self.rows::<I, P, R, C>(starts);
+                starts = &starts[R..];
+                self.advance(R);
+            } else {
+                self.rest::<I, P, C>(starts);
+                starts = &[];
+            }
         }
-        self.rest::<I, P, C>(starts);
     }
 
     #[inline(always)]
@@ -381,6 +397,9 @@ impl Tile {
                 *x = at.add(*row);
             }
             for _ in 0..count {
+                for line in 0..self.fetch.1 {
+                    prefetch_early(w.cast::<u8>().wrapping_add(self.fetch.0 + line * LINE));
+                }
                 let mut weights = [I::splat(0.0); C];
                 for (column, weights) in weights.iter_mut().enumerate() {
                     *weights = I::load(w.add(column * LANES));

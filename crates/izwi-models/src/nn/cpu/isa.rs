@@ -78,6 +78,18 @@ pub(crate) fn prefetch(from: *const u8) {
     let _ = from;
 }
 
+/// As [`prefetch`], into the second-level cache.
+#[inline(always)]
+pub(crate) fn prefetch_early(from: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has the instruction, and it never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(from.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = from;
+}
+
 /// Reads one element type as f32.
 pub(crate) trait Element: Plain + Default {
     /// 16 elements.

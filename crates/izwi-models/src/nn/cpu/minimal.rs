@@ -319,6 +319,7 @@ impl Multiplying<'_> {
                     from_stride,
                     y,
                     y_stride: columns,
+                    fetch: (0, 0),
                 }
                 .all::<I, false, C, R>(rows);
             }
