@@ -21,9 +21,10 @@ const PRODUCTS: usize = TILE + TAPS - 1;
 /// Where the polynomials are multiplied.
 const POINTS: [f64; PRODUCTS - 1] = [0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 0.25, -4.0];
 /// Input rows of a tile to products, products to output rows, taps to products.
-const INPUT: [[f32; PRODUCTS]; PRODUCTS] = matrices().0;
-const OUTPUT: [[f32; PRODUCTS]; TILE] = matrices().1;
-const KERNEL: [[f64; TAPS]; PRODUCTS] = matrices().2;
+const INPUT: [[f32; PRODUCTS]; PRODUCTS] = MATRICES.input;
+const OUTPUT: [[f32; PRODUCTS]; TILE] = MATRICES.output;
+const KERNEL: [[f64; TAPS]; PRODUCTS] = MATRICES.kernel;
+const MATRICES: Matrices = Matrices::new();
 /// Tiles of a task, where there are more: their products stay in the second-level cache.
 const BLOCK_TILES: usize = 48;
 /// Inputs of one pass over a task's tiles: a panel's share of them stays in the first-level cache.
@@ -33,59 +34,67 @@ const SPLIT_WORK: usize = 512 * 1024;
 
 /// [`INPUT`], [`OUTPUT`] and [`KERNEL`]. Every entry of the first two is exact; a scale by powers of two moves the size
 /// of each product from the input's side to the kernel's.
-const fn matrices() -> ([[f32; PRODUCTS]; PRODUCTS], [[f32; PRODUCTS]; TILE], [[f64; TAPS]; PRODUCTS]) {
-    let (mut input, mut output) = ([[0f32; PRODUCTS]; PRODUCTS], [[0f32; PRODUCTS]; TILE]);
-    let mut kernel = [[0f64; TAPS]; PRODUCTS];
-    let mut product = 0;
-    while product < PRODUCTS {
-        // The product of x - q over all other points: its coefficients weigh the input rows, its value at the point
-        // divides the taps. At infinity the point is none of them and the value is 1.
-        let (mut polynomial, mut value) = ([0f64; PRODUCTS], 1f64);
-        polynomial[0] = 1.0;
-        let mut other = 0;
-        while other < POINTS.len() {
-            if other != product {
-                let mut power = PRODUCTS - 1;
-                while power > 0 {
-                    polynomial[power] = polynomial[power - 1] - POINTS[other] * polynomial[power];
-                    power -= 1;
+struct Matrices {
+    input: [[f32; PRODUCTS]; PRODUCTS],
+    output: [[f32; PRODUCTS]; TILE],
+    kernel: [[f64; TAPS]; PRODUCTS],
+}
+
+impl Matrices {
+    const fn new() -> Self {
+        let (mut input, mut output) = ([[0f32; PRODUCTS]; PRODUCTS], [[0f32; PRODUCTS]; TILE]);
+        let mut kernel = [[0f64; TAPS]; PRODUCTS];
+        let mut product = 0;
+        while product < PRODUCTS {
+            // The product of x - q over all other points: its coefficients weigh the input rows, its value at the point
+            // divides the taps. At infinity the point is none of them and the value is 1.
+            let (mut polynomial, mut value) = ([0f64; PRODUCTS], 1f64);
+            polynomial[0] = 1.0;
+            let mut other = 0;
+            while other < POINTS.len() {
+                if other != product {
+                    let mut power = PRODUCTS - 1;
+                    while power > 0 {
+                        polynomial[power] = polynomial[power - 1] - POINTS[other] * polynomial[power];
+                        power -= 1;
+                    }
+                    polynomial[0] *= -POINTS[other];
+                    if product < POINTS.len() {
+                        value *= POINTS[product] - POINTS[other];
+                    }
                 }
-                polynomial[0] *= -POINTS[other];
-                if product < POINTS.len() {
-                    value *= POINTS[product] - POINTS[other];
+                other += 1;
+            }
+            let (mut largest, mut scale, mut k) = (0f64, 1f64, 0);
+            while k < PRODUCTS {
+                largest = if polynomial[k].abs() > largest { polynomial[k].abs() } else { largest };
+                k += 1;
+            }
+            while largest * scale > 1.5 {
+                scale /= 2.0;
+            }
+            while largest * scale < 0.75 {
+                scale *= 2.0;
+            }
+            let (mut power, mut k) = (1f64, 0);
+            while k < PRODUCTS {
+                input[product][k] = (polynomial[k] * scale) as f32;
+                let at_infinity = product == POINTS.len();
+                if k < TAPS {
+                    let last = (k == TAPS - 1) as usize as f64;
+                    kernel[product][k] = if at_infinity { last } else { power } / value / scale;
                 }
+                if k < TILE {
+                    let last = (k == TILE - 1) as usize as f64;
+                    output[k][product] = if at_infinity { last } else { power } as f32;
+                }
+                power *= if at_infinity { 0.0 } else { POINTS[product] };
+                k += 1;
             }
-            other += 1;
+            product += 1;
         }
-        let (mut largest, mut scale, mut k) = (0f64, 1f64, 0);
-        while k < PRODUCTS {
-            largest = if polynomial[k].abs() > largest { polynomial[k].abs() } else { largest };
-            k += 1;
-        }
-        while largest * scale > 1.5 {
-            scale /= 2.0;
-        }
-        while largest * scale < 0.75 {
-            scale *= 2.0;
-        }
-        let (mut power, mut k) = (1f64, 0);
-        while k < PRODUCTS {
-            input[product][k] = (polynomial[k] * scale) as f32;
-            let at_infinity = product == POINTS.len();
-            if k < TAPS {
-                let last = (k == TAPS - 1) as usize as f64;
-                kernel[product][k] = if at_infinity { last } else { power } / value / scale;
-            }
-            if k < TILE {
-                let last = (k == TILE - 1) as usize as f64;
-                output[k][product] = if at_infinity { last } else { power } as f32;
-            }
-            power *= if at_infinity { 0.0 } else { POINTS[product] };
-            k += 1;
-        }
-        product += 1;
+        Self { input, output, kernel }
     }
-    (input, output, kernel)
 }
 
 /// Packs a weight `[outputs, 7, inputs]` for [`filter`].
@@ -231,6 +240,7 @@ struct Reading<'a> {
 }
 
 impl Job for Reading<'_> {
+    #[allow(clippy::needless_range_loop, reason = "the plain form is the one that is unrolled")]
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let Groups { data, starts, rows, dilation } = self.filter.x;
@@ -327,6 +337,7 @@ impl Multiplying<'_> {
     }
 
     /// The products of a panel as output rows.
+    #[allow(clippy::needless_range_loop, reason = "the plain form is the one that is unrolled")]
     #[inline(always)]
     unsafe fn write<I: Isa, const C: usize>(&self, panel: usize) {
         let (tiles, columns, first_column) = (self.tiles.len(), C * LANES, panel * C * LANES);
