@@ -23,24 +23,33 @@ struct Figures {
     columns: &'static [&'static str],
 }
 
-const FIGURES: [Figures; 6] = [
+/// Of every baseline of Qwen3-TTS.
+const QWEN3_TTS: &[&str] = &[
+    "model",
+    "dtype",
+    "batch",
+    "threads",
+    "frames_per_s",
+    "rtf",
+    "ttfa_ms_p50",
+    "parts_ms.talker",
+    "parts_ms.code predictor",
+    "parts_ms.codec",
+    "bandwidth_share",
+];
+
+const FIGURES: [Figures; 7] = [
     Figures {
         file: "qwen3-tts",
         title: "Speaking frame by frame: Qwen3-TTS",
         command: "izwi bench --random-weights --models qwen3-tts-0.6b,qwen3-tts-1.7b --dtypes q8,bf16,f32 --json",
-        columns: &[
-            "model",
-            "dtype",
-            "batch",
-            "threads",
-            "frames_per_s",
-            "rtf",
-            "ttfa_ms_p50",
-            "parts_ms.talker",
-            "parts_ms.code predictor",
-            "parts_ms.codec",
-            "bandwidth_share",
-        ],
+        columns: QWEN3_TTS,
+    },
+    Figures {
+        file: "qwen3-tts-xeon",
+        title: "Speaking frame by frame: Qwen3-TTS on a slower machine",
+        command: "izwi bench --random-weights --model qwen3-tts-0.6b --thread-counts 1,2 --tokens 30 --json",
+        columns: QWEN3_TTS,
     },
     Figures {
         file: "lfm2-audio",
