@@ -33,7 +33,7 @@ impl PartTimes {
     }
 
     /// Runs both, at once where there are threads for both, and books to the part at `index` by how much longer
-    /// `second` takes than `first`, which books for itself.
+    /// `second` takes than `first`, which books for itself. Without a second it is the first alone.
     ///
     /// # Errors
     /// That of the first, or of the second.
@@ -41,8 +41,9 @@ impl PartTimes {
         &self,
         index: usize,
         first: impl FnOnce() -> Result<A, E> + Send,
-        second: impl FnOnce() -> Result<B, E> + Send,
+        second: Option<impl FnOnce() -> Result<B, E> + Send>,
     ) -> Result<(A, B), E> {
+        let Some(second) = second else { return Ok((first()?, B::default())) };
         let begun = Instant::now();
         let (mut a, mut b, mut ended) = (Ok(A::default()), Ok(B::default()), Duration::ZERO);
         let first = || {

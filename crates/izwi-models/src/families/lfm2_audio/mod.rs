@@ -12,7 +12,7 @@ use self::codec::{Codec, DecoderState};
 use self::config::Config;
 use self::conformer::AudioEncoder;
 use self::errand::{Errand, Next, Running};
-use self::generation::{CODEC, ENCODER, Generator, Outcome, PARTS, Share, Unwatched};
+use self::generation::{CODEC, ENCODER, Generator, PARTS, Share, Unwatched};
 use self::mel::{FrontEnd, Mel};
 use self::mimi::Mimi;
 use self::order::Clerk;
@@ -217,21 +217,6 @@ impl LfmAudio {
         Ok(())
     }
 
-    /// Computes a step, and beside it the sound of the frames that waited for it: one answer for each share, one for
-    /// each of `waiting`.
-    fn step(
-        &self,
-        kv: &mut KvPool,
-        shares: &mut [Share<'_>],
-        waiting: &mut [(&mut DecoderState, &[Vec<u32>])],
-    ) -> Result<(Vec<Outcome>, Vec<Vec<f32>>), ModelError> {
-        let mut generate = || self.generator.step(kv, shares, &mut Unwatched);
-        if waiting.is_empty() {
-            return Ok((generate()?, Vec::new()));
-        }
-        self.times.beside(CODEC, generate, || self.codec.decode(waiting))
-    }
-
     /// Samples of the pending frames, all sequences together; of those that stop, to the last.
     fn sound(&self, due: &mut [Due<'_>]) -> Result<Vec<Vec<f32>>, ModelError> {
         let mut samples = vec![Vec::new(); due.len()];
@@ -313,7 +298,9 @@ impl SpeechModel for LfmAudio {
                 waiting.push((decoder, frames));
             }
         }
-        let (outcomes, sounds) = self.step(kv, &mut shares, &mut waiting)?;
+        let generate = || self.generator.step(kv, &mut shares, &mut Unwatched);
+        let decode = (!waiting.is_empty()).then_some(|| self.codec.decode(&mut waiting));
+        let (outcomes, sounds) = self.times.beside(CODEC, generate, decode)?;
         drop((shares, waiting));
         let can_wait = self.overlaps && pair::threads() > 1;
         let (mut due, mut sounds) = (Vec::new(), sounds.into_iter());

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use self::codec::{Codec, DecoderState};
 use self::config::{Kind, Settings};
-use self::generation::{CODEC, Generator, Outcome, PARTS, Pass, Share, Unwatched};
+use self::generation::{CODEC, Generator, PARTS, Pass, Share, Unwatched};
 use self::prompt::{Codec as CodecSide, Order};
 use self::speaker::{SpeakerConfig, SpeakerEncoder};
 use self::tokens::{Script, Vocabulary};
@@ -262,21 +262,6 @@ impl QwenTts {
         Ok(Utterance { passes: passes.collect(), budgets, voice: cloned, portions })
     }
 
-    /// Computes a step, and beside it the sound of the frames that waited for it: one answer for each share, one for
-    /// each of `waiting`.
-    fn step(
-        &self,
-        kv: &mut KvPool,
-        shares: &mut [Share<'_>],
-        waiting: &mut [(&mut DecoderState, &[Vec<u32>])],
-    ) -> Result<(Vec<Outcome>, Vec<Vec<f32>>), ModelError> {
-        let mut generate = || self.generator.step(kv, shares, &mut Unwatched);
-        if waiting.is_empty() {
-            return Ok((generate()?, Vec::new()));
-        }
-        self.times.beside(CODEC, generate, || self.codec.decode(waiting))
-    }
-
     /// Samples of the pending frames, all sequences together.
     fn sound(&self, due: &mut [Due<'_>]) -> Result<Vec<Vec<f32>>, ModelError> {
         for due in due.iter_mut().filter(|due| due.speaking.decoder.is_none()) {
@@ -396,7 +381,9 @@ impl SpeechModel for QwenTts {
                 waiting.push((decoder, frames));
             }
         }
-        let (outcomes, sounds) = self.step(kv, &mut shares, &mut waiting)?;
+        let generate = || self.generator.step(kv, &mut shares, &mut Unwatched);
+        let decode = (!waiting.is_empty()).then_some(|| self.codec.decode(&mut waiting));
+        let (outcomes, sounds) = self.times.beside(CODEC, generate, decode)?;
         drop((shares, waiting));
         let can_wait = self.overlaps && pair::threads() > 1;
         let (mut due, mut sounds) = (Vec::new(), sounds.into_iter());

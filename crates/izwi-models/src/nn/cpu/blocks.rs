@@ -11,7 +11,7 @@ use half::f16;
 
 use super::dots::{DEPTH, Dots, DotsJob, dispatch, scales};
 use super::grades::Grade;
-use super::isa::{LANES, load_part, prefetch, store_part};
+use super::isa::{FIRST_LEVEL, LANES, load_part, prefetch, store_part};
 use super::memory::{LINE, Line, Memory, Part};
 use super::pair::threads;
 use super::panels::{Rows, Split};
@@ -361,7 +361,7 @@ impl Tile<'_> {
         let mut fetch = self.fetch.0;
         for block in self.blocks.clone() {
             for line in (0..self.fetch.1).step_by(LINE) {
-                prefetch(fetch.wrapping_add(line));
+                prefetch::<FIRST_LEVEL>(fetch.wrapping_add(line));
             }
             fetch = fetch.wrapping_add(self.fetch.1);
             let w = self.w.add(block * Blocks::<G>::RECORD);

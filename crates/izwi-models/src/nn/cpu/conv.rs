@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::isa::{Isa, Job, LANES, dispatch, prefetch_early};
+use super::isa::{Isa, Job, LANES, SECOND_LEVEL, dispatch, prefetch};
 use super::memory::{Kind, LINE, Memory, Packed, Part, Sizes};
 use super::pair::threads;
 use super::threads::{Shared, for_each_task};
@@ -386,6 +386,8 @@ impl Tile {
                 sums[row][column] = I::load(from);
             }
         }
+        // Once for all columns.
+        let lines = if first == 0 { self.fetch.1 } else { 0 };
         let mut w = self.w.add(first);
         let mut k = self.k.start;
         while k < self.k.end {
@@ -397,8 +399,8 @@ impl Tile {
                 *x = at.add(*row);
             }
             for _ in 0..count {
-                for line in 0..self.fetch.1 {
-                    prefetch_early(w.cast::<u8>().wrapping_add(self.fetch.0 + line * LINE));
+                for line in 0..lines {
+                    prefetch::<SECOND_LEVEL>(w.cast::<u8>().wrapping_add(self.fetch.0 + line * LINE));
                 }
                 let mut weights = [I::splat(0.0); C];
                 for (column, weights) in weights.iter_mut().enumerate() {

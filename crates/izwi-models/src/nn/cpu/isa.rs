@@ -66,25 +66,18 @@ pub(crate) unsafe fn store_part<I: Isa>(to: *mut f32, v: I::V, count: usize) {
     std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
 }
 
-/// Asks for the line of the cache at `from`, which may lie anywhere.
-#[inline(always)]
-pub(crate) fn prefetch(from: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 processor has the instruction, and it never faults.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(from.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = from;
-}
+/// The cache nearest to the processor, for [`prefetch`].
+pub(crate) const FIRST_LEVEL: i32 = 3;
+/// The cache behind it.
+pub(crate) const SECOND_LEVEL: i32 = 2;
 
-/// As [`prefetch`], into the second-level cache.
+/// Asks for the line at `from`, which may lie anywhere, to be in the cache of this level.
 #[inline(always)]
-pub(crate) fn prefetch_early(from: *const u8) {
+pub(crate) fn prefetch<const LEVEL: i32>(from: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 processor has the instruction, and it never faults.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(from.cast());
+        std::arch::x86_64::_mm_prefetch::<LEVEL>(from.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = from;

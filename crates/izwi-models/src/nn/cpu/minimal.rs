@@ -154,7 +154,7 @@ pub(crate) fn filter(x: Groups<'_>, weights: &ConvPanels, bias: Option<&[f32]>, 
     assert!((last + 1) * inputs <= x.data.len(), "a row reads outside the data");
     let firsts = x.tiles();
     let tiles = x.starts.len() * firsts.len();
-    let work = Filter { x, firsts: &firsts, weights, bias, y: y.as_mut_ptr() };
+    let work = Filter { x, firsts: &firsts, weights, bias, y: Shared(y.as_mut_ptr()) };
     let alone = tiles * PRODUCTS * inputs * outputs <= SPLIT_WORK;
     let threads = if alone { 1 } else { threads() };
     let blocks = tiles.div_ceil(BLOCK_TILES);
@@ -218,11 +218,8 @@ struct Filter<'a> {
     firsts: &'a [usize],
     weights: &'a ConvPanels,
     bias: Option<&'a [f32]>,
-    y: *mut f32,
+    y: Shared,
 }
-
-// SAFETY: `y` is written only, in places that no two tasks share; all else is read.
-unsafe impl Sync for Filter<'_> {}
 
 impl Filter<'_> {
     /// Group and first row in it of a tile.
@@ -356,7 +353,7 @@ impl Multiplying<'_> {
                     Some(bias) => load_part::<I>(bias.as_ptr().add(first_column + column), width, 0.0),
                     None => I::splat(0.0),
                 };
-                let y = y.add((group * x.rows + first) * outputs + first_column + column);
+                let y = y.get().add((group * x.rows + first) * outputs + first_column + column);
                 for row in 0..TILE {
                     let mut sum = bias;
                     for product in 0..PRODUCTS {

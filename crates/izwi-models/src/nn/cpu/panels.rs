@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::isa::{Element, Isa, Job, LANES, dispatch, prefetch};
+use super::isa::{Element, FIRST_LEVEL, Isa, Job, LANES, dispatch, prefetch};
 use super::memory::{LINE, Memory, Part};
 use super::pair::threads;
 use super::source::Source;
@@ -302,7 +302,7 @@ impl<W: Element> Tile<'_, W> {
         let mut fetch = self.fetch.0;
         for _ in 0..self.k {
             for line in (0..self.fetch.1).step_by(LINE) {
-                prefetch(fetch.wrapping_add(line));
+                prefetch::<FIRST_LEVEL>(fetch.wrapping_add(line));
             }
             fetch = fetch.wrapping_add(PANEL * size_of::<W>());
             let weights: [I::V; C] = std::array::from_fn(|column| W::load::<I>(w.add(column * LANES)));
