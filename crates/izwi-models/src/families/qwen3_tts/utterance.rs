@@ -6,7 +6,7 @@ use super::codec::DecoderState;
 use super::generation::{Outcome, Pass, Said};
 use super::tokens::{Script, Vocabulary};
 use super::voice::ClonedVoice;
-use crate::model::Work;
+use izwi_types::Work;
 use crate::portions::{Portions, Sounding};
 use crate::text::pieces;
 
@@ -94,7 +94,7 @@ impl Utterance {
     /// The work of a pass.
     pub(super) fn work(&self, pass: usize) -> Option<Work> {
         let positions = &self.passes.get(pass)?.prompt.positions;
-        Some(Work::Autoregressive { prompt: positions.iter().map(|p| p.key()).collect(), setup_tokens: 0 })
+        Some(Work::Autoregressive { prompt: positions.iter().map(|p| p.key()).collect(), encoder_tokens: 0 })
     }
 }
 

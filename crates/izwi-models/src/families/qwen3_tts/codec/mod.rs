@@ -13,12 +13,12 @@ use candle_core::{Device, Tensor};
 use self::decoder::Decoder;
 use self::encoder::Encoder;
 #[cfg(test)]
-use crate::codec::stream::Streams;
-use crate::codec::stream::{Pieces, StreamState};
+use izwi_nn::codec::stream::Streams;
+use izwi_nn::codec::stream::{Pieces, StreamState};
 use crate::families::LoadOptions;
-use crate::model::ModelError;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::precision::Precision;
+use izwi_nn::error::ModelError;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_kernels::precision::Precision;
 
 pub(crate) use self::config::Config;
 
