@@ -1,85 +1,102 @@
-//! WAV out: whole files through `hound`, and the header of a stream whose length is not known yet.
+//! WAV: mono 16-bit PCM behind a RIFF header. Layout: <http://soundfile.sapp.org/doc/WaveFormat/>.
 
-use std::io::{Cursor, Seek, Write};
+use std::io::BufWriter;
 use std::path::Path;
 
+use super::{EncodeError, Encoder, EncoderConfig, Format};
 use crate::pcm;
 
-/// Why a WAV could not be written.
-#[derive(Debug, thiserror::Error)]
-pub enum WavError {
-    /// The file could not be created.
-    #[error("cannot create {path}")]
-    Create {
-        /// The path that was asked for.
-        path: String,
-        /// What the system answered.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The encoder or the sink failed.
-    #[error("cannot write wav data")]
-    Encode(#[from] hound::Error),
+/// The row of the table.
+pub(super) const FORMAT: Format = Format {
+    name: "wav",
+    encoding: "wav",
+    media_type: Some("audio/wav"),
+    extensions: &["wav", "wave"],
+    streams: true,
+    new_encoder: |config| Ok(Box::new(WavEncoder::new(config)?)),
+};
+
+/// Bytes of the header, which ends where the samples begin.
+pub const HEADER_BYTES: usize = 44;
+/// Bytes of a sample.
+const SAMPLE_BYTES: u32 = 2;
+/// Bytes of the header that the RIFF size counts.
+const COUNTED_HEADER_BYTES: u32 = 36;
+
+#[derive(Debug)]
+struct WavEncoder {
+    /// `None` once it was written.
+    header: Option<[u8; HEADER_BYTES]>,
 }
 
-/// Writes mono 16-bit PCM to `path`.
-///
-/// # Errors
-/// The file cannot be created or written, or the audio is longer than a WAV can hold (4 GiB).
-pub fn write_file(path: &Path, samples: &[f32], sample_rate_hz: u32) -> Result<(), WavError> {
-    let file = std::fs::File::create(path)
-        .map_err(|source| WavError::Create { path: path.display().to_string(), source })?;
-    encode(std::io::BufWriter::new(file), samples, sample_rate_hz)
-}
-
-/// A complete mono 16-bit PCM file in memory.
-///
-/// # Errors
-/// The audio is longer than a WAV can hold (4 GiB).
-pub fn to_bytes(samples: &[f32], sample_rate_hz: u32) -> Result<Vec<u8>, WavError> {
-    let mut bytes = Cursor::new(Vec::with_capacity(44 + samples.len() * 2));
-    encode(&mut bytes, samples, sample_rate_hz)?;
-    Ok(bytes.into_inner())
-}
-
-fn encode<W: Write + Seek>(sink: W, samples: &[f32], sample_rate_hz: u32) -> Result<(), WavError> {
-    let spec = hound::WavSpec {
-        channels: 1,
-        sample_rate: sample_rate_hz,
-        bits_per_sample: 16,
-        sample_format: hound::SampleFormat::Int,
-    };
-    let mut writer = hound::WavWriter::new(sink, spec)?;
-    for &sample in samples {
-        writer.write_sample(pcm::to_i16(sample))?;
+impl WavEncoder {
+    fn new(config: &EncoderConfig) -> Result<Self, EncodeError> {
+        let header = match config.total_samples {
+            None => streaming_header(config.sample_rate_hz),
+            Some(samples) => {
+                let bytes = samples.checked_mul(u64::from(SAMPLE_BYTES));
+                let bytes = bytes.and_then(|bytes| u32::try_from(bytes).ok());
+                let bytes = bytes.filter(|bytes| *bytes <= u32::MAX - COUNTED_HEADER_BYTES);
+                let bytes = bytes.ok_or(EncodeError::TooLong { format: FORMAT.name, samples })?;
+                header(config.sample_rate_hz, bytes)
+            }
+        };
+        Ok(Self { header: Some(header) })
     }
-    Ok(writer.finalize()?)
+
+    /// The header before the first sample, nothing after it.
+    fn pending_header(&mut self) -> Vec<u8> {
+        self.header.take().map_or_else(Vec::new, Vec::from)
+    }
 }
 
-/// The 44-byte header of a mono 16-bit PCM stream of unknown length.
+impl Encoder for WavEncoder {
+    fn push(&mut self, samples: &[f32]) -> Result<Vec<u8>, EncodeError> {
+        let mut bytes = self.pending_header();
+        pcm::write_i16_le(samples, &mut bytes);
+        Ok(bytes)
+    }
+
+    fn finish(&mut self) -> Result<Vec<u8>, EncodeError> {
+        Ok(self.pending_header())
+    }
+}
+
+/// Writes a whole file to `path`.
+pub fn write_file(path: &Path, samples: &[f32], sample_rate_hz: u32) -> Result<(), EncodeError> {
+    let file = std::fs::File::create(path)
+        .map_err(|source| EncodeError::Create { path: path.display().to_string(), source })?;
+    FORMAT.write_all(samples, sample_rate_hz, &mut BufWriter::new(file))
+}
+
+/// A whole file in memory.
+pub fn to_bytes(samples: &[f32], sample_rate_hz: u32) -> Result<Vec<u8>, EncodeError> {
+    FORMAT.encode_all(samples, sample_rate_hz)
+}
+
+/// The header of a stream of unknown length.
 ///
-/// Both size fields hold the largest value, the convention players and ffmpeg accept for streams
-/// (RIFF/WAVE layout: <http://soundfile.sapp.org/doc/WaveFormat/>).
-pub fn streaming_header(sample_rate_hz: u32) -> [u8; 44] {
+/// Both size fields hold the largest value, the convention that players and ffmpeg accept for streams.
+pub fn streaming_header(sample_rate_hz: u32) -> [u8; HEADER_BYTES] {
     header(sample_rate_hz, u32::MAX)
 }
 
-/// The 44-byte header of `bytes` bytes of mono 16-bit PCM.
-pub fn header(sample_rate_hz: u32, bytes: u32) -> [u8; 44] {
-    let mut header = [0u8; 44];
+/// The header of `bytes` bytes of samples.
+pub fn header(sample_rate_hz: u32, bytes: u32) -> [u8; HEADER_BYTES] {
+    let mut header = [0u8; HEADER_BYTES];
     let mut at = 0;
     let mut put = |bytes: &[u8]| {
         header[at..at + bytes.len()].copy_from_slice(bytes);
         at += bytes.len();
     };
     put(b"RIFF");
-    put(&bytes.saturating_add(36).to_le_bytes());
+    put(&bytes.saturating_add(COUNTED_HEADER_BYTES).to_le_bytes());
     put(b"WAVEfmt ");
     put(&16u32.to_le_bytes());
     put(&1u16.to_le_bytes());
     put(&1u16.to_le_bytes());
     put(&sample_rate_hz.to_le_bytes());
-    put(&(sample_rate_hz * 2).to_le_bytes());
+    put(&(sample_rate_hz * SAMPLE_BYTES).to_le_bytes());
     put(&2u16.to_le_bytes());
     put(&16u16.to_le_bytes());
     put(b"data");
@@ -89,24 +106,53 @@ pub fn header(sample_rate_hz: u32, bytes: u32) -> [u8; 44] {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Cursor;
+
     use super::*;
 
     #[test]
-    fn a_file_reads_back() {
+    fn a_file_equals_the_one_that_hound_writes() {
         let samples: Vec<f32> = (0..480).map(|i| (i as f32 / 240.0) - 1.0).collect();
-        let bytes = to_bytes(&samples, 24_000).unwrap();
-        let reader = hound::WavReader::new(Cursor::new(bytes)).unwrap();
-        assert_eq!(reader.spec().sample_rate, 24_000);
-        let back: Vec<i16> = reader.into_samples().map(Result::unwrap).collect();
-        assert_eq!(back, samples.iter().map(|&s| pcm::to_i16(s)).collect::<Vec<_>>());
+        let spec = hound::WavSpec {
+            channels: 1,
+            sample_rate: 24_000,
+            bits_per_sample: 16,
+            sample_format: hound::SampleFormat::Int,
+        };
+        let mut expected = Cursor::new(Vec::new());
+        let mut writer = hound::WavWriter::new(&mut expected, spec).unwrap();
+        for &sample in &samples {
+            writer.write_sample(pcm::to_i16(sample)).unwrap();
+        }
+        writer.finalize().unwrap();
+        assert_eq!(to_bytes(&samples, 24_000).unwrap(), expected.into_inner());
     }
 
     #[test]
-    fn the_streaming_header_has_the_layout_hound_writes() {
-        let file = to_bytes(&[0.0; 4], 24_000).unwrap();
-        let stream = streaming_header(24_000);
-        assert_eq!(stream[..4], file[..4]);
-        assert_eq!(stream[8..40], file[8..40], "everything but the two sizes");
+    fn a_stream_differs_from_a_file_in_its_sizes_alone() {
+        let file = to_bytes(&[0.5; 4], 24_000).unwrap();
+        let config = EncoderConfig { sample_rate_hz: 24_000, total_samples: None };
+        let mut encoder = FORMAT.encoder(&config).unwrap();
+        let stream =
+            [encoder.push(&[]).unwrap(), encoder.push(&[0.5; 4]).unwrap(), encoder.finish().unwrap()]
+                .concat();
+        assert_eq!(stream[..HEADER_BYTES], streaming_header(24_000));
+        assert_eq!((&stream[..4], &stream[8..40], &stream[44..]), (&file[..4], &file[8..40], &file[44..]));
+    }
+
+    #[test]
+    fn an_empty_signal_gives_a_header() {
+        assert_eq!(to_bytes(&[], 24_000).unwrap(), header(24_000, 0));
+    }
+
+    #[test]
+    fn a_length_above_4_gib_is_refused() {
+        for (samples, is_taken) in
+            [((u64::from(u32::MAX) - 36) / 2, true), (1 << 31, false), (u64::MAX, false)]
+        {
+            let config = EncoderConfig { sample_rate_hz: 24_000, total_samples: Some(samples) };
+            assert_eq!(FORMAT.encoder(&config).is_ok(), is_taken, "{samples}");
+        }
     }
 
     #[test]
