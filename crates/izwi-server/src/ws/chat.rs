@@ -38,6 +38,7 @@ use self::setup::Setup;
 use super::arrival::Arrival;
 use super::link::{Ending, Link, MAX_QUEUED, Signal};
 use crate::dto::chat::{ClientFrame, ConfigFields, ServerFrame};
+use crate::encoding::EncodedUtterance;
 use crate::error::ApiError;
 use crate::registry::Lease;
 use crate::speech::check_text;
@@ -263,7 +264,7 @@ impl Session {
             sample_rate: profile.sample_rate,
             input_sample_rate: setup.input_rate,
             channels: 1,
-            encoding: setup.encoding.label(),
+            encoding: setup.format.encoding,
         });
         self.setup = Some(setup);
         Ok(())
@@ -302,9 +303,14 @@ impl Session {
     }
 
     fn begun(&mut self, begun: Begun) -> ControlFlow<Option<Ending>> {
-        match begun {
-            Ok((first, chunks)) => {
-                self.answer = Answer::begun(&first, chunks);
+        let format = self.setup.as_ref().map(|setup| setup.format);
+        let encoded = begun.and_then(|(first, chunks)| {
+            let format = format.ok_or(ApiError::CutOff)?;
+            Ok((EncodedUtterance::new(format, first.sample_rate)?, first, chunks))
+        });
+        match encoded {
+            Ok((encoded, first, chunks)) => {
+                self.answer = Answer::begun(&first, chunks, encoded);
                 self.relay(Some(first))
             }
             Err(error) => self.refuse(&error),
@@ -352,8 +358,7 @@ impl Session {
 
     /// Passes one chunk on, and the numbers after the last.
     fn relay(&mut self, chunk: Option<StreamingOutput>) -> ControlFlow<Option<Ending>> {
-        let (Some(chunk), Some(setup), Answer::Speaking(speech)) = (chunk, &self.setup, &mut self.answer)
-        else {
+        let (Some(chunk), Answer::Speaking(speech)) = (chunk, &mut self.answer) else {
             self.link.wire.error(&ApiError::CutOff);
             return ControlFlow::Break(Some((close_code::POLICY, "cut off")));
         };
@@ -364,6 +369,13 @@ impl Session {
                 wire.frame(&ServerFrame::TextDelta { turn: self.turn, delta });
             }
             if !chunk.samples.is_empty() {
+                let bytes = match speech.encoded.encode(&chunk) {
+                    Ok(bytes) => bytes,
+                    Err(error) => {
+                        wire.error(&ApiError::internal(&error.to_string(), &chunk.request_id));
+                        return ControlFlow::Break(Some((close_code::ERROR, "encoder failed")));
+                    }
+                };
                 wire.frame(&ServerFrame::AudioChunk {
                     turn: self.turn,
                     seq: speech.sent_chunks,
@@ -371,8 +383,7 @@ impl Session {
                     samples: chunk.samples.len(),
                     is_final: chunk.is_final,
                 });
-                let is_first = speech.sent_chunks == 0;
-                wire.audio(setup.encoding.encode(&chunk.samples, chunk.sample_rate, is_first));
+                wire.audio(bytes);
                 speech.sent_chunks += 1;
                 speech.sent_samples += chunk.samples.len() as u64;
             }

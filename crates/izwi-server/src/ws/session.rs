@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use axum::extract::ws::{WebSocket, close_code};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use izwi_audio::encode::Format;
 use izwi_core::engine::types::audio_duration;
 use izwi_core::engine::{Engine, FinishReason, RequestId, StreamingOutput, TaskType};
 use tokio::sync::mpsc;
@@ -16,7 +17,7 @@ use super::parse::parse;
 use super::script::Script;
 use crate::dto::session::{ClientFrame, ConfigFields, ServerFrame};
 use crate::dto::speech::VoiceRef;
-use crate::encoding::Encoding;
+use crate::encoding::{self, EncodedUtterance};
 use crate::error::ApiError;
 use crate::registry::Lease;
 use crate::speech::{Cloning, Manner, SpeechOptions, begin};
@@ -37,7 +38,7 @@ struct Cast {
 struct Setup {
     engine: Lease,
     manner: Manner,
-    encoding: Encoding,
+    format: &'static Format,
     chunk_samples: usize,
 }
 
@@ -51,6 +52,7 @@ enum Voice {
 /// An utterance whose audio has begun.
 struct Utterance {
     chunks: Chunks,
+    encoded: EncodedUtterance,
     request: RequestId,
     /// Samples handed to the client.
     sent: u64,
@@ -270,7 +272,7 @@ impl Session {
         }
         self.script.check_open()?;
         let Cast { engine, voice } = self.arrival.take_model()?;
-        let encoding = Encoding::for_session(fields.response_format.as_deref())?;
+        let format = encoding::for_session(fields.response_format.as_deref())?;
         let chunk_samples = chunking::samples(fields.chunk_ms, engine.profile().sample_rate)?;
         let options = SpeechOptions {
             language: fields.language,
@@ -292,9 +294,9 @@ impl Session {
             session_id: self.link.id.as_str(),
             sample_rate,
             channels: 1,
-            encoding: encoding.label(),
+            encoding: format.encoding,
         });
-        self.setup = Some(Setup { engine, manner, encoding, chunk_samples });
+        self.setup = Some(Setup { engine, manner, format, chunk_samples });
         Ok(())
     }
 
@@ -313,10 +315,16 @@ impl Session {
     }
 
     fn begun(&mut self, begun: Begun) -> ControlFlow<Option<Ending>> {
-        match begun {
-            Ok((first, chunks)) => {
+        let format = self.setup.as_ref().map(|setup| setup.format);
+        let encoded = begun.and_then(|(first, chunks)| {
+            let format = format.ok_or(ApiError::CutOff)?;
+            Ok((EncodedUtterance::new(format, first.sample_rate)?, first, chunks))
+        });
+        match encoded {
+            Ok((encoded, first, chunks)) => {
                 let request = first.request_id.clone();
-                self.voice = Voice::Speaking(Utterance { chunks, request, sent: 0, is_interrupted: false });
+                self.voice =
+                    Voice::Speaking(Utterance { chunks, encoded, request, sent: 0, is_interrupted: false });
                 if let Some(setup) = &self.setup {
                     self.link.wire.frame(&ServerFrame::AudioStart {
                         utterance: self.utterance,
@@ -364,12 +372,18 @@ impl Session {
 
     /// Passes one chunk on, and the numbers after the last.
     fn relay(&mut self, chunk: Option<StreamingOutput>) -> ControlFlow<Option<Ending>> {
-        let (Some(chunk), Some(setup), Voice::Speaking(utterance)) = (chunk, &self.setup, &mut self.voice)
-        else {
+        let (Some(chunk), Voice::Speaking(utterance)) = (chunk, &mut self.voice) else {
             self.link.wire.error(&ApiError::CutOff);
             return ControlFlow::Break(Some((close_code::POLICY, "cut off")));
         };
         if !chunk.samples.is_empty() && !utterance.is_interrupted {
+            let bytes = match utterance.encoded.encode(&chunk) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    self.link.wire.error(&ApiError::internal(&error.to_string(), &chunk.request_id));
+                    return ControlFlow::Break(Some((close_code::ERROR, "encoder failed")));
+                }
+            };
             utterance.sent += chunk.samples.len() as u64;
             self.link.wire.frame(&ServerFrame::AudioChunk {
                 utterance: self.utterance,
@@ -378,8 +392,7 @@ impl Session {
                 samples: chunk.samples.len(),
                 is_final: chunk.is_final,
             });
-            let is_first = chunk.sequence == 0;
-            self.link.wire.audio(setup.encoding.encode(&chunk.samples, chunk.sample_rate, is_first));
+            self.link.wire.audio(bytes);
         }
         let Some(stats) = chunk.stats.filter(|_| chunk.is_final) else { return ControlFlow::Continue(()) };
         if stats.finish_reason == FinishReason::Error {

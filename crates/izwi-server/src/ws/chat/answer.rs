@@ -9,6 +9,7 @@ use izwi_core::engine::{
 use std::time::Duration;
 use tokio::sync::mpsc;
 
+use crate::encoding::EncodedUtterance;
 use crate::error::ApiError;
 use crate::speech::begin;
 
@@ -35,6 +36,7 @@ pub(super) enum Answer {
 /// An answer that has begun.
 pub(super) struct Speech {
     chunks: Chunks,
+    pub(super) encoded: EncodedUtterance,
     pub(super) request: RequestId,
     /// Text handed to the client.
     pub(super) text: String,
@@ -75,9 +77,10 @@ impl Answer {
     }
 
     /// An answer of which the first chunk is there.
-    pub(super) fn begun(first: &StreamingOutput, chunks: Chunks) -> Self {
+    pub(super) fn begun(first: &StreamingOutput, chunks: Chunks, encoded: EncodedUtterance) -> Self {
         Self::Speaking(Speech {
             chunks,
+            encoded,
             request: first.request_id.clone(),
             text: String::new(),
             sent_chunks: 0,
