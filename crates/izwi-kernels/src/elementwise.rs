@@ -322,13 +322,7 @@ impl Job for SumRow<'_> {
 
 /// Rotates every head of rows of `width`, normalised before where there is a norm: `turns` has for each row the cosines
 /// of half a head and then the sines.
-pub fn rotate(
-    x: Rows<'_>,
-    width: usize,
-    turns: &[&[f32]],
-    norm: Option<RootMeanSquare<'_>>,
-    y: &mut [f32],
-) {
+pub fn rotate(x: Rows<'_>, width: usize, turns: &[&[f32]], norm: Option<RootMeanSquare<'_>>, y: &mut [f32]) {
     assert!(x.fits(width) && y.len() == x.count * width && turns.len() == x.count);
     let head = turns.first().map_or(1, |turns| turns.len());
     assert!(head > 0 && head.is_multiple_of(2) && width.is_multiple_of(head));

@@ -4,12 +4,12 @@ use std::cell::Cell;
 
 use half::{bf16, f16};
 
-use crate::precision::Precision;
 use crate::attend::{Span, attend, pack_heads};
 use crate::elementwise::{RootMeanSquare, bias_gelu, layer_norm, rotate, silu_gate};
 use crate::isa::{Element, Isa, Job, LANES, dispatch};
 use crate::paged::{self, Cache, Query};
 use crate::panels::{Panels, Rows, Strides, product};
+use crate::precision::Precision;
 use crate::source::Source;
 use crate::weights::Weights;
 

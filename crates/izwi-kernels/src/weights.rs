@@ -2,11 +2,11 @@
 
 use half::{bf16, f16};
 
-use crate::precision::Precision;
 use crate::blocks::{self, Blocks};
 use crate::grades::{Eight, Four};
 use crate::memory::{Kind, Packed, Part, Sizes};
 use crate::panels::{self, Panels, Rows};
+use crate::precision::Precision;
 use crate::source::Source;
 
 /// A matrix `[inputs, outputs]`.

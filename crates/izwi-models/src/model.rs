@@ -7,7 +7,9 @@ use std::any::Any;
 
 use izwi_nn::error::ModelError;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
-use izwi_types::{Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, VoiceRecording};
+use izwi_types::{
+    Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, VoiceRecording,
+};
 
 /// Everything about one running sequence that changes; only its family looks inside.
 pub type SequenceState = Box<dyn Any + Send>;

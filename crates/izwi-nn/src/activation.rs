@@ -3,8 +3,8 @@
 use candle_core::{CpuStorage, DType, InplaceOp2, Layout, Result, Tensor, bail};
 
 use super::conv::cpu_slice;
-use izwi_kernels::{elementwise, snake};
 use super::slices::{with_rows, with_slices};
+use izwi_kernels::{elementwise, snake};
 
 /// `x + change`, both of one shape. On the CPU `change` becomes the sum, so it must be nobody else's.
 ///

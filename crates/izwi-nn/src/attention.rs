@@ -7,11 +7,11 @@
 use candle_core::{DType, Result, Storage, Tensor, WithDType, bail};
 use half::{bf16, f16};
 
+use super::kv_pool::KvPool;
+use super::slices::with_slices;
 use izwi_kernels::attend::{self, HeadKv};
 use izwi_kernels::isa::Element;
 use izwi_kernels::paged;
-use super::kv_pool::KvPool;
-use super::slices::with_slices;
 
 /// One sequence's share of the rows given to [`paged`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,12 +12,12 @@ use half::bf16;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use izwi_kernels::memory::{Packed, Sizes};
-use izwi_kernels::precision::Precision;
 use super::stored::{self, StoredFile, StoredTensor};
 use super::weight_cache::WeightCache;
 use crate::error::ModelError;
 use crate::sampling::mix;
+use izwi_kernels::memory::{Packed, Sizes};
+use izwi_kernels::precision::Precision;
 
 /// Problems listed in one error before the rest is only counted.
 const MAX_LISTED: usize = 20;

@@ -6,9 +6,9 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
 use super::activation::bias_gelu;
 use super::checkpoint::Checkpoint;
-use izwi_kernels::depthwise::depthwise;
 use super::linear::Linear;
 use crate::error::ModelError;
+use izwi_kernels::depthwise::depthwise;
 
 /// Each channel with a kernel of its own.
 #[derive(Debug, Clone)]

@@ -8,8 +8,8 @@ use super::conv::DepthwiseConv;
 use super::linear::Linear;
 use super::norm::LayerNorm;
 use super::packed::PackedRows;
-use izwi_kernels::precision::Precision;
 use crate::error::ModelError;
+use izwi_kernels::precision::Precision;
 
 /// Sizes of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

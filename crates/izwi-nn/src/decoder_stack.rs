@@ -11,12 +11,12 @@ use super::activation::silu_gate;
 use super::attention::{PagedSpan, paged};
 use super::checkpoint::Checkpoint;
 use super::kv_pool::{Carried, KvLayout, KvPool};
-use izwi_kernels::precision::Precision;
 use super::rms_norm::RmsNorm;
 use super::rope::{Rope, halves_of_pairs};
 use super::row_linear::{RowLinear, stacked};
 use super::short_conv::{ShortConv, ShortConvShape};
 use crate::error::ModelError;
+use izwi_kernels::precision::Precision;
 
 /// What mixes the positions of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,7 +16,9 @@ pub fn open(choice: DeviceChoice) -> Result<Device, ModelError> {
         DeviceChoice::Metal(index) => {
             named(choice, cfg!(feature = "metal"), "metal", || Device::new_metal(index))
         }
-        DeviceChoice::Cuda(index) => named(choice, cfg!(feature = "cuda"), "cuda", || Device::new_cuda(index)),
+        DeviceChoice::Cuda(index) => {
+            named(choice, cfg!(feature = "cuda"), "cuda", || Device::new_cuda(index))
+        }
     }
 }
 

@@ -187,8 +187,8 @@ impl OnDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use izwi_types::SamplingParams;
     use crate::sampling::Draws;
+    use izwi_types::SamplingParams;
 
     const SETTINGS: [SamplingParams; 4] = [
         SamplingParams { temperature: 0.9, top_k: 50, ..SamplingParams::GREEDY },

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::checkpoint::{Checkpoint, Recipe};
+use super::row_linear::stacked;
+use super::slices::with_slices;
+use crate::error::ModelError;
 use izwi_kernels::conv::ConvPanels;
 use izwi_kernels::memory::Packed;
 use izwi_kernels::minimal::{Groups, PACKED_TAPS, TAPS, filter, pack};
 use izwi_kernels::precision::Precision;
-use super::row_linear::stacked;
-use super::slices::with_slices;
-use crate::error::ModelError;
 
 /// `y[i] = Σ_t W_t x[start + i + t * dilation] + b` for the rows of a group; a row of `y` is the same bits whatever
 /// other groups there are. Within 100 dB of the plain sum. A copy shares the weight.

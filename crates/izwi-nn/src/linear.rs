@@ -3,9 +3,9 @@
 use candle_core::{Result, Tensor};
 
 use super::checkpoint::Checkpoint;
-use izwi_kernels::precision::Precision;
 use super::row_linear::RowLinear;
 use crate::error::ModelError;
+use izwi_kernels::precision::Precision;
 
 /// `y = x Wᵀ (+ b)`; a row of `y` is the same bits however many rows `x` has (on the CPU).
 #[derive(Debug, Clone)]

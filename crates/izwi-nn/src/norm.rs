@@ -3,9 +3,9 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::checkpoint::Checkpoint;
-use izwi_kernels::elementwise::layer_norm;
 use super::slices::with_slices;
 use crate::error::ModelError;
+use izwi_kernels::elementwise::layer_norm;
 
 /// PyTorch's default: <https://docs.pytorch.org/docs/stable/generated/torch.nn.LayerNorm.html>.
 const EPS: f32 = 1e-5;

@@ -3,9 +3,9 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::checkpoint::Checkpoint;
-use izwi_kernels::plane::{Plane, SIDE};
 use super::slices::with_slices;
 use crate::error::ModelError;
+use izwi_kernels::plane::{Plane, SIDE};
 
 /// Each channel with a 3 x 3 kernel of its own over every second row and column, zeros around the plane.
 #[derive(Debug, Clone)]

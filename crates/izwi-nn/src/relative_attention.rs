@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use izwi_kernels::relative::Relative;
 use super::slices::with_slices;
+use izwi_kernels::relative::Relative;
 
 /// Sines and cosines of the distances between the rows of a sequence, `[2 * longest - 1, width]`: row `r` is for a query
 /// `longest - 1 - r` rows behind the key. Channels `2i` and `2i + 1` are sine and cosine of `distance * 10000^(-2i/width)`.

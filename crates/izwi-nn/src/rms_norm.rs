@@ -3,9 +3,9 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::checkpoint::Checkpoint;
-use izwi_kernels::elementwise::RootMeanSquare;
 use super::slices::{with_rows, with_slices};
 use crate::error::ModelError;
+use izwi_kernels::elementwise::RootMeanSquare;
 
 /// Scales each row to a root mean square of 1, then by a weight. All in f32.
 /// <https://arxiv.org/abs/1910.07467>.

@@ -4,9 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{Result, Tensor, bail};
 
-use izwi_kernels::elementwise::{RootMeanSquare, rotate};
 use super::rms_norm::RmsNorm;
 use super::slices::with_rows;
+use izwi_kernels::elementwise::{RootMeanSquare, rotate};
 
 /// Positions whose turns are computed together.
 const PAGE: usize = 64;

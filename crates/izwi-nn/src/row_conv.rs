@@ -6,11 +6,11 @@ use std::sync::Arc;
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::checkpoint::{Checkpoint, Recipe};
-use izwi_kernels::conv::{ConvPanels, TapRows, convolve};
-use izwi_kernels::precision::Precision;
 use super::row_linear::stacked;
 use super::slices::with_slices;
 use crate::error::ModelError;
+use izwi_kernels::conv::{ConvPanels, TapRows, convolve};
+use izwi_kernels::precision::Precision;
 
 /// `y[i] = Σ_t W_t x[starts[i] + t * dilation] (+ b)`; on the CPU a row of `y` is the same bits whatever other rows
 /// there are. Sums are f32. A copy shares the weight.

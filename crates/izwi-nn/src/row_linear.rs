@@ -5,12 +5,12 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor, bail};
 
 use super::checkpoint::{Checkpoint, Recipe};
-use izwi_kernels::panels::Rows;
-use izwi_kernels::source::Source;
-use izwi_kernels::weights::Weights;
-use izwi_kernels::precision::Precision;
 use super::slices::with_slices;
 use crate::error::ModelError;
+use izwi_kernels::panels::Rows;
+use izwi_kernels::precision::Precision;
+use izwi_kernels::source::Source;
+use izwi_kernels::weights::Weights;
 
 /// `y = x Wᵀ (+ b)`; on the CPU a row of `y` is the same bits however many rows `x` has and whatever they hold.
 ///

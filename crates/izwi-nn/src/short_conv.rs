@@ -3,11 +3,11 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::checkpoint::Checkpoint;
-use izwi_kernels::short_conv::Gated;
-use izwi_kernels::precision::Precision;
 use super::row_linear::RowLinear;
 use super::slices::with_slices;
 use crate::error::ModelError;
+use izwi_kernels::precision::Precision;
+use izwi_kernels::short_conv::Gated;
 
 /// Sizes of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,8 +20,8 @@ use flate2::Crc;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use izwi_kernels::memory::{Kind, Packed, Part, Region, Sizes};
 use super::stored::read_at;
+use izwi_kernels::memory::{Kind, Packed, Part, Region, Sizes};
 
 /// Raised when weights are packed otherwise than before.
 const VERSION: u64 = 1;

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 pub use izwi_kernels::precision::Precision;
 pub use izwi_types::{
-    DeviceChoice, Emission, Message, PartTimes, Segment, Turn, VoiceRecording, VoiceReference as Reference, Word,
+    DeviceChoice, Emission, Message, PartTimes, Segment, Turn, VoiceRecording, VoiceReference as Reference,
+    Word,
 };
 
 use super::config::EngineCoreConfig;
@@ -235,5 +236,7 @@ pub fn build_native(config: &EngineCoreConfig) -> Result<Box<dyn ModelExecutor>>
 /// The device was named and cannot be opened, or this build lacks its backend.
 pub fn probe_device(choice: DeviceChoice) -> Result<String> {
     let opened = izwi_nn::device::open(choice);
-    opened.map(|device| izwi_nn::device::name(&device)).map_err(|error| super::EngineError::Load(error.to_string()))
+    opened
+        .map(|device| izwi_nn::device::name(&device))
+        .map_err(|error| super::EngineError::Load(error.to_string()))
 }

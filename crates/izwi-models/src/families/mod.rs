@@ -8,9 +8,9 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use crate::model::SpeechModel;
-use izwi_nn::error::ModelError;
-use izwi_nn::checkpoint::Checkpoint;
 use izwi_kernels::precision::Precision;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::error::ModelError;
 
 #[cfg(test)]
 mod golden_set;

@@ -2,9 +2,9 @@
 //! what is taken away and given again.
 
 use crate::model::{BatchEntry, SequenceState, SpeechModel};
-use izwi_types::{Emission, Prepared, Work};
 use izwi_nn::kv_pool::KvPool;
 use izwi_types::Segment;
+use izwi_types::{Emission, Prepared, Work};
 
 /// Blocks of the pool.
 const BLOCKS: usize = 512;

@@ -3,12 +3,12 @@
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::stream::{StreamShape, Streams, TailPlace};
-use crate::error::ModelError;
 use crate::checkpoint::Checkpoint;
 use crate::conv::DepthwiseConv;
+use crate::error::ModelError;
 use crate::group_conv::GroupConv;
-use izwi_kernels::precision::Precision;
 use crate::row_conv::{RowConv, RowKernel};
+use izwi_kernels::precision::Precision;
 
 /// The sizes of a convolution.
 #[derive(Debug, Clone, Copy)]

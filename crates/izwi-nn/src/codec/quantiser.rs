@@ -6,8 +6,8 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 use rayon::prelude::*;
 
-use crate::error::ModelError;
 use crate::checkpoint::Checkpoint;
+use crate::error::ModelError;
 use crate::row_conv::RowConv;
 
 /// Books whose usage is lower count as this:

@@ -5,9 +5,9 @@ use candle_core::{Result, Tensor};
 
 use super::conv::{CausalConv, CausalTransposedConv, Kernel};
 use super::stream::{StreamShape, Streams};
-use crate::error::ModelError;
 use crate::activation::elu;
 use crate::checkpoint::Checkpoint;
+use crate::error::ModelError;
 use izwi_kernels::precision::Precision;
 
 /// Sizes of an encoder, or of a decoder, which is the encoder in reverse.

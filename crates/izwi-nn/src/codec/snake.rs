@@ -2,9 +2,9 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::error::ModelError;
 use crate::activation::snake;
 use crate::checkpoint::Checkpoint;
+use crate::error::ModelError;
 
 /// Added to the amplitude's divisor: <https://github.com/NVIDIA/BigVGAN/blob/main/activations.py>.
 const EPS: f64 = 1e-9;

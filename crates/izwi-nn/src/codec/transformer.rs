@@ -3,15 +3,15 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::stream::{StreamShape, Streams, WindowPlace};
-use crate::error::ModelError;
 use crate::activation::{bias_gelu, silu_gate};
 use crate::checkpoint::Checkpoint;
+use crate::error::ModelError;
 use crate::norm::LayerNorm;
-use izwi_kernels::precision::Precision;
 use crate::rms_norm::RmsNorm;
 use crate::rope::{Rope, halves_of_pairs};
 use crate::row_linear::{RowLinear, stacked};
 use crate::window_attention::{Window, causal, windowed};
+use izwi_kernels::precision::Precision;
 
 /// Which normalisation and feed-forward layers a transformer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

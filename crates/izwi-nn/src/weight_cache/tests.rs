@@ -7,12 +7,12 @@ use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 
 use super::*;
-use crate::error::ModelError;
 use crate::checkpoint::{Checkpoint, Recipe};
-use izwi_kernels::weights::Weights;
-use izwi_kernels::precision::Precision;
+use crate::error::ModelError;
 use crate::row_conv::{RowConv, RowKernel};
 use crate::row_linear::{RowLinear, stacked};
+use izwi_kernels::precision::Precision;
+use izwi_kernels::weights::Weights;
 
 const PRECISIONS: [Precision; 5] =
     [Precision::F32, Precision::Bf16, Precision::F16, Precision::Q8, Precision::Q4];

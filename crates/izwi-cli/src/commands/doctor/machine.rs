@@ -6,11 +6,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use izwi_core::engine::executor::probe_device;
 use crate::cli;
 use crate::output;
 use crate::player::{self, Player};
 use crate::settings::{Resolved, ServerSettings};
+use izwi_core::engine::executor::probe_device;
 
 use super::Finding;
 

@@ -66,10 +66,9 @@ impl NativeExecutor {
             let folder = store.installed(&config.model).map_err(|error| load(&error))?;
             families::load(&manifest.family, &folder, &options).map_err(|error| load(&error))?
         };
-        let pool =
-            KvPool::new(model.kv_layout(), config.max_blocks, config.block_size, &device).map_err(|error| {
-                EngineError::Load(format!("the KV pool cannot be allocated: {error}; lower max_blocks"))
-            })?;
+        let pool = KvPool::new(model.kv_layout(), config.max_blocks, config.block_size, &device).map_err(
+            |error| EngineError::Load(format!("the KV pool cannot be allocated: {error}; lower max_blocks")),
+        )?;
         let profile = Arc::new(profile(config, &*model, device::name(&device)));
         let limits = PrepareLimits {
             max_tokens_per_step: config.max_tokens_per_step,
@@ -248,7 +247,8 @@ impl NativePreparer {
                     instructions: request.instructions.clone(),
                     turns: decoded.turns,
                     sampling: (request.params.is_some() && !request.chat.own_sampling).then_some(sampling),
-                    text_sampling: text.map(|temperature| SamplingParams { temperature, ..SamplingParams::GREEDY }),
+                    text_sampling: text
+                        .map(|temperature| SamplingParams { temperature, ..SamplingParams::GREEDY }),
                     seed,
                     max_tokens: params.max_tokens,
                     chunk_samples,

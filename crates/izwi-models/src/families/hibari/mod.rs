@@ -16,15 +16,18 @@ use self::units::{MAX_UNIT_IDS, Vocabulary};
 use self::waveform::{SAMPLE_RATE_HZ, Synthesiser};
 use super::LoadOptions;
 use crate::model::{BatchEntry, SequenceState, SpeechModel};
-use izwi_nn::error::ModelError;
-use izwi_types::{StepOutput, Input, InputError, ModelInfo, PrepareLimits, Prepared, SamplingParams, SpeakInput, Task, Voice, Work};
-use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::kv_pool::{KvLayout, KvPool};
-use izwi_nn::slices::with_slices;
 use crate::text::markup::Markup;
 use crate::text::normalise::Normaliser;
 use crate::text::phonemes::{LetterNames, Phonemiser, UnknownWords};
 use crate::text::sentences;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::error::ModelError;
+use izwi_nn::kv_pool::{KvLayout, KvPool};
+use izwi_nn::slices::with_slices;
+use izwi_types::{
+    Input, InputError, ModelInfo, PrepareLimits, Prepared, SamplingParams, SpeakInput, StepOutput, Task,
+    Voice, Work,
+};
 
 mod files;
 #[cfg(test)]
@@ -191,11 +194,7 @@ impl SpeechModel for Hibari {
         Box::new(())
     }
 
-    fn forward(
-        &self,
-        _kv: &mut KvPool,
-        batch: &mut [BatchEntry<'_>],
-    ) -> Result<Vec<StepOutput>, ModelError> {
+    fn forward(&self, _kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, ModelError> {
         let scripts = batch.iter().map(|entry| Ok((script(entry)?, entry.start)));
         let scripts: Vec<(&Script, usize)> = scripts.collect::<Result<_, ModelError>>()?;
         let utterances: Vec<Utterance<'_>> = scripts

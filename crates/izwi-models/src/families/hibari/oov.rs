@@ -9,13 +9,13 @@ use candle_core::{Device, Result, Tensor};
 use serde::Deserialize;
 
 use super::files::read_json;
-use izwi_nn::error::ModelError;
+use crate::text::phonemes::UnknownWords;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::encoder::{EncoderConfig, EncoderLayer};
+use izwi_nn::error::ModelError;
 use izwi_nn::linear::Linear;
 use izwi_nn::norm::LayerNorm;
 use izwi_nn::packed::PackedRows;
-use crate::text::phonemes::UnknownWords;
 
 const WIDTH: usize = 128;
 const LAYERS: usize = 4;

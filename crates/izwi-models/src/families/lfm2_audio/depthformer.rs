@@ -4,13 +4,13 @@
 use candle_core::{Result, Tensor};
 
 use super::config::{CODES, Config, DEPTH_NAMES};
-use izwi_nn::frame_draws::FrameDraws;
-use izwi_nn::error::ModelError;
+use izwi_kernels::precision::Precision;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::DecoderStack;
 use izwi_nn::embedding::Embedding;
+use izwi_nn::error::ModelError;
+use izwi_nn::frame_draws::FrameDraws;
 use izwi_nn::frame_steps::FrameSteps;
-use izwi_kernels::precision::Precision;
 use izwi_nn::rms_norm::RmsNorm;
 use izwi_nn::row_linear::RowLinear;
 use izwi_nn::sampling::Draw;

@@ -6,9 +6,9 @@ use super::codec::{Codec, DecoderState};
 use super::generation::{Outcome, Pass, Said};
 use super::prompt::{self, Position};
 use super::tokens::{TextStream, Vocabulary};
-use izwi_types::{Emission, StepOutput, Work};
 use crate::portions::{Portions, Sounding};
 use izwi_types::Segment;
+use izwi_types::{Emission, StepOutput, Work};
 
 /// What the encoder costs of a token of the language model, for each row it makes: one of this many.
 const ROWS_PER_TOKEN: usize = 4;

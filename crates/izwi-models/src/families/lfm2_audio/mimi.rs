@@ -11,15 +11,15 @@ use std::path::Path;
 use candle_core::{Device, Result, Tensor};
 
 use self::config::{TRANSFORMER, UPSAMPLE, book, not_needed};
+use crate::families::LoadOptions;
+use izwi_kernels::precision::Precision;
+use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::conv::CausalDepthwiseTransposedConv;
 use izwi_nn::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
 use izwi_nn::codec::seanet::{SeanetDecoder, SeanetShape};
 use izwi_nn::codec::stream::{Pieces, StreamShape, StreamState, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
-use crate::families::LoadOptions;
 use izwi_nn::error::ModelError;
-use izwi_nn::checkpoint::Checkpoint;
-use izwi_kernels::precision::Precision;
 use izwi_nn::window_attention::Window;
 
 pub(crate) use self::config::Config;

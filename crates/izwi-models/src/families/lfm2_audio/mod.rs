@@ -20,14 +20,17 @@ use self::tokens::Vocabulary;
 use super::LoadOptions;
 use crate::model::{BatchEntry, SequenceState, SpeechModel};
 use crate::overlap;
-use izwi_nn::error::ModelError;
-use izwi_types::{ConverseInput, StepOutput, Input, InputError, Message, ModelInfo, PrepareLimits, Prepared, Task, Turn, Work};
-use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::kv_pool::{KvLayout, KvPool};
-use izwi_kernels::pair;
-use izwi_types::PartTimes;
 use crate::portions;
+use izwi_kernels::pair;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::error::ModelError;
+use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::sampling::mix;
+use izwi_types::PartTimes;
+use izwi_types::{
+    ConverseInput, Input, InputError, Message, ModelInfo, PrepareLimits, Prepared, StepOutput, Task, Turn,
+    Work,
+};
 
 mod backbone;
 mod codec;

@@ -10,16 +10,21 @@ use super::generation::Pass;
 use super::mel::FrontEnd;
 use super::prompt::{Prompt, Recording};
 use super::tokens::{Role, Vocabulary};
-use izwi_types::{ConverseInput, Emission, InputError, ListenInput, Message, PrepareLimits, SamplingParams, SpeakInput, Turn, Voice};
 use crate::portions::{self, Portions};
 use crate::regions::{self, HOP, WINDOW_FRAMES};
-use izwi_nn::sampling::{Draws, mix};
 use crate::text::pieces::pieces;
+use izwi_nn::sampling::{Draws, mix};
+use izwi_types::{
+    ConverseInput, Emission, InputError, ListenInput, Message, PrepareLimits, SamplingParams, SpeakInput,
+    Turn, Voice,
+};
 
 /// How codes are drawn where only sound is asked for, and in a conversation:
 /// <https://github.com/Liquid4All/liquid-audio#readme>.
-pub(super) const SPEAKING: SamplingParams = SamplingParams { temperature: 0.8, top_k: 64, ..SamplingParams::GREEDY };
-pub(super) const CONVERSING: SamplingParams = SamplingParams { temperature: 1.0, top_k: 4, ..SamplingParams::GREEDY };
+pub(super) const SPEAKING: SamplingParams =
+    SamplingParams { temperature: 0.8, top_k: 64, ..SamplingParams::GREEDY };
+pub(super) const CONVERSING: SamplingParams =
+    SamplingParams { temperature: 1.0, top_k: 4, ..SamplingParams::GREEDY };
 const LISTENING: &str = "Perform ASR.";
 const TALKING: &str = "Respond with interleaved text and audio.";
 

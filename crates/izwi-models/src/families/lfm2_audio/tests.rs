@@ -6,8 +6,8 @@ use super::super::stage::{Running as Ran, Stage, alone, keys};
 use super::golden::{CASES, arguments, emitted, recording};
 use super::golden_set::{TOLERANCE, compare, device, root, tensors, values};
 use super::*;
-use izwi_types::{Emission, ListenInput, SamplingParams, SpeakInput};
 use izwi_kernels::precision::Precision;
+use izwi_types::{Emission, ListenInput, SamplingParams, SpeakInput};
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };
 const BLOCK: usize = 8;
@@ -150,9 +150,11 @@ fn golden_recordings_and_conversations_are_the_references_from_samples_to_units(
             "asr" => hear(recording("w1")),
             "asr24" => hear(recording("w24_resampled_16k")),
             "chat1" => talk(vec![asked("w1")], Some(SamplingParams::GREEDY), 0),
-            _ => {
-                talk(vec![asked("w1"), Turn::Model(first.clone().into()), second], Some(SamplingParams::GREEDY), 0)
-            }
+            _ => talk(
+                vec![asked("w1"), Turn::Model(first.clone().into()), second],
+                Some(SamplingParams::GREEDY),
+                0,
+            ),
         };
         let ran = alone(&model, &prepare(&model, &input), arguments(name).max_new_tokens);
         let expected = emitted(&tensors(name));

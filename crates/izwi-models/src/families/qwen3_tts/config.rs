@@ -9,9 +9,9 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use izwi_nn::decoder_stack::{Mixing, Rotation, StackShape};
 use izwi_nn::error::ModelError;
 use izwi_types::SamplingParams;
-use izwi_nn::decoder_stack::{Mixing, Rotation, StackShape};
 
 /// What a checkpoint was trained for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

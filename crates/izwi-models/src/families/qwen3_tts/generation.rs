@@ -9,15 +9,15 @@ use super::config::{Config, Settings};
 use super::predictor::Predictor;
 use super::prompt::{Codec, Frame, Position, Prompt};
 use super::talker::Talker;
-use izwi_nn::error::ModelError;
-use izwi_types::SamplingParams;
+use izwi_kernels::precision::Precision;
 use izwi_nn::attention::PagedSpan;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::StackRows;
+use izwi_nn::error::ModelError;
 use izwi_nn::kv_pool::KvPool;
-use izwi_kernels::precision::Precision;
-use izwi_types::PartTimes;
 use izwi_nn::sampling::{Draw, Draws, choose, penalise};
+use izwi_types::PartTimes;
+use izwi_types::SamplingParams;
 
 /// Parts of a pass that are timed.
 pub(super) const PARTS: [&str; 4] = ["talker", "code predictor", "sampling", "codec"];

@@ -21,14 +21,17 @@ use self::voice::{ClonedVoice, Cloner, Kept};
 use super::LoadOptions;
 use crate::model::{BatchEntry, SequenceState, SpeechModel};
 use crate::overlap;
-use izwi_nn::error::ModelError;
-use izwi_types::{StepOutput, Input, InputError, ModelInfo, PrepareLimits, Prepared, VoiceReference, SamplingParams, SpeakInput, Task, Voice, VoiceRecording};
-use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::kv_pool::{KvLayout, KvPool};
-use izwi_kernels::pair;
-use izwi_types::PartTimes;
 use crate::portions::{self, Portions};
+use izwi_kernels::pair;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::error::ModelError;
+use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::sampling::{Draws, mix};
+use izwi_types::PartTimes;
+use izwi_types::{
+    Input, InputError, ModelInfo, PrepareLimits, Prepared, SamplingParams, SpeakInput, StepOutput, Task,
+    Voice, VoiceRecording, VoiceReference,
+};
 
 mod codec;
 mod config;

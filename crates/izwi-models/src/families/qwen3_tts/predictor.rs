@@ -7,12 +7,12 @@ use candle_core::{Result, Tensor};
 
 use super::config::Config;
 use super::talker::Talker;
-use izwi_nn::frame_draws::FrameDraws;
-use izwi_nn::error::ModelError;
+use izwi_kernels::precision::Precision;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{DecoderStack, StackNames, StackShape};
+use izwi_nn::error::ModelError;
+use izwi_nn::frame_draws::FrameDraws;
 use izwi_nn::frame_steps::FrameSteps;
-use izwi_kernels::precision::Precision;
 use izwi_nn::row_linear::RowLinear;
 use izwi_nn::sampling::Draw;
 

@@ -4,9 +4,9 @@
 use candle_core::{Device, Result, Tensor, bail};
 use serde::Deserialize;
 
+use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mel::{MelShape, MelSpectrum};
 use izwi_nn::error::ModelError;
-use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::row_conv::RowConv;
 
 /// Rate of the recordings, in Hz: the mel filters are made for it.

@@ -64,7 +64,8 @@ fn golden_speech_is_the_references_from_text_to_samples() {
         let input = SpeakInput { max_tokens: frames, ..input(model, &arguments) };
         let mut utterance = model.utterance(&input, &LIMITS).unwrap();
         if let Some(uniforms) = golden.get("uniforms") {
-            utterance.passes[0].draws = izwi_nn::sampling::Draws::recorded(uniforms.to_vec1::<f64>().unwrap().into());
+            utterance.passes[0].draws =
+                izwi_nn::sampling::Draws::recorded(uniforms.to_vec1::<f64>().unwrap().into());
         }
         let prepared = Prepared { work: utterance.work(0).unwrap(), payload: Arc::new(utterance) };
         let ours = alone(model, &prepared, frames);

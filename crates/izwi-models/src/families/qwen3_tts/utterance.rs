@@ -6,9 +6,9 @@ use super::codec::DecoderState;
 use super::generation::{Outcome, Pass, Said};
 use super::tokens::{Script, Vocabulary};
 use super::voice::ClonedVoice;
-use izwi_types::Work;
 use crate::portions::{Portions, Sounding};
 use crate::text::pieces;
+use izwi_types::Work;
 
 /// Tokens of text in one pass: about a minute of speech. What is longer is cut between sentences, for the models lose
 /// their way in long texts, and a pass has to fit the pool.

@@ -12,8 +12,8 @@ use super::mel::FrontEnd;
 use super::tests::{kept_as, listen, model, unabridged, words};
 use super::windows::Context;
 use super::*;
-use izwi_kernels::precision::Precision;
 use crate::regions::WINDOW_FRAMES;
+use izwi_kernels::precision::Precision;
 use izwi_nn::sampling::argmax;
 
 const MODELS: [&str; 2] = ["whisper-base", "whisper-tiny.en"];

@@ -20,12 +20,14 @@ use self::tokens::Vocabulary;
 use self::windows::{Context, Kind, Listening, Order, Recording};
 use super::LoadOptions;
 use crate::model::{BatchEntry, SequenceState, SpeechModel};
-use izwi_nn::error::ModelError;
-use izwi_types::{StepOutput, Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, SamplingParams, Task};
-use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::kv_pool::{KvLayout, KvPool};
 use crate::regions;
 use crate::regions::Region;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::error::ModelError;
+use izwi_nn::kv_pool::{KvLayout, KvPool};
+use izwi_types::{
+    Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, SamplingParams, StepOutput, Task,
+};
 
 mod alignment;
 mod config;

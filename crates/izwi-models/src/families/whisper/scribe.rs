@@ -13,10 +13,10 @@ use super::segments::{Cut, Cuts, Heard, compression_ratio, cut, is_loop};
 use super::times;
 use super::tokens::{TIME_STEP_S, Vocabulary};
 use super::windows::{Context, Kind, Listening, Pass, Recording, Window};
-use izwi_nn::error::ModelError;
-use izwi_types::{StepOutput, Work};
 use crate::regions::WINDOW_FRAMES;
+use izwi_nn::error::ModelError;
 use izwi_types::{Segment, Word};
+use izwi_types::{StepOutput, Work};
 
 /// What was heard in little silence counts when its mean log-probability is at least this; below it the window is
 /// listened to again with all the silence the network is used to. On the clips in `assets/speech`, plain and in noise,

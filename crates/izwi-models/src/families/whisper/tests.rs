@@ -7,10 +7,10 @@ use candle_core::Device;
 
 use super::golden::{checkpoint_folder, clip, clips};
 use super::*;
-use izwi_types::Work;
 use izwi_kernels::precision::Precision;
 use izwi_nn::sampling::mix;
 use izwi_types::Segment;
+use izwi_types::Work;
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 2048 };
 const BLOCK_SIZE: usize = 16;

@@ -10,11 +10,11 @@ use super::config::FRAMES_PER_POSITION;
 use super::encoder::WindowMel;
 use super::mel::LogMel;
 use super::segments::Heard;
-use izwi_types::Work;
+use crate::regions::Region;
 use izwi_nn::attention::CrossKv;
 use izwi_nn::packed::ROW_ALIGN;
-use crate::regions::Region;
 use izwi_nn::sampling::mix;
+use izwi_types::Work;
 
 /// How much silence the encoder sees behind a window.
 ///

@@ -4,11 +4,11 @@
 use candle_core::{Result, Tensor};
 
 use super::config::{Config, Mixing};
-use izwi_nn::codec::stream::{StreamShape, Streams, TailPlace, WindowPlace};
-use izwi_nn::error::ModelError;
+use izwi_kernels::precision::Precision;
 use izwi_nn::activation::silu_gate;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_kernels::precision::Precision;
+use izwi_nn::codec::stream::{StreamShape, Streams, TailPlace, WindowPlace};
+use izwi_nn::error::ModelError;
 use izwi_nn::rms_norm::RmsNorm;
 use izwi_nn::rope::Rope;
 use izwi_nn::row_linear::RowLinear;

@@ -3,13 +3,13 @@
 use candle_core::{Device, Result, Tensor};
 
 use super::config::Config;
+use izwi_kernels::precision::Precision;
+use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
 use izwi_nn::codec::seanet::{SeanetEncoder, SeanetShape};
 use izwi_nn::codec::stream::{StreamShape, StreamState, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
 use izwi_nn::error::ModelError;
-use izwi_nn::checkpoint::Checkpoint;
-use izwi_kernels::precision::Precision;
 use izwi_nn::row_conv::RowConv;
 
 /// Frames whose samples go through the convolutions at once.
