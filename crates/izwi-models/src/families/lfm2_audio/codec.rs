@@ -5,7 +5,7 @@ use std::path::Path;
 use super::detokenizer::{self, Detokenizer};
 use super::mimi::{self, Mimi};
 use crate::families::LoadOptions;
-use izwi_nn::error::ModelError;
+use izwi_nn::Error;
 
 /// The folder of the newer codec.
 const DETOKENIZER: &str = "audio_detokenizer";
@@ -31,7 +31,7 @@ impl Codec {
     ///
     /// # Errors
     /// A file is absent, or its tensors are not those of the codec.
-    pub(super) fn load(folder: &Path, books: usize, options: &LoadOptions) -> Result<Self, ModelError> {
+    pub(super) fn load(folder: &Path, books: usize, options: &LoadOptions) -> Result<Self, Error> {
         let newer = folder.join(DETOKENIZER);
         if newer.is_dir() {
             return Ok(Self::Detokenizer(Box::new(Detokenizer::load(&newer, options)?)));
@@ -103,8 +103,8 @@ impl Codec {
     pub(super) fn decode(
         &self,
         batch: &mut [(&mut DecoderState, &[Vec<u32>])],
-    ) -> Result<Vec<Vec<f32>>, ModelError> {
-        let foreign = ModelError::Internal("a stream is another codec's");
+    ) -> Result<Vec<Vec<f32>>, Error> {
+        let foreign = Error::Internal("a stream is another codec's");
         match self {
             Self::Mimi(codec) => {
                 let batch = batch.iter_mut().map(|(state, frames)| match state {

@@ -13,13 +13,13 @@ use candle_core::{Device, Result, Tensor};
 use self::config::{TRANSFORMER, UPSAMPLE, book, not_needed};
 use crate::families::LoadOptions;
 use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::conv::CausalDepthwiseTransposedConv;
 use izwi_nn::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
 use izwi_nn::codec::seanet::{SeanetDecoder, SeanetShape};
 use izwi_nn::codec::stream::{Pieces, StreamShape, StreamState, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
-use izwi_nn::error::ModelError;
 use izwi_nn::window_attention::Window;
 
 pub(crate) use self::config::Config;
@@ -31,7 +31,7 @@ const SEMANTIC: usize = 1;
 /// Frames that a row in front of the transformer is made of.
 const UPSAMPLE_FRAMES: usize = 2;
 
-type Loaded<T> = std::result::Result<T, ModelError>;
+type Loaded<T> = std::result::Result<T, Error>;
 
 /// The decoder.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Mimi {
         config: &Config,
         precision: Precision,
     ) -> Loaded<Self> {
-        config.check().map_err(ModelError::Checkpoint)?;
+        config.check().map_err(Error::Checkpoint)?;
         let acoustic = codebooks.saturating_sub(SEMANTIC);
         from.skip(|name| not_needed(name, acoustic));
         let before = from.taken();
