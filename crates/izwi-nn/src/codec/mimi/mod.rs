@@ -76,8 +76,12 @@ impl Mimi {
         let books = |from: &mut Checkpoint, group: &str, books: usize| {
             let names =
                 BookNames { sum: "embedding_sum", usage: "cluster_usage", flag: Some("_initialized") };
-            let sizes =
-                BooksShape { books, entries: config.entries, width: config.codebook_width, outer: config.width };
+            let sizes = BooksShape {
+                books,
+                entries: config.entries,
+                width: config.codebook_width,
+                outer: config.width,
+            };
             ResidualBooks::load(from, &format!("quantizer.{group}"), sizes, names, |k| codebook(group, k))
         };
         let (semantic, acoustic) = (books(from, "rvq_first", SEMANTIC)?, books(from, "rvq_rest", acoustic)?);
