@@ -1,6 +1,6 @@
-//! The end-to-end tests, one module for each subject.
+//! The end-to-end tests, one module per subject.
 
-// Says to the lints that all of this is test code.
+// Marks the whole crate as test code for the lints.
 #![cfg(test)]
 
 mod access;
@@ -9,10 +9,10 @@ mod disconnects;
 mod lfm2_audio;
 mod lifecycle;
 mod metrics;
-mod nonsense;
+mod malformed_input;
 mod openai;
 mod qwen3_tts;
-mod real_ear;
+mod real_whisper;
 mod speech;
 mod streaming;
 mod transcriptions;
