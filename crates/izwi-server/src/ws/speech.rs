@@ -1,39 +1,56 @@
-//! One session that speaks: the loop that reads and speaks, and the state it changes.
+//! The protocol of `/v1/audio/speech/stream`: text in, audio out, in order.
+//!
+//! Choices that the protocol leaves open:
+//! - `session.created` answers `session.config`, or the first text of a session without one.
+//! - `audio.start` is sent with the first audio of an utterance; an utterance that is refused is an `error` alone.
+//! - With `response_format: "wav"` the first binary frame of an utterance starts with a 44-byte header of a stream of
+//!   unknown length; `samples` counts audio only.
+//! - Text is synthesised at `input.flush` and `input.done`, and early up to the last complete sentence once there is
+//!   enough.
+//! - `interrupt` ends the current utterance with the reason `interrupted` and drops text that is not synthesised yet. An
+//!   utterance without audio so far ends without a frame. Text that comes later is synthesised.
+//! - Any text frame and a WebSocket ping keep an idle session open; answers to the server's pings do not.
 
-use std::ops::ControlFlow;
+mod parse;
+mod text_queue;
 
-use axum::extract::ws::{WebSocket, close_code};
+use std::sync::Arc;
+
 use futures::FutureExt;
-use futures::future::BoxFuture;
-use izwi_core::engine::types::audio_duration;
-use izwi_core::engine::{Engine, FinishReason, RequestId, StreamingOutput, TaskType};
-use tokio::sync::mpsc;
+use futures::future::{BoxFuture, ready};
+use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, TaskType};
 
-use super::arrival::Arrival;
-use super::chunking;
-use super::link::{Ending, Link, MAX_QUEUED, Signal};
-use super::parse::parse;
-use super::script::Script;
+use self::text_queue::TextQueue;
+use super::outbox::Outbox;
+use super::protocol::{Action, ClientMessage, Job, Outcome, Protocol};
+use super::{chunking, frame};
 use crate::dto::session::{ClientFrame, ConfigFields, ServerFrame};
 use crate::dto::speech::VoiceRef;
 use crate::encoding::Encoding;
 use crate::error::ApiError;
 use crate::registry::Lease;
-use crate::speech::{Cloning, Manner, SpeechOptions, begin};
+use crate::speech::{Cloning, Manner, SpeechOptions};
 use crate::state::AppState;
-use crate::voices;
+use crate::voices::{self, Voice};
 
-type Chunks = mpsc::Receiver<StreamingOutput>;
-type Begun = Result<(StreamingOutput, Chunks), ApiError>;
-
-/// A model and the voice of it that was asked for.
-struct Cast {
-    engine: Lease,
-    /// `None` where the model has no voices.
-    voice: Option<voices::Voice>,
+/// State of a session.
+pub(super) struct Speech {
+    state: AppState,
+    session_id: RequestId,
+    setup: Option<Arc<Setup>>,
+    text: TextQueue,
+    /// Number of the next utterance.
+    next_utterance: u64,
 }
 
-/// What a session was configured to.
+/// A model, and the requested voice of it.
+pub(super) struct Model {
+    engine: Lease,
+    /// `None` if the model has no voices.
+    voice: Option<Voice>,
+}
+
+/// What the session was configured to.
 struct Setup {
     engine: Lease,
     manner: Manner,
@@ -41,235 +58,189 @@ struct Setup {
     chunk_samples: usize,
 }
 
-/// The utterance being spoken. Dropping it drops the engine's receiver, which aborts the request.
-enum Voice {
-    Silent,
-    Beginning(BoxFuture<'static, Begun>),
-    Speaking(Utterance),
+pub(super) struct Utterance {
+    setup: Arc<Setup>,
+    number: u64,
+    sent_samples: u64,
 }
 
-/// An utterance whose audio has begun.
-struct Utterance {
-    chunks: Chunks,
-    request: RequestId,
-    /// Samples handed to the client.
-    sent: u64,
-    /// The client spoke over it: nothing more of it is sent but its end.
-    is_interrupted: bool,
-}
+impl Protocol for Speech {
+    type Frame = ClientFrame;
+    type Model = Model;
+    type Input = String;
+    type Reply = Utterance;
 
-enum Spoken {
-    Begun(Begun),
-    Chunk(Option<StreamingOutput>),
-}
-
-enum Event {
-    Signal(Signal),
-    Spoken(Box<Spoken>),
-    Arrived,
-}
-
-struct Session {
-    link: Link,
-    arrival: Arrival<ClientFrame, Cast>,
-    setup: Option<Setup>,
-    script: Script,
-    voice: Voice,
-    /// Number of the utterance being spoken, or of the next.
-    utterance: u64,
-}
-
-/// Serves one session until it is done, fails or its client leaves.
-pub(super) async fn run(state: AppState, id: RequestId, socket: WebSocket) {
-    let config = state.config();
-    let script = Script::new(config.max_input_chars, config.max_session_chars);
-    let link = Link::new(state, id, socket);
-    let session = Session {
-        link,
-        arrival: Arrival::default(),
-        setup: None,
-        script,
-        voice: Voice::Silent,
-        utterance: 0,
-    };
-    session.serve().await;
-}
-
-/// The names of the model and the voice that a frame configures a session for, if it configures one: `None` inside for
-/// the defaults.
-fn wanted(frame: &ClientFrame) -> Option<(Option<String>, Option<String>)> {
-    match frame {
-        ClientFrame::Config(config) | ClientFrame::Speak { config, .. } => {
-            Some((config.model.clone(), config.voice.clone().map(VoiceRef::into_id)))
-        }
-        ClientFrame::Text(_) => Some((None, None)),
-        _ => None,
-    }
-}
-
-/// Waits for a model and finds the voice.
-async fn cast(state: AppState, model: Option<String>, voice: Option<String>) -> Result<Cast, ApiError> {
-    let engine = state.lease(model.as_deref(), TaskType::Tts).await?;
-    let voice = voices::find(voice.as_deref(), &engine, state.voices()).await?;
-    Ok(Cast { engine, voice })
-}
-
-impl Voice {
-    fn is_silent(&self) -> bool {
-        matches!(self, Self::Silent)
-    }
-
-    /// Waits for what comes next of the utterance; for ever when there is none. Cancel-safe.
-    async fn next(&mut self) -> Spoken {
-        match self {
-            Self::Silent => std::future::pending().await,
-            Self::Beginning(begun) => Spoken::Begun(begun.await),
-            Self::Speaking(utterance) => Spoken::Chunk(utterance.chunks.recv().await),
+    fn new(state: &AppState, session_id: &RequestId) -> Self {
+        let config = state.config();
+        Self {
+            state: state.clone(),
+            session_id: session_id.clone(),
+            setup: None,
+            text: TextQueue::new(config.max_input_chars, config.max_session_chars),
+            next_utterance: 0,
         }
     }
-}
 
-impl Session {
-    async fn serve(mut self) {
-        loop {
-            self.speak_next();
-            if self.voice.is_silent() && self.script.is_over() {
-                self.link.wire.frame(&ServerFrame::Done);
-                let ending = self.link.ending();
-                return self.link.close(ending).await;
+    fn parse(message: ClientMessage) -> Result<ClientFrame, ApiError> {
+        match message {
+            ClientMessage::Text(text) => parse::parse(&text),
+            ClientMessage::Binary(_) => Err(ApiError::BinaryFrame),
+        }
+    }
+
+    fn is_immediate(frame: &ClientFrame) -> bool {
+        matches!(frame, ClientFrame::Ping)
+    }
+
+    fn load_model(&self, frame: &ClientFrame) -> Option<BoxFuture<'static, Result<Model, ApiError>>> {
+        if self.setup.is_some() || self.text.check_open().is_err() {
+            return None;
+        }
+        let (model, voice) = match frame {
+            ClientFrame::Config(config) | ClientFrame::Speak { config, .. } => {
+                (config.model.clone(), config.voice.clone().map(VoiceRef::into_id))
             }
-            let event = self.next_event().await;
-            match self.handle(event) {
-                ControlFlow::Continue(()) => {}
-                ControlFlow::Break(Some(ending)) => {
-                    self.voice = Voice::Silent;
-                    return self.link.close(ending).await;
-                }
-                ControlFlow::Break(None) => return,
-            }
-        }
+            ClientFrame::Text(_) => (None, None),
+            _ => return None,
+        };
+        Some(load(self.state.clone(), model, voice).boxed())
     }
 
-    async fn next_event(&mut self) -> Event {
-        let wire_is_idle = self.link.wire.is_idle();
-        let hears = self.arrival.waiting() < MAX_QUEUED;
-        let is_silent = self.voice.is_silent();
-        let arrives = self.arrival.is_under_way();
-        tokio::select! {
-            () = self.arrival.settled(), if arrives => Event::Arrived,
-            signal = self.link.next(hears, is_silent && !arrives) => Event::Signal(signal),
-            spoken = self.voice.next(), if wire_is_idle && !is_silent => Event::Spoken(Box::new(spoken)),
-        }
-    }
-
-    /// Breaks with how to close, or with `None` when nobody is there to be told.
-    fn handle(&mut self, event: Event) -> ControlFlow<Option<Ending>> {
-        match event {
-            Event::Spoken(spoken) => {
-                return match *spoken {
-                    Spoken::Begun(begun) => self.begun(begun),
-                    Spoken::Chunk(chunk) => self.relay(chunk),
-                };
-            }
-            Event::Arrived => self.catch_up(),
-            Event::Signal(Signal::Over(ending)) => return ControlFlow::Break(ending),
-            Event::Signal(Signal::Moved) => {}
-            Event::Signal(Signal::Text(text)) => {
-                let outcome = parse(&text).and_then(|frame| self.accept(frame));
-                self.answer(outcome);
-            }
-            Event::Signal(Signal::Binary(_)) => self.link.wire.error(&ApiError::BinaryFrame),
-            Event::Signal(Signal::Refused(error)) => self.link.wire.error(&error),
-            Event::Signal(Signal::Draining) => {
-                if self.script.abandon() | self.arrival.abandon() {
-                    self.link.wire.error(&ApiError::Draining);
-                }
-            }
-        }
-        ControlFlow::Continue(())
-    }
-
-    /// Obeys a frame, or keeps it until the model that it or one before it needs has arrived.
-    fn accept(&mut self, frame: ClientFrame) -> Result<(), ApiError> {
-        if self.arrival.is_under_way() && !matches!(frame, ClientFrame::Ping) {
-            self.arrival.wait(frame);
-            return Ok(());
-        }
-        let needs_model = self.setup.is_none() && self.script.check_open().is_ok();
-        if let Some((model, voice)) = wanted(&frame).filter(|_| needs_model) {
-            self.arrival.begin(cast(self.link.state.clone(), model, voice).boxed());
-            if self.arrival.is_under_way() {
-                self.arrival.wait(frame);
-                return Ok(());
-            }
-        }
-        let outcome = self.obey(frame);
-        self.arrival.forget();
-        outcome
-    }
-
-    /// Obeys the frames that waited for a model.
-    fn catch_up(&mut self) {
-        self.link.touch();
-        let mut frames = self.arrival.take_waiting().into_iter();
-        if let Some(first) = frames.next() {
-            let outcome = self.obey(first);
-            self.arrival.forget();
-            self.answer(outcome);
-        }
-        for frame in frames {
-            let outcome = self.accept(frame);
-            self.answer(outcome);
-        }
-    }
-
-    fn answer(&mut self, outcome: Result<(), ApiError>) {
-        if let Err(error) = outcome {
-            self.link.wire.error(&error);
-        }
-    }
-
-    fn obey(&mut self, frame: ClientFrame) -> Result<(), ApiError> {
+    fn receive(
+        &mut self,
+        frame: ClientFrame,
+        model: Option<Result<Model, ApiError>>,
+        out: &mut Outbox,
+    ) -> Result<Action, ApiError> {
         match frame {
-            ClientFrame::Config(fields) => self.configure(fields)?,
+            ClientFrame::Config(fields) => self.configure(fields, model, out)?,
             ClientFrame::Text(text) => {
-                self.script.check_open()?;
-                self.configure_by_default()?;
-                self.script.push(&text)?;
+                self.text.check_open()?;
+                if self.setup.is_none() {
+                    self.configure(ConfigFields::default(), model, out)?;
+                }
+                self.text.push(&text)?;
             }
             ClientFrame::Flush => {
-                self.script.check_open()?;
-                self.script.flush();
+                self.text.check_open()?;
+                self.text.flush();
             }
             ClientFrame::Done => {
-                self.script.check_open()?;
-                self.script.finish();
+                self.text.check_open()?;
+                self.text.finish();
             }
             ClientFrame::Speak { text, config } => {
-                self.script.check_whole(&text)?;
+                self.text.check_whole(&text)?;
                 if self.setup.is_none() || !config.is_empty() {
-                    self.configure(config)?;
+                    self.configure(config, model, out)?;
                 }
-                self.script.push_last(&text)?;
+                self.text.push_last(&text)?;
             }
-            ClientFrame::Ping => self.link.wire.frame(&ServerFrame::Pong),
-            // Playback positions are reports of the client; nothing here depends on them.
+            ClientFrame::Ping => out.frame(&ServerFrame::Pong),
+            // A report of the client; nothing here depends on it.
             ClientFrame::PlaybackAck => {}
-            ClientFrame::Interrupt => self.interrupt(),
+            ClientFrame::Interrupt => return Ok(Action::Interrupt),
         }
+        Ok(Action::None)
+    }
+
+    fn next_job(&mut self) -> Option<Job<Self>> {
+        let setup = self.setup.as_ref()?;
+        let text = self.text.next()?;
+        let utterance = Utterance { setup: Arc::clone(setup), number: self.next_utterance, sent_samples: 0 };
+        self.next_utterance += 1;
+        let engine = Engine::clone(&setup.engine);
+        Some(Job { engine, input: ready(Ok(text)).boxed(), reply: utterance })
+    }
+
+    fn request(&mut self, utterance: &Utterance, text: String) -> EngineCoreRequest {
+        let Setup { manner, chunk_samples, .. } = &*utterance.setup;
+        manner.request(text).with_chunk_samples(*chunk_samples)
+    }
+
+    fn deliver(&mut self, utterance: &mut Utterance, chunk: StreamingOutput, out: &mut Outbox) {
+        let Utterance { setup, number, .. } = utterance;
+        let is_first = chunk.sequence == 0;
+        if is_first {
+            out.frame(&ServerFrame::AudioStart {
+                utterance: *number,
+                voice: setup.manner.voice_name(),
+                model: &setup.engine.profile().model,
+            });
+        }
+        if chunk.samples.is_empty() {
+            return;
+        }
+        utterance.sent_samples += chunk.samples.len() as u64;
+        out.frame(&ServerFrame::AudioChunk {
+            utterance: *number,
+            seq: chunk.sequence,
+            sample_offset: chunk.sample_offset,
+            samples: chunk.samples.len(),
+            is_final: chunk.is_final,
+        });
+        out.binary(setup.encoding.encode(&chunk.samples, chunk.sample_rate, is_first));
+    }
+
+    fn end(&mut self, utterance: Utterance, outcome: Outcome, out: &mut Outbox) {
+        let Outcome::Finished(finish) = outcome else { return };
+        out.frame(&ServerFrame::AudioDone {
+            utterance: utterance.number,
+            samples: utterance.sent_samples,
+            duration_s: finish.duration_s(utterance.sent_samples),
+            rtf: finish.stats.rtf(),
+            ttfa_ms: finish.ttfa_ms(),
+            finish_reason: finish.reason.label(),
+        });
+    }
+
+    fn drop_queued(&mut self) -> bool {
+        self.text.clear()
+    }
+
+    fn close_input(&mut self) {
+        self.text.finish();
+    }
+
+    fn is_over(&self) -> bool {
+        self.text.is_over()
+    }
+
+    fn write_done(&self, out: &mut Outbox) {
+        out.frame(&ServerFrame::Done);
+    }
+
+    fn write_error(&self, error: &ApiError, out: &mut Outbox) {
+        frame::write_error(error, out);
+    }
+}
+
+impl Speech {
+    fn configure(
+        &mut self,
+        fields: ConfigFields,
+        model: Option<Result<Model, ApiError>>,
+        out: &mut Outbox,
+    ) -> Result<(), ApiError> {
+        if self.setup.is_some() {
+            return Err(frame::CONFIGURED);
+        }
+        self.text.check_open()?;
+        let setup = Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?;
+        out.frame(&ServerFrame::Created {
+            session_id: self.session_id.as_str(),
+            sample_rate: setup.engine.profile().sample_rate,
+            channels: 1,
+            encoding: setup.encoding.label(),
+        });
+        self.setup = Some(Arc::new(setup));
         Ok(())
     }
+}
 
-    fn configure_by_default(&mut self) -> Result<(), ApiError> {
-        if self.setup.is_some() { Ok(()) } else { self.configure(ConfigFields::default()) }
-    }
-
-    fn configure(&mut self, fields: ConfigFields) -> Result<(), ApiError> {
-        if self.setup.is_some() {
-            return Err(ApiError::OutOfOrder("the session is configured already; open another session"));
-        }
-        self.script.check_open()?;
-        let Cast { engine, voice } = self.arrival.take_model()?;
+impl Setup {
+    /// Checks the fields against the model.
+    fn resolve(fields: ConfigFields, Model { engine, voice }: Model) -> Result<Self, ApiError> {
         let encoding = Encoding::for_session(fields.response_format.as_deref())?;
         let chunk_samples = chunking::samples(fields.chunk_ms, engine.profile().sample_rate)?;
         let options = SpeechOptions {
@@ -287,127 +258,13 @@ impl Session {
             cloning: Cloning::default(),
         };
         let manner = Manner::resolve(options, voice, &engine)?;
-        let sample_rate = engine.profile().sample_rate;
-        self.link.wire.frame(&ServerFrame::Created {
-            session_id: self.link.id.as_str(),
-            sample_rate,
-            channels: 1,
-            encoding: encoding.label(),
-        });
-        self.setup = Some(Setup { engine, manner, encoding, chunk_samples });
-        Ok(())
+        Ok(Self { engine, manner, encoding, chunk_samples })
     }
+}
 
-    /// Begins the next utterance, if none is being spoken.
-    fn speak_next(&mut self) {
-        if !self.voice.is_silent() {
-            return;
-        }
-        let Some(setup) = &self.setup else { return };
-        let Some(text) = self.script.next() else { return };
-        let request = setup.manner.request(text).with_chunk_samples(setup.chunk_samples);
-        tracing::debug!(session = %self.link.id, request = %request.id, utterance = self.utterance, "utterance begins");
-        let engine = Engine::clone(&setup.engine);
-        let limit = self.link.state.config().first_audio_timeout;
-        self.voice = Voice::Beginning(Box::pin(async move { begin(&engine, request, limit).await }));
-    }
-
-    fn begun(&mut self, begun: Begun) -> ControlFlow<Option<Ending>> {
-        match begun {
-            Ok((first, chunks)) => {
-                let request = first.request_id.clone();
-                self.voice = Voice::Speaking(Utterance { chunks, request, sent: 0, is_interrupted: false });
-                if let Some(setup) = &self.setup {
-                    self.link.wire.frame(&ServerFrame::AudioStart {
-                        utterance: self.utterance,
-                        voice: setup.manner.voice_name(),
-                        model: &setup.engine.profile().model,
-                    });
-                }
-                self.relay(Some(first))
-            }
-            Err(error) => {
-                self.link.wire.error(&error);
-                self.end_utterance();
-                match error {
-                    ApiError::Draining => {
-                        self.link.note_draining();
-                        self.script.abandon();
-                        ControlFlow::Continue(())
-                    }
-                    ApiError::ModelUnavailable(_) => {
-                        ControlFlow::Break(Some((close_code::ERROR, "engine ended")))
-                    }
-                    _ => ControlFlow::Continue(()),
-                }
-            }
-        }
-    }
-
-    /// Ends what is being spoken and forgets what was to follow. The session goes on; in silence nothing changes.
-    fn interrupt(&mut self) {
-        if !self.voice.is_silent() {
-            self.script.forget();
-        }
-        match (&mut self.voice, &self.setup) {
-            (Voice::Speaking(utterance), Some(setup)) if !utterance.is_interrupted => {
-                utterance.is_interrupted = true;
-                let (engine, request) = (Engine::clone(&setup.engine), utterance.request.clone());
-                // An engine that has ended, or is done with it, has said so in the chunks.
-                tokio::spawn(async move { engine.interrupt_request(&request).await });
-            }
-            // Nothing of it was heard: it is passed over without a word.
-            (Voice::Beginning(_), _) => self.end_utterance(),
-            _ => {}
-        }
-    }
-
-    /// Passes one chunk on, and the numbers after the last.
-    fn relay(&mut self, chunk: Option<StreamingOutput>) -> ControlFlow<Option<Ending>> {
-        let (Some(chunk), Some(setup), Voice::Speaking(utterance)) = (chunk, &self.setup, &mut self.voice)
-        else {
-            self.link.wire.error(&ApiError::CutOff);
-            return ControlFlow::Break(Some((close_code::POLICY, "cut off")));
-        };
-        if !chunk.samples.is_empty() && !utterance.is_interrupted {
-            utterance.sent += chunk.samples.len() as u64;
-            self.link.wire.frame(&ServerFrame::AudioChunk {
-                utterance: self.utterance,
-                seq: chunk.sequence,
-                sample_offset: chunk.sample_offset,
-                samples: chunk.samples.len(),
-                is_final: chunk.is_final,
-            });
-            let is_first = chunk.sequence == 0;
-            self.link.wire.audio(setup.encoding.encode(&chunk.samples, chunk.sample_rate, is_first));
-        }
-        let Some(stats) = chunk.stats.filter(|_| chunk.is_final) else { return ControlFlow::Continue(()) };
-        if stats.finish_reason == FinishReason::Error {
-            let details = stats.error.as_deref().unwrap_or("(no details)");
-            self.link.wire.error(&ApiError::internal(details, &chunk.request_id));
-        }
-        // The engine may have been done before it was told.
-        let reason = match stats.finish_reason {
-            FinishReason::Stop | FinishReason::Length if utterance.is_interrupted => {
-                FinishReason::Interrupted
-            }
-            reason => reason,
-        };
-        self.link.wire.frame(&ServerFrame::AudioDone {
-            utterance: self.utterance,
-            samples: utterance.sent,
-            duration_s: audio_duration(utterance.sent, chunk.sample_rate).as_secs_f64(),
-            rtf: stats.rtf(),
-            ttfa_ms: stats.time_to_first_audio.map(|ttfa| ttfa.as_secs_f64() * 1e3),
-            finish_reason: reason.label(),
-        });
-        self.end_utterance();
-        ControlFlow::Continue(())
-    }
-
-    fn end_utterance(&mut self) {
-        self.voice = Voice::Silent;
-        self.utterance += 1;
-        self.link.touch();
-    }
+/// Waits for a model and looks the voice up.
+async fn load(state: AppState, model: Option<String>, voice: Option<String>) -> Result<Model, ApiError> {
+    let engine = state.lease(model.as_deref(), TaskType::Tts).await?;
+    let voice = voices::find(voice.as_deref(), &engine, state.voices()).await?;
+    Ok(Model { engine, voice })
 }
