@@ -1,9 +1,12 @@
-//! Samples and formats: PCM conversion, WAV files, decoding of recordings, voice activity, chunking.
+//! Samples and formats: decoding and encoding of audio files, PCM conversion, voice activity, chunking.
 //!
 //! Owns everything that is audio but not a model. Knows no tensor, no request and no async runtime.
+#![forbid(unsafe_code)]
 
 pub mod chunk;
 pub mod decode;
+pub mod encode;
 pub mod pcm;
 pub mod vad;
-pub mod wav;
+
+pub use encode::wav;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use izwi_core::hub::{HubError, Manifest, Source, Store};
+use izwi_hub::{HubError, Manifest, Source, Store};
 
 use crate::failure;
 use crate::output;

@@ -4,7 +4,7 @@
 use std::io::{self, IsTerminal as _};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use izwi_core::hub::ProgressSink;
+use izwi_hub::ProgressSink;
 
 use crate::listening::{self, Course};
 use crate::output;

@@ -1,7 +1,7 @@
 //! `izwi list`: the models there are, and which of them are here.
 
 use anyhow::Result;
-use izwi_core::hub::{ModelStatus, Task};
+use izwi_hub::{ModelStatus, Task};
 use serde::Serialize;
 
 use crate::settings::Settings;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use clap::ValueHint;
 use izwi_core::engine::Engine;
 use izwi_core::engine::request::MAX_TEXT_CHARS;
-use izwi_core::hub::VoiceStore;
+use izwi_hub::VoiceStore;
 use serde::Serialize;
 
 use crate::interrupt::Interrupt;

@@ -18,7 +18,7 @@ use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput, 
 use tokio::sync::mpsc;
 
 use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef};
-use crate::encoding::Encoding;
+use crate::encoding::{self, EncodedUtterance};
 use crate::error::ApiError;
 use crate::numbers::{self, event};
 use crate::registry::Lease;
@@ -51,7 +51,7 @@ pub(super) async fn create(
     let input = required("input", body.input.as_deref())?;
     let engine = state.lease(Some(model), TaskType::Tts).await?;
     check_text("input", input, state.config().max_input_chars)?;
-    let encoding = Encoding::for_http(body.response_format.as_deref())?;
+    let (format, media_type) = encoding::for_http(body.response_format.as_deref())?;
     let carrier = carrier(body.stream_format.as_deref())?;
     let text = input.to_owned();
     let cloning = Cloning::new(body.ref_audio.take(), body.ref_text.take(), body.x_vector_only_mode);
@@ -63,13 +63,19 @@ pub(super) async fn create(
     };
     let manner = Manner::resolve(SpeechOptions { cloning, ..options(body) }, voice, &engine)?;
     let request = manner.into_request(text).with_id(id);
+    let sample_rate = engine.profile().sample_rate;
+    let encoded = EncodedUtterance::new(format, sample_rate)?;
     let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
     // The engine has read the recording by now.
     drop(room);
-    let sample_rate = engine.profile().sample_rate;
     let pending = VecDeque::new();
-    let speech = Speech { chunks, encoding, carrier, pending, is_over: false, _engine: engine };
-    Ok(response(speech, first, sample_rate))
+    let mut speech = Speech { chunks, encoded, carrier, pending, is_over: false, _engine: engine };
+    speech.take(first);
+    let content_type = match carrier {
+        Carrier::Audio => media_type,
+        Carrier::Events => "text/event-stream",
+    };
+    Ok(response(speech, content_type, sample_rate))
 }
 
 fn required<'a>(param: &str, value: Option<&'a str>) -> Result<&'a str, ApiError> {
@@ -121,12 +127,7 @@ fn options(body: SpeechRequest) -> SpeechOptions {
     }
 }
 
-fn response(mut speech: Speech, first: StreamingOutput, sample_rate: u32) -> Response {
-    let content_type = match speech.carrier {
-        Carrier::Audio => speech.encoding.content_type(),
-        Carrier::Events => "text/event-stream",
-    };
-    speech.take(first);
+fn response(speech: Speech, content_type: &'static str, sample_rate: u32) -> Response {
     let frames = stream::unfold(speech, |mut speech| async { Some((speech.next().await?, speech)) });
     let mut response = Response::new(Body::new(StreamBody::new(frames)));
     let headers = response.headers_mut();
@@ -140,9 +141,9 @@ fn response(mut speech: Speech, first: StreamingOutput, sample_rate: u32) -> Res
 /// A body being generated. Dropping it drops the receiver, by which the engine knows that nobody listens.
 struct Speech {
     chunks: mpsc::Receiver<StreamingOutput>,
-    encoding: Encoding,
+    encoded: EncodedUtterance,
     carrier: Carrier,
-    pending: VecDeque<Frame<Bytes>>,
+    pending: VecDeque<Result<Frame<Bytes>, CutOff>>,
     is_over: bool,
     _engine: Lease,
 }
@@ -151,7 +152,7 @@ impl Speech {
     async fn next(&mut self) -> Option<Result<Frame<Bytes>, CutOff>> {
         loop {
             if let Some(frame) = self.pending.pop_front() {
-                return Some(Ok(frame));
+                return Some(frame);
             }
             if self.is_over {
                 return None;
@@ -172,7 +173,15 @@ impl Speech {
     }
 
     fn take(&mut self, chunk: StreamingOutput) {
-        let bytes = self.encoding.encode(&chunk.samples, chunk.sample_rate, chunk.sequence == 0);
+        let bytes = match self.encoded.encode(&chunk) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::error!(request = %chunk.request_id, %error, "audio could not be encoded");
+                self.pending.push_back(Err(CutOff));
+                self.is_over = true;
+                return;
+            }
+        };
         if !bytes.is_empty() {
             let data = match self.carrier {
                 Carrier::Audio => bytes,
@@ -180,13 +189,13 @@ impl Speech {
                     audio: base64::engine::general_purpose::STANDARD.encode(&bytes),
                 }),
             };
-            self.pending.push_back(Frame::data(data));
+            self.pending.push_back(Ok(Frame::data(data)));
         }
         if let Some(stats) = &chunk.stats {
             if self.carrier == Carrier::Events {
-                self.pending.push_back(Frame::data(event(&SpeechEvent::Done { usage: usage(stats) })));
+                self.pending.push_back(Ok(Frame::data(event(&SpeechEvent::Done { usage: usage(stats) }))));
             }
-            self.pending.push_back(Frame::trailers(numbers::of(stats)));
+            self.pending.push_back(Ok(Frame::trailers(numbers::of(stats))));
         }
         self.is_over = chunk.is_final;
     }

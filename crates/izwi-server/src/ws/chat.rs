@@ -22,6 +22,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{
     AudioInput, Conversation, Emission, Engine, EngineCoreRequest, FinishReason, Message, RequestId,
     StreamingOutput, TaskType,
@@ -33,6 +34,7 @@ use super::frame;
 use super::outbox::Outbox;
 use super::protocol::{Action, ClientMessage, Job, Outcome, Protocol};
 use crate::dto::chat::{ClientFrame, ConfigFields, ServerFrame};
+use crate::encoding::EncodedUtterance;
 use crate::error::ApiError;
 use crate::registry::Lease;
 use crate::speech::check_text;
@@ -69,6 +71,7 @@ enum UserInput {
 pub(super) struct Answer {
     setup: Arc<Setup>,
     turn: u64,
+    encoded: EncodedUtterance,
     text: String,
     sent_chunks: u64,
     sent_samples: u64,
@@ -158,14 +161,19 @@ impl Protocol for Chat {
         Ok(Action::None)
     }
 
-    fn next_job(&mut self) -> Option<Job<Self>> {
+    fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
         let setup = self.setup.as_ref()?;
         let input = self.waiting.pop_front()?;
+        let encoded = match EncodedUtterance::new(setup.format, setup.engine.profile().sample_rate) {
+            Ok(encoded) => encoded,
+            Err(error) => return Some(Err(error)),
+        };
         self.forgotten += self.conversation.make_room(setup.engine.config().conversation_limits());
         let engine = Engine::clone(&setup.engine);
         let answer = Answer {
             setup: Arc::clone(setup),
             turn: self.next_turn,
+            encoded,
             text: String::new(),
             sent_chunks: 0,
             sent_samples: 0,
@@ -173,7 +181,7 @@ impl Protocol for Chat {
         };
         self.next_turn += 1;
         let input = prepare(engine.clone(), input, self.session_id.clone()).boxed();
-        Some(Job { engine, input, reply: answer })
+        Some(Ok(Job { engine, input, reply: answer }))
     }
 
     fn request(&mut self, answer: &Answer, message: Message) -> EngineCoreRequest {
@@ -181,13 +189,19 @@ impl Protocol for Chat {
         answer.setup.request(self.conversation.clone())
     }
 
-    fn deliver(&mut self, answer: &mut Answer, chunk: StreamingOutput, out: &mut Outbox) {
+    fn deliver(
+        &mut self,
+        answer: &mut Answer,
+        chunk: StreamingOutput,
+        out: &mut Outbox,
+    ) -> Result<(), EncodeError> {
         let turn = answer.turn;
         if let Some(delta) = &chunk.text {
             answer.text.push_str(delta);
             out.frame(&ServerFrame::TextDelta { turn, delta });
         }
         if !chunk.samples.is_empty() {
+            let audio = answer.encoded.encode(&chunk)?;
             out.frame(&ServerFrame::AudioChunk {
                 turn,
                 seq: answer.sent_chunks,
@@ -195,12 +209,12 @@ impl Protocol for Chat {
                 samples: chunk.samples.len(),
                 is_final: chunk.is_final,
             });
-            let is_first = answer.sent_chunks == 0;
-            out.binary(answer.setup.encoding.encode(&chunk.samples, chunk.sample_rate, is_first));
+            out.binary(audio);
             answer.sent_chunks += 1;
             answer.sent_samples += chunk.samples.len() as u64;
         }
         answer.emissions.extend(chunk.emissions);
+        Ok(())
     }
 
     fn end(&mut self, answer: Answer, outcome: Outcome, out: &mut Outbox) {
@@ -288,7 +302,7 @@ impl Chat {
             sample_rate: profile.sample_rate,
             input_sample_rate: setup.input_rate,
             channels: 1,
-            encoding: setup.encoding.label(),
+            encoding: setup.format.encoding,
         });
         self.setup = Some(Arc::clone(&setup));
         Ok(setup)

@@ -183,8 +183,13 @@ impl<P: Protocol> Driver<P> {
 
     /// Begins the next generation, if none runs and there is a job.
     fn begin_next(&mut self) {
-        if self.generation.is_none() {
-            self.generation = self.protocol.next_job().map(Generation::new);
+        while self.generation.is_none()
+            && let Some(job) = self.protocol.next_job()
+        {
+            match job {
+                Ok(job) => self.generation = Some(Generation::new(job)),
+                Err(error) => self.error(&error),
+            }
         }
     }
 
@@ -239,8 +244,11 @@ impl<P: Protocol> Driver<P> {
         let stats = chunk.stats.take().filter(|_| chunk.is_final);
         let (request, is_interrupted) = (stream.request.clone(), stream.is_interrupted);
         let sample_rate_hz = chunk.sample_rate;
-        if !is_interrupted {
-            self.protocol.deliver(reply, chunk, &mut self.connection.outbox);
+        if !is_interrupted
+            && let Err(error) = self.protocol.deliver(reply, chunk, &mut self.connection.outbox)
+        {
+            self.error(&ApiError::internal(&error.to_string(), &request));
+            return ControlFlow::Break(Some((close_code::ERROR, "encoder failed")));
         }
         if let Some(stats) = stats {
             if stats.finish_reason == FinishReason::Error {

@@ -5,6 +5,7 @@
 use axum::extract::ws::Utf8Bytes;
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use izwi_audio::encode::EncodeError;
 use izwi_core::engine::types::audio_duration;
 use izwi_core::engine::{
     Engine, EngineCoreRequest, FinishReason, RequestId, RequestStats, StreamingOutput,
@@ -102,14 +103,19 @@ pub(super) trait Protocol: Sized + Send + 'static {
         out: &mut Outbox,
     ) -> Result<Action, ApiError>;
 
-    /// Takes the next job from the queue.
-    fn next_job(&mut self) -> Option<Job<Self>>;
+    /// Takes the next job from the queue, or says why it cannot be done.
+    fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>>;
 
     /// Makes the request of a job whose input is ready.
     fn request(&mut self, reply: &Self::Reply, input: Self::Input) -> EngineCoreRequest;
 
     /// Writes the frames of one chunk.
-    fn deliver(&mut self, reply: &mut Self::Reply, chunk: StreamingOutput, out: &mut Outbox);
+    fn deliver(
+        &mut self,
+        reply: &mut Self::Reply,
+        chunk: StreamingOutput,
+        out: &mut Outbox,
+    ) -> Result<(), EncodeError>;
 
     /// Writes the frames that end a generation.
     fn end(&mut self, reply: Self::Reply, outcome: Outcome, out: &mut Outbox);

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
+use izwi_audio::encode::{EncodeError, Format};
 use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, TaskType};
 
 use self::text_queue::TextQueue;
@@ -26,7 +27,7 @@ use super::protocol::{Action, ClientMessage, Job, Outcome, Protocol};
 use super::{chunking, frame};
 use crate::dto::session::{ClientFrame, ConfigFields, ServerFrame};
 use crate::dto::speech::VoiceRef;
-use crate::encoding::Encoding;
+use crate::encoding::{self, EncodedUtterance};
 use crate::error::ApiError;
 use crate::registry::Lease;
 use crate::speech::{Cloning, Manner, SpeechOptions};
@@ -54,13 +55,14 @@ pub(super) struct Model {
 struct Setup {
     engine: Lease,
     manner: Manner,
-    encoding: Encoding,
+    format: &'static Format,
     chunk_samples: usize,
 }
 
 pub(super) struct Utterance {
     setup: Arc<Setup>,
     number: u64,
+    encoded: EncodedUtterance,
     sent_samples: u64,
 }
 
@@ -144,13 +146,18 @@ impl Protocol for Speech {
         Ok(Action::None)
     }
 
-    fn next_job(&mut self) -> Option<Job<Self>> {
+    fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
         let setup = self.setup.as_ref()?;
         let text = self.text.next()?;
-        let utterance = Utterance { setup: Arc::clone(setup), number: self.next_utterance, sent_samples: 0 };
+        let encoded = match EncodedUtterance::new(setup.format, setup.engine.profile().sample_rate) {
+            Ok(encoded) => encoded,
+            Err(error) => return Some(Err(error)),
+        };
+        let (setup, number) = (Arc::clone(setup), self.next_utterance);
         self.next_utterance += 1;
         let engine = Engine::clone(&setup.engine);
-        Some(Job { engine, input: ready(Ok(text)).boxed(), reply: utterance })
+        let utterance = Utterance { setup, number, encoded, sent_samples: 0 };
+        Some(Ok(Job { engine, input: ready(Ok(text)).boxed(), reply: utterance }))
     }
 
     fn request(&mut self, utterance: &Utterance, text: String) -> EngineCoreRequest {
@@ -158,28 +165,34 @@ impl Protocol for Speech {
         manner.request(text).with_chunk_samples(*chunk_samples)
     }
 
-    fn deliver(&mut self, utterance: &mut Utterance, chunk: StreamingOutput, out: &mut Outbox) {
-        let Utterance { setup, number, .. } = utterance;
-        let is_first = chunk.sequence == 0;
-        if is_first {
+    fn deliver(
+        &mut self,
+        utterance: &mut Utterance,
+        chunk: StreamingOutput,
+        out: &mut Outbox,
+    ) -> Result<(), EncodeError> {
+        if chunk.sequence == 0 {
+            let setup = &utterance.setup;
             out.frame(&ServerFrame::AudioStart {
-                utterance: *number,
+                utterance: utterance.number,
                 voice: setup.manner.voice_name(),
                 model: &setup.engine.profile().model,
             });
         }
         if chunk.samples.is_empty() {
-            return;
+            return Ok(());
         }
+        let audio = utterance.encoded.encode(&chunk)?;
         utterance.sent_samples += chunk.samples.len() as u64;
         out.frame(&ServerFrame::AudioChunk {
-            utterance: *number,
+            utterance: utterance.number,
             seq: chunk.sequence,
             sample_offset: chunk.sample_offset,
             samples: chunk.samples.len(),
             is_final: chunk.is_final,
         });
-        out.binary(setup.encoding.encode(&chunk.samples, chunk.sample_rate, is_first));
+        out.binary(audio);
+        Ok(())
     }
 
     fn end(&mut self, utterance: Utterance, outcome: Outcome, out: &mut Outbox) {
@@ -231,7 +244,7 @@ impl Speech {
             session_id: self.session_id.as_str(),
             sample_rate: setup.engine.profile().sample_rate,
             channels: 1,
-            encoding: setup.encoding.label(),
+            encoding: setup.format.encoding,
         });
         self.setup = Some(Arc::new(setup));
         Ok(())
@@ -241,7 +254,7 @@ impl Speech {
 impl Setup {
     /// Checks the fields against the model.
     fn resolve(fields: ConfigFields, Model { engine, voice }: Model) -> Result<Self, ApiError> {
-        let encoding = Encoding::for_session(fields.response_format.as_deref())?;
+        let format = encoding::for_session(fields.response_format.as_deref())?;
         let chunk_samples = chunking::samples(fields.chunk_ms, engine.profile().sample_rate)?;
         let options = SpeechOptions {
             language: fields.language,
@@ -258,7 +271,7 @@ impl Setup {
             cloning: Cloning::default(),
         };
         let manner = Manner::resolve(options, voice, &engine)?;
-        Ok(Self { engine, manner, encoding, chunk_samples })
+        Ok(Self { engine, manner, format, chunk_samples })
     }
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use clap::ValueHint;
 use izwi_core::engine::Message;
 use izwi_core::engine::request::MAX_TEXT_CHARS;
-use izwi_core::hub::{Store, Task};
+use izwi_hub::{Store, Task};
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;

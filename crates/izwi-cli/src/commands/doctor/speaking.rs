@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use izwi_core::engine::{Engine, EngineCoreRequest};
-use izwi_core::hub::Store;
+use izwi_hub::Store;
 
 use crate::interrupt::Interrupt;
 use crate::settings::Resolved;
@@ -49,8 +49,8 @@ fn installed(store: &Store, model: &str) -> Vec<Finding> {
                 let detail = format!("{name}: {}, whole, from {from}", output::bytes(status.bytes));
                 findings.push(Finding::ok("model", detail));
             }
-            Err(izwi_core::hub::HubError::NotInstalled { .. }) if name != model => {}
-            Err(izwi_core::hub::HubError::NotInstalled { .. }) => {
+            Err(izwi_hub::HubError::NotInstalled { .. }) if name != model => {}
+            Err(izwi_hub::HubError::NotInstalled { .. }) => {
                 let detail = format!("{name}: the model that speaks is not installed");
                 findings.push(Finding::broken("model", detail, format!("izwi pull {name}")));
             }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::ValueHint;
 use izwi_core::engine::{AudioInput, EngineCoreRequest, TranscriptionOptions};
-use izwi_core::hub::{Store, Task};
+use izwi_hub::{Store, Task};
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;

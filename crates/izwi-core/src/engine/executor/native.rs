@@ -21,7 +21,7 @@ use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
 use crate::engine::request::EngineCoreRequest;
 use crate::engine::types::{GenerationParams, SequenceId, TaskType};
-use crate::hub::Store;
+use izwi_hub::Store;
 
 struct Running {
     prepared: Prepared,

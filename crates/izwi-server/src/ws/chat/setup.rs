@@ -1,9 +1,10 @@
 //! The configuration of a conversation: checked against its model, and made into the engine's requests.
 
+use izwi_audio::encode::Format;
 use izwi_core::engine::{ChatOptions, Conversation, EngineCoreRequest, GenerationParams, Priority};
 
 use crate::dto::chat::ConfigFields;
-use crate::encoding::Encoding;
+use crate::encoding;
 use crate::error::ApiError;
 use crate::registry::Lease;
 use crate::ws::chunking;
@@ -14,7 +15,7 @@ const INPUT_RATES: std::ops::RangeInclusive<u32> = 8_000..=48_000;
 /// What the session was configured to.
 pub(super) struct Setup {
     pub(super) engine: Lease,
-    pub(super) encoding: Encoding,
+    pub(super) format: &'static Format,
     /// Rate of the client's audio, in Hz.
     pub(super) input_rate: u32,
     chunk_samples: usize,
@@ -29,7 +30,7 @@ impl Setup {
     /// Checks the fields against the model.
     pub(super) fn resolve(fields: ConfigFields, engine: Lease) -> Result<Self, ApiError> {
         let profile = engine.profile();
-        let encoding = Encoding::for_session(fields.response_format.as_deref())?;
+        let format = encoding::for_session(fields.response_format.as_deref())?;
         let chunk_samples = chunking::samples(fields.chunk_ms, profile.sample_rate)?;
         let input_rate = fields.input_sample_rate.unwrap_or(profile.heard_rate);
         if !INPUT_RATES.contains(&input_rate) {
@@ -56,7 +57,7 @@ impl Setup {
         };
         let instructions = fields.instructions.filter(|text| !text.trim().is_empty());
         Ok(Self {
-            encoding,
+            format,
             input_rate,
             chunk_samples,
             instructions,

@@ -1,0 +1,41 @@
+//! Raw PCM without a header: 16-bit integer and 32-bit float, little-endian.
+
+use super::{EncodeError, Encoder, Format};
+use crate::pcm;
+
+/// Signed 16-bit.
+pub(super) const S16LE: Format = Format {
+    name: "pcm",
+    encoding: "pcm_s16le",
+    media_type: Some("audio/pcm"),
+    extensions: &[],
+    streams: true,
+    new_encoder: |_| Ok(Box::new(RawPcm { write: pcm::write_i16_le })),
+};
+
+/// 32-bit float. `audio/pcm` means 16-bit samples to clients, so it has no media type.
+pub(super) const F32LE: Format = Format {
+    name: "pcm_f32",
+    encoding: "pcm_f32le",
+    media_type: None,
+    extensions: &[],
+    streams: true,
+    new_encoder: |_| Ok(Box::new(RawPcm { write: pcm::write_f32_le })),
+};
+
+#[derive(Debug)]
+struct RawPcm {
+    write: fn(&[f32], &mut Vec<u8>),
+}
+
+impl Encoder for RawPcm {
+    fn push(&mut self, samples: &[f32]) -> Result<Vec<u8>, EncodeError> {
+        let mut bytes = Vec::new();
+        (self.write)(samples, &mut bytes);
+        Ok(bytes)
+    }
+
+    fn finish(&mut self) -> Result<Vec<u8>, EncodeError> {
+        Ok(Vec::new())
+    }
+}
