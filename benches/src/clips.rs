@@ -53,7 +53,11 @@ fn sentence(folder: &Path, line: &str) -> Result<Clip> {
     // The sentences of a book are numbered at the end of long names.
     let short =
         name.rsplit_once('-').map_or_else(|| name.to_owned(), |(_, number)| format!("librivox {number}"));
-    Ok(Clip { name: short, path: find(folder, &format!("{name}.wav"))?, reference: reference.trim().to_owned() })
+    Ok(Clip {
+        name: short,
+        path: find(folder, &format!("{name}.wav"))?,
+        reference: reference.trim().to_owned(),
+    })
 }
 
 /// The file of this name in the folder.

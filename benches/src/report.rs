@@ -132,7 +132,11 @@ mod tests {
                 reference: "One cat.".into(),
                 hypotheses: vec!["one cat".into(), "1 hat".into()],
             },
-            Item { name: "x".into(), reference: "a | b".into(), hypotheses: vec!["a b".into(), "a b".into()] },
+            Item {
+                name: "x".into(),
+                reference: "a | b".into(),
+                hypotheses: vec!["a b".into(), "a b".into()],
+            },
         ];
         let text = table(&["big", "small"], &items);
         assert!(text.contains("| One cat. | one cat | 0 | 1 hat | 0.500 |\n| *x*: a \\| b |"), "{text}");

@@ -80,7 +80,11 @@ async fn round_trip(threads: usize) -> Result<(String, Vec<Item>)> {
 
 async fn accuracy(threads: usize) -> Result<(String, Vec<Item>)> {
     let clips = clips::all()?;
-    let as_item = |clip: &Clip| Item { name: clip.name.clone(), reference: clip.reference.clone(), hypotheses: Vec::new() };
+    let as_item = |clip: &Clip| Item {
+        name: clip.name.clone(),
+        reference: clip.reference.clone(),
+        hypotheses: Vec::new(),
+    };
     let mut items: Vec<Item> = clips.iter().map(as_item).collect();
     let files: std::io::Result<Vec<Vec<u8>>> = clips.iter().map(|clip| std::fs::read(&clip.path)).collect();
     transcribe(&mut items, &files?, threads).await?;

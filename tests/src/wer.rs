@@ -166,7 +166,9 @@ mod tests {
 
     #[test]
     fn a_compound_may_be_written_in_one_word_or_two() {
-        for (reference, hypothesis) in [("cold-hearted men", "coldhearted men"), ("a playground", "a play ground")] {
+        for (reference, hypothesis) in
+            [("cold-hearted men", "coldhearted men"), ("a playground", "a play ground")]
+        {
             assert_eq!(compare(reference, hypothesis).score().errors, 0, "{reference}");
         }
         assert_eq!(compare("a cold heart", "a coldhearted").score().errors, 2);

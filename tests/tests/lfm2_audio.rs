@@ -139,7 +139,8 @@ async fn a_second_turn_computes_only_new_positions() -> Result<()> {
     let anew = EngineCoreConfig { enable_prefix_caching: false, ..config() };
     let anew = TestServer::with_weights(anew, &checkpoint()).await?;
     let engine = server.engine()?;
-    let checked_output = engine.hear(izwi_audio::wav::to_bytes(&sweep(1.5, 500.0), HEARD_RATE as u32)?.into()).await?;
+    let checked_output =
+        engine.hear(izwi_audio::wav::to_bytes(&sweep(1.5, 500.0), HEARD_RATE as u32)?.into()).await?;
     let turns = [
         vec![Said::Recording(checked_output)],
         vec![Said::Text("And then?".into())],
@@ -160,7 +161,10 @@ async fn a_second_turn_computes_only_new_positions() -> Result<()> {
         let before = engine.kv_cache_stats().prefix_hits;
         let answer = engine.generate(request.clone()).await?;
         let again = anew.engine()?.generate(request).await?;
-        ensure!(answer.emissions == again.emissions && answer.audio == again.audio, "the cache is checked_output");
+        ensure!(
+            answer.emissions == again.emissions && answer.audio == again.audio,
+            "the cache is checked_output"
+        );
         let hits = (engine.kv_cache_stats().prefix_hits - before) as usize;
         let block = engine.config().block_size;
         ensure!(hits == known / block, "{hits} blocks are reused of {known} positions");
@@ -214,7 +218,8 @@ async fn work(server: &TestServer, number: usize) -> Result<(String, Vec<u8>)> {
     match number % 3 {
         0 => {
             let mut session = begin(server, number as u64, 30).await?;
-            let first = checked_output(&send_sweep(&mut session, &sweep(0.6 + number as f64 / 10.0, 500.0)).await?)?;
+            let first =
+                checked_output(&send_sweep(&mut session, &sweep(0.6 + number as f64 / 10.0, 500.0)).await?)?;
             let second = checked_output(&write(&mut session, texts[number / 3]).await?)?;
             Ok((first.0 + &second.0, [first.1, second.1].concat()))
         }
@@ -229,7 +234,8 @@ async fn work(server: &TestServer, number: usize) -> Result<(String, Vec<u8>)> {
             Ok((String::new(), audio))
         }
         _ => {
-            let file = izwi_audio::wav::to_bytes(&sweep(1.0 + number as f64 / 4.0, 600.0), HEARD_RATE as u32)?;
+            let file =
+                izwi_audio::wav::to_bytes(&sweep(1.0 + number as f64 / 4.0, 600.0), HEARD_RATE as u32)?;
             let form = Form::new().text("model", MODEL).file("file", &file);
             let response = server.post_form("/v1/audio/transcriptions", form).await?;
             let status = response.status();

@@ -86,7 +86,8 @@ impl Results {
         row.median_s = median(&row.seconds);
         row.rtf = row.median_s / row.audio_s;
         let known = cell.hypothesis.iter().filter(|(reference, _)| !reference.is_empty());
-        let score: Score = known.map(|(reference, hypothesis)| wer::compare(reference, hypothesis).score()).sum();
+        let score: Score =
+            known.map(|(reference, hypothesis)| wer::compare(reference, hypothesis).score()).sum();
         row.wer = (score.words > 0).then(|| score.rate());
         self.relate();
     }
