@@ -8,9 +8,10 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use crate::model::SpeechModel;
-use izwi_kernels::precision::Precision;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::error::ModelError;
+use izwi_nn::precision::codec_precision;
+use izwi_types::Precision;
 
 #[cfg(test)]
 mod golden_set;
@@ -41,7 +42,7 @@ impl LoadOptions {
 
     /// The same for the codec of a model.
     pub(crate) fn of_codec(&self) -> Self {
-        Self { precision: self.precision.of_codec(self.device.is_cpu()), ..self.clone() }
+        Self { precision: codec_precision(self.precision, self.device.is_cpu()), ..self.clone() }
     }
 
     /// Has a checkpoint take what its large weights become in `precision` from a file, where that is wanted.

@@ -8,7 +8,7 @@ use crate::conv::DepthwiseConv;
 use crate::error::ModelError;
 use crate::group_conv::GroupConv;
 use crate::row_conv::{RowConv, RowKernel};
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 /// The sizes of a convolution.
 #[derive(Debug, Clone, Copy)]

@@ -12,7 +12,6 @@ use candle_core::{Device, Result, Tensor};
 
 use self::config::{TRANSFORMER, UPSAMPLE, book, not_needed};
 use crate::families::LoadOptions;
-use izwi_kernels::precision::Precision;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::conv::CausalDepthwiseTransposedConv;
 use izwi_nn::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
@@ -21,6 +20,7 @@ use izwi_nn::codec::stream::{Pieces, StreamShape, StreamState, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
 use izwi_nn::error::ModelError;
 use izwi_nn::window_attention::Window;
+use izwi_types::Precision;
 
 pub(crate) use self::config::Config;
 

@@ -7,10 +7,9 @@
 
 use std::ops::Range;
 
-use crate::conv::{ConvPanels, Tile};
-use crate::isa::{Isa, Job, LANES, dispatch, load_part, store_part};
-use crate::pair::threads;
-use crate::threads::{Shared, for_each_task};
+use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};
+use crate::conv::conv1d::{ConvPanels, Tile};
+use crate::threads::{SyncPtr, for_each_task, num_threads};
 
 /// Taps of the filter.
 pub const TAPS: usize = 7;
@@ -97,11 +96,11 @@ impl Matrices {
     }
 }
 
-/// Packs a weight `[outputs, 7, inputs]` for [`filter`].
+/// Packs a weight `[outputs, 7, inputs]` for [`winograd_conv1d`].
 ///
 /// # Panics
 /// The weight is not of that size.
-pub fn pack(weight: &[f32], outputs: usize, inputs: usize) -> ConvPanels {
+pub fn pack_winograd(weight: &[f32], outputs: usize, inputs: usize) -> ConvPanels {
     assert!(weight.len() == outputs * TAPS * inputs, "a weight of another size");
     let mut products = vec![0f32; outputs * PRODUCTS * inputs];
     let of_outputs = weight.chunks_exact((TAPS * inputs).max(1));
@@ -117,13 +116,13 @@ pub fn pack(weight: &[f32], outputs: usize, inputs: usize) -> ConvPanels {
     ConvPanels::pack(&products, outputs, PRODUCTS, inputs)
 }
 
-/// [`pack`]ed weights have sizes of their own: `[PACKED_TAPS, inputs, outputs]`.
+/// [`pack_winograd`]ed weights have sizes of their own: `[PACKED_TAPS, inputs, outputs]`.
 pub const PACKED_TAPS: usize = PRODUCTS;
 
-/// Groups of output rows: tap `t` of row `i` of group `g` reads row `starts[g] + i + t * dilation` of `data`
+/// RowGroups of output rows: tap `t` of row `i` of group `g` reads row `starts[g] + i + t * dilation` of `data`
 /// `[n, inputs]`.
 #[derive(Debug, Clone, Copy)]
-pub struct Groups<'a> {
+pub struct RowGroups<'a> {
     pub data: &'a [f32],
     pub starts: &'a [u32],
     /// Output rows of a group.
@@ -131,7 +130,7 @@ pub struct Groups<'a> {
     pub dilation: usize,
 }
 
-impl Groups<'_> {
+impl RowGroups<'_> {
     /// The first output rows of a group's tiles, each of which goes on in steps of the dilation.
     fn tiles(&self) -> Vec<usize> {
         let ways = 0..self.dilation.min(self.rows);
@@ -143,7 +142,7 @@ impl Groups<'_> {
 ///
 /// # Panics
 /// A row reads outside the data, or the weights, `y` or `bias` have another size.
-pub fn filter(x: Groups<'_>, weights: &ConvPanels, bias: Option<&[f32]>, y: &mut [f32]) {
+pub fn winograd_conv1d(x: RowGroups<'_>, weights: &ConvPanels, bias: Option<&[f32]>, y: &mut [f32]) {
     let ([products, inputs, outputs], rows) = (weights.shape(), x.starts.len() * x.rows);
     assert!(products == PRODUCTS && x.dilation > 0, "weights of another kind");
     assert!(y.len() == rows * outputs && bias.is_none_or(|bias| bias.len() == outputs));
@@ -154,9 +153,9 @@ pub fn filter(x: Groups<'_>, weights: &ConvPanels, bias: Option<&[f32]>, y: &mut
     assert!((last + 1) * inputs <= x.data.len(), "a row reads outside the data");
     let firsts = x.tiles();
     let tiles = x.starts.len() * firsts.len();
-    let work = Filter { x, firsts: &firsts, weights, bias, y: Shared(y.as_mut_ptr()) };
+    let work = Filter { x, firsts: &firsts, weights, bias, y: SyncPtr(y.as_mut_ptr()) };
     let alone = tiles * PRODUCTS * inputs * outputs <= SPLIT_WORK;
-    let threads = if alone { 1 } else { threads() };
+    let threads = if alone { 1 } else { num_threads() };
     let blocks = tiles.div_ceil(BLOCK_TILES);
     let block = |index: usize| index * tiles / blocks..(index + 1) * tiles / blocks;
     let panels = weights.panels();
@@ -182,7 +181,7 @@ pub fn filter(x: Groups<'_>, weights: &ConvPanels, bias: Option<&[f32]>, y: &mut
     }
     // Few tiles of many channels: all threads read them, then each multiplies them with panels of its own.
     let mut read = vec![0f32; tiles * PRODUCTS * inputs];
-    let out = Shared(read.as_mut_ptr());
+    let out = SyncPtr(read.as_mut_ptr());
     let parts = tiles.min(4 * threads);
     for_each_task(
         parts,
@@ -214,11 +213,11 @@ pub fn filter(x: Groups<'_>, weights: &ConvPanels, bias: Option<&[f32]>, y: &mut
 
 /// What all tasks of a call share; each writes rows and columns of `y` of its own.
 struct Filter<'a> {
-    x: Groups<'a>,
+    x: RowGroups<'a>,
     firsts: &'a [usize],
     weights: &'a ConvPanels,
     bias: Option<&'a [f32]>,
-    y: Shared,
+    y: SyncPtr,
 }
 
 impl Filter<'_> {
@@ -236,11 +235,11 @@ struct Reading<'a> {
     step: usize,
 }
 
-impl Job for Reading<'_> {
+impl Kernel for Reading<'_> {
     #[allow(clippy::needless_range_loop, reason = "the plain form is the one that is unrolled")]
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
-        let Groups { data, starts, rows, dilation } = self.filter.x;
+        let RowGroups { data, starts, rows, dilation } = self.filter.x;
         let inputs = self.filter.weights.shape()[1];
         let zeros = [0f32; LANES];
         for (at, tile) in self.tiles.enumerate() {
@@ -282,7 +281,7 @@ struct Multiplying<'a> {
     products: &'a mut Vec<f32>, // [product][tile][columns]
 }
 
-impl Job for Multiplying<'_> {
+impl Kernel for Multiplying<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(mut self) {
         match self.filter.weights.vectors() {
@@ -372,20 +371,20 @@ impl Multiplying<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{check, values};
     use super::*;
+    use crate::tests::{check, values};
 
     #[test]
     fn every_instruction_set_filters_alike() {
         for (outputs, inputs, rows, dilation) in
             [(1, 5, 3, 2), (17, 33, 16, 1), (96, 20, 30, 9), (130, 10, 8, 3), (20, 150, 8, 3)]
         {
-            let weights = pack(&values(outputs * TAPS * inputs, 1), outputs, inputs);
+            let weights = pack_winograd(&values(outputs * TAPS * inputs, 1), outputs, inputs);
             let (x, bias) = (values((9 + rows + (TAPS - 1) * dilation) * inputs, 2), values(outputs, 3));
             check("filter", 1e-3, || {
                 let mut y = vec![0.0; 3 * rows * outputs];
-                let x = Groups { data: &x, starts: &[0, 9, 4], rows, dilation };
-                filter(x, &weights, Some(&bias), &mut y);
+                let x = RowGroups { data: &x, starts: &[0, 9, 4], rows, dilation };
+                winograd_conv1d(x, &weights, Some(&bias), &mut y);
                 y
             });
         }

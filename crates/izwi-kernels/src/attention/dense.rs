@@ -1,10 +1,10 @@
 //! Attention of a tile of query rows over all positions of one head, keys and values packed in panels.
 
+use crate::arch::{Element, Isa, Kernel, dispatch};
 use crate::elementwise::{scale_in_place, softmax};
-use crate::isa::{Element, Isa, Job, dispatch};
-use crate::pair::threads;
-use crate::panels::{Block, PANEL, Panels, Strides};
-use crate::threads::{Shared, for_each_task};
+use crate::linear::panels::{Block, PANEL, Panels, Strides};
+use crate::threads::num_threads;
+use crate::threads::{SyncPtr, for_each_task};
 
 /// Query rows whose scores are held at once: with 1500 positions 144 KiB, which the second-level cache holds.
 const TILE_ROWS: usize = 24;
@@ -82,7 +82,7 @@ pub struct Span<'a, W> {
 
 /// Attention of every span's rows: `q` and `y` `[rows, heads * head_dim]`. For each of the `record`ed heads the softmax
 /// weights go to `weights`, one vector per span `[record, rows, positions]`, already of that length.
-pub fn attend<W: Element>(
+pub fn attention<W: Element>(
     q: &[f32],
     spans: &[Span<'_, W>],
     head_dim: usize,
@@ -103,11 +103,11 @@ pub fn attend<W: Element>(
         start += span.rows;
     }
     assert!(q.len() == start * width && y.len() == q.len());
-    let out = Shared(y.as_mut_ptr());
-    let recorded: Vec<Shared> = weights.iter_mut().map(|weights| Shared(weights.as_mut_ptr())).collect();
+    let out = SyncPtr(y.as_mut_ptr());
+    let recorded: Vec<SyncPtr> = weights.iter_mut().map(|weights| SyncPtr(weights.as_mut_ptr())).collect();
     let work: usize =
         spans.iter().map(|span| span.rows * width * span.heads.first().map_or(0, HeadKv::positions)).sum();
-    let threads = if work < 256 * 1024 { 1 } else { threads() };
+    let threads = if work < 256 * 1024 { 1 } else { num_threads() };
     for_each_task(tasks.len(), threads, Scratch::default, |scratch, task| {
         let (index, head, row, at) = tasks[task];
         let span = &spans[index];
@@ -149,7 +149,7 @@ struct Rows<'a, W> {
     weights: Option<*mut f32>,
 }
 
-impl<W: Element> Job for Rows<'_, W> {
+impl<W: Element> Kernel for Rows<'_, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(mut self) {
         for first in (0..self.rows).step_by(TILE_ROWS) {

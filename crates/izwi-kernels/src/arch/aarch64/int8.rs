@@ -3,27 +3,27 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use crate::dots::{Dots, DotsJob};
-use crate::neon::{BYTES, MATRICES, Neon, PLAIN, four};
+use super::neon::{BYTES, MATRICES, Neon, PLAIN, four};
+use crate::arch::int8::{Int8Isa, Int8Kernel};
 
 /// # Safety
 /// The processor has these features.
 #[target_feature(enable = "neon,i8mm")]
-pub(crate) unsafe fn with_matrices(job: impl DotsJob) {
+pub(crate) unsafe fn with_matrices(job: impl Int8Kernel) {
     job.run::<Neon<MATRICES>>();
 }
 
 /// # Safety
 /// The processor has these features.
 #[target_feature(enable = "neon,dotprod")]
-pub(crate) unsafe fn with_bytes(job: impl DotsJob) {
+pub(crate) unsafe fn with_bytes(job: impl Int8Kernel) {
     job.run::<Neon<BYTES>>();
 }
 
 /// # Safety
 /// The processor has the feature.
 #[target_feature(enable = "neon")]
-pub(crate) unsafe fn with_neon(job: impl DotsJob) {
+pub(crate) unsafe fn with_neon(job: impl Int8Kernel) {
     job.run::<Neon<PLAIN>>();
 }
 
@@ -92,7 +92,7 @@ unsafe fn low_nibbles(bytes: uint8x16_t) -> uint8x16_t {
 }
 
 /// With matrices the sums of two rows are `[8 pairs of columns][2 columns][2 rows]`.
-impl<const EXTENSION: u8> Dots for Neon<EXTENSION> {
+impl<const EXTENSION: u8> Int8Isa for Neon<EXTENSION> {
     type B = [uint8x16_t; 4];
     type S = [int32x4_t; 4];
     const ROWS: usize = if EXTENSION == MATRICES { 6 } else { 4 };

@@ -2,13 +2,12 @@
 
 use std::ops::Range;
 
+use crate::arch::{Element, Isa, Kernel, LANES, dispatch};
 use crate::elementwise::{scale_in_place, softmax};
-use crate::isa::{Element, Isa, Job, LANES, dispatch};
-use crate::pair::threads;
-use crate::threads::{Shared, for_each_task};
+use crate::threads::{SyncPtr, for_each_task, num_threads};
 
 /// One query row.
-pub struct Query<'a> {
+pub struct PagedQuery<'a> {
     /// Positions it sees: its own and all before.
     pub positions: usize,
     /// Blocks that hold them.
@@ -16,7 +15,7 @@ pub struct Query<'a> {
 }
 
 /// One layer of the pool and the shape of the query: `keys` and `values` `[blocks * block_size, kv_heads, head_dim]`.
-pub struct Cache<'a, W> {
+pub struct PagedCache<'a, W> {
     pub keys: &'a [W],
     pub values: &'a [W],
     pub block_size: usize,
@@ -29,12 +28,17 @@ pub struct Cache<'a, W> {
 ///
 /// # Panics
 /// A block lies outside the cache, or a table is too short.
-pub fn attend<W: Element>(q: &[f32], rows: &[Query<'_>], cache: &Cache<'_, W>, y: &mut [f32]) {
+pub fn paged_attention<W: Element>(
+    q: &[f32],
+    rows: &[PagedQuery<'_>],
+    cache: &PagedCache<'_, W>,
+    y: &mut [f32],
+) {
     let width = cache.heads * cache.head_dim;
     let slot = cache.kv_heads * cache.head_dim;
     assert!(q.len() == rows.len() * width && y.len() == q.len() && cache.keys.len() == cache.values.len());
     let blocks = cache.keys.len() / (cache.block_size * slot).max(1);
-    let inside = |row: &Query<'_>| {
+    let inside = |row: &PagedQuery<'_>| {
         let used = row.positions.div_ceil(cache.block_size);
         row.positions > 0
             && row.table.len() >= used
@@ -42,10 +46,10 @@ pub fn attend<W: Element>(q: &[f32], rows: &[Query<'_>], cache: &Cache<'_, W>, y
     };
     assert!(rows.iter().all(inside) && cache.heads.is_multiple_of(cache.kv_heads.max(1)));
     let work = width * rows.iter().map(|row| row.positions).sum::<usize>();
-    let threads = if work < 128 * 1024 { 1 } else { threads() };
+    let threads = if work < 128 * 1024 { 1 } else { num_threads() };
     let groups =
         if rows.len() >= threads { 1 } else { threads.div_ceil(rows.len().max(1)).min(cache.kv_heads) };
-    let out = Shared(y.as_mut_ptr());
+    let out = SyncPtr(y.as_mut_ptr());
     for_each_task(rows.len() * groups, threads, Vec::new, |scores: &mut Vec<f32>, task| {
         let (row, group) = (task / groups, task % groups);
         let heads = group * cache.kv_heads / groups..(group + 1) * cache.kv_heads / groups;
@@ -59,17 +63,17 @@ pub fn attend<W: Element>(q: &[f32], rows: &[Query<'_>], cache: &Cache<'_, W>, y
 /// One row through some of the key/value heads.
 struct Row<'a, W> {
     q: &'a [f32],
-    query: &'a Query<'a>,
-    cache: &'a Cache<'a, W>,
+    query: &'a PagedQuery<'a>,
+    cache: &'a PagedCache<'a, W>,
     heads: Range<usize>,
     scores: &'a mut Vec<f32>,
     y: *mut f32,
 }
 
-impl<W: Element> Job for Row<'_, W> {
+impl<W: Element> Kernel for Row<'_, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
-        let Cache { keys, values, block_size, kv_heads, head_dim, .. } = *self.cache;
+        let PagedCache { keys, values, block_size, kv_heads, head_dim, .. } = *self.cache;
         let group = self.cache.heads / kv_heads;
         let queries = self.heads.start * group..self.heads.end * group;
         let (slot, positions) = (kv_heads * head_dim, self.query.positions);
@@ -117,7 +121,7 @@ impl<W: Element> Job for Row<'_, W> {
     }
 }
 
-/// Query heads in pieces of 4, 2 or 1 that share keys and values: first and count.
+/// PagedQuery heads in pieces of 4, 2 or 1 that share keys and values: first and count.
 #[inline(always)]
 fn pieces(queries: Range<usize>, group: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut next = queries.start;

@@ -5,19 +5,19 @@ use half::{bf16, f16};
 
 /// `[outputs, inputs]`.
 #[derive(Debug, Clone, Copy)]
-pub enum Source<'a> {
-    Single(&'a [f32]),
-    Half(&'a [f16]),
-    Brain(&'a [bf16]),
+pub enum WeightSource<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    Bf16(&'a [bf16]),
 }
 
-impl Source<'_> {
+impl WeightSource<'_> {
     /// Elements.
     pub fn len(&self) -> usize {
         match self {
-            Self::Single(values) => values.len(),
-            Self::Half(values) => values.len(),
-            Self::Brain(values) => values.len(),
+            Self::F32(values) => values.len(),
+            Self::F16(values) => values.len(),
+            Self::Bf16(values) => values.len(),
         }
     }
 
@@ -25,31 +25,31 @@ impl Source<'_> {
     pub fn row(&self, output: usize, to: &mut [f32]) {
         let part = output * to.len()..(output + 1) * to.len();
         match self {
-            Self::Single(values) => to.copy_from_slice(&values[part]),
-            Self::Half(values) => values[part].convert_to_f32_slice(to),
-            Self::Brain(values) => {
+            Self::F32(values) => to.copy_from_slice(&values[part]),
+            Self::F16(values) => values[part].convert_to_f32_slice(to),
+            Self::Bf16(values) => {
                 to.iter_mut().zip(&values[part]).for_each(|(to, value)| *to = value.to_f32());
             }
         }
     }
 
     /// Whether every value is one of f16's.
-    pub fn is_half(&self) -> bool {
+    pub fn is_f16(&self) -> bool {
         match self {
-            Self::Single(values) => {
+            Self::F32(values) => {
                 values.iter().all(|&value| f16::from_f32(value).to_f32().to_bits() == value.to_bits())
             }
-            Self::Half(_) => true,
-            Self::Brain(_) => false,
+            Self::F16(_) => true,
+            Self::Bf16(_) => false,
         }
     }
 
     /// Whether every value is one of bf16's.
-    pub fn is_brain(&self) -> bool {
+    pub fn is_bf16(&self) -> bool {
         match self {
-            Self::Single(values) => values.iter().all(|value| value.to_bits() & 0xffff == 0),
-            Self::Half(_) => false,
-            Self::Brain(_) => true,
+            Self::F32(values) => values.iter().all(|value| value.to_bits() & 0xffff == 0),
+            Self::F16(_) => false,
+            Self::Bf16(_) => true,
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use half::f16;
 
-use crate::isa::{Isa, LANES, Portable};
 #[cfg(target_arch = "aarch64")]
-use crate::neon_dots as neon;
+use super::aarch64::int8 as neon;
+use crate::arch::{Isa, LANES, Portable};
 
 /// Inputs of a column that one vector of bytes holds.
 pub const DEPTH: usize = 4;
@@ -15,7 +15,7 @@ pub const LINE: usize = LANES * DEPTH;
 ///
 /// A weight is kept as an unsigned byte, `OFFSET` more than its value; values are within ±127, and so are activations.
 /// Safety of every function: the processor has the instruction set; pointers are valid for what is read.
-pub trait Dots: Isa {
+pub trait Int8Isa: Isa {
     /// [`LINE`] bytes.
     type B: Copy;
     /// 16 sums.
@@ -59,33 +59,33 @@ pub trait Dots: Isa {
     }
 }
 
-/// Something to compute with [`Dots`]; as [`super::isa::Job`].
-pub trait DotsJob {
+/// Something to compute with [`Int8Isa`]; as [`super::isa::Kernel`].
+pub trait Int8Kernel {
     /// The work; `#[inline(always)]`, so that it is compiled for the instruction set of its caller.
     ///
     /// # Safety
-    /// As [`Dots`].
-    unsafe fn run<D: Dots>(self);
+    /// As [`Int8Isa`].
+    unsafe fn run<D: Int8Isa>(self);
 }
 
 /// Runs a job with the best instruction set of this processor.
-pub fn dispatch(job: impl DotsJob) {
+pub fn dispatch(job: impl Int8Kernel) {
     #[cfg(test)]
-    match super::tests::FORCED.get() {
+    match crate::tests::FORCED.get() {
         // SAFETY: needs no instruction beyond the target's own.
-        Some(super::tests::Forced::Portable) => return unsafe { job.run::<Portable>() },
+        Some(crate::tests::Forced::Portable) => return unsafe { job.run::<Portable>() },
         #[cfg(target_arch = "x86_64")]
-        Some(super::tests::Forced::Avx2) if is_x86_feature_detected!("avx2") => {
+        Some(crate::tests::Forced::Avx2) if is_x86_feature_detected!("avx2") => {
             // SAFETY: processors with AVX2 have the two others.
             return unsafe { x86::with_avx2(job) };
         }
         #[cfg(target_arch = "aarch64")]
-        Some(super::tests::Forced::Bytes) if std::arch::is_aarch64_feature_detected!("dotprod") => {
+        Some(crate::tests::Forced::Bytes) if std::arch::is_aarch64_feature_detected!("dotprod") => {
             // SAFETY: the feature was just detected.
             return unsafe { neon::with_bytes(job) };
         }
         #[cfg(target_arch = "aarch64")]
-        Some(super::tests::Forced::Neon | super::tests::Forced::Bytes) => {
+        Some(crate::tests::Forced::Neon | crate::tests::Forced::Bytes) => {
             // SAFETY: these targets have NEON.
             return unsafe { neon::with_neon(job) };
         }
@@ -127,7 +127,7 @@ pub fn dispatch(job: impl DotsJob) {
     unsafe { job.run::<Portable>() }
 }
 
-impl Dots for Portable {
+impl Int8Isa for Portable {
     type B = [u8; LINE];
     type S = [i32; LANES];
     const ROWS: usize = 2;
@@ -169,32 +169,32 @@ impl Dots for Portable {
 /// As [`Isa`].
 #[inline(always)]
 pub unsafe fn scales<I: Isa>(from: *const u8) -> I::V {
-    I::load_half(from.cast::<f16>())
+    I::load_f16(from.cast::<f16>())
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::super::isa::x86::{Avx2, Avx512};
-    use super::{Dots, DotsJob};
+    use super::super::x86::{Avx2, Avx512};
+    use super::{Int8Isa, Int8Kernel};
 
     /// # Safety
     /// The processor has these features.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]
-    pub(crate) unsafe fn with_vnni(job: impl DotsJob) {
+    pub(crate) unsafe fn with_vnni(job: impl Int8Kernel) {
         job.run::<Avx512<false>>();
     }
 
     /// # Safety
     /// The processor has these features.
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) unsafe fn with_avx2(job: impl DotsJob) {
+    pub(crate) unsafe fn with_avx2(job: impl Int8Kernel) {
         job.run::<Avx2>();
     }
 
     /// Needs VNNI besides.
-    impl Dots for Avx512<false> {
+    impl Int8Isa for Avx512<false> {
         type B = __m512i;
         type S = __m512i;
         const ROWS: usize = 6;
@@ -224,7 +224,7 @@ mod x86 {
         }
     }
 
-    impl Dots for Avx2 {
+    impl Int8Isa for Avx2 {
         type B = [__m256i; 2];
         type S = [__m256i; 2];
         const ROWS: usize = 2;

@@ -1,10 +1,9 @@
-//! Gated causal convolution of each channel over a few rows, several sequences at once.
+//! GatedConv1d causal convolution of each channel over a few rows, several sequences at once.
 
 use std::ops::Range;
 
-use crate::isa::{Isa, Job, LANES, dispatch, load_part, store_part};
-use crate::pair::threads;
-use crate::threads::{Shared, for_each_task};
+use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};
+use crate::threads::{SyncPtr, for_each_task, num_threads};
 
 /// Rows of a task.
 const BLOCK_ROWS: usize = 64;
@@ -12,43 +11,43 @@ const BLOCK_ROWS: usize = 64;
 const SPLIT_WORK: usize = 64 * 1024;
 
 /// Rows of several sequences, one after another, and what they carry along.
-pub struct Gated<'a> {
+pub struct GatedConv1d<'a> {
     /// `[rows, 3 * channels]`: factor, gate and input of each channel.
     pub x: &'a [f32],
     /// Products of factor and input of the rows before each sequence, oldest first: `[sequences, taps - 1, channels]`.
-    pub tails: &'a [f32],
+    pub states: &'a [f32],
     /// `[taps, channels]`, the newest row's last.
     pub weight: &'a [f32],
     /// Channels.
     pub channels: usize,
 }
 
-impl Gated<'_> {
+impl GatedConv1d<'_> {
     fn taps(&self) -> usize {
         self.weight.len() / self.channels
     }
 
     /// `y = gate * Σ_t weight[t] * z[row + t - (taps - 1)]` with `z = factor * input`, `[rows, channels]`, for
-    /// sequences of `rows[i]` rows; `tails` become the products of each sequence's last rows.
+    /// sequences of `rows[i]` rows; `states` become the products of each sequence's last rows.
     ///
     /// # Panics
     /// Lengths do not fit.
-    pub fn convolve(&self, rows: &[usize], y: &mut [f32], tails: &mut [f32]) {
+    pub fn convolve(&self, rows: &[usize], y: &mut [f32], states: &mut [f32]) {
         let (channels, total) = (self.channels, rows.iter().sum::<usize>());
         assert!(channels > 0 && self.weight.len() == self.taps() * channels && self.taps() > 0);
         assert!(self.x.len() == total * 3 * channels && y.len() == total * channels);
         let reach = self.taps() - 1;
-        assert!(self.tails.len() == rows.len() * reach * channels && tails.len() == self.tails.len());
+        assert!(self.states.len() == rows.len() * reach * channels && states.len() == self.states.len());
         let mut tasks = Vec::new();
         let mut start = 0;
         for (sequence, &count) in rows.iter().enumerate() {
             let blocks = (0..count).step_by(BLOCK_ROWS);
             tasks.extend(blocks.map(|first| (sequence, start, first..count.min(first + BLOCK_ROWS))));
-            self.keep(sequence, start..start + count, tails);
+            self.keep(sequence, start..start + count, states);
             start += count;
         }
-        let threads = if y.len() < SPLIT_WORK { 1 } else { threads() };
-        let out = Shared(y.as_mut_ptr());
+        let threads = if y.len() < SPLIT_WORK { 1 } else { num_threads() };
+        let out = SyncPtr(y.as_mut_ptr());
         for_each_task(
             tasks.len(),
             threads,
@@ -63,18 +62,21 @@ impl Gated<'_> {
     }
 
     /// The products of a sequence's last rows, which lie in `span`.
-    fn keep(&self, sequence: usize, span: Range<usize>, tails: &mut [f32]) {
+    fn keep(&self, sequence: usize, span: Range<usize>, states: &mut [f32]) {
         let (channels, reach) = (self.channels, self.taps() - 1);
         let part = sequence * reach * channels..(sequence + 1) * reach * channels;
-        let old = &self.tails[part.clone()];
-        for (at, tail) in tails[part].chunks_exact_mut(channels).enumerate() {
+        let old = &self.states[part.clone()];
+        for (at, state) in states[part].chunks_exact_mut(channels).enumerate() {
             match (at + span.len()).checked_sub(reach) {
                 Some(row) => {
                     let x = &self.x[(span.start + row) * 3 * channels..][..3 * channels];
                     let products = x[..channels].iter().zip(&x[2 * channels..]);
-                    tail.iter_mut().zip(products).for_each(|(tail, (factor, input))| *tail = factor * input);
+                    state
+                        .iter_mut()
+                        .zip(products)
+                        .for_each(|(state, (factor, input))| *state = factor * input);
                 }
-                None => tail.copy_from_slice(&old[(at + span.len()) * channels..][..channels]),
+                None => state.copy_from_slice(&old[(at + span.len()) * channels..][..channels]),
             }
         }
     }
@@ -82,19 +84,19 @@ impl Gated<'_> {
 
 /// Some rows of one sequence, which starts at row `start`; `y` is the first of them.
 struct Block<'a> {
-    of: &'a Gated<'a>,
+    of: &'a GatedConv1d<'a>,
     sequence: usize,
     start: usize,
     block: Range<usize>,
     y: *mut f32,
 }
 
-impl Job for Block<'_> {
+impl Kernel for Block<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let (channels, taps) = (self.of.channels, self.of.taps());
         let reach = taps - 1;
-        let tail = self.of.tails.as_ptr().add(self.sequence * reach * channels);
+        let state = self.of.states.as_ptr().add(self.sequence * reach * channels);
         let first = self.of.x.as_ptr().add(self.start * 3 * channels);
         for row in self.block.clone() {
             let gate = first.add(row * 3 * channels + channels);
@@ -104,7 +106,7 @@ impl Job for Block<'_> {
                 let mut sum = I::splat(0.0);
                 for tap in 0..taps {
                     let product = if row + tap < reach {
-                        load_part::<I>(tail.add((row + tap) * channels + at), part, 0.0)
+                        load_part::<I>(state.add((row + tap) * channels + at), part, 0.0)
                     } else {
                         let x = first.add((row + tap - reach) * 3 * channels + at);
                         let factor = load_part::<I>(x, part, 0.0);
@@ -121,20 +123,20 @@ impl Job for Block<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{check, values};
     use super::*;
+    use crate::tests::{check, values};
 
     #[test]
     fn every_instruction_set_gates_and_convolves_alike() {
         for (channels, taps, rows) in [(5, 3, vec![1, 4]), (16, 1, vec![3]), (70, 4, vec![2, 1, 90])] {
             let total: usize = rows.iter().sum();
             let x = values(total * 3 * channels, 1);
-            let tails = values(rows.len() * (taps - 1) * channels, 2);
+            let states = values(rows.len() * (taps - 1) * channels, 2);
             let weight = values(taps * channels, 3);
             check("short convolution", 1e-6, || {
                 let mut y = vec![f32::NAN; total * channels];
-                let mut kept = vec![f32::NAN; tails.len()];
-                let gated = Gated { x: &x, tails: &tails, weight: &weight, channels };
+                let mut kept = vec![f32::NAN; states.len()];
+                let gated = GatedConv1d { x: &x, states: &states, weight: &weight, channels };
                 gated.convolve(&rows, &mut y, &mut kept);
                 y.extend(kept);
                 y

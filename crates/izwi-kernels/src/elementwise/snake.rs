@@ -1,8 +1,7 @@
 //! The periodic activation `x + sin²(a x) b` of each channel.
 
-use crate::isa::{Isa, Job, LANES, dispatch, load_part, store_part};
-use crate::pair::threads;
-use crate::threads::{Shared, for_each_task};
+use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};
+use crate::threads::{SyncPtr, for_each_task, num_threads};
 
 /// Elements of one parallel task.
 const TASK: usize = 32 * 1024;
@@ -15,11 +14,11 @@ pub fn snake(x: &[f32], a: &[f32], b: &[f32], y: &mut [f32]) {
     let width = a.len();
     assert!(width > 0 && b.len() == width && x.len() == y.len() && x.len().is_multiple_of(width));
     let chunk = (TASK / width).max(1) * width;
-    let out = Shared(y.as_mut_ptr());
+    let out = SyncPtr(y.as_mut_ptr());
     let tasks = x.len().div_ceil(chunk);
     for_each_task(
         tasks,
-        threads(),
+        num_threads(),
         || (),
         |(), task| {
             let x = &x[task * chunk..x.len().min((task + 1) * chunk)];
@@ -37,7 +36,7 @@ struct Snake<'a> {
     y: &'a mut [f32],
 }
 
-impl Job for Snake<'_> {
+impl Kernel for Snake<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.a.len();
@@ -78,8 +77,8 @@ unsafe fn sine_up_to_sign<I: Isa>(x: I::V) -> I::V {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{check, values};
     use super::*;
+    use crate::tests::{check, values};
 
     #[test]
     fn every_instruction_set_bends_alike() {

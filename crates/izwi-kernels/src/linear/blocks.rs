@@ -9,14 +9,14 @@ use std::ops::Range;
 
 use half::f16;
 
-use crate::dots::{DEPTH, Dots, DotsJob, dispatch, scales};
-use crate::grades::Grade;
-use crate::isa::{FIRST_LEVEL, LANES, load_part, prefetch, store_part};
-use crate::memory::{LINE, Line, Memory, Part};
-use crate::pair::threads;
-use crate::panels::{Rows, Split};
-use crate::source::Source;
-use crate::threads::{Shared, for_each_task};
+use crate::arch::int8::{DEPTH, Int8Isa, Int8Kernel, LINE, dispatch, scales};
+use crate::arch::{FIRST_LEVEL, LANES, load_part, prefetch, store_part};
+use crate::linear::panels::{Rows, Split};
+use crate::linear::quant::QuantType;
+use crate::linear::source::WeightSource;
+use crate::packed::{CACHE_LINE, Line, Memory, Part};
+use crate::threads::num_threads;
+use crate::threads::{SyncPtr, for_each_task};
 
 /// Inputs that share a scale.
 pub const BLOCK: usize = 32;
@@ -43,16 +43,16 @@ pub struct Blocks<G> {
     grade: PhantomData<G>,
 }
 
-impl<G: Grade> Blocks<G> {
+impl<G: QuantType> Blocks<G> {
     const RECORD: usize = SCALES + VECTORS * G::LINES * LINE;
 
     /// Quantises a weight `[outputs, inputs]`.
-    pub fn pack(from: Source<'_>, inputs: usize, outputs: usize) -> Self {
+    pub fn pack(from: WeightSource<'_>, inputs: usize, outputs: usize) -> Self {
         assert_eq!(from.len(), inputs * outputs);
         let (panels, depth) = (outputs.div_ceil(PANEL), inputs.div_ceil(BLOCK));
-        let mut data = vec![Line([0; LINE]); Self::bytes_of(inputs, outputs) / LINE];
-        let out = Shared(data.as_mut_ptr().cast::<u8>());
-        for_each_task(panels, threads(), Vec::new, |row: &mut Vec<f32>, panel| {
+        let mut data = vec![Line([0; CACHE_LINE]); Self::bytes_of(inputs, outputs) / CACHE_LINE];
+        let out = SyncPtr(data.as_mut_ptr().cast::<u8>());
+        for_each_task(panels, num_threads(), Vec::new, |row: &mut Vec<f32>, panel| {
             row.resize(inputs, 0.0);
             for column in 0..PANEL.min(outputs - panel * PANEL) {
                 from.row(panel * PANEL + column, row);
@@ -93,7 +93,7 @@ impl<G: Grade> Blocks<G> {
     pub fn column(&self, output: usize) -> impl Iterator<Item = f32> + '_ {
         let (panel, column) = (output / PANEL, output % PANEL);
         let depth = self.inputs.div_ceil(BLOCK);
-        let byte = |at: usize| self.data[at / LINE].0[at % LINE];
+        let byte = |at: usize| self.data[at / CACHE_LINE].0[at % CACHE_LINE];
         (0..self.inputs).map(move |input| {
             let record = (panel * depth + input / BLOCK) * Self::RECORD;
             let scale = [0, 1].map(|at| byte(record + column * size_of::<f16>() + at));
@@ -106,7 +106,7 @@ impl<G: Grade> Blocks<G> {
 
 /// Where in its record the weight of a column and an input lies: byte and shift.
 #[inline(always)]
-fn place<G: Grade>(column: usize, input: usize) -> (usize, usize) {
+fn place<G: QuantType>(column: usize, input: usize) -> (usize, usize) {
     let depth = input / DEPTH;
     let line = depth % G::LINES * VECTORS + column / LANES;
     (SCALES + line * LINE + column % LANES * DEPTH + input % DEPTH, depth / G::LINES * 4)
@@ -120,9 +120,9 @@ struct Column<'a, G> {
     grade: PhantomData<G>,
 }
 
-impl<G: Grade> DotsJob for Column<'_, G> {
+impl<G: QuantType> Int8Kernel for Column<'_, G> {
     #[inline(always)]
-    unsafe fn run<D: Dots>(self) {
+    unsafe fn run<D: Int8Isa>(self) {
         for (block, values) in self.values.chunks(BLOCK).enumerate() {
             let mut padded = [0f32; BLOCK];
             padded[..values.len()].copy_from_slice(values);
@@ -143,7 +143,7 @@ struct Quantised {
     values: Vec<i8>,
     /// `[rows, blocks]`.
     scales: Vec<f32>,
-    /// `[rows, blocks]`: see [`Dots::start`].
+    /// `[rows, blocks]`: see [`Int8Isa::start`].
     corrections: Vec<i32>,
     blocks: usize,
 }
@@ -154,7 +154,7 @@ impl Quantised {
         let mut values = vec![0i8; rows * blocks * BLOCK];
         let (mut scales, mut corrections) = (vec![0f32; rows * blocks], vec![0i32; rows * blocks]);
         let all =
-            (Shared(values.as_mut_ptr()), Shared(scales.as_mut_ptr()), Shared(corrections.as_mut_ptr()));
+            (SyncPtr(values.as_mut_ptr()), SyncPtr(scales.as_mut_ptr()), SyncPtr(corrections.as_mut_ptr()));
         for_each_task(
             rows.div_ceil(TASK_ROWS),
             threads,
@@ -182,9 +182,9 @@ struct Quantise<'a> {
     corrections: *mut i32,
 }
 
-impl DotsJob for Quantise<'_> {
+impl Int8Kernel for Quantise<'_> {
     #[inline(always)]
-    unsafe fn run<D: Dots>(self) {
+    unsafe fn run<D: Int8Isa>(self) {
         let mut padded = [0f32; BLOCK];
         for (block, x) in self.x.chunks(BLOCK).enumerate() {
             let x = match x.as_array::<BLOCK>() {
@@ -227,13 +227,13 @@ pub(crate) fn round(value: f32) -> i32 {
 }
 
 /// `y[rows, outputs] = x W (+ bias)`.
-pub fn product<G: Grade>(x: Rows<'_>, weights: &Blocks<G>, bias: Option<&[f32]>, y: &mut [f32]) {
+pub fn product<G: QuantType>(x: Rows<'_>, weights: &Blocks<G>, bias: Option<&[f32]>, y: &mut [f32]) {
     let (inputs, outputs) = (weights.inputs, weights.outputs);
     assert!(x.fits(inputs), "rows shorter than the weight");
     assert!(y.len() == x.count * outputs && bias.is_none_or(|bias| bias.len() == outputs));
     let split = Split::new(x.count, outputs.div_ceil(PANEL), weights.bytes(), G::COST * inputs * outputs);
     let x = Quantised::new(x, inputs, G::OFFSET, if split.threads > 1 { split.threads } else { 1 });
-    let out = Shared(y.as_mut_ptr());
+    let out = SyncPtr(y.as_mut_ptr());
     for_each_task(split.tasks(), split.threads, Vec::new, |totals: &mut Vec<f32>, task| {
         let (rows, panels) = split.task(task);
         // SAFETY: inside `y`, whose length was checked; each task has its own rows and columns.
@@ -254,9 +254,9 @@ struct Share<'a, G> {
     y: *mut f32,
 }
 
-impl<G: Grade> DotsJob for Share<'_, G> {
+impl<G: QuantType> Int8Kernel for Share<'_, G> {
     #[inline(always)]
-    unsafe fn run<D: Dots>(self) {
+    unsafe fn run<D: Int8Isa>(self) {
         let Self { x, rows, weights, panels, bias, totals, y } = self;
         let (blocks, outputs) = (x.blocks, weights.outputs);
         let tiles = rows.len().div_ceil(D::ROWS);
@@ -293,9 +293,9 @@ impl<G: Grade> DotsJob for Share<'_, G> {
 /// What a tile fetches while it works off a pass that begins at `w`: from where on, and bytes a block. A tile alone runs
 /// at the speed of the memory, and with one row the processor may find the stream itself; several take their shares of
 /// the next pass.
-fn fetch<G: Grade>(w: *const u8, tile: usize, tiles: usize, rows: usize) -> (*const u8, usize) {
+fn fetch<G: QuantType>(w: *const u8, tile: usize, tiles: usize, rows: usize) -> (*const u8, usize) {
     let record = Blocks::<G>::RECORD;
-    let share = (record / LINE).div_ceil(tiles) * LINE;
+    let share = (record / CACHE_LINE).div_ceil(tiles) * CACHE_LINE;
     match (tiles, rows) {
         (1, 1) if !G::FETCH_FOR_ONE => (w, 0),
         (1, _) => (w.wrapping_add(AHEAD), record),
@@ -305,7 +305,7 @@ fn fetch<G: Grade>(w: *const u8, tile: usize, tiles: usize, rows: usize) -> (*co
 
 /// `total` and `sums` by the scales of their columns and their row.
 #[inline(always)]
-unsafe fn scaled<D: Dots>(sums: D::V, columns: D::V, row: f32, total: D::V) -> D::V {
+unsafe fn scaled<D: Int8Isa>(sums: D::V, columns: D::V, row: f32, total: D::V) -> D::V {
     D::add(total, D::mul(sums, D::mul(columns, D::splat(row))))
 }
 
@@ -324,7 +324,7 @@ struct Tile<'a> {
 
 impl Tile<'_> {
     #[inline(always)]
-    unsafe fn rows<D: Dots, G: Grade>(&self, count: usize) {
+    unsafe fn rows<D: Int8Isa, G: QuantType>(&self, count: usize) {
         match count {
             1 => self.panel::<D, G, 1>(),
             2 => self.panel::<D, G, 2>(),
@@ -336,7 +336,7 @@ impl Tile<'_> {
     }
 
     #[inline(always)]
-    unsafe fn panel<D: Dots, G: Grade, const R: usize>(&self) {
+    unsafe fn panel<D: Int8Isa, G: QuantType, const R: usize>(&self) {
         if D::WIDE {
             self.vectors::<D, G, R, VECTORS>(0);
         } else {
@@ -346,7 +346,7 @@ impl Tile<'_> {
 
     /// `R` rows, `C` vectors of columns from vector `first` on.
     #[inline(always)]
-    unsafe fn vectors<D: Dots, G: Grade, const R: usize, const C: usize>(&self, first: usize) {
+    unsafe fn vectors<D: Int8Isa, G: QuantType, const R: usize, const C: usize>(&self, first: usize) {
         let blocks = self.x.blocks;
         let values = self.x.values.as_ptr().add(self.row * blocks * BLOCK);
         let others = self.x.scales.as_ptr().add(self.row * blocks);
@@ -360,7 +360,7 @@ impl Tile<'_> {
         }
         let mut fetch = self.fetch.0;
         for block in self.blocks.clone() {
-            for line in (0..self.fetch.1).step_by(LINE) {
+            for line in (0..self.fetch.1).step_by(CACHE_LINE) {
                 prefetch::<FIRST_LEVEL>(fetch.wrapping_add(line));
             }
             fetch = fetch.wrapping_add(self.fetch.1);

@@ -1,9 +1,13 @@
 //! Functions of one row or one element: exponential, softmax, norms, rotation, GELU, gated SiLU.
 
-use crate::isa::{Isa, Job, LANES, dispatch, load_part, store_part};
-use crate::pair::threads;
-use crate::panels::Rows;
-use crate::threads::{Shared, for_each_task};
+mod snake;
+
+pub use snake::snake;
+
+use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};
+use crate::linear::panels::Rows;
+use crate::threads::num_threads;
+use crate::threads::{SyncPtr, for_each_task};
 
 /// Elements of one parallel task.
 const TASK: usize = 32 * 1024;
@@ -70,7 +74,7 @@ pub fn bias_gelu(x: &[f32], bias: &[f32], y: &mut [f32]) {
 }
 
 /// `y += x`.
-pub fn add_to(x: &[f32], y: &mut [f32]) {
+pub fn add_assign(x: &[f32], y: &mut [f32]) {
     by_rows(x, 1, y, |x, y| dispatch(AddTo { x, y }));
 }
 
@@ -85,10 +89,10 @@ fn by_rows(x: &[f32], width: usize, y: &mut [f32], work: impl Fn(&[f32], &mut [f
     assert!(width > 0 && x.len() == y.len() && x.len().is_multiple_of(width));
     let chunk = (TASK / width).max(1) * width;
     let tasks = x.len().div_ceil(chunk);
-    let out = Shared(y.as_mut_ptr());
+    let out = SyncPtr(y.as_mut_ptr());
     for_each_task(
         tasks,
-        threads(),
+        num_threads(),
         || (),
         |(), task| {
             let x = &x[task * chunk..x.len().min((task + 1) * chunk)];
@@ -104,7 +108,7 @@ struct AddTo<'a> {
     y: &'a mut [f32],
 }
 
-impl Job for AddTo<'_> {
+impl Kernel for AddTo<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         self.y.iter_mut().zip(self.x).for_each(|(y, x)| *y += x);
@@ -117,7 +121,7 @@ pub struct Gelu<'a> {
     pub y: &'a mut [f32],
 }
 
-impl Job for Gelu<'_> {
+impl Kernel for Gelu<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.bias.len();
@@ -173,7 +177,7 @@ pub struct Norm<'a> {
     pub y: &'a mut [f32],
 }
 
-impl Job for Norm<'_> {
+impl Kernel for Norm<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.weight.len();
@@ -207,7 +211,7 @@ fn each_row(rows: usize, width: usize, work: impl Fn(usize) + Sync) {
     let tasks = rows.div_ceil(rows_of_task);
     for_each_task(
         tasks,
-        threads(),
+        num_threads(),
         || (),
         |(), task| {
             (task * rows_of_task..rows.min((task + 1) * rows_of_task)).for_each(&work);
@@ -217,16 +221,16 @@ fn each_row(rows: usize, width: usize, work: impl Fn(usize) + Sync) {
 
 /// A root-mean-square norm.
 #[derive(Debug, Clone, Copy)]
-pub struct RootMeanSquare<'a> {
+pub struct RmsNorm<'a> {
     pub weight: &'a [f32],
     pub eps: f32,
 }
 
-impl RootMeanSquare<'_> {
+impl RmsNorm<'_> {
     /// Norm of every `weight.len()` elements of rows of `width`.
     pub fn forward(self, x: Rows<'_>, width: usize, y: &mut [f32]) {
         assert!(x.fits(width) && y.len() == x.count * width && width.is_multiple_of(self.weight.len()));
-        let out = Shared(y.as_mut_ptr());
+        let out = SyncPtr(y.as_mut_ptr());
         each_row(x.count, width, |row| {
             let x = &x.data[row * x.stride..][..width];
             // SAFETY: each row is one task's, inside `y`, whose length was checked.
@@ -240,12 +244,12 @@ impl RootMeanSquare<'_> {
         let width = self.weight.len();
         assert!(x.len() == change.len() && x.len() == sum.len() && x.len() == y.len());
         assert!(x.len().is_multiple_of(width));
-        let out = (Shared(sum.as_mut_ptr()), Shared(y.as_mut_ptr()));
+        let out = (SyncPtr(sum.as_mut_ptr()), SyncPtr(y.as_mut_ptr()));
         each_row(x.len() / width, width, |row| {
             let at = row * width;
             // SAFETY: each row is one task's, inside both, whose lengths were checked.
             let (sum, y) = unsafe {
-                let row = |out: &Shared| std::slice::from_raw_parts_mut(out.get().add(at), width);
+                let row = |out: &SyncPtr| std::slice::from_raw_parts_mut(out.get().add(at), width);
                 (row(&out.0), row(&out.1))
             };
             dispatch(SumRow { norm: self, x: &x[at..][..width], change: &change[at..][..width], sum, y });
@@ -279,12 +283,12 @@ impl RootMeanSquare<'_> {
 }
 
 struct NormRow<'a> {
-    norm: RootMeanSquare<'a>,
+    norm: RmsNorm<'a>,
     x: &'a [f32],
     y: &'a mut [f32],
 }
 
-impl Job for NormRow<'_> {
+impl Kernel for NormRow<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.norm.weight.len();
@@ -299,14 +303,14 @@ impl Job for NormRow<'_> {
 }
 
 struct SumRow<'a> {
-    norm: RootMeanSquare<'a>,
+    norm: RmsNorm<'a>,
     x: &'a [f32],
     change: &'a [f32],
     sum: &'a mut [f32],
     y: &'a mut [f32],
 }
 
-impl Job for SumRow<'_> {
+impl Kernel for SumRow<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.norm.weight.len();
@@ -322,13 +326,13 @@ impl Job for SumRow<'_> {
 
 /// Rotates every head of rows of `width`, normalised before where there is a norm: `turns` has for each row the cosines
 /// of half a head and then the sines.
-pub fn rotate(x: Rows<'_>, width: usize, turns: &[&[f32]], norm: Option<RootMeanSquare<'_>>, y: &mut [f32]) {
+pub fn apply_rope(x: Rows<'_>, width: usize, turns: &[&[f32]], norm: Option<RmsNorm<'_>>, y: &mut [f32]) {
     assert!(x.fits(width) && y.len() == x.count * width && turns.len() == x.count);
     let head = turns.first().map_or(1, |turns| turns.len());
     assert!(head > 0 && head.is_multiple_of(2) && width.is_multiple_of(head));
     assert!(turns.iter().all(|turns| turns.len() == head));
     assert!(norm.is_none_or(|norm| norm.weight.len() == head));
-    let out = Shared(y.as_mut_ptr());
+    let out = SyncPtr(y.as_mut_ptr());
     each_row(x.count, width, |row| {
         let x = &x.data[row * x.stride..][..width];
         // SAFETY: each row is one task's, inside `y`, whose length was checked.
@@ -340,11 +344,11 @@ pub fn rotate(x: Rows<'_>, width: usize, turns: &[&[f32]], norm: Option<RootMean
 struct RotateRow<'a> {
     x: &'a [f32],
     turns: &'a [f32],
-    norm: Option<RootMeanSquare<'a>>,
+    norm: Option<RmsNorm<'a>>,
     y: &'a mut [f32],
 }
 
-impl Job for RotateRow<'_> {
+impl Kernel for RotateRow<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let (head, half) = (self.turns.len(), self.turns.len() / 2);
@@ -376,9 +380,9 @@ impl Job for RotateRow<'_> {
 }
 
 /// `silu(gate) * up` of rows of `width` gates and as many ups.
-pub fn silu_gate(x: Rows<'_>, width: usize, y: &mut [f32]) {
+pub fn silu_mul(x: Rows<'_>, width: usize, y: &mut [f32]) {
     assert!(x.fits(2 * width) && y.len() == x.count * width);
-    let out = Shared(y.as_mut_ptr());
+    let out = SyncPtr(y.as_mut_ptr());
     each_row(x.count, 2 * width, |row| {
         let (gates, ups) = x.data[row * x.stride..][..2 * width].split_at(width);
         // SAFETY: each row is one task's, inside `y`, whose length was checked.
@@ -397,7 +401,7 @@ struct Elu<'a> {
     y: &'a mut [f32],
 }
 
-impl Job for Elu<'_> {
+impl Kernel for Elu<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let zero = I::splat(0.0);
@@ -427,7 +431,7 @@ struct Silu<'a> {
     y: &'a mut [f32],
 }
 
-impl Job for Silu<'_> {
+impl Kernel for Silu<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.bias.len();
@@ -443,9 +447,9 @@ impl Job for Silu<'_> {
 }
 
 /// `value * sigmoid(gate)` of rows of `width` values and as many gates.
-pub fn sigmoid_gate(x: Rows<'_>, width: usize, y: &mut [f32]) {
+pub fn glu(x: Rows<'_>, width: usize, y: &mut [f32]) {
     assert!(x.fits(2 * width) && y.len() == x.count * width);
-    let out = Shared(y.as_mut_ptr());
+    let out = SyncPtr(y.as_mut_ptr());
     each_row(x.count, 2 * width, |row| {
         let (values, gates) = x.data[row * x.stride..][..2 * width].split_at(width);
         // SAFETY: each row is one task's, inside `y`, whose length was checked.
@@ -460,7 +464,7 @@ struct Sigmoid<'a> {
     y: &'a mut [f32],
 }
 
-impl Job for Sigmoid<'_> {
+impl Kernel for Sigmoid<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.y.len();
@@ -479,7 +483,7 @@ struct Gate<'a> {
     y: &'a mut [f32],
 }
 
-impl Job for Gate<'_> {
+impl Kernel for Gate<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.y.len();

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::threads::{Pool, lock, run_tasks};
+use super::workers::{Pool, lock, run_tasks};
 
 /// The one thread that a pair takes beside its caller's.
 static PAIRS: Pool = Pool::new();
@@ -24,14 +24,14 @@ thread_local! {
 }
 
 /// Whether this thread runs the second of a pair.
-pub(crate) fn is_aside() -> bool {
+pub(crate) fn is_second_of_pair() -> bool {
     IS_ASIDE.get()
 }
 
 /// Threads that work started here may take, the calling one among them.
-pub fn threads() -> usize {
+pub fn num_threads() -> usize {
     let all = rayon::current_num_threads();
-    match is_aside() {
+    match is_second_of_pair() {
         true if FIRST_RUNS.load(Ordering::Relaxed) => part(all),
         true => all,
         false => all.saturating_sub(LENT.load(Ordering::Relaxed)).max(1),
@@ -45,7 +45,7 @@ fn part(all: usize) -> usize {
 
 /// Runs both and returns when both are done: at once where there is more than one thread and no other pair, else one
 /// after the other. A panic of either goes on here once neither is at work.
-pub fn both(first: impl FnOnce() + Send, second: impl FnOnce() + Send) {
+pub fn run_pair(first: impl FnOnce() + Send, second: impl FnOnce() + Send) {
     if rayon::current_num_threads() < 2 || TAKEN.swap(true, Ordering::Acquire) {
         first();
         return second();
@@ -94,8 +94,8 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::time::Duration;
 
-    use super::super::threads::for_each_task;
     use super::*;
+    use crate::threads::for_each_task;
 
     /// On a pool of so many threads.
     fn on<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
@@ -110,8 +110,8 @@ mod tests {
             std::thread::sleep(Duration::from_micros(50));
         };
         for _ in 0..20 {
-            most.fetch_max(threads(), Ordering::Relaxed);
-            for_each_task(8, threads(), || (), |(), index| task(index));
+            most.fetch_max(num_threads(), Ordering::Relaxed);
+            for_each_task(8, num_threads(), || (), |(), index| task(index));
         }
         (sum.into_inner(), most.into_inner())
     }
@@ -122,7 +122,7 @@ mod tests {
             on(threads_of_pool, || {
                 for _ in 0..50 {
                     let (mut one, mut other) = ((0, 0), (0, 0));
-                    both(|| one = sum(), || other = sum());
+                    run_pair(|| one = sum(), || other = sum());
                     assert_eq!((one.0, other.0), (560, 560));
                     assert!(one.1.max(other.1) <= threads_of_pool);
                 }
@@ -134,7 +134,7 @@ mod tests {
     fn pairs_within_and_beside_pairs_end() {
         let pair = || {
             let (mut one, mut other) = (0, 0);
-            both(|| one = sum().0, || both(|| other = sum().0, || ()));
+            run_pair(|| one = sum().0, || run_pair(|| other = sum().0, || ()));
             assert_eq!((one, other), (560, 560));
         };
         std::thread::scope(|scope| {
@@ -147,12 +147,12 @@ mod tests {
         on(2, || {
             for culprit in [0, 1] {
                 let fail = |me: usize| assert!(me != culprit, "{me} fails");
-                let pair = || both(|| fail(0), || fail(1));
+                let pair = || run_pair(|| fail(0), || fail(1));
                 let panic = catch_unwind(AssertUnwindSafe(pair)).unwrap_err();
                 assert_eq!(panic.downcast_ref::<String>().unwrap(), &format!("{culprit} fails"));
-                assert!(!is_aside());
+                assert!(!is_second_of_pair());
                 let mut done = 0;
-                both(|| (), || done = 1);
+                run_pair(|| (), || done = 1);
                 assert_eq!(done, 1);
             }
         });

@@ -1,21 +1,19 @@
-//! The types a model's large weights can be kept in.
+//! The type of a model's large weights, as a user chooses it.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::isa::multiplies_pairs;
-
-/// How the weights of an autoregressive model are kept in memory. What is computed with them is f32.
+/// The type of the large weights of a model in memory. Activations and sums are f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Precision {
-    /// What suits the device: [`Self::Q8`] on the CPU, [`Self::F32`] elsewhere.
+    /// Depends on the device: [`Self::Q8`] on the CPU, [`Self::F32`] elsewhere.
     #[default]
     Auto,
-    /// 32 bits: exactly the checkpoint's values.
+    /// 32 bits: the values of the checkpoint, exact.
     F32,
-    /// 16 bits with the exponent of f32: exactly the values of a bf16 checkpoint.
+    /// 16 bits, 8 of them the exponent: the values of a bf16 checkpoint, exact.
     Bf16,
-    /// 16 bits with an exponent of 5 bits.
+    /// 16 bits, 5 of them the exponent.
     F16,
     /// 8 bits and a scale for every 32 inputs.
     Q8,
@@ -51,7 +49,7 @@ impl fmt::Display for Precision {
 }
 
 impl Precision {
-    /// What [`Self::Auto`] stands for on a device.
+    /// The type that [`Self::Auto`] selects on a device; any other type is returned unchanged.
     #[must_use]
     pub fn on(self, is_cpu: bool) -> Self {
         match self {
@@ -61,7 +59,7 @@ impl Precision {
         }
     }
 
-    /// Bits of a weight, scales included, where this is what was chosen and not [`Self::Auto`].
+    /// Bits of a weight, scales included; [`Self::Auto`] counts as [`Self::F32`].
     #[must_use]
     pub fn bits(self) -> usize {
         match self {
@@ -71,17 +69,6 @@ impl Precision {
             Self::Q4 => 5,
         }
     }
-
-    /// What the codec of a model is kept and multiplied in whose large weights are kept in this precision:
-    /// [`Self::Bf16`] where they are rounded too and the processor multiplies pairs of bf16 faster than f32, else
-    /// [`Self::F32`].
-    #[must_use]
-    pub fn of_codec(self, is_cpu: bool) -> Self {
-        match self.on(is_cpu) {
-            Self::Q8 | Self::Q4 | Self::Bf16 if is_cpu && multiplies_pairs() => Self::Bf16,
-            _ => Self::F32,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -89,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_parse_back_and_unknown_ones_are_told() {
+    fn names_round_trip_and_unknown_names_are_errors() {
         for (name, precision) in NAMES {
             assert_eq!(name.parse(), Ok(precision));
             assert_eq!(precision.to_string(), name);

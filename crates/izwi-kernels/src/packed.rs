@@ -8,12 +8,13 @@ use half::{bf16, f16};
 use memmap2::MmapMut;
 use serde::{Deserialize, Serialize};
 
-pub use crate::dots::LINE;
+/// Bytes of a cache line: the length of a packed weight is a multiple of it.
+pub const CACHE_LINE: usize = 64;
 
 /// A line of the cache: packed weights are whole numbers of it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
-pub struct Line(pub(crate) [u8; LINE]);
+pub struct Line(pub(crate) [u8; CACHE_LINE]);
 
 /// Values that any bytes are.
 ///
@@ -72,7 +73,7 @@ impl Region {
 impl Part {
     /// The lines at `bytes` of a region; `None` where these are no whole lines of it.
     pub fn new(region: &Arc<Region>, bytes: Range<usize>) -> Option<Self> {
-        let are_lines = bytes.start.is_multiple_of(LINE) && bytes.end.is_multiple_of(LINE);
+        let are_lines = bytes.start.is_multiple_of(CACHE_LINE) && bytes.end.is_multiple_of(CACHE_LINE);
         let are_there = bytes.start <= bytes.end && bytes.end <= region.0.len();
         (are_lines && are_there).then(|| Self { region: Arc::clone(region), bytes })
     }
@@ -109,24 +110,30 @@ impl<T: Plain> Deref for Memory<T> {
     }
 }
 
-/// What a packed weight is.
+/// The layout of a packed weight. Files hold the serialised names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum PackedKind {
     /// Panels of f32.
-    Single,
+    #[serde(rename = "single")]
+    F32,
     /// Panels of f16.
-    Half,
+    #[serde(rename = "half")]
+    F16,
     /// Panels of bf16.
-    Brain,
+    #[serde(rename = "brain")]
+    Bf16,
     /// Blocks of 8 bits.
-    Eight,
+    #[serde(rename = "eight")]
+    Q8,
     /// Blocks of 4 bits.
-    Four,
-    /// A convolution at f32.
+    #[serde(rename = "four")]
+    Q4,
+    /// A convolution in f32.
+    #[serde(rename = "conv")]
     Conv,
-    /// A convolution of pairs of bf16.
-    Pairs,
+    /// A convolution in pairs of bf16.
+    #[serde(rename = "pairs")]
+    ConvBf16,
 }
 
 /// Taps, inputs and outputs; a linear layer has one tap.
@@ -135,13 +142,13 @@ pub type Sizes = [usize; 3];
 /// A packed weight that can lie in a file.
 pub trait Packed: std::fmt::Debug + Send + Sync + 'static {
     /// What it is.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> PackedKind;
     /// Its sizes.
     fn sizes(&self) -> Sizes;
     /// Its bytes, whole lines.
     fn data(&self) -> &[u8];
     /// What was of this kind and these sizes and had these bytes; `None` where there is no such thing.
-    fn unpack(kind: Kind, sizes: Sizes, data: Part) -> Option<Self>
+    fn unpack(kind: PackedKind, sizes: Sizes, data: Part) -> Option<Self>
     where
         Self: Sized;
 }

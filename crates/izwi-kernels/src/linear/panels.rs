@@ -5,11 +5,11 @@
 
 use std::ops::Range;
 
-use crate::isa::{Element, FIRST_LEVEL, Isa, Job, LANES, dispatch, prefetch};
-use crate::memory::{LINE, Memory, Part};
-use crate::pair::threads;
-use crate::source::Source;
-use crate::threads::{Shared, for_each_task};
+use crate::arch::{Element, FIRST_LEVEL, Isa, Kernel, LANES, dispatch, prefetch};
+use crate::linear::source::WeightSource;
+use crate::packed::{CACHE_LINE, Memory, Part};
+use crate::threads::num_threads;
+use crate::threads::{SyncPtr, for_each_task};
 
 /// Columns of a panel.
 pub const PANEL: usize = 64;
@@ -76,12 +76,12 @@ impl<W: Element> Panels<W> {
     }
 
     /// Packs a weight `[outputs, inputs]`, on all threads.
-    pub fn pack_rows(from: Source<'_>, inputs: usize, outputs: usize) -> Self {
+    pub fn pack_rows(from: WeightSource<'_>, inputs: usize, outputs: usize) -> Self {
         assert_eq!(from.len(), inputs * outputs);
         let panels = outputs.div_ceil(PANEL);
         let mut data = vec![W::default(); panels * inputs * PANEL];
-        let out = Shared(data.as_mut_ptr());
-        for_each_task(panels, threads(), Vec::new, |rows: &mut Vec<f32>, panel| {
+        let out = SyncPtr(data.as_mut_ptr());
+        for_each_task(panels, num_threads(), Vec::new, |rows: &mut Vec<f32>, panel| {
             let start = panel * PANEL;
             let width = PANEL.min(outputs - start);
             rows.resize(width * inputs, 0.0);
@@ -160,7 +160,7 @@ pub fn product<W: Element>(x: Rows<'_>, weights: &Panels<W>, bias: Option<&[f32]
     assert!(y.len() == count * weights.outputs && bias.is_none_or(|bias| bias.len() == weights.outputs));
     let work = F32_WORK * weights.inputs * weights.outputs;
     let split = Split::new(count, weights.count(), weights.bytes(), work);
-    let out = Shared(y.as_mut_ptr());
+    let out = SyncPtr(y.as_mut_ptr());
     for_each_task(
         split.tasks(),
         split.threads,
@@ -197,7 +197,7 @@ impl Split {
     /// [`WORK_PER_NS`] are done in a nanosecond.
     pub fn new(rows: usize, panels: usize, bytes: usize, work: usize) -> Self {
         let time_ns = (bytes / BYTES_PER_NS).max(rows * work / WORK_PER_NS);
-        let threads = if time_ns < SPLIT_NS { 1 } else { threads() };
+        let threads = if time_ns < SPLIT_NS { 1 } else { num_threads() };
         let wanted = if threads == 1 { 1 } else { PARTS * threads };
         let groups = wanted.div_ceil(rows.div_ceil(BLOCK_ROWS).max(1)).clamp(1, panels.max(1));
         Self { rows, panels, groups, threads }
@@ -227,7 +227,7 @@ pub struct Block<'a, W> {
     pub y_stride: usize,
 }
 
-impl<W: Element> Job for Block<'_, W> {
+impl<W: Element> Kernel for Block<'_, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let Self { x, x_stride, rows, weights, panels, bias, y, y_stride } = self;
@@ -239,14 +239,15 @@ impl<W: Element> Job for Block<'_, W> {
             let width = PANEL.min(weights.outputs - first);
             let bias = bias.map(|bias| &bias[first..first + width]);
             // A tile alone fetches what comes soon; several divide the lines of the next panel.
-            let lines = PANEL * size_of::<W>() / LINE;
+            let lines = PANEL * size_of::<W>() / CACHE_LINE;
             let share = lines.div_ceil(tiles.max(1));
             for tile in 0..tiles {
                 let (start, end) = (tile * rows / tiles, (tile + 1) * rows / tiles);
-                let ahead = if tiles == 1 { AHEAD } else { k * PANEL * size_of::<W>() + tile * share * LINE };
+                let ahead =
+                    if tiles == 1 { AHEAD } else { k * PANEL * size_of::<W>() + tile * share * CACHE_LINE };
                 let fetched = share.min(lines.saturating_sub(tile * share));
                 let tile = Tile {
-                    fetch: (w.cast::<u8>().wrapping_add(ahead), fetched * LINE),
+                    fetch: (w.cast::<u8>().wrapping_add(ahead), fetched * CACHE_LINE),
                     x: x.add(start * x_stride),
                     x_stride,
                     k,
@@ -301,7 +302,7 @@ impl<W: Element> Tile<'_, W> {
         let mut x: [*const f32; R] = std::array::from_fn(|row| self.x.add(row * self.x_stride));
         let mut fetch = self.fetch.0;
         for _ in 0..self.k {
-            for line in (0..self.fetch.1).step_by(LINE) {
+            for line in (0..self.fetch.1).step_by(CACHE_LINE) {
                 prefetch::<FIRST_LEVEL>(fetch.wrapping_add(line));
             }
             fetch = fetch.wrapping_add(PANEL * size_of::<W>());

@@ -5,10 +5,9 @@
 
 use std::ops::Range;
 
-use crate::isa::{Isa, Job, LANES, SECOND_LEVEL, dispatch, prefetch};
-use crate::memory::{Kind, LINE, Memory, Packed, Part, Sizes};
-use crate::pair::threads;
-use crate::threads::{Shared, for_each_task};
+use crate::arch::{Isa, Kernel, LANES, SECOND_LEVEL, dispatch, prefetch};
+use crate::packed::{CACHE_LINE, Memory, Packed, PackedKind, Part, Sizes};
+use crate::threads::{SyncPtr, for_each_task, num_threads};
 
 /// Inputs of one pass over the rows: a panel's share of them stays in the second-level cache.
 const BLOCK_DEPTH: usize = 512;
@@ -96,8 +95,8 @@ impl ConvPanels {
 }
 
 impl Packed for ConvPanels {
-    fn kind(&self) -> Kind {
-        if self.paired { Kind::Pairs } else { Kind::Conv }
+    fn kind(&self) -> PackedKind {
+        if self.paired { PackedKind::ConvBf16 } else { PackedKind::Conv }
     }
 
     fn sizes(&self) -> Sizes {
@@ -108,10 +107,10 @@ impl Packed for ConvPanels {
         self.data.bytes()
     }
 
-    fn unpack(kind: Kind, [taps, inputs, outputs]: Sizes, data: Part) -> Option<Self> {
+    fn unpack(kind: PackedKind, [taps, inputs, outputs]: Sizes, data: Part) -> Option<Self> {
         let (paired, inputs) = match kind {
-            Kind::Conv => (false, inputs),
-            Kind::Pairs if inputs.is_multiple_of(2) => (true, inputs / 2),
+            PackedKind::Conv => (false, inputs),
+            PackedKind::ConvBf16 if inputs.is_multiple_of(2) => (true, inputs / 2),
             _ => return None,
         };
         let vectors = vectors(outputs);
@@ -130,9 +129,9 @@ fn vectors(outputs: usize) -> usize {
 fn paired(values: &[f32]) -> Vec<f32> {
     let values = values.as_chunks().0;
     let mut pairs = vec![0f32; values.len()];
-    let out = Shared(pairs.as_mut_ptr());
+    let out = SyncPtr(pairs.as_mut_ptr());
     let tasks = values.len().div_ceil(PAIRS_OF_TASK);
-    let threads = if tasks > 2 { threads() } else { 1 };
+    let threads = if tasks > 2 { num_threads() } else { 1 };
     for_each_task(
         tasks,
         threads,
@@ -141,19 +140,19 @@ fn paired(values: &[f32]) -> Vec<f32> {
             let first = task * PAIRS_OF_TASK;
             let values = &values[first..values.len().min(first + PAIRS_OF_TASK)];
             // SAFETY: each task has its own elements of `pairs`, which is as long as the values.
-            dispatch(Pairing { values, pairs: unsafe { out.get().add(first) } });
+            dispatch(RoundPairs { values, pairs: unsafe { out.get().add(first) } });
         },
     );
     pairs
 }
 
 /// Writes as many `pairs` as there are values.
-struct Pairing<'a> {
+struct RoundPairs<'a> {
     values: &'a [[f32; 2]],
     pairs: *mut f32,
 }
 
-impl Job for Pairing<'_> {
+impl Kernel for RoundPairs<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         for (at, &[low, high]) in self.values.iter().enumerate() {
@@ -168,7 +167,7 @@ impl Job for Pairing<'_> {
 
 /// Left rows: tap `t` of row `i` reads row `starts[i] + t * dilation` of `data` `[n, inputs]`.
 #[derive(Debug, Clone, Copy)]
-pub struct TapRows<'a> {
+pub struct ConvRows<'a> {
     pub data: &'a [f32],
     pub starts: &'a [u32],
     pub dilation: usize,
@@ -178,14 +177,14 @@ pub struct TapRows<'a> {
 ///
 /// # Panics
 /// A row reads outside the data, or `y` or `bias` have another size.
-pub fn convolve(x: TapRows<'_>, weights: &ConvPanels, bias: Option<&[f32]>, y: &mut [f32]) {
+pub fn conv1d(x: ConvRows<'_>, weights: &ConvPanels, bias: Option<&[f32]>, y: &mut [f32]) {
     let rows = x.starts.len();
     assert!(y.len() == rows * weights.outputs && bias.is_none_or(|bias| bias.len() == weights.outputs));
     if rows == 0 || weights.depth() == 0 {
         return;
     }
     let pairs = if weights.paired { paired(x.data) } else { Vec::new() };
-    let x = if weights.paired { TapRows { data: &pairs, ..x } } else { x };
+    let x = if weights.paired { ConvRows { data: &pairs, ..x } } else { x };
     let last = x.starts.iter().copied().max().unwrap_or(0) as usize + (weights.taps - 1) * x.dilation;
     assert!((last + 1) * weights.inputs <= x.data.len(), "a row reads outside the data");
     let mut padded = vec![0f32; weights.panels() * weights.columns()];
@@ -193,34 +192,34 @@ pub fn convolve(x: TapRows<'_>, weights: &ConvPanels, bias: Option<&[f32]>, y: &
         padded[..bias.len()].copy_from_slice(bias);
     }
     let bias = &padded[..];
-    let threads = threads();
+    let threads = num_threads();
     let size = weights.data.len();
     let alone = threads == 1 || (size <= SPLIT_WEIGHTS && rows * size <= SPLIT_WORK);
     let blocks = if alone { 1 } else { rows.div_ceil(BLOCK_ROWS) };
     let wanted = if alone { 1 } else { 4 * threads };
     let groups = wanted.div_ceil(blocks).clamp(1, weights.panels());
-    let out = Shared(y.as_mut_ptr());
+    let out = SyncPtr(y.as_mut_ptr());
     let task = |index: usize| {
         let (block, group) = (index / groups, index % groups);
         let rows = block * rows / blocks..(block + 1) * rows / blocks;
         let panels = group * weights.panels() / groups..(group + 1) * weights.panels() / groups;
         // SAFETY: inside `y`, whose length was checked; each task has its own rows and columns of it.
         let y = unsafe { out.get().add(rows.start * weights.outputs) };
-        dispatch(Block { x: TapRows { starts: &x.starts[rows], ..x }, weights, panels, bias, y });
+        dispatch(Block { x: ConvRows { starts: &x.starts[rows], ..x }, weights, panels, bias, y });
     };
     for_each_task(blocks * groups, if alone { 1 } else { threads }, || (), |(), index| task(index));
 }
 
 /// Some rows through some panels; `y` is the first of these rows.
 struct Block<'a> {
-    x: TapRows<'a>,
+    x: ConvRows<'a>,
     weights: &'a ConvPanels,
     panels: Range<usize>,
     bias: &'a [f32], // as many as the panels have columns
     y: *mut f32,
 }
 
-impl Job for Block<'_> {
+impl Kernel for Block<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         match (self.weights.vectors, self.weights.paired) {
@@ -316,10 +315,10 @@ impl Tile {
     ) {
         // One alone fetches what it needs soon; several divide the lines of what comes behind this part.
         let tiles = starts.len().div_ceil(R);
-        let (share, behind) = (C.div_ceil(tiles.max(1)), self.k.len() * C * LINE);
+        let (share, behind) = (C.div_ceil(tiles.max(1)), self.k.len() * C * CACHE_LINE);
         let mut line = 0;
         while !starts.is_empty() {
-            let ahead = if tiles == 1 { AHEAD } else { behind + line * LINE };
+            let ahead = if tiles == 1 { AHEAD } else { behind + line * CACHE_LINE };
             self.fetch = (ahead, share.min(C - line));
             line += self.fetch.1;
             if starts.len() >= R {
@@ -400,7 +399,7 @@ impl Tile {
             }
             for _ in 0..count {
                 for line in 0..lines {
-                    prefetch::<SECOND_LEVEL>(w.cast::<u8>().wrapping_add(self.fetch.0 + line * LINE));
+                    prefetch::<SECOND_LEVEL>(w.cast::<u8>().wrapping_add(self.fetch.0 + line * CACHE_LINE));
                 }
                 let mut weights = [I::splat(0.0); C];
                 for (column, weights) in weights.iter_mut().enumerate() {
@@ -434,8 +433,8 @@ impl Tile {
 mod tests {
     use half::bf16;
 
-    use super::super::tests::{check, values};
     use super::*;
+    use crate::tests::{check, values};
 
     #[test]
     fn every_instruction_set_convolves_alike() {
@@ -446,9 +445,9 @@ mod tests {
             let panels = ConvPanels::pack(&weight, outputs, taps, inputs);
             let (x, bias) = (values((11 + taps * dilation) * inputs, 2), values(outputs, 3));
             let starts = [0u32, 1, 5, 9, 2, 3, 7, 10, 4, 11];
-            check("convolve", 2e-5, || {
+            check("conv1d", 2e-5, || {
                 let mut y = vec![0.0; starts.len() * outputs];
-                convolve(TapRows { data: &x, starts: &starts, dilation }, &panels, Some(&bias), &mut y);
+                conv1d(ConvRows { data: &x, starts: &starts, dilation }, &panels, Some(&bias), &mut y);
                 y
             });
         }
@@ -465,11 +464,11 @@ mod tests {
             let starts = [0u32, 1, 5, 9, 2, 3, 7, 10, 4, 11];
             let run = |x: &[f32], panels: &ConvPanels| {
                 let mut y = vec![0.0; starts.len() * outputs];
-                convolve(TapRows { data: x, starts: &starts, dilation }, panels, Some(&bias), &mut y);
+                conv1d(ConvRows { data: x, starts: &starts, dilation }, panels, Some(&bias), &mut y);
                 y
             };
             let panels = ConvPanels::pack_pairs(&weight, outputs, taps, inputs);
-            check("convolve pairs", 2e-5, || run(&x, &panels));
+            check("conv1d pairs", 2e-5, || run(&x, &panels));
             let exact = run(&rounded(&x), &ConvPanels::pack(&rounded(&weight), outputs, taps, inputs));
             for (pairs, exact) in run(&x, &panels).iter().zip(exact) {
                 assert!((pairs - exact).abs() < 1e-4, "{pairs} {exact}");

@@ -1,14 +1,13 @@
 //! Causal attention over a window of positions, the older ones in a ring, the newest beside it.
 
+use crate::arch::{Isa, Kernel, LANES, dispatch};
+use crate::attention::paged::{dots, mix};
 use crate::elementwise::{scale_in_place, softmax};
-use crate::isa::{Isa, Job, LANES, dispatch};
-use crate::paged::{dots, mix};
-use crate::pair::threads;
-use crate::threads::{Shared, for_each_task};
+use crate::threads::{SyncPtr, for_each_task, num_threads};
 
 /// What every row sees, and with how many heads.
 #[derive(Debug, Clone, Copy)]
-pub struct View {
+pub struct WindowShape {
     /// Heads of the queries.
     pub heads: usize,
     /// Heads of keys and values, each for as many heads of the queries.
@@ -19,7 +18,7 @@ pub struct View {
     pub step: usize,
 }
 
-impl View {
+impl WindowShape {
     /// Positions that the row at `position` sees.
     pub fn of(&self, position: usize) -> std::ops::Range<usize> {
         let end = (position / self.step + 1) * self.step;
@@ -28,7 +27,7 @@ impl View {
 }
 
 /// Consecutive new positions of one sequence and the keys and values they see, `[positions, kv_width]` each.
-pub struct Stretch<'a> {
+pub struct WindowRows<'a> {
     /// Rows of the sequence in `q`, as many as `new_keys` has.
     pub rows: usize,
     /// Position of the first of them.
@@ -45,10 +44,10 @@ pub struct Stretch<'a> {
 ///
 /// # Panics
 /// Lengths do not fit, or a ring holds too few positions.
-pub fn attend(q: &[f32], stretches: &[Stretch<'_>], view: View, y: &mut [f32]) {
+pub fn sliding_window_attention(q: &[f32], stretches: &[WindowRows<'_>], view: WindowShape, y: &mut [f32]) {
     let rows: usize = stretches.iter().map(|stretch| stretch.rows).sum();
     let width = q.len() / rows.max(1);
-    let View { heads, kv_heads, window, step } = view;
+    let WindowShape { heads, kv_heads, window, step } = view;
     assert!(q.len() == rows * width && y.len() == q.len() && width.is_multiple_of(heads.max(1)));
     assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads) && step > 0 && window >= step);
     let kv_width = width / heads.max(1) * kv_heads;
@@ -62,10 +61,10 @@ pub fn attend(q: &[f32], stretches: &[Stretch<'_>], view: View, y: &mut [f32]) {
         );
         tasks.extend((0..stretch.rows).map(|row| (stretch, row)));
     }
-    let out = Shared(y.as_mut_ptr());
-    let seen = |&(stretch, row): &(&Stretch<'_>, usize)| view.of(stretch.start + row).len();
+    let out = SyncPtr(y.as_mut_ptr());
+    let seen = |&(stretch, row): &(&WindowRows<'_>, usize)| view.of(stretch.start + row).len();
     let work: usize = tasks.iter().map(seen).sum::<usize>() * width;
-    let threads = if work < 256 * 1024 { 1 } else { threads() };
+    let threads = if work < 256 * 1024 { 1 } else { num_threads() };
     for_each_task(rows, threads, Vec::new, |scores: &mut Vec<f32>, index| {
         let (stretch, row) = tasks[index];
         let positions = view.of(stretch.start + row);
@@ -79,7 +78,7 @@ pub fn attend(q: &[f32], stretches: &[Stretch<'_>], view: View, y: &mut [f32]) {
 /// Keys, values and the number of positions that lie one after another.
 type Run = (*const f32, *const f32, usize);
 
-impl Stretch<'_> {
+impl WindowRows<'_> {
     /// Where `positions` lie, in order: the ring up to its end, the ring from its start, the new ones.
     fn runs(&self, positions: std::ops::Range<usize>, width: usize) -> [Run; 3] {
         let slots = (self.ring_keys.len() / width.max(1)).max(1);
@@ -105,16 +104,16 @@ impl Stretch<'_> {
 /// One row, all heads.
 struct Row<'a> {
     q: &'a [f32],
-    view: View,
+    view: WindowShape,
     runs: [Run; 3],
     scores: &'a mut Vec<f32>,
     y: *mut f32,
 }
 
-impl Job for Row<'_> {
+impl Kernel for Row<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
-        let View { heads, kv_heads, .. } = self.view;
+        let WindowShape { heads, kv_heads, .. } = self.view;
         let (head_dim, group) = (self.q.len() / heads, heads / kv_heads);
         let width = head_dim * kv_heads;
         let positions: usize = self.runs.iter().map(|run| run.2).sum();
@@ -158,8 +157,8 @@ impl Job for Row<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{check, values};
     use super::*;
+    use crate::tests::{check, values};
 
     #[test]
     fn every_instruction_set_attends_alike() {
@@ -168,7 +167,7 @@ mod tests {
             let q = values(rows * 2 * head_dim, 1);
             let [new_keys, new_values] = [2, 3].map(|seed| values(rows * width, seed));
             let [ring_keys, ring_values] = [4, 5].map(|seed| values((window - 1) * width, seed));
-            let stretch = Stretch {
+            let stretch = WindowRows {
                 rows,
                 start,
                 ring_keys: &ring_keys,
@@ -178,8 +177,8 @@ mod tests {
             };
             check("windowed", 1e-5, || {
                 let mut y = vec![0.0; q.len()];
-                let view = View { heads: 2, kv_heads, window, step: 2 };
-                attend(&q, std::slice::from_ref(&stretch), view, &mut y);
+                let view = WindowShape { heads: 2, kv_heads, window, step: 2 };
+                sliding_window_attention(&q, std::slice::from_ref(&stretch), view, &mut y);
                 y
             });
         }

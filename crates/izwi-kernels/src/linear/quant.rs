@@ -1,10 +1,10 @@
-//! Eight and four bits: how 32 weights become levels with a scale, and how the levels come out of their bytes.
+//! Q8 and four bits: how 32 weights become levels with a scale, and how the levels come out of their bytes.
 
 use half::f16;
 
-use crate::blocks::{BLOCK, PANEL, round};
-use crate::dots::{DEPTH, Dots, LINE};
-use crate::isa::LANES;
+use crate::arch::LANES;
+use crate::arch::int8::{DEPTH, Int8Isa, LINE};
+use crate::linear::blocks::{BLOCK, PANEL, round};
 
 /// Bytes from the lines of 4 inputs to those of the next.
 const LINES: usize = PANEL / LANES * LINE;
@@ -12,7 +12,7 @@ const LINES: usize = PANEL / LANES * LINE;
 const STEPS: i32 = 6;
 
 /// A number of bits.
-pub trait Grade: Send + Sync + 'static {
+pub trait QuantType: Send + Sync + 'static {
     /// What a kept level is above its value.
     const OFFSET: u8;
     /// The bits of a level.
@@ -25,33 +25,33 @@ pub trait Grade: Send + Sync + 'static {
     const FETCH_FOR_ONE: bool;
     /// The scale of a block and its levels, `OFFSET` added.
     fn quantise(values: &[f32; BLOCK]) -> (f16, [u8; BLOCK]);
-    /// Empty sums of `R` rows, `corrections.1` apart: see [`Dots::start`].
+    /// Empty sums of `R` rows, `corrections.1` apart: see [`Int8Isa::start`].
     ///
     /// # Safety
-    /// As [`Dots`].
-    unsafe fn start<D: Dots, const R: usize, const C: usize>(
+    /// As [`Int8Isa`].
+    unsafe fn start<D: Int8Isa, const R: usize, const C: usize>(
         corrections: (*const i32, usize),
     ) -> [[D::S; C]; R];
     /// Adds the products of the first `C` vectors of a block's lines with `R` rows of [`BLOCK`] values, `x.1` apart.
     ///
     /// # Safety
-    /// As [`Dots`].
-    unsafe fn dots<D: Dots, const R: usize, const C: usize>(
+    /// As [`Int8Isa`].
+    unsafe fn dots<D: Int8Isa, const R: usize, const C: usize>(
         sums: &mut [[D::S; C]; R],
         lines: *const u8,
         x: (*const i8, usize),
     );
 }
 
-/// Eight bits: the largest of a block is ±127.
+/// Q8 bits: the largest of a block is ±127.
 #[derive(Debug, Clone, Copy)]
-pub struct Eight;
+pub struct Q8;
 
-/// Four bits: -8 to 7, with the scale of least squared error.
+/// Q4 bits: -8 to 7, with the scale of least squared error.
 #[derive(Debug, Clone, Copy)]
-pub struct Four;
+pub struct Q4;
 
-impl Grade for Eight {
+impl QuantType for Q8 {
     const OFFSET: u8 = 128;
     const MASK: u8 = 255;
     const LINES: usize = 8;
@@ -66,14 +66,14 @@ impl Grade for Eight {
     }
 
     #[inline(always)]
-    unsafe fn start<D: Dots, const R: usize, const C: usize>(
+    unsafe fn start<D: Int8Isa, const R: usize, const C: usize>(
         corrections: (*const i32, usize),
     ) -> [[D::S; C]; R] {
         start::<D, 128, R, C>(corrections)
     }
 
     #[inline(always)]
-    unsafe fn dots<D: Dots, const R: usize, const C: usize>(
+    unsafe fn dots<D: Int8Isa, const R: usize, const C: usize>(
         sums: &mut [[D::S; C]; R],
         lines: *const u8,
         x: (*const i8, usize),
@@ -93,7 +93,7 @@ impl Grade for Eight {
     }
 }
 
-impl Grade for Four {
+impl QuantType for Q4 {
     const OFFSET: u8 = 8;
     const MASK: u8 = 15;
     const LINES: usize = 4;
@@ -124,14 +124,14 @@ impl Grade for Four {
     }
 
     #[inline(always)]
-    unsafe fn start<D: Dots, const R: usize, const C: usize>(
+    unsafe fn start<D: Int8Isa, const R: usize, const C: usize>(
         corrections: (*const i32, usize),
     ) -> [[D::S; C]; R] {
         start::<D, 8, R, C>(corrections)
     }
 
     #[inline(always)]
-    unsafe fn dots<D: Dots, const R: usize, const C: usize>(
+    unsafe fn dots<D: Int8Isa, const R: usize, const C: usize>(
         sums: &mut [[D::S; C]; R],
         lines: *const u8,
         x: (*const i8, usize),
@@ -158,9 +158,9 @@ impl Grade for Four {
 /// A line of `C` vectors.
 ///
 /// # Safety
-/// As [`Dots`].
+/// As [`Int8Isa`].
 #[inline(always)]
-unsafe fn load<D: Dots, const C: usize>(line: *const u8) -> [D::B; C] {
+unsafe fn load<D: Int8Isa, const C: usize>(line: *const u8) -> [D::B; C] {
     let mut weights = [D::bytes(line); C];
     for (vector, weights) in weights.iter_mut().enumerate() {
         *weights = D::bytes(line.add(vector * LINE));
@@ -171,9 +171,9 @@ unsafe fn load<D: Dots, const C: usize>(line: *const u8) -> [D::B; C] {
 /// The low and the high halves of a line of `C` vectors.
 ///
 /// # Safety
-/// As [`Dots`].
+/// As [`Int8Isa`].
 #[inline(always)]
-unsafe fn nibbles<D: Dots, const C: usize>(line: *const u8) -> [[D::B; C]; 2] {
+unsafe fn nibbles<D: Int8Isa, const C: usize>(line: *const u8) -> [[D::B; C]; 2] {
     let both = load::<D, C>(line);
     let (mut low, mut high) = (both, both);
     for vector in 0..C {
@@ -182,12 +182,12 @@ unsafe fn nibbles<D: Dots, const C: usize>(line: *const u8) -> [[D::B; C]; 2] {
     [low, high]
 }
 
-/// Empty sums: see [`Grade::start`].
+/// Empty sums: see [`QuantType::start`].
 ///
 /// # Safety
-/// As [`Dots`].
+/// As [`Int8Isa`].
 #[inline(always)]
-unsafe fn start<D: Dots, const OFFSET: u8, const R: usize, const C: usize>(
+unsafe fn start<D: Int8Isa, const OFFSET: u8, const R: usize, const C: usize>(
     (corrections, stride): (*const i32, usize),
 ) -> [[D::S; C]; R] {
     let mut sums = [[D::start::<OFFSET>(0); C]; R];
@@ -203,12 +203,12 @@ unsafe fn start<D: Dots, const OFFSET: u8, const R: usize, const C: usize>(
     sums
 }
 
-/// Adds the products of two lines: see [`Dots::dot_rows`].
+/// Adds the products of two lines: see [`Int8Isa::dot_rows`].
 ///
 /// # Safety
-/// As [`Dots`].
+/// As [`Int8Isa`].
 #[inline(always)]
-unsafe fn add_two<D: Dots, const OFFSET: u8, const R: usize, const C: usize>(
+unsafe fn add_two<D: Int8Isa, const OFFSET: u8, const R: usize, const C: usize>(
     sums: &mut [[D::S; C]; R],
     weights: &[[D::B; C]; 2],
     (x, stride): (*const i8, usize),
@@ -228,9 +228,9 @@ unsafe fn add_two<D: Dots, const OFFSET: u8, const R: usize, const C: usize>(
 /// Adds the products of [`DEPTH`] inputs.
 ///
 /// # Safety
-/// As [`Dots`].
+/// As [`Int8Isa`].
 #[inline(always)]
-unsafe fn add<D: Dots, const OFFSET: u8, const R: usize, const C: usize>(
+unsafe fn add<D: Int8Isa, const OFFSET: u8, const R: usize, const C: usize>(
     sums: &mut [[D::S; C]; R],
     weights: &[D::B; C],
     (x, stride): (*const i8, usize),

@@ -2,9 +2,8 @@
 
 use std::ops::Range;
 
-use crate::isa::{Isa, Job, LANES, dispatch, load_part, store_part};
-use crate::pair::threads;
-use crate::threads::{Shared, for_each_task};
+use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};
+use crate::threads::{SyncPtr, for_each_task, num_threads};
 
 /// Rows of a task.
 const BLOCK_ROWS: usize = 64;
@@ -16,7 +15,7 @@ const SPLIT_WORK: usize = 256 * 1024;
 ///
 /// # Panics
 /// Lengths do not fit.
-pub fn depthwise(x: &[f32], weight: &[f32], bias: &[f32], dilation: usize, y: &mut [f32]) {
+pub fn depthwise_conv1d(x: &[f32], weight: &[f32], bias: &[f32], dilation: usize, y: &mut [f32]) {
     let channels = bias.len();
     if channels == 0 || x.is_empty() {
         return;
@@ -25,8 +24,8 @@ pub fn depthwise(x: &[f32], weight: &[f32], bias: &[f32], dilation: usize, y: &m
     assert!(
         x.len() == rows * channels && y.len() == x.len() && weight.len() == taps * channels && dilation > 0
     );
-    let threads = if x.len() * taps <= SPLIT_WORK { 1 } else { threads() };
-    let out = Shared(y.as_mut_ptr());
+    let threads = if x.len() * taps <= SPLIT_WORK { 1 } else { num_threads() };
+    let out = SyncPtr(y.as_mut_ptr());
     for_each_task(
         rows.div_ceil(BLOCK_ROWS),
         threads,
@@ -50,7 +49,7 @@ struct Block<'a> {
     y: *mut f32,
 }
 
-impl Job for Block<'_> {
+impl Kernel for Block<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let channels = self.bias.len();
@@ -135,8 +134,8 @@ impl Block<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{check, values};
     use super::*;
+    use crate::tests::{check, values};
 
     #[test]
     fn every_instruction_set_convolves_channels_alike_and_as_the_formula_says() {
@@ -146,7 +145,7 @@ mod tests {
             let bias = values(channels, 3);
             let run = || {
                 let mut y = vec![f32::NAN; rows * channels];
-                depthwise(&x, &weight, &bias, dilation, &mut y);
+                depthwise_conv1d(&x, &weight, &bias, dilation, &mut y);
                 y
             };
             check("depthwise", 1e-5, run);

@@ -5,7 +5,7 @@ use std::arch::asm;
 
 use half::{bf16, f16};
 
-use crate::isa::{Isa, Job};
+use crate::arch::{Isa, Kernel};
 
 /// NEON and no more.
 pub(crate) const PLAIN: u8 = 0;
@@ -23,14 +23,14 @@ pub(crate) struct Neon<const EXTENSION: u8>;
 /// # Safety
 /// The processor has the feature.
 #[target_feature(enable = "neon")]
-pub(crate) unsafe fn with_neon(job: impl Job) {
+pub(crate) unsafe fn with_neon(job: impl Kernel) {
     job.run::<Neon<PLAIN>>();
 }
 
 /// # Safety
 /// The processor has these features.
 #[target_feature(enable = "neon,bf16")]
-pub(crate) unsafe fn with_brain(job: impl Job) {
+pub(crate) unsafe fn with_brain(job: impl Kernel) {
     job.run::<Neon<BRAIN>>();
 }
 
@@ -121,12 +121,12 @@ impl<const EXTENSION: u8> Isa for Neon<EXTENSION> {
         [vld1q_f32(from), vld1q_f32(from.add(4)), vld1q_f32(from.add(8)), vld1q_f32(from.add(12))]
     }
     #[inline(always)]
-    unsafe fn load_half(from: *const f16) -> Self::V {
+    unsafe fn load_f16(from: *const f16) -> Self::V {
         let ([a, b], [c, d]) = (half(from), half(from.add(8)));
         [a, b, c, d]
     }
     #[inline(always)]
-    unsafe fn load_brain(from: *const bf16) -> Self::V {
+    unsafe fn load_bf16(from: *const bf16) -> Self::V {
         let ([a, b], [c, d]) = (brain(from), brain(from.add(8)));
         [a, b, c, d]
     }

@@ -4,7 +4,11 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use crate::memory::Plain;
+use crate::packed::Plain;
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+pub(crate) mod int8;
 
 /// Lanes of a vector.
 pub const LANES: usize = 16;
@@ -19,8 +23,8 @@ pub trait Isa: Copy {
     const WIDE: bool;
     unsafe fn splat(value: f32) -> Self::V;
     unsafe fn load(from: *const f32) -> Self::V;
-    unsafe fn load_half(from: *const f16) -> Self::V;
-    unsafe fn load_brain(from: *const bf16) -> Self::V;
+    unsafe fn load_f16(from: *const f16) -> Self::V;
+    unsafe fn load_bf16(from: *const bf16) -> Self::V;
     unsafe fn store(to: *mut f32, v: Self::V);
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
@@ -112,7 +116,7 @@ impl Element for f32 {
 impl Element for f16 {
     #[inline(always)]
     unsafe fn load<I: Isa>(from: *const Self) -> I::V {
-        I::load_half(from)
+        I::load_f16(from)
     }
     #[inline(always)]
     fn to_f32(self) -> f32 {
@@ -127,7 +131,7 @@ impl Element for f16 {
 impl Element for bf16 {
     #[inline(always)]
     unsafe fn load<I: Isa>(from: *const Self) -> I::V {
-        I::load_brain(from)
+        I::load_bf16(from)
     }
     #[inline(always)]
     fn to_f32(self) -> f32 {
@@ -140,7 +144,7 @@ impl Element for bf16 {
 }
 
 /// Something to compute with whichever instruction set is there. Whoever makes one vouches for the pointers in it.
-pub trait Job {
+pub trait Kernel {
     /// The work; `#[inline(always)]`, so that it is compiled for the instruction set of its caller.
     ///
     /// # Safety
@@ -149,20 +153,20 @@ pub trait Job {
 }
 
 /// Runs a job with the widest instruction set of this processor.
-pub fn dispatch(job: impl Job) {
+pub fn dispatch(job: impl Kernel) {
     #[cfg(test)]
-    match super::tests::FORCED.get() {
+    match crate::tests::FORCED.get() {
         // SAFETY: needs no instruction beyond the target's own.
-        Some(super::tests::Forced::Portable) => return unsafe { job.run::<Portable>() },
+        Some(crate::tests::Forced::Portable) => return unsafe { job.run::<Portable>() },
         #[cfg(target_arch = "x86_64")]
-        Some(super::tests::Forced::Avx2) if is_x86_feature_detected!("avx2") => {
+        Some(crate::tests::Forced::Avx2) if is_x86_feature_detected!("avx2") => {
             // SAFETY: processors with AVX2 have the two others.
             return unsafe { x86::with_avx2(job) };
         }
         #[cfg(target_arch = "aarch64")]
-        Some(super::tests::Forced::Neon | super::tests::Forced::Bytes) => {
+        Some(crate::tests::Forced::Neon | crate::tests::Forced::Bytes) => {
             // SAFETY: these targets have NEON.
-            return unsafe { super::neon::with_neon(job) };
+            return unsafe { aarch64::neon::with_neon(job) };
         }
         _ => {}
     }
@@ -170,11 +174,11 @@ pub fn dispatch(job: impl Job) {
     {
         if std::arch::is_aarch64_feature_detected!("bf16") {
             // SAFETY: the feature was just detected.
-            return unsafe { super::neon::with_brain(job) };
+            return unsafe { aarch64::neon::with_brain(job) };
         }
         if std::arch::is_aarch64_feature_detected!("neon") {
             // SAFETY: the feature was just detected.
-            return unsafe { super::neon::with_neon(job) };
+            return unsafe { aarch64::neon::with_neon(job) };
         }
     }
     #[cfg(target_arch = "x86_64")]
@@ -202,7 +206,7 @@ pub fn dispatch(job: impl Job) {
 /// Whether products of pairs of bf16 are faster here than those of f32. AMD's processors make twice as many; Intel's
 /// have the instruction too, but make two thirds as many as of f32. Elsewhere than on x86-64 it was never measured:
 /// Apple's keep to f32, others that have it are taken to profit.
-pub fn multiplies_pairs() -> bool {
+pub fn has_fast_bf16_dot() -> bool {
     #[cfg(target_arch = "x86_64")]
     return has_pairs() && x86::is_amd();
     #[cfg(all(target_arch = "aarch64", not(target_vendor = "apple")))]
@@ -238,13 +242,13 @@ impl Isa for Portable {
         from.cast::<Self::V>().read_unaligned()
     }
     #[inline(always)]
-    unsafe fn load_half(from: *const f16) -> Self::V {
+    unsafe fn load_f16(from: *const f16) -> Self::V {
         let mut v = [0f32; LANES];
         from.cast::<[f16; LANES]>().read_unaligned().convert_to_f32_slice(&mut v);
         v
     }
     #[inline(always)]
-    unsafe fn load_brain(from: *const bf16) -> Self::V {
+    unsafe fn load_bf16(from: *const bf16) -> Self::V {
         let bits = from.cast::<[u16; LANES]>().read_unaligned();
         bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
     }
@@ -317,26 +321,26 @@ pub mod x86 {
 
     use half::{bf16, f16};
 
-    use super::{Isa, Job};
+    use super::{Isa, Kernel};
 
     /// # Safety
     /// The processor has these features.
     #[target_feature(enable = "avx512f,avx2,fma,f16c")]
-    pub unsafe fn with_avx512(job: impl Job) {
+    pub unsafe fn with_avx512(job: impl Kernel) {
         job.run::<Avx512<false>>();
     }
 
     /// # Safety
     /// The processor has these features.
     #[target_feature(enable = "avx512f,avx512bf16,avx2,fma,f16c")]
-    pub unsafe fn with_avx512_bf16(job: impl Job) {
+    pub unsafe fn with_avx512_bf16(job: impl Kernel) {
         job.run::<Avx512<true>>();
     }
 
     /// # Safety
     /// The processor has these features.
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub unsafe fn with_avx2(job: impl Job) {
+    pub unsafe fn with_avx2(job: impl Kernel) {
         job.run::<Avx2>();
     }
 
@@ -358,8 +362,8 @@ pub mod x86 {
         lanes! {
             splat(value: f32) _mm512_set1_ps(value);
             load(from: *const f32) _mm512_loadu_ps(from);
-            load_half(from: *const f16) _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()));
-            load_brain(from: *const bf16) _mm512_castsi512_ps(_mm512_slli_epi32::<16>(
+            load_f16(from: *const f16) _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()));
+            load_bf16(from: *const bf16) _mm512_castsi512_ps(_mm512_slli_epi32::<16>(
                 _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()))));
             add(a: __m512, b: __m512) _mm512_add_ps(a, b);
             sub(a: __m512, b: __m512) _mm512_sub_ps(a, b);
@@ -404,7 +408,7 @@ pub mod x86 {
     }
 
     #[inline(always)]
-    unsafe fn brain256(from: *const bf16) -> __m256 {
+    unsafe fn bf16_256(from: *const bf16) -> __m256 {
         let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
         _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
     }
@@ -436,11 +440,11 @@ pub mod x86 {
         lanes! {
             splat(value: f32) [_mm256_set1_ps(value); 2];
             load(from: *const f32) [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))];
-            load_half(from: *const f16) [
+            load_f16(from: *const f16) [
                 _mm256_cvtph_ps(_mm_loadu_si128(from.cast())),
                 _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())),
             ];
-            load_brain(from: *const bf16) [brain256(from), brain256(from.add(8))];
+            load_bf16(from: *const bf16) [bf16_256(from), bf16_256(from.add(8))];
             add(a: Self::V, b: Self::V) [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])];
             sub(a: Self::V, b: Self::V) [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])];
             mul(a: Self::V, b: Self::V) [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])];

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::pair;
+use super::pool::is_second_of_pair;
 
 /// How long a thread without work stays awake.
 const AWAKE: Duration = Duration::from_micros(150);
@@ -23,9 +23,9 @@ const OFFER: usize = 8;
 const PATIENCE: usize = 4096;
 
 /// A pointer whose users write disjoint places.
-pub struct Shared<T = f32>(pub *mut T);
+pub struct SyncPtr<T = f32>(pub *mut T);
 
-impl<T> Shared<T> {
+impl<T> SyncPtr<T> {
     /// The pointer.
     pub fn get(&self) -> *mut T {
         self.0
@@ -33,7 +33,7 @@ impl<T> Shared<T> {
 }
 
 // SAFETY: whoever writes through it writes a place no other task writes; see the users.
-unsafe impl<T> Sync for Shared<T> {}
+unsafe impl<T> Sync for SyncPtr<T> {}
 
 /// Runs `task(scratch, index)` for every index below `tasks` on at most `threads` threads, the calling one among
 /// them; each makes its own scratch. A panic of a task goes on in the caller once no other thread is at work.
@@ -43,7 +43,7 @@ pub fn for_each_task<S>(
     scratch: impl Fn() -> S + Sync,
     task: impl Fn(&mut S, usize) + Sync,
 ) {
-    run_tasks(if pair::is_aside() { &ASIDE } else { &POOL }, tasks, threads, scratch, task);
+    run_tasks(if is_second_of_pair() { &ASIDE } else { &POOL }, tasks, threads, scratch, task);
 }
 
 /// As [`for_each_task`], on the threads of `pool`.

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use crate::attend::{HeadKv, product};
+use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};
+use crate::attention::dense::{HeadKv, product};
 use crate::elementwise::{scale_in_place, softmax};
-use crate::isa::{Isa, Job, LANES, dispatch, load_part, store_part};
-use crate::pair::threads;
-use crate::panels::{Block, PANEL, Panels, Strides};
-use crate::threads::{Shared, for_each_task};
+use crate::linear::panels::{Block, PANEL, Panels, Strides};
+use crate::threads::num_threads;
+use crate::threads::{SyncPtr, for_each_task};
 
 /// Query rows whose scores are held at once.
 const TILE_ROWS: usize = 24;
@@ -15,39 +15,40 @@ const TILE_ROWS: usize = 24;
 const TASK_ROWS: usize = 4 * TILE_ROWS;
 
 /// Rows of several sequences, `[rows, heads * head_dim]` each, and the vectors of distances.
-pub struct Relative<'a> {
+pub struct RelativeAttention<'a> {
     pub q: &'a [f32],
     pub k: &'a [f32],
     pub v: &'a [f32],
     /// `[2 * longest - 1, heads * head_dim]`: row `r` is for a query `longest - 1 - r` rows behind the key.
-    pub distances: &'a [f32],
+    pub position_embeddings: &'a [f32],
     /// Added to queries that meet keys, `[heads * head_dim]`.
-    pub content: &'a [f32],
+    pub content_bias: &'a [f32],
     /// Added to queries that meet distances, `[heads * head_dim]`.
-    pub place: &'a [f32],
+    pub position_bias: &'a [f32],
     pub heads: usize,
 }
 
-impl Relative<'_> {
+impl RelativeAttention<'_> {
     /// Each row of each span over its span: `y` `[rows, heads * head_dim]`; rows outside spans stay as they are.
     ///
     /// # Panics
     /// Lengths do not fit, spans overlap or are longer than there are distances.
     pub fn attend(&self, spans: &[Range<usize>], y: &mut [f32]) {
         use rayon::prelude::*;
-        let (width, heads) = (self.content.len(), self.heads);
-        assert!(heads > 0 && width.is_multiple_of(heads) && width > 0 && self.place.len() == width);
+        let (width, heads) = (self.content_bias.len(), self.heads);
+        assert!(heads > 0 && width.is_multiple_of(heads) && width > 0 && self.position_bias.len() == width);
         let rows = self.q.len() / width;
         assert!([self.q, self.k, self.v].iter().all(|x| x.len() == rows * width) && y.len() == rows * width);
-        let distances = self.distances.len() / width;
-        assert!(distances % 2 == 1 && self.distances.len() == distances * width);
+        let distances = self.position_embeddings.len() / width;
+        assert!(distances % 2 == 1 && self.position_embeddings.len() == distances * width);
         let longest = distances / 2 + 1;
         assert!(spans.windows(2).all(|pair| pair[0].end <= pair[1].start));
         assert!(spans.iter().all(|span| span.len() <= longest && span.end <= rows));
         let head_dim = width / heads;
         let strides = Strides { input: 1, output: width };
-        let pack =
-            |head: usize| Panels::pack(&self.distances[head * head_dim..], strides, head_dim, distances);
+        let pack = |head: usize| {
+            Panels::pack(&self.position_embeddings[head * head_dim..], strides, head_dim, distances)
+        };
         let packed: Vec<Panels<f32>> = (0..heads).into_par_iter().map(pack).collect();
         let pairs: Vec<_> =
             (0..spans.len()).flat_map(|span| (0..heads).map(move |head| (span, head))).collect();
@@ -63,8 +64,8 @@ impl Relative<'_> {
             tasks.extend((0..spans[span].len()).step_by(TASK_ROWS).map(|first| (pair, first)));
         }
         let work: usize = spans.iter().map(|span| span.len() * span.len() * width).sum();
-        let threads = if work < 256 * 1024 { 1 } else { threads() };
-        let out = Shared(y.as_mut_ptr());
+        let threads = if work < 256 * 1024 { 1 } else { num_threads() };
+        let out = SyncPtr(y.as_mut_ptr());
         for_each_task(tasks.len(), threads, Scratch::default, |scratch, task| {
             let (pair, first) = tasks[task];
             let (span, head) = pairs[pair];
@@ -97,7 +98,7 @@ struct Scratch {
 
 /// Some rows of one sequence over one head; `q` and `y` begin with the head in the sequence's first row.
 struct Rows<'a> {
-    of: &'a Relative<'a>,
+    of: &'a RelativeAttention<'a>,
     head: usize,
     q: &'a [f32],
     rows: Range<usize>,
@@ -107,7 +108,7 @@ struct Rows<'a> {
     y: *mut f32,
 }
 
-impl Job for Rows<'_> {
+impl Kernel for Rows<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(mut self) {
         for first in self.rows.clone().step_by(TILE_ROWS) {
@@ -119,13 +120,13 @@ impl Job for Rows<'_> {
 impl Rows<'_> {
     #[inline(always)]
     unsafe fn tile<I: Isa>(&mut self, rows: Range<usize>) {
-        let width = self.of.content.len();
+        let width = self.of.content_bias.len();
         let head_dim = width / self.of.heads;
         let positions = self.kv.positions();
         let stride = positions.next_multiple_of(PANEL);
         let scale = 1.0 / (head_dim as f32).sqrt();
         let Scratch { content, place, scores, by_distance } = &mut *self.scratch;
-        for (queries, bias) in [(&mut *content, self.of.content), (&mut *place, self.of.place)] {
+        for (queries, bias) in [(&mut *content, self.of.content_bias), (&mut *place, self.of.position_bias)] {
             let bias = &bias[self.head * head_dim..][..head_dim];
             queries.clear();
             for row in rows.clone() {
@@ -177,8 +178,8 @@ impl Rows<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{check, values};
     use super::*;
+    use crate::tests::{check, values};
 
     #[test]
     fn every_instruction_set_attends_by_distance_alike() {
@@ -190,13 +191,13 @@ mod tests {
             let [content, place] = [5, 6].map(|seed| values(width, seed));
             check("relative", 1e-5, || {
                 let mut y = vec![0.0; q.len()];
-                Relative {
+                RelativeAttention {
                     q: &q,
                     k: &k,
                     v: &v,
-                    distances: &distances,
-                    content: &content,
-                    place: &place,
+                    position_embeddings: &distances,
+                    content_bias: &content,
+                    position_bias: &place,
                     heads: 2,
                 }
                 .attend(&spans, &mut y);
