@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use toml::{Table, Value};
 
 use crate::process::{self, cargo};
+use crate::steps::Steps;
 use crate::workspace::{read, write};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
@@ -33,7 +34,7 @@ mod cpu;
 pub mod precision;
 "#;
 
-pub(crate) fn check(root: &Path) -> Result<()> {
+pub(crate) fn check(root: &Path, steps: &mut Steps) -> Result<()> {
     if cfg!(target_arch = "aarch64") {
         eprintln!("\n==> aarch64: this machine is one, its own tests run the kernels");
         return Ok(());
@@ -53,11 +54,12 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER);
         command
     };
-    process::run(with("clippy").args(["--", "-D", "warnings"]))?;
+    steps.run("aarch64 clippy", with("clippy").args(["--", "-D", "warnings"]))?;
     for processor in PROCESSORS {
-        eprintln!("\n==> aarch64: as {processor}");
         let runner = format!("{EMULATOR} -cpu {processor} -L {LIBRARIES}");
-        process::run(with("test").env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner))?;
+        let tests = &mut with("test");
+        tests.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner);
+        steps.run(&format!("aarch64 tests as {processor}"), tests)?;
     }
     Ok(())
 }
