@@ -1,4 +1,5 @@
 //! What the end-to-end tests share: the real server on a real socket over an executor without weights, and clients.
+#![forbid(unsafe_code)]
 
 mod gate;
 mod raw;

@@ -2,6 +2,7 @@
 //! checks for other machines.
 //!
 //! Each chore is one module. Nothing here is part of the product.
+#![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a chore runner talks to the terminal")]
 
 mod aarch64;
