@@ -1,10 +1,10 @@
-//! Which models exist: the manifests built into the program and those the user added. Knows nothing of what is
-//! installed.
+//! The models that exist: the manifests built into the program and those that the user added. Knows no installation.
 
 use std::fs;
 use std::path::Path;
 
-use crate::error::{HubError, IoError};
+use crate::error::HubError;
+use crate::io_error::IoError;
 use crate::manifest::Manifest;
 
 /// Every manifest of the repository: (file name, contents).
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn every_embedded_manifest_keeps_the_rules() {
+    fn every_embedded_manifest_is_valid() {
         let folder = tempfile::tempdir().unwrap();
         let catalogue = Catalogue::load(folder.path()).unwrap();
         assert_eq!(catalogue.all().len(), EMBEDDED.len());
@@ -127,7 +127,24 @@ mod tests {
     }
 
     #[test]
-    fn models_that_clone_voices_say_so() {
+    fn every_model_lists_the_hub_first() {
+        let catalogue = Catalogue::load(tempfile::tempdir().unwrap().path()).unwrap();
+        for manifest in catalogue.all() {
+            assert!(manifest.sources[0].id().starts_with("hub "), "{}", manifest.name);
+        }
+    }
+
+    #[test]
+    fn default_models_have_a_mirror() {
+        let catalogue = Catalogue::load(tempfile::tempdir().unwrap().path()).unwrap();
+        for manifest in catalogue.all().iter().filter(|manifest| !manifest.default_for.is_empty()) {
+            let mirrored = manifest.sources.iter().any(|source| !source.id().starts_with("hub "));
+            assert!(mirrored, "{}", manifest.name);
+        }
+    }
+
+    #[test]
+    fn descriptions_tell_which_models_clone_voices() {
         let catalogue = Catalogue::load(tempfile::tempdir().unwrap().path()).unwrap();
         for manifest in catalogue.all() {
             assert_eq!(
@@ -150,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_and_a_default_are_given_once() {
+    fn duplicate_names_and_defaults_are_refused() {
         let twice = Catalogue::of(&[text("lark", ""), text("lark", "")]).unwrap_err();
         assert!(twice.to_string().contains("a model named 'lark' exists already"), "{twice}");
         let defaults = Catalogue::of(&[text("lark", "\"tts\""), text("wren", "\"tts\"")]).unwrap_err();
@@ -158,12 +175,12 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_gets_near_names() {
+    fn unknown_names_get_suggestions() {
         let catalogue = Catalogue::of(&[text("lark", ""), text("lark-large", ""), text("wren", "")]).unwrap();
-        let said = |name: &str| catalogue.find(name).unwrap_err().to_string();
-        assert_eq!(said("lrak"), "unknown model 'lrak': did you mean lark?");
-        assert_eq!(said("Lark"), "unknown model 'Lark': did you mean lark?");
-        assert_eq!(said("lark-l"), "unknown model 'lark-l': did you mean lark, lark-large?");
-        assert_eq!(said("penguin"), "unknown model 'penguin': the models are lark, lark-large, wren");
+        let error = |name: &str| catalogue.find(name).unwrap_err().to_string();
+        assert_eq!(error("lrak"), "unknown model 'lrak': did you mean lark?");
+        assert_eq!(error("Lark"), "unknown model 'Lark': did you mean lark?");
+        assert_eq!(error("lark-l"), "unknown model 'lark-l': did you mean lark, lark-large?");
+        assert_eq!(error("penguin"), "unknown model 'penguin': the models are lark, lark-large, wren");
     }
 }

@@ -21,7 +21,7 @@ struct Listed<'a> {
     installed: bool,
     /// Bytes on disk.
     bytes: u64,
-    /// Absent where only the hub knows.
+    /// Of the first source of known size; absent where only the hub states sizes.
     download_bytes: Option<u64>,
     tasks: &'a [Task],
     default_for: &'a [Task],

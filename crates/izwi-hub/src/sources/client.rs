@@ -1,5 +1,6 @@
-//! Takes package archives through the client of their ecosystem, as a person would: by name and version. Which
-//! registry answers is the client's own business.
+//! Runs package clients, which download an archive by name and version.
+//!
+//! Owns the child process. Which registry answers is the client's business. Knows no manifest and no hash.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -8,136 +9,96 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::remove;
-use super::unpack::{Archive, Format};
+use super::archive::Format;
+use super::error::SourceError;
 use crate::access::Access;
-use crate::digest;
-use crate::error::{IoError, SourceError};
-use crate::manifest::{Ecosystem, Package};
-use crate::progress::ProgressSink;
+use crate::io_error::IoError;
 
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const POLL: Duration = Duration::from_millis(20);
-/// How much of a failed client's output is shown.
+/// How much of a failed client's output an error shows.
 const SHOWN_BYTES: i64 = 2000;
 
-/// Brings the archive of every package into `folder`, each checked; one that is there already is kept.
-pub(super) fn archives(
-    ecosystem: Ecosystem,
-    packages: &[Package],
-    folder: &Path,
-    access: &Access,
-    progress: &mut dyn ProgressSink,
-) -> Result<Vec<Archive>, SourceError> {
-    fs::create_dir_all(folder).map_err(IoError::at("create", folder))?;
-    let client = Client { ecosystem, access, folder };
-    packages
-        .iter()
-        .map(|package| {
-            let path = folder.join(&package.sha256);
-            if !path.exists() || digest::of_file(&path)?.sha256 != package.sha256 {
-                client.fetch(package, &path, progress)?;
-            }
-            let format = match ecosystem {
-                Ecosystem::Pip => Format::Zip,
-                Ecosystem::Npm => Format::TarGz,
-            };
-            Ok(Archive { name: ecosystem.id_of(package), path, format })
-        })
-        .collect()
+/// The client of a package ecosystem.
+pub(super) struct Client {
+    /// The ecosystem's name in messages and in the id of a source.
+    pub(super) name: &'static str,
+    /// Stands between a package's name and its version.
+    pub(super) version_separator: &'static str,
+    /// Whether a package may be called `@scope/name`.
+    pub(super) has_scopes: bool,
+    /// Format of the archives.
+    pub(super) format: Format,
+    /// Programs to try, in order.
+    pub(super) programs: fn(&Access) -> &[String],
+    /// Arguments that select the download command; errors show them.
+    pub(super) command: &'static [&'static str],
+    /// Further arguments; the last takes the folder that follows it.
+    pub(super) options: &'static [&'static str],
+    /// Output of a program that is there without the client.
+    pub(super) missing: Option<&'static str>,
+    /// What to install where no program works.
+    pub(super) remedy: &'static str,
 }
 
-struct Client<'a> {
-    ecosystem: Ecosystem,
-    access: &'a Access,
-    folder: &'a Path,
-}
-
-impl Client<'_> {
-    fn fetch(
+impl Client {
+    /// Downloads the archive of one package and returns its path, a file below `folder`.
+    ///
+    /// # Errors
+    /// No client is installed, the client failed, or it did not leave exactly one file.
+    pub(super) fn download(
         &self,
-        package: &Package,
-        target: &Path,
-        progress: &mut dyn ProgressSink,
-    ) -> Result<(), SourceError> {
-        let id = self.ecosystem.id_of(package);
-        progress.note(&format!("downloading {id}"));
-        let landing = self.folder.join("landing");
+        access: &Access,
+        package: &str,
+        version: &str,
+        folder: &Path,
+    ) -> Result<PathBuf, SourceError> {
+        let package = format!("{package}{}{version}", self.version_separator);
+        let landing = folder.join("landing");
         if landing.exists() {
             fs::remove_dir_all(&landing).map_err(IoError::at("remove", &landing))?;
         }
         fs::create_dir_all(&landing).map_err(IoError::at("create", &landing))?;
-        self.run(package, &landing)?;
-
-        let archive = only_file(&landing)?.ok_or_else(|| SourceError::Archive {
-            archive: id.clone(),
+        self.run_first(access, &package, &landing, &folder.join("client.log"))?;
+        only_file(&landing)?.ok_or_else(|| SourceError::Archive {
+            archive: format!("{} {package}", self.name),
             reason: "the client did not leave exactly one file".into(),
-        })?;
-        let found = digest::of_file(&archive)?;
-        if found.sha256 != package.sha256 {
-            remove(&archive)?;
-            return Err(SourceError::Checksum {
-                file: id,
-                expected: package.sha256.clone(),
-                found: found.sha256,
-            });
-        }
-        fs::rename(&archive, target).map_err(IoError::at("rename", &archive))?;
-        Ok(())
+        })
     }
 
-    /// Tries each command until one is a working client, and lets that one download into `landing`.
-    fn run(&self, package: &Package, landing: &Path) -> Result<(), SourceError> {
-        let programs = match self.ecosystem {
-            Ecosystem::Pip => &self.access.python,
-            Ecosystem::Npm => &self.access.npm,
-        };
+    /// Runs the first program that is a working client.
+    fn run_first(
+        &self,
+        access: &Access,
+        package: &str,
+        landing: &Path,
+        log: &Path,
+    ) -> Result<(), SourceError> {
+        let programs = (self.programs)(access);
         for program in programs {
             let mut command = Command::new(program);
-            self.arguments(&mut command, package, landing);
-            let Some((status, output)) = run(&mut command, &self.folder.join("client.log"))? else {
-                continue;
-            };
+            command.args(self.command).args(self.options).arg(landing).arg(package);
+            // A package client must not get the hub's token.
+            command.env_remove("HF_TOKEN");
+            let Some((status, output)) = run(&mut command, log)? else { continue };
             if status.success() {
                 return Ok(());
             }
-            if self.ecosystem == Ecosystem::Pip && output.contains("No module named pip") {
+            if self.missing.is_some_and(|missing| output.contains(missing)) {
                 continue;
             }
-            let what = match self.ecosystem {
-                Ecosystem::Pip => "-m pip download",
-                Ecosystem::Npm => "pack",
-            };
-            return Err(SourceError::Client { command: format!("{program} {what}"), output });
+            let command = format!("{program} {}", self.command.join(" "));
+            return Err(SourceError::Client { command, output });
         }
-        let (tried, remedy) = match self.ecosystem {
-            Ecosystem::Pip => ("-m pip", "install Python with pip (e.g. the package python3-pip)"),
-            Ecosystem::Npm => ("", "install Node.js, which brings npm"),
-        };
+        // Without the download command itself: `python3 -m pip`.
+        let module = self.command.split_last().map(|(_, module)| module.join(" ")).unwrap_or_default();
         let tried: Vec<String> =
-            programs.iter().map(|program| format!("{program} {tried}").trim().to_owned()).collect();
-        Err(SourceError::NoClient { tried: tried.join(", "), remedy })
-    }
-
-    fn arguments(&self, command: &mut Command, package: &Package, landing: &Path) {
-        let Package { name, version, .. } = package;
-        match self.ecosystem {
-            Ecosystem::Pip => command
-                .args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"])
-                .args(["--no-input", "--disable-pip-version-check", "--dest"])
-                .arg(landing)
-                .arg(format!("{name}=={version}")),
-            Ecosystem::Npm => command
-                .args(["pack", "--silent", "--ignore-scripts", "--pack-destination"])
-                .arg(landing)
-                .arg(format!("{name}@{version}")),
-        };
-        // The hub's token is no business of a package client.
-        command.env_remove("HF_TOKEN");
+            programs.iter().map(|program| format!("{program} {module}").trim().to_owned()).collect();
+        Err(SourceError::NoClient { tried: tried.join(", "), remedy: self.remedy })
     }
 }
 
-/// Runs a command to its end, its output going to `log`; `None` if there is no such program.
+/// Runs a command to its end, with its output in the file `log`; `None` if there is no such program.
 fn run(command: &mut Command, log: &Path) -> Result<Option<(ExitStatus, String)>, SourceError> {
     let output = File::create(log).map_err(IoError::at("create", log))?;
     let errors = output.try_clone().map_err(IoError::at("open", log))?;
@@ -152,7 +113,7 @@ fn run(command: &mut Command, log: &Path) -> Result<Option<(ExitStatus, String)>
             Ok(Some(status)) => return Ok(Some((status, end_of(log)?))),
             Ok(None) if Instant::now() < deadline => thread::sleep(POLL),
             Ok(None) => {
-                // It may have ended meanwhile, which is as good.
+                // The child may have ended meanwhile; then both calls fail harmlessly.
                 let _ = child.kill();
                 let _ = child.wait();
                 let limit = CLIENT_TIMEOUT.as_secs();
@@ -167,7 +128,7 @@ fn client_error(command: &Command, output: String) -> SourceError {
     SourceError::Client { command: command.get_program().display().to_string(), output }
 }
 
-/// The last lines of what a client printed.
+/// The last lines of a client's output.
 fn end_of(log: &Path) -> Result<String, IoError> {
     let read = || {
         let mut file = File::open(log)?;

@@ -1,6 +1,6 @@
-//! Turns a CTranslate2 model of an encoder and a decoder of speech into a safetensors file with the names and layout
-//! that the transformers library uses. Every value keeps its bits. Names no architecture: a model is taken if it has
-//! exactly the variables that the rules in [`names`] cover.
+//! Converts a CTranslate2 speech model with encoder and decoder to safetensors, with the names and the layout of the
+//! transformers library. Every value keeps its bits. Names no model architecture: the rules in [`names`] must cover
+//! exactly the variables of the file.
 
 mod file;
 mod names;
@@ -10,13 +10,14 @@ mod tests;
 use std::fs;
 use std::path::Path;
 
-use crate::conversion::{self, ConversionError};
-use crate::error::IoError;
+use super::error::ConversionError;
+use super::output;
+use crate::io_error::IoError;
 
-/// Reads the CTranslate2 file `source` (usually called `model.bin`) and writes its weights to `target`; equal input
-/// gives equal output. Holds the file once: tensors are parts of it.
-pub(crate) fn convert(source: &Path, target: &Path) -> Result<(), ConversionError> {
+/// Converts the CTranslate2 file `source` (usually called `model.bin`) to the safetensors file `target`. The file is in
+/// memory once: tensors borrow from it.
+pub(super) fn convert(source: &Path, target: &Path) -> Result<(), ConversionError> {
     let bytes = fs::read(source).map_err(IoError::at("read", source))?;
     let tensors = names::named(file::File::parse(&bytes)?)?;
-    conversion::write(tensors, source, target)
+    output::write(tensors, source, target)
 }

@@ -1,5 +1,5 @@
-//! Turns the weights of an ONNX graph into a safetensors file with the names and layout of the module it was exported
-//! from. Knows no architecture: names come from the graph alone.
+//! Converts the weights of an ONNX graph to safetensors, with the names and the layout of the module that the graph was
+//! exported from. Knows no model architecture: names come from the graph.
 
 mod graph;
 #[cfg(test)]
@@ -10,12 +10,13 @@ mod wire;
 use std::fs;
 use std::path::Path;
 
-use crate::conversion::{self, ConversionError};
-use crate::error::IoError;
+use super::error::ConversionError;
+use super::output;
+use crate::io_error::IoError;
 
-/// Reads the ONNX file `source` and writes its weights to `target`; equal input gives equal output.
-pub(crate) fn convert(source: &Path, target: &Path) -> Result<(), ConversionError> {
+/// Converts the ONNX file `source` to the safetensors file `target`.
+pub(super) fn convert(source: &Path, target: &Path) -> Result<(), ConversionError> {
     let bytes = fs::read(source).map_err(IoError::at("read", source))?;
     let tensors = weights::named(&graph::Graph::parse(&bytes)?, bytes.len())?;
-    conversion::write(tensors, source, target)
+    output::write(tensors, source, target)
 }
