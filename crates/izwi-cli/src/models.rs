@@ -1,4 +1,4 @@
-//! Models for commands: opens the store and installs missing models. Knows no command.
+//! Models as commands need them: the store of this home, and a model that is there before it is used.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ pub(crate) fn open(settings: &Settings) -> Result<Store> {
     open_at(&settings.home, settings.engine.models_dir.clone())
 }
 
-/// Opens the store of `home` with the external models of `models_dir`.
+/// Opens the store of `home`, beside which `models_dir` may hold models.
 ///
 /// # Errors
 /// A manifest in it is unusable.
@@ -28,42 +28,35 @@ pub(crate) fn open_at(home: &Path, models_dir: Option<PathBuf>) -> Result<Store>
     Ok(store.with_models_dir(models_dir))
 }
 
-/// Makes sure that a model is installed; pulls it if that is allowed.
+/// Makes sure that a model is installed, pulling it where that is allowed.
 ///
 /// # Errors
-/// There is no such model, it is damaged, a pull is not allowed, or the pull failed.
+/// There is no such model, it is damaged, it may not be pulled, or the pull failed.
 pub(crate) fn ensure(store: &Store, name: &str, may_pull: bool) -> Result<()> {
     match store.installed(name) {
         Ok(_) => Ok(()),
         Err(HubError::NotInstalled { .. }) if may_pull => {
             let manifest = store.manifest(name)?;
-            output::say(&format!(
-                "model '{name}' is not installed yet; pulling {}",
-                download_summary(manifest)
-            ));
+            output::say(&format!("model '{name}' is not installed yet; pulling {}", what_comes(manifest)));
             store.pull(name, &mut PullProgress::new())?;
             Ok(())
         }
         Err(HubError::NotInstalled { .. }) => Err(failure::with_help(
-            format!("model '{name}' is not installed, and --no-pull forbids a download"),
+            format!("model '{name}' is not installed, and --no-pull forbids to fetch it"),
             format!("run `izwi pull {name}`"),
         )),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Size of a download and its licence, for a message.
-pub(crate) fn download_summary(manifest: &Manifest) -> String {
-    let stated_by_hub = manifest.sources.first().is_some_and(|source| source.bytes().is_none());
-    let size = match (download_bytes(manifest), stated_by_hub) {
-        (None, _) => "the hub states the size".to_owned(),
-        (Some(bytes), true) => format!("the hub states the size, {} from a mirror", output::bytes(bytes)),
-        (Some(bytes), false) => output::bytes(bytes),
-    };
+/// How much a pull fetches, and under which licence.
+pub(crate) fn what_comes(manifest: &Manifest) -> String {
+    let bytes = download_bytes(manifest);
+    let size = bytes.map_or_else(|| "as much as the hub has".to_owned(), output::bytes);
     format!("{size} ({})", manifest.licence)
 }
 
-/// Bytes to download from the first source of known size; `None` where only the hub states sizes.
+/// Bytes of the files of the first source; `None` where only the hub knows.
 pub(crate) fn download_bytes(manifest: &Manifest) -> Option<u64> {
-    manifest.sources.iter().find_map(Source::bytes)
+    manifest.sources.first().map_or(Some(0), Source::bytes)
 }

@@ -45,7 +45,7 @@ impl ProgressSink for PullProgress {
             bar.set_message(file.to_owned());
             bar
         } else {
-            output::say(&format!("downloading {file} ({})", output::bytes(total)));
+            output::say(&format!("fetching {file} ({})", output::bytes(total)));
             ProgressBar::hidden()
         };
         self.current = Some(Current { file: file.to_owned(), total, done: 0, bar });

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use izwi_types::suggest;
+
 use crate::error::HubError;
 use crate::io_error::IoError;
 use crate::manifest::Manifest;
@@ -11,7 +13,6 @@ use crate::manifest::Manifest;
 const EMBEDDED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/manifests.rs"));
 
 const MAX_MANIFEST_BYTES: u64 = 1 << 20;
-const MAX_SUGGESTIONS: usize = 3;
 
 /// All manifests, by name.
 #[derive(Debug, Clone)]
@@ -37,7 +38,7 @@ impl Catalogue {
                 } else if let Some(task) =
                     manifest.default_for.iter().find(|task| other.default_for.contains(task))
                 {
-                    format!("'{}' is already the default for {task:?}: take it out here", other.name)
+                    format!("'{}' is already the default for {}: take it out here", other.name, task.name())
                 } else {
                     continue;
                 };
@@ -56,7 +57,7 @@ impl Catalogue {
     pub(crate) fn find(&self, name: &str) -> Result<&Manifest, HubError> {
         self.0.iter().find(|manifest| manifest.name == name).ok_or_else(|| {
             let names = self.0.iter().map(|manifest| manifest.name.as_str());
-            HubError::Unknown { name: name.to_owned(), remedy: suggestion(name, "models", names) }
+            HubError::Unknown { name: name.to_owned(), remedy: suggest(name, "models", names) }
         })
     }
 }
@@ -83,25 +84,6 @@ fn user_manifests(folder: &Path) -> Result<Vec<(String, String)>, HubError> {
     }
     texts.sort();
     Ok(texts)
-}
-
-/// What to say to somebody who asked for `wanted` among `what`: the nearest names, or all.
-pub(crate) fn suggestion<'a>(wanted: &str, what: &str, names: impl Iterator<Item = &'a str>) -> String {
-    let mut ranked: Vec<(usize, &str)> =
-        names.map(|name| (strsim::levenshtein(&wanted.to_lowercase(), name), name)).collect();
-    ranked.sort_unstable();
-    let near: Vec<&str> = ranked
-        .iter()
-        .filter(|(distance, name)| *distance <= (name.len() / 3).max(2) || name.starts_with(wanted))
-        .map(|(_, name)| *name)
-        .take(MAX_SUGGESTIONS)
-        .collect();
-    if near.is_empty() {
-        let mut all: Vec<&str> = ranked.iter().map(|(_, name)| *name).collect();
-        all.sort_unstable();
-        return format!("the {what} are {}", all.join(", "));
-    }
-    format!("did you mean {}?", near.join(", "))
 }
 
 #[cfg(test)]
@@ -171,16 +153,16 @@ mod tests {
         let twice = Catalogue::of(&[text("lark", ""), text("lark", "")]).unwrap_err();
         assert!(twice.to_string().contains("a model named 'lark' exists already"), "{twice}");
         let defaults = Catalogue::of(&[text("lark", "\"tts\""), text("wren", "\"tts\"")]).unwrap_err();
-        assert!(defaults.to_string().contains("'lark' is already the default for Tts"), "{defaults}");
+        assert!(defaults.to_string().contains("'lark' is already the default for tts"), "{defaults}");
     }
 
     #[test]
     fn unknown_names_get_suggestions() {
         let catalogue = Catalogue::of(&[text("lark", ""), text("lark-large", ""), text("wren", "")]).unwrap();
         let error = |name: &str| catalogue.find(name).unwrap_err().to_string();
-        assert_eq!(error("lrak"), "unknown model 'lrak': did you mean lark?");
-        assert_eq!(error("Lark"), "unknown model 'Lark': did you mean lark?");
-        assert_eq!(error("lark-l"), "unknown model 'lark-l': did you mean lark, lark-large?");
-        assert_eq!(error("penguin"), "unknown model 'penguin': the models are lark, lark-large, wren");
+        assert_eq!(error("lrak"), "unknown model 'lrak': did you mean 'lark'?");
+        assert_eq!(error("Lark"), "unknown model 'Lark': did you mean 'lark'?");
+        assert_eq!(error("lark-l"), "unknown model 'lark-l': did you mean 'lark', 'lark-large'?");
+        assert_eq!(error("penguin"), "unknown model 'penguin': the models are 'lark', 'lark-large', 'wren'");
     }
 }

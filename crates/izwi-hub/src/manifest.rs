@@ -1,22 +1,12 @@
 //! A model's manifest and its rules. Reads no file and reaches no source.
 
-use serde::{Deserialize, Serialize};
+use izwi_types::Task;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use crate::error::HubError;
 use crate::rules::{PLAIN_NAME, ensure, is_plain_name};
 use crate::sources::{Source, SourceFile};
-
-/// A task of a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Task {
-    /// Text to speech.
-    Tts,
-    /// Speech to text.
-    Asr,
-    /// Spoken conversation.
-    Chat,
-}
 
 /// One model: what it is and where its files come from.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -29,7 +19,7 @@ pub struct Manifest {
     /// One line for users who choose a model.
     pub description: String,
     /// Tasks of the model.
-    #[serde(rename = "task")]
+    #[serde(rename = "task", deserialize_with = "tasks")]
     pub tasks: Vec<Task>,
     /// SPDX expression of the weights' licence.
     pub licence: String,
@@ -38,7 +28,7 @@ pub struct Manifest {
     /// BCP 47 tags.
     pub languages: Vec<String>,
     /// Tasks for which requests that name no model use it.
-    #[serde(default, rename = "default")]
+    #[serde(default, rename = "default", deserialize_with = "tasks")]
     pub default_for: Vec<Task>,
     /// Whether it can use the voice of a recording.
     #[serde(default)]
@@ -100,7 +90,7 @@ impl Manifest {
         ensure(!self.tasks.is_empty(), || "task must list at least one of tts, asr, chat".into())?;
         ensure(!self.languages.is_empty(), || "languages must list at least one tag".into())?;
         if let Some(task) = self.default_for.iter().find(|task| !self.tasks.contains(task)) {
-            return Err(format!("default lists {task:?}, which task does not"));
+            return Err(format!("default lists {}, which task does not", task.name()));
         }
         ensure(!self.clones_voices || self.tasks.contains(&Task::Tts), || {
             "clones_voices is true, but task does not list tts".into()
@@ -108,6 +98,17 @@ impl Manifest {
         ensure(!self.sources.is_empty(), || "sources must list at least one source".into())?;
         self.sources.iter().try_for_each(Source::check)
     }
+}
+
+/// A list of tasks by their names.
+fn tasks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Task>, D::Error> {
+    let task = |name: String| {
+        Task::ALL.into_iter().find(|task| task.name() == name).ok_or_else(|| {
+            let names = Task::ALL.map(Task::name).join(", ");
+            D::Error::custom(format!("task '{name}' is unknown; use {names}"))
+        })
+    };
+    Vec::<String>::deserialize(deserializer)?.into_iter().map(task).collect()
 }
 
 #[cfg(test)]
@@ -185,12 +186,12 @@ target = "model.bin"
         check("family = \"bird\"", "family = \" \"", "family must not be empty");
         check("family = \"bird\"", "family = \"bird\"\nfamliy = \"x\"", "unknown field `famliy`");
         check("licence = \"MIT\"\n", "", "missing field `licence`");
-        check("default = [\"tts\"]", "default = [\"asr\"]", "default lists Asr");
+        check("default = [\"tts\"]", "default = [\"asr\"]", "default lists asr");
         check("task = [\"tts\"]", "task = []", "task must list");
         let asr_only = lark().replace("task = [\"tts\"]", "task = [\"asr\"]\nclones_voices = true");
         let error = Manifest::parse("lark.toml", &asr_only.replace("default = [\"tts\"]", "")).unwrap_err();
         assert!(error.to_string().contains("clones_voices is true"), "{error}");
-        check("task = [\"tts\"]", "task = [\"sing\"]", "unknown variant `sing`");
+        check("task = [\"tts\"]", "task = [\"sing\"]", "task 'sing' is unknown; use tts, asr, chat");
         check("\"pip\"", "\"gem\"", "unknown variant `gem`");
         check("size = 3", "size = 0", "size of 'model.safetensors' must be given");
         check("size = 3", "size = 3\nmode = 7", "unknown field `mode`");

@@ -8,9 +8,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use izwi_types::suggest;
 use safetensors::SafeTensors;
 
-use crate::catalogue::suggestion;
 use crate::io_error::IoError;
 use crate::rules::{PLAIN_NAME, is_plain_name};
 
@@ -227,10 +227,7 @@ impl VoiceStore {
 
     fn unknown(&self, name: &str) -> VoiceError {
         let names = self.names().unwrap_or_default();
-        let remedy = match names.is_empty() {
-            true => "none is saved yet".to_owned(),
-            false => suggestion(name, "voices", names.iter().map(String::as_str)),
-        };
+        let remedy = suggest(name, "voices", names.iter().map(String::as_str));
         VoiceError::Unknown { name: name.to_owned(), remedy }
     }
 
@@ -346,7 +343,7 @@ mod tests {
 
         store.remove("anna").unwrap();
         let gone = store.remove("anna").unwrap_err().to_string();
-        assert_eq!(gone, "no voice 'anna' is saved; none is saved yet");
+        assert_eq!(gone, "no voice 'anna' is saved; there are no voices yet");
     }
 
     #[test]
@@ -354,7 +351,7 @@ mod tests {
         let (_folder, store) = store();
         store.save("anna", &pack(&WHOLE), &VoiceNotes::default(), false).unwrap();
         let error = store.read("ana").unwrap_err().to_string();
-        assert_eq!(error, "no voice 'ana' is saved; did you mean anna?");
+        assert_eq!(error, "no voice 'ana' is saved; did you mean 'anna'?");
     }
 
     #[test]

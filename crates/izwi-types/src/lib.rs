@@ -9,6 +9,7 @@ mod input;
 mod model_info;
 mod part_times;
 mod sampling;
+mod suggest;
 mod task;
 mod transcript;
 mod voice;
@@ -20,6 +21,7 @@ pub use input::{ConverseInput, Input, InputError, ListenInput, PrepareLimits, Sp
 pub use model_info::ModelInfo;
 pub use part_times::PartTimes;
 pub use sampling::SamplingParams;
+pub use suggest::{similar, suggest};
 pub use task::Task;
 pub use transcript::{Segment, Word};
 pub use voice::{Voice, VoiceRecording, VoiceReference};

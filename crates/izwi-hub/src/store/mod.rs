@@ -15,11 +15,13 @@ mod record;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
+use izwi_types::Task;
+
 use crate::access::Access;
 use crate::catalogue::Catalogue;
 use crate::error::HubError;
 use crate::io_error::IoError;
-use crate::manifest::{Manifest, Task};
+use crate::manifest::Manifest;
 use crate::progress::{ProgressSink, Silent};
 use crate::rules::is_plain_name;
 use crate::voices::{self, VoiceStore};

@@ -30,7 +30,7 @@ fn unknown_names_get_a_remedy() {
     store.remove("lark").unwrap();
     let error_of = |name: &str| store.installed(name).unwrap_err().to_string();
     assert_eq!(error_of("lark"), "model 'lark' is not installed: run `izwi pull lark`");
-    assert_eq!(error_of("larc"), "unknown model 'larc': did you mean lark?");
+    assert_eq!(error_of("larc"), "unknown model 'larc': did you mean 'lark'?");
     for name in ["../lark", "", ".partial", "lark/../lark"] {
         let error = store.remove(name).unwrap_err().to_string();
         assert!(error.starts_with("unknown model"), "{error}");
