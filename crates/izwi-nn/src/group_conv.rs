@@ -8,7 +8,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use super::checkpoint::{Checkpoint, Recipe};
 use super::row_linear::stacked;
 use super::slices::with_slices;
-use crate::error::ModelError;
+use crate::Error;
 use izwi_kernels::conv::ConvPanels;
 use izwi_kernels::memory::Packed;
 use izwi_kernels::minimal::{Groups, PACKED_TAPS, TAPS, filter, pack};
@@ -48,7 +48,7 @@ impl GroupConv {
         name: String,
         bias: Tensor,
         [rows, dilation, inputs, outputs]: [usize; 4],
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let part = (name, vec![outputs, inputs, TAPS]);
         let sizes = [PACKED_TAPS, inputs, outputs];
         let recipe = Recipe { parts: &[part], way: "four rows at once, ", precision: Precision::F32, sizes };

@@ -13,7 +13,7 @@ pub mod decoder_stack;
 pub mod device;
 pub mod embedding;
 pub mod encoder;
-pub mod error;
+mod error;
 pub mod frame_draws;
 pub mod frame_steps;
 pub mod group_conv;
@@ -33,3 +33,5 @@ pub mod slices;
 mod stored;
 mod weight_cache;
 pub mod window_attention;
+
+pub use error::Error;

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::checkpoint::Checkpoint;
 use super::slices::with_slices;
-use crate::error::ModelError;
+use crate::Error;
 use izwi_kernels::plane::{Plane, SIDE};
 
 /// Each channel with a 3 x 3 kernel of its own over every second row and column, zeros around the plane.
@@ -19,7 +19,7 @@ impl DepthwisePlaneConv {
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
-    pub fn load(from: &mut Checkpoint, name: &str, channels: usize) -> std::result::Result<Self, ModelError> {
+    pub fn load(from: &mut Checkpoint, name: &str, channels: usize) -> std::result::Result<Self, Error> {
         let weight = from.take(&format!("{name}.weight"), &[channels, 1, SIDE, SIDE])?;
         Ok(Self::new(&weight, from.take(&format!("{name}.bias"), &[channels])?)?)
     }

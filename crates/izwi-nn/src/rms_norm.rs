@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::checkpoint::Checkpoint;
 use super::slices::{with_rows, with_slices};
-use crate::error::ModelError;
+use crate::Error;
 use izwi_kernels::elementwise::RootMeanSquare;
 
 /// Scales each row to a root mean square of 1, then by a weight. All in f32.
@@ -30,7 +30,7 @@ impl RmsNorm {
         name: &str,
         width: usize,
         eps: f64,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         Ok(Self { weight: from.take(&format!("{name}.weight"), &[width])?, eps: eps as f32 })
     }
 

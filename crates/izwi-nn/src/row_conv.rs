@@ -8,7 +8,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use super::checkpoint::{Checkpoint, Recipe};
 use super::row_linear::stacked;
 use super::slices::with_slices;
-use crate::error::ModelError;
+use crate::Error;
 use izwi_kernels::conv::{ConvPanels, TapRows, convolve};
 use izwi_kernels::precision::Precision;
 
@@ -91,7 +91,7 @@ impl RowConv {
         bias: Option<Tensor>,
         kernel: RowKernel,
         make: impl FnOnce(Tensor) -> Result<Tensor>,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let RowKernel { sizes, precision, .. } = kernel;
         let weight = if from.device().is_cpu() {
             let recipe = Recipe { parts: &[part], way, precision, sizes };

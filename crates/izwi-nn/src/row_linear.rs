@@ -6,7 +6,7 @@ use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor, bail};
 
 use super::checkpoint::{Checkpoint, Recipe};
 use super::slices::with_slices;
-use crate::error::ModelError;
+use crate::Error;
 use izwi_kernels::panels::Rows;
 use izwi_kernels::precision::Precision;
 use izwi_kernels::source::Source;
@@ -69,7 +69,7 @@ impl RowLinear {
         inputs: usize,
         outputs: usize,
         bias: bool,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         Self::load_with_precision(from, name, (inputs, outputs), bias, Precision::F32)
     }
 
@@ -83,7 +83,7 @@ impl RowLinear {
         (inputs, outputs): (usize, usize),
         bias: bool,
         precision: Precision,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let weight = Self::load_stacked(from, &[(name, outputs)], inputs, precision)?;
         let bias = if bias { Some(from.take(&format!("{name}.bias"), &[outputs])?) } else { None };
         Ok(Self { bias, ..weight })
@@ -99,7 +99,7 @@ impl RowLinear {
         parts: &[(&str, usize)],
         inputs: usize,
         precision: Precision,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let outputs = parts.iter().map(|(_, outputs)| outputs).sum();
         let parts = parts.iter().map(|(name, outputs)| (format!("{name}.weight"), vec![*outputs, inputs]));
         Self::load_made(from, (&parts.collect::<Vec<_>>(), ""), (inputs, outputs), precision, stacked)
@@ -115,8 +115,8 @@ impl RowLinear {
         (parts, way): (&[(String, Vec<usize>)], &str),
         (inputs, outputs): (usize, usize),
         precision: Precision,
-        make: impl FnOnce(Vec<Tensor>) -> std::result::Result<Tensor, ModelError>,
-    ) -> std::result::Result<Self, ModelError> {
+        make: impl FnOnce(Vec<Tensor>) -> std::result::Result<Tensor, Error>,
+    ) -> std::result::Result<Self, Error> {
         if from.device().is_cpu() {
             let recipe = Recipe { parts, way, precision, sizes: [1, inputs, outputs] };
             let weights = from.take_packed(&recipe, |tensors| Ok(pack(&make(tensors)?, precision)?))?;
@@ -218,7 +218,7 @@ impl RowLinear {
 }
 
 /// Weights one under another, at f32 where their types differ.
-pub fn stacked(mut weights: Vec<Tensor>) -> std::result::Result<Tensor, ModelError> {
+pub fn stacked(mut weights: Vec<Tensor>) -> std::result::Result<Tensor, Error> {
     if weights.iter().any(|weight| weight.dtype() != weights[0].dtype()) {
         weights = weights.iter().map(|weight| weight.to_dtype(DType::F32)).collect::<Result<_>>()?;
     }

@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use super::checkpoint::Checkpoint;
 use super::row_linear::RowLinear;
 use super::slices::with_slices;
-use crate::error::ModelError;
+use crate::Error;
 use izwi_kernels::precision::Precision;
 use izwi_kernels::short_conv::Gated;
 
@@ -42,7 +42,7 @@ impl ShortConv {
         from: &mut Checkpoint,
         name: &str,
         shape: ShortConvShape,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let ShortConvShape { width, taps, precision } = shape;
         let linear = |from: &mut Checkpoint, part: &str, outputs: usize| {
             let name = format!("{name}.{part}");

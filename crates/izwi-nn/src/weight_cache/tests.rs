@@ -7,8 +7,8 @@ use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 
 use super::*;
+use crate::Error;
 use crate::checkpoint::{Checkpoint, Recipe};
-use crate::error::ModelError;
 use crate::row_conv::{RowConv, RowKernel};
 use crate::row_linear::{RowLinear, stacked};
 use izwi_kernels::precision::Precision;
@@ -177,7 +177,7 @@ fn a_checkpoint_that_was_changed_is_packed_anew() {
         (&[("a.weight".to_owned(), vec![70, WIDTH])], ""),
         (WIDTH, 70),
         Precision::Q8,
-        |_| Err(ModelError::Internal("made")),
+        |_| Err(Error::Internal("made")),
     )
     .unwrap_err();
 }

@@ -4,10 +4,10 @@ use candle_core::{DType, Result, Tensor};
 
 use super::config::{BACKBONE_NAMES, CODES, Config};
 use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{DecoderStack, StackRows};
 use izwi_nn::embedding::Embedding;
-use izwi_nn::error::ModelError;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::row_linear::RowLinear;
 
@@ -41,8 +41,8 @@ impl Backbone {
         from: &mut Checkpoint,
         config: &Config,
         precision: Precision,
-    ) -> std::result::Result<Self, ModelError> {
-        let shape = config.backbone().map_err(ModelError::Checkpoint)?;
+    ) -> std::result::Result<Self, Error> {
+        let shape = config.backbone().map_err(Error::Checkpoint)?;
         let (width, books) = (shape.width, config.codebooks);
         // Of a head for all books at once, which nothing computes with.
         let unused = ["embedding_norm", "to_logits"].map(|part| format!("audio_embedding.{part}.weight"));

@@ -376,7 +376,7 @@ fn made_up_weights_speak_without_end() {
     Config::parse(include_str!("shapes/1.5b.json")).unwrap();
     let config = config::read(&root().join("config.json")).unwrap();
     let options = LoadOptions::new(Device::Cpu, Precision::Q8);
-    let model = LfmAudio::made_up(&config, &options).unwrap();
+    let model = LfmAudio::random(&config, &options).unwrap();
     let input = Input::Speak(SpeakInput { max_tokens: 6, ..SpeakInput::plain("Hi.") });
     let ran = alone(&model, &prepare(&model, &input), 6);
     assert!(!ran.finished && ran.generated == 6 && ran.samples.iter().any(|&sample| sample != 0.0));

@@ -472,7 +472,7 @@ fn an_entry_of_another_family_is_an_error() {
         num_tokens: 1,
         block_table: &[],
     };
-    assert!(matches!(TINY.forward(&mut kv, &mut [entry]), Err(ModelError::Internal(_))));
+    assert!(matches!(TINY.forward(&mut kv, &mut [entry]), Err(Error::Internal(_))));
 }
 
 #[test]

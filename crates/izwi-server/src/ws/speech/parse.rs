@@ -1,23 +1,21 @@
 //! Reading a client's text frame.
 
-use serde_json::Value;
-
-use crate::dto::session::{CLIENT_FRAMES, ClientFrame, SpeakFields, Tag, TextFields};
+use crate::dto::session::{CLIENT_FRAMES, ClientFrame, SpeakFields, TextFields};
 use crate::error::ApiError;
 use crate::extract::parse_json;
-use crate::near;
+use crate::ws::frame::{kind, required_text, unknown};
 
-/// The frame that `text` is; members it does not know are ignored.
+/// Reads a frame; members it does not know are ignored.
 pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
     let bytes = text.as_bytes();
     Ok(match kind(bytes)?.as_str() {
         "session.config" => ClientFrame::Config(parse_json(bytes)?),
-        "input.text" => ClientFrame::Text(given(parse_json::<TextFields>(bytes)?.text)?),
+        "input.text" => ClientFrame::Text(required_text(parse_json::<TextFields>(bytes)?.text)?),
         "input.flush" => ClientFrame::Flush,
         "input.done" => ClientFrame::Done,
         "speak" => {
             let fields: SpeakFields = parse_json(bytes)?;
-            ClientFrame::Speak { text: given(fields.text)?, config: fields.config }
+            ClientFrame::Speak { text: required_text(fields.text)?, config: fields.config }
         }
         "playback.ack" => ClientFrame::PlaybackAck,
         "interrupt" => ClientFrame::Interrupt,
@@ -26,29 +24,12 @@ pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
     })
 }
 
-/// The type of a frame.
-pub(super) fn kind(frame: &[u8]) -> Result<String, ApiError> {
-    match parse_json::<Tag>(frame)?.kind {
-        Some(Value::String(kind)) => Ok(kind),
-        _ => Err(ApiError::invalid("type", "type is missing or no string; every frame has one")),
-    }
-}
-
-/// A frame of a type that is none of those that are known.
-pub(super) fn unknown(kind: &str, known: &'static str) -> ApiError {
-    ApiError::UnknownFrame { kind: near::shown(kind), known }
-}
-
-pub(super) fn given(text: Option<String>) -> Result<String, ApiError> {
-    text.ok_or_else(|| ApiError::invalid("text", "text is missing; it is required"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_one_shot_carries_its_configuration() {
+    fn speak_carries_its_configuration() {
         let frame = parse(r#"{"type":"speak","text":"Hi.","voice":{"id":"two"},"chunk_ms":50,"extra":[1]}"#);
         let Ok(ClientFrame::Speak { text, config }) = frame else { panic!("{frame:?}") };
         assert_eq!((text.as_str(), config.chunk_ms), ("Hi.", Some(50)));
@@ -56,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_member() {
         let check = |text: &str, code: &str, param: Option<&str>| {
             let error = parse(text).unwrap_err();
             assert_eq!((error.code(), error.param()), (code, param), "{text}: {error}");

@@ -1,11 +1,11 @@
-//! A thousand malformed frames and requests: each is answered as an error, and none does harm.
+//! A thousand malformed frames and requests: each gets an error answer, and the server continues.
 
 use anyhow::{Context, Result, ensure};
 use izwi_tests::{Form, Incoming, Session, Setup, TestServer, exchange, guarded, recording};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-/// Random numbers that are the same in every run (xorshift64*, <https://arxiv.org/abs/1402.6246>).
+/// Reproducible random numbers (xorshift64*, <https://arxiv.org/abs/1402.6246>).
 struct Dice(u64);
 
 impl Dice {
@@ -22,7 +22,7 @@ impl Dice {
         (0..self.roll(length)).map(|_| pool[self.roll(pool.len())]).collect()
     }
 
-    /// A value of a type that no field takes.
+    /// A value of a type that no field accepts.
     fn wrong(&mut self) -> Value {
         match self.roll(4) {
             0 => json!([[self.roll(9)]]),
@@ -36,7 +36,7 @@ impl Dice {
         options[self.roll(options.len())]
     }
 
-    /// A proper beginning of `text`.
+    /// A proper prefix of `text`.
     fn cut(&mut self, text: &str) -> String {
         let at = 1 + self.roll(text.chars().count() - 1);
         text.chars().take(at).collect()
@@ -62,7 +62,7 @@ fn bad_frame(dice: &mut Dice) -> Message {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn malformed_frames_are_errors_and_the_session_goes_on() -> Result<()> {
+async fn malformed_frames_get_errors_and_the_session_continues() -> Result<()> {
     let server = Setup::units("bad-frames").start().await?;
     let mut dice = Dice(0x5eed);
     let mut session = server.session().await?;
@@ -77,9 +77,9 @@ async fn malformed_frames_are_errors_and_the_session_goes_on() -> Result<()> {
     server.assert_balanced().await
 }
 
-/// Frames that may happen to be right: whatever they are, the session answers the ping behind them.
+/// Random frames, some of them valid: the session answers the ping that follows.
 #[tokio::test(flavor = "multi_thread")]
-async fn any_frame_leaves_a_session_that_answers() -> Result<()> {
+async fn a_session_answers_after_any_frame() -> Result<()> {
     let server = Setup::units("any-frames").start().await?;
     let mut dice = Dice(0xfeed);
     let valid = [
@@ -114,7 +114,7 @@ async fn any_frame_leaves_a_session_that_answers() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn frames_beyond_the_limit_are_refused() -> Result<()> {
+async fn oversized_frames_are_refused() -> Result<()> {
     let server = Setup::units("big-frames").server(|server| server.max_frame_bytes = 10_000).start().await?;
     let mut session = server.session().await?;
     session.send_raw(Message::text("x".repeat(10_001))).await?;
@@ -150,7 +150,7 @@ fn bad_body(dice: &mut Dice) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn malformed_requests_are_answered_with_the_envelope() -> Result<()> {
+async fn malformed_requests_get_the_error_envelope() -> Result<()> {
     let server = Setup::units("bad-requests").start().await?;
     let client = reqwest::Client::new();
     let mut dice = Dice(0xbad);
@@ -169,9 +169,9 @@ async fn malformed_requests_are_answered_with_the_envelope() -> Result<()> {
     normal(&server).await
 }
 
-/// Forms with bytes changed, cut, doubled or put in: each is answered, and the server goes on.
+/// Forms with changed, removed, duplicated or inserted bytes: each gets an answer.
 #[tokio::test(flavor = "multi_thread")]
-async fn any_form_is_answered() -> Result<()> {
+async fn any_form_gets_an_answer() -> Result<()> {
     let server = Setup::listener("any-forms").start().await?;
     let mut dice = Dice(0xf0f0);
     let form = Form::new().text("model", "whisper-1").text("stream", "false");
@@ -180,7 +180,7 @@ async fn any_form_is_answered() -> Result<()> {
         [b"\r\n".as_slice(), b"--", b"\r\n--a-boundary-that-no-recording-holds", b"\"", b"\0", b"\xff"];
     for _ in 0..400 {
         let mut form = whole.clone();
-        // Half of all changes hit the part before the recording's samples.
+        // Half of all changes hit the bytes before the samples.
         let reach = if dice.roll(2) == 0 { form.len() } else { 700 };
         for _ in 0..1 + dice.roll(4) {
             let at = dice.roll(reach.min(form.len()));
@@ -206,7 +206,7 @@ async fn any_form_is_answered() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_are_no_http_do_no_harm() -> Result<()> {
+async fn the_server_survives_bytes_that_are_not_http() -> Result<()> {
     let server = Setup::units("no-http").start().await?;
     let mut dice = Dice(0xf00d);
     for _ in 0..50 {

@@ -1,4 +1,6 @@
-//! The sending half of a session's socket: a short queue, and a limit on how long a peer may leave it unread.
+//! The sending half of a session's socket: a queue, and a limit on how long a peer may leave it unread.
+//!
+//! It knows messages and no frame of a protocol.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -12,50 +14,39 @@ use futures::stream::SplitSink;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::dto::session::ErrorFrame;
-use crate::error::ApiError;
-
-/// Why nothing can be sent any more.
+/// Why nothing more can be sent.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum WireError {
+pub(super) enum SendError {
     #[error("the peer does not read")]
     Stalled,
     #[error(transparent)]
     Broken(#[from] axum::Error),
 }
 
-pub(super) struct Wire {
+pub(super) struct Outbox {
     sink: SplitSink<WebSocket, Message>,
     queue: VecDeque<Message>,
-    /// Whether the socket still holds something back.
+    /// Whether the socket still buffers bytes.
     is_dirty: bool,
     limit: Duration,
-    /// When what is being sent must have moved.
+    /// When the message being sent must have made progress.
     deadline: Option<Instant>,
 }
 
-impl Wire {
+impl Outbox {
     pub(super) fn new(sink: SplitSink<WebSocket, Message>, limit: Duration) -> Self {
         Self { sink, queue: VecDeque::new(), is_dirty: false, limit, deadline: None }
     }
 
+    /// Queues a text message.
     pub(super) fn frame(&mut self, frame: &impl Serialize) {
         // Serializing strings and numbers cannot fail.
         let json = serde_json::to_string(frame).unwrap_or_default();
         self.push(Message::text(json));
     }
 
-    pub(super) fn error(&mut self, error: &ApiError) {
-        error.count();
-        self.frame(&ErrorFrame {
-            kind: "error",
-            code: error.code(),
-            message: error.to_string(),
-            param: error.param(),
-        });
-    }
-
-    pub(super) fn audio(&mut self, bytes: Bytes) {
+    /// Queues a binary message.
+    pub(super) fn binary(&mut self, bytes: Bytes) {
         self.push(Message::Binary(bytes));
     }
 
@@ -71,18 +62,18 @@ impl Wire {
         self.queue.push_back(message);
     }
 
-    /// Messages that wait.
+    /// Queued messages.
     pub(super) fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether the socket has taken everything.
+    /// Whether the socket has taken every message.
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty() && !self.is_dirty
     }
 
-    /// Moves one message on. Cancel-safe; to be called only while not idle.
-    pub(super) async fn advance(&mut self) -> Result<(), WireError> {
+    /// Moves one message into the socket, or flushes it. Cancel-safe; to be called only while not idle.
+    pub(super) async fn advance(&mut self) -> Result<(), SendError> {
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + self.limit);
         let (sink, queue, is_dirty) = (&mut self.sink, &mut self.queue, &mut self.is_dirty);
         let moved = poll_fn(|context| {
@@ -103,12 +94,12 @@ impl Wire {
                 self.deadline = None;
                 Ok(result?)
             }
-            Err(_) => Err(WireError::Stalled),
+            Err(_) => Err(SendError::Stalled),
         }
     }
 
-    /// Sends everything there is.
-    pub(super) async fn finish(&mut self) -> Result<(), WireError> {
+    /// Sends every message.
+    pub(super) async fn finish(&mut self) -> Result<(), SendError> {
         while !self.is_idle() {
             self.advance().await?;
         }

@@ -1,4 +1,4 @@
-//! The engine with the real default ear: what is heard does not depend on company, interruption or length.
+//! The engine with real Whisper weights: transcripts do not depend on the batch, preemption or length.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -38,15 +38,15 @@ fn engine(config: EngineCoreConfig) -> Engine {
     Engine::new(config).expect("the small ear is needed; run `cargo xtask pull`")
 }
 
-/// Tokens and times of everything that was heard.
-fn heard(output: &EngineOutput) -> Vec<(Vec<u32>, String, String)> {
+/// Tokens and times of all segments.
+fn segments(output: &EngineOutput) -> Vec<(Vec<u32>, String, String)> {
     let segments = &output.transcript.as_ref().unwrap().segments;
     let times = |s: &izwi_core::engine::Segment| format!("{:.3}..{:.3}", s.start_s, s.end_s);
     segments.iter().map(|s| (s.tokens.clone(), s.text.clone(), times(s))).collect()
 }
 
-/// Waits until nothing runs, and checks that every block came back.
-async fn at_rest(engine: &Engine) {
+/// Waits until the engine is idle and checks that all blocks are free.
+async fn wait_until_idle(engine: &Engine) {
     for _ in 0..4_000 {
         let status = engine.status();
         if status.running + status.pending + status.kv.used_blocks == 0 {
@@ -59,24 +59,24 @@ async fn at_rest(engine: &Engine) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_heard_is_the_same_alone_among_six_and_preempted() {
+async fn transcripts_are_equal_alone_in_a_batch_and_preempted() {
     let alone = engine(config());
     let mut expected = Vec::new();
     for name in CLIPS {
         let output = alone.generate(EngineCoreRequest::asr(clip(name))).await.unwrap();
         assert_eq!(output.stats.finish_reason, FinishReason::Stop);
         assert!(output.stats.audio_duration > Duration::from_secs(2), "the recording's length is known");
-        expected.push(heard(&output));
+        expected.push(segments(&output));
     }
-    // Blocks for about three of them: the others are preempted in mid-sentence again and again.
+    // Blocks for about three of them: the others are preempted repeatedly.
     let crowded = EngineCoreConfig { max_blocks: 9, chunked_prefill_threshold: 2, ..config() };
     for together in [engine(config()), engine(crowded)] {
         let requests = CLIPS.iter().map(|name| together.generate(EngineCoreRequest::asr(clip(name))));
         let outputs = futures::future::join_all(requests).await;
         for (output, expected) in outputs.into_iter().zip(&expected) {
-            assert_eq!(heard(&output.unwrap()), *expected);
+            assert_eq!(segments(&output.unwrap()), *expected);
         }
-        at_rest(&together).await;
+        wait_until_idle(&together).await;
     }
 }
 
@@ -90,12 +90,12 @@ async fn an_abort_in_any_step_frees_every_block() {
         }
         assert_eq!(engine.kv_cache_stats().used_blocks > 0, steps > 0, "after {steps} steps");
         assert!(engine.abort_request(&id).await.unwrap());
-        at_rest(&engine).await;
+        wait_until_idle(&engine).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_clip_that_everybody_knows_is_exact() {
+async fn the_jfk_clip_is_transcribed_exactly() {
     let engine = engine(EngineCoreConfig { model: "whisper-base".to_owned(), ..config() });
     let options = TranscriptionOptions { word_timestamps: true, ..Default::default() };
     let request = EngineCoreRequest::asr(clip("jfk.wav")).with_transcription(options);
@@ -111,7 +111,7 @@ async fn the_clip_that_everybody_knows_is_exact() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_models_share_a_device_turn_by_turn() {
+async fn two_models_share_a_device_step_by_step() {
     let arbiter = DeviceArbiter::new();
     let ear = Engine::sharing(config(), &arbiter).unwrap();
     let voice =
@@ -119,8 +119,8 @@ async fn two_models_share_a_device_turn_by_turn() {
     let text = "One sentence. Another sentence. A third sentence.";
     let requests = CLIPS.iter().map(|name| ear.generate(EngineCoreRequest::asr(clip(name))));
     let spoken = voice.generate(EngineCoreRequest::tts(text));
-    let (heard, spoken) = futures::future::join(futures::future::join_all(requests), spoken).await;
-    assert!(heard.iter().all(|output| !output.as_ref().unwrap().text.as_ref().unwrap().is_empty()));
+    let (segments, spoken) = futures::future::join(futures::future::join_all(requests), spoken).await;
+    assert!(segments.iter().all(|output| !output.as_ref().unwrap().text.as_ref().unwrap().is_empty()));
     assert!(spoken.unwrap().audio.duration() > Duration::from_secs(2));
 }
 
@@ -138,7 +138,7 @@ fn spec(channels: u16, bits_per_sample: u16) -> hound::WavSpec {
     hound::WavSpec { channels, sample_rate: RATE, bits_per_sample, sample_format }
 }
 
-/// A WAV file in which every channel holds `samples`, cut to the given depth.
+/// A WAV file with `samples` in every channel, truncated to the given bit depth.
 fn wav(samples: &[i16], spec: hound::WavSpec) -> Vec<u8> {
     let mut file = std::io::Cursor::new(Vec::new());
     let mut writer = hound::WavWriter::new(&mut file, spec).unwrap();
@@ -170,7 +170,7 @@ fn noise(len: usize, amplitude: f32) -> Vec<i16> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn recordings_of_every_kind_give_text_nothing_or_a_clear_error() {
+async fn any_recording_gives_text_or_a_clear_error() {
     let engine = engine(config());
     let speech = samples("jfk.wav");
     let plain = wav(&speech, spec(1, 16));
@@ -184,7 +184,7 @@ async fn recordings_of_every_kind_give_text_nothing_or_a_clear_error() {
     }
     assert!(text(&engine, wav(&speech, spec(1, 8))).await.contains("what you can do for your country"));
 
-    // A header that promises less than nothing or more than there is; a file that ends in mid-frame.
+    // Headers with negative or excessive lengths; a file that ends within a frame.
     for claim in [0u32, u32::MAX, 1 << 30] {
         let mut lying = plain.clone();
         lying[40..44].copy_from_slice(&claim.to_le_bytes());
@@ -208,11 +208,11 @@ async fn recordings_of_every_kind_give_text_nothing_or_a_clear_error() {
         let error = engine.generate(EngineCoreRequest::asr(file)).await.unwrap_err().to_string();
         assert!(error.contains(complaint), "{error}");
     }
-    at_rest(&engine).await;
+    wait_until_idle(&engine).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_minutes_are_heard_from_end_to_end_without_a_loop() {
+async fn ten_minutes_are_transcribed_without_a_loop() {
     let engine = engine(config());
     let pause = vec![0i16; RATE as usize / 2];
     let round: Vec<i16> =
@@ -226,7 +226,7 @@ async fn ten_minutes_are_heard_from_end_to_end_without_a_loop() {
     let segments = output.transcript.unwrap().segments;
     assert!(segments.is_sorted_by(|a, b| a.start_s <= b.start_s && a.end_s <= b.end_s));
     assert!(segments.iter().all(|s| s.start_s < s.end_s && s.end_s <= seconds));
-    assert!(seconds - segments.last().unwrap().end_s < 5.0, "the end was not heard");
+    assert!(seconds - segments.last().unwrap().end_s < 5.0, "the end was not segments");
 
     let mut once = String::new();
     for name in CLIPS {
@@ -237,8 +237,8 @@ async fn ten_minutes_are_heard_from_end_to_end_without_a_loop() {
     assert!(score.rate() <= 0.06, "{score:?}");
 }
 
-/// What was said in a clip. Where the reader slipped ("a more a amiable") both models write what was meant.
-fn said(name: &str) -> String {
+/// What was reference_text in a clip. Where the reader slipped ("a more a amiable") both models write what was meant.
+fn reference_text(name: &str) -> String {
     let lines = std::fs::read_to_string(root().join("assets/speech/transcription.txt")).unwrap();
     let id = format!("({})", name.trim_end_matches(".wav"));
     let line = lines.lines().find(|line| line.ends_with(&id)).unwrap();
@@ -247,12 +247,12 @@ fn said(name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_clips_are_heard_word_for_word() {
+async fn the_clips_are_transcribed_word_for_word() {
     for (model, most) in [("whisper-base", 0.0), ("whisper-tiny.en", 0.03)] {
         let engine = engine(EngineCoreConfig { model: model.to_owned(), ..config() });
         let mut scores = Vec::new();
         for name in CLIPS {
-            let alignment = compare(&said(name), &text(&engine, clip(name)).await);
+            let alignment = compare(&reference_text(name), &text(&engine, clip(name)).await);
             scores.push((alignment.score(), alignment));
         }
         let total: Score = scores.iter().map(|(score, _)| *score).sum();

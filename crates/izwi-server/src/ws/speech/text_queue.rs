@@ -1,4 +1,4 @@
-//! The text of a session: what was received, what is to be spoken next, and the limits on both.
+//! The text of a speech session: what was received, the utterances it is cut into, and the limits on both.
 //!
 //! Knows no socket and no engine.
 
@@ -7,13 +7,13 @@ use std::collections::VecDeque;
 use crate::error::ApiError;
 use crate::speech::check_text;
 
-/// Complete sentences of at least this many characters together are spoken without waiting for a flush.
+/// Complete sentences of at least this many characters together become an utterance without a flush.
 const EARLY_CHARS: usize = 40;
 /// A full stop ends a sentence only after a word of at least this many letters: abbreviations are shorter.
 const WORD_LETTERS: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct Script {
+pub(super) struct TextQueue {
     buffer: String,
     utterances: VecDeque<String>,
     session_chars: usize,
@@ -22,7 +22,7 @@ pub(super) struct Script {
     is_done: bool,
 }
 
-impl Script {
+impl TextQueue {
     pub(super) fn new(max_utterance_chars: usize, max_session_chars: usize) -> Self {
         Self {
             buffer: String::new(),
@@ -46,7 +46,7 @@ impl Script {
         Ok(())
     }
 
-    /// Takes the last text there is, as one utterance with what was there before.
+    /// Takes the last text, as one utterance with the text before it.
     pub(super) fn push_last(&mut self, text: &str) -> Result<(), ApiError> {
         self.append(text)?;
         self.finish();
@@ -78,7 +78,7 @@ impl Script {
         check_text("text", text, self.max_utterance_chars)
     }
 
-    /// Makes an utterance of what there is.
+    /// Makes an utterance of the buffered text.
     pub(super) fn flush(&mut self) {
         let text = std::mem::take(&mut self.buffer);
         let text = text.trim();
@@ -93,25 +93,19 @@ impl Script {
         self.is_done = true;
     }
 
-    /// Forgets what was not spoken.
-    pub(super) fn forget(&mut self) {
+    /// Drops text that was not taken yet. False if there was none.
+    pub(super) fn clear(&mut self) -> bool {
+        let had_text = !self.utterances.is_empty() || !self.buffer.trim().is_empty();
         self.buffer.clear();
         self.utterances.clear();
-    }
-
-    /// Forgets what was not spoken and takes no more text. False if there was nothing to forget.
-    pub(super) fn abandon(&mut self) -> bool {
-        let unspoken = !self.utterances.is_empty() || !self.buffer.trim().is_empty();
-        self.forget();
-        self.is_done = true;
-        unspoken
+        had_text
     }
 
     pub(super) fn next(&mut self) -> Option<String> {
         self.utterances.pop_front()
     }
 
-    /// Whether everything was handed out and nothing can follow.
+    /// Whether the text has ended and every utterance was taken.
     pub(super) fn is_over(&self) -> bool {
         self.is_done && self.utterances.is_empty()
     }
@@ -154,8 +148,8 @@ fn sentences_end(text: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn script() -> Script {
-        Script::new(100, 250)
+    fn queue() -> TextQueue {
+        TextQueue::new(100, 250)
     }
 
     #[test]
@@ -171,40 +165,40 @@ mod tests {
     }
 
     #[test]
-    fn enough_complete_text_is_spoken_early_and_the_rest_stays() {
-        let mut script = script();
-        script.push("Short one. ").unwrap();
-        assert_eq!(script.next(), None);
-        script.push("This sentence makes it long enough. And a rest").unwrap();
-        assert_eq!(script.next().as_deref(), Some("Short one. This sentence makes it long enough."));
-        script.finish();
-        assert_eq!(script.next().as_deref(), Some("And a rest"));
-        assert!(script.is_over());
+    fn enough_complete_text_becomes_an_utterance_and_the_rest_stays() {
+        let mut queue = queue();
+        queue.push("Short one. ").unwrap();
+        assert_eq!(queue.next(), None);
+        queue.push("This sentence makes it long enough. And a rest").unwrap();
+        assert_eq!(queue.next().as_deref(), Some("Short one. This sentence makes it long enough."));
+        queue.finish();
+        assert_eq!(queue.next().as_deref(), Some("And a rest"));
+        assert!(queue.is_over());
     }
 
     #[test]
-    fn limits_hold_and_the_session_goes_on() {
-        let mut script = script();
-        script.push(&"a".repeat(60)).unwrap();
-        assert_eq!(script.push(&"b".repeat(41)).unwrap_err().param(), Some("text"));
-        script.push(&"c".repeat(40)).unwrap();
-        script.flush();
-        assert_eq!(script.next().map(|text| text.len()), Some(100));
-        script.push(&"d".repeat(100)).unwrap();
-        script.flush();
-        assert!(script.push(&"e".repeat(51)).unwrap_err().to_string().contains("250"));
-        script.push(&"f".repeat(50)).unwrap();
-        script.finish();
-        assert_eq!(script.push("g").unwrap_err().code(), "out_of_order");
+    fn text_beyond_the_limits_is_refused_and_the_queue_goes_on() {
+        let mut queue = queue();
+        queue.push(&"a".repeat(60)).unwrap();
+        assert_eq!(queue.push(&"b".repeat(41)).unwrap_err().param(), Some("text"));
+        queue.push(&"c".repeat(40)).unwrap();
+        queue.flush();
+        assert_eq!(queue.next().map(|text| text.len()), Some(100));
+        queue.push(&"d".repeat(100)).unwrap();
+        queue.flush();
+        assert!(queue.push(&"e".repeat(51)).unwrap_err().to_string().contains("250"));
+        queue.push(&"f".repeat(50)).unwrap();
+        queue.finish();
+        assert_eq!(queue.push("g").unwrap_err().code(), "out_of_order");
     }
 
     #[test]
-    fn blank_text_is_no_utterance() {
-        let mut script = script();
-        script.push(" \n ").unwrap();
-        script.finish();
-        assert!(script.is_over());
-        assert_eq!(script.check_whole(" ").unwrap_err().code(), "out_of_order");
-        assert_eq!(self::script().check_whole(" ").unwrap_err().param(), Some("text"));
+    fn blank_text_makes_no_utterance() {
+        let mut queue = queue();
+        queue.push(" \n ").unwrap();
+        queue.finish();
+        assert!(queue.is_over());
+        assert_eq!(queue.check_whole(" ").unwrap_err().code(), "out_of_order");
+        assert_eq!(self::queue().check_whole(" ").unwrap_err().param(), Some("text"));
     }
 }
