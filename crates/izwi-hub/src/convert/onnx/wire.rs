@@ -1,7 +1,7 @@
-//! Reads the protobuf wire format, no schema attached. Every length is checked against the bytes that are there.
+//! Reads the protobuf wire format. Knows no schema; checks every length against the available bytes.
 //! <https://protobuf.dev/programming-guides/encoding/>
 
-use crate::conversion::{ConversionError, malformed};
+use crate::convert::error::{ConversionError, malformed};
 
 /// One field's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_refused() {
+    fn truncated_messages_are_refused() {
         for message in [&[8][..], &[8, 0x80], &[18, 5, 1], &[9, 0], &[13, 0, 0], &[11], &[8; 1], &[0xff; 12]]
         {
             assert!(Fields::of(message).next().is_err(), "{message:?}");

@@ -1,8 +1,8 @@
-//! The rules by which initialisers become named tensors in the layout of the module they were exported from.
+//! The rules that give initialisers the names and the layout of the module they were exported from.
 //!
-//! An initialiser with a module's path for a name is taken as it is. Exporters and quantisers drop the names of linear
-//! weights and store them as `[in, out]`; these are found by the product that uses them, named after the bias added to
-//! it, and turned back to `[out, in]`. Nothing is dropped silently: a weight that no rule covers is an error.
+//! An initialiser named by a module's path keeps its name. Exporters and quantisers drop the names of linear weights and
+//! store them as `[in, out]`: the rules find such a weight by the product that uses it, name it after the bias added to
+//! the product, and transpose it to `[out, in]`. A weight without a rule is an error.
 
 use std::borrow::Cow;
 use std::collections::btree_map::Entry;
@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use safetensors::tensor::{Dtype, View};
 
 use super::graph::{Graph, Node, Tensor};
-use crate::conversion::ConversionError;
+use crate::convert::error::ConversionError;
 
-/// Widening int8 to f32 takes 4 times the space; more means that the file counts one weight many times.
+/// Dequantising int8 to f32 takes 4 times the space; more means that the file repeats one weight.
 const MAX_GROWTH: usize = 8;
 /// Operations between a product and its bias: a cast and the scales.
 const MAX_STEPS_TO_BIAS: usize = 3;
@@ -64,46 +64,46 @@ pub(super) fn named(
     };
     for node in &graph.nodes {
         match node.op {
-            "MatMulInteger" => rules.quantised(node)?,
-            "MatMul" => rules.plain(node)?,
+            "MatMulInteger" => rules.integer_matmul(node)?,
+            "MatMul" => rules.float_matmul(node)?,
             _ => {}
         }
     }
-    rules.carried()?;
+    rules.named_initialisers()?;
     Ok(rules.tensors)
 }
 
-/// Who makes and who reads each value of the graph.
+/// The producer and the consumers of each value of the graph.
 struct Links<'g> {
-    makers: BTreeMap<&'g str, &'g Node<'g>>,
-    /// The only reader; `None` if there are several.
-    readers: BTreeMap<&'g str, Option<&'g Node<'g>>>,
+    producers: BTreeMap<&'g str, &'g Node<'g>>,
+    /// The only consumer; `None` if there are several.
+    consumers: BTreeMap<&'g str, Option<&'g Node<'g>>>,
 }
 
 impl<'g> Links<'g> {
     fn of(nodes: &'g [Node<'g>]) -> Self {
-        let mut links = Self { makers: BTreeMap::new(), readers: BTreeMap::new() };
+        let mut links = Self { producers: BTreeMap::new(), consumers: BTreeMap::new() };
         for node in nodes {
             for output in &node.outputs {
-                links.makers.insert(output, node);
+                links.producers.insert(output, node);
             }
             for input in &node.inputs {
-                links.readers.entry(input).and_modify(|reader| *reader = None).or_insert(Some(node));
+                links.consumers.entry(input).and_modify(|consumer| *consumer = None).or_insert(Some(node));
             }
         }
         links
     }
 
-    /// The only node that reads what `node` makes.
+    /// The only consumer of the output of `node`.
     fn after(&self, node: &Node<'_>) -> Option<&'g Node<'g>> {
-        *self.readers.get(node.outputs.first()?)?
+        *self.consumers.get(node.outputs.first()?)?
     }
 }
 
 struct Rules<'g> {
     graph: &'g Graph<'g>,
     links: Links<'g>,
-    /// Initialisers that are part of a tensor already.
+    /// Initialisers that a tensor uses already.
     used: BTreeSet<&'g str>,
     tensors: BTreeMap<String, NamedTensor>,
     /// Bytes that tensors may still take.
@@ -112,7 +112,7 @@ struct Rules<'g> {
 
 impl<'g> Rules<'g> {
     /// `(weight - zero point) * scale`, from MatMulInteger, Cast, Mul by the scales, Add of the bias.
-    fn quantised(&mut self, node: &'g Node<'g>) -> Result<(), ConversionError> {
+    fn integer_matmul(&mut self, node: &'g Node<'g>) -> Result<(), ConversionError> {
         let Some((weight, tensor)) = self.initialiser(node.inputs.get(1)) else {
             return Err(unsupported(node, "multiplies by no stored weight"));
         };
@@ -149,8 +149,8 @@ impl<'g> Rules<'g> {
         self.insert(name, NamedTensor::new(vec![columns, rows], &transposed(&values, columns)))
     }
 
-    /// A product with a float weight whose name the exporter dropped.
-    fn plain(&mut self, node: &'g Node<'g>) -> Result<(), ConversionError> {
+    /// A product with a float weight without a name.
+    fn float_matmul(&mut self, node: &'g Node<'g>) -> Result<(), ConversionError> {
         let Some((weight, tensor)) = self.initialiser(node.inputs.get(1)) else {
             return Ok(());
         };
@@ -164,8 +164,8 @@ impl<'g> Rules<'g> {
         self.insert(name, NamedTensor::new(vec![columns, rows], &transposed(&tensor.to_f32(), columns)))
     }
 
-    /// Initialisers that kept their names.
-    fn carried(&mut self) -> Result<(), ConversionError> {
+    /// Initialisers that have their names.
+    fn named_initialisers(&mut self) -> Result<(), ConversionError> {
         let graph = self.graph;
         for (name, tensor) in &graph.initialisers {
             if self.used.contains(name) {
@@ -190,8 +190,8 @@ impl<'g> Rules<'g> {
     /// A stored scale: the value itself, or one of the factors it is the product of.
     fn scale(&self, value: &&'g str) -> Option<(&'g str, &'g Tensor<'g>)> {
         self.initialiser(Some(value)).or_else(|| {
-            let maker = self.links.makers.get(value).filter(|maker| maker.op == "Mul")?;
-            maker.inputs.iter().find_map(|factor| self.initialiser(Some(factor)))
+            let producer = self.links.producers.get(value).filter(|producer| producer.op == "Mul")?;
+            producer.inputs.iter().find_map(|factor| self.initialiser(Some(factor)))
         })
     }
 
@@ -232,8 +232,7 @@ impl<'g> Rules<'g> {
         Ok(())
     }
 
-    /// Adds a tensor; a name may come twice, as it does where a graph applies one layer many times, if the tensors
-    /// are equal.
+    /// Adds a tensor. A name may repeat with an equal tensor, as in a graph that applies one layer several times.
     fn insert(&mut self, name: String, tensor: NamedTensor) -> Result<(), ConversionError> {
         match self.tensors.entry(name) {
             Entry::Vacant(entry) => {
@@ -250,10 +249,10 @@ impl<'g> Rules<'g> {
 
 fn unsupported(node: &Node<'_>, reason: &str) -> ConversionError {
     let name = node.outputs.first().copied().unwrap_or_default();
-    ConversionError::Unsupported(format!("the {} that makes '{name}' {reason}", node.op))
+    ConversionError::Unsupported(format!("the {} that computes '{name}' {reason}", node.op))
 }
 
-/// Whether a name is one that modules give: `layers.0.norm.weight`.
+/// Whether a name is the path of a module's parameter: `layers.0.norm.weight`.
 fn is_module_path(name: &str) -> bool {
     let plain = |part: &str| {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
@@ -267,7 +266,7 @@ fn matrix(name: &str, tensor: &Tensor<'_>) -> Result<[usize; 2], ConversionError
     })
 }
 
-/// One value for each column, from a tensor that has one or all of them.
+/// One value per column, from a tensor with one value or with one per column.
 fn per_column(name: &str, tensor: &Tensor<'_>, columns: usize) -> Result<Vec<f32>, ConversionError> {
     let values = tensor.to_f32();
     match values.as_slice() {
@@ -280,7 +279,7 @@ fn per_column(name: &str, tensor: &Tensor<'_>, columns: usize) -> Result<Vec<f32
     }
 }
 
-/// Turns row-major `[rows, columns]` into `[columns, rows]`.
+/// Transposes row-major `[rows, columns]` to `[columns, rows]`.
 fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     (0..columns).flat_map(|column| values.iter().skip(column).step_by(columns).copied()).collect()
 }

@@ -1,14 +1,14 @@
-//! What the hub says a file holds, for files whose contents the manifest does not know.
+//! The hash and the length that the hub states for a file, for files whose hash the manifest does not have.
 //!
-//! The hub answers with the SHA-256 of large files and with git's id of small ones, before it redirects to where the
-//! bytes lie. <https://huggingface.co/docs/hub/storage-backends>
+//! The hub states the SHA-256 of large files and the git id of small ones, before it redirects to the storage.
+//! <https://huggingface.co/docs/hub/storage-backends>
 
 use std::thread;
 
 use ureq::http::{HeaderMap, header};
 
-use super::hub::{FIRST_WAIT, Hub, MAX_ATTEMPTS, status_error};
-use crate::error::SourceError;
+use super::download::{FIRST_WAIT, Hub, MAX_ATTEMPTS, status_error};
+use crate::sources::error::SourceError;
 
 const MAX_REDIRECTS: usize = 5;
 const SHA256_DIGITS: usize = 64;
@@ -19,11 +19,11 @@ const GIT_DIGITS: usize = 40;
 pub(super) enum Hash {
     /// SHA-256, in lower-case hex.
     Sha256(String),
-    /// Git's id of a blob, in lower-case hex.
+    /// The git id of a blob, in lower-case hex.
     GitBlob(String),
 }
 
-/// What a file holds, by the hub's word.
+/// Hash and length of a file, as the hub states them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Statement {
     pub(super) hash: Hash,
@@ -31,15 +31,15 @@ pub(super) struct Statement {
 }
 
 impl Hub<'_> {
-    /// Asks what the file at `path` holds.
+    /// Requests hash and length of the file at `path`.
     pub(super) fn statement(&self, path: &str) -> Result<Statement, SourceError> {
         if self.access.offline {
             return Err(SourceError::Offline);
         }
         let mut attempts = 1;
         loop {
-            match self.ask(path) {
-                Err(error) if attempts < MAX_ATTEMPTS && may_pass(&error) => {
+            match self.request_statement(path) {
+                Err(error) if attempts < MAX_ATTEMPTS && is_temporary(&error) => {
                     thread::sleep(FIRST_WAIT * (1 << (attempts - 1)));
                     attempts += 1;
                 }
@@ -48,36 +48,34 @@ impl Hub<'_> {
         }
     }
 
-    fn ask(&self, path: &str) -> Result<Statement, SourceError> {
+    fn request_statement(&self, path: &str) -> Result<Statement, SourceError> {
         let mut url = self.url(path);
-        let unstated = || SourceError::Unstated { file: path.to_owned() };
+        let no_hash = || SourceError::NoHash { file: path.to_owned() };
         for _ in 0..MAX_REDIRECTS {
             let mut request = self.agent.head(&url).config().max_redirects(0).build();
             if let Some(token) = self.access.bearer() {
                 request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
             }
-            let response = request.call();
-            let response = response
-                .map_err(|error| SourceError::Request { url: url.clone(), source: Box::new(error) })?;
+            let response = self.send(&url, request)?;
             let status = response.status().as_u16();
             let headers = response.headers();
             match status {
                 200..=399 if headers.contains_key("x-linked-etag") => {
-                    return stated(headers).ok_or_else(unstated);
+                    return read_headers(headers).ok_or_else(no_hash);
                 }
-                200 => return stated(headers).ok_or_else(unstated),
+                200 => return read_headers(headers).ok_or_else(no_hash),
                 300..=399 => {
                     let location = headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
-                    url = location.and_then(|location| self.at_home(location)).ok_or_else(unstated)?;
+                    url = location.and_then(|location| self.own_address(location)).ok_or_else(no_hash)?;
                 }
                 status => return Err(status_error(&url, status)),
             }
         }
-        Err(unstated())
+        Err(no_hash())
     }
 
-    /// The address that a redirect names, if it is the hub's own: what others say of a file is not asked for.
-    fn at_home(&self, location: &str) -> Option<String> {
+    /// The address that a redirect names, if it is on the hub's own host. No other host may state a hash.
+    fn own_address(&self, location: &str) -> Option<String> {
         let endpoint = &self.access.endpoint;
         let (scheme, rest) = endpoint.split_once("://")?;
         let origin = format!("{scheme}://{}", rest.split('/').next()?);
@@ -88,8 +86,8 @@ impl Hub<'_> {
     }
 }
 
-/// Whether another attempt may do better.
-fn may_pass(error: &SourceError) -> bool {
+/// Whether another attempt may succeed.
+fn is_temporary(error: &SourceError) -> bool {
     match error {
         SourceError::Request { .. } => true,
         SourceError::Status { status, .. } => matches!(status, 408 | 429 | 500..=599),
@@ -97,8 +95,8 @@ fn may_pass(error: &SourceError) -> bool {
     }
 }
 
-/// Reads what headers state, if it is of use.
-fn stated(headers: &HeaderMap) -> Option<Statement> {
+/// Reads hash and length from response headers; `None` if one is absent or malformed.
+fn read_headers(headers: &HeaderMap) -> Option<Statement> {
     let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     let tag = text("x-linked-etag").or_else(|| text("etag"))?;
     let tag = tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"');
@@ -118,13 +116,13 @@ mod tests {
     use crate::access::Access;
 
     #[test]
-    fn only_hashes_are_taken_for_hashes() {
+    fn only_valid_hashes_are_accepted() {
         let of = |pairs: &[(&'static str, &str)]| {
             let mut headers = HeaderMap::new();
             for (name, value) in pairs {
                 headers.insert(*name, value.parse().unwrap());
             }
-            stated(&headers)
+            read_headers(&headers)
         };
         let (sha, git) = ("0a".repeat(32), "0b".repeat(20));
         let quoted = format!("\"{sha}\"");
@@ -144,13 +142,13 @@ mod tests {
     }
 
     #[test]
-    fn only_the_hub_itself_is_believed() {
+    fn redirects_to_other_hosts_are_refused() {
         let access = Access::resolve(|name| (name == "HF_ENDPOINT").then(|| "http://mirror/base".to_owned()));
         let hub = Hub::new(&access, "bird/lark", "main");
-        assert_eq!(hub.at_home("/moved/a").as_deref(), Some("http://mirror/moved/a"));
-        assert_eq!(hub.at_home("http://mirror/b").as_deref(), Some("http://mirror/b"));
+        assert_eq!(hub.own_address("/moved/a").as_deref(), Some("http://mirror/moved/a"));
+        assert_eq!(hub.own_address("http://mirror/b").as_deref(), Some("http://mirror/b"));
         for elsewhere in ["//evil/a", "http://mirror.evil/a", "https://mirror/a", "moved"] {
-            assert_eq!(hub.at_home(elsewhere), None, "{elsewhere}");
+            assert_eq!(hub.own_address(elsewhere), None, "{elsewhere}");
         }
     }
 }

@@ -1,5 +1,7 @@
-//! Takes single members out of package archives. A member's name never becomes a path: what is wanted goes where the
-//! caller keeps pieces, and an archive with a name that would leave a folder is refused whole.
+//! Extracts single members from package archives.
+//!
+//! A member's name never becomes a path: a wanted member goes to a place of the staging folder, and an archive with an
+//! unsafe name is refused. Knows no package client.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -8,21 +10,22 @@ use std::path::{Component, Path, PathBuf};
 
 use flate2::read::GzDecoder;
 
-use super::{piece_path, remove};
-use crate::error::{IoError, SourceError};
-use crate::manifest::SourceFile;
+use super::error::SourceError;
+use super::file::SourceFile;
+use super::staging::{Staging, remove};
+use crate::io_error::IoError;
 use crate::progress::ProgressSink;
 
 /// A package's archive on disk.
 #[derive(Debug)]
 pub(super) struct Archive {
-    /// Names the package in messages.
+    /// The package's name in messages.
     pub(super) name: String,
     pub(super) path: PathBuf,
     pub(super) format: Format,
 }
 
-/// How an archive is read.
+/// Format of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     /// A wheel.
@@ -31,23 +34,27 @@ pub(super) enum Format {
     TarGz,
 }
 
-/// Where a wanted member goes and how large it may be.
+/// A member to extract.
 struct Wanted {
     target: PathBuf,
+    /// The most bytes it may have.
     limit: u64,
 }
 
-/// Brings the pieces of `files` into `folder`; a required one that no archive holds is an error.
+/// Extracts the pieces of `files` into `staging`.
+///
+/// # Errors
+/// An archive is malformed or unsafe, or none has a required member.
 pub(super) fn unpack(
     archives: &[Archive],
     files: &[&SourceFile],
-    folder: &Path,
+    staging: &Staging,
     progress: &mut dyn ProgressSink,
 ) -> Result<(), SourceError> {
     let mut wanted = BTreeMap::new();
     for file in files {
         for (index, path) in file.paths.iter().enumerate() {
-            let target = piece_path(file, folder, index);
+            let target = staging.piece(file, index);
             remove(&target)?;
             wanted.insert(path.as_str(), Wanted { target, limit: file.size });
         }
@@ -74,7 +81,7 @@ pub(super) fn unpack(
     Ok(())
 }
 
-/// Why an archive was not unpacked.
+/// Why an archive is refused.
 enum Refused {
     Archive(String),
     Io(IoError),
@@ -119,7 +126,7 @@ fn untar(reader: impl Read, wanted: &BTreeMap<&str, Wanted>) -> Result<(), Refus
     Ok(())
 }
 
-/// Refuses names that lead out of the folder an archive is unpacked into.
+/// Refuses names that lead out of the folder that an archive is unpacked into.
 fn check_name(name: &str) -> Result<(), Refused> {
     let inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     let drive = name.as_bytes().get(1) == Some(&b':');

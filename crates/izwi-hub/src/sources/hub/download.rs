@@ -1,29 +1,35 @@
-//! Downloads over HTTP from the Hugging Face hub or a mirror of it, going on where an earlier attempt stopped.
+//! Downloads over HTTP. A download continues where an earlier attempt stopped.
 //!
-//! Beside a piece that is not whole yet lies `<piece>.part` and, if the server named one, its entity tag in
-//! `<piece>.etag`. Knows nothing of hashes: the caller checks what arrived.
+//! An incomplete piece is `<piece>.part`, with the server's entity tag, if any, in `<piece>.etag`. Knows no hash: the
+//! caller verifies the bytes.
 
+use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use ureq::Agent;
 use ureq::config::RedirectAuthHeaders;
 use ureq::http::{HeaderMap, Response, header};
+use ureq::typestate::WithoutBody;
+use ureq::{Agent, RequestBuilder};
 
-use super::remove;
 use crate::access::Access;
-use crate::error::{IoError, SourceError};
+use crate::io_error::IoError;
 use crate::progress::ProgressSink;
+use crate::sources::error::SourceError;
+use crate::sources::staging::remove;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const NOT_FOUND: u16 = 404;
+/// An unreachable hub must fail soon, so that the next source gets its turn.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) const MAX_ATTEMPTS: u32 = 5;
 pub(super) const FIRST_WAIT: Duration = Duration::from_millis(250);
-/// An attempt that brought this much was a good one: the count of attempts begins anew.
+/// An attempt that receives this many bytes resets the count of attempts.
 const GOOD_ATTEMPT_BYTES: u64 = 1 << 20;
 const BUFFER_BYTES: usize = 1 << 16;
 const USER_AGENT: &str = concat!("izwi/", env!("CARGO_PKG_VERSION"));
@@ -34,6 +40,8 @@ pub(super) struct Hub<'a> {
     pub(super) access: &'a Access,
     repo: &'a str,
     revision: &'a str,
+    /// Whether the hub has answered a request.
+    reached: Cell<bool>,
 }
 
 /// One download: a file or a part of one.
@@ -46,21 +54,21 @@ pub(super) struct Piece<'a> {
     pub(super) total: u64,
     /// Whether the file ends with this piece.
     pub(super) is_last: bool,
-    /// What progress calls it.
+    /// Its name in progress messages.
     pub(super) label: &'a str,
 }
 
-/// An attempt that did not bring the piece.
+/// A failed attempt.
 enum Stopped {
-    /// Another attempt may do better.
-    Again(SourceError),
-    /// It will not.
-    Finally(SourceError),
+    /// Another attempt may succeed.
+    Retry(SourceError),
+    /// Another attempt would fail too.
+    Fail(SourceError),
 }
 
 impl From<IoError> for Stopped {
     fn from(error: IoError) -> Self {
-        Self::Finally(error.into())
+        Self::Fail(error.into())
     }
 }
 
@@ -69,7 +77,7 @@ impl Piece<'_> {
         self.total.saturating_sub(self.base)
     }
 
-    /// Refuses a length that cannot be right.
+    /// Refuses a length that contradicts the stated one.
     fn check_length(&self, found: u64) -> Result<(), SourceError> {
         if found > self.limit() || (self.is_last && found != self.limit()) {
             let file = self.label.to_owned();
@@ -84,16 +92,39 @@ impl<'a> Hub<'a> {
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            .timeout_resolve(Some(RESOLVE_TIMEOUT))
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_recv_response(Some(ANSWER_TIMEOUT))
             .timeout_per_read(Some(READ_TIMEOUT))
             .user_agent(USER_AGENT)
             .build()
             .new_agent();
-        Self { agent, access, repo, revision }
+        Self { agent, access, repo, revision, reached: Cell::new(false) }
     }
 
-    /// Brings a piece to `target`; says whether bytes of an earlier pull are in it.
+    /// Sends a request. A hub that never answered is unreachable; a network error after that is one of the request.
+    ///
+    /// # Errors
+    /// [`SourceError::Unreachable`] or [`SourceError::Request`].
+    pub(super) fn send(
+        &self,
+        url: &str,
+        request: RequestBuilder<WithoutBody>,
+    ) -> Result<Response<ureq::Body>, SourceError> {
+        let response = request.call().map_err(|error| self.network_error(url, error))?;
+        self.reached.set(true);
+        Ok(response)
+    }
+
+    fn network_error(&self, url: &str, error: ureq::Error) -> SourceError {
+        let error = Box::new(error);
+        match self.reached.get() {
+            true => SourceError::Request { url: url.to_owned(), source: error },
+            false => SourceError::Unreachable { endpoint: self.access.endpoint.clone(), cause: error },
+        }
+    }
+
+    /// Downloads a piece to `target`. The result says whether it has bytes of an earlier pull.
     pub(super) fn download(
         &self,
         piece: &Piece<'_>,
@@ -120,11 +151,11 @@ impl<'a> Hub<'a> {
             }
             attempts += 1;
             match stopped {
-                Stopped::Again(error) if attempts < MAX_ATTEMPTS => {
-                    progress.note(&format!("{}: {error}; trying again", piece.label));
+                Stopped::Retry(error) if attempts < MAX_ATTEMPTS => {
+                    progress.note(&format!("{}: {error}; retrying", piece.label));
                     thread::sleep(FIRST_WAIT * (1 << (attempts - 1)));
                 }
-                Stopped::Again(error) | Stopped::Finally(error) => return Err(error),
+                Stopped::Retry(error) | Stopped::Fail(error) => return Err(error),
             }
         }
         fs::rename(&part, target).map_err(IoError::at("rename", &part))?;
@@ -140,9 +171,6 @@ impl<'a> Hub<'a> {
         progress: &mut dyn ProgressSink,
     ) -> Result<(), Stopped> {
         let url = self.url(piece.path);
-        let failed = |error: ureq::Error| {
-            Stopped::Again(SourceError::Request { url: url.clone(), source: Box::new(error) })
-        };
         let mut have = length(part);
         if have > 0 && piece.is_last && have == piece.limit() {
             return Ok(());
@@ -158,19 +186,22 @@ impl<'a> Hub<'a> {
                 request = request.header(header::IF_RANGE, etag);
             }
         }
-        let response = request.call().map_err(failed)?;
+        let response = self.send(&url, request).map_err(|error| match error {
+            unreachable @ SourceError::Unreachable { .. } => Stopped::Fail(unreachable),
+            error => Stopped::Retry(error),
+        })?;
         match response.status().as_u16() {
             200 => {
                 have = 0;
-                remember_etag(response.headers(), &etag_file)?;
+                save_etag(response.headers(), &etag_file)?;
             }
             206 if content_start(response.headers()) == Some(have) => {}
             206 | 416 => {
                 remove(part)?;
-                return Err(Stopped::Again(status_error(&url, 416)));
+                return Err(Stopped::Retry(status_error(&url, 416)));
             }
-            status @ (408 | 429 | 500..=599) => return Err(Stopped::Again(status_error(&url, status))),
-            status => return Err(Stopped::Finally(status_error(&url, status))),
+            status @ (408 | 429 | 500..=599) => return Err(Stopped::Retry(status_error(&url, status))),
+            status => return Err(Stopped::Fail(status_error(&url, status))),
         }
         let mut file = open_part(part, have)?;
         progress.start(piece.label, piece.total);
@@ -178,8 +209,8 @@ impl<'a> Hub<'a> {
         let received = receive(response, &mut file, part, have, piece, progress);
         progress.finish();
         received.map_err(|error| match error {
-            Broken::Network(error) => failed(error),
-            Broken::Source(error) => Stopped::Finally(error),
+            Broken::Network(error) => Stopped::Retry(self.network_error(&url, error)),
+            Broken::Source(error) => Stopped::Fail(error),
         })
     }
 
@@ -189,7 +220,7 @@ impl<'a> Hub<'a> {
     }
 }
 
-/// Why a body was not received whole.
+/// Why a body was not received completely.
 enum Broken {
     Network(ureq::Error),
     Source(SourceError),
@@ -229,7 +260,7 @@ fn receive(
     Ok(())
 }
 
-/// Opens the unfinished file for writing at `have`, cutting off what lies behind.
+/// Opens the incomplete file for appending at `have` and removes the bytes after it.
 fn open_part(part: &Path, have: u64) -> Result<File, IoError> {
     let open = || {
         let file = OpenOptions::new().create(true).append(true).open(part)?;
@@ -239,8 +270,8 @@ fn open_part(part: &Path, have: u64) -> Result<File, IoError> {
     open().map_err(IoError::at("write", part))
 }
 
-/// Keeps a strong entity tag: with it a server that has another file by then sends all of it.
-fn remember_etag(headers: &HeaderMap, path: &Path) -> Result<(), IoError> {
+/// Saves a strong entity tag. With it, a server that has another file later sends that file from its start.
+fn save_etag(headers: &HeaderMap, path: &Path) -> Result<(), IoError> {
     let etag = headers.get(header::ETAG).and_then(|etag| etag.to_str().ok());
     match etag.filter(|etag| !etag.starts_with("W/")) {
         Some(etag) => fs::write(path, etag).map_err(IoError::at("write", path)),
@@ -248,7 +279,7 @@ fn remember_etag(headers: &HeaderMap, path: &Path) -> Result<(), IoError> {
     }
 }
 
-/// Where the body of a partial answer begins: `bytes 5-9/10` gives 5.
+/// First byte of the body of a partial answer: `bytes 5-9/10` gives 5.
 fn content_start(headers: &HeaderMap) -> Option<u64> {
     let range = headers.get(header::CONTENT_RANGE)?.to_str().ok()?;
     range.strip_prefix("bytes ")?.split_once('-')?.0.parse().ok()
@@ -258,9 +289,9 @@ pub(super) fn status_error(url: &str, status: u16) -> SourceError {
     let remedy = match status {
         401 | 403 => "accept the model's terms on its page and set HF_TOKEN to your token",
         404 => "the file is not there; check the manifest's repo, revision and path",
-        416 => "what was there of an earlier pull does not fit; it was removed",
-        429 => "too many requests; wait a while and pull again",
-        500..=599 => "the server has trouble; pull again later",
+        416 => "the partial download of an earlier pull does not fit; it was removed",
+        429 => "too many requests; wait and pull again",
+        500..=599 => "the server failed; pull again later",
         _ => "check HF_ENDPOINT",
     };
     SourceError::Status { url: url.to_owned(), status, remedy }

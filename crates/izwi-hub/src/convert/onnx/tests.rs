@@ -1,4 +1,4 @@
-//! Conversion of small graphs written here, and of bytes that are no graph.
+//! Conversion of small graphs built here, and of malformed bytes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use safetensors::SafeTensors;
 
 use super::convert;
-use crate::conversion::ConversionError;
+use crate::convert::error::ConversionError;
 
 /// A protobuf message under construction.
 #[derive(Clone, Default)]
@@ -126,7 +126,7 @@ fn refused(onnx: &Onnx, reason: &str) {
 }
 
 #[test]
-fn a_quantised_weight_is_widened_turned_and_named_after_its_bias() {
+fn a_quantised_weight_is_dequantised_transposed_and_named_after_its_bias() {
     let onnx = linear().quantised("a", "/w", "m.attn.in_proj_bias");
     check(
         &onnx,
@@ -138,7 +138,7 @@ fn a_quantised_weight_is_widened_turned_and_named_after_its_bias() {
 }
 
 #[test]
-fn scales_and_zero_points_may_be_given_by_column() {
+fn scales_and_zero_points_may_be_per_column() {
     let onnx = Onnx::default()
         .tensor("/w_quantized", 2, &[1, 2], |m| m.varint(5, 10).varint(5, 250))
         .raw_f32("/w_scale", &[2], &[0.5, 2.0])
@@ -156,7 +156,7 @@ fn a_layer_applied_twice_gives_one_weight() {
 }
 
 #[test]
-fn two_weights_of_one_name_are_refused() {
+fn two_weights_with_one_name_are_refused() {
     let onnx = linear()
         .quantised("a", "/w", "m.attn.in_proj_bias")
         .raw_f32("onnx::MatMul_7", &[1, 1], &[3.0])
@@ -166,7 +166,7 @@ fn two_weights_of_one_name_are_refused() {
 }
 
 #[test]
-fn a_nameless_float_weight_is_turned_and_named_after_its_bias() {
+fn an_unnamed_float_weight_is_transposed_and_named_after_its_bias() {
     let onnx = Onnx::default()
         .raw_f32("onnx::MatMul_7", &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
         .raw_f32("m.head.bias", &[3], &[7.0, 8.0, 9.0])
@@ -182,7 +182,7 @@ fn a_nameless_float_weight_is_turned_and_named_after_its_bias() {
 }
 
 #[test]
-fn named_tensors_of_every_kind_are_carried_over_as_floats() {
+fn named_tensors_of_every_type_become_floats() {
     let onnx = Onnx::default()
         .raw_f32("m.emb.weight", &[2, 1], &[1.5, -2.5])
         .tensor("m.floats", 1, &[2], |m| m.bytes(4, &[1.0_f32.to_le_bytes(), 2.0_f32.to_le_bytes()].concat()))
@@ -204,12 +204,12 @@ fn named_tensors_of_every_kind_are_carried_over_as_floats() {
 }
 
 #[test]
-fn what_no_rule_covers_is_refused() {
+fn weights_without_a_rule_are_refused() {
     let nameless = Onnx::default().raw_f32("onnx::LSTM_1", &[1, 1], &[1.0]);
     refused(&nameless, "no rule names the weight 'onnx::LSTM_1'");
     refused(
         &nameless.clone().node("MatMul", &["x", "onnx::LSTM_1"], "y"),
-        "MatMul that makes 'y' is followed by no",
+        "MatMul that computes 'y' is followed by no",
     );
     let onnx = nameless.node("MatMul", &["x", "onnx::LSTM_1"], "y").node("Add", &["y", "x"], "z");
     refused(&onnx, "is followed by no named bias");
@@ -224,14 +224,23 @@ fn what_no_rule_covers_is_refused() {
         &Onnx::default().tensor("m.half", 10, &[1], |m| m.bytes(9, &[0, 0])),
         "'m.half' has data type 10",
     );
-    refused(&Onnx::default().tensor("m.far", 1, &[1], |m| m.varint(14, 1)), "'m.far' lies outside the file");
+    refused(
+        &Onnx::default().tensor("m.far", 1, &[1], |m| m.varint(14, 1)),
+        "'m.far' is stored outside the file",
+    );
 }
 
 #[test]
 fn shapes_must_fit_their_values() {
-    refused(&Onnx::default().raw_f32("m.a", &[3], &[1.0]), "'m.a' has not as many values");
-    refused(&Onnx::default().tensor("m.a", 1, &[1], |m| m.bytes(9, &[0; 5])), "'m.a' has not as many values");
-    refused(&Onnx::default().raw_f32("m.a", &[u64::MAX, u64::MAX], &[]), "'m.a' has not as many values");
+    refused(&Onnx::default().raw_f32("m.a", &[3], &[1.0]), "'m.a' has another number of values");
+    refused(
+        &Onnx::default().tensor("m.a", 1, &[1], |m| m.bytes(9, &[0; 5])),
+        "'m.a' has another number of values",
+    );
+    refused(
+        &Onnx::default().raw_f32("m.a", &[u64::MAX, u64::MAX], &[]),
+        "'m.a' has another number of values",
+    );
     refused(&Onnx::default().raw_f32("m.a", &[], &[1.0]).raw_f32("m.a", &[], &[1.0]), "two initialisers");
 }
 

@@ -1,45 +1,47 @@
 //! Installs one model: tries its sources in order, converts, records, and renames the finished folder into place.
 //!
-//! Everything happens in the model's staging folder; the installed folder appears whole or not at all. Knows nothing
-//! of how a source is reached.
+//! All work is in the model's staging folder; the installed folder appears complete or not at all. Knows no kind of
+//! source.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
+use super::record::{InstalledFile, Record};
 use crate::access::Access;
-use crate::conversion::ConversionError;
-use crate::ctranslate2;
+use crate::convert::ConversionError;
 use crate::digest::{self, Fingerprint};
-use crate::error::{HubError, IoError, SourceError, SourceFailure};
-use crate::fetch::{Fetched, fetch};
-use crate::manifest::{Conversion, Manifest, Source};
-use crate::onnx;
+use crate::error::{HubError, SourceFailure, with_causes};
+use crate::io_error::IoError;
+use crate::manifest::Manifest;
 use crate::progress::ProgressSink;
-use crate::record::{InstalledFile, Record};
+use crate::sources::{Fetched, Source, SourceError};
 
-/// One installation under way.
-pub(crate) struct Pull<'a> {
-    pub(crate) manifest: &'a Manifest,
-    pub(crate) access: &'a Access,
-    /// Working space on the same disk as `installed`; kept after a failure so that the next pull goes on.
-    pub(crate) staging: PathBuf,
-    /// Where the model will be.
-    pub(crate) installed: PathBuf,
+/// One running installation.
+pub(super) struct Pull<'a> {
+    pub(super) manifest: &'a Manifest,
+    pub(super) access: &'a Access,
+    /// Working folder on the same disk as `installed`; kept after a failure, so that the next pull resumes.
+    pub(super) staging: PathBuf,
+    /// The model's folder.
+    pub(super) installed: PathBuf,
 }
 
 impl Pull<'_> {
-    pub(crate) fn run(&self, progress: &mut dyn ProgressSink) -> Result<(), HubError> {
+    /// # Errors
+    /// No source worked, or a file operation failed.
+    pub(super) fn run(&self, progress: &mut dyn ProgressSink) -> Result<(), HubError> {
         let mut failures = Vec::new();
         for source in &self.manifest.sources {
             let id = source.id();
             progress.note(&format!("trying {id}"));
             match self.build(source, progress) {
                 Ok(model) => return Ok(self.install(&model)?),
-                // Another source would meet the same disk.
+                // Another source would fail on the same disk.
                 Err(SourceError::Io(error)) => return Err(error.into()),
                 Err(error) => {
-                    tracing::debug!(model = self.manifest.name, source = id, %error, "source failed");
-                    progress.note(&format!("{id}: {error}"));
+                    let reason = with_causes(&error);
+                    tracing::info!(model = self.manifest.name, source = id, reason, "source failed");
+                    progress.note(&format!("{id} failed: {reason}"));
                     failures.push(SourceFailure { id, error });
                 }
             }
@@ -47,11 +49,11 @@ impl Pull<'_> {
         Err(HubError::AllSourcesFailed { name: self.manifest.name.clone(), failures })
     }
 
-    /// Makes the model's folder inside staging, complete with its record.
+    /// Builds the model's folder, with its record, inside the staging folder.
     fn build(&self, source: &Source, progress: &mut dyn ProgressSink) -> Result<PathBuf, SourceError> {
         let known = Record::known(&self.installed, source);
-        let mut fetched = fetch(source, &self.staging, self.access, &known, progress)?;
-        // What is only moved comes last: a conversion that fails or is killed then leaves every download in place.
+        let mut fetched = source.fetch(&self.staging, self.access, &known, progress)?;
+        // Files without conversion are moved last, so that a failed or killed conversion leaves every download.
         fetched.sort_by_key(|fetched| fetched.file.convert.is_none());
         let model = self.staging.join("model");
         remove_folder(&model)?;
@@ -75,7 +77,7 @@ impl Pull<'_> {
     }
 }
 
-/// Brings one fetched file into the model's folder, converted where its manifest says so.
+/// Moves one fetched file into the model's folder, or converts it there.
 fn place(
     fetched: Fetched,
     model: &Path,
@@ -93,11 +95,7 @@ fn place(
         }
         Some(conversion) => {
             progress.note(&format!("converting {}", file.target));
-            let convert = match conversion {
-                Conversion::Onnx => onnx::convert,
-                Conversion::Ctranslate2 => ctranslate2::convert,
-            };
-            convert(&path, &target).map_err(|error| match error {
+            conversion.run(&path, &target).map_err(|error| match error {
                 ConversionError::Io(error) => SourceError::Io(error),
                 source => SourceError::Convert { file: file.target.clone(), source },
             })?;
@@ -115,8 +113,8 @@ fn place(
     })
 }
 
-/// Removes a folder that may not be there.
-pub(crate) fn remove_folder(folder: &Path) -> Result<(), IoError> {
+/// Removes a folder that may not exist.
+pub(super) fn remove_folder(folder: &Path) -> Result<(), IoError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(IoError::at("remove", folder)(error))

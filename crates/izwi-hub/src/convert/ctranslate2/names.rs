@@ -1,26 +1,26 @@
-//! The rules by which variables become named tensors.
+//! The rules that rename variables to tensors of the transformers library.
 //!
-//! CTranslate2 fuses the projections of an attention that read the same input: queries, keys and values of
-//! self-attention, keys and values of cross-attention. They lie below one another and are cut apart again. Keys have no
-//! bias in the network; the fused one is zero there. Nothing is dropped silently: a variable that no rule covers is an
-//! error, unless it is a single number, which is a setting.
+//! CTranslate2 fuses the projections of an attention with the same input: queries, keys and values of self-attention,
+//! keys and values of cross-attention. Their rows are stacked; the rules split them. Keys have no bias in the network;
+//! the fused bias is zero there. A variable without a rule is an error, unless it is a single number, which is a
+//! setting.
 
 use std::collections::BTreeMap;
 
 use super::file::{File, Kind, Variable};
-use crate::conversion::ConversionError;
+use crate::convert::error::ConversionError;
 
 /// Variables and tensors of one layer, each with a weight and a bias.
 const LINEAR: &[(&str, &str)] =
     &[("self_attention/linear_1", "self_attn.out_proj"), ("ffn/linear_0", "fc1"), ("ffn/linear_1", "fc2")];
 const NORMS: &[(&str, &str)] =
     &[("self_attention/layer_norm", "self_attn_layer_norm"), ("ffn/layer_norm", "final_layer_norm")];
-/// Decoder layers look at the encoder too.
+/// Cross-attention of decoder layers.
 const CROSS_LINEAR: &[(&str, &str)] =
     &[("attention/linear_0", "encoder_attn.q_proj"), ("attention/linear_2", "encoder_attn.out_proj")];
 const CROSS_NORMS: &[(&str, &str)] = &[("attention/layer_norm", "encoder_attn_layer_norm")];
 
-/// The output head is the table of embeddings.
+/// The output head, tied to the embeddings.
 const HEAD: &str = "decoder/projection/weight";
 const EMBEDDINGS: &str = "decoder/embeddings/weight";
 
@@ -34,10 +34,10 @@ pub(super) fn named(file: File<'_>) -> Result<BTreeMap<String, Variable<'_>>, Co
     for convolution in ["conv1", "conv2"] {
         rules.affine(&format!("encoder/{convolution}"), &format!("encoder.{convolution}"))?;
     }
-    rules.carry(EMBEDDINGS, "decoder.embed_tokens.weight")?;
+    rules.rename(EMBEDDINGS, "decoder.embed_tokens.weight")?;
     for side in ["encoder", "decoder"] {
         let positions = format!("{side}/position_encodings/encodings");
-        rules.carry(&positions, &format!("{side}.embed_positions.weight"))?;
+        rules.rename(&positions, &format!("{side}.embed_positions.weight"))?;
         rules.norm(&format!("{side}/layer_norm"), &format!("{side}.layer_norm"))?;
         rules.layers(side)?;
     }
@@ -45,7 +45,7 @@ pub(super) fn named(file: File<'_>) -> Result<BTreeMap<String, Variable<'_>>, Co
 }
 
 struct Rules<'a> {
-    /// Variables that no rule has used.
+    /// Variables that no rule has used yet.
     left: BTreeMap<&'a str, Variable<'a>>,
     tensors: BTreeMap<String, Variable<'a>>,
 }
@@ -90,25 +90,25 @@ impl<'a> Rules<'a> {
     }
 
     fn affine(&mut self, from: &str, to: &str) -> Result<(), ConversionError> {
-        self.carry(&format!("{from}/weight"), &format!("{to}.weight"))?;
-        self.carry(&format!("{from}/bias"), &format!("{to}.bias"))
+        self.rename(&format!("{from}/weight"), &format!("{to}.weight"))?;
+        self.rename(&format!("{from}/bias"), &format!("{to}.bias"))
     }
 
     fn norm(&mut self, from: &str, to: &str) -> Result<(), ConversionError> {
-        self.carry(&format!("{from}/gamma"), &format!("{to}.weight"))?;
-        self.carry(&format!("{from}/beta"), &format!("{to}.bias"))
+        self.rename(&format!("{from}/gamma"), &format!("{to}.weight"))?;
+        self.rename(&format!("{from}/beta"), &format!("{to}.bias"))
     }
 
-    fn carry(&mut self, from: &str, to: &str) -> Result<(), ConversionError> {
+    fn rename(&mut self, from: &str, to: &str) -> Result<(), ConversionError> {
         let variable = self.take(from)?;
         self.insert(to, variable);
         Ok(())
     }
 
-    /// Cuts a projection into one for each of `parts`.
+    /// Splits a fused projection into one for each of `parts`.
     fn fused(&mut self, from: &str, to: &str, parts: &[&str]) -> Result<(), ConversionError> {
-        let weights = self.cut(&format!("{from}/weight"), 2, parts)?;
-        let biases = self.cut(&format!("{from}/bias"), 1, parts)?;
+        let weights = self.split(&format!("{from}/weight"), 2, parts)?;
+        let biases = self.split(&format!("{from}/bias"), 1, parts)?;
         for ((part, weight), bias) in parts.iter().zip(weights).zip(biases) {
             if weight.shape.first() != bias.shape.first() {
                 let reason = format!("'{from}' has weights and biases of different lengths");
@@ -125,7 +125,7 @@ impl<'a> Rules<'a> {
     }
 
     /// Equal parts of a variable along its first axis.
-    fn cut(
+    fn split(
         &mut self,
         name: &str,
         rank: usize,
@@ -135,11 +135,11 @@ impl<'a> Rules<'a> {
         let count = parts.len();
         match shape.first_mut() {
             Some(rows) if *rows > 0 && rows.is_multiple_of(count) => *rows /= count,
-            _ => return Err(uncut(name, count, &shape)),
+            _ => return Err(indivisible(name, count, &shape)),
         }
         let bytes = data.len() / count;
         if shape.len() != rank || bytes == 0 {
-            return Err(uncut(name, count, &shape));
+            return Err(indivisible(name, count, &shape));
         }
         Ok(data.chunks_exact(bytes).map(move |data| Variable { kind, shape: shape.clone(), data }))
     }
@@ -151,7 +151,7 @@ impl<'a> Rules<'a> {
         match variable.kind {
             Kind::F16 | Kind::F32 => Ok(variable),
             kind => Err(ConversionError::Unsupported(format!(
-                "'{name}' is {kind}, only float16 and float32 are carried over"
+                "'{name}' is {kind}, only float16 and float32 are converted"
             ))),
         }
     }
@@ -168,8 +168,8 @@ impl<'a> Rules<'a> {
     }
 }
 
-fn uncut(name: &str, count: usize, shape: &[usize]) -> ConversionError {
-    ConversionError::Unsupported(format!("'{name}' of the shape {shape:?} cannot be cut into {count}"))
+fn indivisible(name: &str, count: usize, shape: &[usize]) -> ConversionError {
+    ConversionError::Unsupported(format!("'{name}' of the shape {shape:?} cannot be split into {count}"))
 }
 
 /// Whether every value is zero, of either sign.

@@ -1,46 +1,54 @@
-//! The store's folder and what callers do with it. Owns the layout on disk and the locks; delegates how files arrive.
+//! The store's folder: lists, installs, verifies and removes models. Owns the layout on disk and the locks. Knows no
+//! kind of source.
 //!
 //! ```text
 //! <root>/manifests/*.toml        the user's own manifests
 //! <root>/models/<name>/          an installed model, with its record
-//! <root>/models/.partial/<name>/ a pull under way or interrupted
+//! <root>/models/.partial/<name>/ a running or interrupted pull
 //! <root>/models/.partial/<name>.lock
 //! <root>/voices/<name>.safetensors   a saved voice
 //! ```
 
+mod pull;
+mod record;
+
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
+use izwi_types::Task;
+
 use crate::access::Access;
 use crate::catalogue::Catalogue;
-use crate::error::{HubError, IoError};
-use crate::manifest::{Manifest, Task, is_plain_name};
-use crate::progress::ProgressSink;
-use crate::pull::{Pull, remove_folder};
-use crate::record::Record;
+use crate::error::HubError;
+use crate::io_error::IoError;
+use crate::manifest::Manifest;
+use crate::progress::{ProgressSink, Silent};
+use crate::rules::is_plain_name;
 use crate::voices::{self, VoiceStore};
+use pull::{Pull, remove_folder};
+use record::Record;
 
 /// The models of one home folder. Every method blocks on the disk, [`Store::pull`] on the network too.
 #[derive(Debug, Clone)]
 pub struct Store {
     models: PathBuf,
-    /// Folder of models that somebody else keeps.
-    kept: Option<PathBuf>,
+    /// Folder of models that the store does not manage.
+    external: Option<PathBuf>,
     voices: VoiceStore,
     catalogue: Catalogue,
     access: Access,
 }
 
-/// One model and whether it is here.
+/// One model and whether it is installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelStatus<'a> {
-    /// What the model is.
+    /// The model's manifest.
     pub manifest: &'a Manifest,
     /// Whether it can be loaded.
     pub installed: bool,
-    /// Bytes of its installed files, 0 if it is not installed; without what a load keeps beside them.
+    /// Bytes of its installed files, without caches that a load writes; 0 if it is not installed.
     pub bytes: u64,
-    /// Which source gave it, as [`crate::Source::id`] names it, or the folder in which somebody else keeps it.
+    /// The source of its files, as [`crate::Source::id`] names it, or the folder of an external model.
     pub source: Option<String>,
 }
 
@@ -64,18 +72,18 @@ impl Store {
     pub fn open_with(root: &Path, access: Access) -> Result<Self, HubError> {
         Ok(Self {
             models: root.join("models"),
-            kept: None,
+            external: None,
             voices: VoiceStore::at(voices::folder(root)),
             catalogue: Catalogue::load(&root.join("manifests"))?,
             access,
         })
     }
 
-    /// The store, in which a model with a subfolder of its name in `models_dir` counts as installed there. Such models are
-    /// taken as they are: never pulled, verified or removed.
+    /// The same store with external models: a model with a subfolder of its name in `models_dir` counts as installed
+    /// there. The store never pulls, verifies or removes such a model.
     #[must_use]
     pub fn with_models_dir(self, models_dir: Option<PathBuf>) -> Self {
-        Self { kept: models_dir, ..self }
+        Self { external: models_dir, ..self }
     }
 
     /// The voices that users saved.
@@ -83,7 +91,7 @@ impl Store {
         &self.voices
     }
 
-    /// Every model there is, by name.
+    /// Every model, sorted by name.
     pub fn manifests(&self) -> &[Manifest] {
         self.catalogue.all()
     }
@@ -91,12 +99,12 @@ impl Store {
     /// The model of this name.
     ///
     /// # Errors
-    /// There is none; the error lists near names.
+    /// There is none; the error suggests similar names.
     pub fn manifest(&self, name: &str) -> Result<&Manifest, HubError> {
         self.catalogue.find(name)
     }
 
-    /// The model taken for `task` when a request names none.
+    /// The model for `task` where a request names none.
     pub fn default_for(&self, task: Task) -> Option<&Manifest> {
         self.manifests().iter().find(|manifest| manifest.default_for.contains(&task))
     }
@@ -104,7 +112,7 @@ impl Store {
     /// Every model and whether it is installed.
     pub fn list(&self) -> Vec<ModelStatus<'_>> {
         let status = |manifest| {
-            if let Some(folder) = self.kept(manifest) {
+            if let Some(folder) = self.external_folder(manifest) {
                 let source = Some(folder.display().to_string());
                 return ModelStatus { manifest, installed: true, bytes: bytes_in(&folder), source };
             }
@@ -119,13 +127,13 @@ impl Store {
         self.manifests().iter().map(status).collect()
     }
 
-    /// The folder of an installed model. Looks at the files' lengths, not into them.
+    /// The folder of an installed model. Checks the lengths of the files, not their contents.
     ///
     /// # Errors
-    /// There is no such model, it was not pulled, or files are missing; the error names the remedy.
+    /// There is no such model, it was not pulled, or a file is missing; the error names the remedy.
     pub fn installed(&self, name: &str) -> Result<PathBuf, HubError> {
         let manifest = self.manifest(name)?;
-        if let Some(folder) = self.kept(manifest) {
+        if let Some(folder) = self.external_folder(manifest) {
             return Ok(folder);
         }
         let folder = self.folder(manifest);
@@ -134,11 +142,10 @@ impl Store {
     }
 
     /// Installs a model from the first of its sources that works and returns its folder; returns at once if it is
-    /// installed. A pull of the same model in another thread or process is waited for. What an interrupted pull left
-    /// is used again.
+    /// installed. Waits for a pull of the same model in another thread or process, and resumes an interrupted one.
     ///
     /// # Errors
-    /// There is no such model, no source worked, or the disk refused.
+    /// There is no such model, no source worked, or a file operation failed.
     pub fn pull(&self, name: &str, progress: &mut dyn ProgressSink) -> Result<PathBuf, HubError> {
         if let Ok(folder) = self.installed(name) {
             return Ok(folder);
@@ -157,11 +164,10 @@ impl Store {
         Ok(folder)
     }
 
-    /// Removes an installed model and what an interrupted pull of it left. A model whose manifest is gone can be
-    /// removed too.
+    /// Removes an installed model and the files of an interrupted pull of it, even without a manifest.
     ///
     /// # Errors
-    /// There is no such model, nothing of it is here, or the disk refused.
+    /// There is no such model, it has no files here, or a file operation failed.
     pub fn remove(&self, name: &str) -> Result<(), HubError> {
         let folder = self.models.join(name);
         let staging = self.partial().join(name);
@@ -169,8 +175,8 @@ impl Store {
             self.manifest(name)?;
             return Err(HubError::NotInstalled { name: name.to_owned() });
         }
-        let _lock = self.lock(name, &mut crate::Silent)?;
-        // Renamed first, so that the model is there whole or not at all.
+        let _lock = self.lock(name, &mut Silent)?;
+        // Renamed first, so that the model is complete or absent.
         fs::create_dir_all(&staging).map_err(IoError::at("create", &staging))?;
         let removed = staging.join("removed");
         remove_folder(&removed)?;
@@ -186,16 +192,16 @@ impl Store {
     /// There is no such model, it is not installed, or a file differs.
     pub fn verify(&self, name: &str) -> Result<(), HubError> {
         let manifest = self.manifest(name)?;
-        if self.kept(manifest).is_some() {
+        if self.external_folder(manifest).is_some() {
             return Ok(());
         }
         let folder = self.folder(manifest);
         Record::of_installed(manifest, &folder)?.verify(&folder)
     }
 
-    /// The folder of a model that somebody else keeps.
-    fn kept(&self, manifest: &Manifest) -> Option<PathBuf> {
-        self.kept.as_ref().map(|folder| folder.join(&manifest.name)).filter(|folder| folder.is_dir())
+    /// The folder of an external model.
+    fn external_folder(&self, manifest: &Manifest) -> Option<PathBuf> {
+        self.external.as_ref().map(|folder| folder.join(&manifest.name)).filter(|folder| folder.is_dir())
     }
 
     fn folder(&self, manifest: &Manifest) -> PathBuf {
@@ -206,7 +212,7 @@ impl Store {
         self.models.join(".partial")
     }
 
-    /// Takes the model's lock, waiting for whoever has it; it is given back when the file is dropped.
+    /// Takes the model's lock, waiting for another holder. Dropping the file releases it.
     fn lock(&self, name: &str, progress: &mut dyn ProgressSink) -> Result<File, IoError> {
         let folder = self.partial();
         fs::create_dir_all(&folder).map_err(IoError::at("create", &folder))?;
@@ -220,7 +226,7 @@ impl Store {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                progress.note(&format!("another pull of {name} is under way; waiting for it"));
+                progress.note(&format!("another pull of {name} is running; waiting for it"));
                 file.lock().map_err(IoError::at("lock", &path))?;
             }
             Err(TryLockError::Error(error)) => return Err(IoError::at("lock", &path)(error)),
@@ -229,14 +235,14 @@ impl Store {
     }
 }
 
-/// What the names of files have in them that a load left beside the weights and could make again.
-const CACHED: &str = ".izwi-";
+/// Part of the names of cache files that a load writes beside the weights.
+const CACHE_NAME: &str = ".izwi-";
 
-/// Bytes of a model's own files in a folder, as far as they can be seen.
+/// Bytes of a model's own files in a folder; unreadable files count 0.
 fn bytes_in(folder: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
     let is_cached =
-        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(CACHED));
+        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(CACHE_NAME));
     let bytes = |path: PathBuf| match fs::metadata(&path) {
         _ if is_cached(&path) => 0,
         Ok(found) if found.is_dir() => bytes_in(&path),

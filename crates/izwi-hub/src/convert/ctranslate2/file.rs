@@ -1,5 +1,5 @@
-//! Reads the container: variables and aliases, no rule attached. Every length is checked against the bytes that are
-//! there, so nothing is reserved on a file's word.
+//! Reads the container: variables and aliases. Knows no naming rule. Checks every length against the available bytes
+//! before it allocates.
 //! <https://github.com/OpenNMT/CTranslate2/blob/master/python/ctranslate2/specs/model_spec.py>
 
 use std::borrow::Cow;
@@ -8,12 +8,12 @@ use std::fmt;
 
 use safetensors::tensor::{Dtype, View};
 
-use crate::conversion::{ConversionError, malformed};
+use crate::convert::error::{ConversionError, malformed};
 
-/// Files before it have another layout.
+/// Earlier versions have another layout.
 const VERSION: u32 = 6;
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Debug)]
 pub(super) struct File<'a> {
     pub(super) variables: BTreeMap<&'a str, Variable<'a>>,
@@ -30,7 +30,7 @@ pub(super) struct Variable<'a> {
     pub(super) data: &'a [u8],
 }
 
-/// What a variable's values are.
+/// Data type of a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     F32,
@@ -126,7 +126,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The bytes that are still to be read.
+/// The unread bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -154,12 +154,12 @@ impl<'a> Reader<'a> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// A length as it is written in four bytes.
+    /// A length of four bytes.
     fn length(&mut self) -> Result<usize, ConversionError> {
         usize::try_from(self.u32()?).map_err(|error| malformed(error.to_string()))
     }
 
-    /// A text ends with a zero byte, which its length counts.
+    /// A text; its length counts the zero byte at its end.
     fn text(&mut self) -> Result<&'a str, ConversionError> {
         let length = u16::from_le_bytes(self.array()?);
         let bytes = self.take(usize::from(length))?;

@@ -1,10 +1,10 @@
-//! The part of the ONNX schema that holds weights: initialisers and the nodes that use them.
+//! The part of the ONNX schema that has weights: initialisers and the nodes that use them. Knows no naming rule.
 //! <https://github.com/onnx/onnx/blob/main/onnx/onnx.proto>
 
 use std::collections::BTreeMap;
 
 use super::wire::{Fields, Value};
-use crate::conversion::{ConversionError, malformed};
+use crate::convert::error::{ConversionError, malformed};
 
 /// `TensorProto.DataType` of single-precision floats.
 const FLOAT: u64 = 1;
@@ -39,7 +39,7 @@ pub(super) struct Tensor<'a> {
 
 #[derive(Debug)]
 enum Data<'a> {
-    /// Little-endian values as they lie in the file.
+    /// Little-endian values, as in the file.
     Raw(Kind, &'a [u8]),
     Floats(Vec<f32>),
     Integers(Vec<i64>),
@@ -99,7 +99,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The fields of a `TensorProto` as they come.
+/// The fields of a `TensorProto` before they are checked.
 #[derive(Default)]
 struct RawTensor<'a> {
     name: &'a str,
@@ -149,7 +149,7 @@ impl<'a> RawTensor<'a> {
     fn checked(self) -> Result<Tensor<'a>, ConversionError> {
         let name = self.name;
         if self.external {
-            return Err(ConversionError::Unsupported(format!("'{name}' lies outside the file")));
+            return Err(ConversionError::Unsupported(format!("'{name}' is stored outside the file")));
         }
         let kind = match self.kind {
             FLOAT => Kind::F32,
@@ -171,7 +171,7 @@ impl<'a> RawTensor<'a> {
                 let count = self.floats.len();
                 (Data::Floats(self.floats), Some(count))
             }
-            // Negative numbers come sign-extended to 64 bits.
+            // Negative numbers are sign-extended to 64 bits.
             (None, _) => {
                 let values: Vec<i64> = self.integers.iter().map(|value| value.cast_signed()).collect();
                 let count = values.len();
@@ -179,7 +179,7 @@ impl<'a> RawTensor<'a> {
             }
         };
         if expected.is_none() || expected != count {
-            return Err(malformed(format!("'{name}' has not as many values as its shape {shape:?} says")));
+            return Err(malformed(format!("'{name}' has another number of values than its shape {shape:?}")));
         }
         Ok(Tensor { shape, data })
     }

@@ -1,4 +1,6 @@
-//! What was installed, written beside the files: which source, which contents. Decides whether a folder is whole.
+//! The record of an installation, a file beside the model's files: which source, which hashes.
+//!
+//! Owns the check that an installed folder is complete and fits its manifest. Reaches no source.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -7,40 +9,44 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::convert::Conversion;
 use crate::digest;
-use crate::error::{HubError, IoError};
-use crate::manifest::{Conversion, Manifest, Source, SourceFile, is_safe_path};
+use crate::error::HubError;
+use crate::io_error::IoError;
+use crate::manifest::Manifest;
+use crate::rules::is_safe_path;
+use crate::sources::{Source, SourceFile};
 
 const FILE: &str = ".izwi.json";
-/// Raised when converters write something else than before: what an older program installed is then pulled anew.
+/// Raised when a converter's output changes. A model with an older record is then pulled again.
 const FORMAT: u32 = 1;
 
 /// One installation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(super) struct Record {
     format: u32,
     model: String,
     licence: String,
     licence_url: Option<String>,
     /// [`Source::id`] of the source that gave the files.
-    pub(crate) source: String,
-    pub(crate) files: Vec<InstalledFile>,
+    pub(super) source: String,
+    pub(super) files: Vec<InstalledFile>,
 }
 
 /// One file of an installation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct InstalledFile {
+pub(super) struct InstalledFile {
     /// Path inside the model's folder.
-    pub(crate) path: String,
-    pub(crate) sha256: String,
-    pub(crate) size: u64,
-    /// SHA-256 before conversion, from the manifest or by the hub's word.
-    pub(crate) fetched_sha256: String,
-    pub(crate) convert: Option<Conversion>,
+    pub(super) path: String,
+    pub(super) sha256: String,
+    pub(super) size: u64,
+    /// SHA-256 before conversion, from the manifest or stated by the hub.
+    pub(super) fetched_sha256: String,
+    pub(super) convert: Option<Conversion>,
 }
 
 impl Record {
-    pub(crate) fn new(manifest: &Manifest, source: &Source, files: Vec<InstalledFile>) -> Self {
+    pub(super) fn new(manifest: &Manifest, source: &Source, files: Vec<InstalledFile>) -> Self {
         Self {
             format: FORMAT,
             model: manifest.name.clone(),
@@ -51,8 +57,8 @@ impl Record {
         }
     }
 
-    /// Writes it into the model's folder and makes sure that it is on disk.
-    pub(crate) fn write(&self, folder: &Path) -> Result<(), IoError> {
+    /// Writes it into the model's folder and syncs it to disk.
+    pub(super) fn write(&self, folder: &Path) -> Result<(), IoError> {
         let path = folder.join(FILE);
         let mut text =
             serde_json::to_vec_pretty(self).map_err(|error| IoError::at("write", &path)(error.into()))?;
@@ -65,9 +71,9 @@ impl Record {
         write().map_err(IoError::at("write", &path))
     }
 
-    /// Reads the record of the model in `folder` and checks, without reading the files, that they are there and are
-    /// what `manifest` asks for.
-    pub(crate) fn of_installed(manifest: &Manifest, folder: &Path) -> Result<Self, HubError> {
+    /// Reads the record of the model in `folder`. Checks that every file exists with its recorded length, and that the
+    /// record fits `manifest`; does not read the files.
+    pub(super) fn of_installed(manifest: &Manifest, folder: &Path) -> Result<Self, HubError> {
         let name = &manifest.name;
         let damaged = |reason: String| HubError::Damaged { name: name.clone(), reason };
         if !folder.is_dir() {
@@ -92,8 +98,8 @@ impl Record {
         Ok(record)
     }
 
-    /// Reads every file again and compares it with what was written at installation.
-    pub(crate) fn verify(&self, folder: &Path) -> Result<(), HubError> {
+    /// Reads every file and compares its hash with the recorded one.
+    pub(super) fn verify(&self, folder: &Path) -> Result<(), HubError> {
         for file in &self.files {
             let found = digest::of_file(&folder.join(&file.path))?;
             if found.sha256 != file.sha256 {
@@ -105,12 +111,12 @@ impl Record {
     }
 
     /// Bytes of all files.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
     }
 
-    /// What the files of an earlier installation from `source` held, by their paths; nothing where there is none.
-    pub(crate) fn known(folder: &Path, source: &Source) -> BTreeMap<String, String> {
+    /// SHA-256 before conversion of each file of an earlier installation from `source`, by path; empty without one.
+    pub(super) fn known(folder: &Path, source: &Source) -> BTreeMap<String, String> {
         let record = fs::read(folder.join(FILE)).ok();
         let record: Option<Self> = record.and_then(|text| serde_json::from_slice(&text).ok());
         let record = record.filter(|record| record.source == source.id());
@@ -120,19 +126,19 @@ impl Record {
 
     fn is_from(&self, manifest: &Manifest) -> bool {
         let here = |target: &str| self.files.iter().find(|file| file.path == target);
-        let is_as_wanted = |wanted: &SourceFile| {
+        let fits = |wanted: &SourceFile| {
             here(&wanted.target).is_some_and(|file| {
-                let is_known = wanted.trust.is_some() || file.fetched_sha256 == wanted.sha256;
-                is_known && file.convert == wanted.convert
+                let has_hash = wanted.trust.is_some() || file.fetched_sha256 == wanted.sha256;
+                has_hash && file.convert == wanted.convert
             })
         };
-        // An index takes the place of the single file that it is named after.
+        // An index replaces the single file that it is named after.
         let is_replaced = |wanted: &SourceFile, source: &Source| {
             let indexes = source.files().iter().filter(|file| file.index && here(&file.target).is_some());
             indexes.into_iter().any(|index| index.indexed() == Some(&wanted.target))
         };
         let has = |wanted: &SourceFile, source: &Source| {
-            wanted.optional || is_as_wanted(wanted) || is_replaced(wanted, source)
+            wanted.optional || fits(wanted) || is_replaced(wanted, source)
         };
         self.model == manifest.name
             && self.files.iter().all(|file| is_safe_path(&file.path))

@@ -1,4 +1,4 @@
-//! Conversion of a small model written here, and of bytes that are no model.
+//! Conversion of a small model built here, and of malformed bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,7 +10,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use super::convert;
 use super::file::File;
 use super::names::named;
-use crate::conversion::ConversionError;
+use crate::convert::error::ConversionError;
 
 const F32: u8 = 0;
 const I8: u8 = 1;
@@ -231,12 +231,12 @@ fn what_no_rule_covers_is_refused_by_name() {
     refused(|m| m.add("decoder/layer_2/gate/weight", &[2]), "no rule names 'decoder/layer_2/gate/weight'");
     refused(|m| m.aliases.clear(), "is not another name of 'decoder/embeddings/weight'");
     refused(|m| m.data(&format!("{fused}/bias"))[0] = 1, "linear_1/bias' is not zero for keys");
-    refused(|m| m.variable(&format!("{fused}/weight")).1 = vec![8], "cannot be cut into 2");
-    refused(|m| m.variable(&format!("{fused}/weight")).1 = vec![1, 8], "cannot be cut into 2");
+    refused(|m| m.variable(&format!("{fused}/weight")).1 = vec![8], "cannot be split into 2");
+    refused(|m| m.variable(&format!("{fused}/weight")).1 = vec![1, 8], "cannot be split into 2");
     refused(|m| m.variable(&format!("{fused}/weight")).1 = vec![2, 4], "different lengths");
     refused(
         |m| *m.variable(&format!("{fused}/weight")) = (format!("{fused}/weight"), vec![4, 0], F16, vec![]),
-        "cannot be cut into 2",
+        "cannot be split into 2",
     );
 }
 
@@ -253,7 +253,7 @@ fn contradictions_are_malformed() {
 }
 
 #[test]
-fn absurd_counts_end_where_the_bytes_do() {
+fn counts_beyond_the_file_are_refused() {
     let bytes = speech().bytes();
     let count_at = 4 + 2 + "SpeechSpec".len() + 1 + 4;
     let mut many = bytes.clone();
@@ -266,7 +266,7 @@ fn absurd_counts_end_where_the_bytes_do() {
 }
 
 #[test]
-fn every_cut_is_refused() {
+fn every_truncated_file_is_refused() {
     let bytes = speech().bytes();
     for length in 0..bytes.len() {
         assert!(read(&bytes[..length]).is_err(), "{length} bytes");

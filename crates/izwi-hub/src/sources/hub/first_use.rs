@@ -1,7 +1,7 @@
-//! Files whose contents the manifest does not know: the hub states a hash before anything is fetched, what arrives is
-//! checked against it, and where an earlier installation recorded another one the file is refused.
+//! Files without a hash in the manifest: trust on first use. The hub states a hash before the download, the download is
+//! verified against it, and a hash that differs from the one of an earlier installation is refused.
 //!
-//! An index of a model in several files is read here, for the names of the others.
+//! Owns the index of a model in several files, which names the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,42 +9,43 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::hub::{Hub, Piece};
-use super::statement::{Hash, Statement};
-use super::{Fetched, NOT_FOUND, from_hub, remove, whole};
+use super::download::{Hub, NOT_FOUND, Piece};
+use super::fetch_pinned;
+use super::statement::Hash;
 use crate::digest;
-use crate::error::{IoError, SourceError};
-use crate::manifest::{SourceFile, Trust, is_safe_path};
+use crate::io_error::IoError;
 use crate::progress::ProgressSink;
+use crate::rules::is_safe_path;
+use crate::sources::error::SourceError;
+use crate::sources::file::{SourceFile, Trust};
+use crate::sources::staging::{Fetched, Staging, remove};
 
 /// The most bytes of an index.
 const MAX_INDEX_BYTES: u64 = 16 << 20;
 /// The most files of a model.
 const MAX_SHARDS: usize = 512;
 
-/// SHA-256 of each file of an earlier installation from the same source, by target.
-pub(crate) type Known = BTreeMap<String, String>;
-
-/// Where files come from and go to.
-pub(super) struct Trusting<'a> {
+/// Fetches files on trust.
+pub(super) struct FirstUse<'a> {
     pub(super) hub: &'a Hub<'a>,
-    pub(super) folder: &'a Path,
-    pub(super) known: &'a Known,
+    pub(super) staging: &'a Staging,
+    /// SHA-256 of each file of an earlier installation from the same source, by target.
+    pub(super) known: &'a BTreeMap<String, String>,
 }
 
-impl Trusting<'_> {
-    /// Brings all of `files`, and those that indexes among them name.
+impl FirstUse<'_> {
+    /// Fetches all of `files`, and the files that indexes among them name.
     pub(super) fn fetch(
         &self,
         files: &[&SourceFile],
         progress: &mut dyn ProgressSink,
     ) -> Result<Vec<Fetched>, SourceError> {
         let mut fetched = Vec::new();
-        // What an index says takes the place of the single file it is named after.
+        // The files that an index names replace the single file that it is named after.
         let mut replaced = BTreeSet::new();
         let mut shards: Vec<SourceFile> = Vec::new();
         for file in files.iter().filter(|file| file.index) {
-            let Some(index) = self.bring(file, progress)? else { continue };
+            let Some(index) = self.fetch_one(file, progress)? else { continue };
             replaced.extend(file.indexed().map(str::to_owned));
             shards.extend(named_by(file, &index.path)?);
             fetched.push(index);
@@ -62,19 +63,18 @@ impl Trusting<'_> {
         }
         let single = files.iter().filter(|file| !file.index && !replaced.contains(&file.target));
         for file in single.copied().chain(&shards) {
-            fetched.extend(self.bring(file, progress)?);
+            fetched.extend(self.fetch_one(file, progress)?);
         }
         Ok(fetched)
     }
 
-    /// Brings one file; `None` for an optional one that the source lacks.
-    fn bring(
+    /// Fetches one file; `None` for an optional one that the repository lacks.
+    fn fetch_one(
         &self,
         file: &SourceFile,
         progress: &mut dyn ProgressSink,
     ) -> Result<Option<Fetched>, SourceError> {
-        let path = file.paths.first().map(String::as_str).unwrap_or_default();
-        let statement = match self.hub.statement(path) {
+        let statement = match self.hub.statement(path_of(file)) {
             Err(SourceError::Status { status: NOT_FOUND, .. }) if file.optional => {
                 progress.note(&format!("{} is not in the source; it is optional", file.target));
                 return Ok(None);
@@ -85,13 +85,13 @@ impl Trusting<'_> {
             Hash::Sha256(sha256) => {
                 self.compare(file, &sha256)?;
                 let file = SourceFile { sha256, size: statement.size, ..file.clone() };
-                match whole(&file, self.folder)? {
+                match self.staging.complete(&file)? {
                     Some(path) => Some(Fetched { file, path }),
-                    None => from_hub(self.hub, &file, self.folder, progress)?,
+                    None => fetch_pinned(self.hub, &file, self.staging, progress)?,
                 }
             }
-            Hash::GitBlob(ref id) => {
-                let path = self.blob(file, path, id, &statement, progress)?;
+            Hash::GitBlob(id) => {
+                let path = self.fetch_blob(file, &id, statement.size, progress)?;
                 let found = digest::of_file(&path)?;
                 self.compare(file, &found.sha256)?;
                 let file = SourceFile { sha256: found.sha256, size: found.size, ..file.clone() };
@@ -99,12 +99,12 @@ impl Trusting<'_> {
             }
         };
         if let Some(Fetched { file, .. }) = &fetched {
-            progress.note(&format!("{}: sha256 {} by the hub's word; recorded", file.target, file.sha256));
+            progress.note(&format!("{}: sha256 {}, stated by the hub", file.target, file.sha256));
         }
         Ok(fetched)
     }
 
-    /// Refuses contents that an earlier installation did not have.
+    /// Refuses a hash that differs from the one of an earlier installation.
     fn compare(&self, file: &SourceFile, found: &str) -> Result<(), SourceError> {
         match self.known.get(&file.target) {
             Some(expected) if expected != found => Err(SourceError::Changed {
@@ -116,32 +116,37 @@ impl Trusting<'_> {
         }
     }
 
-    /// Brings a file that is known by git's id.
-    fn blob(
+    /// Downloads a file that is identified by its git id.
+    fn fetch_blob(
         &self,
         file: &SourceFile,
-        path: &str,
         id: &str,
-        statement: &Statement,
+        size: u64,
         progress: &mut dyn ProgressSink,
     ) -> Result<PathBuf, SourceError> {
-        let target = self.folder.join(format!("git-{id}"));
-        let piece = Piece { path, base: 0, total: statement.size, is_last: true, label: &file.target };
-        let mut went_on = self.hub.download(&piece, &target, progress)?;
+        let target = self.staging.partial().join(format!("git-{id}"));
+        let path = path_of(file);
+        let piece = Piece { path, base: 0, total: size, is_last: true, label: &file.target };
+        let mut resumed = self.hub.download(&piece, &target, progress)?;
         loop {
             let found = digest::git_blob(&target)?;
             if found == id {
                 return Ok(target);
             }
             remove(&target)?;
-            if !went_on {
+            if !resumed {
                 let (expected, file) = (format!("(git) {id}"), file.target.clone());
                 return Err(SourceError::Checksum { file, expected, found });
             }
-            // The first half may come from another version of the file: once more, from the start.
-            went_on = self.hub.download(&piece, &target, progress)?;
+            // The beginning may come from another version of the file: download it again once.
+            resumed = self.hub.download(&piece, &target, progress)?;
         }
     }
+}
+
+/// The path of a trusted file, which has one.
+fn path_of(file: &SourceFile) -> &str {
+    file.paths.first().map(String::as_str).unwrap_or_default()
 }
 
 #[derive(Deserialize)]
@@ -149,7 +154,7 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// The files that an index names, which lie beside it.
+/// The files that an index names, which are in its folder.
 fn named_by(index: &SourceFile, path: &Path) -> Result<Vec<SourceFile>, SourceError> {
     let refuse = |reason: String| SourceError::Index { file: index.target.clone(), reason };
     let size = fs::metadata(path).map_err(IoError::at("read", path))?.len();
@@ -167,7 +172,6 @@ fn named_by(index: &SourceFile, path: &Path) -> Result<Vec<SourceFile>, SourceEr
         Some((folder, _)) => format!("{folder}/{name}"),
         None => name.to_owned(),
     };
-    let in_source = index.paths.first().map(String::as_str).unwrap_or_default();
     names
         .iter()
         .map(|name| {
@@ -176,7 +180,7 @@ fn named_by(index: &SourceFile, path: &Path) -> Result<Vec<SourceFile>, SourceEr
                 return Err(refuse(format!("names '{shown}', which is no plain name of a safetensors file")));
             }
             Ok(SourceFile {
-                paths: vec![beside(in_source, name)],
+                paths: vec![beside(path_of(index), name)],
                 text: None,
                 sha256: String::new(),
                 size: 0,
