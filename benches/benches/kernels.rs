@@ -5,15 +5,12 @@ use std::hint::black_box;
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use izwi_kernels::precision::Precision;
 use izwi_nn::attention::{CrossKv, PagedSpan, bidirectional, cross, paged};
 use izwi_nn::kv_pool::{Carried, KvLayout, KvPool};
-use izwi_nn::layers::Linear;
-use izwi_nn::layers::RmsNorm;
-use izwi_nn::layers::Rope;
 use izwi_nn::layers::activation::{bias_gelu, silu_gate};
-use izwi_nn::layers::conv::Conv1d;
-use izwi_nn::layers::conv::WinogradConv1d;
+use izwi_nn::layers::conv::{Conv1d, WinogradConv1d};
+use izwi_nn::layers::{Linear, RmsNorm, Rope};
+use izwi_types::Precision;
 
 const HEADS: usize = 8;
 const WIDTH: usize = 512;

@@ -1,4 +1,5 @@
 //! Shared by the end-to-end tests: the real server on a real socket over a simulated executor, and clients.
+#![forbid(unsafe_code)]
 
 mod gate;
 mod raw;

@@ -11,6 +11,7 @@ pub mod device;
 mod error;
 pub mod kv_pool;
 pub mod layers;
+pub mod precision;
 pub mod sampling;
 pub mod slices;
 

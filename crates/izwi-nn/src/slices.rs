@@ -2,7 +2,7 @@
 
 use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, bail};
 
-use izwi_kernels::panels::Rows;
+use izwi_kernels::linear::Rows;
 
 /// Runs `work` on the f32 values of tensors on the CPU, made contiguous where they are not.
 pub fn with_slices<const N: usize, T>(

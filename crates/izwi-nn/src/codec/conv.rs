@@ -6,7 +6,7 @@ use super::stream::{StreamShape, Streams, TailPlace};
 use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::layers::conv::{Conv1d, Conv1dShape, DepthwiseConv, WinogradConv1d};
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 /// The sizes of a convolution.
 #[derive(Debug, Clone, Copy)]

@@ -8,7 +8,7 @@ use crate::attention::window::{Window, causal, windowed};
 use crate::checkpoint::Checkpoint;
 use crate::layers::activation::{bias_gelu, silu_gate};
 use crate::layers::{LayerNorm, Linear, RmsNorm, Rope, cat_weights, half_split_of_interleaved};
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 /// Which normalisation and feed-forward layers a transformer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use crate::kv_pool::{Carried, KvLayout, KvPool};
 use crate::layers::activation::silu_gate;
 use crate::layers::conv::{ShortConv, ShortConvShape};
 use crate::layers::{Linear, RmsNorm, Rope, cat_weights, half_split_of_interleaved};
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 pub use frame_steps::FrameSteps;
 pub use shape::{Mixing, Rotation, StackNames, StackShape};

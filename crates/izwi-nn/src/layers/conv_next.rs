@@ -7,7 +7,7 @@ use crate::checkpoint::Checkpoint;
 use crate::layers::activation::{bias_gelu, residual};
 use crate::layers::conv::DepthwiseConv;
 use crate::layers::{LayerNorm, Linear, PackedRows};
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 /// Sizes of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,6 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::activation::bias_gelu;
@@ -13,6 +12,7 @@ use izwi_nn::layers::conv::DenseConv;
 use izwi_nn::layers::{
     ConvNeXtBlock, ConvNeXtConfig, EncoderConfig, EncoderLayer, LayerNorm, Linear, PackedRows,
 };
+use izwi_types::Precision;
 
 /// Entries of the phoneme embedding.
 pub(super) const SYMBOLS: usize = 178;

@@ -3,12 +3,12 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::config::{BACKBONE_NAMES, CODES, Config};
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{DecoderStack, StackRows};
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::layers::{Embedding, Linear};
+use izwi_types::Precision;
 
 /// Weights of the language model.
 #[derive(Debug)]

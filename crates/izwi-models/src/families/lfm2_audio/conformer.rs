@@ -11,13 +11,13 @@ use candle_core::{DType, Device, Tensor};
 
 use self::subsampling::Subsampling;
 use super::mel::{FRAMES_PER_ROW, Mel};
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::attention::relative::{relative, sinusoids};
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::activation::{bias_gelu, bias_silu, sigmoid_gate};
 use izwi_nn::layers::conv::DepthwiseConv;
 use izwi_nn::layers::{LayerNorm, Linear, PackedRows, cat_weights};
+use izwi_types::Precision;
 
 pub(crate) use self::config::Config;
 

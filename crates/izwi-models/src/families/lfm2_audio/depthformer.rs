@@ -4,12 +4,12 @@
 use candle_core::{Result, Tensor};
 
 use super::config::{CODES, Config, DEPTH_NAMES};
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{DecoderStack, FrameSteps};
 use izwi_nn::layers::{Embedding, Linear, RmsNorm};
 use izwi_nn::sampling::{Draw, FrameDraws};
+use izwi_types::Precision;
 
 /// Weights of the small stack and of each book.
 #[derive(Debug)]

@@ -7,12 +7,12 @@ use candle_core::{Result, Tensor};
 
 use super::config::Config;
 use super::talker::Talker;
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{DecoderStack, FrameSteps, StackNames, StackShape};
 use izwi_nn::layers::Linear;
 use izwi_nn::sampling::{Draw, FrameDraws};
+use izwi_types::Precision;
 
 /// Weights of the predictor, its embeddings aside.
 #[derive(Debug)]

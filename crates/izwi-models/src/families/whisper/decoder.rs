@@ -6,13 +6,13 @@
 use candle_core::{DType, Tensor};
 
 use super::config::Config;
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::attention::{CrossKv, PagedSpan, cross, paged};
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{Carried, KvLayout, KvPool};
 use izwi_nn::layers::activation::{bias_gelu, residual};
 use izwi_nn::layers::{LayerNorm, Linear};
+use izwi_types::Precision;
 
 /// Type of the keys and values of a window: half the bytes of f32 to read for each token.
 const CROSS_DTYPE: DType = DType::F16;

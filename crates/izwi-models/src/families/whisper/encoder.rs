@@ -6,13 +6,13 @@
 use candle_core::{Device, Tensor};
 
 use super::config::{Config, FRAMES_PER_POSITION};
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::attention::bidirectional;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::activation::{bias_gelu, residual};
 use izwi_nn::layers::conv::StridedConv;
 use izwi_nn::layers::{LayerNorm, Linear, ROW_ALIGN};
+use izwi_types::Precision;
 
 /// Kernel width of both convolutions.
 const TAPS: usize = 3;

@@ -17,7 +17,7 @@ use crate::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
 use crate::codec::seanet::{SeanetDecoder, SeanetShape};
 use crate::codec::stream::{Pieces, StreamShape, StreamState, Streams};
 use crate::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 pub use self::config::Config;
 

@@ -9,7 +9,7 @@ use crate::checkpoint::Checkpoint;
 use crate::layers::Linear;
 use crate::layers::activation::bias_gelu;
 use crate::slices::cpu_slice;
-use izwi_kernels::depthwise::depthwise;
+use izwi_kernels::conv::depthwise_conv1d;
 
 /// Each channel with a kernel of its own.
 #[derive(Debug, Clone)]
@@ -94,7 +94,7 @@ impl CustomOp3 for Depthwise {
             bail!("depthwise-rows: {:?} does not end in {channels}", x_layout.dims())
         }
         let mut y = vec![0f32; x.len()];
-        depthwise(x, weight, bias, self.dilation, &mut y);
+        depthwise_conv1d(x, weight, bias, self.dilation, &mut y);
         Ok((CpuStorage::F32(y), x_layout.shape().clone()))
     }
 }

@@ -7,11 +7,11 @@ use candle_core::{Device, Tensor};
 
 use super::super::mel::Mel;
 use super::Config;
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::Linear;
 use izwi_nn::layers::conv::DepthwiseConv2d;
+use izwi_types::Precision;
 
 /// Taps of the first convolution along each side.
 const SIDE: usize = 3;

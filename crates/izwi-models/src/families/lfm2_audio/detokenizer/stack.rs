@@ -4,7 +4,6 @@
 use candle_core::{Result, Tensor};
 
 use super::config::{Config, Mixing};
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::attention::window::{Window, windowed};
 use izwi_nn::checkpoint::Checkpoint;
@@ -12,6 +11,7 @@ use izwi_nn::codec::stream::{StreamShape, Streams, TailPlace, WindowPlace};
 use izwi_nn::layers::activation::silu_gate;
 use izwi_nn::layers::conv::{ShortConv, ShortConvShape};
 use izwi_nn::layers::{Linear, RmsNorm, Rope};
+use izwi_types::Precision;
 
 type Loaded<T> = std::result::Result<T, Error>;
 

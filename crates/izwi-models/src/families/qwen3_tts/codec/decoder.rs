@@ -6,7 +6,6 @@
 use candle_core::{Device, Result, Tensor};
 
 use super::config::DecoderConfig;
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::attention::window::Window;
 use izwi_nn::checkpoint::Checkpoint;
@@ -17,6 +16,7 @@ use izwi_nn::codec::stream::{StreamShape, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
 use izwi_nn::layers::activation::{bias_gelu, residual};
 use izwi_nn::layers::{LayerNorm, Linear, RmsNorm};
+use izwi_types::Precision;
 
 /// Taps of the convolution behind the books.
 const PRE_TAPS: usize = 3;
