@@ -5,7 +5,6 @@ use std::hint::black_box;
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use izwi_kernels::precision::Precision;
 use izwi_nn::activation::{bias_gelu, silu_gate};
 use izwi_nn::attention::{CrossKv, PagedSpan, bidirectional, cross, paged};
 use izwi_nn::group_conv::GroupConv;
@@ -14,6 +13,7 @@ use izwi_nn::rms_norm::RmsNorm;
 use izwi_nn::rope::Rope;
 use izwi_nn::row_conv::RowConv;
 use izwi_nn::row_linear::RowLinear;
+use izwi_types::Precision;
 
 const HEADS: usize = 8;
 const WIDTH: usize = 512;

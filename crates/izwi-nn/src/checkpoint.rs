@@ -16,8 +16,8 @@ use super::stored::{self, StoredFile, StoredTensor};
 use super::weight_cache::WeightCache;
 use crate::Error;
 use crate::sampling::mix;
-use izwi_kernels::memory::{Packed, Sizes};
-use izwi_kernels::precision::Precision;
+use izwi_kernels::packed::{Packed, Sizes};
+use izwi_types::Precision;
 
 /// Problems listed in one error before the rest is only counted.
 const MAX_LISTED: usize = 20;

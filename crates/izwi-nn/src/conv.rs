@@ -8,7 +8,7 @@ use super::activation::bias_gelu;
 use super::checkpoint::Checkpoint;
 use super::linear::Linear;
 use crate::Error;
-use izwi_kernels::depthwise::depthwise;
+use izwi_kernels::conv::depthwise_conv1d;
 
 /// Each channel with a kernel of its own.
 #[derive(Debug, Clone)]
@@ -93,7 +93,7 @@ impl CustomOp3 for Depthwise {
             bail!("depthwise-rows: {:?} does not end in {channels}", x_layout.dims())
         }
         let mut y = vec![0f32; x.len()];
-        depthwise(x, weight, bias, self.dilation, &mut y);
+        depthwise_conv1d(x, weight, bias, self.dilation, &mut y);
         Ok((CpuStorage::F32(y), x_layout.shape().clone()))
     }
 }

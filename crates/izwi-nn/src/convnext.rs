@@ -9,7 +9,7 @@ use super::linear::Linear;
 use super::norm::LayerNorm;
 use super::packed::PackedRows;
 use crate::Error;
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 /// Sizes of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

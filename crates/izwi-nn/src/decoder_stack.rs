@@ -16,7 +16,7 @@ use super::rope::{Rope, halves_of_pairs};
 use super::row_linear::{RowLinear, stacked};
 use super::short_conv::{ShortConv, ShortConvShape};
 use crate::Error;
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 /// What mixes the positions of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

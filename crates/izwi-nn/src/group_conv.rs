@@ -10,9 +10,9 @@ use super::row_linear::stacked;
 use super::slices::with_slices;
 use crate::Error;
 use izwi_kernels::conv::ConvPanels;
-use izwi_kernels::memory::Packed;
-use izwi_kernels::minimal::{Groups, PACKED_TAPS, TAPS, filter, pack};
-use izwi_kernels::precision::Precision;
+use izwi_kernels::conv::winograd_1d::{PACKED_TAPS, RowGroups, TAPS, pack_winograd, winograd_conv1d};
+use izwi_kernels::packed::Packed;
+use izwi_types::Precision;
 
 /// `y[i] = Σ_t W_t x[start + i + t * dilation] + b` for the rows of a group; a row of `y` is the same bits whatever
 /// other groups there are. Within 100 dB of the plain sum. A copy shares the weight.
@@ -104,8 +104,8 @@ impl GroupConv {
         }
         let y = with_slices([x, &self.bias], |[data, bias]| {
             let mut y = vec![0f32; starts.len() * self.rows * self.outputs];
-            let x = Groups { data, starts, rows: self.rows, dilation: self.dilation };
-            filter(x, &self.weight, Some(bias), &mut y);
+            let x = RowGroups { data, starts, rows: self.rows, dilation: self.dilation };
+            winograd_conv1d(x, &self.weight, Some(bias), &mut y);
             y
         })?;
         Tensor::from_vec(y, (starts.len() * self.rows, self.outputs), x.device())
@@ -119,7 +119,7 @@ fn packed(weight: &Tensor) -> Result<ConvPanels> {
         bail!("convolution: {taps} taps where there should be {TAPS}")
     }
     let rows = weight.to_dtype(DType::F32)?.transpose(1, 2)?.contiguous()?; // [outputs, taps, inputs]
-    with_slices([&rows], |[rows]| pack(rows, outputs, inputs))
+    with_slices([&rows], |[rows]| pack_winograd(rows, outputs, inputs))
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ pub mod linear;
 pub mod norm;
 pub mod packed;
 pub mod plane_conv;
+pub mod precision;
 pub mod relative_attention;
 pub mod rms_norm;
 pub mod rope;

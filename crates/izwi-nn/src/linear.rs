@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use super::checkpoint::Checkpoint;
 use super::row_linear::RowLinear;
 use crate::Error;
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 /// `y = x Wᵀ (+ b)`; a row of `y` is the same bits however many rows `x` has (on the CPU).
 #[derive(Debug, Clone)]

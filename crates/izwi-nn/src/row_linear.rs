@@ -5,12 +5,11 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor, bail};
 
 use super::checkpoint::{Checkpoint, Recipe};
+use super::precision::weight_type;
 use super::slices::with_slices;
 use crate::Error;
-use izwi_kernels::panels::Rows;
-use izwi_kernels::precision::Precision;
-use izwi_kernels::source::Source;
-use izwi_kernels::weights::Weights;
+use izwi_kernels::linear::{Rows, WeightSource, Weights};
+use izwi_types::Precision;
 
 /// `y = x Wᵀ (+ b)`; on the CPU a row of `y` is the same bits however many rows `x` has and whatever they hold.
 ///
@@ -235,12 +234,12 @@ fn pack(weight: &Tensor, precision: Precision) -> Result<Weights> {
     let (storage, layout) = weight.storage_and_layout();
     let part = layout.start_offset()..layout.start_offset() + outputs * inputs;
     let source = match &*storage {
-        Storage::Cpu(CpuStorage::F32(values)) => Source::Single(&values[part]),
-        Storage::Cpu(CpuStorage::F16(values)) => Source::Half(&values[part]),
-        Storage::Cpu(CpuStorage::BF16(values)) => Source::Brain(&values[part]),
+        Storage::Cpu(CpuStorage::F32(values)) => WeightSource::F32(&values[part]),
+        Storage::Cpu(CpuStorage::F16(values)) => WeightSource::F16(&values[part]),
+        Storage::Cpu(CpuStorage::BF16(values)) => WeightSource::Bf16(&values[part]),
         _ => bail!("row-linear: a weight of floating-point type on the CPU is needed here"),
     };
-    Ok(Weights::pack(source, inputs, outputs, precision))
+    Ok(Weights::pack(source, inputs, outputs, weight_type(precision)))
 }
 
 #[cfg(test)]
@@ -272,7 +271,7 @@ mod tests {
         let kept = linear.select_rows(&ids).unwrap();
         let Weight::Cpu(weights) = &linear.weight else { panic!("on the CPU") };
         let x = match **weights {
-            Weights::Eight(_) | Weights::Four(_) => at_eight_bits(x),
+            Weights::Q8(_) | Weights::Q4(_) => at_eight_bits(x),
             _ => x.clone(),
         };
         x.matmul(&kept.t().unwrap()).unwrap()

@@ -6,8 +6,8 @@ use super::checkpoint::Checkpoint;
 use super::row_linear::RowLinear;
 use super::slices::with_slices;
 use crate::Error;
-use izwi_kernels::precision::Precision;
-use izwi_kernels::short_conv::Gated;
+use izwi_kernels::conv::GatedConv1d;
+use izwi_types::Precision;
 
 /// Sizes of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +144,7 @@ impl ShortConv {
         let before = Tensor::cat(&before, 0)?;
         let (y, after) = with_slices([x, &before, &self.weight], |[x, tails, weight]| {
             let (mut y, mut after) = (vec![0f32; x.len() / 3], vec![0f32; tails.len()]);
-            Gated { x, tails, weight, channels: width }.convolve(rows, &mut y, &mut after);
+            GatedConv1d { x, states: tails, weight, channels: width }.convolve(rows, &mut y, &mut after);
             (y, after)
         })?;
         let kept = (taps - 1) * width;

@@ -9,9 +9,10 @@ use candle_core::Device;
 
 use crate::error::LoadError;
 use crate::model::SpeechModel;
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::precision::codec_precision;
+use izwi_types::Precision;
 
 #[cfg(test)]
 mod golden_set;
@@ -42,7 +43,7 @@ impl LoadOptions {
 
     /// The same for the codec of a model.
     pub(crate) fn of_codec(&self) -> Self {
-        Self { precision: self.precision.of_codec(self.device.is_cpu()), ..self.clone() }
+        Self { precision: codec_precision(self.precision, self.device.is_cpu()), ..self.clone() }
     }
 
     /// `from` with the cache of weights converted to `precision`, if [`Self::weight_cache`] is set.

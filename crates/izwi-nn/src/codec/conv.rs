@@ -8,7 +8,7 @@ use crate::checkpoint::Checkpoint;
 use crate::conv::DepthwiseConv;
 use crate::group_conv::GroupConv;
 use crate::row_conv::{RowConv, RowKernel};
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 /// The sizes of a convolution.
 #[derive(Debug, Clone, Copy)]

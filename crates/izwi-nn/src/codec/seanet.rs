@@ -8,7 +8,7 @@ use super::stream::{StreamShape, Streams};
 use crate::Error;
 use crate::activation::elu;
 use crate::checkpoint::Checkpoint;
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 /// Sizes of an encoder, or of a decoder, which is the encoder in reverse.
 #[derive(Debug, Clone)]

@@ -11,7 +11,7 @@ use crate::rms_norm::RmsNorm;
 use crate::rope::{Rope, halves_of_pairs};
 use crate::row_linear::{RowLinear, stacked};
 use crate::window_attention::{Window, causal, windowed};
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 /// Which normalisation and feed-forward layers a transformer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,6 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::activation::bias_gelu;
 use izwi_nn::checkpoint::Checkpoint;
@@ -15,6 +14,7 @@ use izwi_nn::encoder::{EncoderConfig, EncoderLayer};
 use izwi_nn::linear::Linear;
 use izwi_nn::norm::LayerNorm;
 use izwi_nn::packed::PackedRows;
+use izwi_types::Precision;
 
 /// Entries of the phoneme embedding.
 pub(super) const SYMBOLS: usize = 178;

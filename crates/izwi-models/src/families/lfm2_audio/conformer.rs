@@ -11,7 +11,6 @@ use candle_core::{DType, Device, Tensor};
 
 use self::subsampling::Subsampling;
 use super::mel::{FRAMES_PER_ROW, Mel};
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::activation::{bias_gelu, bias_silu, sigmoid_gate};
 use izwi_nn::checkpoint::Checkpoint;
@@ -21,6 +20,7 @@ use izwi_nn::norm::LayerNorm;
 use izwi_nn::packed::PackedRows;
 use izwi_nn::relative_attention::{relative, sinusoids};
 use izwi_nn::row_linear::{RowLinear, stacked};
+use izwi_types::Precision;
 
 pub(crate) use self::config::Config;
 

@@ -4,7 +4,6 @@
 use candle_core::{Result, Tensor};
 
 use super::config::{CODES, Config, DEPTH_NAMES};
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::DecoderStack;
@@ -14,6 +13,7 @@ use izwi_nn::frame_steps::FrameSteps;
 use izwi_nn::rms_norm::RmsNorm;
 use izwi_nn::row_linear::RowLinear;
 use izwi_nn::sampling::Draw;
+use izwi_types::Precision;
 
 /// Weights of the small stack and of each book.
 #[derive(Debug)]

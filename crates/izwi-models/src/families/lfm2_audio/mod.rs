@@ -20,11 +20,12 @@ use super::LoadOptions;
 use crate::model::{BatchEntry, SequenceState, SpeechModel};
 use crate::overlap;
 use crate::portions;
-use izwi_kernels::pair;
+use izwi_kernels::threads::num_threads;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mimi::{self, Mimi};
 use izwi_nn::kv_pool::{KvLayout, KvPool};
+use izwi_nn::precision::codec_precision;
 use izwi_nn::sampling::mix;
 use izwi_types::PartTimes;
 use izwi_types::{
@@ -127,7 +128,7 @@ impl LfmAudio {
     fn random(config: &str, options: &LoadOptions) -> Result<Self, Error> {
         let config = Config::parse(config).map_err(Error::Checkpoint)?;
         let vocabulary = Vocabulary::single_bytes(config.lfm.vocab_size)?;
-        let precision = options.precision.of_codec(options.device.is_cpu());
+        let precision = codec_precision(options.precision, options.device.is_cpu());
         let mut codec = Checkpoint::random(&options.device, DType::F32);
         let sizes = mimi::Config::published();
         let codec = Mimi::from_checkpoint(&mut codec, config.codebooks, &sizes, precision)?;
@@ -307,7 +308,7 @@ impl SpeechModel for LfmAudio {
         let decode = (!waiting.is_empty()).then_some(|| self.codec.decode(&mut waiting));
         let (outcomes, sounds) = overlap::run(&self.times, CODEC, generate, decode)?;
         drop((shares, waiting));
-        let can_wait = self.overlaps && pair::threads() > 1;
+        let can_wait = self.overlaps && num_threads() > 1;
         let (mut due, mut sounds) = (Vec::new(), sounds.into_iter());
         for ((place, entry), outcome) in places.into_iter().zip(entries).zip(outcomes) {
             let Entry { errand, running, .. } = entry;

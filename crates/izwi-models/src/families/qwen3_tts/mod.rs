@@ -22,10 +22,11 @@ use super::LoadOptions;
 use crate::model::{BatchEntry, SequenceState, SpeechModel};
 use crate::overlap;
 use crate::portions::{self, Portions};
-use izwi_kernels::pair;
+use izwi_kernels::threads::num_threads;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
+use izwi_nn::precision::codec_precision;
 use izwi_nn::sampling::{Draws, mix};
 use izwi_types::PartTimes;
 use izwi_types::{
@@ -132,7 +133,7 @@ impl QwenTts {
         let vocabulary = Vocabulary::bytes(&special)?;
         let mut weights = Checkpoint::random(&options.device, DType::BF16);
         let mut codec_weights = Checkpoint::random(&options.device, DType::F32);
-        let precision = options.precision.of_codec(options.device.is_cpu());
+        let precision = codec_precision(options.precision, options.device.is_cpu());
         let codec_config = codec::Config::parse(include_str!("shapes/codec.json"));
         let codec_config = codec_config.map_err(Error::Checkpoint)?;
         let codec = Codec::from_checkpoint(&mut codec_weights, &codec_config, precision)?;
@@ -389,7 +390,7 @@ impl SpeechModel for QwenTts {
         let decode = (!waiting.is_empty()).then_some(|| self.codec.decode(&mut waiting));
         let (outcomes, sounds) = overlap::run(&self.times, CODEC, generate, decode)?;
         drop((shares, waiting));
-        let can_wait = self.overlaps && pair::threads() > 1;
+        let can_wait = self.overlaps && num_threads() > 1;
         let (mut due, mut sounds) = (Vec::new(), sounds.into_iter());
         for (place, ((utterance, speaking, _), outcome)) in entries.into_iter().zip(outcomes).enumerate() {
             let mut samples = Vec::new();

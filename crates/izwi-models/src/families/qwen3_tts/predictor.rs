@@ -7,7 +7,6 @@ use candle_core::{Result, Tensor};
 
 use super::config::Config;
 use super::talker::Talker;
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{DecoderStack, StackNames, StackShape};
@@ -15,6 +14,7 @@ use izwi_nn::frame_draws::FrameDraws;
 use izwi_nn::frame_steps::FrameSteps;
 use izwi_nn::row_linear::RowLinear;
 use izwi_nn::sampling::Draw;
+use izwi_types::Precision;
 
 /// Weights of the predictor, its embeddings aside.
 #[derive(Debug)]

@@ -6,7 +6,6 @@
 use candle_core::{DType, Tensor};
 
 use super::config::Config;
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::activation::{bias_gelu, residual};
 use izwi_nn::attention::{CrossKv, PagedSpan, cross, paged};
@@ -15,6 +14,7 @@ use izwi_nn::kv_pool::{Carried, KvLayout, KvPool};
 use izwi_nn::linear::Linear;
 use izwi_nn::norm::LayerNorm;
 use izwi_nn::row_linear::RowLinear;
+use izwi_types::Precision;
 
 /// Type of the keys and values of a window: half the bytes of f32 to read for each token.
 const CROSS_DTYPE: DType = DType::F16;

@@ -6,7 +6,6 @@
 use candle_core::{Device, Tensor};
 
 use super::config::{Config, FRAMES_PER_POSITION};
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::activation::{bias_gelu, residual};
 use izwi_nn::attention::bidirectional;
@@ -15,6 +14,7 @@ use izwi_nn::conv::StridedConv;
 use izwi_nn::linear::Linear;
 use izwi_nn::norm::LayerNorm;
 use izwi_nn::packed::ROW_ALIGN;
+use izwi_types::Precision;
 
 /// Kernel width of both convolutions.
 const TAPS: usize = 3;

@@ -17,7 +17,7 @@ use crate::codec::seanet::{SeanetDecoder, SeanetShape};
 use crate::codec::stream::{Pieces, StreamShape, StreamState, Streams};
 use crate::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
 use crate::window_attention::Window;
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 pub use self::config::Config;
 

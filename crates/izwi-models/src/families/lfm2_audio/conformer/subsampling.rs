@@ -7,11 +7,11 @@ use candle_core::{Device, Tensor};
 
 use super::super::mel::Mel;
 use super::Config;
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::linear::Linear;
 use izwi_nn::plane_conv::DepthwisePlaneConv;
+use izwi_types::Precision;
 
 /// Taps of the first convolution along each side.
 const SIDE: usize = 3;

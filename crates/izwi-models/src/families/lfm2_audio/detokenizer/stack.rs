@@ -4,7 +4,6 @@
 use candle_core::{Result, Tensor};
 
 use super::config::{Config, Mixing};
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::activation::silu_gate;
 use izwi_nn::checkpoint::Checkpoint;
@@ -14,6 +13,7 @@ use izwi_nn::rope::Rope;
 use izwi_nn::row_linear::RowLinear;
 use izwi_nn::short_conv::{ShortConv, ShortConvShape};
 use izwi_nn::window_attention::{Window, windowed};
+use izwi_types::Precision;
 
 type Loaded<T> = std::result::Result<T, Error>;
 

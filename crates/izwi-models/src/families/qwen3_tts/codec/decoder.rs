@@ -6,7 +6,6 @@
 use candle_core::{Device, Result, Tensor};
 
 use super::config::DecoderConfig;
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::activation::{bias_gelu, residual};
 use izwi_nn::checkpoint::Checkpoint;
@@ -19,6 +18,7 @@ use izwi_nn::linear::Linear;
 use izwi_nn::norm::LayerNorm;
 use izwi_nn::rms_norm::RmsNorm;
 use izwi_nn::window_attention::Window;
+use izwi_types::Precision;
 
 /// Taps of the convolution behind the books.
 const PRE_TAPS: usize = 3;

@@ -3,7 +3,6 @@
 use candle_core::{Device, Result, Tensor};
 
 use super::config::Config;
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
@@ -11,6 +10,7 @@ use izwi_nn::codec::seanet::{SeanetEncoder, SeanetShape};
 use izwi_nn::codec::stream::{StreamShape, StreamState, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
 use izwi_nn::row_conv::RowConv;
+use izwi_types::Precision;
 
 /// Frames whose samples go through the convolutions at once.
 const PIECE_FRAMES: usize = 8;
