@@ -9,8 +9,11 @@ pub mod wav;
 use std::fmt::Debug;
 use std::io::Write;
 
+pub use pcm::{F32LE, S16LE};
+pub use wav::WAV;
+
 /// Every format, in the order in which messages list them.
-pub static FORMATS: &[Format] = &[wav::FORMAT, pcm::S16LE, pcm::F32LE];
+pub static FORMATS: &[Format] = &[WAV, S16LE, F32LE];
 
 /// Samples that [`Format::write_all`] encodes at a time.
 const BLOCK_SAMPLES: usize = 1 << 14;
@@ -153,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_format_that_needs_its_length_is_not_streamed() {
-        let format = Format { streams: false, ..wav::FORMAT };
+        let format = Format { streams: false, ..WAV };
         let config = EncoderConfig { sample_rate_hz: 24_000, total_samples: None };
         assert!(matches!(format.encoder(&config), Err(EncodeError::LengthRequired { format: "wav" })));
         assert!(format.encode_all(&[0.0; 4], 24_000).is_ok());
