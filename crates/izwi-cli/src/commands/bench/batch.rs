@@ -1,4 +1,4 @@
-//! One round: some voices begin together and speak until each has said its tokens, or some recordings are heard at once.
+//! One round of a batch: concurrent requests from submission to the last output.
 
 use std::time::{Duration, Instant};
 
@@ -6,118 +6,113 @@ use anyhow::Result;
 use bytes::Bytes;
 use izwi_core::engine::{AudioInput, Engine, EngineCoreRequest, GenerationParams, RequestStats};
 
-use crate::failure::Failure;
+use crate::engine::OutputStream;
 use crate::interrupt::Interrupt;
 
-/// Twenty words behind those that keep texts apart.
+/// Twenty words after the unique start of each text.
 const TEXT: &str =
     "The north wind and the sun disputed which was the stronger when a traveller came along in a warm cloak.";
 
-/// Who speaks in a round.
-pub(super) struct Voices {
-    pub(super) number: usize,
-    /// How their texts begin: no other round's do, so that no prompt is in the prefix cache.
-    pub(super) texts: String,
-    /// What each says, at most.
-    pub(super) tokens: usize,
+/// The synthesis requests of a round.
+pub(super) struct Requests {
+    pub(super) count: usize,
+    /// Start of their texts, unique to the round, so that no prompt is in the prefix cache.
+    pub(super) text_prefix: String,
+    /// Maximum number of generated tokens of each.
+    pub(super) max_tokens: usize,
 }
 
-/// What a round gave.
+/// The measurements of a round.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Round {
-    /// From the first request to the last sample.
+    /// From the first submission to the last sample.
     pub(super) wall: Duration,
-    /// From the moment when every voice had been heard to the end: no prompt is computed then.
+    /// From the moment when all requests have produced audio to the end: without prefill.
     pub(super) steady: Duration,
-    /// Tokens of all voices.
+    /// Tokens of all requests.
     pub(super) tokens: usize,
-    /// Tokens of all voices in the steady part, as their audio tells.
+    /// Tokens of all requests in the steady part, derived from their audio.
     pub(super) steady_tokens: f64,
-    /// Length of all audio.
+    /// Duration of all audio.
     pub(super) audio: Duration,
-    /// Time to the first audio of each voice.
+    /// Time to the first audio of each request.
     pub(super) first_audio: Vec<Duration>,
     /// Time spent in each part of the model.
     pub(super) parts: Vec<(&'static str, Duration)>,
 }
 
-/// One voice: its numbers, and how much audio it had given at which time.
-struct Heard {
+/// One request: its statistics, and the number of samples that arrived at each time.
+struct Received {
     stats: RequestStats,
     arrivals: Vec<(Instant, usize)>,
 }
 
-/// Speaks with all voices at once.
-pub(super) async fn speak(engine: &Engine, voices: &Voices, interrupt: &mut Interrupt) -> Result<Round> {
+/// Runs concurrent synthesis requests.
+pub(super) async fn synthesize(
+    engine: &Engine,
+    requests: &Requests,
+    interrupt: &mut Interrupt,
+) -> Result<Round> {
     let before = engine.profile().part_times.totals();
     let begun = Instant::now();
-    let listeners = (0..voices.number).map(|voice| {
+    let streams = (0..requests.count).map(|index| {
         let params = GenerationParams {
-            max_tokens: voices.tokens,
-            seed: Some(voice as u64),
+            max_tokens: requests.max_tokens,
+            seed: Some(index as u64),
             ..engine.profile().default_params.clone()
         };
-        let text = format!("{}, voice {voice}: {TEXT}", voices.texts);
-        listen(engine.clone(), EngineCoreRequest::tts(text).with_params(params))
+        let text = format!("{}, voice {index}: {TEXT}", requests.text_prefix);
+        receive(engine, EngineCoreRequest::tts(text).with_params(params))
     });
-    let heard = tokio::select! {
-        heard = futures::future::try_join_all(listeners) => heard?,
-        () = interrupt.requested() => return Err(Failure::Interrupted.into()),
-    };
+    let received = interrupt.guard(futures::future::try_join_all(streams)).await?;
     let wall = begun.elapsed();
     let totals = engine.profile().part_times.totals().into_iter();
     let parts = totals.zip(before).map(|((name, after), (_, before))| (name, after.saturating_sub(before)));
-    let tokens: usize = heard.iter().map(|heard| heard.stats.generated_tokens).sum();
-    let samples: usize = heard.iter().map(|heard| heard.stats.samples as usize).sum();
-    let all_began = heard.iter().filter_map(|heard| Some(heard.arrivals.first()?.0)).max().unwrap_or(begun);
-    let later = heard.iter().flat_map(|heard| &heard.arrivals).filter(|(at, _)| *at > all_began);
+    let tokens: usize = received.iter().map(|received| received.stats.generated_tokens).sum();
+    let samples: usize = received.iter().map(|received| received.stats.samples as usize).sum();
+    let all_began = received.iter().filter_map(|received| Some(received.arrivals.first()?.0)).max().unwrap_or(begun);
+    let later = received.iter().flat_map(|received| &received.arrivals).filter(|(at, _)| *at > all_began);
     let later: usize = later.map(|(_, samples)| samples).sum();
     Ok(Round {
         wall,
         steady: all_began.elapsed(),
         tokens,
         steady_tokens: tokens as f64 * later as f64 / samples.max(1) as f64,
-        audio: heard.iter().map(|heard| heard.stats.audio_duration).sum(),
-        first_audio: heard.iter().filter_map(|heard| heard.stats.time_to_first_audio).collect(),
+        audio: received.iter().map(|received| received.stats.audio_duration).sum(),
+        first_audio: received.iter().filter_map(|received| received.stats.time_to_first_audio).collect(),
         parts: parts.collect(),
     })
 }
 
-/// Listens to `recording`, the bytes of an audio file, `number` times at once.
-pub(super) async fn hear(
+/// Transcribes `recording`, the bytes of an audio file, `count` times concurrently.
+pub(super) async fn transcribe(
     engine: &Engine,
     recording: &Bytes,
-    number: usize,
+    count: usize,
     interrupt: &mut Interrupt,
 ) -> Result<Round> {
     let begun = Instant::now();
     let request = || EngineCoreRequest::asr(AudioInput::File(recording.clone()));
-    let listeners = (0..number).map(|_| listen(engine.clone(), request()));
-    let heard = tokio::select! {
-        heard = futures::future::try_join_all(listeners) => heard?,
-        () = interrupt.requested() => return Err(Failure::Interrupted.into()),
-    };
+    let streams = (0..count).map(|_| receive(engine, request()));
+    let received = interrupt.guard(futures::future::try_join_all(streams)).await?;
     Ok(Round {
         wall: begun.elapsed(),
-        tokens: heard.iter().map(|heard| heard.stats.generated_tokens).sum(),
-        audio: heard.iter().map(|heard| heard.stats.audio_duration).sum(),
+        tokens: received.iter().map(|received| received.stats.generated_tokens).sum(),
+        audio: received.iter().map(|received| received.stats.audio_duration).sum(),
         ..Round::default()
     })
 }
 
-async fn listen(engine: Engine, request: EngineCoreRequest) -> Result<Heard> {
-    let (_, mut chunks) = engine.generate_streaming(request).await?;
+async fn receive(engine: &Engine, request: EngineCoreRequest) -> Result<Received> {
+    let mut chunks = OutputStream::start(engine, request).await?;
     let mut arrivals = Vec::new();
-    while let Some(chunk) = chunks.recv().await {
+    loop {
+        let chunk = chunks.next().await?;
         if !chunk.samples.is_empty() {
             arrivals.push((Instant::now(), chunk.samples.len()));
         }
         if let Some(stats) = chunk.stats {
-            if let Some(error) = &stats.error {
-                anyhow::bail!("the model failed: {error}");
-            }
-            return Ok(Heard { stats, arrivals });
+            return Ok(Received { stats, arrivals });
         }
     }
-    anyhow::bail!("the engine ended before the work did")
 }

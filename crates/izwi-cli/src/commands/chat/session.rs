@@ -1,97 +1,141 @@
-//! The conversation itself: turns through an engine, and where the answers go.
+//! A conversation: turns through an engine, and the output of the answers.
+//!
+//! Knows no command-line input but the options of an answer.
 
-use anyhow::{Context as _, Result};
-use izwi_core::engine::{ChatOptions, Conversation, Engine, EngineCoreRequest, Message, RequestStats};
+use anyhow::Result;
+use izwi_core::engine::{
+    AudioInput, ChatOptions, Conversation, Engine, EngineCoreRequest, Message, RequestStats,
+};
 
-use super::{Args, report};
-use crate::failure::Failure;
+use crate::engine::{OutputStream, incomplete, millis};
 use crate::interrupt::Interrupt;
+use crate::output;
 use crate::player::Player;
-use crate::{output, sink};
 
-/// A conversation under way.
-pub(super) struct Talk<'a> {
-    args: &'a Args,
-    pub(super) engine: Engine,
-    player: Option<Player>,
-    conversation: Conversation,
-    /// All that the model has said, where it is kept.
-    samples: Vec<f32>,
+/// Options of every answer.
+#[derive(Debug, clap::Args)]
+pub(super) struct AnswerOptions {
+    /// System prompt [default: the model's default]
+    #[arg(long, value_name = "TEXT")]
+    instructions: Option<String>,
+    /// Random seed; the same seed gives the same answers
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Sampling temperature of the audio, 0 to 2 [default: the model's default]
+    #[arg(long, value_name = "T")]
+    temperature: Option<f32>,
+    /// Sampling temperature of the text, 0 to 2 [default: the model's default]
+    #[arg(long, value_name = "T")]
+    text_temperature: Option<f32>,
+    /// Maximum number of tokens and frames of one answer
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<usize>,
 }
 
-impl<'a> Talk<'a> {
-    /// Nobody has said anything.
-    pub(super) fn new(args: &'a Args, engine: Engine, player: Option<Player>) -> Self {
-        Self { args, engine, player, conversation: Conversation::new(), samples: Vec::new() }
+/// A conversation with one model.
+pub(super) struct ChatSession<'a> {
+    options: &'a AnswerOptions,
+    engine: Engine,
+    player: Option<Player>,
+    pub(super) interrupt: Interrupt,
+    conversation: Conversation,
+    /// Samples of all answers; `None` if they are not kept.
+    samples: Option<Vec<f32>>,
+}
+
+impl<'a> ChatSession<'a> {
+    /// An empty conversation. `keeps_audio` says whether [`Self::finish`] returns the audio.
+    pub(super) fn new(
+        options: &'a AnswerOptions,
+        engine: Engine,
+        player: Option<Player>,
+        interrupt: Interrupt,
+        keeps_audio: bool,
+    ) -> Self {
+        let samples = keeps_audio.then(Vec::new);
+        Self { options, engine, player, interrupt, conversation: Conversation::new(), samples }
     }
 
-    /// One turn of the user's and the answer to it.
+    /// Runs a turn whose message is a recording.
     ///
     /// # Errors
-    /// The turn is refused or fails, the answer cannot be printed or played, or the process was interrupted.
-    pub(super) async fn turn(&mut self, message: Message, interrupt: &mut Interrupt) -> Result<()> {
+    /// The recording cannot be decoded, or as [`Self::turn`].
+    pub(super) async fn recorded_turn(&mut self, recording: AudioInput) -> Result<()> {
+        let recording = self.engine.hear(recording).await?;
+        self.turn(Message::Recording(recording)).await
+    }
+
+    /// Runs a turn: the user's message and the answer.
+    ///
+    /// # Errors
+    /// The turn is refused or fails, the answer cannot be printed or played, or the process is interrupted.
+    pub(super) async fn turn(&mut self, message: Message) -> Result<()> {
         let forgotten = self.conversation.make_room(self.engine.config().conversation_limits());
         if forgotten > 0 {
-            output::say(&format!("the oldest {forgotten} turns are forgotten: there is no more room"));
+            output::status(&format!("the oldest {forgotten} turns are dropped: the context is full"));
         }
         self.conversation.ask(vec![message]);
-        let (_, mut chunks) = tokio::select! {
-            accepted = self.engine.generate_streaming(self.request()) => accepted?,
-            () = interrupt.requested() => return Err(Failure::Interrupted.into()),
-        };
-        let (mut said, mut samples) = (Vec::new(), Vec::new());
-        let stats: RequestStats = loop {
-            let chunk = tokio::select! {
-                chunk = chunks.recv() => chunk,
-                () = interrupt.requested() => return Err(Failure::Interrupted.into()),
-            };
-            let chunk = chunk.context("the engine ended before the answer did")?;
-            if let Some(text) = &chunk.text {
-                output::print(text)?;
-            }
-            samples.extend(chunk.samples);
-            said.extend(chunk.emissions);
-            if let Some(stats) = chunk.stats {
-                break stats;
+        let (mut emissions, mut samples, mut has_text) = (Vec::new(), Vec::new(), false);
+        let (engine, request) = (&self.engine, self.request());
+        let answer = async {
+            let mut chunks = OutputStream::start(engine, request).await?;
+            loop {
+                let chunk = chunks.next().await?;
+                if let Some(text) = &chunk.text {
+                    output::print(text)?;
+                    has_text = true;
+                }
+                samples.extend(chunk.samples);
+                emissions.extend(chunk.emissions);
+                if let Some(stats) = chunk.stats {
+                    return Ok(stats);
+                }
             }
         };
-        output::print("\n")?;
-        if let Some(error) = &stats.error {
-            anyhow::bail!("the model failed: {error}");
+        let answered = self.interrupt.guard(answer).await;
+        if has_text || answered.is_ok() {
+            output::print("\n")?;
         }
+        let stats = answered?;
         report(&stats);
-        self.conversation.answer(said, stats.prompt_tokens);
-        self.play(&samples, interrupt).await?;
-        if self.args.output.is_some() {
-            self.samples.append(&mut samples);
+        self.conversation.answer(emissions, stats.prompt_tokens);
+        if let Some(player) = self.player.as_ref().filter(|_| !samples.is_empty()) {
+            let sample_rate_hz = self.engine.profile().sample_rate;
+            player.play_samples(&samples, sample_rate_hz, &mut self.interrupt).await?;
+        }
+        if let Some(all) = &mut self.samples {
+            all.append(&mut samples);
         }
         Ok(())
     }
 
-    /// All that the model has said, and its rate in Hz.
+    /// The samples of all answers, and their rate in Hz.
     pub(super) fn finish(self) -> (Vec<f32>, u32) {
-        (self.samples, self.engine.profile().sample_rate)
+        (self.samples.unwrap_or_default(), self.engine.profile().sample_rate)
     }
 
     fn request(&self) -> EngineCoreRequest {
         let mut params = self.engine.profile().default_params.clone();
-        params.temperature = self.args.temperature.unwrap_or(params.temperature);
-        params.max_tokens = self.args.max_tokens.unwrap_or(params.max_tokens);
-        params.seed = self.args.seed.or(params.seed);
+        params.temperature = self.options.temperature.unwrap_or(params.temperature);
+        params.max_tokens = self.options.max_tokens.unwrap_or(params.max_tokens);
+        params.seed = self.options.seed.or(params.seed);
         let mut request = EngineCoreRequest::converse(Conversation::new()).with_params(params);
-        request.instructions.clone_from(&self.args.instructions);
+        request.instructions.clone_from(&self.options.instructions);
         request.with_chat(ChatOptions {
             conversation: self.conversation.clone(),
-            own_sampling: self.args.temperature.is_none(),
-            text_temperature: self.args.text_temperature,
+            own_sampling: self.options.temperature.is_none(),
+            text_temperature: self.options.text_temperature,
         })
     }
+}
 
-    async fn play(&self, samples: &[f32], interrupt: &mut Interrupt) -> Result<()> {
-        let Some(player) = self.player.as_ref().filter(|_| !samples.is_empty()) else { return Ok(()) };
-        let folder = tempfile::tempdir().context("cannot make a folder for the player's file")?;
-        let file = folder.path().join("izwi.wav");
-        sink::write_file(&file, samples, self.engine.profile().sample_rate)?;
-        player.play_file(&file, interrupt).await
+/// Prints the statistics of an answer.
+fn report(stats: &RequestStats) {
+    if let Some(warning) = incomplete(stats.finish_reason, "answer") {
+        output::status(&format!("warning: {warning}"));
     }
+    let first = stats.time_to_first_audio.map(millis);
+    let first = first.map_or_else(String::new, |first| format!(", first audio after {first:.0} ms"));
+    let seconds = stats.audio_duration.as_secs_f64();
+    output::status(&format!("{seconds:.2} s, RTF {:.3}{first}", stats.rtf()));
 }
