@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use izwi_core::engine::executor::Precision;
 use izwi_core::engine::{AudioInput, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput};
-use izwi_core::hub::{Silent, Store};
+use izwi_hub::{Silent, Store};
 
 use crate::clips;
 

@@ -66,10 +66,7 @@ pub(crate) fn runtime() -> Result<Runtime> {
 ///
 /// # Errors
 /// The model does not load, `work` fails, or the process is interrupted.
-pub(crate) fn run<T>(
-    config: EngineCoreConfig,
-    work: impl AsyncFnOnce(Loaded) -> Result<T>,
-) -> Result<T> {
+pub(crate) fn run<T>(config: EngineCoreConfig, work: impl AsyncFnOnce(Loaded) -> Result<T>) -> Result<T> {
     start_threads(config.num_threads);
     let runtime = runtime()?;
     let result = runtime.block_on(async {

@@ -46,6 +46,8 @@ mod tests {
         std::fs::write(&clip, [0; 11]).unwrap();
         assert_eq!(read_recording(&clip, 11).unwrap().len(), 11);
         assert!(read_recording(&clip, 10).unwrap_err().to_string().contains("more than 10 bytes"));
-        assert!(read_recording(folder.path(), 10).unwrap_err().to_string().contains("cannot read the recording"));
+        assert!(
+            read_recording(folder.path(), 10).unwrap_err().to_string().contains("cannot read the recording")
+        );
     }
 }

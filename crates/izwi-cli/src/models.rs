@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use izwi_core::hub::{HubError, Manifest, Source, Store};
+use izwi_hub::{HubError, Manifest, Source, Store};
 
 use crate::failure;
 use crate::output;
@@ -37,7 +37,10 @@ pub(crate) fn ensure(store: &Store, name: &str, may_pull: bool) -> Result<()> {
         Ok(_) => Ok(()),
         Err(HubError::NotInstalled { .. }) if may_pull => {
             let manifest = store.manifest(name)?;
-            output::status(&format!("model '{name}' is not installed yet; pulling {}", download_summary(manifest)));
+            output::status(&format!(
+                "model '{name}' is not installed yet; pulling {}",
+                download_summary(manifest)
+            ));
             store.pull(name, &mut PullProgress::new())?;
             Ok(())
         }

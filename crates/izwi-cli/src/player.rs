@@ -234,10 +234,7 @@ impl Playing {
         self.send(|encoder| encoder.push(samples))
     }
 
-    fn send(
-        &mut self,
-        encode: impl FnOnce(&mut dyn Encoder) -> Result<Vec<u8>, EncodeError>,
-    ) -> Result<()> {
+    fn send(&mut self, encode: impl FnOnce(&mut dyn Encoder) -> Result<Vec<u8>, EncodeError>) -> Result<()> {
         let Some(EncodedStream { encoder, stdin }) = &mut self.stream else { return Ok(()) };
         let bytes = encode(encoder.as_mut())?;
         match stdin.write_all(&bytes).and_then(|()| stdin.flush()) {

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use izwi_core::hub::ProgressSink;
+use izwi_hub::ProgressSink;
 
 use crate::output;
 use crate::transcription::{self, Event};
@@ -61,7 +61,11 @@ impl ProgressSink for PullProgress {
         let Some(Current { file, total, done, bar }) = self.current.take() else { return };
         if done < total {
             bar.abandon();
-            output::status(&format!("{file}: {} of {}", output::format_bytes(done), output::format_bytes(total)));
+            output::status(&format!(
+                "{file}: {} of {}",
+                output::format_bytes(done),
+                output::format_bytes(total)
+            ));
         } else {
             bar.finish();
         }
@@ -104,7 +108,8 @@ impl TranscriptionProgress {
         let Some(recording) = self.recordings.get_mut(index) else { return };
         match event {
             Event::Read(_, file) => {
-                recording.length_ms = transcription::wav_duration(file).map(|length| length.as_millis() as u64);
+                recording.length_ms =
+                    transcription::wav_duration(file).map(|length| length.as_millis() as u64);
             }
             Event::Reached(_, seconds) => recording.reached_ms = (seconds.max(0.0) * 1e3) as u64,
             Event::Done(_) => {
@@ -166,7 +171,8 @@ mod tests {
 
     #[test]
     fn progress_is_counted_in_time_of_audio() {
-        let mut progress = TranscriptionProgress { bar: ProgressBar::hidden(), ..TranscriptionProgress::new(2) };
+        let mut progress =
+            TranscriptionProgress { bar: ProgressBar::hidden(), ..TranscriptionProgress::new(2) };
         let wav = izwi_audio::wav::to_bytes(&[0.0; 24_000], 8_000).unwrap();
         progress.update(Event::Read(0, &wav));
         progress.update(Event::Reached(0, 1.5));

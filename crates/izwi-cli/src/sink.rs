@@ -66,9 +66,7 @@ impl Target {
                 _ => Ok(Self::File(path.to_path_buf())),
             },
             None if options.play => Ok(Self::None),
-            None if options.stdout_is_terminal || options.json => {
-                Ok(Self::File(PathBuf::from(DEFAULT_FILE)))
-            }
+            None if options.stdout_is_terminal || options.json => Ok(Self::File(PathBuf::from(DEFAULT_FILE))),
             None => Err(failure::usage(
                 "standard output is not a terminal, and no destination of the audio is given",
                 "add -o FILE, -o - for WAV on standard output, or --play",
@@ -148,10 +146,7 @@ fn write_with(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> 
 /// A file that is being written.
 enum PendingFile {
     /// A temporary file in the same folder, renamed to `path` at the end.
-    Temporary {
-        file: tempfile::NamedTempFile,
-        path: PathBuf,
-    },
+    Temporary { file: tempfile::NamedTempFile, path: PathBuf },
     /// A device or a pipe, which is not replaced.
     InPlace(PathBuf),
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::ValueHint;
 use izwi_core::engine::{Engine, EngineCoreRequest, ReferenceRecording, VoiceReference};
-use izwi_core::hub::{Store, VoiceError, VoiceStore};
+use izwi_hub::{Store, VoiceError, VoiceStore};
 use izwi_server::OPENAI_VOICES;
 
 use crate::{failure, input};
@@ -147,7 +147,7 @@ mod tests {
     use clap::{Args as _, FromArgMatches as _};
     use izwi_core::engine::EngineCoreConfig;
     use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
-    use izwi_core::hub::VoiceNotes;
+    use izwi_hub::VoiceNotes;
 
     use super::*;
 

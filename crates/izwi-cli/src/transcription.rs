@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use futures::StreamExt as _;
-use izwi_core::engine::{
-    AudioInput, Engine, EngineCoreConfig, EngineCoreRequest, RequestStats, Transcript,
-};
+use izwi_core::engine::{AudioInput, Engine, EngineCoreConfig, EngineCoreRequest, RequestStats, Transcript};
 
 use crate::engine::OutputStream;
 use crate::interrupt::Interrupt;
@@ -163,7 +161,9 @@ mod tests {
             delivered.push((index, text));
             Ok(())
         };
-        transcribe_all(engine, recordings, EngineCoreRequest::asr, &mut interrupt, |_| {}, deliver).await.unwrap();
+        transcribe_all(engine, recordings, EngineCoreRequest::asr, &mut interrupt, |_| {}, deliver)
+            .await
+            .unwrap();
         delivered
     }
 
@@ -179,7 +179,8 @@ mod tests {
     async fn a_failed_recording_does_not_stop_the_others() {
         let engine = engine(EngineCoreConfig::default(), Duration::ZERO);
         let lost = Err(anyhow::anyhow!("no such file"));
-        let delivered = transcribed(&engine, vec![Ok(b"nonsense".to_vec()), Ok(wav(1)), lost, Ok(wav(2))]).await;
+        let delivered =
+            transcribed(&engine, vec![Ok(b"nonsense".to_vec()), Ok(wav(1)), lost, Ok(wav(2))]).await;
         assert!(delivered[0].1.starts_with("error: audio has no supported format"), "{delivered:?}");
         assert_eq!((delivered[1].1.as_str(), delivered[3].1.as_str()), ("word0", "word0 word1"));
         assert_eq!(delivered[2].1, "error: no such file");
@@ -229,7 +230,8 @@ mod tests {
         let recordings = lengths.map(|seconds| std::future::ready(Ok(wav(seconds)))).into_iter().collect();
         let mut interrupt = Interrupt::listen().unwrap();
         let closed = |_, _| Err(Failure::OutputClosed.into());
-        let ended = transcribe_all(&engine, recordings, EngineCoreRequest::asr, &mut interrupt, |_| {}, closed).await;
+        let ended =
+            transcribe_all(&engine, recordings, EngineCoreRequest::asr, &mut interrupt, |_| {}, closed).await;
         assert!(ended.is_err());
         let begun = std::time::Instant::now();
         while engine.running_requests().await + engine.pending_requests().await > 0 {

@@ -211,10 +211,7 @@ fn asr_model(izwi: &Izwi) -> String {
         model["installed"] == true && model["tasks"].as_array().unwrap().contains(&"asr".into())
     });
     let smallest = asr_models.min_by_key(|model| model["bytes"].as_u64());
-    smallest.expect("no ASR model is installed: run `cargo xtask pull`")["name"]
-        .as_str()
-        .unwrap()
-        .to_owned()
+    smallest.expect("no ASR model is installed: run `cargo xtask pull`")["name"].as_str().unwrap().to_owned()
 }
 
 /// The text without punctuation and case.
@@ -442,7 +439,11 @@ fn a_model_without_voice_cloning_refuses_recordings() {
     let shown = izwi.run(&["config", "show", "--json"]).stdout;
     let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
     let default = shown["engine.model"]["value"].as_str().unwrap();
-    refused(&izwi.run(&[&add[..], &["--model", default]].concat()), 2, &["does not support voice cloning", "--model"]);
+    refused(
+        &izwi.run(&[&add[..], &["--model", default]].concat()),
+        2,
+        &["does not support voice cloning", "--model"],
+    );
     let say = ["say", "Hello.", "-o", "a.wav", "--ref-audio", "clip.wav"];
     refused(&izwi.run(&say), 1, &["clones none"]);
     refused(
@@ -488,8 +489,10 @@ fn lines_are_answered_with_text_and_audio() {
     let name = install_chat_model(&izwi);
     let other = izwi.run(&["list", "--json"]);
     let other: serde_json::Value = serde_json::from_slice(&other.stdout).unwrap();
-    let has_no_chat = |model: &&serde_json::Value| !model["tasks"].as_array().unwrap().contains(&"chat".into());
-    let other = other.as_array().unwrap().iter().find(has_no_chat).unwrap()["name"].as_str().unwrap().to_owned();
+    let has_no_chat =
+        |model: &&serde_json::Value| !model["tasks"].as_array().unwrap().contains(&"chat".into());
+    let other =
+        other.as_array().unwrap().iter().find(has_no_chat).unwrap()["name"].as_str().unwrap().to_owned();
     refused(&izwi.run(&["chat", "hello", "--model", &other]), 2, &["does not support chat", &name]);
     refused(&izwi.run(&["chat", "hello"]), 1, &["no chat model is installed", &name]);
 

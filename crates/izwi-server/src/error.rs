@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use izwi_audio::decode::DecodeError;
 use izwi_core::engine::{EngineError, RequestId, metrics};
-use izwi_core::hub::VoiceError;
+use izwi_hub::VoiceError;
 
 use crate::dto::error::{ErrorBody, ErrorEnvelope};
 

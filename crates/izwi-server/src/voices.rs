@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use izwi_core::engine::{Engine, ExecutorProfile, RequestId};
-use izwi_core::hub::{SavedVoice, VoiceError, VoiceStore};
+use izwi_hub::{SavedVoice, VoiceError, VoiceStore};
 
 use crate::error::ApiError;
 use crate::near;
@@ -124,7 +124,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 mod tests {
     use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
     use izwi_core::engine::{EngineCoreConfig, ReferenceRecording};
-    use izwi_core::hub::VoiceNotes;
+    use izwi_hub::VoiceNotes;
 
     use super::*;
 

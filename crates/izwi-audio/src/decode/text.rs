@@ -103,7 +103,11 @@ mod tests {
     fn the_limit_is_exact_and_checked_first() {
         assert!(decode("AAAAAAAA", 6).is_ok());
         assert_eq!(decode("AAAAAAAA", 5), Err(DecodeError::TooLarge { limit: 5 }));
-        assert_eq!(decode("$$$$$$$$", 5), Err(DecodeError::TooLarge { limit: 5 }), "checked before the content");
+        assert_eq!(
+            decode("$$$$$$$$", 5),
+            Err(DecodeError::TooLarge { limit: 5 }),
+            "checked before the content"
+        );
     }
 
     proptest! {

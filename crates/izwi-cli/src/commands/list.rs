@@ -1,7 +1,7 @@
 //! `izwi list`: the known models, and which of them are installed.
 
 use anyhow::Result;
-use izwi_core::hub::{ModelStatus, Task};
+use izwi_hub::{ModelStatus, Task};
 use serde::Serialize;
 
 use crate::settings::Settings;

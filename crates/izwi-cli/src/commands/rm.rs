@@ -34,7 +34,10 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
 /// Asks for confirmation on the terminal.
 fn confirm(question: &str) -> Result<()> {
     if !io::stdin().is_terminal() {
-        return Err(failure::usage("standard input is not a terminal, and the removal needs a confirmation", "add --yes"));
+        return Err(failure::usage(
+            "standard input is not a terminal, and the removal needs a confirmation",
+            "add --yes",
+        ));
     }
     output::stderr(&format!("{question} [y/N] "));
     let mut answer = String::new();

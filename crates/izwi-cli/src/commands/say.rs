@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use clap::ValueHint;
 use izwi_core::engine::Engine;
 use izwi_core::engine::request::MAX_TEXT_CHARS;
-use izwi_core::hub::VoiceStore;
+use izwi_hub::VoiceStore;
 use serde::Serialize;
 
 use crate::engine::{Loaded, incomplete, millis};
@@ -210,10 +210,7 @@ fn text(argument: Option<&str>) -> Result<String> {
     let text = match argument {
         Some(text) if text != "-" => text.to_owned(),
         None if io::stdin().is_terminal() => {
-            return Err(failure::usage(
-                "no text is given",
-                "give the text as an argument, or pipe it in",
-            ));
+            return Err(failure::usage("no text is given", "give the text as an argument, or pipe it in"));
         }
         _ => read(io::stdin().lock())?,
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, TaskType};
-use izwi_core::hub::{Store, Task};
+use izwi_hub::{Store, Task};
 use izwi_server::{FleetConfig, Offer, Recorder, Registry, ServerConfig, check_bind};
 use tokio::net::TcpListener;
 
@@ -153,7 +153,7 @@ fn named(fleet: &FleetConfig, models: &[String]) -> Vec<String> {
 fn offers(store: &Store, names: &[String]) -> Vec<Offer> {
     let offered = |name: &str, installed| installed || names.iter().any(|named| named == name);
     let models = store.list().into_iter().filter(|model| offered(&model.manifest.name, model.installed));
-    let offer = |model: izwi_core::hub::ModelStatus<'_>| Offer {
+    let offer = |model: izwi_hub::ModelStatus<'_>| Offer {
         id: model.manifest.name.clone(),
         tasks: model.manifest.tasks.iter().map(|task| task_type(*task)).collect(),
         bytes: if model.installed {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Subcommand, ValueHint};
 use izwi_core::engine::ReferenceRecording;
-use izwi_core::hub::{ModelStatus, SavedVoice, Store, VoiceError, VoiceNotes};
+use izwi_hub::{ModelStatus, SavedVoice, Store, VoiceError, VoiceNotes};
 use serde::Serialize;
 
 use crate::engine::{self, Loaded};

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use super::file::{self, File};
 use super::field::Setting;
+use super::file::{self, File};
 use super::origin::{Origin, Problem};
 use super::resolve::{Resolved, Sources, resolve};
 use super::suggest;

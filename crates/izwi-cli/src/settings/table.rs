@@ -192,24 +192,9 @@ pub(crate) static TABLE: &[Setting] = &[
             settings.log_format = LogFormat::from_label(value.text()?)?;
             Ok(())
         },
-        ..row(
-            Top,
-            Everywhere,
-            "log_format",
-            Kind::Choice(&["text", "json"]),
-            "FORMAT",
-            "Format of the log",
-        )
+        ..row(Top, Everywhere, "log_format", Kind::Choice(&["text", "json"]), "FORMAT", "Format of the log")
     },
-    text!(
-        Engine,
-        OfSection,
-        "model",
-        Kind::Text,
-        "NAME",
-        engine.model,
-        "TTS model, as `izwi list` shows it"
-    ),
+    text!(Engine, OfSection, "model", Kind::Text, "NAME", engine.model, "TTS model, as `izwi list` shows it"),
     text!(
         Engine,
         Everywhere,

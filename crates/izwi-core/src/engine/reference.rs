@@ -8,7 +8,7 @@ use super::error::{EngineError, Result};
 use super::executor::ExecutorProfile;
 use super::request::{AudioInput, EngineCoreRequest};
 use super::types::TaskType;
-use crate::hub::MAX_PACK_BYTES;
+use izwi_hub::MAX_PACK_BYTES;
 
 /// The most characters of what is said in a reference recording: more than a minute of fast speech.
 pub const MAX_REFERENCE_CHARS: usize = 2_000;

@@ -7,7 +7,7 @@ use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use izwi_core::engine::executor::VoiceInfo;
 use izwi_core::engine::{Engine, ReferenceRecording, RequestId, TaskType};
-use izwi_core::hub::{SavedVoice, VoiceNotes, VoiceStore};
+use izwi_hub::{SavedVoice, VoiceNotes, VoiceStore};
 
 use crate::dto::listing::{VoiceDeleted, VoiceList, VoiceObject, VoiceQuery, VoiceRequest};
 use crate::error::ApiError;

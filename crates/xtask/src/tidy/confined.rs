@@ -127,7 +127,7 @@ mod tests {
         check(
             &[
                 ("crates/izwi-server/src/dto/speech.rs", text),
-                ("crates/izwi-core/src/hub/manifest.rs", text),
+                ("crates/izwi-hub/src/manifest.rs", text),
                 ("crates/izwi-server/src/ws/protocol.rs", text),
             ],
             &["crates/izwi-server/src/ws/protocol.rs:3"],

@@ -9,12 +9,17 @@ use super::tree::Tree;
 const RULE: &str = "dependency";
 
 /// A crate may depend on those after it.
-const ORDER: &[&str] = &["izwi-cli", "izwi-server", "izwi-core", "izwi-models", "izwi-audio"];
+const ORDER: &[&str] = &["izwi-cli", "izwi-server", "izwi-core", "izwi-hub", "izwi-models", "izwi-audio"];
 
 /// Crates that a crate may not depend on, and what to do instead. `tokio` stands for `tokio-util` and the like too.
 const BANNED: &[(&str, &[&str], &str)] = &[
     ("izwi-cli", &["candle", "izwi-models"], "the binary reaches models through izwi-core"),
     ("izwi-server", &["candle", "izwi-models"], "the server reaches models through izwi-core"),
+    (
+        "izwi-hub",
+        &["candle", "tokio", "axum", "izwi-models", "izwi-audio"],
+        "the hub knows files alone: no tensor, no audio and no runtime",
+    ),
     (
         "izwi-models",
         &["tokio", "axum"],

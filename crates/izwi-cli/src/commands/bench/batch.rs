@@ -70,7 +70,8 @@ pub(super) async fn synthesize(
     let parts = totals.zip(before).map(|((name, after), (_, before))| (name, after.saturating_sub(before)));
     let tokens: usize = received.iter().map(|received| received.stats.generated_tokens).sum();
     let samples: usize = received.iter().map(|received| received.stats.samples as usize).sum();
-    let all_began = received.iter().filter_map(|received| Some(received.arrivals.first()?.0)).max().unwrap_or(begun);
+    let all_began =
+        received.iter().filter_map(|received| Some(received.arrivals.first()?.0)).max().unwrap_or(begun);
     let later = received.iter().flat_map(|received| &received.arrivals).filter(|(at, _)| *at > all_began);
     let later: usize = later.map(|(_, samples)| samples).sum();
     Ok(Round {

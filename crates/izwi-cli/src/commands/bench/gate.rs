@@ -56,13 +56,13 @@ impl Baseline {
             ));
         }
         if page.is_empty() {
-            let help = "measure what the baseline contains: the same --models, --dtypes, --batch and --threads";
+            let help =
+                "measure what the baseline contains: the same --models, --dtypes, --batch and --threads";
             return Err(with_help("no result is in the baseline", help));
         }
         if slower > 0 {
-            let help = format!(
-                "the limit is {ratio} of the baseline; repeat the measurement on an idle machine"
-            );
+            let help =
+                format!("the limit is {ratio} of the baseline; repeat the measurement on an idle machine");
             return Err(with_help(format!("{page}{slower} slower than the baseline"), help));
         }
         Ok(page)

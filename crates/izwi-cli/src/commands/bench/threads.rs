@@ -59,8 +59,7 @@ mod tests {
 
     #[test]
     fn replaced_arguments_are_removed() {
-        let line =
-            "bench --threads 2 --model m --thread-counts=1,2 --gate f --json --batch 1 --threads=3 -v";
+        let line = "bench --threads 2 --model m --thread-counts=1,2 --gate f --json --batch 1 --threads=3 -v";
         let kept = kept(line.split(' ').map(OsString::from));
         assert_eq!(kept, ["bench", "--model", "m", "--batch", "1", "-v"]);
     }

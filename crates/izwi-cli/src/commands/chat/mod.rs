@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use clap::ValueHint;
 use izwi_core::engine::Message;
 use izwi_core::engine::request::MAX_TEXT_CHARS;
-use izwi_core::hub::{Store, Task};
+use izwi_hub::{Store, Task};
 
 use crate::engine::Loaded;
 use crate::player::Player;
@@ -124,8 +124,7 @@ fn output_file(path: &std::path::Path) -> Result<PathBuf> {
     if path == std::path::Path::new("-") {
         return Err(failure::usage("standard output has the text of the answers", "give -o a file"));
     }
-    let options =
-        TargetOptions { output: Some(path), play: false, json: false, stdout_is_terminal: true };
+    let options = TargetOptions { output: Some(path), play: false, json: false, stdout_is_terminal: true };
     let Target::File(path) = Target::choose(options)? else { return Ok(path.to_path_buf()) };
     sink::check_file(&path)?;
     Ok(path)

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use izwi_core::engine::{Engine, EngineCoreRequest};
-use izwi_core::hub::Store;
+use izwi_hub::Store;
 
 use crate::engine::{self, Loaded, millis};
 use crate::interrupt::Interrupt;
@@ -50,8 +50,8 @@ fn installed(store: &Store, model: &str) -> Vec<Finding> {
                 let detail = format!("{name}: {}, verified, from {from}", output::format_bytes(status.bytes));
                 findings.push(Finding::ok("model", detail));
             }
-            Err(izwi_core::hub::HubError::NotInstalled { .. }) if name != model => {}
-            Err(izwi_core::hub::HubError::NotInstalled { .. }) => {
+            Err(izwi_hub::HubError::NotInstalled { .. }) if name != model => {}
+            Err(izwi_hub::HubError::NotInstalled { .. }) => {
                 let detail = format!("{name}: the TTS model is not installed");
                 findings.push(Finding::broken("model", detail, format!("izwi pull {name}")));
             }

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use izwi_core::engine::executor::probe_device;
+
 use crate::build_info;
 use crate::output;
 use crate::player::{self, Player};
@@ -57,7 +59,11 @@ fn cores(threads: usize) -> Finding {
     }
     // The threads wait for each other, so that one busy core slows down every step.
     if free + 0.5 < threads as f64 {
-        return Finding::warning("cores", detail, "other programs use the cores; stop them, or lower --threads");
+        return Finding::warning(
+            "cores",
+            detail,
+            "other programs use the cores; stop them, or lower --threads",
+        );
     }
     Finding::ok("cores", detail)
 }
@@ -130,7 +136,7 @@ pub(super) fn memory_bytes() -> Option<(u64, u64)> {
 fn device(resolved: &Resolved) -> Finding {
     let choice = resolved.settings.engine.device;
     let built_in = build_info::backends().join(", ");
-    match choice.open() {
+    match probe_device(choice) {
         Ok(_) => Finding::ok("device", format!("{choice} can be opened; built in: {built_in}")),
         Err(error) => Finding::broken("device", error.to_string(), "use --device auto or --device cpu"),
     }
@@ -141,8 +147,7 @@ fn store(home: &Path) -> Finding {
     let shown = home.display();
     let existing = home.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
     if let Err(error) = tempfile::tempfile_in(existing) {
-        let remedy =
-            "no model can be pulled; change the folder's owner, or set IZWI_HOME to another folder";
+        let remedy = "no model can be pulled; change the folder's owner, or set IZWI_HOME to another folder";
         return Finding::warning("store", format!("{shown} is not writable: {error}"), remedy);
     }
     match fs4::available_space(existing) {

@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::ValueHint;
 use izwi_core::engine::{AudioInput, EngineCoreRequest, TranscriptionOptions};
-use izwi_core::hub::{Store, Task};
+use izwi_hub::{Store, Task};
 
 use crate::engine::{Loaded, incomplete};
 use crate::failure::Failure;
@@ -82,8 +82,11 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
 /// The model of `--model`, else the setting `asr_model`; the setting `model` names a TTS model.
 fn model(store: &Store, resolved: &Resolved) -> Result<String> {
     let settings = &resolved.settings;
-    let chosen =
-        if resolved.is_flag("model") { Some(settings.engine.model.as_str()) } else { settings.server.default_asr_model() };
+    let chosen = if resolved.is_flag("model") {
+        Some(settings.engine.model.as_str())
+    } else {
+        settings.server.default_asr_model()
+    };
     let default = store.default_for(Task::Asr).map(|manifest| manifest.name.as_str());
     let Some(name) = chosen.or(default) else {
         return Err(failure::with_help("no ASR model is set", "name one with --model"));

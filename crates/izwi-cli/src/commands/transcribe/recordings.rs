@@ -99,7 +99,10 @@ pub(super) fn find(arguments: &[String]) -> Result<Vec<Recording>> {
 /// The sorted matches of a pattern.
 fn matches(pattern: &str) -> Result<Vec<Recording>> {
     let paths = glob::glob(pattern).map_err(|error| {
-        failure::usage(format!("'{pattern}' is not a valid pattern: {error}"), "escape brackets as [[] and []]")
+        failure::usage(
+            format!("'{pattern}' is not a valid pattern: {error}"),
+            "escape brackets as [[] and []]",
+        )
     })?;
     let mut files = Vec::new();
     for path in paths {

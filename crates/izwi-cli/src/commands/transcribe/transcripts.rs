@@ -102,7 +102,11 @@ impl Destinations {
 /// # Errors
 /// The output does not fit the format or the number of recordings, two transcripts have the same file name, or a file
 /// cannot be written.
-pub(super) fn destinations(format: Format, output: Option<&Path>, recordings: &[Recording]) -> Result<Destinations> {
+pub(super) fn destinations(
+    format: Format,
+    output: Option<&Path>,
+    recordings: &[Recording],
+) -> Result<Destinations> {
     let several = recordings.len() > 1;
     let Some(path) = output.filter(|path| *path != Path::new("-")) else {
         if several && format != Format::Text {
@@ -213,7 +217,10 @@ mod tests {
         let one = files(&["a.wav"]);
         let two = files(&["a.wav", "b.wav"]);
         assert_eq!(destinations(Format::Srt, None, &one).unwrap(), Destinations::Stdout { named: false });
-        assert_eq!(destinations(Format::Text, Some(Path::new("-")), &two).unwrap(), Destinations::Stdout { named: true });
+        assert_eq!(
+            destinations(Format::Text, Some(Path::new("-")), &two).unwrap(),
+            Destinations::Stdout { named: true }
+        );
         let error = destinations(Format::Srt, None, &two).unwrap_err();
         assert!(failure::render(&error).contains("help: name a folder"), "{error}");
     }

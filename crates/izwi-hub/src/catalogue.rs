@@ -1,0 +1,169 @@
+//! Which models exist: the manifests built into the program and those the user added. Knows nothing of what is
+//! installed.
+
+use std::fs;
+use std::path::Path;
+
+use crate::error::{HubError, IoError};
+use crate::manifest::Manifest;
+
+/// Every manifest of the repository: (file name, contents).
+const EMBEDDED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/manifests.rs"));
+
+const MAX_MANIFEST_BYTES: u64 = 1 << 20;
+const MAX_SUGGESTIONS: usize = 3;
+
+/// All manifests, by name.
+#[derive(Debug, Clone)]
+pub(crate) struct Catalogue(Vec<Manifest>);
+
+impl Catalogue {
+    /// The embedded manifests and those in `folder`, which need not exist.
+    pub(crate) fn load(folder: &Path) -> Result<Self, HubError> {
+        let mut texts: Vec<(String, String)> =
+            EMBEDDED.iter().map(|(file, text)| ((*file).to_owned(), (*text).to_owned())).collect();
+        texts.extend(user_manifests(folder)?);
+        Self::of(&texts)
+    }
+
+    /// Checks that no two manifests share a name or are the default for one task.
+    fn of(texts: &[(String, String)]) -> Result<Self, HubError> {
+        let mut manifests: Vec<Manifest> = Vec::new();
+        for (file, text) in texts {
+            let manifest = Manifest::parse(file, text)?;
+            for other in &manifests {
+                let reason = if other.name == manifest.name {
+                    format!("a model named '{}' exists already: rename this one", other.name)
+                } else if let Some(task) =
+                    manifest.default_for.iter().find(|task| other.default_for.contains(task))
+                {
+                    format!("'{}' is already the default for {task:?}: take it out here", other.name)
+                } else {
+                    continue;
+                };
+                return Err(HubError::Manifest { file: file.clone(), reason });
+            }
+            manifests.push(manifest);
+        }
+        manifests.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Self(manifests))
+    }
+
+    pub(crate) fn all(&self) -> &[Manifest] {
+        &self.0
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Result<&Manifest, HubError> {
+        self.0.iter().find(|manifest| manifest.name == name).ok_or_else(|| {
+            let names = self.0.iter().map(|manifest| manifest.name.as_str());
+            HubError::Unknown { name: name.to_owned(), remedy: suggestion(name, "models", names) }
+        })
+    }
+}
+
+fn user_manifests(folder: &Path) -> Result<Vec<(String, String)>, HubError> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(IoError::at("list", folder)(error).into()),
+    };
+    let mut texts = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(IoError::at("list", folder))?.path();
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
+        let file = path.display().to_string();
+        let size = fs::metadata(&path).map_err(IoError::at("read", &path))?.len();
+        if size > MAX_MANIFEST_BYTES {
+            let reason = format!("it has {size} bytes, at most {MAX_MANIFEST_BYTES} are read");
+            return Err(HubError::Manifest { file, reason });
+        }
+        texts.push((file, fs::read_to_string(&path).map_err(IoError::at("read", &path))?));
+    }
+    texts.sort();
+    Ok(texts)
+}
+
+/// What to say to somebody who asked for `wanted` among `what`: the nearest names, or all.
+pub(crate) fn suggestion<'a>(wanted: &str, what: &str, names: impl Iterator<Item = &'a str>) -> String {
+    let mut ranked: Vec<(usize, &str)> =
+        names.map(|name| (strsim::levenshtein(&wanted.to_lowercase(), name), name)).collect();
+    ranked.sort_unstable();
+    let near: Vec<&str> = ranked
+        .iter()
+        .filter(|(distance, name)| *distance <= (name.len() / 3).max(2) || name.starts_with(wanted))
+        .map(|(_, name)| *name)
+        .take(MAX_SUGGESTIONS)
+        .collect();
+    if near.is_empty() {
+        let mut all: Vec<&str> = ranked.iter().map(|(_, name)| *name).collect();
+        all.sort_unstable();
+        return format!("the {what} are {}", all.join(", "));
+    }
+    format!("did you mean {}?", near.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(name: &str, default: &str) -> (String, String) {
+        let hash = "0".repeat(64);
+        let text = format!(
+            "name = \"{name}\"\nfamily = \"f\"\ndescription = \"d\"\ntask = [\"tts\"]\nlicence = \"MIT\"\n\
+             languages = [\"en\"]\ndefault = [{default}]\n[[sources]]\nkind = \"hub\"\nrepo = \"a/b\"\n\
+             revision = \"main\"\n[[sources.files]]\npath = \"a\"\nsha256 = \"{hash}\"\nsize = 1\ntarget = \"a\"\n"
+        );
+        (format!("{name}.toml"), text)
+    }
+
+    #[test]
+    fn every_embedded_manifest_keeps_the_rules() {
+        let folder = tempfile::tempdir().unwrap();
+        let catalogue = Catalogue::load(folder.path()).unwrap();
+        assert_eq!(catalogue.all().len(), EMBEDDED.len());
+        assert!(!EMBEDDED.is_empty());
+    }
+
+    #[test]
+    fn models_that_clone_voices_say_so() {
+        let catalogue = Catalogue::load(tempfile::tempdir().unwrap().path()).unwrap();
+        for manifest in catalogue.all() {
+            assert_eq!(
+                manifest.clones_voices,
+                manifest.description.contains("voices add"),
+                "{}",
+                manifest.name
+            );
+        }
+    }
+
+    #[test]
+    fn users_add_manifests() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, text) = text("my-lark", "");
+        fs::write(folder.path().join(file), text).unwrap();
+        fs::write(folder.path().join("notes.txt"), "not a manifest").unwrap();
+        let catalogue = Catalogue::load(folder.path()).unwrap();
+        assert_eq!(catalogue.find("my-lark").unwrap().family, "f");
+    }
+
+    #[test]
+    fn a_name_and_a_default_are_given_once() {
+        let twice = Catalogue::of(&[text("lark", ""), text("lark", "")]).unwrap_err();
+        assert!(twice.to_string().contains("a model named 'lark' exists already"), "{twice}");
+        let defaults = Catalogue::of(&[text("lark", "\"tts\""), text("wren", "\"tts\"")]).unwrap_err();
+        assert!(defaults.to_string().contains("'lark' is already the default for Tts"), "{defaults}");
+    }
+
+    #[test]
+    fn a_slip_gets_near_names() {
+        let catalogue = Catalogue::of(&[text("lark", ""), text("lark-large", ""), text("wren", "")]).unwrap();
+        let said = |name: &str| catalogue.find(name).unwrap_err().to_string();
+        assert_eq!(said("lrak"), "unknown model 'lrak': did you mean lark?");
+        assert_eq!(said("Lark"), "unknown model 'Lark': did you mean lark?");
+        assert_eq!(said("lark-l"), "unknown model 'lark-l': did you mean lark, lark-large?");
+        assert_eq!(said("penguin"), "unknown model 'penguin': the models are lark, lark-large, wren");
+    }
+}

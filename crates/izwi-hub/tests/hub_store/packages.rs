@@ -1,0 +1,202 @@
+//! Pulls through package clients; a shell script stands in for them and copies an archive made by the test.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use izwi_hub::HubError;
+use zip::write::SimpleFileOptions;
+
+use crate::home::{Home, file, sha256};
+
+const CLIENT: &str = r#"#!/bin/sh
+while [ $# -gt 1 ]; do
+  case "$1" in --dest|--pack-destination) folder=$2 ;; esac
+  shift
+done
+echo "$1" >> "${0%/*}/asked"
+cp "${0%/*}/$1" "$folder/archive"
+"#;
+
+fn nobody() -> Home {
+    let mut home = Home::new("http://127.0.0.1:9");
+    home.access.python = vec!["/nowhere/python3".into()];
+    home.access.npm = vec!["/nowhere/npm".into()];
+    home
+}
+
+/// A home whose package clients serve the files beside them.
+fn home() -> Home {
+    let mut home = nobody();
+    let client = program(&home.path("client"), CLIENT);
+    home.access.python.push(client.display().to_string());
+    home.access.npm.push(client.display().to_string());
+    home
+}
+
+/// Makes an executable. A child process writes it: were it open for writing here while another test forks, it could
+/// not be run.
+fn program(path: &Path, text: &str) -> PathBuf {
+    let mut shell = Command::new("sh")
+        .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    shell.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(shell.wait().unwrap().success());
+    path.to_path_buf()
+}
+
+fn zip(members: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for (name, contents) in members {
+        archive.start_file(*name, SimpleFileOptions::default()).unwrap();
+        archive.write_all(contents).unwrap();
+    }
+    archive.finish().unwrap().into_inner()
+}
+
+/// A `.tar.gz`; the names are written as they are, safe or not.
+fn tar_gz(members: &[(&str, tar::EntryType, &[u8])]) -> Vec<u8> {
+    let gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let mut archive = tar::Builder::new(gzip);
+    for (name, kind, contents) in members {
+        let mut header = tar::Header::new_gnu();
+        header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_entry_type(*kind);
+        header.set_size(contents.len() as u64);
+        header.set_mode(0o644);
+        header.set_cksum();
+        archive.append(&header, *contents).unwrap();
+    }
+    archive.into_inner().unwrap().finish().unwrap()
+}
+
+/// A package source's head; the client serves each archive under `NAME==1.0` or `NAME@1.0`.
+fn source(home: &Home, ecosystem: &str, packages: &[(&str, &[u8])]) -> String {
+    let listed = packages.iter().map(|(name, archive)| {
+        let sign = if ecosystem == "pip" { "==" } else { "@" };
+        File::create(home.path(&format!("{name}{sign}1.0"))).unwrap().write_all(archive).unwrap();
+        format!("{{ name = \"{name}\", version = \"1.0\", sha256 = \"{}\" }}", sha256(archive))
+    });
+    let listed: Vec<String> = listed.collect();
+    format!(
+        "[[sources]]\nkind = \"package\"\necosystem = \"{ecosystem}\"\npackages = [{}]\n",
+        listed.join(", ")
+    )
+}
+
+/// Pulls `lark/lark.bin`, five bytes, from one archive.
+#[track_caller]
+fn refused(ecosystem: &str, archive: &[u8], reason: &str) {
+    let home = home();
+    home.offer(&[
+        source(&home, ecosystem, &[("lark", archive)]),
+        file("\"lark/lark.bin\"", "a", b"tweet", ""),
+    ]);
+    let error = home.pull().unwrap_err().to_string();
+    assert!(error.contains(reason), "{error}");
+    assert!(!home.path("models/lark").exists());
+}
+
+#[test]
+fn a_file_in_parts_is_joined_from_two_wheels() {
+    let home = home();
+    let one = zip(&[("one/lark.0", b"twe"), ("one/LICENSE", b"free"), ("one/other.py", b"x")]);
+    let two = zip(&[("two/lark.1", b"et")]);
+    home.offer(&[
+        source(&home, "pip", &[("lark-one", &one), ("lark-two", &two)]),
+        file("[\"one/lark.0\", \"two/lark.1\"]", "lark.bin", b"tweet", ""),
+        file("\"one/LICENSE\"", "LICENSE", b"free", ""),
+        file("\"one/absent\"", "absent", b"none", "optional = true"),
+    ]);
+    home.pull().unwrap();
+    assert_eq!(home.read("lark.bin"), b"tweet");
+    assert_eq!(home.read("LICENSE"), b"free");
+    assert!(!home.path("models/lark/absent").exists());
+    assert_eq!(fs::read_to_string(home.path("asked")).unwrap(), "lark-one==1.0\nlark-two==1.0\n");
+    home.store().verify("lark").unwrap();
+    assert!(home.left_over().is_empty(), "{:?}", home.left_over());
+}
+
+#[test]
+fn an_npm_package_is_unpacked() {
+    let home = home();
+    let archive = tar_gz(&[("package/lark.bin", tar::EntryType::Regular, b"tweet")]);
+    home.offer(&[
+        source(&home, "npm", &[("lark", &archive)]),
+        file("\"package/lark.bin\"", "lark.bin", b"tweet", ""),
+    ]);
+    home.pull().unwrap();
+    assert_eq!(home.read("lark.bin"), b"tweet");
+}
+
+#[test]
+fn an_archive_that_arrived_is_not_fetched_again() {
+    let home = home();
+    let archive = zip(&[("lark.bin", b"tweet")]);
+    let head = source(&home, "pip", &[("lark", &archive)]);
+    home.offer(&[head.clone(), file("\"absent.bin\"", "lark.bin", b"tweet", "")]);
+    let error = home.pull().unwrap_err().to_string();
+    assert!(error.contains("pip lark==1.0: holds no 'absent.bin'"), "{error}");
+    home.offer(&[head, file("\"lark.bin\"", "lark.bin", b"tweet", "")]);
+    home.pull().unwrap();
+    assert_eq!(fs::read_to_string(home.path("asked")).unwrap(), "lark==1.0\n");
+}
+
+#[test]
+fn names_that_leave_the_folder_are_refused() {
+    for name in ["../lark.bin", "lark/../../lark.bin", "/etc/lark.bin", "lark\\..\\lark.bin", "C:/lark.bin"] {
+        let members: [(&str, &[u8]); 2] = [("lark/lark.bin", b"tweet"), (name, b"evil!")];
+        refused("pip", &zip(&members), "holds the unsafe name");
+        let members = members.map(|(name, contents)| (name, tar::EntryType::Regular, contents));
+        refused("npm", &tar_gz(&members), "holds the unsafe name");
+    }
+}
+
+#[test]
+fn links_large_members_and_broken_archives_are_refused() {
+    let link = tar_gz(&[("lark/lark.bin", tar::EntryType::Symlink, b"")]);
+    refused("npm", &link, "'lark/lark.bin' is not a plain file");
+    refused("pip", &zip(&[("lark/lark.bin", &[0; 1 << 20])]), "is longer than the manifest's 5 bytes");
+    refused("pip", &zip(&[("lark/lark.bin", b"TWEET")]), "is stated");
+    refused("pip", b"no archive", "cannot be read");
+    refused("npm", b"no archive", "cannot be read");
+}
+
+#[test]
+fn another_archive_is_refused_and_removed() {
+    let home = home();
+    let archive = zip(&[("lark.bin", b"tweet")]);
+    home.offer(&[source(&home, "pip", &[("lark", &archive)]), file("\"lark.bin\"", "a", b"tweet", "")]);
+    fs::write(home.path("lark==1.0"), zip(&[("lark.bin", b"evil!")])).unwrap();
+    let error = home.pull().unwrap_err().to_string();
+    assert!(error.contains("pip lark==1.0 has the hash"), "{error}");
+    assert!(home.left_over().iter().all(|path| path.ends_with("client.log")), "{:?}", home.left_over());
+}
+
+#[test]
+fn a_missing_client_is_named_with_the_remedy() {
+    for (ecosystem, expected) in
+        [("pip", "/nowhere/python3 -m pip): install Python"), ("npm", "/nowhere/npm): install Node.js")]
+    {
+        let home = nobody();
+        home.offer(&[source(&home, ecosystem, &[("lark", b"")]), file("\"a\"", "a", b"tweet", "")]);
+        let error = home.pull().unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_python_without_pip_is_passed_over_and_a_failure_is_shown() {
+    let mut home = nobody();
+    let without = program(&home.path("without"), "#!/bin/sh\necho \"$0: No module named pip\" >&2\nexit 1\n");
+    let failing = program(&home.path("failing"), "#!/bin/sh\necho 'no such version' >&2\nexit 1\n");
+    home.access.python = [without, failing].map(|path| path.display().to_string()).to_vec();
+    home.offer(&[source(&home, "pip", &[("lark", b"")]), file("\"a\"", "a", b"tweet", "")]);
+    let error = home.pull().unwrap_err();
+    assert!(matches!(error, HubError::AllSourcesFailed { .. }));
+    assert!(error.to_string().contains("failing -m pip download` failed: no such version"), "{error}");
+}

@@ -1,0 +1,200 @@
+//! Pulls of files whose contents only the hub knows: it states hashes, what arrives is held against them and recorded.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::{Arc, Mutex};
+
+use izwi_hub::{HubError, SourceError};
+
+use crate::home::{Home, git_blob, hub, noise, sha256, trusted};
+use crate::server::{Answer, Request, Server};
+
+/// A hub's repository, which a test may change; names with `.safetensors` are large files.
+type Repository = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
+
+fn repository(files: &[(&str, &[u8])]) -> Repository {
+    let files = files.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec()));
+    Arc::new(Mutex::new(files.collect()))
+}
+
+/// Answers as the hub does: large files with their SHA-256 and a redirect, small ones with git's id.
+fn answer(files: &Repository, request: &Request) -> Answer {
+    let files = files.lock().unwrap();
+    if let Some(name) = request.path.strip_prefix("/blobs/") {
+        return Answer::whole(&files[name]);
+    }
+    let name = request.path.strip_prefix("/bird/lark/resolve/main/").unwrap();
+    let Some(bytes) = files.get(name) else { return Answer::status(404) };
+    if name.ends_with(".safetensors") {
+        let tag = format!("\"{}\"", sha256(bytes));
+        return Answer::status(302)
+            .with("X-Linked-Etag", &tag)
+            .with("X-Linked-Size", &bytes.len().to_string())
+            .with("Location", &format!("/blobs/{name}"));
+    }
+    Answer::whole(bytes).with("ETag", &format!("\"{}\"", git_blob(bytes)))
+}
+
+fn serve(files: &Repository) -> Server {
+    let files = Arc::clone(files);
+    Server::start(move |_, request| answer(&files, request))
+}
+
+const INDEX: &str = "model.safetensors.index.json";
+
+fn home_of(server: &Server) -> Home {
+    let home = Home::new(&server.url());
+    home.offer(&[
+        hub("bird/lark"),
+        trusted("config.json", ""),
+        trusted("extra.json", "optional = true"),
+        trusted(INDEX, "optional = true\nindex = true"),
+        trusted("model.safetensors", ""),
+        trusted("codec/model.safetensors", ""),
+    ]);
+    home
+}
+
+#[track_caller]
+fn only_failure(error: HubError) -> SourceError {
+    match error {
+        HubError::AllSourcesFailed { mut failures, .. } if failures.len() == 1 => failures.remove(0).error,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn what_the_hub_states_is_checked_and_recorded() {
+    let (weights, codec) = (noise(50_000), noise(20_000));
+    let files = repository(&[
+        ("config.json", b"{}"),
+        ("model.safetensors", &weights),
+        ("codec/model.safetensors", &codec),
+    ]);
+    let server = serve(&files);
+    let home = home_of(&server);
+    home.pull().unwrap();
+    assert_eq!(
+        (home.read("model.safetensors"), home.read("codec/model.safetensors")),
+        (weights.clone(), codec)
+    );
+    assert_eq!(home.read("config.json"), b"{}");
+    assert!(!home.path("models/lark/extra.json").exists());
+    let record = String::from_utf8(home.read(".izwi.json")).unwrap();
+    assert!(record.contains(&sha256(&weights)) && record.contains(&sha256(b"{}")), "{record}");
+    home.store().verify("lark").unwrap();
+    home.store().installed("lark").unwrap();
+    assert!(home.left_over().is_empty(), "{:?}", home.left_over());
+    let asked = server.requests().len();
+    home.pull().unwrap();
+    assert_eq!(server.requests().len(), asked, "an installed model is pulled no more");
+    let store = home.store();
+    let lark = store.list().into_iter().find(|status| status.manifest.name == "lark").unwrap();
+    assert_eq!(lark.manifest.sources[0].bytes(), None, "only the hub knows");
+}
+
+#[test]
+fn weights_in_several_files_are_taken_by_their_index() {
+    let index = br#"{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#;
+    let files = repository(&[
+        ("config.json", b"{}"),
+        (INDEX, index),
+        ("model-1.safetensors", b"one"),
+        ("model-2.safetensors", b"two"),
+        ("codec/model.safetensors", b"codec"),
+    ]);
+    let server = serve(&files);
+    let home = home_of(&server);
+    home.pull().unwrap();
+    assert_eq!(
+        (home.read("model-1.safetensors"), home.read("model-2.safetensors")),
+        (b"one".into(), b"two".into())
+    );
+    assert_eq!(home.read(INDEX), index);
+    assert!(!home.path("models/lark/model.safetensors").exists());
+    home.store().installed("lark").unwrap();
+    fs::remove_file(home.path("models/lark/model-2.safetensors")).unwrap();
+    let error = home.store().installed("lark").unwrap_err().to_string();
+    assert!(error.contains("model-2.safetensors is missing"), "{error}");
+    home.pull().unwrap();
+    home.store().verify("lark").unwrap();
+}
+
+#[test]
+fn an_index_cannot_reach_out_of_the_folder() {
+    for name in ["../../evil.safetensors", "/evil.safetensors", "a/b.safetensors", "config.json"] {
+        let index = format!("{{\"weight_map\": {{\"a\": \"{name}\"}}}}");
+        let files = repository(&[("config.json", b"{}"), (INDEX, index.as_bytes())]);
+        let server = serve(&files);
+        let home = home_of(&server);
+        let error = only_failure(home.pull().unwrap_err());
+        assert!(matches!(error, SourceError::Index { .. }), "{error}");
+        assert!(error.to_string().contains("no plain name"), "{error}");
+        assert!(!home.path("models/lark").exists());
+    }
+}
+
+#[test]
+fn contents_that_are_not_what_was_stated_are_refused() {
+    let files = repository(&[("config.json", b"{}"), ("model.safetensors", b"weights")]);
+    for (path, wrong) in [("config.json", b"[]".to_vec()), ("model.safetensors", b"weighty".to_vec())] {
+        let files = Arc::clone(&files);
+        let server = Server::start(move |_, request| match request.method.as_str() {
+            "GET" if request.path.ends_with(path) && !request.path.starts_with("/blobs/codec") => {
+                Answer::whole(&wrong)
+            }
+            _ => answer(&files, request),
+        });
+        let home = home_of(&server);
+        let error = only_failure(home.pull().unwrap_err());
+        assert!(matches!(error, SourceError::Checksum { .. }), "{error}");
+        assert!(!home.path("models/lark").exists());
+    }
+}
+
+#[test]
+fn a_later_pull_notices_that_the_publisher_changed_a_file() {
+    for (changed, bytes) in [("model.safetensors", &b"other"[..]), ("config.json", b"[1]")] {
+        let files = repository(&[
+            ("config.json", b"{}"),
+            ("model.safetensors", b"weights"),
+            ("codec/model.safetensors", b"codec"),
+        ]);
+        let server = serve(&files);
+        let home = home_of(&server);
+        home.pull().unwrap();
+        fs::remove_file(home.path("models/lark/codec/model.safetensors")).unwrap();
+        files.lock().unwrap().insert(changed.to_owned(), bytes.to_vec());
+        let error = only_failure(home.pull().unwrap_err());
+        assert!(matches!(&error, SourceError::Changed { .. }), "{error}");
+        assert!(error.to_string().contains("`izwi rm`"), "{error}");
+        home.store().remove("lark").unwrap();
+        home.pull().unwrap();
+        assert_eq!(home.read(changed), bytes);
+    }
+}
+
+#[test]
+fn a_hub_that_states_nothing_is_not_believed() {
+    let server = Server::start(|_, request| match request.path.ends_with("extra.json") {
+        true => Answer::status(404),
+        false => Answer::whole(b"{}").with("ETag", "\"5f-60\""),
+    });
+    let home = home_of(&server);
+    let error = only_failure(home.pull().unwrap_err());
+    assert!(matches!(&error, SourceError::Unstated { .. }), "{error}");
+    assert!(server.requests().iter().all(|request| request.method == "HEAD"), "nothing was fetched");
+}
+
+#[test]
+fn the_token_is_not_shown_to_whoever_the_hub_redirects_to() {
+    let elsewhere =
+        Server::start(|_, _| Answer::whole(b"{}").with("ETag", &format!("\"{}\"", git_blob(b"{}"))));
+    let place = elsewhere.url_as("localhost");
+    let server = Server::start(move |_, _| Answer::status(302).with("Location", &format!("{place}/x")));
+    let mut home = home_of(&server);
+    home.access.token = Some("secret".into());
+    let error = only_failure(home.pull().unwrap_err());
+    assert!(matches!(&error, SourceError::Unstated { .. }), "{error}");
+    assert!(elsewhere.requests().is_empty(), "and is not asked what a file holds");
+}
