@@ -1,6 +1,6 @@
 //! Raw PCM without a header: 16-bit integer and 32-bit float, little-endian.
 
-use super::{EncodeError, Encoder, Format};
+use super::encoder::{EncodeError, Encoder, Format};
 use crate::pcm;
 
 /// Signed 16-bit.

@@ -3,7 +3,7 @@
 use std::io::BufWriter;
 use std::path::Path;
 
-use super::{EncodeError, Encoder, EncoderConfig, Format};
+use super::encoder::{EncodeError, Encoder, EncoderConfig, Format};
 use crate::pcm;
 
 /// Mono 16-bit PCM in a RIFF file.
