@@ -4,12 +4,12 @@
 
 use std::path::{Path, PathBuf};
 
+use izwi_types::similar;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::field::{Section, Setting, Value};
 use super::origin::{Origin, Problem};
-use super::suggest;
 use super::table::TABLE;
 use super::values::Settings;
 
@@ -123,9 +123,9 @@ fn unknown(section: Section, name: &str) -> String {
     let tables = Section::ALL.into_iter().map(Section::name).filter(|name| !name.is_empty());
     let names: Vec<&str> =
         if section == Section::Top { here.chain(tables).collect() } else { here.collect() };
-    let mut near = suggest::similar(name, names.into_iter());
+    let mut near = similar(name, names);
     if near.is_empty() {
-        near = suggest::similar(name, TABLE.iter().map(|setting| setting.name));
+        near = similar(name, TABLE.iter().map(|setting| setting.name));
     }
     match near.as_slice() {
         [] => format!("unknown key '{name}'; `izwi config show` lists all"),

@@ -10,7 +10,6 @@ mod origin;
 pub(crate) mod process;
 mod resolve;
 mod server;
-mod suggest;
 mod table;
 mod values;
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use izwi_types::similar;
 
 use super::field::Setting;
 use super::file::{self, File};
 use super::origin::{Origin, Problem};
 use super::resolve::{Resolved, Sources, resolve};
-use super::suggest;
 use super::table::TABLE;
 use crate::failure;
 use crate::input;
@@ -95,7 +95,7 @@ pub(crate) fn unknown_variables(known: &[&str]) -> Vec<String> {
         .filter(|name| name.starts_with("IZWI_") && !ours.contains(name) && !known.contains(&name.as_str()))
         .map(|name| {
             let short = name.trim_start_matches("IZWI_").to_lowercase();
-            match suggest::similar(&short, TABLE.iter().map(|setting| setting.name)).first() {
+            match similar(&short, TABLE.iter().map(|setting| setting.name)).first() {
                 Some(near) => format!("{name} sets nothing: did you mean IZWI_{}?", near.to_uppercase()),
                 None => format!("{name} sets nothing"),
             }
