@@ -1,14 +1,14 @@
 //! Convolution with seven taps along rows that always come in groups of one size, on the CPU: fewer products than
-//! [`RowConv`](super::row_conv::RowConv) needs.
+//! [`Conv1d`](crate::layers::conv::Conv1d) needs.
 
 use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::checkpoint::{Checkpoint, Recipe};
-use super::row_linear::stacked;
-use super::slices::with_slices;
 use crate::Error;
+use crate::checkpoint::{Checkpoint, Recipe};
+use crate::layers::cat_weights;
+use crate::slices::with_slices;
 use izwi_kernels::conv::ConvPanels;
 use izwi_kernels::conv::winograd_1d::{PACKED_TAPS, RowGroups, TAPS, pack_winograd, winograd_conv1d};
 use izwi_kernels::packed::Packed;
@@ -17,7 +17,7 @@ use izwi_types::Precision;
 /// `y[i] = Σ_t W_t x[start + i + t * dilation] + b` for the rows of a group; a row of `y` is the same bits whatever
 /// other groups there are. Within 100 dB of the plain sum. A copy shares the weight.
 #[derive(Debug, Clone)]
-pub struct GroupConv {
+pub struct WinogradConv1d {
     weight: Arc<ConvPanels>,
     bias: Tensor, // [outputs]
     rows: usize,
@@ -26,7 +26,7 @@ pub struct GroupConv {
     outputs: usize,
 }
 
-impl GroupConv {
+impl WinogradConv1d {
     /// Taps of every such convolution.
     pub const TAPS: usize = TAPS;
 
@@ -51,8 +51,9 @@ impl GroupConv {
     ) -> std::result::Result<Self, Error> {
         let part = (name, vec![outputs, inputs, TAPS]);
         let sizes = [PACKED_TAPS, inputs, outputs];
-        let recipe = Recipe { parts: &[part], way: "four rows at once, ", precision: Precision::F32, sizes };
-        let weight = from.take_packed(&recipe, |tensors| Ok(packed(&stacked(tensors)?)?))?;
+        let recipe =
+            Recipe { parts: &[part], transform_id: "winograd F(4, 7), ", precision: Precision::F32, sizes };
+        let weight = from.take_packed(&recipe, |tensors| Ok(packed(&cat_weights(tensors)?)?))?;
         Ok(Self::assemble(weight, bias, [rows, dilation, inputs, outputs])?)
     }
 
@@ -127,8 +128,8 @@ mod tests {
     use candle_core::Device;
     use proptest::prelude::*;
 
-    use super::super::row_conv::RowConv;
     use super::*;
+    use crate::layers::conv::Conv1d;
 
     fn random(shape: impl Into<candle_core::Shape>) -> Tensor {
         Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
@@ -150,8 +151,8 @@ mod tests {
             starts in prop::collection::vec(0u32..60, 1..12),
         ) {
             let (weight, bias) = (random((outputs, inputs, TAPS)), random(outputs));
-            let conv = GroupConv::new(&weight, bias.clone(), rows, dilation).unwrap();
-            let plain = RowConv::new(&weight, Some(bias), dilation).unwrap();
+            let conv = WinogradConv1d::new(&weight, bias.clone(), rows, dilation).unwrap();
+            let plain = Conv1d::new(&weight, Some(bias), dilation).unwrap();
             let x = random((60 + rows + conv.reach(), inputs));
             let y = conv.forward(&x, &starts).unwrap();
             let each: Vec<u32> = starts.iter().flat_map(|start| (0..rows as u32).map(move |row| start + row)).collect();
@@ -168,8 +169,8 @@ mod tests {
     #[test]
     fn many_tiles_are_the_tiles_alone() {
         for (inputs, outputs, rows, dilation) in [(192, 192, 640, 3), (300, 130, 32, 9), (96, 96, 1920, 9)] {
-            let conv =
-                GroupConv::new(&random((outputs, inputs, TAPS)), random(outputs), rows, dilation).unwrap();
+            let conv = WinogradConv1d::new(&random((outputs, inputs, TAPS)), random(outputs), rows, dilation)
+                .unwrap();
             let x = random((3 * rows + conv.reach(), inputs));
             let starts: Vec<u32> = (0..3).map(|group| group * rows as u32).collect();
             let y = conv.forward(&x, &starts).unwrap();
@@ -179,8 +180,8 @@ mod tests {
             }
             assert!(conv.forward(&x, &[2 * rows as u32 + 1]).is_err());
         }
-        assert!(GroupConv::new(&random((4, 4, 5)), random(4), 8, 1).is_err());
-        assert!(GroupConv::new(&random((4, 4, TAPS)), random(4), 0, 1).is_err());
-        assert!(GroupConv::new(&random((4, 4, TAPS)), random(5), 8, 1).is_err());
+        assert!(WinogradConv1d::new(&random((4, 4, 5)), random(4), 8, 1).is_err());
+        assert!(WinogradConv1d::new(&random((4, 4, TAPS)), random(4), 0, 1).is_err());
+        assert!(WinogradConv1d::new(&random((4, 4, TAPS)), random(5), 8, 1).is_err());
     }
 }

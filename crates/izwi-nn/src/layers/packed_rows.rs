@@ -22,7 +22,7 @@ impl PackedRows {
     /// Lays out sequences of `lengths` rows with at least `gap` rows after each.
     ///
     /// # Errors
-    /// The device has not the memory.
+    /// The device is out of memory.
     pub fn new(lengths: &[usize], gap: usize, device: &Device) -> Result<Self> {
         let mut spans = Vec::with_capacity(lengths.len());
         let mut rows = 0;

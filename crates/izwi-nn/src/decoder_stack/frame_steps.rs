@@ -3,9 +3,9 @@
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use super::attention::PagedSpan;
-use super::decoder_stack::{DecoderStack, StackRows};
-use super::kv_pool::KvPool;
+use crate::attention::PagedSpan;
+use crate::decoder_stack::{DecoderStack, StackRows};
+use crate::kv_pool::KvPool;
 
 /// A frame of several sequences on its way.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl<'a> FrameSteps<'a> {
     /// attention.
     ///
     /// # Errors
-    /// The device has not the memory.
+    /// The device is out of memory.
     pub fn new(stack: &'a DecoderStack, sequences: usize, positions: usize, device: &Device) -> Result<Self> {
         let kv = KvPool::new(Some(stack.kv_layout(DType::F32)), sequences, positions, device)?;
         Ok(Self { stack, kv, tables: (0..sequences as u32).map(|block| [block]).collect(), start: 0 })

@@ -2,9 +2,9 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::checkpoint::Checkpoint;
-use super::slices::with_slices;
 use crate::Error;
+use crate::checkpoint::Checkpoint;
+use crate::slices::with_slices;
 use izwi_kernels::elementwise::layer_norm;
 
 /// PyTorch's default: <https://docs.pytorch.org/docs/stable/generated/torch.nn.LayerNorm.html>.

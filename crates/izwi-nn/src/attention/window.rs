@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Storage, Tensor, bail};
 
-use super::conv::cpu_slice;
+use crate::slices::cpu_slice;
 use izwi_kernels::attention::{WindowRows, WindowShape, sliding_window_attention};
 
 /// What a position sees of those before it.
@@ -43,7 +43,7 @@ impl WindowKv {
     /// Of no position yet; it will hold `slots`, one less than the window.
     ///
     /// # Errors
-    /// The device has not the memory.
+    /// The device is out of memory.
     pub fn new(slots: usize, width: usize, device: &Device) -> Result<Self> {
         let kept = if device.is_cpu() {
             Kept::Cpu { keys: vec![0.0; slots * width], values: vec![0.0; slots * width] }
@@ -178,7 +178,7 @@ fn view(width: usize, kv_width: usize, heads: usize, window: Window) -> Result<W
 
 fn on_cpu(qkv: [&Tensor; 3], view: WindowShape, rows: &[usize], states: &[&WindowKv]) -> Result<Tensor> {
     let width = qkv[1].dim(1)?;
-    let y = super::slices::with_slices(qkv, |[q, k, v]| {
+    let y = crate::slices::with_slices(qkv, |[q, k, v]| {
         let mut start = 0;
         let mut stretches = Vec::with_capacity(rows.len());
         for (&rows, state) in rows.iter().zip(states) {

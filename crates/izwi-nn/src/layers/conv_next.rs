@@ -2,13 +2,11 @@
 
 use candle_core::{Result, Tensor};
 
-use super::activation::{bias_gelu, residual};
-use super::checkpoint::Checkpoint;
-use super::conv::DepthwiseConv;
-use super::linear::Linear;
-use super::norm::LayerNorm;
-use super::packed::PackedRows;
 use crate::Error;
+use crate::checkpoint::Checkpoint;
+use crate::layers::activation::{bias_gelu, residual};
+use crate::layers::conv::DepthwiseConv;
+use crate::layers::{LayerNorm, Linear, PackedRows};
 use izwi_types::Precision;
 
 /// Sizes of a block.

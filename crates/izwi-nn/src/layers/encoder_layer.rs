@@ -2,13 +2,11 @@
 
 use candle_core::{Result, Tensor};
 
-use super::activation::{bias_gelu, residual};
-use super::attention::bidirectional;
-use super::checkpoint::Checkpoint;
-use super::linear::Linear;
-use super::norm::LayerNorm;
-use super::packed::PackedRows;
 use crate::Error;
+use crate::attention::bidirectional;
+use crate::checkpoint::Checkpoint;
+use crate::layers::activation::{bias_gelu, residual};
+use crate::layers::{LayerNorm, Linear, PackedRows};
 
 /// Sizes of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use super::checkpoint::Checkpoint;
-use super::row_linear::RowLinear;
-use super::slices::with_slices;
 use crate::Error;
+use crate::checkpoint::Checkpoint;
+use crate::layers::Linear;
+use crate::slices::with_slices;
 use izwi_kernels::conv::GatedConv1d;
 use izwi_types::Precision;
 
@@ -27,9 +27,9 @@ pub struct ShortConvShape {
 /// however sequences are cut and whatever others there are.
 #[derive(Debug, Clone)]
 pub struct ShortConv {
-    input: RowLinear, // [3 * width, width]
-    weight: Tensor,   // [taps, width]
-    output: RowLinear,
+    input: Linear,  // [3 * width, width]
+    weight: Tensor, // [taps, width]
+    output: Linear,
 }
 
 impl ShortConv {
@@ -46,7 +46,7 @@ impl ShortConv {
         let ShortConvShape { width, taps, precision } = shape;
         let linear = |from: &mut Checkpoint, part: &str, outputs: usize| {
             let name = format!("{name}.{part}");
-            RowLinear::load_stacked(from, &[(name.as_str(), outputs)], width, precision)
+            Linear::load_stacked(from, &[(name.as_str(), outputs)], width, precision)
         };
         let input = linear(from, "in_proj", 3 * width)?;
         let weight = from.take(&format!("{name}.conv.weight"), &[width, 1, taps])?;
@@ -57,7 +57,7 @@ impl ShortConv {
     /// What a new sequence carries along: zeros.
     ///
     /// # Errors
-    /// The device has not the memory.
+    /// The device is out of memory.
     pub fn start(&self, device: &Device) -> Result<Tensor> {
         let (taps, width) = self.weight.dims2()?;
         Tensor::zeros((taps - 1, width), DType::F32, device)
@@ -196,7 +196,7 @@ mod tests {
             taps in 1usize..5,
             cuts in prop::collection::vec(1usize..70, 1..5),
         ) {
-            let linear = |outputs| RowLinear::new(&random(outputs, width), None).unwrap();
+            let linear = |outputs| Linear::new(&random(outputs, width), None).unwrap();
             let conv = ShortConv { input: linear(3 * width), weight: random(taps, width), output: linear(width) };
             let x = random(cuts.iter().sum(), width);
             let total = x.dim(0).unwrap();
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_an_error() {
-        let linear = |outputs| RowLinear::new(&random(outputs, 4), None).unwrap();
+        let linear = |outputs| Linear::new(&random(outputs, 4), None).unwrap();
         let conv = ShortConv { input: linear(12), weight: random(3, 4), output: linear(4) };
         let mut state = conv.start(&Device::Cpu).unwrap();
         assert_eq!(conv.state_bytes(), 2 * 4 * size_of::<f32>());

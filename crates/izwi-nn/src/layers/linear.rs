@@ -1,23 +1,25 @@
-//! Linear layers for autoregressive decoding: few rows, each the same bits whatever other rows there are.
+//! Linear layers: a row of the result is the same bits whatever other rows there are.
+//!
+//! Owns how a weight is kept on each device. Knows no layer above it.
 
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor, bail};
 
-use super::checkpoint::{Checkpoint, Recipe};
-use super::precision::weight_type;
-use super::slices::with_slices;
 use crate::Error;
+use crate::checkpoint::{Checkpoint, Recipe};
+use crate::precision::weight_type;
+use crate::slices::with_slices;
 use izwi_kernels::linear::{Rows, WeightSource, Weights};
 use izwi_types::Precision;
 
-/// `y = x Wᵀ (+ b)`; on the CPU a row of `y` is the same bits however many rows `x` has and whatever they hold.
+/// `y = x Wᵀ (+ b)`; on the CPU a row of `y` is the same bits for any number of rows of `x` and any other rows.
 ///
-/// On the CPU the weight is kept in a [`Precision`] and read once a call for all rows up to 6; at 8 and 4 bits the rows
-/// are brought to 8 bits too. Other devices keep f32, whatever the precision, and promise no bits. A copy shares the
-/// weight.
+/// On the CPU the weight is packed in a [`Precision`] and read once a call for up to 6 rows; at 8 and 4 bits the rows are
+/// quantised to 8 bits too. Other devices keep f32 at every precision and do not promise the same bits. A clone shares
+/// the weight.
 #[derive(Debug, Clone)]
-pub struct RowLinear {
+pub struct Linear {
     weight: Weight,
     bias: Option<Tensor>, // [outputs]
     inputs: usize,
@@ -30,12 +32,12 @@ enum Weight {
     Device(Tensor), // [inputs, outputs]
 }
 
-impl RowLinear {
-    /// From a weight `[outputs, inputs]` of any floating-point type and a bias `[outputs]`, kept exactly: in 16 bits
-    /// where every value survives that, else at f32.
+impl Linear {
+    /// From a weight `[outputs, inputs]` of any floating-point type and a bias `[outputs]`, kept exactly: in 16 bits if
+    /// every value is representable there, else in f32.
     ///
     /// # Errors
-    /// The device has not the memory, or shapes do not fit.
+    /// The device is out of memory, or shapes do not fit.
     pub fn new(weight: &Tensor, bias: Option<Tensor>) -> Result<Self> {
         Self::with_precision(weight, bias, Precision::F32)
     }
@@ -58,7 +60,7 @@ impl RowLinear {
         }
     }
 
-    /// Takes `{name}.weight` `[outputs, inputs]` and, with `bias`, `{name}.bias` `[outputs]`.
+    /// Takes `{name}.weight` `[outputs, inputs]` and `{name}.bias` `[outputs]`.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
@@ -67,12 +69,11 @@ impl RowLinear {
         name: &str,
         inputs: usize,
         outputs: usize,
-        bias: bool,
     ) -> std::result::Result<Self, Error> {
-        Self::load_with_precision(from, name, (inputs, outputs), bias, Precision::F32)
+        Self::load_with_precision(from, name, (inputs, outputs), true, Precision::F32)
     }
 
-    /// As [`Self::load`], the weight kept in `precision`; `shape` is inputs and outputs.
+    /// As [`Self::load`], the weight kept in `precision`; without `bias`, no `{name}.bias` is taken.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
@@ -88,8 +89,7 @@ impl RowLinear {
         Ok(Self { bias, ..weight })
     }
 
-    /// Takes several weights `{name}.weight` `[outputs, inputs]` without bias and stacks them: a row of the answer is
-    /// theirs, one after another.
+    /// Takes several weights `{name}.weight` `[outputs, inputs]` without bias and concatenates them along the outputs.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
@@ -101,38 +101,44 @@ impl RowLinear {
     ) -> std::result::Result<Self, Error> {
         let outputs = parts.iter().map(|(_, outputs)| outputs).sum();
         let parts = parts.iter().map(|(name, outputs)| (format!("{name}.weight"), vec![*outputs, inputs]));
-        Self::load_made(from, (&parts.collect::<Vec<_>>(), ""), (inputs, outputs), precision, stacked)
+        Self::load_transformed(
+            from,
+            (&parts.collect::<Vec<_>>(), ""),
+            (inputs, outputs),
+            precision,
+            cat_weights,
+        )
     }
 
-    /// Takes tensors of the given names and shapes, of which `make` makes a weight `[outputs, inputs]`; `way` says what
-    /// it does, in words that are others wherever the outcome is. Without bias.
+    /// Takes tensors of the given names and shapes, which `transform` turns into a weight `[outputs, inputs]` without
+    /// bias. `transform_id` names the transform: equal ids must give equal weights, the weight cache relies on it.
     ///
     /// # Errors
-    /// As [`Checkpoint::take`], and those of `make`.
-    pub fn load_made(
+    /// As [`Checkpoint::take`], and those of `transform`.
+    pub fn load_transformed(
         from: &mut Checkpoint,
-        (parts, way): (&[(String, Vec<usize>)], &str),
+        (parts, transform_id): (&[(String, Vec<usize>)], &str),
         (inputs, outputs): (usize, usize),
         precision: Precision,
-        make: impl FnOnce(Vec<Tensor>) -> std::result::Result<Tensor, Error>,
+        transform: impl FnOnce(Vec<Tensor>) -> std::result::Result<Tensor, Error>,
     ) -> std::result::Result<Self, Error> {
         if from.device().is_cpu() {
-            let recipe = Recipe { parts, way, precision, sizes: [1, inputs, outputs] };
-            let weights = from.take_packed(&recipe, |tensors| Ok(pack(&make(tensors)?, precision)?))?;
+            let recipe = Recipe { parts, transform_id, precision, sizes: [1, inputs, outputs] };
+            let weights = from.take_packed(&recipe, |tensors| Ok(pack(&transform(tensors)?, precision)?))?;
             return Ok(Self { weight: Weight::Cpu(weights), bias: None, inputs, outputs });
         }
         let tensors = parts.iter().map(|(name, shape)| from.take_stored(name, shape));
-        let weight = make(tensors.collect::<std::result::Result<_, _>>()?)?;
+        let weight = transform(tensors.collect::<std::result::Result<_, _>>()?)?;
         Ok(Self::with_precision(&weight, None, precision)?)
     }
 
-    /// With a bias `[outputs]`.
+    /// Replaces the bias, `[outputs]`.
     ///
     /// # Errors
-    /// It is of another size.
+    /// The bias has another size.
     pub fn with_bias(self, bias: &Tensor) -> Result<Self> {
         if bias.dims() != [self.outputs] {
-            bail!("row-linear: the bias is not one of {}", self.outputs)
+            bail!("linear: the bias must have {} elements", self.outputs)
         }
         Ok(Self { bias: Some(bias.to_dtype(DType::F32)?.contiguous()?), ..self })
     }
@@ -153,7 +159,7 @@ impl RowLinear {
         self.apply(x, self.bias.as_ref())
     }
 
-    /// The product without the bias, for callers that fuse the bias with what follows.
+    /// The product without the bias, for callers that fuse the bias into the next operation.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -161,7 +167,7 @@ impl RowLinear {
         self.apply(x, None)
     }
 
-    /// The bias `[outputs]`, where there is one.
+    /// The bias `[outputs]`, if any.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
     }
@@ -169,7 +175,7 @@ impl RowLinear {
     fn apply(&self, x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let (rows, inputs) = x.dims2()?;
         if inputs != self.inputs {
-            bail!("row-linear: rows of {inputs} for a weight of {}", self.inputs)
+            bail!("linear: {inputs} inputs do not fit a weight of {}", self.inputs)
         }
         match (&self.weight, bias) {
             (Weight::Cpu(weights), None) => self.on_cpu(weights, [x], rows),
@@ -179,7 +185,7 @@ impl RowLinear {
         }
     }
 
-    /// The CPU's kernel; `operands` are the rows and perhaps the bias.
+    /// The CPU kernel; `operands` are the rows and, if any, the bias.
     fn on_cpu<const N: usize>(
         &self,
         weights: &Weights,
@@ -195,13 +201,13 @@ impl RowLinear {
         Tensor::from_vec(y, (rows, self.outputs), operands[0].device())
     }
 
-    /// Rows `ids` of the weight as it is kept, `[ids, inputs]` f32: an embedding that is tied to the head.
+    /// Rows `ids` of the stored weight, dequantised to `[ids, inputs]` f32: the lookup of a tied embedding.
     ///
     /// # Errors
     /// An id is not below the number of outputs.
     pub fn select_rows(&self, ids: &[u32]) -> Result<Tensor> {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.outputs) {
-            bail!("row-linear: row {id} of {}", self.outputs)
+            bail!("linear: row {id} is out of range for {} outputs", self.outputs)
         }
         match &self.weight {
             Weight::Cpu(weights) => {
@@ -216,15 +222,18 @@ impl RowLinear {
     }
 }
 
-/// Weights one under another, at f32 where their types differ.
-pub fn stacked(mut weights: Vec<Tensor>) -> std::result::Result<Tensor, Error> {
+/// Concatenates weights along their first dimension, at f32 if their types differ.
+///
+/// # Errors
+/// The shapes differ beyond the first dimension.
+pub fn cat_weights(mut weights: Vec<Tensor>) -> std::result::Result<Tensor, Error> {
     if weights.iter().any(|weight| weight.dtype() != weights[0].dtype()) {
         weights = weights.iter().map(|weight| weight.to_dtype(DType::F32)).collect::<Result<_>>()?;
     }
     Ok(if weights.len() == 1 { weights.remove(0) } else { Tensor::cat(&weights, 0)? })
 }
 
-/// A weight `[outputs, inputs]` on the CPU for its kernels, out of the type it is stored in.
+/// Packs a weight `[outputs, inputs]` of any floating-point type for the CPU kernels.
 fn pack(weight: &Tensor, precision: Precision) -> Result<Weights> {
     let (outputs, inputs) = weight.dims2()?;
     let weight = match weight.dtype() {
@@ -237,7 +246,7 @@ fn pack(weight: &Tensor, precision: Precision) -> Result<Weights> {
         Storage::Cpu(CpuStorage::F32(values)) => WeightSource::F32(&values[part]),
         Storage::Cpu(CpuStorage::F16(values)) => WeightSource::F16(&values[part]),
         Storage::Cpu(CpuStorage::BF16(values)) => WeightSource::Bf16(&values[part]),
-        _ => bail!("row-linear: a weight of floating-point type on the CPU is needed here"),
+        _ => bail!("linear: the weight must be a floating-point tensor on the CPU"),
     };
     Ok(Weights::pack(source, inputs, outputs, weight_type(precision)))
 }
@@ -259,25 +268,25 @@ mod tests {
     const PRECISIONS: [Precision; 5] =
         [Precision::F32, Precision::Bf16, Precision::F16, Precision::Q8, Precision::Q4];
 
-    /// The error of a result relative to its own size.
+    /// Error relative to the norm of the reference.
     fn error(y: &Tensor, reference: &Tensor) -> f32 {
         let norm = |x: &Tensor| x.sqr().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap().sqrt();
         norm(&(y - reference).unwrap()) / norm(reference).max(1e-9)
     }
 
-    /// The product with the weight that is really kept, and with rows at 8 bits where they are.
-    fn reference(linear: &RowLinear, x: &Tensor) -> Tensor {
+    /// The product with the dequantised weight, and with rows quantised to 8 bits if the kernel does so.
+    fn reference(linear: &Linear, x: &Tensor) -> Tensor {
         let ids: Vec<u32> = (0..linear.outputs as u32).collect();
         let kept = linear.select_rows(&ids).unwrap();
         let Weight::Cpu(weights) = &linear.weight else { panic!("on the CPU") };
         let x = match **weights {
-            Weights::Q8(_) | Weights::Q4(_) => at_eight_bits(x),
+            Weights::Q8(_) | Weights::Q4(_) => rounded_to_8_bits(x),
             _ => x.clone(),
         };
         x.matmul(&kept.t().unwrap()).unwrap()
     }
 
-    fn at_eight_bits(x: &Tensor) -> Tensor {
+    fn rounded_to_8_bits(x: &Tensor) -> Tensor {
         let mut rows = x.to_vec2::<f32>().unwrap();
         for block in rows.iter_mut().flat_map(|row| row.chunks_mut(32)) {
             let scale = block.iter().fold(0f32, |largest, x| largest.max(x.abs())) / 127.0;
@@ -286,11 +295,25 @@ mod tests {
         Tensor::new(rows, &Device::Cpu).unwrap()
     }
 
+    #[test]
+    fn a_row_is_the_same_bits_in_any_slice_of_hundreds_of_rows() {
+        for (inputs, outputs) in [(192, 1), (192, 4), (910, 256), (768, 256), (256, 3005)] {
+            let linear = Linear::new(&random(outputs, inputs), None).unwrap();
+            let x = random(16 * 40, inputs);
+            let whole: Vec<Vec<f32>> = linear.forward(&x).unwrap().to_vec2().unwrap();
+            assert_eq!(whole[0].len(), outputs);
+            for (start, rows) in [(0, 16), (16, 32), (48, 208), (320, 320)] {
+                let part = linear.forward(&x.narrow(0, start, rows).unwrap()).unwrap();
+                assert_eq!(part.to_vec2::<f32>().unwrap(), whole[start..start + rows], "{inputs} {outputs}");
+            }
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
         #[test]
-        fn a_row_is_the_same_bits_in_any_batch_and_near_candles(
+        fn a_row_is_the_same_bits_in_any_batch_and_close_to_candle(
             inputs in 1usize..600,
             outputs in 1usize..700,
             stored in prop::sample::select(vec![DType::F32, DType::F16, DType::BF16]),
@@ -299,11 +322,11 @@ mod tests {
         ) {
             let weight = random(outputs, inputs).to_dtype(stored).unwrap();
             let bias = Tensor::randn(0f32, 1.0, outputs, &Device::Cpu).unwrap();
-            let linear = RowLinear::with_precision(&weight, Some(bias.clone()), precision).unwrap();
+            let linear = Linear::with_precision(&weight, Some(bias.clone()), precision).unwrap();
             let x = random(cuts.iter().sum(), inputs);
             let y = linear.forward(&x).unwrap();
             let off = error(&y.broadcast_sub(&bias).unwrap(), &reference(&linear, &x));
-            // A value that lies between two levels may be rounded to either here.
+            // A value halfway between two levels may round to either.
             let quantised = matches!(precision, Precision::Q8 | Precision::Q4);
             prop_assert!(off < if quantised { 2e-3 } else { 1e-5 }, "{off}");
             let y = y.to_vec2::<f32>().unwrap();
@@ -317,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_is_kept_exactly_where_asked_and_within_its_error_elsewhere() {
+    fn weights_are_exact_at_f32_and_within_the_rounding_error_of_other_precisions() {
         let wide = random(200, 320);
         for (stored, precision, bytes, most) in [
             (DType::F32, Precision::F32, 4.0, 0.0),
@@ -331,7 +354,7 @@ mod tests {
             (DType::F32, Precision::Q4, 0.5625, 9e-2),
         ] {
             let weight = wide.to_dtype(stored).unwrap();
-            let linear = RowLinear::with_precision(&weight, None, precision).unwrap();
+            let linear = Linear::with_precision(&weight, None, precision).unwrap();
             let kept = linear.select_rows(&(0..200).collect::<Vec<_>>()).unwrap();
             let off = error(&kept, &weight.to_dtype(DType::F32).unwrap());
             assert!(off <= most, "{stored:?} {precision}: {off}");
@@ -340,9 +363,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_shows_in_its_row_alone() {
+    fn nan_and_infinity_stay_in_their_row() {
         for precision in PRECISIONS {
-            let linear = RowLinear::with_precision(&random(70, 64), None, precision).unwrap();
+            let linear = Linear::with_precision(&random(70, 64), None, precision).unwrap();
             for bad in [f32::NAN, f32::INFINITY] {
                 let mut rows = random(3, 64).to_vec2::<f32>().unwrap();
                 rows[1][40] = bad;
@@ -359,9 +382,9 @@ mod tests {
     }
 
     #[test]
-    fn one_to_512_rows_split_over_threads_are_the_rows_alone() {
+    fn one_to_512_rows_equal_each_row_alone() {
         for precision in PRECISIONS {
-            let linear = RowLinear::with_precision(&random(1000, 640), None, precision).unwrap();
+            let linear = Linear::with_precision(&random(1000, 640), None, precision).unwrap();
             let x = random(512, 640);
             let whole = linear.forward(&x).unwrap().to_vec2::<f32>().unwrap();
             for rows in (1..=17).chain([48, 49, 230, 511]) {
@@ -374,7 +397,7 @@ mod tests {
     #[test]
     fn threads_do_not_change_a_bit() {
         for precision in PRECISIONS {
-            let linear = RowLinear::with_precision(&random(1500, 1024), None, precision).unwrap();
+            let linear = Linear::with_precision(&random(1500, 1024), None, precision).unwrap();
             let x = random(100, 1024);
             let with = |threads| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -385,12 +408,12 @@ mod tests {
     }
 
     #[test]
-    fn selected_rows_are_the_weights_own() {
+    fn selected_rows_equal_the_weight() {
         for half in [true, false] {
             let weight = random(130, 37);
             let weight = if half { halved(&weight) } else { weight };
             let rows: Vec<Vec<f32>> = weight.to_dtype(DType::F32).unwrap().to_vec2().unwrap();
-            let linear = RowLinear::new(&weight, None).unwrap();
+            let linear = Linear::new(&weight, None).unwrap();
             let selected = linear.select_rows(&[129, 0, 64, 129]).unwrap().to_vec2::<f32>().unwrap();
             assert_eq!(selected, [129, 0, 64, 129].map(|row: usize| rows[row].clone()));
             assert!(linear.select_rows(&[130]).is_err());

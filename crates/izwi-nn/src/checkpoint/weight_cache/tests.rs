@@ -6,12 +6,12 @@ use std::fs::OpenOptions;
 use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 
-use super::super::precision::weight_type;
 use super::*;
 use crate::Error;
 use crate::checkpoint::{Checkpoint, Recipe};
-use crate::row_conv::{RowConv, RowKernel};
-use crate::row_linear::{RowLinear, stacked};
+use crate::layers::conv::{Conv1d, Conv1dShape};
+use crate::layers::{Linear, cat_weights};
+use crate::precision::weight_type;
 use izwi_kernels::linear::Weights;
 use izwi_types::Precision;
 
@@ -85,17 +85,17 @@ fn load(mut from: Checkpoint) -> (Vec<(PackedKind, Vec<u8>)>, bool) {
         let parts = [(format!("{name}.weight"), vec![outputs, WIDTH])];
         // Each tensor at a precision of its own.
         let precision = PRECISIONS[name.as_bytes()[0] as usize % PRECISIONS.len()];
-        let recipe = Recipe { parts: &parts, way: "", precision, sizes: [1, WIDTH, outputs] };
+        let recipe = Recipe { parts: &parts, transform_id: "", precision, sizes: [1, WIDTH, outputs] };
         let weights = from.take_packed(&recipe, |tensors| {
             made = true;
-            Ok(packed(&stacked(tensors)?, precision))
+            Ok(packed(&cat_weights(tensors)?, precision))
         });
         let weights = weights.unwrap();
         all.push((weights.kind(), weights.data().to_vec()));
     }
     let part = ("conv.weight".to_owned(), vec![50, 6, 3]);
-    let kernel = RowKernel { sizes: [3, 6, 50], dilation: 1, precision: Precision::Bf16 };
-    RowConv::load_made(&mut from, (part, ""), None, kernel, |weight| {
+    let kernel = Conv1dShape { sizes: [3, 6, 50], dilation: 1, precision: Precision::Bf16 };
+    Conv1d::load_transformed(&mut from, (part, ""), None, kernel, |weight| {
         made = true;
         Ok(weight)
     })
@@ -130,12 +130,11 @@ fn what_is_kept_is_what_was_packed_at_every_precision() {
     for precision in PRECISIONS {
         let answers = |mut from: Checkpoint| {
             let stack = [("a", 70), ("b", 40)];
-            let linear = RowLinear::load_stacked(&mut from, &stack, WIDTH, precision).unwrap();
-            let narrow =
-                RowLinear::load_with_precision(&mut from, "c", (WIDTH, 33), false, precision).unwrap();
+            let linear = Linear::load_stacked(&mut from, &stack, WIDTH, precision).unwrap();
+            let narrow = Linear::load_with_precision(&mut from, "c", (WIDTH, 33), false, precision).unwrap();
             let part = ("conv.weight".to_owned(), vec![50, 6, 3]);
-            let kernel = RowKernel { sizes: [3, 6, 50], dilation: 2, precision };
-            let conv = RowConv::load_made(&mut from, (part, ""), None, kernel, Ok).unwrap();
+            let kernel = Conv1dShape { sizes: [3, 6, 50], dilation: 2, precision };
+            let conv = Conv1d::load_transformed(&mut from, (part, ""), None, kernel, Ok).unwrap();
             from.take("norm.weight", &[WIDTH]).unwrap();
             from.finish().unwrap();
             let answers = [linear.forward(&x), narrow.forward(&x), conv.forward(&signal, &[0, 4])];
@@ -173,7 +172,7 @@ fn a_checkpoint_that_was_changed_is_packed_anew() {
     fs::write(place.weights(), &bytes).unwrap();
     OpenOptions::new().write(true).open(place.weights()).unwrap().set_modified(modified).unwrap();
     let mut from = place.open_cached();
-    RowLinear::load_made(
+    Linear::load_transformed(
         &mut from,
         (&[("a.weight".to_owned(), vec![70, WIDTH])], ""),
         (WIDTH, 70),
@@ -343,7 +342,7 @@ fn a_checkpoint_is_read_as_strictly_with_the_file_as_without() {
     check_remade(&place);
     let told = |mut from: Checkpoint| {
         let linear = |from: &mut Checkpoint, name: &str, outputs| {
-            RowLinear::load_with_precision(from, name, (WIDTH, outputs), false, Precision::Q8).unwrap();
+            Linear::load_with_precision(from, name, (WIDTH, outputs), false, Precision::Q8).unwrap();
         };
         linear(&mut from, "a", 70);
         linear(&mut from, "a", 70);

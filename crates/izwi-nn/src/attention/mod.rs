@@ -4,11 +4,14 @@
 //! Rows are `[rows, heads * head_dim]` f32; the scale `1 / sqrt(head_dim)` is applied inside. On the CPU a row's result
 //! is the same bits whatever other rows there are. Knows no projection and no model.
 
+pub mod relative;
+pub mod window;
+
 use candle_core::{DType, Result, Storage, Tensor, WithDType, bail};
 use half::{bf16, f16};
 
-use super::kv_pool::KvPool;
-use super::slices::with_slices;
+use crate::kv_pool::KvPool;
+use crate::slices::with_slices;
 use izwi_kernels::Element;
 use izwi_kernels::attention::{self as kernels, HeadKv, PagedCache, PagedQuery, Span as KernelSpan};
 
@@ -342,8 +345,8 @@ mod tests {
     use candle_core::Device;
     use proptest::prelude::*;
 
-    use super::super::kv_pool::{Carried, KvLayout};
     use super::*;
+    use crate::kv_pool::{Carried, KvLayout};
 
     fn random(rows: usize, width: usize) -> Tensor {
         Tensor::randn(0f32, 1.0, (rows, width), &Device::Cpu).unwrap()

@@ -2,8 +2,7 @@
 
 use candle_core::{CpuStorage, DType, InplaceOp2, Layout, Result, Tensor, bail};
 
-use super::conv::cpu_slice;
-use super::slices::{with_rows, with_slices};
+use crate::slices::{cpu_slice, with_rows, with_slices};
 use izwi_kernels::elementwise;
 
 /// `x + change`, both of one shape. On the CPU `change` becomes the sum, so it must be nobody else's.
@@ -125,7 +124,7 @@ pub fn sigmoid_gate(x: &Tensor) -> Result<Tensor> {
 /// `x` above zero, `e^x - 1` below. <https://arxiv.org/abs/1511.07289>.
 ///
 /// # Errors
-/// The device has not the memory.
+/// The device is out of memory.
 pub fn elu(x: &Tensor) -> Result<Tensor> {
     if !x.device().is_cpu() {
         return x.elu(1.0);

@@ -20,7 +20,7 @@ use flate2::Crc;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::stored::read_at;
+use crate::checkpoint::lazy_tensor::read_at;
 use izwi_kernels::packed::{Packed, PackedKind, Part, Region, Sizes};
 
 /// Raised when weights are packed otherwise than before.

@@ -148,7 +148,7 @@ impl StoredTensor {
     /// Reads it.
     ///
     /// # Errors
-    /// It is of no floating-point type, the file cannot be read any more, or the device has not the memory.
+    /// It is of no floating-point type, the file cannot be read any more, or the device is out of memory.
     pub(crate) fn read(&self, device: &Device) -> Result<Tensor, Error> {
         self.read_spans(&[self.start], self.bytes, &self.shape, device)
     }

@@ -5,100 +5,22 @@
 //! Architectures: <https://arxiv.org/abs/2505.09388> (Qwen3), <https://arxiv.org/abs/2511.23404> (LFM2). Knows no
 //! embedding, no head and no model.
 
+mod frame_steps;
+mod shape;
+
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use super::activation::silu_gate;
-use super::attention::{PagedSpan, paged};
-use super::checkpoint::Checkpoint;
-use super::kv_pool::{Carried, KvLayout, KvPool};
-use super::rms_norm::RmsNorm;
-use super::rope::{Rope, halves_of_pairs};
-use super::row_linear::{RowLinear, stacked};
-use super::short_conv::{ShortConv, ShortConvShape};
 use crate::Error;
+use crate::attention::{PagedSpan, paged};
+use crate::checkpoint::Checkpoint;
+use crate::kv_pool::{Carried, KvLayout, KvPool};
+use crate::layers::activation::silu_gate;
+use crate::layers::conv::{ShortConv, ShortConvShape};
+use crate::layers::{Linear, RmsNorm, Rope, cat_weights, half_split_of_interleaved};
 use izwi_types::Precision;
 
-/// What mixes the positions of a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mixing {
-    /// Attention over all positions before.
-    Attention,
-    /// A convolution that sees so many positions, the row's own the last.
-    Convolution {
-        /// Positions it sees.
-        taps: usize,
-    },
-}
-
-/// Which elements of a head are rotated together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rotation {
-    /// Element `i` with element `i + head_dim / 2`.
-    Halves,
-    /// Element `2 i` with element `2 i + 1`.
-    Pairs,
-}
-
-/// Names of the parts of a layer, under the layer's own, and of the norm behind the last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StackNames {
-    /// Norm in front of what mixes positions.
-    pub mixing_norm: &'static str,
-    /// Queries, keys and values: each by itself, or one name where they are stacked in this order.
-    pub query_key_value: &'static [&'static str],
-    /// Norm of a query head.
-    pub query_norm: &'static str,
-    /// Norm of a key head.
-    pub key_norm: &'static str,
-    /// What mixes heads.
-    pub output: &'static str,
-    /// A short convolution.
-    pub convolution: &'static str,
-    /// Norm in front of the feed-forward.
-    pub feed_forward_norm: &'static str,
-    /// The gate of the feed-forward, what it gates, and the way back.
-    pub gate_up_down: [&'static str; 3],
-    /// The norm behind the last layer; `None` where there is none.
-    pub last_norm: Option<&'static str>,
-}
-
-impl StackNames {
-    /// Those of the transformers library.
-    pub const TRANSFORMERS: Self = Self {
-        mixing_norm: "input_layernorm",
-        query_key_value: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
-        query_norm: "self_attn.q_norm",
-        key_norm: "self_attn.k_norm",
-        output: "self_attn.o_proj",
-        convolution: "conv",
-        feed_forward_norm: "post_attention_layernorm",
-        gate_up_down: ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"],
-        last_norm: Some("norm"),
-    };
-}
-
-/// Sizes of a stack.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StackShape {
-    /// Width of a row.
-    pub width: usize,
-    /// Width of the feed-forward.
-    pub hidden: usize,
-    /// What mixes the positions of each layer.
-    pub layers: Vec<Mixing>,
-    /// Query heads.
-    pub heads: usize,
-    /// Key/value heads; they divide the query heads.
-    pub kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-    /// Of every norm.
-    pub eps: f64,
-    /// Longest wave length of the rotation, over 2π.
-    pub theta: f64,
-    /// Which elements are rotated together.
-    pub rotation: Rotation,
-}
+pub use frame_steps::FrameSteps;
+pub use shape::{Mixing, Rotation, StackNames, StackShape};
 
 /// Weights of a stack and the norm behind it.
 #[derive(Debug)]
@@ -114,8 +36,8 @@ struct Layer {
     mixing_norm: RmsNorm,
     mixer: Mixer,
     feed_forward_norm: RmsNorm,
-    gate_up: RowLinear,
-    down: RowLinear,
+    gate_up: Linear,
+    down: Linear,
 }
 
 #[derive(Debug)]
@@ -128,10 +50,10 @@ enum Mixer {
 
 #[derive(Debug)]
 struct Attention {
-    query_key_value: RowLinear,
+    query_key_value: Linear,
     query_norm: RmsNorm,
     key_norm: RmsNorm,
-    output: RowLinear,
+    output: Linear,
 }
 
 /// What the layers of a stack without attention carry on behind a sequence's last position.
@@ -260,7 +182,7 @@ impl DecoderStack {
     /// The state of a sequence that begins.
     ///
     /// # Errors
-    /// The device has not the memory.
+    /// The device is out of memory.
     pub fn begin(&self, device: &Device) -> Result<StackState> {
         let zeros = |reach| Tensor::zeros((reach, self.shape.width), DType::F32, device);
         Ok(StackState { columns: self.reaches().map(zeros).collect::<Result<_>>()? })
@@ -409,8 +331,8 @@ impl Layer {
             mixing_norm: RmsNorm::load(from, &part(names.mixing_norm), width, eps)?,
             mixer,
             feed_forward_norm: RmsNorm::load(from, &part(names.feed_forward_norm), width, eps)?,
-            gate_up: RowLinear::load_stacked(from, &[(&gate, hidden), (&up, hidden)], width, precision)?,
-            down: RowLinear::load_stacked(from, &[(&down, width)], hidden, precision)?,
+            gate_up: Linear::load_stacked(from, &[(&gate, hidden), (&up, hidden)], width, precision)?,
+            down: Linear::load_stacked(from, &[(&down, width)], hidden, precision)?,
         })
     }
 }
@@ -432,24 +354,26 @@ impl Attention {
             stacked => stacked.iter().map(|name| (name.as_str(), queries + 2 * own)).collect(),
         };
         let rotates_pairs = shape.rotation == Rotation::Pairs;
-        let way = if rotates_pairs { format!("pairs of {head_dim} as halves, ") } else { String::new() };
+        let transform_id =
+            if rotates_pairs { format!("half-split rope {head_dim}, ") } else { String::new() };
         let stacks = parts.iter().map(|(name, outputs)| (format!("{name}.weight"), vec![*outputs, width]));
         let stacks: Vec<_> = stacks.collect();
         let sizes = (width, queries + 2 * own);
-        let query_key_value = RowLinear::load_made(from, (&stacks, &way), sizes, precision, |weights| {
-            let weight = stacked(weights)?;
-            if !rotates_pairs {
-                return Ok(weight);
-            }
-            let rotated = halves_of_pairs(&weight.narrow(0, 0, queries + own)?, head_dim)?;
-            Ok(Tensor::cat(&[rotated, weight.narrow(0, queries + own, own)?], 0)?)
-        })?;
+        let query_key_value =
+            Linear::load_transformed(from, (&stacks, &transform_id), sizes, precision, |weights| {
+                let weight = cat_weights(weights)?;
+                if !rotates_pairs {
+                    return Ok(weight);
+                }
+                let rotated = half_split_of_interleaved(&weight.narrow(0, 0, queries + own)?, head_dim)?;
+                Ok(Tensor::cat(&[rotated, weight.narrow(0, queries + own, own)?], 0)?)
+            })?;
         let norm =
             |from: &mut Checkpoint, name: &str| from.take(&format!("{}.weight", part(name)), &[head_dim]);
         let mut norms = [norm(from, names.query_norm)?, norm(from, names.key_norm)?];
         if rotates_pairs {
             for norm in &mut norms {
-                *norm = halves_of_pairs(norm, head_dim)?;
+                *norm = half_split_of_interleaved(norm, head_dim)?;
             }
         }
         let [query_norm, key_norm] = norms.map(|norm| RmsNorm::new(norm, eps));
@@ -457,7 +381,7 @@ impl Attention {
             query_key_value,
             query_norm,
             key_norm,
-            output: RowLinear::load_stacked(from, &[(&part(names.output), width)], queries, precision)?,
+            output: Linear::load_stacked(from, &[(&part(names.output), width)], queries, precision)?,
         })
     }
 }

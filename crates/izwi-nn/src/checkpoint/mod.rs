@@ -3,6 +3,9 @@
 //! Owns the tally of what is missing, left over or mis-shaped, and whether packed weights come out of a file of their
 //! own. Knows no architecture.
 
+pub(crate) mod lazy_tensor;
+mod weight_cache;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,8 +15,8 @@ use half::bf16;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::stored::{self, StoredFile, StoredTensor};
-use super::weight_cache::WeightCache;
+use self::lazy_tensor::{StoredFile, StoredTensor};
+use self::weight_cache::WeightCache;
 use crate::Error;
 use crate::sampling::mix;
 use izwi_kernels::packed::{Packed, Sizes};
@@ -62,8 +65,8 @@ struct Origin {
 pub struct Recipe<'a> {
     /// The tensors, with their shapes.
     pub parts: &'a [(String, Vec<usize>)],
-    /// What is done with them, in words that are others wherever the outcome is.
-    pub way: &'a str,
+    /// Names the transform of the tensors: equal ids must give equal weights.
+    pub transform_id: &'a str,
     /// How the outcome is kept.
     pub precision: Precision,
     /// Its sizes.
@@ -82,7 +85,7 @@ impl Checkpoint {
     /// # Errors
     /// The file is absent or is not safetensors.
     pub fn open(path: &Path, device: &Device) -> Result<Self, Error> {
-        let StoredFile { tensors, bytes, mark } = stored::open(path)?;
+        let StoredFile { tensors, bytes, mark } = lazy_tensor::open(path)?;
         let mut whole = Self::new(path.display().to_string(), device, tensors);
         whole.origin = Some(Origin { path: path.to_owned(), bytes, marks: mark.map(|mark| vec![mark]) });
         Ok(whole)
@@ -109,7 +112,7 @@ impl Checkpoint {
             if Path::new(file).components().count() != 1 {
                 return Err(fault(format!("names '{file}', which is no file of this folder")));
             }
-            let StoredFile { tensors, bytes, mark } = stored::open(&folder.join(file))?;
+            let StoredFile { tensors, bytes, mark } = lazy_tensor::open(&folder.join(file))?;
             origin.bytes += bytes;
             origin.marks = origin.marks.zip(mark).map(|(marks, mark)| [marks, vec![mark]].concat());
             for (name, tensor) in tensors {
@@ -232,7 +235,7 @@ impl Checkpoint {
     /// stand in for it until [`Self::finish`] reports all such tensors together.
     ///
     /// # Errors
-    /// The file cannot be read any more, or the device has not the memory.
+    /// The file cannot be read any more, or the device is out of memory.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, Error> {
         self.take_as(name, shape, DType::F32)
     }
@@ -297,10 +300,10 @@ impl Checkpoint {
         recipe: &Recipe<'_>,
         make: impl FnOnce(Vec<Tensor>) -> Result<P, Error>,
     ) -> Result<Arc<P>, Error> {
-        let Recipe { parts, way, precision, sizes } = recipe;
+        let Recipe { parts, transform_id, precision, sizes } = recipe;
         let are_fine = parts.iter().all(|(name, shape)| self.problem(name, shape).is_none());
         let names: Vec<&str> = parts.iter().map(|(name, _)| name.as_str()).collect();
-        let name = format!("{}: {way}{precision}", names.join(", "));
+        let name = format!("{}: {transform_id}{precision}", names.join(", "));
         let mut cache = self.cache.take().filter(|_| are_fine);
         let kept = cache.as_mut().and_then(|cache| cache.take(&name, *sizes));
         let packed = match kept {

@@ -2,9 +2,9 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::checkpoint::Checkpoint;
-use super::stored::StoredTensor;
 use crate::Error;
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::lazy_tensor::StoredTensor;
 
 /// A table `[entries, width]`.
 #[derive(Debug, Clone)]

@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{Result, Tensor, bail};
 
-use super::rms_norm::RmsNorm;
-use super::slices::with_rows;
+use crate::layers::RmsNorm;
+use crate::slices::with_rows;
 use izwi_kernels::elementwise::{self, apply_rope};
 
 /// Positions whose turns are computed together.
@@ -124,7 +124,7 @@ impl Rope {
 ///
 /// # Errors
 /// Shapes do not fit.
-pub fn halves_of_pairs(weight: &Tensor, head_dim: usize) -> Result<Tensor> {
+pub fn half_split_of_interleaved(weight: &Tensor, head_dim: usize) -> Result<Tensor> {
     let outputs = weight.dim(0)?;
     if head_dim == 0 || !head_dim.is_multiple_of(2) || !outputs.is_multiple_of(head_dim) {
         bail!("rope: {outputs} outputs are not heads of {head_dim}")
@@ -171,7 +171,7 @@ mod tests {
         let (head_dim, heads, positions) = (6, 2, [3u32, 50]);
         let weight = Tensor::randn(0f32, 1.0, (heads * head_dim, 5), &Device::Cpu).unwrap();
         let x = Tensor::randn(0f32, 1.0, (2, 5), &Device::Cpu).unwrap();
-        let halves = x.matmul(&halves_of_pairs(&weight, head_dim).unwrap().t().unwrap()).unwrap();
+        let halves = x.matmul(&half_split_of_interleaved(&weight, head_dim).unwrap().t().unwrap()).unwrap();
         let rope = Rope::new(head_dim, 1e4);
         let ours = rope.forward(&halves, &positions).unwrap().to_vec2::<f32>().unwrap();
         let neighbours = x.matmul(&weight.t().unwrap()).unwrap().to_vec2::<f32>().unwrap();
@@ -187,7 +187,10 @@ mod tests {
             }
         }
         let norm = Tensor::arange(0f32, 4.0, &Device::Cpu).unwrap();
-        assert_eq!(halves_of_pairs(&norm, 4).unwrap().to_vec1::<f32>().unwrap(), [0.0, 2.0, 1.0, 3.0]);
-        assert!(halves_of_pairs(&norm, 3).is_err());
+        assert_eq!(
+            half_split_of_interleaved(&norm, 4).unwrap().to_vec1::<f32>().unwrap(),
+            [0.0, 2.0, 1.0, 3.0]
+        );
+        assert!(half_split_of_interleaved(&norm, 3).is_err());
     }
 }

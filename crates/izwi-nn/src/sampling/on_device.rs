@@ -33,7 +33,7 @@ impl<'a> FrameDraws<'a> {
     /// Draws for the books whose first has index `first` among the draws of each sequence, `books` in all.
     ///
     /// # Errors
-    /// The device has not the memory.
+    /// The device is out of memory.
     pub fn new(draws: &'a [Draw<'a>], first: usize, books: usize, device: &Device) -> Result<Self> {
         let on_device =
             if device.is_cpu() { None } else { OnDevice::new(draws, first..first + books, device)? };

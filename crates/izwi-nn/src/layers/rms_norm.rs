@@ -2,9 +2,9 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::checkpoint::Checkpoint;
-use super::slices::{with_rows, with_slices};
 use crate::Error;
+use crate::checkpoint::Checkpoint;
+use crate::slices::{with_rows, with_slices};
 use izwi_kernels::elementwise;
 
 /// Scales each row to a root mean square of 1, then by a weight. All in f32.

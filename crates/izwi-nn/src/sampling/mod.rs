@@ -3,9 +3,13 @@
 //! A draw is a function of a key and a counter: neighbours in a batch, the cutting of prompts and preemption change
 //! nothing. Knows no model.
 
+mod on_device;
+
 use std::sync::Arc;
 
 use izwi_types::SamplingParams;
+
+pub use on_device::FrameDraws;
 
 /// Scrambles 64 bits: the finaliser of SplitMix64, <https://prng.di.unimi.it/splitmix64.c>.
 pub fn mix(value: u64) -> u64 {

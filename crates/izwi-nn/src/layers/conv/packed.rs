@@ -4,10 +4,11 @@
 
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
-use super::activation::bias_gelu;
-use super::checkpoint::Checkpoint;
-use super::linear::Linear;
 use crate::Error;
+use crate::checkpoint::Checkpoint;
+use crate::layers::Linear;
+use crate::layers::activation::bias_gelu;
+use crate::slices::cpu_slice;
 use izwi_kernels::conv::depthwise_conv1d;
 
 /// Each channel with a kernel of its own.
@@ -98,15 +99,6 @@ impl CustomOp3 for Depthwise {
     }
 }
 
-/// The f32 values of a contiguous tensor in CPU storage.
-pub(crate) fn cpu_slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
-    let (start, end) = match layout.contiguous_offsets() {
-        Some(offsets) => offsets,
-        None => bail!("a contiguous tensor is needed here"),
-    };
-    Ok(&storage.as_slice::<f32>()?[start..end])
-}
-
 /// All channels into all channels.
 #[derive(Debug, Clone)]
 pub struct DenseConv {
@@ -160,7 +152,7 @@ impl StridedConv {
     /// From a weight `[outputs, inputs, taps]`, `taps` odd, and a bias `[outputs]`.
     ///
     /// # Errors
-    /// The device has not the memory.
+    /// The device is out of memory.
     pub fn new(weight: &Tensor, bias: Tensor, stride: usize) -> Result<Self> {
         let (outputs, inputs, taps) = weight.dims3()?;
         let weight = weight.transpose(1, 2)?.reshape((outputs, taps * inputs))?;

@@ -5,14 +5,14 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use super::slices::with_slices;
+use crate::slices::with_slices;
 use izwi_kernels::attention::RelativeAttention;
 
 /// Sines and cosines of the distances between the rows of a sequence, `[2 * longest - 1, width]`: row `r` is for a query
 /// `longest - 1 - r` rows behind the key. Channels `2i` and `2i + 1` are sine and cosine of `distance * 10000^(-2i/width)`.
 ///
 /// # Errors
-/// The device has not the memory.
+/// The device is out of memory.
 pub fn sinusoids(longest: usize, width: usize, device: &Device) -> Result<Tensor> {
     let step = -(10_000f64.ln() / width as f64) as f32;
     let waves: Vec<f32> = (0..width).map(|channel| ((channel / 2 * 2) as f32 * step).exp()).collect();

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::checkpoint::{Checkpoint, Recipe};
-use super::row_linear::stacked;
-use super::slices::with_slices;
 use crate::Error;
+use crate::checkpoint::{Checkpoint, Recipe};
+use crate::layers::cat_weights;
+use crate::slices::with_slices;
 use izwi_kernels::conv::{ConvPanels, ConvRows, conv1d};
 use izwi_types::Precision;
 
 /// `y[i] = Σ_t W_t x[starts[i] + t * dilation] (+ b)`; on the CPU a row of `y` is the same bits whatever other rows
 /// there are. Sums are f32. A copy shares the weight.
 #[derive(Debug, Clone)]
-pub struct RowConv {
+pub struct Conv1d {
     weight: Weight,
     bias: Option<Tensor>, // [outputs]
     taps: usize,
@@ -32,20 +32,20 @@ enum Weight {
 
 /// What a convolution along rows is besides its weights.
 #[derive(Debug, Clone, Copy)]
-pub struct RowKernel {
+pub struct Conv1dShape {
     /// Taps, inputs and outputs.
     pub sizes: [usize; 3],
     /// Rows from one it reads to the next.
     pub dilation: usize,
-    /// As [`RowConv::with_precision`].
+    /// As [`Conv1d::with_precision`].
     pub precision: Precision,
 }
 
-impl RowConv {
+impl Conv1d {
     /// From a weight `[outputs, inputs, taps]` as PyTorch has it and a bias `[outputs]`.
     ///
     /// # Errors
-    /// The device has not the memory, or shapes do not fit.
+    /// The device is out of memory, or shapes do not fit.
     pub fn new(weight: &Tensor, bias: Option<Tensor>, dilation: usize) -> Result<Self> {
         Self::with_precision(weight, bias, dilation, Precision::F32)
     }
@@ -62,7 +62,7 @@ impl RowConv {
         precision: Precision,
     ) -> Result<Self> {
         let (outputs, inputs, taps) = weight.dims3()?;
-        let kernel = RowKernel { sizes: [taps, inputs, outputs], dilation, precision };
+        let kernel = Conv1dShape { sizes: [taps, inputs, outputs], dilation, precision };
         let packed = if weight.device().is_cpu() {
             Weight::Cpu(Arc::new(pack(weight, precision)?))
         } else {
@@ -71,8 +71,8 @@ impl RowConv {
         Self::assemble(packed, bias, kernel)
     }
 
-    fn assemble(weight: Weight, bias: Option<Tensor>, kernel: RowKernel) -> Result<Self> {
-        let RowKernel { sizes: [taps, inputs, outputs], dilation, .. } = kernel;
+    fn assemble(weight: Weight, bias: Option<Tensor>, kernel: Conv1dShape) -> Result<Self> {
+        let Conv1dShape { sizes: [taps, inputs, outputs], dilation, .. } = kernel;
         if taps == 0 || dilation == 0 || bias.as_ref().is_some_and(|bias| bias.dims() != [outputs]) {
             bail!("convolution: {taps} taps of dilation {dilation}, or a bias that is not one of {outputs}")
         }
@@ -80,25 +80,25 @@ impl RowConv {
         Ok(Self { weight, bias, taps, dilation, inputs, outputs })
     }
 
-    /// Takes the tensor of the given name and shape, of which `make` makes a weight `[outputs, inputs, taps]`; `way`
-    /// says what it does, in words that are others wherever the outcome is.
+    /// Takes the tensor of the given name and shape, which `transform` turns into a weight `[outputs, inputs,
+    /// taps]`; `transform_id` as in [`Linear::load_transformed`](crate::layers::Linear::load_transformed).
     ///
     /// # Errors
-    /// As [`Checkpoint::take`], those of `make` and of [`Self::with_precision`].
-    pub fn load_made(
+    /// As [`Checkpoint::take`], those of `transform` and of [`Self::with_precision`].
+    pub fn load_transformed(
         from: &mut Checkpoint,
-        (part, way): ((String, Vec<usize>), &str),
+        (part, transform_id): ((String, Vec<usize>), &str),
         bias: Option<Tensor>,
-        kernel: RowKernel,
-        make: impl FnOnce(Tensor) -> Result<Tensor>,
+        kernel: Conv1dShape,
+        transform: impl FnOnce(Tensor) -> Result<Tensor>,
     ) -> std::result::Result<Self, Error> {
-        let RowKernel { sizes, precision, .. } = kernel;
+        let Conv1dShape { sizes, precision, .. } = kernel;
         let weight = if from.device().is_cpu() {
-            let recipe = Recipe { parts: &[part], way, precision, sizes };
-            let made = |tensors: Vec<Tensor>| Ok(pack(&make(stacked(tensors)?)?, precision)?);
+            let recipe = Recipe { parts: &[part], transform_id, precision, sizes };
+            let made = |tensors: Vec<Tensor>| Ok(pack(&transform(cat_weights(tensors)?)?, precision)?);
             Weight::Cpu(from.take_packed(&recipe, made)?)
         } else {
-            Weight::Device(on_device(&make(from.take(&part.0, &part.1)?)?)?)
+            Weight::Device(on_device(&transform(from.take(&part.0, &part.1)?)?)?)
         };
         Ok(Self::assemble(weight, bias, kernel)?)
     }
@@ -202,7 +202,7 @@ mod tests {
             starts in prop::collection::vec(0u32..60, 1..30),
         ) {
             let (weight, bias) = (random((outputs, inputs, taps)), random(outputs));
-            let conv = RowConv::new(&weight, Some(bias.clone()), dilation).unwrap();
+            let conv = Conv1d::new(&weight, Some(bias.clone()), dilation).unwrap();
             let x = random((60 + conv.reach(), inputs));
             let y = conv.forward(&x, &starts).unwrap();
             let rows = weight.transpose(1, 2).unwrap().reshape((outputs, taps * inputs)).unwrap();
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn rows_split_over_blocks_and_depth_are_the_rows_alone() {
         for (inputs, outputs) in [(300, 96), (300, 130), (5, 1)] {
-            let conv = RowConv::new(&random((outputs, inputs, 7)), None, 3).unwrap();
+            let conv = Conv1d::new(&random((outputs, inputs, 7)), None, 3).unwrap();
             let x = random((500, inputs));
             let starts: Vec<u32> = (0..450).collect();
             let y = conv.forward(&x, &starts).unwrap().to_vec2::<f32>().unwrap();

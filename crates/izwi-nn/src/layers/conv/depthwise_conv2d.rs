@@ -2,19 +2,19 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::checkpoint::Checkpoint;
-use super::slices::with_slices;
 use crate::Error;
-use izwi_kernels::conv::{DepthwiseConv2d, KERNEL_SIDE};
+use crate::checkpoint::Checkpoint;
+use crate::slices::with_slices;
+use izwi_kernels::conv::{self, KERNEL_SIDE};
 
 /// Each channel with a 3 x 3 kernel of its own over every second row and column, zeros around the plane.
 #[derive(Debug, Clone)]
-pub struct DepthwisePlaneConv {
+pub struct DepthwiseConv2d {
     weight: Tensor, // [9, channels]
     bias: Tensor,   // [channels]
 }
 
-impl DepthwisePlaneConv {
+impl DepthwiseConv2d {
     /// Takes `{name}.weight` `[channels, 1, 3, 3]` and `{name}.bias`.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl DepthwisePlaneConv {
         let halved = columns.div_ceil(2);
         let y = with_slices([x, &self.weight, &self.bias], |[x, weight, bias]| {
             let mut y = vec![0f32; rows * halved * channels];
-            DepthwiseConv2d { x, size: [count, columns], weight, bias }.convolve(shift, &mut y);
+            conv::DepthwiseConv2d { x, size: [count, columns], weight, bias }.convolve(shift, &mut y);
             y
         })?;
         Tensor::from_vec(y, (rows, halved, channels), x.device())
@@ -95,7 +95,7 @@ mod tests {
     fn planes_equal_candles_convolution_whole_and_in_parts() {
         for (rows, columns) in [(1, 1), (2, 5), (9, 8), (16, 3)] {
             let (weight, bias, x) = (random((5, 1, 3, 3)), random(5), random((rows, columns, 5)));
-            let conv = DepthwisePlaneConv::new(&weight, bias.clone()).unwrap();
+            let conv = DepthwiseConv2d::new(&weight, bias.clone()).unwrap();
             let planes = x.permute((2, 0, 1)).unwrap().unsqueeze(0).unwrap().contiguous().unwrap();
             let y =
                 planes.conv2d(&weight, 1, 2, 1, 5).unwrap().squeeze(0).unwrap().permute((1, 2, 0)).unwrap();
