@@ -1,4 +1,4 @@
-//! Findings about the machine: build, processor, memory, device, disk, port, and programs beside Izwi.
+//! Checks of the machine: build, processor, memory, device, disk, port, Python and audio player.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
@@ -6,32 +6,33 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::cli;
+use izwi_core::engine::executor::probe_device;
+
+use crate::build_info;
 use crate::output;
 use crate::player::{self, Player};
 use crate::settings::{Resolved, ServerSettings};
-use izwi_core::engine::executor::probe_device;
 
-use super::Finding;
+use super::finding::Finding;
 
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-const MAX_ANSWER_BYTES: u64 = 4_096;
-/// Below this a pull of a small model and its conversion may fill the disk.
-const LITTLE_DISK_BYTES: u64 = 2_000_000_000;
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_RESPONSE_BYTES: u64 = 4_096;
+/// A pull of a small model and its conversion may need this much.
+const LOW_DISK_BYTES: u64 = 2_000_000_000;
 
-/// Which program this is.
+/// Version, profile and platform.
 pub(super) fn build() -> Finding {
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     let system = format!("{} {}", std::env::consts::OS, std::env::consts::ARCH);
-    let detail = format!("izwi {}, {profile}, {system}", *cli::VERSION);
+    let detail = format!("izwi {}, {profile}, {system}", *build_info::VERSION);
     if cfg!(debug_assertions) {
-        Finding::warning("build", detail, "this build is slow; build with --release for use")
+        Finding::warning("build", detail, "debug builds are slow; build with --release")
     } else {
         Finding::ok("build", detail)
     }
 }
 
-/// Everything about the machine.
+/// All checks of the machine.
 pub(super) fn findings(resolved: &Resolved) -> Vec<Finding> {
     let settings = &resolved.settings;
     vec![
@@ -53,12 +54,16 @@ fn cores(threads: usize) -> Finding {
     let detail =
         format!("{physical} physical, {logical} logical, about {free:.1} free; {threads} compute threads");
     if threads > logical {
-        let remedy = format!("more threads than cores make every step wait; set --threads {physical}");
+        let remedy = format!("more threads than cores slow down every step; set --threads {physical}");
         return Finding::warning("cores", detail, remedy);
     }
-    // Each other program that computes holds up every step: threads wait for each other.
+    // The threads wait for each other, so that one busy core slows down every step.
     if free + 0.5 < threads as f64 {
-        return Finding::warning("cores", detail, "other programs compute; end them, or lower --threads");
+        return Finding::warning(
+            "cores",
+            detail,
+            "other programs use the cores; stop them, or lower --threads",
+        );
     }
     Finding::ok("cores", detail)
 }
@@ -72,7 +77,7 @@ fn processor() -> Finding {
         Finding::warning(
             "processor",
             detail,
-            "without avx2 or neon speech is slow; use a newer machine or a GPU build",
+            "synthesis without AVX2 or NEON is slow; use a newer machine or a GPU build",
         )
     }
 }
@@ -111,13 +116,13 @@ fn memory() -> Finding {
     match memory_bytes() {
         Some((total, available)) => Finding::ok(
             "memory",
-            format!("{} of {} available", output::bytes(available), output::bytes(total)),
+            format!("{} of {} available", output::format_bytes(available), output::format_bytes(total)),
         ),
-        None => Finding::ok("memory", "the system does not tell"),
+        None => Finding::ok("memory", "unknown"),
     }
 }
 
-/// Memory in bytes, total and available, within the limits of a container.
+/// Total and available memory in bytes, within the limits of the container.
 pub(super) fn memory_bytes() -> Option<(u64, u64)> {
     let mut system = sysinfo::System::new().ok()?;
     system.refresh_memory();
@@ -130,28 +135,27 @@ pub(super) fn memory_bytes() -> Option<(u64, u64)> {
 
 fn device(resolved: &Resolved) -> Finding {
     let choice = resolved.settings.engine.device;
-    let built_in = cli::backends().join(", ");
+    let built_in = build_info::backends().join(", ");
     match probe_device(choice) {
         Ok(_) => Finding::ok("device", format!("{choice} can be opened; built in: {built_in}")),
         Err(error) => Finding::broken("device", error.to_string(), "use --device auto or --device cpu"),
     }
 }
 
-/// Whether the store's folder, or the nearest one above it that is there, takes files and has room.
+/// Whether the store's folder, or its nearest existing parent, is writable and has free space.
 fn store(home: &Path) -> Finding {
     let shown = home.display();
-    let there = home.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
-    if let Err(error) = tempfile::tempfile_in(there) {
-        let remedy =
-            "only installed models can be used; change the folder's owner, or set IZWI_HOME to another";
-        return Finding::warning("store", format!("{shown} takes no files: {error}"), remedy);
+    let existing = home.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
+    if let Err(error) = tempfile::tempfile_in(existing) {
+        let remedy = "no model can be pulled; change the folder's owner, or set IZWI_HOME to another folder";
+        return Finding::warning("store", format!("{shown} is not writable: {error}"), remedy);
     }
-    match fs4::available_space(there) {
-        Ok(free) if free < LITTLE_DISK_BYTES => {
-            let detail = format!("{shown}, only {} free", output::bytes(free));
-            Finding::warning("store", detail, "free some space, or set IZWI_HOME to another disk")
+    match fs4::available_space(existing) {
+        Ok(free) if free < LOW_DISK_BYTES => {
+            let detail = format!("{shown}, only {} free", output::format_bytes(free));
+            Finding::warning("store", detail, "free some space, or set IZWI_HOME to a folder on another disk")
         }
-        Ok(free) => Finding::ok("store", format!("{shown}, {} free", output::bytes(free))),
+        Ok(free) => Finding::ok("store", format!("{shown}, {} free", output::format_bytes(free))),
         Err(error) => Finding::ok("store", format!("{shown}, free space unknown: {error}")),
     }
 }
@@ -161,18 +165,18 @@ fn port(server: &ServerSettings) -> Finding {
     let addresses = match (server.host.as_str(), server.port).to_socket_addrs() {
         Ok(addresses) => addresses.collect::<Vec<SocketAddr>>(),
         Err(error) => {
-            return Finding::warning("port", format!("{place} means no address: {error}"), "correct --host");
+            return Finding::warning("port", format!("{place} does not resolve: {error}"), "correct --host");
         }
     };
     match TcpListener::bind(addresses.as_slice()) {
         Ok(_) => Finding::ok("port", format!("{place} is free")),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            match addresses.first().and_then(|address| who_answers(*address)) {
-                Some(answer) if answer.contains("\"izwi\"") => {
+            match addresses.first().and_then(|address| version_response(*address)) {
+                Some(response) if response.contains("\"izwi\"") => {
                     Finding::ok("port", format!("izwi answers at {place}"))
                 }
-                Some(_) => another(&place, "another HTTP server answers there"),
-                None => another(&place, "and whoever has it does not speak HTTP"),
+                Some(_) => in_use(&place, "by another HTTP server"),
+                None => in_use(&place, "by a program that does not speak HTTP"),
             }
         }
         Err(error) => {
@@ -181,24 +185,24 @@ fn port(server: &ServerSettings) -> Finding {
     }
 }
 
-fn another(place: &str, what: &str) -> Finding {
-    Finding::warning("port", format!("{place} is in use, {what}"), "`izwi serve` needs another: use --port")
+fn in_use(place: &str, by: &str) -> Finding {
+    Finding::warning("port", format!("{place} is in use {by}"), "choose another port with --port")
 }
 
-/// What the process at a port answers when it is asked for its version.
-fn who_answers(address: SocketAddr) -> Option<String> {
-    let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT).ok()?;
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).ok()?;
+/// The response to `GET /version`, if the peer speaks HTTP.
+fn version_response(address: SocketAddr) -> Option<String> {
+    let mut stream = TcpStream::connect_timeout(&address, RESPONSE_TIMEOUT).ok()?;
+    stream.set_read_timeout(Some(RESPONSE_TIMEOUT)).ok()?;
     stream.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
-    let mut answer = Vec::new();
-    // A peer that stops half-way has still answered.
-    let _ = stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer);
-    let text = String::from_utf8_lossy(&answer).into_owned();
+    let mut response = Vec::new();
+    // An incomplete response still identifies the peer.
+    let _ = stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut response);
+    let text = String::from_utf8_lossy(&response).into_owned();
     text.starts_with("HTTP/").then_some(text)
 }
 
 fn python() -> Finding {
-    let remedy = "only models that come as packages need it; install python3 and pip (Debian: python3-pip)";
+    let remedy = "needed only for models from Python packages; install python3 and pip (Debian: python3-pip)";
     let search = std::env::var_os("PATH").unwrap_or_default();
     let Some(python) = ["python3", "python"].iter().find_map(|name| player::executable(name, &search)) else {
         return Finding::warning("python", "python3 was not found", remedy);
@@ -234,25 +238,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_in_use_is_told_from_a_free_one() {
+    fn a_port_in_use_is_distinguished_from_a_free_one() {
         let holder = TcpListener::bind("127.0.0.1:0").unwrap();
         let port_in_use = holder.local_addr().unwrap().port();
         let server = ServerSettings { port: port_in_use, ..ServerSettings::default() };
-        let answering = std::thread::spawn(move || {
+        let peer = std::thread::spawn(move || {
             let (mut stream, _) = holder.accept().unwrap();
-            let mut asked = [0; 64];
-            let _ = stream.read(&mut asked).unwrap();
+            let mut request = [0; 64];
+            let _ = stream.read(&mut request).unwrap();
             stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n{\"name\":\"izwi\"}").unwrap();
         });
         let finding = port(&server);
-        answering.join().unwrap();
+        peer.join().unwrap();
         assert!(finding.detail.contains("izwi answers"), "{finding:?}");
         let free = port(&ServerSettings { port: 0, ..ServerSettings::default() });
         assert!(free.detail.contains("is free"), "{free:?}");
     }
 
     #[test]
-    fn more_threads_than_cores_are_named() {
+    fn more_threads_than_cores_are_a_warning() {
         let finding = cores(10_000);
         assert!(finding.remedy.unwrap().contains("--threads"));
     }
