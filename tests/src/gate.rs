@@ -26,7 +26,7 @@ impl Gate {
         let script = move |plan: &StepPlan| {
             counter.fetch_add(1, Ordering::SeqCst);
             if holds(plan) && left == 0 {
-                // A closed gate that nobody opens must not hang the test.
+                // A gate that stays closed must not hang the test.
                 left = turnstile.recv_timeout(GUARD).unwrap_or(usize::MAX);
             }
             if holds(plan) {

@@ -1,4 +1,4 @@
-//! HTTP by hand, for what ordinary clients hide: trailers, broken requests, the way a connection ends.
+//! Raw HTTP, for what ordinary clients hide: trailers, broken requests, the end of a connection.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::guarded;
 
-/// A response, taken apart.
+/// A parsed response.
 #[derive(Debug, Clone, Default)]
 pub struct RawResponse {
     /// Status line and headers, lower case.
@@ -17,21 +17,21 @@ pub struct RawResponse {
     pub body: Vec<u8>,
     /// Trailers, lower case.
     pub trailers: String,
-    /// Whether the chunked body came to its end.
+    /// Whether the chunked body has its last chunk.
     pub is_complete: bool,
 }
 
-/// Sends bytes, reads until the server closes, and takes a chunked response apart.
+/// Sends bytes, reads until the server closes, and parses the response.
 pub async fn exchange(address: SocketAddr, request: &[u8]) -> Result<RawResponse> {
     let mut stream = guarded(TcpStream::connect(address)).await??;
     guarded(stream.write_all(request)).await??;
     let mut bytes = Vec::new();
-    // A connection that is cut is an answer too.
+    // A connection that is cut is a valid result.
     let _ = guarded(stream.read_to_end(&mut bytes)).await?;
-    take_apart(&bytes)
+    parse(&bytes)
 }
 
-fn take_apart(bytes: &[u8]) -> Result<RawResponse> {
+fn parse(bytes: &[u8]) -> Result<RawResponse> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_lowercase();
     let Some(end) = find(bytes, b"\r\n\r\n") else {
         return Ok(RawResponse { head: text(bytes), ..Default::default() });

@@ -19,7 +19,7 @@ pub fn base64(bytes: &[u8]) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-/// A multipart form, put together by hand so that it can be wrong.
+/// A multipart form, written byte by byte so that it can be malformed.
 #[derive(Debug, Clone, Default)]
 pub struct Form {
     bytes: Vec<u8>,
@@ -67,7 +67,7 @@ impl Form {
 /// The events of a stream, and the deltas of its text joined.
 ///
 /// # Errors
-/// Something in it is no event.
+/// A part of it is not an event.
 pub fn transcript_events(text: &str) -> Result<(Vec<serde_json::Value>, String)> {
     let mut events = Vec::new();
     let mut said = String::new();

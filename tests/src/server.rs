@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use izwi_core::engine::executor::simulated::{Script, SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{Engine, EngineCoreConfig};
-use izwi_server::{FleetConfig, Recorder, Registry, ServerConfig, Slot, serve};
+use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot, serve};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -19,21 +19,21 @@ use crate::GUARD;
 use crate::recording::Form;
 use crate::session::Session;
 
-/// What a test varies.
+/// A server to start: a simulated model, and what the test changes.
 #[derive(Debug)]
 pub struct Setup {
-    /// How the model behaves.
+    /// The simulated model.
     pub model: SimulatedModel,
     /// The engine's settings.
     pub engine: EngineCoreConfig,
     /// The server's settings.
     pub server: ServerConfig,
-    /// Folder of the voices that it saves.
+    /// Folder of saved voices.
     voices: Option<TempDir>,
 }
 
 impl Setup {
-    /// A model that speaks sentence by sentence, a hundred samples a character. `name` labels its metrics.
+    /// A TTS model that generates a sentence at once, a hundred samples a character. `name` labels its metrics.
     pub fn units(name: &str) -> Self {
         Self::with(
             name,
@@ -41,20 +41,19 @@ impl Setup {
         )
     }
 
-    /// A model that speaks token by token, 80 ms each.
+    /// An autoregressive TTS model, 80 ms a token.
     pub fn tokens(name: &str) -> Self {
         Self::with(name, SimulatedModel::default())
     }
 
-    /// A model that transcribes: one segment of one word for each second begun. It is the default listener of a server
-    /// whose default speaker failed to load.
-    pub fn listener(name: &str) -> Self {
+    /// An ASR model: one segment of one word for each second begun. The server's default TTS model failed to load.
+    pub fn asr(name: &str) -> Self {
         let model = SimulatedModel { listens: true, sample_rate: 16_000, ..Default::default() };
         Self::with(name, model)
     }
 
-    /// A model that converses and speaks, token by token, 80 ms a frame.
-    pub fn converser(name: &str) -> Self {
+    /// An autoregressive chat and TTS model, 80 ms a frame.
+    pub fn chat(name: &str) -> Self {
         Self::with(name, SimulatedModel { converses: true, ..Default::default() })
     }
 
@@ -63,9 +62,8 @@ impl Setup {
         Self { model, engine, server: ServerConfig::default(), voices: None }
     }
 
-    /// A model that speaks sentence by sentence, in voices handed to it too, on a server that saves voices. What it says
-    /// depends on everything that is asked of it.
-    pub fn cloner(name: &str) -> Result<Self> {
+    /// A TTS model with voice cloning, on a server that saves voices. Its samples depend on every field of a request.
+    pub fn voice_cloning(name: &str) -> Result<Self> {
         let setup = Self::units(name);
         let model = SimulatedModel { clones: true, ..setup.model };
         let voices = tempfile::tempdir()?;
@@ -73,7 +71,7 @@ impl Setup {
         Ok(Self { model, server, voices: Some(voices), ..setup })
     }
 
-    /// Sets what happens before each step.
+    /// Sets the script that runs before each step.
     #[must_use]
     pub fn script(mut self, script: Script) -> Self {
         self.model.script = Some(script);
@@ -102,14 +100,14 @@ impl Setup {
         let recorder = Recorder::install()?;
         let engine = Engine::with_executor(self.engine, Box::new(executor))?;
         engine.ready().await?;
-        let fleet = if listens {
-            FleetConfig { default_asr: Some(model.clone()), ..FleetConfig::new("no-speaker") }
+        let registry_config = if listens {
+            RegistryConfig { default_asr: Some(model.clone()), ..RegistryConfig::new("no-tts") }
         } else {
-            FleetConfig::new(&model)
+            RegistryConfig::new(&model)
         };
-        let registry = Registry::new(fleet);
+        let registry = Registry::new(registry_config);
         if listens {
-            registry.set("no-speaker", Slot::Failed("this test has none".to_owned()));
+            registry.set("no-tts", Slot::Failed("this test has no TTS model".to_owned()));
         }
         registry.set(&model, Slot::Ready(engine.clone()));
         let server = TestServer::listen(self.server, registry, recorder).await?;
@@ -120,12 +118,12 @@ impl Setup {
 /// A server on a port of its own.
 #[derive(Debug)]
 pub struct TestServer {
-    /// Where it listens.
+    /// Its address.
     pub address: SocketAddr,
     /// Its models.
     pub registry: Registry,
     engine: Option<Engine>,
-    /// Where its files lie: saved voices, and a model with weights.
+    /// Folder of its files: saved voices, and a model with weights.
     folder: Option<TempDir>,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<Result<(), izwi_server::ServeError>>,
@@ -138,15 +136,15 @@ impl TestServer {
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async {
-            // A test that ends drops the sender, which ends its server as well.
+            // A test that ends drops the sender, which ends its server too.
             let _ = stopped.await;
         };
         let running = tokio::spawn(serve(listener, config, registry.clone(), recorder, shutdown));
         Ok(Self { address, registry, engine: None, folder: None, stop: Some(stop), running })
     }
 
-    /// Starts a server over the real executor and waits until its engine is warm: `files`, a model's folder, are copied
-    /// to where the engine looks for them, below the folder in which the server saves voices.
+    /// Starts a server over the real executor and waits until its engine is warm: `files`, a model's folder, is
+    /// copied into the folder of models, below the folder in which the server saves voices.
     pub async fn with_weights(engine: EngineCoreConfig, files: &Path) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let models = folder.path().join("models");
@@ -161,7 +159,7 @@ impl TestServer {
         let model = config.model.clone();
         let engine = Engine::new(config)?;
         engine.ready().await?;
-        let registry = Registry::new(FleetConfig::new(&model));
+        let registry = Registry::new(RegistryConfig::new(&model));
         registry.set(&model, Slot::Ready(engine.clone()));
         let voices_dir = Some(folder.path().to_path_buf());
         let server = ServerConfig { voices_dir, ..ServerConfig::default() };
@@ -174,7 +172,7 @@ impl TestServer {
         self.engine.as_ref().context("this server has no engine")
     }
 
-    /// The folder of the voices that it saves.
+    /// The folder of saved voices.
     pub fn voices(&self) -> Result<&Path> {
         Ok(self.folder.as_ref().context("this server saves no voices")?.path())
     }
@@ -202,12 +200,12 @@ impl TestServer {
         Ok(guarded(request.send()).await??)
     }
 
-    /// Asks for a path to be removed.
+    /// Sends `DELETE` for a path.
     pub async fn delete(&self, path: &str) -> Result<reqwest::Response> {
         Ok(guarded(reqwest::Client::new().delete(self.url(path)).send()).await??)
     }
 
-    /// Fetches a path.
+    /// Sends `GET` for a path.
     pub async fn get(&self, path: &str) -> Result<reqwest::Response> {
         Ok(guarded(reqwest::get(self.url(path))).await??)
     }
@@ -217,7 +215,7 @@ impl TestServer {
         Ok(self.get(path).await?.text().await?)
     }
 
-    /// Sum of a metric's series that carry all of `labels`, each as `name="value"`; 0 where there is none.
+    /// Sum of a metric's series that have all of `labels`, each as `name="value"`; 0 without any.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> Result<f64> {
         let page = self.page("/metrics").await?;
         let belongs = |line: &&str| {
@@ -237,7 +235,7 @@ impl TestServer {
         Session::open(&format!("ws://{}/v1/audio/chat/stream", self.address)).await
     }
 
-    /// Tells the server to shut down.
+    /// Shuts the server down.
     pub fn stop(&mut self) {
         drop(self.stop.take());
     }
@@ -249,7 +247,7 @@ impl TestServer {
         Ok(guarded(running).await???)
     }
 
-    /// Waits until the engine is idle, and checks that every block came back.
+    /// Waits until the engine is idle, and checks that every block is free.
     pub async fn assert_balanced(&self) -> Result<()> {
         let engine = self.engine()?;
         eventually("the engine to be idle", || async {
@@ -273,7 +271,7 @@ impl TestServer {
     }
 }
 
-/// Copies a folder with all that is in it.
+/// Copies a folder and its contents.
 pub fn copy(from: &Path, to: &Path) -> Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from).with_context(|| from.display().to_string())? {
@@ -284,7 +282,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The result of a future that must come, in whatever time.
+/// The result of a future that must complete within the guard time.
 pub async fn guarded<F: Future>(future: F) -> Result<F::Output> {
     tokio::time::timeout(GUARD, future).await.context("nothing happened within the guard time")
 }

@@ -10,7 +10,7 @@ use tokio_tungstenite::{WebSocketStream, client_async};
 
 use crate::guarded;
 
-/// Bytes of receive buffer of a client that is meant to be slow.
+/// Receive buffer of a slow client, in bytes.
 const SMALL_BUFFER: u32 = 4_096;
 
 /// What a client receives.
@@ -24,7 +24,7 @@ pub enum Incoming {
     Closed(Option<u16>),
 }
 
-/// One utterance, as it arrived.
+/// One utterance, as received.
 #[derive(Debug, Clone, Default)]
 pub struct Utterance {
     /// `audio.start`.
@@ -35,10 +35,10 @@ pub struct Utterance {
     pub done: Value,
 }
 
-/// One turn of a conversation, as it arrived.
+/// One turn of a conversation, as received.
 #[derive(Debug, Clone, Default)]
 pub struct Turn {
-    /// What `text.delta` frames said, joined.
+    /// The text of the `text.delta` frames.
     pub text: String,
     /// `audio.chunk` frames with their audio.
     pub chunks: Vec<(Value, Vec<u8>)>,
@@ -65,7 +65,7 @@ impl Session {
         Self::open_with(url.into_client_request()?).await
     }
 
-    /// Opens a session with a request of one's own.
+    /// Opens a session with the given request.
     pub async fn open_with(
         request: tokio_tungstenite::tungstenite::handshake::client::Request,
     ) -> Result<Self> {
@@ -75,7 +75,7 @@ impl Session {
         Ok(Self { socket })
     }
 
-    /// Opens a session whose kernel buffer takes next to nothing.
+    /// Opens a session with a small receive buffer.
     pub async fn open_small(address: std::net::SocketAddr) -> Result<Self> {
         let tcp = TcpSocket::new_v4()?;
         tcp.set_recv_buffer_size(SMALL_BUFFER)?;
@@ -90,12 +90,12 @@ impl Session {
         self.send_raw(Message::text(frame.to_string())).await
     }
 
-    /// Sends anything.
+    /// Sends any message.
     pub async fn send_raw(&mut self, message: Message) -> Result<()> {
         Ok(guarded(self.socket.send(message)).await??)
     }
 
-    /// What comes next, pings aside.
+    /// The next message, except pings.
     pub async fn next(&mut self) -> Result<Incoming> {
         loop {
             return Ok(match guarded(self.socket.next()).await? {
@@ -169,7 +169,7 @@ impl Session {
         Ok(turn)
     }
 
-    /// One frame more of a turn of a conversation, with the audio behind it.
+    /// One more frame of a turn, with the audio behind it.
     pub async fn more_of(&mut self, turn: &mut Turn) -> Result<()> {
         let frame = self.frame().await?;
         match frame["type"].as_str() {
@@ -184,7 +184,7 @@ impl Session {
         Ok(())
     }
 
-    /// The end of a session: `session.done` and the close.
+    /// The end of a session: `session.done` and the close frame.
     pub async fn expect_done(&mut self, close_code: u16) -> Result<()> {
         self.expect("session.done").await?;
         let closed = self.next().await?;
@@ -195,7 +195,7 @@ impl Session {
         Ok(())
     }
 
-    /// Speaks one text and returns its only utterance.
+    /// Synthesises one text and returns its only utterance.
     pub async fn speak(&mut self, text: &str) -> Result<Utterance> {
         self.send(json!({"type": "speak", "text": text})).await?;
         self.expect("session.created").await?;

@@ -33,7 +33,7 @@ async fn opens(server: &TestServer, headers: &[(&'static str, &str)]) -> Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_key_is_asked_for_on_the_api_and_nowhere_else() -> Result<()> {
+async fn the_key_is_required_on_the_api_and_nowhere_else() -> Result<()> {
     let server =
         Setup::units("keyed").server(|server| server.api_key = Some("sesame".to_owned())).start().await?;
     for path in ["/v1/models", "/v1/audio/voices"] {
@@ -102,7 +102,7 @@ async fn foreign_hosts_and_origins_are_refused_everywhere() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_of_allowed_origins_may_read_the_answers() -> Result<()> {
+async fn pages_of_allowed_origins_may_read_responses() -> Result<()> {
     let server = Setup::units("read-by-pages")
         .server(|server| server.api_key = Some("sesame".to_owned()))
         .start()

@@ -1,4 +1,4 @@
-//! The protocol of conversations, over a model without weights: turns, interruptions, limits, and frames that are wrong.
+//! The chat protocol over a simulated model: turns, interruptions, limits, and invalid frames.
 
 use anyhow::{Context, Result, ensure};
 use izwi_tests::{Gate, Incoming, Session, Setup, TestServer, Turn};
@@ -22,7 +22,7 @@ async fn begin(server: &TestServer) -> Result<Session> {
     Ok(session)
 }
 
-async fn say(session: &mut Session, text: &str) -> Result<Turn> {
+async fn send_turn(session: &mut Session, text: &str) -> Result<Turn> {
     session.send(json!({"type": "input.text", "text": text})).await?;
     session.rest_of_turn(Turn::default()).await
 }
@@ -48,7 +48,7 @@ fn check_exact(turn: &Turn, number: u64) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn turns_are_answered_in_order_in_text_and_exact_chunks() -> Result<()> {
-    let server = Setup::converser("chat-turns").start().await?;
+    let server = Setup::chat("chat-turns").start().await?;
     let mut session = begin(&server).await?;
     let pcm = tone();
     for piece in pcm.chunks(1_000) {
@@ -62,10 +62,13 @@ async fn turns_are_answered_in_order_in_text_and_exact_chunks() -> Result<()> {
         check_exact(&turn, number)?;
         answers.push(turn);
     }
-    ensure!(answers[0].text != answers[1].text && answers[0].audio() != answers[1].audio(), "the same twice");
+    ensure!(
+        answers[0].text != answers[1].text && answers[0].audio() != answers[1].audio(),
+        "both answers are equal"
+    );
     session.send(json!({"type": "input.done"})).await?;
     session.expect_done(1000).await?;
-    // Another who says the same hears the same; what is said between the two is heard.
+    // The same input gets the same answer, and a turn between the two changes the second answer.
     let mut again = begin(&server).await?;
     again.send_raw(Message::binary(vec![1, 0])).await?;
     again.send(json!({"type": "input.audio.clear"})).await?;
@@ -73,8 +76,11 @@ async fn turns_are_answered_in_order_in_text_and_exact_chunks() -> Result<()> {
     again.send(json!({"type": "input.audio.commit"})).await?;
     let first = again.rest_of_turn(Turn::default()).await?;
     ensure!((&first.text, first.audio()) == (&answers[0].text, answers[0].audio()), "{}", first.done);
-    say(&mut again, "By the way.").await?;
-    ensure!(say(&mut again, "And what is this?").await?.text != answers[1].text, "it remembers nothing");
+    send_turn(&mut again, "By the way.").await?;
+    ensure!(
+        send_turn(&mut again, "And what is this?").await?.text != answers[1].text,
+        "the conversation is not remembered"
+    );
     let labels = ["task=\"chat\"", "model=\"chat-turns\"", "finish_reason=\"stop\""];
     server.assert_balanced().await?;
     assert_eq!(server.metric("izwi_requests_total", &labels).await?, 5.0);
@@ -85,7 +91,7 @@ async fn turns_are_answered_in_order_in_text_and_exact_chunks() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_conversation_goes_on() -> Result<()> {
     let (gate, script) = Gate::new(|_| true);
-    let server = Setup::converser("chat-interrupt").script(script).start().await?;
+    let server = Setup::chat("chat-interrupt").script(script).start().await?;
     let mut session = begin(&server).await?;
     session.send(json!({"type": "input.text", "text": "a long question, ".repeat(20)})).await?;
     session.send(json!({"type": "input.text", "text": "that is never answered"})).await?;
@@ -96,13 +102,13 @@ async fn an_interrupted_conversation_goes_on() -> Result<()> {
     }
     session.send(json!({"type": "interrupt"})).await?;
     session.send(json!({"type": "ping"})).await?;
-    // What was under way may still come, and the end may come before the answer to the ping or behind it.
+    // Chunks in flight may still arrive, and the end may arrive before the pong or after it.
     let mut done = None;
     loop {
         match session.next().await? {
             Incoming::Frame(frame) if frame["type"] == "pong" => break,
             Incoming::Frame(frame) if frame["type"] == "turn.done" => done = Some(frame),
-            Incoming::Frame(_) | Incoming::Audio(_) => ensure!(done.is_none(), "something behind the end"),
+            Incoming::Frame(_) | Incoming::Audio(_) => ensure!(done.is_none(), "a frame after the end"),
             other => anyhow::bail!("{other:?}"),
         }
     }
@@ -112,10 +118,10 @@ async fn an_interrupted_conversation_goes_on() -> Result<()> {
         None => session.expect("turn.done").await?,
     };
     ensure!(done["finish_reason"] == "interrupted" && done["turn"] == 0, "{done}");
-    let next = say(&mut session, "Wait.").await?;
+    let next = send_turn(&mut session, "Wait.").await?;
     check_exact(&next, 1)?;
     server.assert_balanced().await?;
-    // One leaves in mid-answer.
+    // The client disconnects during an answer.
     session.send(json!({"type": "input.text", "text": "a long question, ".repeat(20)})).await?;
     drop(session);
     server.assert_no_sessions().await?;
@@ -123,8 +129,8 @@ async fn an_interrupted_conversation_goes_on() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_is_refused_and_the_conversation_goes_on() -> Result<()> {
-    let setup = Setup::converser("chat-limits").server(|server| server.max_input_chars = 2_000);
+async fn invalid_input_is_refused_and_the_conversation_goes_on() -> Result<()> {
+    let setup = Setup::chat("chat-limits").server(|server| server.max_input_chars = 2_000);
     let setup = setup.engine(|engine| {
         engine.max_turn_duration = std::time::Duration::from_secs(1);
         engine.max_conversation_turns = 4;
@@ -163,12 +169,12 @@ async fn what_cannot_be_is_refused_and_the_conversation_goes_on() -> Result<()> 
     session.expect_error("too_large").await?;
     session.send(json!({"type": "session.config"})).await?;
     session.expect_error("out_of_order").await?;
-    // More than the model has room for: this turn is refused, and is no part of the conversation.
+    // More than the model's context: this turn is refused, and is no part of the conversation.
     session.send(json!({"type": "input.text", "text": "b".repeat(1_000)})).await?;
     session.expect_error("invalid_value").await?;
     let mut forgotten = 0;
     for number in 1..10 {
-        let turn = say(&mut session, "Something to say.").await?;
+        let turn = send_turn(&mut session, "Something to say.").await?;
         check_exact(&turn, number)?;
         forgotten = turn.done["forgotten_turns"].as_u64().context("a number")?;
     }
@@ -177,8 +183,8 @@ async fn what_cannot_be_is_refused_and_the_conversation_goes_on() -> Result<()> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn garbage_is_answered_by_errors_and_harms_nobody() -> Result<()> {
-    let server = Setup::converser("chat-garbage").start().await?;
+async fn malformed_frames_are_errors_and_the_session_goes_on() -> Result<()> {
+    let server = Setup::chat("chat-garbage").start().await?;
     let mut session = server.chat().await?;
     let mut state = 0x5eed_u64;
     for round in 0..400_u64 {
@@ -196,27 +202,30 @@ async fn garbage_is_answered_by_errors_and_harms_nobody() -> Result<()> {
     }
     session.send(json!({"type": "session.config"})).await?;
     session.expect("session.created").await?;
-    check_exact(&say(&mut session, "A normal sentence.").await?, 0)?;
+    check_exact(&send_turn(&mut session, "A normal sentence.").await?, 0)?;
     server.assert_balanced().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn models_that_do_not_converse_are_refused_by_name() -> Result<()> {
+async fn models_without_the_chat_task_are_refused_by_name() -> Result<()> {
     let server = Setup::tokens("chat-mute").start().await?;
     let mut session = server.chat().await?;
     session.send(json!({"type": "session.config", "model": "chat-mute"})).await?;
     let error = session.expect_error("invalid_value").await?;
     let message = error["message"].as_str().context("a message")?;
-    ensure!(error["param"] == "model" && message.contains("'chat-mute' does not converse"), "{error}");
+    ensure!(
+        error["param"] == "model" && message.contains("'chat-mute' does not support the task chat"),
+        "{error}"
+    );
     session.send(json!({"type": "input.text", "text": "Hello?"})).await?;
     let error = session.expect_error("invalid_value").await?;
     ensure!(error["param"] == "model", "{error}");
     let upgrade = server.get("/v1/audio/chat/stream").await?;
     ensure!(upgrade.status() == 426, "{}", upgrade.status());
 
-    let talker = Setup::converser("chat-both").start().await?;
-    let listed: serde_json::Value = talker.get("/v1/models/chat-both").await?.json().await?;
+    let chat_server = Setup::chat("chat-both").start().await?;
+    let listed: serde_json::Value = chat_server.get("/v1/models/chat-both").await?.json().await?;
     ensure!(listed["tasks"] == json!(["tts", "chat"]), "{listed}");
-    talker.session().await?.speak("It also speaks.").await?;
-    check_exact(&say(&mut begin(&talker).await?, "And converses.").await?, 0)
+    chat_server.session().await?.speak("It also speaks.").await?;
+    check_exact(&send_turn(&mut begin(&chat_server).await?, "And converses.").await?, 0)
 }

@@ -1,4 +1,4 @@
-//! Clients that leave, do not read, or talk nonsense; engines that fail.
+//! Clients that disconnect or do not read, and engines that fail.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use izwi_tests::{Gate, Incoming, Session, Setup, TestServer, eventually, guarded
 use serde_json::{Value, json};
 
 const SENTENCE: &str = "This sentence has just enough words to fill more than a chunk.";
-/// More samples per token than any socket buffer takes for a whole utterance.
+/// Samples per token such that an utterance exceeds every socket buffer.
 const FLOOD: usize = 480_000;
 /// Makes 23 tokens.
 const TEXT: &str = "Twenty-two characters.";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_half_way_is_aborted_within_one_step() -> Result<()> {
+async fn a_disconnect_aborts_the_request_within_one_step() -> Result<()> {
     for kind in ["websocket", "http"] {
-        let name = format!("leaver-{kind}");
+        let name = format!("disconnect-{kind}");
         let (gate, script) = Gate::new(|_| true);
         let setup = Setup::tokens(&name).script(script);
         let server = setup.start().await?;
@@ -41,18 +41,18 @@ async fn a_client_that_leaves_half_way_is_aborted_within_one_step() -> Result<()
             })
             .await?;
         }
-        // The step that was under way may end, and none may follow.
+        // The step in progress may end, and none may follow.
         gate.open();
         server.assert_balanced().await?;
-        assert_eq!(gate.arrived(), 4, "steps of a {kind} client that had left");
+        assert_eq!(gate.arrived(), 4, "steps of a disconnected {kind} client");
         let model = format!("model=\"{name}\"");
         assert_eq!(server.metric("izwi_aborts_total", &[&model, "cause=\"disconnect\""]).await?, 1.0);
     }
     Ok(())
 }
 
-/// Opens a session that asks for more than the buffers between take, and reads nothing.
-async fn deaf(server: &TestServer) -> Result<Session> {
+/// Opens a session that requests more than all buffers hold, and does not read.
+async fn stalled(server: &TestServer) -> Result<Session> {
     let mut session = Session::open_small(server.address).await?;
     session.send(json!({"type": "speak", "text": TEXT, "chunk_ms": 2000})).await?;
     Ok(session)
@@ -65,18 +65,18 @@ fn flood(name: &str) -> Setup {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_does_not_read_is_paused_and_nobody_else() -> Result<()> {
+async fn a_client_that_does_not_read_pauses_only_its_own_request() -> Result<()> {
     let (gate, script) = Gate::new(|_| false);
-    let server = flood("deaf-paused").script(script).start().await?;
-    let deaf = deaf(&server).await?;
-    // Paused: it has begun, is admitted, and no step is computed any more though it is not done.
-    eventually("the deaf client to be paused", || async {
+    let server = flood("stalled-paused").script(script).start().await?;
+    let stalled = stalled(&server).await?;
+    // Paused: the request has started and is admitted, and no step runs although it is not finished.
+    eventually("the stalled client to be paused", || async {
         let before = (gate.arrived(), server.engine()?.status().running);
         tokio::time::sleep(Duration::from_millis(50)).await;
         Ok(before.0 > 0 && before == (gate.arrived(), 1))
     })
     .await?;
-    assert!(gate.arrived() < 23, "nothing held the generation back");
+    assert!(gate.arrived() < 23, "the generation was not paused");
     let mut others = Vec::new();
     for _ in 0..3 {
         let mut session = server.session().await?;
@@ -85,19 +85,19 @@ async fn a_client_that_does_not_read_is_paused_and_nobody_else() -> Result<()> {
     for utterance in futures::future::try_join_all(others).await? {
         assert_eq!(utterance.done["finish_reason"], "stop");
     }
-    assert_eq!(server.engine()?.status().running, 1, "the deaf client is still there");
-    drop(deaf);
+    assert_eq!(server.engine()?.status().running, 1, "the stalled client is still there");
+    drop(stalled);
     server.assert_balanced().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_does_not_read_is_dropped_in_the_end() -> Result<()> {
-    let server = flood("deaf-dropped")
+async fn a_client_that_does_not_read_is_dropped_after_the_limit() -> Result<()> {
+    let server = flood("stalled-dropped")
         .server(|server| server.send_timeout = Duration::from_millis(200))
         .engine(|engine| engine.slow_client_timeout = Duration::from_millis(400))
         .start()
         .await?;
-    let session = deaf(&server).await?;
+    let session = stalled(&server).await?;
     let url = server.url("/v1/audio/speech");
     let stuck = tokio::spawn(async move {
         let body = json!({"model": "tts-1", "input": TEXT});
@@ -106,7 +106,7 @@ async fn a_client_that_does_not_read_is_dropped_in_the_end() -> Result<()> {
         drop(response);
     });
     eventually("both to be dropped", || async {
-        Ok(server.metric("izwi_aborts_total", &["model=\"deaf-dropped\""]).await? >= 2.0)
+        Ok(server.metric("izwi_aborts_total", &["model=\"stalled-dropped\""]).await? >= 2.0)
     })
     .await?;
     server.assert_no_sessions().await?;
@@ -142,7 +142,7 @@ async fn a_failure_before_the_first_byte_has_its_status() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_half_way_cuts_the_body() -> Result<()> {
+async fn a_failure_halfway_cuts_the_body() -> Result<()> {
     for stream_format in ["audio", "sse"] {
         let (gate, mut wait) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
         let mut fail = failing_at(2, Fault::Step);
@@ -152,7 +152,7 @@ async fn a_failure_half_way_cuts_the_body() -> Result<()> {
         let body = json!({"model": "tts-1", "input": text, "stream_format": stream_format});
         let mut response = server.speech(&body).await?;
         assert_eq!(response.status(), 200);
-        // Whether bytes that were written reach a client before the cut is up to the network: wait for some.
+        // The network may drop written bytes when the connection is cut: wait for some.
         ensure!(guarded(response.chunk()).await??.is_some());
         gate.open();
         let ended = loop {
@@ -168,7 +168,7 @@ async fn a_failure_half_way_cuts_the_body() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_utterance_is_told_and_the_next_is_spoken() -> Result<()> {
+async fn a_failed_utterance_is_an_error_and_the_next_is_synthesised() -> Result<()> {
     let server = Setup::units("fails-session").script(failing_at(2, Fault::Step)).start().await?;
     let mut session = server.session().await?;
     session.send(json!({"type": "input.text", "text": format!("{SENTENCE} {SENTENCE}")})).await?;
@@ -176,7 +176,7 @@ async fn a_failed_utterance_is_told_and_the_next_is_spoken() -> Result<()> {
     session.send(json!({"type": "input.text", "text": "And on."})).await?;
     session.send(json!({"type": "input.done"})).await?;
     session.expect("session.created").await?;
-    // The first sentence was complete and left early: the second is an utterance of its own, and fails at once.
+    // The first sentence was complete and sent early: the second is an utterance of its own, and fails at once.
     assert_eq!(session.utterance().await?.done["finish_reason"], "stop");
     let error = session.expect_error("internal_error").await?;
     assert!(!error["message"].as_str().unwrap_or_default().contains("made to fail"), "{error}");
@@ -189,7 +189,7 @@ async fn a_failed_utterance_is_told_and_the_next_is_spoken() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_utterance_that_fails_half_way_says_so() -> Result<()> {
+async fn an_utterance_that_fails_halfway_ends_with_an_error() -> Result<()> {
     let server = Setup::units("fails-middle").script(failing_at(2, Fault::Step)).start().await?;
     let mut session = server.session().await?;
     session.send(json!({"type": "speak", "text": format!("{SENTENCE} {SENTENCE}")})).await?;

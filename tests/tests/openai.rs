@@ -10,14 +10,14 @@ use izwi_core::engine::arbiter::ArbitratedExecutor;
 use izwi_core::engine::config::DEFAULT_MODEL;
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, TaskType};
-use izwi_server::{FleetConfig, Loader, Offer, Recorder, Registry, ServerConfig};
+use izwi_server::{Loader, Offer, Recorder, Registry, RegistryConfig, ServerConfig};
 use izwi_tests::{TestServer, eventually};
 
-/// What listens by default, and a word it hears in [`RECORDING`]. It hears English only, and does not translate.
-const LISTENER: &str = "whisper-tiny.en";
+/// The default ASR model, for English only and without translation, and a word of its transcript of [`RECORDING`].
+const ASR_MODEL: &str = "whisper-tiny.en";
 const RECORDING: &str = "assets/speech/jfk.wav";
 const WORD: &str = "country";
-/// What translates, without weights; it loads when it is first asked.
+/// A simulated model with translation; it loads on first use.
 const TRANSLATOR: &str = "simulated-translator";
 
 fn root() -> PathBuf {
@@ -37,16 +37,17 @@ fn load(name: &str, arbiter: &Arc<DeviceArbiter>) -> Result<Engine> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_openai_package_speaks_and_listens() -> Result<()> {
+async fn the_openai_package_works() -> Result<()> {
     let python =
         root().join(if cfg!(windows) { "target/venv/Scripts/python.exe" } else { "target/venv/bin/python" });
     ensure!(python.exists(), "{} is missing; run `cargo xtask test` once", python.display());
     let arbiter = DeviceArbiter::new();
     let loader: Loader =
         Arc::new(move |name: &str| load(name, &arbiter).map_err(|error| format!("{error:#}")));
-    let fleet = FleetConfig { default_asr: Some(LISTENER.to_owned()), ..FleetConfig::new(DEFAULT_MODEL) };
+    let config =
+        RegistryConfig { default_asr: Some(ASR_MODEL.to_owned()), ..RegistryConfig::new(DEFAULT_MODEL) };
     let translator = Offer { id: TRANSLATOR.to_owned(), tasks: vec![TaskType::Asr], bytes: 0 };
-    let registry = Registry::with_loader(fleet, vec![translator], loader);
+    let registry = Registry::with_loader(config, vec![translator], loader);
     registry.load_defaults();
     let server = TestServer::listen(ServerConfig::default(), registry, Recorder::install()?).await?;
     eventually("the models to load", || async {
@@ -58,11 +59,11 @@ async fn the_openai_package_speaks_and_listens() -> Result<()> {
 
     let mut client = Command::new(python);
     client.arg(root().join("tests/openai/client.py")).arg(format!("http://{}", server.address));
-    client.arg(root().join(RECORDING)).args([LISTENER, WORD, TRANSLATOR]).stdin(Stdio::null());
+    client.arg(root().join(RECORDING)).args([ASR_MODEL, WORD, TRANSLATOR]).stdin(Stdio::null());
     let output =
         tokio::task::spawn_blocking(move || client.output()).await?.context("python does not start")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    ensure!(said.contains("held: several at once"), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(stdout.contains("held: several at once"), "{stdout}");
     Ok(())
 }

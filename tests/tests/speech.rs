@@ -15,7 +15,7 @@ fn body(extra: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wav_and_pcm_are_the_same_samples_honestly_labelled() -> Result<()> {
+async fn wav_and_pcm_have_the_same_samples_and_their_labels() -> Result<()> {
     let server = Setup::units("labels").start().await?;
     let wav = server.speech(&body(json!({}))).await?;
     assert_eq!(wav.status(), 200);
@@ -52,7 +52,7 @@ async fn the_body_begins_before_generation_ends() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_numbers_follow_as_trailers() -> Result<()> {
+async fn statistics_follow_as_trailers() -> Result<()> {
     let server = Setup::units("trailers").start().await?;
     let json = body(json!({"response_format": "pcm"})).to_string();
     let request = format!(
@@ -121,7 +121,7 @@ fn base64(text: &str) -> Result<Vec<u8>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_clients_of_the_hosted_api_send_is_taken() -> Result<()> {
+async fn fields_of_openai_clients_are_accepted() -> Result<()> {
     let server = Setup::units("compatible").start().await?;
     let extras = [
         json!({}),
@@ -160,7 +160,7 @@ async fn refused(server: &TestServer, extra: Value, status: u16, param: &str, wo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_done_is_refused_by_name() -> Result<()> {
+async fn invalid_fields_are_refused_by_name() -> Result<()> {
     let server = Setup::units("refuses").start().await?;
     let cases = [
         (json!({"model": null}), 400, "model", "required"),
@@ -181,16 +181,21 @@ async fn what_cannot_be_done_is_refused_by_name() -> Result<()> {
         (json!({"speed": 4.01}), 400, "speed", "4"),
         (json!({"speed": 1e300}), 400, "speed", "4"),
         (json!({"speed": "fast"}), 400, "speed", "string"),
-        (json!({"instructions": "whisper"}), 400, "instructions", "style prompt"),
+        (json!({"instructions": "whisper"}), 400, "instructions", "does not support instructions"),
         (json!({"priority": "urgent"}), 400, "priority", "urgent"),
         (json!({"max_tokens": 0}), 400, "max_tokens", "at least 1"),
         (json!({"max_tokens": -1}), 400, "max_tokens", "-1"),
         (json!({"seed": 1.5}), 400, "seed", "1.5"),
         (json!({"temperature": 1e300}), 400, "temperature", "finite"),
         (json!({"top_k": "all"}), 400, "top_k", "string"),
-        (json!({"ref_audio": "data:audio/wav;base64,AAAA"}), 400, "ref_audio", "clones no voices"),
-        (json!({"ref_text": "Hello."}), 400, "ref_text", "clones no voices"),
-        (json!({"x_vector_only_mode": true}), 400, "x_vector_only_mode", "clones no voices"),
+        (
+            json!({"ref_audio": "data:audio/wav;base64,AAAA"}),
+            400,
+            "ref_audio",
+            "does not support voice cloning",
+        ),
+        (json!({"ref_text": "Hello."}), 400, "ref_text", "does not support voice cloning"),
+        (json!({"x_vector_only_mode": true}), 400, "x_vector_only_mode", "does not support voice cloning"),
     ];
     for (extra, status, param, word) in cases {
         refused(&server, extra, status, param, word).await?;
@@ -199,7 +204,7 @@ async fn what_cannot_be_done_is_refused_by_name() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_refusal_of_the_edge_is_the_envelope() -> Result<()> {
+async fn every_http_error_has_the_envelope() -> Result<()> {
     let server = Setup::units("edges").server(|server| server.max_body_bytes = 10_000).start().await?;
     let client = reqwest::Client::new();
     let url = server.url("/v1/audio/speech");
@@ -239,7 +244,7 @@ async fn every_refusal_of_the_edge_is_the_envelope() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_body_is_not_waited_for() -> Result<()> {
+async fn a_slow_body_times_out() -> Result<()> {
     let server = Setup::units("slow-body")
         .server(|server| server.body_timeout = std::time::Duration::from_millis(50))
         .start()

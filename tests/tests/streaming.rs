@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const SENTENCE: &str = "This sentence has just enough words to fill more than a chunk.";
 const RATE: usize = 24_000;
 
-/// Checks what holds for every utterance, and returns its audio.
+/// Checks the invariants of every utterance, and returns its audio.
 fn check(
     utterance: &Utterance,
     chunk_samples: usize,
@@ -46,7 +46,7 @@ fn check(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn chunks_are_exact_whatever_their_size_and_model() -> Result<()> {
+async fn chunks_have_the_exact_length_for_any_size_and_model() -> Result<()> {
     for setup in [Setup::units("exact-units"), Setup::tokens("exact-tokens")] {
         let server = setup.start().await?;
         let text = format!("{SENTENCE} {SENTENCE}");
@@ -71,7 +71,7 @@ async fn chunks_are_exact_whatever_their_size_and_model() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_format_is_what_it_says() -> Result<()> {
+async fn every_format_has_its_label_and_bytes() -> Result<()> {
     let server = Setup::units("formats").start().await?;
     for (format, label, width, header) in
         [("pcm", "pcm_s16le", 2, 0), ("pcm_f32", "pcm_f32le", 4, 0), ("wav", "wav", 2, 44)]
@@ -123,7 +123,7 @@ async fn fifty_streams_progress_together() -> Result<()> {
     let script = Box::new(move |plan: &StepPlan| {
         arrived += plan.new_sequences.len();
         if arrived < STREAMS {
-            // The clients do not arrive at one instant: nobody may come to the gate before the last is here.
+            // Clients arrive at different times: no step may reach the gate before the last has arrived.
             std::thread::sleep(Duration::from_millis(200));
         }
         wait(plan)
@@ -148,12 +148,12 @@ async fn fifty_streams_progress_together() -> Result<()> {
         check(&utterance, 4_800, 2, 0)
     });
     let audio = futures::future::try_join_all(finishing).await?;
-    assert!(audio.iter().all(|other| *other == audio[0]), "a stream depends on its neighbours");
+    assert!(audio.iter().all(|other| *other == audio[0]), "a stream depends on the batch");
     server.assert_balanced().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pieces_are_spoken_in_order_and_early() -> Result<()> {
+async fn pieces_of_text_are_synthesised_in_order_and_early() -> Result<()> {
     let server = Setup::units("pieces").start().await?;
     let mut session = server.session().await?;
     session.send(json!({"type": "session.config", "model": "tts-1", "voice": {"id": "two"}})).await?;
@@ -162,7 +162,7 @@ async fn pieces_are_spoken_in_order_and_early() -> Result<()> {
         session.send(json!({"type": "input.text", "text": piece})).await?;
     }
     session.send(json!({"type": "input.flush"})).await?;
-    // Complete and long enough: spoken without a flush, while the rest of the text is still to come.
+    // Complete and long enough: synthesised without a flush, before the rest of the text arrives.
     session.send(json!({"type": "input.text", "text": format!("{SENTENCE} And")})).await?;
     let mut utterances = vec![session.utterance().await?, session.utterance().await?];
     session.send(json!({"type": "playback.ack", "played_ms": 10})).await?;
@@ -202,7 +202,7 @@ async fn rejected(server: &TestServer, frames: &[Value], code: &str, param: Opti
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_done_is_an_error_and_the_session_goes_on() -> Result<()> {
+async fn invalid_frames_are_errors_and_the_session_goes_on() -> Result<()> {
     let server = Setup::units("refusals").server(|server| server.max_session_chars = 5_000).start().await?;
     let config = |fields: Value| {
         let mut frame = json!({"type": "session.config"});

@@ -1,4 +1,4 @@
-//! Voices of one's own: in a request, and saved under a name.
+//! Cloned voices: in a request, and saved under a name.
 
 use anyhow::{Context, Result, ensure};
 use izwi_tests::{Form, Gate, Setup, TestServer, base64, recording};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 const TEXT: &str = "This sentence has just enough words to fill more than a chunk.";
 
-/// The PCM of a request to speak with `extra`.
+/// The PCM of a speech request with `extra`.
 async fn spoken(server: &TestServer, extra: Value) -> Result<Vec<u8>> {
     let mut body = json!({"model": "tts-1", "input": TEXT, "seed": 5, "response_format": "pcm"});
     body.as_object_mut().context("an object")?.extend(extra.as_object().context("an object")?.clone());
@@ -31,8 +31,8 @@ fn form(name: &str) -> Form {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_saved_voice_is_listed_spoken_in_and_removed() -> Result<()> {
-    let server = Setup::cloner("saver")?.start().await?;
+async fn a_saved_voice_is_listed_used_and_removed() -> Result<()> {
+    let server = Setup::voice_cloning("saver")?.start().await?;
     let made = server.post_form("/v1/audio/voices", form("anna").text("consent", "yes")).await?;
     assert_eq!(made.status(), 201);
     let made: Value = made.json().await?;
@@ -73,8 +73,8 @@ fn is_voice(entry: &std::fs::DirEntry) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn json_makes_a_voice_too_and_a_name_is_given_once() -> Result<()> {
-    let server = Setup::cloner("json-saver")?.start().await?;
+async fn json_makes_a_voice_and_names_are_unique() -> Result<()> {
+    let server = Setup::voice_cloning("json-saver")?.start().await?;
     let body = |extra: Value| {
         let url = format!("data:audio/wav;base64,{}", base64(&recording(1.0)));
         let mut body = json!({"name": "bella", "ref_audio": url, "text": "ah"});
@@ -95,8 +95,8 @@ async fn json_makes_a_voice_too_and_a_name_is_given_once() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_a_voice_is_refused_by_name() -> Result<()> {
-    let server = Setup::cloner("picky")?
+async fn invalid_voices_are_refused_by_name() -> Result<()> {
+    let server = Setup::voice_cloning("picky")?
         .engine(|engine| engine.max_reference_duration = std::time::Duration::from_secs(2));
     let server = server.start().await?;
     let post = async |form: Form| server.post_form("/v1/audio/voices", form).await;
@@ -133,24 +133,24 @@ async fn what_cannot_be_a_voice_is_refused_by_name() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_or_model_without_saved_voices_says_so() -> Result<()> {
+async fn a_server_or_model_without_saved_voices_refuses_them() -> Result<()> {
     let server = Setup::units("keeps-none").start().await?;
     refused(server.post_form("/v1/audio/voices", form("anna")).await?, 400, "invalid_value", "voice").await?;
     refused(server.delete("/v1/audio/voices/anna").await?, 400, "invalid_value", "voice").await?;
 
-    let mut setup = Setup::cloner("clones-none")?;
+    let mut setup = Setup::voice_cloning("clones-none")?;
     setup.model.clones = false;
     let server = setup.start().await?;
     let message =
         refused(server.post_form("/v1/audio/voices", form("anna")).await?, 400, "invalid_value", "model")
             .await?;
-    assert!(message.contains("clones no voices"), "{message}");
+    assert!(message.contains("does not support voice cloning"), "{message}");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_foreign_file_in_the_folder_harms_nobody() -> Result<()> {
-    let server = Setup::cloner("foreign")?.start().await?;
+async fn a_foreign_file_in_the_folder_is_ignored() -> Result<()> {
+    let server = Setup::voice_cloning("foreign")?.start().await?;
     assert_eq!(server.post_form("/v1/audio/voices", form("anna")).await?.status(), 201);
     std::fs::write(server.voices()?.join("bad.safetensors"), b"\xff\xff\xff\xff\xff\xff\xff\x7f{}")?;
     let listed: Value = server.get("/v1/audio/voices").await?.json().await?;
@@ -160,7 +160,7 @@ async fn a_foreign_file_in_the_folder_harms_nobody() -> Result<()> {
     assert!(message.contains("no safetensors file"), "{message}");
     // A voice of another model.
     let pack = std::fs::read(server.voices()?.join("anna.safetensors"))?;
-    let other = Setup::cloner("other-model")?.start().await?;
+    let other = Setup::voice_cloning("other-model")?.start().await?;
     std::fs::create_dir_all(other.voices()?)?;
     std::fs::write(other.voices()?.join("anna.safetensors"), pack)?;
     let body = json!({"model": "tts-1", "input": TEXT, "voice": "anna"});
@@ -186,8 +186,8 @@ async fn streamed(server: &TestServer, extra: &Value) -> Result<Vec<u8>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_word_about_the_manner_is_honoured() -> Result<()> {
-    let server = Setup::cloner("manners")?.start().await?;
+async fn every_speech_option_changes_the_audio() -> Result<()> {
+    let server = Setup::voice_cloning("manners")?.start().await?;
     let clip = base64(&recording(1.0));
     let plain = spoken(&server, json!({})).await?;
     assert!(
@@ -228,8 +228,8 @@ async fn every_word_about_the_manner_is_honoured() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recording_of_a_voice_is_bounded_and_named() -> Result<()> {
-    let server = Setup::cloner("bounded")?
+async fn a_recording_to_clone_has_limits_and_a_field_name() -> Result<()> {
+    let server = Setup::voice_cloning("bounded")?
         .server(|server| (server.max_upload_bytes, server.max_body_bytes) = (400_000, 10_000))
         .start()
         .await?;
@@ -262,8 +262,8 @@ async fn a_recording_of_a_voice_is_bounded_and_named() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_speaks_in_a_saved_voice() -> Result<()> {
-    let server = Setup::cloner("session-voice")?.start().await?;
+async fn a_session_uses_a_saved_voice() -> Result<()> {
+    let server = Setup::voice_cloning("session-voice")?.start().await?;
     assert_eq!(server.post_form("/v1/audio/voices", form("anna")).await?.status(), 201);
     let expected = spoken(&server, json!({"voice": "anna"})).await?;
     let mut session = server.session().await?;
@@ -289,7 +289,7 @@ async fn a_session_speaks_in_a_saved_voice() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_spoken_over_ends_and_the_session_goes_on() -> Result<()> {
+async fn an_interrupted_utterance_ends_and_the_session_goes_on() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
     let server = Setup::units("spoken-over").script(script).start().await?;
     let mut session = server.session().await?;

@@ -6,7 +6,7 @@ use izwi_audio::encode::{EncodeError, Encoder, EncoderConfig, FORMATS, Format};
 use izwi_core::engine::StreamingOutput;
 
 use crate::error::ApiError;
-use crate::near;
+use crate::suggest;
 
 /// Formats without a request for one.
 const HTTP_DEFAULT: &str = "wav";
@@ -27,7 +27,8 @@ fn find(name: &str, is_offered: impl Fn(&Format) -> bool) -> Result<&'static For
     let mut offered = FORMATS.iter().filter(|format| format.streams && is_offered(format));
     offered.clone().find(|format| format.name == name).ok_or_else(|| {
         let names = offered.by_ref().map(|format| format.name).collect::<Vec<_>>().join(", ");
-        let message = format!("response_format '{}' is not supported; use one of {names}", near::shown(name));
+        let message =
+            format!("response_format '{}' is not supported; use one of {names}", suggest::truncated(name));
         ApiError::invalid("response_format", message)
     })
 }

@@ -1,4 +1,4 @@
-//! Extractors whose refusals are the envelope.
+//! Extractors that answer bad input with an [`ApiError`], and the parsing they share.
 
 use axum::extract::{FromRequestParts, Request};
 use axum::http::header;
@@ -6,10 +6,10 @@ use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
 use crate::error::ApiError;
-use crate::near;
 use crate::state::AppState;
+use crate::suggest;
 
-/// What a body says it is.
+/// The `Content-Type` of a request.
 #[derive(Debug)]
 pub(crate) struct ContentType(Option<String>);
 
@@ -34,14 +34,20 @@ impl ContentType {
         self.essence() == "multipart/form-data"
     }
 
-    /// The refusal of a route that reads something else.
-    pub(crate) fn refused(&self, read: &'static str) -> ApiError {
-        let found = self.0.as_deref().map_or("(none)".to_owned(), |text| format!("'{}'", near::shown(text)));
-        ApiError::UnsupportedMediaType { found, read }
+    /// The error of a route that reads other types.
+    pub(crate) fn refused(&self, supported: &'static str) -> ApiError {
+        let found =
+            self.0.as_deref().map_or("(none)".to_owned(), |text| format!("'{}'", suggest::truncated(text)));
+        ApiError::UnsupportedMediaType { found, supported }
     }
 }
 
-/// Reads JSON; a member of the wrong type is named by its path.
+/// A text that is not blank: SDKs send an empty string for an absent member.
+pub(crate) fn non_blank(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.trim().is_empty())
+}
+
+/// Reads JSON; the error names a member of the wrong type by its path.
 pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {

@@ -1,4 +1,4 @@
-//! Middleware that every request passes: its id, the drain gate and the limit of concurrent requests.
+//! Middleware of every request: its id, the refusal while draining, and the limit of concurrent requests.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,11 +16,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// Header with the id of a request, under which the log has it.
+/// Header with the id of a request, which the log uses too.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
 
-/// Middleware: names the request; engine, log and response use this name.
-pub(crate) async fn name_request(mut request: Request, next: Next) -> Response {
+/// Middleware: gives the request an id for engine, log and response.
+pub(crate) async fn assign_request_id(mut request: Request, next: Next) -> Response {
     let id = RequestId::random();
     request.extensions_mut().insert(id.clone());
     let mut response = next.run(request).await;
@@ -30,7 +30,7 @@ pub(crate) async fn name_request(mut request: Request, next: Next) -> Response {
     response
 }
 
-/// Middleware: refuses new work while draining, and beyond the limit. A request counts until its body has ended.
+/// Middleware: refuses new requests while draining, and beyond the limit. A request counts until its body has ended.
 pub(crate) async fn admit(State(state): State<AppState>, request: Request, next: Next) -> Response {
     if state.is_draining() {
         return ApiError::Draining.into_response();
@@ -41,7 +41,7 @@ pub(crate) async fn admit(State(state): State<AppState>, request: Request, next:
     }
 }
 
-/// A body that holds its request's place until it has been sent or dropped.
+/// A body that holds its request's permit until it is sent or dropped.
 struct Admitted {
     body: Body,
     _permit: OwnedSemaphorePermit,

@@ -1,4 +1,4 @@
-//! From what a client wants heard to the engine's request, and back: the checks and the forms of a transcript.
+//! From the fields of a transcription request to the engine's request, and from a transcript to its response body.
 
 use std::ops::RangeInclusive;
 
@@ -10,23 +10,24 @@ use izwi_core::transcript::{self, DurationUsage, VerboseTranscript};
 
 use crate::dto::transcription::{TranscriptObject, TranscriptionRequest};
 use crate::error::ApiError;
-use crate::near;
+use crate::extract::non_blank;
+use crate::suggest;
 use crate::upload::Recording;
 
 /// Range of `temperature`. <https://platform.openai.com/docs/api-reference/audio/createTranscription>
 const TEMPERATURE: RangeInclusive<f32> = 0.0..=1.0;
 const FORMATS: &str = "json, text, srt, vtt, verbose_json";
 
-/// What is wanted of the words.
+/// The task of a speech recognition model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Aim {
-    /// As they were said.
+pub(crate) enum AsrTask {
+    /// Text in the language of the recording.
     Transcribe,
-    /// In English.
+    /// Text in English.
     Translate,
 }
 
-/// A form of a transcript.
+/// A response format of a transcript.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Json,
@@ -45,14 +46,16 @@ impl Format {
             Some("vtt") => Ok(Self::Vtt),
             Some("verbose_json") => Ok(Self::VerboseJson),
             Some(other) => {
-                let message =
-                    format!("response_format '{}' is unknown; use one of {FORMATS}", near::shown(other));
+                let message = format!(
+                    "response_format '{}' is unknown; use one of {FORMATS}",
+                    suggest::truncated(other)
+                );
                 Err(ApiError::invalid("response_format", message))
             }
         }
     }
 
-    /// Media type of a body in this form.
+    /// Media type of a body in this format.
     pub(crate) fn content_type(self) -> &'static str {
         match self {
             Self::Json | Self::VerboseJson => "application/json",
@@ -64,11 +67,11 @@ impl Format {
     }
 }
 
-/// How to listen, checked as far as that needs no model.
+/// A request whose fields are checked, as far as possible without the model.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Ask {
+pub(crate) struct CheckedRequest {
     pub(crate) model: String,
-    pub(crate) aim: Aim,
+    pub(crate) task: AsrTask,
     pub(crate) format: Format,
     pub(crate) stream: bool,
     words: bool,
@@ -79,14 +82,12 @@ pub(crate) struct Ask {
     priority: Priority,
 }
 
-impl Ask {
-    pub(crate) fn check(fields: TranscriptionRequest, aim: Aim) -> Result<Self, ApiError> {
-        // SDKs send an empty string for "none".
-        let given = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
-        let Some(model) = given(fields.model) else {
+impl CheckedRequest {
+    pub(crate) fn check(fields: TranscriptionRequest, task: AsrTask) -> Result<Self, ApiError> {
+        let Some(model) = non_blank(fields.model) else {
             return Err(ApiError::invalid("model", "model is missing; it is required, see /v1/models"));
         };
-        let format = Format::parse(given(fields.response_format).as_deref())?;
+        let format = Format::parse(non_blank(fields.response_format).as_deref())?;
         let words = wants_words(fields.timestamp_granularities.as_deref().unwrap_or_default(), format)?;
         if let Some(temperature) = fields.temperature.filter(|value| !TEMPERATURE.contains(value)) {
             let message = format!(
@@ -96,24 +97,24 @@ impl Ask {
             );
             return Err(ApiError::invalid("temperature", message));
         }
-        let prompt = given(fields.prompt);
+        let prompt = non_blank(fields.prompt);
         if prompt.as_ref().is_some_and(|prompt| prompt.chars().nth(MAX_TEXT_CHARS).is_some()) {
             let message = format!("prompt has more than {MAX_TEXT_CHARS} characters; send its last part");
             return Err(ApiError::invalid("prompt", message));
         }
-        let priority = match given(fields.priority).as_deref() {
+        let priority = match non_blank(fields.priority).as_deref() {
             None => Priority::Normal,
             Some(text) => text.parse().map_err(|message: String| ApiError::invalid("priority", message))?,
         };
         let stream = fields.stream.unwrap_or(false);
-        check_stream(stream, format, aim)?;
+        check_stream(stream, format, task)?;
         Ok(Self {
             model,
-            aim,
+            task,
             format,
             stream,
             words,
-            language: given(fields.language),
+            language: non_blank(fields.language),
             prompt,
             temperature: fields.temperature,
             seed: fields.seed,
@@ -121,24 +122,24 @@ impl Ask {
         })
     }
 
-    /// The engine's request, if the model can do it.
+    /// The engine's request, if the model supports the task.
     pub(crate) fn request(
         &self,
         recording: Recording,
         engine: &Engine,
     ) -> Result<EngineCoreRequest, ApiError> {
         let profile = engine.profile();
-        let translate = self.aim == Aim::Translate;
+        let translate = self.task == AsrTask::Translate;
         if translate && !profile.translates {
             let message = format!(
-                "model '{}' does not translate; choose a multilingual one, see /v1/models",
+                "model '{}' does not support translation; choose a multilingual one, see /v1/models",
                 profile.model
             );
             return Err(ApiError::invalid("model", message));
         }
         let defaults = profile.default_params.clone();
         let params = GenerationParams {
-            // The model's own is for speech.
+            // The default of the model's profile is for speech synthesis.
             temperature: self.temperature.unwrap_or(0.0),
             seed: self.seed.or(defaults.seed),
             ..defaults
@@ -167,7 +168,7 @@ impl Ask {
                 usage: DurationUsage::new(duration_s),
             })?,
             Format::VerboseJson => {
-                let translated = self.aim == Aim::Translate;
+                let translated = self.task == AsrTask::Translate;
                 serde_json::to_string(&VerboseTranscript::new(
                     &transcript,
                     translated,
@@ -182,7 +183,7 @@ impl Ask {
 fn wants_words(granularities: &[String], format: Format) -> Result<bool, ApiError> {
     const FIELD: &str = "timestamp_granularities";
     if let Some(other) = granularities.iter().find(|name| !matches!(name.as_str(), "word" | "segment")) {
-        let message = format!("{FIELD} has '{}'; use word or segment", near::shown(other));
+        let message = format!("{FIELD} has '{}'; use word or segment", suggest::truncated(other));
         return Err(ApiError::invalid(FIELD, message));
     }
     let words = granularities.iter().any(|name| name == "word");
@@ -194,8 +195,8 @@ fn wants_words(granularities: &[String], format: Format) -> Result<bool, ApiErro
     Ok(words)
 }
 
-fn check_stream(stream: bool, format: Format, aim: Aim) -> Result<(), ApiError> {
-    if stream && aim == Aim::Translate {
+fn check_stream(stream: bool, format: Format, task: AsrTask) -> Result<(), ApiError> {
+    if stream && task == AsrTask::Translate {
         return Err(ApiError::invalid("stream", "translations are not streamed; leave stream out"));
     }
     if stream && !matches!(format, Format::Json | Format::Text) {
@@ -205,27 +206,27 @@ fn check_stream(stream: bool, format: Format, aim: Aim) -> Result<(), ApiError> 
     Ok(())
 }
 
-/// A text in pieces whose concatenation is the whole without the space around it.
+/// Splits a text into deltas whose concatenation is the trimmed text.
 #[derive(Debug, Default)]
-pub(crate) struct Pieces {
+pub(crate) struct TextDeltas {
     text: String,
-    /// Space that belongs to the text only if more follows.
+    /// White space that belongs to the text only if more follows.
     held: String,
 }
 
-impl Pieces {
-    /// Takes text as it comes and gives what can be said now.
+impl TextDeltas {
+    /// Takes the next text and returns the delta to send, if there is one.
     pub(crate) fn push(&mut self, text: &str) -> Option<String> {
         let text = if self.text.is_empty() { text.trim_start() } else { text };
         self.held.push_str(text);
-        let said = self.held.trim_end().len();
-        if said == 0 {
+        let length = self.held.trim_end().len();
+        if length == 0 {
             return None;
         }
-        let rest = self.held.split_off(said);
-        let piece = std::mem::replace(&mut self.held, rest);
-        self.text.push_str(&piece);
-        Some(piece)
+        let rest = self.held.split_off(length);
+        let delta = std::mem::replace(&mut self.held, rest);
+        self.text.push_str(&delta);
+        Some(delta)
     }
 
     /// The whole text.
@@ -239,43 +240,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_make_up_the_trimmed_whole() {
-        let mut pieces = Pieces::default();
-        let said: Vec<_> =
-            ["  ", " Ask", " not. ", " ", "", " What ", "\n"].map(|text| pieces.push(text)).into();
-        let said: Vec<_> = said.into_iter().flatten().collect();
-        assert_eq!(said, ["Ask", " not.", "   What"]);
-        assert_eq!(pieces.into_text(), said.concat());
+    fn deltas_concatenate_to_the_trimmed_text() {
+        let mut deltas = TextDeltas::default();
+        let pushed = ["  ", " Ask", " not. ", " ", "", " What ", "\n"].map(|text| deltas.push(text));
+        let sent: Vec<_> = pushed.into_iter().flatten().collect();
+        assert_eq!(sent, ["Ask", " not.", "   What"]);
+        assert_eq!(deltas.into_text(), sent.concat());
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused_by_name() {
+    fn conflicting_fields_are_refused_by_name() {
         let fields = || TranscriptionRequest { model: Some("m".to_owned()), ..Default::default() };
-        let check = |fields, aim, param: &str| {
-            let error = Ask::check(fields, aim).unwrap_err();
+        let check = |fields, task, param: &str| {
+            let error = CheckedRequest::check(fields, task).unwrap_err();
             assert_eq!(error.param(), Some(param), "{error}");
         };
         let text = |text: &str| Some(text.to_owned());
         let words = Some(vec!["word".to_owned()]);
-        check(TranscriptionRequest::default(), Aim::Transcribe, "model");
-        check(TranscriptionRequest { model: text(" "), ..fields() }, Aim::Transcribe, "model");
+        check(TranscriptionRequest::default(), AsrTask::Transcribe, "model");
+        check(TranscriptionRequest { model: text(" "), ..fields() }, AsrTask::Transcribe, "model");
         check(
             TranscriptionRequest { response_format: text("xml"), ..fields() },
-            Aim::Transcribe,
+            AsrTask::Transcribe,
             "response_format",
         );
         for temperature in [-0.1, 1.1, f32::NAN, f32::INFINITY] {
             let fields = TranscriptionRequest { temperature: Some(temperature), ..fields() };
-            check(fields, Aim::Transcribe, "temperature");
+            check(fields, AsrTask::Transcribe, "temperature");
         }
         check(
             TranscriptionRequest { timestamp_granularities: words, ..fields() },
-            Aim::Transcribe,
+            AsrTask::Transcribe,
             "timestamp_granularities",
         );
-        check(TranscriptionRequest { stream: Some(true), ..fields() }, Aim::Translate, "stream");
-        check(TranscriptionRequest { priority: text("urgent"), ..fields() }, Aim::Transcribe, "priority");
+        check(TranscriptionRequest { stream: Some(true), ..fields() }, AsrTask::Translate, "stream");
+        check(TranscriptionRequest { priority: text("urgent"), ..fields() }, AsrTask::Transcribe, "priority");
         let srt = TranscriptionRequest { stream: Some(true), response_format: text("srt"), ..fields() };
-        check(srt, Aim::Transcribe, "stream");
+        check(srt, AsrTask::Transcribe, "stream");
     }
 }

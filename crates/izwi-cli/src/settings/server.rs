@@ -1,7 +1,7 @@
 //! The server's part of the settings: where it listens, which models it loads, and what the server itself is told.
 
 use izwi_core::engine::config::DEFAULT_ASR_MODEL;
-use izwi_server::{FleetConfig, ServerConfig};
+use izwi_server::{RegistryConfig, ServerConfig};
 
 /// The name that stands for no listening model.
 const NO_MODEL: &str = "none";
@@ -51,10 +51,10 @@ impl ServerSettings {
         Some(self.asr_model.as_str()).filter(|name| *name != NO_MODEL)
     }
 
-    /// What the fleet is told, with the model that speaks by default.
-    pub(crate) fn fleet(&self, default_tts: String) -> FleetConfig {
+    /// Settings of the registry, with the default TTS model.
+    pub(crate) fn registry(&self, default_tts: String) -> RegistryConfig {
         let seconds = std::time::Duration::from_secs;
-        FleetConfig {
+        RegistryConfig {
             default_tts,
             default_asr: self.ear().map(str::to_owned),
             load_timeout: seconds(self.load_timeout_s),

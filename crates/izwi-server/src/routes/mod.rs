@@ -1,7 +1,8 @@
-//! The routes, and the middleware each of them passes.
+//! The route table, and the middleware of all routes.
 
 mod models;
 mod speech;
+mod streamed;
 mod system;
 mod transcriptions;
 mod voices;
@@ -13,14 +14,14 @@ use axum::routing::{get, post};
 
 use crate::error::ApiError;
 use crate::state::AppState;
-use crate::{limits, linger, security, upload, ws};
+use crate::{graceful_close, limits, security, suggest, upload, ws};
 
-/// The whole service. It can be served by [`crate::serve`], or by anything else that runs an axum router.
+/// The whole service, for [`crate::serve`] or anything else that runs an axum router.
 pub fn router(state: AppState) -> Router {
     let api = Router::new()
         .route("/v1/audio/speech", post(speech::create))
         .merge(ws::routes())
-        .merge(recording(&state))
+        .merge(recordings(&state))
         .route("/v1/audio/voices/{id}", get(voices::show).delete(voices::remove))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{id}", get(models::show))
@@ -38,13 +39,13 @@ pub fn router(state: AppState) -> Router {
         .fallback(unknown_route)
         .layer(DefaultBodyLimit::max(state.config().max_body_bytes))
         .layer(from_fn_with_state(state.clone(), security::check_host_and_origin))
-        .layer(from_fn(limits::name_request))
-        .layer(from_fn(linger::linger))
+        .layer(from_fn(limits::assign_request_id))
+        .layer(from_fn(graceful_close::drain_refused_bodies))
         .with_state(state)
 }
 
-/// The routes that take recordings, which are larger than other bodies.
-fn recording(state: &AppState) -> Router<AppState> {
+/// Routes whose bodies carry a recording, and may be larger than others.
+fn recordings(state: &AppState) -> Router<AppState> {
     Router::new()
         .route("/v1/audio/transcriptions", post(transcriptions::transcribe))
         .route("/v1/audio/translations", post(transcriptions::translate))
@@ -53,12 +54,12 @@ fn recording(state: &AppState) -> Router<AppState> {
 }
 
 async fn unknown_route(request: Request) -> ApiError {
-    ApiError::UnknownRoute(format!("{} {}", request.method(), crate::near::shown(request.uri().path())))
+    ApiError::UnknownRoute(format!("{} {}", request.method(), suggest::truncated(request.uri().path())))
 }
 
 async fn method_not_allowed(request: Request) -> ApiError {
     ApiError::MethodNotAllowed {
         method: request.method().to_string(),
-        path: crate::near::shown(request.uri().path()),
+        path: suggest::truncated(request.uri().path()),
     }
 }

@@ -1,4 +1,4 @@
-//! How long the chunks are that a session sends.
+//! Chunk length of WebSocket sessions.
 
 use crate::error::ApiError;
 

@@ -157,7 +157,11 @@ impl<P: Protocol> Driver<P> {
         }
     }
 
-    fn receive(&mut self, frame: P::Frame, model: Option<Result<P::Model, ApiError>>) -> Result<(), ApiError> {
+    fn receive(
+        &mut self,
+        frame: P::Frame,
+        model: Option<Result<P::Model, ApiError>>,
+    ) -> Result<(), ApiError> {
         match self.protocol.receive(frame, model, &mut self.connection.outbox)? {
             Action::None => {}
             Action::Interrupt => self.interrupt(),

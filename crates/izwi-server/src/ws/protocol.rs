@@ -7,9 +7,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::types::audio_duration;
-use izwi_core::engine::{
-    Engine, EngineCoreRequest, FinishReason, RequestId, RequestStats, StreamingOutput,
-};
+use izwi_core::engine::{Engine, EngineCoreRequest, FinishReason, RequestId, RequestStats, StreamingOutput};
 
 use super::outbox::Outbox;
 use crate::error::ApiError;

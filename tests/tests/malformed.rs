@@ -1,4 +1,4 @@
-//! A thousand malformed frames and requests: each is answered as an error, and none does harm.
+//! A thousand malformed frames and requests: each gets an error, and the server goes on.
 
 use anyhow::{Context, Result, ensure};
 use izwi_tests::{Form, Incoming, Session, Setup, TestServer, exchange, guarded, recording};
@@ -22,7 +22,7 @@ impl Dice {
         (0..self.roll(length)).map(|_| pool[self.roll(pool.len())]).collect()
     }
 
-    /// A value of a type that no field takes.
+    /// A value of a type that no field accepts.
     fn wrong(&mut self) -> Value {
         match self.roll(4) {
             0 => json!([[self.roll(9)]]),
@@ -36,7 +36,7 @@ impl Dice {
         options[self.roll(options.len())]
     }
 
-    /// A proper beginning of `text`.
+    /// A proper prefix of `text`.
     fn cut(&mut self, text: &str) -> String {
         let at = 1 + self.roll(text.chars().count() - 1);
         text.chars().take(at).collect()
@@ -77,9 +77,9 @@ async fn malformed_frames_are_errors_and_the_session_goes_on() -> Result<()> {
     server.assert_balanced().await
 }
 
-/// Frames that may happen to be right: whatever they are, the session answers the ping behind them.
+/// Random frames, some of them valid: the session answers the ping behind each.
 #[tokio::test(flavor = "multi_thread")]
-async fn any_frame_leaves_a_session_that_answers() -> Result<()> {
+async fn a_session_answers_after_any_frame() -> Result<()> {
     let server = Setup::units("any-frames").start().await?;
     let mut dice = Dice(0xfeed);
     let valid = [
@@ -150,7 +150,7 @@ fn bad_body(dice: &mut Dice) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn malformed_requests_are_answered_with_the_envelope() -> Result<()> {
+async fn malformed_requests_get_the_error_envelope() -> Result<()> {
     let server = Setup::units("bad-requests").start().await?;
     let client = reqwest::Client::new();
     let mut dice = Dice(0xbad);
@@ -166,13 +166,13 @@ async fn malformed_requests_are_answered_with_the_envelope() -> Result<()> {
         ensure!(error["message"].is_string() && error["code"].is_string(), "{shown}: {body}");
         ensure!(error["type"] == "invalid_request_error", "{shown}: {body}");
     }
-    normal(&server).await
+    check_normal_use(&server).await
 }
 
-/// Forms with bytes changed, cut, doubled or put in: each is answered, and the server goes on.
+/// Forms with bytes changed, removed or inserted: each gets a response, and the server goes on.
 #[tokio::test(flavor = "multi_thread")]
-async fn any_form_is_answered() -> Result<()> {
-    let server = Setup::listener("any-forms").start().await?;
+async fn any_form_gets_a_response() -> Result<()> {
+    let server = Setup::asr("any-forms").start().await?;
     let mut dice = Dice(0xf0f0);
     let form = Form::new().text("model", "whisper-1").text("stream", "false");
     let whole = form.text("timestamp_granularities[]", "segment").file("file", &recording(0.1)).finish();
@@ -206,7 +206,7 @@ async fn any_form_is_answered() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_are_no_http_do_no_harm() -> Result<()> {
+async fn bytes_that_are_not_http_do_no_harm() -> Result<()> {
     let server = Setup::units("no-http").start().await?;
     let mut dice = Dice(0xf00d);
     for _ in 0..50 {
@@ -215,10 +215,10 @@ async fn bytes_that_are_no_http_do_no_harm() -> Result<()> {
     }
     let long = format!("GET /livez HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "a".repeat(70_000));
     assert!(exchange(server.address, long.as_bytes()).await?.head.starts_with("http/1.1 431"));
-    normal(&server).await
+    check_normal_use(&server).await
 }
 
-async fn normal(server: &TestServer) -> Result<()> {
+async fn check_normal_use(server: &TestServer) -> Result<()> {
     let response = server.speech(&json!({"model": "tts-1", "input": "A normal sentence."})).await?;
     ensure!(response.status() == 200);
     ensure!(response.bytes().await?.len() > 44);
