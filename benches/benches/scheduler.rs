@@ -39,7 +39,7 @@ fn decoding(sequences: usize, policy: SchedulingPolicy) -> (Scheduler, KVCacheMa
             priority: [Priority::Low, Priority::Normal, Priority::High][number as usize % 3],
             arrival_us: number,
             work: Workload::Autoregressive {
-                setup_tokens: 0,
+                encoder_tokens: 0,
                 prompt_tokens: prompt.len(),
                 max_tokens: 1 << 20,
                 prefix: Arc::new(PrefixChain::of(&prompt, config.block_size)),

@@ -1,18 +1,13 @@
 //! Model families on candle.
 //!
-//! Owns layers (`nn`), text front ends (`text`), the architectures (`families`) and what an executor needs to run
-//! any of them ([`model::SpeechModel`]). Knows no request, no scheduler, no file download and no async runtime.
+//! Owns text front ends (`text`), the architectures (`families`) and what an executor needs to run any of them
+//! ([`model::SpeechModel`]). Knows no request, no scheduler, no file download and no async runtime.
+#![forbid(unsafe_code)]
 
-pub mod codec;
-pub mod device;
 pub mod families;
-mod frame_draws;
 pub mod model;
-pub mod nn;
-pub mod parts;
+mod overlap;
 mod portions;
 mod regions;
-mod sampling;
 pub mod text;
-pub mod transcript;
 mod watchdog;

@@ -10,11 +10,11 @@ pub mod simulated;
 use std::any::Any;
 use std::sync::Arc;
 
-pub use izwi_models::device::DeviceChoice;
-pub use izwi_models::model::{Emission, Message, Reference, Turn, VoiceRecording};
-pub use izwi_models::nn::precision::Precision;
-pub use izwi_models::parts::PartTimes;
-pub use izwi_models::transcript::{Segment, Word};
+pub use izwi_kernels::precision::Precision;
+pub use izwi_types::{
+    DeviceChoice, Emission, Message, PartTimes, Segment, Turn, VoiceRecording, VoiceReference as Reference,
+    Word,
+};
 
 use super::config::EngineCoreConfig;
 use super::error::Result;
@@ -80,7 +80,7 @@ pub enum PreparedWork {
         /// Equal prefixes of keys may share blocks.
         prompt: Arc<[u64]>,
         /// What the first entry costs beyond its prompt tokens, in tokens.
-        setup_tokens: usize,
+        encoder_tokens: usize,
     },
     /// Units computed whole, with their sizes in tokens.
     Units(Arc<[usize]>),
@@ -228,4 +228,15 @@ pub trait ModelExecutor: Send {
 /// The model is unknown, not pulled or does not load.
 pub fn build_native(config: &EngineCoreConfig) -> Result<Box<dyn ModelExecutor>> {
     Ok(Box::new(native::NativeExecutor::load(config)?))
+}
+
+/// Opens the device and says which one it is, e.g. `metal:0`.
+///
+/// # Errors
+/// The device was named and cannot be opened, or this build lacks its backend.
+pub fn probe_device(choice: DeviceChoice) -> Result<String> {
+    let opened = izwi_nn::device::open(choice);
+    opened
+        .map(|device| izwi_nn::device::name(&device))
+        .map_err(|error| super::EngineError::Load(error.to_string()))
 }

@@ -568,7 +568,7 @@ pub(super) fn workload(
             }
             Ok((Workload::Units(Arc::clone(units)), units.iter().sum()))
         }
-        PreparedWork::Autoregressive { prompt, setup_tokens } => {
+        PreparedWork::Autoregressive { prompt, encoder_tokens } => {
             let capacity = config.sequence_capacity(true);
             let prompt_tokens = prompt.len();
             if prompt_tokens == 0 || prompt_tokens >= capacity {
@@ -585,7 +585,7 @@ pub(super) fn workload(
             let work = Workload::Autoregressive {
                 prompt_tokens,
                 max_tokens: max_tokens.min(capacity - prompt_tokens),
-                setup_tokens: *setup_tokens,
+                encoder_tokens: *encoder_tokens,
                 prefix: Arc::new(PrefixChain::of(prompt, config.block_size)),
             };
             Ok((work, prompt_tokens))

@@ -28,7 +28,7 @@ pub enum Workload {
         /// The most tokens to generate.
         max_tokens: usize,
         /// What the first item after an admission costs beyond its tokens.
-        setup_tokens: usize,
+        encoder_tokens: usize,
         /// Hashes of the full blocks: of the prompt, and of what is generated as far as that has content keys.
         prefix: Arc<PrefixChain>,
     },

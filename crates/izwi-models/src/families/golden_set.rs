@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::device::DeviceChoice;
+use izwi_nn::device;
+use izwi_types::DeviceChoice;
 
 /// What is allowed to differ, relative to the largest value or 1.
 pub(super) const TOLERANCE: f32 = 1e-4;
@@ -45,7 +46,7 @@ impl GoldenSet {
 /// `$IZWI_TEST_DEVICE`, or the CPU.
 pub(super) fn device() -> Device {
     let name = std::env::var("IZWI_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned());
-    name.parse::<DeviceChoice>().unwrap().open().unwrap()
+    device::open(name.parse::<DeviceChoice>().unwrap()).unwrap()
 }
 
 /// `[1, channels, rows]` as `[rows, channels]`.

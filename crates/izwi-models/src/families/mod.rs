@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
-use crate::model::{ModelError, SpeechModel};
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::precision::Precision;
+use crate::model::SpeechModel;
+use izwi_kernels::precision::Precision;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::error::ModelError;
 
 #[cfg(test)]
 mod golden_set;

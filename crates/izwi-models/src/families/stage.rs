@@ -1,9 +1,10 @@
 //! An engine's loop in small, for tests: sequences in blocks of a pool, steps of all that go on, chunks of prompts,
 //! what is taken away and given again.
 
-use crate::model::{BatchEntry, Emission, Prepared, SequenceState, SpeechModel, Work};
-use crate::nn::kv_pool::KvPool;
-use crate::transcript::Segment;
+use crate::model::{BatchEntry, SequenceState, SpeechModel};
+use izwi_nn::kv_pool::KvPool;
+use izwi_types::Segment;
+use izwi_types::{Emission, Prepared, Work};
 
 /// Blocks of the pool.
 const BLOCKS: usize = 512;
@@ -51,7 +52,7 @@ pub(super) struct Stage<'a> {
 impl<'a> Stage<'a> {
     /// Of blocks of `block` tokens, prompts in chunks of at most `chunk`.
     pub(super) fn new(model: &'a dyn SpeechModel, block: usize, chunk: usize, most: usize) -> Self {
-        let kv = KvPool::new(model.info().kv, BLOCKS, block, &super::golden_set::device()).unwrap();
+        let kv = KvPool::new(model.kv_layout(), BLOCKS, block, &super::golden_set::device()).unwrap();
         Self { model, block, chunk, most, kv, free: (0..BLOCKS as u32).collect(), running: Vec::new() }
     }
 

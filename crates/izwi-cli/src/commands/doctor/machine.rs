@@ -10,6 +10,7 @@ use crate::cli;
 use crate::output;
 use crate::player::{self, Player};
 use crate::settings::{Resolved, ServerSettings};
+use izwi_core::engine::executor::probe_device;
 
 use super::Finding;
 
@@ -130,7 +131,7 @@ pub(super) fn memory_bytes() -> Option<(u64, u64)> {
 fn device(resolved: &Resolved) -> Finding {
     let choice = resolved.settings.engine.device;
     let built_in = cli::backends().join(", ");
-    match choice.open() {
+    match probe_device(choice) {
         Ok(_) => Finding::ok("device", format!("{choice} can be opened; built in: {built_in}")),
         Err(error) => Finding::broken("device", error.to_string(), "use --device auto or --device cpu"),
     }

@@ -5,13 +5,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use izwi_models::device;
 use izwi_models::families::{self, LoadOptions};
-use izwi_models::model::{
-    BatchEntry, ConverseInput, EntryOutput, Input, InputError, ListenInput, PrepareLimits, Prepared,
-    Sampling, SequenceState, SpeakInput, SpeechModel, Task, Work,
+use izwi_models::model::{BatchEntry, SequenceState, SpeechModel};
+use izwi_nn::device;
+use izwi_nn::kv_pool::KvPool;
+use izwi_types::{
+    ConverseInput, Input, InputError, ListenInput, PrepareLimits, Prepared, SamplingParams, SpeakInput,
+    StepOutput, Task, Work,
 };
-use izwi_models::nn::kv_pool::KvPool;
 
 use super::{
     Decoded, ExecutorError, ExecutorOutput, ExecutorProfile, ItemResult, ModelExecutor, NewSequenceData,
@@ -53,7 +54,7 @@ impl NativeExecutor {
     /// The model is unknown, not pulled or does not load; the device cannot be opened or has too little memory.
     pub fn load(config: &EngineCoreConfig) -> Result<Self> {
         let load = |error: &dyn std::error::Error| EngineError::Load(chain(error));
-        let device = config.device.open().map_err(|error| load(&error))?;
+        let device = device::open(config.device).map_err(|error| load(&error))?;
         let weight_cache = config.weight_cache;
         let options = LoadOptions { device: device.clone(), precision: config.dtype, weight_cache };
         let model = if config.random_weights {
@@ -65,14 +66,13 @@ impl NativeExecutor {
             let folder = store.installed(&config.model).map_err(|error| load(&error))?;
             families::load(&manifest.family, &folder, &options).map_err(|error| load(&error))?
         };
-        let pool =
-            KvPool::new(model.info().kv, config.max_blocks, config.block_size, &device).map_err(|error| {
-                EngineError::Load(format!("the KV pool cannot be allocated: {error}; lower max_blocks"))
-            })?;
+        let pool = KvPool::new(model.kv_layout(), config.max_blocks, config.block_size, &device).map_err(
+            |error| EngineError::Load(format!("the KV pool cannot be allocated: {error}; lower max_blocks")),
+        )?;
         let profile = Arc::new(profile(config, &*model, device::name(&device)));
         let limits = PrepareLimits {
             max_tokens_per_step: config.max_tokens_per_step,
-            max_positions: config.sequence_capacity(model.info().kv.is_some()),
+            max_positions: config.sequence_capacity(model.kv_layout().is_some()),
         };
         Ok(Self {
             profile,
@@ -127,8 +127,8 @@ impl ModelExecutor for NativeExecutor {
             };
             let outputs = self.model.forward(&mut self.pool, &mut [entry]).map_err(|error| failed(&error))?;
             match outputs.into_iter().next() {
-                Some(EntryOutput { finished: false, next_pass: Some(next), .. }) => (work, start) = (next, 0),
-                Some(EntryOutput { finished: false, .. }) => start = next_start(&work, start, num_tokens),
+                Some(StepOutput { finished: false, next_pass: Some(next), .. }) => (work, start) = (next, 0),
+                Some(StepOutput { finished: false, .. }) => start = next_start(&work, start, num_tokens),
                 Some(_) | None => break,
             }
             step += 1;
@@ -210,7 +210,7 @@ struct NativePreparer {
 
 impl NativePreparer {
     fn input(&self, request: &EngineCoreRequest, decoded: Decoded, params: &GenerationParams) -> Input {
-        let sampling = Sampling {
+        let sampling = SamplingParams {
             temperature: params.temperature,
             top_p: params.top_p,
             top_k: params.top_k,
@@ -247,7 +247,8 @@ impl NativePreparer {
                     instructions: request.instructions.clone(),
                     turns: decoded.turns,
                     sampling: (request.params.is_some() && !request.chat.own_sampling).then_some(sampling),
-                    text_sampling: text.map(|temperature| Sampling { temperature, ..Sampling::GREEDY }),
+                    text_sampling: text
+                        .map(|temperature| SamplingParams { temperature, ..SamplingParams::GREEDY }),
                     seed,
                     max_tokens: params.max_tokens,
                     chunk_samples,
@@ -305,8 +306,8 @@ fn next_start(work: &Work, start: usize, num_tokens: usize) -> usize {
 
 fn engine_form(work: Work) -> PreparedWork {
     match work {
-        Work::Autoregressive { prompt, setup_tokens } => {
-            PreparedWork::Autoregressive { prompt, setup_tokens }
+        Work::Autoregressive { prompt, encoder_tokens } => {
+            PreparedWork::Autoregressive { prompt, encoder_tokens }
         }
         Work::Units(units) => PreparedWork::Units(units),
     }
@@ -314,8 +315,8 @@ fn engine_form(work: Work) -> PreparedWork {
 
 fn model_form(prepared: &PreparedRequest) -> Prepared {
     let work = match &prepared.work {
-        PreparedWork::Autoregressive { prompt, setup_tokens } => {
-            Work::Autoregressive { prompt: Arc::clone(prompt), setup_tokens: *setup_tokens }
+        PreparedWork::Autoregressive { prompt, encoder_tokens } => {
+            Work::Autoregressive { prompt: Arc::clone(prompt), encoder_tokens: *encoder_tokens }
         }
         PreparedWork::Units(units) => Work::Units(Arc::clone(units)),
     };
@@ -334,13 +335,13 @@ fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: String) -
         language: voice.language.clone(),
         description: voice.description.clone(),
     });
-    let kv_block_bytes = info.kv.map_or(0, |layout| layout.block_bytes(config.block_size));
+    let kv_block_bytes = model.kv_layout().map_or(0, |layout| layout.block_bytes(config.block_size));
     let states = info.state_bytes * config.running_limit(info.state_bytes);
     ExecutorProfile {
         model: config.model.clone(),
         device,
         sample_rate: info.sample_rate_hz,
-        heard_rate: info.heard_rate_hz,
+        heard_rate: info.input_sample_rate_hz,
         tasks: info.tasks.iter().map(task).collect(),
         voices: voices.collect(),
         kv_block_bytes,

@@ -116,7 +116,7 @@ impl Running {
         self.pass += 1;
         self.tokens = (0..1 + state % 40).map(|i| mix(state, i)).collect();
         self.prompt_len = self.tokens.len();
-        PreparedWork::Autoregressive { prompt: self.tokens.clone().into(), setup_tokens: PASS_SETUP_TOKENS }
+        PreparedWork::Autoregressive { prompt: self.tokens.clone().into(), encoder_tokens: PASS_SETUP_TOKENS }
     }
 }
 
@@ -390,7 +390,7 @@ impl RequestPreparer for SimulatedPreparer {
         let Decoded { audio, reference, turns } = decoded;
         if request.task_type == TaskType::AudioChat {
             let (prompt, said) = conversing::prompt(&turns);
-            let work = PreparedWork::Autoregressive { prompt: prompt.into(), setup_tokens: 0 };
+            let work = PreparedWork::Autoregressive { prompt: prompt.into(), encoder_tokens: 0 };
             let job = Job { length: 6 + said, passes: 1, converses: true, trace: 0 };
             return Ok(PreparedRequest { work, payload: Arc::new(job) });
         }
@@ -404,7 +404,7 @@ impl RequestPreparer for SimulatedPreparer {
             None => request.text.clone().unwrap_or_default(),
         };
         let work = if self.autoregressive {
-            PreparedWork::Autoregressive { prompt: text.bytes().map(u64::from).collect(), setup_tokens: 0 }
+            PreparedWork::Autoregressive { prompt: text.bytes().map(u64::from).collect(), encoder_tokens: 0 }
         } else {
             PreparedWork::Units(sentences(&text).into())
         };

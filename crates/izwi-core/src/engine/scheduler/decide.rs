@@ -259,7 +259,7 @@ impl<'a> Round<'a> {
         if running >= self.scheduler.limits.running {
             return Err(Lack::Running);
         }
-        let (budget, left) = self.budget_of(sequence.setup_tokens(), demand.tokens)?;
+        let (budget, left) = self.budget_of(sequence.encoder_tokens(), demand.tokens)?;
         let shared = self.kv.match_prefix(sequence.prefix());
         let item = match self.fit(sequence, demand, shared.clone(), budget) {
             // A prompt that is cached whole needs a block more, to write its last token again into a copy.

@@ -147,9 +147,9 @@ impl Sequence {
     }
 
     /// What its first item after an admission costs beyond its tokens.
-    pub(super) fn setup_tokens(&self) -> usize {
+    pub(super) fn encoder_tokens(&self) -> usize {
         match &self.work {
-            Workload::Autoregressive { setup_tokens, .. } => *setup_tokens,
+            Workload::Autoregressive { encoder_tokens, .. } => *encoder_tokens,
             Workload::Units(_) => 0,
         }
     }

@@ -40,9 +40,9 @@ impl Bench {
         self.prompt_with(Priority::Normal, &vec![key << 32; prompt_tokens], max_tokens)
     }
 
-    fn work(&self, prompt: &[u64], max_tokens: usize, setup_tokens: usize) -> Workload {
+    fn work(&self, prompt: &[u64], max_tokens: usize, encoder_tokens: usize) -> Workload {
         let prefix = Arc::new(PrefixChain::of(prompt, self.kv.block_size()));
-        Workload::Autoregressive { prompt_tokens: prompt.len(), max_tokens, setup_tokens, prefix }
+        Workload::Autoregressive { prompt_tokens: prompt.len(), max_tokens, encoder_tokens, prefix }
     }
 
     fn prompt_with(&mut self, priority: Priority, prompt: &[u64], max_tokens: usize) -> SequenceId {
@@ -50,8 +50,8 @@ impl Bench {
         self.add(priority, work)
     }
 
-    fn prompt_after(&mut self, setup_tokens: usize, prompt_tokens: usize, max_tokens: usize) -> SequenceId {
-        let work = self.work(&vec![self.next << 32; prompt_tokens], max_tokens, setup_tokens);
+    fn prompt_after(&mut self, encoder_tokens: usize, prompt_tokens: usize, max_tokens: usize) -> SequenceId {
+        let work = self.work(&vec![self.next << 32; prompt_tokens], max_tokens, encoder_tokens);
         self.add(Priority::Normal, work)
     }
 

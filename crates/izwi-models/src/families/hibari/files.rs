@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
-use crate::model::ModelError;
+use izwi_nn::error::ModelError;
 
 /// Parses a JSON file.
 pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {

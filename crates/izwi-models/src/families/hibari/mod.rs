@@ -15,17 +15,19 @@ use self::oov::UnknownWordNet;
 use self::units::{MAX_UNIT_IDS, Vocabulary};
 use self::waveform::{SAMPLE_RATE_HZ, Synthesiser};
 use super::LoadOptions;
-use crate::model::{
-    BatchEntry, EntryOutput, Input, InputError, ModelError, ModelInfo, PrepareLimits, Prepared, Sampling,
-    SequenceState, SpeakInput, SpeechModel, Task, Voice, Work,
-};
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::kv_pool::KvPool;
-use crate::nn::slices::with_slices;
+use crate::model::{BatchEntry, SequenceState, SpeechModel};
 use crate::text::markup::Markup;
 use crate::text::normalise::Normaliser;
 use crate::text::phonemes::{LetterNames, Phonemiser, UnknownWords};
 use crate::text::sentences;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::error::ModelError;
+use izwi_nn::kv_pool::{KvLayout, KvPool};
+use izwi_nn::slices::with_slices;
+use izwi_types::{
+    Input, InputError, ModelInfo, PrepareLimits, Prepared, SamplingParams, SpeakInput, StepOutput, Task,
+    Voice, Work,
+};
 
 mod files;
 #[cfg(test)]
@@ -117,16 +119,15 @@ impl Hibari {
         Ok(Self {
             info: ModelInfo {
                 sample_rate_hz: SAMPLE_RATE_HZ,
-                heard_rate_hz: SAMPLE_RATE_HZ,
+                input_sample_rate_hz: SAMPLE_RATE_HZ,
                 tasks: vec![Task::Tts],
                 voices: vec![voice],
-                kv: None,
                 speed_range: Some(SPEED_RANGE),
                 takes_instructions: false,
                 languages: Vec::new(),
                 translates: false,
                 clones_voices: false,
-                sampling: Sampling::GREEDY,
+                sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: 0,
             },
@@ -171,6 +172,10 @@ impl SpeechModel for Hibari {
         &self.info
     }
 
+    fn kv_layout(&self) -> Option<KvLayout> {
+        None
+    }
+
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Speak(input) = input else { return Err(InputError::other_task("speaks", "audio")) };
         self.check(input)?;
@@ -189,11 +194,7 @@ impl SpeechModel for Hibari {
         Box::new(())
     }
 
-    fn forward(
-        &self,
-        _kv: &mut KvPool,
-        batch: &mut [BatchEntry<'_>],
-    ) -> Result<Vec<EntryOutput>, ModelError> {
+    fn forward(&self, _kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, ModelError> {
         let scripts = batch.iter().map(|entry| Ok((script(entry)?, entry.start)));
         let scripts: Vec<(&Script, usize)> = scripts.collect::<Result<_, ModelError>>()?;
         let utterances: Vec<Utterance<'_>> = scripts
@@ -208,12 +209,12 @@ impl SpeechModel for Hibari {
             let samples = with_slices([&acoustics.heads], |[heads]| {
                 self.synthesiser.synthesise(heads, &acoustics.pitch_hz, fill)
             })?;
-            Ok(EntryOutput {
+            Ok(StepOutput {
                 samples: samples
                     .map_err(|_| ModelError::Internal("a transform got buffers of another length"))?,
                 generated_tokens: script.units[unit].len(),
                 finished: unit + 1 == script.units.len(),
-                ..EntryOutput::default()
+                ..StepOutput::default()
             })
         });
         outputs.collect()

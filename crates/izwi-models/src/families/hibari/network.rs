@@ -5,16 +5,16 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use crate::model::ModelError;
-use crate::nn::activation::bias_gelu;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::conv::DenseConv;
-use crate::nn::convnext::{ConvNeXtBlock, ConvNeXtConfig};
-use crate::nn::encoder::{EncoderConfig, EncoderLayer};
-use crate::nn::linear::Linear;
-use crate::nn::norm::LayerNorm;
-use crate::nn::packed::PackedRows;
-use crate::nn::precision::Precision;
+use izwi_kernels::precision::Precision;
+use izwi_nn::activation::bias_gelu;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::conv::DenseConv;
+use izwi_nn::convnext::{ConvNeXtBlock, ConvNeXtConfig};
+use izwi_nn::encoder::{EncoderConfig, EncoderLayer};
+use izwi_nn::error::ModelError;
+use izwi_nn::linear::Linear;
+use izwi_nn::norm::LayerNorm;
+use izwi_nn::packed::PackedRows;
 
 /// Entries of the phoneme embedding.
 pub(super) const SYMBOLS: usize = 178;

@@ -2,8 +2,8 @@
 //!
 //! Neighbours in a batch, the order of units and the number of threads change nothing.
 
-use crate::nn::spectrum::normal;
-use crate::sampling::mix;
+use izwi_kernels::spectrum::normal;
+use izwi_nn::sampling::mix;
 
 /// Noise of one unit of one request.
 #[derive(Debug, Clone, Copy)]

@@ -9,13 +9,13 @@ use candle_core::{Device, Result, Tensor};
 use serde::Deserialize;
 
 use super::files::read_json;
-use crate::model::ModelError;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::encoder::{EncoderConfig, EncoderLayer};
-use crate::nn::linear::Linear;
-use crate::nn::norm::LayerNorm;
-use crate::nn::packed::PackedRows;
 use crate::text::phonemes::UnknownWords;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::encoder::{EncoderConfig, EncoderLayer};
+use izwi_nn::error::ModelError;
+use izwi_nn::linear::Linear;
+use izwi_nn::norm::LayerNorm;
+use izwi_nn::packed::PackedRows;
 
 const WIDTH: usize = 128;
 const LAYERS: usize = 4;

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::golden::{checkpoint_folder, kept_as};
 use super::*;
-use crate::nn::precision::Precision;
+use izwi_kernels::precision::Precision;
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 4096 };
 
@@ -33,7 +33,7 @@ fn prepare(model: &Hibari, input: SpeakInput) -> Prepared {
 }
 
 /// One pass over one unit of each.
-fn pass(model: &Hibari, batch: &[(&Prepared, usize)]) -> Vec<EntryOutput> {
+fn pass(model: &Hibari, batch: &[(&Prepared, usize)]) -> Vec<StepOutput> {
     let mut kv = KvPool::new(None, 0, 16, &Device::Cpu).unwrap();
     let mut states: Vec<SequenceState> = batch.iter().map(|(prepared, _)| model.start(prepared)).collect();
     let mut entries: Vec<BatchEntry<'_>> = batch
@@ -69,7 +69,7 @@ fn an_entry_is_the_same_bits_alone_and_among_eight() {
     let inputs =
         TEXTS.iter().enumerate().map(|(index, text)| SpeakInput { seed: index as u64, ..speak(text) });
     let prepared: Vec<Prepared> = inputs.map(|input| prepare(&model, input)).collect();
-    let alone: Vec<EntryOutput> = prepared.iter().map(|one| pass(&model, &[(one, 0)]).remove(0)).collect();
+    let alone: Vec<StepOutput> = prepared.iter().map(|one| pass(&model, &[(one, 0)]).remove(0)).collect();
     for order in [[0, 1, 2, 3, 4, 5, 6, 7], [3, 7, 1, 0, 6, 2, 5, 4], [5, 4, 3, 2, 1, 0, 7, 6]] {
         let batch: Vec<_> = order.iter().map(|&index| (&prepared[index], 0)).collect();
         for (&index, output) in order.iter().zip(pass(&model, &batch)) {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::files::read_json;
 use super::network::SYMBOLS;
-use crate::model::ModelError;
+use izwi_nn::error::ModelError;
 
 /// The network learnt from sequences up to this long.
 pub(super) const MAX_UNIT_IDS: usize = 400;

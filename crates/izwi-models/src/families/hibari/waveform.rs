@@ -8,7 +8,7 @@ use realfft::num_complex::Complex32;
 use realfft::{ComplexToReal, FftError, RealFftPlanner, RealToComplex};
 
 use super::network::{BINS, HEAD_VALUES};
-use crate::nn::spectrum::{Shape, Shaping};
+use izwi_kernels::spectrum::{Shape, Shaping};
 
 /// Samples a second of what comes out.
 pub(super) const SAMPLE_RATE_HZ: u32 = 24_000;

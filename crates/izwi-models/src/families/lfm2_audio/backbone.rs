@@ -3,13 +3,13 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::config::{BACKBONE_NAMES, CODES, Config};
-use crate::model::ModelError;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::decoder_stack::{DecoderStack, StackRows};
-use crate::nn::embedding::Embedding;
-use crate::nn::kv_pool::{KvLayout, KvPool};
-use crate::nn::precision::Precision;
-use crate::nn::row_linear::RowLinear;
+use izwi_kernels::precision::Precision;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::decoder_stack::{DecoderStack, StackRows};
+use izwi_nn::embedding::Embedding;
+use izwi_nn::error::ModelError;
+use izwi_nn::kv_pool::{KvLayout, KvPool};
+use izwi_nn::row_linear::RowLinear;
 
 /// Weights of the language model.
 #[derive(Debug)]

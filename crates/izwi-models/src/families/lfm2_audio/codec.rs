@@ -5,7 +5,7 @@ use std::path::Path;
 use super::detokenizer::{self, Detokenizer};
 use super::mimi::{self, Mimi};
 use crate::families::LoadOptions;
-use crate::model::ModelError;
+use izwi_nn::error::ModelError;
 
 /// The folder of the newer codec.
 const DETOKENIZER: &str = "audio_detokenizer";

@@ -7,8 +7,8 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::{conformer, mel};
-use crate::model::ModelError;
-use crate::nn::decoder_stack::{Mixing, Rotation, StackNames, StackShape};
+use izwi_nn::decoder_stack::{Mixing, Rotation, StackNames, StackShape};
+use izwi_nn::error::ModelError;
 
 /// Ends a turn.
 pub(super) const IM_END: u32 = 7;

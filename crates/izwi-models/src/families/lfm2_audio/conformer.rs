@@ -11,16 +11,16 @@ use candle_core::{DType, Device, Tensor};
 
 use self::subsampling::Subsampling;
 use super::mel::{FRAMES_PER_ROW, Mel};
-use crate::model::ModelError;
-use crate::nn::activation::{bias_gelu, bias_silu, sigmoid_gate};
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::conv::DepthwiseConv;
-use crate::nn::linear::Linear;
-use crate::nn::norm::LayerNorm;
-use crate::nn::packed::PackedRows;
-use crate::nn::precision::Precision;
-use crate::nn::relative_attention::{relative, sinusoids};
-use crate::nn::row_linear::{RowLinear, stacked};
+use izwi_kernels::precision::Precision;
+use izwi_nn::activation::{bias_gelu, bias_silu, sigmoid_gate};
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::conv::DepthwiseConv;
+use izwi_nn::error::ModelError;
+use izwi_nn::linear::Linear;
+use izwi_nn::norm::LayerNorm;
+use izwi_nn::packed::PackedRows;
+use izwi_nn::relative_attention::{relative, sinusoids};
+use izwi_nn::row_linear::{RowLinear, stacked};
 
 pub(crate) use self::config::Config;
 

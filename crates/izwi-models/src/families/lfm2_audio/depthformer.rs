@@ -4,16 +4,16 @@
 use candle_core::{Result, Tensor};
 
 use super::config::{CODES, Config, DEPTH_NAMES};
-use crate::frame_draws::FrameDraws;
-use crate::model::ModelError;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::decoder_stack::DecoderStack;
-use crate::nn::embedding::Embedding;
-use crate::nn::frame_steps::FrameSteps;
-use crate::nn::precision::Precision;
-use crate::nn::rms_norm::RmsNorm;
-use crate::nn::row_linear::RowLinear;
-use crate::sampling::Draw;
+use izwi_kernels::precision::Precision;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::decoder_stack::DecoderStack;
+use izwi_nn::embedding::Embedding;
+use izwi_nn::error::ModelError;
+use izwi_nn::frame_draws::FrameDraws;
+use izwi_nn::frame_steps::FrameSteps;
+use izwi_nn::rms_norm::RmsNorm;
+use izwi_nn::row_linear::RowLinear;
+use izwi_nn::sampling::Draw;
 
 /// Weights of the small stack and of each book.
 #[derive(Debug)]

@@ -13,14 +13,14 @@ use rayon::prelude::*;
 use realfft::num_complex::Complex32;
 
 use self::stack::Stack;
-use crate::codec::istft::{InverseStft, Overlap};
-use crate::codec::stream::{Pieces, StreamShape, StreamState, Streams};
 use crate::families::LoadOptions;
-use crate::model::ModelError;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::embedding::Embedding;
-use crate::nn::linear::Linear;
-use crate::nn::precision::Precision;
+use izwi_kernels::precision::Precision;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::codec::istft::{InverseStft, Overlap};
+use izwi_nn::codec::stream::{Pieces, StreamShape, StreamState, Streams};
+use izwi_nn::embedding::Embedding;
+use izwi_nn::error::ModelError;
+use izwi_nn::linear::Linear;
 
 pub(crate) use self::config::Config;
 

@@ -6,9 +6,9 @@ use super::codec::{Codec, DecoderState};
 use super::generation::{Outcome, Pass, Said};
 use super::prompt::{self, Position};
 use super::tokens::{TextStream, Vocabulary};
-use crate::model::{Emission, EntryOutput, Work};
 use crate::portions::{Portions, Sounding};
-use crate::transcript::Segment;
+use izwi_types::Segment;
+use izwi_types::{Emission, StepOutput, Work};
 
 /// What the encoder costs of a token of the language model, for each row it makes: one of this many.
 const ROWS_PER_TOKEN: usize = 4;
@@ -74,7 +74,7 @@ impl Errand {
     pub(super) fn work(&self, pass: usize) -> Option<Work> {
         let prompt = &self.passes.get(pass)?.prompt;
         let rows: usize = prompt.recordings.iter().map(|recording| recording.rows()).sum();
-        Some(Work::Autoregressive { prompt: prompt.keys(), setup_tokens: rows.div_ceil(ROWS_PER_TOKEN) })
+        Some(Work::Autoregressive { prompt: prompt.keys(), encoder_tokens: rows.div_ceil(ROWS_PER_TOKEN) })
     }
 }
 
@@ -119,7 +119,7 @@ impl Running {
         errand: &Errand,
         outcome: Outcome,
         (vocabulary, codec): (&Vocabulary, &Codec),
-        output: &mut EntryOutput,
+        output: &mut StepOutput,
     ) -> Next {
         let (unit, ended) = match outcome {
             Outcome::Pending => return Next::Goes,
@@ -156,7 +156,7 @@ impl Running {
         }
     }
 
-    fn write(&mut self, errand: &Errand, bytes: &[u8], output: &mut EntryOutput) {
+    fn write(&mut self, errand: &Errand, bytes: &[u8], output: &mut StepOutput) {
         if errand.task == Task::Speak {
             return;
         }
@@ -165,7 +165,7 @@ impl Running {
     }
 
     /// Hands text on; windows of a recording are joined by a space.
-    fn tell(&mut self, errand: &Errand, text: &str, output: &mut EntryOutput) {
+    fn tell(&mut self, errand: &Errand, text: &str, output: &mut StepOutput) {
         if errand.task == Task::Listen {
             if text.is_empty() {
                 return;
@@ -193,7 +193,7 @@ impl Running {
     }
 
     /// Ends the pass: goes on to the next, or tells that there is none.
-    pub(super) fn end(&mut self, errand: &Errand, output: &mut EntryOutput) {
+    pub(super) fn end(&mut self, errand: &Errand, output: &mut StepOutput) {
         if errand.task != Task::Speak {
             let rest = self.text.finish();
             self.tell(errand, &rest, output);

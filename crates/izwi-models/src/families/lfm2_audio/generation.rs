@@ -10,14 +10,15 @@ use super::config::Config;
 use super::course::{Course, Modality, Mode, Turn};
 use super::depthformer::{Depthformer, WatchDepth};
 use super::prompt::{Position, Prompt};
-use crate::model::{Emission, ModelError, Sampling};
-use crate::nn::attention::PagedSpan;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::decoder_stack::{StackRows, StackState};
-use crate::nn::kv_pool::KvPool;
-use crate::nn::precision::Precision;
-use crate::parts::PartTimes;
-use crate::sampling::{Draw, Draws};
+use izwi_kernels::precision::Precision;
+use izwi_nn::attention::PagedSpan;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::decoder_stack::{StackRows, StackState};
+use izwi_nn::error::ModelError;
+use izwi_nn::kv_pool::KvPool;
+use izwi_nn::sampling::{Draw, Draws};
+use izwi_types::PartTimes;
+use izwi_types::{Emission, SamplingParams};
 
 /// Parts of a pass that are timed.
 pub(super) const PARTS: [&str; 5] = ["encoder", "backbone", "depthformer", "sampling", "codec"];
@@ -42,8 +43,8 @@ pub(super) struct Generator {
 pub(super) struct Pass {
     pub(super) prompt: Prompt,
     pub(super) mode: Mode,
-    pub(super) text_sampling: Sampling,
-    pub(super) audio_sampling: Sampling,
+    pub(super) text_sampling: SamplingParams,
+    pub(super) audio_sampling: SamplingParams,
     pub(super) draws: Draws,
 }
 
@@ -244,7 +245,7 @@ fn select(hidden: &Tensor, rows: &[(usize, usize)]) -> candle_core::Result<Tenso
     hidden.index_select(&Tensor::new(rows, hidden.device())?, 0)
 }
 
-fn draws_numbers(sampling: &Sampling) -> bool {
+fn draws_numbers(sampling: &SamplingParams) -> bool {
     sampling.temperature > 0.0
 }
 

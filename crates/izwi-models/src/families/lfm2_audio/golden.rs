@@ -15,14 +15,14 @@ use super::golden_set::{TOLERANCE, compare, device, ids, json, root, tensors, va
 use super::mel::FrontEnd;
 use super::prompt::{Position, Prompt, Recording};
 use super::tokens::{Role, Vocabulary};
-use crate::model::{Emission, Sampling};
-use crate::nn::attention::PagedSpan;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::decoder_stack::StackRows;
-use crate::nn::kv_pool::KvPool;
-use crate::nn::precision::Precision;
-use crate::parts::PartTimes;
-use crate::sampling::Draws;
+use izwi_kernels::precision::Precision;
+use izwi_nn::attention::PagedSpan;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::decoder_stack::StackRows;
+use izwi_nn::kv_pool::KvPool;
+use izwi_nn::sampling::Draws;
+use izwi_types::PartTimes;
+use izwi_types::{Emission, SamplingParams};
 
 /// Tokens in a block of the tests: not the engine's, so that tables are long.
 const BLOCK: usize = 4;
@@ -144,10 +144,10 @@ fn case(loaded: &Loaded, name: &'static str) -> Case {
     let heard =
         recordings.map(|(at, recording)| embedded.narrow(0, first(at), recording.rows()).map(Some).unwrap());
     let heard = heard.collect();
-    let sampling = |temperature, top_k| Sampling { temperature, top_k, ..Sampling::GREEDY };
+    let sampling = |temperature, top_k| SamplingParams { temperature, top_k, ..SamplingParams::GREEDY };
     let mut draws = Draws::new(0);
     if arguments.audio_temperature > 0.0 {
-        draws.given = Some(tensors("uniforms")["u"].to_vec1::<f64>().unwrap().into());
+        draws = Draws::recorded(tensors("uniforms")["u"].to_vec1::<f64>().unwrap().into());
     }
     let mode = match arguments.mode.as_str() {
         "interleaved" => Mode::Interleaved {

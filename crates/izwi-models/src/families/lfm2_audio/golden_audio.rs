@@ -11,9 +11,9 @@ use super::golden_set::{TOLERANCE, by_rows, codes, compare, device, ids, json, r
 use super::mel::{self, FrontEnd, Mel};
 use super::mimi::{self, Mimi};
 use crate::families::LoadOptions;
-use crate::model::ModelError;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::precision::Precision;
+use izwi_kernels::precision::Precision;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::error::ModelError;
 
 /// Heads and window of the small codec, which its file does not tell: `scripts/golden/lfm2_audio.py`.
 const MIMI: (usize, usize) = (4, 16);

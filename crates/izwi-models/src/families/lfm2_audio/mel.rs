@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use realfft::{RealFftPlanner, RealToComplex};
 use serde::Deserialize;
 
-use crate::codec::mel::{Filter, bank};
+use izwi_nn::codec::mel::{Filter, bank};
 
 /// Share of a sample that is taken from the next.
 const PRE_EMPHASIS: f32 = 0.97;

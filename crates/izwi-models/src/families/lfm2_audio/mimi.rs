@@ -11,16 +11,16 @@ use std::path::Path;
 use candle_core::{Device, Result, Tensor};
 
 use self::config::{TRANSFORMER, UPSAMPLE, book, not_needed};
-use crate::codec::conv::CausalDepthwiseTransposedConv;
-use crate::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
-use crate::codec::seanet::{SeanetDecoder, SeanetShape};
-use crate::codec::stream::{Pieces, StreamShape, StreamState, Streams};
-use crate::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
 use crate::families::LoadOptions;
-use crate::model::ModelError;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::precision::Precision;
-use crate::nn::window_attention::Window;
+use izwi_kernels::precision::Precision;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::codec::conv::CausalDepthwiseTransposedConv;
+use izwi_nn::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
+use izwi_nn::codec::seanet::{SeanetDecoder, SeanetShape};
+use izwi_nn::codec::stream::{Pieces, StreamShape, StreamState, Streams};
+use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
+use izwi_nn::error::ModelError;
+use izwi_nn::window_attention::Window;
 
 pub(crate) use self::config::Config;
 

@@ -18,16 +18,19 @@ use self::mimi::Mimi;
 use self::order::Clerk;
 use self::tokens::Vocabulary;
 use super::LoadOptions;
-use crate::model::{
-    BatchEntry, ConverseInput, EntryOutput, Input, InputError, Message, ModelError, ModelInfo, PrepareLimits,
-    Prepared, SequenceState, SpeechModel, Task, Turn, Work,
-};
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::kv_pool::KvPool;
-use crate::nn::pair;
-use crate::parts::PartTimes;
+use crate::model::{BatchEntry, SequenceState, SpeechModel};
+use crate::overlap;
 use crate::portions;
-use crate::sampling::mix;
+use izwi_kernels::pair;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::error::ModelError;
+use izwi_nn::kv_pool::{KvLayout, KvPool};
+use izwi_nn::sampling::mix;
+use izwi_types::PartTimes;
+use izwi_types::{
+    ConverseInput, Input, InputError, Message, ModelInfo, PrepareLimits, Prepared, StepOutput, Task, Turn,
+    Work,
+};
 
 mod backbone;
 mod codec;
@@ -151,10 +154,9 @@ impl LfmAudio {
         let rows = HEARD_ROWS * config.lfm.hidden_size * size_of::<f32>();
         let info = ModelInfo {
             sample_rate_hz: codec.sample_rate() as u32,
-            heard_rate_hz: config.preprocessor.sample_rate as u32,
+            input_sample_rate_hz: config.preprocessor.sample_rate as u32,
             tasks: vec![Task::Tts, Task::Asr, Task::Chat],
             voices: order::voices(),
-            kv: Some(generator.backbone.kv_layout()),
             speed_range: None,
             takes_instructions: false,
             languages: vec![order::LANGUAGE.to_owned()],
@@ -257,6 +259,10 @@ impl SpeechModel for LfmAudio {
         &self.info
     }
 
+    fn kv_layout(&self) -> Option<KvLayout> {
+        Some(self.generator.backbone.kv_layout())
+    }
+
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let errand = self.errand(input, limits)?;
         // Nothing is to be done where nobody speaks: one token's worth, to say so.
@@ -271,8 +277,8 @@ impl SpeechModel for LfmAudio {
         }
     }
 
-    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryOutput>, ModelError> {
-        let mut outputs = vec![EntryOutput::default(); batch.len()];
+    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, ModelError> {
+        let mut outputs = vec![StepOutput::default(); batch.len()];
         let (mut entries, mut places) = (Vec::new(), Vec::new());
         for (place, batched) in batch.iter_mut().enumerate() {
             let entry = entry(batched)?;
@@ -300,7 +306,7 @@ impl SpeechModel for LfmAudio {
         }
         let generate = || self.generator.step(kv, &mut shares, &mut Unwatched);
         let decode = (!waiting.is_empty()).then_some(|| self.codec.decode(&mut waiting));
-        let (outcomes, sounds) = self.times.beside(CODEC, generate, decode)?;
+        let (outcomes, sounds) = overlap::run(&self.times, CODEC, generate, decode)?;
         drop((shares, waiting));
         let can_wait = self.overlaps && pair::threads() > 1;
         let (mut due, mut sounds) = (Vec::new(), sounds.into_iter());

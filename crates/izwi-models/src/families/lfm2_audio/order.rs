@@ -10,19 +10,21 @@ use super::generation::Pass;
 use super::mel::FrontEnd;
 use super::prompt::{Prompt, Recording};
 use super::tokens::{Role, Vocabulary};
-use crate::model::{
-    ConverseInput, Emission, InputError, ListenInput, Message, PrepareLimits, Sampling, SpeakInput, Turn,
-    Voice,
-};
 use crate::portions::{self, Portions};
 use crate::regions::{self, HOP, WINDOW_FRAMES};
-use crate::sampling::{Draws, mix};
 use crate::text::pieces::pieces;
+use izwi_nn::sampling::{Draws, mix};
+use izwi_types::{
+    ConverseInput, Emission, InputError, ListenInput, Message, PrepareLimits, SamplingParams, SpeakInput,
+    Turn, Voice,
+};
 
 /// How codes are drawn where only sound is asked for, and in a conversation:
 /// <https://github.com/Liquid4All/liquid-audio#readme>.
-pub(super) const SPEAKING: Sampling = Sampling { temperature: 0.8, top_k: 64, ..Sampling::GREEDY };
-pub(super) const CONVERSING: Sampling = Sampling { temperature: 1.0, top_k: 4, ..Sampling::GREEDY };
+pub(super) const SPEAKING: SamplingParams =
+    SamplingParams { temperature: 0.8, top_k: 64, ..SamplingParams::GREEDY };
+pub(super) const CONVERSING: SamplingParams =
+    SamplingParams { temperature: 1.0, top_k: 4, ..SamplingParams::GREEDY };
 const LISTENING: &str = "Perform ASR.";
 const TALKING: &str = "Respond with interleaved text and audio.";
 
@@ -105,7 +107,7 @@ impl Clerk<'_> {
         let passes = pieces.iter().enumerate().map(|(index, piece)| Pass {
             prompt: prompt(piece),
             mode,
-            text_sampling: Sampling::GREEDY,
+            text_sampling: SamplingParams::GREEDY,
             audio_sampling: decided(input.sampling),
             draws: draws(input.seed, index),
         });
@@ -146,14 +148,14 @@ impl Clerk<'_> {
         let shortest = self.front_end.min_samples();
         let windows: Vec<Range<usize>> =
             windows(samples, frames * HOP).into_iter().filter(|window| window.len() >= shortest).collect();
-        let text_sampling = Sampling { temperature: input.temperature, ..Sampling::GREEDY };
+        let text_sampling = SamplingParams { temperature: input.temperature, ..SamplingParams::GREEDY };
         let passes = windows.iter().enumerate().map(|(index, window)| {
             let recording = Recording::new(&samples[window.clone()], self.front_end);
             Pass {
                 prompt: self.asked(LISTENING, |prompt| prompt.recording(recording)),
                 mode: Mode::Sequential,
                 text_sampling: decided(text_sampling),
-                audio_sampling: Sampling::GREEDY,
+                audio_sampling: SamplingParams::GREEDY,
                 draws: draws(input.seed, index),
             }
         });
@@ -214,7 +216,7 @@ impl Clerk<'_> {
         let pass = Pass {
             prompt,
             mode,
-            text_sampling: decided(input.text_sampling.unwrap_or(Sampling::GREEDY)),
+            text_sampling: decided(input.text_sampling.unwrap_or(SamplingParams::GREEDY)),
             audio_sampling: decided(input.sampling.unwrap_or(CONVERSING)),
             draws: draws(input.seed, 0),
         };
@@ -306,8 +308,8 @@ fn too_small(param: &'static str, overhead: usize, positions: usize) -> InputErr
 }
 
 /// One candidate is the likeliest.
-fn decided(sampling: Sampling) -> Sampling {
-    if sampling.top_k == 1 { Sampling::GREEDY } else { sampling }
+fn decided(sampling: SamplingParams) -> SamplingParams {
+    if sampling.top_k == 1 { SamplingParams::GREEDY } else { sampling }
 }
 
 fn draws(seed: u64, pass: usize) -> Draws {

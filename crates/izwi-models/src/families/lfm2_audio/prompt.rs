@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::mel::{FrontEnd, Mel};
 use super::tokens::{Role, Vocabulary};
-use crate::model::Emission;
-use crate::sampling::mix;
+use izwi_nn::sampling::mix;
+use izwi_types::Emission;
 
 /// One position.
 #[derive(Debug, Clone, PartialEq)]

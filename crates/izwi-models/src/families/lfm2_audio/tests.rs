@@ -6,8 +6,8 @@ use super::super::stage::{Running as Ran, Stage, alone, keys};
 use super::golden::{CASES, arguments, emitted, recording};
 use super::golden_set::{TOLERANCE, compare, device, root, tensors, values};
 use super::*;
-use crate::model::{Emission, ListenInput, Sampling, SpeakInput};
-use crate::nn::precision::Precision;
+use izwi_kernels::precision::Precision;
+use izwi_types::{Emission, ListenInput, SamplingParams, SpeakInput};
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };
 const BLOCK: usize = 8;
@@ -49,7 +49,7 @@ fn hear(samples: Arc<[f32]>) -> Input {
     })
 }
 
-fn talk(turns: Vec<Turn>, sampling: Option<Sampling>, seed: u64) -> Input {
+fn talk(turns: Vec<Turn>, sampling: Option<SamplingParams>, seed: u64) -> Input {
     Input::Converse(ConverseInput {
         instructions: None,
         turns,
@@ -149,10 +149,12 @@ fn golden_recordings_and_conversations_are_the_references_from_samples_to_units(
         let input = match name {
             "asr" => hear(recording("w1")),
             "asr24" => hear(recording("w24_resampled_16k")),
-            "chat1" => talk(vec![asked("w1")], Some(Sampling::GREEDY), 0),
-            _ => {
-                talk(vec![asked("w1"), Turn::Model(first.clone().into()), second], Some(Sampling::GREEDY), 0)
-            }
+            "chat1" => talk(vec![asked("w1")], Some(SamplingParams::GREEDY), 0),
+            _ => talk(
+                vec![asked("w1"), Turn::Model(first.clone().into()), second],
+                Some(SamplingParams::GREEDY),
+                0,
+            ),
         };
         let ran = alone(&model, &prepare(&model, &input), arguments(name).max_new_tokens);
         let expected = emitted(&tensors(name));
@@ -218,7 +220,7 @@ fn a_prefix_in_anothers_blocks_changes_nothing() {
 #[test]
 fn the_next_turn_goes_on_in_the_blocks_of_the_one_before() {
     let model = model();
-    let first = prepare(&model, &talk(vec![asked("w1")], Some(Sampling::GREEDY), 0));
+    let first = prepare(&model, &talk(vec![asked("w1")], Some(SamplingParams::GREEDY), 0));
     let mut stage = Stage::new(&model, 4, usize::MAX, 40);
     stage.admit(&first);
     while stage.goes_on() {
@@ -398,7 +400,7 @@ fn what_does_not_fit_the_checkpoint_is_named() {
     std::fs::copy(root().join(mimi), folder.path().join(mimi)).unwrap();
     assert!(load().contains("model.safetensors"));
     let weights = Checkpoint::open_folder(&root(), &Device::Cpu).unwrap();
-    let mut tensors = weights.into_tensors();
+    let mut tensors = weights.into_tensors().unwrap();
     tensors.remove("depth_linear.bias");
     tensors.insert("lfm.extra".to_owned(), candle_core::Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap());
     candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).unwrap();
@@ -406,7 +408,7 @@ fn what_does_not_fit_the_checkpoint_is_named() {
     assert!(error.contains("depth_linear.bias: missing") && error.contains("lfm.extra: unknown"), "{error}");
     // Of the tied tables either alone will do.
     let weights = Checkpoint::open_folder(&root(), &Device::Cpu).unwrap();
-    let mut tensors = weights.into_tensors();
+    let mut tensors = weights.into_tensors().unwrap();
     let book = "depth_embeddings.0";
     let table = tensors.remove(&format!("{book}.embedding.weight")).unwrap();
     tensors.insert(format!("{book}.to_logits.weight"), table);

@@ -10,7 +10,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::config::{AUDIO_START, IM_END, TEXT_END, file_error};
-use crate::model::ModelError;
+use izwi_nn::error::ModelError;
 
 /// Begins every conversation.
 const START: &str = "<|startoftext|>";

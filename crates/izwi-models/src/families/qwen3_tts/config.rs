@@ -9,8 +9,9 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::model::{ModelError, Sampling};
-use crate::nn::decoder_stack::{Mixing, Rotation, StackShape};
+use izwi_nn::decoder_stack::{Mixing, Rotation, StackShape};
+use izwi_nn::error::ModelError;
+use izwi_types::SamplingParams;
 
 /// What a checkpoint was trained for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -129,9 +130,9 @@ struct GenerationConfig {
 pub(super) struct Settings {
     pub(super) config: Config,
     /// How the first code of a frame is drawn.
-    pub(super) sampling: Sampling,
+    pub(super) sampling: SamplingParams,
     /// How the others are drawn.
-    pub(super) residual_sampling: Sampling,
+    pub(super) residual_sampling: SamplingParams,
 }
 
 impl Settings {
@@ -158,13 +159,13 @@ impl Settings {
 
     fn new(config: Config, generation: GenerationConfig) -> Result<Self, String> {
         config.check()?;
-        let residual_sampling = Sampling {
+        let residual_sampling = SamplingParams {
             temperature: if generation.subtalker_dosample { generation.subtalker_temperature } else { 0.0 },
             top_p: generation.subtalker_top_p,
             top_k: generation.subtalker_top_k,
             repetition_penalty: 1.0,
         };
-        let sampling = Sampling {
+        let sampling = SamplingParams {
             temperature: if generation.do_sample { generation.temperature } else { 0.0 },
             top_p: generation.top_p,
             top_k: generation.top_k,

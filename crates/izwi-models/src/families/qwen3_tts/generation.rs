@@ -9,14 +9,15 @@ use super::config::{Config, Settings};
 use super::predictor::Predictor;
 use super::prompt::{Codec, Frame, Position, Prompt};
 use super::talker::Talker;
-use crate::model::{ModelError, Sampling};
-use crate::nn::attention::PagedSpan;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::decoder_stack::StackRows;
-use crate::nn::kv_pool::KvPool;
-use crate::nn::precision::Precision;
-use crate::parts::PartTimes;
-use crate::sampling::{Draw, Draws, choose, penalise};
+use izwi_kernels::precision::Precision;
+use izwi_nn::attention::PagedSpan;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::decoder_stack::StackRows;
+use izwi_nn::error::ModelError;
+use izwi_nn::kv_pool::KvPool;
+use izwi_nn::sampling::{Draw, Draws, choose, penalise};
+use izwi_types::PartTimes;
+use izwi_types::SamplingParams;
 
 /// Parts of a pass that are timed.
 pub(super) const PARTS: [&str; 4] = ["talker", "code predictor", "sampling", "codec"];
@@ -43,8 +44,8 @@ pub(super) struct Generator {
 #[derive(Debug, Clone)]
 pub(super) struct Pass {
     pub(super) prompt: Prompt,
-    pub(super) sampling: Sampling,
-    pub(super) residual_sampling: Sampling,
+    pub(super) sampling: SamplingParams,
+    pub(super) residual_sampling: SamplingParams,
     pub(super) draws: Draws,
 }
 

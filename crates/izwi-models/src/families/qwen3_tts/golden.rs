@@ -12,14 +12,14 @@ use super::golden_set::{TOLERANCE, compare, device, ids, json, root, tensors, va
 use super::order;
 use super::prompt::{Codec, Frame, Order, Prompt, Spoken};
 use super::tokens::Vocabulary;
-use crate::model::Sampling;
-use crate::nn::attention::PagedSpan;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::decoder_stack::StackRows;
-use crate::nn::kv_pool::KvPool;
-use crate::nn::precision::Precision;
-use crate::parts::PartTimes;
-use crate::sampling::{Draws, probabilities};
+use izwi_kernels::precision::Precision;
+use izwi_nn::attention::PagedSpan;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::decoder_stack::StackRows;
+use izwi_nn::kv_pool::KvPool;
+use izwi_nn::sampling::{Draws, probabilities};
+use izwi_types::PartTimes;
+use izwi_types::SamplingParams;
 
 /// Tokens in a block of the tests: not the engine's, so that tables are long.
 const BLOCK: usize = 4;
@@ -118,11 +118,11 @@ impl Loaded {
     }
 
     fn pass(&self, arguments: &Arguments, uniforms: Option<&Tensor>) -> Pass {
-        let mut draws = Draws::new(0);
-        draws.given = uniforms.map(|uniforms| uniforms.to_vec1::<f64>().unwrap().into());
-        let greedy = |sampling: Sampling| {
+        let recorded = |uniforms: &Tensor| Draws::recorded(uniforms.to_vec1::<f64>().unwrap().into());
+        let draws = uniforms.map_or_else(|| Draws::new(0), recorded);
+        let greedy = |sampling: SamplingParams| {
             let temperature = if arguments.do_sample { sampling.temperature } else { 0.0 };
-            Sampling { temperature, ..sampling }
+            SamplingParams { temperature, ..sampling }
         };
         Pass {
             prompt: self.order(arguments).prompt(&self.settings.config),
@@ -399,7 +399,7 @@ fn golden_probabilities_are_the_references() {
             continue;
         };
         let (knobs, length): (_, usize) = (&rules.settings[setting], length.parse().unwrap());
-        let sampling = Sampling {
+        let sampling = SamplingParams {
             temperature: knobs.temperature,
             top_p: knobs.top_p,
             top_k: knobs.top_k,

@@ -19,16 +19,19 @@ use self::tokens::{Script, Vocabulary};
 use self::utterance::{Next, Speaking, Utterance};
 use self::voice::{ClonedVoice, Cloner, Kept};
 use super::LoadOptions;
-use crate::model::{
-    BatchEntry, EntryOutput, Input, InputError, ModelError, ModelInfo, PrepareLimits, Prepared, Reference,
-    Sampling, SequenceState, SpeakInput, SpeechModel, Task, Voice, VoiceRecording,
-};
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::kv_pool::KvPool;
-use crate::nn::pair;
-use crate::parts::PartTimes;
+use crate::model::{BatchEntry, SequenceState, SpeechModel};
+use crate::overlap;
 use crate::portions::{self, Portions};
-use crate::sampling::{Draws, mix};
+use izwi_kernels::pair;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::error::ModelError;
+use izwi_nn::kv_pool::{KvLayout, KvPool};
+use izwi_nn::sampling::{Draws, mix};
+use izwi_types::PartTimes;
+use izwi_types::{
+    Input, InputError, ModelInfo, PrepareLimits, Prepared, SamplingParams, SpeakInput, StepOutput, Task,
+    Voice, VoiceRecording, VoiceReference,
+};
 
 mod codec;
 mod config;
@@ -190,10 +193,10 @@ impl QwenTts {
                 param: "ref_audio",
                 message: "this model speaks in the voice of a recording and has none of its own; give ref_audio, or a voice that was saved".to_owned(),
             }),
-            (Some(cloner), Some(Reference::Recording(recording))) => {
+            (Some(cloner), Some(VoiceReference::Recording(recording))) => {
                 Ok(Timbre::Cloned(cloner.of_recording(recording, &self.codec, &self.vocabulary)?))
             }
-            (Some(cloner), Some(Reference::Pack(pack))) => {
+            (Some(cloner), Some(VoiceReference::Pack(pack))) => {
                 Ok(Timbre::Cloned(cloner.of_pack(pack, &self.codec, &self.vocabulary)?))
             }
         }
@@ -240,7 +243,7 @@ impl QwenTts {
         let watched = pieces.iter().filter(|_| self.watches);
         let budgets = watched.map(|piece| portions::budget(piece.body.len())).collect();
         let greedy = input.sampling.temperature <= 0.0;
-        let residual = if greedy { Sampling::GREEDY } else { self.settings.residual_sampling };
+        let residual = if greedy { SamplingParams::GREEDY } else { self.settings.residual_sampling };
         let passes = pieces.into_iter().enumerate().map(|(index, script)| Pass {
             prompt: order(script).prompt(config),
             sampling: input.sampling,
@@ -309,10 +312,9 @@ fn info(
     });
     ModelInfo {
         sample_rate_hz: codec.sample_rate() as u32,
-        heard_rate_hz: codec.sample_rate() as u32,
+        input_sample_rate_hz: codec.sample_rate() as u32,
         tasks: vec![Task::Tts],
         voices: if settings.config.kind == Kind::CustomVoice { voices.collect() } else { Vec::new() },
-        kv: Some(generator.talker.kv_layout()),
         speed_range: None,
         takes_instructions: settings.config.takes_instructions(),
         languages: Vec::new(),
@@ -349,6 +351,10 @@ impl SpeechModel for QwenTts {
         &self.info
     }
 
+    fn kv_layout(&self) -> Option<KvLayout> {
+        Some(self.generator.talker.kv_layout())
+    }
+
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Speak(input) = input else { return Err(InputError::other_task("speaks", "audio")) };
         let utterance = self.utterance(input, limits)?;
@@ -367,8 +373,8 @@ impl SpeechModel for QwenTts {
         Box::new(Speaking::new())
     }
 
-    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryOutput>, ModelError> {
-        let mut outputs = vec![EntryOutput::default(); batch.len()];
+    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, ModelError> {
+        let mut outputs = vec![StepOutput::default(); batch.len()];
         let mut entries = batch.iter_mut().map(share).collect::<Result<Vec<_>, _>>()?;
         let (mut shares, mut waiting) = (Vec::with_capacity(entries.len()), Vec::new());
         for (utterance, speaking, rows) in &mut entries {
@@ -383,7 +389,7 @@ impl SpeechModel for QwenTts {
         }
         let generate = || self.generator.step(kv, &mut shares, &mut Unwatched);
         let decode = (!waiting.is_empty()).then_some(|| self.codec.decode(&mut waiting));
-        let (outcomes, sounds) = self.times.beside(CODEC, generate, decode)?;
+        let (outcomes, sounds) = overlap::run(&self.times, CODEC, generate, decode)?;
         drop((shares, waiting));
         let can_wait = self.overlaps && pair::threads() > 1;
         let (mut due, mut sounds) = (Vec::new(), sounds.into_iter());
@@ -445,7 +451,7 @@ impl SpeechModel for QwenTts {
             let noise = |n: usize| (mix(n as u64) >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
             let samples: Vec<f32> = (0..rate).map(|n| 0.1 * noise(n)).collect();
             let recording = VoiceRecording { samples: samples.into(), text: None, timbre_only: true };
-            input.reference = Some(Reference::Recording(recording));
+            input.reference = Some(VoiceReference::Recording(recording));
         }
         Input::Speak(input)
     }
@@ -461,9 +467,9 @@ impl QwenTts {
 }
 
 /// The output of a pass that has come to its end, with its last samples.
-fn end(utterance: &Utterance, speaking: &mut Speaking, samples: Vec<f32>) -> EntryOutput {
+fn end(utterance: &Utterance, speaking: &mut Speaking, samples: Vec<f32>) -> StepOutput {
     let next_pass = speaking.next(utterance);
     let finished = next_pass.is_none();
     let runaway = finished && speaking.sounding.ran_away;
-    EntryOutput { samples, generated_tokens: 1, finished, runaway, next_pass, ..EntryOutput::default() }
+    StepOutput { samples, generated_tokens: 1, finished, runaway, next_pass, ..StepOutput::default() }
 }

@@ -1,7 +1,7 @@
 //! What a user asks for, in the model's terms: languages and voices by the checkpoint's own names.
 
 use super::config::{Config, Kind};
-use crate::model::InputError;
+use izwi_types::InputError;
 
 /// BCP 47 primary subtags and the English names that checkpoints use.
 const LANGUAGES: &[(&str, &str)] = &[

@@ -7,14 +7,14 @@ use candle_core::{Result, Tensor};
 
 use super::config::Config;
 use super::talker::Talker;
-use crate::frame_draws::FrameDraws;
-use crate::model::ModelError;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::decoder_stack::{DecoderStack, StackNames, StackShape};
-use crate::nn::frame_steps::FrameSteps;
-use crate::nn::precision::Precision;
-use crate::nn::row_linear::RowLinear;
-use crate::sampling::Draw;
+use izwi_kernels::precision::Precision;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::decoder_stack::{DecoderStack, StackNames, StackShape};
+use izwi_nn::error::ModelError;
+use izwi_nn::frame_draws::FrameDraws;
+use izwi_nn::frame_steps::FrameSteps;
+use izwi_nn::row_linear::RowLinear;
+use izwi_nn::sampling::Draw;
 
 /// Weights of the predictor, its embeddings aside.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::config::Config;
 use super::tokens::Script;
-use crate::sampling::mix;
+use izwi_nn::sampling::mix;
 
 /// Codes of one frame, the first book first.
 pub(super) type Frame = Arc<[u32]>;

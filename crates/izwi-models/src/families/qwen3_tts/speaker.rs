@@ -4,10 +4,10 @@
 use candle_core::{Device, Result, Tensor, bail};
 use serde::Deserialize;
 
-use crate::codec::mel::{MelShape, MelSpectrum};
-use crate::model::ModelError;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::row_conv::RowConv;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::codec::mel::{MelShape, MelSpectrum};
+use izwi_nn::error::ModelError;
+use izwi_nn::row_conv::RowConv;
 
 /// Rate of the recordings, in Hz: the mel filters are made for it.
 const SAMPLE_RATE_HZ: usize = 24_000;

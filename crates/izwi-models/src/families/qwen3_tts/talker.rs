@@ -5,13 +5,13 @@ use sha2::{Digest, Sha256};
 
 use super::config::Config;
 use super::prompt::{Codec, Position};
-use crate::model::ModelError;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::decoder_stack::{DecoderStack, StackNames, StackRows, StackShape};
-use crate::nn::embedding::Embedding;
-use crate::nn::kv_pool::{KvLayout, KvPool};
-use crate::nn::precision::Precision;
-use crate::nn::row_linear::RowLinear;
+use izwi_kernels::precision::Precision;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::decoder_stack::{DecoderStack, StackNames, StackRows, StackShape};
+use izwi_nn::embedding::Embedding;
+use izwi_nn::error::ModelError;
+use izwi_nn::kv_pool::{KvLayout, KvPool};
+use izwi_nn::row_linear::RowLinear;
 
 /// Weights of the talker and the codec embeddings of all books.
 #[derive(Debug)]

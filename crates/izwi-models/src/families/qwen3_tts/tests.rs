@@ -8,7 +8,7 @@ use super::super::stage::{self, Stage};
 use super::golden::{Arguments, cases};
 use super::golden_set::{TOLERANCE, compare, device, root, tensors, values};
 use super::*;
-use crate::nn::precision::Precision;
+use izwi_kernels::precision::Precision;
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };
 const BLOCK: usize = 8;
@@ -22,7 +22,7 @@ fn model(checkpoint: &str) -> QwenTts {
 }
 
 fn say(text: &str, seed: u64) -> SpeakInput {
-    let sampling = Sampling { temperature: 0.9, top_p: 1.0, top_k: 50, repetition_penalty: 1.05 };
+    let sampling = SamplingParams { temperature: 0.9, top_p: 1.0, top_k: 50, repetition_penalty: 1.05 };
     SpeakInput { seed, sampling, ..SpeakInput::plain(text) }
 }
 
@@ -64,7 +64,8 @@ fn golden_speech_is_the_references_from_text_to_samples() {
         let input = SpeakInput { max_tokens: frames, ..input(model, &arguments) };
         let mut utterance = model.utterance(&input, &LIMITS).unwrap();
         if let Some(uniforms) = golden.get("uniforms") {
-            utterance.passes[0].draws.given = Some(uniforms.to_vec1::<f64>().unwrap().into());
+            utterance.passes[0].draws =
+                izwi_nn::sampling::Draws::recorded(uniforms.to_vec1::<f64>().unwrap().into());
         }
         let prepared = Prepared { work: utterance.work(0).unwrap(), payload: Arc::new(utterance) };
         let ours = alone(model, &prepared, frames);
@@ -81,11 +82,11 @@ fn input(model: &QwenTts, arguments: &Arguments) -> SpeakInput {
     let sampling = if arguments.do_sample {
         model.settings.sampling
     } else {
-        Sampling { temperature: 0.0, ..model.settings.sampling }
+        SamplingParams { temperature: 0.0, ..model.settings.sampling }
     };
     let reference = arguments.x_vector_only_mode.map(|timbre_only| {
         let text = arguments.ref_text.as_deref().filter(|_| !timbre_only);
-        Reference::Recording(recording(text))
+        VoiceReference::Recording(recording(text))
     });
     SpeakInput {
         voice: arguments.speaker.clone(),
@@ -282,12 +283,12 @@ fn a_packed_voice_is_the_recordings() {
     for text in [None, Some("Perform TTS.")] {
         let pack = model.make_voice(&recording(text)).unwrap();
         model.check_voice(&pack).unwrap();
-        let said = |reference: Reference| {
+        let said = |reference: VoiceReference| {
             let input = SpeakInput { reference: Some(reference), ..say(TEXTS[4], 2) };
             alone(&model, &prepare(&model, input), 10)
         };
-        let packed = said(Reference::Pack(pack.clone().into()));
-        assert_eq!(packed, said(Reference::Recording(recording(text))));
+        let packed = said(VoiceReference::Pack(pack.clone().into()));
+        assert_eq!(packed, said(VoiceReference::Recording(recording(text))));
         check_refused_packs(&model, &pack);
     }
 }
@@ -312,7 +313,7 @@ fn what_cannot_be_done_is_refused_by_field() {
         model.prepare(&Input::Speak(input), limits).unwrap_err()
     };
     let hi = || say("Hi.", 1);
-    let with = |reference| SpeakInput { reference: Some(Reference::Recording(reference)), ..hi() };
+    let with = |reference| SpeakInput { reference: Some(VoiceReference::Recording(reference)), ..hi() };
     assert_eq!(refused(&own, with(recording(None)), &LIMITS).param, "ref_audio");
     assert_eq!(refused(&base, hi(), &LIMITS).param, "ref_audio");
     let short = VoiceRecording { samples: vec![0.1; 100].into(), text: None, timbre_only: true };

@@ -15,7 +15,7 @@ use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::config::{file_error, read};
-use crate::model::ModelError;
+use izwi_nn::error::ModelError;
 
 /// How text is cut before pairs are merged: Qwen2's, <https://huggingface.co/docs/transformers/model_doc/qwen2>.
 const CUT: &str = concat!(

@@ -6,9 +6,9 @@ use super::codec::DecoderState;
 use super::generation::{Outcome, Pass, Said};
 use super::tokens::{Script, Vocabulary};
 use super::voice::ClonedVoice;
-use crate::model::Work;
 use crate::portions::{Portions, Sounding};
 use crate::text::pieces;
+use izwi_types::Work;
 
 /// Tokens of text in one pass: about a minute of speech. What is longer is cut between sentences, for the models lose
 /// their way in long texts, and a pass has to fit the pool.
@@ -94,7 +94,7 @@ impl Utterance {
     /// The work of a pass.
     pub(super) fn work(&self, pass: usize) -> Option<Work> {
         let positions = &self.passes.get(pass)?.prompt.positions;
-        Some(Work::Autoregressive { prompt: positions.iter().map(|p| p.key()).collect(), setup_tokens: 0 })
+        Some(Work::Autoregressive { prompt: positions.iter().map(|p| p.key()).collect(), encoder_tokens: 0 })
     }
 }
 

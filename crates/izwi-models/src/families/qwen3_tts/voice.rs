@@ -12,7 +12,8 @@ use super::codec::{Codec, DecoderState};
 use super::prompt::{Frame, Spoken};
 use super::speaker::SpeakerEncoder;
 use super::tokens::Vocabulary;
-use crate::model::{InputError, ModelError, VoiceRecording};
+use izwi_nn::error::ModelError;
+use izwi_types::{InputError, VoiceRecording};
 
 /// What the metadata of a pack says it is.
 const FORMAT: &str = "izwi-voice-1";

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::model::ModelError;
+use izwi_nn::error::ModelError;
 
 /// Seconds of audio the network takes at most.
 pub(super) const WINDOW_S: usize = 30;

@@ -6,15 +6,15 @@
 use candle_core::{DType, Tensor};
 
 use super::config::Config;
-use crate::model::ModelError;
-use crate::nn::activation::{bias_gelu, residual};
-use crate::nn::attention::{CrossKv, PagedSpan, cross, paged};
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::kv_pool::{Carried, KvLayout, KvPool};
-use crate::nn::linear::Linear;
-use crate::nn::norm::LayerNorm;
-use crate::nn::precision::Precision;
-use crate::nn::row_linear::RowLinear;
+use izwi_kernels::precision::Precision;
+use izwi_nn::activation::{bias_gelu, residual};
+use izwi_nn::attention::{CrossKv, PagedSpan, cross, paged};
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::error::ModelError;
+use izwi_nn::kv_pool::{Carried, KvLayout, KvPool};
+use izwi_nn::linear::Linear;
+use izwi_nn::norm::LayerNorm;
+use izwi_nn::row_linear::RowLinear;
 
 /// Type of the keys and values of a window: half the bytes of f32 to read for each token.
 const CROSS_DTYPE: DType = DType::F16;

@@ -6,15 +6,15 @@
 use candle_core::{Device, Tensor};
 
 use super::config::{Config, FRAMES_PER_POSITION};
-use crate::model::ModelError;
-use crate::nn::activation::{bias_gelu, residual};
-use crate::nn::attention::bidirectional;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::conv::StridedConv;
-use crate::nn::linear::Linear;
-use crate::nn::norm::LayerNorm;
-use crate::nn::packed::ROW_ALIGN;
-use crate::nn::precision::Precision;
+use izwi_kernels::precision::Precision;
+use izwi_nn::activation::{bias_gelu, residual};
+use izwi_nn::attention::bidirectional;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::conv::StridedConv;
+use izwi_nn::error::ModelError;
+use izwi_nn::linear::Linear;
+use izwi_nn::norm::LayerNorm;
+use izwi_nn::packed::ROW_ALIGN;
 
 /// Kernel width of both convolutions.
 const TAPS: usize = 3;

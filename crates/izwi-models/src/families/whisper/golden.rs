@@ -12,9 +12,9 @@ use super::mel::FrontEnd;
 use super::tests::{kept_as, listen, model, unabridged, words};
 use super::windows::Context;
 use super::*;
-use crate::nn::precision::Precision;
 use crate::regions::WINDOW_FRAMES;
-use crate::sampling::argmax;
+use izwi_kernels::precision::Precision;
+use izwi_nn::sampling::argmax;
 
 const MODELS: [&str; 2] = ["whisper-base", "whisper-tiny.en"];
 const MEL_TOLERANCE: f32 = 1e-4;
@@ -153,7 +153,7 @@ fn whisper_golden_mel() {
 
 /// Raw logits behind each of `tokens`, in one pass.
 pub(super) fn logits(model: &Whisper, encoded: &Tensor, tokens: &[u32]) -> Vec<Vec<f32>> {
-    let mut kv = KvPool::new(model.info().kv, 32, 16, &Device::Cpu).unwrap();
+    let mut kv = KvPool::new(model.kv_layout(), 32, 16, &Device::Cpu).unwrap();
     let window = model.decoder.windows(std::slice::from_ref(encoded)).unwrap().remove(0);
     let block_table: Vec<u32> = (0..32).rev().collect();
     let span = Span {

@@ -19,14 +19,15 @@ use self::scribe::Scribe;
 use self::tokens::Vocabulary;
 use self::windows::{Context, Kind, Listening, Order, Recording};
 use super::LoadOptions;
-use crate::model::{
-    BatchEntry, EntryOutput, Input, InputError, ListenInput, ModelError, ModelInfo, PrepareLimits, Prepared,
-    Sampling, SequenceState, SpeechModel, Task,
-};
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::kv_pool::KvPool;
+use crate::model::{BatchEntry, SequenceState, SpeechModel};
 use crate::regions;
 use crate::regions::Region;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::error::ModelError;
+use izwi_nn::kv_pool::{KvLayout, KvPool};
+use izwi_types::{
+    Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, SamplingParams, StepOutput, Task,
+};
 
 mod alignment;
 mod config;
@@ -109,16 +110,15 @@ impl Whisper {
         Ok(Self {
             info: ModelInfo {
                 sample_rate_hz: SAMPLE_RATE_HZ as u32,
-                heard_rate_hz: SAMPLE_RATE_HZ as u32,
+                input_sample_rate_hz: SAMPLE_RATE_HZ as u32,
                 tasks: vec![Task::Asr],
                 voices: Vec::new(),
-                kv: Some(decoder.kv_layout()),
                 speed_range: None,
                 takes_instructions: false,
                 languages: if multilingual { codes.collect() } else { vec!["en".to_owned()] },
                 translates: multilingual,
                 clones_voices: false,
-                sampling: Sampling::GREEDY,
+                sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: decoder.window_bytes(config.max_source_positions),
             },
@@ -265,6 +265,10 @@ impl SpeechModel for Whisper {
         &self.info
     }
 
+    fn kv_layout(&self) -> Option<KvLayout> {
+        Some(self.decoder.kv_layout())
+    }
+
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Listen(input) = input else { return Err(InputError::other_task("listens", "input")) };
         let order = self.order(input, limits)?;
@@ -281,12 +285,12 @@ impl SpeechModel for Whisper {
         Box::new(state)
     }
 
-    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryOutput>, ModelError> {
+    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, ModelError> {
         let mut outputs = Vec::with_capacity(batch.len());
         let mut shares = Vec::with_capacity(batch.len());
         let mut places = Vec::with_capacity(batch.len());
         for (place, entry) in batch.iter_mut().enumerate() {
-            outputs.push(EntryOutput { finished: true, ..EntryOutput::default() });
+            outputs.push(StepOutput { finished: true, ..StepOutput::default() });
             if let Some(share) = share(entry)? {
                 shares.push(share);
                 places.push(place);
@@ -298,7 +302,7 @@ impl SpeechModel for Whisper {
         self.encode(&mut shares)?;
         let computed = self.decode(kv, &shares)?;
         let heard = shares.into_par_iter().zip(computed);
-        let heard: Vec<EntryOutput> = heard
+        let heard: Vec<StepOutput> = heard
             .map(|(share, computed)| {
                 self.scribe.advance(share.recording, share.listening, share.rows, computed)
             })
@@ -324,6 +328,6 @@ impl SpeechModel for Whisper {
 
 /// A second of soft, even noise.
 fn warm_up_samples() -> Arc<[f32]> {
-    let noise = |n: usize| (crate::sampling::mix(n as u64) >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
+    let noise = |n: usize| (izwi_nn::sampling::mix(n as u64) >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
     (0..SAMPLE_RATE_HZ).map(|n| 0.1 * noise(n)).collect::<Vec<_>>().into()
 }

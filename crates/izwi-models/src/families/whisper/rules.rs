@@ -6,7 +6,7 @@
 use super::config::Settings;
 use super::sampling::spread;
 use super::tokens::Vocabulary;
-use crate::sampling::argmax;
+use izwi_nn::sampling::argmax;
 
 const NEVER: f32 = f32::NEG_INFINITY;
 /// The first timestamp is at most this many steps of 20 ms, 1.0 s: `max_initial_timestamp` there.

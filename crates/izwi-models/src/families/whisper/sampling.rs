@@ -2,7 +2,7 @@
 //!
 //! Neighbours in a batch, the cutting of prompts and preemption change nothing.
 
-use crate::sampling::{argmax, mix};
+use izwi_nn::sampling::{argmax, mix};
 
 /// A chosen token.
 #[derive(Debug, Clone, Copy, PartialEq)]

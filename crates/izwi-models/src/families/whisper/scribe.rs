@@ -13,9 +13,10 @@ use super::segments::{Cut, Cuts, Heard, compression_ratio, cut, is_loop};
 use super::times;
 use super::tokens::{TIME_STEP_S, Vocabulary};
 use super::windows::{Context, Kind, Listening, Pass, Recording, Window};
-use crate::model::{EntryOutput, ModelError, Work};
 use crate::regions::WINDOW_FRAMES;
-use crate::transcript::{Segment, Word};
+use izwi_nn::error::ModelError;
+use izwi_types::{Segment, Word};
+use izwi_types::{StepOutput, Work};
 
 /// What was heard in little silence counts when its mean log-probability is at least this; below it the window is
 /// listened to again with all the silence the network is used to. On the clips in `assets/speech`, plain and in noise,
@@ -105,7 +106,7 @@ impl Scribe {
         listening: &mut Listening,
         (from, end): (usize, usize),
         output: SpanOutput,
-    ) -> Result<EntryOutput, ModelError> {
+    ) -> Result<StepOutput, ModelError> {
         let SpanOutput { logits, looks } = output;
         let mut logits = logits.into_iter();
         if listening.pass.kind == Kind::Align {
@@ -120,7 +121,7 @@ impl Scribe {
             }
         }
         if end < listening.pass.tokens.len() {
-            return Ok(EntryOutput::default());
+            return Ok(StepOutput::default());
         }
         if listening.pass.kind == Kind::Align {
             return Ok(self.aligned(recording, listening));
@@ -132,13 +133,13 @@ impl Scribe {
         }
     }
 
-    fn detected(&self, recording: &Recording, listening: &mut Listening, logits: &[f32]) -> EntryOutput {
+    fn detected(&self, recording: &Recording, listening: &mut Listening, logits: &[f32]) -> StepOutput {
         let languages = self.vocabulary.languages.iter();
         let likeliest = languages
             .max_by(|a, b| logits[a.1 as usize].total_cmp(&logits[b.1 as usize]).then(b.1.cmp(&a.1)));
         listening.language = likeliest.map(|(_, id)| *id);
         let work = self.decode_pass(recording, listening);
-        EntryOutput { language: self.language(listening), next_pass: Some(work), ..EntryOutput::default() }
+        StepOutput { language: self.language(listening), next_pass: Some(work), ..StepOutput::default() }
     }
 
     fn language(&self, listening: &Listening) -> Option<String> {
@@ -154,7 +155,7 @@ impl Scribe {
         recording: &Recording,
         listening: &mut Listening,
         mut logits: Vec<f32>,
-    ) -> Result<EntryOutput, ModelError> {
+    ) -> Result<StepOutput, ModelError> {
         let (window, pass) = (&listening.window, &mut listening.pass);
         self.rules.apply(&mut logits, pass.said());
         let draws = Draws::new(recording.order.seed, window.frames.start, window.attempt);
@@ -170,12 +171,12 @@ impl Scribe {
                 || pass.tokens.len() >= most
                 || is_loop(said.len(), || self.vocabulary.text(said));
         }
-        let output = if ended { self.judge(recording, listening) } else { EntryOutput::default() };
-        Ok(EntryOutput { generated_tokens: 1, ..output })
+        let output = if ended { self.judge(recording, listening) } else { StepOutput::default() };
+        Ok(StepOutput { generated_tokens: 1, ..output })
     }
 
     /// Accepts what was heard, passes the window over or tries again.
-    fn judge(&self, recording: &Recording, listening: &mut Listening) -> EntryOutput {
+    fn judge(&self, recording: &Recording, listening: &mut Listening) -> StepOutput {
         let heard = self.heard(listening);
         if heard.is_silence() {
             let end = listening.window.frames.end;
@@ -189,7 +190,7 @@ impl Scribe {
             } else {
                 self.decode_pass(recording, listening)
             };
-            return EntryOutput { next_pass: Some(work), ..EntryOutput::default() };
+            return StepOutput { next_pass: Some(work), ..StepOutput::default() };
         }
         let text: Vec<u32> = heard.tokens.iter().copied().filter(|&id| self.vocabulary.is_text(id)).collect();
         if !recording.order.words || text.is_empty() {
@@ -201,7 +202,7 @@ impl Scribe {
         tokens.push(self.vocabulary.end);
         listening.window.heard = Some(heard);
         let work = listening.begin(Pass::new(Kind::Align, tokens, 0));
-        EntryOutput { next_pass: Some(work), ..EntryOutput::default() }
+        StepOutput { next_pass: Some(work), ..StepOutput::default() }
     }
 
     fn heard(&self, listening: &Listening) -> Heard {
@@ -247,7 +248,7 @@ impl Scribe {
     }
 
     /// The pass that times words is complete.
-    fn aligned(&self, recording: &Recording, listening: &mut Listening) -> EntryOutput {
+    fn aligned(&self, recording: &Recording, listening: &mut Listening) -> StepOutput {
         let Some(heard) = listening.window.heard.take() else {
             let end = listening.window.frames.end;
             return self.next_window(recording, listening, end, Vec::new());
@@ -285,7 +286,7 @@ impl Scribe {
         listening: &mut Listening,
         heard: Heard,
         words: Option<(Vec<TimedWord>, f64)>,
-    ) -> EntryOutput {
+    ) -> StepOutput {
         let window = &listening.window;
         let cuts = cut(&heard.tokens, window.frames.len(), &self.vocabulary);
         let mut segments = self.segments(recording, listening, &heard, &cuts);
@@ -368,19 +369,19 @@ impl Scribe {
         listening: &mut Listening,
         end: usize,
         segments: Vec<Segment>,
-    ) -> EntryOutput {
+    ) -> StepOutput {
         let next_pass = next_frames(recording, listening.region, end).map(|(region, frames)| {
             listening.region = region;
             listening.window = Window::new(recording, region, frames, self.context);
             self.first_pass(recording, listening)
         });
-        EntryOutput {
+        StepOutput {
             text: segments.iter().map(|segment| segment.text.as_str()).collect(),
             segments,
             language: self.language(listening),
             finished: next_pass.is_none(),
             next_pass,
-            ..EntryOutput::default()
+            ..StepOutput::default()
         }
     }
 }

@@ -7,10 +7,10 @@ use candle_core::Device;
 
 use super::golden::{checkpoint_folder, clip, clips};
 use super::*;
-use crate::model::Work;
-use crate::nn::precision::Precision;
-use crate::sampling::mix;
-use crate::transcript::Segment;
+use izwi_kernels::precision::Precision;
+use izwi_nn::sampling::mix;
+use izwi_types::Segment;
+use izwi_types::Work;
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 2048 };
 const BLOCK_SIZE: usize = 16;
@@ -100,7 +100,7 @@ impl Run {
         }
     }
 
-    fn take(&mut self, tokens: usize, output: EntryOutput) {
+    fn take(&mut self, tokens: usize, output: StepOutput) {
         self.begins = false;
         self.computed += tokens;
         self.known += output.generated_tokens;
@@ -131,7 +131,7 @@ struct Engine<'a> {
 
 impl<'a> Engine<'a> {
     fn new(model: &'a Whisper, dice: Option<u64>) -> Self {
-        let kv = KvPool::new(model.info().kv, BLOCKS, BLOCK_SIZE, &Device::Cpu).unwrap();
+        let kv = KvPool::new(model.kv_layout(), BLOCKS, BLOCK_SIZE, &Device::Cpu).unwrap();
         Self { model, kv, free: (0..BLOCKS as u32).collect(), shared: HashMap::new(), dice, reused: 0 }
     }
 
@@ -455,7 +455,7 @@ fn english_speech_asked_for_in_english_translates_to_itself() {
 fn the_warm_up_input_reaches_the_network() {
     let Input::Listen(input) = TINY.warm_up_input() else { panic!("this family listens") };
     let prepared = prepare(&TINY, input);
-    assert!(matches!(&prepared.work, Work::Autoregressive { setup_tokens, .. } if *setup_tokens > 0));
+    assert!(matches!(&prepared.work, Work::Autoregressive { encoder_tokens, .. } if *encoder_tokens > 0));
     Engine::new(&TINY, None).run(vec![prepared]);
 }
 

@@ -4,7 +4,7 @@
 //! <https://github.com/openai/whisper/blob/main/whisper/timing.py> (`add_word_timestamps`).
 
 use super::alignment::{TimedWord, merge_punctuation};
-use crate::transcript::{Segment, Word};
+use izwi_types::{Segment, Word};
 
 /// A segment's own time is believed against a word that is further off than this, in seconds.
 const TOLERANCE_S: f64 = 0.5;

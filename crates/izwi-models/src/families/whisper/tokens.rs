@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tokenizers::Tokenizer;
 
-use crate::model::ModelError;
+use izwi_nn::error::ModelError;
 
 /// Stands for bytes that are no text yet.
 const REPLACEMENT: char = '\u{fffd}';

@@ -10,11 +10,11 @@ use super::config::FRAMES_PER_POSITION;
 use super::encoder::WindowMel;
 use super::mel::LogMel;
 use super::segments::Heard;
-use crate::model::Work;
-use crate::nn::attention::CrossKv;
-use crate::nn::packed::ROW_ALIGN;
 use crate::regions::Region;
-use crate::sampling::mix;
+use izwi_nn::attention::CrossKv;
+use izwi_nn::packed::ROW_ALIGN;
+use izwi_nn::sampling::mix;
+use izwi_types::Work;
 
 /// How much silence the encoder sees behind a window.
 ///
@@ -160,8 +160,8 @@ impl Window {
     /// even the decoder's own keys and values depend on what it hears.
     fn work(&self, prompt: &[u32]) -> Work {
         let keys = prompt.iter().map(|&token| mix(self.identity ^ mix(u64::from(token))));
-        let setup_tokens = if self.mel.is_some() { self.positions } else { 0 };
-        Work::Autoregressive { prompt: keys.collect::<Vec<_>>().into(), setup_tokens }
+        let encoder_tokens = if self.mel.is_some() { self.positions } else { 0 };
+        Work::Autoregressive { prompt: keys.collect::<Vec<_>>().into(), encoder_tokens }
     }
 }
 

@@ -7,11 +7,11 @@ use candle_core::{Device, Tensor};
 
 use super::super::mel::Mel;
 use super::Config;
-use crate::model::ModelError;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::linear::Linear;
-use crate::nn::plane_conv::DepthwisePlaneConv;
-use crate::nn::precision::Precision;
+use izwi_kernels::precision::Precision;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::error::ModelError;
+use izwi_nn::linear::Linear;
+use izwi_nn::plane_conv::DepthwisePlaneConv;
 
 /// Taps of the first convolution along each side.
 const SIDE: usize = 3;

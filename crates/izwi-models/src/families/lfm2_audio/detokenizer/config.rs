@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::model::ModelError;
+use izwi_nn::error::ModelError;
 
 /// The window of attention where the file says none, in positions: the package's own.
 const DEFAULT_WINDOW: usize = 30;

@@ -4,16 +4,16 @@
 use candle_core::{Result, Tensor};
 
 use super::config::{Config, Mixing};
-use crate::codec::stream::{StreamShape, Streams, TailPlace, WindowPlace};
-use crate::model::ModelError;
-use crate::nn::activation::silu_gate;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::precision::Precision;
-use crate::nn::rms_norm::RmsNorm;
-use crate::nn::rope::Rope;
-use crate::nn::row_linear::RowLinear;
-use crate::nn::short_conv::{ShortConv, ShortConvShape};
-use crate::nn::window_attention::{Window, windowed};
+use izwi_kernels::precision::Precision;
+use izwi_nn::activation::silu_gate;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::codec::stream::{StreamShape, Streams, TailPlace, WindowPlace};
+use izwi_nn::error::ModelError;
+use izwi_nn::rms_norm::RmsNorm;
+use izwi_nn::rope::Rope;
+use izwi_nn::row_linear::RowLinear;
+use izwi_nn::short_conv::{ShortConv, ShortConvShape};
+use izwi_nn::window_attention::{Window, windowed};
 
 type Loaded<T> = std::result::Result<T, ModelError>;
 

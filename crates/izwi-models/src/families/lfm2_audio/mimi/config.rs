@@ -1,6 +1,6 @@
 //! The codec's sizes, which its file does not state, and the names in that file which decoding does not need.
 
-use crate::nn::checkpoint::Checkpoint;
+use izwi_nn::checkpoint::Checkpoint;
 
 /// The sizes. Numbers: <https://github.com/kyutai-labs/moshi/blob/main/moshi/moshi/models/loaders.py>.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::model::ModelError;
+use izwi_nn::error::ModelError;
 
 /// The codec's sizes. A field the file lacks is an error that names it.
 #[derive(Debug, Clone, Deserialize)]

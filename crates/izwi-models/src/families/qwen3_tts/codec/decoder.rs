@@ -6,19 +6,19 @@
 use candle_core::{Device, Result, Tensor};
 
 use super::config::DecoderConfig;
-use crate::codec::conv::{CausalConv, CausalDepthwiseConv, CausalTransposedConv, Kernel};
-use crate::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
-use crate::codec::snake::SnakeBeta;
-use crate::codec::stream::{StreamShape, Streams};
-use crate::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
-use crate::model::ModelError;
-use crate::nn::activation::{bias_gelu, residual};
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::linear::Linear;
-use crate::nn::norm::LayerNorm;
-use crate::nn::precision::Precision;
-use crate::nn::rms_norm::RmsNorm;
-use crate::nn::window_attention::Window;
+use izwi_kernels::precision::Precision;
+use izwi_nn::activation::{bias_gelu, residual};
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::codec::conv::{CausalConv, CausalDepthwiseConv, CausalTransposedConv, Kernel};
+use izwi_nn::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
+use izwi_nn::codec::snake::SnakeBeta;
+use izwi_nn::codec::stream::{StreamShape, Streams};
+use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
+use izwi_nn::error::ModelError;
+use izwi_nn::linear::Linear;
+use izwi_nn::norm::LayerNorm;
+use izwi_nn::rms_norm::RmsNorm;
+use izwi_nn::window_attention::Window;
 
 /// Taps of the convolution behind the books.
 const PRE_TAPS: usize = 3;

@@ -3,14 +3,14 @@
 use candle_core::{Device, Result, Tensor};
 
 use super::config::Config;
-use crate::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
-use crate::codec::seanet::{SeanetEncoder, SeanetShape};
-use crate::codec::stream::{StreamShape, StreamState, Streams};
-use crate::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
-use crate::model::ModelError;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::precision::Precision;
-use crate::nn::row_conv::RowConv;
+use izwi_kernels::precision::Precision;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
+use izwi_nn::codec::seanet::{SeanetEncoder, SeanetShape};
+use izwi_nn::codec::stream::{StreamShape, StreamState, Streams};
+use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
+use izwi_nn::error::ModelError;
+use izwi_nn::row_conv::RowConv;
 
 /// Frames whose samples go through the convolutions at once.
 const PIECE_FRAMES: usize = 8;

@@ -12,13 +12,13 @@ use candle_core::{Device, Tensor};
 
 use self::decoder::Decoder;
 use self::encoder::Encoder;
-#[cfg(test)]
-use crate::codec::stream::Streams;
-use crate::codec::stream::{Pieces, StreamState};
 use crate::families::LoadOptions;
-use crate::model::ModelError;
-use crate::nn::checkpoint::Checkpoint;
-use crate::nn::precision::Precision;
+use izwi_kernels::precision::Precision;
+use izwi_nn::checkpoint::Checkpoint;
+#[cfg(test)]
+use izwi_nn::codec::stream::Streams;
+use izwi_nn::codec::stream::{Pieces, StreamState};
+use izwi_nn::error::ModelError;
 
 pub(crate) use self::config::Config;
 

@@ -1,0 +1,11 @@
+//! The engine through its public interface, one module for each subject.
+
+// Says to the lints that all of this is test code.
+#![cfg(test)]
+
+mod engine_chat;
+mod engine_loop;
+mod engine_simulation;
+mod engine_voices;
+mod examples;
+mod real_voice;

@@ -1,0 +1,100 @@
+//! The types a model's large weights can be kept in.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::isa::multiplies_pairs;
+
+/// How the weights of an autoregressive model are kept in memory. What is computed with them is f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Precision {
+    /// What suits the device: [`Self::Q8`] on the CPU, [`Self::F32`] elsewhere.
+    #[default]
+    Auto,
+    /// 32 bits: exactly the checkpoint's values.
+    F32,
+    /// 16 bits with the exponent of f32: exactly the values of a bf16 checkpoint.
+    Bf16,
+    /// 16 bits with an exponent of 5 bits.
+    F16,
+    /// 8 bits and a scale for every 32 inputs.
+    Q8,
+    /// 4 bits and a scale for every 32 inputs. Small models lose intelligibility.
+    Q4,
+}
+
+const NAMES: [(&str, Precision); 6] = [
+    ("auto", Precision::Auto),
+    ("f32", Precision::F32),
+    ("bf16", Precision::Bf16),
+    ("f16", Precision::F16),
+    ("q8", Precision::Q8),
+    ("q4", Precision::Q4),
+];
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = NAMES.iter().find(|(name, _)| *name == text);
+        found
+            .map(|&(_, precision)| precision)
+            .ok_or_else(|| format!("dtype '{text}' is unknown; use auto, f32, bf16, f16, q8 or q4"))
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = NAMES.iter().find(|(_, precision)| precision == self);
+        f.write_str(found.map_or("auto", |(name, _)| name))
+    }
+}
+
+impl Precision {
+    /// What [`Self::Auto`] stands for on a device.
+    #[must_use]
+    pub fn on(self, is_cpu: bool) -> Self {
+        match self {
+            Self::Auto if is_cpu => Self::Q8,
+            Self::Auto => Self::F32,
+            chosen => chosen,
+        }
+    }
+
+    /// Bits of a weight, scales included, where this is what was chosen and not [`Self::Auto`].
+    #[must_use]
+    pub fn bits(self) -> usize {
+        match self {
+            Self::Auto | Self::F32 => 32,
+            Self::Bf16 | Self::F16 => 16,
+            Self::Q8 => 9,
+            Self::Q4 => 5,
+        }
+    }
+
+    /// What the codec of a model is kept and multiplied in whose large weights are kept in this precision:
+    /// [`Self::Bf16`] where they are rounded too and the processor multiplies pairs of bf16 faster than f32, else
+    /// [`Self::F32`].
+    #[must_use]
+    pub fn of_codec(self, is_cpu: bool) -> Self {
+        match self.on(is_cpu) {
+            Self::Q8 | Self::Q4 | Self::Bf16 if is_cpu && multiplies_pairs() => Self::Bf16,
+            _ => Self::F32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back_and_unknown_ones_are_told() {
+        for (name, precision) in NAMES {
+            assert_eq!(name.parse(), Ok(precision));
+            assert_eq!(precision.to_string(), name);
+        }
+        assert!("int8".parse::<Precision>().unwrap_err().contains("int8"));
+        assert_eq!((Precision::Auto.on(true), Precision::F16.on(true)), (Precision::Q8, Precision::F16));
+    }
+}

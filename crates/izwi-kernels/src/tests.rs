@@ -1,0 +1,344 @@
+//! Every instruction set against the portable twin, at sizes with remainders.
+
+use std::cell::Cell;
+
+use half::{bf16, f16};
+
+use crate::attend::{Span, attend, pack_heads};
+use crate::elementwise::{RootMeanSquare, bias_gelu, layer_norm, rotate, silu_gate};
+use crate::isa::{Element, Isa, Job, LANES, dispatch};
+use crate::paged::{self, Cache, Query};
+use crate::panels::{Panels, Rows, Strides, product};
+use crate::precision::Precision;
+use crate::source::Source;
+use crate::weights::Weights;
+
+/// What a test makes the kernels on its own thread use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Forced {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// Without extensions.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    /// With the dot products of bytes where the processor has them, and no more.
+    #[cfg(target_arch = "aarch64")]
+    Bytes,
+}
+
+/// What is held against the portable twin: the best the processor has, and what lesser ones have.
+const OTHERS: &[Option<Forced>] = &[
+    None,
+    #[cfg(target_arch = "x86_64")]
+    Some(Forced::Avx2),
+    #[cfg(target_arch = "aarch64")]
+    Some(Forced::Neon),
+    #[cfg(target_arch = "aarch64")]
+    Some(Forced::Bytes),
+];
+
+thread_local! {
+    pub(crate) static FORCED: Cell<Option<Forced>> = const { Cell::new(None) };
+}
+
+/// Small work stays on the calling thread, so that the choice holds for all of it.
+pub(crate) fn check(name: &str, tolerance: f32, work: impl Fn() -> Vec<f32>) {
+    FORCED.set(Some(Forced::Portable));
+    let twin = work();
+    for &forced in OTHERS {
+        FORCED.set(forced);
+        for (index, (a, b)) in work().iter().zip(&twin).enumerate() {
+            assert!((a - b).abs() <= tolerance * b.abs().max(1.0), "{name} {forced:?} [{index}]: {a} {b}");
+        }
+    }
+    FORCED.set(None);
+}
+
+/// As [`check`], to the bit.
+fn check_exact(name: &str, work: impl Fn() -> Vec<f32>) {
+    FORCED.set(Some(Forced::Portable));
+    let twin = work();
+    for &forced in OTHERS {
+        FORCED.set(forced);
+        let same = work().iter().map(|x| x.to_bits()).eq(twin.iter().map(|x| x.to_bits()));
+        assert!(same, "{name} {forced:?}");
+    }
+    FORCED.set(None);
+}
+
+pub(crate) fn values(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / 8_388_608.0 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// What the operations that every instruction set rounds alike make of two vectors.
+struct Operations<'a> {
+    bits: [[u32; LANES]; 2],
+    to: &'a mut Vec<f32>,
+}
+
+impl Job for Operations<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        let [a, b] = self.bits.map(|bits| bits.map(f32::from_bits));
+        let (from, [a, b]) = (self.bits[0].as_ptr(), [I::load(a.as_ptr()), I::load(b.as_ptr())]);
+        let results = [
+            I::min(a, b),
+            I::max(a, b),
+            I::add(a, b),
+            I::sub(a, b),
+            I::mul(a, b),
+            I::div(a, b),
+            I::scale(a, b),
+            I::load_half(from.cast()),
+            I::load_brain(from.cast()),
+            I::splat(I::sum(a)),
+        ];
+        for result in results {
+            let mut lanes = [0f32; LANES];
+            I::store(lanes.as_mut_ptr(), result);
+            self.to.extend(lanes);
+        }
+    }
+}
+
+#[test]
+fn operations_are_the_twins_to_the_bit_on_numbers_of_every_kind() {
+    let kinds = [0.0, 1.0, 2.5, 1e-40, f32::MIN_POSITIVE, 1e30, f32::INFINITY, f32::NAN];
+    let kinds: Vec<u32> = kinds.iter().flat_map(|kind| [kind.to_bits(), (-kind).to_bits()]).collect();
+    let others: Vec<u32> = values(4096, 5).iter().map(|x| x.to_bits().wrapping_mul(0x9e37_79b9)).collect();
+    check_exact("operations", || {
+        let mut results = Vec::new();
+        for turn in 0..LANES {
+            let bits = [
+                std::array::from_fn(|lane| kinds[lane]),
+                std::array::from_fn(|lane| kinds[(lane + turn) % LANES]),
+            ];
+            dispatch(Operations { bits, to: &mut results });
+        }
+        for others in others.as_chunks::<{ 2 * LANES }>().0 {
+            let (a, b) = others.split_at(LANES);
+            dispatch(Operations { bits: [*a.as_array().unwrap(), *b.as_array().unwrap()], to: &mut results });
+        }
+        // What is no number is one in every set, but its bits may differ.
+        results.iter().map(|x| if x.is_nan() { f32::NAN } else { *x }).collect()
+    });
+}
+
+/// Products of pairs, exact in every set where the numbers are small integers.
+struct Pairs<'a> {
+    values: [[f32; LANES]; 3],
+    to: &'a mut [f32; LANES],
+}
+
+impl Job for Pairs<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        let [a, b, c] = self.values.map(|values| I::load(values.as_ptr()));
+        I::store(self.to.as_mut_ptr(), I::dot_pairs(a, b, c));
+    }
+}
+
+#[test]
+fn products_of_pairs_are_those_of_their_halves() {
+    let small = |seed| values(2 * LANES, seed).iter().map(|x| (x * 30.0).round()).collect::<Vec<f32>>();
+    let (a, b, c) = (small(1), small(2), small(3));
+    let pair = |of: &[f32]| {
+        std::array::from_fn(|lane| f32::from_bits(of[2 * lane].to_bits() >> 16 | of[2 * lane + 1].to_bits()))
+    };
+    let exact: Vec<f32> = (0..LANES)
+        .map(|lane| a[2 * lane] * b[2 * lane] + a[2 * lane + 1] * b[2 * lane + 1] + c[lane])
+        .collect();
+    check_exact("pairs", || {
+        let mut to = [0f32; LANES];
+        dispatch(Pairs { values: [pair(&a), pair(&b), std::array::from_fn(|lane| c[lane])], to: &mut to });
+        assert_eq!(to, exact[..]);
+        to.to_vec()
+    });
+}
+
+#[test]
+fn products_at_odd_sizes() {
+    for (rows, inputs, outputs) in
+        [(1, 1, 1), (1, 37, 130), (2, 64, 64), (7, 33, 65), (13, 100, 17), (5, 0, 3)]
+    {
+        let (x, w, bias) = (values(rows * inputs, 1), values(inputs * outputs, 2), values(outputs, 3));
+        let strides = Strides { input: 1, output: inputs };
+        let single: Panels<f32> = Panels::pack(&w, strides, inputs, outputs);
+        let half: Panels<f16> = Panels::pack(&w, strides, inputs, outputs);
+        let x = Rows { data: &x, stride: inputs, count: rows };
+        for precision in [Precision::Bf16, Precision::F16, Precision::F32] {
+            check("weights", 1e-5, || {
+                let weights = Weights::pack(Source::Single(&w), inputs, outputs, precision);
+                let mut y = vec![0.0; rows * outputs];
+                weights.product(x, Some(&bias), &mut y);
+                y
+            });
+        }
+        check("f32", 1e-5, || {
+            let mut y = vec![0.0; rows * outputs];
+            product(x, &single, Some(&bias), &mut y);
+            y
+        });
+        check("f16", 1e-5, || {
+            let mut y = vec![0.0; rows * outputs];
+            product(x, &half, None, &mut y);
+            y
+        });
+    }
+}
+
+#[test]
+fn products_of_few_bits_are_the_same_on_every_instruction_set() {
+    for (rows, inputs, outputs) in [
+        (1, 1, 1),
+        (1, 32, 32),
+        (2, 37, 130),
+        (3, 64, 31),
+        (7, 300, 65),
+        (19, 96, 33),
+        (50, 290, 40),
+        (5, 0, 3),
+    ] {
+        let x: Vec<f32> = values(rows * inputs, 1).iter().map(|x| x * x * x).collect();
+        let (w, bias) = (values(inputs * outputs, 2), values(outputs, 3));
+        for precision in [Precision::Q8, Precision::Q4] {
+            check_exact("few bits", || {
+                let weights = Weights::pack(Source::Single(&w), inputs, outputs, precision);
+                let mut y = vec![0.0; rows * outputs];
+                weights.product(Rows { data: &x, stride: inputs, count: rows }, Some(&bias), &mut y);
+                (0..outputs).for_each(|output| weights.push_column(output, &mut y));
+                y
+            });
+        }
+    }
+}
+
+#[test]
+fn extreme_levels_are_exact() {
+    // All weights and rows at ±127 levels of scale 1: the largest sums a block can have.
+    for sign in [1.0, -1.0] {
+        let (w, x) = (vec![127.0; 64 * 40], vec![127.0 * sign; 2 * 64]);
+        check_exact("extreme", || {
+            let mut y = vec![0.0; 2 * 40];
+            let weights = Weights::pack(Source::Single(&w), 64, 40, Precision::Q8);
+            weights.product(Rows { data: &x, stride: 64, count: 2 }, None, &mut y);
+            assert!(y.iter().all(|&y| y == sign * 64.0 * 127.0 * 127.0), "{y:?}");
+            y
+        });
+    }
+}
+
+#[test]
+fn a_product_is_the_plain_sum() {
+    let (x, w) = (values(3 * 50, 4), values(50 * 70, 5));
+    let panels: Panels<f32> = Panels::pack(&w, Strides { input: 1, output: 50 }, 50, 70);
+    let mut y = vec![0.0; 3 * 70];
+    product(Rows { data: &x, stride: 50, count: 3 }, &panels, None, &mut y);
+    for (index, y) in y.iter().enumerate() {
+        let (row, column) = (index / 70, index % 70);
+        let exact: f64 = (0..50).map(|k| f64::from(x[row * 50 + k]) * f64::from(w[column * 50 + k])).sum();
+        assert!((f64::from(*y) - exact).abs() < 1e-5, "{row} {column}: {y} {exact}");
+    }
+}
+
+#[test]
+fn rows_may_overlap() {
+    let (x, w) = (values(40, 6), values(6 * 5, 7));
+    let panels: Panels<f32> = Panels::pack(&w, Strides { input: 1, output: 6 }, 6, 5);
+    let mut y = vec![0.0; 9 * 5];
+    product(Rows { data: &x, stride: 4, count: 9 }, &panels, None, &mut y);
+    for row in 0..9 {
+        let mut alone = vec![0.0; 5];
+        product(Rows { data: &x[row * 4..], stride: 6, count: 1 }, &panels, None, &mut alone);
+        assert_eq!(alone, y[row * 5..][..5]);
+    }
+}
+
+#[test]
+fn gelu_and_norm_at_odd_widths() {
+    for width in [1, 15, 16, 17, 100] {
+        let x: Vec<f32> = values(5 * width, 8).iter().map(|x| x * 6.0).collect();
+        let (weight, bias) = (values(width, 9), values(width, 10));
+        check("gelu", 1e-6, || {
+            let mut y = vec![0.0; x.len()];
+            bias_gelu(&x, &bias, &mut y);
+            y
+        });
+        check("norm", if width == 1 { 1e-2 } else { 1e-5 }, || {
+            let mut y = vec![0.0; x.len()];
+            layer_norm(&x, &weight, &bias, 1e-5, &mut y);
+            y
+        });
+    }
+}
+
+#[test]
+fn root_mean_square_rotation_and_gate_at_odd_widths() {
+    for half in [1, 8, 15, 16, 17, 64] {
+        let width = 2 * half;
+        let (x, weight) = (values(6 * width, 8), values(width, 9));
+        let norm = RootMeanSquare { weight: &weight, eps: 1e-5 };
+        let rows = Rows { data: &x, stride: 2 * width, count: 3 };
+        let angles = values(half, 10);
+        let turns: Vec<f32> = angles.iter().map(|a| a.cos()).chain(angles.iter().map(|a| a.sin())).collect();
+        let with = |work: &dyn Fn(&mut Vec<f32>)| {
+            let mut y = vec![0.0; 3 * width];
+            work(&mut y);
+            y
+        };
+        check("rms norm", 1e-5, || with(&|y| norm.forward(rows, width, y)));
+        for norm in [None, Some(norm)] {
+            check("rotate", 1e-5, || with(&|y| rotate(rows, width, &[&turns[..]; 3], norm, y)));
+        }
+        check("gate", 1e-5, || with(&|y| silu_gate(rows, width, y)));
+        let plain = |row: usize, i: usize| {
+            let (gate, up) = (x[row * 2 * width + i], x[row * 2 * width + width + i]);
+            gate / (1.0 + (-gate).exp()) * up
+        };
+        let y = with(&|y| silu_gate(rows, width, y));
+        assert!((0..3 * width).all(|at| (y[at] - plain(at / width, at % width)).abs() < 1e-6));
+    }
+}
+
+#[test]
+fn attention_at_odd_sizes() {
+    for (rows, heads, head_dim) in [(1, 1, 1), (5, 2, 17), (30, 1, 64), (27, 2, 70)] {
+        let width = heads * head_dim;
+        let [q, k, v] = [11, 12, 13].map(|seed| values(rows * width, seed));
+        let packed = pack_heads::<f32>(&k, &v, heads, head_dim, &[rows]);
+        check("attend", 1e-5, || {
+            let mut y = vec![0.0; q.len()];
+            let span = Span { rows, heads: &packed[0] };
+            attend(&q, &[span], head_dim, &[], &mut y, &mut []);
+            y
+        });
+        let table: Vec<u32> = (0..rows as u32).rev().collect();
+        let queries: Vec<_> = (1..=rows).map(|positions| Query { positions, table: &table }).collect();
+        for group in [1, 2, 3, 7] {
+            let q = values(rows * width * group, 14);
+            let heads = (heads * group, heads);
+            check("paged", 1e-5, || paged(&q, &queries, (&k, &v), heads, head_dim));
+            let [k, v] = [&k, &v].map(|x| x.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>());
+            check("paged bf16", 1e-5, || paged(&q, &queries, (&k, &v), heads, head_dim));
+        }
+    }
+}
+
+fn paged<W: Element>(
+    q: &[f32],
+    rows: &[Query<'_>],
+    (keys, values): (&[W], &[W]),
+    (heads, kv_heads): (usize, usize),
+    head_dim: usize,
+) -> Vec<f32> {
+    let mut y = vec![0.0; q.len()];
+    let cache = Cache { keys, values, block_size: 1, heads, kv_heads, head_dim };
+    paged::attend(q, rows, &cache, &mut y);
+    y
+}

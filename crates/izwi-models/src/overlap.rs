@@ -1,0 +1,29 @@
+//! Codec decoding of the last frames beside the next forward pass.
+
+use std::time::{Duration, Instant};
+
+use izwi_kernels::pair;
+use izwi_types::PartTimes;
+
+/// Runs both, at once where there are threads for both, and adds to the part at `index` by how much longer `second`
+/// takes than `first`, which records its own time. Without a second it is the first alone.
+///
+/// # Errors
+/// That of the first, or of the second.
+pub(crate) fn run<A: Default + Send, B: Default + Send, E: Send>(
+    times: &PartTimes,
+    index: usize,
+    first: impl FnOnce() -> Result<A, E> + Send,
+    second: Option<impl FnOnce() -> Result<B, E> + Send>,
+) -> Result<(A, B), E> {
+    let Some(second) = second else { return Ok((first()?, B::default())) };
+    let started = Instant::now();
+    let (mut a, mut b, mut ended) = (Ok(A::default()), Ok(B::default()), Duration::ZERO);
+    let first = || {
+        a = first();
+        ended = started.elapsed();
+    };
+    pair::both(first, || b = second());
+    times.add(index, started.elapsed().saturating_sub(ended));
+    Ok((a?, b?))
+}

@@ -1,0 +1,210 @@
+//! The SEANet encoder and decoder: samples to rows and back, by causal convolutions and residual units.
+//! <https://arxiv.org/abs/2009.02095>.
+
+use candle_core::{Result, Tensor};
+
+use super::conv::{CausalConv, CausalTransposedConv, Kernel};
+use super::stream::{StreamShape, Streams};
+use crate::activation::elu;
+use crate::checkpoint::Checkpoint;
+use crate::error::ModelError;
+use izwi_kernels::precision::Precision;
+
+/// Sizes of an encoder, or of a decoder, which is the encoder in reverse.
+#[derive(Debug, Clone)]
+pub struct SeanetShape {
+    /// Channels at the samples' rate; each stage of the encoder doubles them.
+    pub filters: usize,
+    /// Rows of one side to a row of the other in each stage, in the order the samples, or the rows of the decoder, meet
+    /// them.
+    pub strides: Vec<usize>,
+    /// Taps of the first convolution.
+    pub kernel: usize,
+    /// Taps of the last.
+    pub last_kernel: usize,
+    /// Taps of the first convolution of a residual unit.
+    pub residual_kernel: usize,
+    /// Residual units of a stage.
+    pub residual_units: usize,
+    /// Growth of the dilation from unit to unit.
+    pub dilation_growth: usize,
+    /// Factor by which a residual unit narrows its channels.
+    pub compress: usize,
+    /// Channels of the rows.
+    pub width: usize,
+    /// Between a module's number and `.weight` in the names: of convolutions, and of transposed ones.
+    pub names: [&'static str; 2],
+    /// As [`Kernel::precision`].
+    pub precision: Precision,
+}
+
+impl SeanetShape {
+    fn kernel(&self, inputs: usize, outputs: usize, taps: usize) -> Kernel {
+        Kernel { precision: self.precision, ..Kernel::new(inputs, outputs, taps) }
+    }
+}
+
+/// Two convolutions behind an activation each, added to their input.
+#[derive(Debug, Clone)]
+struct Unit {
+    wide: CausalConv,
+    narrow: CausalConv,
+}
+
+impl Unit {
+    /// The `unit`-th of a stage: takes `{name}.block.{1,3}.{conv}.*`.
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        (unit, channels): (usize, usize),
+        shape: &SeanetShape,
+        streams: &mut StreamShape,
+    ) -> std::result::Result<Self, ModelError> {
+        let inner = channels / shape.compress.max(1);
+        let dilation = shape.dilation_growth.pow(unit as u32);
+        let wide = Kernel { dilation, ..shape.kernel(channels, inner, shape.residual_kernel) };
+        let narrow = shape.kernel(inner, channels, 1);
+        let conv = shape.names[0];
+        Ok(Self {
+            wide: CausalConv::load(from, &format!("{name}.block.1.{conv}"), wide, streams)?,
+            narrow: CausalConv::load(from, &format!("{name}.block.3.{conv}"), narrow, streams)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        let change = self.wide.forward(&elu(x)?, streams)?;
+        x + self.narrow.forward(&elu(&change)?, streams)?
+    }
+}
+
+/// The encoder; an output row takes as many samples as the strides multiply to.
+#[derive(Debug, Clone)]
+pub struct SeanetEncoder {
+    first: CausalConv,
+    stages: Vec<Stage>,
+    last: CausalConv,
+}
+
+#[derive(Debug, Clone)]
+struct Stage {
+    units: Vec<Unit>,
+    down: CausalConv,
+}
+
+impl SeanetEncoder {
+    /// Takes `{prefix}.{i}.{conv}.*` and `{prefix}.{i}.block.{1,3}.{conv}.*` as Mimi numbers them: activations count as
+    /// layers.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load(
+        from: &mut Checkpoint,
+        prefix: &str,
+        shape: &SeanetShape,
+        streams: &mut StreamShape,
+    ) -> std::result::Result<Self, ModelError> {
+        let conv = shape.names[0];
+        let first = shape.kernel(1, shape.filters, shape.kernel);
+        let first = CausalConv::load(from, &format!("{prefix}.0.{conv}"), first, streams)?;
+        let mut stages = Vec::with_capacity(shape.strides.len());
+        let (mut channels, mut index) = (shape.filters, 1);
+        for &stride in &shape.strides {
+            let mut units = Vec::with_capacity(shape.residual_units);
+            for unit in 0..shape.residual_units {
+                units.push(Unit::load(from, &format!("{prefix}.{index}"), (unit, channels), shape, streams)?);
+                index += 1;
+            }
+            let down = Kernel { stride, ..shape.kernel(channels, 2 * channels, 2 * stride) };
+            let down = CausalConv::load(from, &format!("{prefix}.{}.{conv}", index + 1), down, streams)?;
+            stages.push(Stage { units, down });
+            channels *= 2;
+            index += 2;
+        }
+        let last = shape.kernel(channels, shape.width, shape.last_kernel);
+        let last = CausalConv::load(from, &format!("{prefix}.{}.{conv}", index + 1), last, streams)?;
+        Ok(Self { first, stages, last })
+    }
+
+    /// New samples `[samples, 1]` to rows `[samples / strides, outputs]`. A piece whose samples are no multiple of
+    /// that is the last of its sequence: each stage completes its own last row with zeros.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward(&self, samples: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        let mut x = self.first.forward(samples, streams)?;
+        for stage in &self.stages {
+            for unit in &stage.units {
+                x = unit.forward(&x, streams)?;
+            }
+            x = stage.down.forward(&elu(&x)?, streams)?;
+        }
+        self.last.forward(&elu(&x)?, streams)
+    }
+}
+
+/// The decoder; an input row becomes as many samples as the strides multiply to.
+#[derive(Debug, Clone)]
+pub struct SeanetDecoder {
+    first: CausalConv,
+    stages: Vec<Rise>,
+    last: CausalConv,
+}
+
+#[derive(Debug, Clone)]
+struct Rise {
+    up: CausalTransposedConv,
+    units: Vec<Unit>,
+}
+
+impl SeanetDecoder {
+    /// Takes `{prefix}.{i}.{conv}.*`, `{prefix}.{i}.{transposed}.*` and `{prefix}.{i}.block.{1,3}.{conv}.*` as Mimi
+    /// numbers them: activations count as layers. The first convolution has `kernel` taps, the last `last_kernel`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load(
+        from: &mut Checkpoint,
+        prefix: &str,
+        shape: &SeanetShape,
+        streams: &mut StreamShape,
+    ) -> std::result::Result<Self, ModelError> {
+        let [conv, transposed] = shape.names;
+        let mut channels = shape.filters << shape.strides.len();
+        let first = shape.kernel(shape.width, channels, shape.kernel);
+        let first = CausalConv::load(from, &format!("{prefix}.0.{conv}"), first, streams)?;
+        let mut stages = Vec::with_capacity(shape.strides.len());
+        let mut index = 1;
+        for &stride in &shape.strides {
+            let up = Kernel { stride, ..shape.kernel(channels, channels / 2, 2 * stride) };
+            let name = format!("{prefix}.{}.{transposed}", index + 1);
+            let up = CausalTransposedConv::load(from, &name, up, streams)?;
+            channels /= 2;
+            index += 2;
+            let mut units = Vec::with_capacity(shape.residual_units);
+            for unit in 0..shape.residual_units {
+                units.push(Unit::load(from, &format!("{prefix}.{index}"), (unit, channels), shape, streams)?);
+                index += 1;
+            }
+            stages.push(Rise { up, units });
+        }
+        let last = shape.kernel(channels, 1, shape.last_kernel);
+        let last = CausalConv::load(from, &format!("{prefix}.{}.{conv}", index + 1), last, streams)?;
+        Ok(Self { first, stages, last })
+    }
+
+    /// New rows `[rows, width]` to samples `[rows * strides, 1]`.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        let mut x = self.first.forward(x, streams)?;
+        streams.tap(|| "first".to_owned(), &x);
+        for stage in &self.stages {
+            x = stage.up.forward(&elu(&x)?, streams)?;
+            for unit in &stage.units {
+                x = unit.forward(&x, streams)?;
+            }
+        }
+        self.last.forward(&elu(&x)?, streams)
+    }
+}

@@ -1,0 +1,314 @@
+//! The small causal transformer inside a codec: over a window in streams, or over a whole sequence.
+
+use candle_core::{DType, Result, Tensor};
+
+use super::stream::{StreamShape, Streams, WindowPlace};
+use crate::activation::{bias_gelu, silu_gate};
+use crate::checkpoint::Checkpoint;
+use crate::error::ModelError;
+use crate::norm::LayerNorm;
+use crate::rms_norm::RmsNorm;
+use crate::rope::{Rope, halves_of_pairs};
+use crate::row_linear::{RowLinear, stacked};
+use crate::window_attention::{Window, causal, windowed};
+use izwi_kernels::precision::Precision;
+
+/// Which normalisation and feed-forward layers a transformer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// RMS norm, SiLU-gated feed-forward.
+    Gated,
+    /// Layer norm with bias, GELU feed-forward.
+    Plain,
+}
+
+/// How a checkpoint names and lays out the tensors of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// As Hugging Face's models: projections apart, rotation of a head's element `i` with `i + head_dim / 2`.
+    Apart,
+    /// As Kyutai's models (<https://github.com/kyutai-labs/moshi>): the three projections in one tensor, rotation of
+    /// neighbouring elements.
+    Fused,
+}
+
+/// Sizes of a transformer.
+#[derive(Debug, Clone, Copy)]
+pub struct TransformerShape {
+    /// Which layers it has.
+    pub style: Style,
+    /// What their tensors are called.
+    pub naming: Naming,
+    /// Layers.
+    pub layers: usize,
+    /// Channels between layers.
+    pub width: usize,
+    /// Heads of queries, keys and values alike.
+    pub heads: usize,
+    /// Channels of a head.
+    pub head_dim: usize,
+    /// Channels inside the feed-forward layers.
+    pub feed_forward: usize,
+    /// Addend of the norms.
+    pub eps: f64,
+    /// Longest wave of the rotary embedding, over 2π.
+    pub rope_theta: f64,
+    /// How weights are kept.
+    pub precision: Precision,
+}
+
+/// Layers that add attention and a feed-forward network to their input, each scaled by channel; no biases.
+#[derive(Debug, Clone)]
+pub struct CausalTransformer {
+    layers: Vec<Layer>,
+    rope: Rope,
+    heads: usize,
+    window: Option<(Window, Vec<WindowPlace>)>,
+}
+
+#[derive(Debug, Clone)]
+struct Layer {
+    attention_norm: Norm,
+    qkv: RowLinear, // [width, 3 * heads * head_dim]
+    output: RowLinear,
+    attention_scale: Tensor, // [width]
+    feed_forward_norm: Norm,
+    feed_forward: FeedForward,
+    feed_forward_scale: Tensor, // [width]
+}
+
+#[derive(Debug, Clone)]
+enum Norm {
+    Rms(RmsNorm),
+    Layer(LayerNorm),
+}
+
+#[derive(Debug, Clone)]
+enum FeedForward {
+    Gated { gate_up: RowLinear, down: RowLinear },
+    Plain { up: RowLinear, no_bias: Tensor, down: RowLinear },
+}
+
+impl CausalTransformer {
+    /// Takes the layers `{prefix}.{i}`. With a window sequences can be given in pieces of whole steps of it.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load(
+        from: &mut Checkpoint,
+        prefix: &str,
+        shape: &TransformerShape,
+        window: Option<(Window, &mut StreamShape)>,
+    ) -> std::result::Result<Self, ModelError> {
+        let layers = (0..shape.layers).map(|i| Layer::load(from, &format!("{prefix}.{i}"), shape));
+        let layers = layers.collect::<std::result::Result<_, _>>()?;
+        let width = shape.heads * shape.head_dim;
+        let window = window.map(|(window, streams)| {
+            (window, (0..shape.layers).map(|_| streams.window(window.positions, width)).collect())
+        });
+        Ok(Self { layers, rope: Rope::new(shape.head_dim, shape.rope_theta), heads: shape.heads, window })
+    }
+
+    /// New rows `[rows, width]` of each sequence to the same, `tap` naming what each layer makes.
+    ///
+    /// # Errors
+    /// Shapes do not fit, or there is no window.
+    pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>, tap: &str) -> Result<Tensor> {
+        let Some((window, places)) = &self.window else {
+            candle_core::bail!("transformer: loaded without a window")
+        };
+        let mut x = x.clone();
+        for (index, (layer, &place)) in self.layers.iter().zip(places).enumerate() {
+            let rows = streams.rows().to_vec();
+            let mut states = streams.windows(place);
+            let positions: Vec<u32> = states
+                .iter()
+                .zip(&rows)
+                .flat_map(|(state, &rows)| (state.positions()..state.positions() + rows).map(|p| p as u32))
+                .collect();
+            x = layer.forward(&x, &self.rope, &positions, |qkv| {
+                windowed(qkv, self.heads, *window, &rows, &mut states)
+            })?;
+            streams.tap(|| format!("{tap}{index}"), &x);
+        }
+        Ok(x)
+    }
+
+    /// All rows `[rows, width]` of one sequence to the same, every position over all before; `tap` gets the result of
+    /// each layer.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward_whole(&self, x: &Tensor, mut tap: impl FnMut(usize, &Tensor)) -> Result<Tensor> {
+        let positions: Vec<u32> = (0..x.dim(0)? as u32).collect();
+        let mut x = x.clone();
+        for (index, layer) in self.layers.iter().enumerate() {
+            x = layer.forward(&x, &self.rope, &positions, |qkv| causal(qkv, self.heads))?;
+            tap(index, &x);
+        }
+        Ok(x)
+    }
+}
+
+impl Layer {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        shape: &TransformerShape,
+    ) -> std::result::Result<Self, ModelError> {
+        let attention_width = shape.heads * shape.head_dim;
+        let names = shape.naming.names();
+        let named = |part: &str| format!("{name}.{part}");
+        let [attention_norm, feed_forward_norm] = names.norms.map(named);
+        let [attention_scale, feed_forward_scale] = names.scales.map(|part| format!("{name}.{part}.scale"));
+        let output = from.first_of(names.outputs.iter().map(|part| format!("{name}.{part}.weight")));
+        Ok(Self {
+            attention_norm: Norm::load(from, &attention_norm, shape)?,
+            qkv: shape.naming.qkv(from, &named("self_attn"), shape)?,
+            output: {
+                let parts = [(output, vec![shape.width, attention_width])];
+                let sizes = (attention_width, shape.width);
+                RowLinear::load_made(from, (&parts, ""), sizes, shape.precision, stacked)?
+            },
+            attention_scale: from.take(&attention_scale, &[shape.width])?,
+            feed_forward_norm: Norm::load(from, &feed_forward_norm, shape)?,
+            feed_forward: FeedForward::load(from, name, shape)?,
+            feed_forward_scale: from.take(&feed_forward_scale, &[shape.width])?,
+        })
+    }
+
+    fn forward(
+        &self,
+        x: &Tensor,
+        rope: &Rope,
+        positions: &[u32],
+        attend: impl FnOnce([&Tensor; 3]) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let qkv = self.qkv.forward(&self.attention_norm.forward(x)?)?;
+        let width = qkv.dim(1)? / 3;
+        let [q, k, v] = [0, 1, 2].map(|part| qkv.narrow(1, part * width, width));
+        let (q, k) = (rope.forward(&q?, positions)?, rope.forward(&k?, positions)?);
+        let attended = self.output.forward(&attend([&q, &k, &v?])?)?;
+        let x = (x + attended.broadcast_mul(&self.attention_scale)?)?;
+        let change = self.feed_forward.forward(&self.feed_forward_norm.forward(&x)?)?;
+        x + change.broadcast_mul(&self.feed_forward_scale)?
+    }
+}
+
+/// The parts of a layer's names; where there are several for one thing, any of them may be there.
+struct Names {
+    norms: [&'static str; 2],
+    outputs: &'static [&'static str],
+    plain: [&'static str; 2],
+    scales: [&'static str; 2],
+}
+
+impl Naming {
+    fn names(self) -> Names {
+        match self {
+            Self::Apart => Names {
+                norms: ["input_layernorm", "post_attention_layernorm"],
+                outputs: &["self_attn.o_proj"],
+                plain: ["mlp.fc1", "mlp.fc2"],
+                scales: ["self_attn_layer_scale", "mlp_layer_scale"],
+            },
+            Self::Fused => Names {
+                norms: ["norm1", "norm2"],
+                outputs: &["self_attn.out_proj", "self_attn.out_projs.0"],
+                plain: ["linear1", "linear2"],
+                scales: ["layer_scale_1", "layer_scale_2"],
+            },
+        }
+    }
+
+    /// The three projections as one, rotated by halves.
+    fn qkv(
+        self,
+        from: &mut Checkpoint,
+        name: &str,
+        shape: &TransformerShape,
+    ) -> std::result::Result<RowLinear, ModelError> {
+        let (width, inner) = (shape.width, shape.heads * shape.head_dim);
+        match self {
+            Self::Apart => {
+                let [q, k, v] = ["q", "k", "v"].map(|part| format!("{name}.{part}_proj"));
+                let parts = [&q, &k, &v].map(|part| (part.as_str(), inner));
+                RowLinear::load_stacked(from, &parts, width, shape.precision)
+            }
+            Self::Fused => {
+                let fused = ["in_proj_weight", "in_proj.weight", "in_projs.0.weight"];
+                let fused = from.first_of(fused.iter().map(|part| format!("{name}.{part}")));
+                let way = format!("pairs of {} as halves, ", shape.head_dim);
+                let parts = [(fused, vec![3 * inner, width])];
+                RowLinear::load_made(from, (&parts, &way), (width, 3 * inner), shape.precision, |weights| {
+                    let weight = stacked(weights)?;
+                    let rotated = halves_of_pairs(&weight.narrow(0, 0, 2 * inner)?, shape.head_dim)?;
+                    Ok(Tensor::cat(&[rotated, weight.narrow(0, 2 * inner, inner)?], 0)?)
+                })
+            }
+        }
+    }
+}
+
+impl Norm {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        shape: &TransformerShape,
+    ) -> std::result::Result<Self, ModelError> {
+        Ok(match shape.style {
+            Style::Gated => Self::Rms(RmsNorm::load(from, name, shape.width, shape.eps)?),
+            Style::Plain => Self::Layer(LayerNorm::load_with_eps(from, name, shape.width, shape.eps)?),
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Rms(norm) => norm.forward(x),
+            Self::Layer(norm) => norm.forward(x),
+        }
+    }
+}
+
+impl FeedForward {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        shape: &TransformerShape,
+    ) -> std::result::Result<Self, ModelError> {
+        let (width, inner) = (shape.width, shape.feed_forward);
+        Ok(match shape.style {
+            Style::Gated => {
+                let [gate, up] = ["gate", "up"].map(|part| format!("{name}.mlp.{part}_proj"));
+                let parts = [(gate.as_str(), inner), (up.as_str(), inner)];
+                Self::Gated {
+                    gate_up: RowLinear::load_stacked(from, &parts, width, shape.precision)?,
+                    down: linear(from, &format!("{name}.mlp.down_proj"), (inner, width), shape)?,
+                }
+            }
+            Style::Plain => {
+                let [up, down] = shape.naming.names().plain.map(|part| format!("{name}.{part}"));
+                let up = linear(from, &up, (width, inner), shape)?;
+                let down = linear(from, &down, (inner, width), shape)?;
+                let no_bias = Tensor::zeros(inner, DType::F32, from.device())?;
+                Self::Plain { up, no_bias, down }
+            }
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Gated { gate_up, down } => down.forward(&silu_gate(&gate_up.forward(x)?)?),
+            Self::Plain { up, no_bias, down } => down.forward(&bias_gelu(&up.forward(x)?, no_bias)?),
+        }
+    }
+}
+
+fn linear(
+    from: &mut Checkpoint,
+    name: &str,
+    (inputs, outputs): (usize, usize),
+    shape: &TransformerShape,
+) -> std::result::Result<RowLinear, ModelError> {
+    RowLinear::load_stacked(from, &[(name, outputs)], inputs, shape.precision)
+}

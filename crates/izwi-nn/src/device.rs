@@ -1,0 +1,67 @@
+//! Opens compute devices.
+
+use candle_core::Device;
+use izwi_types::DeviceChoice;
+
+use crate::error::ModelError;
+
+/// Opens the device. `Auto` falls back to the CPU; a named device that is not there is an error.
+///
+/// # Errors
+/// The device was named and cannot be opened, or this build lacks its backend.
+pub fn open(choice: DeviceChoice) -> Result<Device, ModelError> {
+    match choice {
+        DeviceChoice::Cpu => Ok(Device::Cpu),
+        DeviceChoice::Auto => Ok(open_gpu().unwrap_or(Device::Cpu)),
+        DeviceChoice::Metal(index) => {
+            named(choice, cfg!(feature = "metal"), "metal", || Device::new_metal(index))
+        }
+        DeviceChoice::Cuda(index) => {
+            named(choice, cfg!(feature = "cuda"), "cuda", || Device::new_cuda(index))
+        }
+    }
+}
+
+fn named(
+    choice: DeviceChoice,
+    built_in: bool,
+    feature: &str,
+    open: impl FnOnce() -> candle_core::Result<Device>,
+) -> Result<Device, ModelError> {
+    if !built_in {
+        let message = format!("this build lacks it; build with `--features {feature}` or use `cpu`");
+        return Err(ModelError::Device { device: choice.to_string(), message });
+    }
+    open().map_err(|error| ModelError::Device { device: choice.to_string(), message: error.to_string() })
+}
+
+fn open_gpu() -> Option<Device> {
+    if cfg!(feature = "metal") && candle_core::utils::metal_is_available() {
+        return Device::new_metal(0).ok();
+    }
+    if cfg!(feature = "cuda") && candle_core::utils::cuda_is_available() {
+        return Device::new_cuda(0).ok();
+    }
+    None
+}
+
+/// The device's name for logs, `/health` and `izwi_build_info`.
+pub fn name(device: &Device) -> String {
+    match device.location() {
+        candle_core::DeviceLocation::Cpu => "cpu".to_owned(),
+        candle_core::DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
+        candle_core::DeviceLocation::Metal { gpu_id } => format!("metal:{gpu_id}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(not(feature = "cuda"))]
+    fn a_device_that_is_not_built_in_says_how_to_get_it() {
+        let error = open(DeviceChoice::Cuda(0)).unwrap_err().to_string();
+        assert!(error.contains("--features cuda"), "{error}");
+    }
+}

@@ -1,0 +1,333 @@
+//! The physical KV pool: one pair of tensors per layer, `[num_blocks, block_size, kv_heads, head_dim]`.
+//!
+//! Block tables index it. It decides nothing: which block belongs to whom is the block manager's business.
+
+use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, bail};
+use half::vec::HalfBitsVecExt;
+use half::{bf16, f16};
+
+/// Shape of one token's keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvLayout {
+    /// Layers with attention.
+    pub layers: usize,
+    /// Key/value heads of a layer.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Element type.
+    pub dtype: DType,
+    /// What a block keeps of layers without attention.
+    pub carried: Carried,
+}
+
+/// What layers without attention carry from one position to the next: each block keeps a row for each of them, as it is
+/// behind the block's last position, so that whoever shares the block can go on from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Carried {
+    /// Layers that carry something.
+    pub layers: usize,
+    /// Values of a row, f32.
+    pub width: usize,
+}
+
+impl Carried {
+    /// All layers have attention.
+    pub const NONE: Self = Self { layers: 0, width: 0 };
+}
+
+impl KvLayout {
+    /// Bytes of one block of `block_size` tokens over all layers: keys, values and what is carried behind it.
+    pub fn block_bytes(&self, block_size: usize) -> usize {
+        let Carried { layers, width } = self.carried;
+        2 * self.layers * block_size * self.kv_heads * self.head_dim * self.dtype.size_in_bytes()
+            + layers * width * size_of::<f32>()
+    }
+}
+
+struct Layer {
+    keys: Tensor,
+    values: Tensor,
+}
+
+/// Keys and values of every running sequence.
+pub struct KvPool {
+    block_size: usize,
+    layers: Vec<Layer>,
+    carried: Vec<Tensor>, // [num_blocks, width] each
+}
+
+impl std::fmt::Debug for KvPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KvPool")
+            .field("block_size", &self.block_size)
+            .field("layers", &self.layers.len())
+            .finish()
+    }
+}
+
+impl KvPool {
+    /// Allocates the whole pool at once; a model without KV (`layout` is `None`) gets an empty one.
+    ///
+    /// # Errors
+    /// The device has not the memory.
+    pub fn new(
+        layout: Option<KvLayout>,
+        num_blocks: usize,
+        block_size: usize,
+        device: &Device,
+    ) -> Result<Self> {
+        let (mut layers, mut carried) = (Vec::new(), Vec::new());
+        if let Some(layout) = layout {
+            let shape = (num_blocks * block_size, layout.kv_heads, layout.head_dim);
+            for _ in 0..layout.layers {
+                let (keys, values) =
+                    (empty(shape, layout.dtype, device)?, empty(shape, layout.dtype, device)?);
+                layers.push(Layer { keys, values });
+            }
+            for _ in 0..layout.carried.layers {
+                carried.push(Tensor::zeros((num_blocks, layout.carried.width), DType::F32, device)?);
+            }
+        }
+        Ok(Self { block_size, layers, carried })
+    }
+
+    /// Rows of the flattened pool that hold positions `start..start + len` of a sequence.
+    ///
+    /// The table must cover `start + len` positions.
+    pub fn slots(&self, block_table: &[u32], start: usize, len: usize) -> Vec<u32> {
+        let size = self.block_size;
+        (start..start + len).map(|at| block_table[at / size] * size as u32 + (at % size) as u32).collect()
+    }
+
+    /// Writes `keys` and `values` `[T, kv_heads, head_dim]` of one layer into the given slots (`[T]`), in the pool's
+    /// element type.
+    ///
+    /// # Errors
+    /// Shapes do not fit the pool, or a slot lies outside it.
+    pub fn write(&mut self, layer: usize, slots: &[u32], keys: &Tensor, values: &Tensor) -> Result<()> {
+        let (pool_keys, pool_values) = self.layer(layer)?;
+        for (pool, rows) in [(pool_keys, keys), (pool_values, values)] {
+            if rows.dims()[1..] != pool.dims()[1..] || rows.dim(0)? != slots.len() {
+                bail!("kv pool: {:?} do not fit {} slots of {:?}", rows.dims(), slots.len(), pool.dims())
+            }
+            set_rows(pool, &rows.to_dtype(pool.dtype())?, slots)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps `rows` `[blocks, width]` as what the carrying layer `layer` (counted among those alone) carries behind the
+    /// last positions of `blocks`.
+    ///
+    /// # Errors
+    /// Shapes do not fit the pool, or a block lies outside it.
+    pub fn carry(&mut self, layer: usize, blocks: &[u32], rows: &Tensor) -> Result<()> {
+        let pool = self.carrying(layer)?;
+        if rows.dims() != [blocks.len(), pool.dim(1)?] {
+            bail!("kv pool: {:?} is not what {} blocks carry, {:?}", rows.dims(), blocks.len(), pool.dims())
+        }
+        set_rows(pool, rows, blocks)
+    }
+
+    /// What the carrying layer `layer` carries behind the last position of `block`: `[width]`.
+    ///
+    /// # Errors
+    /// The block lies outside the pool.
+    pub fn carried(&self, layer: usize, block: u32) -> Result<Tensor> {
+        self.carrying(layer)?.get(block as usize)?.copy()
+    }
+
+    fn carrying(&self, layer: usize) -> Result<&Tensor> {
+        match self.carried.get(layer) {
+            Some(rows) => Ok(rows),
+            None => bail!("kv pool: carrying layer {layer} of {}", self.carried.len()),
+        }
+    }
+
+    /// Tokens of a block.
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// Keys and values of one layer, `[num_blocks * block_size, kv_heads, head_dim]` each.
+    pub(crate) fn layer(&self, layer: usize) -> Result<(&Tensor, &Tensor)> {
+        match self.layers.get(layer) {
+            Some(layer) => Ok((&layer.keys, &layer.values)),
+            None => bail!("kv pool: layer {layer} of {}", self.layers.len()),
+        }
+    }
+
+    /// Keys and values of one layer at the given slots: two tensors `[T, kv_heads, head_dim]`.
+    ///
+    /// # Errors
+    /// A slot lies outside the pool.
+    pub fn gather(&self, layer: usize, slots: &[u32]) -> Result<(Tensor, Tensor)> {
+        let layer = &self.layers[layer];
+        let index = Tensor::new(slots, layer.keys.device())?;
+        Ok((layer.keys.index_select(&index, 0)?, layer.values.index_select(&index, 0)?))
+    }
+
+    /// Copies whole blocks `(from, to)` in every layer, in order: copy-on-write.
+    ///
+    /// # Errors
+    /// A block lies outside the pool.
+    pub fn copy_blocks(&mut self, copies: &[(u32, u32)]) -> Result<()> {
+        for &(from, to) in copies {
+            let source = self.slots(&[from], 0, self.block_size);
+            let target = self.slots(&[to], 0, self.block_size);
+            for layer in 0..self.layers.len() {
+                let (keys, values) = self.gather(layer, &source)?;
+                self.write(layer, &target, &keys, &values)?;
+            }
+            for layer in 0..self.carried.len() {
+                let row = self.carried(layer, from)?.unsqueeze(0)?;
+                self.carry(layer, &[to], &row)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Zeros. On the CPU the system gives their memory when it is first written: a pool that is never full costs no more
+/// than what was used of it. (A vector of 16-bit floats would be written once to be zero.)
+fn empty(shape: (usize, usize, usize), dtype: DType, device: &Device) -> Result<Tensor> {
+    let zeros = || vec![0u16; shape.0 * shape.1 * shape.2];
+    match (device.is_cpu(), dtype) {
+        (true, DType::F16) => Tensor::from_vec(zeros().reinterpret_into::<f16>(), shape, device),
+        (true, DType::BF16) => Tensor::from_vec(zeros().reinterpret_into::<bf16>(), shape, device),
+        _ => Tensor::zeros(shape, dtype, device),
+    }
+}
+
+/// Copies row `i` of `rows` to row `slots[i]` of `pool`, of the same type.
+fn set_rows(pool: &Tensor, rows: &Tensor, slots: &[u32]) -> Result<()> {
+    if slots.is_empty() {
+        return Ok(());
+    }
+    let rows = rows.contiguous()?;
+    if pool.device().is_cpu() {
+        return pool.inplace_op2(&rows, &WriteRows { slots });
+    }
+    let mut shape = vec![1; rows.rank()];
+    shape[0] = slots.len();
+    let index = Tensor::new(slots, rows.device())?.reshape(shape)?;
+    pool.scatter_set(&index.broadcast_as(rows.shape())?.contiguous()?, &rows, 0)
+}
+
+/// Copies row `i` of the source to row `slots[i]` of the pool.
+struct WriteRows<'a> {
+    slots: &'a [u32],
+}
+
+impl InplaceOp2 for WriteRows<'_> {
+    fn name(&self) -> &'static str {
+        "kv-write"
+    }
+
+    fn cpu_fwd(
+        &self,
+        pool: &mut CpuStorage,
+        pool_layout: &Layout,
+        rows: &CpuStorage,
+        layout: &Layout,
+    ) -> Result<()> {
+        let width: usize = layout.dims()[1..].iter().product();
+        let (Some((start, end)), Some((0, _))) =
+            (layout.contiguous_offsets(), pool_layout.contiguous_offsets())
+        else {
+            bail!("kv-write: a contiguous tensor is needed here")
+        };
+        match (pool, rows) {
+            (CpuStorage::F32(pool), CpuStorage::F32(rows)) => {
+                write_rows(pool, &rows[start..end], width, self.slots)
+            }
+            (CpuStorage::F16(pool), CpuStorage::F16(rows)) => {
+                write_rows(pool, &rows[start..end], width, self.slots)
+            }
+            (CpuStorage::BF16(pool), CpuStorage::BF16(rows)) => {
+                write_rows(pool, &rows[start..end], width, self.slots)
+            }
+            _ => bail!("kv-write: the pool is f32, f16 or bf16"),
+        }
+    }
+}
+
+fn write_rows<T: Copy>(pool: &mut [T], rows: &[T], width: usize, slots: &[u32]) -> Result<()> {
+    for (row, &slot) in rows.chunks_exact(width).zip(slots) {
+        match pool.get_mut(slot as usize * width..(slot as usize + 1) * width) {
+            Some(to) => to.copy_from_slice(row),
+            None => bail!("kv-write: slot {slot} lies outside the pool"),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYOUT: KvLayout = KvLayout {
+        layers: 2,
+        kv_heads: 2,
+        head_dim: 3,
+        dtype: DType::F32,
+        carried: Carried { layers: 2, width: 5 },
+    };
+
+    fn rows(from: f32, count: usize) -> Tensor {
+        let values: Vec<f32> = (0..count * 6).map(|i| from + i as f32).collect();
+        Tensor::from_vec(values, (count, 2, 3), &Device::Cpu).unwrap()
+    }
+
+    fn flat(tensor: &Tensor) -> Vec<f32> {
+        tensor.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    #[test]
+    fn positions_written_through_a_shuffled_table_read_back() {
+        let mut pool = KvPool::new(Some(LAYOUT), 6, 4, &Device::Cpu).unwrap();
+        let table = [5, 1, 3];
+        let slots = pool.slots(&table, 2, 7);
+        assert_eq!(slots, [22, 23, 4, 5, 6, 7, 12]);
+        pool.write(1, &slots, &rows(100.0, 7), &rows(500.0, 7)).unwrap();
+        let (keys, values) = pool.gather(1, &slots).unwrap();
+        assert_eq!(flat(&keys), flat(&rows(100.0, 7)));
+        assert_eq!(flat(&values), flat(&rows(500.0, 7)));
+        let (untouched, _) = pool.gather(0, &slots).unwrap();
+        assert!(flat(&untouched).iter().all(|&v| v == 0.0), "another layer is not written");
+    }
+
+    #[test]
+    fn a_copied_block_is_independent_of_its_source() {
+        let mut pool = KvPool::new(Some(LAYOUT), 4, 2, &Device::Cpu).unwrap();
+        let (source, target) = (pool.slots(&[2], 0, 2), pool.slots(&[0], 0, 2));
+        pool.write(0, &source, &rows(1.0, 2), &rows(2.0, 2)).unwrap();
+        pool.copy_blocks(&[(2, 0)]).unwrap();
+        pool.write(0, &source, &rows(9.0, 2), &rows(9.0, 2)).unwrap();
+        let (keys, values) = pool.gather(0, &target).unwrap();
+        assert_eq!(flat(&keys), flat(&rows(1.0, 2)));
+        assert_eq!(flat(&values), flat(&rows(2.0, 2)));
+    }
+
+    #[test]
+    fn a_model_without_kv_has_an_empty_pool() {
+        let mut pool = KvPool::new(None, 1024, 16, &Device::Cpu).unwrap();
+        pool.copy_blocks(&[(0, 1)]).unwrap();
+    }
+
+    #[test]
+    fn what_a_block_carries_goes_with_its_copies_and_counts_among_its_bytes() {
+        let mut pool = KvPool::new(Some(LAYOUT), 4, 2, &Device::Cpu).unwrap();
+        let row = |value: f32| Tensor::full(value, (1, 5), &Device::Cpu).unwrap();
+        pool.carry(1, &[3, 1], &Tensor::cat(&[row(7.0), row(8.0)], 0).unwrap()).unwrap();
+        pool.copy_blocks(&[(3, 0)]).unwrap();
+        pool.carry(1, &[3], &row(9.0)).unwrap();
+        let kept = [0, 1, 2, 3].map(|block| flat(&pool.carried(1, block).unwrap())[4]);
+        assert_eq!(kept, [7.0, 8.0, 0.0, 9.0]);
+        assert_eq!(flat(&pool.carried(0, 3).unwrap()), [0.0; 5], "another layer is not written");
+        assert!(pool.carry(2, &[0], &row(1.0)).is_err() && pool.carry(0, &[4], &row(1.0)).is_err());
+        assert!(pool.carried(0, 4).is_err() && pool.carry(0, &[0, 1], &row(1.0)).is_err());
+        let plain = KvLayout { carried: Carried::NONE, ..LAYOUT };
+        assert_eq!(LAYOUT.block_bytes(2), plain.block_bytes(2) + 2 * 5 * 4);
+    }
+}

@@ -1,0 +1,26 @@
+//! The nouns that the engine and the models share: inputs, work, results. Plain data.
+//!
+//! Knows no tensor, no async runtime, no wire format.
+#![forbid(unsafe_code)]
+
+mod conversation;
+mod device;
+mod input;
+mod model_info;
+mod part_times;
+mod sampling;
+mod task;
+mod transcript;
+mod voice;
+mod work;
+
+pub use conversation::{Emission, Message, Turn};
+pub use device::DeviceChoice;
+pub use input::{ConverseInput, Input, InputError, ListenInput, PrepareLimits, SpeakInput};
+pub use model_info::ModelInfo;
+pub use part_times::PartTimes;
+pub use sampling::SamplingParams;
+pub use task::Task;
+pub use transcript::{Segment, Word};
+pub use voice::{Voice, VoiceRecording, VoiceReference};
+pub use work::{Prepared, StepOutput, Work};

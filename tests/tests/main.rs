@@ -1,0 +1,20 @@
+//! The end-to-end tests, one module for each subject.
+
+// Says to the lints that all of this is test code.
+#![cfg(test)]
+
+mod access;
+mod chat;
+mod disconnects;
+mod lfm2_audio;
+mod lifecycle;
+mod metrics;
+mod nonsense;
+mod openai;
+mod qwen3_tts;
+mod real_ear;
+mod speech;
+mod streaming;
+mod transcriptions;
+mod uploads;
+mod voices;
