@@ -3,4 +3,3 @@
 //! Owns requests, scheduling, KV block accounting and outputs. Knows no HTTP, no wire format and no terminal.
 
 pub mod engine;
-pub mod transcript;

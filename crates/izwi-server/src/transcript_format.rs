@@ -1,13 +1,101 @@
-//! A transcript as people and programs read it: subtitles, and the verbose JSON form of the OpenAI API.
+//! Response formats of a transcript: plain text, subtitles and JSON. HTTP routes and the command line write the same.
+//!
+//! It knows no request; the JSON types are in [`dto`](crate::dto).
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use izwi_core::engine::{Segment, Transcript};
 
-use crate::engine::{Segment, Transcript};
+use crate::dto::transcription::{DurationUsage, TranscriptObject};
+use crate::dto::verbose_json::VerboseTranscript;
 
-/// The transcript as SubRip subtitles. <https://en.wikipedia.org/wiki/SubRip>
-pub fn srt(segments: &[Segment]) -> String {
+/// A format of a transcript.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TranscriptFormat {
+    /// `{text, usage}`.
+    Json,
+    /// The text alone.
+    Text,
+    /// SubRip subtitles.
+    Srt,
+    /// WebVTT captions.
+    Vtt,
+    /// Text, segments and words with their times.
+    VerboseJson,
+}
+
+/// What a speech recognition model was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AsrTask {
+    /// Text in the language of the recording.
+    Transcribe,
+    /// Text in English.
+    Translate,
+}
+
+/// A transcript to write, and what the verbose form needs beside it.
+#[derive(Debug, Clone, Copy)]
+pub struct FinishedTranscript<'a> {
+    /// The transcript.
+    pub transcript: &'a Transcript,
+    /// The task it was made for.
+    pub task: AsrTask,
+    /// Length of the recording, in seconds.
+    pub duration_s: f64,
+    /// Whether the verbose form lists words.
+    pub with_words: bool,
+}
+
+/// Every format with its name in `response_format` and its media type.
+/// <https://www.iana.org/assignments/media-types/> has text/vtt; SubRip has this customary type.
+const FORMATS: [(&str, TranscriptFormat, &str); 5] = [
+    ("json", TranscriptFormat::Json, "application/json"),
+    ("text", TranscriptFormat::Text, "text/plain; charset=utf-8"),
+    ("srt", TranscriptFormat::Srt, "application/x-subrip"),
+    ("vtt", TranscriptFormat::Vtt, "text/vtt"),
+    ("verbose_json", TranscriptFormat::VerboseJson, "application/json"),
+];
+
+impl TranscriptFormat {
+    /// The format of this name.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        FORMATS.iter().find(|(known, ..)| *known == name).map(|(_, format, _)| *format)
+    }
+
+    /// Names of all formats, for error messages.
+    pub(crate) fn names() -> String {
+        FORMATS.map(|(name, ..)| name).join(", ")
+    }
+
+    /// Media type of a body in this format.
+    pub(crate) fn media_type(self) -> &'static str {
+        FORMATS.iter().find(|(_, format, _)| *format == self).map_or("", |(.., media_type)| media_type)
+    }
+
+    /// Writes a transcript in this format.
+    pub fn render(self, finished: &FinishedTranscript<'_>) -> Result<String, serde_json::Error> {
+        let FinishedTranscript { transcript, task, duration_s, with_words } = *finished;
+        match self {
+            Self::Text => Ok(transcript.text()),
+            Self::Srt => Ok(srt(&transcript.segments)),
+            Self::Vtt => Ok(vtt(&transcript.segments)),
+            Self::Json => {
+                let usage = DurationUsage::new(duration_s);
+                serde_json::to_string(&TranscriptObject { text: transcript.text(), usage })
+            }
+            Self::VerboseJson => {
+                let task = match task {
+                    AsrTask::Transcribe => "transcribe",
+                    AsrTask::Translate => "translate",
+                };
+                serde_json::to_string(&VerboseTranscript::new(transcript, task, duration_s, with_words))
+            }
+        }
+    }
+}
+
+/// SubRip subtitles. <https://en.wikipedia.org/wiki/SubRip>
+fn srt(segments: &[Segment]) -> String {
     let mut out = String::new();
     for (number, segment) in (1..).zip(segments) {
         let (start, end) = (clock(segment.start_s, ','), clock(segment.end_s, ','));
@@ -17,8 +105,8 @@ pub fn srt(segments: &[Segment]) -> String {
     out
 }
 
-/// The transcript as WebVTT captions. <https://www.w3.org/TR/webvtt1/>
-pub fn vtt(segments: &[Segment]) -> String {
+/// WebVTT captions. <https://www.w3.org/TR/webvtt1/>
+fn vtt(segments: &[Segment]) -> String {
     let mut out = String::from("WEBVTT\n\n");
     for segment in segments {
         let (start, end) = (clock(segment.start_s, '.'), clock(segment.end_s, '.'));
@@ -28,7 +116,7 @@ pub fn vtt(segments: &[Segment]) -> String {
     out
 }
 
-/// One line of text: a blank line or an arrow would end or begin a caption.
+/// The text on one line, without arrows: a blank line would end a caption, and an arrow would begin one.
 fn line(segment: &Segment) -> String {
     let words: Vec<&str> = segment.text.split_whitespace().collect();
     words.join(" ").replace("-->", "->")
@@ -41,124 +129,12 @@ fn clock(seconds: f64, separator: char) -> String {
     format!("{h:02}:{m:02}:{s:02}{separator}{:03}", ms % 1_000)
 }
 
-/// The verbose JSON form. Times in seconds.
-/// <https://platform.openai.com/docs/api-reference/audio/verbose-json-object>
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct VerboseTranscript {
-    /// `transcribe` or `translate`.
-    pub task: &'static str,
-    /// Code of the language heard; empty when nothing was said.
-    pub language: String,
-    /// Length of the recording.
-    pub duration: f64,
-    /// The whole text.
-    pub text: String,
-    /// Its segments.
-    pub segments: Vec<VerboseSegment>,
-    /// Its words, where they were asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub words: Option<Vec<VerboseWord>>,
-    /// What it is billed by elsewhere.
-    pub usage: DurationUsage,
-}
-
-/// One segment of [`VerboseTranscript`].
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct VerboseSegment {
-    /// Its number, from 0.
-    pub id: usize,
-    /// Start of its window, in frames of 10 ms.
-    pub seek: u64,
-    /// Start.
-    pub start: f64,
-    /// End.
-    pub end: f64,
-    /// Its text, with the space before it.
-    pub text: String,
-    /// Its tokens.
-    pub tokens: Vec<u32>,
-    /// Temperature it was decoded at.
-    pub temperature: f32,
-    /// Mean log-probability of its window's tokens.
-    pub avg_logprob: f32,
-    /// How much its window's text repeats itself.
-    pub compression_ratio: f32,
-    /// Probability that its window holds no speech.
-    pub no_speech_prob: f32,
-}
-
-/// One word of [`VerboseTranscript`].
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct VerboseWord {
-    /// The word.
-    pub word: String,
-    /// Start.
-    pub start: f64,
-    /// End.
-    pub end: f64,
-}
-
-/// Usage by the length of the recording.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct DurationUsage {
-    /// Always `duration`.
-    pub r#type: &'static str,
-    /// Seconds, rounded up.
-    pub seconds: u64,
-}
-
-impl DurationUsage {
-    /// The usage of a recording of `duration_s` seconds.
-    pub fn new(duration_s: f64) -> Self {
-        Self { r#type: "duration", seconds: duration_s.max(0.0).ceil() as u64 }
-    }
-}
-
-impl VerboseTranscript {
-    /// The verbose form of a transcript of a recording of `duration_s` seconds, with its words where wanted.
-    pub fn new(transcript: &Transcript, translated: bool, duration_s: f64, with_words: bool) -> Self {
-        let words = transcript.segments.iter().flat_map(|segment| &segment.words);
-        let words = words.map(|word| VerboseWord {
-            word: word.text.trim().to_owned(),
-            start: rounded(word.start_s),
-            end: rounded(word.end_s),
-        });
-        Self {
-            task: if translated { "translate" } else { "transcribe" },
-            language: transcript.language.clone().unwrap_or_default(),
-            duration: rounded(duration_s),
-            text: transcript.text(),
-            segments: transcript.segments.iter().enumerate().map(verbose_segment).collect(),
-            words: with_words.then(|| words.collect()),
-            usage: DurationUsage::new(duration_s),
-        }
-    }
-}
-
-fn verbose_segment((id, segment): (usize, &Segment)) -> VerboseSegment {
-    VerboseSegment {
-        id,
-        seek: (segment.window_start_s.max(0.0) * 100.0).round() as u64,
-        start: rounded(segment.start_s),
-        end: rounded(segment.end_s),
-        text: segment.text.clone(),
-        tokens: segment.tokens.clone(),
-        temperature: segment.temperature,
-        avg_logprob: segment.avg_logprob,
-        compression_ratio: segment.compression_ratio,
-        no_speech_prob: segment.no_speech_prob,
-    }
-}
-
-/// To whole milliseconds.
-fn rounded(seconds: f64) -> f64 {
-    (seconds * 1000.0).round() / 1000.0
-}
-
 #[cfg(test)]
 mod tests {
+    use izwi_core::engine::Word;
+    use serde_json::{Value, json};
+
     use super::*;
-    use crate::engine::Word;
 
     fn segments() -> Vec<Segment> {
         let word =
@@ -184,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn captions_escape_what_would_be_markup() {
+    fn captions_escape_markup() {
         assert_eq!(
             vtt(&segments()),
             "WEBVTT\n\n00:00:00.000 --> 00:00:01.235\nAsk not.\n\n\
@@ -194,15 +170,28 @@ mod tests {
     }
 
     #[test]
-    fn the_verbose_form_has_the_fields_of_the_api() {
+    fn verbose_json_has_the_fields_of_the_api() {
         let transcript = Transcript { language: Some("en".to_owned()), segments: segments() };
-        let verbose = VerboseTranscript::new(&transcript, false, 3662.25, true);
-        let json = serde_json::to_value(&verbose).unwrap();
-        assert_eq!((json["task"].as_str(), json["language"].as_str()), (Some("transcribe"), Some("en")));
-        assert_eq!(json["segments"][1]["seek"], 360_000);
-        assert_eq!(json["words"][1], serde_json::json!({"word": "not.", "start": 0.4, "end": 1.235}));
-        assert_eq!(json["usage"], serde_json::json!({"type": "duration", "seconds": 3663}));
-        let without = VerboseTranscript::new(&transcript, true, 1.0, false);
-        assert_eq!((without.task, without.words), ("translate", None));
+        let verbose = |task, with_words| {
+            let finished =
+                FinishedTranscript { transcript: &transcript, task, duration_s: 3662.25, with_words };
+            serde_json::from_str::<Value>(&TranscriptFormat::VerboseJson.render(&finished).unwrap()).unwrap()
+        };
+        let object = verbose(AsrTask::Transcribe, true);
+        assert_eq!((&object["task"], &object["language"]), (&json!("transcribe"), &json!("en")));
+        assert_eq!(object["segments"][1]["seek"], 360_000);
+        assert_eq!(object["words"][1], json!({"word": "not.", "start": 0.4, "end": 1.235}));
+        assert_eq!(object["usage"], json!({"type": "duration", "seconds": 3663}));
+        let translated = verbose(AsrTask::Translate, false);
+        assert_eq!((&translated["task"], translated.get("words")), (&json!("translate"), None));
+    }
+
+    #[test]
+    fn every_name_has_a_format() {
+        for (name, format, media_type) in FORMATS {
+            assert_eq!(TranscriptFormat::parse(name), Some(format));
+            assert_eq!(format.media_type(), media_type);
+        }
+        assert_eq!(TranscriptFormat::parse("xml"), None);
     }
 }

@@ -6,73 +6,23 @@ use izwi_core::engine::request::MAX_TEXT_CHARS;
 use izwi_core::engine::{
     Engine, EngineCoreRequest, EngineOutput, GenerationParams, Priority, TranscriptionOptions,
 };
-use izwi_core::transcript::{self, DurationUsage, VerboseTranscript};
 
-use crate::dto::transcription::{TranscriptObject, TranscriptionRequest};
+use crate::dto::transcription::TranscriptionRequest;
 use crate::error::ApiError;
 use crate::extract::non_blank;
 use crate::suggest;
+use crate::transcript_format::{AsrTask, FinishedTranscript, TranscriptFormat};
 use crate::upload::Recording;
 
 /// Range of `temperature`. <https://platform.openai.com/docs/api-reference/audio/createTranscription>
 const TEMPERATURE: RangeInclusive<f32> = 0.0..=1.0;
-const FORMATS: &str = "json, text, srt, vtt, verbose_json";
-
-/// The task of a speech recognition model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AsrTask {
-    /// Text in the language of the recording.
-    Transcribe,
-    /// Text in English.
-    Translate,
-}
-
-/// A response format of a transcript.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Format {
-    Json,
-    Text,
-    Srt,
-    Vtt,
-    VerboseJson,
-}
-
-impl Format {
-    fn parse(name: Option<&str>) -> Result<Self, ApiError> {
-        match name {
-            None | Some("json") => Ok(Self::Json),
-            Some("text") => Ok(Self::Text),
-            Some("srt") => Ok(Self::Srt),
-            Some("vtt") => Ok(Self::Vtt),
-            Some("verbose_json") => Ok(Self::VerboseJson),
-            Some(other) => {
-                let message = format!(
-                    "response_format '{}' is unknown; use one of {FORMATS}",
-                    suggest::truncated(other)
-                );
-                Err(ApiError::invalid("response_format", message))
-            }
-        }
-    }
-
-    /// Media type of a body in this format.
-    pub(crate) fn content_type(self) -> &'static str {
-        match self {
-            Self::Json | Self::VerboseJson => "application/json",
-            Self::Text => "text/plain; charset=utf-8",
-            // <https://www.iana.org/assignments/media-types/> knows text/vtt; SubRip has this customary name.
-            Self::Srt => "application/x-subrip",
-            Self::Vtt => "text/vtt",
-        }
-    }
-}
 
 /// A request whose fields are checked, as far as possible without the model.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CheckedRequest {
     pub(crate) model: String,
     pub(crate) task: AsrTask,
-    pub(crate) format: Format,
+    pub(crate) format: TranscriptFormat,
     pub(crate) stream: bool,
     words: bool,
     language: Option<String>,
@@ -87,7 +37,7 @@ impl CheckedRequest {
         let Some(model) = non_blank(fields.model) else {
             return Err(ApiError::invalid("model", "model is missing; it is required, see /v1/models"));
         };
-        let format = Format::parse(non_blank(fields.response_format).as_deref())?;
+        let format = parse_format(non_blank(fields.response_format).as_deref())?;
         let words = wants_words(fields.timestamp_granularities.as_deref().unwrap_or_default(), format)?;
         if let Some(temperature) = fields.temperature.filter(|value| !TEMPERATURE.contains(value)) {
             let message = format!(
@@ -157,37 +107,35 @@ impl CheckedRequest {
 
     /// The body of a finished transcript.
     pub(crate) fn render(&self, output: EngineOutput) -> Result<String, serde_json::Error> {
-        let duration_s = output.stats.audio_duration.as_secs_f64();
-        let transcript = output.transcript.unwrap_or_default();
-        Ok(match self.format {
-            Format::Text => transcript.text(),
-            Format::Srt => transcript::srt(&transcript.segments),
-            Format::Vtt => transcript::vtt(&transcript.segments),
-            Format::Json => serde_json::to_string(&TranscriptObject {
-                text: transcript.text(),
-                usage: DurationUsage::new(duration_s),
-            })?,
-            Format::VerboseJson => {
-                let translated = self.task == AsrTask::Translate;
-                serde_json::to_string(&VerboseTranscript::new(
-                    &transcript,
-                    translated,
-                    duration_s,
-                    self.words,
-                ))?
-            }
+        self.format.render(&FinishedTranscript {
+            transcript: &output.transcript.unwrap_or_default(),
+            task: self.task,
+            duration_s: output.stats.audio_duration.as_secs_f64(),
+            with_words: self.words,
         })
     }
 }
 
-fn wants_words(granularities: &[String], format: Format) -> Result<bool, ApiError> {
+/// Reads `response_format`.
+fn parse_format(name: Option<&str>) -> Result<TranscriptFormat, ApiError> {
+    let Some(name) = name else { return Ok(TranscriptFormat::Json) };
+    TranscriptFormat::parse(name).ok_or_else(|| {
+        let (name, known) = (suggest::truncated(name), TranscriptFormat::names());
+        ApiError::invalid(
+            "response_format",
+            format!("response_format '{name}' is unknown; use one of {known}"),
+        )
+    })
+}
+
+fn wants_words(granularities: &[String], format: TranscriptFormat) -> Result<bool, ApiError> {
     const FIELD: &str = "timestamp_granularities";
     if let Some(other) = granularities.iter().find(|name| !matches!(name.as_str(), "word" | "segment")) {
         let message = format!("{FIELD} has '{}'; use word or segment", suggest::truncated(other));
         return Err(ApiError::invalid(FIELD, message));
     }
     let words = granularities.iter().any(|name| name == "word");
-    if words && format != Format::VerboseJson {
+    if words && format != TranscriptFormat::VerboseJson {
         let message =
             format!("{FIELD} has 'word', which only response_format verbose_json carries; set that");
         return Err(ApiError::invalid(FIELD, message));
@@ -195,11 +143,11 @@ fn wants_words(granularities: &[String], format: Format) -> Result<bool, ApiErro
     Ok(words)
 }
 
-fn check_stream(stream: bool, format: Format, task: AsrTask) -> Result<(), ApiError> {
+fn check_stream(stream: bool, format: TranscriptFormat, task: AsrTask) -> Result<(), ApiError> {
     if stream && task == AsrTask::Translate {
         return Err(ApiError::invalid("stream", "translations are not streamed; leave stream out"));
     }
-    if stream && !matches!(format, Format::Json | Format::Text) {
+    if stream && !matches!(format, TranscriptFormat::Json | TranscriptFormat::Text) {
         let message = "stream is only for response_format json and text; leave stream or response_format out";
         return Err(ApiError::invalid("stream", message));
     }

@@ -7,3 +7,4 @@ pub(crate) mod session;
 pub(crate) mod speech;
 pub(crate) mod status;
 pub(crate) mod transcription;
+pub(crate) mod verbose_json;

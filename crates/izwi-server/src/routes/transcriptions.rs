@@ -15,16 +15,16 @@ use http_body::Frame;
 use izwi_core::engine::{
     EngineCoreRequest, EngineError, FinishReason, RequestId, RequestStats, StreamingOutput, TaskType,
 };
-use izwi_core::transcript::DurationUsage;
 use tokio::sync::mpsc;
 
 use super::streamed::{self, event};
-use crate::dto::transcription::{TranscriptEvent, TranscriptionRequest};
+use crate::dto::transcription::{DurationUsage, TranscriptEvent, TranscriptionRequest};
 use crate::error::ApiError;
 use crate::registry::Lease;
 use crate::state::AppState;
 use crate::stats_headers;
-use crate::transcription::{AsrTask, CheckedRequest, TextDeltas};
+use crate::transcript_format::AsrTask;
+use crate::transcription::{CheckedRequest, TextDeltas};
 use crate::upload::Upload;
 
 /// How long a stream waits for its first text before the response starts. A failure until then has a status.
@@ -67,7 +67,7 @@ async fn respond(
     drop(memory);
     let output = result.map_err(|error| refusal(error, &engine, &id, field))?;
     let statistics = stats_headers::of(&output.stats);
-    let content_type = checked.format.content_type();
+    let content_type = checked.format.media_type();
     let body = checked.render(output).map_err(|error| ApiError::internal(&error.to_string(), &id))?;
     let mut response = Response::new(Body::from(body));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));

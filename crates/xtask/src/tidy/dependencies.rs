@@ -15,6 +15,7 @@ const ORDER: &[&str] = &["izwi-cli", "izwi-server", "izwi-core", "izwi-hub", "iz
 const BANNED: &[(&str, &[&str], &str)] = &[
     ("izwi-cli", &["candle", "izwi-models"], "the binary reaches models through izwi-core"),
     ("izwi-server", &["candle", "izwi-models"], "the server reaches models through izwi-core"),
+    ("izwi-core", &["serde", "serde_json", "axum"], "the core knows no wire format: do it in izwi-server"),
     (
         "izwi-hub",
         &["candle", "tokio", "axum", "izwi-models", "izwi-audio"],
