@@ -52,6 +52,23 @@ pub struct ServerConfig {
     pub drain_timeout: Duration,
 }
 
+/// How many requests of the largest size fit into the upload memory.
+const LARGEST_UPLOADS: usize = 4;
+
+impl ServerConfig {
+    /// The most bytes of the body of a request that carries a recording: its base64, and the other fields.
+    pub(crate) fn max_request_bytes(&self) -> usize {
+        (self.max_upload_bytes / 3 + 1).saturating_mul(4).saturating_add(self.max_body_bytes)
+    }
+
+    /// KiB of recordings that all requests may hold together.
+    pub(crate) fn upload_memory_kib(&self) -> usize {
+        (self.max_request_bytes() / 1024 + 1)
+            .saturating_mul(LARGEST_UPLOADS)
+            .min(tokio::sync::Semaphore::MAX_PERMITS)
+    }
+}
+
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {

@@ -6,7 +6,6 @@ use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
 use crate::error::ApiError;
-use crate::state::AppState;
 use crate::suggest;
 
 /// The `Content-Type` of a request.
@@ -67,10 +66,10 @@ pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiErro
 #[derive(Debug)]
 pub(crate) struct ApiPath(pub(crate) String);
 
-impl FromRequestParts<AppState> for ApiPath {
+impl<S: Send + Sync> FromRequestParts<S> for ApiPath {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         axum::extract::Path::<String>::from_request_parts(parts, state)
             .await
             .map(|axum::extract::Path(value)| Self(value))
@@ -82,10 +81,10 @@ impl FromRequestParts<AppState> for ApiPath {
 #[derive(Debug)]
 pub(crate) struct ApiQuery<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequestParts<AppState> for ApiQuery<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for ApiQuery<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         axum::extract::Query::<T>::from_request_parts(parts, state)
             .await
             .map(|axum::extract::Query(value)| Self(value))

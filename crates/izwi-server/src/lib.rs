@@ -5,18 +5,18 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod config;
 mod dto;
 mod encoding;
 mod error;
 mod extract;
 mod graceful_close;
-mod limits;
 mod metrics;
+mod middleware;
 mod net;
 mod registry;
 mod routes;
-mod security;
 mod serve;
 mod speech;
 mod state;
@@ -28,12 +28,12 @@ mod upload;
 mod voices;
 mod ws;
 
+pub use access::{BindError, check_bind};
 pub use config::ServerConfig;
 pub use error::ApiError;
 pub use metrics::{Recorder, RecorderError};
 pub use registry::{ASR_ALIASES, Loader, Offer, Registry, RegistryConfig, Slot, TTS_ALIASES};
 pub use routes::router;
-pub use security::{BindError, check_bind};
 pub use serve::{ServeError, serve};
 pub use state::AppState;
 pub use transcript_format::{AsrTask, FinishedTranscript, TranscriptFormat};

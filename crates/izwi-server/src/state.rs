@@ -7,12 +7,11 @@ use izwi_core::engine::TaskType;
 use izwi_hub::VoiceStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use crate::access::AccessRules;
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::metrics::Recorder;
 use crate::registry::{Lease, Registry};
-use crate::security::AccessRules;
-use crate::upload;
 
 /// Handle to the shared state. Clones address the same server.
 #[derive(Debug, Clone)]
@@ -48,7 +47,7 @@ impl AppState {
             access: AccessRules::new(&config, bound),
             requests: Arc::new(Semaphore::new(config.max_requests)),
             sessions: Arc::new(Semaphore::new(config.max_sessions)),
-            uploads_kib: Arc::new(Semaphore::new(upload::memory_kib(&config))),
+            uploads_kib: Arc::new(Semaphore::new(config.upload_memory_kib())),
             voices: config.voices_dir.clone().map(VoiceStore::at),
             config,
             registry,

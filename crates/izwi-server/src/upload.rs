@@ -36,8 +36,6 @@ pub(crate) struct Recording {
     pub(crate) param: &'static str,
 }
 
-/// How many requests of the largest size fit into the upload memory.
-const LARGEST_AT_ONCE: usize = 4;
 /// Unit of the upload memory.
 const KIB: usize = 1 << 10;
 
@@ -72,13 +70,6 @@ impl<'a> UploadMemory<'a> {
     }
 }
 
-/// KiB of recordings that all requests may hold together.
-pub(crate) fn memory_kib(config: &ServerConfig) -> usize {
-    (max_request_bytes(config) / KIB + 1)
-        .saturating_mul(LARGEST_AT_ONCE)
-        .min(tokio::sync::Semaphore::MAX_PERMITS)
-}
-
 /// A request that carries a recording.
 #[derive(Debug)]
 pub(crate) struct Upload<F> {
@@ -87,11 +78,6 @@ pub(crate) struct Upload<F> {
     pub(crate) recording: Recording,
     /// Its share of the upload memory.
     pub(crate) memory: Option<OwnedSemaphorePermit>,
-}
-
-/// The most bytes of the body of a request that carries a recording: its base64, and the other fields.
-pub(crate) fn max_request_bytes(config: &ServerConfig) -> usize {
-    (config.max_upload_bytes / 3 + 1).saturating_mul(4).saturating_add(config.max_body_bytes)
 }
 
 impl<F: RecordingFields> FromRequest<AppState> for Upload<F> {
@@ -161,7 +147,7 @@ fn content_length(request: &Request) -> u64 {
 
 /// Refuses a body by its `Content-Length`, before it is read.
 fn check_length(request: &Request, config: &ServerConfig) -> Result<(), ApiError> {
-    let limit = max_request_bytes(config);
+    let limit = config.max_request_bytes();
     if content_length(request) > limit as u64 { Err(too_large("body", limit)) } else { Ok(()) }
 }
 
@@ -171,7 +157,7 @@ fn too_large(what: &str, limit: usize) -> ApiError {
 
 /// The whole body.
 async fn read_body(request: Request, memory: &mut UploadMemory<'_>) -> Result<BytesMut, ApiError> {
-    let limit = max_request_bytes(memory.state.config());
+    let limit = memory.state.config().max_request_bytes();
     let mut body = request.into_body();
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -233,7 +219,7 @@ fn check_payload(param: &'static str, base64: &str, limit: usize) -> Result<(), 
 }
 
 async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Result<Upload<F>, ApiError> {
-    let limit = max_request_bytes(state.config());
+    let limit = state.config().max_request_bytes();
     let mut form = Multipart::from_request(request, state)
         .await
         .map_err(|_| ApiError::MalformedForm("its content type has no boundary".to_owned()))?;
@@ -289,7 +275,7 @@ async fn collect(
     limit: usize,
     memory: &mut UploadMemory<'_>,
 ) -> Result<Bytes, ApiError> {
-    let whole = max_request_bytes(memory.state.config());
+    let whole = memory.state.config().max_request_bytes();
     let mut bytes = BytesMut::new();
     while let Some(chunk) = field.chunk().await.map_err(|error| broken(&error, whole))? {
         if bytes.len() + chunk.len() > limit {

@@ -14,7 +14,7 @@ use axum::routing::{get, post};
 
 use crate::error::ApiError;
 use crate::state::AppState;
-use crate::{graceful_close, limits, security, suggest, upload, ws};
+use crate::{graceful_close, middleware, suggest, ws};
 
 /// The whole service, for [`crate::serve`] or anything else that runs an axum router.
 pub fn router(state: AppState) -> Router {
@@ -26,8 +26,8 @@ pub fn router(state: AppState) -> Router {
         .route("/v1/models", get(models::list))
         .route("/v1/models/{id}", get(models::show))
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn_with_state(state.clone(), limits::admit))
-        .layer(from_fn_with_state(state.clone(), security::check_key));
+        .layer(from_fn_with_state(state.clone(), middleware::admit))
+        .layer(from_fn_with_state(state.clone(), middleware::check_key));
     let open = Router::new()
         .route("/livez", get(system::livez))
         .route("/readyz", get(system::readyz))
@@ -38,8 +38,8 @@ pub fn router(state: AppState) -> Router {
     api.merge(open)
         .fallback(unknown_route)
         .layer(DefaultBodyLimit::max(state.config().max_body_bytes))
-        .layer(from_fn_with_state(state.clone(), security::check_host_and_origin))
-        .layer(from_fn(limits::assign_request_id))
+        .layer(from_fn_with_state(state.clone(), middleware::check_host_and_origin))
+        .layer(from_fn(middleware::assign_request_id))
         .layer(from_fn(graceful_close::drain_refused_bodies))
         .with_state(state)
 }
@@ -50,7 +50,7 @@ fn recordings(state: &AppState) -> Router<AppState> {
         .route("/v1/audio/transcriptions", post(transcriptions::transcribe))
         .route("/v1/audio/translations", post(transcriptions::translate))
         .route("/v1/audio/voices", get(voices::list).post(voices::create))
-        .layer(DefaultBodyLimit::max(upload::max_request_bytes(state.config())))
+        .layer(DefaultBodyLimit::max(state.config().max_request_bytes()))
 }
 
 async fn unknown_route(request: Request) -> ApiError {

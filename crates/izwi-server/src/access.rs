@@ -1,20 +1,14 @@
-//! Access rules: the bind address, `Host`, `Origin` and the API key.
-//!
-//! The key is required on `/v1/*` only: `/livez`, `/readyz`, `/health`, `/version` and `/metrics` stay open to probes
-//! and scrapers, and carry no text, audio or key. `Host` and `Origin` are checked on every route.
+//! Access rules: the bind address, `Host`, `Origin` and the API key. Knows no route and no state of the server.
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, header};
 use subtle::ConstantTimeEq;
 
 use crate::config::ServerConfig;
 use crate::error::ApiError;
-use crate::state::AppState;
 use crate::suggest;
 
 /// An address that must not be bound.
@@ -67,7 +61,8 @@ impl AccessRules {
             })
     }
 
-    fn check(&self, request: &Request) -> Result<(), ApiError> {
+    /// Checks `Host` and `Origin` of a request.
+    pub(crate) fn check(&self, request: &Request) -> Result<(), ApiError> {
         let headers = request.headers();
         let host = match request.uri().authority() {
             Some(authority) => authority.as_str(),
@@ -119,42 +114,8 @@ fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 
-/// Middleware: refuses foreign hosts and origins, and lets pages of allowed origins read responses (CORS,
-/// <https://fetch.spec.whatwg.org/#http-cors-protocol>).
-pub(crate) async fn check_host_and_origin(
-    State(state): State<AppState>,
-    request: Request,
-    next: Next,
-) -> Response {
-    if let Err(error) = state.access().check(&request) {
-        return error.into_response();
-    }
-    let Some(origin) = request.headers().get(header::ORIGIN).cloned() else { return next.run(request).await };
-    let is_preflight = request.method() == Method::OPTIONS
-        && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
-    let mut response =
-        if is_preflight { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await };
-    let headers = response.headers_mut();
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    headers.append(header::VARY, HeaderValue::from_static("Origin"));
-    if is_preflight {
-        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
-        let allowed = HeaderValue::from_static("authorization, content-type, x-api-key");
-        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
-    } else {
-        let exposed = HeaderValue::from_static("x-request-id, x-sample-rate, retry-after");
-        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
-    }
-    response
-}
-
-/// Middleware: requires the key, if one is set.
-pub(crate) async fn check_key(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let admitted = state.config().api_key.as_deref().is_none_or(|key| has_key(request.headers(), key));
-    if admitted { next.run(request).await } else { ApiError::Unauthorized.into_response() }
-}
-
-fn has_key(headers: &HeaderMap, key: &str) -> bool {
+/// Whether a request carries the key, compared in constant time.
+pub(crate) fn has_key(headers: &HeaderMap, key: &str) -> bool {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
         let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
