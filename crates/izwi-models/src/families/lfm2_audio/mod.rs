@@ -14,7 +14,6 @@ use self::conformer::AudioEncoder;
 use self::errand::{Errand, Next, Running};
 use self::generation::{CODEC, ENCODER, Generator, PARTS, Share, Unwatched};
 use self::mel::{FrontEnd, Mel};
-use self::mimi::Mimi;
 use self::order::Clerk;
 use self::tokens::Vocabulary;
 use super::LoadOptions;
@@ -23,6 +22,7 @@ use crate::overlap;
 use crate::portions;
 use izwi_kernels::pair;
 use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::codec::mimi::{self, Mimi};
 use izwi_nn::error::ModelError;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::sampling::mix;
@@ -48,7 +48,6 @@ mod golden_audio;
 #[cfg(test)]
 mod golden_set;
 mod mel;
-mod mimi;
 mod order;
 mod prompt;
 #[cfg(test)]

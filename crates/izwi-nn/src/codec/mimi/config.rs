@@ -1,43 +1,43 @@
-//! The codec's sizes, which its file does not state, and the names in that file which decoding does not need.
+//! Sizes of the codec, which its file does not state, and the names of tensors that decoding does not need.
 
-use izwi_nn::checkpoint::Checkpoint;
+use crate::checkpoint::Checkpoint;
 
 /// The sizes. Numbers: <https://github.com/kyutai-labs/moshi/blob/main/moshi/moshi/models/loaders.py>.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Config {
+pub struct Config {
     /// Rate of the samples, in Hz.
-    pub(super) sample_rate: usize,
-    /// Channels of the rows between the books and the convolutions.
-    pub(super) width: usize,
-    /// Channels of a book's entries.
-    pub(super) book_width: usize,
-    /// Entries of a book.
-    pub(super) entries: usize,
-    /// Rows of the transformer to a frame.
-    pub(super) rows_per_frame: usize,
+    pub sample_rate: usize,
+    /// Channels between the codebooks and the convolutions.
+    pub width: usize,
+    /// Channels of a codebook entry.
+    pub codebook_width: usize,
+    /// Entries of a codebook.
+    pub entries: usize,
+    /// Transformer positions of one frame.
+    pub rows_per_frame: usize,
     /// Layers of the transformer.
-    pub(super) layers: usize,
+    pub layers: usize,
     /// Its heads.
-    pub(super) heads: usize,
+    pub heads: usize,
     /// Channels inside its feed-forward layers.
-    pub(super) feed_forward: usize,
-    /// Positions its attention sees.
-    pub(super) context: usize,
-    /// Positions that enter its window together: those of a frame.
-    pub(super) step: usize,
-    /// Channels at the samples' rate.
-    pub(super) filters: usize,
-    /// Rows out of one, stage by stage.
-    pub(super) ratios: Vec<usize>,
+    pub feed_forward: usize,
+    /// Positions in the attention window.
+    pub context: usize,
+    /// Positions that enter the window together: those of a frame.
+    pub step: usize,
+    /// Channels at the sample rate.
+    pub filters: usize,
+    /// Upsampling ratio of each stage.
+    pub ratios: Vec<usize>,
 }
 
 impl Config {
     /// The published sizes.
-    pub(crate) fn published() -> Self {
+    pub fn published() -> Self {
         Self {
             sample_rate: 24_000,
             width: 512,
-            book_width: 256,
+            codebook_width: 256,
             entries: 2048,
             rows_per_frame: 2,
             layers: 8,
@@ -51,7 +51,7 @@ impl Config {
     }
 
     /// The published sizes, with the widths and counts of the tensors that are there.
-    pub(super) fn of(from: &Checkpoint) -> Self {
+    pub fn of(from: &Checkpoint) -> Self {
         let published = Self::published();
         let size = |name: &str, axis: usize, otherwise: usize| {
             from.shape_of(name).and_then(|shape| shape.get(axis)).copied().unwrap_or(otherwise)
@@ -63,11 +63,11 @@ impl Config {
             found => found,
         };
         let last = format!("decoder.model.{}.conv.conv.weight", 3 * published.ratios.len() + 2);
-        let book = "quantizer.rvq_first.vq.layers.0._codebook.embedding_sum";
+        let codebook = "quantizer.rvq_first.vq.layers.0._codebook.embedding_sum";
         Self {
             width: size(&format!("{UPSAMPLE}.weight"), 0, published.width),
-            book_width: size(book, 1, published.book_width),
-            entries: size(book, 0, published.entries),
+            codebook_width: size(codebook, 1, published.codebook_width),
+            entries: size(codebook, 0, published.entries),
             layers,
             feed_forward: size(&format!("{}.linear1.weight", layer(0)), 0, published.feed_forward),
             filters: size(&last, 1, published.filters),
@@ -75,7 +75,7 @@ impl Config {
         }
     }
 
-    /// What could not be computed.
+    /// Refuses sizes that cannot be computed.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { width, heads, context, step, .. } = self;
         if *heads == 0 || !width.is_multiple_of(2 * heads) {
@@ -93,19 +93,19 @@ impl Config {
     }
 }
 
-/// Where the decoder's transformer has its layers.
+/// Prefix of the transformer layers.
 pub(super) const TRANSFORMER: &str = "decoder_transformer.transformer.layers";
-/// Where its rows are made of frames.
+/// Prefix of the upsampling convolution.
 pub(super) const UPSAMPLE: &str = "upsample.convtr.convtr.convtr";
-/// The parts of a book's name.
-const BOOK: [&str; 3] = ["embedding_sum", "cluster_usage", "_initialized"];
+/// Tensors of one codebook.
+const CODEBOOK: [&str; 3] = ["embedding_sum", "cluster_usage", "_initialized"];
 
-/// The books of a group.
-pub(super) fn book(group: &str, index: usize) -> String {
+/// Name of a codebook of a group.
+pub(super) fn codebook(group: &str, index: usize) -> String {
     format!("quantizer.{group}.vq.layers.{index}._codebook")
 }
 
-/// Whether a tensor belongs to the encoder, or to an acoustic book from the `kept`-th on.
+/// Whether a tensor belongs to the encoder, or to an acoustic codebook from the `kept`-th on.
 pub(super) fn not_needed(name: &str, kept: usize) -> bool {
     const LAYER: [&str; 12] = [
         "layer_scale_1.scale",
@@ -137,7 +137,7 @@ pub(super) fn not_needed(name: &str, kept: usize) -> bool {
         || numbered("encoder_transformer.transformer.layers.").is_some_and(|(_, rest)| LAYER.contains(&rest))
         || name == "downsample.conv.conv.conv.weight"
         || numbered("quantizer.rvq_rest.vq.layers.").is_some_and(|(index, rest)| {
-            index >= kept && rest.strip_prefix("_codebook.").is_some_and(|part| BOOK.contains(&part))
+            index >= kept && rest.strip_prefix("_codebook.").is_some_and(|part| CODEBOOK.contains(&part))
         })
 }
 
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_encoder_and_further_books_are_not_needed_and_nothing_else() {
+    fn only_the_encoder_and_unused_codebooks_are_skipped() {
         for name in [
             "encoder.model.0.conv.conv.bias",
             "encoder.model.10.block.3.conv.conv.weight",
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_80_ms_and_sizes_that_do_not_fit_are_named() {
+    fn a_frame_is_80_ms_and_invalid_sizes_are_named() {
         let published = Config::published();
         assert_eq!(published.samples_per_frame(), 1920);
         published.check().unwrap();

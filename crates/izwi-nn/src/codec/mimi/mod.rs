@@ -1,41 +1,38 @@
-//! The Mimi codec's decoder: frames of codes to samples, in streams of constant memory.
+//! The decoder of the Mimi codec: frames of codes to samples, in streams of constant memory.
 //!
-//! Owns reading the codec's file. Beyond the window of its transformer a stream is the official streaming decoder's, not
-//! the offline one's: a frame's positions push the oldest out before any of them looks.
+//! Knows no model family and opens no file. Beyond the window of its transformer a stream equals the official streaming
+//! decoder, not the offline one: the positions of a frame evict the oldest before any of them attends.
 //! <https://github.com/kyutai-labs/moshi/blob/main/moshi/moshi/models/compression.py>.
 
 mod config;
 
-use std::path::Path;
-
 use candle_core::{Device, Result, Tensor};
 
-use self::config::{TRANSFORMER, UPSAMPLE, book, not_needed};
-use crate::families::LoadOptions;
+use self::config::{TRANSFORMER, UPSAMPLE, codebook, not_needed};
+use crate::checkpoint::Checkpoint;
+use crate::codec::conv::CausalDepthwiseTransposedConv;
+use crate::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
+use crate::codec::seanet::{SeanetDecoder, SeanetShape};
+use crate::codec::stream::{Pieces, StreamShape, StreamState, Streams};
+use crate::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
+use crate::error::ModelError;
+use crate::window_attention::Window;
 use izwi_kernels::precision::Precision;
-use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::codec::conv::CausalDepthwiseTransposedConv;
-use izwi_nn::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
-use izwi_nn::codec::seanet::{SeanetDecoder, SeanetShape};
-use izwi_nn::codec::stream::{Pieces, StreamShape, StreamState, Streams};
-use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
-use izwi_nn::error::ModelError;
-use izwi_nn::window_attention::Window;
 
-pub(crate) use self::config::Config;
+pub use self::config::Config;
 
 /// Frames of one sequence in one pass: what they need at the full rate stays near the caches.
 const PIECE_FRAMES: usize = 4;
-/// Books whose code says what is said; the others say how.
+/// Semantic codebooks, distilled from a speech encoder; the others are acoustic.
 const SEMANTIC: usize = 1;
-/// Frames that a row in front of the transformer is made of.
+/// Frames that one input row of the transformer depends on.
 const UPSAMPLE_FRAMES: usize = 2;
 
 type Loaded<T> = std::result::Result<T, ModelError>;
 
 /// The decoder.
 #[derive(Debug)]
-pub(crate) struct Mimi {
+pub struct Mimi {
     config: Config,
     device: Device,
     shape: StreamShape,
@@ -47,38 +44,24 @@ pub(crate) struct Mimi {
     weight_bytes: usize,
 }
 
-/// What one stream of frames carries along; a fresh one holds nothing, any other the same number of bytes.
+/// State of one stream of frames; a fresh one holds nothing, any other the same number of bytes.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct DecoderState(StreamState);
+pub struct DecoderState(StreamState);
 
 impl DecoderState {
     /// Bytes held.
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.0.bytes()
     }
 }
 
 impl Mimi {
-    /// Reads the codec's file, of which the first `codebooks` books are used; layers that mix channels are kept and
-    /// multiplied in the options' precision, `F32` or `Bf16`.
-    ///
-    /// # Errors
-    /// The file is absent or its tensors are not those of the codec.
-    pub(crate) fn load(file: &Path, codebooks: usize, options: &LoadOptions) -> Loaded<Self> {
-        let from = Checkpoint::open(file, &options.device)?;
-        let config = Config::of(&from);
-        let mut from = options.cached(from, options.precision);
-        let codec = Self::from_checkpoint(&mut from, codebooks, &config, options.precision)?;
-        from.finish()?;
-        Ok(codec)
-    }
-
-    /// Takes the decoder and drops the encoder; the caller finishes the checkpoint.
+    /// Takes the decoder with its first `codebooks` codebooks and drops the encoder; the caller finishes the checkpoint.
+    /// Layers that mix channels are kept and multiplied in `precision`, `F32` or `Bf16`.
     ///
     /// # Errors
     /// As [`Checkpoint::take`], or the sizes cannot be computed.
-    pub(crate) fn from_checkpoint(
+    pub fn from_checkpoint(
         from: &mut Checkpoint,
         codebooks: usize,
         config: &Config,
@@ -93,9 +76,13 @@ impl Mimi {
         let books = |from: &mut Checkpoint, group: &str, books: usize| {
             let names =
                 BookNames { sum: "embedding_sum", usage: "cluster_usage", flag: Some("_initialized") };
-            let sizes =
-                BooksShape { books, entries: config.entries, width: config.book_width, outer: config.width };
-            ResidualBooks::load(from, &format!("quantizer.{group}"), sizes, names, |k| book(group, k))
+            let sizes = BooksShape {
+                books,
+                entries: config.entries,
+                width: config.codebook_width,
+                outer: config.width,
+            };
+            ResidualBooks::load(from, &format!("quantizer.{group}"), sizes, names, |k| codebook(group, k))
         };
         let (semantic, acoustic) = (books(from, "rvq_first", SEMANTIC)?, books(from, "rvq_rest", acoustic)?);
         let rise = (config.width, UPSAMPLE_FRAMES * config.rows_per_frame, config.rows_per_frame);
@@ -104,7 +91,7 @@ impl Mimi {
         let layers = transformer_shape(config, precision);
         let transformer = CausalTransformer::load(from, TRANSFORMER, &layers, Some((window, &mut *s)))?;
         let seanet = SeanetDecoder::load(from, "decoder.model", &seanet_shape(config, precision), s)?;
-        // Nearly all of it: norms, biases and books stay f32.
+        // Norms, biases and codebooks stay f32; they are a small part.
         let bytes = if precision == Precision::Bf16 { 2 } else { size_of::<f32>() };
         Ok(Self {
             device: from.device().clone(),
@@ -120,32 +107,32 @@ impl Mimi {
     }
 
     /// Samples of one frame.
-    pub(crate) fn samples_per_frame(&self) -> usize {
+    pub fn samples_per_frame(&self) -> usize {
         self.config.samples_per_frame()
     }
 
     /// Rate of the samples, in Hz.
-    pub(crate) fn sample_rate(&self) -> usize {
+    pub fn sample_rate(&self) -> usize {
         self.config.sample_rate
     }
 
     /// Entries of a codebook: every code is below.
-    pub(crate) fn book_size(&self) -> usize {
+    pub fn codebook_size(&self) -> usize {
         self.config.entries
     }
 
     /// Bytes of the weights.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.weight_bytes
     }
 
     /// Bytes of a state once it has seen a frame.
-    pub(crate) fn state_bytes(&self) -> usize {
+    pub fn state_bytes(&self) -> usize {
         self.shape.bytes()
     }
 
     /// The state of a new stream.
-    pub(crate) fn start(&self) -> DecoderState {
+    pub fn start(&self) -> DecoderState {
         DecoderState::default()
     }
 
@@ -156,7 +143,7 @@ impl Mimi {
     /// # Errors
     /// A frame has another number of codes or a code that is too large. The states are then undefined and must be
     /// dropped.
-    pub(crate) fn decode(&self, batch: &mut [(&mut DecoderState, &[Vec<u32>])]) -> Loaded<Vec<Vec<f32>>> {
+    pub fn decode(&self, batch: &mut [(&mut DecoderState, &[Vec<u32>])]) -> Loaded<Vec<Vec<f32>>> {
         let pieces = Pieces { shape: &self.shape, device: &self.device, frames: PIECE_FRAMES };
         let mut batch: Vec<_> = batch.iter_mut().map(|(state, frames)| (&mut state.0, *frames)).collect();
         Ok(pieces.run(&mut batch, |frames, streams| self.forward(frames, streams))?)
@@ -174,6 +161,19 @@ impl Mimi {
         let x = self.transformer.forward(&x, streams, "layer")?;
         streams.tap(|| "transformer".to_owned(), &x);
         self.seanet.forward(&x, streams)
+    }
+
+    /// Decodes a fresh stream in one piece and returns every intermediate result by name, for comparison with a
+    /// reference.
+    ///
+    /// # Errors
+    /// As [`Self::decode`].
+    pub fn decode_taps(&self, frames: &[Vec<u32>]) -> Loaded<Vec<(String, Tensor)>> {
+        let mut state = self.start();
+        let mut streams = Streams::new(&self.shape, vec![&mut state.0], vec![frames.len()], &self.device)?;
+        streams.record();
+        self.forward(&frames.iter().collect::<Vec<_>>(), &mut streams)?;
+        Ok(streams.take_taps())
     }
 }
 
@@ -205,32 +205,5 @@ fn seanet_shape(config: &Config, precision: Precision) -> SeanetShape {
         width: config.width,
         names: ["conv.conv", "convtr.convtr"],
         precision,
-    }
-}
-
-/// For tests: other sizes than the file shows, and intermediate results.
-#[cfg(test)]
-impl Mimi {
-    /// With so many heads and such a window, of which `step` positions enter together.
-    pub(super) fn load_with(
-        file: &Path,
-        (heads, context, step): (usize, usize, usize),
-        precision: Precision,
-    ) -> Self {
-        let mut from = Checkpoint::open(file, &super::golden_set::device()).unwrap();
-        let config = Config { heads, context, step, ..Config::of(&from) };
-        let codec = Self::from_checkpoint(&mut from, 8, &config, precision).unwrap();
-        from.finish().unwrap();
-        codec
-    }
-
-    /// Decodes a fresh stream in one piece and answers every intermediate result.
-    pub(super) fn decode_taps(&self, frames: &[Vec<u32>]) -> Vec<(String, Tensor)> {
-        let mut state = self.start();
-        let mut streams =
-            Streams::new(&self.shape, vec![&mut state.0], vec![frames.len()], &self.device).unwrap();
-        streams.record();
-        self.forward(&frames.iter().collect::<Vec<_>>(), &mut streams).unwrap();
-        streams.take_taps()
     }
 }
