@@ -1,8 +1,12 @@
 //! Extractors that answer bad input with an [`ApiError`], and the parsing they share.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
 use axum::extract::{FromRequestParts, Request};
 use axum::http::header;
 use axum::http::request::Parts;
+use izwi_core::engine::Priority;
 use serde::de::DeserializeOwned;
 
 use crate::error::ApiError;
@@ -44,6 +48,25 @@ impl ContentType {
 /// A text that is not blank: SDKs send an empty string for an absent member.
 pub(crate) fn non_blank(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.trim().is_empty())
+}
+
+/// Refuses a value outside `range`, in the name of the field.
+pub(crate) fn check_range<T: PartialOrd + Display>(
+    param: &str,
+    value: T,
+    range: &RangeInclusive<T>,
+) -> Result<T, ApiError> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    let message = format!("{param} is {value}; it must be between {} and {}", range.start(), range.end());
+    Err(ApiError::invalid(param, message))
+}
+
+/// Reads `priority`; normal without it.
+pub(crate) fn parse_priority(name: Option<&str>) -> Result<Priority, ApiError> {
+    let Some(name) = name else { return Ok(Priority::Normal) };
+    name.parse().map_err(|message: String| ApiError::invalid("priority", message))
 }
 
 /// Reads JSON; the error names a member of the wrong type by its path.

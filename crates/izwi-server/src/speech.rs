@@ -10,7 +10,7 @@ use izwi_core::engine::{
 use tokio::sync::mpsc;
 
 use crate::error::ApiError;
-use crate::extract::non_blank;
+use crate::extract::{check_range, non_blank, parse_priority};
 use crate::voices::Voice;
 
 /// Range of `speed`; a model may honour less. <https://platform.openai.com/docs/api-reference/audio/createSpeech>
@@ -111,15 +111,10 @@ impl ResolvedSpeechOptions {
             let message = format!("model '{}' does not support instructions; leave them out", profile.model);
             return Err(ApiError::invalid("instructions", message));
         }
-        if let Some(speed) = options.speed.filter(|speed| !SPEED.contains(speed)) {
-            let message =
-                format!("speed is {speed}; it must be between {} and {}", SPEED.start(), SPEED.end());
-            return Err(ApiError::invalid("speed", message));
+        if let Some(speed) = options.speed {
+            check_range("speed", speed, &SPEED)?;
         }
-        let priority = match options.priority.as_deref() {
-            None => Priority::Normal,
-            Some(text) => text.parse().map_err(|message: String| ApiError::invalid("priority", message))?,
-        };
+        let priority = parse_priority(options.priority.as_deref())?;
         let defaults = &profile.default_params;
         let params = GenerationParams {
             temperature: options.temperature.unwrap_or(defaults.temperature),

@@ -9,7 +9,7 @@ use izwi_core::engine::{
 
 use crate::dto::transcription::TranscriptionRequest;
 use crate::error::ApiError;
-use crate::extract::non_blank;
+use crate::extract::{check_range, non_blank, parse_priority};
 use crate::suggest;
 use crate::transcript_format::{AsrTask, FinishedTranscript, TranscriptFormat};
 use crate::upload::Recording;
@@ -39,23 +39,15 @@ impl CheckedRequest {
         };
         let format = parse_format(non_blank(fields.response_format).as_deref())?;
         let words = wants_words(fields.timestamp_granularities.as_deref().unwrap_or_default(), format)?;
-        if let Some(temperature) = fields.temperature.filter(|value| !TEMPERATURE.contains(value)) {
-            let message = format!(
-                "temperature is {temperature}; it must be between {} and {}",
-                TEMPERATURE.start(),
-                TEMPERATURE.end()
-            );
-            return Err(ApiError::invalid("temperature", message));
+        if let Some(temperature) = fields.temperature {
+            check_range("temperature", temperature, &TEMPERATURE)?;
         }
         let prompt = non_blank(fields.prompt);
         if prompt.as_ref().is_some_and(|prompt| prompt.chars().nth(MAX_TEXT_CHARS).is_some()) {
             let message = format!("prompt has more than {MAX_TEXT_CHARS} characters; send its last part");
             return Err(ApiError::invalid("prompt", message));
         }
-        let priority = match non_blank(fields.priority).as_deref() {
-            None => Priority::Normal,
-            Some(text) => text.parse().map_err(|message: String| ApiError::invalid("priority", message))?,
-        };
+        let priority = parse_priority(non_blank(fields.priority).as_deref())?;
         let stream = fields.stream.unwrap_or(false);
         check_stream(stream, format, task)?;
         Ok(Self {
