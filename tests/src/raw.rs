@@ -1,4 +1,4 @@
-//! Raw HTTP, for what ordinary clients hide: trailers, broken requests, the end of a connection.
+//! Raw HTTP, for trailers, malformed requests and connection ends, which ordinary clients hide.
 
 use std::net::SocketAddr;
 
@@ -13,25 +13,25 @@ use crate::guarded;
 pub struct RawResponse {
     /// Status line and headers, lower case.
     pub head: String,
-    /// The body, its chunks joined.
+    /// The body without chunk framing.
     pub body: Vec<u8>,
     /// Trailers, lower case.
     pub trailers: String,
-    /// Whether the chunked body has its last chunk.
+    /// Whether the chunked body has its terminator.
     pub is_complete: bool,
 }
 
-/// Sends bytes, reads until the server closes, and parses the response.
+/// Sends bytes, reads until the server closes, and parses a chunked response.
 pub async fn exchange(address: SocketAddr, request: &[u8]) -> Result<RawResponse> {
     let mut stream = guarded(TcpStream::connect(address)).await??;
     guarded(stream.write_all(request)).await??;
     let mut bytes = Vec::new();
-    // A connection that is cut is a valid result.
+    // A reset connection is a valid result.
     let _ = guarded(stream.read_to_end(&mut bytes)).await?;
-    parse(&bytes)
+    take_apart(&bytes)
 }
 
-fn parse(bytes: &[u8]) -> Result<RawResponse> {
+fn take_apart(bytes: &[u8]) -> Result<RawResponse> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_lowercase();
     let Some(end) = find(bytes, b"\r\n\r\n") else {
         return Ok(RawResponse { head: text(bytes), ..Default::default() });

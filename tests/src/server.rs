@@ -19,7 +19,7 @@ use crate::GUARD;
 use crate::recording::Form;
 use crate::session::Session;
 
-/// A server to start: a simulated model, and what the test changes.
+/// Settings of a test server.
 #[derive(Debug)]
 pub struct Setup {
     /// The simulated model.
@@ -33,7 +33,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// A TTS model that generates a sentence at once, a hundred samples a character. `name` labels its metrics.
+    /// A TTS model with one unit per sentence and a hundred samples per character. `name` labels its metrics.
     pub fn units(name: &str) -> Self {
         Self::with(
             name,
@@ -41,19 +41,20 @@ impl Setup {
         )
     }
 
-    /// An autoregressive TTS model, 80 ms a token.
+    /// An autoregressive TTS model, 80 ms per token.
     pub fn tokens(name: &str) -> Self {
         Self::with(name, SimulatedModel::default())
     }
 
-    /// An ASR model: one segment of one word for each second begun. The server's default TTS model failed to load.
-    pub fn asr(name: &str) -> Self {
+    /// An ASR model: one segment of one word per started second. It is the default ASR model of a server whose default
+    /// TTS model failed to load.
+    pub fn listener(name: &str) -> Self {
         let model = SimulatedModel { listens: true, sample_rate: 16_000, ..Default::default() };
         Self::with(name, model)
     }
 
-    /// An autoregressive chat and TTS model, 80 ms a frame.
-    pub fn chat(name: &str) -> Self {
+    /// A chat and TTS model, autoregressive, 80 ms per frame.
+    pub fn converser(name: &str) -> Self {
         Self::with(name, SimulatedModel { converses: true, ..Default::default() })
     }
 
@@ -62,8 +63,9 @@ impl Setup {
         Self { model, engine, server: ServerConfig::default(), voices: None }
     }
 
-    /// A TTS model with voice cloning, on a server that saves voices. Its samples depend on every field of a request.
-    pub fn voice_cloning(name: &str) -> Result<Self> {
+    /// A TTS model with one unit per sentence that clones voices, on a server that saves voices. Its output depends on
+    /// every request option.
+    pub fn cloner(name: &str) -> Result<Self> {
         let setup = Self::units(name);
         let model = SimulatedModel { clones: true, ..setup.model };
         let voices = tempfile::tempdir()?;
@@ -101,13 +103,13 @@ impl Setup {
         let engine = Engine::with_executor(self.engine, Box::new(executor))?;
         engine.ready().await?;
         let registry_config = if listens {
-            RegistryConfig { default_asr: Some(model.clone()), ..RegistryConfig::new("no-tts") }
+            RegistryConfig { default_asr: Some(model.clone()), ..RegistryConfig::new("no-speaker") }
         } else {
             RegistryConfig::new(&model)
         };
         let registry = Registry::new(registry_config);
         if listens {
-            registry.set("no-tts", Slot::Failed("this test has no TTS model".to_owned()));
+            registry.set("no-speaker", Slot::Failed("this test has none".to_owned()));
         }
         registry.set(&model, Slot::Ready(engine.clone()));
         let server = TestServer::listen(self.server, registry, recorder).await?;
@@ -115,7 +117,7 @@ impl Setup {
     }
 }
 
-/// A server on a port of its own.
+/// A server on its own port.
 #[derive(Debug)]
 pub struct TestServer {
     /// Its address.
@@ -123,7 +125,7 @@ pub struct TestServer {
     /// Its models.
     pub registry: Registry,
     engine: Option<Engine>,
-    /// Folder of its files: saved voices, and a model with weights.
+    /// Its files: saved voices and model weights.
     folder: Option<TempDir>,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<Result<(), izwi_server::ServeError>>,
@@ -136,15 +138,15 @@ impl TestServer {
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async {
-            // A test that ends drops the sender, which ends its server too.
+            // Dropping the sender at the end of a test stops the server.
             let _ = stopped.await;
         };
         let running = tokio::spawn(serve(listener, config, registry.clone(), recorder, shutdown));
         Ok(Self { address, registry, engine: None, folder: None, stop: Some(stop), running })
     }
 
-    /// Starts a server over the real executor and waits until its engine is warm: `files`, a model's folder, is
-    /// copied into the folder of models, below the folder in which the server saves voices.
+    /// Starts a server over the real executor and waits until its engine is warm. `files`, a model folder, is copied into
+    /// the model store of the test.
     pub async fn with_weights(engine: EngineCoreConfig, files: &Path) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let models = folder.path().join("models");
@@ -200,12 +202,12 @@ impl TestServer {
         Ok(guarded(request.send()).await??)
     }
 
-    /// Sends `DELETE` for a path.
+    /// Sends DELETE.
     pub async fn delete(&self, path: &str) -> Result<reqwest::Response> {
         Ok(guarded(reqwest::Client::new().delete(self.url(path)).send()).await??)
     }
 
-    /// Sends `GET` for a path.
+    /// Fetches a path.
     pub async fn get(&self, path: &str) -> Result<reqwest::Response> {
         Ok(guarded(reqwest::get(self.url(path))).await??)
     }
@@ -215,7 +217,7 @@ impl TestServer {
         Ok(self.get(path).await?.text().await?)
     }
 
-    /// Sum of a metric's series that have all of `labels`, each as `name="value"`; 0 without any.
+    /// Sum of a metric's series that carry all of `labels`, each as `name="value"`; 0 where there is none.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> Result<f64> {
         let page = self.page("/metrics").await?;
         let belongs = |line: &&str| {
@@ -235,7 +237,7 @@ impl TestServer {
         Session::open(&format!("ws://{}/v1/audio/chat/stream", self.address)).await
     }
 
-    /// Shuts the server down.
+    /// Starts the shutdown of the server.
     pub fn stop(&mut self) {
         drop(self.stop.take());
     }
@@ -247,7 +249,7 @@ impl TestServer {
         Ok(guarded(running).await???)
     }
 
-    /// Waits until the engine is idle, and checks that every block is free.
+    /// Waits until the engine is idle and checks that all blocks are free.
     pub async fn assert_balanced(&self) -> Result<()> {
         let engine = self.engine()?;
         eventually("the engine to be idle", || async {
@@ -271,7 +273,7 @@ impl TestServer {
     }
 }
 
-/// Copies a folder and its contents.
+/// Copies a folder with all that is in it.
 pub fn copy(from: &Path, to: &Path) -> Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from).with_context(|| from.display().to_string())? {
@@ -282,7 +284,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The result of a future that must complete within the guard time.
+/// The result of a future that must come, in whatever time.
 pub async fn guarded<F: Future>(future: F) -> Result<F::Output> {
     tokio::time::timeout(GUARD, future).await.context("nothing happened within the guard time")
 }

@@ -1,4 +1,4 @@
-//! A client of the WebSocket.
+//! A WebSocket client.
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::{SinkExt, StreamExt};
@@ -13,7 +13,7 @@ use crate::guarded;
 /// Receive buffer of a slow client, in bytes.
 const SMALL_BUFFER: u32 = 4_096;
 
-/// What a client receives.
+/// A received frame.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Incoming {
     /// A text frame.
@@ -24,7 +24,7 @@ pub enum Incoming {
     Closed(Option<u16>),
 }
 
-/// One utterance, as received.
+/// One received utterance.
 #[derive(Debug, Clone, Default)]
 pub struct Utterance {
     /// `audio.start`.
@@ -35,10 +35,10 @@ pub struct Utterance {
     pub done: Value,
 }
 
-/// One turn of a conversation, as received.
+/// One received turn of a conversation.
 #[derive(Debug, Clone, Default)]
 pub struct Turn {
-    /// The text of the `text.delta` frames.
+    /// The joined `text.delta` frames.
     pub text: String,
     /// `audio.chunk` frames with their audio.
     pub chunks: Vec<(Value, Vec<u8>)>,
@@ -65,7 +65,7 @@ impl Session {
         Self::open_with(url.into_client_request()?).await
     }
 
-    /// Opens a session with the given request.
+    /// Opens a session with a custom request.
     pub async fn open_with(
         request: tokio_tungstenite::tungstenite::handshake::client::Request,
     ) -> Result<Self> {
@@ -75,7 +75,7 @@ impl Session {
         Ok(Self { socket })
     }
 
-    /// Opens a session with a small receive buffer.
+    /// Opens a session with a tiny kernel buffer.
     pub async fn open_small(address: std::net::SocketAddr) -> Result<Self> {
         let tcp = TcpSocket::new_v4()?;
         tcp.set_recv_buffer_size(SMALL_BUFFER)?;
@@ -90,12 +90,12 @@ impl Session {
         self.send_raw(Message::text(frame.to_string())).await
     }
 
-    /// Sends any message.
+    /// Sends anything.
     pub async fn send_raw(&mut self, message: Message) -> Result<()> {
         Ok(guarded(self.socket.send(message)).await??)
     }
 
-    /// The next message, except pings.
+    /// The next frame except pings.
     pub async fn next(&mut self) -> Result<Incoming> {
         loop {
             return Ok(match guarded(self.socket.next()).await? {
@@ -131,7 +131,7 @@ impl Session {
         Ok(frame)
     }
 
-    /// The next chunk: its description and, directly behind it, its audio.
+    /// The next chunk: its header frame and the audio frame that follows.
     pub async fn chunk(&mut self) -> Result<(Value, Vec<u8>)> {
         let description = self.expect("audio.chunk").await?;
         match self.next().await? {
@@ -146,7 +146,7 @@ impl Session {
         self.rest_of(Utterance { start, ..Default::default() }).await
     }
 
-    /// The rest of an utterance that has begun.
+    /// The rest of a started utterance.
     pub async fn rest_of(&mut self, mut utterance: Utterance) -> Result<Utterance> {
         loop {
             let frame = self.frame().await?;
@@ -169,7 +169,7 @@ impl Session {
         Ok(turn)
     }
 
-    /// One more frame of a turn, with the audio behind it.
+    /// The next frame of a turn with its audio.
     pub async fn more_of(&mut self, turn: &mut Turn) -> Result<()> {
         let frame = self.frame().await?;
         match frame["type"].as_str() {
@@ -184,7 +184,7 @@ impl Session {
         Ok(())
     }
 
-    /// The end of a session: `session.done` and the close frame.
+    /// The end of a session: `session.done` and the close.
     pub async fn expect_done(&mut self, close_code: u16) -> Result<()> {
         self.expect("session.done").await?;
         let closed = self.next().await?;
@@ -195,7 +195,7 @@ impl Session {
         Ok(())
     }
 
-    /// Synthesises one text and returns its only utterance.
+    /// Speaks one text and returns its only utterance.
     pub async fn speak(&mut self, text: &str) -> Result<Utterance> {
         self.send(json!({"type": "speak", "text": text})).await?;
         self.expect("session.created").await?;

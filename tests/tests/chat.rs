@@ -1,4 +1,4 @@
-//! The chat protocol over a simulated model: turns, interruptions, limits, and invalid frames.
+//! The conversation protocol over a simulated model: turns, interrupts, limits, malformed frames.
 
 use anyhow::{Context, Result, ensure};
 use izwi_tests::{Gate, Incoming, Session, Setup, TestServer, Turn};
@@ -8,7 +8,7 @@ use tokio_tungstenite::tungstenite::Message;
 /// Bytes of 200 ms of PCM.
 const CHUNK: usize = 4_800 * 2;
 
-/// PCM of a second of a tone at 8 kHz.
+/// One second of a tone at 8 kHz, as PCM.
 fn tone() -> Vec<u8> {
     let sample = |n: usize| (8_000.0 * (n as f32 * 0.3).sin()) as i16;
     (0..8_000).flat_map(|n| sample(n).to_le_bytes()).collect()
@@ -22,7 +22,7 @@ async fn begin(server: &TestServer) -> Result<Session> {
     Ok(session)
 }
 
-async fn send_turn(session: &mut Session, text: &str) -> Result<Turn> {
+async fn say(session: &mut Session, text: &str) -> Result<Turn> {
     session.send(json!({"type": "input.text", "text": text})).await?;
     session.rest_of_turn(Turn::default()).await
 }
@@ -47,8 +47,8 @@ fn check_exact(turn: &Turn, number: u64) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn turns_are_answered_in_order_in_text_and_exact_chunks() -> Result<()> {
-    let server = Setup::chat("chat-turns").start().await?;
+async fn turns_are_answered_in_order_with_text_and_exact_chunks() -> Result<()> {
+    let server = Setup::converser("chat-turns").start().await?;
     let mut session = begin(&server).await?;
     let pcm = tone();
     for piece in pcm.chunks(1_000) {
@@ -62,13 +62,10 @@ async fn turns_are_answered_in_order_in_text_and_exact_chunks() -> Result<()> {
         check_exact(&turn, number)?;
         answers.push(turn);
     }
-    ensure!(
-        answers[0].text != answers[1].text && answers[0].audio() != answers[1].audio(),
-        "both answers are equal"
-    );
+    ensure!(answers[0].text != answers[1].text && answers[0].audio() != answers[1].audio(), "the same twice");
     session.send(json!({"type": "input.done"})).await?;
     session.expect_done(1000).await?;
-    // The same input gets the same answer, and a turn between the two changes the second answer.
+    // A second session with the same input gets the same output; an extra turn changes it.
     let mut again = begin(&server).await?;
     again.send_raw(Message::binary(vec![1, 0])).await?;
     again.send(json!({"type": "input.audio.clear"})).await?;
@@ -76,11 +73,8 @@ async fn turns_are_answered_in_order_in_text_and_exact_chunks() -> Result<()> {
     again.send(json!({"type": "input.audio.commit"})).await?;
     let first = again.rest_of_turn(Turn::default()).await?;
     ensure!((&first.text, first.audio()) == (&answers[0].text, answers[0].audio()), "{}", first.done);
-    send_turn(&mut again, "By the way.").await?;
-    ensure!(
-        send_turn(&mut again, "And what is this?").await?.text != answers[1].text,
-        "the conversation is not remembered"
-    );
+    say(&mut again, "By the way.").await?;
+    ensure!(say(&mut again, "And what is this?").await?.text != answers[1].text, "it remembers nothing");
     let labels = ["task=\"chat\"", "model=\"chat-turns\"", "finish_reason=\"stop\""];
     server.assert_balanced().await?;
     assert_eq!(server.metric("izwi_requests_total", &labels).await?, 5.0);
@@ -89,9 +83,9 @@ async fn turns_are_answered_in_order_in_text_and_exact_chunks() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_conversation_goes_on() -> Result<()> {
+async fn a_conversation_continues_after_an_interrupt() -> Result<()> {
     let (gate, script) = Gate::new(|_| true);
-    let server = Setup::chat("chat-interrupt").script(script).start().await?;
+    let server = Setup::converser("chat-interrupt").script(script).start().await?;
     let mut session = begin(&server).await?;
     session.send(json!({"type": "input.text", "text": "a long question, ".repeat(20)})).await?;
     session.send(json!({"type": "input.text", "text": "that is never answered"})).await?;
@@ -102,13 +96,13 @@ async fn an_interrupted_conversation_goes_on() -> Result<()> {
     }
     session.send(json!({"type": "interrupt"})).await?;
     session.send(json!({"type": "ping"})).await?;
-    // Chunks in flight may still arrive, and the end may arrive before the pong or after it.
+    // Chunks in flight may still arrive; the end may arrive before or after the pong.
     let mut done = None;
     loop {
         match session.next().await? {
             Incoming::Frame(frame) if frame["type"] == "pong" => break,
             Incoming::Frame(frame) if frame["type"] == "turn.done" => done = Some(frame),
-            Incoming::Frame(_) | Incoming::Audio(_) => ensure!(done.is_none(), "a frame after the end"),
+            Incoming::Frame(_) | Incoming::Audio(_) => ensure!(done.is_none(), "something behind the end"),
             other => anyhow::bail!("{other:?}"),
         }
     }
@@ -118,10 +112,10 @@ async fn an_interrupted_conversation_goes_on() -> Result<()> {
         None => session.expect("turn.done").await?,
     };
     ensure!(done["finish_reason"] == "interrupted" && done["turn"] == 0, "{done}");
-    let next = send_turn(&mut session, "Wait.").await?;
+    let next = say(&mut session, "Wait.").await?;
     check_exact(&next, 1)?;
     server.assert_balanced().await?;
-    // The client disconnects during an answer.
+    // A client disconnects during an answer.
     session.send(json!({"type": "input.text", "text": "a long question, ".repeat(20)})).await?;
     drop(session);
     server.assert_no_sessions().await?;
@@ -129,8 +123,8 @@ async fn an_interrupted_conversation_goes_on() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn invalid_input_is_refused_and_the_conversation_goes_on() -> Result<()> {
-    let setup = Setup::chat("chat-limits").server(|server| server.max_input_chars = 2_000);
+async fn a_refused_turn_does_not_end_the_conversation() -> Result<()> {
+    let setup = Setup::converser("chat-limits").server(|server| server.max_input_chars = 2_000);
     let setup = setup.engine(|engine| {
         engine.max_turn_duration = std::time::Duration::from_secs(1);
         engine.max_conversation_turns = 4;
@@ -169,12 +163,12 @@ async fn invalid_input_is_refused_and_the_conversation_goes_on() -> Result<()> {
     session.expect_error("too_large").await?;
     session.send(json!({"type": "session.config"})).await?;
     session.expect_error("out_of_order").await?;
-    // More than the model's context: this turn is refused, and is no part of the conversation.
+    // Longer than the context: the turn is refused and does not enter the history.
     session.send(json!({"type": "input.text", "text": "b".repeat(1_000)})).await?;
     session.expect_error("invalid_value").await?;
     let mut forgotten = 0;
     for number in 1..10 {
-        let turn = send_turn(&mut session, "Something to say.").await?;
+        let turn = say(&mut session, "Something to say.").await?;
         check_exact(&turn, number)?;
         forgotten = turn.done["forgotten_turns"].as_u64().context("a number")?;
     }
@@ -183,8 +177,8 @@ async fn invalid_input_is_refused_and_the_conversation_goes_on() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn malformed_frames_are_errors_and_the_session_goes_on() -> Result<()> {
-    let server = Setup::chat("chat-garbage").start().await?;
+async fn malformed_frames_get_errors_and_affect_no_other_session() -> Result<()> {
+    let server = Setup::converser("chat-garbage").start().await?;
     let mut session = server.chat().await?;
     let mut state = 0x5eed_u64;
     for round in 0..400_u64 {
@@ -202,12 +196,12 @@ async fn malformed_frames_are_errors_and_the_session_goes_on() -> Result<()> {
     }
     session.send(json!({"type": "session.config"})).await?;
     session.expect("session.created").await?;
-    check_exact(&send_turn(&mut session, "A normal sentence.").await?, 0)?;
+    check_exact(&say(&mut session, "A normal sentence.").await?, 0)?;
     server.assert_balanced().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn models_without_the_chat_task_are_refused_by_name() -> Result<()> {
+async fn a_model_without_the_chat_task_is_refused() -> Result<()> {
     let server = Setup::tokens("chat-mute").start().await?;
     let mut session = server.chat().await?;
     session.send(json!({"type": "session.config", "model": "chat-mute"})).await?;
@@ -223,9 +217,9 @@ async fn models_without_the_chat_task_are_refused_by_name() -> Result<()> {
     let upgrade = server.get("/v1/audio/chat/stream").await?;
     ensure!(upgrade.status() == 426, "{}", upgrade.status());
 
-    let chat_server = Setup::chat("chat-both").start().await?;
-    let listed: serde_json::Value = chat_server.get("/v1/models/chat-both").await?.json().await?;
+    let talker = Setup::converser("chat-both").start().await?;
+    let listed: serde_json::Value = talker.get("/v1/models/chat-both").await?.json().await?;
     ensure!(listed["tasks"] == json!(["tts", "chat"]), "{listed}");
-    chat_server.session().await?.speak("It also speaks.").await?;
-    check_exact(&send_turn(&mut begin(&chat_server).await?, "And converses.").await?, 0)
+    talker.session().await?.speak("It also speaks.").await?;
+    check_exact(&say(&mut begin(&talker).await?, "And converses.").await?, 0)
 }

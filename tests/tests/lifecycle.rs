@@ -10,7 +10,7 @@ use izwi_tests::{Gate, Session, Setup, TestServer, Utterance, eventually, guarde
 use serde_json::{Value, json};
 
 const SENTENCE: &str = "This sentence has just enough words to fill more than a chunk.";
-/// Two sentences that make a chunk, and a third. None ends in a word long enough to be synthesised early.
+/// Two sentences that complete a chunk, and a third. No clause is long enough to be cut early.
 const HELD: &str = "Hi. This has words enough to fill more than one whole chunk, and so on. Go.";
 
 async fn readiness(server: &TestServer) -> Result<(u16, String)> {
@@ -21,9 +21,10 @@ async fn readiness(server: &TestServer) -> Result<(u16, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_answers_while_its_model_loads() -> Result<()> {
-    let fleet = RegistryConfig { load_timeout: Duration::from_millis(100), ..RegistryConfig::new("late") };
-    let registry = Registry::new(fleet);
+async fn the_server_responds_while_its_model_loads() -> Result<()> {
+    let registry_config =
+        RegistryConfig { load_timeout: Duration::from_millis(100), ..RegistryConfig::new("late") };
+    let registry = Registry::new(registry_config);
     let server = TestServer::listen(ServerConfig::default(), registry.clone(), Recorder::install()?).await?;
     assert_eq!(readiness(&server).await?, (503, "loading".to_owned()));
     assert_eq!(server.get("/livez").await?.status(), 200);
@@ -49,7 +50,7 @@ async fn the_server_answers_while_its_model_loads() -> Result<()> {
     registry.set("late", Slot::Ready(engine.clone()));
     assert_eq!(readiness(&server).await?, (200, "ready".to_owned()));
     assert_eq!(server.speech(&speak).await?.status(), 200);
-    // The session with the refused frame is still open.
+    // The refused session stays open.
     session.send(json!({"type": "speak", "text": SENTENCE})).await?;
     session.expect("session.created").await?;
     session.utterance().await?;
@@ -61,8 +62,8 @@ async fn the_server_answers_while_its_model_loads() -> Result<()> {
     .await
 }
 
-/// A session that has had its first chunk and whose third sentence waits at the gate.
-async fn halfway(server: &TestServer) -> Result<(Session, Utterance)> {
+/// A session that received its first chunk while its third sentence waits at the gate.
+async fn mid_utterance(server: &TestServer) -> Result<(Session, Utterance)> {
     let mut session = server.session().await?;
     session.send(json!({"type": "session.config"})).await?;
     session.expect("session.created").await?;
@@ -74,10 +75,10 @@ async fn halfway(server: &TestServer) -> Result<(Session, Utterance)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_lets_utterances_finish_and_refuses_new_ones() -> Result<()> {
+async fn a_shutdown_finishes_utterances_and_refuses_new_ones() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 1));
     let mut server = Setup::units("drains").script(script).start().await?;
-    let (mut session, utterance) = halfway(&server).await?;
+    let (mut session, utterance) = mid_utterance(&server).await?;
     let mut silent = server.session().await?;
     session.send(json!({"type": "input.text", "text": "Never spoken."})).await?;
     session.send(json!({"type": "ping"})).await?;
@@ -104,7 +105,7 @@ async fn a_shutdown_lets_utterances_finish_and_refuses_new_ones() -> Result<()> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_lets_bodies_finish() -> Result<()> {
+async fn a_shutdown_finishes_response_bodies() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
     let mut server = Setup::units("drains-http").script(script).start().await?;
     let text = format!("{SENTENCE} {SENTENCE}");
@@ -129,7 +130,7 @@ async fn a_shutdown_ends_after_its_timeout() -> Result<()> {
         .server(|server| server.drain_timeout = Duration::from_millis(50))
         .start()
         .await?;
-    let (session, _) = halfway(&server).await?;
+    let (session, _) = mid_utterance(&server).await?;
     server.stop();
     server.ended().await?;
     drop((session, gate));
@@ -137,7 +138,7 @@ async fn a_shutdown_ends_after_its_timeout() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_beyond_the_limits_are_refused() -> Result<()> {
+async fn requests_over_the_limits_are_refused() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
     let server = Setup::units("full")
         .script(script)
@@ -168,7 +169,7 @@ async fn requests_beyond_the_limits_are_refused() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_with_a_full_queue_answers_with_retry_after() -> Result<()> {
+async fn a_full_queue_answers_with_retry_after() -> Result<()> {
     let (gate, script) = Gate::new(|_| true);
     let server = Setup::units("queue")
         .script(script)

@@ -38,14 +38,14 @@ const NAMES: [&str; 28] = [
 const TEXT: &str = "Twenty-two characters.";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_documented_series_is_there_after_some_traffic() -> Result<()> {
+async fn every_documented_series_exists_after_traffic() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start >= 30));
     let server = Setup::tokens("measured").script(script).start().await?;
-    let mut client = server.session().await?;
-    client.send(json!({"type": "speak", "text": TEXT})).await?;
-    client.expect("session.created").await?;
-    client.expect("audio.start").await?;
-    drop(client);
+    let mut leaver = server.session().await?;
+    leaver.send(json!({"type": "speak", "text": TEXT})).await?;
+    leaver.expect("session.created").await?;
+    leaver.expect("audio.start").await?;
+    drop(leaver);
     server.assert_no_sessions().await?;
     gate.open();
     server.assert_balanced().await?;
@@ -81,7 +81,7 @@ async fn every_documented_series_is_there_after_some_traffic() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_has_a_summary() -> Result<()> {
+async fn health_reports_models_and_load() -> Result<()> {
     let server = Setup::tokens("healthy").start().await?;
     server.session().await?.speak(TEXT).await?;
     eventually("the numbers", || async {

@@ -1,4 +1,4 @@
-//! The real `openai` package for Python against the real server. `cargo xtask test` makes the environment it runs in.
+//! The real `openai` package for Python against the real server. `cargo xtask test` creates its environment.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, TaskType};
 use izwi_server::{Loader, Offer, Recorder, Registry, RegistryConfig, ServerConfig};
 use izwi_tests::{TestServer, eventually};
 
-/// The default ASR model, for English only and without translation, and a word of its transcript of [`RECORDING`].
-const ASR_MODEL: &str = "whisper-tiny.en";
+/// The default ASR model (English only, no translation), and a word of [`RECORDING`].
+const LISTENER: &str = "whisper-tiny.en";
 const RECORDING: &str = "assets/speech/jfk.wav";
 const WORD: &str = "country";
-/// A simulated model with translation; it loads on first use.
+/// A simulated model that translates; loaded on first use.
 const TRANSLATOR: &str = "simulated-translator";
 
 fn root() -> PathBuf {
@@ -37,17 +37,17 @@ fn load(name: &str, arbiter: &Arc<DeviceArbiter>) -> Result<Engine> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_openai_package_works() -> Result<()> {
+async fn the_openai_package_runs_speech_and_transcription() -> Result<()> {
     let python =
         root().join(if cfg!(windows) { "target/venv/Scripts/python.exe" } else { "target/venv/bin/python" });
     ensure!(python.exists(), "{} is missing; run `cargo xtask test` once", python.display());
     let arbiter = DeviceArbiter::new();
     let loader: Loader =
         Arc::new(move |name: &str| load(name, &arbiter).map_err(|error| format!("{error:#}")));
-    let config =
-        RegistryConfig { default_asr: Some(ASR_MODEL.to_owned()), ..RegistryConfig::new(DEFAULT_MODEL) };
+    let registry_config =
+        RegistryConfig { default_asr: Some(LISTENER.to_owned()), ..RegistryConfig::new(DEFAULT_MODEL) };
     let translator = Offer { id: TRANSLATOR.to_owned(), tasks: vec![TaskType::Asr], bytes: 0 };
-    let registry = Registry::with_loader(config, vec![translator], loader);
+    let registry = Registry::with_loader(registry_config, vec![translator], loader);
     registry.load_defaults();
     let server = TestServer::listen(ServerConfig::default(), registry, Recorder::install()?).await?;
     eventually("the models to load", || async {
@@ -59,11 +59,11 @@ async fn the_openai_package_works() -> Result<()> {
 
     let mut client = Command::new(python);
     client.arg(root().join("tests/openai/client.py")).arg(format!("http://{}", server.address));
-    client.arg(root().join(RECORDING)).args([ASR_MODEL, WORD, TRANSLATOR]).stdin(Stdio::null());
+    client.arg(root().join(RECORDING)).args([LISTENER, WORD, TRANSLATOR]).stdin(Stdio::null());
     let output =
         tokio::task::spawn_blocking(move || client.output()).await?.context("python does not start")?;
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
-    ensure!(stdout.contains("held: several at once"), "{stdout}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(said.contains("held: several at once"), "{said}");
     Ok(())
 }

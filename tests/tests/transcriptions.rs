@@ -1,4 +1,4 @@
-//! `POST /v1/audio/transcriptions` and `/v1/audio/translations`: formats of requests and responses, and errors.
+//! `POST /v1/audio/transcriptions` and `/v1/audio/translations`: request and response formats, refusals.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use anyhow::{Context, Result, ensure};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const TRANSCRIPTIONS: &str = "/v1/audio/transcriptions";
 const TRANSLATIONS: &str = "/v1/audio/translations";
 
-/// A JSON body with a recording of 2.5 s, with three words.
+/// A JSON body with a recording of 2.5 s (three simulated words).
 fn body(extra: Value) -> Value {
     let mut body = json!({"model": "whisper-1", "audio": base64(&recording(2.5))});
     for (name, value) in extra.as_object().unwrap() {
@@ -17,7 +17,7 @@ fn body(extra: Value) -> Value {
     body
 }
 
-/// A form with the same.
+/// The same as a form.
 fn form(fields: &[(&str, &str)]) -> Form {
     let form = Form::new().file("file", &recording(2.5)).text("model", "whisper-1");
     fields.iter().fold(form, |form, (name, value)| form.text(name, value))
@@ -32,8 +32,8 @@ async fn by_form(server: &TestServer, fields: &[(&str, &str)]) -> Result<reqwest
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_response_format_works_by_json_and_by_form() -> Result<()> {
-    let server = Setup::asr("formats").start().await?;
+async fn every_response_format_works_with_json_and_form_requests() -> Result<()> {
+    let server = Setup::listener("formats").start().await?;
     let text = "word0 word1 word2";
     let srt = "1\n00:00:00,000 --> 00:00:01,000\nword0\n\n2\n00:00:01,000 --> 00:00:02,000\nword1\n\n\
                3\n00:00:02,000 --> 00:00:03,000\nword2\n\n";
@@ -71,7 +71,7 @@ async fn every_response_format_works_by_json_and_by_form() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn verbose_json_has_segments_and_requested_words() -> Result<()> {
-    let server = Setup::asr("verbose").start().await?;
+    let server = Setup::listener("verbose").start().await?;
     let verbose = json!({"response_format": "verbose_json"});
     let body: Value = by_json(&server, verbose).await?.json().await?;
     assert_eq!((&body["task"], &body["language"]), (&json!("transcribe"), &json!("en")));
@@ -105,19 +105,19 @@ async fn verbose_json_has_segments_and_requested_words() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_sends_text_as_it_is_transcribed() -> Result<()> {
-    let server = Setup::asr("events").start().await?;
+async fn a_stream_sends_words_during_transcription() -> Result<()> {
+    let server = Setup::listener("events").start().await?;
     for format in ["json", "text"] {
         let by_json = by_json(&server, json!({"stream": true, "response_format": format})).await?;
         let by_form = by_form(&server, &[("stream", "true"), ("response_format", format)]).await?;
         for response in [by_json, by_form] {
             assert_eq!(response.status(), 200);
             assert_eq!(response.headers()["content-type"], "text/event-stream");
-            let (events, text) = transcript_events(&response.text().await?)?;
-            assert_eq!(text, "word0 word1 word2");
+            let (events, said) = transcript_events(&response.text().await?)?;
+            assert_eq!(said, "word0 word1 word2");
             assert_eq!(events.len(), 4, "a delta for each segment, and the end");
             let usage = json!({"type": "duration", "seconds": 3});
-            let done = json!({"type": "transcript.text.done", "text": text, "usage": usage});
+            let done = json!({"type": "transcript.text.done", "text": said, "usage": usage});
             assert_eq!(events[3], done);
         }
     }
@@ -125,8 +125,8 @@ async fn a_stream_sends_text_as_it_is_transcribed() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn statistics_of_a_stream_follow_as_trailers() -> Result<()> {
-    let server = Setup::asr("event-trailers").start().await?;
+async fn statistics_of_a_stream_are_sent_as_trailers() -> Result<()> {
+    let server = Setup::listener("event-trailers").start().await?;
     let json = body(json!({"stream": true})).to_string();
     let request = format!(
         "POST {TRANSCRIPTIONS} HTTP/1.1\r\nHost: localhost\r\nTE: trailers\r\nConnection: close\r\n\
@@ -141,8 +141,8 @@ async fn statistics_of_a_stream_follow_as_trailers() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn translations_have_every_format_and_no_stream() -> Result<()> {
-    let server = Setup::asr("translates").start().await?;
+async fn translations_support_every_format_except_streams() -> Result<()> {
+    let server = Setup::listener("translates").start().await?;
     let verbose = json!({"response_format": "verbose_json"});
     let by_json: Value = server.post(TRANSLATIONS, &body(verbose)).await?.json().await?;
     let fields = [("response_format", "verbose_json"), ("prompt", "A prompt.")];
@@ -161,8 +161,8 @@ async fn translations_have_every_format_and_no_stream() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fields_of_clients_are_accepted() -> Result<()> {
-    let server = Setup::asr("clients").start().await?;
+async fn fields_of_openai_clients_are_accepted() -> Result<()> {
+    let server = Setup::listener("clients").start().await?;
     let file = base64(&recording(2.5));
     let url_safe = file.replace('+', "-").replace('/', "_");
     let url_safe = url_safe.trim_end_matches('=');
@@ -202,7 +202,7 @@ async fn fields_of_clients_are_accepted() -> Result<()> {
     Ok(())
 }
 
-/// Checks that a response is the error envelope, and returns its message.
+/// Checks the error envelope of a response and returns its message.
 async fn refusal(
     response: reqwest::Response,
     status: u16,
@@ -217,8 +217,8 @@ async fn refusal(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn recordings_that_cannot_be_decoded_are_refused_by_field() -> Result<()> {
-    let server = Setup::asr("undecodable").start().await?;
+async fn unusable_recordings_are_refused_by_field() -> Result<()> {
+    let server = Setup::listener("unheard").start().await?;
     let silence = recording(0.0);
     let garbage = b"These bytes are no recording at all, whatever they say.".repeat(20);
     for (file, status, code) in [
@@ -255,8 +255,8 @@ async fn recordings_that_cannot_be_decoded_are_refused_by_field() -> Result<()> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn invalid_fields_are_refused_by_name() -> Result<()> {
-    let server = Setup::asr("fields").start().await?;
+async fn unsupported_values_are_refused_by_field() -> Result<()> {
+    let server = Setup::listener("fields").start().await?;
     for (extra, param) in [
         (json!({"model": null}), "model"),
         (json!({"model": 7}), "model"),
@@ -308,30 +308,29 @@ async fn invalid_fields_are_refused_by_name() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn models_without_the_task_are_refused() -> Result<()> {
-    let server = Setup::asr("asr-only").start().await?;
-    let unknown = by_json(&server, json!({"model": "asr-onyl"})).await?;
+    let server = Setup::listener("hears-only").start().await?;
+    let unknown = by_json(&server, json!({"model": "hears-onyl"})).await?;
     let message = refusal(unknown, 404, "model_not_found", Some("model")).await?;
-    assert!(message.contains("did you mean 'asr-only'"), "{message}");
-    let spoken = server.speech(&json!({"model": "asr-only", "input": "Hello."})).await?;
+    assert!(message.contains("did you mean 'hears-only'"), "{message}");
+    let spoken = server.speech(&json!({"model": "hears-only", "input": "Hello."})).await?;
     refusal(spoken, 400, "invalid_value", Some("model")).await?;
-    let voices = server.get("/v1/audio/voices?model=asr-only").await?;
+    let voices = server.get("/v1/audio/voices?model=hears-only").await?;
     refusal(voices, 400, "invalid_value", Some("model")).await?;
 
-    let tts_server = Setup::units("tts-only").start().await?;
+    let speaker = Setup::units("speaks-only").start().await?;
     let message = refusal(
-        by_json(&tts_server, json!({"model": "tts-only"})).await?,
+        by_json(&speaker, json!({"model": "speaks-only"})).await?,
         400,
         "invalid_value",
         Some("model"),
     )
     .await?;
-    assert!(message.contains("'tts-only' does not support the task asr"), "{message}");
-    let message =
-        refusal(by_json(&tts_server, json!({})).await?, 404, "model_not_found", Some("model")).await?;
+    assert!(message.contains("'speaks-only' does not support the task asr"), "{message}");
+    let message = refusal(by_json(&speaker, json!({})).await?, 404, "model_not_found", Some("model")).await?;
     assert!(message.contains("has no ASR model"), "{message}");
     let models: Value = server.get("/v1/models").await?.json().await?;
     let listed = models["data"].as_array().context("models")?;
-    let listed = listed.iter().find(|model| model["id"] == "asr-only").context("the model is listed")?;
+    let listed = listed.iter().find(|model| model["id"] == "hears-only").context("the listener is listed")?;
     assert_eq!(
         (&listed["tasks"], &listed["state"], &listed["default"]),
         (&json!(["asr"]), &json!("ready"), &json!(true))
@@ -340,8 +339,8 @@ async fn models_without_the_task_are_refused() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_of_other_types_are_refused() -> Result<()> {
-    let server = Setup::asr("kinds").start().await?;
+async fn other_content_types_are_refused() -> Result<()> {
+    let server = Setup::listener("kinds").start().await?;
     let client = reqwest::Client::new();
     let post = |content_type: Option<&'static str>, body: &'static str| {
         let request = client.post(server.url(TRANSCRIPTIONS)).body(body);

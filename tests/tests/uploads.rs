@@ -1,4 +1,4 @@
-//! Uploads of recordings: limits, disconnects, slow clients, shutdown, and two models on one device.
+//! Uploads: limits, slow and disconnecting clients, shutdown, two models on one device.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn form(seconds: f64) -> Form {
     Form::new().text("model", "whisper-1").file("file", &recording(seconds))
 }
 
-/// The head of a raw request.
+/// A raw request head.
 fn head(content_type: &str, more: &str) -> String {
     format!(
         "POST {TRANSCRIPTIONS} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: {content_type}\r\n{more}\r\n\r\n"
@@ -41,8 +41,8 @@ fn error(response: &RawResponse) -> Result<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn recordings_beyond_the_limit_are_refused_in_every_form() -> Result<()> {
-    let server = Setup::asr("too-much")
+async fn oversized_uploads_are_refused_in_every_encoding() -> Result<()> {
+    let server = Setup::listener("too-much")
         .server(|server| (server.max_upload_bytes, server.max_body_bytes) = (100_000, 10_000))
         .start()
         .await?;
@@ -70,9 +70,9 @@ async fn recordings_beyond_the_limit_are_refused_in_every_form() -> Result<()> {
             }
         }
     }
-    // A request is refused by its content length, before it sends its body.
-    let request = head("application/json", "Content-Length: 99999999999");
-    assert!(exchange(server.address, request.as_bytes()).await?.head.starts_with("http/1.1 413"));
+    // A declared length over the limit is refused before the body is sent.
+    let said = head("application/json", "Content-Length: 99999999999");
+    assert!(exchange(server.address, said.as_bytes()).await?.head.starts_with("http/1.1 413"));
     let polite = head("application/json", "Content-Length: 999999\r\nExpect: 100-continue");
     let response = exchange(server.address, polite.as_bytes()).await?;
     assert!(response.head.starts_with("http/1.1 413"), "{}", response.head);
@@ -82,12 +82,12 @@ async fn recordings_beyond_the_limit_are_refused_in_every_form() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_memory_of_all_uploads_is_bounded() -> Result<()> {
-    let server = Setup::asr("crowded")
+    let server = Setup::listener("crowded")
         .server(|server| (server.max_upload_bytes, server.max_body_bytes) = (100_000, 10_000))
         .start()
         .await?;
     server.engine()?.pause()?;
-    // Memory for four of 144 kB; each of these takes 128 kB until it is done.
+    // The limit allows four of 144 kB; each of these holds 128 kB until it ends.
     let asked: Vec<_> = (0..4)
         .map(|_| {
             let url = server.url(TRANSCRIPTIONS);
@@ -108,7 +108,7 @@ async fn the_memory_of_all_uploads_is_bounded() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_upload_times_out() -> Result<()> {
-    let server = Setup::asr("dawdles")
+    let server = Setup::listener("dawdles")
         .server(|server| server.upload_timeout = Duration::from_millis(100))
         .start()
         .await?;
@@ -126,7 +126,7 @@ async fn a_disconnect_aborts_the_transcription() -> Result<()> {
     for (kind, extra) in [("whole", json!({})), ("stream", json!({"stream": true}))] {
         let name = format!("left-{kind}");
         let (gate, script) = Gate::new(|_| true);
-        let server = Setup::asr(&name).script(script).start().await?;
+        let server = Setup::listener(&name).script(script).start().await?;
         let mut body = body(600.0);
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         let body = body.to_string();
@@ -151,8 +151,8 @@ async fn a_disconnect_aborts_the_transcription() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disconnect_during_the_upload_frees_everything() -> Result<()> {
-    let server = Setup::asr("left-early").start().await?;
+async fn a_disconnect_during_upload_frees_its_memory() -> Result<()> {
+    let server = Setup::listener("left-early").start().await?;
     for kind in ["application/json", &Form::content_type()] {
         let mut client = TcpStream::connect(server.address).await?;
         let request = head(kind, "Content-Length: 100000") + "--a-boundary-that";
@@ -168,9 +168,9 @@ async fn a_disconnect_during_the_upload_frees_everything() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_is_an_error() -> Result<()> {
+async fn a_failed_transcription_reports_an_error() -> Result<()> {
     let script = Box::new(|_: &izwi_core::engine::executor::StepPlan| Some(Fault::Step));
-    let server = Setup::asr("fails").script(script).start().await?;
+    let server = Setup::listener("fails").script(script).start().await?;
     let mut streamed = body(2.0);
     streamed["stream"] = json!(true);
     for body in [body(2.0), streamed] {
@@ -184,14 +184,14 @@ async fn a_failure_is_an_error() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_fails_halfway_ends_with_an_error() -> Result<()> {
-    // 13 steps make a segment; the rest fails once two are out.
+async fn a_stream_that_fails_midway_reports_an_error() -> Result<()> {
+    // 13 steps complete a segment; the steps after two segments fail.
     let mut segments = 0;
     let script = Box::new(move |plan: &izwi_core::engine::executor::StepPlan| {
         segments += plan.schedule.items().filter(|item| item.begins).count();
         (segments > 2).then_some(Fault::Step)
     });
-    let server = Setup::asr("fails-middle").script(script).start().await?;
+    let server = Setup::listener("fails-middle").script(script).start().await?;
     let mut body = body(10.0);
     body["stream"] = json!(true);
     let response = server.post(TRANSCRIPTIONS, &body).await?;
@@ -204,9 +204,9 @@ async fn a_stream_that_fails_halfway_ends_with_an_error() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_lets_a_transcription_finish_and_refuses_the_next() -> Result<()> {
+async fn a_shutdown_finishes_a_transcription_and_refuses_new_ones() -> Result<()> {
     let (gate, script) = Gate::new(|_| true);
-    let mut server = Setup::asr("drains-asr").script(script).start().await?;
+    let mut server = Setup::listener("drains-asr").script(script).start().await?;
     let url = server.url(TRANSCRIPTIONS);
     let asked = tokio::spawn(async move {
         let response = reqwest::Client::new().post(url).json(&body(5.0)).send().await?;
@@ -228,8 +228,8 @@ async fn a_shutdown_lets_a_transcription_finish_and_refuses_the_next() -> Result
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_after_its_timeout_answers_waiting_requests() -> Result<()> {
-    let mut setup = Setup::asr("drains-hard-asr").server(|server| server.drain_timeout = Duration::ZERO);
+async fn a_shutdown_timeout_reports_waiting_requests() -> Result<()> {
+    let mut setup = Setup::listener("drains-hard-asr").server(|server| server.drain_timeout = Duration::ZERO);
     setup.model.step_time = Duration::from_millis(5);
     let mut server = setup.start().await?;
     let url = server.url(TRANSCRIPTIONS);
@@ -253,19 +253,19 @@ async fn sharing(name: &str, model: SimulatedModel, arbiter: &Arc<DeviceArbiter>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_models_on_one_device_run_at_once() -> Result<()> {
+async fn tts_and_asr_models_share_one_device() -> Result<()> {
     let arbiter = DeviceArbiter::new();
     let step_time = Duration::from_micros(200);
     let speaks = SimulatedModel { step_time, ..Default::default() };
     let listens = SimulatedModel { listens: true, sample_rate: 16_000, step_time, ..Default::default() };
-    let fleet =
-        RegistryConfig { default_asr: Some("shared-asr".to_owned()), ..RegistryConfig::new("shared-tts") };
-    let registry = Registry::new(fleet);
+    let registry_config =
+        RegistryConfig { default_asr: Some("shared-ear".to_owned()), ..RegistryConfig::new("shared-voice") };
+    let registry = Registry::new(registry_config);
     let server = TestServer::listen(ServerConfig::default(), registry.clone(), Recorder::install()?).await?;
     assert_eq!(server.get("/readyz").await?.status(), 503);
-    registry.set("shared-tts", Slot::Ready(sharing("shared-tts", speaks, &arbiter).await?));
-    assert!(server.page("/readyz").await?.contains("'shared-asr' is loading"));
-    registry.set("shared-asr", Slot::Ready(sharing("shared-asr", listens, &arbiter).await?));
+    registry.set("shared-voice", Slot::Ready(sharing("shared-voice", speaks, &arbiter).await?));
+    assert!(server.page("/readyz").await?.contains("'shared-ear' is loading"));
+    registry.set("shared-ear", Slot::Ready(sharing("shared-ear", listens, &arbiter).await?));
     assert_eq!(server.get("/readyz").await?.status(), 200);
 
     let speech =
@@ -281,7 +281,7 @@ async fn two_models_on_one_device_run_at_once() -> Result<()> {
     .await?;
     assert!(spoken?.iter().all(|audio| *audio == alone));
     assert!(heard?.iter().all(|body| body["text"] == "word0 word1 word2 word3"));
-    for (model, task) in [("shared-tts", "tts"), ("shared-asr", "asr")] {
+    for (model, task) in [("shared-voice", "tts"), ("shared-ear", "asr")] {
         let labels = [&*format!("model=\"{model}\""), &format!("task=\"{task}\"")];
         assert!(server.metric("izwi_requests_total", &labels).await? >= 6.0, "{model}");
         assert_eq!(server.metric("izwi_models_loaded", &labels[..1]).await?, 1.0);
@@ -290,7 +290,7 @@ async fn two_models_on_one_device_run_at_once() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_waits_for_its_model_and_keeps_the_order_of_frames() -> Result<()> {
+async fn a_session_waits_for_its_model_and_keeps_frame_order() -> Result<()> {
     let registry = Registry::new(RegistryConfig::new("late-voice"));
     let server = TestServer::listen(ServerConfig::default(), registry.clone(), Recorder::install()?).await?;
     let mut session = server.session().await?;

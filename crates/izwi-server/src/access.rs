@@ -8,8 +8,7 @@ use axum::http::{HeaderMap, header};
 use subtle::ConstantTimeEq;
 
 use crate::config::ServerConfig;
-use crate::error::ApiError;
-use crate::suggest;
+use crate::error::{ApiError, truncated};
 
 /// An address that must not be bound.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -69,12 +68,10 @@ impl AccessRules {
             None => single(headers, header::HOST).map_err(ApiError::ForbiddenHost)?.unwrap_or_default(),
         };
         if !self.admits_host(host) {
-            return Err(ApiError::ForbiddenHost(suggest::truncated(host)));
+            return Err(ApiError::ForbiddenHost(truncated(host)));
         }
         match single(headers, header::ORIGIN).map_err(ApiError::ForbiddenOrigin)? {
-            Some(origin) if !self.admits_origin(origin) => {
-                Err(ApiError::ForbiddenOrigin(suggest::truncated(origin)))
-            }
+            Some(origin) if !self.admits_origin(origin) => Err(ApiError::ForbiddenOrigin(truncated(origin))),
             _ => Ok(()),
         }
     }

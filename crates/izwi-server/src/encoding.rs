@@ -5,8 +5,7 @@ use bytes::Bytes;
 use izwi_audio::encode::{EncodeError, Encoder, EncoderConfig, FORMATS, Format};
 use izwi_core::engine::StreamingOutput;
 
-use crate::error::ApiError;
-use crate::suggest;
+use crate::error::{ApiError, truncated};
 
 /// Formats without a request for one.
 const HTTP_DEFAULT: &str = "wav";
@@ -27,8 +26,7 @@ fn find(name: &str, is_offered: impl Fn(&Format) -> bool) -> Result<&'static For
     let mut offered = FORMATS.iter().filter(|format| format.streams && is_offered(format));
     offered.clone().find(|format| format.name == name).ok_or_else(|| {
         let names = offered.by_ref().map(|format| format.name).collect::<Vec<_>>().join(", ");
-        let message =
-            format!("response_format '{}' is not supported; use one of {names}", suggest::truncated(name));
+        let message = format!("response_format '{}' is not supported; use one of {names}", truncated(name));
         ApiError::invalid("response_format", message)
     })
 }

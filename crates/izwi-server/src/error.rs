@@ -18,6 +18,18 @@ const AUDIO_RETRY: Duration = Duration::from_secs(10);
 /// `Retry-After` while the server drains: another instance may take over.
 const DRAINING_RETRY_S: u64 = 5;
 
+/// The most characters of a client's text that a message repeats.
+const MAX_REPEATED_CHARS: usize = 64;
+
+/// A client's text, cut to what an error message may repeat.
+pub(crate) fn truncated(text: &str) -> String {
+    let mut truncated: String = text.chars().take(MAX_REPEATED_CHARS).collect();
+    if truncated.len() < text.len() {
+        truncated.push('…');
+    }
+    truncated
+}
+
 /// Why a request was refused or failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
@@ -377,5 +389,16 @@ impl IntoResponse for ApiError {
             response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_text_is_truncated() {
+        assert_eq!(truncated("short"), "short");
+        assert_eq!(truncated(&"é".repeat(100)).chars().count(), MAX_REPEATED_CHARS + 1);
     }
 }

@@ -9,8 +9,7 @@ use axum::http::request::Parts;
 use izwi_core::engine::Priority;
 use serde::de::DeserializeOwned;
 
-use crate::error::ApiError;
-use crate::suggest;
+use crate::error::{ApiError, truncated};
 
 /// The `Content-Type` of a request.
 #[derive(Debug)]
@@ -39,8 +38,7 @@ impl ContentType {
 
     /// The error of a route that reads other types.
     pub(crate) fn refused(&self, supported: &'static str) -> ApiError {
-        let found =
-            self.0.as_deref().map_or("(none)".to_owned(), |text| format!("'{}'", suggest::truncated(text)));
+        let found = self.0.as_deref().map_or("(none)".to_owned(), |text| format!("'{}'", truncated(text)));
         ApiError::UnsupportedMediaType { found, supported }
     }
 }

@@ -21,7 +21,6 @@ mod serve;
 mod speech;
 mod state;
 mod stats_headers;
-mod suggest;
 mod transcript_format;
 mod transcription;
 mod upload;

@@ -8,9 +8,8 @@ use izwi_core::engine::{
 };
 
 use crate::dto::transcription::TranscriptionRequest;
-use crate::error::ApiError;
+use crate::error::{ApiError, truncated};
 use crate::extract::{check_range, non_blank, parse_priority};
-use crate::suggest;
 use crate::transcript_format::{AsrTask, FinishedTranscript, TranscriptFormat};
 use crate::upload::Recording;
 
@@ -112,7 +111,7 @@ impl CheckedRequest {
 fn parse_format(name: Option<&str>) -> Result<TranscriptFormat, ApiError> {
     let Some(name) = name else { return Ok(TranscriptFormat::Json) };
     TranscriptFormat::parse(name).ok_or_else(|| {
-        let (name, known) = (suggest::truncated(name), TranscriptFormat::names());
+        let (name, known) = (truncated(name), TranscriptFormat::names());
         ApiError::invalid(
             "response_format",
             format!("response_format '{name}' is unknown; use one of {known}"),
@@ -123,7 +122,7 @@ fn parse_format(name: Option<&str>) -> Result<TranscriptFormat, ApiError> {
 fn wants_words(granularities: &[String], format: TranscriptFormat) -> Result<bool, ApiError> {
     const FIELD: &str = "timestamp_granularities";
     if let Some(other) = granularities.iter().find(|name| !matches!(name.as_str(), "word" | "segment")) {
-        let message = format!("{FIELD} has '{}'; use word or segment", suggest::truncated(other));
+        let message = format!("{FIELD} has '{}'; use word or segment", truncated(other));
         return Err(ApiError::invalid(FIELD, message));
     }
     let words = granularities.iter().any(|name| name == "word");

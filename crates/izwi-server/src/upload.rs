@@ -18,10 +18,9 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::config::ServerConfig;
 use crate::dto::speech::SpeechRequest;
-use crate::error::ApiError;
+use crate::error::{ApiError, truncated};
 use crate::extract::{ContentType, parse_json};
 use crate::state::AppState;
-use crate::suggest;
 use fields::RecordingFields;
 
 /// The most parts of a form.
@@ -295,5 +294,5 @@ fn broken(error: &MultipartError, limit: usize) -> ApiError {
     if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return too_large("body", limit);
     }
-    ApiError::MalformedForm(suggest::truncated(&error.body_text()))
+    ApiError::MalformedForm(truncated(&error.body_text()))
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use izwi_core::engine::{Engine, ExecutorProfile, RequestId};
 use izwi_hub::{SavedVoice, VoiceError, VoiceStore};
+use izwi_types::suggest;
 
-use crate::error::ApiError;
-use crate::suggest;
+use crate::error::{ApiError, truncated};
 
 /// Names of OpenAI's voices. Clients send them by default, so each must resolve to some voice.
 /// <https://platform.openai.com/docs/guides/text-to-speech#voice-options>
@@ -79,9 +79,9 @@ pub(crate) async fn find(
     let saved_names = saved_names.await?;
     let known = voices.iter().map(|voice| voice.id.as_str()).chain(saved_names.iter().map(String::as_str));
     Err(ApiError::VoiceNotFound {
-        id: suggest::truncated(name),
+        id: truncated(name),
         model: profile.model.clone(),
-        hint: suggest::hint(name, known),
+        hint: suggest(name, "voices", known),
     })
 }
 

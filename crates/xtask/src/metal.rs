@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::process::{self, cargo};
+use crate::steps::Steps;
 use crate::workspace::{read, write};
 
 const LINK: &str = r#"#[link(name = "Metal", kind = "framework")]"#;
@@ -18,7 +19,7 @@ const LINK_ON_APPLE: &str =
 /// Where objc2-metal has that attribute, inside its package.
 const LINK_FILE: &str = "src/generated/mod.rs";
 
-pub(crate) fn check(root: &Path) -> Result<()> {
+pub(crate) fn check(root: &Path, steps: &mut Steps) -> Result<()> {
     let lock = read(&root.join("Cargo.lock"))?;
     let version = locked_version(&lock, "objc2-metal")?;
     let target = root.join("target/metal-check");
@@ -34,7 +35,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         format!("patch.crates-io.objc2-metal.path={}", toml::Value::from(patched.to_string_lossy().as_ref()));
     let mut command = cargo(root, &["check", "--config", &patch]);
     command.arg("--manifest-path").arg(workspace.join("Cargo.toml"));
-    process::run(command.arg("--target-dir").arg(&target))
+    steps.run("metal", command.arg("--target-dir").arg(&target))
 }
 
 /// The one version of `name` in the lock file.

@@ -13,14 +13,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use izwi_core::engine::{Engine, TaskType, metrics};
+use izwi_types::suggest;
 use tokio::sync::watch;
 
 pub(crate) use self::lease::Lease;
 use self::residency::{Decision, Eviction, Residency};
 pub(crate) use self::residency::{Entry, Unready};
 pub use self::residency::{Offer, Slot};
-use crate::error::ApiError;
-use crate::{metrics as server_metrics, suggest};
+use crate::error::{ApiError, truncated};
+use crate::metrics as server_metrics;
 
 /// Names of hosted models that stand for the default TTS model.
 pub const TTS_ALIASES: [&str; 3] = ["tts-1", "tts-1-hd", "gpt-4o-mini-tts"];
@@ -203,8 +204,8 @@ impl Registry {
                 Err(ApiError::ModelNotFound { id: id.to_owned(), hint })
             }
             None => {
-                let hint = suggest::hint(id, residency.entries().keys().map(String::as_str));
-                Err(ApiError::ModelNotFound { id: suggest::truncated(id), hint })
+                let hint = suggest(id, "models", residency.entries().keys().map(String::as_str));
+                Err(ApiError::ModelNotFound { id: truncated(id), hint })
             }
         }
     }

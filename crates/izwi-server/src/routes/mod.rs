@@ -12,9 +12,9 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, truncated};
 use crate::state::AppState;
-use crate::{graceful_close, middleware, suggest, ws};
+use crate::{graceful_close, middleware, ws};
 
 /// The whole service, for [`crate::serve`] or anything else that runs an axum router.
 pub fn router(state: AppState) -> Router {
@@ -54,12 +54,9 @@ fn recordings(state: &AppState) -> Router<AppState> {
 }
 
 async fn unknown_route(request: Request) -> ApiError {
-    ApiError::UnknownRoute(format!("{} {}", request.method(), suggest::truncated(request.uri().path())))
+    ApiError::UnknownRoute(format!("{} {}", request.method(), truncated(request.uri().path())))
 }
 
 async fn method_not_allowed(request: Request) -> ApiError {
-    ApiError::MethodNotAllowed {
-        method: request.method().to_string(),
-        path: suggest::truncated(request.uri().path()),
-    }
+    ApiError::MethodNotAllowed { method: request.method().to_string(), path: truncated(request.uri().path()) }
 }

@@ -18,12 +18,12 @@ use tokio::sync::mpsc;
 use super::streamed::{self, event};
 use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef};
 use crate::encoding::{self, EncodedUtterance};
-use crate::error::ApiError;
+use crate::error::{ApiError, truncated};
 use crate::registry::Lease;
 use crate::speech::{Cloning, ResolvedSpeechOptions, SpeechOptions, begin, check_text};
 use crate::state::AppState;
 use crate::upload::SpeechUpload;
-use crate::{stats_headers, suggest, voices};
+use crate::{stats_headers, voices};
 
 /// `stream_format` of the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,7 @@ fn voice_name(body: &mut SpeechRequest, has_recording: bool) -> Result<Option<St
     match name.filter(|name| !name.is_empty() && !voices::is_alias(name)) {
         None => Ok(None),
         Some(name) => {
-            let name = suggest::truncated(&name);
+            let name = truncated(&name);
             let message = format!("voice '{name}' and ref_audio are both given; leave one out");
             Err(ApiError::invalid("voice", message))
         }
@@ -102,8 +102,7 @@ fn stream_format(name: Option<&str>) -> Result<StreamFormat, ApiError> {
         None | Some("audio") => Ok(StreamFormat::Audio),
         Some("sse") => Ok(StreamFormat::Events),
         Some(other) => {
-            let message =
-                format!("stream_format '{}' is unknown; use audio or sse", suggest::truncated(other));
+            let message = format!("stream_format '{}' is unknown; use audio or sse", truncated(other));
             Err(ApiError::invalid("stream_format", message))
         }
     }

@@ -10,13 +10,13 @@ use izwi_core::engine::{Engine, ReferenceRecording, RequestId, TaskType};
 use izwi_hub::{SavedVoice, VoiceNotes, VoiceStore};
 
 use crate::dto::listing::{VoiceDeleted, VoiceList, VoiceObject, VoiceQuery, VoiceRequest};
-use crate::error::ApiError;
+use crate::error::{ApiError, truncated};
 use crate::extract::{ApiPath, ApiQuery, non_blank};
 use crate::registry::{Lease, Slot};
 use crate::state::AppState;
 use crate::upload::Upload;
+use crate::voices;
 use crate::voices::{Voice, blocking, stored};
-use crate::{suggest, voices};
 
 /// Voices of the requested model, or of all loaded TTS models; then the saved voices that it, or any, accepts.
 pub(super) async fn list(
@@ -64,7 +64,7 @@ pub(super) async fn show(
     match own {
         Some(voice) => Ok(Json(describe(&engine, voice))),
         None => Err(ApiError::VoiceNotFound {
-            id: suggest::truncated(&id),
+            id: truncated(&id),
             model: engine.profile().model.clone(),
             hint: "the model has no voices".to_owned(),
         }),

@@ -4,8 +4,7 @@ use serde::de::DeserializeOwned;
 
 use crate::dto::listing::VoiceRequest;
 use crate::dto::transcription::TranscriptionRequest;
-use crate::error::ApiError;
-use crate::suggest;
+use crate::error::{ApiError, truncated};
 
 /// The fields of a request that carries one recording.
 pub(crate) trait RecordingFields: DeserializeOwned + Default + Send {
@@ -99,5 +98,5 @@ fn parse<T: std::str::FromStr>(name: &str, text: &str, expected: &str) -> Result
 }
 
 fn unparsable(name: &str, text: &str, expected: &str) -> ApiError {
-    ApiError::invalid(name, format!("{name} is '{}'; it must be {expected}", suggest::truncated(text)))
+    ApiError::invalid(name, format!("{name} is '{}'; it must be {expected}", truncated(text)))
 }
