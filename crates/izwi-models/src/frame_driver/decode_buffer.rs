@@ -1,148 +1,180 @@
-//! When frames of codes become sound, and what is taken note of when they do.
+//! The decode buffer of one sequence: frames that wait for the codec, its decoder state, and how many samples came out.
 //!
-//! Knows no codec: it is told how many samples a frame has.
+//! Owns when a chunk is due and the watchdog over decoded frames. Knows no codec's frames.
 
-use crate::watchdog::{Limits, Watchdog};
+use super::frame_model::{ChunkPolicy, CodecInfo, FrameCodec, StreamInput};
+use super::watchdog::{Limits, Watchdog};
 
-/// Frames that wait for their sound at most, whatever the listener wants at once: others wait for this step.
-pub(crate) const MAX_PORTION: usize = 4;
-/// Frames that are too many: so many for a token of text, and so many in any case.
-const BUDGET_PER_TOKEN: usize = 12;
-const BUDGET: usize = 60;
-/// Seconds of a loop or of silence that speech does not have.
+/// The most frames that wait for the codec, however large the listener's chunk: a larger decode delays the step of all
+/// other sequences.
+pub(crate) const MAX_FRAMES_PER_CHUNK: usize = 4;
+/// Frames the watchdog allows for each text token, and in addition for any text.
+const MAX_FRAMES_PER_TOKEN: usize = 12;
+const MAX_FRAMES_BASE: usize = 60;
+/// Seconds of repetition and of silence that do not occur in speech.
 const LOOP_S: f64 = 4.0;
 const SILENCE_S: f64 = 4.0;
 
-/// Frames that are too many for a text of `tokens`.
-pub(crate) fn budget(tokens: usize) -> usize {
-    BUDGET + BUDGET_PER_TOKEN * tokens
+/// Frames after which the watchdog ends a pass over a text of `tokens` tokens.
+pub(crate) fn max_frames(tokens: usize) -> usize {
+    MAX_FRAMES_BASE + MAX_FRAMES_PER_TOKEN * tokens
 }
 
-/// When frames become sound: each portion of them costs a pass over the codec's weights.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Portions {
-    /// Samples of a frame.
-    pub(crate) frame: usize,
-    /// Samples that come only with the frame behind them, or at the end.
-    pub(crate) held_back: usize,
-    /// Samples in a second.
-    pub(crate) rate: usize,
-    /// Samples that the listener gets at once.
-    pub(crate) chunk: usize,
-    /// Units and positions after which the engine ends a pass.
-    pub(crate) max_units: usize,
-    pub(crate) max_positions: usize,
-}
-
-impl Portions {
-    /// Units after which the engine ends a pass with a prompt of so many positions.
-    pub(crate) fn most(&self, prompt: usize) -> usize {
-        self.max_units.min(self.max_positions.saturating_sub(prompt))
-    }
-}
-
-/// The sound of a running utterance.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Sounding {
-    /// Frames that are no sound yet.
-    pub(crate) pending: Vec<Vec<u32>>,
-    /// How many of them, the first, become sound beside the next step.
-    put_off: usize,
+/// The decode buffer of one sequence.
+pub(crate) struct DecodeBuffer<C: FrameCodec> {
+    /// Decoder state of the pass; `None` until its first decode.
+    pub(super) stream: Option<C::Stream>,
+    /// Frames that are not decoded yet, oldest first.
+    pub(super) pending: Vec<C::Frame>,
+    /// How many of them, the oldest, are decoded beside the next step.
+    num_deferred: usize,
     /// Samples of all passes.
-    sounded: usize,
-    /// Whether the pass has sounded.
-    begun: bool,
+    num_samples: usize,
+    /// Whether the pass has samples.
+    has_samples: bool,
     watchdog: Option<Watchdog>,
-    pub(crate) ran_away: bool,
+    /// Whether the watchdog ended a pass.
+    pub(super) ran_away: bool,
 }
 
-impl Sounding {
-    /// Whether the pending frames are to become sound now, for they complete a chunk.
-    pub(crate) fn is_due(&self, portions: &Portions) -> bool {
-        let Portions { frame, held_back, chunk, .. } = *portions;
-        let held_back = if self.begun { 0 } else { held_back };
-        let (before, after) = (self.sounded, self.sounded + self.pending.len() * frame);
+impl<C: FrameCodec> Default for DecodeBuffer<C> {
+    fn default() -> Self {
+        Self {
+            stream: None,
+            pending: Vec::new(),
+            num_deferred: 0,
+            num_samples: 0,
+            has_samples: false,
+            watchdog: None,
+            ran_away: false,
+        }
+    }
+}
+
+impl<C: FrameCodec> DecodeBuffer<C> {
+    /// Whether the pending frames complete a chunk.
+    pub(super) fn is_due(&self, policy: &ChunkPolicy, info: &CodecInfo) -> bool {
+        let held_back = if self.has_samples { 0 } else { info.held_back };
+        let (before, after) =
+            (self.num_samples, self.num_samples + self.pending.len() * info.samples_per_frame);
         let after = after.saturating_sub(held_back);
-        self.pending.len() >= MAX_PORTION || after / chunk > before / chunk
+        !self.pending.is_empty()
+            && (self.pending.len() >= MAX_FRAMES_PER_CHUNK
+                || after / policy.chunk_samples.max(1) > before / policy.chunk_samples.max(1))
     }
 
-    /// Whether the sound of the pending frames can wait for the next step: the listener has heard the beginning.
-    pub(crate) fn can_wait(&self) -> bool {
-        self.begun
+    /// Whether the pending frames may be decoded beside the next step: never the first chunk of a pass, so that the time
+    /// to first audio does not grow.
+    pub(super) fn may_defer(&self, policy: &ChunkPolicy) -> bool {
+        policy.may_defer && self.has_samples && self.stream.is_some()
     }
 
-    /// Lets the pending frames become sound beside the next step.
-    pub(crate) fn put_off(&mut self) {
-        self.put_off = self.pending.len();
+    /// Leaves the pending frames to be decoded beside the next step.
+    pub(super) fn defer(&mut self) {
+        self.num_deferred = self.pending.len();
     }
 
-    /// The frames that become sound beside this step.
-    pub(crate) fn waiting(&self) -> &[Vec<u32>] {
-        &self.pending[..self.put_off.min(self.pending.len())]
+    /// The stream and the frames to decode beside this step, if there are any.
+    pub(super) fn deferred(&mut self) -> Option<StreamInput<'_, C>> {
+        let num_deferred = self.num_deferred.min(self.pending.len());
+        self.stream
+            .as_mut()
+            .filter(|_| num_deferred > 0)
+            .map(|stream| (stream, &self.pending[..num_deferred]))
     }
 
-    /// Takes note of the sound of the frames that waited for this step, of all that are pending where none did; whether
-    /// the pass is to end with it, having more frames than `budget`, a loop or silence. What lies behind the end is cut
-    /// off. Without a budget nothing is watched.
-    pub(crate) fn heard(
+    /// Whether frames are to be decoded beside this step.
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.stream.is_some() && self.num_deferred.min(self.pending.len()) > 0
+    }
+
+    /// Accounts for the decoded samples of the deferred frames, or of all pending ones where none was deferred. Returns
+    /// whether the watchdog ends the pass, over `max_frames` frames, in a loop or in silence; samples behind that point
+    /// are cut off.
+    pub(super) fn take_samples(
         &mut self,
-        portions: &Portions,
-        budget: Option<usize>,
+        codec: &C,
+        max_frames: Option<usize>,
         samples: &mut Vec<f32>,
     ) -> bool {
-        let frame = portions.frame;
-        let count = match std::mem::take(&mut self.put_off) {
+        let info = codec.info();
+        let count = match std::mem::take(&mut self.num_deferred) {
             0 => self.pending.len(),
-            waiting => waiting,
+            deferred => deferred,
         };
-        let pending: Vec<_> = self.pending.drain(..count.min(self.pending.len())).collect();
-        let sounds = pending.iter().zip(samples.chunks(frame));
-        let end = sounds.enumerate().find_map(|(at, (codes, sound))| {
-            let token = codes.first().copied().unwrap_or_default();
-            self.watch(portions, budget?, token, sound).then_some((at + 1) * frame)
+        let decoded: Vec<_> = self.pending.drain(..count.min(self.pending.len())).collect();
+        let frames = decoded.iter().zip(samples.chunks(info.samples_per_frame)).enumerate();
+        let end = max_frames.and_then(|max_frames| {
+            let watchdog =
+                self.watchdog.get_or_insert_with(|| Watchdog::new(watchdog_limits(&info, max_frames)));
+            let mut runaways =
+                frames.filter(|(_, (frame, samples))| watchdog.observe(codec.loop_key(frame), samples));
+            runaways.next().map(|(at, _)| (at + 1) * info.samples_per_frame)
         });
         samples.truncate(end.unwrap_or(usize::MAX));
-        self.sounded += samples.len();
-        self.begun = true;
+        self.num_samples += samples.len();
+        self.has_samples = true;
+        self.ran_away |= end.is_some();
         end.is_some()
     }
 
-    fn watch(&mut self, portions: &Portions, budget: usize, token: u32, samples: &[f32]) -> bool {
-        let frames_per_s = portions.rate as f64 / portions.frame.max(1) as f64;
-        let limits = Limits { frames_per_s, budget, loop_s: LOOP_S, silence_s: SILENCE_S };
-        let bites = self.watchdog.get_or_insert_with(|| Watchdog::new(limits)).observe(token, samples);
-        self.ran_away |= bites;
-        bites
+    /// The buffer of the next pass of the same request.
+    pub(super) fn next_pass(&mut self) {
+        let Self { num_samples, ran_away, .. } = *self;
+        *self = Self { num_samples, ran_away, ..Self::default() };
     }
+}
 
-    /// Goes on to the next pass.
-    pub(crate) fn next_pass(&mut self) {
-        let Self { sounded, ran_away, .. } = *self;
-        *self = Self { sounded, ran_away, ..Self::default() };
-    }
+fn watchdog_limits(info: &CodecInfo, max_frames: usize) -> Limits {
+    let frames_per_s = info.sample_rate_hz as f64 / info.samples_per_frame.max(1) as f64;
+    Limits { frames_per_s, max_frames, loop_s: LOOP_S, silence_s: SILENCE_S }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use izwi_nn::error::ModelError;
+
+    struct Codec;
+
+    impl FrameCodec for Codec {
+        type Frame = u32;
+        type Stream = ();
+
+        fn info(&self) -> CodecInfo {
+            CodecInfo { samples_per_frame: 100, held_back: 30, sample_rate_hz: 1000, decoder_bytes: 0 }
+        }
+
+        fn loop_key(&self, frame: &u32) -> Option<u32> {
+            Some(*frame)
+        }
+
+        fn decode(&self, _batch: &mut [StreamInput<'_, Self>]) -> Result<Vec<Vec<f32>>, ModelError> {
+            Ok(Vec::new())
+        }
+
+        fn finish(&self, (): &mut ()) -> Vec<f32> {
+            Vec::new()
+        }
+    }
 
     #[test]
-    fn what_is_held_back_is_not_counted_as_heard() {
-        let portions =
-            Portions { frame: 100, held_back: 30, rate: 1000, chunk: 100, max_units: 9, max_positions: 20 };
-        assert_eq!((portions.most(5), portions.most(15), portions.most(25)), (9, 5, 0));
-        let mut sounding = Sounding::default();
-        sounding.pending.push(vec![1]);
-        assert!(!sounding.is_due(&portions), "70 samples complete no chunk");
-        sounding.pending.push(vec![2]);
-        assert!(sounding.is_due(&portions));
-        assert!(!sounding.heard(&portions, Some(3), &mut vec![0.5; 170]));
-        sounding.pending.push(vec![3]);
-        assert!(sounding.is_due(&portions), "nothing more is held back");
+    fn held_back_samples_do_not_count_towards_a_chunk() {
+        let policy = ChunkPolicy { chunk_samples: 100, may_defer: true };
+        let info = Codec.info();
+        let mut buffer = DecodeBuffer::<Codec> { stream: Some(()), ..DecodeBuffer::default() };
+        assert!(!buffer.is_due(&policy, &info), "an empty buffer completes no chunk");
+        buffer.pending.push(1);
+        assert!(!buffer.is_due(&policy, &info), "70 samples complete no chunk");
+        buffer.pending.push(2);
+        assert!(buffer.is_due(&policy, &info) && !buffer.may_defer(&policy));
+        assert!(!buffer.take_samples(&Codec, Some(3), &mut vec![0.5; 170]));
+        buffer.pending.push(3);
+        assert!(buffer.is_due(&policy, &info) && buffer.may_defer(&policy), "nothing more is held back");
         let mut samples = vec![0.5; 100];
-        assert!(sounding.heard(&portions, Some(3), &mut samples) && sounding.ran_away);
-        sounding.next_pass();
-        assert!(sounding.ran_away && !sounding.begun && sounding.pending.is_empty());
-        assert_eq!(sounding.sounded, 270);
+        assert!(buffer.take_samples(&Codec, Some(3), &mut samples) && buffer.ran_away);
+        buffer.next_pass();
+        assert!(buffer.ran_away && !buffer.has_samples && buffer.pending.is_empty());
+        assert_eq!(buffer.num_samples, 270);
     }
 }

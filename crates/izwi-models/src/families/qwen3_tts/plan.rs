@@ -1,106 +1,141 @@
-//! An utterance: the passes that speak it, and how far it has come.
+//! From a request to the passes that generate it: the voice, the language, the text in pieces.
+//!
+//! Knows no tensor and no running sequence.
 
 use std::sync::Arc;
 
-use super::codec::DecoderState;
-use super::generation::{Outcome, Pass, Said};
+use super::QwenTts;
+use super::config::Kind;
+use super::generation::Pass;
+use super::lookup;
+use super::prompt::{Codec as CodecSide, Order};
 use super::tokens::{Script, Vocabulary};
 use super::voice::ClonedVoice;
-use crate::portions::{Portions, Sounding};
+use crate::frame_driver::{ChunkPolicy, PassLimits, PassPlan, Plan, max_frames, pass_seed};
 use crate::text::pieces;
-use izwi_types::Work;
+use izwi_nn::sampling::Draws;
+use izwi_types::{InputError, PrepareLimits, SamplingParams, SpeakInput, VoiceReference};
 
 /// Tokens of text in one pass: about a minute of speech. What is longer is cut between sentences, for the models lose
 /// their way in long texts, and a pass has to fit the pool.
-pub(super) const MAX_TOKENS: usize = 250;
+const MAX_TOKENS: usize = 250;
 /// Frames of a token of text, for most languages and tempi.
-pub(super) const FRAMES_PER_TOKEN: usize = 5;
+const FRAMES_PER_TOKEN: usize = 5;
 
-/// What was prepared.
-#[derive(Debug)]
-pub(super) struct Utterance {
-    pub(super) passes: Vec<Pass>,
-    /// Frames that are too many for each pass.
-    pub(super) budgets: Vec<usize>,
-    pub(super) voice: Option<Arc<ClonedVoice>>,
-    pub(super) portions: Portions,
+/// A pass needs room for this many tokens of text to be worth its prompt.
+const MIN_TOKENS: usize = 16;
+
+/// The voice of a request.
+enum RequestVoice<'a> {
+    /// A voice of the checkpoint with its token; none where the voice is described or left to the model.
+    BuiltIn(Option<(&'a str, u32)>),
+    /// The voice of a recording.
+    Cloned(Arc<ClonedVoice>),
 }
 
-/// A running utterance.
-#[derive(Debug)]
-pub(super) struct Speaking {
-    /// The pass it is in.
-    pub(super) pass: usize,
-    pub(super) said: Said,
-    /// `None` until the first frame of a pass.
-    pub(super) decoder: Option<DecoderState>,
-    pub(super) sounding: Sounding,
-}
-
-/// What a step leads to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
-    /// Nothing: its rows are not all computed.
-    Pending,
-    /// Nothing: it goes on.
-    Goes,
-    /// The pending frames complete a chunk and become sound.
-    Sounds,
-    /// The engine ends the pass behind this frame: all that are pending become sound.
-    Stops,
-    /// The pass is over.
-    Ends,
-}
-
-impl Speaking {
-    pub(super) fn new() -> Self {
-        Self { pass: 0, said: Said::default(), decoder: None, sounding: Sounding::default() }
-    }
-
-    /// Takes note of what a step said.
-    pub(super) fn take(&mut self, utterance: &Utterance, outcome: Outcome) -> Next {
-        match outcome {
-            Outcome::Pending => return Next::Pending,
-            Outcome::End => return Next::Ends,
-            Outcome::Frame(frame) => self.sounding.pending.push(frame.to_vec()),
-        }
-        let prompt = utterance.passes.get(self.pass).map_or(0, |pass| pass.prompt.positions.len());
-        if self.said.frames.len() >= utterance.portions.most(prompt) {
-            Next::Stops
-        } else if self.sounding.is_due(&utterance.portions) {
-            Next::Sounds
-        } else {
-            Next::Goes
+impl QwenTts {
+    /// The voice of an input: one of the model, or that of a recording.
+    fn voice<'a>(&'a self, input: &SpeakInput) -> Result<RequestVoice<'a>, InputError> {
+        let config = &self.settings.config;
+        match (&self.cloner, &input.reference) {
+            (None, None) => Ok(RequestVoice::BuiltIn(lookup::voice(config, input.voice.as_deref())?)),
+            (None, Some(_)) => Err(InputError {
+                param: "ref_audio",
+                message: "this model does not speak in the voice of a recording; leave it out, or choose a model that does".to_owned(),
+            }),
+            (Some(_), None) => Err(InputError {
+                param: "ref_audio",
+                message: "this model speaks in the voice of a recording and has none of its own; give ref_audio, or a voice that was saved".to_owned(),
+            }),
+            (Some(cloner), Some(VoiceReference::Recording(recording))) => {
+                Ok(RequestVoice::Cloned(cloner.of_recording(recording, &self.codec, &self.vocabulary)?))
+            }
+            (Some(cloner), Some(VoiceReference::Pack(pack))) => {
+                Ok(RequestVoice::Cloned(cloner.of_pack(pack, &self.codec, &self.vocabulary)?))
+            }
         }
     }
 
-    /// Takes note of the sound of the pending frames; whether the pass is to end with it. What lies behind the end is
-    /// cut off.
-    pub(super) fn heard(&mut self, utterance: &Utterance, samples: &mut Vec<f32>) -> bool {
-        self.sounding.heard(&utterance.portions, utterance.budgets.get(self.pass).copied(), samples)
-    }
-
-    /// Goes on to the next pass, if there is one.
-    pub(super) fn next(&mut self, utterance: &Utterance) -> Option<Work> {
-        let next = utterance.work(self.pass + 1)?;
-        let mut sounding = std::mem::take(&mut self.sounding);
-        sounding.next_pass();
-        *self = Self { pass: self.pass + 1, sounding, ..Self::new() };
-        Some(next)
-    }
-}
-
-impl Utterance {
-    /// The work of a pass.
-    pub(super) fn work(&self, pass: usize) -> Option<Work> {
-        let positions = &self.passes.get(pass)?.prompt.positions;
-        Some(Work::Autoregressive { prompt: positions.iter().map(|p| p.key()).collect(), encoder_tokens: 0 })
+    /// The passes of an input.
+    ///
+    /// # Errors
+    /// As [`crate::model::SpeechModel::prepare`].
+    pub(super) fn plan_speech(
+        &self,
+        input: &SpeakInput,
+        limits: &PrepareLimits,
+    ) -> Result<Plan<Self>, InputError> {
+        let config = &self.settings.config;
+        let (own, cloned) = match self.voice(input)? {
+            RequestVoice::BuiltIn(own) => (own, None),
+            RequestVoice::Cloned(voice) => (None, Some(voice)),
+        };
+        let language = lookup::language(config, input.language.as_deref(), own.map(|(name, _)| name))?;
+        let instructions = input.instructions.as_deref().map(str::trim).filter(|text| !text.is_empty());
+        let instructions = instructions.filter(|_| config.takes_instructions());
+        let instructions = instructions.map(|text| self.vocabulary.instructions(text)).unwrap_or_default();
+        let speaker = match &cloned {
+            Some(voice) => Some(CodecSide::Speaker(Arc::clone(&voice.speaker))),
+            None => own.map(|(_, id)| CodecSide::Token(id)),
+        };
+        let order = |script: Script| Order {
+            script,
+            instructions: instructions.clone(),
+            language,
+            speaker: speaker.clone(),
+            spoken: cloned.as_ref().and_then(|voice| voice.spoken.clone()),
+            streams_text: input.streams_text.unwrap_or(config.kind == Kind::Base),
+        };
+        let unreadable =
+            || InputError { param: "input", message: "this text cannot be tokenised".to_owned() };
+        let empty = self.vocabulary.script("").ok_or_else(unreadable)?;
+        let overhead = order(empty).prompt(config).positions.len();
+        let positions = limits.max_positions.min(config.talker_config.max_position_embeddings);
+        let room = positions.saturating_sub(overhead) / (1 + FRAMES_PER_TOKEN);
+        if room < MIN_TOKENS {
+            let message = format!(
+                "the prompt takes {overhead} of {positions} positions and leaves no room for speech; shorten the \
+                 instructions or the recording, or raise max_blocks"
+            );
+            return Err(InputError { param: "input", message });
+        }
+        let pieces = pieces(&input.text, &self.vocabulary, room.min(MAX_TOKENS));
+        let pieces = pieces.filter(|pieces| !pieces.is_empty()).ok_or_else(unreadable)?;
+        let greedy = input.sampling.temperature <= 0.0;
+        let residual = if greedy { SamplingParams::GREEDY } else { self.settings.residual_sampling };
+        let passes = pieces.into_iter().enumerate().map(|(index, script)| {
+            let max_frames = self.has_watchdog.then(|| max_frames(script.body.len()));
+            let prompt = order(script).prompt(config);
+            PassPlan {
+                prompt_keys: prompt.positions.iter().map(|position| position.key()).collect(),
+                encoder_tokens: 0,
+                max_frames,
+                max_positions: None,
+                pass: Pass {
+                    prompt,
+                    sampling: input.sampling,
+                    residual_sampling: residual,
+                    draws: Draws::new(pass_seed(input.seed, index)),
+                },
+            }
+        });
+        let passes = passes.collect();
+        Ok(Plan {
+            passes,
+            request: cloned,
+            chunk_policy: ChunkPolicy { chunk_samples: input.chunk_samples, may_defer: true },
+            limits: PassLimits {
+                max_tokens: input.max_tokens,
+                max_positions: limits.max_positions,
+                starts_next_pass: false,
+            },
+        })
     }
 }
 
 /// Cuts a text into pieces of at most `most` tokens: whole where it fits, else between sentences, and within one only
 /// where it alone is too long.
-pub(super) fn pieces(text: &str, vocabulary: &Vocabulary, most: usize) -> Option<Vec<Script>> {
+fn pieces(text: &str, vocabulary: &Vocabulary, most: usize) -> Option<Vec<Script>> {
     let whole = vocabulary.script(text)?;
     if whole.body.len() <= most {
         return Some(vec![whole]);
