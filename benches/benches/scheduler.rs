@@ -1,4 +1,4 @@
-//! One scheduling decision, and one decision carried out, at 8, 64 and 512 sequences.
+//! `compute_schedule` alone and with `apply_schedule`, at 8, 64 and 512 sequences.
 
 use std::hint::black_box;
 use std::sync::Arc;

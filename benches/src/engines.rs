@@ -1,4 +1,4 @@
-//! Engines with real models, pulled where they are missing, for benches that measure what users get.
+//! Engines with real models, pulled if missing, for end-to-end measurements.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ use izwi_hub::{Silent, Store};
 
 use crate::clips;
 
-/// `IZWI_HOME`, else the home that the tests fill.
+/// `IZWI_HOME`, else the store of the tests.
 pub fn home() -> PathBuf {
     std::env::var_os("IZWI_HOME").map_or_else(|| clips::root().join("target/izwi-home"), PathBuf::from)
 }
 
-/// The folder of an installed model, pulled first where it is missing. Blocks.
+/// The folder of an installed model; pulls it if missing. Blocks.
 ///
 /// # Errors
 /// There is no such model, or it cannot be fetched.
@@ -23,7 +23,7 @@ pub fn folder(model: &str) -> Result<PathBuf> {
     store.pull(model, &mut Silent).with_context(|| format!("cannot pull {model}"))
 }
 
-/// A warm engine with this model and so many compute threads.
+/// A warm engine with this model and this number of compute threads.
 ///
 /// # Errors
 /// The model is missing and cannot be fetched, or does not load.
@@ -31,7 +31,7 @@ pub async fn load(model: &str, threads: usize) -> Result<Engine> {
     load_as(model, threads, Precision::Auto).await
 }
 
-/// As [`load`], with weights kept as `dtype`.
+/// As [`load`], with weights stored as `dtype`.
 ///
 /// # Errors
 /// As [`load`].

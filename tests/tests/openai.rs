@@ -1,4 +1,4 @@
-//! The real `openai` package for Python against the real server. `cargo xtask test` makes the environment it runs in.
+//! The real `openai` package for Python against the real server. `cargo xtask test` creates its environment.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, TaskType};
 use izwi_server::{FleetConfig, Loader, Offer, Recorder, Registry, ServerConfig};
 use izwi_tests::{TestServer, eventually};
 
-/// What listens by default, and a word it hears in [`RECORDING`]. It hears English only, and does not translate.
+/// The default ASR model (English only, no translation), and a word of [`RECORDING`].
 const LISTENER: &str = "whisper-tiny.en";
 const RECORDING: &str = "assets/speech/jfk.wav";
 const WORD: &str = "country";
-/// What translates, without weights; it loads when it is first asked.
+/// A simulated model that translates; loaded on first use.
 const TRANSLATOR: &str = "simulated-translator";
 
 fn root() -> PathBuf {
@@ -37,7 +37,7 @@ fn load(name: &str, arbiter: &Arc<DeviceArbiter>) -> Result<Engine> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_openai_package_speaks_and_listens() -> Result<()> {
+async fn the_openai_package_runs_speech_and_transcription() -> Result<()> {
     let python =
         root().join(if cfg!(windows) { "target/venv/Scripts/python.exe" } else { "target/venv/bin/python" });
     ensure!(python.exists(), "{} is missing; run `cargo xtask test` once", python.display());

@@ -4,9 +4,9 @@
 //! an executor needs to run any of them ([`model::SpeechModel`]). Knows no request, no scheduler, no file download and no async runtime.
 #![forbid(unsafe_code)]
 
+pub mod error;
 pub mod families;
 mod frame_driver;
-mod load_options;
 #[cfg(test)]
 mod mini_engine;
 pub mod model;

@@ -1,6 +1,6 @@
-//! What a model can be asked to do.
+//! The tasks of models.
 
-/// What a model can be asked to do.
+/// A task of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Task {
     /// Text to speech.
@@ -9,4 +9,18 @@ pub enum Task {
     Asr,
     /// Spoken conversation.
     Chat,
+}
+
+impl Task {
+    /// Every task.
+    pub const ALL: [Self; 3] = [Self::Tts, Self::Asr, Self::Chat];
+
+    /// The name in manifests and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tts => "tts",
+            Self::Asr => "asr",
+            Self::Chat => "chat",
+        }
+    }
 }

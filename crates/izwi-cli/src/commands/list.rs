@@ -1,4 +1,4 @@
-//! `izwi list`: the models there are, and which of them are here.
+//! `izwi list`: the known models, and which of them are installed.
 
 use anyhow::Result;
 use izwi_hub::{ModelStatus, Task};
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::settings::Settings;
 use crate::{models, output};
 
-/// List the models there are, and which are installed
+/// List the known models, and which of them are installed
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print as JSON
@@ -21,10 +21,10 @@ struct Listed<'a> {
     installed: bool,
     /// Bytes on disk.
     bytes: u64,
-    /// Absent where only the hub knows.
+    /// Absent if only the hub knows.
     download_bytes: Option<u64>,
-    tasks: &'a [Task],
-    default_for: &'a [Task],
+    tasks: Vec<&'static str>,
+    default_for: Vec<&'static str>,
     languages: &'a [String],
     licence: &'a str,
     licence_url: Option<&'a str>,
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     }
     let mut rows = vec![["NAME", "INSTALLED", "SIZE", "TASK", "LICENCE", "DESCRIPTION"].map(str::to_owned)];
     rows.extend(list.iter().map(row));
-    output::print(&output::columns(&rows))
+    output::print(&output::format_columns(&rows))
 }
 
 fn listed<'a>(status: &'a ModelStatus<'a>) -> Listed<'a> {
@@ -50,8 +50,8 @@ fn listed<'a>(status: &'a ModelStatus<'a>) -> Listed<'a> {
         installed: status.installed,
         bytes: status.bytes,
         download_bytes: models::download_bytes(manifest),
-        tasks: &manifest.tasks,
-        default_for: &manifest.default_for,
+        tasks: names(&manifest.tasks),
+        default_for: names(&manifest.default_for),
         languages: &manifest.languages,
         licence: &manifest.licence,
         licence_url: manifest.licence_url.as_deref(),
@@ -67,14 +67,14 @@ fn row(status: &ModelStatus<'_>) -> [String; 6] {
         .iter()
         .map(|task| {
             let star = if manifest.default_for.contains(task) { " (default)" } else { "" };
-            format!("{}{star}", task_name(*task))
+            format!("{}{star}", task.name())
         })
         .collect();
     let size = if status.installed {
-        output::bytes(status.bytes)
+        output::format_bytes(status.bytes)
     } else {
         models::download_bytes(manifest)
-            .map_or_else(|| "to pull".to_owned(), |bytes| format!("{} to pull", output::bytes(bytes)))
+            .map_or_else(|| "to pull".to_owned(), |bytes| format!("{} to pull", output::format_bytes(bytes)))
     };
     [
         manifest.name.clone(),
@@ -86,10 +86,6 @@ fn row(status: &ModelStatus<'_>) -> [String; 6] {
     ]
 }
 
-fn task_name(task: Task) -> &'static str {
-    match task {
-        Task::Tts => "tts",
-        Task::Asr => "asr",
-        Task::Chat => "chat",
-    }
+fn names(tasks: &[Task]) -> Vec<&'static str> {
+    tasks.iter().map(|task| task.name()).collect()
 }

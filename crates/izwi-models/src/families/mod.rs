@@ -5,10 +5,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::model::SpeechModel;
-use izwi_nn::error::ModelError;
+use candle_core::Device;
 
-pub use crate::load_options::LoadOptions;
+use crate::error::LoadError;
+use crate::model::SpeechModel;
+use izwi_nn::Error;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::precision::{codec_precision, weight_precision};
+use izwi_types::Precision;
 
 #[cfg(test)]
 pub(crate) mod golden_set;
@@ -17,12 +21,50 @@ mod lfm2_audio;
 mod qwen3_tts;
 mod whisper;
 
-/// Loads a checkpoint folder in the family's layout.
-type Loader = fn(&Path, &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError>;
+/// How a checkpoint is loaded.
+#[derive(Debug, Clone)]
+pub struct LoadOptions {
+    /// Where its tensors go.
+    pub device: Device,
+    /// Type of large weights in memory. Families with small weights ignore it.
+    pub precision: Precision,
+    /// Whether converted weights are cached in a file beside the checkpoint, for faster loads.
+    pub weight_cache: bool,
+}
 
-/// The published sizes of a family, and its constructor of a model of such a size with random weights.
-type RandomModel =
-    (&'static [&'static str], fn(&str, &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError>);
+impl LoadOptions {
+    /// Options without a weight cache.
+    #[must_use]
+    pub fn new(device: Device, precision: Precision) -> Self {
+        Self { device, precision, weight_cache: false }
+    }
+
+    /// The same options with the precision of a codec.
+    pub(crate) fn of_codec(&self) -> Self {
+        Self { precision: self.codec_precision(), ..self.clone() }
+    }
+
+    /// The precision of a codec's weights.
+    pub(crate) fn codec_precision(&self) -> Precision {
+        codec_precision(self.precision, &self.device)
+    }
+
+    /// The precision of large weights, [`Precision::Auto`] resolved.
+    pub(crate) fn weight_precision(&self) -> Precision {
+        weight_precision(self.precision, &self.device)
+    }
+
+    /// `from` with the cache of weights converted to `precision`, if [`Self::weight_cache`] is set.
+    pub(crate) fn cached(&self, from: Checkpoint, precision: Precision) -> Checkpoint {
+        if self.weight_cache { from.with_cache(precision) } else { from }
+    }
+}
+
+/// Loads a checkpoint folder in the family's layout.
+type Loader = fn(&Path, &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error>;
+
+/// Published sizes of a family, and the function that makes a model of such a size with random weights.
+type RandomModel = (&'static [&'static str], fn(&str, &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error>);
 
 const REGISTRY: &[(&str, Loader)] = &[
     ("hibari", hibari::load),
@@ -31,30 +73,30 @@ const REGISTRY: &[(&str, Loader)] = &[
     ("whisper", whisper::load),
 ];
 
-/// Families with random weights, for measuring without a checkpoint.
-const RANDOM_MODELS: &[RandomModel] =
-    &[(&lfm2_audio::SIZES, lfm2_audio::random_weights), (&qwen3_tts::SIZES, qwen3_tts::random_weights)];
+/// Families with random weights of published sizes, for benchmarks without a checkpoint.
+const RANDOM: &[RandomModel] =
+    &[(&lfm2_audio::SIZES, lfm2_audio::random), (&qwen3_tts::SIZES, qwen3_tts::random)];
 
 /// A model of the published size `model` with random weights.
 ///
 /// # Errors
-/// No family has such a size, or out of device memory.
-pub fn random_weights(model: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
-    let Some((_, make)) = RANDOM_MODELS.iter().find(|(sizes, _)| sizes.contains(&model)) else {
-        let sizes: Vec<_> = RANDOM_MODELS.iter().flat_map(|(sizes, _)| *sizes).copied().collect();
-        return Err(ModelError::UnknownSize { size: model.to_owned(), known: sizes.join(", ") });
+/// [`LoadError::UnknownSize`]; [`LoadError::Model`] if the device is out of memory.
+pub fn random(model: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, LoadError> {
+    let Some((_, make)) = RANDOM.iter().find(|(sizes, _)| sizes.contains(&model)) else {
+        let sizes: Vec<_> = RANDOM.iter().flat_map(|(sizes, _)| *sizes).copied().collect();
+        return Err(LoadError::UnknownSize { size: model.to_owned(), known: sizes.join(", ") });
     };
-    make(model, options)
+    Ok(make(model, options)?)
 }
 
 /// Loads the checkpoint in `folder` with the architecture named `family`.
 ///
 /// # Errors
-/// No such family, or the folder does not hold a checkpoint that fits it exactly.
-pub fn load(family: &str, folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
+/// [`LoadError::UnknownFamily`]; [`LoadError::Model`] if the folder does not hold a checkpoint that fits exactly.
+pub fn load(family: &str, folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, LoadError> {
     match REGISTRY.iter().find(|(name, _)| *name == family) {
-        Some((_, loader)) => loader(folder, options),
-        None => Err(ModelError::UnknownFamily {
+        Some((_, loader)) => Ok(loader(folder, options)?),
+        None => Err(LoadError::UnknownFamily {
             family: family.to_owned(),
             known: known().collect::<Vec<_>>().join(", "),
         }),

@@ -133,7 +133,7 @@ fn watchdog_limits(info: &CodecInfo, max_frames: usize) -> Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use izwi_nn::error::ModelError;
+    use izwi_nn::Error;
 
     struct Codec;
 
@@ -149,7 +149,7 @@ mod tests {
             Some(*frame)
         }
 
-        fn decode(&self, _batch: &mut [StreamInput<'_, Self>]) -> Result<Vec<Vec<f32>>, ModelError> {
+        fn decode(&self, _batch: &mut [StreamInput<'_, Self>]) -> Result<Vec<Vec<f32>>, Error> {
             Ok(Vec::new())
         }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use izwi_nn::error::ModelError;
+use izwi_nn::Error;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::sampling::mix;
 use izwi_types::{
@@ -33,7 +33,7 @@ pub(crate) trait FrameCodec: Send + Sync {
     ///
     /// # Errors
     /// A frame does not fit the codec. The streams are then undefined and must be dropped.
-    fn decode(&self, batch: &mut [StreamInput<'_, Self>]) -> Result<Vec<Vec<f32>>, ModelError>;
+    fn decode(&self, batch: &mut [StreamInput<'_, Self>]) -> Result<Vec<Vec<f32>>, Error>;
 
     /// The samples a stream holds back, none where it had no frame.
     fn finish(&self, stream: &mut Self::Stream) -> Vec<f32>;
@@ -100,10 +100,7 @@ pub(crate) trait FrameModel: Send + Sync + Sized + 'static {
     ///
     /// # Errors
     /// The stream is to continue a recording that the codec does not take.
-    fn start_stream(
-        &self,
-        request: &Self::Request,
-    ) -> Result<<Self::Codec as FrameCodec>::Stream, ModelError>;
+    fn start_stream(&self, request: &Self::Request) -> Result<<Self::Codec as FrameCodec>::Stream, Error>;
 
     /// One batched pass of the language model over the positions of all entries; the answer has one result per entry,
     /// in order. The result of an entry depends on that entry alone.
@@ -114,7 +111,7 @@ pub(crate) trait FrameModel: Send + Sync + Sized + 'static {
         &self,
         kv: &mut KvPool,
         entries: &mut [StepEntry<'_, Self>],
-    ) -> Result<Vec<StepResult<FrameOf<Self>>>, ModelError>;
+    ) -> Result<Vec<StepResult<FrameOf<Self>>>, Error>;
 
     /// Adds what a pass yields at its end: the rest of its text, segments, the language.
     fn finish_pass(

@@ -14,7 +14,9 @@ mod watchdog;
 use std::sync::Arc;
 
 use candle_core::Device;
-use izwi_nn::error::ModelError;
+use izwi_kernels::threads::num_threads;
+use izwi_nn::Error;
+use izwi_nn::device::decodes_in_parallel;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
     Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, VoiceRecording, Work,
@@ -77,7 +79,7 @@ enum Next {
 impl<F: FrameModel> FrameDriver<F> {
     /// Drives `model`, whose weights are on `device`.
     pub(crate) fn new(model: F, device: &Device) -> Self {
-        Self { model, overlaps: overlap::is_supported(device) }
+        Self { model, overlaps: decodes_in_parallel(device) }
     }
 
     /// A plan as schedulable work. A plan without passes is one unit of work that finishes at once.
@@ -92,7 +94,7 @@ impl<F: FrameModel> FrameDriver<F> {
         &self,
         kv: &mut KvPool,
         sequences: &mut [Sequence<'_, F>],
-    ) -> Result<(Vec<StepResult<FrameOf<F>>>, Vec<Vec<f32>>), ModelError> {
+    ) -> Result<(Vec<StepResult<FrameOf<F>>>, Vec<Vec<f32>>), Error> {
         let (mut entries, mut deferred) = (Vec::with_capacity(sequences.len()), Vec::new());
         for sequence in sequences {
             let RequestState { state, buffer, .. } = &mut *sequence.request;
@@ -120,7 +122,7 @@ impl<F: FrameModel> FrameDriver<F> {
         deferred: Vec<Vec<f32>>,
         outputs: &mut [StepOutput],
     ) -> Vec<(Sequence<'a, F>, Next)> {
-        let can_overlap = self.overlaps && overlap::has_threads();
+        let can_overlap = self.overlaps && num_threads() > 1;
         let (mut due, mut deferred) = (Vec::new(), deferred.into_iter());
         for (mut sequence, result) in sequences.into_iter().zip(results) {
             let output = &mut outputs[sequence.place];
@@ -145,7 +147,7 @@ impl<F: FrameModel> FrameDriver<F> {
     }
 
     /// Decodes the pending frames of all sequences in one pass; streams that end yield their last samples.
-    fn decode(&self, due: &mut [(Sequence<'_, F>, Next)]) -> Result<Vec<Vec<f32>>, ModelError> {
+    fn decode(&self, due: &mut [(Sequence<'_, F>, Next)]) -> Result<Vec<Vec<f32>>, Error> {
         let codec = self.model.codec();
         let mut samples = vec![Vec::new(); due.len()];
         let (mut batch, mut places) = (Vec::new(), Vec::new());
@@ -199,14 +201,14 @@ impl<F: FrameModel> FrameDriver<F> {
 
 impl<'a, F: FrameModel> Sequence<'a, F> {
     /// The typed form of a batch entry; `None` for a plan without passes. The only downcasts of frame models.
-    fn of(place: usize, entry: &'a mut BatchEntry<'_>) -> Result<Option<Self>, ModelError> {
-        const FOREIGN: ModelError = ModelError::Internal("an entry was prepared by another family");
+    fn of(place: usize, entry: &'a mut BatchEntry<'_>) -> Result<Option<Self>, Error> {
+        const FOREIGN: Error = Error::Internal("an entry was prepared by another family");
         let plan = entry.prepared.payload.downcast_ref::<Plan<F>>().ok_or(FOREIGN)?;
         if plan.passes.is_empty() {
             return Ok(None);
         }
         let request = entry.state.downcast_mut::<RequestState<F>>().ok_or(FOREIGN)?;
-        let unknown = ModelError::Internal("an entry is in a pass that does not exist");
+        let unknown = Error::Internal("an entry is in a pass that does not exist");
         let pass = plan.passes.get(request.pass).ok_or(unknown)?;
         let (start, end) = (entry.start, entry.start + entry.num_tokens);
         let (begins, block_table) = (entry.begins, entry.block_table);
@@ -268,7 +270,7 @@ impl<F: FrameModel> SpeechModel for FrameDriver<F> {
         Box::new(RequestState::<F> { pass: 0, state, generated: 0, buffer: DecodeBuffer::default() })
     }
 
-    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, ModelError> {
+    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error> {
         let mut outputs = vec![StepOutput::default(); batch.len()];
         let mut sequences = Vec::with_capacity(batch.len());
         for (place, entry) in batch.iter_mut().enumerate() {

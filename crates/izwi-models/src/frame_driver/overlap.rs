@@ -4,19 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use candle_core::Device;
-use izwi_kernels::pair;
+use izwi_kernels::threads::run_pair;
 use izwi_types::PartTimes;
-
-/// Whether work on the device can overlap: on the CPU, whose threads two closures can share.
-pub(crate) fn is_supported(device: &Device) -> bool {
-    device.is_cpu()
-}
-
-/// Whether there are threads for both now.
-pub(crate) fn has_threads() -> bool {
-    pair::threads() > 1
-}
 
 /// Runs both, concurrently where there are threads for both. Adds to the part at `index` the time by which `second`
 /// outlasts `first`, which records its own time. Without a second, runs the first alone.
@@ -36,7 +25,7 @@ pub(crate) fn run<A: Default + Send, B: Default + Send, E: Send>(
         a = first();
         ended = started.elapsed();
     };
-    pair::both(first, || b = second());
+    run_pair(first, || b = second());
     times.add(index, started.elapsed().saturating_sub(ended));
     Ok((a?, b?))
 }

@@ -47,7 +47,7 @@ impl FrameCodec for SineCodec {
         None
     }
 
-    fn decode(&self, batch: &mut [StreamInput<'_, Self>]) -> Result<Vec<Vec<f32>>, ModelError> {
+    fn decode(&self, batch: &mut [StreamInput<'_, Self>]) -> Result<Vec<Vec<f32>>, Error> {
         let decode = |(stream, frames): &mut StreamInput<'_, Self>| {
             let mut samples = std::mem::take(&mut stream.held_back);
             for [frequency, amplitude] in *frames {
@@ -192,7 +192,7 @@ impl FrameModel for Toy {
         ToyState::default()
     }
 
-    fn start_stream(&self, _task: &Task) -> Result<SineStream, ModelError> {
+    fn start_stream(&self, _task: &Task) -> Result<SineStream, Error> {
         Ok(SineStream::default())
     }
 
@@ -200,7 +200,7 @@ impl FrameModel for Toy {
         &self,
         _kv: &mut KvPool,
         entries: &mut [StepEntry<'_, Self>],
-    ) -> Result<Vec<StepResult<Latent>>, ModelError> {
+    ) -> Result<Vec<StepResult<Latent>>, Error> {
         let step = |entry: &mut StepEntry<'_, Self>| {
             let StepEntry { request, pass, start, end, begins, .. } = *entry;
             let state = &mut *entry.state;

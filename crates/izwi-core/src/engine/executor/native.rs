@@ -58,7 +58,7 @@ impl NativeExecutor {
         let weight_cache = config.weight_cache;
         let options = LoadOptions { device: device.clone(), precision: config.dtype, weight_cache };
         let model = if config.random_weights {
-            families::random_weights(&config.model, &options).map_err(|error| load(&error))?
+            families::random(&config.model, &options).map_err(|error| load(&error))?
         } else {
             let store = Store::open(config.home.clone()).map_err(|error| load(&error))?;
             let store = store.with_models_dir(config.models_dir.clone());

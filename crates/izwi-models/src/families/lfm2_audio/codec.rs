@@ -5,9 +5,9 @@ use std::path::Path;
 use super::detokenizer::{self, Detokenizer};
 use crate::families::LoadOptions;
 use crate::frame_driver::{CodecInfo, FrameCodec, StreamInput};
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mimi::{self, Mimi};
-use izwi_nn::error::ModelError;
 
 /// The folder of the newer codec.
 const DETOKENIZER: &str = "audio_detokenizer";
@@ -33,7 +33,7 @@ impl Codec {
     ///
     /// # Errors
     /// A file is absent, or its tensors are not those of the codec.
-    pub(super) fn load(folder: &Path, codebooks: usize, options: &LoadOptions) -> Result<Self, ModelError> {
+    pub(super) fn load(folder: &Path, codebooks: usize, options: &LoadOptions) -> Result<Self, Error> {
         let newer = folder.join(DETOKENIZER);
         if newer.is_dir() {
             return Ok(Self::Detokenizer(Box::new(Detokenizer::load(&newer, options)?)));
@@ -112,8 +112,8 @@ impl FrameCodec for Codec {
         Some(frame.first().copied().unwrap_or_default())
     }
 
-    fn decode(&self, batch: &mut [StreamInput<'_, Self>]) -> Result<Vec<Vec<f32>>, ModelError> {
-        let foreign = ModelError::Internal("a stream is of another codec");
+    fn decode(&self, batch: &mut [StreamInput<'_, Self>]) -> Result<Vec<Vec<f32>>, Error> {
+        let foreign = Error::Internal("a stream is of another codec");
         match self {
             Self::Mimi(codec) => {
                 let batch = batch.iter_mut().map(|(state, frames)| match state {
@@ -148,7 +148,7 @@ impl FrameCodec for Codec {
 ///
 /// # Errors
 /// The file is absent or its tensors are not those of the codec.
-pub(super) fn load_mimi(file: &Path, codebooks: usize, options: &LoadOptions) -> Result<Mimi, ModelError> {
+pub(super) fn load_mimi(file: &Path, codebooks: usize, options: &LoadOptions) -> Result<Mimi, Error> {
     let from = Checkpoint::open(file, &options.device)?;
     let config = mimi::Config::of(&from);
     let mut from = options.cached(from, options.precision);

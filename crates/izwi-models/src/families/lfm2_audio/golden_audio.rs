@@ -13,10 +13,10 @@ use super::golden_set::{
 };
 use super::mel::{self, FrontEnd, Mel};
 use crate::families::LoadOptions;
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mimi::{self, Mimi};
-use izwi_nn::error::ModelError;
+use izwi_types::Precision;
 
 /// Heads and window of the small codec, which its file does not tell: `scripts/golden/lfm2_audio.py`.
 const MIMI: (usize, usize) = (4, 16);
@@ -180,7 +180,7 @@ fn lfm2_audio_golden_no_recording_is_no_row() {
 /// What both decoders have in common.
 trait Decoding {
     type State: Default;
-    fn decode(&self, batch: &mut [(&mut Self::State, &[Vec<u32>])]) -> Result<Vec<Vec<f32>>, ModelError>;
+    fn decode(&self, batch: &mut [(&mut Self::State, &[Vec<u32>])]) -> Result<Vec<Vec<f32>>, Error>;
     fn finish(&self, state: &mut Self::State) -> Vec<f32>;
     /// Entries of a book, bytes of a state, samples of a frame, samples held back.
     fn sizes(&self) -> (usize, usize, usize, usize);
@@ -197,7 +197,7 @@ trait Decoding {
 
 impl Decoding for Mimi {
     type State = mimi::DecoderState;
-    fn decode(&self, batch: &mut [(&mut Self::State, &[Vec<u32>])]) -> Result<Vec<Vec<f32>>, ModelError> {
+    fn decode(&self, batch: &mut [(&mut Self::State, &[Vec<u32>])]) -> Result<Vec<Vec<f32>>, Error> {
         self.decode(batch)
     }
     fn finish(&self, state: &mut Self::State) -> Vec<f32> {
@@ -214,7 +214,7 @@ impl Decoding for Mimi {
 
 impl Decoding for Detokenizer {
     type State = detokenizer::DecoderState;
-    fn decode(&self, batch: &mut [(&mut Self::State, &[Vec<u32>])]) -> Result<Vec<Vec<f32>>, ModelError> {
+    fn decode(&self, batch: &mut [(&mut Self::State, &[Vec<u32>])]) -> Result<Vec<Vec<f32>>, Error> {
         self.decode(batch)
     }
     fn finish(&self, state: &mut Self::State) -> Vec<f32> {

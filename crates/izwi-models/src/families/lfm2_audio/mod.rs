@@ -20,9 +20,9 @@ use super::LoadOptions;
 use crate::frame_driver::{FrameDriver, FrameModel, Plan, StepEntry, StepResult};
 use crate::model::SpeechModel;
 use crate::warm_up;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mimi::{self, Mimi};
-use izwi_nn::error::ModelError;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
     ConverseInput, Input, InputError, Message, ModelInfo, PartTimes, PrepareLimits, StepOutput, Task, Turn,
@@ -59,7 +59,7 @@ const ENCODER_ROWS: usize = 376;
 /// # Errors
 /// A file is absent or unreadable, a setting is not supported, or a tensor is missing, unknown or mis-shaped; the
 /// error names it.
-pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
+pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error> {
     Ok(Arc::new(FrameDriver::new(LfmAudio::load(folder, options)?, &options.device)))
 }
 
@@ -70,8 +70,8 @@ pub(super) const SIZES: [&str; 1] = ["lfm2-audio-1.5b"];
 ///
 /// # Errors
 /// Out of device memory.
-pub(super) fn random_weights(_size: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
-    let model = LfmAudio::random_weights(include_str!("shapes/1.5b.json"), options)?;
+pub(super) fn random(_size: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error> {
+    let model = LfmAudio::random(include_str!("shapes/1.5b.json"), options)?;
     Ok(Arc::new(FrameDriver::new(model, &options.device)))
 }
 
@@ -90,26 +90,26 @@ struct LfmAudio {
 }
 
 impl LfmAudio {
-    fn load(folder: &Path, options: &LoadOptions) -> Result<Self, ModelError> {
+    fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let config = Config::load(folder)?;
         let vocabulary = Vocabulary::load(folder, config.lfm.vocab_size)?;
-        let codec = Codec::load(folder, config.codebooks, &options.for_codec())?;
+        let codec = Codec::load(folder, config.codebooks, &options.of_codec())?;
         let weights = Checkpoint::open_folder(folder, &options.device)?;
-        let mut weights = options.cached(weights, options.weight_type());
+        let mut weights = options.cached(weights, options.weight_precision());
         let model = Self::assemble(config, vocabulary, &mut weights, codec, options)?;
         weights.finish()?;
         Ok(model)
     }
 
-    fn random_weights(config: &str, options: &LoadOptions) -> Result<Self, ModelError> {
-        let config = Config::parse(config).map_err(ModelError::Checkpoint)?;
+    fn random(config: &str, options: &LoadOptions) -> Result<Self, Error> {
+        let config = Config::parse(config).map_err(Error::Checkpoint)?;
         let vocabulary = Vocabulary::single_bytes(config.lfm.vocab_size)?;
-        let precision = options.codec_weight_type();
-        let mut codec = Checkpoint::made_up(&options.device, DType::F32);
+        let precision = options.codec_precision();
+        let mut codec = Checkpoint::random(&options.device, DType::F32);
         let sizes = mimi::Config::published();
         let codec = Mimi::from_checkpoint(&mut codec, config.codebooks, &sizes, precision)?;
         let codec = Codec::Mimi(Box::new(codec));
-        let mut weights = Checkpoint::made_up(&options.device, DType::BF16);
+        let mut weights = Checkpoint::random(&options.device, DType::BF16);
         let model = Self::assemble(config, vocabulary, &mut weights, codec, options)?;
         Ok(Self { has_random_weights: true, ..model })
     }
@@ -120,8 +120,8 @@ impl LfmAudio {
         weights: &mut Checkpoint,
         codec: Codec,
         options: &LoadOptions,
-    ) -> Result<Self, ModelError> {
-        let precision = options.weight_type();
+    ) -> Result<Self, Error> {
+        let precision = options.weight_precision();
         let times = PartTimes::new(&PARTS);
         let generator = Generator::load(weights, &config, precision, times.clone())?;
         let before = weights.taken();
@@ -157,7 +157,7 @@ impl LfmAudio {
     }
 
     /// Runs the encoder over the recordings that a step needs and that it has not run over, all together.
-    fn encode(&self, entries: &mut [StepEntry<'_, Self>]) -> Result<(), ModelError> {
+    fn encode(&self, entries: &mut [StepEntry<'_, Self>]) -> Result<(), Error> {
         let (mut mel, mut places): (Vec<&Mel>, _) = (Vec::new(), Vec::new());
         for (place, entry) in entries.iter().enumerate() {
             let pass = entry.pass;
@@ -231,7 +231,7 @@ impl FrameModel for LfmAudio {
         PassState::new(pass)
     }
 
-    fn start_stream(&self, _task: &Task) -> Result<DecoderState, ModelError> {
+    fn start_stream(&self, _task: &Task) -> Result<DecoderState, Error> {
         Ok(self.codec.start())
     }
 
@@ -239,7 +239,7 @@ impl FrameModel for LfmAudio {
         &self,
         kv: &mut KvPool,
         entries: &mut [StepEntry<'_, Self>],
-    ) -> Result<Vec<StepResult<Vec<u32>>>, ModelError> {
+    ) -> Result<Vec<StepResult<Vec<u32>>>, Error> {
         self.encode(entries)?;
         let shares = entries.iter_mut().map(|entry| {
             let StepEntry { pass, start, end, begins, block_table, .. } = *entry;

@@ -7,7 +7,7 @@ use super::golden_set::{TOLERANCE, compare, device, root, tensors, values};
 use super::*;
 use crate::frame_driver::{FrameCodec, RequestState};
 use crate::mini_engine::{MiniEngine, Sequence, alone, keys};
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 use izwi_types::{Emission, ListenInput, Prepared, SamplingParams, SpeakInput};
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };
@@ -384,7 +384,7 @@ fn made_up_weights_speak_without_end() {
     Config::parse(include_str!("shapes/1.5b.json")).unwrap();
     let config = config::read(&root().join("config.json")).unwrap();
     let options = LoadOptions::new(Device::Cpu, Precision::Q8);
-    let model = driver(LfmAudio::random_weights(&config, &options).unwrap(), &options.device);
+    let model = driver(LfmAudio::random(&config, &options).unwrap(), &options.device);
     let input = Input::Speak(SpeakInput { max_tokens: 6, ..SpeakInput::plain("Hi.") });
     let ran = alone(&model, &prepare(&model, &input), 6);
     assert!(!ran.finished && ran.generated == 6 && ran.samples.iter().any(|&sample| sample != 0.0));

@@ -9,7 +9,7 @@ use super::codec::{Codec, DecoderState};
 use super::golden_set::{TOLERANCE, by_rows, codes, compare, device, is_bit_exact, root, tensors, values};
 use crate::families::LoadOptions;
 use crate::frame_driver::FrameCodec;
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 fn codec() -> Codec {
     codec_in(Precision::F32)

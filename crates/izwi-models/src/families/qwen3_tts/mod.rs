@@ -20,8 +20,8 @@ use super::LoadOptions;
 use crate::frame_driver::{self, FrameDriver, FrameModel, Plan, StepEntry, StepResult};
 use crate::model::SpeechModel;
 use crate::warm_up;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::error::ModelError;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
     Input, InputError, ModelInfo, PartTimes, PrepareLimits, SpeakInput, StepOutput, Task, Voice,
@@ -56,7 +56,7 @@ mod voice;
 /// # Errors
 /// A file is absent or unreadable, a setting is not supported, or a tensor is missing, unknown or mis-shaped; the
 /// error names it.
-pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
+pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error> {
     Ok(Arc::new(FrameDriver::new(QwenTts::load(folder, options)?, &options.device)))
 }
 
@@ -67,11 +67,11 @@ pub(super) const SIZES: [&str; 2] = ["qwen3-tts-0.6b", "qwen3-tts-1.7b"];
 ///
 /// # Errors
 /// Out of device memory.
-pub(super) fn random_weights(size: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
+pub(super) fn random(size: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error> {
     let [smaller, _] = SIZES;
     let config =
         if size == smaller { include_str!("shapes/0.6b.json") } else { include_str!("shapes/1.7b.json") };
-    Ok(Arc::new(FrameDriver::new(QwenTts::random_weights(config, options)?, &options.device)))
+    Ok(Arc::new(FrameDriver::new(QwenTts::random(config, options)?, &options.device)))
 }
 
 #[derive(Debug)]
@@ -88,12 +88,12 @@ struct QwenTts {
 }
 
 impl QwenTts {
-    fn load(folder: &Path, options: &LoadOptions) -> Result<Self, ModelError> {
+    fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let settings = Settings::load(folder)?;
         let vocabulary = Vocabulary::load(folder, settings.config.talker_config.text_vocab_size)?;
         let weights = Checkpoint::open_folder(folder, &options.device)?;
-        let mut weights = options.cached(weights, options.weight_type());
-        let codec = Codec::load(&folder.join("speech_tokenizer"), &options.for_codec())?;
+        let mut weights = options.cached(weights, options.weight_precision());
+        let codec = Codec::load(&folder.join("speech_tokenizer"), &options.of_codec())?;
         let mut fingerprint = Sha256::new();
         for file in ["config.json", "speech_tokenizer/config.json"] {
             fingerprint.update(config::read(&folder.join(file))?);
@@ -103,7 +103,7 @@ impl QwenTts {
         Ok(model)
     }
 
-    fn random_weights(config: &str, options: &LoadOptions) -> Result<Self, ModelError> {
+    fn random(config: &str, options: &LoadOptions) -> Result<Self, Error> {
         let settings = Settings::from_texts(config, include_str!("shapes/generation.json"))?;
         let ids = &settings.config;
         let special = [
@@ -112,11 +112,11 @@ impl QwenTts {
             ("assistant", 77_091),
         ];
         let vocabulary = Vocabulary::bytes(&special)?;
-        let mut weights = Checkpoint::made_up(&options.device, DType::BF16);
-        let mut codec_weights = Checkpoint::made_up(&options.device, DType::F32);
-        let precision = options.codec_weight_type();
+        let mut weights = Checkpoint::random(&options.device, DType::BF16);
+        let mut codec_weights = Checkpoint::random(&options.device, DType::F32);
+        let precision = options.codec_precision();
         let codec_config = codec::Config::parse(include_str!("shapes/codec.json"));
-        let codec_config = codec_config.map_err(ModelError::Checkpoint)?;
+        let codec_config = codec_config.map_err(Error::Checkpoint)?;
         let codec = Codec::from_checkpoint(&mut codec_weights, &codec_config, precision)?;
         let model = Self::assemble((settings, vocabulary), &mut weights, codec, Sha256::new(), options)?;
         Ok(Self { has_watchdog: false, ..model })
@@ -128,26 +128,26 @@ impl QwenTts {
         codec: Codec,
         mut fingerprint: Sha256,
         options: &LoadOptions,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, Error> {
         let config = &settings.config;
         let books = config.talker_config.stack.num_code_groups;
         if codec.codebooks() != books
             || config.talker_config.code_predictor_config.vocab_size > codec.book_size()
         {
-            return Err(ModelError::Checkpoint(format!(
+            return Err(Error::Checkpoint(format!(
                 "the codec has {} codebooks of {}, the talker generates {books} of {}",
                 codec.codebooks(),
                 codec.book_size(),
                 config.talker_config.code_predictor_config.vocab_size
             )));
         }
-        let precision = options.weight_type();
+        let precision = options.weight_precision();
         let times = PartTimes::new(&PARTS);
         let generator = Generator::load(weights, &settings, precision, times.clone())?;
         let cloner = match &config.speaker_encoder_config {
             Some(value) if config.kind == Kind::Base => {
                 let speaker: SpeakerConfig = serde_json::from_value(value.clone())
-                    .map_err(|error| ModelError::Checkpoint(format!("speaker_encoder_config: {error}")))?;
+                    .map_err(|error| Error::Checkpoint(format!("speaker_encoder_config: {error}")))?;
                 let encoder = SpeakerEncoder::load(weights, &speaker)?;
                 generator.talker.identify(&mut fingerprint)?;
                 let fingerprint = fingerprint.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -243,7 +243,7 @@ impl FrameModel for QwenTts {
         Said::default()
     }
 
-    fn start_stream(&self, voice: &Option<Arc<ClonedVoice>>) -> Result<DecoderState, ModelError> {
+    fn start_stream(&self, voice: &Option<Arc<ClonedVoice>>) -> Result<DecoderState, Error> {
         match voice {
             Some(voice) => voice.decoder(&self.codec),
             None => Ok(self.codec.start()),
@@ -254,7 +254,7 @@ impl FrameModel for QwenTts {
         &self,
         kv: &mut KvPool,
         entries: &mut [StepEntry<'_, Self>],
-    ) -> Result<Vec<StepResult<Vec<u32>>>, ModelError> {
+    ) -> Result<Vec<StepResult<Vec<u32>>>, Error> {
         let shares = entries.iter_mut().map(|entry| {
             let StepEntry { pass, start, end, block_table, .. } = *entry;
             Share { pass, said: &mut *entry.state, start, end, block_table }

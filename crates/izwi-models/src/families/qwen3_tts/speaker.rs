@@ -4,17 +4,17 @@
 use candle_core::{Device, Result, Tensor, bail};
 use serde::Deserialize;
 
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mel::{MelShape, MelSpectrum};
-use izwi_nn::error::ModelError;
-use izwi_nn::row_conv::RowConv;
+use izwi_nn::layers::conv::Conv1d;
 
 /// Rate of the recordings, in Hz: the mel filters are made for it.
 const SAMPLE_RATE_HZ: usize = 24_000;
 /// Variances are at least this.
 const MIN_VARIANCE: f64 = 1e-12;
 
-type Loaded<T> = std::result::Result<T, ModelError>;
+type Loaded<T> = std::result::Result<T, Error>;
 
 /// `speaker_encoder_config` of a checkpoint. Published files name the first two fields; the defaults of the others are
 /// the reference's own.
@@ -91,7 +91,7 @@ impl SpeakerConfig {
 /// A convolution that mirrors its input at both ends, so that rows stay as many.
 #[derive(Debug)]
 struct MirroredConv {
-    conv: RowConv,
+    conv: Conv1d,
 }
 
 impl MirroredConv {
@@ -99,7 +99,7 @@ impl MirroredConv {
     fn load(from: &mut Checkpoint, name: &str, shape: [usize; 3], dilation: usize) -> Loaded<Self> {
         let weight = from.take(&format!("{name}.weight"), &shape)?;
         let bias = from.take(&format!("{name}.bias"), &[shape[0]])?;
-        Ok(Self { conv: RowConv::new(&weight, Some(bias), dilation)? })
+        Ok(Self { conv: Conv1d::new(&weight, Some(bias), dilation)? })
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
@@ -191,7 +191,7 @@ impl SpeakerEncoder {
     /// # Errors
     /// The configuration asks for what is not computed, or as [`Checkpoint::take`].
     pub(crate) fn load(from: &mut Checkpoint, config: &SpeakerConfig) -> Loaded<Self> {
-        config.check().map_err(|why| ModelError::Checkpoint(format!("speaker_encoder_config: {why}")))?;
+        config.check().map_err(|why| Error::Checkpoint(format!("speaker_encoder_config: {why}")))?;
         let name = "speaker_encoder";
         let (inner, layers) = (config.enc_channels[0], config.enc_channels.len());
         let (wide, attention) = (config.enc_channels[layers - 1], config.enc_attention_channels);

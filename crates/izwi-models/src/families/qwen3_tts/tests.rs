@@ -9,7 +9,7 @@ use super::golden_set::{TOLERANCE, compare, device, root, tensors, values};
 use super::*;
 use crate::frame_driver::{FrameCodec, RequestState};
 use crate::mini_engine::{self, MiniEngine};
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 use izwi_types::{Prepared, SamplingParams};
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };

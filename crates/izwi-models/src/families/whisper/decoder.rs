@@ -6,15 +6,13 @@
 use candle_core::{DType, Tensor};
 
 use super::config::Config;
-use izwi_kernels::precision::Precision;
-use izwi_nn::activation::{bias_gelu, residual};
+use izwi_nn::Error;
 use izwi_nn::attention::{CrossKv, PagedSpan, cross, paged};
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::error::ModelError;
 use izwi_nn::kv_pool::{Carried, KvLayout, KvPool};
-use izwi_nn::linear::Linear;
-use izwi_nn::norm::LayerNorm;
-use izwi_nn::row_linear::RowLinear;
+use izwi_nn::layers::activation::{bias_gelu, residual};
+use izwi_nn::layers::{LayerNorm, Linear};
+use izwi_types::Precision;
 
 /// Type of the keys and values of a window: half the bytes of f32 to read for each token.
 const CROSS_DTYPE: DType = DType::F16;
@@ -51,8 +49,8 @@ pub(super) struct SpanOutput {
 /// The decoder's weights.
 #[derive(Debug)]
 pub(super) struct Decoder {
-    embedding: RowLinear, // also the output head
-    positions: Tensor,    // [max positions, width]
+    embedding: Linear, // also the output head
+    positions: Tensor, // [max positions, width]
     layers: Vec<Layer>,
     norm: LayerNorm,
     heads: usize,
@@ -65,23 +63,23 @@ pub(super) struct Decoder {
 struct Layer {
     own_norm: LayerNorm,
     own: Projections,
-    key: RowLinear,
-    value: RowLinear,
+    key: Linear,
+    value: Linear,
     window_norm: LayerNorm,
     window: Projections,
     window_key: Linear,
     window_value: Linear,
     feed_forward_norm: LayerNorm,
-    expand: RowLinear,
+    expand: Linear,
     expand_bias: Tensor,
-    project: RowLinear,
+    project: Linear,
 }
 
 /// The two projections of an attention that run over the decoder's own rows in both kinds of attention.
 #[derive(Debug)]
 struct Projections {
-    query: RowLinear,
-    output: RowLinear,
+    query: Linear,
+    output: Linear,
 }
 
 impl Decoder {
@@ -96,7 +94,7 @@ impl Decoder {
         alignment_heads: &[(usize, usize)],
         repeats_head: bool,
         precision: Precision,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, Error> {
         let (width, name) = (config.d_model, "model.decoder");
         let shape = (width, config.decoder_ffn_dim);
         let layers = (0..config.decoder_layers)
@@ -112,7 +110,7 @@ impl Decoder {
         let sizes = (width, config.vocab_size);
         let tables = (&tables.collect::<Vec<_>>()[..], "the first of equals, ");
         Ok(Self {
-            embedding: RowLinear::load_made(from, tables, sizes, precision, first_of_equals)?,
+            embedding: Linear::load_transformed(from, tables, sizes, precision, first_of_equals)?,
             positions: from
                 .take(&format!("{name}.embed_positions.weight"), &[config.max_target_positions, width])?,
             layers,
@@ -142,8 +140,8 @@ impl Decoder {
     /// Keys and values of each layer over each window's encoder output `[positions, width]`.
     ///
     /// # Errors
-    /// The device has not the memory.
-    pub(super) fn windows(&self, encoded: &[Tensor]) -> Result<Vec<Vec<CrossKv>>, ModelError> {
+    /// The device is out of memory.
+    pub(super) fn windows(&self, encoded: &[Tensor]) -> Result<Vec<Vec<CrossKv>>, Error> {
         let window = |rows: &Tensor| {
             let layers = self.layers.iter().map(|layer| {
                 let (keys, values) = (layer.window_key.forward(rows)?, layer.window_value.forward(rows)?);
@@ -158,7 +156,7 @@ impl Decoder {
     ///
     /// # Errors
     /// A token, position or block does not exist.
-    pub(super) fn forward(&self, kv: &mut KvPool, spans: &[Span<'_>]) -> Result<Vec<SpanOutput>, ModelError> {
+    pub(super) fn forward(&self, kv: &mut KvPool, spans: &[Span<'_>]) -> Result<Vec<SpanOutput>, Error> {
         let mut outputs: Vec<SpanOutput> = spans.iter().map(|_| SpanOutput::default()).collect();
         let slots: Vec<u32> =
             spans.iter().flat_map(|span| kv.slots(span.block_table, span.start, span.tokens.len())).collect();
@@ -180,7 +178,7 @@ impl Decoder {
         Ok(outputs)
     }
 
-    fn embed(&self, spans: &[Span<'_>]) -> Result<Tensor, ModelError> {
+    fn embed(&self, spans: &[Span<'_>]) -> Result<Tensor, Error> {
         let tokens: Vec<u32> = spans.iter().flat_map(|span| span.tokens).copied().collect();
         let places = spans.iter().flat_map(|span| (span.start..).take(span.tokens.len()));
         let places: Vec<u32> = places.map(|place| place as u32).collect();
@@ -196,7 +194,7 @@ impl Decoder {
         x: &Tensor,
         kv: &mut KvPool,
         (spans, slots): (&[Span<'_>], &[u32]),
-    ) -> Result<Tensor, ModelError> {
+    ) -> Result<Tensor, Error> {
         let h = layer.own_norm.forward(x)?;
         let shape = (slots.len(), self.heads, self.width / self.heads);
         let keys = layer.key.forward(&h)?.reshape(shape)?; // [rows, heads, head_dim]
@@ -221,12 +219,12 @@ impl Decoder {
         index: usize,
         x: &Tensor,
         spans: &[Span<'_>],
-    ) -> Result<(Tensor, Tensor, Vec<Vec<f32>>), ModelError> {
+    ) -> Result<(Tensor, Tensor, Vec<Vec<f32>>), Error> {
         let watched = &self.watched[index];
         let record = spans.iter().any(|span| span.watched) && !watched.is_empty();
         let windows = spans.iter().map(|span| match span.window.get(index) {
             Some(window) => Ok((span.tokens.len(), window)),
-            None => Err(ModelError::Internal("a window was not encoded")),
+            None => Err(Error::Internal("a window was not encoded")),
         });
         let windows = windows.collect::<Result<Vec<_>, _>>()?;
         let q = layer.window.query.forward(&layer.window_norm.forward(x)?)?;
@@ -236,7 +234,7 @@ impl Decoder {
     }
 
     /// Logits of the wanted rows alone: the head is the largest product of a pass.
-    fn head(&self, x: &Tensor, spans: &[Span<'_>], outputs: &mut [SpanOutput]) -> Result<(), ModelError> {
+    fn head(&self, x: &Tensor, spans: &[Span<'_>], outputs: &mut [SpanOutput]) -> Result<(), Error> {
         let mut first = 0;
         let mut rows: Vec<u32> = Vec::new();
         for span in spans {
@@ -257,12 +255,12 @@ impl Decoder {
 }
 
 /// The embedding, of which a head may be a copy.
-fn first_of_equals(tables: Vec<Tensor>) -> Result<Tensor, ModelError> {
-    let [embedding, heads @ ..] = &tables[..] else { return Err(ModelError::Internal("no embedding")) };
+fn first_of_equals(tables: Vec<Tensor>) -> Result<Tensor, Error> {
+    let [embedding, heads @ ..] = &tables[..] else { return Err(Error::Internal("no embedding")) };
     for head in heads {
         let same = head.to_dtype(DType::F32)?.eq(&embedding.to_dtype(DType::F32)?)?;
         if same.min_all()?.to_scalar::<u8>()? == 0 {
-            return Err(ModelError::Checkpoint(format!("{HEAD}: differs from the embedding it is tied to")));
+            return Err(Error::Checkpoint(format!("{HEAD}: differs from the embedding it is tied to")));
         }
     }
     Ok(embedding.clone())
@@ -274,10 +272,10 @@ impl Layer {
         name: &str,
         (width, hidden): (usize, usize),
         precision: Precision,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, Error> {
         let (own, window) = (format!("{name}.self_attn"), format!("{name}.encoder_attn"));
         let row = |from: &mut Checkpoint, part: &str, shape: (usize, usize), bias: bool| {
-            RowLinear::load_with_precision(from, part, shape, bias, precision)
+            Linear::load_with_precision(from, part, shape, bias, precision)
         };
         let square = (width, width);
         Ok(Self {
@@ -310,14 +308,9 @@ impl Layer {
 }
 
 impl Projections {
-    fn load(
-        from: &mut Checkpoint,
-        name: &str,
-        width: usize,
-        precision: Precision,
-    ) -> Result<Self, ModelError> {
+    fn load(from: &mut Checkpoint, name: &str, width: usize, precision: Precision) -> Result<Self, Error> {
         let mut load = |part: &str| {
-            RowLinear::load_with_precision(from, &format!("{name}.{part}"), (width, width), true, precision)
+            Linear::load_with_precision(from, &format!("{name}.{part}"), (width, width), true, precision)
         };
         Ok(Self { query: load("q_proj")?, output: load("out_proj")? })
     }

@@ -9,15 +9,15 @@ mod config;
 use candle_core::{Device, Result, Tensor};
 
 use self::config::{TRANSFORMER, UPSAMPLE, codebook, not_needed};
+use crate::Error;
+use crate::attention::window::Window;
 use crate::checkpoint::Checkpoint;
 use crate::codec::conv::CausalDepthwiseTransposedConv;
 use crate::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
 use crate::codec::seanet::{SeanetDecoder, SeanetShape};
 use crate::codec::stream::{Pieces, StreamShape, StreamState, Streams};
 use crate::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
-use crate::error::ModelError;
-use crate::window_attention::Window;
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 pub use self::config::Config;
 
@@ -28,7 +28,7 @@ const SEMANTIC: usize = 1;
 /// Frames that one input row of the transformer depends on.
 const UPSAMPLE_FRAMES: usize = 2;
 
-type Loaded<T> = std::result::Result<T, ModelError>;
+type Loaded<T> = std::result::Result<T, Error>;
 
 /// The decoder.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Mimi {
         config: &Config,
         precision: Precision,
     ) -> Loaded<Self> {
-        config.check().map_err(ModelError::Checkpoint)?;
+        config.check().map_err(Error::Checkpoint)?;
         let acoustic = codebooks.saturating_sub(SEMANTIC);
         from.skip(|name| not_needed(name, acoustic));
         let before = from.taken();

@@ -1,4 +1,4 @@
-//! What a conversation was configured to: checked against its model, and made into the engine's requests.
+//! The configuration of a conversation: checked against its model, and made into the engine's requests.
 
 use izwi_audio::encode::Format;
 use izwi_core::engine::{ChatOptions, Conversation, EngineCoreRequest, GenerationParams, Priority};
@@ -12,11 +12,11 @@ use crate::ws::chunking;
 /// Range of `input_sample_rate`, in Hz.
 const INPUT_RATES: std::ops::RangeInclusive<u32> = 8_000..=48_000;
 
-/// What a session was configured to.
+/// What the session was configured to.
 pub(super) struct Setup {
     pub(super) engine: Lease,
     pub(super) format: &'static Format,
-    /// Rate of the recordings that come, in Hz.
+    /// Rate of the client's audio, in Hz.
     pub(super) input_rate: u32,
     chunk_samples: usize,
     instructions: Option<String>,

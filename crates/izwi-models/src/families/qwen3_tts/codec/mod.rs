@@ -14,12 +14,12 @@ use self::decoder::Decoder;
 use self::encoder::Encoder;
 use crate::families::LoadOptions;
 use crate::frame_driver::{CodecInfo, FrameCodec, StreamInput};
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 #[cfg(test)]
 use izwi_nn::codec::stream::Streams;
 use izwi_nn::codec::stream::{Pieces, StreamState};
-use izwi_nn::error::ModelError;
+use izwi_types::Precision;
 
 pub(crate) use self::config::Config;
 
@@ -61,7 +61,7 @@ impl Codec {
     /// # Errors
     /// A file is absent, the configuration lacks a field or asks for what is not computed, or the tensors are not
     /// exactly those it implies.
-    pub(crate) fn load(folder: &Path, options: &LoadOptions) -> Result<Self, ModelError> {
+    pub(crate) fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let config = Config::load(folder)?;
         let from = Checkpoint::open(&folder.join("model.safetensors"), &options.device)?;
         let mut from = options.cached(from, options.precision);
@@ -78,7 +78,7 @@ impl Codec {
         from: &mut Checkpoint,
         config: &Config,
         precision: Precision,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, Error> {
         let before = from.taken();
         let decoder = Decoder::load(from, "decoder", &config.decoder_config, precision)?;
         let taken = from.taken() - before;
@@ -143,7 +143,7 @@ impl Codec {
     /// # Errors
     /// As [`FrameCodec::decode`].
     #[cfg(test)]
-    pub(crate) fn decode_official(&self, frames: &[Vec<u32>]) -> Result<Vec<f32>, ModelError> {
+    pub(crate) fn decode_official(&self, frames: &[Vec<u32>]) -> Result<Vec<f32>, Error> {
         let mut samples = Vec::with_capacity(frames.len() * self.samples_per_frame());
         for start in (0..frames.len()).step_by(OFFICIAL_CHUNK) {
             let end = frames.len().min(start + OFFICIAL_CHUNK);
@@ -159,7 +159,7 @@ impl Codec {
     ///
     /// # Errors
     /// The device has not the memory.
-    pub(crate) fn encode(&self, samples: &[f32]) -> Result<Vec<Vec<u32>>, ModelError> {
+    pub(crate) fn encode(&self, samples: &[f32]) -> Result<Vec<Vec<u32>>, Error> {
         self.encode_tapped(samples, |_, _| {})
     }
 
@@ -168,7 +168,7 @@ impl Codec {
         &self,
         samples: &[f32],
         tap: impl FnMut(String, &Tensor),
-    ) -> Result<Vec<Vec<u32>>, ModelError> {
+    ) -> Result<Vec<Vec<u32>>, Error> {
         if samples.is_empty() {
             return Ok(Vec::new());
         }
@@ -196,7 +196,7 @@ impl FrameCodec for Codec {
 
     /// As the trait says; on the CPU a stream's samples are the same bits alone, among others, and however its frames are
     /// split.
-    fn decode(&self, batch: &mut [StreamInput<'_, Self>]) -> Result<Vec<Vec<f32>>, ModelError> {
+    fn decode(&self, batch: &mut [StreamInput<'_, Self>]) -> Result<Vec<Vec<f32>>, Error> {
         let pieces = Pieces { shape: self.decoder.shape(), device: &self.device, frames: PIECE_FRAMES };
         let mut batch: Vec<_> = batch.iter_mut().map(|(state, frames)| (&mut state.0, *frames)).collect();
         Ok(pieces.run(&mut batch, |frames, streams| self.decoder.forward(frames, streams))?)
