@@ -11,16 +11,14 @@ use crate::error::LoadError;
 use crate::model::SpeechModel;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::precision::codec_precision;
+use izwi_nn::precision::{codec_precision, weight_precision};
 use izwi_types::Precision;
 
 #[cfg(test)]
-mod golden_set;
+pub(crate) mod golden_set;
 mod hibari;
 mod lfm2_audio;
 mod qwen3_tts;
-#[cfg(test)]
-mod stage;
 mod whisper;
 
 /// How a checkpoint is loaded.
@@ -41,9 +39,19 @@ impl LoadOptions {
         Self { device, precision, weight_cache: false }
     }
 
-    /// The same for the codec of a model.
+    /// The same options with the precision of a codec.
     pub(crate) fn of_codec(&self) -> Self {
-        Self { precision: codec_precision(self.precision, self.device.is_cpu()), ..self.clone() }
+        Self { precision: self.codec_precision(), ..self.clone() }
+    }
+
+    /// The precision of a codec's weights.
+    pub(crate) fn codec_precision(&self) -> Precision {
+        codec_precision(self.precision, &self.device)
+    }
+
+    /// The precision of large weights, [`Precision::Auto`] resolved.
+    pub(crate) fn weight_precision(&self) -> Precision {
+        weight_precision(self.precision, &self.device)
     }
 
     /// `from` with the cache of weights converted to `precision`, if [`Self::weight_cache`] is set.
@@ -72,7 +80,7 @@ const RANDOM: &[RandomModel] =
 /// A model of the published size `model` with random weights.
 ///
 /// # Errors
-/// [`LoadLoadError::UnknownSize`]; [`LoadError::Model`] if the device is out of memory.
+/// [`LoadError::UnknownSize`]; [`LoadError::Model`] if the device is out of memory.
 pub fn random(model: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, LoadError> {
     let Some((_, make)) = RANDOM.iter().find(|(sizes, _)| sizes.contains(&model)) else {
         let sizes: Vec<_> = RANDOM.iter().flat_map(|(sizes, _)| *sizes).copied().collect();
