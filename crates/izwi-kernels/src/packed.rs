@@ -79,7 +79,7 @@ impl Part {
     }
 
     /// Number of its bytes.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 }

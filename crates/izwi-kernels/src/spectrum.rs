@@ -65,7 +65,8 @@ struct Shapes<'a> {
     noise: [&'a [f32]; 2],
 }
 
-impl Kernel for Shapes<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Shapes<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let Self { to, shape, noise } = self;
@@ -94,7 +95,8 @@ struct Normal<'a> {
     pairs: [&'a mut [f32]; 2],
 }
 
-impl Kernel for Normal<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Normal<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let [first, second] = self.pairs;

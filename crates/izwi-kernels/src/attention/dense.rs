@@ -73,6 +73,7 @@ pub fn pack_heads<W: Element>(
 }
 
 /// Some query rows of one sequence.
+#[derive(Debug)]
 pub struct Span<'a, W> {
     /// Rows of the sequence.
     pub rows: usize,
@@ -132,7 +133,7 @@ pub fn attention<W: Element>(
 }
 
 #[derive(Default)]
-pub struct Scratch {
+struct Scratch {
     q: Vec<f32>,
     scores: Vec<f32>,
 }
@@ -149,7 +150,8 @@ struct Rows<'a, W> {
     weights: Option<*mut f32>,
 }
 
-impl<W: Element> Kernel for Rows<'_, W> {
+// SAFETY: `attention` checks all lengths; each task has its own rows and head of `y` and `weights`.
+unsafe impl<W: Element> Kernel for Rows<'_, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(mut self) {
         for first in (0..self.rows).step_by(TILE_ROWS) {

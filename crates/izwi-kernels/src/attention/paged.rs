@@ -7,6 +7,7 @@ use crate::elementwise::{scale_in_place, softmax};
 use crate::threads::{SyncPtr, for_each_task, num_threads};
 
 /// One query row.
+#[derive(Debug)]
 pub struct PagedQuery<'a> {
     /// Positions it sees: its own and all before.
     pub positions: usize,
@@ -15,6 +16,7 @@ pub struct PagedQuery<'a> {
 }
 
 /// One layer of the pool and the shape of the query: `keys` and `values` `[blocks * block_size, kv_heads, head_dim]`.
+#[derive(Debug)]
 pub struct PagedCache<'a, W> {
     pub keys: &'a [W],
     pub values: &'a [W],
@@ -70,7 +72,8 @@ struct Row<'a, W> {
     y: *mut f32,
 }
 
-impl<W: Element> Kernel for Row<'_, W> {
+// SAFETY: `paged_attention` checks all lengths and block tables; each task has its own heads of one row of `y`.
+unsafe impl<W: Element> Kernel for Row<'_, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let PagedCache { keys, values, block_size, kv_heads, head_dim, .. } = *self.cache;

@@ -15,6 +15,7 @@ const TILE_ROWS: usize = 24;
 const TASK_ROWS: usize = 4 * TILE_ROWS;
 
 /// Rows of several sequences, `[rows, heads * head_dim]` each, and the vectors of distances.
+#[derive(Debug)]
 pub struct RelativeAttention<'a> {
     pub q: &'a [f32],
     pub k: &'a [f32],
@@ -108,7 +109,8 @@ struct Rows<'a> {
     y: *mut f32,
 }
 
-impl Kernel for Rows<'_> {
+// SAFETY: `attend` checks the lengths of all slices; each task has its own rows and head of `y`.
+unsafe impl Kernel for Rows<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(mut self) {
         for first in self.rows.clone().step_by(TILE_ROWS) {

@@ -27,6 +27,7 @@ impl WindowShape {
 }
 
 /// Consecutive new positions of one sequence and the keys and values they see, `[positions, kv_width]` each.
+#[derive(Debug)]
 pub struct WindowRows<'a> {
     /// Rows of the sequence in `q`, as many as `new_keys` has.
     pub rows: usize,
@@ -110,7 +111,9 @@ struct Row<'a> {
     y: *mut f32,
 }
 
-impl Kernel for Row<'_> {
+// SAFETY: `sliding_window_attention` checks all lengths, `runs` takes its pointers from slices of the positions that
+// are read, and each task has its own row of `y`.
+unsafe impl Kernel for Row<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let WindowShape { heads, kv_heads, .. } = self.view;

@@ -152,7 +152,8 @@ struct RoundPairs<'a> {
     pairs: *mut f32,
 }
 
-impl Kernel for RoundPairs<'_> {
+// SAFETY: `paired` gives each task its own elements of `pairs`, as many as there are values.
+unsafe impl Kernel for RoundPairs<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         for (at, &[low, high]) in self.values.iter().enumerate() {
@@ -219,7 +220,8 @@ struct Block<'a> {
     y: *mut f32,
 }
 
-impl Kernel for Block<'_> {
+// SAFETY: `conv1d` checks that every row read is inside the data; each task has its own rows and columns of `y`.
+unsafe impl Kernel for Block<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         match (self.weights.vectors, self.weights.paired) {
@@ -410,7 +412,7 @@ impl Tile {
                     for column in 0..C {
                         let sum = sums[row][column];
                         sums[row][column] = if P {
-                            I::dot_pairs(value, weights[column], sum)
+                            I::dot_bf16_pairs(value, weights[column], sum)
                         } else {
                             I::fma(value, weights[column], sum)
                         };

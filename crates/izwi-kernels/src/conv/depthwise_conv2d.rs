@@ -9,6 +9,7 @@ pub const KERNEL_SIDE: usize = 3;
 const SPLIT_WORK: usize = 256 * 1024;
 
 /// A plane and the kernels.
+#[derive(Debug)]
 pub struct DepthwiseConv2d<'a> {
     /// `[rows, columns, channels]`; zeros around it.
     pub x: &'a [f32],
@@ -56,7 +57,8 @@ struct Row<'a> {
     y: *mut f32,
 }
 
-impl Kernel for Row<'_> {
+// SAFETY: `convolve` checks all lengths; each task has its own row of `y`.
+unsafe impl Kernel for Row<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let DepthwiseConv2d { x, size: [rows, columns], weight, bias } = *self.of;

@@ -11,6 +11,7 @@ const BLOCK_ROWS: usize = 64;
 const SPLIT_WORK: usize = 64 * 1024;
 
 /// Rows of several sequences, one after another, and what they carry along.
+#[derive(Debug)]
 pub struct GatedConv1d<'a> {
     /// `[rows, 3 * channels]`: factor, gate and input of each channel.
     pub x: &'a [f32],
@@ -91,7 +92,8 @@ struct Block<'a> {
     y: *mut f32,
 }
 
-impl Kernel for Block<'_> {
+// SAFETY: `convolve` checks all lengths; each task has its own rows of `y`.
+unsafe impl Kernel for Block<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let (channels, taps) = (self.of.channels, self.of.taps());

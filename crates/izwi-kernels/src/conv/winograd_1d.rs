@@ -235,7 +235,8 @@ struct Reading<'a> {
     step: usize,
 }
 
-impl Kernel for Reading<'_> {
+// SAFETY: `winograd_conv1d` checks that every row read is inside the data; each task has its own tiles of `to`.
+unsafe impl Kernel for Reading<'_> {
     #[allow(clippy::needless_range_loop, reason = "the plain form is the one that is unrolled")]
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
@@ -281,7 +282,8 @@ struct Multiplying<'a> {
     products: &'a mut Vec<f32>, // [product][tile][columns]
 }
 
-impl Kernel for Multiplying<'_> {
+// SAFETY: `winograd_conv1d` checks all lengths; each task has its own tiles and panels, and so its own elements of `y`.
+unsafe impl Kernel for Multiplying<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(mut self) {
         match self.filter.weights.vectors() {

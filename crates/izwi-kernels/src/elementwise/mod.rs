@@ -36,7 +36,7 @@ unsafe fn exp<I: Isa>(x: I::V) -> I::V {
 /// # Safety
 /// As [`Isa`], with `count` rounded up to 16 elements valid; what is beyond `count` is overwritten.
 #[inline(always)]
-pub unsafe fn softmax<I: Isa>(values: *mut f32, count: usize) -> f32 {
+pub(crate) unsafe fn softmax<I: Isa>(values: *mut f32, count: usize) -> f32 {
     let padded = count.next_multiple_of(LANES);
     (count..padded).for_each(|at| *values.add(at) = f32::NEG_INFINITY);
     let mut largest = I::splat(f32::NEG_INFINITY);
@@ -60,7 +60,7 @@ pub unsafe fn softmax<I: Isa>(values: *mut f32, count: usize) -> f32 {
 /// # Safety
 /// `count` elements are valid.
 #[inline(always)]
-pub unsafe fn scale_in_place<I: Isa>(values: *mut f32, count: usize, factor: f32) {
+pub(crate) unsafe fn scale_in_place<I: Isa>(values: *mut f32, count: usize, factor: f32) {
     let factor = I::splat(factor);
     for at in (0..count).step_by(LANES) {
         let part = count - at;
@@ -108,20 +108,22 @@ struct AddTo<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for AddTo<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for AddTo<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         self.y.iter_mut().zip(self.x).for_each(|(y, x)| *y += x);
     }
 }
 
-pub struct Gelu<'a> {
-    pub x: &'a [f32],
-    pub bias: &'a [f32],
-    pub y: &'a mut [f32],
+struct Gelu<'a> {
+    x: &'a [f32],
+    bias: &'a [f32],
+    y: &'a mut [f32],
 }
 
-impl Kernel for Gelu<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Gelu<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.bias.len();
@@ -169,15 +171,16 @@ unsafe fn erf<I: Isa>(x: I::V) -> I::V {
     I::div(I::mul(x, p), q)
 }
 
-pub struct Norm<'a> {
-    pub x: &'a [f32],
-    pub weight: &'a [f32],
-    pub bias: &'a [f32],
-    pub eps: f32,
-    pub y: &'a mut [f32],
+struct Norm<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    bias: &'a [f32],
+    eps: f32,
+    y: &'a mut [f32],
 }
 
-impl Kernel for Norm<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Norm<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.weight.len();
@@ -288,7 +291,8 @@ struct NormRow<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for NormRow<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for NormRow<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.norm.weight.len();
@@ -310,7 +314,8 @@ struct SumRow<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for SumRow<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for SumRow<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.norm.weight.len();
@@ -348,7 +353,8 @@ struct RotateRow<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for RotateRow<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for RotateRow<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let (head, half) = (self.turns.len(), self.turns.len() / 2);
@@ -401,7 +407,8 @@ struct Elu<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for Elu<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Elu<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let zero = I::splat(0.0);
@@ -431,7 +438,8 @@ struct Silu<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for Silu<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Silu<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.bias.len();
@@ -464,7 +472,8 @@ struct Sigmoid<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for Sigmoid<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Sigmoid<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.y.len();
@@ -483,7 +492,8 @@ struct Gate<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for Gate<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Gate<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.y.len();

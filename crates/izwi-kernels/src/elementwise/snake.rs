@@ -36,7 +36,8 @@ struct Snake<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for Snake<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Snake<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.a.len();

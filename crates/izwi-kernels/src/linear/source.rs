@@ -13,7 +13,7 @@ pub enum WeightSource<'a> {
 
 impl WeightSource<'_> {
     /// Elements.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),
             Self::F16(values) => values.len(),
@@ -22,7 +22,7 @@ impl WeightSource<'_> {
     }
 
     /// Row `output` of `to.len()` inputs.
-    pub fn row(&self, output: usize, to: &mut [f32]) {
+    pub(crate) fn row(&self, output: usize, to: &mut [f32]) {
         let part = output * to.len()..(output + 1) * to.len();
         match self {
             Self::F32(values) => to.copy_from_slice(&values[part]),
@@ -34,7 +34,7 @@ impl WeightSource<'_> {
     }
 
     /// Whether every value is one of f16's.
-    pub fn is_f16(&self) -> bool {
+    pub(crate) fn is_f16(&self) -> bool {
         match self {
             Self::F32(values) => {
                 values.iter().all(|&value| f16::from_f32(value).to_f32().to_bits() == value.to_bits())
@@ -45,7 +45,7 @@ impl WeightSource<'_> {
     }
 
     /// Whether every value is one of bf16's.
-    pub fn is_bf16(&self) -> bool {
+    pub(crate) fn is_bf16(&self) -> bool {
         match self {
             Self::F32(values) => values.iter().all(|value| value.to_bits() & 0xffff == 0),
             Self::F16(_) => false,
