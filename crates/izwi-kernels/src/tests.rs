@@ -1,4 +1,4 @@
-//! Every instruction set against the portable twin, at sizes with remainders.
+//! Every level against the portable one, at sizes with remainders.
 
 use half::{bf16, f16};
 
@@ -42,7 +42,7 @@ pub(crate) fn values(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// What the operations that every instruction set rounds alike make of two vectors.
+/// The results of the operations that every level rounds alike.
 struct Operations<'a> {
     bits: [[u32; LANES]; 2],
     to: &'a mut Vec<f32>,
@@ -75,7 +75,7 @@ unsafe impl Kernel for Operations<'_> {
 }
 
 #[test]
-fn operations_are_the_twins_to_the_bit_on_numbers_of_every_kind() {
+fn operations_equal_the_portable_ones_on_numbers_of_every_kind() {
     let kinds = [0.0, 1.0, 2.5, 1e-40, f32::MIN_POSITIVE, 1e30, f32::INFINITY, f32::NAN];
     let kinds: Vec<u32> = kinds.iter().flat_map(|kind| [kind.to_bits(), (-kind).to_bits()]).collect();
     let others: Vec<u32> = values(4096, 5).iter().map(|x| x.to_bits().wrapping_mul(0x9e37_79b9)).collect();
@@ -92,12 +92,12 @@ fn operations_are_the_twins_to_the_bit_on_numbers_of_every_kind() {
             let (a, b) = others.split_at(LANES);
             dispatch(Operations { bits: [*a.as_array().unwrap(), *b.as_array().unwrap()], to: &mut results });
         }
-        // What is no number is one in every set, but its bits may differ.
+        // A NaN is one at every level, but its bits may differ.
         results.iter().map(|x| if x.is_nan() { f32::NAN } else { *x }).collect()
     });
 }
 
-/// Products of pairs, exact in every set where the numbers are small integers.
+/// Products of pairs, exact at every level where the numbers are small integers.
 struct Pairs<'a> {
     values: [[f32; LANES]; 3],
     to: &'a mut [f32; LANES],
@@ -162,7 +162,7 @@ fn products_at_odd_sizes() {
 }
 
 #[test]
-fn products_of_few_bits_are_the_same_on_every_instruction_set() {
+fn quantised_products_are_the_same_at_every_level() {
     for (rows, inputs, outputs) in [
         (1, 1, 1),
         (1, 32, 32),

@@ -1,8 +1,8 @@
-//! Matrix product with the right side in few bits: blocks of 32 inputs with a scale, in panels of 32 columns.
+//! Matrix product with a quantised right side: blocks of 32 inputs with one scale, in panels of 32 columns.
 //!
-//! The left rows are brought to 8 bits with a scale for every 32 inputs as well. Within a block everything is an exact
-//! integer; blocks are added in order by a multiplication and an addition of their own. An output element is therefore
-//! the same bits on every instruction set, at every number of rows and threads.
+//! The left rows are quantised to 8 bits with one scale per 32 inputs. Sums within a block are exact integers; blocks are
+//! added in order, each with a multiplication and an addition. An output element is therefore the same bits at every
+//! instruction level and every number of rows and threads.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -28,7 +28,7 @@ const AHEAD: usize = 8192;
 const TASK_ROWS: usize = 16;
 
 /// A matrix `[inputs, outputs]` as records `[outputs / 32][inputs / 32]`: 32 scales, then lines `[inputs / 4][columns /
-/// 16]`, at 4 bits two behind one another in a byte. Inputs are filled up with zeros, columns with anything.
+/// 16]`, at 4 bits two values per byte. Missing inputs are zero; missing columns are undefined.
 #[derive(Debug, Clone)]
 pub(crate) struct Blocks<G> {
     data: Memory<Line>,
@@ -58,7 +58,7 @@ impl<G: QuantType> Blocks<G> {
         Self { data: Memory::Own(data), inputs, outputs, grade: PhantomData }
     }
 
-    /// What was packed before and had these bytes; `None` where their number is another.
+    /// The matrix whose packed bytes are `data`; `None` where their number does not fit.
     pub(crate) fn unpack(data: Part, inputs: usize, outputs: usize) -> Option<Self> {
         let data = (data.len() == Self::bytes_of(inputs, outputs)).then_some(Memory::Part(data))?;
         Some(Self { data, inputs, outputs, grade: PhantomData })
@@ -73,12 +73,12 @@ impl<G: QuantType> Blocks<G> {
         (self.inputs, self.outputs)
     }
 
-    /// All there is.
+    /// The packed bytes.
     pub(crate) fn data(&self) -> &[u8] {
         self.data.bytes()
     }
 
-    /// Bytes held.
+    /// Number of the packed bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.data().len()
     }
@@ -98,7 +98,7 @@ impl<G: QuantType> Blocks<G> {
     }
 }
 
-/// Where in its record the weight of a column and an input lies: byte and shift.
+/// Place of the weight of a column and an input in its record: byte and shift.
 #[inline(always)]
 fn place<G: QuantType>(column: usize, input: usize) -> (usize, usize) {
     let depth = input / DEPTH;
@@ -198,11 +198,11 @@ unsafe impl Int8Kernel for Quantise<'_> {
     }
 }
 
-/// A block within ±127, its scale and the sum of its values. A block with something infinite or no number has such a
-/// scale, so that it shows in the answer.
+/// A block within ±127, its scale and the sum of its values. The scale of a block with an
+/// infinity or a NaN is one too, so that it propagates to the output.
 #[inline(always)]
 fn to_eight(x: &[f32; BLOCK]) -> (f32, [i8; BLOCK], i32) {
-    // As integers, so that what is no number is the largest.
+    // Compared as integers, where a NaN is the largest.
     let largest = x.iter().fold(0, |largest, x| (x.to_bits() & 0x7fff_ffff).max(largest));
     let largest = f32::from_bits(largest);
     let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
@@ -215,7 +215,10 @@ fn to_eight(x: &[f32; BLOCK]) -> (f32, [i8; BLOCK], i32) {
     (largest / 127.0, values, sum)
 }
 
-/// `y[rows, outputs] = x W (+ bias)`.
+/// `y = x W (+ bias)`: `x` `[rows, inputs]`, `bias` `[outputs]`, `y` `[rows, outputs]`.
+///
+/// # Panics
+/// Lengths do not fit.
 pub(crate) fn product<G: QuantType>(x: Rows<'_>, weights: &Blocks<G>, bias: Option<&[f32]>, y: &mut [f32]) {
     let (inputs, outputs) = (weights.inputs, weights.outputs);
     assert!(x.fits(inputs), "rows shorter than the weight");
@@ -280,9 +283,8 @@ unsafe impl<G: QuantType> Int8Kernel for Share<'_, G> {
     }
 }
 
-/// What a tile fetches while it works off a pass that begins at `w`: from where on, and bytes a block. A tile alone runs
-/// at the speed of the memory, and with one row the processor may find the stream itself; several take their shares of
-/// the next pass.
+/// What a tile prefetches during a pass that begins at `w`: its address, and bytes per block. A single tile runs at the
+/// speed of the memory, and with one row the hardware prefetcher may suffice; several tiles share the next pass.
 fn fetch<G: QuantType>(w: *const u8, tile: usize, tiles: usize, rows: usize) -> (*const u8, usize) {
     let record = Blocks::<G>::RECORD;
     let share = (record / CACHE_LINE).div_ceil(tiles) * CACHE_LINE;
@@ -306,7 +308,7 @@ struct Tile<'a> {
     blocks: Range<usize>,
     /// The panel.
     w: *const u8,
-    /// What to fetch into the cache meanwhile: from where on, and bytes a block.
+    /// What to prefetch: its address, and bytes per block.
     fetch: (*const u8, usize),
     /// `[rows, 32]`.
     totals: *mut f32,

@@ -1,4 +1,4 @@
-//! Matrix product with the right side packed in panels of 64 columns, at f32, f16 or bf16.
+//! Matrix product with the right side packed in panels of 64 columns, in f32, f16 or bf16.
 //!
 //! An output element is one chain of multiply-adds over the inputs in order, whatever tile it falls in: rows are the
 //! same bits alone and in any batch.
@@ -19,11 +19,11 @@ const AHEAD: usize = 8192;
 const TILE_ROWS: usize = 6;
 /// Rows of a task, where there are more: they stay in the second-level cache while every panel passes.
 const BLOCK_ROWS: usize = 48;
-/// Parts of the work per thread, so that one who comes late does less.
+/// Tasks per thread, so that a thread that starts late runs fewer of them.
 const PARTS: usize = 4;
-/// Estimated nanoseconds up to which a second thread costs more than it brings.
+/// Estimated nanoseconds up to which one thread is faster than two.
 const SPLIT_NS: usize = 6_000;
-/// Bytes of weights that arrive in a nanosecond.
+/// Bytes of weights read in a nanosecond.
 const BYTES_PER_NS: usize = 40;
 /// Units of work that are done in a nanosecond: see [`Split`].
 const WORK_PER_NS: usize = 384;
@@ -38,7 +38,7 @@ pub(crate) struct Panels<W> {
     outputs: usize,
 }
 
-/// Where a matrix lies in memory, in elements.
+/// Distances of the elements of a matrix in memory, in elements.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Strides {
     /// From one input to the next.
@@ -99,7 +99,7 @@ impl<W: Element> Panels<W> {
         Self { data: Memory::Own(data), inputs, outputs }
     }
 
-    /// What was packed before and had these bytes; `None` where their number is another.
+    /// The matrix whose packed bytes are `data`; `None` where their number does not fit.
     pub(crate) fn unpack(data: Part, inputs: usize, outputs: usize) -> Option<Self> {
         let bytes = outputs.div_ceil(PANEL) * inputs * PANEL * size_of::<W>();
         let data = (data.len() == bytes).then_some(Memory::Part(data))?;
@@ -111,12 +111,12 @@ impl<W: Element> Panels<W> {
         (self.inputs, self.outputs)
     }
 
-    /// All there is.
+    /// The packed bytes.
     pub(crate) fn data(&self) -> &[u8] {
         self.data.bytes()
     }
 
-    /// Columns.
+    /// Number of columns.
     pub(crate) fn outputs(&self) -> usize {
         self.outputs
     }
@@ -126,7 +126,7 @@ impl<W: Element> Panels<W> {
         self.outputs.div_ceil(PANEL)
     }
 
-    /// Bytes held.
+    /// Number of the packed bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.data().len()
     }
@@ -138,11 +138,14 @@ impl<W: Element> Panels<W> {
     }
 }
 
-/// Left rows: row `i` is `data[i * stride..][..inputs]`; rows may overlap.
+/// The left side of a product: row `i` is `data[i * stride..][..inputs]`; rows may overlap.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
+    /// The elements.
     pub data: &'a [f32],
+    /// Elements from the start of a row to the start of the next.
     pub stride: usize,
+    /// Number of rows.
     pub count: usize,
 }
 
@@ -153,7 +156,10 @@ impl Rows<'_> {
     }
 }
 
-/// `y[rows, outputs] = x W (+ bias)`.
+/// `y = x W (+ bias)`: `x` `[rows, inputs]`, `bias` `[outputs]`, `y` `[rows, outputs]`.
+///
+/// # Panics
+/// Lengths do not fit.
 pub(crate) fn product<W: Element>(x: Rows<'_>, weights: &Panels<W>, bias: Option<&[f32]>, y: &mut [f32]) {
     let Rows { data, stride, count } = x;
     assert!(x.fits(weights.inputs), "rows shorter than the weight");
@@ -186,9 +192,9 @@ pub(crate) fn product<W: Element>(x: Rows<'_>, weights: &Panels<W>, bias: Option
 pub(crate) struct Split {
     rows: usize,
     panels: usize,
-    /// Tasks beside one another over the panels.
+    /// Number of groups of panels, each of them a task.
     groups: usize,
-    /// Threads that pay.
+    /// Threads to run the tasks on.
     pub(crate) threads: usize,
 }
 
@@ -253,7 +259,7 @@ impl<W: Element> Block<'_, W> {
             let first = panel * PANEL;
             let width = PANEL.min(weights.outputs - first);
             let bias = bias.map(|bias| &bias[first..first + width]);
-            // A tile alone fetches what comes soon; several divide the lines of the next panel.
+            // A single tile prefetches the lines ahead; several share the lines of the next panel.
             let lines = PANEL * size_of::<W>() / CACHE_LINE;
             let share = lines.div_ceil(tiles.max(1));
             for tile in 0..tiles {
@@ -287,7 +293,7 @@ impl<W: Element> Block<'_, W> {
 
 /// Up to [`TILE_ROWS`] rows through one panel.
 struct Tile<'a, W> {
-    /// What to fetch into the cache meanwhile: from where on, and bytes an input.
+    /// What to prefetch: its address, and bytes per input.
     fetch: (*const u8, usize),
     x: *const f32,
     x_stride: usize,
