@@ -10,7 +10,7 @@ pub mod simulated;
 use std::any::Any;
 use std::sync::Arc;
 
-pub use izwi_kernels::precision::Precision;
+pub use izwi_types::Precision;
 pub use izwi_types::{
     DeviceChoice, Emission, Message, PartTimes, Segment, Turn, VoiceRecording, VoiceReference as Reference,
     Word,

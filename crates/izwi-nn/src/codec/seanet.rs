@@ -6,9 +6,9 @@ use candle_core::{Result, Tensor};
 use super::conv::{CausalConv, CausalTransposedConv, Kernel};
 use super::stream::{StreamShape, Streams};
 use crate::Error;
-use crate::activation::elu;
 use crate::checkpoint::Checkpoint;
-use izwi_kernels::precision::Precision;
+use crate::layers::activation::elu;
+use izwi_types::Precision;
 
 /// Sizes of an encoder, or of a decoder, which is the encoder in reverse.
 #[derive(Debug, Clone)]

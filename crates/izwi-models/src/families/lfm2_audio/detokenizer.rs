@@ -14,13 +14,12 @@ use realfft::num_complex::Complex32;
 
 use self::stack::Stack;
 use crate::families::LoadOptions;
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::istft::{InverseStft, Overlap};
 use izwi_nn::codec::stream::{Pieces, StreamShape, StreamState, Streams};
-use izwi_nn::embedding::Embedding;
-use izwi_nn::linear::Linear;
+use izwi_nn::layers::{Embedding, Linear};
+use izwi_types::Precision;
 
 pub(crate) use self::config::Config;
 

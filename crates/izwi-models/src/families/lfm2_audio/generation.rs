@@ -10,7 +10,6 @@ use super::config::Config;
 use super::course::{Course, Modality, Mode, Turn};
 use super::depthformer::{Depthformer, WatchDepth};
 use super::prompt::{Position, Prompt};
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::attention::PagedSpan;
 use izwi_nn::checkpoint::Checkpoint;
@@ -18,6 +17,7 @@ use izwi_nn::decoder_stack::{StackRows, StackState};
 use izwi_nn::kv_pool::KvPool;
 use izwi_nn::sampling::{Draw, Draws};
 use izwi_types::PartTimes;
+use izwi_types::Precision;
 use izwi_types::{Emission, SamplingParams};
 
 /// Parts of a pass that are timed.

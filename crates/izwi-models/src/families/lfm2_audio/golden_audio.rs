@@ -11,10 +11,10 @@ use super::detokenizer::{self, Detokenizer};
 use super::golden_set::{TOLERANCE, by_rows, codes, compare, device, ids, json, root, tensors, values};
 use super::mel::{self, FrontEnd, Mel};
 use crate::families::LoadOptions;
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mimi::{self, Mimi};
+use izwi_types::Precision;
 
 /// Heads and window of the small codec, which its file does not tell: `scripts/golden/lfm2_audio.py`.
 const MIMI: (usize, usize) = (4, 16);

@@ -20,10 +20,11 @@ use super::LoadOptions;
 use crate::model::{BatchEntry, SequenceState, SpeechModel};
 use crate::overlap;
 use crate::portions;
-use izwi_kernels::pair;
+use izwi_kernels::threads::num_threads;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mimi::{self, Mimi};
+use izwi_nn::device::decodes_in_parallel;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::sampling::mix;
 use izwi_types::PartTimes;
@@ -118,7 +119,7 @@ impl LfmAudio {
         let vocabulary = Vocabulary::load(folder, config.lfm.vocab_size)?;
         let codec = Codec::load(folder, config.codebooks, &options.of_codec())?;
         let weights = Checkpoint::open_folder(folder, &options.device)?;
-        let mut weights = options.cached(weights, options.precision.on(options.device.is_cpu()));
+        let mut weights = options.cached(weights, options.weight_precision());
         let model = Self::assemble(config, vocabulary, &mut weights, codec, options)?;
         weights.finish()?;
         Ok(model)
@@ -127,7 +128,7 @@ impl LfmAudio {
     fn random(config: &str, options: &LoadOptions) -> Result<Self, Error> {
         let config = Config::parse(config).map_err(Error::Checkpoint)?;
         let vocabulary = Vocabulary::single_bytes(config.lfm.vocab_size)?;
-        let precision = options.precision.of_codec(options.device.is_cpu());
+        let precision = options.codec_precision();
         let mut codec = Checkpoint::random(&options.device, DType::F32);
         let sizes = mimi::Config::published();
         let codec = Mimi::from_checkpoint(&mut codec, config.codebooks, &sizes, precision)?;
@@ -144,7 +145,7 @@ impl LfmAudio {
         codec: Codec,
         options: &LoadOptions,
     ) -> Result<Self, Error> {
-        let precision = options.precision.on(options.device.is_cpu());
+        let precision = options.weight_precision();
         let times = PartTimes::new(&PARTS);
         let generator = Generator::load(weights, &config, precision, times.clone())?;
         let before = weights.taken();
@@ -166,7 +167,7 @@ impl LfmAudio {
             state_bytes: generator.backbone.stack.state_bytes() + codec.state_bytes() + rows,
         };
         let front_end = FrontEnd::new(&config.preprocessor);
-        let (overlaps, is_made_up) = (options.device.is_cpu(), false);
+        let (overlaps, is_made_up) = (decodes_in_parallel(&options.device), false);
         Ok(Self {
             info,
             config,
@@ -307,7 +308,7 @@ impl SpeechModel for LfmAudio {
         let decode = (!waiting.is_empty()).then_some(|| self.codec.decode(&mut waiting));
         let (outcomes, sounds) = overlap::run(&self.times, CODEC, generate, decode)?;
         drop((shares, waiting));
-        let can_wait = self.overlaps && pair::threads() > 1;
+        let can_wait = self.overlaps && num_threads() > 1;
         let (mut due, mut sounds) = (Vec::new(), sounds.into_iter());
         for ((place, entry), outcome) in places.into_iter().zip(entries).zip(outcomes) {
             let Entry { errand, running, .. } = entry;

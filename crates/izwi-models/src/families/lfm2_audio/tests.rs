@@ -6,7 +6,7 @@ use super::super::stage::{Running as Ran, Stage, alone, keys};
 use super::golden::{CASES, arguments, emitted, recording};
 use super::golden_set::{TOLERANCE, compare, device, root, tensors, values};
 use super::*;
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 use izwi_types::{Emission, ListenInput, SamplingParams, SpeakInput};
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };

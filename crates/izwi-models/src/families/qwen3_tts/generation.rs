@@ -9,7 +9,6 @@ use super::config::{Config, Settings};
 use super::predictor::Predictor;
 use super::prompt::{Codec, Frame, Position, Prompt};
 use super::talker::Talker;
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::attention::PagedSpan;
 use izwi_nn::checkpoint::Checkpoint;
@@ -17,6 +16,7 @@ use izwi_nn::decoder_stack::StackRows;
 use izwi_nn::kv_pool::KvPool;
 use izwi_nn::sampling::{Draw, Draws, choose, penalise};
 use izwi_types::PartTimes;
+use izwi_types::Precision;
 use izwi_types::SamplingParams;
 
 /// Parts of a pass that are timed.

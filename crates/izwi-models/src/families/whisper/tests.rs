@@ -7,8 +7,8 @@ use candle_core::Device;
 
 use super::golden::{checkpoint_folder, clip, clips};
 use super::*;
-use izwi_kernels::precision::Precision;
 use izwi_nn::sampling::mix;
+use izwi_types::Precision;
 use izwi_types::Segment;
 use izwi_types::Work;
 

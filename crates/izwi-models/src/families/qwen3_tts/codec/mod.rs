@@ -13,12 +13,12 @@ use candle_core::{Device, Tensor};
 use self::decoder::Decoder;
 use self::encoder::Encoder;
 use crate::families::LoadOptions;
-use izwi_kernels::precision::Precision;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 #[cfg(test)]
 use izwi_nn::codec::stream::Streams;
 use izwi_nn::codec::stream::{Pieces, StreamState};
+use izwi_types::Precision;
 
 pub(crate) use self::config::Config;
 
