@@ -1,4 +1,4 @@
-//! Codes to samples: residual books, a windowed transformer, two plain upsampling stages and a convolutional vocoder.
+//! Codes to samples: residual codebooks, a windowed transformer, two plain upsampling stages and a convolutional vocoder.
 //!
 //! Kernel sizes and dilations are not in the configuration; they are those of
 //! the Python package `qwen-tts` 0.1.1 (pip; `modeling_qwen3_tts_tokenizer_v2.py`).
@@ -18,7 +18,7 @@ use izwi_nn::layers::activation::{bias_gelu, residual};
 use izwi_nn::layers::{LayerNorm, Linear, RmsNorm};
 use izwi_types::Precision;
 
-/// Taps of the convolution behind the books.
+/// Taps of the convolution after the codebooks.
 const PRE_TAPS: usize = 3;
 /// Taps of every other convolution.
 const TAPS: usize = 7;
@@ -125,7 +125,7 @@ impl Decoder {
         })
     }
 
-    /// What a stream carries along.
+    /// Shape of a stream's state.
     pub(super) fn shape(&self) -> &StreamShape {
         &self.shape
     }

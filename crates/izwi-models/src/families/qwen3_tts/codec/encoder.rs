@@ -1,4 +1,4 @@
-//! Samples to codes: Mimi's encoder, of whose books the first ones are kept.
+//! Samples to codes: Mimi's encoder, with the first of its codebooks.
 
 use candle_core::{Device, Result, Tensor};
 
