@@ -152,7 +152,7 @@ pub(super) fn frames(codes: &Tensor) -> Vec<Frame> {
 struct Record {
     logits: Vec<Vec<Vec<f32>>>,
     hidden: Vec<Tensor>,
-    books: Vec<Tensor>,
+    codebooks: Vec<Tensor>,
     embedded: Vec<Tensor>,
 }
 
@@ -167,7 +167,7 @@ impl Observer for Record {
     }
 
     fn codebook(&mut self, logits: &Tensor) {
-        self.books.push(logits.clone());
+        self.codebooks.push(logits.clone());
     }
 }
 
@@ -306,9 +306,9 @@ fn golden_frames_and_logits_match_the_reference() {
         assert_eq!(*ended, expected.len() + 1 < arguments.max_new_tokens, "{name}");
         let logits: Vec<f32> = record.logits.iter().flatten().flatten().copied().collect();
         compare(&format!("{name} logits"), &logits, &values(&golden["logits"]), TOLERANCE);
-        let books = golden["cp.logits"].elem_count() / golden["cp.logits"].dims().last().unwrap();
-        let ours: Vec<f32> = record.books[..books].iter().flat_map(values).collect();
-        compare(&format!("{name} books"), &ours, &values(&golden["cp.logits"]), TOLERANCE);
+        let codebooks = golden["cp.logits"].elem_count() / golden["cp.logits"].dims().last().unwrap();
+        let ours: Vec<f32> = record.codebooks[..codebooks].iter().flat_map(values).collect();
+        compare(&format!("{name} codebooks"), &ours, &values(&golden["cp.logits"]), TOLERANCE);
         let steps = golden["steps.norm"].dim(1).unwrap();
         let hidden = Tensor::cat(&record.hidden[1..=steps], 0).unwrap();
         compare(&format!("{name} steps"), &values(&hidden), &values(&golden["steps.norm"]), TOLERANCE);

@@ -97,9 +97,13 @@ fn qwen3_tts_golden_codec_encode() {
 
 /// Frames of deterministic codes.
 fn frames(codec: &Codec, count: usize, seed: usize) -> Vec<Vec<u32>> {
-    let code = |frame: usize, book: usize| (frame * 131 + book * 29 + seed * 7919 + frame * book * 17) as u32;
+    let code = |frame: usize, codebook: usize| {
+        (frame * 131 + codebook * 29 + seed * 7919 + frame * codebook * 17) as u32
+    };
     let size = codec.codebook_size() as u32;
-    (0..count).map(|frame| (0..codec.codebooks()).map(|book| code(frame, book) % size).collect()).collect()
+    (0..count)
+        .map(|frame| (0..codec.codebooks()).map(|codebook| code(frame, codebook) % size).collect())
+        .collect()
 }
 
 proptest! {
@@ -165,7 +169,11 @@ fn qwen3_tts_golden_invalid_codes_are_errors() {
     input[0][3] = codec.codebook_size() as u32;
     let error = codec.decode(&mut [(&mut codec.start(), &input)]).unwrap_err().to_string();
     assert!(
-        error.contains(&format!("code {} of a book of {}", codec.codebook_size(), codec.codebook_size())),
+        error.contains(&format!(
+            "code {} is out of range for a codebook of {}",
+            codec.codebook_size(),
+            codec.codebook_size()
+        )),
         "{error}"
     );
     input[0].pop();

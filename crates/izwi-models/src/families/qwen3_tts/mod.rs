@@ -230,7 +230,7 @@ impl FrameModel for QwenTts {
         let Input::Speak(input) = input else { return Err(InputError::other_task("speaks", "audio")) };
         let plan = self.plan_speech(input, limits)?;
         if let Some(voice) = &plan.request {
-            // Here rather than in the first step, which other sequences input.
+            // Here rather than in the first step, which other sequences share.
             voice.decoder(&self.codec).map_err(|error| InputError {
                 param: "ref_audio",
                 message: format!("the recording cannot be taken: {error}"),

@@ -75,7 +75,7 @@ fn golden_speech_matches_the_reference_from_text_to_samples() {
         let prepared = Driver::prepared(plan);
         let ours = alone(model, &prepared, frames);
         let theirs = values(&golden["wav0"]);
-        // The reference cuts a recording off by a input of the length and may keep its last sample.
+        // The reference cuts a recording off by a share of the length and may keep its last sample.
         let kept = theirs.len() - ours.len();
         assert!(kept <= 1, "{name}: {} and {}", theirs.len(), ours.len());
         compare(&name, &ours, &theirs[kept..], TOLERANCE);

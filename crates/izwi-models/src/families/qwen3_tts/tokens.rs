@@ -112,7 +112,7 @@ impl Vocabulary {
     /// Tokens of a text to speak; `None` where the tokenizer lacks the tokens of a turn.
     pub(super) fn tokenize(&self, text: &str) -> Option<TokenizedText> {
         let ids = self.encode(&format!("<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n"));
-        // Split by position: a text that begins with a line break inputs a token with the head, as in training.
+        // Split by position: a text that begins with a line break shares a token with the head, as in training.
         let body = ids.get(HEAD..ids.len().checked_sub(TAIL)?)?.to_vec();
         Some(TokenizedText { role: ids[..HEAD].to_vec(), body, first: ids[HEAD] })
     }

@@ -63,7 +63,7 @@ impl Decoder {
         let mut shape = StreamShape::default();
         let s = &mut shape;
         let (latent, hidden) = (config.latent_dim, config.hidden_size);
-        let books = |from: &mut Checkpoint, group: &str, codebooks: usize| {
+        let load_codebooks = |from: &mut Checkpoint, group: &str, codebooks: usize| {
             let prefix = format!("{name}.quantizer.{group}");
             let shape = CodebookShape {
                 codebooks,
@@ -76,8 +76,9 @@ impl Decoder {
                 format!("{prefix}.vq.layers.{k}._codebook")
             })
         };
-        let semantic = books(from, "rvq_first", config.num_semantic_quantizers)?;
-        let acoustic = books(from, "rvq_rest", config.num_quantizers - config.num_semantic_quantizers)?;
+        let semantic = load_codebooks(from, "rvq_first", config.num_semantic_quantizers)?;
+        let acoustic =
+            load_codebooks(from, "rvq_rest", config.num_quantizers - config.num_semantic_quantizers)?;
         let pre = kernel(config.codebook_dim, latent, PRE_TAPS);
         let pre_conv = CausalConv::load(from, &format!("{name}.pre_conv.conv"), pre, s)?;
         let inner = format!("{name}.pre_transformer");
