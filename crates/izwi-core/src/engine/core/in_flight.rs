@@ -1,4 +1,6 @@
-//! A step on its way: the executor moves to a blocking thread with its plan and comes back with the results.
+//! An in-flight step: the executor moves to a blocking thread with its plan and returns with the results.
+//!
+//! Must not know queues or sessions.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use crate::engine::scheduler::ScheduleResult;
 use crate::engine::types::{FinishReason, SequenceId};
 
 /// A step being executed.
-pub(super) struct Flight {
+pub(super) struct InFlightStep {
     pub(super) schedule: Arc<ScheduleResult>,
     started_at: Instant,
     handle: JoinHandle<(Box<dyn ModelExecutor>, Outcome)>,
@@ -25,25 +27,26 @@ enum Outcome {
     Panicked(String),
 }
 
-/// A step that was executed.
+/// An executed step.
 pub(super) struct Returned {
     pub(super) schedule: Arc<ScheduleResult>,
     pub(super) duration: Duration,
-    /// `None` when the thread was lost with it.
+    /// `None` if its thread was lost.
     pub(super) executor: Option<Box<dyn ModelExecutor>>,
-    /// One per item of the schedule.
+    /// One result per item of the schedule.
     pub(super) results: Vec<ItemResult>,
     pub(super) panicked: bool,
 }
 
-/// One sequence's result, with the books already balanced.
-pub(super) struct Landed {
+/// One sequence's result, after queues and block accounting are updated.
+pub(super) struct CompletedItem {
     pub(super) sequence: SequenceId,
     pub(super) result: ItemResult,
     pub(super) finish: Option<FinishReason>,
 }
 
-impl Flight {
+impl InFlightStep {
+    /// Starts executing a plan.
     pub(super) fn launch(
         mut executor: Box<dyn ModelExecutor>,
         plan: StepPlan,
@@ -61,41 +64,42 @@ impl Flight {
         });
         Self { schedule, started_at, handle }
     }
+
+    /// Waits for the results. Returns them with the commands that arrived meanwhile.
+    pub(super) async fn join(
+        mut self,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+    ) -> (Returned, Vec<Command>) {
+        let mut buffered = Vec::new();
+        let joined = loop {
+            tokio::select! {
+                biased;
+                joined = &mut self.handle => break joined,
+                Some(command) = commands.recv() => buffered.push(command),
+            }
+        };
+        let expected = self.schedule.batch_size();
+        let fail = |message: String| vec![Err(ExecutorError(message)); expected];
+        let (executor, results, panicked) = match joined {
+            Ok((executor, Outcome::Results(results))) if results.len() == expected => {
+                (Some(executor), results, false)
+            }
+            Ok((executor, Outcome::Results(results))) => {
+                let message = format!("executor returned {} of {expected} results", results.len());
+                (Some(executor), fail(message), false)
+            }
+            Ok((executor, Outcome::Failed(error))) => (Some(executor), fail(error.0), false),
+            Ok((executor, Outcome::Panicked(text))) => {
+                (Some(executor), fail(format!("executor panicked: {text}")), true)
+            }
+            Err(lost) => (None, fail(format!("executor thread was lost: {lost}")), true),
+        };
+        let duration = self.started_at.elapsed();
+        (Returned { schedule: self.schedule, duration, executor, results, panicked }, buffered)
+    }
 }
 
-/// Waits for a step, collecting the commands that arrive meanwhile.
-pub(super) async fn fly(
-    mut flight: Flight,
-    commands: &mut mpsc::UnboundedReceiver<Command>,
-) -> (Returned, Vec<Command>) {
-    let mut buffered = Vec::new();
-    let joined = loop {
-        tokio::select! {
-            biased;
-            joined = &mut flight.handle => break joined,
-            Some(command) = commands.recv() => buffered.push(command),
-        }
-    };
-    let expected = flight.schedule.batch_size();
-    let fail = |message: String| vec![Err(ExecutorError(message)); expected];
-    let (executor, results, panicked) = match joined {
-        Ok((executor, Outcome::Results(results))) if results.len() == expected => {
-            (Some(executor), results, false)
-        }
-        Ok((executor, Outcome::Results(results))) => {
-            let message = format!("executor answered {} of {expected} items", results.len());
-            (Some(executor), fail(message), false)
-        }
-        Ok((executor, Outcome::Failed(error))) => (Some(executor), fail(error.0), false),
-        Ok((executor, Outcome::Panicked(text))) => {
-            (Some(executor), fail(format!("executor panicked: {text}")), true)
-        }
-        Err(lost) => (None, fail(format!("executor thread was lost: {lost}")), true),
-    };
-    let duration = flight.started_at.elapsed();
-    (Returned { schedule: flight.schedule, duration, executor, results, panicked }, buffered)
-}
-
+/// The message of a panic.
 pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
