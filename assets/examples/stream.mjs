@@ -1,10 +1,10 @@
-// Speak over the WebSocket and collect the chunks as they arrive. Runs in a browser and in Node 22
+// Stream speech over the WebSocket and collect the chunks as they arrive. Runs in a browser and in Node 22
 // (Node 20: node --experimental-websocket stream.mjs).
 const socket = new WebSocket("ws://127.0.0.1:8080/v1/audio/speech/stream");
 socket.binaryType = "arraybuffer";
 
 socket.onopen = () =>
-  socket.send(JSON.stringify({ type: "speak", text: "Hello from Izwi. You hear this while it is being made." }));
+  socket.send(JSON.stringify({ type: "speak", text: "Hello from Izwi. This streams during generation." }));
 
 let samples = 0;
 socket.onmessage = ({ data }) => {

@@ -1,4 +1,4 @@
-"""Speak over the WebSocket and write the chunks to a WAV file as they arrive (pip install websockets)."""
+"""Stream speech over the WebSocket and write the chunks to a WAV file as they arrive (pip install websockets)."""
 
 import asyncio
 import json
@@ -34,4 +34,4 @@ async def main(text, path):
                     break
 
 
-asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "Hello from Izwi. You hear this while it is being made.", "stream.wav"))
+asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "Hello from Izwi. This streams during generation.", "stream.wav"))

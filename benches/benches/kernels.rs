@@ -1,11 +1,10 @@
-//! CPU kernels of the models beside candle's own operations, in one run: read the ratios, not the times.
+//! CPU kernels compared with candle's operations in one run: compare ratios, not times.
 
 use std::hint::black_box;
 
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use izwi_kernels::precision::Precision;
 use izwi_nn::activation::{bias_gelu, silu_gate};
 use izwi_nn::attention::{CrossKv, PagedSpan, bidirectional, cross, paged};
 use izwi_nn::group_conv::GroupConv;
@@ -14,17 +13,18 @@ use izwi_nn::rms_norm::RmsNorm;
 use izwi_nn::rope::Rope;
 use izwi_nn::row_conv::RowConv;
 use izwi_nn::row_linear::RowLinear;
+use izwi_types::Precision;
 
 const HEADS: usize = 8;
 const WIDTH: usize = 512;
-/// Bytes of weights to cycle through, so that none is found in a cache.
+/// Bytes of weights to cycle through: more than any cache holds.
 const COLD_BYTES: usize = 128 << 20;
 
 fn random(rows: usize, width: usize) -> Result<Tensor> {
     Tensor::randn(0f32, 1.0, (rows, width), &Device::Cpu)
 }
 
-/// Cold weights at few rows, and the encoder's shapes.
+/// Cold weights with few rows, and encoder shapes.
 fn linear(criterion: &mut Criterion) -> Result<()> {
     let mut group = criterion.benchmark_group("linear");
     for (inputs, outputs) in [(WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH)] {
@@ -94,7 +94,7 @@ fn precisions(criterion: &mut Criterion) -> Result<()> {
     Ok(())
 }
 
-/// What stands between the products of a decoder layer: 16 query and 8 key/value heads of 128, width 1024.
+/// The operations between the products of a decoder layer: 16 query and 8 key/value heads of 128, width 1024.
 fn decoder(criterion: &mut Criterion) -> Result<()> {
     let mut group = criterion.benchmark_group("decoder");
     let (norm, head_norm) = (RmsNorm::new(random(1, 1024)?.squeeze(0)?, 1e-6), random(1, 128)?.squeeze(0)?);
@@ -128,7 +128,7 @@ fn decoder(criterion: &mut Criterion) -> Result<()> {
     Ok(())
 }
 
-/// The wide convolutions of a vocoder, three frames of 80 ms: as a plain sum in f32 and in pairs of bf16, and by groups.
+/// Wide vocoder convolutions, three frames of 80 ms: direct in f32, direct in bf16 pairs, and Winograd.
 fn vocoder(criterion: &mut Criterion) -> Result<()> {
     const FRAMES: usize = 3;
     let mut group = criterion.benchmark_group("vocoder");
@@ -162,7 +162,7 @@ fn candle_attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
     mixed.transpose(0, 1)?.reshape((q.dim(0)?, WIDTH))
 }
 
-/// An encoder window on itself, and decoding rows on an encoder window.
+/// Encoder self-attention, and cross-attention of decoder rows.
 fn attention(criterion: &mut Criterion) -> Result<()> {
     let mut group = criterion.benchmark_group("attention");
     group.sample_size(10);
@@ -186,7 +186,7 @@ fn attention(criterion: &mut Criterion) -> Result<()> {
     Ok(())
 }
 
-/// The hidden layer of an encoder window.
+/// The MLP of an encoder window.
 fn elementwise(criterion: &mut Criterion) -> Result<()> {
     let mut group = criterion.benchmark_group("gelu");
     let (x, bias) = (random(1500, 4 * WIDTH)?, Tensor::zeros(4 * WIDTH, DType::F32, &Device::Cpu)?);

@@ -1,4 +1,4 @@
-//! What the engine adds to a step: whole steps of an executor that computes nothing, scheduled ahead or not.
+//! Engine overhead per step: an executor that computes nothing, with and without scheduling ahead.
 
 use std::time::{Duration, Instant};
 

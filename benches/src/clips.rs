@@ -1,4 +1,4 @@
-//! The recordings of `assets/speech/` with what is said in them, and longer ones put together from them.
+//! The recordings of `assets/speech/` with their transcripts, and longer recordings built from them.
 
 use std::path::{Path, PathBuf};
 
@@ -14,12 +14,12 @@ const LIMITS: DecodeLimits =
 /// A recording.
 #[derive(Debug, Clone)]
 pub struct Clip {
-    /// Its name in reports.
+    /// Name in reports.
     pub name: String,
-    /// Where it lies.
+    /// Path.
     pub path: PathBuf,
-    /// What is said in it.
-    pub said: String,
+    /// Reference transcript.
+    pub reference: String,
 }
 
 /// The repository's root.
@@ -43,9 +43,9 @@ pub fn all() -> Result<Vec<Clip>> {
     Ok(clips)
 }
 
-/// A line of the list: `<s> what is said </s> (name)`.
+/// A line of the list: `<s> transcript </s> (name)`.
 fn sentence(folder: &Path, line: &str) -> Result<Clip> {
-    let (said, name) = line
+    let (reference, name) = line
         .strip_prefix("<s>")
         .and_then(|rest| rest.split_once("</s>"))
         .context("this is not '<s> text </s> (name)'")?;
@@ -53,7 +53,11 @@ fn sentence(folder: &Path, line: &str) -> Result<Clip> {
     // The sentences of a book are numbered at the end of long names.
     let short =
         name.rsplit_once('-').map_or_else(|| name.to_owned(), |(_, number)| format!("librivox {number}"));
-    Ok(Clip { name: short, path: find(folder, &format!("{name}.wav"))?, said: said.trim().to_owned() })
+    Ok(Clip {
+        name: short,
+        path: find(folder, &format!("{name}.wav"))?,
+        reference: reference.trim().to_owned(),
+    })
 }
 
 /// The file of this name in the folder.
@@ -72,7 +76,7 @@ pub fn samples(path: &Path) -> Result<Vec<f32>> {
     decode::decode(file, RATE_HZ, &LIMITS).with_context(|| format!("cannot decode {}", path.display()))
 }
 
-/// One recording of `seconds` made of the clips again and again, half a second apart, cut at the end.
+/// A recording of `seconds`: the clips repeated with gaps of half a second, cut at the end.
 ///
 /// # Errors
 /// A clip cannot be read, or the file cannot be written.
@@ -89,7 +93,7 @@ pub fn joined(clips: &[Clip], seconds: usize, folder: &Path) -> Result<Clip> {
     joined.truncate(length);
     let path = folder.join(format!("{seconds}s.wav"));
     wav::write_file(&path, &joined, RATE_HZ)?;
-    Ok(Clip { name: format!("{seconds} s joined"), path, said: String::new() })
+    Ok(Clip { name: format!("{seconds} s joined"), path, reference: String::new() })
 }
 
 #[cfg(test)]
@@ -101,7 +105,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a-0870.wav"), "").unwrap();
         let clip = sentence(folder.path(), "<s> and so on </s> (a-0870)").unwrap();
-        assert_eq!((clip.name.as_str(), clip.said.as_str()), ("librivox 0870", "and so on"));
+        assert_eq!((clip.name.as_str(), clip.reference.as_str()), ("librivox 0870", "and so on"));
         assert!(sentence(folder.path(), "<s> and so on </s> (b)").is_err());
         assert!(sentence(folder.path(), "and so on").is_err());
     }

@@ -1,20 +1,20 @@
-//! Engines with real models, pulled where they are missing, for benches that measure what users get.
+//! Engines with real models, pulled if missing, for end-to-end measurements.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use izwi_core::engine::executor::Precision;
+use izwi_core::engine::Precision;
 use izwi_core::engine::{AudioInput, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput};
 use izwi_hub::{Silent, Store};
 
 use crate::clips;
 
-/// `IZWI_HOME`, else the home that the tests fill.
+/// `IZWI_HOME`, else the store of the tests.
 pub fn home() -> PathBuf {
     std::env::var_os("IZWI_HOME").map_or_else(|| clips::root().join("target/izwi-home"), PathBuf::from)
 }
 
-/// The folder of an installed model, pulled first where it is missing. Blocks.
+/// The folder of an installed model; pulls it if missing. Blocks.
 ///
 /// # Errors
 /// There is no such model, or it cannot be fetched.
@@ -23,7 +23,7 @@ pub fn folder(model: &str) -> Result<PathBuf> {
     store.pull(model, &mut Silent).with_context(|| format!("cannot pull {model}"))
 }
 
-/// A warm engine with this model and so many compute threads.
+/// A warm engine with this model and this number of compute threads.
 ///
 /// # Errors
 /// The model is missing and cannot be fetched, or does not load.
@@ -31,7 +31,7 @@ pub async fn load(model: &str, threads: usize) -> Result<Engine> {
     load_as(model, threads, Precision::Auto).await
 }
 
-/// As [`load`], with weights kept as `dtype`.
+/// As [`load`], with weights stored as `dtype`.
 ///
 /// # Errors
 /// As [`load`].
@@ -57,7 +57,7 @@ pub async fn load_as(model: &str, threads: usize, dtype: Precision) -> Result<En
 /// # Errors
 /// The request is refused or fails.
 pub async fn transcribe(engine: &Engine, file: impl Into<AudioInput>) -> Result<EngineOutput> {
-    let languages = &engine.profile().languages;
+    let languages = &engine.profile().info.languages;
     let request = EngineCoreRequest::asr(file);
     let request = if languages.len() > 1 { request.with_language("en") } else { request };
     Ok(engine.generate(request).await?)

@@ -1,4 +1,5 @@
-//! What the benches of listening share: the recordings with what is said in them, and engines with real models.
+//! Shared by the ASR benches: recordings with transcripts, and engines with real models.
+#![forbid(unsafe_code)]
 
 pub mod clips;
 pub mod engines;

@@ -1,7 +1,7 @@
 //! The load bench: many short requests over real WebSockets against a running server.
 //!
 //! Closed loop: N clients at once, each with one request. Open loop: requests arrive at a fixed rate, whatever the
-//! server does. Paced: N listeners each play what they hear, one utterance after another, and read no faster. Reports total time, TTFA and the gaps a client that plays at once would have heard, as JSON.
+//! server does. Paced: N clients read at playback speed, one utterance after another. Reports total time, TTFA and the playback underruns of a client without a buffer, as JSON.
 
 use std::time::{Duration, Instant};
 
@@ -26,16 +26,16 @@ struct Args {
     /// Requests of each open-loop run.
     #[arg(long, default_value_t = 40)]
     arrivals: usize,
-    /// Listeners of each paced run.
+    /// Clients of each paced run.
     #[arg(long, value_delimiter = ',', default_value = "16,64")]
     paced: Vec<usize>,
-    /// Seconds for which listeners of a paced run begin utterances.
+    /// Seconds during which clients of a paced run start utterances.
     #[arg(long, default_value_t = 30)]
     paced_s: u64,
     /// Runs of each closed-loop size; the median by total time is reported.
     #[arg(long, default_value_t = 3)]
     repeat: usize,
-    /// What to say.
+    /// Text to speak.
     #[arg(long, default_value = "Say hi to everyone in the room. Then tell them that dinner is ready.")]
     text: String,
 }
@@ -64,10 +64,10 @@ struct Row {
     audio_s: f64,
 }
 
-/// How much a paced listener has in hand before it reads on.
+/// Playback buffer of a paced client.
 const AHEAD: Duration = Duration::from_millis(500);
 
-/// Hears `text`; `paced` reads as fast as it is played and returns when all has been.
+/// Streams `text`; `paced` reads at playback speed and returns at the end of playback.
 async fn speak(url: &str, text: &str, paced: bool) -> anyhow::Result<Seen> {
     let start = Instant::now();
     let (mut socket, _) = tokio_tungstenite::connect_async(url).await.context("connect")?;
@@ -158,8 +158,8 @@ async fn open(args: &Args, rate: f64) -> Row {
     row(format!("open {rate}/s"), &results, start.elapsed())
 }
 
-/// Listeners that come in one after another over the length of the first utterance, and each begin the next utterance
-/// when the last has been played.
+/// Clients that start one after another over the length of the first utterance; each starts its next utterance when
+/// playback of the last one ends.
 async fn paced(args: &Args, listeners: usize, utterance: Duration) -> Row {
     let start = Instant::now();
     let end = start + Duration::from_secs(args.paced_s);

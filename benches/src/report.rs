@@ -1,4 +1,4 @@
-//! Markdown of scores, and the facts of this machine that stand beside a measurement.
+//! Markdown tables of scores, and the machine description of a measurement.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -6,20 +6,20 @@ use std::process::Command;
 use izwi_tests::wer::{self, Alignment, Score};
 use serde::Serialize;
 
-/// One text and what each model heard of it.
+/// One text and the transcript of each model.
 #[derive(Debug, Clone)]
 pub struct Item {
-    /// Its name in the table; empty where the text says enough.
+    /// Name in the table; may be empty.
     pub name: String,
-    /// What was said.
-    pub said: String,
-    /// What was heard, in the order of the models.
-    pub heard: Vec<String>,
+    /// Reference text.
+    pub reference: String,
+    /// Transcripts, in the order of the models.
+    pub hypotheses: Vec<String>,
 }
 
 impl Item {
     fn alignments(&self) -> impl Iterator<Item = Alignment> {
-        self.heard.iter().map(|heard| wer::compare(&self.said, heard))
+        self.hypotheses.iter().map(|hypothesis| wer::compare(&self.reference, hypothesis))
     }
 }
 
@@ -30,20 +30,20 @@ pub fn totals(items: &[Item], count: usize) -> Vec<Score> {
     (0..count).map(of).collect()
 }
 
-/// A table with a row for each item and one for the totals, and below it every item that was not heard as it was said.
+/// A table with a row per item and a row of totals, followed by every item with errors.
 pub fn table(models: &[&str], items: &[Item]) -> String {
-    let mut text = String::from("| said |");
+    let mut text = String::from("| reference |");
     let mut rule = String::from("|---|");
     for model in models {
-        let _ = write!(text, " heard by {model} | WER |");
+        let _ = write!(text, " {model} | WER |");
         rule.push_str("---|---|");
     }
     text = format!("{text}\n{rule}\n");
     for item in items {
         let name = if item.name.is_empty() { String::new() } else { format!("*{}*: ", cell(&item.name)) };
-        let _ = write!(text, "| {name}{} |", cell(&item.said));
-        for (heard, alignment) in item.heard.iter().zip(item.alignments()) {
-            let _ = write!(text, " {} | {} |", cell(heard), rate(alignment.score()));
+        let _ = write!(text, "| {name}{} |", cell(&item.reference));
+        for (hypothesis, alignment) in item.hypotheses.iter().zip(item.alignments()) {
+            let _ = write!(text, " {} | {} |", cell(hypothesis), rate(alignment.score()));
         }
         text.push('\n');
     }
@@ -76,7 +76,7 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
-/// The machine a figure was measured on.
+/// The machine of a measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
     cpu: String,
@@ -87,7 +87,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one; what it does not tell is `unknown`.
+    /// This machine; facts that the system does not report are `unknown`.
     pub fn this() -> Self {
         let field = |file: &str, key: &str| {
             let text = std::fs::read_to_string(file).ok()?;
@@ -129,10 +129,14 @@ mod tests {
         let items = [
             Item {
                 name: String::new(),
-                said: "One cat.".into(),
-                heard: vec!["one cat".into(), "1 hat".into()],
+                reference: "One cat.".into(),
+                hypotheses: vec!["one cat".into(), "1 hat".into()],
             },
-            Item { name: "x".into(), said: "a | b".into(), heard: vec!["a b".into(), "a b".into()] },
+            Item {
+                name: "x".into(),
+                reference: "a | b".into(),
+                hypotheses: vec!["a b".into(), "a b".into()],
+            },
         ];
         let text = table(&["big", "small"], &items);
         assert!(text.contains("| One cat. | one cat | 0 | 1 hat | 0.500 |\n| *x*: a \\| b |"), "{text}");

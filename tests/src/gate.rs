@@ -1,4 +1,4 @@
-//! Holding steps of the simulated executor open, so that the order of events needs no clock.
+//! A gate that blocks steps of the simulated executor, so that tests order events without clocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use izwi_core::engine::executor::simulated::Script;
 
 use crate::GUARD;
 
-/// Lets steps of an executor pass one by one, or all. Dropping it lets everything pass.
+/// Releases executor steps one by one, or all. Dropping it releases everything.
 #[derive(Debug)]
 pub struct Gate {
     tickets: mpsc::Sender<usize>,
@@ -17,7 +17,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate and the script that waits at it before each step of which `holds` is true.
+    /// A gate, and a script that waits at it before each step for which `holds` is true.
     pub fn new(holds: impl Fn(&StepPlan) -> bool + Send + 'static) -> (Self, Script) {
         let (tickets, turnstile) = mpsc::channel::<usize>();
         let seen = Arc::new(AtomicUsize::new(0));
@@ -26,7 +26,7 @@ impl Gate {
         let script = move |plan: &StepPlan| {
             counter.fetch_add(1, Ordering::SeqCst);
             if holds(plan) && left == 0 {
-                // A closed gate that nobody opens must not hang the test.
+                // A gate that stays closed must not hang the test.
                 left = turnstile.recv_timeout(GUARD).unwrap_or(usize::MAX);
             }
             if holds(plan) {
@@ -37,18 +37,18 @@ impl Gate {
         (Self { tickets, seen }, Box::new(script))
     }
 
-    /// Lets `steps` steps pass.
+    /// Releases `steps` steps.
     pub fn admit(&self, steps: usize) {
-        // An executor that has ended waits for nothing.
+        // A stopped executor does not wait.
         let _ = self.tickets.send(steps);
     }
 
-    /// Lets everything pass from now on.
+    /// Releases all further steps.
     pub fn open(&self) {
         self.admit(usize::MAX);
     }
 
-    /// Steps that came to the gate.
+    /// Steps that reached the gate.
     pub fn arrived(&self) -> usize {
         self.seen.load(Ordering::SeqCst)
     }

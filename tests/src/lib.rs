@@ -1,4 +1,5 @@
-//! What the end-to-end tests share: the real server on a real socket over an executor without weights, and clients.
+//! Shared by the end-to-end tests: the real server on a real socket over a simulated executor, and clients.
+#![forbid(unsafe_code)]
 
 mod gate;
 mod raw;
@@ -13,5 +14,5 @@ pub use recording::{Form, base64, recording, transcript_events};
 pub use server::{Setup, TestServer, copy, eventually, guarded};
 pub use session::{Incoming, Session, Turn, Utterance};
 
-/// Longest a test waits for anything; only a failure takes that long.
+/// Timeout of every wait.
 pub const GUARD: std::time::Duration = std::time::Duration::from_secs(60);

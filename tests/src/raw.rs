@@ -1,4 +1,4 @@
-//! HTTP by hand, for what ordinary clients hide: trailers, broken requests, the way a connection ends.
+//! Raw HTTP, for trailers, malformed requests and connection ends, which ordinary clients hide.
 
 use std::net::SocketAddr;
 
@@ -8,25 +8,25 @@ use tokio::net::TcpStream;
 
 use crate::guarded;
 
-/// A response, taken apart.
+/// A parsed response.
 #[derive(Debug, Clone, Default)]
 pub struct RawResponse {
     /// Status line and headers, lower case.
     pub head: String,
-    /// The body, its chunks joined.
+    /// The body without chunk framing.
     pub body: Vec<u8>,
     /// Trailers, lower case.
     pub trailers: String,
-    /// Whether the chunked body came to its end.
+    /// Whether the chunked body has its terminator.
     pub is_complete: bool,
 }
 
-/// Sends bytes, reads until the server closes, and takes a chunked response apart.
+/// Sends bytes, reads until the server closes, and parses a chunked response.
 pub async fn exchange(address: SocketAddr, request: &[u8]) -> Result<RawResponse> {
     let mut stream = guarded(TcpStream::connect(address)).await??;
     guarded(stream.write_all(request)).await??;
     let mut bytes = Vec::new();
-    // A connection that is cut is an answer too.
+    // A reset connection is a valid result.
     let _ = guarded(stream.read_to_end(&mut bytes)).await?;
     take_apart(&bytes)
 }

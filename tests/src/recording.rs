@@ -1,4 +1,4 @@
-//! Recordings, and the ways to send them.
+//! Test recordings and request bodies that carry them.
 
 use anyhow::Result;
 use base64::Engine as _;
@@ -19,7 +19,7 @@ pub fn base64(bytes: &[u8]) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-/// A multipart form, put together by hand so that it can be wrong.
+/// A multipart form, built by hand so that it can be malformed.
 #[derive(Debug, Clone, Default)]
 pub struct Form {
     bytes: Vec<u8>,
@@ -31,7 +31,7 @@ impl Form {
         Self::default()
     }
 
-    /// Adds a text.
+    /// Adds a text field.
     #[must_use]
     pub fn text(self, name: &str, value: &str) -> Self {
         self.part(&format!("name=\"{name}\""), value.as_bytes())
@@ -52,12 +52,12 @@ impl Form {
         self
     }
 
-    /// Its content type.
+    /// The content type with the boundary.
     pub fn content_type() -> String {
         format!("multipart/form-data; boundary={BOUNDARY}")
     }
 
-    /// Its bytes, complete.
+    /// The encoded body.
     pub fn finish(mut self) -> Vec<u8> {
         self.bytes.extend_from_slice(format!("--{BOUNDARY}--\r\n").as_bytes());
         self.bytes
@@ -67,7 +67,7 @@ impl Form {
 /// The events of a stream, and the deltas of its text joined.
 ///
 /// # Errors
-/// Something in it is no event.
+/// A line is not a valid event.
 pub fn transcript_events(text: &str) -> Result<(Vec<serde_json::Value>, String)> {
     let mut events = Vec::new();
     let mut said = String::new();

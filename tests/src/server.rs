@@ -19,21 +19,21 @@ use crate::GUARD;
 use crate::recording::Form;
 use crate::session::Session;
 
-/// What a test varies.
+/// Settings of a test server.
 #[derive(Debug)]
 pub struct Setup {
-    /// How the model behaves.
+    /// The simulated model.
     pub model: SimulatedModel,
     /// The engine's settings.
     pub engine: EngineCoreConfig,
     /// The server's settings.
     pub server: ServerConfig,
-    /// Folder of the voices that it saves.
+    /// Folder of saved voices.
     voices: Option<TempDir>,
 }
 
 impl Setup {
-    /// A model that speaks sentence by sentence, a hundred samples a character. `name` labels its metrics.
+    /// A TTS model with one unit per sentence and a hundred samples per character. `name` labels its metrics.
     pub fn units(name: &str) -> Self {
         Self::with(
             name,
@@ -41,21 +41,21 @@ impl Setup {
         )
     }
 
-    /// A model that speaks token by token, 80 ms each.
+    /// An autoregressive TTS model, 80 ms per token.
     pub fn tokens(name: &str) -> Self {
         Self::with(name, SimulatedModel::default())
     }
 
-    /// A model that transcribes: one segment of one word for each second begun. It is the default listener of a server
-    /// whose default speaker failed to load.
+    /// An ASR model: one segment of one word per started second. It is the default ASR model of a server whose default
+    /// TTS model failed to load.
     pub fn listener(name: &str) -> Self {
-        let model = SimulatedModel { listens: true, sample_rate: 16_000, ..Default::default() };
+        let model = SimulatedModel { transcribes: true, sample_rate: 16_000, ..Default::default() };
         Self::with(name, model)
     }
 
-    /// A model that converses and speaks, token by token, 80 ms a frame.
+    /// A chat and TTS model, autoregressive, 80 ms per frame.
     pub fn converser(name: &str) -> Self {
-        Self::with(name, SimulatedModel { converses: true, ..Default::default() })
+        Self::with(name, SimulatedModel { chats: true, ..Default::default() })
     }
 
     fn with(name: &str, model: SimulatedModel) -> Self {
@@ -63,17 +63,17 @@ impl Setup {
         Self { model, engine, server: ServerConfig::default(), voices: None }
     }
 
-    /// A model that speaks sentence by sentence, in voices handed to it too, on a server that saves voices. What it says
-    /// depends on everything that is asked of it.
+    /// A TTS model with one unit per sentence that clones voices, on a server that saves voices. Its output depends on
+    /// every request option.
     pub fn cloner(name: &str) -> Result<Self> {
         let setup = Self::units(name);
-        let model = SimulatedModel { clones: true, ..setup.model };
+        let model = SimulatedModel { clones_voices: true, ..setup.model };
         let voices = tempfile::tempdir()?;
         let server = ServerConfig { voices_dir: Some(voices.path().to_path_buf()), ..setup.server };
         Ok(Self { model, server, voices: Some(voices), ..setup })
     }
 
-    /// Sets what happens before each step.
+    /// Sets the script that runs before each step.
     #[must_use]
     pub fn script(mut self, script: Script) -> Self {
         self.model.script = Some(script);
@@ -97,7 +97,7 @@ impl Setup {
     /// Starts the server and waits until its engine is warm.
     pub async fn start(self) -> Result<TestServer> {
         let model = self.engine.model.clone();
-        let listens = self.model.listens;
+        let listens = self.model.transcribes;
         let executor = SimulatedExecutor::new(&self.engine, self.model);
         let recorder = Recorder::install()?;
         let engine = Engine::with_executor(self.engine, Box::new(executor))?;
@@ -117,15 +117,15 @@ impl Setup {
     }
 }
 
-/// A server on a port of its own.
+/// A server on its own port.
 #[derive(Debug)]
 pub struct TestServer {
-    /// Where it listens.
+    /// Its address.
     pub address: SocketAddr,
     /// Its models.
     pub registry: Registry,
     engine: Option<Engine>,
-    /// Where its files lie: saved voices, and a model with weights.
+    /// Its files: saved voices and model weights.
     folder: Option<TempDir>,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<Result<(), izwi_server::ServeError>>,
@@ -138,15 +138,15 @@ impl TestServer {
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async {
-            // A test that ends drops the sender, which ends its server as well.
+            // Dropping the sender at the end of a test stops the server.
             let _ = stopped.await;
         };
         let running = tokio::spawn(serve(listener, config, registry.clone(), recorder, shutdown));
         Ok(Self { address, registry, engine: None, folder: None, stop: Some(stop), running })
     }
 
-    /// Starts a server over the real executor and waits until its engine is warm: `files`, a model's folder, are copied
-    /// to where the engine looks for them, below the folder in which the server saves voices.
+    /// Starts a server over the real executor and waits until its engine is warm. `files`, a model folder, is copied into
+    /// the model store of the test.
     pub async fn with_weights(engine: EngineCoreConfig, files: &Path) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let models = folder.path().join("models");
@@ -174,7 +174,7 @@ impl TestServer {
         self.engine.as_ref().context("this server has no engine")
     }
 
-    /// The folder of the voices that it saves.
+    /// The folder of saved voices.
     pub fn voices(&self) -> Result<&Path> {
         Ok(self.folder.as_ref().context("this server saves no voices")?.path())
     }
@@ -202,7 +202,7 @@ impl TestServer {
         Ok(guarded(request.send()).await??)
     }
 
-    /// Asks for a path to be removed.
+    /// Sends DELETE.
     pub async fn delete(&self, path: &str) -> Result<reqwest::Response> {
         Ok(guarded(reqwest::Client::new().delete(self.url(path)).send()).await??)
     }
@@ -237,7 +237,7 @@ impl TestServer {
         Session::open(&format!("ws://{}/v1/audio/chat/stream", self.address)).await
     }
 
-    /// Tells the server to shut down.
+    /// Starts the shutdown of the server.
     pub fn stop(&mut self) {
         drop(self.stop.take());
     }
@@ -249,7 +249,7 @@ impl TestServer {
         Ok(guarded(running).await???)
     }
 
-    /// Waits until the engine is idle, and checks that every block came back.
+    /// Waits until the engine is idle and checks that all blocks are free.
     pub async fn assert_balanced(&self) -> Result<()> {
         let engine = self.engine()?;
         eventually("the engine to be idle", || async {
@@ -257,7 +257,7 @@ impl TestServer {
             Ok(status.running + status.pending == 0 && status.kv.used_blocks == 0)
         })
         .await?;
-        let books = engine.check_books().await?;
+        let books = engine.check_invariants().await?;
         anyhow::ensure!(books.is_ok(), "{books:?}");
         anyhow::ensure!(engine.kv_cache_stats().sequences == 0, "a block table is left");
         Ok(())

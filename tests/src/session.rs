@@ -1,4 +1,4 @@
-//! A client of the WebSocket.
+//! A WebSocket client.
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::{SinkExt, StreamExt};
@@ -10,10 +10,10 @@ use tokio_tungstenite::{WebSocketStream, client_async};
 
 use crate::guarded;
 
-/// Bytes of receive buffer of a client that is meant to be slow.
+/// Receive buffer of a slow client, in bytes.
 const SMALL_BUFFER: u32 = 4_096;
 
-/// What a client receives.
+/// A received frame.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Incoming {
     /// A text frame.
@@ -24,7 +24,7 @@ pub enum Incoming {
     Closed(Option<u16>),
 }
 
-/// One utterance, as it arrived.
+/// One received utterance.
 #[derive(Debug, Clone, Default)]
 pub struct Utterance {
     /// `audio.start`.
@@ -35,10 +35,10 @@ pub struct Utterance {
     pub done: Value,
 }
 
-/// One turn of a conversation, as it arrived.
+/// One received turn of a conversation.
 #[derive(Debug, Clone, Default)]
 pub struct Turn {
-    /// What `text.delta` frames said, joined.
+    /// The joined `text.delta` frames.
     pub text: String,
     /// `audio.chunk` frames with their audio.
     pub chunks: Vec<(Value, Vec<u8>)>,
@@ -65,7 +65,7 @@ impl Session {
         Self::open_with(url.into_client_request()?).await
     }
 
-    /// Opens a session with a request of one's own.
+    /// Opens a session with a custom request.
     pub async fn open_with(
         request: tokio_tungstenite::tungstenite::handshake::client::Request,
     ) -> Result<Self> {
@@ -75,7 +75,7 @@ impl Session {
         Ok(Self { socket })
     }
 
-    /// Opens a session whose kernel buffer takes next to nothing.
+    /// Opens a session with a tiny kernel buffer.
     pub async fn open_small(address: std::net::SocketAddr) -> Result<Self> {
         let tcp = TcpSocket::new_v4()?;
         tcp.set_recv_buffer_size(SMALL_BUFFER)?;
@@ -95,7 +95,7 @@ impl Session {
         Ok(guarded(self.socket.send(message)).await??)
     }
 
-    /// What comes next, pings aside.
+    /// The next frame except pings.
     pub async fn next(&mut self) -> Result<Incoming> {
         loop {
             return Ok(match guarded(self.socket.next()).await? {
@@ -131,7 +131,7 @@ impl Session {
         Ok(frame)
     }
 
-    /// The next chunk: its description and, directly behind it, its audio.
+    /// The next chunk: its header frame and the audio frame that follows.
     pub async fn chunk(&mut self) -> Result<(Value, Vec<u8>)> {
         let description = self.expect("audio.chunk").await?;
         match self.next().await? {
@@ -146,7 +146,7 @@ impl Session {
         self.rest_of(Utterance { start, ..Default::default() }).await
     }
 
-    /// The rest of an utterance that has begun.
+    /// The rest of a started utterance.
     pub async fn rest_of(&mut self, mut utterance: Utterance) -> Result<Utterance> {
         loop {
             let frame = self.frame().await?;
@@ -169,7 +169,7 @@ impl Session {
         Ok(turn)
     }
 
-    /// One frame more of a turn of a conversation, with the audio behind it.
+    /// The next frame of a turn with its audio.
     pub async fn more_of(&mut self, turn: &mut Turn) -> Result<()> {
         let frame = self.frame().await?;
         match frame["type"].as_str() {

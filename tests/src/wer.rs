@@ -1,7 +1,7 @@
-//! Word error rate: how far what was heard is from what was said, in words, after both were brought to one spelling.
+//! Word error rate of a hypothesis against a reference, after normalisation of both.
 //!
 //! Errors are substitutions, deletions and insertions of the cheapest alignment; the rate of a corpus is the sum of
-//! errors over the sum of words, so that long items weigh more. Knows no audio and no model.
+//! errors over the sum of words, so that long items weigh more.
 
 mod english;
 mod numbers;
@@ -13,22 +13,22 @@ pub use english::normalise;
 /// One step of an alignment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edit {
-    /// The word was heard as it was said.
+    /// Correct word.
     Same(String),
-    /// Another word was heard.
+    /// Substitution.
     Substituted {
-        /// The word that was said.
-        said: String,
-        /// The word that was heard.
-        heard: String,
+        /// Reference word.
+        reference: String,
+        /// Hypothesis word.
+        hypothesis: String,
     },
-    /// The word was not heard.
+    /// Deletion.
     Deleted(String),
-    /// A word was heard that was not said.
+    /// Insertion.
     Inserted(String),
 }
 
-/// What was said beside what was heard, word by word.
+/// Alignment of reference and hypothesis.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Alignment {
     /// In order.
@@ -40,12 +40,12 @@ pub struct Alignment {
 pub struct Score {
     /// Substitutions, deletions and insertions.
     pub errors: usize,
-    /// Words that were said.
+    /// Reference words.
     pub words: usize,
 }
 
 impl Score {
-    /// Errors over words. Without words 0 if nothing was heard, else 1.
+    /// Errors over reference words. Without reference words 0 for an empty hypothesis, else 1.
     pub fn rate(self) -> f64 {
         match self {
             Self { errors: 0, .. } => 0.0,
@@ -65,7 +65,7 @@ impl std::iter::Sum for Score {
 }
 
 impl Alignment {
-    /// Its errors and words.
+    /// Errors and words.
     pub fn score(&self) -> Score {
         let errors = self.edits.iter().filter(|edit| !matches!(edit, Edit::Same(_))).count();
         let inserted = self.edits.iter().filter(|edit| matches!(edit, Edit::Inserted(_))).count();
@@ -73,7 +73,7 @@ impl Alignment {
     }
 }
 
-/// The words, with `[said → heard]`, `[−said]` and `[+heard]` where they differ.
+/// The words, with `[reference → hypothesis]`, `[−reference]` and `[+hypothesis]` where they differ.
 impl fmt::Display for Alignment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, edit) in self.edits.iter().enumerate() {
@@ -82,7 +82,7 @@ impl fmt::Display for Alignment {
             }
             match edit {
                 Edit::Same(word) => f.write_str(word)?,
-                Edit::Substituted { said, heard } => write!(f, "[{said} → {heard}]")?,
+                Edit::Substituted { reference, hypothesis } => write!(f, "[{reference} → {hypothesis}]")?,
                 Edit::Deleted(word) => write!(f, "[−{word}]")?,
                 Edit::Inserted(word) => write!(f, "[+{word}]")?,
             }
@@ -92,9 +92,9 @@ impl fmt::Display for Alignment {
 }
 
 /// Compares English texts after [`normalise`].
-pub fn compare(said: &str, heard: &str) -> Alignment {
-    let (said, heard) = (normalise(said), normalise(heard));
-    align(&divided(&said, &heard), &divided(&heard, &said))
+pub fn compare(reference: &str, hypothesis: &str) -> Alignment {
+    let (reference, hypothesis) = (normalise(reference), normalise(hypothesis));
+    align(&divided(&reference, &hypothesis), &divided(&hypothesis, &reference))
 }
 
 /// Compounds that the other side writes in two words, written in two as well: "coldhearted" beside "cold-hearted" is
@@ -109,19 +109,19 @@ fn divided(words: &[String], other: &[String]) -> Vec<String> {
 
 /// The cheapest alignment of two lists of words; of equally cheap ones the one with the most substitutions near the
 /// end.
-pub fn align(said: &[String], heard: &[String]) -> Alignment {
-    let costs = costs(said, heard);
-    let (mut row, mut column) = (said.len(), heard.len());
+pub fn align(reference: &[String], hypothesis: &[String]) -> Alignment {
+    let costs = costs(reference, hypothesis);
+    let (mut row, mut column) = (reference.len(), hypothesis.len());
     let mut edits = Vec::with_capacity(row.max(column));
     while row > 0 || column > 0 {
         let here = costs[row][column];
         if row > 0 && column > 0 {
-            let (word, other) = (&said[row - 1], &heard[column - 1]);
+            let (word, other) = (&reference[row - 1], &hypothesis[column - 1]);
             let cost = usize::from(word != other);
             if here == costs[row - 1][column - 1] + cost {
                 edits.push(match cost {
                     0 => Edit::Same(word.clone()),
-                    _ => Edit::Substituted { said: word.clone(), heard: other.clone() },
+                    _ => Edit::Substituted { reference: word.clone(), hypothesis: other.clone() },
                 });
                 (row, column) = (row - 1, column - 1);
                 continue;
@@ -129,22 +129,22 @@ pub fn align(said: &[String], heard: &[String]) -> Alignment {
         }
         if row > 0 && here == costs[row - 1][column] + 1 {
             row -= 1;
-            edits.push(Edit::Deleted(said[row].clone()));
+            edits.push(Edit::Deleted(reference[row].clone()));
         } else {
             column -= 1;
-            edits.push(Edit::Inserted(heard[column].clone()));
+            edits.push(Edit::Inserted(hypothesis[column].clone()));
         }
     }
     edits.reverse();
     Alignment { edits }
 }
 
-/// `costs[i][j]`: the fewest edits from the first i words said to the first j heard.
-fn costs(said: &[String], heard: &[String]) -> Vec<Vec<usize>> {
-    let mut costs = vec![(0..=heard.len()).collect::<Vec<usize>>()];
-    for (row, word) in said.iter().enumerate() {
+/// `costs[i][j]`: the fewest edits from the first i reference words to the first j hypothesis words.
+fn costs(reference: &[String], hypothesis: &[String]) -> Vec<Vec<usize>> {
+    let mut costs = vec![(0..=hypothesis.len()).collect::<Vec<usize>>()];
+    for (row, word) in reference.iter().enumerate() {
         let mut line = vec![row + 1];
-        for (column, other) in heard.iter().enumerate() {
+        for (column, other) in hypothesis.iter().enumerate() {
             let above = &costs[row];
             let replaced = above[column] + usize::from(word != other);
             line.push(replaced.min(above[column + 1] + 1).min(line[column] + 1));
@@ -159,15 +159,17 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(said: &str, heard: &str, errors: usize, words: usize) {
-        let alignment = compare(said, heard);
+    fn check(reference: &str, hypothesis: &str, errors: usize, words: usize) {
+        let alignment = compare(reference, hypothesis);
         assert_eq!(alignment.score(), Score { errors, words }, "{alignment}");
     }
 
     #[test]
     fn a_compound_may_be_written_in_one_word_or_two() {
-        for (said, heard) in [("cold-hearted men", "coldhearted men"), ("a playground", "a play ground")] {
-            assert_eq!(compare(said, heard).score().errors, 0, "{said}");
+        for (reference, hypothesis) in
+            [("cold-hearted men", "coldhearted men"), ("a playground", "a play ground")]
+        {
+            assert_eq!(compare(reference, hypothesis).score().errors, 0, "{reference}");
         }
         assert_eq!(compare("a cold heart", "a coldhearted").score().errors, 2);
     }

@@ -1,4 +1,4 @@
-//! Keys, hosts and origins.
+//! Access control: API keys, hosts, origins.
 
 use anyhow::{Context, Result};
 use izwi_tests::{Session, Setup, TestServer, guarded};
@@ -33,7 +33,7 @@ async fn opens(server: &TestServer, headers: &[(&'static str, &str)]) -> Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_key_is_asked_for_on_the_api_and_nowhere_else() -> Result<()> {
+async fn only_api_routes_require_the_key() -> Result<()> {
     let server =
         Setup::units("keyed").server(|server| server.api_key = Some("sesame".to_owned())).start().await?;
     for path in ["/v1/models", "/v1/audio/voices"] {
@@ -67,7 +67,7 @@ async fn the_key_is_asked_for_on_the_api_and_nowhere_else() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_hosts_and_origins_are_refused_everywhere() -> Result<()> {
+async fn every_route_refuses_foreign_hosts_and_origins() -> Result<()> {
     let server = Setup::units("fenced")
         .server(|server| {
             server.allowed_hosts = vec!["speech.example.com".to_owned()];
@@ -102,7 +102,7 @@ async fn foreign_hosts_and_origins_are_refused_everywhere() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_of_allowed_origins_may_read_the_answers() -> Result<()> {
+async fn allowed_origins_receive_cors_headers() -> Result<()> {
     let server = Setup::units("read-by-pages")
         .server(|server| server.api_key = Some("sesame".to_owned()))
         .start()

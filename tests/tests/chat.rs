@@ -1,4 +1,4 @@
-//! The protocol of conversations, over a model without weights: turns, interruptions, limits, and frames that are wrong.
+//! The conversation protocol over a simulated model: turns, interrupts, limits, malformed frames.
 
 use anyhow::{Context, Result, ensure};
 use izwi_tests::{Gate, Incoming, Session, Setup, TestServer, Turn};
@@ -8,7 +8,7 @@ use tokio_tungstenite::tungstenite::Message;
 /// Bytes of 200 ms of PCM.
 const CHUNK: usize = 4_800 * 2;
 
-/// PCM of a second of a tone at 8 kHz.
+/// One second of a tone at 8 kHz, as PCM.
 fn tone() -> Vec<u8> {
     let sample = |n: usize| (8_000.0 * (n as f32 * 0.3).sin()) as i16;
     (0..8_000).flat_map(|n| sample(n).to_le_bytes()).collect()
@@ -47,7 +47,7 @@ fn check_exact(turn: &Turn, number: u64) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn turns_are_answered_in_order_in_text_and_exact_chunks() -> Result<()> {
+async fn turns_are_answered_in_order_with_text_and_exact_chunks() -> Result<()> {
     let server = Setup::converser("chat-turns").start().await?;
     let mut session = begin(&server).await?;
     let pcm = tone();
@@ -65,7 +65,7 @@ async fn turns_are_answered_in_order_in_text_and_exact_chunks() -> Result<()> {
     ensure!(answers[0].text != answers[1].text && answers[0].audio() != answers[1].audio(), "the same twice");
     session.send(json!({"type": "input.done"})).await?;
     session.expect_done(1000).await?;
-    // Another who says the same hears the same; what is said between the two is heard.
+    // A second session with the same input gets the same output; an extra turn changes it.
     let mut again = begin(&server).await?;
     again.send_raw(Message::binary(vec![1, 0])).await?;
     again.send(json!({"type": "input.audio.clear"})).await?;
@@ -83,7 +83,7 @@ async fn turns_are_answered_in_order_in_text_and_exact_chunks() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_conversation_goes_on() -> Result<()> {
+async fn a_conversation_continues_after_an_interrupt() -> Result<()> {
     let (gate, script) = Gate::new(|_| true);
     let server = Setup::converser("chat-interrupt").script(script).start().await?;
     let mut session = begin(&server).await?;
@@ -96,7 +96,7 @@ async fn an_interrupted_conversation_goes_on() -> Result<()> {
     }
     session.send(json!({"type": "interrupt"})).await?;
     session.send(json!({"type": "ping"})).await?;
-    // What was under way may still come, and the end may come before the answer to the ping or behind it.
+    // Chunks in flight may still arrive; the end may arrive before or after the pong.
     let mut done = None;
     loop {
         match session.next().await? {
@@ -115,7 +115,7 @@ async fn an_interrupted_conversation_goes_on() -> Result<()> {
     let next = say(&mut session, "Wait.").await?;
     check_exact(&next, 1)?;
     server.assert_balanced().await?;
-    // One leaves in mid-answer.
+    // A client disconnects during an answer.
     session.send(json!({"type": "input.text", "text": "a long question, ".repeat(20)})).await?;
     drop(session);
     server.assert_no_sessions().await?;
@@ -123,7 +123,7 @@ async fn an_interrupted_conversation_goes_on() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_is_refused_and_the_conversation_goes_on() -> Result<()> {
+async fn a_refused_turn_does_not_end_the_conversation() -> Result<()> {
     let setup = Setup::converser("chat-limits").server(|server| server.max_input_chars = 2_000);
     let setup = setup.engine(|engine| {
         engine.max_turn_duration = std::time::Duration::from_secs(1);
@@ -163,7 +163,7 @@ async fn what_cannot_be_is_refused_and_the_conversation_goes_on() -> Result<()> 
     session.expect_error("too_large").await?;
     session.send(json!({"type": "session.config"})).await?;
     session.expect_error("out_of_order").await?;
-    // More than the model has room for: this turn is refused, and is no part of the conversation.
+    // Longer than the context: the turn is refused and does not enter the history.
     session.send(json!({"type": "input.text", "text": "b".repeat(1_000)})).await?;
     session.expect_error("invalid_value").await?;
     let mut forgotten = 0;
@@ -177,7 +177,7 @@ async fn what_cannot_be_is_refused_and_the_conversation_goes_on() -> Result<()> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn garbage_is_answered_by_errors_and_harms_nobody() -> Result<()> {
+async fn malformed_frames_get_errors_and_affect_no_other_session() -> Result<()> {
     let server = Setup::converser("chat-garbage").start().await?;
     let mut session = server.chat().await?;
     let mut state = 0x5eed_u64;
@@ -201,7 +201,7 @@ async fn garbage_is_answered_by_errors_and_harms_nobody() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn models_that_do_not_converse_are_refused_by_name() -> Result<()> {
+async fn a_model_without_the_chat_task_is_refused() -> Result<()> {
     let server = Setup::tokens("chat-mute").start().await?;
     let mut session = server.chat().await?;
     session.send(json!({"type": "session.config", "model": "chat-mute"})).await?;

@@ -1,4 +1,4 @@
-//! Clients that leave, do not read, or talk nonsense; engines that fail.
+//! Clients that disconnect or do not read; engines that fail.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use izwi_tests::{Gate, Incoming, Session, Setup, TestServer, eventually, guarded
 use serde_json::{Value, json};
 
 const SENTENCE: &str = "This sentence has just enough words to fill more than a chunk.";
-/// More samples per token than any socket buffer takes for a whole utterance.
+/// Samples per token: a whole utterance is larger than any socket buffer.
 const FLOOD: usize = 480_000;
-/// Makes 23 tokens.
+/// Generates 23 tokens.
 const TEXT: &str = "Twenty-two characters.";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_half_way_is_aborted_within_one_step() -> Result<()> {
+async fn a_disconnect_aborts_within_one_step() -> Result<()> {
     for kind in ["websocket", "http"] {
         let name = format!("leaver-{kind}");
         let (gate, script) = Gate::new(|_| true);
         let setup = Setup::tokens(&name).script(script);
         let server = setup.start().await?;
-        // Three steps of 80 ms make the first chunk; the fourth waits at the gate.
+        // Three steps of 80 ms complete the first chunk; the fourth waits at the gate.
         gate.admit(3);
         if kind == "websocket" {
             let mut session = server.session().await?;
@@ -41,7 +41,7 @@ async fn a_client_that_leaves_half_way_is_aborted_within_one_step() -> Result<()
             })
             .await?;
         }
-        // The step that was under way may end, and none may follow.
+        // The step in flight may finish; no further step may start.
         gate.open();
         server.assert_balanced().await?;
         assert_eq!(gate.arrived(), 4, "steps of a {kind} client that had left");
@@ -51,8 +51,8 @@ async fn a_client_that_leaves_half_way_is_aborted_within_one_step() -> Result<()
     Ok(())
 }
 
-/// Opens a session that asks for more than the buffers between take, and reads nothing.
-async fn deaf(server: &TestServer) -> Result<Session> {
+/// Opens a session that requests more than all buffers hold, and reads nothing.
+async fn non_reading_session(server: &TestServer) -> Result<Session> {
     let mut session = Session::open_small(server.address).await?;
     session.send(json!({"type": "speak", "text": TEXT, "chunk_ms": 2000})).await?;
     Ok(session)
@@ -65,12 +65,12 @@ fn flood(name: &str) -> Setup {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_does_not_read_is_paused_and_nobody_else() -> Result<()> {
+async fn a_client_that_does_not_read_pauses_only_itself() -> Result<()> {
     let (gate, script) = Gate::new(|_| false);
-    let server = flood("deaf-paused").script(script).start().await?;
-    let deaf = deaf(&server).await?;
-    // Paused: it has begun, is admitted, and no step is computed any more though it is not done.
-    eventually("the deaf client to be paused", || async {
+    let server = flood("non_reading_session-paused").script(script).start().await?;
+    let non_reading_session = non_reading_session(&server).await?;
+    // Paused: admitted and not done, but no step runs for it.
+    eventually("the non_reading_session client to be paused", || async {
         let before = (gate.arrived(), server.engine()?.status().running);
         tokio::time::sleep(Duration::from_millis(50)).await;
         Ok(before.0 > 0 && before == (gate.arrived(), 1))
@@ -85,19 +85,19 @@ async fn a_client_that_does_not_read_is_paused_and_nobody_else() -> Result<()> {
     for utterance in futures::future::try_join_all(others).await? {
         assert_eq!(utterance.done["finish_reason"], "stop");
     }
-    assert_eq!(server.engine()?.status().running, 1, "the deaf client is still there");
-    drop(deaf);
+    assert_eq!(server.engine()?.status().running, 1, "the non_reading_session client is still there");
+    drop(non_reading_session);
     server.assert_balanced().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_does_not_read_is_dropped_in_the_end() -> Result<()> {
-    let server = flood("deaf-dropped")
+async fn a_client_that_does_not_read_is_dropped_after_the_timeout() -> Result<()> {
+    let server = flood("non_reading_session-dropped")
         .server(|server| server.send_timeout = Duration::from_millis(200))
         .engine(|engine| engine.slow_client_timeout = Duration::from_millis(400))
         .start()
         .await?;
-    let session = deaf(&server).await?;
+    let session = non_reading_session(&server).await?;
     let url = server.url("/v1/audio/speech");
     let stuck = tokio::spawn(async move {
         let body = json!({"model": "tts-1", "input": TEXT});
@@ -106,7 +106,7 @@ async fn a_client_that_does_not_read_is_dropped_in_the_end() -> Result<()> {
         drop(response);
     });
     eventually("both to be dropped", || async {
-        Ok(server.metric("izwi_aborts_total", &["model=\"deaf-dropped\""]).await? >= 2.0)
+        Ok(server.metric("izwi_aborts_total", &["model=\"non_reading_session-dropped\""]).await? >= 2.0)
     })
     .await?;
     server.assert_no_sessions().await?;
@@ -127,7 +127,7 @@ fn failing_at(step: usize, fault: Fault) -> izwi_core::engine::executor::simulat
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_before_the_first_byte_has_its_status() -> Result<()> {
+async fn a_failure_before_the_first_byte_sets_the_status() -> Result<()> {
     let server = Setup::units("fails-first").script(failing_at(1, Fault::Step)).start().await?;
     let response = server.speech(&json!({"model": "tts-1", "input": SENTENCE})).await?;
     assert_eq!(response.status(), 500);
@@ -142,7 +142,7 @@ async fn a_failure_before_the_first_byte_has_its_status() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_half_way_cuts_the_body() -> Result<()> {
+async fn a_failure_after_the_first_byte_cuts_the_body() -> Result<()> {
     for stream_format in ["audio", "sse"] {
         let (gate, mut wait) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
         let mut fail = failing_at(2, Fault::Step);
@@ -152,7 +152,7 @@ async fn a_failure_half_way_cuts_the_body() -> Result<()> {
         let body = json!({"model": "tts-1", "input": text, "stream_format": stream_format});
         let mut response = server.speech(&body).await?;
         assert_eq!(response.status(), 200);
-        // Whether bytes that were written reach a client before the cut is up to the network: wait for some.
+        // Bytes written just before the cut may not arrive: wait for some first.
         ensure!(guarded(response.chunk()).await??.is_some());
         gate.open();
         let ended = loop {
@@ -168,7 +168,7 @@ async fn a_failure_half_way_cuts_the_body() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_utterance_is_told_and_the_next_is_spoken() -> Result<()> {
+async fn a_failed_utterance_is_reported_and_the_next_one_runs() -> Result<()> {
     let server = Setup::units("fails-session").script(failing_at(2, Fault::Step)).start().await?;
     let mut session = server.session().await?;
     session.send(json!({"type": "input.text", "text": format!("{SENTENCE} {SENTENCE}")})).await?;
@@ -176,7 +176,7 @@ async fn a_failed_utterance_is_told_and_the_next_is_spoken() -> Result<()> {
     session.send(json!({"type": "input.text", "text": "And on."})).await?;
     session.send(json!({"type": "input.done"})).await?;
     session.expect("session.created").await?;
-    // The first sentence was complete and left early: the second is an utterance of its own, and fails at once.
+    // The first sentence is delivered; the second is a separate utterance and fails.
     assert_eq!(session.utterance().await?.done["finish_reason"], "stop");
     let error = session.expect_error("internal_error").await?;
     assert!(!error["message"].as_str().unwrap_or_default().contains("made to fail"), "{error}");
@@ -189,7 +189,7 @@ async fn a_failed_utterance_is_told_and_the_next_is_spoken() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_utterance_that_fails_half_way_says_so() -> Result<()> {
+async fn an_utterance_that_fails_midway_reports_an_error() -> Result<()> {
     let server = Setup::units("fails-middle").script(failing_at(2, Fault::Step)).start().await?;
     let mut session = server.session().await?;
     session.send(json!({"type": "speak", "text": format!("{SENTENCE} {SENTENCE}")})).await?;
@@ -212,7 +212,7 @@ async fn an_utterance_that_fails_half_way_says_so() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_engine_turns_readiness_red() -> Result<()> {
+async fn a_stopped_engine_fails_readiness() -> Result<()> {
     let script = Box::new(|_: &StepPlan| Some(Fault::Panic));
     let server = Setup::units("dead").script(script).start().await?;
     assert_eq!(server.get("/readyz").await?.status(), 200);

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use izwi_core::engine::executor::Precision;
+use izwi_core::engine::Precision;
 use izwi_core::engine::{
     ChatOptions, Conversation, EngineCoreConfig, EngineCoreRequest, FinishReason, GenerationParams,
-    Message as Said,
+    Message as Said, SamplingParams,
 };
 use izwi_tests::{Form, Session, TestServer, Turn, base64, guarded};
 use serde_json::{Value, json};
@@ -34,8 +34,8 @@ async fn serve() -> Result<TestServer> {
     TestServer::with_weights(config(), &checkpoint()).await
 }
 
-/// Something between a hum and a siren, at the rate that is heard.
-fn hum(seconds: f64, pitch: f32) -> Vec<f32> {
+/// A frequency sweep at the input rate.
+fn sweep(seconds: f64, pitch: f32) -> Vec<f32> {
     let sample = |n: usize| {
         let t = n as f32 / HEARD_RATE as f32;
         0.2 * (pitch * t + 300.0 * t * t).sin() + 0.1 * (2_000.0 * t).sin() * (9.0 * t).sin()
@@ -49,15 +49,15 @@ fn pcm(samples: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// What a session is told: an answer of tiny random weights has no end of its own that could be relied on.
-fn manner(seed: u64, max_tokens: usize) -> Value {
+/// Session settings. Answers of random weights have no reliable end: `max_tokens` ends them.
+fn session_settings(seed: u64, max_tokens: usize) -> Value {
     json!({"type": "session.config", "model": MODEL, "seed": seed, "max_tokens": max_tokens,
            "temperature": 1.0, "top_k": 0, "text_temperature": 1.0})
 }
 
 async fn begin(server: &TestServer, seed: u64, max_tokens: usize) -> Result<Session> {
     let mut session = server.chat().await?;
-    session.send(manner(seed, max_tokens)).await?;
+    session.send(session_settings(seed, max_tokens)).await?;
     let created = session.expect("session.created").await?;
     ensure!(created["input_sample_rate"] == HEARD_RATE && created["sample_rate"] == RATE, "{created}");
     Ok(session)
@@ -68,7 +68,7 @@ async fn write(session: &mut Session, text: &str) -> Result<Turn> {
     session.rest_of_turn(Turn::default()).await
 }
 
-async fn hum_to(session: &mut Session, samples: &[f32]) -> Result<Turn> {
+async fn send_sweep(session: &mut Session, samples: &[f32]) -> Result<Turn> {
     for piece in pcm(samples).chunks(3_200) {
         session.send_raw(Message::binary(piece.to_vec())).await?;
     }
@@ -76,8 +76,8 @@ async fn hum_to(session: &mut Session, samples: &[f32]) -> Result<Turn> {
     session.rest_of_turn(Turn::default()).await
 }
 
-/// Text and audio of a turn, whose chunks must be exact.
-fn heard(turn: &Turn) -> Result<(String, Vec<u8>)> {
+/// Text and audio of a turn; checks that its chunks are exact.
+fn checked_output(turn: &Turn) -> Result<(String, Vec<u8>)> {
     let mut offset = 0;
     for (index, (chunk, bytes)) in turn.chunks.iter().enumerate() {
         let is_last = index + 1 == turn.chunks.len();
@@ -92,8 +92,8 @@ fn heard(turn: &Turn) -> Result<(String, Vec<u8>)> {
     Ok((turn.text.clone(), turn.audio()))
 }
 
-/// A seed with which the answer to `text` is at least so many chunks long.
-async fn talkative(server: &TestServer, text: &str, max_tokens: usize, chunks: usize) -> Result<u64> {
+/// A seed for which the answer to `text` has at least `chunks` chunks.
+async fn seed_with_chunks(server: &TestServer, text: &str, max_tokens: usize, chunks: usize) -> Result<u64> {
     for seed in 0..40 {
         let turn = write(&mut begin(server, seed, max_tokens).await?, text).await?;
         if turn.chunks.len() >= chunks {
@@ -104,21 +104,20 @@ async fn talkative(server: &TestServer, text: &str, max_tokens: usize, chunks: u
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spoken_turn_is_answered_over_the_socket_as_by_the_engine() -> Result<()> {
+async fn a_turn_over_the_socket_equals_the_engine() -> Result<()> {
     let server = serve().await?;
-    let samples = hum(1.2, 700.0);
-    let turn = hum_to(&mut begin(&server, 3, 40).await?, &samples).await?;
-    let (text, audio) = heard(&turn)?;
+    let samples = sweep(1.2, 700.0);
+    let turn = send_sweep(&mut begin(&server, 3, 40).await?, &samples).await?;
+    let (text, audio) = checked_output(&turn)?;
     ensure!(!text.is_empty(), "nothing is said");
 
     let file = izwi_audio::wav::to_bytes(&samples, HEARD_RATE as u32)?;
     let engine = server.engine()?;
     let params = GenerationParams {
-        temperature: 1.0,
-        top_k: 0,
+        sampling: SamplingParams { temperature: 1.0, top_k: 0, ..engine.profile().info.sampling },
         seed: Some(3),
         max_tokens: 40,
-        ..engine.profile().default_params.clone()
+        ..engine.profile().default_params()
     };
     let chat = ChatOptions { text_temperature: Some(1.0), ..ChatOptions::default() };
     let request =
@@ -127,29 +126,31 @@ async fn a_spoken_turn_is_answered_over_the_socket_as_by_the_engine() -> Result<
     ensure!(whole.text.as_deref() == Some(text.as_str()), "{:?}", whole.text);
     ensure!(pcm(&whole.audio.samples) == audio, "another sound");
     ensure!(whole.emissions.len() <= 40 && !whole.emissions.is_empty());
-    let other = base64(&izwi_audio::wav::to_bytes(&hum(1.2, 300.0), HEARD_RATE as u32)?);
+    let other = base64(&izwi_audio::wav::to_bytes(&sweep(1.2, 300.0), HEARD_RATE as u32)?);
     let other = EngineCoreRequest { audio_input: Some(other.into()), ..request };
-    ensure!(engine.generate(other).await?.emissions != whole.emissions, "what is said is not heard");
+    ensure!(engine.generate(other).await?.emissions != whole.emissions, "what is said is not checked_output");
     server.assert_balanced().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_turn_computes_only_what_is_new() -> Result<()> {
+async fn a_second_turn_computes_only_new_positions() -> Result<()> {
     let server = serve().await?;
     let anew = EngineCoreConfig { enable_prefix_caching: false, ..config() };
     let anew = TestServer::with_weights(anew, &checkpoint()).await?;
     let engine = server.engine()?;
-    let heard = engine.hear(izwi_audio::wav::to_bytes(&hum(1.5, 500.0), HEARD_RATE as u32)?.into()).await?;
+    let checked_output = engine
+        .decode_message(izwi_audio::wav::to_bytes(&sweep(1.5, 500.0), HEARD_RATE as u32)?.into())
+        .await?;
     let turns = [
-        vec![Said::Recording(heard)],
+        vec![Said::Recording(checked_output)],
         vec![Said::Text("And then?".into())],
         vec![Said::Text("Go on.".into())],
     ];
     let params = GenerationParams {
-        temperature: 1.0,
+        sampling: SamplingParams { temperature: 1.0, ..engine.profile().info.sampling },
         seed: Some(9),
         max_tokens: 50,
-        ..engine.profile().default_params.clone()
+        ..engine.profile().default_params()
     };
     let (mut kept, mut known, mut reused) = (Conversation::new(), 0, 0);
     for said in turns {
@@ -160,13 +161,16 @@ async fn a_second_turn_computes_only_what_is_new() -> Result<()> {
         let before = engine.kv_cache_stats().prefix_hits;
         let answer = engine.generate(request.clone()).await?;
         let again = anew.engine()?.generate(request).await?;
-        ensure!(answer.emissions == again.emissions && answer.audio == again.audio, "the cache is heard");
+        ensure!(
+            answer.emissions == again.emissions && answer.audio == again.audio,
+            "the cache is checked_output"
+        );
         let hits = (engine.kv_cache_stats().prefix_hits - before) as usize;
         let block = engine.config().block_size;
         ensure!(hits == known / block, "{hits} blocks are reused of {known} positions");
         reused += hits;
         kept.answer(answer.emissions.clone(), answer.stats.prompt_tokens);
-        // What was said last is computed only where something was to follow it.
+        // The last generated position is not computed.
         let is_open = answer.stats.finish_reason != FinishReason::Stop;
         known = answer.stats.prompt_tokens + answer.emissions.len() - usize::from(is_open);
     }
@@ -176,9 +180,9 @@ async fn a_second_turn_computes_only_what_is_new() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_is_interrupted_and_the_conversation_goes_on() -> Result<()> {
+async fn a_conversation_continues_after_an_interrupt() -> Result<()> {
     let server = serve().await?;
-    let seed = talkative(&server, "Tell me a long story.", 600, 4).await?;
+    let seed = seed_with_chunks(&server, "Tell me a long story.", 600, 4).await?;
     let mut session = begin(&server, seed, 600).await?;
     session.send(json!({"type": "input.text", "text": "Tell me a long story."})).await?;
     let mut turn = Turn::default();
@@ -195,8 +199,8 @@ async fn a_turn_is_interrupted_and_the_conversation_goes_on() -> Result<()> {
     );
     server.assert_balanced().await?;
     let hits = server.metric("izwi_prefix_cache_hits_total", &[]).await?;
-    let next = hum_to(&mut session, &hum(0.8, 400.0)).await?;
-    heard(&next)?;
+    let next = send_sweep(&mut session, &sweep(0.8, 400.0)).await?;
+    checked_output(&next)?;
     ensure!(next.done["turn"] == 1, "{}", next.done);
     ensure!(server.metric("izwi_prefix_cache_hits_total", &[]).await? > hits, "nothing was kept");
     server.assert_balanced().await?;
@@ -208,14 +212,15 @@ async fn a_turn_is_interrupted_and_the_conversation_goes_on() -> Result<()> {
     server.assert_balanced().await
 }
 
-/// One of the eight: what it hears or is told.
+/// Runs one of the eight sessions: a recording or a text.
 async fn work(server: &TestServer, number: usize) -> Result<(String, Vec<u8>)> {
     let texts = ["It is late.", "A cup of tea, please.", "Who goes there?"];
     match number % 3 {
         0 => {
             let mut session = begin(server, number as u64, 30).await?;
-            let first = heard(&hum_to(&mut session, &hum(0.6 + number as f64 / 10.0, 500.0)).await?)?;
-            let second = heard(&write(&mut session, texts[number / 3]).await?)?;
+            let first =
+                checked_output(&send_sweep(&mut session, &sweep(0.6 + number as f64 / 10.0, 500.0)).await?)?;
+            let second = checked_output(&write(&mut session, texts[number / 3]).await?)?;
             Ok((first.0 + &second.0, [first.1, second.1].concat()))
         }
         1 => {
@@ -229,7 +234,8 @@ async fn work(server: &TestServer, number: usize) -> Result<(String, Vec<u8>)> {
             Ok((String::new(), audio))
         }
         _ => {
-            let file = izwi_audio::wav::to_bytes(&hum(1.0 + number as f64 / 4.0, 600.0), HEARD_RATE as u32)?;
+            let file =
+                izwi_audio::wav::to_bytes(&sweep(1.0 + number as f64 / 4.0, 600.0), HEARD_RATE as u32)?;
             let form = Form::new().text("model", MODEL).file("file", &file);
             let response = server.post_form("/v1/audio/transcriptions", form).await?;
             let status = response.status();
@@ -241,7 +247,7 @@ async fn work(server: &TestServer, number: usize) -> Result<(String, Vec<u8>)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn eight_mixed_sessions_are_each_as_alone_also_where_blocks_run_out() -> Result<()> {
+async fn eight_mixed_sessions_equal_each_alone_under_preemption() -> Result<()> {
     let server = serve().await?;
     let mut alone = Vec::new();
     for number in 0..8 {
@@ -262,13 +268,13 @@ async fn eight_mixed_sessions_are_each_as_alone_also_where_blocks_run_out() -> R
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_model_does_all_three_and_is_found_for_each() -> Result<()> {
+async fn one_model_serves_all_three_tasks() -> Result<()> {
     let server = serve().await?;
     let listed: Value = server.get(&format!("/v1/models/{MODEL}")).await?.json().await?;
     ensure!(listed["tasks"] == json!(["tts", "asr", "chat"]) && listed["default"] == true, "{listed}");
     let body = json!({"model": "tts-1", "input": "Yes.", "voice": "uk_female", "max_tokens": 8, "response_format": "pcm"});
     ensure!(server.speech(&body).await?.status() == 200);
-    // Without a name the model that converses is taken.
+    // Without a model name the chat model is used.
     let mut session = server.chat().await?;
     session.send(json!({"type": "session.config", "seed": 1, "max_tokens": 8})).await?;
     let created = session.expect("session.created").await?;

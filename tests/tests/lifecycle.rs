@@ -10,7 +10,7 @@ use izwi_tests::{Gate, Session, Setup, TestServer, Utterance, eventually, guarde
 use serde_json::{Value, json};
 
 const SENTENCE: &str = "This sentence has just enough words to fill more than a chunk.";
-/// Two sentences that make a chunk, and a third. None ends in a word long enough to be spoken early.
+/// Two sentences that complete a chunk, and a third. No clause is long enough to be cut early.
 const HELD: &str = "Hi. This has words enough to fill more than one whole chunk, and so on. Go.";
 
 async fn readiness(server: &TestServer) -> Result<(u16, String)> {
@@ -21,7 +21,7 @@ async fn readiness(server: &TestServer) -> Result<(u16, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_answers_while_its_model_loads() -> Result<()> {
+async fn the_server_responds_while_its_model_loads() -> Result<()> {
     let fleet = FleetConfig { load_timeout: Duration::from_millis(100), ..FleetConfig::new("late") };
     let registry = Registry::new(fleet);
     let server = TestServer::listen(ServerConfig::default(), registry.clone(), Recorder::install()?).await?;
@@ -49,7 +49,7 @@ async fn the_server_answers_while_its_model_loads() -> Result<()> {
     registry.set("late", Slot::Ready(engine.clone()));
     assert_eq!(readiness(&server).await?, (200, "ready".to_owned()));
     assert_eq!(server.speech(&speak).await?.status(), 200);
-    // The session that was refused is still there.
+    // The refused session stays open.
     session.send(json!({"type": "speak", "text": SENTENCE})).await?;
     session.expect("session.created").await?;
     session.utterance().await?;
@@ -61,8 +61,8 @@ async fn the_server_answers_while_its_model_loads() -> Result<()> {
     .await
 }
 
-/// A session that has had its first chunk and whose third sentence waits at the gate.
-async fn half_way(server: &TestServer) -> Result<(Session, Utterance)> {
+/// A session that received its first chunk while its third sentence waits at the gate.
+async fn mid_utterance(server: &TestServer) -> Result<(Session, Utterance)> {
     let mut session = server.session().await?;
     session.send(json!({"type": "session.config"})).await?;
     session.expect("session.created").await?;
@@ -74,10 +74,10 @@ async fn half_way(server: &TestServer) -> Result<(Session, Utterance)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_lets_utterances_finish_and_refuses_new_ones() -> Result<()> {
+async fn a_shutdown_finishes_utterances_and_refuses_new_ones() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 1));
     let mut server = Setup::units("drains").script(script).start().await?;
-    let (mut session, utterance) = half_way(&server).await?;
+    let (mut session, utterance) = mid_utterance(&server).await?;
     let mut silent = server.session().await?;
     session.send(json!({"type": "input.text", "text": "Never spoken."})).await?;
     session.send(json!({"type": "ping"})).await?;
@@ -104,7 +104,7 @@ async fn a_shutdown_lets_utterances_finish_and_refuses_new_ones() -> Result<()> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_lets_bodies_finish() -> Result<()> {
+async fn a_shutdown_finishes_response_bodies() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
     let mut server = Setup::units("drains-http").script(script).start().await?;
     let text = format!("{SENTENCE} {SENTENCE}");
@@ -122,14 +122,14 @@ async fn a_shutdown_lets_bodies_finish() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_does_not_wait_for_ever() -> Result<()> {
+async fn a_shutdown_ends_after_its_timeout() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 1));
     let mut server = Setup::units("drains-hard")
         .script(script)
         .server(|server| server.drain_timeout = Duration::from_millis(50))
         .start()
         .await?;
-    let (session, _) = half_way(&server).await?;
+    let (session, _) = mid_utterance(&server).await?;
     server.stop();
     server.ended().await?;
     drop((session, gate));
@@ -137,7 +137,7 @@ async fn a_shutdown_does_not_wait_for_ever() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_than_the_limits_is_turned_away() -> Result<()> {
+async fn requests_over_the_limits_are_refused() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
     let server = Setup::units("full")
         .script(script)
@@ -168,7 +168,7 @@ async fn more_than_the_limits_is_turned_away() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_with_a_full_queue_says_when_to_come_back() -> Result<()> {
+async fn a_full_queue_answers_with_retry_after() -> Result<()> {
     let (gate, script) = Gate::new(|_| true);
     let server = Setup::units("queue")
         .script(script)

@@ -1,6 +1,6 @@
-//! The end-to-end tests, one module for each subject.
+//! The end-to-end tests, one module per subject.
 
-// Says to the lints that all of this is test code.
+// Marks the whole crate as test code for the lints.
 #![cfg(test)]
 
 mod access;
@@ -8,11 +8,11 @@ mod chat;
 mod disconnects;
 mod lfm2_audio;
 mod lifecycle;
+mod malformed_input;
 mod metrics;
-mod nonsense;
 mod openai;
 mod qwen3_tts;
-mod real_ear;
+mod real_whisper;
 mod speech;
 mod streaming;
 mod transcriptions;

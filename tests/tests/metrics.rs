@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use izwi_tests::{Gate, Setup, eventually};
 use serde_json::{Value, json};
 
-/// Every series of the interface's metrics section.
+/// Every documented series.
 const NAMES: [&str; 28] = [
     "izwi_requests_total",
     "izwi_requests_rejected_total",
@@ -38,7 +38,7 @@ const NAMES: [&str; 28] = [
 const TEXT: &str = "Twenty-two characters.";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_documented_series_is_there_after_some_traffic() -> Result<()> {
+async fn every_documented_series_exists_after_traffic() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start >= 30));
     let server = Setup::tokens("measured").script(script).start().await?;
     let mut leaver = server.session().await?;
@@ -81,7 +81,7 @@ async fn every_documented_series_is_there_after_some_traffic() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_sums_up() -> Result<()> {
+async fn health_reports_models_and_load() -> Result<()> {
     let server = Setup::tokens("healthy").start().await?;
     server.session().await?.speak(TEXT).await?;
     eventually("the numbers", || async {

@@ -1,4 +1,4 @@
-//! The real `openai` package for Python against the real server. `cargo xtask test` makes the environment it runs in.
+//! The real `openai` package for Python against the real server. `cargo xtask test` creates its environment.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -9,15 +9,15 @@ use anyhow::{Context, Result, ensure};
 use izwi_core::engine::arbiter::ArbitratedExecutor;
 use izwi_core::engine::config::DEFAULT_MODEL;
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
-use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, TaskType};
+use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, Task};
 use izwi_server::{FleetConfig, Loader, Offer, Recorder, Registry, ServerConfig};
 use izwi_tests::{TestServer, eventually};
 
-/// What listens by default, and a word it hears in [`RECORDING`]. It hears English only, and does not translate.
+/// The default ASR model (English only, no translation), and a word of [`RECORDING`].
 const LISTENER: &str = "whisper-tiny.en";
 const RECORDING: &str = "assets/speech/jfk.wav";
 const WORD: &str = "country";
-/// What translates, without weights; it loads when it is first asked.
+/// A simulated model that translates; loaded on first use.
 const TRANSLATOR: &str = "simulated-translator";
 
 fn root() -> PathBuf {
@@ -30,14 +30,14 @@ fn load(name: &str, arbiter: &Arc<DeviceArbiter>) -> Result<Engine> {
     if name != TRANSLATOR {
         return Ok(Engine::sharing(config, arbiter)?);
     }
-    let model = SimulatedModel { listens: true, sample_rate: 16_000, ..Default::default() };
+    let model = SimulatedModel { transcribes: true, sample_rate: 16_000, ..Default::default() };
     let executor = Box::new(SimulatedExecutor::new(&config, model));
     let executor = ArbitratedExecutor::new(executor, Arc::clone(arbiter));
     Ok(Engine::with_executor(config, Box::new(executor))?)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_openai_package_speaks_and_listens() -> Result<()> {
+async fn the_openai_package_runs_speech_and_transcription() -> Result<()> {
     let python =
         root().join(if cfg!(windows) { "target/venv/Scripts/python.exe" } else { "target/venv/bin/python" });
     ensure!(python.exists(), "{} is missing; run `cargo xtask test` once", python.display());
@@ -45,7 +45,7 @@ async fn the_openai_package_speaks_and_listens() -> Result<()> {
     let loader: Loader =
         Arc::new(move |name: &str| load(name, &arbiter).map_err(|error| format!("{error:#}")));
     let fleet = FleetConfig { default_asr: Some(LISTENER.to_owned()), ..FleetConfig::new(DEFAULT_MODEL) };
-    let translator = Offer { id: TRANSLATOR.to_owned(), tasks: vec![TaskType::Asr], bytes: 0 };
+    let translator = Offer { id: TRANSLATOR.to_owned(), tasks: vec![Task::Asr], bytes: 0 };
     let registry = Registry::with_loader(fleet, vec![translator], loader);
     registry.load_defaults();
     let server = TestServer::listen(ServerConfig::default(), registry, Recorder::install()?).await?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use izwi_core::engine::EngineCoreConfig;
-use izwi_core::engine::executor::Precision;
+use izwi_core::engine::Precision;
 use izwi_tests::{Form, Session, TestServer, Utterance, base64, exchange, guarded};
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ const STYLED: &str = "qwen3-tts-1.7b-customvoice";
 const DESIGNED: &str = "qwen3-tts-1.7b-voicedesign";
 const CLONING: &str = "qwen3-tts-1.7b-base";
 const RATE: usize = 24_000;
-/// Bytes of the PCM of a frame.
+/// PCM bytes of one frame.
 const FRAME: usize = 1_920 * 2;
 const TEXT: &str = "What did they say about the weather?";
 const SAID: &str = "Perform TTS.";
@@ -28,7 +28,7 @@ fn config(model: &str) -> EngineCoreConfig {
     EngineCoreConfig { model: model.to_owned(), dtype, max_blocks: 512, ..Default::default() }
 }
 
-/// A server of one model on the tiny checkpoint of its kind.
+/// A server with one tiny checkpoint.
 async fn serve(model: &str) -> Result<TestServer> {
     let name = match model {
         OWN => "cv06",
@@ -57,7 +57,7 @@ async fn spoken(server: &TestServer, extra: Value) -> Result<Vec<u8>> {
     Ok(bytes.to_vec())
 }
 
-/// The audio of a request with `extra`, and the trailers behind it.
+/// The audio and the trailers of a request with `extra`.
 async fn spoken_to_the_end(server: &TestServer, extra: Value) -> Result<(Vec<u8>, String)> {
     let json = body(&extra).to_string();
     let request = format!(
@@ -71,7 +71,7 @@ async fn spoken_to_the_end(server: &TestServer, extra: Value) -> Result<(Vec<u8>
     Ok((response.body, response.trailers))
 }
 
-/// The message of a response that must be refused with this status and field.
+/// The message of a refusal; checks status and field.
 async fn refused(response: reqwest::Response, status: u16, param: &str) -> Result<String> {
     let found = response.status();
     let body: Value = response.json().await?;
@@ -79,7 +79,7 @@ async fn refused(response: reqwest::Response, status: u16, param: &str) -> Resul
     body["error"]["message"].as_str().map(str::to_owned).context("a message")
 }
 
-/// A session that has begun to speak `text`.
+/// A session that has sent `text`.
 async fn speaking(server: &TestServer, text: &str, seed: u64) -> Result<Session> {
     let mut session = server.session().await?;
     session.send(json!({"type": "speak", "text": text, "seed": seed})).await?;
@@ -87,7 +87,7 @@ async fn speaking(server: &TestServer, text: &str, seed: u64) -> Result<Session>
     Ok(session)
 }
 
-/// The audio of an utterance, whose chunks must be exact.
+/// The audio of an utterance; checks that its chunks are exact.
 fn audio(utterance: &Utterance) -> Result<Vec<u8>> {
     let mut audio = Vec::new();
     let last = utterance.chunks.len() - 1;
@@ -102,7 +102,7 @@ fn audio(utterance: &Utterance) -> Result<Vec<u8>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_seed_decides_and_every_frame_counts() -> Result<()> {
+async fn the_seed_determines_the_output_and_max_tokens_counts_frames() -> Result<()> {
     let server = serve(OWN).await?;
     let once = spoken(&server, json!({})).await?;
     assert!(once.len() > 8 * FRAME && once.len().is_multiple_of(FRAME), "{} bytes", once.len());
@@ -133,7 +133,7 @@ async fn a_seed_decides_and_every_frame_counts() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_is_the_whole_in_exact_chunks() -> Result<()> {
+async fn a_stream_equals_the_whole_in_exact_chunks() -> Result<()> {
     let server = serve(OWN).await?;
     let whole = spoken(&server, json!({})).await?;
     let mut session = speaking(&server, TEXT, 5).await?;
@@ -143,13 +143,13 @@ async fn a_stream_is_the_whole_in_exact_chunks() -> Result<()> {
     server.assert_balanced().await
 }
 
-/// Minutes of speech, in several passes.
+/// Minutes of audio, in several passes.
 fn long_text() -> String {
     "This is one sentence of very many, and nobody is going to hear the last of them. ".repeat(40)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_chunk_comes_early_and_who_leaves_is_worked_for_no_longer() -> Result<()> {
+async fn the_first_chunk_is_early_and_disconnects_abort() -> Result<()> {
     let server = serve(OWN).await?;
     let mut session = speaking(&server, &long_text(), 5).await?;
     let start = session.expect("audio.start").await?;
@@ -160,7 +160,7 @@ async fn the_first_chunk_comes_early_and_who_leaves_is_worked_for_no_longer() ->
     assert_eq!(utterance.chunks[0].0["samples"], RATE / 5);
     server.assert_balanced().await?;
 
-    // One leaves while its prompt is computed, one in mid-speech over a socket, one over HTTP.
+    // Disconnects during prefill, during generation over a socket, and over HTTP.
     drop(speaking(&server, &long_text(), 7).await?);
     let mut leaver = speaking(&server, &long_text(), 6).await?;
     leaver.expect("audio.start").await?;
@@ -171,7 +171,7 @@ async fn the_first_chunk_comes_early_and_who_leaves_is_worked_for_no_longer() ->
     drop(response);
     server.assert_no_sessions().await?;
     server.assert_balanced().await?;
-    // What was left behind harms nobody who comes later.
+    // Later requests are not affected.
     assert!(spoken(&server, json!({})).await? == spoken(&serve(OWN).await?, json!({})).await?);
     Ok(())
 }
@@ -189,7 +189,7 @@ const TEXTS: [&str; 8] = [
 
 const VOICES: [&str; 3] = ["ryan", "vivian", "eric"];
 
-/// All texts as streams at once, in several voices; each must be what it is alone.
+/// Streams all texts at once in several voices; each must equal its result alone.
 async fn check_together(server: &TestServer, alone: &[Vec<u8>]) -> Result<()> {
     let streams = TEXTS.iter().enumerate().map(|(seed, text)| async move {
         let mut session = server.session().await?;
@@ -209,7 +209,7 @@ async fn check_together(server: &TestServer, alone: &[Vec<u8>]) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn eight_streams_are_each_as_alone_also_where_blocks_run_out() -> Result<()> {
+async fn eight_streams_equal_each_alone_under_preemption() -> Result<()> {
     let server = serve(OWN).await?;
     let mut alone = Vec::new();
     for (seed, text) in TEXTS.iter().enumerate() {
@@ -225,7 +225,7 @@ async fn eight_streams_are_each_as_alone_also_where_blocks_run_out() -> Result<(
     Ok(())
 }
 
-/// A recording of something between a hum and a siren.
+/// A WAV file of a frequency sweep.
 fn clip(seconds: f64) -> Result<Vec<u8>> {
     let count = (seconds * RATE as f64) as usize;
     let sample = |n: usize| {
@@ -236,7 +236,7 @@ fn clip(seconds: f64) -> Result<Vec<u8>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recordings_voice_is_spoken_in_and_saved() -> Result<()> {
+async fn a_cloned_voice_is_used_and_saved() -> Result<()> {
     let server = serve(CLONING).await?;
     let recording = base64(&clip(1.5)?);
     let timbre = spoken(&server, json!({"ref_audio": recording})).await?;
@@ -274,7 +274,7 @@ async fn a_recordings_voice_is_spoken_in_and_saved() -> Result<()> {
     server.assert_balanced().await
 }
 
-/// A voice that another checkpoint made is refused as one.
+/// A voice pack of another checkpoint is refused.
 async fn check_another_checkpoint(voices: &Path) -> Result<()> {
     let changed = tempfile::tempdir()?;
     let files = changed.path().join("base");
@@ -291,7 +291,7 @@ async fn check_another_checkpoint(voices: &Path) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_voice_is_described_in_words() -> Result<()> {
+async fn a_voice_is_designed_from_instructions() -> Result<()> {
     let server = serve(DESIGNED).await?;
     let low = spoken(&server, json!({"instructions": "A low, hoarse voice."})).await?;
     assert!(low == spoken(&server, json!({"instructions": " A low, hoarse voice. "})).await?);
@@ -310,7 +310,7 @@ async fn a_voice_is_described_in_words() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn long_instructions_are_computed_once() -> Result<()> {
+async fn shared_instructions_are_computed_once() -> Result<()> {
     let style = "Speak slowly, in a low voice, as if it were late and everybody else were asleep.";
     let server = serve(STYLED).await?;
     let hits = async || server.metric("izwi_prefix_cache_hits_total", &[]).await;
@@ -327,7 +327,7 @@ async fn long_instructions_are_computed_once() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_are_counted_and_voices_listed() -> Result<()> {
+async fn metrics_count_requests_and_voices_are_listed() -> Result<()> {
     let server = serve(OWN).await?;
     let mut session = speaking(&server, TEXT, 5).await?;
     let reason = session.utterance().await?.done["finish_reason"].as_str().context("a reason")?.to_owned();
@@ -347,8 +347,8 @@ async fn requests_are_counted_and_voices_listed() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_never_ends_is_cut_and_said_to_be() -> Result<()> {
-    // At temperature 0 tiny random weights babble for ever: 60 frames and 12 for each of three tokens are too many.
+async fn a_runaway_generation_is_cut_and_reported() -> Result<()> {
+    // At temperature 0 tiny random weights never end: the budget is 60 frames and 12 per text token.
     let server = serve(OWN).await?;
     let (babble, trailers) = spoken_to_the_end(&server, json!({"input": "Hi.", "temperature": 0})).await?;
     assert_eq!(babble.len(), 96 * FRAME);

@@ -1,4 +1,4 @@
-//! `POST /v1/audio/speech`: bodies, headers, trailers, events and refusals.
+//! `POST /v1/audio/speech`: bodies, headers, trailers, events, refusals.
 
 use anyhow::{Context, Result, ensure};
 use izwi_tests::{Gate, Setup, TestServer, exchange, guarded};
@@ -15,7 +15,7 @@ fn body(extra: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wav_and_pcm_are_the_same_samples_honestly_labelled() -> Result<()> {
+async fn wav_and_pcm_hold_the_same_samples() -> Result<()> {
     let server = Setup::units("labels").start().await?;
     let wav = server.speech(&body(json!({}))).await?;
     assert_eq!(wav.status(), 200);
@@ -34,7 +34,7 @@ async fn wav_and_pcm_are_the_same_samples_honestly_labelled() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_body_begins_before_generation_ends() -> Result<()> {
+async fn the_body_starts_before_generation_ends() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
     let server = Setup::units("chunked").script(script).start().await?;
     let text = format!("{SENTENCE} {SENTENCE}");
@@ -52,7 +52,7 @@ async fn the_body_begins_before_generation_ends() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_numbers_follow_as_trailers() -> Result<()> {
+async fn statistics_are_sent_as_trailers() -> Result<()> {
     let server = Setup::units("trailers").start().await?;
     let json = body(json!({"response_format": "pcm"})).to_string();
     let request = format!(
@@ -74,7 +74,7 @@ async fn the_numbers_follow_as_trailers() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_carry_the_same_bytes() -> Result<()> {
+async fn sse_events_carry_the_same_bytes() -> Result<()> {
     let server = Setup::units("events").start().await?;
     for format in ["pcm", "wav"] {
         let plain = server.speech(&body(json!({"response_format": format}))).await?.bytes().await?;
@@ -103,7 +103,7 @@ async fn events_carry_the_same_bytes() -> Result<()> {
     Ok(())
 }
 
-/// Decodes standard base64, so that the server's encoder is not checked by itself.
+/// Decodes standard base64 independently of the server's encoder.
 fn base64(text: &str) -> Result<Vec<u8>> {
     const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut bytes = Vec::new();
@@ -121,7 +121,7 @@ fn base64(text: &str) -> Result<Vec<u8>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_clients_of_the_hosted_api_send_is_taken() -> Result<()> {
+async fn fields_of_openai_clients_are_accepted() -> Result<()> {
     let server = Setup::units("compatible").start().await?;
     let extras = [
         json!({}),
@@ -160,7 +160,7 @@ async fn refused(server: &TestServer, extra: Value, status: u16, param: &str, wo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_done_is_refused_by_name() -> Result<()> {
+async fn unsupported_values_are_refused_by_field() -> Result<()> {
     let server = Setup::units("refuses").start().await?;
     let cases = [
         (json!({"model": null}), 400, "model", "required"),
@@ -199,7 +199,7 @@ async fn what_cannot_be_done_is_refused_by_name() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_refusal_of_the_edge_is_the_envelope() -> Result<()> {
+async fn every_http_refusal_uses_the_error_envelope() -> Result<()> {
     let server = Setup::units("edges").server(|server| server.max_body_bytes = 10_000).start().await?;
     let client = reqwest::Client::new();
     let url = server.url("/v1/audio/speech");
@@ -239,7 +239,7 @@ async fn every_refusal_of_the_edge_is_the_envelope() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_body_is_not_waited_for() -> Result<()> {
+async fn a_slow_request_body_times_out() -> Result<()> {
     let server = Setup::units("slow-body")
         .server(|server| server.body_timeout = std::time::Duration::from_millis(50))
         .start()

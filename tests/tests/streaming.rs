@@ -1,4 +1,4 @@
-//! The WebSocket: exact chunks, early audio, order, many streams at once.
+//! The speech WebSocket: exact chunks, early audio, order, concurrent streams.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const SENTENCE: &str = "This sentence has just enough words to fill more than a chunk.";
 const RATE: usize = 24_000;
 
-/// Checks what holds for every utterance, and returns its audio.
+/// Checks the properties of every utterance and returns its audio.
 fn check(
     utterance: &Utterance,
     chunk_samples: usize,
@@ -46,7 +46,7 @@ fn check(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn chunks_are_exact_whatever_their_size_and_model() -> Result<()> {
+async fn chunks_are_exact_for_any_size_and_model() -> Result<()> {
     for setup in [Setup::units("exact-units"), Setup::tokens("exact-tokens")] {
         let server = setup.start().await?;
         let text = format!("{SENTENCE} {SENTENCE}");
@@ -71,7 +71,7 @@ async fn chunks_are_exact_whatever_their_size_and_model() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_format_is_what_it_says() -> Result<()> {
+async fn every_format_matches_its_label() -> Result<()> {
     let server = Setup::units("formats").start().await?;
     for (format, label, width, header) in
         [("pcm", "pcm_s16le", 2, 0), ("pcm_f32", "pcm_f32le", 4, 0), ("wav", "wav", 2, 44)]
@@ -96,7 +96,7 @@ async fn every_format_is_what_it_says() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_chunk_arrives_before_the_rest_is_computed() -> Result<()> {
+async fn the_first_chunk_arrives_during_generation() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
     let server = Setup::units("early").script(script).start().await?;
     let mut session = server.session().await?;
@@ -111,11 +111,11 @@ async fn the_first_chunk_arrives_before_the_rest_is_computed() -> Result<()> {
     Ok(())
 }
 
-/// The last token of each stream is held back until all streams have had their first chunk.
+/// The gate holds the last token of each stream until all streams have their first chunk.
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_streams_progress_together() -> Result<()> {
+async fn fifty_streams_progress_concurrently() -> Result<()> {
     const STREAMS: usize = 50;
-    // 22 characters make 22 prompt tokens and 23 generated ones; the last is computed at position 43.
+    // 22 characters give 22 prompt tokens and 23 generated ones; the last is computed at position 43.
     const TEXT: &str = "Twenty-two characters.";
     let (gate, mut wait) =
         Gate::new(|plan| plan.schedule.items().any(|item| item.start + item.num_tokens >= 44));
@@ -123,7 +123,7 @@ async fn fifty_streams_progress_together() -> Result<()> {
     let script = Box::new(move |plan: &StepPlan| {
         arrived += plan.new_sequences.len();
         if arrived < STREAMS {
-            // The clients do not arrive at one instant: nobody may come to the gate before the last is here.
+            // Clients connect at different times: the gate opens after the last one.
             std::thread::sleep(Duration::from_millis(200));
         }
         wait(plan)
@@ -153,7 +153,7 @@ async fn fifty_streams_progress_together() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pieces_are_spoken_in_order_and_early() -> Result<()> {
+async fn text_pieces_are_generated_in_order_and_early() -> Result<()> {
     let server = Setup::units("pieces").start().await?;
     let mut session = server.session().await?;
     session.send(json!({"type": "session.config", "model": "tts-1", "voice": {"id": "two"}})).await?;
@@ -162,7 +162,7 @@ async fn pieces_are_spoken_in_order_and_early() -> Result<()> {
         session.send(json!({"type": "input.text", "text": piece})).await?;
     }
     session.send(json!({"type": "input.flush"})).await?;
-    // Complete and long enough: spoken without a flush, while the rest of the text is still to come.
+    // Complete and long enough: generated without a flush, before the rest of the text arrives.
     session.send(json!({"type": "input.text", "text": format!("{SENTENCE} And")})).await?;
     let mut utterances = vec![session.utterance().await?, session.utterance().await?];
     session.send(json!({"type": "playback.ack", "played_ms": 10})).await?;
@@ -202,7 +202,7 @@ async fn rejected(server: &TestServer, frames: &[Value], code: &str, param: Opti
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_done_is_an_error_and_the_session_goes_on() -> Result<()> {
+async fn unsupported_requests_get_errors_and_the_session_continues() -> Result<()> {
     let server = Setup::units("refusals").server(|server| server.max_session_chars = 5_000).start().await?;
     let config = |fields: Value| {
         let mut frame = json!({"type": "session.config"});
@@ -233,7 +233,7 @@ async fn what_cannot_be_done_is_an_error_and_the_session_goes_on() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_session_is_done_at_once_and_an_idle_one_is_closed() -> Result<()> {
+async fn an_empty_session_ends_and_an_idle_one_is_closed() -> Result<()> {
     let server = Setup::units("idle")
         .server(|server| server.idle_timeout = std::time::Duration::from_millis(100))
         .start()
@@ -248,7 +248,7 @@ async fn an_empty_session_is_done_at_once_and_an_idle_one_is_closed() -> Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_pings() -> Result<()> {
+async fn the_server_sends_pings() -> Result<()> {
     use futures::StreamExt;
     let server = Setup::units("pings")
         .server(|server| server.ping_interval = std::time::Duration::from_millis(10))

@@ -1,4 +1,4 @@
-//! `POST /v1/audio/transcriptions` and `/v1/audio/translations`: forms of requests and answers, and refusals.
+//! `POST /v1/audio/transcriptions` and `/v1/audio/translations`: request and response formats, refusals.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use anyhow::{Context, Result, ensure};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const TRANSCRIPTIONS: &str = "/v1/audio/transcriptions";
 const TRANSLATIONS: &str = "/v1/audio/translations";
 
-/// A JSON body with a recording of 2.5 s, in which three words are said.
+/// A JSON body with a recording of 2.5 s (three simulated words).
 fn body(extra: Value) -> Value {
     let mut body = json!({"model": "whisper-1", "audio": base64(&recording(2.5))});
     for (name, value) in extra.as_object().unwrap() {
@@ -17,7 +17,7 @@ fn body(extra: Value) -> Value {
     body
 }
 
-/// A form with the same.
+/// The same as a form.
 fn form(fields: &[(&str, &str)]) -> Form {
     let form = Form::new().file("file", &recording(2.5)).text("model", "whisper-1");
     fields.iter().fold(form, |form, (name, value)| form.text(name, value))
@@ -32,7 +32,7 @@ async fn by_form(server: &TestServer, fields: &[(&str, &str)]) -> Result<reqwest
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_form_of_the_answer_comes_by_json_and_by_form() -> Result<()> {
+async fn every_response_format_works_with_json_and_form_requests() -> Result<()> {
     let server = Setup::listener("formats").start().await?;
     let text = "word0 word1 word2";
     let srt = "1\n00:00:00,000 --> 00:00:01,000\nword0\n\n2\n00:00:01,000 --> 00:00:02,000\nword1\n\n\
@@ -70,7 +70,7 @@ async fn every_form_of_the_answer_comes_by_json_and_by_form() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_verbose_form_has_segments_and_words_where_wanted() -> Result<()> {
+async fn verbose_json_has_segments_and_requested_words() -> Result<()> {
     let server = Setup::listener("verbose").start().await?;
     let verbose = json!({"response_format": "verbose_json"});
     let body: Value = by_json(&server, verbose).await?.json().await?;
@@ -105,7 +105,7 @@ async fn the_verbose_form_has_segments_and_words_where_wanted() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_says_words_as_they_are_heard() -> Result<()> {
+async fn a_stream_sends_words_during_transcription() -> Result<()> {
     let server = Setup::listener("events").start().await?;
     for format in ["json", "text"] {
         let by_json = by_json(&server, json!({"stream": true, "response_format": format})).await?;
@@ -125,7 +125,7 @@ async fn a_stream_says_words_as_they_are_heard() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_numbers_of_a_stream_follow_as_trailers() -> Result<()> {
+async fn statistics_of_a_stream_are_sent_as_trailers() -> Result<()> {
     let server = Setup::listener("event-trailers").start().await?;
     let json = body(json!({"stream": true})).to_string();
     let request = format!(
@@ -141,7 +141,7 @@ async fn the_numbers_of_a_stream_follow_as_trailers() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn translations_have_every_form_but_a_stream() -> Result<()> {
+async fn translations_support_every_format_except_streams() -> Result<()> {
     let server = Setup::listener("translates").start().await?;
     let verbose = json!({"response_format": "verbose_json"});
     let by_json: Value = server.post(TRANSLATIONS, &body(verbose)).await?.json().await?;
@@ -161,7 +161,7 @@ async fn translations_have_every_form_but_a_stream() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_clients_send_is_taken() -> Result<()> {
+async fn fields_of_openai_clients_are_accepted() -> Result<()> {
     let server = Setup::listener("clients").start().await?;
     let file = base64(&recording(2.5));
     let url_safe = file.replace('+', "-").replace('/', "_");
@@ -202,7 +202,7 @@ async fn what_clients_send_is_taken() -> Result<()> {
     Ok(())
 }
 
-/// Checks that a response is the envelope of a refusal, and gives its message.
+/// Checks the error envelope of a response and returns its message.
 async fn refusal(
     response: reqwest::Response,
     status: u16,
@@ -217,7 +217,7 @@ async fn refusal(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn recordings_that_cannot_be_heard_are_refused_by_field() -> Result<()> {
+async fn unusable_recordings_are_refused_by_field() -> Result<()> {
     let server = Setup::listener("unheard").start().await?;
     let silence = recording(0.0);
     let garbage = b"These bytes are no recording at all, whatever they say.".repeat(20);
@@ -255,7 +255,7 @@ async fn recordings_that_cannot_be_heard_are_refused_by_field() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fields_that_cannot_be_used_are_refused_by_name() -> Result<()> {
+async fn unsupported_values_are_refused_by_field() -> Result<()> {
     let server = Setup::listener("fields").start().await?;
     for (extra, param) in [
         (json!({"model": null}), "model"),
@@ -307,7 +307,7 @@ async fn fields_that_cannot_be_used_are_refused_by_name() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn models_that_cannot_do_it_are_refused() -> Result<()> {
+async fn models_without_the_task_are_refused() -> Result<()> {
     let server = Setup::listener("hears-only").start().await?;
     let unknown = by_json(&server, json!({"model": "hears-onyl"})).await?;
     let message = refusal(unknown, 404, "model_not_found", Some("model")).await?;
@@ -339,7 +339,7 @@ async fn models_that_cannot_do_it_are_refused() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_of_other_kinds_are_refused() -> Result<()> {
+async fn other_content_types_are_refused() -> Result<()> {
     let server = Setup::listener("kinds").start().await?;
     let client = reqwest::Client::new();
     let post = |content_type: Option<&'static str>, body: &'static str| {

@@ -1,4 +1,4 @@
-//! Recordings on their way: limits, clients that leave or dawdle, shutdown, and two models on one device.
+//! Uploads: limits, slow and disconnecting clients, shutdown, two models on one device.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn form(seconds: f64) -> Form {
     Form::new().text("model", "whisper-1").file("file", &recording(seconds))
 }
 
-/// The head of a request by hand.
+/// A raw request head.
 fn head(content_type: &str, more: &str) -> String {
     format!(
         "POST {TRANSCRIPTIONS} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: {content_type}\r\n{more}\r\n\r\n"
@@ -41,7 +41,7 @@ fn error(response: &RawResponse) -> Result<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_much_is_refused_however_it_comes() -> Result<()> {
+async fn oversized_uploads_are_refused_in_every_encoding() -> Result<()> {
     let server = Setup::listener("too-much")
         .server(|server| (server.max_upload_bytes, server.max_body_bytes) = (100_000, 10_000))
         .start()
@@ -70,7 +70,7 @@ async fn too_much_is_refused_however_it_comes() -> Result<()> {
             }
         }
     }
-    // One that only says so is refused before it sends anything.
+    // A declared length over the limit is refused before the body is sent.
     let said = head("application/json", "Content-Length: 99999999999");
     assert!(exchange(server.address, said.as_bytes()).await?.head.starts_with("http/1.1 413"));
     let polite = head("application/json", "Content-Length: 999999\r\nExpect: 100-continue");
@@ -81,13 +81,13 @@ async fn too_much_is_refused_however_it_comes() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_all_recordings_take_is_bounded() -> Result<()> {
+async fn the_memory_of_all_uploads_is_bounded() -> Result<()> {
     let server = Setup::listener("crowded")
         .server(|server| (server.max_upload_bytes, server.max_body_bytes) = (100_000, 10_000))
         .start()
         .await?;
     server.engine()?.pause()?;
-    // Room for four of 144 kB; each of these takes 128 kB until it is done.
+    // The limit allows four of 144 kB; each of these holds 128 kB until it ends.
     let asked: Vec<_> = (0..4)
         .map(|_| {
             let url = server.url(TRANSCRIPTIONS);
@@ -107,7 +107,7 @@ async fn what_all_recordings_take_is_bounded() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recording_that_does_not_arrive_in_time_is_given_up() -> Result<()> {
+async fn a_slow_upload_times_out() -> Result<()> {
     let server = Setup::listener("dawdles")
         .server(|server| server.upload_timeout = Duration::from_millis(100))
         .start()
@@ -122,7 +122,7 @@ async fn a_recording_that_does_not_arrive_in_time_is_given_up() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_ends_its_transcription() -> Result<()> {
+async fn a_disconnect_aborts_the_transcription() -> Result<()> {
     for (kind, extra) in [("whole", json!({})), ("stream", json!({"stream": true}))] {
         let name = format!("left-{kind}");
         let (gate, script) = Gate::new(|_| true);
@@ -151,7 +151,7 @@ async fn a_client_that_leaves_ends_its_transcription() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_while_it_sends_leaves_nothing() -> Result<()> {
+async fn a_disconnect_during_upload_frees_its_memory() -> Result<()> {
     let server = Setup::listener("left-early").start().await?;
     for kind in ["application/json", &Form::content_type()] {
         let mut client = TcpStream::connect(server.address).await?;
@@ -168,7 +168,7 @@ async fn a_client_that_leaves_while_it_sends_leaves_nothing() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_is_told_as_one() -> Result<()> {
+async fn a_failed_transcription_reports_an_error() -> Result<()> {
     let script = Box::new(|_: &izwi_core::engine::executor::StepPlan| Some(Fault::Step));
     let server = Setup::listener("fails").script(script).start().await?;
     let mut streamed = body(2.0);
@@ -184,8 +184,8 @@ async fn a_failure_is_told_as_one() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_fails_half_way_says_so() -> Result<()> {
-    // 13 steps make a segment; the rest fails once two are out.
+async fn a_stream_that_fails_midway_reports_an_error() -> Result<()> {
+    // 13 steps complete a segment; the steps after two segments fail.
     let mut segments = 0;
     let script = Box::new(move |plan: &izwi_core::engine::executor::StepPlan| {
         segments += plan.schedule.items().filter(|item| item.begins).count();
@@ -204,7 +204,7 @@ async fn a_stream_that_fails_half_way_says_so() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_lets_a_transcription_finish_and_refuses_the_next() -> Result<()> {
+async fn a_shutdown_finishes_a_transcription_and_refuses_new_ones() -> Result<()> {
     let (gate, script) = Gate::new(|_| true);
     let mut server = Setup::listener("drains-asr").script(script).start().await?;
     let url = server.url(TRANSCRIPTIONS);
@@ -228,7 +228,7 @@ async fn a_shutdown_lets_a_transcription_finish_and_refuses_the_next() -> Result
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_that_cannot_wait_tells_who_still_waits() -> Result<()> {
+async fn a_shutdown_timeout_reports_waiting_requests() -> Result<()> {
     let mut setup = Setup::listener("drains-hard-asr").server(|server| server.drain_timeout = Duration::ZERO);
     setup.model.step_time = Duration::from_millis(5);
     let mut server = setup.start().await?;
@@ -242,7 +242,7 @@ async fn a_shutdown_that_cannot_wait_tells_who_still_waits() -> Result<()> {
     server.ended().await
 }
 
-/// An engine on a device that others use too.
+/// An engine on a shared device.
 async fn sharing(name: &str, model: SimulatedModel, arbiter: &Arc<DeviceArbiter>) -> Result<Engine> {
     let config = EngineCoreConfig { model: name.to_owned(), num_threads: 2, ..Default::default() };
     let executor = SimulatedExecutor::new(&config, model);
@@ -253,11 +253,11 @@ async fn sharing(name: &str, model: SimulatedModel, arbiter: &Arc<DeviceArbiter>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_models_on_one_device_speak_and_listen_at_once() -> Result<()> {
+async fn tts_and_asr_models_share_one_device() -> Result<()> {
     let arbiter = DeviceArbiter::new();
     let step_time = Duration::from_micros(200);
     let speaks = SimulatedModel { step_time, ..Default::default() };
-    let listens = SimulatedModel { listens: true, sample_rate: 16_000, step_time, ..Default::default() };
+    let listens = SimulatedModel { transcribes: true, sample_rate: 16_000, step_time, ..Default::default() };
     let fleet =
         FleetConfig { default_asr: Some("shared-ear".to_owned()), ..FleetConfig::new("shared-voice") };
     let registry = Registry::new(fleet);
@@ -290,7 +290,7 @@ async fn two_models_on_one_device_speak_and_listen_at_once() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_waits_for_its_model_and_keeps_its_place() -> Result<()> {
+async fn a_session_waits_for_its_model_and_keeps_frame_order() -> Result<()> {
     let registry = Registry::new(FleetConfig::new("late-voice"));
     let server = TestServer::listen(ServerConfig::default(), registry.clone(), Recorder::install()?).await?;
     let mut session = server.session().await?;

@@ -1,4 +1,4 @@
-//! Voices of one's own: in a request, and saved under a name.
+//! Cloned voices: in a request, and saved under a name.
 
 use anyhow::{Context, Result, ensure};
 use izwi_tests::{Form, Gate, Setup, TestServer, base64, recording};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 const TEXT: &str = "This sentence has just enough words to fill more than a chunk.";
 
-/// The PCM of a request to speak with `extra`.
+/// The PCM of a speech request with `extra`.
 async fn spoken(server: &TestServer, extra: Value) -> Result<Vec<u8>> {
     let mut body = json!({"model": "tts-1", "input": TEXT, "seed": 5, "response_format": "pcm"});
     body.as_object_mut().context("an object")?.extend(extra.as_object().context("an object")?.clone());
@@ -17,7 +17,7 @@ async fn spoken(server: &TestServer, extra: Value) -> Result<Vec<u8>> {
     Ok(bytes.to_vec())
 }
 
-/// The error of a response that must have this status, code and field.
+/// The message of a refusal; checks status, code and field.
 async fn refused(response: reqwest::Response, status: u16, code: &str, param: &str) -> Result<String> {
     let found = response.status();
     let body: Value = response.json().await?;
@@ -31,7 +31,7 @@ fn form(name: &str) -> Form {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_saved_voice_is_listed_spoken_in_and_removed() -> Result<()> {
+async fn a_saved_voice_is_listed_used_and_removed() -> Result<()> {
     let server = Setup::cloner("saver")?.start().await?;
     let made = server.post_form("/v1/audio/voices", form("anna").text("consent", "yes")).await?;
     assert_eq!(made.status(), 201);
@@ -73,7 +73,7 @@ fn is_voice(entry: &std::fs::DirEntry) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn json_makes_a_voice_too_and_a_name_is_given_once() -> Result<()> {
+async fn voices_are_created_by_json_and_names_are_unique() -> Result<()> {
     let server = Setup::cloner("json-saver")?.start().await?;
     let body = |extra: Value| {
         let url = format!("data:audio/wav;base64,{}", base64(&recording(1.0)));
@@ -95,7 +95,7 @@ async fn json_makes_a_voice_too_and_a_name_is_given_once() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_a_voice_is_refused_by_name() -> Result<()> {
+async fn unusable_voice_uploads_are_refused_by_field() -> Result<()> {
     let server = Setup::cloner("picky")?
         .engine(|engine| engine.max_reference_duration = std::time::Duration::from_secs(2));
     let server = server.start().await?;
@@ -133,7 +133,7 @@ async fn what_cannot_be_a_voice_is_refused_by_name() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_or_model_without_saved_voices_says_so() -> Result<()> {
+async fn saving_voices_without_support_is_refused() -> Result<()> {
     let server = Setup::units("keeps-none").start().await?;
     refused(server.post_form("/v1/audio/voices", form("anna")).await?, 400, "invalid_value", "voice").await?;
     refused(server.delete("/v1/audio/voices/anna").await?, 400, "invalid_value", "voice").await?;
@@ -149,7 +149,7 @@ async fn a_server_or_model_without_saved_voices_says_so() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_foreign_file_in_the_folder_harms_nobody() -> Result<()> {
+async fn foreign_files_in_the_voice_folder_are_ignored() -> Result<()> {
     let server = Setup::cloner("foreign")?.start().await?;
     assert_eq!(server.post_form("/v1/audio/voices", form("anna")).await?.status(), 201);
     std::fs::write(server.voices()?.join("bad.safetensors"), b"\xff\xff\xff\xff\xff\xff\xff\x7f{}")?;
@@ -158,7 +158,7 @@ async fn a_foreign_file_in_the_folder_harms_nobody() -> Result<()> {
     let body = json!({"model": "tts-1", "input": TEXT, "voice": "bad"});
     let message = refused(server.speech(&body).await?, 400, "invalid_value", "voice").await?;
     assert!(message.contains("no safetensors file"), "{message}");
-    // A voice of another model.
+    // A voice pack of another model.
     let pack = std::fs::read(server.voices()?.join("anna.safetensors"))?;
     let other = Setup::cloner("other-model")?.start().await?;
     std::fs::create_dir_all(other.voices()?)?;
@@ -186,7 +186,7 @@ async fn streamed(server: &TestServer, extra: &Value) -> Result<Vec<u8>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_word_about_the_manner_is_honoured() -> Result<()> {
+async fn every_speech_option_reaches_the_model() -> Result<()> {
     let server = Setup::cloner("manners")?.start().await?;
     let clip = base64(&recording(1.0));
     let plain = spoken(&server, json!({})).await?;
@@ -228,12 +228,12 @@ async fn every_word_about_the_manner_is_honoured() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recording_of_a_voice_is_bounded_and_named() -> Result<()> {
+async fn voice_recordings_are_bounded_and_errors_name_the_field() -> Result<()> {
     let server = Setup::cloner("bounded")?
         .server(|server| (server.max_upload_bytes, server.max_body_bytes) = (400_000, 10_000))
         .start()
         .await?;
-    // Far above the limit of other bodies.
+    // Far above the body limit of other routes.
     assert!(!spoken(&server, json!({"ref_audio": base64(&recording(5.0))})).await?.is_empty());
     let post = async |extra: Value| {
         let mut body = json!({"model": "tts-1", "input": TEXT});
@@ -262,7 +262,7 @@ async fn a_recording_of_a_voice_is_bounded_and_named() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_speaks_in_a_saved_voice() -> Result<()> {
+async fn a_session_uses_a_saved_voice() -> Result<()> {
     let server = Setup::cloner("session-voice")?.start().await?;
     assert_eq!(server.post_form("/v1/audio/voices", form("anna")).await?.status(), 201);
     let expected = spoken(&server, json!({"voice": "anna"})).await?;
@@ -289,7 +289,7 @@ async fn a_session_speaks_in_a_saved_voice() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_spoken_over_ends_and_the_session_goes_on() -> Result<()> {
+async fn an_interrupt_ends_the_utterance_and_the_session_continues() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
     let server = Setup::units("spoken-over").script(script).start().await?;
     let mut session = server.session().await?;
@@ -301,7 +301,7 @@ async fn what_is_spoken_over_ends_and_the_session_goes_on() -> Result<()> {
     let (first, bytes) = session.chunk().await?;
     assert_eq!(first["seq"], 0);
     session.send(json!({"type": "interrupt", "played_ms": 100})).await?;
-    // Both have been read once this is answered.
+    // Both frames have been read when this answer arrives.
     session.send(json!({"type": "ping"})).await?;
     let mut sent = bytes.len() / 2;
     loop {

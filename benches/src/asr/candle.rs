@@ -1,4 +1,4 @@
-//! candle-transformers' Whisper as its example uses it, greedy: what the plain library takes for the same work.
+//! candle-transformers' Whisper as its example uses it, greedy: the plain library on the same work.
 //! <https://github.com/huggingface/candle/blob/main/candle-examples/examples/whisper/main.rs>
 //!
 //! In its favour: no fallback to higher temperatures, no timestamps, the language is given, and windows that hold
@@ -14,7 +14,7 @@ use candle_transformers::models::whisper::model::Whisper;
 use candle_transformers::models::whisper::{self, Config, audio};
 use tokenizers::Tokenizer;
 
-/// The model with what its example keeps beside it.
+/// The model with the state of its example.
 pub(crate) struct Transcriber {
     model: Whisper,
     config: Config,
@@ -36,7 +36,7 @@ impl Transcriber {
             Whisper::load(&VarBuilder::from_tensors(weights, whisper::DTYPE, &Device::Cpu), config.clone())?;
         let token = |text: &str| tokenizer.token_to_id(text).with_context(|| format!("no token {text}"));
         let mut prompt = vec![token(whisper::SOT_TOKEN)?];
-        // Only models of several languages are told which.
+        // Only multilingual models take a language token.
         prompt.extend(tokenizer.token_to_id("<|en|>").filter(|_| config.vocab_size > 51_864));
         prompt.extend([token(whisper::TRANSCRIBE_TOKEN)?, token(whisper::NO_TIMESTAMPS_TOKEN)?]);
         let suppressed = (0..config.vocab_size as u32)

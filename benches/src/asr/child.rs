@@ -7,13 +7,13 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use izwi_benches::{clips, engines};
 use izwi_core::engine::Engine;
-use izwi_core::engine::executor::Precision;
+use izwi_core::engine::Precision;
 use tokio::runtime::Runtime;
 
 use crate::candle;
 use crate::runner::{Answer, Ask};
 
-/// Which of ours computes.
+/// The implementation that computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Child {
     /// The engine.
@@ -59,11 +59,11 @@ fn izwi(runtime: &Runtime, engine: &Engine, files: &[PathBuf]) -> Result<Answer>
     let read: std::io::Result<Vec<Vec<u8>>> = files.iter().map(std::fs::read).collect();
     let read = read?;
     let begun = Instant::now();
-    let hearing = read.into_iter().map(|file| engines::transcribe(engine, file));
-    let heard = runtime.block_on(futures::future::join_all(hearing));
+    let transcriptions = read.into_iter().map(|file| engines::transcribe(engine, file));
+    let hypothesis = runtime.block_on(futures::future::join_all(transcriptions));
     let seconds = begun.elapsed().as_secs_f64();
     let texts: Result<Vec<String>> =
-        heard.into_iter().map(|output| Ok(output?.text.unwrap_or_default())).collect();
+        hypothesis.into_iter().map(|output| Ok(output?.text.unwrap_or_default())).collect();
     Ok(Answer { seconds, texts: texts?, ..Answer::default() })
 }
 

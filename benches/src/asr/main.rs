@@ -1,4 +1,4 @@
-//! The bench of listening: Izwi, faster-whisper and plain candle transcribe the same recordings in turn.
+//! The ASR bench: Izwi, faster-whisper and plain candle transcribe the same recordings in turn.
 //!
 //! Every runner is a process of its own that answers one request at a time, so that nothing competes with it. A round
 //! asks each of them once for each workload; medians of the rounds become `benches/baselines/asr.json` and the table
@@ -18,7 +18,7 @@ use izwi_benches::clips::{self, Clip};
 use results::{Cell, Results};
 use runner::{Ask, Kind, Runner};
 
-/// Compares the time it takes to transcribe.
+/// Compares transcription times.
 #[derive(Debug, Parser)]
 struct Args {
     /// Rounds; medians are reported.
@@ -30,7 +30,7 @@ struct Args {
     /// Thread counts.
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     threads: Vec<usize>,
-    /// What `benches/asr/setup.sh` made.
+    /// The environment that `benches/asr/setup.sh` creates.
     #[arg(long, default_value = "target/asr-peer")]
     peer: PathBuf,
     /// Runners by a part of their name; all if none is given.
@@ -39,12 +39,12 @@ struct Args {
     /// Print and write nothing.
     #[arg(long)]
     dry: bool,
-    /// Be a runner (used by the bench itself).
+    /// Run as a runner process (used by the bench itself).
     #[arg(long, value_enum, hide = true)]
     child: Option<child::Child>,
 }
 
-/// Recordings that are measured as one: transcribed one after another, or at once by who can.
+/// Recordings measured as one workload: one after another, or in one batch where the runner supports it.
 #[derive(Debug)]
 struct Workload {
     name: &'static str,
@@ -143,8 +143,8 @@ fn measure(runner: &mut Runner, workload: &Workload) -> Result<Cell> {
         let answer = runner.ask(&Ask::new(clips, runner.kind()))?;
         cell.seconds += answer.seconds;
         cell.cpu_seconds = cell.cpu_seconds.zip(answer.cpu_seconds).map(|(sum, more)| sum + more);
-        let said = clips.iter().map(|clip| clip.said.as_str());
-        cell.heard.extend(said.map(str::to_owned).zip(answer.texts));
+        let reference = clips.iter().map(|clip| clip.reference.as_str());
+        cell.hypothesis.extend(reference.map(str::to_owned).zip(answer.texts));
     }
     Ok(cell)
 }

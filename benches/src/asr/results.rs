@@ -1,4 +1,4 @@
-//! What was measured: medians, ratios, the table and the baseline file.
+//! Results: medians, ratios, the table and the baseline file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,14 +17,14 @@ const END: &str = "<!-- asr: end -->\n";
 /// One workload through one runner, once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cell {
-    /// Time it took.
+    /// Wall time.
     pub(crate) seconds: f64,
-    /// Processor time it took, where the system tells.
+    /// Processor time, where the system reports it.
     pub(crate) cpu_seconds: Option<f64>,
     /// Length of its audio.
     pub(crate) audio_s: f64,
-    /// What was said, where that is known, and what was heard.
-    pub(crate) heard: Vec<(String, String)>,
+    /// Reference text, where known, and transcript.
+    pub(crate) hypothesis: Vec<(String, String)>,
 }
 
 /// All rounds of one workload through one runner.
@@ -46,7 +46,7 @@ struct Row {
     times_izwi: Option<f64>,
     /// The same of processor time.
     cpu_times_izwi: Option<f64>,
-    /// Of the last round, where it is known what is said.
+    /// WER of the last round, where a reference exists.
     wer: Option<f64>,
 }
 
@@ -85,8 +85,9 @@ impl Results {
         row.cpu_seconds.extend(cell.cpu_seconds);
         row.median_s = median(&row.seconds);
         row.rtf = row.median_s / row.audio_s;
-        let known = cell.heard.iter().filter(|(said, _)| !said.is_empty());
-        let score: Score = known.map(|(said, heard)| wer::compare(said, heard).score()).sum();
+        let known = cell.hypothesis.iter().filter(|(reference, _)| !reference.is_empty());
+        let score: Score =
+            known.map(|(reference, hypothesis)| wer::compare(reference, hypothesis).score()).sum();
         row.wer = (score.words > 0).then(|| score.rate());
         self.relate();
     }

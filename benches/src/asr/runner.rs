@@ -1,4 +1,4 @@
-//! A runner: a process that loads a model, says so on a line, and then answers a line with a line.
+//! A runner: a process that loads a model, prints a line when ready, then answers each request line with a line.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use anyhow::{Context, Result, bail};
 use izwi_benches::clips::{self, Clip};
 use serde::{Deserialize, Serialize};
 
-/// Who transcribes, and how.
+/// An implementation and its settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Our engine, a recording at a time.
+    /// Izwi, one recording at a time.
     Izwi,
-    /// The same with the checkpoint's own weights.
+    /// The same with f32 weights.
     IzwiExact,
-    /// Our engine, all recordings of the workload at once.
+    /// Izwi, all recordings of the workload in one batch.
     IzwiAtOnce,
     /// CTranslate2 through faster-whisper.
     Faster {
-        /// How it computes.
+        /// Compute type.
         compute: &'static str,
-        /// Hypotheses kept; 1 is greedy.
+        /// Beam size; 1 is greedy.
         beam: usize,
     },
     /// The model of candle-transformers.
@@ -61,7 +61,7 @@ impl Kind {
 pub(crate) struct Ask {
     /// WAV files at 16 kHz.
     pub(crate) files: Vec<PathBuf>,
-    /// Hypotheses kept, where the runner can.
+    /// Beam size, where the runner supports it.
     pub(crate) beam: usize,
 }
 
@@ -76,7 +76,7 @@ impl Ask {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Answer {
-    /// What the runner is, in its first line.
+    /// Name and version, in the first line.
     pub(crate) ready: Option<String>,
     /// From samples in memory to text, all files together.
     pub(crate) seconds: f64,
@@ -120,12 +120,12 @@ impl Runner {
         self.kind
     }
 
-    /// What it is, with versions.
+    /// Name and version.
     pub(crate) fn about(&self) -> &str {
         &self.about
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub(crate) fn ask(&mut self, ask: &Ask) -> Result<Answer> {
         let before = cpu_seconds(self.process.id());
         let input = self.input.as_mut().context("the process has no input")?;

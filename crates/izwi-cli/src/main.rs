@@ -1,6 +1,7 @@
 //! The `izwi` binary: the command line over the engine, the model store and the server.
 //!
 //! Owns arguments, settings and what a person reads. Knows no tensor, no model code and no wire format.
+#![forbid(unsafe_code)]
 
 mod cli;
 mod commands;

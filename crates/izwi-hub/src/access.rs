@@ -1,17 +1,17 @@
-//! How the store reaches its sources: the hub's address and token, and the package clients' commands.
+//! Access to sources: the hub's address and token, and the programs of package clients. Opens no connection.
 
 use std::fmt;
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
-/// How sources are reached. Resolved once; the store keeps it unchanged.
+/// Access to sources. Resolved once and never changed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Access {
     /// Address of the hub, without a closing `/`.
     pub endpoint: String,
     /// Bearer token for the hub; sent to the endpoint's host alone, and only over TLS or to this machine.
     pub token: Option<String>,
-    /// Whether hub sources are left out.
+    /// Whether hub sources are disabled.
     pub offline: bool,
     /// Python commands to try, in order.
     pub python: Vec<String>,
@@ -30,7 +30,7 @@ impl Access {
         Self {
             endpoint: endpoint.trim_end_matches('/').to_owned(),
             token: set("HF_TOKEN"),
-            // The values the hub's own client takes for true.
+            // The values that the hub's own client reads as true.
             // https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
             offline: offline.is_some_and(|value| matches!(value.as_str(), "1" | "ON" | "YES" | "TRUE")),
             python: ["python3", "python"].map(str::to_owned).to_vec(),
@@ -43,7 +43,7 @@ impl Access {
         Self::resolve(|name| std::env::var(name).ok())
     }
 
-    /// The token, where it may be sent: nobody on the way to the endpoint can read it.
+    /// The token, if the connection to the endpoint is encrypted or stays on this machine.
     pub(crate) fn bearer(&self) -> Option<&str> {
         let token = self.token.as_deref()?;
         let local = |host: &str| matches!(host, "localhost" | "127.0.0.1" | "[::1]");
@@ -82,21 +82,21 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_means_the_public_hub() {
+    fn the_default_is_the_public_hub() {
         let access = resolved(&[("HF_TOKEN", " "), ("HF_HUB_OFFLINE", "0")]);
         assert_eq!(access.endpoint, "https://huggingface.co");
         assert_eq!((access.token, access.offline), (None, false));
     }
 
     #[test]
-    fn the_environment_is_honoured() {
+    fn environment_variables_are_read() {
         let access = resolved(&[("HF_ENDPOINT", "https://mirror/"), ("HF_HUB_OFFLINE", "true")]);
         assert_eq!(access.endpoint, "https://mirror");
         assert!(access.offline);
     }
 
     #[test]
-    fn the_token_stays_private() {
+    fn the_token_is_sent_over_private_connections_only() {
         let sent = |endpoint| resolved(&[("HF_ENDPOINT", endpoint), ("HF_TOKEN", "t")]).bearer().is_some();
         assert!(sent("https://mirror/hub"));
         assert!(sent("http://127.0.0.1:80/hub"));

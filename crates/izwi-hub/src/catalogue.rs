@@ -1,17 +1,18 @@
-//! Which models exist: the manifests built into the program and those the user added. Knows nothing of what is
-//! installed.
+//! The models that exist: the manifests built into the program and those that the user added. Knows no installation.
 
 use std::fs;
 use std::path::Path;
 
-use crate::error::{HubError, IoError};
+use izwi_types::suggest;
+
+use crate::error::HubError;
+use crate::io_error::IoError;
 use crate::manifest::Manifest;
 
 /// Every manifest of the repository: (file name, contents).
 const EMBEDDED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/manifests.rs"));
 
 const MAX_MANIFEST_BYTES: u64 = 1 << 20;
-const MAX_SUGGESTIONS: usize = 3;
 
 /// All manifests, by name.
 #[derive(Debug, Clone)]
@@ -37,7 +38,7 @@ impl Catalogue {
                 } else if let Some(task) =
                     manifest.default_for.iter().find(|task| other.default_for.contains(task))
                 {
-                    format!("'{}' is already the default for {task:?}: take it out here", other.name)
+                    format!("'{}' is already the default for {}: take it out here", other.name, task.name())
                 } else {
                     continue;
                 };
@@ -56,7 +57,7 @@ impl Catalogue {
     pub(crate) fn find(&self, name: &str) -> Result<&Manifest, HubError> {
         self.0.iter().find(|manifest| manifest.name == name).ok_or_else(|| {
             let names = self.0.iter().map(|manifest| manifest.name.as_str());
-            HubError::Unknown { name: name.to_owned(), remedy: suggestion(name, "models", names) }
+            HubError::Unknown { name: name.to_owned(), remedy: suggest(name, "models", names) }
         })
     }
 }
@@ -85,25 +86,6 @@ fn user_manifests(folder: &Path) -> Result<Vec<(String, String)>, HubError> {
     Ok(texts)
 }
 
-/// What to say to somebody who asked for `wanted` among `what`: the nearest names, or all.
-pub(crate) fn suggestion<'a>(wanted: &str, what: &str, names: impl Iterator<Item = &'a str>) -> String {
-    let mut ranked: Vec<(usize, &str)> =
-        names.map(|name| (strsim::levenshtein(&wanted.to_lowercase(), name), name)).collect();
-    ranked.sort_unstable();
-    let near: Vec<&str> = ranked
-        .iter()
-        .filter(|(distance, name)| *distance <= (name.len() / 3).max(2) || name.starts_with(wanted))
-        .map(|(_, name)| *name)
-        .take(MAX_SUGGESTIONS)
-        .collect();
-    if near.is_empty() {
-        let mut all: Vec<&str> = ranked.iter().map(|(_, name)| *name).collect();
-        all.sort_unstable();
-        return format!("the {what} are {}", all.join(", "));
-    }
-    format!("did you mean {}?", near.join(", "))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn every_embedded_manifest_keeps_the_rules() {
+    fn every_embedded_manifest_is_valid() {
         let folder = tempfile::tempdir().unwrap();
         let catalogue = Catalogue::load(folder.path()).unwrap();
         assert_eq!(catalogue.all().len(), EMBEDDED.len());
@@ -127,7 +109,24 @@ mod tests {
     }
 
     #[test]
-    fn models_that_clone_voices_say_so() {
+    fn every_model_lists_the_hub_first() {
+        let catalogue = Catalogue::load(tempfile::tempdir().unwrap().path()).unwrap();
+        for manifest in catalogue.all() {
+            assert!(manifest.sources[0].id().starts_with("hub "), "{}", manifest.name);
+        }
+    }
+
+    #[test]
+    fn default_models_have_a_mirror() {
+        let catalogue = Catalogue::load(tempfile::tempdir().unwrap().path()).unwrap();
+        for manifest in catalogue.all().iter().filter(|manifest| !manifest.default_for.is_empty()) {
+            let mirrored = manifest.sources.iter().any(|source| !source.id().starts_with("hub "));
+            assert!(mirrored, "{}", manifest.name);
+        }
+    }
+
+    #[test]
+    fn descriptions_tell_which_models_clone_voices() {
         let catalogue = Catalogue::load(tempfile::tempdir().unwrap().path()).unwrap();
         for manifest in catalogue.all() {
             assert_eq!(
@@ -150,20 +149,20 @@ mod tests {
     }
 
     #[test]
-    fn a_name_and_a_default_are_given_once() {
+    fn duplicate_names_and_defaults_are_refused() {
         let twice = Catalogue::of(&[text("lark", ""), text("lark", "")]).unwrap_err();
         assert!(twice.to_string().contains("a model named 'lark' exists already"), "{twice}");
         let defaults = Catalogue::of(&[text("lark", "\"tts\""), text("wren", "\"tts\"")]).unwrap_err();
-        assert!(defaults.to_string().contains("'lark' is already the default for Tts"), "{defaults}");
+        assert!(defaults.to_string().contains("'lark' is already the default for tts"), "{defaults}");
     }
 
     #[test]
-    fn a_slip_gets_near_names() {
+    fn unknown_names_get_suggestions() {
         let catalogue = Catalogue::of(&[text("lark", ""), text("lark-large", ""), text("wren", "")]).unwrap();
-        let said = |name: &str| catalogue.find(name).unwrap_err().to_string();
-        assert_eq!(said("lrak"), "unknown model 'lrak': did you mean lark?");
-        assert_eq!(said("Lark"), "unknown model 'Lark': did you mean lark?");
-        assert_eq!(said("lark-l"), "unknown model 'lark-l': did you mean lark, lark-large?");
-        assert_eq!(said("penguin"), "unknown model 'penguin': the models are lark, lark-large, wren");
+        let error = |name: &str| catalogue.find(name).unwrap_err().to_string();
+        assert_eq!(error("lrak"), "unknown model 'lrak': did you mean 'lark'?");
+        assert_eq!(error("Lark"), "unknown model 'Lark': did you mean 'lark'?");
+        assert_eq!(error("lark-l"), "unknown model 'lark-l': did you mean 'lark', 'lark-large'?");
+        assert_eq!(error("penguin"), "unknown model 'penguin': the models are 'lark', 'lark-large', 'wren'");
     }
 }

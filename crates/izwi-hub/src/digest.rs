@@ -7,11 +7,11 @@ use std::path::Path;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-use crate::error::IoError;
+use crate::io_error::IoError;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// What identifies a file's contents.
+/// Hash and length of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     /// SHA-256 in lower-case hex.
@@ -37,7 +37,7 @@ pub(crate) fn of_file(path: &Path) -> Result<Fingerprint, IoError> {
     Ok(Fingerprint { sha256: hex(&digest.finalize()), size })
 }
 
-/// Git's id of the file at `path`: SHA-1 behind a head that says the length.
+/// The git id of the file at `path`: SHA-1 over a header with the length, then the contents.
 /// <https://git-scm.com/book/en/v2/Git-Internals-Git-Objects>
 pub(crate) fn git_blob(path: &Path) -> Result<String, IoError> {
     let bytes = std::fs::read(path).map_err(IoError::at("read", path))?;
@@ -47,7 +47,7 @@ pub(crate) fn git_blob(path: &Path) -> Result<String, IoError> {
     Ok(hex(&digest.finalize()))
 }
 
-/// The fingerprint of a file that would hold `bytes`.
+/// The fingerprint of a file with the contents `bytes`.
 pub(crate) fn of_bytes(bytes: &[u8]) -> Fingerprint {
     Fingerprint { sha256: hex(&Sha256::digest(bytes)), size: bytes.len() as u64 }
 }
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_id_of_git() {
+    fn a_known_git_id() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hello");
         std::fs::write(&path, "what is up, doc?").unwrap();

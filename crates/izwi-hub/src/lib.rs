@@ -1,30 +1,31 @@
-//! The model store: what models exist, where their files come from, and what is installed.
+//! The model store: which models exist, where their files come from, and what is installed.
 //!
-//! Owns manifests, downloads, verification, conversion to safetensors and the folders on disk. Knows no engine, no
-//! tensor library, no architecture and no terminal; everything here blocks, so async callers go through their
+//! Owns manifests, downloads, verification, conversion to safetensors, saved voices and the folders on disk. Knows no
+//! engine, no tensor library, no model architecture and no terminal. Every call blocks; async callers use their
 //! blocking pool.
 
 #![forbid(unsafe_code)]
 
 mod access;
 mod catalogue;
-mod conversion;
-mod ctranslate2;
+mod convert;
 mod digest;
 mod error;
-mod fetch;
+mod io_error;
 mod manifest;
-mod onnx;
 mod progress;
-mod pull;
-mod record;
+mod rules;
+mod sources;
 mod store;
 mod voices;
 
 pub use access::Access;
-pub use conversion::ConversionError;
-pub use error::{HubError, IoError, SourceError, SourceFailure};
-pub use manifest::{Conversion, Ecosystem, Limits, Manifest, Package, Source, SourceFile, Task, Trust};
+pub use convert::ConversionError;
+pub use error::{HubError, SourceFailure};
+pub use io_error::IoError;
+pub use izwi_types::Task;
+pub use manifest::{Limits, Manifest};
 pub use progress::{ProgressSink, Silent};
+pub use sources::{Source, SourceError};
 pub use store::{ModelStatus, Store};
 pub use voices::{MAX_PACK_BYTES, SavedVoice, VoiceError, VoiceNotes, VoiceStore};

@@ -1,14 +1,14 @@
-//! How a pull tells its caller what it is doing. Knows neither terminal nor log.
+//! Progress of a pull. Knows neither terminal nor log.
 
-/// Receives the course of a pull, on the pulling thread.
+/// Receives the progress of a pull, on the pulling thread.
 pub trait ProgressSink {
     /// A file of `total` bytes begins, or begins again from zero.
     fn start(&mut self, file: &str, total: u64);
-    /// So many more bytes of the current file are on disk.
+    /// `bytes` more of the current file are on disk.
     fn advance(&mut self, bytes: u64);
-    /// The current file ended, whole or not.
+    /// The current file ended, complete or not.
     fn finish(&mut self);
-    /// A phase that has no bytes to count, or a source that did not work.
+    /// A phase without a byte count, or a failed source.
     fn note(&mut self, message: &str);
 }
 

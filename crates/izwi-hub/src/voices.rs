@@ -1,26 +1,26 @@
-//! Voices that users saved: one safetensors file for each, `<root>/voices/<name>.safetensors`.
+//! Saved voices, each a voice pack: `<root>/voices/<name>.safetensors`.
 //!
-//! Owns names, files and what is noted in their metadata. Knows no model: what the tensors mean, and whether they fit,
-//! is for the model that made them to say. The files may come from anybody and are read as such.
+//! Owns names, files and the metadata of packs. Knows no model: only the model of a pack interprets its tensors. Packs
+//! are untrusted input.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use izwi_types::suggest;
 use safetensors::SafeTensors;
 
-use crate::catalogue::suggestion;
-use crate::error::IoError;
-use crate::manifest::{PLAIN_NAME, is_plain_name};
+use crate::io_error::IoError;
+use crate::rules::{PLAIN_NAME, is_plain_name};
 
 /// The most bytes of a voice pack.
 pub const MAX_PACK_BYTES: usize = 16 << 20;
 
-/// What the metadata of a pack says it is.
+/// Value of `format` in a pack's metadata.
 const FORMAT: &str = "izwi-voice-1";
 const EXTENSION: &str = "safetensors";
-/// The most characters of a value of the metadata that is repeated to people.
+/// The most characters of a metadata value that are shown.
 const MAX_VALUE_CHARS: usize = 4_096;
 
 /// The saved voices of one folder. Every method blocks on the disk.
@@ -29,31 +29,31 @@ pub struct VoiceStore {
     folder: PathBuf,
 }
 
-/// What is known of a saved voice without its model.
+/// A saved voice, as the metadata of its pack describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavedVoice {
     /// Its name.
     pub name: String,
-    /// Fingerprint of the checkpoint that it fits.
+    /// Fingerprint of the checkpoint it belongs to.
     pub model: String,
     /// Architecture of that checkpoint.
     pub family: String,
-    /// When it was made, as RFC 3339.
+    /// Time of creation, as RFC 3339.
     pub created: String,
-    /// Id of the model that made it, where that was noted.
+    /// Id of the model that made it, if recorded.
     pub made_by: Option<String>,
-    /// What is said in the recording it was made of, where that is known.
+    /// Transcript of its recording, if known.
     pub text: Option<String>,
     /// Bytes of its file.
     pub bytes: u64,
 }
 
-/// What is noted in a pack when it is saved.
+/// Metadata to add to a pack when it is saved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VoiceNotes {
     /// Id of the model that made it.
     pub made_by: Option<String>,
-    /// What is said in the recording it was made of.
+    /// Transcript of its recording.
     pub text: Option<String>,
 }
 
@@ -63,15 +63,15 @@ pub enum VoiceError {
     /// No voice can have this name.
     #[error("voice name '{name}' must be {PLAIN_NAME}")]
     Name {
-        /// What was asked for, cut to what a message may repeat.
+        /// The requested name, shortened.
         name: String,
     },
     /// No voice has this name.
     #[error("no voice '{name}' is saved; {remedy}")]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// Names that come near, or all there are.
+        /// Similar names, or all names.
         remedy: String,
     },
     /// A voice has this name already.
@@ -80,15 +80,15 @@ pub enum VoiceError {
         /// The name.
         name: String,
     },
-    /// The file is no voice pack.
-    #[error("voice '{name}' cannot be used: {reason}; remove it and make it anew")]
+    /// The file is not a voice pack.
+    #[error("voice '{name}' cannot be used: {reason}; remove it and create it again")]
     Damaged {
         /// The voice.
         name: String,
         /// What is wrong with its file.
         reason: String,
     },
-    /// The disk refused.
+    /// A file operation failed.
     #[error(transparent)]
     Io(#[from] IoError),
 }
@@ -99,12 +99,12 @@ impl VoiceStore {
         Self { folder: folder.into() }
     }
 
-    /// Where they lie.
+    /// Their folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Names of what is saved, sorted. Files that are not named like a voice are passed over.
+    /// Names of the saved voices, sorted. Files without the name of a voice are skipped.
     ///
     /// # Errors
     /// The folder cannot be listed.
@@ -126,7 +126,7 @@ impl VoiceStore {
         Ok(names)
     }
 
-    /// What is saved, by name. A file that is no voice pack is left out and told to the log.
+    /// The saved voices, sorted by name. A file that is not a voice pack is skipped with a warning in the log.
     ///
     /// # Errors
     /// The folder cannot be listed.
@@ -134,7 +134,7 @@ impl VoiceStore {
         let readable = |name: String| match self.read(&name) {
             Ok((voice, _)) => Some(voice),
             Err(error) => {
-                tracing::warn!(voice = name, %error, "a saved voice is left out");
+                tracing::warn!(voice = name, %error, "a saved voice is skipped");
                 None
             }
         };
@@ -144,13 +144,13 @@ impl VoiceStore {
     /// A voice and its pack.
     ///
     /// # Errors
-    /// There is none of this name, or its file is no voice pack.
+    /// There is none of this name, or its file is not a voice pack.
     pub fn read(&self, name: &str) -> Result<(SavedVoice, Vec<u8>), VoiceError> {
         let path = self.path(name)?;
         let damaged = |reason: String| VoiceError::Damaged { name: name.to_owned(), reason };
-        // A pipe in the folder would be waited for.
+        // Opening a pipe would block.
         if fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file()) {
-            return Err(damaged("it is no file".to_owned()));
+            return Err(damaged("it is not a file".to_owned()));
         }
         let file = match File::open(&path) {
             Ok(file) => file,
@@ -163,10 +163,10 @@ impl VoiceStore {
         Ok((voice, pack))
     }
 
-    /// Saves a pack with its notes. It appears whole or not at all.
+    /// Saves a pack with its notes. The file appears complete or not at all.
     ///
     /// # Errors
-    /// The name cannot be used or is taken (unless `overwrite`), the pack is none, or the disk refused.
+    /// The name is invalid or taken (unless `overwrite`), the bytes are not a pack, or a file operation failed.
     pub fn save(
         &self,
         name: &str,
@@ -182,7 +182,7 @@ impl VoiceStore {
         if !overwrite && path.exists() {
             return Err(VoiceError::Exists { name: name.to_owned() });
         }
-        // No voice is called so: names do not begin with a dot.
+        // No voice has this name: names do not begin with a dot.
         let part = self.folder.join(format!(".{name}.part"));
         let write = || {
             let mut file = File::create(&part)?;
@@ -194,10 +194,10 @@ impl VoiceStore {
         Ok(voice)
     }
 
-    /// Refuses a name that no voice can have, or that is taken (unless `overwrite`), before a pack is made for it.
+    /// Checks a name before a pack is made for it.
     ///
     /// # Errors
-    /// See there.
+    /// The name is invalid or taken (unless `overwrite`).
     pub fn check_free(&self, name: &str, overwrite: bool) -> Result<(), VoiceError> {
         if !overwrite && self.path(name)?.exists() {
             return Err(VoiceError::Exists { name: name.to_owned() });
@@ -205,10 +205,10 @@ impl VoiceStore {
         self.path(name).map(drop)
     }
 
-    /// Removes a voice, whatever its file holds.
+    /// Removes a voice, valid or not.
     ///
     /// # Errors
-    /// There is none of this name, or the disk refused.
+    /// There is none of this name, or a file operation failed.
     pub fn remove(&self, name: &str) -> Result<(), VoiceError> {
         let path = self.path(name)?;
         match fs::remove_file(&path) {
@@ -217,7 +217,7 @@ impl VoiceStore {
         }
     }
 
-    /// Where a voice of this name lies. The name alone decides, so it must be plain.
+    /// The file of a voice of this name. The name becomes part of a path, so it must be plain.
     fn path(&self, name: &str) -> Result<PathBuf, VoiceError> {
         if !is_plain_name(name) {
             return Err(VoiceError::Name { name: name.chars().take(64).collect() });
@@ -227,14 +227,11 @@ impl VoiceStore {
 
     fn unknown(&self, name: &str) -> VoiceError {
         let names = self.names().unwrap_or_default();
-        let remedy = match names.is_empty() {
-            true => "none is saved yet".to_owned(),
-            false => suggestion(name, "voices", names.iter().map(String::as_str)),
-        };
+        let remedy = suggest(name, "voices", names.iter().map(String::as_str));
         VoiceError::Unknown { name: name.to_owned(), remedy }
     }
 
-    /// Takes the folder's lock, so that of two who save under one name one is told that it is taken.
+    /// Takes the folder's lock, so that the second of two concurrent saves under one name fails.
     fn lock(&self) -> Result<File, IoError> {
         fs::create_dir_all(&self.folder).map_err(IoError::at("create", &self.folder))?;
         let path = self.folder.join(".lock");
@@ -247,12 +244,12 @@ impl VoiceStore {
     }
 }
 
-/// The metadata of a pack, and whether its tensors lie where it says.
+/// The metadata and the tensors of a pack, after checks of size, layout and format.
 fn metadata(pack: &[u8]) -> Result<(HashMap<String, String>, SafeTensors<'_>), String> {
     if pack.len() > MAX_PACK_BYTES {
         return Err(format!("its file has more than {MAX_PACK_BYTES} bytes"));
     }
-    let unreadable = |error| format!("its file is no safetensors file ({error})");
+    let unreadable = |error| format!("its file is not a safetensors file ({error})");
     let (_, header) = SafeTensors::read_metadata(pack).map_err(unreadable)?;
     let tensors = SafeTensors::deserialize(pack).map_err(unreadable)?;
     let metadata = header.metadata().clone().unwrap_or_default();
@@ -279,7 +276,7 @@ fn describe(name: &str, pack: &[u8]) -> Result<SavedVoice, String> {
     })
 }
 
-/// The same tensors with the notes added to their metadata.
+/// The same pack with the notes added to its metadata.
 fn annotate(name: &str, pack: &[u8], notes: &VoiceNotes) -> Result<Vec<u8>, String> {
     let (mut metadata, tensors) = metadata(pack)?;
     metadata.insert("name".to_owned(), name.to_owned());
@@ -291,7 +288,7 @@ fn annotate(name: &str, pack: &[u8], notes: &VoiceNotes) -> Result<Vec<u8>, Stri
     safetensors::serialize(tensors.iter(), Some(metadata)).map_err(|error| error.to_string())
 }
 
-/// A value as people may see it: of a bounded length, without what moves a terminal's cursor.
+/// A value for display: shortened, without control characters, which a terminal would interpret.
 fn shown(value: &str) -> String {
     value.chars().filter(|character| !character.is_control()).take(MAX_VALUE_CHARS).collect()
 }
@@ -325,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_listed_read_and_removed() {
+    fn saved_voices_are_listed_read_and_removed() {
         let (_folder, store) = store();
         assert_eq!(store.names().unwrap(), Vec::<String>::new());
         let notes = VoiceNotes { made_by: Some("lark".into()), text: Some("tweet".into()) };
@@ -346,15 +343,15 @@ mod tests {
 
         store.remove("anna").unwrap();
         let gone = store.remove("anna").unwrap_err().to_string();
-        assert_eq!(gone, "no voice 'anna' is saved; none is saved yet");
+        assert_eq!(gone, "no voice 'anna' is saved; there are no voices yet");
     }
 
     #[test]
-    fn near_names_are_told() {
+    fn unknown_names_get_suggestions() {
         let (_folder, store) = store();
         store.save("anna", &pack(&WHOLE), &VoiceNotes::default(), false).unwrap();
         let error = store.read("ana").unwrap_err().to_string();
-        assert_eq!(error, "no voice 'ana' is saved; did you mean anna?");
+        assert_eq!(error, "no voice 'ana' is saved; did you mean 'anna'?");
     }
 
     #[test]
@@ -376,15 +373,15 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_pack_is_named_and_left_out() {
+    fn a_file_that_is_not_a_pack_is_skipped() {
         let (_folder, store) = store();
         store.save("good", &pack(&WHOLE), &VoiceNotes::default(), false).unwrap();
         let mut other_format = WHOLE;
         other_format[0] = ("format", "izwi-voice-9");
         let large = vec![0; MAX_PACK_BYTES + 1];
         for (name, bytes, complaint) in [
-            ("empty", Vec::new(), "no safetensors file"),
-            ("text", b"hello".to_vec(), "no safetensors file"),
+            ("empty", Vec::new(), "not a safetensors file"),
+            ("text", b"hello".to_vec(), "not a safetensors file"),
             ("bare", pack(&[]), "names no format"),
             ("later", pack(&other_format), "its format is 'izwi-voice-9'"),
             ("poor", pack(&WHOLE[..2]), "lacks 'family'"),
@@ -397,14 +394,14 @@ mod tests {
         }
         fs::write(store.folder.join("notes.txt"), "not a voice").unwrap();
         fs::create_dir(store.folder.join("folder.safetensors")).unwrap();
-        assert!(store.read("folder").unwrap_err().to_string().contains("it is no file"));
+        assert!(store.read("folder").unwrap_err().to_string().contains("it is not a file"));
         let names: Vec<String> = store.list().unwrap().into_iter().map(|voice| voice.name).collect();
         assert_eq!(names, ["good"]);
         store.remove("large").unwrap();
     }
 
     #[test]
-    fn control_characters_of_a_foreign_file_reach_nobody() {
+    fn control_characters_are_removed() {
         let (_folder, store) = store();
         let mut metadata = WHOLE.to_vec();
         metadata.push(("text", "a\u{1b}[2Jb"));
@@ -414,7 +411,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(at in 0usize..400, value: u8, cut in 0usize..400) {
+        fn damaged_packs_never_panic(at in 0usize..400, value: u8, cut in 0usize..400) {
             let mut bytes = pack(&WHOLE);
             let at = at % bytes.len();
             bytes[at] = value;

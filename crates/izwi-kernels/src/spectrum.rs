@@ -1,15 +1,15 @@
-//! Shaping of spectra: magnitudes and phases that a network gives in logarithms and turns, and normal noise.
+//! SpectralFilter of spectra: magnitudes and phases that a network gives in logarithms and turns, and normal noise.
 //!
 //! Plain loops over slices, which the compiler makes vectors of: none calls a function of the system's mathematics.
 //! Polynomials: Cephes, <https://www.netlib.org/cephes/> (`expf`, `logf`, `sinf`, `cosf`), within 3e-7 here.
 
 use std::f32::consts::{FRAC_2_PI, LOG2_E, PI, TAU};
 
-use crate::isa::{Isa, Job, dispatch};
+use crate::arch::{Isa, Kernel, dispatch};
 
 /// What a network says about the bins of a frame, all of one length.
 #[derive(Debug, Clone, Copy)]
-pub struct Shape<'a> {
+pub struct SpectrumHeads<'a> {
     /// Logarithm of the gain of what is there.
     pub gain: &'a [f32],
     /// Its phase shift, `π tanh` of it.
@@ -26,12 +26,12 @@ pub struct Shape<'a> {
 
 /// Real and imaginary part of what the bins of a frame are multiplied by, and of what is then added to them.
 #[derive(Debug, Clone, Default)]
-pub struct Shaping {
+pub struct SpectralFilter {
     pub gain: [Vec<f32>; 2],
     pub added: [Vec<f32>; 2],
 }
 
-impl Shaping {
+impl SpectralFilter {
     /// For spectra of `bins` bins.
     pub fn new(bins: usize) -> Self {
         let part = || [vec![0f32; bins], vec![0f32; bins]];
@@ -42,7 +42,7 @@ impl Shaping {
     ///
     /// # Panics
     /// Lengths do not fit.
-    pub fn shape(&mut self, shape: &Shape<'_>, noise: [&[f32]; 2]) {
+    pub fn shape(&mut self, shape: &SpectrumHeads<'_>, noise: [&[f32]; 2]) {
         let bins = self.gain[0].len();
         let parts = [shape.gain, shape.turn, shape.noise, shape.added, shape.phase, noise[0], noise[1]];
         assert!(parts.iter().all(|part| part.len() == bins), "a spectrum of another length");
@@ -54,18 +54,18 @@ impl Shaping {
 ///
 /// # Panics
 /// Lengths differ.
-pub fn normal(pairs: [&mut [f32]; 2]) {
+pub fn box_muller(pairs: [&mut [f32]; 2]) {
     assert_eq!(pairs[0].len(), pairs[1].len());
     dispatch(Normal { pairs });
 }
 
 struct Shapes<'a> {
-    to: &'a mut Shaping,
-    shape: &'a Shape<'a>,
+    to: &'a mut SpectralFilter,
+    shape: &'a SpectrumHeads<'a>,
     noise: [&'a [f32]; 2],
 }
 
-impl Job for Shapes<'_> {
+impl Kernel for Shapes<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let Self { to, shape, noise } = self;
@@ -94,7 +94,7 @@ struct Normal<'a> {
     pairs: [&'a mut [f32]; 2],
 }
 
-impl Job for Normal<'_> {
+impl Kernel for Normal<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let [first, second] = self.pairs;
@@ -178,8 +178,8 @@ fn sine_and_cosine(x: f32) -> (f32, f32) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{check, values};
     use super::*;
+    use crate::tests::{check, values};
 
     fn near(name: &str, x: f32, ours: f32, theirs: f64) {
         let off = (f64::from(ours) - theirs).abs();
@@ -209,10 +209,16 @@ mod tests {
         let bins = 75;
         let [gain, turn, noise, added, phase, first, second] =
             [1, 2, 3, 4, 5, 6, 7].map(|seed| values(bins, seed).iter().map(|x| 9.0 * x).collect::<Vec<_>>());
-        let shape =
-            Shape { gain: &gain, turn: &turn, noise: &noise, added: &added, phase: &phase, most: 2.0 };
+        let shape = SpectrumHeads {
+            gain: &gain,
+            turn: &turn,
+            noise: &noise,
+            added: &added,
+            phase: &phase,
+            most: 2.0,
+        };
         let run = || {
-            let mut shaping = Shaping::new(bins);
+            let mut shaping = SpectralFilter::new(bins);
             shaping.shape(&shape, [&first, &second]);
             [shaping.gain, shaping.added].into_iter().flatten().flatten().collect::<Vec<f32>>()
         };
@@ -240,7 +246,7 @@ mod tests {
             values(500, seed).iter().map(|x| (0.5 * x + 0.5).clamp(1e-7, 1.0 - 1e-7)).collect::<Vec<f32>>()
         });
         let uniform = (first.clone(), second.clone());
-        normal([&mut first, &mut second]);
+        box_muller([&mut first, &mut second]);
         for at in 0..first.len() {
             let radius = (-2.0 * f64::from(uniform.0[at]).ln()).sqrt();
             let (sine, cosine) = (std::f64::consts::TAU * f64::from(uniform.1[at])).sin_cos();

@@ -4,14 +4,11 @@ use std::cell::Cell;
 
 use half::{bf16, f16};
 
-use crate::attend::{Span, attend, pack_heads};
-use crate::elementwise::{RootMeanSquare, bias_gelu, layer_norm, rotate, silu_gate};
-use crate::isa::{Element, Isa, Job, LANES, dispatch};
-use crate::paged::{self, Cache, Query};
-use crate::panels::{Panels, Rows, Strides, product};
-use crate::precision::Precision;
-use crate::source::Source;
-use crate::weights::Weights;
+use crate::arch::{Element, Isa, Kernel, LANES, dispatch};
+use crate::attention::{PagedCache, PagedQuery, Span, attention, pack_heads, paged_attention};
+use crate::elementwise::{RmsNorm, apply_rope, bias_gelu, layer_norm, silu_mul};
+use crate::linear::panels::{Panels, Rows, Strides, product};
+use crate::linear::{WeightSource, WeightType, Weights};
 
 /// What a test makes the kernels on its own thread use.
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +79,7 @@ struct Operations<'a> {
     to: &'a mut Vec<f32>,
 }
 
-impl Job for Operations<'_> {
+impl Kernel for Operations<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let [a, b] = self.bits.map(|bits| bits.map(f32::from_bits));
@@ -95,8 +92,8 @@ impl Job for Operations<'_> {
             I::mul(a, b),
             I::div(a, b),
             I::scale(a, b),
-            I::load_half(from.cast()),
-            I::load_brain(from.cast()),
+            I::load_f16(from.cast()),
+            I::load_bf16(from.cast()),
             I::splat(I::sum(a)),
         ];
         for result in results {
@@ -136,7 +133,7 @@ struct Pairs<'a> {
     to: &'a mut [f32; LANES],
 }
 
-impl Job for Pairs<'_> {
+impl Kernel for Pairs<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let [a, b, c] = self.values.map(|values| I::load(values.as_ptr()));
@@ -172,9 +169,9 @@ fn products_at_odd_sizes() {
         let single: Panels<f32> = Panels::pack(&w, strides, inputs, outputs);
         let half: Panels<f16> = Panels::pack(&w, strides, inputs, outputs);
         let x = Rows { data: &x, stride: inputs, count: rows };
-        for precision in [Precision::Bf16, Precision::F16, Precision::F32] {
+        for precision in [WeightType::Bf16, WeightType::F16, WeightType::F32] {
             check("weights", 1e-5, || {
-                let weights = Weights::pack(Source::Single(&w), inputs, outputs, precision);
+                let weights = Weights::pack(WeightSource::F32(&w), inputs, outputs, precision);
                 let mut y = vec![0.0; rows * outputs];
                 weights.product(x, Some(&bias), &mut y);
                 y
@@ -207,9 +204,9 @@ fn products_of_few_bits_are_the_same_on_every_instruction_set() {
     ] {
         let x: Vec<f32> = values(rows * inputs, 1).iter().map(|x| x * x * x).collect();
         let (w, bias) = (values(inputs * outputs, 2), values(outputs, 3));
-        for precision in [Precision::Q8, Precision::Q4] {
+        for precision in [WeightType::Q8, WeightType::Q4] {
             check_exact("few bits", || {
-                let weights = Weights::pack(Source::Single(&w), inputs, outputs, precision);
+                let weights = Weights::pack(WeightSource::F32(&w), inputs, outputs, precision);
                 let mut y = vec![0.0; rows * outputs];
                 weights.product(Rows { data: &x, stride: inputs, count: rows }, Some(&bias), &mut y);
                 (0..outputs).for_each(|output| weights.push_column(output, &mut y));
@@ -226,7 +223,7 @@ fn extreme_levels_are_exact() {
         let (w, x) = (vec![127.0; 64 * 40], vec![127.0 * sign; 2 * 64]);
         check_exact("extreme", || {
             let mut y = vec![0.0; 2 * 40];
-            let weights = Weights::pack(Source::Single(&w), 64, 40, Precision::Q8);
+            let weights = Weights::pack(WeightSource::F32(&w), 64, 40, WeightType::Q8);
             weights.product(Rows { data: &x, stride: 64, count: 2 }, None, &mut y);
             assert!(y.iter().all(|&y| y == sign * 64.0 * 127.0 * 127.0), "{y:?}");
             y
@@ -283,7 +280,7 @@ fn root_mean_square_rotation_and_gate_at_odd_widths() {
     for half in [1, 8, 15, 16, 17, 64] {
         let width = 2 * half;
         let (x, weight) = (values(6 * width, 8), values(width, 9));
-        let norm = RootMeanSquare { weight: &weight, eps: 1e-5 };
+        let norm = RmsNorm { weight: &weight, eps: 1e-5 };
         let rows = Rows { data: &x, stride: 2 * width, count: 3 };
         let angles = values(half, 10);
         let turns: Vec<f32> = angles.iter().map(|a| a.cos()).chain(angles.iter().map(|a| a.sin())).collect();
@@ -294,14 +291,14 @@ fn root_mean_square_rotation_and_gate_at_odd_widths() {
         };
         check("rms norm", 1e-5, || with(&|y| norm.forward(rows, width, y)));
         for norm in [None, Some(norm)] {
-            check("rotate", 1e-5, || with(&|y| rotate(rows, width, &[&turns[..]; 3], norm, y)));
+            check("apply_rope", 1e-5, || with(&|y| apply_rope(rows, width, &[&turns[..]; 3], norm, y)));
         }
-        check("gate", 1e-5, || with(&|y| silu_gate(rows, width, y)));
+        check("gate", 1e-5, || with(&|y| silu_mul(rows, width, y)));
         let plain = |row: usize, i: usize| {
             let (gate, up) = (x[row * 2 * width + i], x[row * 2 * width + width + i]);
             gate / (1.0 + (-gate).exp()) * up
         };
-        let y = with(&|y| silu_gate(rows, width, y));
+        let y = with(&|y| silu_mul(rows, width, y));
         assert!((0..3 * width).all(|at| (y[at] - plain(at / width, at % width)).abs() < 1e-6));
     }
 }
@@ -315,11 +312,11 @@ fn attention_at_odd_sizes() {
         check("attend", 1e-5, || {
             let mut y = vec![0.0; q.len()];
             let span = Span { rows, heads: &packed[0] };
-            attend(&q, &[span], head_dim, &[], &mut y, &mut []);
+            attention(&q, &[span], head_dim, &[], &mut y, &mut []);
             y
         });
         let table: Vec<u32> = (0..rows as u32).rev().collect();
-        let queries: Vec<_> = (1..=rows).map(|positions| Query { positions, table: &table }).collect();
+        let queries: Vec<_> = (1..=rows).map(|positions| PagedQuery { positions, table: &table }).collect();
         for group in [1, 2, 3, 7] {
             let q = values(rows * width * group, 14);
             let heads = (heads * group, heads);
@@ -332,13 +329,13 @@ fn attention_at_odd_sizes() {
 
 fn paged<W: Element>(
     q: &[f32],
-    rows: &[Query<'_>],
+    rows: &[PagedQuery<'_>],
     (keys, values): (&[W], &[W]),
     (heads, kv_heads): (usize, usize),
     head_dim: usize,
 ) -> Vec<f32> {
     let mut y = vec![0.0; q.len()];
-    let cache = Cache { keys, values, block_size: 1, heads, kv_heads, head_dim };
-    paged::attend(q, rows, &cache, &mut y);
+    let cache = PagedCache { keys, values, block_size: 1, heads, kv_heads, head_dim };
+    paged_attention(q, rows, &cache, &mut y);
     y
 }

@@ -4,6 +4,7 @@
 //! ([`model::SpeechModel`]). Knows no request, no scheduler, no file download and no async runtime.
 #![forbid(unsafe_code)]
 
+pub mod error;
 pub mod families;
 pub mod model;
 mod overlap;

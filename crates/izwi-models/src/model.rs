@@ -5,7 +5,7 @@
 
 use std::any::Any;
 
-use izwi_nn::error::ModelError;
+use izwi_nn::Error;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
     Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, VoiceRecording,
@@ -63,7 +63,7 @@ pub trait SpeechModel: Send + Sync {
     ///
     /// # Errors
     /// The whole pass failed; states of the batch are then undefined and must be dropped.
-    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, ModelError>;
+    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error>;
 
     /// Makes a voice pack of a recording, to be given as [`VoiceReference::Pack`]: a safetensors file that says which
     /// checkpoint it fits. Runs on a blocking thread.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use izwi_kernels::pair;
+use izwi_kernels::threads::run_pair;
 use izwi_types::PartTimes;
 
 /// Runs both, at once where there are threads for both, and adds to the part at `index` by how much longer `second`
@@ -23,7 +23,7 @@ pub(crate) fn run<A: Default + Send, B: Default + Send, E: Send>(
         a = first();
         ended = started.elapsed();
     };
-    pair::both(first, || b = second());
+    run_pair(first, || b = second());
     times.add(index, started.elapsed().saturating_sub(ended));
     Ok((a?, b?))
 }

@@ -4,7 +4,7 @@ use candle_core::{CpuStorage, DType, InplaceOp2, Layout, Result, Tensor, bail};
 
 use super::conv::cpu_slice;
 use super::slices::{with_rows, with_slices};
-use izwi_kernels::{elementwise, snake};
+use izwi_kernels::elementwise;
 
 /// `x + change`, both of one shape. On the CPU `change` becomes the sum, so it must be nobody else's.
 ///
@@ -37,7 +37,7 @@ impl InplaceOp2 for AddTo {
         else {
             bail!("add-to: contiguous f32 is needed here")
         };
-        elementwise::add_to(cpu_slice(x, x_layout)?, &mut change[start..end]);
+        elementwise::add_assign(cpu_slice(x, x_layout)?, &mut change[start..end]);
         Ok(())
     }
 }
@@ -76,7 +76,7 @@ pub fn silu_gate(x: &Tensor) -> Result<Tensor> {
     }
     let y = with_rows(x, |x| {
         let mut y = vec![0f32; rows * width];
-        elementwise::silu_gate(x, width, &mut y);
+        elementwise::silu_mul(x, width, &mut y);
         y
     })?;
     Tensor::from_vec(y, (rows, width), x.device())
@@ -116,7 +116,7 @@ pub fn sigmoid_gate(x: &Tensor) -> Result<Tensor> {
     }
     let y = with_rows(x, |x| {
         let mut y = vec![0f32; rows * width];
-        elementwise::sigmoid_gate(x, width, &mut y);
+        elementwise::glu(x, width, &mut y);
         y
     })?;
     Tensor::from_vec(y, (rows, width), x.device())
@@ -156,7 +156,7 @@ pub fn snake(x: &Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     }
     let y = with_slices([x, a, b], |[x, a, b]| {
         let mut y = vec![0f32; x.len()];
-        snake::snake(x, a, b, &mut y);
+        elementwise::snake(x, a, b, &mut y);
         y
     })?;
     Tensor::from_vec(y, x.dims(), x.device())

@@ -9,9 +9,8 @@ use half::{bf16, f16};
 
 use super::kv_pool::KvPool;
 use super::slices::with_slices;
-use izwi_kernels::attend::{self, HeadKv};
-use izwi_kernels::isa::Element;
-use izwi_kernels::paged;
+use izwi_kernels::Element;
+use izwi_kernels::attention::{self as kernels, HeadKv, PagedCache, PagedQuery, Span as KernelSpan};
 
 /// One sequence's share of the rows given to [`paged`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,10 +52,10 @@ impl CrossKv {
         }
         let kept = match (keys.device().is_cpu(), dtype) {
             (true, DType::F32) => Kept::Single(with_slices([keys, values], |[keys, values]| {
-                attend::pack_heads(keys, values, heads, head_dim, &[positions]).pop().unwrap_or_default()
+                kernels::pack_heads(keys, values, heads, head_dim, &[positions]).pop().unwrap_or_default()
             })?),
             (true, DType::F16) => Kept::Half(with_slices([keys, values], |[keys, values]| {
-                attend::pack_heads(keys, values, heads, head_dim, &[positions]).pop().unwrap_or_default()
+                kernels::pack_heads(keys, values, heads, head_dim, &[positions]).pop().unwrap_or_default()
             })?),
             (false, DType::F32 | DType::F16) => Kept::Device {
                 keys: by_head(keys, heads)?.to_dtype(dtype)?,
@@ -98,11 +97,11 @@ pub fn bidirectional(q: &Tensor, k: &Tensor, v: &Tensor, heads: usize, spans: &[
         return bidirectional_composite(q, k, v, heads, spans);
     }
     let y = with_slices([q, k, v], |[q, k, v]| {
-        let packed = attend::pack_heads::<f32>(k, v, heads, head_dim, spans);
+        let packed = kernels::pack_heads::<f32>(k, v, heads, head_dim, spans);
         let spans = spans.iter().zip(&packed).filter(|&(&rows, _)| rows > 0);
-        let spans: Vec<_> = spans.map(|(&rows, heads)| attend::Span { rows, heads }).collect();
+        let spans: Vec<_> = spans.map(|(&rows, heads)| KernelSpan { rows, heads }).collect();
         let mut y = vec![0f32; q.len()];
-        attend::attend(q, &spans, head_dim, &[], &mut y, &mut []);
+        kernels::attention(q, &spans, head_dim, &[], &mut y, &mut []);
         y
     })?;
     Tensor::from_vec(y, q.dims(), q.device())
@@ -158,7 +157,7 @@ pub fn paged(
         .iter()
         .flat_map(|span| {
             let own = span.start..span.start + span.num_tokens;
-            own.map(|own| paged::Query { positions: own + 1, table: span.block_table })
+            own.map(|own| PagedQuery { positions: own + 1, table: span.block_table })
         })
         .collect();
     let shape = (pool.block_size(), heads, kv_heads, head_dim);
@@ -173,7 +172,7 @@ pub fn paged(
 /// The CPU's kernel over a pool of one type; `shape` is block size, heads, key/value heads and head width.
 fn paged_rows<W: Element + WithDType>(
     q: &[f32],
-    rows: &[paged::Query<'_>],
+    rows: &[PagedQuery<'_>],
     (keys, values): (&Tensor, &Tensor),
     shape: (usize, usize, usize, usize),
 ) -> Result<Vec<f32>> {
@@ -183,9 +182,9 @@ fn paged_rows<W: Element + WithDType>(
     };
     let (block_size, heads, kv_heads, head_dim) = shape;
     let (keys, values) = (keys.as_slice::<W>()?, values.as_slice::<W>()?);
-    let cache = paged::Cache { keys, values, block_size, heads, kv_heads, head_dim };
+    let cache = PagedCache { keys, values, block_size, heads, kv_heads, head_dim };
     let mut y = vec![0f32; q.len()];
-    paged::attend(q, rows, &cache, &mut y);
+    kernels::paged_attention(q, rows, &cache, &mut y);
     Ok(y)
 }
 
@@ -265,14 +264,14 @@ fn cross_rows<W: Element>(
     let width = q.dim(1)?;
     for &(rows, kv) in spans {
         match kept(&kv.kept) {
-            Some(heads) if heads.len() * kv.head_dim == width => parts.push(attend::Span { rows, heads }),
+            Some(heads) if heads.len() * kv.head_dim == width => parts.push(KernelSpan { rows, heads }),
             _ => bail!("cross attention: spans of different types or widths"),
         }
     }
     let head_dim = spans.first().map_or(0, |(_, kv)| kv.head_dim);
     with_slices([q], |[q]| {
         let mut y = vec![0f32; q.len()];
-        attend::attend(q, &parts, head_dim, record, &mut y, weights);
+        kernels::attention(q, &parts, head_dim, record, &mut y, weights);
         y
     })
 }

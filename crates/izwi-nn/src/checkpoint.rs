@@ -14,10 +14,10 @@ use sha2::{Digest, Sha256};
 
 use super::stored::{self, StoredFile, StoredTensor};
 use super::weight_cache::WeightCache;
-use crate::error::ModelError;
+use crate::Error;
 use crate::sampling::mix;
-use izwi_kernels::memory::{Packed, Sizes};
-use izwi_kernels::precision::Precision;
+use izwi_kernels::packed::{Packed, Sizes};
+use izwi_types::Precision;
 
 /// Problems listed in one error before the rest is only counted.
 const MAX_LISTED: usize = 20;
@@ -44,7 +44,7 @@ pub struct Checkpoint {
     /// Elements of the tensors that were taken.
     taken: usize,
     /// The type of tensors, where every one that is asked for is made up.
-    made_up: Option<DType>,
+    random: Option<DType>,
 }
 
 /// What a checkpoint's packed weights are made of.
@@ -81,7 +81,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// The file is absent or is not safetensors.
-    pub fn open(path: &Path, device: &Device) -> Result<Self, ModelError> {
+    pub fn open(path: &Path, device: &Device) -> Result<Self, Error> {
         let StoredFile { tensors, bytes, mark } = stored::open(path)?;
         let mut whole = Self::new(path.display().to_string(), device, tensors);
         whole.origin = Some(Origin { path: path.to_owned(), bytes, marks: mark.map(|mark| vec![mark]) });
@@ -92,12 +92,12 @@ impl Checkpoint {
     ///
     /// # Errors
     /// A file is absent or is not what it should be.
-    pub fn open_folder(folder: &Path, device: &Device) -> Result<Self, ModelError> {
+    pub fn open_folder(folder: &Path, device: &Device) -> Result<Self, Error> {
         let path = folder.join(INDEX);
         if folder.join(WHOLE).exists() || !path.exists() {
             return Self::open(&folder.join(WHOLE), device);
         }
-        let fault = |message: String| ModelError::File { path: path.display().to_string(), message };
+        let fault = |message: String| Error::File { path: path.display().to_string(), message };
         let text = std::fs::read_to_string(&path).map_err(|error| fault(error.to_string()))?;
         let index: Index = serde_json::from_str(&text).map_err(|error| fault(error.to_string()))?;
         let mut files: Vec<&String> = index.weight_map.values().collect();
@@ -148,9 +148,9 @@ impl Checkpoint {
 
     /// Makes up every tensor that is asked for: the same values each time, of a size that lets signals through. Norms
     /// and variances are 1. For measuring; what such a model says is noise.
-    pub fn made_up(device: &Device, dtype: DType) -> Self {
-        let mut checkpoint = Self::new("made up".to_owned(), device, HashMap::new());
-        checkpoint.made_up = Some(dtype);
+    pub fn random(device: &Device, dtype: DType) -> Self {
+        let mut checkpoint = Self::new("random weights".to_owned(), device, HashMap::new());
+        checkpoint.random = Some(dtype);
         checkpoint
     }
 
@@ -163,11 +163,11 @@ impl Checkpoint {
             cache: None,
             problems: Vec::new(),
             taken: 0,
-            made_up: None,
+            random: None,
         }
     }
 
-    fn make_up(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, ModelError> {
+    fn make_up(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, Error> {
         let count: usize = shape.iter().product();
         let is_one = name.contains("norm") && (name.ends_with("weight") || name.ends_with("running_var"));
         if is_one || name.ends_with("usage") {
@@ -233,7 +233,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// The file cannot be read any more, or the device has not the memory.
-    pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
+    pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, Error> {
         self.take_as(name, shape, DType::F32)
     }
 
@@ -241,7 +241,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`Self::take`].
-    pub fn take_as(&mut self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, ModelError> {
+    pub fn take_as(&mut self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, Error> {
         Ok(self.take_stored(name, shape)?.to_dtype(dtype)?)
     }
 
@@ -249,9 +249,9 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`Self::take`].
-    pub fn take_stored(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
+    pub fn take_stored(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, Error> {
         self.taken += shape.iter().product::<usize>();
-        if let Some(dtype) = self.made_up {
+        if let Some(dtype) = self.random {
             return self.make_up(name, shape, dtype);
         }
         let problem = self.problem(name, shape);
@@ -295,8 +295,8 @@ impl Checkpoint {
     pub fn take_packed<P: Packed>(
         &mut self,
         recipe: &Recipe<'_>,
-        make: impl FnOnce(Vec<Tensor>) -> Result<P, ModelError>,
-    ) -> Result<Arc<P>, ModelError> {
+        make: impl FnOnce(Vec<Tensor>) -> Result<P, Error>,
+    ) -> Result<Arc<P>, Error> {
         let Recipe { parts, way, precision, sizes } = recipe;
         let are_fine = parts.iter().all(|(name, shape)| self.problem(name, shape).is_none());
         let names: Vec<&str> = parts.iter().map(|(name, _)| name.as_str()).collect();
@@ -326,7 +326,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// A tensor cannot be read.
-    pub fn into_tensors(self) -> Result<HashMap<String, Tensor>, ModelError> {
+    pub fn into_tensors(self) -> Result<HashMap<String, Tensor>, Error> {
         let floats = self.tensors.into_iter().filter(|(_, tensor)| tensor.float_type().is_some());
         floats.map(|(name, tensor)| Ok((name, tensor.read(&self.device)?))).collect()
     }
@@ -335,7 +335,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Some tensor was missing, mis-shaped or is left over; each line of the message names one.
-    pub fn finish(mut self) -> Result<(), ModelError> {
+    pub fn finish(mut self) -> Result<(), Error> {
         let mut unknown: Vec<_> = self.tensors.into_keys().map(|name| format!("{name}: unknown")).collect();
         unknown.sort();
         self.problems.append(&mut unknown);
@@ -350,7 +350,7 @@ impl Checkpoint {
         if rest > 0 {
             self.problems.push(format!("and {rest} more"));
         }
-        Err(ModelError::Checkpoint(format!("{}:\n{}", self.file, self.problems.join("\n"))))
+        Err(Error::Checkpoint(format!("{}:\n{}", self.file, self.problems.join("\n"))))
     }
 }
 
@@ -434,9 +434,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_up_is_the_same_each_time_and_of_an_even_size() {
+    fn random_weights_are_reproducible_and_bounded() {
         let make = || {
-            let mut checkpoint = Checkpoint::made_up(&Device::Cpu, DType::BF16);
+            let mut checkpoint = Checkpoint::random(&Device::Cpu, DType::BF16);
             let weight = checkpoint.take("x.weight", &[64, 300]).unwrap();
             checkpoint.finish().unwrap();
             weight.to_vec2::<f32>().unwrap()

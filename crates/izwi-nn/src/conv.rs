@@ -7,8 +7,8 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use super::activation::bias_gelu;
 use super::checkpoint::Checkpoint;
 use super::linear::Linear;
-use crate::error::ModelError;
-use izwi_kernels::depthwise::depthwise;
+use crate::Error;
+use izwi_kernels::conv::depthwise_conv1d;
 
 /// Each channel with a kernel of its own.
 #[derive(Debug, Clone)]
@@ -29,7 +29,7 @@ impl DepthwiseConv {
         channels: usize,
         taps: usize,
         dilation: usize,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let weight = from.take(&format!("{name}.weight"), &[channels, 1, taps])?;
         Ok(Self::new(&weight, from.take(&format!("{name}.bias"), &[channels])?, dilation)?)
     }
@@ -93,7 +93,7 @@ impl CustomOp3 for Depthwise {
             bail!("depthwise-rows: {:?} does not end in {channels}", x_layout.dims())
         }
         let mut y = vec![0f32; x.len()];
-        depthwise(x, weight, bias, self.dilation, &mut y);
+        depthwise_conv1d(x, weight, bias, self.dilation, &mut y);
         Ok((CpuStorage::F32(y), x_layout.shape().clone()))
     }
 }
@@ -125,7 +125,7 @@ impl DenseConv {
         inputs: usize,
         outputs: usize,
         taps: usize,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let weight = from.take(&format!("{name}.weight"), &[outputs, inputs, taps])?;
         let weight = weight.transpose(1, 2)?.reshape((outputs, taps * inputs))?;
         let bias = from.take(&format!("{name}.bias"), &[outputs])?;

@@ -8,8 +8,8 @@ use super::conv::DepthwiseConv;
 use super::linear::Linear;
 use super::norm::LayerNorm;
 use super::packed::PackedRows;
-use crate::error::ModelError;
-use izwi_kernels::precision::Precision;
+use crate::Error;
+use izwi_types::Precision;
 
 /// Sizes of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl ConvNeXtBlock {
         name: &str,
         config: ConvNeXtConfig,
         precision: Precision,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let ConvNeXtConfig { width, hidden, taps, dilation } = config;
         let depthwise = DepthwiseConv::load(from, &format!("{name}.dw"), width, taps, dilation)?;
         let norm = LayerNorm::load(from, &format!("{name}.norm"), width)?;

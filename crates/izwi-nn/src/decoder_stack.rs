@@ -15,8 +15,8 @@ use super::rms_norm::RmsNorm;
 use super::rope::{Rope, halves_of_pairs};
 use super::row_linear::{RowLinear, stacked};
 use super::short_conv::{ShortConv, ShortConvShape};
-use crate::error::ModelError;
-use izwi_kernels::precision::Precision;
+use crate::Error;
+use izwi_types::Precision;
 
 /// What mixes the positions of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,7 +187,7 @@ impl DecoderStack {
         shape: StackShape,
         names: &StackNames,
         precision: Precision,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let (mut attention, mut convolutions) = (0, 0);
         let mut layers = Vec::with_capacity(shape.layers.len());
         for (index, mixing) in shape.layers.iter().enumerate() {
@@ -401,7 +401,7 @@ impl Layer {
         mixer: Mixer,
         (shape, names): (&StackShape, &StackNames),
         precision: Precision,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let StackShape { width, hidden, eps, .. } = *shape;
         let part = |part: &str| format!("{name}.{part}");
         let [gate, up, down] = names.gate_up_down.map(part);
@@ -422,7 +422,7 @@ impl Attention {
         shape: &StackShape,
         names: &StackNames,
         precision: Precision,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let StackShape { width, heads, kv_heads, head_dim, eps, .. } = *shape;
         let (queries, own) = (heads * head_dim, kv_heads * head_dim);
         let part = |part: &str| format!("{name}.{part}");
@@ -481,7 +481,7 @@ mod tests {
             theta: 1e4,
             rotation,
         };
-        let mut from = Checkpoint::made_up(&Device::Cpu, DType::F32);
+        let mut from = Checkpoint::random(&Device::Cpu, DType::F32);
         DecoderStack::load(&mut from, "x", shape, &StackNames::TRANSFORMERS, Precision::F32).unwrap()
     }
 

@@ -3,13 +3,13 @@
 use candle_core::Device;
 use izwi_types::DeviceChoice;
 
-use crate::error::ModelError;
+use crate::Error;
 
 /// Opens the device. `Auto` falls back to the CPU; a named device that is not there is an error.
 ///
 /// # Errors
 /// The device was named and cannot be opened, or this build lacks its backend.
-pub fn open(choice: DeviceChoice) -> Result<Device, ModelError> {
+pub fn open(choice: DeviceChoice) -> Result<Device, Error> {
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),
         DeviceChoice::Auto => Ok(open_gpu().unwrap_or(Device::Cpu)),
@@ -27,12 +27,12 @@ fn named(
     built_in: bool,
     feature: &str,
     open: impl FnOnce() -> candle_core::Result<Device>,
-) -> Result<Device, ModelError> {
+) -> Result<Device, Error> {
     if !built_in {
         let message = format!("this build lacks it; build with `--features {feature}` or use `cpu`");
-        return Err(ModelError::Device { device: choice.to_string(), message });
+        return Err(Error::Device { device: choice.to_string(), message });
     }
-    open().map_err(|error| ModelError::Device { device: choice.to_string(), message: error.to_string() })
+    open().map_err(|error| Error::Device { device: choice.to_string(), message: error.to_string() })
 }
 
 fn open_gpu() -> Option<Device> {

@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::checkpoint::Checkpoint;
 use super::stored::StoredTensor;
-use crate::error::ModelError;
+use crate::Error;
 
 /// A table `[entries, width]`.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ impl Embedding {
         name: &str,
         entries: usize,
         width: usize,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let table = from.take_stored(&format!("{name}.weight"), &[entries, width])?;
         Ok(Self { table: Table::Held(table), entries })
     }
@@ -53,7 +53,7 @@ impl Embedding {
         name: &str,
         entries: usize,
         width: usize,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         match from.leave(&format!("{name}.weight"), &[entries, width]) {
             Some(stored) => Ok(Self { table: Table::Stored(stored), entries }),
             None => Self::load(from, name, entries, width),

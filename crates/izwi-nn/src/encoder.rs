@@ -8,7 +8,7 @@ use super::checkpoint::Checkpoint;
 use super::linear::Linear;
 use super::norm::LayerNorm;
 use super::packed::PackedRows;
-use crate::error::ModelError;
+use crate::Error;
 
 /// Sizes of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl EncoderLayer {
         from: &mut Checkpoint,
         name: &str,
         config: EncoderConfig,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let EncoderConfig { width, heads, hidden } = config;
         let qkv = from.take(&format!("{name}.self_attn.in_proj_weight"), &[3 * width, width])?;
         let qkv_bias = from.take(&format!("{name}.self_attn.in_proj_bias"), &[3 * width])?;

@@ -8,11 +8,11 @@ use candle_core::{DType, Result, Tensor, bail};
 use super::checkpoint::{Checkpoint, Recipe};
 use super::row_linear::stacked;
 use super::slices::with_slices;
-use crate::error::ModelError;
+use crate::Error;
 use izwi_kernels::conv::ConvPanels;
-use izwi_kernels::memory::Packed;
-use izwi_kernels::minimal::{Groups, PACKED_TAPS, TAPS, filter, pack};
-use izwi_kernels::precision::Precision;
+use izwi_kernels::conv::winograd_1d::{PACKED_TAPS, RowGroups, TAPS, pack_winograd, winograd_conv1d};
+use izwi_kernels::packed::Packed;
+use izwi_types::Precision;
 
 /// `y[i] = Σ_t W_t x[start + i + t * dilation] + b` for the rows of a group; a row of `y` is the same bits whatever
 /// other groups there are. Within 100 dB of the plain sum. A copy shares the weight.
@@ -48,7 +48,7 @@ impl GroupConv {
         name: String,
         bias: Tensor,
         [rows, dilation, inputs, outputs]: [usize; 4],
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let part = (name, vec![outputs, inputs, TAPS]);
         let sizes = [PACKED_TAPS, inputs, outputs];
         let recipe = Recipe { parts: &[part], way: "four rows at once, ", precision: Precision::F32, sizes };
@@ -104,8 +104,8 @@ impl GroupConv {
         }
         let y = with_slices([x, &self.bias], |[data, bias]| {
             let mut y = vec![0f32; starts.len() * self.rows * self.outputs];
-            let x = Groups { data, starts, rows: self.rows, dilation: self.dilation };
-            filter(x, &self.weight, Some(bias), &mut y);
+            let x = RowGroups { data, starts, rows: self.rows, dilation: self.dilation };
+            winograd_conv1d(x, &self.weight, Some(bias), &mut y);
             y
         })?;
         Tensor::from_vec(y, (starts.len() * self.rows, self.outputs), x.device())
@@ -119,7 +119,7 @@ fn packed(weight: &Tensor) -> Result<ConvPanels> {
         bail!("convolution: {taps} taps where there should be {TAPS}")
     }
     let rows = weight.to_dtype(DType::F32)?.transpose(1, 2)?.contiguous()?; // [outputs, taps, inputs]
-    with_slices([&rows], |[rows]| pack(rows, outputs, inputs))
+    with_slices([&rows], |[rows]| pack_winograd(rows, outputs, inputs))
 }
 
 #[cfg(test)]

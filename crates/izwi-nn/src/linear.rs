@@ -4,8 +4,8 @@ use candle_core::{Result, Tensor};
 
 use super::checkpoint::Checkpoint;
 use super::row_linear::RowLinear;
-use crate::error::ModelError;
-use izwi_kernels::precision::Precision;
+use crate::Error;
+use izwi_types::Precision;
 
 /// `y = x Wᵀ (+ b)`; a row of `y` is the same bits however many rows `x` has (on the CPU).
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ impl Linear {
         name: &str,
         inputs: usize,
         outputs: usize,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         Self::load_with_precision(from, name, (inputs, outputs), true, Precision::F32)
     }
 
@@ -58,7 +58,7 @@ impl Linear {
         (inputs, outputs): (usize, usize),
         bias: bool,
         precision: Precision,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         Ok(Self(RowLinear::load_with_precision(from, name, (inputs, outputs), bias, precision)?))
     }
 

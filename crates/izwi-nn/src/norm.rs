@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::checkpoint::Checkpoint;
 use super::slices::with_slices;
-use crate::error::ModelError;
+use crate::Error;
 use izwi_kernels::elementwise::layer_norm;
 
 /// PyTorch's default: <https://docs.pytorch.org/docs/stable/generated/torch.nn.LayerNorm.html>.
@@ -23,7 +23,7 @@ impl LayerNorm {
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
-    pub fn load(from: &mut Checkpoint, name: &str, width: usize) -> std::result::Result<Self, ModelError> {
+    pub fn load(from: &mut Checkpoint, name: &str, width: usize) -> std::result::Result<Self, Error> {
         Self::load_with_eps(from, name, width, f64::from(EPS))
     }
 
@@ -36,7 +36,7 @@ impl LayerNorm {
         name: &str,
         width: usize,
         eps: f64,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let weight = from.take(&format!("{name}.weight"), &[width])?;
         let bias = from.take(&format!("{name}.bias"), &[width])?;
         Ok(Self { weight, bias, eps: eps as f32 })

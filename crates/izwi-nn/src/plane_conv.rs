@@ -4,8 +4,8 @@ use candle_core::{Result, Tensor, bail};
 
 use super::checkpoint::Checkpoint;
 use super::slices::with_slices;
-use crate::error::ModelError;
-use izwi_kernels::plane::{Plane, SIDE};
+use crate::Error;
+use izwi_kernels::conv::{DepthwiseConv2d, KERNEL_SIDE};
 
 /// Each channel with a 3 x 3 kernel of its own over every second row and column, zeros around the plane.
 #[derive(Debug, Clone)]
@@ -19,8 +19,8 @@ impl DepthwisePlaneConv {
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
-    pub fn load(from: &mut Checkpoint, name: &str, channels: usize) -> std::result::Result<Self, ModelError> {
-        let weight = from.take(&format!("{name}.weight"), &[channels, 1, SIDE, SIDE])?;
+    pub fn load(from: &mut Checkpoint, name: &str, channels: usize) -> std::result::Result<Self, Error> {
+        let weight = from.take(&format!("{name}.weight"), &[channels, 1, KERNEL_SIDE, KERNEL_SIDE])?;
         Ok(Self::new(&weight, from.take(&format!("{name}.bias"), &[channels])?)?)
     }
 
@@ -29,7 +29,7 @@ impl DepthwisePlaneConv {
     /// # Errors
     /// Shapes do not fit.
     pub fn new(weight: &Tensor, bias: Tensor) -> Result<Self> {
-        let weight = weight.reshape((bias.elem_count(), SIDE * SIDE))?.t()?.contiguous()?;
+        let weight = weight.reshape((bias.elem_count(), KERNEL_SIDE * KERNEL_SIDE))?.t()?.contiguous()?;
         Ok(Self { weight, bias })
     }
 
@@ -51,7 +51,7 @@ impl DepthwisePlaneConv {
         let halved = columns.div_ceil(2);
         let y = with_slices([x, &self.weight, &self.bias], |[x, weight, bias]| {
             let mut y = vec![0f32; rows * halved * channels];
-            Plane { x, size: [count, columns], weight, bias }.convolve(shift, &mut y);
+            DepthwiseConv2d { x, size: [count, columns], weight, bias }.convolve(shift, &mut y);
             y
         })?;
         Tensor::from_vec(y, (rows, halved, channels), x.device())
@@ -64,8 +64,9 @@ impl DepthwisePlaneConv {
         let x = x.pad_with_zeros(0, 1, (2 * rows + shift + 2).saturating_sub(count + 1))?;
         let x = x.pad_with_zeros(1, 1, 2 * halved + 2 - columns - 1)?;
         let mut y = self.bias.broadcast_as((rows, halved, channels))?.contiguous()?;
-        for tap in 0..SIDE * SIDE {
-            let part = x.narrow(0, shift + tap / SIDE, 2 * rows)?.narrow(1, tap % SIDE, 2 * halved)?;
+        for tap in 0..KERNEL_SIDE * KERNEL_SIDE {
+            let part =
+                x.narrow(0, shift + tap / KERNEL_SIDE, 2 * rows)?.narrow(1, tap % KERNEL_SIDE, 2 * halved)?;
             let part = part.contiguous()?.reshape((rows, 2, halved, 2, channels))?;
             let part =
                 part.narrow(1, 0, 1)?.narrow(3, 0, 1)?.contiguous()?.reshape((rows, halved, channels))?;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::slices::with_slices;
-use izwi_kernels::relative::Relative;
+use izwi_kernels::attention::RelativeAttention;
 
 /// Sines and cosines of the distances between the rows of a sequence, `[2 * longest - 1, width]`: row `r` is for a query
 /// `longest - 1 - r` rows behind the key. Channels `2i` and `2i + 1` are sine and cosine of `distance * 10000^(-2i/width)`.
@@ -68,7 +68,16 @@ pub fn relative(
     let [content, place] = biases;
     let y = with_slices([q, k, v, distances, content, place], |[q, k, v, distances, content, place]| {
         let mut y = vec![0f32; q.len()];
-        Relative { q, k, v, distances, content, place, heads }.attend(spans, &mut y);
+        RelativeAttention {
+            q,
+            k,
+            v,
+            position_embeddings: distances,
+            content_bias: content,
+            position_bias: place,
+            heads,
+        }
+        .attend(spans, &mut y);
         y
     })?;
     Tensor::from_vec(y, (rows, width), q.device())

@@ -4,8 +4,8 @@ use candle_core::{Result, Tensor, bail};
 
 use super::checkpoint::Checkpoint;
 use super::slices::{with_rows, with_slices};
-use crate::error::ModelError;
-use izwi_kernels::elementwise::RootMeanSquare;
+use crate::Error;
+use izwi_kernels::elementwise;
 
 /// Scales each row to a root mean square of 1, then by a weight. All in f32.
 /// <https://arxiv.org/abs/1910.07467>.
@@ -30,7 +30,7 @@ impl RmsNorm {
         name: &str,
         width: usize,
         eps: f64,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         Ok(Self { weight: from.take(&format!("{name}.weight"), &[width])?, eps: eps as f32 })
     }
 
@@ -64,8 +64,8 @@ impl RmsNorm {
     }
 
     /// The norm for the CPU's kernels.
-    pub(crate) fn with<T>(&self, work: impl FnOnce(RootMeanSquare<'_>) -> Result<T>) -> Result<T> {
-        with_slices([&self.weight], |[weight]| work(RootMeanSquare { weight, eps: self.eps }))?
+    pub(crate) fn with<T>(&self, work: impl FnOnce(elementwise::RmsNorm<'_>) -> Result<T>) -> Result<T> {
+        with_slices([&self.weight], |[weight]| work(elementwise::RmsNorm { weight, eps: self.eps }))?
     }
 
     /// The sum of the residual `x` and `change`, both `[rows, width]`, and the norm of that sum.
@@ -84,7 +84,7 @@ impl RmsNorm {
         }
         let (sum, y) = with_slices([x, change, &self.weight], |[x, change, weight]| {
             let (mut sum, mut y) = (vec![0f32; x.len()], vec![0f32; x.len()]);
-            RootMeanSquare { weight, eps: self.eps }.forward_sum(x, change, &mut sum, &mut y);
+            elementwise::RmsNorm { weight, eps: self.eps }.forward_sum(x, change, &mut sum, &mut y);
             (sum, y)
         })?;
         Ok((Tensor::from_vec(sum, x.dims(), x.device())?, Tensor::from_vec(y, x.dims(), x.device())?))

@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::rms_norm::RmsNorm;
 use super::slices::with_rows;
-use izwi_kernels::elementwise::{RootMeanSquare, rotate};
+use izwi_kernels::elementwise::{self, apply_rope};
 
 /// Positions whose turns are computed together.
 const PAGE: usize = 64;
@@ -68,7 +68,12 @@ impl Rope {
         Ok(())
     }
 
-    fn on_cpu(&self, x: &Tensor, positions: &[u32], norm: Option<RootMeanSquare<'_>>) -> Result<Tensor> {
+    fn on_cpu(
+        &self,
+        x: &Tensor,
+        positions: &[u32],
+        norm: Option<elementwise::RmsNorm<'_>>,
+    ) -> Result<Tensor> {
         let head = 2 * self.frequencies.len();
         let far = PAGE * PAGES;
         let far: Vec<_> =
@@ -83,7 +88,7 @@ impl Rope {
         });
         let turns: Vec<&[f32]> = turns.collect();
         let mut y = vec![0f32; x.elem_count()];
-        with_rows(x, |rows| rotate(rows, x.dims()[1], &turns, norm, &mut y))?;
+        with_rows(x, |rows| apply_rope(rows, x.dims()[1], &turns, norm, &mut y))?;
         Tensor::from_vec(y, x.dims(), x.device())
     }
 

@@ -8,9 +8,9 @@ use candle_core::{DType, Result, Tensor, bail};
 use super::checkpoint::{Checkpoint, Recipe};
 use super::row_linear::stacked;
 use super::slices::with_slices;
-use crate::error::ModelError;
-use izwi_kernels::conv::{ConvPanels, TapRows, convolve};
-use izwi_kernels::precision::Precision;
+use crate::Error;
+use izwi_kernels::conv::{ConvPanels, ConvRows, conv1d};
+use izwi_types::Precision;
 
 /// `y[i] = Σ_t W_t x[starts[i] + t * dilation] (+ b)`; on the CPU a row of `y` is the same bits whatever other rows
 /// there are. Sums are f32. A copy shares the weight.
@@ -91,7 +91,7 @@ impl RowConv {
         bias: Option<Tensor>,
         kernel: RowKernel,
         make: impl FnOnce(Tensor) -> Result<Tensor>,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let RowKernel { sizes, precision, .. } = kernel;
         let weight = if from.device().is_cpu() {
             let recipe = Recipe { parts: &[part], way, precision, sizes };
@@ -146,8 +146,8 @@ impl RowConv {
     ) -> Result<Tensor> {
         let y = with_slices(operands, |slices| {
             let mut y = vec![0f32; starts.len() * self.outputs];
-            let x = TapRows { data: slices[0], starts, dilation: self.dilation };
-            convolve(x, weight, slices.get(1).copied(), &mut y);
+            let x = ConvRows { data: slices[0], starts, dilation: self.dilation };
+            conv1d(x, weight, slices.get(1).copied(), &mut y);
             y
         })?;
         Tensor::from_vec(y, (starts.len(), self.outputs), operands[0].device())

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor, bail};
 
 use super::checkpoint::{Checkpoint, Recipe};
+use super::precision::weight_type;
 use super::slices::with_slices;
-use crate::error::ModelError;
-use izwi_kernels::panels::Rows;
-use izwi_kernels::precision::Precision;
-use izwi_kernels::source::Source;
-use izwi_kernels::weights::Weights;
+use crate::Error;
+use izwi_kernels::linear::{Rows, WeightSource, Weights};
+use izwi_types::Precision;
 
 /// `y = x Wᵀ (+ b)`; on the CPU a row of `y` is the same bits however many rows `x` has and whatever they hold.
 ///
@@ -69,7 +68,7 @@ impl RowLinear {
         inputs: usize,
         outputs: usize,
         bias: bool,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         Self::load_with_precision(from, name, (inputs, outputs), bias, Precision::F32)
     }
 
@@ -83,7 +82,7 @@ impl RowLinear {
         (inputs, outputs): (usize, usize),
         bias: bool,
         precision: Precision,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let weight = Self::load_stacked(from, &[(name, outputs)], inputs, precision)?;
         let bias = if bias { Some(from.take(&format!("{name}.bias"), &[outputs])?) } else { None };
         Ok(Self { bias, ..weight })
@@ -99,7 +98,7 @@ impl RowLinear {
         parts: &[(&str, usize)],
         inputs: usize,
         precision: Precision,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let outputs = parts.iter().map(|(_, outputs)| outputs).sum();
         let parts = parts.iter().map(|(name, outputs)| (format!("{name}.weight"), vec![*outputs, inputs]));
         Self::load_made(from, (&parts.collect::<Vec<_>>(), ""), (inputs, outputs), precision, stacked)
@@ -115,8 +114,8 @@ impl RowLinear {
         (parts, way): (&[(String, Vec<usize>)], &str),
         (inputs, outputs): (usize, usize),
         precision: Precision,
-        make: impl FnOnce(Vec<Tensor>) -> std::result::Result<Tensor, ModelError>,
-    ) -> std::result::Result<Self, ModelError> {
+        make: impl FnOnce(Vec<Tensor>) -> std::result::Result<Tensor, Error>,
+    ) -> std::result::Result<Self, Error> {
         if from.device().is_cpu() {
             let recipe = Recipe { parts, way, precision, sizes: [1, inputs, outputs] };
             let weights = from.take_packed(&recipe, |tensors| Ok(pack(&make(tensors)?, precision)?))?;
@@ -218,7 +217,7 @@ impl RowLinear {
 }
 
 /// Weights one under another, at f32 where their types differ.
-pub fn stacked(mut weights: Vec<Tensor>) -> std::result::Result<Tensor, ModelError> {
+pub fn stacked(mut weights: Vec<Tensor>) -> std::result::Result<Tensor, Error> {
     if weights.iter().any(|weight| weight.dtype() != weights[0].dtype()) {
         weights = weights.iter().map(|weight| weight.to_dtype(DType::F32)).collect::<Result<_>>()?;
     }
@@ -235,12 +234,12 @@ fn pack(weight: &Tensor, precision: Precision) -> Result<Weights> {
     let (storage, layout) = weight.storage_and_layout();
     let part = layout.start_offset()..layout.start_offset() + outputs * inputs;
     let source = match &*storage {
-        Storage::Cpu(CpuStorage::F32(values)) => Source::Single(&values[part]),
-        Storage::Cpu(CpuStorage::F16(values)) => Source::Half(&values[part]),
-        Storage::Cpu(CpuStorage::BF16(values)) => Source::Brain(&values[part]),
+        Storage::Cpu(CpuStorage::F32(values)) => WeightSource::F32(&values[part]),
+        Storage::Cpu(CpuStorage::F16(values)) => WeightSource::F16(&values[part]),
+        Storage::Cpu(CpuStorage::BF16(values)) => WeightSource::Bf16(&values[part]),
         _ => bail!("row-linear: a weight of floating-point type on the CPU is needed here"),
     };
-    Ok(Weights::pack(source, inputs, outputs, precision))
+    Ok(Weights::pack(source, inputs, outputs, weight_type(precision)))
 }
 
 #[cfg(test)]
@@ -272,7 +271,7 @@ mod tests {
         let kept = linear.select_rows(&ids).unwrap();
         let Weight::Cpu(weights) = &linear.weight else { panic!("on the CPU") };
         let x = match **weights {
-            Weights::Eight(_) | Weights::Four(_) => at_eight_bits(x),
+            Weights::Q8(_) | Weights::Q4(_) => at_eight_bits(x),
             _ => x.clone(),
         };
         x.matmul(&kept.t().unwrap()).unwrap()

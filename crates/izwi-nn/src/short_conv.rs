@@ -5,9 +5,9 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use super::checkpoint::Checkpoint;
 use super::row_linear::RowLinear;
 use super::slices::with_slices;
-use crate::error::ModelError;
-use izwi_kernels::precision::Precision;
-use izwi_kernels::short_conv::Gated;
+use crate::Error;
+use izwi_kernels::conv::GatedConv1d;
+use izwi_types::Precision;
 
 /// Sizes of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl ShortConv {
         from: &mut Checkpoint,
         name: &str,
         shape: ShortConvShape,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let ShortConvShape { width, taps, precision } = shape;
         let linear = |from: &mut Checkpoint, part: &str, outputs: usize| {
             let name = format!("{name}.{part}");
@@ -144,7 +144,7 @@ impl ShortConv {
         let before = Tensor::cat(&before, 0)?;
         let (y, after) = with_slices([x, &before, &self.weight], |[x, tails, weight]| {
             let (mut y, mut after) = (vec![0f32; x.len() / 3], vec![0f32; tails.len()]);
-            Gated { x, tails, weight, channels: width }.convolve(rows, &mut y, &mut after);
+            GatedConv1d { x, states: tails, weight, channels: width }.convolve(rows, &mut y, &mut after);
             (y, after)
         })?;
         let kept = (taps - 1) * width;

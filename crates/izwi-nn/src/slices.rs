@@ -3,7 +3,7 @@
 use candle_core::{Result, Storage, Tensor, bail};
 
 use super::conv::cpu_slice;
-use izwi_kernels::panels::Rows;
+use izwi_kernels::linear::Rows;
 
 /// Runs `work` on the f32 values of tensors on the CPU, made contiguous where they are not.
 pub fn with_slices<const N: usize, T>(

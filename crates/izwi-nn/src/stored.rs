@@ -16,7 +16,7 @@ use half::{bf16, f16};
 use safetensors::tensor::{Dtype, Metadata};
 use sha2::{Digest, Sha256};
 
-use crate::error::ModelError;
+use crate::Error;
 
 /// The longest header that is read.
 const MAX_HEADER_BYTES: u64 = 100 << 20;
@@ -50,9 +50,9 @@ pub(crate) struct StoredFile {
 ///
 /// # Errors
 /// The file is absent or is not safetensors.
-pub(crate) fn open(path: &Path) -> Result<StoredFile, ModelError> {
+pub(crate) fn open(path: &Path) -> Result<StoredFile, Error> {
     let name = path.display().to_string();
-    let fault = |message: String| ModelError::File { path: name.clone(), message };
+    let fault = |message: String| Error::File { path: name.clone(), message };
     let io = |error: std::io::Error| fault(error.to_string());
     let mut file = File::open(path).map_err(io)?;
     let metadata = file.metadata().map_err(io)?;
@@ -149,7 +149,7 @@ impl StoredTensor {
     ///
     /// # Errors
     /// It is of no floating-point type, the file cannot be read any more, or the device has not the memory.
-    pub(crate) fn read(&self, device: &Device) -> Result<Tensor, ModelError> {
+    pub(crate) fn read(&self, device: &Device) -> Result<Tensor, Error> {
         self.read_spans(&[self.start], self.bytes, &self.shape, device)
     }
 
@@ -157,9 +157,9 @@ impl StoredTensor {
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub(crate) fn read_rows(&self, ids: &[u32]) -> Result<Tensor, ModelError> {
+    pub(crate) fn read_rows(&self, ids: &[u32]) -> Result<Tensor, Error> {
         let [entries, width] = self.shape[..] else {
-            return Err(ModelError::Internal("rows were read of what is no table"));
+            return Err(Error::Internal("rows were read of what is no table"));
         };
         let row = self.bytes / entries.max(1);
         let starts: Vec<u64> = ids.iter().map(|&id| self.start + u64::from(id) * row as u64).collect();
@@ -173,14 +173,14 @@ impl StoredTensor {
         bytes: usize,
         shape: &[usize],
         device: &Device,
-    ) -> Result<Tensor, ModelError> {
+    ) -> Result<Tensor, Error> {
         let spans = Spans { file: &self.file, starts, bytes };
         let tensor = match self.float_type() {
             Some(DType::F64) => Tensor::from_vec(spans.values(f64::from_le_bytes)?, shape, device),
             Some(DType::F32) => Tensor::from_vec(spans.values(f32::from_le_bytes)?, shape, device),
             Some(DType::F16) => Tensor::from_vec(spans.values(f16::from_le_bytes)?, shape, device),
             Some(DType::BF16) => Tensor::from_vec(spans.values(bf16::from_le_bytes)?, shape, device),
-            _ => return Err(ModelError::Internal("a tensor of integers was read as weights")),
+            _ => return Err(Error::Internal("a tensor of integers was read as weights")),
         };
         Ok(tensor?)
     }
@@ -194,7 +194,7 @@ struct Spans<'a> {
 }
 
 impl Spans<'_> {
-    fn values<T, const N: usize>(&self, value: impl Fn([u8; N]) -> T) -> Result<Vec<T>, ModelError> {
+    fn values<T, const N: usize>(&self, value: impl Fn([u8; N]) -> T) -> Result<Vec<T>, Error> {
         let (path, file) = self.file;
         let mut values = Vec::with_capacity(self.starts.len() * (self.bytes / N));
         let mut piece = vec![0; PIECE.min(self.bytes)];
@@ -202,7 +202,7 @@ impl Spans<'_> {
             for done in (0..self.bytes).step_by(PIECE) {
                 let piece = &mut piece[..PIECE.min(self.bytes - done)];
                 read_at(file, piece, start + done as u64)
-                    .map_err(|error| ModelError::File { path: path.clone(), message: error.to_string() })?;
+                    .map_err(|error| Error::File { path: path.clone(), message: error.to_string() })?;
                 values.extend(piece.as_chunks().0.iter().map(|bytes| value(*bytes)));
             }
         }
@@ -268,7 +268,7 @@ mod tests {
         let (_folder, path, _) = saved(DType::F32);
         let stored = open(&path).unwrap().tensors;
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2000).unwrap();
-        assert!(matches!(stored["b"].read(&Device::Cpu), Err(ModelError::File { .. })));
-        assert!(matches!(stored["b"].read_rows(&[699]), Err(ModelError::File { .. })));
+        assert!(matches!(stored["b"].read(&Device::Cpu), Err(Error::File { .. })));
+        assert!(matches!(stored["b"].read_rows(&[699]), Err(Error::File { .. })));
     }
 }

@@ -21,7 +21,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::stored::read_at;
-use izwi_kernels::memory::{Kind, Packed, Part, Region, Sizes};
+use izwi_kernels::packed::{Packed, PackedKind, Part, Region, Sizes};
 
 /// Raised when weights are packed otherwise than before.
 const VERSION: u64 = 1;
@@ -67,7 +67,7 @@ struct Header {
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     name: String,
-    kind: Kind,
+    kind: PackedKind,
     sizes: Sizes,
     /// Its first byte, from the first weight's on.
     start: usize,

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Storage, Tensor, bail};
 
 use super::conv::cpu_slice;
-use izwi_kernels::windowed::{self, Stretch, View};
+use izwi_kernels::attention::{WindowRows, WindowShape, sliding_window_attention};
 
 /// What a position sees of those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +160,7 @@ pub fn causal([q, k, v]: [&Tensor; 3], heads: usize) -> Result<Tensor> {
 }
 
 /// The view of rows of `width` of queries and `kv_width` of keys.
-fn view(width: usize, kv_width: usize, heads: usize, window: Window) -> Result<View> {
+fn view(width: usize, kv_width: usize, heads: usize, window: Window) -> Result<WindowShape> {
     let head_dim = width.checked_div(heads).unwrap_or(0).max(1);
     let (kv_heads, Window { positions, step }) = (kv_width / head_dim, window);
     if heads * head_dim != width
@@ -173,10 +173,10 @@ fn view(width: usize, kv_width: usize, heads: usize, window: Window) -> Result<V
     if step == 0 || positions < step {
         bail!("window attention: {window:?} is shorter than its step")
     }
-    Ok(View { heads, kv_heads, window: positions, step })
+    Ok(WindowShape { heads, kv_heads, window: positions, step })
 }
 
-fn on_cpu(qkv: [&Tensor; 3], view: View, rows: &[usize], states: &[&WindowKv]) -> Result<Tensor> {
+fn on_cpu(qkv: [&Tensor; 3], view: WindowShape, rows: &[usize], states: &[&WindowKv]) -> Result<Tensor> {
     let width = qkv[1].dim(1)?;
     let y = super::slices::with_slices(qkv, |[q, k, v]| {
         let mut start = 0;
@@ -189,7 +189,7 @@ fn on_cpu(qkv: [&Tensor; 3], view: View, rows: &[usize], states: &[&WindowKv]) -
             };
             let (new_keys, new_values) = (&k[new.clone()], &v[new]);
             let start_position = state.positions;
-            stretches.push(Stretch {
+            stretches.push(WindowRows {
                 rows,
                 start: start_position,
                 ring_keys,
@@ -200,14 +200,14 @@ fn on_cpu(qkv: [&Tensor; 3], view: View, rows: &[usize], states: &[&WindowKv]) -
             start += rows;
         }
         let mut y = vec![0f32; q.len()];
-        windowed::attend(q, &stretches, view, &mut y);
+        sliding_window_attention(q, &stretches, view, &mut y);
         Ok(y)
     })??;
     Tensor::from_vec(y, qkv[0].dims(), qkv[0].device())
 }
 
 /// One sequence with candle's own operations.
-fn composite([q, k, v]: [&Tensor; 3], view: View, state: &WindowKv) -> Result<Tensor> {
+fn composite([q, k, v]: [&Tensor; 3], view: WindowShape, state: &WindowKv) -> Result<Tensor> {
     let (rows, q_width) = q.dims2()?;
     let (width, head_dim) = (k.dim(1)?, q_width / view.heads);
     let (old_keys, old_values) = match &state.kept {
@@ -309,9 +309,9 @@ mod tests {
     }
     #[test]
     fn a_step_sees_from_one_position_on_and_shapes_that_do_not_fit_are_errors() {
-        let view = View { heads: 1, kv_heads: 1, window: 6, step: 2 };
+        let view = WindowShape { heads: 1, kv_heads: 1, window: 6, step: 2 };
         assert_eq!([0, 1, 5, 6, 7, 8].map(|at| view.of(at)), [0..1, 0..2, 0..6, 2..7, 2..8, 4..9]);
-        let plain = View { step: 1, ..view };
+        let plain = WindowShape { step: 1, ..view };
         assert_eq!([0, 5, 6].map(|at| plain.of(at)), [0..1, 0..6, 1..7]);
         let [q, k] = [random(4, 24), random(4, 16)];
         let mut state = WindowKv::new(5, 16, &Device::Cpu).unwrap();

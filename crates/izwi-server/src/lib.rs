@@ -2,6 +2,7 @@
 //!
 //! Owns routes, wire types, limits, access rules and shutdown. Knows engines as handles only: no tensor, no scheduler,
 //! no model loading and no terminal. The listener, the settings and the shutdown signal are arguments.
+#![forbid(unsafe_code)]
 
 mod config;
 mod dto;

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use izwi_core::engine::request::MAX_TEXT_CHARS;
 use izwi_core::engine::{
-    Engine, EngineCoreRequest, EngineOutput, GenerationParams, Priority, TranscriptionOptions,
+    Engine, EngineCoreRequest, EngineOutput, GenerationParams, Priority, SamplingParams, TranscriptionOptions,
 };
 use izwi_core::transcript::{self, DurationUsage, VerboseTranscript};
 
@@ -129,17 +129,16 @@ impl Ask {
     ) -> Result<EngineCoreRequest, ApiError> {
         let profile = engine.profile();
         let translate = self.aim == Aim::Translate;
-        if translate && !profile.translates {
+        if translate && !profile.info.translates {
             let message = format!(
                 "model '{}' does not translate; choose a multilingual one, see /v1/models",
                 profile.model
             );
             return Err(ApiError::invalid("model", message));
         }
-        let defaults = profile.default_params.clone();
+        let defaults = profile.default_params();
         let params = GenerationParams {
-            // The model's own is for speech.
-            temperature: self.temperature.unwrap_or(0.0),
+            sampling: SamplingParams { temperature: self.temperature.unwrap_or(0.0), ..defaults.sampling },
             seed: self.seed.or(defaults.seed),
             ..defaults
         };
@@ -148,8 +147,7 @@ impl Ask {
         let mut request = EngineCoreRequest::asr(recording.audio)
             .with_transcription(options)
             .with_params(params)
-            .with_priority(self.priority)
-            .with_streaming(self.stream);
+            .with_priority(self.priority);
         request.language.clone_from(&self.language);
         Ok(request)
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use izwi_core::engine::{
-    Engine, EngineCoreRequest, FinishReason, GenerationParams, Priority, ReferenceRecording, RequestId,
-    StreamingOutput, VoiceReference,
+    Engine, EngineCoreRequest, FinishReason, GenerationParams, Priority, ReferenceAudio, RequestId,
+    SamplingParams, StreamingOutput, VoiceInput,
 };
 use tokio::sync::mpsc;
 
@@ -56,7 +56,7 @@ impl Cloning {
     }
 
     /// The recording to speak like, if the model can and there is one.
-    fn reference(self, engine: &Engine) -> Result<Option<VoiceReference>, ApiError> {
+    fn reference(self, engine: &Engine) -> Result<Option<VoiceInput>, ApiError> {
         let said = [
             ("ref_audio", self.ref_audio.is_some()),
             ("ref_text", self.ref_text.is_some()),
@@ -64,7 +64,7 @@ impl Cloning {
         ];
         let Some((param, _)) = said.into_iter().find(|(_, is_given)| *is_given) else { return Ok(None) };
         let profile = engine.profile();
-        if !profile.clones_voices {
+        if !profile.info.clones_voices {
             let message = format!("model '{}' clones no voices; leave {param} out", profile.model);
             return Err(ApiError::invalid(param, message));
         }
@@ -72,7 +72,7 @@ impl Cloning {
             let message = format!("{param} is given without ref_audio; send the recording that it is about");
             return Err(ApiError::invalid(param, message));
         };
-        Ok(Some(VoiceReference::Recording(ReferenceRecording {
+        Ok(Some(VoiceInput::Recording(ReferenceAudio {
             audio: base64.into(),
             text: self.ref_text,
             timbre_only: self.x_vector_only_mode,
@@ -91,7 +91,7 @@ pub(crate) struct Manner {
     /// A voice that has a name, where there is one.
     voice: Option<Voice>,
     /// A voice that came with the request.
-    reference: Option<VoiceReference>,
+    reference: Option<VoiceInput>,
     streams_text: Option<bool>,
     language: Option<String>,
     instructions: Option<String>,
@@ -110,7 +110,7 @@ impl Manner {
         let reference = options.cloning.reference(engine)?;
         let voice = voice.filter(|_| reference.is_none());
         let instructions = given(options.instructions);
-        if instructions.is_some() && !profile.takes_instructions {
+        if instructions.is_some() && !profile.info.takes_instructions {
             let message = format!("model '{}' takes no style prompt; leave instructions out", profile.model);
             return Err(ApiError::invalid("instructions", message));
         }
@@ -123,13 +123,17 @@ impl Manner {
             None => Priority::Normal,
             Some(text) => text.parse().map_err(|message: String| ApiError::invalid("priority", message))?,
         };
-        let defaults = &profile.default_params;
+        let defaults = profile.default_params();
         let params = GenerationParams {
-            temperature: options.temperature.unwrap_or(defaults.temperature),
-            top_p: options.top_p.unwrap_or(defaults.top_p),
-            top_k: options.top_k.unwrap_or(defaults.top_k),
+            sampling: SamplingParams {
+                temperature: options.temperature.unwrap_or(defaults.sampling.temperature),
+                top_p: options.top_p.unwrap_or(defaults.sampling.top_p),
+                top_k: options.top_k.unwrap_or(defaults.sampling.top_k),
+                repetition_penalty: options
+                    .repetition_penalty
+                    .unwrap_or(defaults.sampling.repetition_penalty),
+            },
             max_tokens: options.max_tokens.unwrap_or(defaults.max_tokens),
-            repetition_penalty: options.repetition_penalty.unwrap_or(defaults.repetition_penalty),
             speed: options.speed.unwrap_or(defaults.speed),
             seed: options.seed.or(defaults.seed),
         };
@@ -156,14 +160,12 @@ impl Manner {
 
     /// The engine's request for one utterance.
     pub(crate) fn request(&self, text: String) -> EngineCoreRequest {
-        let mut request = EngineCoreRequest::tts(text)
-            .with_params(self.params.clone())
-            .with_priority(self.priority)
-            .with_streaming(true);
+        let mut request =
+            EngineCoreRequest::tts(text).with_params(self.params.clone()).with_priority(self.priority);
         match &self.voice {
             Some(Voice::Own(name)) => request.voice = Some(name.clone()),
             Some(Voice::Saved { pack, .. }) => {
-                request.reference = Some(VoiceReference::Pack(Arc::clone(pack)));
+                request.reference = Some(VoiceInput::Pack(Arc::clone(pack)));
             }
             None => request.reference.clone_from(&self.reference),
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use izwi_core::engine::TaskType;
+use izwi_core::engine::Task;
 use izwi_hub::VoiceStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -74,7 +74,7 @@ impl AppState {
 
     /// The engine of a model that does `task`, loaded if need be; the default one without an id. A server that drains
     /// waits for no model.
-    pub(crate) async fn lease(&self, model: Option<&str>, task: TaskType) -> Result<Lease, ApiError> {
+    pub(crate) async fn lease(&self, model: Option<&str>, task: Task) -> Result<Lease, ApiError> {
         let mut draining = self.draining();
         tokio::select! {
             biased;

@@ -5,24 +5,27 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::process::{self, cargo};
+use crate::steps::Steps;
 use crate::{aarch64, metal, suite, tidy};
 
-pub(crate) fn run(root: &Path) -> Result<()> {
-    process::run(&mut cargo(root, &["fmt", "--all", "--", "--check"]))?;
-    process::run(&mut cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
-    tidy::run(root)?;
-    metal::check(root)?;
-    aarch64::check(root)?;
-    deny(root)?;
-    suite::run(root, &[])
+pub(crate) fn run(root: &Path, steps: &mut Steps) -> Result<()> {
+    steps.run("format", &mut cargo(root, &["fmt", "--all", "--", "--check"]))?;
+    let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    steps.run("clippy", &mut cargo(root, &clippy))?;
+    steps.time("tidy", || tidy::run(root))?;
+    metal::check(root, steps)?;
+    aarch64::check(root, steps)?;
+    deny(root, steps)?;
+    suite::run_all(root, steps)?;
+    steps.save(root, "ci")
 }
 
 /// Licences, sources and duplicate versions, as `deny.toml` says. Advisories are left out: their database is a git
 /// repository that CI cannot reach.
-fn deny(root: &Path) -> Result<()> {
+fn deny(root: &Path, steps: &mut Steps) -> Result<()> {
     if !process::is_installed("cargo-deny") {
         eprintln!("\n==> cargo deny: not installed, skipped");
         return Ok(());
     }
-    process::run(&mut cargo(root, &["deny", "check", "bans", "licenses", "sources"]))
+    steps.run("cargo-deny", &mut cargo(root, &["deny", "check", "bans", "licenses", "sources"]))
 }

@@ -1,25 +1,34 @@
 //! Generated pages of `docs/`: `izwi docs` writes them from its own flags and settings, [`figures`] from the baselines; here
-//! they are refreshed or compared. Other pages are nobody's business here.
+//! they are refreshed or compared. Other pages are not looked at.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{figures, process};
+use crate::steps::Steps;
+use crate::{figures, suite};
 
 /// Writes the pages into `docs/`.
-pub(crate) fn write(root: &Path) -> Result<()> {
-    generate(root, &root.join("docs"))
+pub(crate) fn write(root: &Path, steps: &mut Steps) -> Result<()> {
+    let izwi = suite::build_izwi(root, steps)?;
+    generate(root, steps, &izwi, &root.join("docs"))
+}
+
+/// Builds `izwi` and compares its pages with those in `docs/`.
+pub(crate) fn check(root: &Path, steps: &mut Steps) -> Result<()> {
+    let izwi = suite::build_izwi(root, steps)?;
+    check_with(root, steps, &izwi)
 }
 
 /// Writes the pages into a scratch folder and fails where `docs/` differs.
-pub(crate) fn check(root: &Path) -> Result<()> {
+pub(crate) fn check_with(root: &Path, steps: &mut Steps, izwi: &Path) -> Result<()> {
     let fresh = root.join("target/docs-check");
     if fresh.exists() {
         fs::remove_dir_all(&fresh).with_context(|| format!("cannot empty {}", fresh.display()))?;
     }
-    generate(root, &fresh)?;
+    generate(root, steps, izwi, &fresh)?;
     let stale = stale_pages(&fresh, &root.join("docs"))?;
     for page in &stale {
         eprintln!("docs/{}: generated docs: differs from what is generated", page.display());
@@ -30,10 +39,10 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     bail!("{} generated pages are stale; run `cargo xtask docs` and commit the result", stale.len());
 }
 
-fn generate(root: &Path, out: &Path) -> Result<()> {
+fn generate(root: &Path, steps: &mut Steps, izwi: &Path, out: &Path) -> Result<()> {
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
-    let mut command = process::cargo(root, &["run", "--quiet", "-p", "izwi-cli", "--", "docs", "--out"]);
-    process::run(command.arg(out))?;
+    let mut command = Command::new(izwi);
+    steps.run("generated pages", command.current_dir(root).args(["docs", "--out"]).arg(out))?;
     figures::write(root, out)
 }
 

@@ -1,4 +1,4 @@
-//! `docs/performance.md`: the tables of `benches/baselines/`.
+//! The tables of `benches/baselines/`: `docs/performance.md`, and the durations at the end of `docs/development.md`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -106,17 +106,41 @@ const FIGURES: [Figures; 7] = [
     },
 ];
 
-/// Writes the page into the folder `out`.
+/// The steps of `cargo xtask ci`.
+const DURATIONS: Figures =
+    Figures { file: "ci", title: "Durations", command: "cargo xtask ci", columns: &["step", "seconds"] };
+const DEVELOPMENT: &str = "development.md";
+/// The last line of `docs/development.md` that a person writes.
+const GENERATED: &str =
+    "<!-- From here on: written by `cargo xtask docs` from benches/baselines/ci.json. -->\n";
+
+/// Writes the pages into the folder `out`.
 pub(crate) fn write(root: &Path, out: &Path) -> Result<()> {
     let mut page = INTRODUCTION.to_owned();
-    for figures in FIGURES {
-        let file = root.join(format!("benches/baselines/{}.json", figures.file));
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        let baseline =
-            serde_json::from_str(&text).with_context(|| format!("{} is not JSON", file.display()))?;
-        page.push_str(&section(&figures, &baseline)?);
+    for figures in &FIGURES {
+        page.push_str(&table(root, figures)?);
     }
-    fs::write(out.join("performance.md"), page).context("cannot write performance.md")
+    fs::write(out.join("performance.md"), page).context("cannot write performance.md")?;
+    let file = root.join("docs").join(DEVELOPMENT);
+    let committed = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let page = with_table(&committed, &table(root, &DURATIONS)?)?;
+    fs::write(out.join(DEVELOPMENT), page).with_context(|| format!("cannot write {DEVELOPMENT}"))
+}
+
+/// The section of the baseline that `figures` names.
+fn table(root: &Path, figures: &Figures) -> Result<String> {
+    let file = root.join(format!("benches/baselines/{}.json", figures.file));
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let baseline = serde_json::from_str(&text).with_context(|| format!("{} is not JSON", file.display()))?;
+    section(figures, &baseline)
+}
+
+/// The page up to the line that ends what a person writes, then the table.
+fn with_table(page: &str, table: &str) -> Result<String> {
+    let (written, _) = page
+        .split_once(GENERATED)
+        .with_context(|| format!("docs/{DEVELOPMENT} has no line `{}`", GENERATED.trim_end()))?;
+    Ok(format!("{written}{GENERATED}{table}"))
 }
 
 /// The section of a baseline: where and when it was measured, and its `results`, a list of rows or rows by name.
@@ -185,5 +209,12 @@ mod tests {
         baseline["results"] = serde_json::json!({"a": {"ms": {"p50": 73555.1}}});
         assert!(section(&BENCH, &baseline).unwrap().ends_with("| a | 73555 |  |\n"));
         assert!(section(&BENCH, &serde_json::json!({})).is_err());
+    }
+
+    #[test]
+    fn what_a_person_writes_stays_and_the_table_is_replaced() {
+        let page = format!("# How\n{GENERATED}old\n");
+        assert_eq!(with_table(&page, "new\n").unwrap(), format!("# How\n{GENERATED}new\n"));
+        assert!(with_table("# How\n", "new\n").is_err());
     }
 }

@@ -2,6 +2,7 @@
 //! checks for other machines.
 //!
 //! Each chore is one module. Nothing here is part of the product.
+#![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a chore runner talks to the terminal")]
 
 mod aarch64;
@@ -10,6 +11,7 @@ mod docs;
 mod figures;
 mod metal;
 mod process;
+mod steps;
 mod suite;
 mod tidy;
 mod venv;
@@ -20,16 +22,21 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use steps::Steps;
+
 const USAGE: &str = "usage: cargo xtask CHORE
 
 chores:
-  ci                 fmt, clippy, tidy, metal, aarch64, cargo-deny where installed, then test
-  test [-- ARGS]     build izwi, pull the test model, docs --check, doc tests, then nextest (ARGS go to nextest)
-  pull               only the pull of the test model, into target/izwi-home
-  tidy               the repository's own rules
-  docs [--check]     write the generated pages of docs/ (or only compare them)
-  metal              type-check the metal feature on a machine without Metal
-  aarch64            run the tests of the CPU kernels for aarch64 in an emulator";
+  ci                        fmt, clippy, tidy, metal, aarch64, cargo-deny where installed, then test
+  test                      everything: pull of the test models, generated pages, doc tests, all tests
+  test -- ARGS              the tests that ARGS of nextest select (`-p CRATE` builds that crate only)
+  test --fast [-- ARGS]     no pull, no Python: all tests but those that need real weights
+  pull                      only the pull of the test models, into target/izwi-home
+  tidy                      the structural rules of this repository
+  docs [--check]            write the generated pages of docs/ (or only compare them)
+  record NOTE               keep the durations of the last `ci` as benches/baselines/ci.json
+  metal                     type-check the metal feature on a machine without Metal
+  aarch64                   run the tests of the CPU kernels for aarch64 in an emulator";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -51,25 +58,31 @@ fn main() -> ExitCode {
 #[derive(Debug, PartialEq, Eq)]
 enum Chore {
     Ci,
-    Test { nextest_args: Vec<String> },
+    Test { fast: bool, nextest_args: Vec<String> },
     Pull,
     Tidy,
     Docs { check: bool },
+    Record { note: String },
     Metal,
     Aarch64,
 }
 
 fn parse(args: &[&str]) -> Option<Chore> {
+    let test = |fast, args: &[&str]| Chore::Test {
+        fast,
+        nextest_args: args.iter().map(ToString::to_string).collect(),
+    };
     match args {
         ["ci"] => Some(Chore::Ci),
-        ["test"] => Some(Chore::Test { nextest_args: Vec::new() }),
-        ["test", "--", rest @ ..] => {
-            Some(Chore::Test { nextest_args: rest.iter().map(ToString::to_string).collect() })
-        }
+        ["test"] => Some(test(false, &[])),
+        ["test", "--", rest @ ..] => Some(test(false, rest)),
+        ["test", "--fast"] => Some(test(true, &[])),
+        ["test", "--fast", "--", rest @ ..] => Some(test(true, rest)),
         ["pull"] => Some(Chore::Pull),
         ["tidy"] => Some(Chore::Tidy),
         ["docs"] => Some(Chore::Docs { check: false }),
         ["docs", "--check"] => Some(Chore::Docs { check: true }),
+        ["record", note @ ..] if !note.is_empty() => Some(Chore::Record { note: note.join(" ") }),
         ["metal"] => Some(Chore::Metal),
         ["aarch64"] => Some(Chore::Aarch64),
         _ => None,
@@ -77,15 +90,19 @@ fn parse(args: &[&str]) -> Option<Chore> {
 }
 
 fn run(root: &Path, chore: &Chore) -> Result<()> {
+    let steps = &mut Steps::default();
     match chore {
-        Chore::Ci => ci::run(root),
-        Chore::Test { nextest_args } => suite::run(root, nextest_args),
-        Chore::Pull => suite::pull(root),
+        Chore::Ci => ci::run(root, steps),
+        Chore::Test { fast: true, nextest_args } => suite::run_fast(root, steps, nextest_args),
+        Chore::Test { nextest_args, .. } if nextest_args.is_empty() => suite::run_all(root, steps),
+        Chore::Test { nextest_args, .. } => suite::run_selected(root, steps, nextest_args),
+        Chore::Pull => suite::pull(root, steps),
         Chore::Tidy => tidy::run(root),
-        Chore::Docs { check: false } => docs::write(root),
-        Chore::Docs { check: true } => docs::check(root),
-        Chore::Metal => metal::check(root),
-        Chore::Aarch64 => aarch64::check(root),
+        Chore::Docs { check: false } => docs::write(root, steps),
+        Chore::Docs { check: true } => docs::check(root, steps),
+        Chore::Record { note } => steps::record(root, note),
+        Chore::Metal => metal::check(root, steps),
+        Chore::Aarch64 => aarch64::check(root, steps),
     }
 }
 
@@ -101,14 +118,19 @@ mod tests {
 
     #[test]
     fn arguments_name_one_chore() {
+        let test = |fast, args: &[&str]| Chore::Test {
+            fast,
+            nextest_args: args.iter().map(ToString::to_string).collect(),
+        };
         for (args, chore) in [
             (vec!["ci"], Some(Chore::Ci)),
             (vec!["aarch64"], Some(Chore::Aarch64)),
             (vec!["docs", "--check"], Some(Chore::Docs { check: true })),
-            (
-                vec!["test", "--", "-p", "x"],
-                Some(Chore::Test { nextest_args: vec!["-p".into(), "x".into()] }),
-            ),
+            (vec!["test", "--", "-p", "x"], Some(test(false, &["-p", "x"]))),
+            (vec!["test", "--fast"], Some(test(true, &[]))),
+            (vec!["test", "--fast", "--", "-p", "x"], Some(test(true, &["-p", "x"]))),
+            (vec!["record", "a", "b"], Some(Chore::Record { note: "a b".into() })),
+            (vec!["record"], None),
             (vec!["test", "-p"], None),
             (vec![], None),
         ] {

@@ -1,38 +1,169 @@
-//! The test command: the pull that a user runs, the generated pages, doc tests, then every test under nextest.
+//! The test commands: builds, the pull that a user runs, the generated pages, doc tests, then tests under nextest.
+//!
+//! Which tests need real weights says the filter of the profile `fast` in `.config/nextest.toml`, and nothing else.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::process::{self, cargo};
+use crate::steps::Steps;
+use crate::workspace::read;
 use crate::{docs, venv};
 
-/// The models that tests speak and listen with: a voice, the smallest ear, and the default ear.
+/// The models that tests run: a TTS model, the smallest ASR model, and the default ASR model.
 const TEST_MODELS: [&str; 3] = ["hibari", "whisper-tiny.en", "whisper-base"];
+/// The package whose tests run the Python environment.
+const RUNS_PYTHON: &str = "izwi-tests";
+const NEXTEST: [&str; 4] = ["nextest", "run", "--profile", "ci"];
 
-pub(crate) fn run(root: &Path, nextest_args: &[String]) -> Result<()> {
-    pull(root)?;
-    venv::make(root)?;
-    docs::check(root)?;
-    tests(root, &["test", "--doc", "--workspace"])?;
-    let mut args = vec!["nextest", "run", "--workspace", "--profile", "ci"];
-    args.extend(nextest_args.iter().map(String::as_str));
-    tests(root, &args)
+/// Everything: all packages, all tests, pages and doc tests.
+pub(crate) fn run_all(root: &Path, steps: &mut Steps) -> Result<()> {
+    // Before the pull, so that `izwi` is built once, as the tests need it.
+    steps.run("build tests", &mut cargo(root, &["nextest", "run", "--workspace", "--no-run"]))?;
+    let izwi = built_izwi()?;
+    pull_with(root, steps, &izwi)?;
+    venv::make(root, steps)?;
+    docs::check_with(root, steps, &izwi)?;
+    steps.run("doc tests", &mut tests(root, &["test", "--doc", "--workspace"]))?;
+    steps.run_last("tests", tests(root, &NEXTEST).arg("--workspace"))
 }
 
-/// Builds `izwi` as a user does and lets it pull the test models into the repository's own model store.
-pub(crate) fn pull(root: &Path) -> Result<()> {
-    process::run(&mut cargo(root, &["build", "-p", "izwi-cli"]))?;
-    let mut command = cargo(root, &["run", "--quiet", "-p", "izwi-cli", "--", "pull"]);
-    process::run(command.args(TEST_MODELS).env("IZWI_HOME", home(root)))
+/// Only what `args` of nextest select, and only the preparations that the selected packages need.
+pub(crate) fn run_selected(root: &Path, steps: &mut Steps, args: &[String]) -> Result<()> {
+    let packages = packages(args);
+    let selects = |package: &str| packages.is_empty() || packages.contains(&package);
+    let filter = read(&root.join(".config/nextest.toml"))?;
+    let needs_models = packages_with_weights(&filter)?.iter().any(|package| selects(package));
+    if needs_models && !models_are_installed(root) {
+        pull(root, steps)?;
+    }
+    if selects(RUNS_PYTHON) {
+        venv::make(root, steps)?;
+    }
+    let mut command = tests(root, &NEXTEST);
+    if packages.is_empty() {
+        command.arg("--workspace");
+    }
+    steps.run_last("tests", command.args(args))
+}
+
+/// All tests but those that need real weights or Python.
+pub(crate) fn run_fast(root: &Path, steps: &mut Steps, args: &[String]) -> Result<()> {
+    // `--tests` leaves out the examples, which only a test on real weights runs.
+    let mut command = tests(root, &["nextest", "run", "--profile", "fast", "--tests"]);
+    if packages(args).is_empty() {
+        command.arg("--workspace");
+    }
+    // An empty store: a test that needs weights fails here until the filter leaves it out.
+    steps.run_last("fast tests", command.args(args).env("IZWI_HOME", root.join("target/no-models")))
+}
+
+/// Builds `izwi` and lets it pull the test models into the repository's own model store.
+pub(crate) fn pull(root: &Path, steps: &mut Steps) -> Result<()> {
+    let izwi = build_izwi(root, steps)?;
+    pull_with(root, steps, &izwi)
+}
+
+/// Builds the binary with the features that the tests of the whole workspace have (a test target is what makes cargo add
+/// those of dev-dependencies), so that both builds share every crate.
+pub(crate) fn build_izwi(root: &Path, steps: &mut Steps) -> Result<PathBuf> {
+    let build = ["build", "--workspace", "--bin", "izwi", "--test", "cli"];
+    steps.run("build izwi", &mut cargo(root, &build))?;
+    built_izwi()
+}
+
+/// Where cargo puts the binary.
+fn built_izwi() -> Result<PathBuf> {
+    Ok(process::target_folder()?.join("debug").join(format!("izwi{}", std::env::consts::EXE_SUFFIX)))
+}
+
+fn pull_with(root: &Path, steps: &mut Steps, izwi: &Path) -> Result<()> {
+    let mut command = std::process::Command::new(izwi);
+    command.current_dir(root).arg("pull").args(TEST_MODELS).env("IZWI_HOME", home(root));
+    // The manifests pin the packages' files by hash: every machine tests the same bytes.
+    command.env("HF_HUB_OFFLINE", "1");
+    steps.run("pull", &mut command)
 }
 
 /// One compute thread a test: nextest runs tests side by side, and more threads than cores makes each far slower.
-fn tests(root: &Path, args: &[&str]) -> Result<()> {
-    process::run(cargo(root, args).env("IZWI_HOME", home(root)).env("RAYON_NUM_THREADS", "1"))
+fn tests(root: &Path, args: &[&str]) -> std::process::Command {
+    let mut command = cargo(root, args);
+    command.env("IZWI_HOME", home(root)).env("RAYON_NUM_THREADS", "1");
+    command
 }
 
 /// Where tests find models: never the user's own store.
 fn home(root: &Path) -> PathBuf {
     root.join("target/izwi-home")
+}
+
+fn models_are_installed(root: &Path) -> bool {
+    TEST_MODELS.iter().all(|model| home(root).join("models").join(model).is_dir())
+}
+
+/// The packages that `-p` and its other spellings select.
+fn packages(args: &[String]) -> Vec<&str> {
+    let mut packages = Vec::new();
+    let mut args = args.iter().map(String::as_str);
+    while let Some(arg) = args.next() {
+        if matches!(arg, "-p" | "--package") {
+            packages.extend(args.next());
+        } else if let Some(name) = arg.strip_prefix("--package=").or_else(|| arg.strip_prefix("-p")) {
+            packages.push(name.trim_start_matches('='));
+        }
+    }
+    packages
+}
+
+/// The packages that the filter of the profile `fast` names.
+fn packages_with_weights(config: &str) -> Result<Vec<String>> {
+    let config: toml::Table = config.parse().context(".config/nextest.toml does not parse")?;
+    let fast = config.get("profile").and_then(|profiles| profiles.get("fast"));
+    let filter = fast.and_then(|fast| fast.get("default-filter")?.as_str());
+    let filter = filter.context(".config/nextest.toml has no profile.fast with a default-filter")?;
+    let named = filter.split("package(").skip(1).filter_map(|rest| rest.split(')').next());
+    Ok(named.map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn packages_are_read_in_every_spelling() {
+        for (line, expected) in [
+            ("-p a --package b", &["a", "b"][..]),
+            ("--package=a -pb -p=c some_test", &["a", "b", "c"]),
+            ("some_test --no-capture", &[]),
+            ("--profile fast", &[]),
+            ("-p", &[]),
+        ] {
+            assert_eq!(packages(&words(line)), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_filter_names_the_packages_that_need_weights() {
+        let config = "[profile.fast]\ndefault-filter = 'not ((package(a) & test(x)) | package(b))'\n";
+        assert_eq!(packages_with_weights(config).unwrap(), ["a", "b"]);
+        assert!(packages_with_weights("[profile.ci]\n").is_err());
+    }
+
+    #[test]
+    fn the_committed_filter_names_packages_that_exist() {
+        let root = crate::root();
+        let config = read(&root.join(".config/nextest.toml")).unwrap();
+        let named = packages_with_weights(&config).unwrap();
+        assert!(named.iter().any(|package| package == RUNS_PYTHON), "{named:?}");
+        for package in named {
+            let folder =
+                if package == RUNS_PYTHON { "tests".to_owned() } else { format!("crates/{package}") };
+            assert!(root.join(&folder).join("Cargo.toml").is_file(), "no package in {folder}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
-//! English brought to one spelling, in the spirit of the normaliser that Whisper's authors score with
-//! (<https://github.com/openai/whisper/blob/main/whisper/normalizers/english.py>): two texts that a reader would speak
-//! alike become the same words.
+//! Normalisation of English text, similar to the normaliser of the Whisper authors
+//! (<https://github.com/openai/whisper/blob/main/whisper/normalizers/english.py>): texts that a
+//! reader pronounces the same become the same words.
 //!
 //! In order:
 //! 1. Lower case; remarks in brackets and the hesitations `uh um hmm mm mhm` go.
@@ -13,7 +13,7 @@
 //!    after a number are written out (`5 km` → `5 kilometers`).
 //! 6. British spellings of a short list become American. All other punctuation goes.
 //!
-//! A rule is here because both spellings are right, never because a model made an error.
+//! Each rule maps two correct spellings to one; no rule hides a model error.
 
 use super::numbers::{self, BREAK};
 

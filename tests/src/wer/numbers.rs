@@ -1,4 +1,4 @@
-//! Numbers as digits, whatever they were written as, with the signs of money and percent before or after them.
+//! Numbers as digits, with signs for money and percent.
 
 /// Stands where punctuation kept two numbers apart; never a word.
 pub(super) const BREAK: &str = "\u{1}";

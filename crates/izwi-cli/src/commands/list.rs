@@ -23,8 +23,8 @@ struct Listed<'a> {
     bytes: u64,
     /// Absent where only the hub knows.
     download_bytes: Option<u64>,
-    tasks: &'a [Task],
-    default_for: &'a [Task],
+    tasks: Vec<&'static str>,
+    default_for: Vec<&'static str>,
     languages: &'a [String],
     licence: &'a str,
     licence_url: Option<&'a str>,
@@ -50,8 +50,8 @@ fn listed<'a>(status: &'a ModelStatus<'a>) -> Listed<'a> {
         installed: status.installed,
         bytes: status.bytes,
         download_bytes: models::download_bytes(manifest),
-        tasks: &manifest.tasks,
-        default_for: &manifest.default_for,
+        tasks: names(&manifest.tasks),
+        default_for: names(&manifest.default_for),
         languages: &manifest.languages,
         licence: &manifest.licence,
         licence_url: manifest.licence_url.as_deref(),
@@ -67,7 +67,7 @@ fn row(status: &ModelStatus<'_>) -> [String; 6] {
         .iter()
         .map(|task| {
             let star = if manifest.default_for.contains(task) { " (default)" } else { "" };
-            format!("{}{star}", task_name(*task))
+            format!("{}{star}", task.name())
         })
         .collect();
     let size = if status.installed {
@@ -86,10 +86,6 @@ fn row(status: &ModelStatus<'_>) -> [String; 6] {
     ]
 }
 
-fn task_name(task: Task) -> &'static str {
-    match task {
-        Task::Tts => "tts",
-        Task::Asr => "asr",
-        Task::Chat => "chat",
-    }
+fn names(tasks: &[Task]) -> Vec<&'static str> {
+    tasks.iter().map(|task| task.name()).collect()
 }

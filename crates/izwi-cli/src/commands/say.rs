@@ -127,7 +127,7 @@ impl Job<'_> {
         interrupt: &mut Interrupt,
     ) -> Result<()> {
         let request = self.args.manner.request(engine, self.voices, text)?;
-        let mut outlets = self.open_outlets(engine.profile().sample_rate)?;
+        let mut outlets = self.open_outlets(engine.profile().info.sample_rate_hz)?;
         let keep = !self.args.stream || matches!(self.target, Target::File(_));
         let spoken =
             speech::speak(engine, request, interrupt, keep, |samples| outlets.write(samples)).await?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, TaskType};
+use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig};
 use izwi_hub::{Store, Task};
 use izwi_server::{FleetConfig, Offer, Recorder, Registry, ServerConfig, check_bind};
 use tokio::net::TcpListener;
@@ -155,7 +155,7 @@ fn offers(store: &Store, names: &[String]) -> Vec<Offer> {
     let models = store.list().into_iter().filter(|model| offered(&model.manifest.name, model.installed));
     let offer = |model: izwi_hub::ModelStatus<'_>| Offer {
         id: model.manifest.name.clone(),
-        tasks: model.manifest.tasks.iter().map(|task| task_type(*task)).collect(),
+        tasks: model.manifest.tasks.clone(),
         bytes: if model.installed {
             model.bytes
         } else {
@@ -163,14 +163,6 @@ fn offers(store: &Store, names: &[String]) -> Vec<Offer> {
         },
     };
     models.map(offer).collect()
-}
-
-fn task_type(task: Task) -> TaskType {
-    match task {
-        Task::Tts => TaskType::Tts,
-        Task::Asr => TaskType::Asr,
-        Task::Chat => TaskType::AudioChat,
-    }
 }
 
 /// Where engines come from: the store, and one device that they share.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use izwi_core::engine::SchedulingPolicy;
 use izwi_core::engine::request::MAX_TEXT_CHARS;
 
 use super::LogFormat;
@@ -267,7 +268,7 @@ pub(crate) static TABLE: &[Setting] = &[
             Engine,
             Tuning,
             "scheduling_policy",
-            Kind::Choice(&["fcfs", "priority", "deadline"]),
+            Kind::Choice(SchedulingPolicy::LABELS),
             "POLICY",
             "Who goes first: first come, higher priority, or the stream that runs dry soonest",
         )

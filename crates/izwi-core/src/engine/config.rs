@@ -3,13 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use izwi_types::DeviceChoice;
+use izwi_types::{DeviceChoice, Precision};
 
 use super::blocks::BlockGeometry;
 use super::conversation::ConversationLimits;
 use super::error::EngineError;
-use super::executor::native::NativeOptions;
-use super::executor::{Precision, RunningLimit};
 use super::scheduler::{SchedulerConfig, SchedulingPolicy};
 
 /// Id of the default TTS model.
@@ -17,6 +15,9 @@ pub const DEFAULT_MODEL: &str = "hibari";
 
 /// Id of the default ASR model.
 pub const DEFAULT_ASR_MODEL: &str = "whisper-base";
+
+/// From this size on, only as many states are held as one step needs.
+const LARGE_STATE_BYTES: usize = 1 << 20;
 
 /// Settings of an engine.
 #[derive(Debug, Clone, PartialEq)]
@@ -192,33 +193,21 @@ impl EngineCoreConfig {
             policy: self.scheduling_policy,
             max_batch_size: self.max_batch_size,
             max_tokens_per_step: self.max_tokens_per_step,
-            max_running: self.running_limit().for_state(state_bytes),
+            max_running: self.running_limit(state_bytes),
             chunked_prefill: self.enable_chunked_prefill,
             prefill_chunk: self.chunked_prefill_threshold,
             preemption: self.enable_preemption,
         }
     }
 
-    /// The native executor's part.
-    pub fn native_options(&self) -> NativeOptions {
-        NativeOptions {
-            model: self.model.clone(),
-            home: self.home.clone(),
-            models_dir: self.models_dir.clone(),
-            device: self.device,
-            dtype: self.dtype,
-            weight_cache: self.weight_cache,
-            random_weights: self.random_weights,
-            geometry: self.geometry(),
-            max_seq_len: self.max_seq_len,
-            max_tokens_per_step: self.max_tokens_per_step,
-            running: self.running_limit(),
-            chunk_samples: self.streaming_chunk_size,
+    /// The most sequences that run at once, for a model whose running sequences hold `state_bytes` each, KV blocks not
+    /// included: as many as one step takes, if the states are large.
+    pub fn running_limit(&self, state_bytes: usize) -> usize {
+        if state_bytes < LARGE_STATE_BYTES {
+            self.max_running_requests
+        } else {
+            self.max_running_requests.min(self.max_batch_size)
         }
-    }
-
-    fn running_limit(&self) -> RunningLimit {
-        RunningLimit { max_running: self.max_running_requests, max_batch_size: self.max_batch_size }
     }
 
     /// The most tokens of one sequence: `max_seq_len`, or the whole pool if that is smaller.

@@ -142,8 +142,7 @@ impl EngineCore {
         publish: watch::Sender<EngineStatus>,
     ) -> Self {
         let profile = executor.profile();
-        let kv =
-            KVCacheManager::new(config.geometry(), profile.kv_block_bytes, config.enable_prefix_caching);
+        let kv = KVCacheManager::new(config.geometry(), profile.kv_block_bytes, config.enable_prefix_caching);
         Self {
             scheduler: Scheduler::new(config.scheduler_config(profile.info.state_bytes)),
             kv,
@@ -225,7 +224,11 @@ impl EngineCore {
     }
 
     /// Launches the prescheduled step if it is still current.
-    fn launch_prescheduled(&mut self, ahead: Option<ScheduleDecision>, no_commands: bool) -> Option<InFlightStep> {
+    fn launch_prescheduled(
+        &mut self,
+        ahead: Option<ScheduleDecision>,
+        no_commands: bool,
+    ) -> Option<InFlightStep> {
         let decision = ahead.filter(|decision| !decision.is_empty())?;
         let used = no_commands && self.scheduler.is_current(&decision) && self.executor.is_some();
         self.metrics.prescheduled(used);
@@ -265,9 +268,7 @@ impl EngineCore {
         self.metrics.step(&returned.schedule, returned.duration);
         self.panics = if returned.panicked { self.panics + 1 } else { 0 };
         match returned.executor {
-            Some(executor)
-                if self.panics < MAX_PANICS && (!returned.panicked || executor.is_ready()) =>
-            {
+            Some(executor) if self.panics < MAX_PANICS && (!returned.panicked || executor.is_ready()) => {
                 self.executor = Some(executor);
             }
             _ => self.die("the executor failed repeatedly; restart the service"),

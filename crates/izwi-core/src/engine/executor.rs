@@ -4,14 +4,16 @@
 //! tensors or model code.
 
 pub mod native;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 
 use std::sync::Arc;
 
-pub use izwi_kernels::precision::Precision;
 use izwi_types::{
     DeviceChoice, Input, InputError, ModelInfo, PartTimes, Prepared, StepOutput, VoiceRecording,
 };
 
+use super::config::EngineCoreConfig;
 use super::error::{EngineError, Result};
 use super::scheduler::ScheduleResult;
 use super::types::{GenerationParams, SequenceId};
@@ -39,29 +41,6 @@ impl ExecutorProfile {
     /// Parameters of a request that sets none: the model's own sampling, otherwise the engine's defaults.
     pub fn default_params(&self) -> GenerationParams {
         GenerationParams { sampling: self.info.sampling, ..GenerationParams::default() }
-    }
-}
-
-/// From this size on, only as many states are held as one step needs.
-const LARGE_STATE_BYTES: usize = 1 << 20;
-
-/// How many sequences may run at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RunningLimit {
-    /// The most sequences that run at once.
-    pub max_running: usize,
-    /// The most sequences in a step.
-    pub max_batch_size: usize,
-}
-
-impl RunningLimit {
-    /// The limit for a model whose running sequences hold `state_bytes` each, KV blocks not included.
-    pub fn for_state(self, state_bytes: usize) -> usize {
-        if state_bytes < LARGE_STATE_BYTES {
-            self.max_running
-        } else {
-            self.max_running.min(self.max_batch_size)
-        }
     }
 }
 
@@ -142,12 +121,12 @@ pub trait ModelExecutor: Send {
     fn shutdown(&mut self);
 }
 
-/// Loads a model into this process and returns its executor.
+/// Loads the configured model into this process and returns its executor.
 ///
 /// # Errors
 /// The model is unknown, not pulled or does not load.
-pub fn build_native(options: &native::NativeOptions) -> Result<Box<dyn ModelExecutor>> {
-    Ok(Box::new(native::NativeExecutor::load(options)?))
+pub fn build_native(config: &EngineCoreConfig) -> Result<Box<dyn ModelExecutor>> {
+    Ok(Box::new(native::NativeExecutor::load(config)?))
 }
 
 /// Opens a device and returns its name, e.g. `metal:0`.
@@ -156,7 +135,5 @@ pub fn build_native(options: &native::NativeOptions) -> Result<Box<dyn ModelExec
 /// The device cannot be opened, or this build lacks its backend.
 pub fn probe_device(choice: DeviceChoice) -> Result<String> {
     let opened = izwi_nn::device::open(choice);
-    opened
-        .map(|device| izwi_nn::device::name(&device))
-        .map_err(|error| EngineError::Load(error.to_string()))
+    opened.map(|device| izwi_nn::device::name(&device)).map_err(|error| EngineError::Load(error.to_string()))
 }

@@ -262,7 +262,10 @@ impl KVCacheManager {
         for (index, block) in self.blocks.iter().enumerate() {
             let id = index as BlockId;
             if block.references != claims[index] {
-                return Err(format!("block {id}: reference count {}, in {} block tables", block.references, claims[index]));
+                return Err(format!(
+                    "block {id}: reference count {}, in {} block tables",
+                    block.references, claims[index]
+                ));
             }
             let places = u8::from(block.references > 0)
                 + u8::from(free.contains(&id))

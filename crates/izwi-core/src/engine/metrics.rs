@@ -185,7 +185,7 @@ impl MetricsCollector {
     }
 
     pub(super) fn request_finished(&mut self, task: Task, stats: &RequestStats) {
-        let (model, task) = (self.model.clone(), task.label());
+        let (model, task) = (self.model.clone(), task.name());
         let reason = stats.finish_reason.label();
         self.record_request(stats.generation_time, stats.generated_tokens as u64, stats.audio_duration);
         counter!("izwi_requests_total", "task" => task, "model" => model.clone(), "finish_reason" => reason)

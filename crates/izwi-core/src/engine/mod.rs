@@ -15,8 +15,6 @@ pub mod metrics;
 mod output;
 pub mod request;
 pub mod scheduler;
-#[cfg(feature = "simulated")]
-pub mod simulated;
 pub mod types;
 
 use std::sync::Arc;
@@ -31,7 +29,7 @@ pub use core::{EngineState, EngineStatus};
 pub use error::{EngineError, Result};
 pub use executor::{ExecutorProfile, ModelExecutor};
 pub use izwi_types::{
-    DeviceChoice, Emission, Message, SamplingParams, Segment, Task, Transcript, Turn, Voice, Word,
+    DeviceChoice, Emission, Message, Precision, SamplingParams, Segment, Task, Transcript, Turn, Voice, Word,
 };
 pub use kv_cache::KVCacheStats;
 pub use metrics::{BenchmarkResult, MetricsSnapshot, RequestTimer};
@@ -75,7 +73,7 @@ impl Engine {
     /// The configuration is invalid, or the model is unknown, not pulled or does not load.
     pub fn new(config: EngineCoreConfig) -> Result<Self> {
         config.validate()?;
-        let executor = executor::build_native(&config.native_options())?;
+        let executor = executor::build_native(&config)?;
         Self::with_executor(config, executor)
     }
 
@@ -85,7 +83,7 @@ impl Engine {
     /// As [`Engine::new`].
     pub fn sharing(config: EngineCoreConfig, arbiter: &Arc<DeviceArbiter>) -> Result<Self> {
         config.validate()?;
-        let executor = executor::build_native(&config.native_options())?;
+        let executor = executor::build_native(&config)?;
         let executor = arbiter::ArbitratedExecutor::new(executor, Arc::clone(arbiter));
         Self::with_executor(config, Box::new(executor))
     }

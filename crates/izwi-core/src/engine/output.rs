@@ -406,7 +406,9 @@ impl Session {
     /// The undelivered emissions: all of them, or only the decoded ones if the turn was cut off.
     fn take_emissions(&mut self, reason: FinishReason) -> Vec<Emission> {
         match reason {
-            FinishReason::Stop | FinishReason::Length | FinishReason::RunawayTrimmed => self.emissions.drain(),
+            FinishReason::Stop | FinishReason::Length | FinishReason::RunawayTrimmed => {
+                self.emissions.drain()
+            }
             FinishReason::Cancelled | FinishReason::Interrupted | FinishReason::Error => {
                 self.emissions.pop_complete(u64::MAX)
             }

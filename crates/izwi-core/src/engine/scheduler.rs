@@ -10,8 +10,8 @@ mod sequence;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::kv_cache::{BlockCopy, KVCacheManager, PrefixChain};
 use super::blocks::BlockId;
+use super::kv_cache::{BlockCopy, KVCacheManager, PrefixChain};
 use super::types::{Priority, RequestId, SequenceId};
 pub use policy::SchedulingPolicy;
 use sequence::{Progress, Sequence};

@@ -24,7 +24,7 @@ fn only_failure(error: HubError) -> SourceError {
 }
 
 #[test]
-fn a_cut_connection_is_taken_up_where_it_broke() {
+fn a_broken_connection_is_resumed() {
     let contents = noise(300_000);
     let body = contents.clone();
     let server = Server::start(move |index, request| match index {
@@ -37,8 +37,8 @@ fn a_cut_connection_is_taken_up_where_it_broke() {
 
     assert_eq!(folder, home.path("models/lark"));
     assert_eq!(home.read("lark.bin"), contents);
-    assert_eq!(notes.bytes, 300_000, "progress counts what was there already");
-    assert_eq!(notes.open, 0, "what begins ends");
+    assert_eq!(notes.bytes, 300_000, "progress counts resumed bytes");
+    assert_eq!(notes.open, 0, "every started file is finished");
     let requests = server.requests();
     assert_eq!(requests.len(), 2);
     assert_eq!(requests[0].path, "/bird/lark/resolve/main/weights/lark.bin");
@@ -49,7 +49,7 @@ fn a_cut_connection_is_taken_up_where_it_broke() {
 }
 
 #[test]
-fn a_later_pull_goes_on_where_an_interrupted_one_stopped() {
+fn a_later_pull_resumes_an_interrupted_one() {
     let contents = noise(50_000);
     let body = contents.clone();
     let server = Server::start(move |index, request| match index {
@@ -69,11 +69,11 @@ fn a_later_pull_goes_on_where_an_interrupted_one_stopped() {
 }
 
 #[test]
-fn a_server_that_sends_everything_again_starts_the_file_anew() {
+fn a_changed_file_is_downloaded_from_its_start() {
     let contents = noise(50_000);
     let body = contents.clone();
     let server = Server::start(move |index, _| match index {
-        // Another version of the file: the tag no longer fits, so the server sends the new one whole.
+        // Another version of the file: the tag differs, so the server sends all of it.
         0 => Answer::whole(&[7; 50_000]).with("ETag", "\"old\"").cut_at(20_000),
         _ => Answer::whole(&body).with("ETag", "\"new\""),
     });
@@ -84,7 +84,7 @@ fn a_server_that_sends_everything_again_starts_the_file_anew() {
 }
 
 #[test]
-fn a_beginning_that_does_not_fit_is_given_up() {
+fn a_partial_download_of_another_version_is_discarded() {
     let contents = noise(50_000);
     let body = contents.clone();
     let server = Server::start(move |index, request| match (index, request.range_start()) {
@@ -102,7 +102,7 @@ fn a_beginning_that_does_not_fit_is_given_up() {
 }
 
 #[test]
-fn a_range_the_server_refuses_is_given_up() {
+fn a_refused_range_discards_the_partial_download() {
     let contents = noise(50_000);
     let body = contents.clone();
     let server = Server::start(move |index, _| match index {
@@ -116,7 +116,7 @@ fn a_range_the_server_refuses_is_given_up() {
 }
 
 #[test]
-fn another_range_than_asked_for_is_not_appended() {
+fn an_unrequested_range_is_not_appended() {
     let contents = noise(50_000);
     let body = contents.clone();
     let server = Server::start(move |index, _| match index {
@@ -131,7 +131,7 @@ fn another_range_than_asked_for_is_not_appended() {
 }
 
 #[test]
-fn other_contents_are_refused_and_removed() {
+fn a_wrong_hash_is_refused_and_removed() {
     let contents = noise(1000);
     let body = contents.clone();
     let server = Server::start(move |index, _| match index {
@@ -147,7 +147,7 @@ fn other_contents_are_refused_and_removed() {
 }
 
 #[test]
-fn another_length_is_refused_before_it_is_read() {
+fn a_wrong_length_is_refused_before_the_body_is_read() {
     for length in [999, 1001] {
         let server = Server::start(move |_, _| Answer::whole(&noise(length)));
         let home = home_of(&server, &noise(1000));
@@ -158,7 +158,7 @@ fn another_length_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn trouble_that_passes_is_waited_out() {
+fn temporary_server_errors_are_retried() {
     let server = Server::start(|index, _| match index {
         0 => Answer::status(503),
         _ => Answer::whole(b"tweet"),
@@ -186,7 +186,7 @@ fn the_second_source_is_used_when_the_first_fails() {
 }
 
 #[test]
-fn when_no_source_works_each_reason_is_shown() {
+fn every_failed_source_is_listed_with_its_reason() {
     let server = Server::start(|_, _| Answer::status(404));
     let home = Home::new(&server.url());
     let lark = file("\"lark.bin\"", "lark.bin", b"tweet", "");
@@ -199,7 +199,7 @@ fn when_no_source_works_each_reason_is_shown() {
 }
 
 #[test]
-fn offline_asks_nobody() {
+fn offline_sends_no_request() {
     let server = Server::start(|_, _| Answer::whole(b"tweet"));
     let mut home = home_of(&server, b"tweet");
     home.access.offline = true;
@@ -231,7 +231,7 @@ fn two_pulls_at_once_download_once() {
 }
 
 #[test]
-fn the_token_stays_with_its_host() {
+fn the_token_is_not_sent_to_other_hosts() {
     let store = Server::start(|index, request| match index {
         0 => Answer::whole(b"tweet").cut_at(2),
         _ => Answer::rest(b"tweet", request.range_start().unwrap()),
@@ -283,7 +283,7 @@ fn parts_are_joined_and_optional_files_may_be_absent() {
 }
 
 #[test]
-fn files_that_arrived_are_not_asked_for_again() {
+fn complete_files_are_not_downloaded_again() {
     let server = Server::start(|_, request| match request.path.rsplit('/').next().unwrap() {
         "a" => Answer::whole(b"tweet"),
         _ => Answer::status(404),
@@ -294,12 +294,12 @@ fn files_that_arrived_are_not_asked_for_again() {
     home.pull().unwrap_err();
     home.offer(&[hub("bird/lark"), a]);
     home.pull().unwrap();
-    let asked = server.requests().iter().filter(|request| request.path.ends_with("/a")).count();
-    assert_eq!(asked, 1);
+    let requests = server.requests().iter().filter(|request| request.path.ends_with("/a")).count();
+    assert_eq!(requests, 1);
 }
 
 #[test]
-fn a_folder_in_the_way_is_named() {
+fn a_file_in_place_of_the_folder_is_named() {
     let server = Server::start(|_, _| Answer::whole(b"tweet"));
     let home = home_of(&server, b"tweet");
     fs::write(home.path("models"), "a file").unwrap();

@@ -15,12 +15,12 @@ pub(crate) struct Home {
     pub(crate) access: Access,
 }
 
-/// Remembers what a pull said.
+/// Records the progress of a pull.
 #[derive(Default)]
 pub(crate) struct Notes {
     pub(crate) notes: Vec<String>,
     pub(crate) bytes: u64,
-    /// Files begun and not ended.
+    /// Files started and not finished.
     pub(crate) open: usize,
 }
 
@@ -44,7 +44,7 @@ impl ProgressSink for Notes {
 }
 
 impl Home {
-    /// Whose hub is at `endpoint`.
+    /// A home with the hub at `endpoint`.
     pub(crate) fn new(endpoint: &str) -> Self {
         let access = Access::resolve(|name| (name == "HF_ENDPOINT").then(|| endpoint.to_owned()));
         Self { folder: tempfile::tempdir().unwrap(), access }
@@ -75,7 +75,7 @@ impl Home {
         fs::read(self.path("models/lark").join(file)).unwrap()
     }
 
-    /// Everything that an interrupted pull left, as paths below the model's working folder.
+    /// Files of an interrupted pull, in the model's staging folder.
     pub(crate) fn left_over(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut folders = vec![self.path("models/.partial/lark")];
@@ -97,7 +97,7 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// Git's id of a file.
+/// The git id of a file.
 pub(crate) fn git_blob(bytes: &[u8]) -> String {
     hex(&Sha1::digest([format!("blob {}\0", bytes.len()).as_bytes(), bytes].concat()))
 }
@@ -114,7 +114,7 @@ pub(crate) fn hub(repo: &str) -> String {
     format!("[[sources]]\nkind = \"hub\"\nrepo = \"{repo}\"\nrevision = \"main\"\n")
 }
 
-/// A file of the source before it: TOML for its path, what it must hold, more fields.
+/// A file of the source before it: TOML for its path, its contents, more fields.
 pub(crate) fn file(path: &str, target: &str, contents: &[u8], more: &str) -> String {
     format!(
         "[[sources.files]]\npath = {path}\ntarget = \"{target}\"\nsha256 = \"{}\"\nsize = {}\n{more}\n",
@@ -123,12 +123,12 @@ pub(crate) fn file(path: &str, target: &str, contents: &[u8], more: &str) -> Str
     )
 }
 
-/// A file of the source before it that the hub is trusted about.
+/// A file of the source before it, trusted on first use.
 pub(crate) fn trusted(path: &str, more: &str) -> String {
     format!("[[sources.files]]\npath = \"{path}\"\ntarget = \"{path}\"\ntrust = \"first-use\"\n{more}\n")
 }
 
-/// `size` bytes that do not repeat soon.
+/// `size` pseudo-random bytes.
 pub(crate) fn noise(size: usize) -> Vec<u8> {
     (0..size as u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }

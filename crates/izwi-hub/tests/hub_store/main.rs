@@ -1,9 +1,11 @@
-//! The model store from outside: pulls over loopback HTTP and through stand-ins for package clients. No network.
+//! The model store through its public interface: pulls over loopback HTTP and through fake package clients. No network.
 
-// Says to the lints that all of this is test code.
+// Marks the whole target as test code for the lints.
 #![cfg(test)]
 
 mod downloads;
+#[cfg(unix)]
+mod failover;
 mod home;
 #[cfg(unix)]
 mod packages;

@@ -1,4 +1,4 @@
-//! Pulls through package clients; a shell script stands in for them and copies an archive made by the test.
+//! Pulls through package clients. A shell script replaces the client and copies an archive of the test.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -19,24 +19,28 @@ echo "$1" >> "${0%/*}/asked"
 cp "${0%/*}/$1" "$folder/archive"
 "#;
 
-fn nobody() -> Home {
+fn without_clients() -> Home {
     let mut home = Home::new("http://127.0.0.1:9");
     home.access.python = vec!["/nowhere/python3".into()];
     home.access.npm = vec!["/nowhere/npm".into()];
     home
 }
 
-/// A home whose package clients serve the files beside them.
+/// A home whose package clients serve the files in their folder.
 fn home() -> Home {
-    let mut home = nobody();
+    with_clients(without_clients())
+}
+
+/// Adds package clients that serve the files in the home's folder.
+pub(crate) fn with_clients(mut home: Home) -> Home {
     let client = program(&home.path("client"), CLIENT);
     home.access.python.push(client.display().to_string());
     home.access.npm.push(client.display().to_string());
     home
 }
 
-/// Makes an executable. A child process writes it: were it open for writing here while another test forks, it could
-/// not be run.
+/// Writes an executable through a child process: a file that is open for writing while another test forks cannot be
+/// executed.
 fn program(path: &Path, text: &str) -> PathBuf {
     let mut shell = Command::new("sh")
         .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
@@ -49,7 +53,7 @@ fn program(path: &Path, text: &str) -> PathBuf {
     path.to_path_buf()
 }
 
-fn zip(members: &[(&str, &[u8])]) -> Vec<u8> {
+pub(crate) fn zip(members: &[(&str, &[u8])]) -> Vec<u8> {
     let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     for (name, contents) in members {
         archive.start_file(*name, SimpleFileOptions::default()).unwrap();
@@ -75,7 +79,7 @@ fn tar_gz(members: &[(&str, tar::EntryType, &[u8])]) -> Vec<u8> {
 }
 
 /// A package source's head; the client serves each archive under `NAME==1.0` or `NAME@1.0`.
-fn source(home: &Home, ecosystem: &str, packages: &[(&str, &[u8])]) -> String {
+pub(crate) fn source(home: &Home, ecosystem: &str, packages: &[(&str, &[u8])]) -> String {
     let listed = packages.iter().map(|(name, archive)| {
         let sign = if ecosystem == "pip" { "==" } else { "@" };
         File::create(home.path(&format!("{name}{sign}1.0"))).unwrap().write_all(archive).unwrap();
@@ -134,7 +138,7 @@ fn an_npm_package_is_unpacked() {
 }
 
 #[test]
-fn an_archive_that_arrived_is_not_fetched_again() {
+fn a_complete_archive_is_not_downloaded_again() {
     let home = home();
     let archive = zip(&[("lark.bin", b"tweet")]);
     let head = source(&home, "pip", &[("lark", &archive)]);
@@ -167,7 +171,7 @@ fn links_large_members_and_broken_archives_are_refused() {
 }
 
 #[test]
-fn another_archive_is_refused_and_removed() {
+fn an_archive_with_a_wrong_hash_is_refused_and_removed() {
     let home = home();
     let archive = zip(&[("lark.bin", b"tweet")]);
     home.offer(&[source(&home, "pip", &[("lark", &archive)]), file("\"lark.bin\"", "a", b"tweet", "")]);
@@ -182,7 +186,7 @@ fn a_missing_client_is_named_with_the_remedy() {
     for (ecosystem, expected) in
         [("pip", "/nowhere/python3 -m pip): install Python"), ("npm", "/nowhere/npm): install Node.js")]
     {
-        let home = nobody();
+        let home = without_clients();
         home.offer(&[source(&home, ecosystem, &[("lark", b"")]), file("\"a\"", "a", b"tweet", "")]);
         let error = home.pull().unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
@@ -190,8 +194,8 @@ fn a_missing_client_is_named_with_the_remedy() {
 }
 
 #[test]
-fn a_python_without_pip_is_passed_over_and_a_failure_is_shown() {
-    let mut home = nobody();
+fn a_python_without_pip_is_skipped_and_a_failure_is_shown() {
+    let mut home = without_clients();
     let without = program(&home.path("without"), "#!/bin/sh\necho \"$0: No module named pip\" >&2\nexit 1\n");
     let failing = program(&home.path("failing"), "#!/bin/sh\necho 'no such version' >&2\nexit 1\n");
     home.access.python = [without, failing].map(|path| path.display().to_string()).to_vec();

@@ -1,4 +1,4 @@
-//! An HTTP server on loopback that answers each request as the test says and remembers what was asked.
+//! An HTTP server on loopback that answers each request as a test defines, and records the requests.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -15,13 +15,13 @@ pub(crate) struct Request {
     pub(crate) headers: BTreeMap<String, String>,
 }
 
-/// What the server sends; the connection closes afterwards.
+/// The server's answer; the connection closes afterwards.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answer {
     status: u16,
     headers: String,
     body: Vec<u8>,
-    /// Where the connection breaks.
+    /// Bytes of the body after which the connection breaks.
     cut: Option<usize>,
 }
 
@@ -36,7 +36,7 @@ impl Request {
         self.headers.get(name).map(String::as_str)
     }
 
-    /// Where the client wants to go on.
+    /// First byte of the requested range.
     pub(crate) fn range_start(&self) -> Option<usize> {
         self.header("range")?.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
     }
@@ -101,7 +101,7 @@ impl Server {
                         seen.push(request.clone());
                         seen.len() - 1
                     };
-                    // A client that hung up is no failure of the server.
+                    // A client that disconnects is not a failure of the server.
                     let _ = answer(index, &request).send(&mut stream, request.method != "HEAD");
                 });
             }

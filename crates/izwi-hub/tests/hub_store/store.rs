@@ -1,4 +1,4 @@
-//! What is installed: listing, checking, removing, replacing.
+//! Installed models: listing, verifying, removing, replacing.
 
 use std::fs;
 
@@ -17,25 +17,25 @@ fn installed() -> (Server, Home) {
 }
 
 #[test]
-fn an_installed_model_is_pulled_no_more() {
+fn an_installed_model_is_not_pulled_again() {
     let (server, home) = installed();
     assert_eq!(home.pull().unwrap(), home.store().installed("lark").unwrap());
     assert_eq!(server.requests().len(), 1);
 }
 
 #[test]
-fn names_that_are_not_models_are_answered_with_the_remedy() {
+fn unknown_names_get_a_remedy() {
     let (_server, home) = installed();
     let store = home.store();
     store.remove("lark").unwrap();
-    let said = |name: &str| store.installed(name).unwrap_err().to_string();
-    assert_eq!(said("lark"), "model 'lark' is not installed: run `izwi pull lark`");
-    assert_eq!(said("larc"), "unknown model 'larc': did you mean lark?");
+    let error_of = |name: &str| store.installed(name).unwrap_err().to_string();
+    assert_eq!(error_of("lark"), "model 'lark' is not installed: run `izwi pull lark`");
+    assert_eq!(error_of("larc"), "unknown model 'larc': did you mean 'lark'?");
     for name in ["../lark", "", ".partial", "lark/../lark"] {
         let error = store.remove(name).unwrap_err().to_string();
         assert!(error.starts_with("unknown model"), "{error}");
     }
-    assert_eq!(store.remove("lark").unwrap_err().to_string(), said("lark"));
+    assert_eq!(store.remove("lark").unwrap_err().to_string(), error_of("lark"));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn verify_finds_a_changed_byte_and_installed_a_missing_file() {
 }
 
 #[test]
-fn a_model_whose_manifest_changed_is_replaced_whole() {
+fn a_changed_manifest_replaces_the_model() {
     let (_server, home) = installed();
     home.offer(&[hub("bird/lark"), file("\"chirp\"", "new.bin", b"chirp", "")]);
     let error = home.store().installed("lark").unwrap_err().to_string();
@@ -68,7 +68,7 @@ fn a_model_whose_manifest_changed_is_replaced_whole() {
 }
 
 #[test]
-fn what_a_load_keeps_beside_a_model_is_not_the_model_and_leaves_with_it() {
+fn caches_beside_a_model_are_not_counted_and_are_removed_with_it() {
     let (_server, home) = installed();
     let store = home.store();
     let cached = home.path("models/lark/model.izwi-q8.cache");
@@ -83,7 +83,7 @@ fn what_a_load_keeps_beside_a_model_is_not_the_model_and_leaves_with_it() {
     keep();
     assert_eq!(size(&kept(home.store())), before);
     home.pull().unwrap();
-    assert!(!cached.exists(), "a model that is pulled anew is replaced whole");
+    assert!(!cached.exists(), "another pull replaces the folder");
     keep();
     store.verify("lark").unwrap();
     assert_eq!((size(&store), home.pull().unwrap()), (before, home.path("models/lark")));

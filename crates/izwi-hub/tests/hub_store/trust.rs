@@ -1,4 +1,4 @@
-//! Pulls of files whose contents only the hub knows: it states hashes, what arrives is held against them and recorded.
+//! Trust on first use: the hub states hashes, downloads are verified against them and the hashes are recorded.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use izwi_hub::{HubError, SourceError};
 use crate::home::{Home, git_blob, hub, noise, sha256, trusted};
 use crate::server::{Answer, Request, Server};
 
-/// A hub's repository, which a test may change; names with `.safetensors` are large files.
+/// Files of a hub's repository; names with `.safetensors` are large files.
 type Repository = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
 fn repository(files: &[(&str, &[u8])]) -> Repository {
@@ -17,7 +17,7 @@ fn repository(files: &[(&str, &[u8])]) -> Repository {
     Arc::new(Mutex::new(files.collect()))
 }
 
-/// Answers as the hub does: large files with their SHA-256 and a redirect, small ones with git's id.
+/// Answers like the hub: large files with their SHA-256 and a redirect, small files with their git id.
 fn answer(files: &Repository, request: &Request) -> Answer {
     let files = files.lock().unwrap();
     if let Some(name) = request.path.strip_prefix("/blobs/") {
@@ -64,7 +64,7 @@ fn only_failure(error: HubError) -> SourceError {
 }
 
 #[test]
-fn what_the_hub_states_is_checked_and_recorded() {
+fn stated_hashes_are_verified_and_recorded() {
     let (weights, codec) = (noise(50_000), noise(20_000));
     let files = repository(&[
         ("config.json", b"{}"),
@@ -87,14 +87,14 @@ fn what_the_hub_states_is_checked_and_recorded() {
     assert!(home.left_over().is_empty(), "{:?}", home.left_over());
     let asked = server.requests().len();
     home.pull().unwrap();
-    assert_eq!(server.requests().len(), asked, "an installed model is pulled no more");
+    assert_eq!(server.requests().len(), asked, "an installed model is not pulled again");
     let store = home.store();
     let lark = store.list().into_iter().find(|status| status.manifest.name == "lark").unwrap();
-    assert_eq!(lark.manifest.sources[0].bytes(), None, "only the hub knows");
+    assert_eq!(lark.manifest.sources[0].bytes(), None, "the manifest has no size");
 }
 
 #[test]
-fn weights_in_several_files_are_taken_by_their_index() {
+fn an_index_names_the_files_of_the_weights() {
     let index = br#"{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#;
     let files = repository(&[
         ("config.json", b"{}"),
@@ -121,7 +121,7 @@ fn weights_in_several_files_are_taken_by_their_index() {
 }
 
 #[test]
-fn an_index_cannot_reach_out_of_the_folder() {
+fn an_index_cannot_name_files_outside_the_folder() {
     for name in ["../../evil.safetensors", "/evil.safetensors", "a/b.safetensors", "config.json"] {
         let index = format!("{{\"weight_map\": {{\"a\": \"{name}\"}}}}");
         let files = repository(&[("config.json", b"{}"), (INDEX, index.as_bytes())]);
@@ -135,7 +135,7 @@ fn an_index_cannot_reach_out_of_the_folder() {
 }
 
 #[test]
-fn contents_that_are_not_what_was_stated_are_refused() {
+fn a_download_with_another_hash_is_refused() {
     let files = repository(&[("config.json", b"{}"), ("model.safetensors", b"weights")]);
     for (path, wrong) in [("config.json", b"[]".to_vec()), ("model.safetensors", b"weighty".to_vec())] {
         let files = Arc::clone(&files);
@@ -153,7 +153,7 @@ fn contents_that_are_not_what_was_stated_are_refused() {
 }
 
 #[test]
-fn a_later_pull_notices_that_the_publisher_changed_a_file() {
+fn a_file_that_the_publisher_changed_is_refused() {
     for (changed, bytes) in [("model.safetensors", &b"other"[..]), ("config.json", b"[1]")] {
         let files = repository(&[
             ("config.json", b"{}"),
@@ -175,19 +175,19 @@ fn a_later_pull_notices_that_the_publisher_changed_a_file() {
 }
 
 #[test]
-fn a_hub_that_states_nothing_is_not_believed() {
+fn a_file_without_a_stated_hash_is_refused() {
     let server = Server::start(|_, request| match request.path.ends_with("extra.json") {
         true => Answer::status(404),
         false => Answer::whole(b"{}").with("ETag", "\"5f-60\""),
     });
     let home = home_of(&server);
     let error = only_failure(home.pull().unwrap_err());
-    assert!(matches!(&error, SourceError::Unstated { .. }), "{error}");
-    assert!(server.requests().iter().all(|request| request.method == "HEAD"), "nothing was fetched");
+    assert!(matches!(&error, SourceError::NoHash { .. }), "{error}");
+    assert!(server.requests().iter().all(|request| request.method == "HEAD"), "no file was downloaded");
 }
 
 #[test]
-fn the_token_is_not_shown_to_whoever_the_hub_redirects_to() {
+fn redirects_to_other_hosts_get_no_token_and_state_no_hash() {
     let elsewhere =
         Server::start(|_, _| Answer::whole(b"{}").with("ETag", &format!("\"{}\"", git_blob(b"{}"))));
     let place = elsewhere.url_as("localhost");
@@ -195,6 +195,6 @@ fn the_token_is_not_shown_to_whoever_the_hub_redirects_to() {
     let mut home = home_of(&server);
     home.access.token = Some("secret".into());
     let error = only_failure(home.pull().unwrap_err());
-    assert!(matches!(&error, SourceError::Unstated { .. }), "{error}");
-    assert!(elsewhere.requests().is_empty(), "and is not asked what a file holds");
+    assert!(matches!(&error, SourceError::NoHash { .. }), "{error}");
+    assert!(elsewhere.requests().is_empty(), "no request to another host");
 }

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
+use crate::error::LoadError;
 use crate::model::SpeechModel;
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::error::ModelError;
+use izwi_nn::precision::codec_precision;
+use izwi_types::Precision;
 
 #[cfg(test)]
 mod golden_set;
@@ -26,14 +28,14 @@ mod whisper;
 pub struct LoadOptions {
     /// Where its tensors go.
     pub device: Device,
-    /// How large weights are kept. Families whose weights are small keep their own.
+    /// Type of large weights in memory. Families with small weights ignore it.
     pub precision: Precision,
-    /// Whether what large weights become is kept in a file beside them, so that they load faster the next time.
+    /// Whether converted weights are cached in a file beside the checkpoint, for faster loads.
     pub weight_cache: bool,
 }
 
 impl LoadOptions {
-    /// Nothing is written beside the checkpoint.
+    /// Options without a weight cache.
     #[must_use]
     pub fn new(device: Device, precision: Precision) -> Self {
         Self { device, precision, weight_cache: false }
@@ -41,20 +43,20 @@ impl LoadOptions {
 
     /// The same for the codec of a model.
     pub(crate) fn of_codec(&self) -> Self {
-        Self { precision: self.precision.of_codec(self.device.is_cpu()), ..self.clone() }
+        Self { precision: codec_precision(self.precision, self.device.is_cpu()), ..self.clone() }
     }
 
-    /// Has a checkpoint take what its large weights become in `precision` from a file, where that is wanted.
+    /// `from` with the cache of weights converted to `precision`, if [`Self::weight_cache`] is set.
     pub(crate) fn cached(&self, from: Checkpoint, precision: Precision) -> Checkpoint {
         if self.weight_cache { from.with_cache(precision) } else { from }
     }
 }
 
 /// Loads a checkpoint folder in the family's layout.
-type Loader = fn(&Path, &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError>;
+type Loader = fn(&Path, &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error>;
 
-/// The published sizes of a family, and what makes a model of one of them with made-up weights.
-type Maker = (&'static [&'static str], fn(&str, &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError>);
+/// Published sizes of a family, and the function that makes a model of such a size with random weights.
+type RandomModel = (&'static [&'static str], fn(&str, &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error>);
 
 const REGISTRY: &[(&str, Loader)] = &[
     ("hibari", hibari::load),
@@ -63,30 +65,30 @@ const REGISTRY: &[(&str, Loader)] = &[
     ("whisper", whisper::load),
 ];
 
-/// Families whose models can be made up, for measuring without a checkpoint.
-const MAKERS: &[Maker] =
-    &[(&lfm2_audio::SIZES, lfm2_audio::made_up), (&qwen3_tts::SIZES, qwen3_tts::made_up)];
+/// Families with random weights of published sizes, for benchmarks without a checkpoint.
+const RANDOM: &[RandomModel] =
+    &[(&lfm2_audio::SIZES, lfm2_audio::random), (&qwen3_tts::SIZES, qwen3_tts::random)];
 
-/// A model of the published size `model` with made-up weights.
+/// A model of the published size `model` with random weights.
 ///
 /// # Errors
-/// No family has such a size, or the device has not the memory.
-pub fn made_up(model: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
-    let Some((_, make)) = MAKERS.iter().find(|(sizes, _)| sizes.contains(&model)) else {
-        let sizes: Vec<_> = MAKERS.iter().flat_map(|(sizes, _)| *sizes).copied().collect();
-        return Err(ModelError::UnknownSize { size: model.to_owned(), known: sizes.join(", ") });
+/// [`LoadLoadError::UnknownSize`]; [`LoadError::Model`] if the device is out of memory.
+pub fn random(model: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, LoadError> {
+    let Some((_, make)) = RANDOM.iter().find(|(sizes, _)| sizes.contains(&model)) else {
+        let sizes: Vec<_> = RANDOM.iter().flat_map(|(sizes, _)| *sizes).copied().collect();
+        return Err(LoadError::UnknownSize { size: model.to_owned(), known: sizes.join(", ") });
     };
-    make(model, options)
+    Ok(make(model, options)?)
 }
 
 /// Loads the checkpoint in `folder` with the architecture named `family`.
 ///
 /// # Errors
-/// No such family, or the folder does not hold a checkpoint that fits it exactly.
-pub fn load(family: &str, folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
+/// [`LoadError::UnknownFamily`]; [`LoadError::Model`] if the folder does not hold a checkpoint that fits exactly.
+pub fn load(family: &str, folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, LoadError> {
     match REGISTRY.iter().find(|(name, _)| *name == family) {
-        Some((_, loader)) => loader(folder, options),
-        None => Err(ModelError::UnknownFamily {
+        Some((_, loader)) => Ok(loader(folder, options)?),
+        None => Err(LoadError::UnknownFamily {
             family: family.to_owned(),
             known: known().collect::<Vec<_>>().join(", "),
         }),

@@ -3,12 +3,12 @@
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::stream::{StreamShape, Streams, TailPlace};
+use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::conv::DepthwiseConv;
-use crate::error::ModelError;
 use crate::group_conv::GroupConv;
 use crate::row_conv::{RowConv, RowKernel};
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 /// The sizes of a convolution.
 #[derive(Debug, Clone, Copy)]
@@ -69,7 +69,7 @@ impl CausalConv {
         name: &str,
         kernel: Kernel,
         shape: &mut StreamShape,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let Kernel { inputs, outputs, taps, dilation, stride, precision, group } = kernel;
         let bias = from.take(&format!("{name}.bias"), &[outputs])?;
         let weight = format!("{name}.weight");
@@ -175,11 +175,11 @@ impl CausalTransposedConv {
         name: &str,
         kernel: Kernel,
         shape: &mut StreamShape,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let Kernel { inputs, outputs, taps, stride, precision, .. } = kernel;
         if stride == 0 || taps == 0 {
             let message = format!("{name}: transposed convolution of {taps} taps, stride {stride}");
-            return Err(ModelError::Checkpoint(message));
+            return Err(Error::Checkpoint(message));
         }
         let bias = from.take(&format!("{name}.bias"), &[outputs])?;
         let bias = Tensor::cat(&vec![bias; stride], 0)?;
@@ -235,7 +235,7 @@ impl CausalDepthwiseTransposedConv {
         name: &str,
         (channels, taps, stride): (usize, usize, usize),
         shape: &mut StreamShape,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         Ok(Self::new(&from.take(&format!("{name}.weight"), &[channels, 1, taps])?, stride, shape)?)
     }
 
@@ -299,7 +299,7 @@ impl CausalDepthwiseConv {
         channels: usize,
         taps: usize,
         shape: &mut StreamShape,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let conv = DepthwiseConv::load(from, name, channels, taps, 1)?;
         Ok(Self { conv, centre: taps / 2, tail: shape.tail(taps.saturating_sub(1), channels) })
     }

@@ -1,5 +1,5 @@
 //! Parts of neural audio codecs that families share: causal convolutions and transformers that run in pieces, residual
-//! vector quantisation, SEANet's encoder and decoder, mel spectra, the inverse of spectra.
+//! vector quantisation, SEANet's encoder and decoder, the Mimi decoder, mel spectra, the inverse of spectra.
 //!
 //! Rows are time: activations are `[rows, channels]`, the new rows of several sequences one after another. What a
 //! sequence carries from piece to piece is a [`stream::StreamState`] of constant size; on the CPU the rows computed in
@@ -8,6 +8,7 @@
 pub mod conv;
 pub mod istft;
 pub mod mel;
+pub mod mimi;
 pub mod quantiser;
 pub mod seanet;
 pub mod snake;

@@ -6,8 +6,8 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 use rayon::prelude::*;
 
+use crate::Error;
 use crate::checkpoint::Checkpoint;
-use crate::error::ModelError;
 use crate::row_conv::RowConv;
 
 /// Books whose usage is lower count as this:
@@ -53,7 +53,7 @@ impl Book {
         prefix: &str,
         names: BookNames,
         shape: BooksShape,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let host = |tensor: Tensor| tensor.to_device(&Device::Cpu);
         let sum = host(from.take(&format!("{prefix}.{}", names.sum), &[shape.entries, shape.width])?)?;
         let usage = host(from.take(&format!("{prefix}.{}", names.usage), &[shape.entries])?)?;
@@ -117,7 +117,7 @@ impl ResidualBooks {
         shape: BooksShape,
         names: BookNames,
         book: impl Fn(usize) -> String,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let BooksShape { width, outer, .. } = shape;
         let into_books = from.take(&format!("{prefix}.input_proj.weight"), &[width, outer, 1])?;
         let out_of_books = from.take(&format!("{prefix}.output_proj.weight"), &[outer, width, 1])?;

@@ -5,10 +5,10 @@ use candle_core::{Result, Tensor};
 
 use super::conv::{CausalConv, CausalTransposedConv, Kernel};
 use super::stream::{StreamShape, Streams};
+use crate::Error;
 use crate::activation::elu;
 use crate::checkpoint::Checkpoint;
-use crate::error::ModelError;
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 /// Sizes of an encoder, or of a decoder, which is the encoder in reverse.
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ impl Unit {
         (unit, channels): (usize, usize),
         shape: &SeanetShape,
         streams: &mut StreamShape,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let inner = channels / shape.compress.max(1);
         let dilation = shape.dilation_growth.pow(unit as u32);
         let wide = Kernel { dilation, ..shape.kernel(channels, inner, shape.residual_kernel) };
@@ -102,7 +102,7 @@ impl SeanetEncoder {
         prefix: &str,
         shape: &SeanetShape,
         streams: &mut StreamShape,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let conv = shape.names[0];
         let first = shape.kernel(1, shape.filters, shape.kernel);
         let first = CausalConv::load(from, &format!("{prefix}.0.{conv}"), first, streams)?;
@@ -167,7 +167,7 @@ impl SeanetDecoder {
         prefix: &str,
         shape: &SeanetShape,
         streams: &mut StreamShape,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let [conv, transposed] = shape.names;
         let mut channels = shape.filters << shape.strides.len();
         let first = shape.kernel(shape.width, channels, shape.kernel);

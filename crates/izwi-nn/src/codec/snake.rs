@@ -2,9 +2,9 @@
 
 use candle_core::{Result, Tensor};
 
+use crate::Error;
 use crate::activation::snake;
 use crate::checkpoint::Checkpoint;
-use crate::error::ModelError;
 
 /// Added to the amplitude's divisor: <https://github.com/NVIDIA/BigVGAN/blob/main/activations.py>.
 const EPS: f64 = 1e-9;
@@ -21,7 +21,7 @@ impl SnakeBeta {
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
-    pub fn load(from: &mut Checkpoint, name: &str, channels: usize) -> std::result::Result<Self, ModelError> {
+    pub fn load(from: &mut Checkpoint, name: &str, channels: usize) -> std::result::Result<Self, Error> {
         let frequency = from.take(&format!("{name}.alpha"), &[channels])?.exp()?;
         let beta = from.take(&format!("{name}.beta"), &[channels])?.exp()?;
         Ok(Self { frequency, amplitude: (beta + EPS)?.recip()? })

@@ -3,15 +3,15 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::stream::{StreamShape, Streams, WindowPlace};
+use crate::Error;
 use crate::activation::{bias_gelu, silu_gate};
 use crate::checkpoint::Checkpoint;
-use crate::error::ModelError;
 use crate::norm::LayerNorm;
 use crate::rms_norm::RmsNorm;
 use crate::rope::{Rope, halves_of_pairs};
 use crate::row_linear::{RowLinear, stacked};
 use crate::window_attention::{Window, causal, windowed};
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 /// Which normalisation and feed-forward layers a transformer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl CausalTransformer {
         prefix: &str,
         shape: &TransformerShape,
         window: Option<(Window, &mut StreamShape)>,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let layers = (0..shape.layers).map(|i| Layer::load(from, &format!("{prefix}.{i}"), shape));
         let layers = layers.collect::<std::result::Result<_, _>>()?;
         let width = shape.heads * shape.head_dim;
@@ -151,11 +151,7 @@ impl CausalTransformer {
 }
 
 impl Layer {
-    fn load(
-        from: &mut Checkpoint,
-        name: &str,
-        shape: &TransformerShape,
-    ) -> std::result::Result<Self, ModelError> {
+    fn load(from: &mut Checkpoint, name: &str, shape: &TransformerShape) -> std::result::Result<Self, Error> {
         let attention_width = shape.heads * shape.head_dim;
         let names = shape.naming.names();
         let named = |part: &str| format!("{name}.{part}");
@@ -227,7 +223,7 @@ impl Naming {
         from: &mut Checkpoint,
         name: &str,
         shape: &TransformerShape,
-    ) -> std::result::Result<RowLinear, ModelError> {
+    ) -> std::result::Result<RowLinear, Error> {
         let (width, inner) = (shape.width, shape.heads * shape.head_dim);
         match self {
             Self::Apart => {
@@ -251,11 +247,7 @@ impl Naming {
 }
 
 impl Norm {
-    fn load(
-        from: &mut Checkpoint,
-        name: &str,
-        shape: &TransformerShape,
-    ) -> std::result::Result<Self, ModelError> {
+    fn load(from: &mut Checkpoint, name: &str, shape: &TransformerShape) -> std::result::Result<Self, Error> {
         Ok(match shape.style {
             Style::Gated => Self::Rms(RmsNorm::load(from, name, shape.width, shape.eps)?),
             Style::Plain => Self::Layer(LayerNorm::load_with_eps(from, name, shape.width, shape.eps)?),
@@ -271,11 +263,7 @@ impl Norm {
 }
 
 impl FeedForward {
-    fn load(
-        from: &mut Checkpoint,
-        name: &str,
-        shape: &TransformerShape,
-    ) -> std::result::Result<Self, ModelError> {
+    fn load(from: &mut Checkpoint, name: &str, shape: &TransformerShape) -> std::result::Result<Self, Error> {
         let (width, inner) = (shape.width, shape.feed_forward);
         Ok(match shape.style {
             Style::Gated => {
@@ -309,6 +297,6 @@ fn linear(
     name: &str,
     (inputs, outputs): (usize, usize),
     shape: &TransformerShape,
-) -> std::result::Result<RowLinear, ModelError> {
+) -> std::result::Result<RowLinear, Error> {
     RowLinear::load_stacked(from, &[(name, outputs)], inputs, shape.precision)
 }

@@ -6,13 +6,14 @@ use std::fs::OpenOptions;
 use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 
+use super::super::precision::weight_type;
 use super::*;
+use crate::Error;
 use crate::checkpoint::{Checkpoint, Recipe};
-use crate::error::ModelError;
 use crate::row_conv::{RowConv, RowKernel};
 use crate::row_linear::{RowLinear, stacked};
-use izwi_kernels::precision::Precision;
-use izwi_kernels::weights::Weights;
+use izwi_kernels::linear::Weights;
+use izwi_types::Precision;
 
 const PRECISIONS: [Precision; 5] =
     [Precision::F32, Precision::Bf16, Precision::F16, Precision::Q8, Precision::Q4];
@@ -76,7 +77,7 @@ impl Place {
 }
 
 /// Takes all of it: kind and bytes of each packed weight. Whether any of them had to be made.
-fn load(mut from: Checkpoint) -> (Vec<(Kind, Vec<u8>)>, bool) {
+fn load(mut from: Checkpoint) -> (Vec<(PackedKind, Vec<u8>)>, bool) {
     let mut made = false;
     let mut all = Vec::new();
     for name in ["a", "b", "c"] {
@@ -107,7 +108,7 @@ fn load(mut from: Checkpoint) -> (Vec<(Kind, Vec<u8>)>, bool) {
 fn packed(weight: &Tensor, precision: Precision) -> Weights {
     let (outputs, inputs) = weight.dims2().unwrap();
     let values = weight.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
-    Weights::pack(izwi_kernels::source::Source::Single(&values), inputs, outputs, precision)
+    Weights::pack(izwi_kernels::linear::WeightSource::F32(&values), inputs, outputs, weight_type(precision))
 }
 
 /// Loads twice: the first makes everything as a load without a file does, the second nothing.
@@ -177,7 +178,7 @@ fn a_checkpoint_that_was_changed_is_packed_anew() {
         (&[("a.weight".to_owned(), vec![70, WIDTH])], ""),
         (WIDTH, 70),
         Precision::Q8,
-        |_| Err(ModelError::Internal("made")),
+        |_| Err(Error::Internal("made")),
     )
     .unwrap_err();
 }
@@ -268,24 +269,24 @@ fn entries_that_promise_what_is_not_there_are_passed_over() {
         cache.take::<Weights>("x", sizes).map(|weights| weights.data().to_vec())
     };
     let most = length as u64;
-    assert!(take(entry(Kind::Eight, sizes, 0, length), most).as_deref() == Some(right.data()));
+    assert!(take(entry(PackedKind::Q8, sizes, 0, length), most).as_deref() == Some(right.data()));
     for wrong in [
-        entry(Kind::Eight, sizes, 64, length),
-        entry(Kind::Eight, sizes, usize::MAX, length),
-        entry(Kind::Eight, sizes, 0, usize::MAX),
-        entry(Kind::Eight, sizes, 0, length - 64),
-        entry(Kind::Eight, sizes, 1, length),
-        entry(Kind::Four, sizes, 0, length),
-        entry(Kind::Single, sizes, 0, length),
-        entry(Kind::Conv, sizes, 0, length),
-        entry(Kind::Pairs, sizes, 0, length),
-        entry(Kind::Eight, [1, WIDTH, 71], 0, length),
-        entry(Kind::Eight, [1, usize::MAX, usize::MAX], 0, length),
+        entry(PackedKind::Q8, sizes, 64, length),
+        entry(PackedKind::Q8, sizes, usize::MAX, length),
+        entry(PackedKind::Q8, sizes, 0, usize::MAX),
+        entry(PackedKind::Q8, sizes, 0, length - 64),
+        entry(PackedKind::Q8, sizes, 1, length),
+        entry(PackedKind::Q4, sizes, 0, length),
+        entry(PackedKind::F32, sizes, 0, length),
+        entry(PackedKind::Conv, sizes, 0, length),
+        entry(PackedKind::ConvBf16, sizes, 0, length),
+        entry(PackedKind::Q8, [1, WIDTH, 71], 0, length),
+        entry(PackedKind::Q8, [1, usize::MAX, usize::MAX], 0, length),
     ] {
         let told = format!("{wrong:?}");
         assert!(take(wrong, most).is_none(), "{told}");
     }
-    assert!(take(entry(Kind::Eight, sizes, 0, length), most - 1).is_none());
+    assert!(take(entry(PackedKind::Q8, sizes, 0, length), most - 1).is_none());
     fs::write(&path, file_of("other", Vec::new(), &[])).unwrap();
     assert!(WeightCache::open(path, "key".to_owned(), most).found.is_none());
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use izwi_core::engine::{Engine, EngineState, TaskType};
+use izwi_core::engine::{Engine, EngineState, Task};
 
 use crate::error::ApiError;
 
@@ -61,7 +61,7 @@ pub struct Offer {
     /// Its id.
     pub id: String,
     /// What it does, as far as is known before it is loaded.
-    pub tasks: Vec<TaskType>,
+    pub tasks: Vec<Task>,
     /// Bytes it is expected to take, 0 where that is not known.
     pub bytes: u64,
 }
@@ -71,7 +71,7 @@ pub struct Offer {
 pub(crate) struct Entry {
     pub(crate) slot: Slot,
     /// What it does; empty until that is known.
-    pub(crate) tasks: Vec<TaskType>,
+    pub(crate) tasks: Vec<Task>,
     /// Bytes it takes: expected, and once it was loaded as its engine says.
     bytes: u64,
     /// A default model: it is never unloaded.
@@ -89,7 +89,7 @@ impl Entry {
 
     fn move_to(&mut self, slot: Slot, now: Instant) {
         if let Slot::Ready(engine) = &slot {
-            self.tasks.clone_from(&engine.profile().tasks);
+            self.tasks.clone_from(&engine.profile().info.tasks);
             let bytes = engine.profile().memory_bytes as u64;
             self.bytes = if bytes == 0 { self.bytes } else { bytes };
         }

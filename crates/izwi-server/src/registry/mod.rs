@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use izwi_core::engine::{Engine, TaskType, metrics};
+use izwi_core::engine::{Engine, Task, metrics};
 use tokio::sync::watch;
 
 use self::books::{Answer, Books, Leaving};
@@ -209,26 +209,26 @@ impl Registry {
     }
 
     /// The engine of a model that does `task`, loaded if need be; the default one without an id.
-    pub(crate) async fn lease(&self, id: Option<&str>, task: TaskType) -> Result<Lease, ApiError> {
+    pub(crate) async fn lease(&self, id: Option<&str>, task: Task) -> Result<Lease, ApiError> {
         let id = match (id, task) {
             (Some(id), _) => id.to_owned(),
-            (None, TaskType::Tts) => self.default_tts().to_owned(),
-            (None, TaskType::Asr) => self.default_asr().unwrap_or(LISTENING_ALIASES[0]).to_owned(),
-            (None, TaskType::AudioChat) => self.first_to_converse()?,
+            (None, Task::Tts) => self.default_tts().to_owned(),
+            (None, Task::Asr) => self.default_asr().unwrap_or(LISTENING_ALIASES[0]).to_owned(),
+            (None, Task::Chat) => self.first_to_converse()?,
         };
         let (id, entry) = self.find(&id)?;
         if !entry.tasks.is_empty() {
             check_task(&id, &entry.tasks, task)?;
         }
         let lease = self.acquire(&id).await?;
-        check_task(&id, &lease.profile().tasks, task)?;
+        check_task(&id, &lease.profile().info.tasks, task)?;
         Ok(lease)
     }
 
     /// The model that converses where nobody names one: the default speaker if it does, else the first that does.
     fn first_to_converse(&self) -> Result<String, ApiError> {
         let books = self.inner.books.borrow();
-        let converses = |entry: &Entry| entry.tasks.contains(&TaskType::AudioChat);
+        let converses = |entry: &Entry| entry.tasks.contains(&Task::Chat);
         let speaker = books.entries().get_key_value(self.default_tts());
         let found = speaker.filter(|(_, entry)| converses(entry));
         let found = found.or_else(|| books.entries().iter().find(|(_, entry)| converses(entry)));
@@ -336,19 +336,19 @@ impl Registry {
 }
 
 /// The default models and what each is the default for.
-fn defaults(config: &FleetConfig) -> impl Iterator<Item = (&str, TaskType)> {
-    let listening = config.default_asr.as_deref().map(|id| (id, TaskType::Asr));
-    std::iter::once((config.default_tts.as_str(), TaskType::Tts)).chain(listening)
+fn defaults(config: &FleetConfig) -> impl Iterator<Item = (&str, Task)> {
+    let listening = config.default_asr.as_deref().map(|id| (id, Task::Asr));
+    std::iter::once((config.default_tts.as_str(), Task::Tts)).chain(listening)
 }
 
-fn check_task(id: &str, tasks: &[TaskType], task: TaskType) -> Result<(), ApiError> {
+fn check_task(id: &str, tasks: &[Task], task: Task) -> Result<(), ApiError> {
     if tasks.contains(&task) {
         return Ok(());
     }
     let does = match task {
-        TaskType::Tts => "speak",
-        TaskType::Asr => "transcribe",
-        TaskType::AudioChat => "converse",
+        Task::Tts => "speak",
+        Task::Asr => "transcribe",
+        Task::Chat => "converse",
     };
     let message = format!("model '{id}' does not {does}; choose one that does, see /v1/models");
     Err(ApiError::invalid("model", message))

@@ -19,8 +19,7 @@ use crate::{limits, linger, security, upload, ws};
 pub fn router(state: AppState) -> Router {
     let api = Router::new()
         .route("/v1/audio/speech", post(speech::create))
-        .route("/v1/audio/speech/stream", get(ws::upgrade))
-        .route("/v1/audio/chat/stream", get(ws::upgrade_chat))
+        .merge(ws::routes())
         .merge(recording(&state))
         .route("/v1/audio/voices/{id}", get(voices::show).delete(voices::remove))
         .route("/v1/models", get(models::list))

@@ -14,7 +14,7 @@ use futures::stream;
 use http_body::Frame;
 use http_body_util::StreamBody;
 use izwi_core::engine::{
-    EngineCoreRequest, EngineError, FinishReason, RequestId, RequestStats, StreamingOutput, TaskType,
+    EngineCoreRequest, EngineError, FinishReason, RequestId, RequestStats, StreamingOutput, Task,
 };
 use izwi_core::transcript::DurationUsage;
 use tokio::sync::mpsc;
@@ -57,7 +57,7 @@ async fn listen(
     let Upload { fields, recording, room } = upload;
     let ask = Ask::check(fields, aim)?;
     let field = recording.param;
-    let engine = state.lease(Some(&ask.model), TaskType::Asr).await?;
+    let engine = state.lease(Some(&ask.model), Task::Asr).await?;
     let request = ask.request(recording, &engine)?.with_id(id.clone());
     if ask.stream {
         // The room is given back with the first words: the engine has read the recording by then.

@@ -1,42 +1,38 @@
-//! The WebSocket `/v1/audio/chat/stream`: a spoken conversation, text or sound in, text and sound out as they come.
-//!
-//! A session is one task that owns its socket, its conversation and the answer being given. Like a session that speaks it
-//! reads while it answers, and takes from the engine only what its client takes.
+//! The protocol of `/v1/audio/chat/stream`: a spoken conversation, text or audio in, text and audio out.
 //!
 //! Choices of the protocol:
-//! - Each `input.text`, and each `input.audio.commit` with the binary frames before it, is a turn of the user's; the model
-//!   answers them in order. Some may wait while it answers.
-//! - Binary frames are 16-bit little-endian mono PCM at `input_sample_rate`, by default the rate the model listens at.
-//!   `input.audio.clear` forgets those that were not committed.
+//! - Each `input.text`, and each `input.audio.commit` with the binary frames before it, is a turn of the user; the model
+//!   answers them in order. A few may wait while it answers.
+//! - Binary frames are 16-bit little-endian mono PCM at `input_sample_rate`, by default the model's input rate.
+//!   `input.audio.clear` drops those that were not committed.
 //! - `session.created` answers `session.config`, or the first input of a session without one.
-//! - `interrupt` ends the answer with the reason `interrupted` and forgets turns that wait, not what is being recorded.
-//!   What was said and sent whole stays in the conversation; a turn nothing of which was answered is said with the next.
+//! - `interrupt` ends the answer with the reason `interrupted` and drops turns that wait, not audio that is not committed.
+//!   What was delivered whole stays in the conversation; a turn without any answer is sent again with the next.
 //! - A turn that is refused is an `error` alone, and is no part of the conversation. Every other ends with `turn.done`.
-//! - The oldest turns are forgotten when room runs out; `forgotten_turns` says how many are by now.
+//! - The oldest turns are dropped when the context is full; `forgotten_turns` counts them.
 //! - `input.done` ends the session once all turns are answered.
 
-mod answer;
 mod parse;
 mod recording;
 mod setup;
 
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
-use std::time::Duration;
+use std::sync::Arc;
 
-use axum::extract::ws::{WebSocket, close_code};
+use bytes::Bytes;
 use futures::FutureExt;
-use izwi_core::engine::types::audio_duration;
+use futures::future::BoxFuture;
+use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{
-    Conversation, Engine, FinishReason, Message, RequestId, RequestStats, StreamingOutput, TaskType,
+    AudioInput, Conversation, Emission, Engine, EngineCoreRequest, FinishReason, Message, RequestId,
+    StreamingOutput, Task,
 };
 
-use self::answer::{Answer, Asked, Begun, Next, Speech};
-use self::parse::parse;
 use self::recording::Recording;
 use self::setup::Setup;
-use super::arrival::Arrival;
-use super::link::{Ending, Link, MAX_QUEUED, Signal};
+use super::frame;
+use super::outbox::Outbox;
+use super::protocol::{Action, ClientMessage, Job, Outcome, Protocol};
 use crate::dto::chat::{ClientFrame, ConfigFields, ServerFrame};
 use crate::encoding::EncodedUtterance;
 use crate::error::ApiError;
@@ -47,409 +43,289 @@ use crate::state::AppState;
 /// Turns that may wait while the model answers.
 const MAX_WAITING: usize = 4;
 
-enum Event {
-    Signal(Signal),
-    Answered(Box<Next>),
-    Arrived,
-}
-
-struct Session {
-    link: Link,
-    arrival: Arrival<ClientFrame, Lease>,
-    setup: Option<Setup>,
+/// State of a session.
+pub(super) struct Chat {
+    state: AppState,
+    session_id: RequestId,
+    setup: Option<Arc<Setup>>,
+    /// Audio that is not committed.
     recording: Recording,
-    waiting: VecDeque<Asked>,
-    is_done: bool,
+    waiting: VecDeque<UserInput>,
+    is_closed: bool,
     conversation: Conversation,
-    /// Turns that were forgotten.
+    /// Turns that were dropped from the conversation.
     forgotten: usize,
-    answer: Answer,
-    /// Number of the turn being answered, or of the next.
+    /// Number of the next turn.
+    next_turn: u64,
+}
+
+/// A turn of the user, as received.
+#[derive(Debug)]
+enum UserInput {
+    Text(String),
+    /// A WAV file.
+    Audio(Bytes),
+}
+
+/// The model's answer to one turn, as far as it was delivered.
+pub(super) struct Answer {
+    setup: Arc<Setup>,
     turn: u64,
+    encoded: EncodedUtterance,
+    text: String,
+    sent_chunks: u64,
+    sent_samples: u64,
+    /// What was delivered whole.
+    emissions: Vec<Emission>,
 }
 
-/// Serves one session until it is done, fails or its client leaves.
-pub(super) async fn run(state: AppState, id: RequestId, socket: WebSocket) {
-    let session = Session {
-        link: Link::new(state, id, socket),
-        arrival: Arrival::default(),
-        setup: None,
-        recording: Recording::default(),
-        waiting: VecDeque::new(),
-        is_done: false,
-        conversation: Conversation::new(),
-        forgotten: 0,
-        answer: Answer::Silent,
-        turn: 0,
-    };
-    session.serve().await;
-}
+impl Protocol for Chat {
+    type Frame = ClientFrame;
+    type Model = Lease;
+    type Input = Message;
+    type Reply = Answer;
 
-/// The name of the model that a frame configures a session for, if it configures one: `None` inside for the default.
-fn wanted(frame: &ClientFrame) -> Option<Option<String>> {
-    match frame {
-        ClientFrame::Config(config) => Some(config.model.clone()),
-        ClientFrame::Text(_) | ClientFrame::Audio(_) => Some(None),
-        _ => None,
-    }
-}
-
-impl Session {
-    async fn serve(mut self) {
-        loop {
-            self.answer_next();
-            if self.answer.is_silent() && self.is_done && self.waiting.is_empty() {
-                self.link.wire.frame(&ServerFrame::Done);
-                let ending = self.link.ending();
-                return self.link.close(ending).await;
-            }
-            let event = self.next_event().await;
-            match self.handle(event) {
-                ControlFlow::Continue(()) => {}
-                ControlFlow::Break(Some(ending)) => {
-                    self.answer = Answer::Silent;
-                    return self.link.close(ending).await;
-                }
-                ControlFlow::Break(None) => return,
-            }
+    fn new(state: &AppState, session_id: &RequestId) -> Self {
+        Self {
+            state: state.clone(),
+            session_id: session_id.clone(),
+            setup: None,
+            recording: Recording::default(),
+            waiting: VecDeque::new(),
+            is_closed: false,
+            conversation: Conversation::new(),
+            forgotten: 0,
+            next_turn: 0,
         }
     }
 
-    async fn next_event(&mut self) -> Event {
-        let wire_is_idle = self.link.wire.is_idle();
-        let hears = self.arrival.waiting() < MAX_QUEUED;
-        let is_silent = self.answer.is_silent();
-        let arrives = self.arrival.is_under_way();
-        tokio::select! {
-            () = self.arrival.settled(), if arrives => Event::Arrived,
-            signal = self.link.next(hears, is_silent && !arrives) => Event::Signal(signal),
-            next = self.answer.next(), if wire_is_idle && !is_silent => Event::Answered(Box::new(next)),
+    fn parse(message: ClientMessage) -> Result<ClientFrame, ApiError> {
+        match message {
+            ClientMessage::Text(text) => parse::parse(&text),
+            ClientMessage::Binary(pcm) => Ok(ClientFrame::Audio(pcm)),
         }
     }
 
-    /// Breaks with how to close, or with `None` when nobody is there to be told.
-    fn handle(&mut self, event: Event) -> ControlFlow<Option<Ending>> {
-        match event {
-            Event::Answered(next) => {
-                return match *next {
-                    Next::Heard(heard) => self.heard(heard),
-                    Next::Begun(begun) => self.begun(begun),
-                    Next::Chunk(chunk) => self.relay(chunk),
-                };
-            }
-            Event::Arrived => self.catch_up(),
-            Event::Signal(Signal::Over(ending)) => return ControlFlow::Break(ending),
-            Event::Signal(Signal::Moved) => {}
-            Event::Signal(Signal::Text(text)) => {
-                let outcome = parse(&text).and_then(|frame| self.accept(frame));
-                self.tell(outcome);
-            }
-            Event::Signal(Signal::Binary(pcm)) => {
-                let outcome = self.accept(ClientFrame::Audio(pcm));
-                self.tell(outcome);
-            }
-            Event::Signal(Signal::Refused(error)) => self.link.wire.error(&error),
-            Event::Signal(Signal::Draining) => {
-                let had_waiting = !self.waiting.is_empty();
-                self.waiting.clear();
-                self.is_done = true;
-                if self.arrival.abandon() | had_waiting {
-                    self.link.wire.error(&ApiError::Draining);
-                }
-            }
-        }
-        ControlFlow::Continue(())
+    fn is_immediate(frame: &ClientFrame) -> bool {
+        matches!(frame, ClientFrame::Ping)
     }
 
-    fn tell(&mut self, outcome: Result<(), ApiError>) {
-        if let Err(error) = outcome {
-            self.link.wire.error(&error);
+    fn load_model(&self, frame: &ClientFrame) -> Option<BoxFuture<'static, Result<Lease, ApiError>>> {
+        if self.setup.is_some() || self.is_closed {
+            return None;
         }
+        let model = match frame {
+            ClientFrame::Config(config) => config.model.clone(),
+            ClientFrame::Text(_) | ClientFrame::Audio(_) => None,
+            _ => return None,
+        };
+        let state = self.state.clone();
+        Some(async move { state.lease(model.as_deref(), Task::Chat).await }.boxed())
     }
 
-    /// Obeys a frame, or keeps it until the model that it or one before it needs has arrived.
-    fn accept(&mut self, frame: ClientFrame) -> Result<(), ApiError> {
-        if self.arrival.is_under_way() && !matches!(frame, ClientFrame::Ping) {
-            self.arrival.wait(frame);
-            return Ok(());
-        }
-        let needs_model = self.setup.is_none() && !self.is_done;
-        if let Some(model) = wanted(&frame).filter(|_| needs_model) {
-            let state = self.link.state.clone();
-            let leasing = async move { state.lease(model.as_deref(), TaskType::AudioChat).await };
-            self.arrival.begin(leasing.boxed());
-            if self.arrival.is_under_way() {
-                self.arrival.wait(frame);
-                return Ok(());
-            }
-        }
-        let outcome = self.obey(frame);
-        self.arrival.forget();
-        outcome
-    }
-
-    /// Obeys the frames that waited for a model.
-    fn catch_up(&mut self) {
-        self.link.touch();
-        let mut frames = self.arrival.take_waiting().into_iter();
-        if let Some(first) = frames.next() {
-            let outcome = self.obey(first);
-            self.arrival.forget();
-            self.tell(outcome);
-        }
-        for frame in frames {
-            let outcome = self.accept(frame);
-            self.tell(outcome);
-        }
-    }
-
-    fn obey(&mut self, frame: ClientFrame) -> Result<(), ApiError> {
-        let longest = |setup: &Setup| setup.engine.config().max_turn_duration;
+    fn receive(
+        &mut self,
+        frame: ClientFrame,
+        model: Option<Result<Lease, ApiError>>,
+        out: &mut Outbox,
+    ) -> Result<Action, ApiError> {
         match frame {
-            ClientFrame::Config(fields) => self.configure(fields)?,
+            ClientFrame::Config(fields) => drop(self.configure(fields, model, out)?),
             ClientFrame::Text(text) => {
                 self.check_open()?;
-                check_text("text", &text, self.link.state.config().max_input_chars)?;
-                self.configure_by_default()?;
-                self.ask(Asked::Text(text))?;
+                check_text("text", &text, self.state.config().max_input_chars)?;
+                self.configured(model, out)?;
+                self.enqueue(UserInput::Text(text))?;
             }
             ClientFrame::Audio(pcm) => {
                 self.check_open()?;
-                self.configure_by_default()?;
-                if let Some(setup) = &self.setup {
-                    self.recording.push(&pcm, setup.input_rate, longest(setup))?;
-                }
+                let setup = self.configured(model, out)?;
+                self.recording.push(&pcm, setup.input_rate, setup.engine.config().max_turn_duration)?;
             }
             ClientFrame::Commit => {
                 self.check_open()?;
-                let rate = self.setup.as_ref().map(|setup| (setup.input_rate, longest(setup)));
-                let (rate, longest) = rate.unwrap_or((0, Duration::ZERO));
-                let file = self.recording.take(rate, longest)?;
-                self.ask(Asked::Audio(file))?;
+                let Some(setup) = &self.setup else { return Err(recording::empty()) };
+                let file = self.recording.take(setup.input_rate, setup.engine.config().max_turn_duration)?;
+                self.enqueue(UserInput::Audio(file))?;
             }
             ClientFrame::Clear => self.recording = Recording::default(),
             ClientFrame::Done => {
                 self.check_open()?;
-                self.is_done = true;
+                self.close_input();
             }
-            ClientFrame::Ping => self.link.wire.frame(&ServerFrame::Pong),
-            // Playback positions are reports of the client; nothing here depends on them.
+            ClientFrame::Ping => out.frame(&ServerFrame::Pong),
+            // A report of the client; nothing here depends on it.
             ClientFrame::PlaybackAck => {}
-            ClientFrame::Interrupt => self.interrupt(),
+            ClientFrame::Interrupt => return Ok(Action::Interrupt),
         }
+        Ok(Action::None)
+    }
+
+    fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
+        let setup = self.setup.as_ref()?;
+        let input = self.waiting.pop_front()?;
+        let encoded = match EncodedUtterance::new(setup.format, setup.engine.profile().info.sample_rate_hz) {
+            Ok(encoded) => encoded,
+            Err(error) => return Some(Err(error)),
+        };
+        self.forgotten += self.conversation.truncate(setup.engine.config().conversation_limits());
+        let engine = Engine::clone(&setup.engine);
+        let answer = Answer {
+            setup: Arc::clone(setup),
+            turn: self.next_turn,
+            encoded,
+            text: String::new(),
+            sent_chunks: 0,
+            sent_samples: 0,
+            emissions: Vec::new(),
+        };
+        self.next_turn += 1;
+        let input = prepare(engine.clone(), input, self.session_id.clone()).boxed();
+        Some(Ok(Job { engine, input, reply: answer }))
+    }
+
+    fn request(&mut self, answer: &Answer, message: Message) -> EngineCoreRequest {
+        self.conversation.ask(vec![message]);
+        answer.setup.request(self.conversation.clone())
+    }
+
+    fn deliver(
+        &mut self,
+        answer: &mut Answer,
+        chunk: StreamingOutput,
+        out: &mut Outbox,
+    ) -> Result<(), EncodeError> {
+        let turn = answer.turn;
+        if let Some(delta) = &chunk.text {
+            answer.text.push_str(delta);
+            out.frame(&ServerFrame::TextDelta { turn, delta });
+        }
+        if !chunk.samples.is_empty() {
+            let audio = answer.encoded.encode(&chunk)?;
+            out.frame(&ServerFrame::AudioChunk {
+                turn,
+                seq: answer.sent_chunks,
+                sample_offset: answer.sent_samples,
+                samples: chunk.samples.len(),
+                is_final: chunk.is_final,
+            });
+            out.binary(audio);
+            answer.sent_chunks += 1;
+            answer.sent_samples += chunk.samples.len() as u64;
+        }
+        answer.emissions.extend(chunk.emissions);
         Ok(())
     }
 
+    fn end(&mut self, answer: Answer, outcome: Outcome, out: &mut Outbox) {
+        let (rtf, ttfa_ms, duration_s, reason) = match outcome {
+            Outcome::Failed => return self.conversation.withdraw(),
+            Outcome::Cancelled => (0.0, None, 0.0, FinishReason::Interrupted),
+            Outcome::Finished(finish) => {
+                if !answer.emissions.is_empty() || !finish.is_interrupted {
+                    self.conversation.answer(answer.emissions, finish.stats.prompt_tokens);
+                }
+                let duration_s = finish.duration_s(answer.sent_samples);
+                (finish.stats.rtf(), finish.ttfa_ms(), duration_s, finish.reason)
+            }
+        };
+        out.frame(&ServerFrame::TurnDone {
+            turn: answer.turn,
+            text: &answer.text,
+            samples: answer.sent_samples,
+            duration_s,
+            rtf,
+            ttfa_ms,
+            finish_reason: reason.label(),
+            forgotten_turns: self.forgotten,
+        });
+    }
+
+    fn drop_queued(&mut self) -> bool {
+        let had_turns = !self.waiting.is_empty();
+        self.waiting.clear();
+        had_turns
+    }
+
+    fn close_input(&mut self) {
+        self.is_closed = true;
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_closed && self.waiting.is_empty()
+    }
+
+    fn write_done(&self, out: &mut Outbox) {
+        out.frame(&ServerFrame::Done);
+    }
+
+    fn write_error(&self, error: &ApiError, out: &mut Outbox) {
+        frame::write_error(error, out);
+    }
+}
+
+impl Chat {
     fn check_open(&self) -> Result<(), ApiError> {
-        if self.is_done {
+        if self.is_closed {
             return Err(ApiError::OutOfOrder("the session has ended already; open another session"));
         }
         Ok(())
     }
 
-    fn configure_by_default(&mut self) -> Result<(), ApiError> {
-        if self.setup.is_some() { Ok(()) } else { self.configure(ConfigFields::default()) }
+    /// The setup; by default without one.
+    fn configured(
+        &mut self,
+        model: Option<Result<Lease, ApiError>>,
+        out: &mut Outbox,
+    ) -> Result<Arc<Setup>, ApiError> {
+        match &self.setup {
+            Some(setup) => Ok(Arc::clone(setup)),
+            None => self.configure(ConfigFields::default(), model, out),
+        }
     }
 
-    fn configure(&mut self, fields: ConfigFields) -> Result<(), ApiError> {
+    fn configure(
+        &mut self,
+        fields: ConfigFields,
+        model: Option<Result<Lease, ApiError>>,
+        out: &mut Outbox,
+    ) -> Result<Arc<Setup>, ApiError> {
         if self.setup.is_some() {
-            return Err(ApiError::OutOfOrder("the session is configured already; open another session"));
+            return Err(frame::CONFIGURED);
         }
         self.check_open()?;
-        let setup = Setup::resolve(fields, self.arrival.take_model()?)?;
+        let setup = Arc::new(Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?);
         let profile = setup.engine.profile();
-        self.link.wire.frame(&ServerFrame::Created {
-            session_id: self.link.id.as_str(),
+        out.frame(&ServerFrame::Created {
+            session_id: self.session_id.as_str(),
             model: &profile.model,
-            sample_rate: profile.sample_rate,
+            sample_rate: profile.info.sample_rate_hz,
             input_sample_rate: setup.input_rate,
             channels: 1,
             encoding: setup.format.encoding,
         });
-        self.setup = Some(setup);
-        Ok(())
+        self.setup = Some(Arc::clone(&setup));
+        Ok(setup)
     }
 
-    fn ask(&mut self, asked: Asked) -> Result<(), ApiError> {
+    fn enqueue(&mut self, input: UserInput) -> Result<(), ApiError> {
         if self.waiting.len() >= MAX_WAITING {
             let message = format!("{MAX_WAITING} turns wait already; interrupt, or wait for turn.done");
             return Err(ApiError::overloaded(message));
         }
-        self.waiting.push_back(asked);
+        self.waiting.push_back(input);
         Ok(())
     }
-
-    /// Begins the next turn, if none is being answered.
-    fn answer_next(&mut self) {
-        let Some(setup) = self.setup.as_ref().filter(|_| self.answer.is_silent()) else { return };
-        let Some(asked) = self.waiting.pop_front() else { return };
-        self.forgotten += self.conversation.make_room(setup.engine.config().conversation_limits());
-        let model = setup.engine.profile().model.clone();
-        self.answer = Answer::hear(Engine::clone(&setup.engine), asked, model, self.link.id.clone());
-    }
-
-    fn heard(&mut self, heard: Result<Message, ApiError>) -> ControlFlow<Option<Ending>> {
-        let (message, setup) = match (heard, &self.setup) {
-            (Ok(message), Some(setup)) => (message, setup),
-            (Err(error), _) => return self.refuse(&error),
-            (Ok(_), None) => return ControlFlow::Continue(()),
-        };
-        self.conversation.ask(vec![message]);
-        let request = setup.request(self.conversation.clone());
-        tracing::debug!(session = %self.link.id, request = %request.id, turn = self.turn, "turn begins");
-        let limit = self.link.state.config().first_audio_timeout;
-        self.answer = Answer::begin(Engine::clone(&setup.engine), request, limit);
-        ControlFlow::Continue(())
-    }
-
-    fn begun(&mut self, begun: Begun) -> ControlFlow<Option<Ending>> {
-        let format = self.setup.as_ref().map(|setup| setup.format);
-        let encoded = begun.and_then(|(first, chunks)| {
-            let format = format.ok_or(ApiError::CutOff)?;
-            Ok((EncodedUtterance::new(format, first.sample_rate)?, first, chunks))
-        });
-        match encoded {
-            Ok((encoded, first, chunks)) => {
-                self.answer = Answer::begun(&first, chunks, encoded);
-                self.relay(Some(first))
-            }
-            Err(error) => self.refuse(&error),
-        }
-    }
-
-    /// Says why there is no answer; the turn is forgotten, and the conversation goes on.
-    fn refuse(&mut self, error: &ApiError) -> ControlFlow<Option<Ending>> {
-        self.link.wire.error(error);
-        self.conversation.withdraw();
-        self.end_turn();
-        match error {
-            ApiError::Draining => {
-                self.link.note_draining();
-                self.waiting.clear();
-                self.is_done = true;
-                ControlFlow::Continue(())
-            }
-            ApiError::ModelUnavailable(_) => ControlFlow::Break(Some((close_code::ERROR, "engine ended"))),
-            _ => ControlFlow::Continue(()),
-        }
-    }
-
-    /// Ends the answer and forgets the turns that wait. In silence nothing changes.
-    fn interrupt(&mut self) {
-        if self.answer.is_silent() {
-            return;
-        }
-        self.waiting.clear();
-        match (&mut self.answer, &self.setup) {
-            (Answer::Speaking(speech), Some(setup)) => {
-                if !std::mem::replace(&mut speech.is_interrupted, true) {
-                    let (engine, request) = (Engine::clone(&setup.engine), speech.request.clone());
-                    // An engine that has ended, or is done with it, has said so in the chunks.
-                    tokio::spawn(async move { engine.interrupt_request(&request).await });
-                }
-            }
-            // Nothing was said yet.
-            _ => {
-                self.done(&Done { reason: FinishReason::Interrupted, ..Done::default() });
-                self.end_turn();
-            }
-        }
-    }
-
-    /// Passes one chunk on, and the numbers after the last.
-    fn relay(&mut self, chunk: Option<StreamingOutput>) -> ControlFlow<Option<Ending>> {
-        let (Some(chunk), Answer::Speaking(speech)) = (chunk, &mut self.answer) else {
-            self.link.wire.error(&ApiError::CutOff);
-            return ControlFlow::Break(Some((close_code::POLICY, "cut off")));
-        };
-        if !speech.is_interrupted {
-            let wire = &mut self.link.wire;
-            if let Some(delta) = &chunk.text {
-                speech.text.push_str(delta);
-                wire.frame(&ServerFrame::TextDelta { turn: self.turn, delta });
-            }
-            if !chunk.samples.is_empty() {
-                let bytes = match speech.encoded.encode(&chunk) {
-                    Ok(bytes) => bytes,
-                    Err(error) => {
-                        wire.error(&ApiError::internal(&error.to_string(), &chunk.request_id));
-                        return ControlFlow::Break(Some((close_code::ERROR, "encoder failed")));
-                    }
-                };
-                wire.frame(&ServerFrame::AudioChunk {
-                    turn: self.turn,
-                    seq: speech.sent_chunks,
-                    sample_offset: speech.sent_samples,
-                    samples: chunk.samples.len(),
-                    is_final: chunk.is_final,
-                });
-                wire.audio(bytes);
-                speech.sent_chunks += 1;
-                speech.sent_samples += chunk.samples.len() as u64;
-            }
-            speech.said.extend(chunk.emissions);
-        }
-        if let Some(stats) = chunk.stats.filter(|_| chunk.is_final) {
-            self.finish(&chunk.request_id, &stats, chunk.sample_rate);
-        }
-        ControlFlow::Continue(())
-    }
-
-    /// Enters what was said and tells the numbers.
-    fn finish(&mut self, request: &RequestId, stats: &RequestStats, sample_rate: u32) {
-        let Answer::Speaking(speech) = std::mem::replace(&mut self.answer, Answer::Silent) else { return };
-        if stats.finish_reason == FinishReason::Error {
-            let details = stats.error.as_deref().unwrap_or("(no details)");
-            self.link.wire.error(&ApiError::internal(details, request));
-        }
-        let Speech { text, sent_samples, said, is_interrupted, .. } = speech;
-        if !said.is_empty() || !is_interrupted {
-            self.conversation.answer(said, stats.prompt_tokens);
-        }
-        // The engine may have been done before it was told.
-        let reason = match stats.finish_reason {
-            FinishReason::Stop | FinishReason::Length if is_interrupted => FinishReason::Interrupted,
-            reason => reason,
-        };
-        let ttfa_ms = stats.time_to_first_audio.map(|ttfa| ttfa.as_secs_f64() * 1e3);
-        let duration_s = audio_duration(sent_samples, sample_rate).as_secs_f64();
-        self.done(&Done { text, samples: sent_samples, duration_s, rtf: stats.rtf(), ttfa_ms, reason });
-        self.end_turn();
-    }
-
-    fn done(&mut self, done: &Done) {
-        self.link.wire.frame(&ServerFrame::TurnDone {
-            turn: self.turn,
-            text: &done.text,
-            samples: done.samples,
-            duration_s: done.duration_s,
-            rtf: done.rtf,
-            ttfa_ms: done.ttfa_ms,
-            finish_reason: done.reason.label(),
-            forgotten_turns: self.forgotten,
-        });
-    }
-
-    fn end_turn(&mut self) {
-        self.answer = Answer::Silent;
-        self.turn += 1;
-        self.link.touch();
-    }
 }
 
-/// The numbers of a turn.
-struct Done {
-    text: String,
-    samples: u64,
-    duration_s: f64,
-    rtf: f32,
-    ttfa_ms: Option<f64>,
-    reason: FinishReason,
-}
-
-impl Default for Done {
-    fn default() -> Self {
-        let (text, reason) = (String::new(), FinishReason::Stop);
-        Self { text, samples: 0, duration_s: 0.0, rtf: 0.0, ttfa_ms: None, reason }
+/// Decodes what the model takes as input.
+async fn prepare(engine: Engine, input: UserInput, session_id: RequestId) -> Result<Message, ApiError> {
+    match input {
+        UserInput::Text(text) => Ok(Message::Text(text)),
+        UserInput::Audio(file) => {
+            let samples = engine.decode_message(AudioInput::File(file)).await;
+            let error = |error| ApiError::from_engine(error, &engine.profile().model, &session_id);
+            samples.map(Message::Recording).map_err(error)
+        }
     }
 }

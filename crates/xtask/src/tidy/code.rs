@@ -1,6 +1,12 @@
 //! Rust text reduced to its code: comments and literals become spaces, every line stays where it was.
 //!
-//! Knows just enough of the lexer for that: nested comments, raw strings, characters against lifetimes.
+//! Knows just enough of the lexer for that: nested comments, raw strings, characters against lifetimes. Says too what of
+//! the code only tests have.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+use regex::Regex;
 
 /// `text` with comments and the content of string and character literals blanked.
 pub(super) fn only(text: &str) -> String {
@@ -78,6 +84,44 @@ fn raw_string(rest: &[char], prefix: usize) -> usize {
     at
 }
 
+/// Code without the items that only tests have: what follows `#[cfg(test)]`, blanked.
+pub(super) fn without_tests(code: &str) -> String {
+    let mut kept = code.to_owned();
+    while let Some(start) = kept.find("#[cfg(test)]") {
+        let end = start + item_length(&kept[start..]);
+        let blank: String = kept[start..end].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
+        kept.replace_range(start..end, &blank);
+    }
+    kept
+}
+
+/// Bytes of attributes and item from the start of `code`: to the `;` or the closing brace outside of any bracket.
+fn item_length(code: &str) -> usize {
+    let mut depth = 0_usize;
+    for (at, c) in code.char_indices() {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => {
+                depth = depth.saturating_sub(1);
+                if c == '}' && depth == 0 {
+                    return at + 1;
+                }
+            }
+            ';' if depth == 0 => return at + 1,
+            _ => {}
+        }
+    }
+    code.len()
+}
+
+/// The modules that the file declares for tests only: `#[cfg(test)] mod NAME;`.
+pub(super) fn test_modules(code: &str) -> Result<BTreeSet<String>> {
+    let pattern =
+        Regex::new(r"#\[cfg\(test\)\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;")
+            .context("the pattern of test modules")?;
+    Ok(pattern.captures_iter(code).map(|found| found[1].to_owned()).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,5 +148,15 @@ mod tests {
             assert!(!code.contains(gone), "{text:?} became {code:?}");
             assert_eq!(code.lines().count(), text.lines().count(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn items_of_tests_are_blanked_and_lines_stay() {
+        let code = "use a::B;\n#[cfg(test)]\nuse c::D;\n#[cfg(test)]\n#[allow(x)]\nmod tests {\n    fn f() {}\n}\nfn g() {}\n";
+        let kept = without_tests(code);
+        assert_eq!(kept.split_whitespace().collect::<Vec<_>>().join(" "), "use a::B; fn g() {}");
+        assert_eq!(kept.lines().count(), code.lines().count());
+        let declared = "#[cfg(test)]\nmod tests;\n#[cfg(test)]\npub(crate) mod golden;\nmod real;\n";
+        assert_eq!(test_modules(declared).unwrap(), ["golden", "tests"].map(str::to_owned).into());
     }
 }

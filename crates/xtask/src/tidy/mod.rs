@@ -1,16 +1,19 @@
-//! The repository's own rules: each check is a function over the list of files and prints `path:line: rule: remedy`.
+//! The structural rules of this repository: each check is a function over the list of files and prints `path:line: rule: remedy`.
 //!
 //! Runs as `cargo xtask tidy` and as a test of this package. A rule's exceptions stand beside it, each with its reason.
 
+mod circles;
 mod code;
 mod confined;
 mod dependencies;
 mod families;
 mod hosts;
+mod imports;
 mod manifests;
+mod modules;
+mod roots;
 mod shape;
 mod tree;
-mod words;
 
 use std::fmt;
 use std::path::Path;
@@ -44,6 +47,8 @@ type Check = fn(&Tree) -> Result<Vec<Violation>>;
 
 const CHECKS: &[Check] = &[
     dependencies::point_one_way,
+    circles::are_untied,
+    roots::forbid_unsafe_code,
     confined::stays_in_its_place,
     families::names_stay_home,
     shape::modules_say_what_they_own,
@@ -51,7 +56,6 @@ const CHECKS: &[Check] = &[
     shape::names_say_something,
     shape::weights_stay_out,
     manifests::are_complete,
-    words::are_finished,
     hosts::are_not_named,
 ];
 

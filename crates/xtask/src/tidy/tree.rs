@@ -21,12 +21,15 @@ pub(super) struct File {
     pub(super) text: String,
     /// Of a Rust file: the text with comments and literals blanked, line by line the same length.
     pub(super) code: String,
+    /// Of a Rust file: the code without what only tests have, line by line the same; empty in a file of tests.
+    pub(super) product: String,
 }
 
 impl File {
     fn new(path: &str, bytes: u64, text: String) -> Self {
         let code = if has_extension(path, "rs") { code::only(&text) } else { String::new() };
-        Self { path: path.to_owned(), bytes, text, code }
+        let product = code::without_tests(&code);
+        Self { path: path.to_owned(), bytes, text, code, product }
     }
 
     pub(super) fn is_rust(&self) -> bool {
@@ -74,6 +77,26 @@ impl Tree {
                 files.push(File::new(path, metadata.len(), text_of(&full, metadata.len())?));
             }
         }
+        Self::with(files)
+    }
+
+    /// Files of tests are known only when all are read: their parents declare them.
+    fn with(mut files: Vec<File>) -> Result<Self> {
+        let mut of_tests: Vec<String> = Vec::new();
+        for file in &files {
+            let folder = module_folder(&file.path);
+            let declared = code::test_modules(&file.code)?;
+            of_tests.extend(declared.iter().map(|name| format!("{folder}{name}")));
+        }
+        let is_of_tests = |path: &str| {
+            let declared = of_tests.iter().any(|module| {
+                path.strip_prefix(module.as_str()).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+            });
+            declared || path.starts_with("tests/tests/") || path.contains("/tests/")
+        };
+        for file in files.iter_mut().filter(|file| is_of_tests(&file.path)) {
+            file.product = String::new();
+        }
         Ok(Self { files })
     }
 
@@ -81,7 +104,7 @@ impl Tree {
     #[cfg(test)]
     pub(super) fn of(files: &[(&str, &str)]) -> Self {
         let files = files.iter().map(|(path, text)| File::new(path, text.len() as u64, (*text).to_owned()));
-        Self { files: files.collect() }
+        Self::with(files.collect()).unwrap()
     }
 
     pub(super) fn rust_files(&self) -> impl Iterator<Item = &File> {
@@ -90,6 +113,15 @@ impl Tree {
 
     pub(super) fn text(&self, path: &str) -> Option<&str> {
         self.files.iter().find(|file| file.path == path).map(|file| file.text.as_str())
+    }
+}
+
+/// Where the modules lie that the file at `path` declares, with the closing `/`.
+fn module_folder(path: &str) -> String {
+    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+    match name {
+        "lib.rs" | "main.rs" | "mod.rs" => format!("{folder}/"),
+        _ => format!("{}/", path.strip_suffix(".rs").unwrap_or(path)),
     }
 }
 
@@ -113,6 +145,21 @@ mod tests {
         {
             assert_eq!(is_in(path, places), inside, "{path}");
         }
+    }
+
+    #[test]
+    fn what_only_tests_have_is_no_product() {
+        let text = "fn f() {}\n#[cfg(test)]\nmod golden;\n#[cfg(test)]\nmod tests { fn g() {} }\n";
+        let tree = Tree::of(&[
+            ("a/src/lib.rs", text),
+            ("a/src/golden.rs", "fn h() {}"),
+            ("a/src/golden/set.rs", "fn h() {}"),
+            ("a/src/x.rs", "#[cfg(test)]\nmod tests;\n"),
+            ("a/src/x/tests.rs", "fn h() {}"),
+            ("a/tests/e2e.rs", "fn h() {}"),
+        ]);
+        let kept: Vec<&str> = tree.files.iter().map(|file| file.product.trim()).collect();
+        assert_eq!(kept, ["fn f() {}", "", "", "", "", ""]);
     }
 
     #[test]

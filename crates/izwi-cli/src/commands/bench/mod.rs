@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use bytes::Bytes;
-use izwi_core::engine::executor::Precision;
-use izwi_core::engine::{EngineCoreConfig, TaskType};
+use izwi_core::engine::Precision;
+use izwi_core::engine::{EngineCoreConfig, Task};
 
 use self::gate::Baseline;
 use self::machine::Machine;
@@ -168,7 +168,7 @@ impl Plan<'_> {
     ) -> Result<Vec<Measured>> {
         machine::forget_peak_memory();
         let engine = speech::load(config, interrupt).await?;
-        let speaks = engine.profile().tasks.contains(&TaskType::Tts);
+        let speaks = engine.profile().info.tasks.contains(&Task::Tts);
         let heard = if speaks { None } else { self.recording.as_ref() };
         if !speaks && heard.is_none() {
             let message = format!("model '{}' listens, and there is nothing to hear", engine.profile().model);

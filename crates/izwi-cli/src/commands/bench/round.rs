@@ -55,7 +55,7 @@ pub(super) async fn speak(engine: &Engine, voices: &Voices, interrupt: &mut Inte
         let params = GenerationParams {
             max_tokens: voices.tokens,
             seed: Some(voice as u64),
-            ..engine.profile().default_params.clone()
+            ..engine.profile().default_params()
         };
         let text = format!("{}, voice {voice}: {TEXT}", voices.texts);
         listen(engine.clone(), EngineCoreRequest::tts(text).with_params(params))

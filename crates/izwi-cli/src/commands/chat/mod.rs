@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
         let engine = speech::load(config, &mut interrupt).await?;
         let mut talk = Talk::new(args, engine, player);
         if let Some(recording) = recording {
-            let heard = talk.engine.hear(recording).await?;
+            let heard = talk.engine.decode_message(recording).await?;
             talk.turn(Message::Recording(heard), &mut interrupt).await?;
         }
         match &args.text {

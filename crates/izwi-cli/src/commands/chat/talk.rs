@@ -30,7 +30,7 @@ impl<'a> Talk<'a> {
     /// # Errors
     /// The turn is refused or fails, the answer cannot be printed or played, or the process was interrupted.
     pub(super) async fn turn(&mut self, message: Message, interrupt: &mut Interrupt) -> Result<()> {
-        let forgotten = self.conversation.make_room(self.engine.config().conversation_limits());
+        let forgotten = self.conversation.truncate(self.engine.config().conversation_limits());
         if forgotten > 0 {
             output::say(&format!("the oldest {forgotten} turns are forgotten: there is no more room"));
         }
@@ -70,12 +70,12 @@ impl<'a> Talk<'a> {
 
     /// All that the model has said, and its rate in Hz.
     pub(super) fn finish(self) -> (Vec<f32>, u32) {
-        (self.samples, self.engine.profile().sample_rate)
+        (self.samples, self.engine.profile().info.sample_rate_hz)
     }
 
     fn request(&self) -> EngineCoreRequest {
-        let mut params = self.engine.profile().default_params.clone();
-        params.temperature = self.args.temperature.unwrap_or(params.temperature);
+        let mut params = self.engine.profile().default_params();
+        params.sampling.temperature = self.args.temperature.unwrap_or(params.sampling.temperature);
         params.max_tokens = self.args.max_tokens.unwrap_or(params.max_tokens);
         params.seed = self.args.seed.or(params.seed);
         let mut request = EngineCoreRequest::converse(Conversation::new()).with_params(params);
@@ -91,7 +91,7 @@ impl<'a> Talk<'a> {
         let Some(player) = self.player.as_ref().filter(|_| !samples.is_empty()) else { return Ok(()) };
         let folder = tempfile::tempdir().context("cannot make a folder for the player's file")?;
         let file = folder.path().join("izwi.wav");
-        sink::write_file(&file, samples, self.engine.profile().sample_rate)?;
+        sink::write_file(&file, samples, self.engine.profile().info.sample_rate_hz)?;
         player.play_file(&file, interrupt).await
     }
 }

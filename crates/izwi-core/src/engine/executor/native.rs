@@ -3,7 +3,6 @@
 //! Makes no scheduling decision.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use izwi_hub::Store;
@@ -11,46 +10,15 @@ use izwi_models::families::{self, LoadOptions};
 use izwi_models::model::{BatchEntry, SequenceState, SpeechModel};
 use izwi_nn::device;
 use izwi_nn::kv_pool::KvPool;
-use izwi_types::{
-    DeviceChoice, Input, InputError, PrepareLimits, Prepared, StepOutput, VoiceRecording, Work,
-};
+use izwi_types::{Input, InputError, PrepareLimits, Prepared, StepOutput, VoiceRecording, Work};
 
 use super::{
-    ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, NewSequenceData, Precision, RequestPreparer,
-    RunningLimit, StepPlan,
+    ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, NewSequenceData, RequestPreparer, StepPlan,
 };
 use crate::engine::blocks::BlockGeometry;
+use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
 use crate::engine::types::SequenceId;
-
-/// Which model to load, and how.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NativeOptions {
-    /// Model id.
-    pub model: String,
-    /// Root of the model store; `None` for `IZWI_HOME` or the platform's data folder.
-    pub home: Option<PathBuf>,
-    /// Folder with one subfolder per model, used without verification where a model is in it.
-    pub models_dir: Option<PathBuf>,
-    /// Compute device.
-    pub device: DeviceChoice,
-    /// Precision of large weights.
-    pub dtype: Precision,
-    /// Whether packed weights are cached in files beside the checkpoint.
-    pub weight_cache: bool,
-    /// Whether to use random weights instead of a checkpoint.
-    pub random_weights: bool,
-    /// Size of the KV pool.
-    pub geometry: BlockGeometry,
-    /// The most positions of a sequence; a model with KV cache is also limited by the pool.
-    pub max_seq_len: usize,
-    /// The most tokens of a step.
-    pub max_tokens_per_step: usize,
-    /// The most sequences that run at once.
-    pub running: RunningLimit,
-    /// Samples per chunk of a request that does not set it.
-    pub chunk_samples: usize,
-}
 
 struct Running {
     prepared: Prepared,
@@ -74,33 +42,33 @@ impl std::fmt::Debug for NativeExecutor {
 }
 
 impl NativeExecutor {
-    /// Loads a model from the store and allocates its KV pool.
+    /// Loads the configured model from the store and allocates its KV pool.
     ///
     /// # Errors
     /// The model is unknown, not pulled or does not load; the device cannot be opened or is out of memory.
-    pub fn load(options: &NativeOptions) -> Result<Self> {
+    pub fn load(config: &EngineCoreConfig) -> Result<Self> {
         let load = |error: &dyn std::error::Error| EngineError::Load(chain(error));
-        let device = device::open(options.device).map_err(|error| load(&error))?;
-        let weight_cache = options.weight_cache;
-        let load_options = LoadOptions { device: device.clone(), precision: options.dtype, weight_cache };
-        let model = if options.random_weights {
-            families::made_up(&options.model, &load_options).map_err(|error| load(&error))?
+        let device = device::open(config.device).map_err(|error| load(&error))?;
+        let weight_cache = config.weight_cache;
+        let options = LoadOptions { device: device.clone(), precision: config.dtype, weight_cache };
+        let model = if config.random_weights {
+            families::random(&config.model, &options).map_err(|error| load(&error))?
         } else {
-            let store = Store::open(options.home.clone()).map_err(|error| load(&error))?;
-            let store = store.with_models_dir(options.models_dir.clone());
-            let manifest = store.manifest(&options.model).map_err(|error| load(&error))?;
-            let folder = store.installed(&options.model).map_err(|error| load(&error))?;
-            families::load(&manifest.family, &folder, &load_options).map_err(|error| load(&error))?
+            let store = Store::open(config.home.clone()).map_err(|error| load(&error))?;
+            let store = store.with_models_dir(config.models_dir.clone());
+            let manifest = store.manifest(&config.model).map_err(|error| load(&error))?;
+            let folder = store.installed(&config.model).map_err(|error| load(&error))?;
+            families::load(&manifest.family, &folder, &options).map_err(|error| load(&error))?
         };
-        let geometry = options.geometry;
-        let pool = KvPool::new(model.kv_layout(), geometry.num_blocks, geometry.block_size, &device).map_err(
-            |error| EngineError::Load(format!("the KV pool cannot be allocated: {error}; lower max_blocks")),
-        )?;
-        let profile = Arc::new(profile(options, &*model, device::name(&device)));
-        let pool_positions = if model.kv_layout().is_some() { geometry.capacity() } else { usize::MAX };
+        let geometry = config.geometry();
+        let pool = KvPool::new(model.kv_layout(), geometry.num_blocks, geometry.block_size, &device)
+            .map_err(|error| {
+                EngineError::Load(format!("the KV pool cannot be allocated: {error}; lower max_blocks"))
+            })?;
+        let profile = Arc::new(profile(config, &*model, device::name(&device)));
         let limits = PrepareLimits {
-            max_tokens_per_step: options.max_tokens_per_step,
-            max_positions: options.max_seq_len.min(pool_positions),
+            max_tokens_per_step: config.max_tokens_per_step,
+            max_positions: config.sequence_capacity(model.kv_layout().is_some()),
         };
         Ok(Self { profile, model, limits, geometry, pool, sequences: HashMap::new() })
     }
@@ -240,17 +208,17 @@ fn next_start(work: &Work, start: usize, num_tokens: usize) -> usize {
     }
 }
 
-fn profile(options: &NativeOptions, model: &dyn SpeechModel, device: String) -> ExecutorProfile {
+fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: String) -> ExecutorProfile {
     let info = model.info().clone();
-    let geometry = options.geometry;
+    let geometry = config.geometry();
     let kv_block_bytes = model.kv_layout().map_or(0, |layout| layout.block_bytes(geometry.block_size));
-    let states = info.state_bytes * options.running.for_state(info.state_bytes);
+    let states = info.state_bytes * config.running_limit(info.state_bytes);
     ExecutorProfile {
-        model: options.model.clone(),
+        model: config.model.clone(),
         device,
         kv_block_bytes,
         memory_bytes: info.weight_bytes + kv_block_bytes * geometry.num_blocks + states,
-        step_bytes: model.step_bytes(options.chunk_samples),
+        step_bytes: model.step_bytes(config.streaming_chunk_size),
         part_times: model.part_times(),
         info,
     }

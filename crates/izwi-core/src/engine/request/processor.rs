@@ -272,7 +272,7 @@ impl RequestProcessor {
         if !profile.info.tasks.contains(&request.task_type) {
             return Err(EngineError::UnsupportedTask {
                 model: profile.model.clone(),
-                task: request.task_type.label(),
+                task: request.task_type.name(),
             });
         }
         let text = request.text.as_deref().unwrap_or_default();
@@ -351,10 +351,8 @@ impl RequestProcessor {
             }
             None if params.speed != 1.0 => {
                 let model = &self.profile.model;
-                let message = format!(
-                    "speed is {}, but model '{model}' has a fixed tempo; leave it out",
-                    params.speed
-                );
+                let message =
+                    format!("speed is {}, but model '{model}' has a fixed tempo; leave it out", params.speed);
                 return Err(EngineError::invalid("speed", message));
             }
             _ => {}

@@ -74,7 +74,10 @@ pub(super) fn check(request: &EngineCoreRequest, profile: &ExecutorProfile) -> R
     let Some(reference) = &request.reference else { return Ok(()) };
     let param = reference.param();
     if request.task_type != Task::Tts {
-        return Err(EngineError::invalid(param, format!("{param} is for speech synthesis only; leave it out")));
+        return Err(EngineError::invalid(
+            param,
+            format!("{param} is for speech synthesis only; leave it out"),
+        ));
     }
     match reference {
         VoiceInput::Recording(recording) => recording.check(profile)?,

@@ -122,7 +122,9 @@ impl<'a> Round<'a> {
             let (id, uses_kv, Some(demand)) = (sequence.id, sequence.uses_kv(), sequence.demand()) else {
                 continue;
             };
-            let Some(tokens) = self.chunk(&demand, self.scheduler.config.max_tokens_per_step) else { continue };
+            let Some(tokens) = self.chunk(&demand, self.scheduler.config.max_tokens_per_step) else {
+                continue;
+            };
             let held = self.kv.table(id).len();
             let end = if uses_kv { self.kv.geometry().blocks_for(demand.start + tokens) } else { 0 };
             let new_blocks = end.saturating_sub(held);
@@ -307,7 +309,8 @@ impl<'a> Round<'a> {
             extra = usize::from(demand.start < cached) + self.count_unowned(&shared);
         }
         let tokens = self.chunk(&demand, budget).ok_or(Shortage::Step)?;
-        let blocks_for = |positions| if sequence.uses_kv() { self.kv.geometry().blocks_for(positions) } else { 0 };
+        let blocks_for =
+            |positions| if sequence.uses_kv() { self.kv.geometry().blocks_for(positions) } else { 0 };
         let new_blocks = blocks_for(demand.start + tokens).saturating_sub(shared.len()) + extra;
         let mut kept = new_blocks;
         if !self.scheduler.config.preemption && sequence.uses_kv() {
@@ -330,8 +333,9 @@ impl<'a> Round<'a> {
 
     /// Worst-case blocks of the sequences admitted so far, beyond those they hold or were granted.
     fn future_blocks(&self) -> usize {
-        let future =
-            |s: &Sequence, held: usize| self.kv.geometry().blocks_for(s.worst_case_positions()).saturating_sub(held);
+        let future = |s: &Sequence, held: usize| {
+            self.kv.geometry().blocks_for(s.worst_case_positions()).saturating_sub(held)
+        };
         let running = self.running.iter().map(|s| {
             let granted = self.granted.get(&s.id).map_or(0, |grant| grant.new_blocks);
             future(s, self.kv.table(s.id).len() + granted)

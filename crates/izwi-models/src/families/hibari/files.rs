@@ -4,11 +4,11 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
-use izwi_nn::error::ModelError;
+use izwi_nn::Error;
 
 /// Parses a JSON file.
-pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
-    let fault = |message: String| ModelError::File { path: path.display().to_string(), message };
+pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
+    let fault = |message: String| Error::File { path: path.display().to_string(), message };
     let bytes = std::fs::read(path).map_err(|error| fault(error.to_string()))?;
     serde_json::from_slice(&bytes).map_err(|error| fault(error.to_string()))
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::network::{BINS, HEAD_VALUES, Utterance};
 use super::*;
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 const HEADS_TOLERANCE: f32 = 1e-3;
 const PITCH_TOLERANCE_HZ: f32 = 0.01;

@@ -20,8 +20,8 @@ use crate::text::markup::Markup;
 use crate::text::normalise::Normaliser;
 use crate::text::phonemes::{LetterNames, Phonemiser, UnknownWords};
 use crate::text::sentences;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::error::ModelError;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::slices::with_slices;
 use izwi_types::{
@@ -53,7 +53,7 @@ const UNHEARD_MARKS: [char; 3] = ['"', '“', '”'];
 ///
 /// # Errors
 /// A file is absent or unreadable, or a tensor is missing, unknown or mis-shaped; the error names it.
-pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
+pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error> {
     Ok(Arc::new(Hibari::load(folder, options)?))
 }
 
@@ -74,8 +74,8 @@ struct FrontEnd {
 }
 
 impl FrontEnd {
-    fn new(unknown: Box<dyn UnknownWords>) -> Result<Self, ModelError> {
-        let faulty = |_| ModelError::Internal("a text rule is not a regular expression");
+    fn new(unknown: Box<dyn UnknownWords>) -> Result<Self, Error> {
+        let faulty = |_| Error::Internal("a text rule is not a regular expression");
         Ok(Self {
             markup: Markup::new().map_err(faulty)?,
             normaliser: Normaliser::new().map_err(faulty)?,
@@ -105,7 +105,7 @@ struct Hibari {
 }
 
 impl Hibari {
-    fn load(folder: &Path, options: &LoadOptions) -> Result<Self, ModelError> {
+    fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let mut checkpoint = Checkpoint::open(&folder.join("model.safetensors"), &options.device)?;
         let weight_bytes = checkpoint.bytes_as(DType::F32);
         let precision = options.precision.on(options.device.is_cpu());
@@ -153,7 +153,7 @@ impl Hibari {
 }
 
 /// The network for unknown words, or the letter names where the checkpoint has none.
-fn unknown_words(folder: &Path) -> Result<Box<dyn UnknownWords>, ModelError> {
+fn unknown_words(folder: &Path) -> Result<Box<dyn UnknownWords>, Error> {
     if folder.join("oov.safetensors").exists() {
         return Ok(Box::new(UnknownWordNet::load(folder)?));
     }
@@ -194,9 +194,9 @@ impl SpeechModel for Hibari {
         Box::new(())
     }
 
-    fn forward(&self, _kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, ModelError> {
+    fn forward(&self, _kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error> {
         let scripts = batch.iter().map(|entry| Ok((script(entry)?, entry.start)));
-        let scripts: Vec<(&Script, usize)> = scripts.collect::<Result<_, ModelError>>()?;
+        let scripts: Vec<(&Script, usize)> = scripts.collect::<Result<_, Error>>()?;
         let utterances: Vec<Utterance<'_>> = scripts
             .iter()
             .map(|&(script, unit)| Utterance { ids: &script.units[unit], speed: script.speed })
@@ -210,8 +210,7 @@ impl SpeechModel for Hibari {
                 self.synthesiser.synthesise(heads, &acoustics.pitch_hz, fill)
             })?;
             Ok(StepOutput {
-                samples: samples
-                    .map_err(|_| ModelError::Internal("a transform got buffers of another length"))?,
+                samples: samples.map_err(|_| Error::Internal("a transform got buffers of another length"))?,
                 generated_tokens: script.units[unit].len(),
                 finished: unit + 1 == script.units.len(),
                 ..StepOutput::default()
@@ -226,11 +225,11 @@ impl SpeechModel for Hibari {
 }
 
 /// What this family prepared for an entry, with a unit that exists.
-fn script<'a>(entry: &BatchEntry<'a>) -> Result<&'a Script, ModelError> {
+fn script<'a>(entry: &BatchEntry<'a>) -> Result<&'a Script, Error> {
     let script = entry.prepared.payload.downcast_ref::<Script>();
-    let script = script.ok_or(ModelError::Internal("an entry was prepared by another family"))?;
+    let script = script.ok_or(Error::Internal("an entry was prepared by another family"))?;
     match script.units.get(entry.start) {
         Some(_) => Ok(script),
-        None => Err(ModelError::Internal("an entry asks for a unit its request does not have")),
+        None => Err(Error::Internal("an entry asks for a unit its request does not have")),
     }
 }

@@ -5,16 +5,16 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::activation::bias_gelu;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::conv::DenseConv;
 use izwi_nn::convnext::{ConvNeXtBlock, ConvNeXtConfig};
 use izwi_nn::encoder::{EncoderConfig, EncoderLayer};
-use izwi_nn::error::ModelError;
 use izwi_nn::linear::Linear;
 use izwi_nn::norm::LayerNorm;
 use izwi_nn::packed::PackedRows;
+use izwi_types::Precision;
 
 /// Entries of the phoneme embedding.
 pub(super) const SYMBOLS: usize = 178;
@@ -70,7 +70,7 @@ pub(super) struct Network {
 
 impl Network {
     /// With the decoder's large weights kept in `precision`; whatever decides on lengths and pitch stays exact.
-    pub(super) fn load(from: &mut Checkpoint, precision: Precision) -> std::result::Result<Self, ModelError> {
+    pub(super) fn load(from: &mut Checkpoint, precision: Precision) -> std::result::Result<Self, Error> {
         Ok(Self {
             device: from.device().clone(),
             acoustic_text: TextEncoder::load(from, "m.text", ACOUSTIC_WIDTH, 4)?,
@@ -137,7 +137,7 @@ impl TextEncoder {
         name: &str,
         width: usize,
         loops: usize,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let hidden = 2 * width;
         let conv = ConvNeXtConfig { width, hidden, taps: 5, dilation: 1 };
         let layer = EncoderConfig { width, heads: ATTENTION_HEADS, hidden };
@@ -185,7 +185,7 @@ struct Prosody {
 }
 
 impl Prosody {
-    fn load(from: &mut Checkpoint) -> std::result::Result<Self, ModelError> {
+    fn load(from: &mut Checkpoint) -> std::result::Result<Self, Error> {
         let width = PROSODY_WIDTH;
         let block = |dilation| ConvNeXtConfig { width, hidden: 2 * width, taps: 7, dilation };
         Ok(Self {
@@ -261,7 +261,7 @@ struct Decoder {
 }
 
 impl Decoder {
-    fn load(from: &mut Checkpoint, precision: Precision) -> std::result::Result<Self, ModelError> {
+    fn load(from: &mut Checkpoint, precision: Precision) -> std::result::Result<Self, Error> {
         let width = DECODER_WIDTH;
         let block = ConvNeXtConfig { width, hidden: 3 * width, taps: 7, dilation: 1 };
         Ok(Self {

@@ -2,7 +2,7 @@
 //!
 //! Neighbours in a batch, the order of units and the number of threads change nothing.
 
-use izwi_kernels::spectrum::normal;
+use izwi_kernels::spectrum::box_muller;
 use izwi_nn::sampling::mix;
 
 /// Noise of one unit of one request.
@@ -25,7 +25,7 @@ impl Noise {
             let uniform = |bits: u64| ((bits >> 40) as f32 + 0.5) * (1.0 / (1u32 << 24) as f32);
             (*real, *imaginary) = (uniform(bits), uniform(bits << 32));
         }
-        normal([real, imaginary]);
+        box_muller([real, imaginary]);
     }
 }
 

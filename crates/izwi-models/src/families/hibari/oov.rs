@@ -10,9 +10,9 @@ use serde::Deserialize;
 
 use super::files::read_json;
 use crate::text::phonemes::UnknownWords;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::encoder::{EncoderConfig, EncoderLayer};
-use izwi_nn::error::ModelError;
 use izwi_nn::linear::Linear;
 use izwi_nn::norm::LayerNorm;
 use izwi_nn::packed::PackedRows;
@@ -50,7 +50,7 @@ pub(super) struct UnknownWordNet {
 
 impl UnknownWordNet {
     /// Reads `oov.json` and `oov.safetensors`.
-    pub(super) fn load(folder: &Path) -> std::result::Result<Self, ModelError> {
+    pub(super) fn load(folder: &Path) -> std::result::Result<Self, Error> {
         let Alphabets { letters, phonemes, slots, max_letters } = read_json(&folder.join("oov.json"))?;
         let mut from = Checkpoint::open(&folder.join("oov.safetensors"), &Device::Cpu)?;
         let classes = slots * (phonemes.len() + 1);

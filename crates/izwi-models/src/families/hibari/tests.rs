@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::golden::{checkpoint_folder, kept_as};
 use super::*;
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 4096 };
 

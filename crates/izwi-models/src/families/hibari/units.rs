@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::files::read_json;
 use super::network::SYMBOLS;
-use izwi_nn::error::ModelError;
+use izwi_nn::Error;
 
 /// The network learnt from sequences up to this long.
 pub(super) const MAX_UNIT_IDS: usize = 400;
@@ -26,10 +26,10 @@ pub(super) struct Vocabulary {
 
 impl Vocabulary {
     /// Reads `vocab.json`.
-    pub(super) fn load(path: &Path) -> Result<Self, ModelError> {
+    pub(super) fn load(path: &Path) -> Result<Self, Error> {
         let ids: HashMap<char, u32> = read_json(path)?;
         match ids.iter().find(|&(_, &id)| id as usize >= SYMBOLS) {
-            Some((symbol, id)) => Err(ModelError::File {
+            Some((symbol, id)) => Err(Error::File {
                 path: path.display().to_string(),
                 message: format!("symbol '{symbol}' has id {id}, the network knows {SYMBOLS}"),
             }),

@@ -8,7 +8,7 @@ use realfft::num_complex::Complex32;
 use realfft::{ComplexToReal, FftError, RealFftPlanner, RealToComplex};
 
 use super::network::{BINS, HEAD_VALUES};
-use izwi_kernels::spectrum::{Shape, Shaping};
+use izwi_kernels::spectrum::{SpectralFilter, SpectrumHeads};
 
 /// Samples a second of what comes out.
 pub(super) const SAMPLE_RATE_HZ: u32 = 24_000;
@@ -64,7 +64,7 @@ impl Synthesiser {
         let source = reflect(&pulses(pitch_hz), FFT / 2);
         let mut spectrum = self.forward.make_output_vec();
         let mut samples = self.forward.make_input_vec();
-        let mut shaping = Shaping::new(BINS);
+        let mut shaping = SpectralFilter::new(BINS);
         let [mut real, mut imaginary] = [vec![0f32; BINS], vec![0f32; BINS]];
         let mut sum = vec![0f32; (frames + FRAMES_PER_WINDOW - 1) * HOP];
         for (frame, heads) in heads.chunks_exact(HEAD_VALUES).take(frames).enumerate() {
@@ -96,10 +96,10 @@ impl Synthesiser {
 }
 
 /// S = e^lh · e^(iπ·tanh θ) · S + e^ln · Z + e^lr · e^(iφ), in place.
-fn shape(spectrum: &mut [Complex32], heads: &[f32], noise: [&[f32]; 2], shaping: &mut Shaping) {
+fn shape(spectrum: &mut [Complex32], heads: &[f32], noise: [&[f32]; 2], shaping: &mut SpectralFilter) {
     let head = |index: usize| &heads[index * BINS..][..BINS];
     let [gain, turn, breath, added, phase] = [0, 1, 2, 3, 4].map(head);
-    shaping.shape(&Shape { gain, turn, noise: breath, added, phase, most: MAX_LOG_MAGNITUDE }, noise);
+    shaping.shape(&SpectrumHeads { gain, turn, noise: breath, added, phase, most: MAX_LOG_MAGNITUDE }, noise);
     let complex = |parts: &[Vec<f32>; 2], bin: usize| Complex32::new(parts[0][bin], parts[1][bin]);
     for (bin, value) in spectrum.iter_mut().enumerate() {
         *value = *value * complex(&shaping.gain, bin) + complex(&shaping.added, bin);

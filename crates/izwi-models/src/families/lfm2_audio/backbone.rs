@@ -3,13 +3,13 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::config::{BACKBONE_NAMES, CODES, Config};
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{DecoderStack, StackRows};
 use izwi_nn::embedding::Embedding;
-use izwi_nn::error::ModelError;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::row_linear::RowLinear;
+use izwi_types::Precision;
 
 /// Weights of the language model.
 #[derive(Debug)]
@@ -41,8 +41,8 @@ impl Backbone {
         from: &mut Checkpoint,
         config: &Config,
         precision: Precision,
-    ) -> std::result::Result<Self, ModelError> {
-        let shape = config.backbone().map_err(ModelError::Checkpoint)?;
+    ) -> std::result::Result<Self, Error> {
+        let shape = config.backbone().map_err(Error::Checkpoint)?;
         let (width, books) = (shape.width, config.codebooks);
         // Of a head for all books at once, which nothing computes with.
         let unused = ["embedding_norm", "to_logits"].map(|part| format!("audio_embedding.{part}.weight"));

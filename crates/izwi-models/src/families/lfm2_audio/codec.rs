@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use super::detokenizer::{self, Detokenizer};
-use super::mimi::{self, Mimi};
 use crate::families::LoadOptions;
-use izwi_nn::error::ModelError;
+use izwi_nn::Error;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::codec::mimi::{self, Mimi};
 
 /// The folder of the newer codec.
 const DETOKENIZER: &str = "audio_detokenizer";
@@ -31,12 +32,12 @@ impl Codec {
     ///
     /// # Errors
     /// A file is absent, or its tensors are not those of the codec.
-    pub(super) fn load(folder: &Path, books: usize, options: &LoadOptions) -> Result<Self, ModelError> {
+    pub(super) fn load(folder: &Path, codebooks: usize, options: &LoadOptions) -> Result<Self, Error> {
         let newer = folder.join(DETOKENIZER);
         if newer.is_dir() {
             return Ok(Self::Detokenizer(Box::new(Detokenizer::load(&newer, options)?)));
         }
-        Ok(Self::Mimi(Box::new(Mimi::load(&folder.join(MIMI), books, options)?)))
+        Ok(Self::Mimi(Box::new(load_mimi(&folder.join(MIMI), codebooks, options)?)))
     }
 
     /// Samples of one frame.
@@ -66,7 +67,7 @@ impl Codec {
     /// Whether it can sound a frame: one that says something else in any book cannot be heard.
     pub(super) fn sounds(&self, frame: &[u32]) -> bool {
         let entries = match self {
-            Self::Mimi(codec) => codec.book_size(),
+            Self::Mimi(codec) => codec.codebook_size(),
             Self::Detokenizer(codec) => codec.book_size(),
         };
         frame.iter().all(|&code| (code as usize) < entries)
@@ -103,8 +104,8 @@ impl Codec {
     pub(super) fn decode(
         &self,
         batch: &mut [(&mut DecoderState, &[Vec<u32>])],
-    ) -> Result<Vec<Vec<f32>>, ModelError> {
-        let foreign = ModelError::Internal("a stream is another codec's");
+    ) -> Result<Vec<Vec<f32>>, Error> {
+        let foreign = Error::Internal("a stream is another codec's");
         match self {
             Self::Mimi(codec) => {
                 let batch = batch.iter_mut().map(|(state, frames)| match state {
@@ -133,4 +134,17 @@ impl Codec {
             }
         }
     }
+}
+
+/// Reads Mimi's file, of which the first `codebooks` codebooks are used.
+///
+/// # Errors
+/// The file is absent or its tensors are not those of the codec.
+pub(super) fn load_mimi(file: &Path, codebooks: usize, options: &LoadOptions) -> Result<Mimi, Error> {
+    let from = Checkpoint::open(file, &options.device)?;
+    let config = mimi::Config::of(&from);
+    let mut from = options.cached(from, options.precision);
+    let codec = Mimi::from_checkpoint(&mut from, codebooks, &config, options.precision)?;
+    from.finish()?;
+    Ok(codec)
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::{conformer, mel};
+use izwi_nn::Error;
 use izwi_nn::decoder_stack::{Mixing, Rotation, StackNames, StackShape};
-use izwi_nn::error::ModelError;
 
 /// Ends a turn.
 pub(super) const IM_END: u32 = 7;
@@ -126,12 +126,12 @@ fn multiple() -> usize {
 }
 
 /// The text of a file.
-pub(super) fn read(path: &Path) -> Result<String, ModelError> {
+pub(super) fn read(path: &Path) -> Result<String, Error> {
     std::fs::read_to_string(path).map_err(|error| file_error(path, error.to_string()))
 }
 
-pub(super) fn file_error(path: &Path, message: String) -> ModelError {
-    ModelError::File { path: path.display().to_string(), message }
+pub(super) fn file_error(path: &Path, message: String) -> Error {
+    Error::File { path: path.display().to_string(), message }
 }
 
 impl Config {
@@ -139,7 +139,7 @@ impl Config {
     ///
     /// # Errors
     /// The file is unreadable, lacks a field, or asks for something this family does not compute.
-    pub(super) fn load(folder: &Path) -> Result<Self, ModelError> {
+    pub(super) fn load(folder: &Path) -> Result<Self, Error> {
         let path = folder.join("config.json");
         Self::parse(&read(&path)?).map_err(|message| file_error(&path, message))
     }

@@ -11,16 +11,16 @@ use candle_core::{DType, Device, Tensor};
 
 use self::subsampling::Subsampling;
 use super::mel::{FRAMES_PER_ROW, Mel};
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::activation::{bias_gelu, bias_silu, sigmoid_gate};
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::conv::DepthwiseConv;
-use izwi_nn::error::ModelError;
 use izwi_nn::linear::Linear;
 use izwi_nn::norm::LayerNorm;
 use izwi_nn::packed::PackedRows;
 use izwi_nn::relative_attention::{relative, sinusoids};
 use izwi_nn::row_linear::{RowLinear, stacked};
+use izwi_types::Precision;
 
 pub(crate) use self::config::Config;
 
@@ -29,7 +29,7 @@ const BATCH_NORM_EPS: f64 = 1e-5;
 /// Share of a feed-forward network that a layer adds.
 const HALF: f64 = 0.5;
 
-type Loaded<T> = Result<T, ModelError>;
+type Loaded<T> = Result<T, Error>;
 
 /// The encoder and the adapter.
 #[derive(Debug)]
@@ -230,7 +230,7 @@ impl Attention {
         let place = Linear::load_with_precision(from, &place, (width, width), false, precision)?;
         let mut bias_of = |part: &str| {
             let bias = from.take(&format!("{name}.pos_bias_{part}"), &[heads, width / heads])?;
-            Ok::<_, ModelError>(bias.flatten_all()?)
+            Ok::<_, Error>(bias.flatten_all()?)
         };
         let biases = [bias_of("u")?, bias_of("v")?];
         Ok(Self {
@@ -277,7 +277,7 @@ impl Convolution {
             let flat = |weights| Ok(stacked(weights)?.squeeze(2)?);
             let linear = RowLinear::load_made(from, (&parts, ""), (width, outputs), precision, flat)?;
             let bias = from.take(&format!("{name}.bias"), &[outputs])?;
-            Ok::<_, ModelError>(Linear::from(linear.with_bias(&bias)?))
+            Ok::<_, Error>(Linear::from(linear.with_bias(&bias)?))
         };
         let (gated, output) = (point("1", 2 * width)?, point("2", width)?);
         let mut norm = |part: &str| from.take(&format!("{name}.batch_norm.{part}"), &[width]);

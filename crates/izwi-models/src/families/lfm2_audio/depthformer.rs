@@ -4,16 +4,16 @@
 use candle_core::{Result, Tensor};
 
 use super::config::{CODES, Config, DEPTH_NAMES};
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::DecoderStack;
 use izwi_nn::embedding::Embedding;
-use izwi_nn::error::ModelError;
 use izwi_nn::frame_draws::FrameDraws;
 use izwi_nn::frame_steps::FrameSteps;
 use izwi_nn::rms_norm::RmsNorm;
 use izwi_nn::row_linear::RowLinear;
 use izwi_nn::sampling::Draw;
+use izwi_types::Precision;
 
 /// Weights of the small stack and of each book.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Depthformer {
         from: &mut Checkpoint,
         config: &Config,
         precision: Precision,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let shape = config.depth();
         let (width, books) = (shape.width, config.codebooks);
         let sizes = (config.lfm.hidden_size, books * width);
@@ -63,7 +63,7 @@ impl Depthformer {
             let head = RowLinear::with_precision(&head, None, precision)?;
             Ok(Book { codes: Embedding::new(codes)?, norm, head })
         };
-        let books = (0..books).map(book).collect::<std::result::Result<_, ModelError>>()?;
+        let books = (0..books).map(book).collect::<std::result::Result<_, Error>>()?;
         Ok(Self {
             split,
             stack: DecoderStack::load(from, "depthformer", shape, &DEPTH_NAMES, precision)?,
@@ -120,7 +120,7 @@ fn tables(
     name: &str,
     width: usize,
     tied: bool,
-) -> std::result::Result<(Tensor, Tensor), ModelError> {
+) -> std::result::Result<(Tensor, Tensor), Error> {
     let [codes, head] = ["embedding", "to_logits"].map(|part| format!("{name}.{part}.weight"));
     let shape = [CODES, width];
     match (from.shape_of(&codes).is_some(), from.shape_of(&head).is_some()) {
@@ -135,7 +135,7 @@ fn tables(
         _ => {
             let tables = (from.take_stored(&codes, &shape)?, from.take_stored(&head, &shape)?);
             if tied && tables.0.dims() == tables.1.dims() && !are_equal(&tables.0, &tables.1)? {
-                return Err(ModelError::Checkpoint(format!("{codes} and {head} are tied, and differ")));
+                return Err(Error::Checkpoint(format!("{codes} and {head} are tied, and differ")));
             }
             Ok(tables)
         }

@@ -14,13 +14,13 @@ use realfft::num_complex::Complex32;
 
 use self::stack::Stack;
 use crate::families::LoadOptions;
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::istft::{InverseStft, Overlap};
 use izwi_nn::codec::stream::{Pieces, StreamShape, StreamState, Streams};
 use izwi_nn::embedding::Embedding;
-use izwi_nn::error::ModelError;
 use izwi_nn::linear::Linear;
+use izwi_types::Precision;
 
 pub(crate) use self::config::Config;
 
@@ -41,7 +41,7 @@ const BINS: usize = TRANSFORM / 2 + 1;
 /// Frames of one sequence in one pass.
 const PIECE_FRAMES: usize = 8;
 
-type Loaded<T> = std::result::Result<T, ModelError>;
+type Loaded<T> = std::result::Result<T, Error>;
 
 /// The detokenizer.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl Detokenizer {
             books,
             stack,
             output,
-            inverse: InverseStft::new(window, HOP).map_err(ModelError::Checkpoint)?,
+            inverse: InverseStft::new(window, HOP).map_err(Error::Checkpoint)?,
             shape,
         })
     }

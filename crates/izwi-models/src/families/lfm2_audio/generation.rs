@@ -10,14 +10,14 @@ use super::config::Config;
 use super::course::{Course, Modality, Mode, Turn};
 use super::depthformer::{Depthformer, WatchDepth};
 use super::prompt::{Position, Prompt};
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::attention::PagedSpan;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{StackRows, StackState};
-use izwi_nn::error::ModelError;
 use izwi_nn::kv_pool::KvPool;
 use izwi_nn::sampling::{Draw, Draws};
 use izwi_types::PartTimes;
+use izwi_types::Precision;
 use izwi_types::{Emission, SamplingParams};
 
 /// Parts of a pass that are timed.
@@ -119,7 +119,7 @@ impl Generator {
         config: &Config,
         precision: Precision,
         times: PartTimes,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, Error> {
         // Of training.
         from.skip(|name| ["codebook_offsets", "audio_loss_weights"].contains(&name));
         Ok(Self {
@@ -148,8 +148,8 @@ impl Generator {
         kv: &mut KvPool,
         shares: &mut [Share<'_>],
         watch: &mut dyn Watch,
-    ) -> Result<Vec<Outcome>, ModelError> {
-        let unknown = ModelError::Internal("an entry asks for positions nobody knows");
+    ) -> Result<Vec<Outcome>, Error> {
+        let unknown = Error::Internal("an entry asks for positions nobody knows");
         let rows = shares.iter().map(Share::rows).collect::<Option<Vec<_>>>().ok_or(unknown)?;
         let x = self.times.time(BACKBONE, || self.backbone.embed(&rows.concat()))?;
         drop(rows);
@@ -177,14 +177,14 @@ impl Generator {
         kv: &mut KvPool,
         shares: &mut [Share<'_>],
         wanted: &[u32],
-    ) -> Result<Tensor, ModelError> {
+    ) -> Result<Tensor, Error> {
         let (stack, device) = (&self.backbone.stack, x.device().clone());
         let carried = shares.iter_mut().map(|share| match share.said.carried.take() {
             _ if share.begins => Ok(stack.resume(kv, share.start, share.block_table, &device)?),
             Some(carried) => Ok(carried),
-            None => Err(ModelError::Internal("an entry goes on from nothing")),
+            None => Err(Error::Internal("an entry goes on from nothing")),
         });
-        let mut carried = carried.collect::<Result<Vec<StackState>, ModelError>>()?;
+        let mut carried = carried.collect::<Result<Vec<StackState>, Error>>()?;
         let spans = shares.iter().map(|share| PagedSpan {
             start: share.start,
             num_tokens: share.end - share.start,
@@ -207,7 +207,7 @@ impl Generator {
         shares: &mut [Share<'_>],
         outcomes: &mut [Outcome],
         watch: &mut dyn Watch,
-    ) -> Result<(), ModelError> {
+    ) -> Result<(), Error> {
         let places: Vec<(usize, usize)> = ready.iter().copied().enumerate().collect();
         let speaks = |&(_, at): &(usize, usize)| shares[at].said.course.next() == Modality::Audio;
         let (audio, text): (Vec<_>, Vec<_>) = places.into_iter().partition(speaks);

@@ -15,13 +15,13 @@ use super::golden_set::{TOLERANCE, compare, device, ids, json, root, tensors, va
 use super::mel::FrontEnd;
 use super::prompt::{Position, Prompt, Recording};
 use super::tokens::{Role, Vocabulary};
-use izwi_kernels::precision::Precision;
 use izwi_nn::attention::PagedSpan;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::StackRows;
 use izwi_nn::kv_pool::KvPool;
 use izwi_nn::sampling::Draws;
 use izwi_types::PartTimes;
+use izwi_types::Precision;
 use izwi_types::{Emission, SamplingParams};
 
 /// Tokens in a block of the tests: not the engine's, so that tables are long.

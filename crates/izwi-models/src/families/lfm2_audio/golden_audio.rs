@@ -5,15 +5,16 @@ use std::collections::HashMap;
 use candle_core::{DType, Tensor};
 use proptest::prelude::*;
 
+use super::codec::load_mimi;
 use super::conformer::AudioEncoder;
 use super::detokenizer::{self, Detokenizer};
 use super::golden_set::{TOLERANCE, by_rows, codes, compare, device, ids, json, root, tensors, values};
 use super::mel::{self, FrontEnd, Mel};
-use super::mimi::{self, Mimi};
 use crate::families::LoadOptions;
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::error::ModelError;
+use izwi_nn::codec::mimi::{self, Mimi};
+use izwi_types::Precision;
 
 /// Heads and window of the small codec, which its file does not tell: `scripts/golden/lfm2_audio.py`.
 const MIMI: (usize, usize) = (4, 16);
@@ -177,7 +178,7 @@ fn lfm2_audio_golden_no_recording_is_no_row() {
 /// What both decoders have in common.
 trait Decoding {
     type State: Default;
-    fn decode(&self, batch: &mut [(&mut Self::State, &[Vec<u32>])]) -> Result<Vec<Vec<f32>>, ModelError>;
+    fn decode(&self, batch: &mut [(&mut Self::State, &[Vec<u32>])]) -> Result<Vec<Vec<f32>>, Error>;
     fn finish(&self, state: &mut Self::State) -> Vec<f32>;
     /// Entries of a book, bytes of a state, samples of a frame, samples held back.
     fn sizes(&self) -> (usize, usize, usize, usize);
@@ -194,7 +195,7 @@ trait Decoding {
 
 impl Decoding for Mimi {
     type State = mimi::DecoderState;
-    fn decode(&self, batch: &mut [(&mut Self::State, &[Vec<u32>])]) -> Result<Vec<Vec<f32>>, ModelError> {
+    fn decode(&self, batch: &mut [(&mut Self::State, &[Vec<u32>])]) -> Result<Vec<Vec<f32>>, Error> {
         self.decode(batch)
     }
     fn finish(&self, state: &mut Self::State) -> Vec<f32> {
@@ -202,7 +203,7 @@ impl Decoding for Mimi {
         Vec::new()
     }
     fn sizes(&self) -> (usize, usize, usize, usize) {
-        (self.book_size(), self.state_bytes(), self.samples_per_frame(), 0)
+        (self.codebook_size(), self.state_bytes(), self.samples_per_frame(), 0)
     }
     fn bytes(state: &Self::State) -> usize {
         state.bytes()
@@ -211,7 +212,7 @@ impl Decoding for Mimi {
 
 impl Decoding for Detokenizer {
     type State = detokenizer::DecoderState;
-    fn decode(&self, batch: &mut [(&mut Self::State, &[Vec<u32>])]) -> Result<Vec<Vec<f32>>, ModelError> {
+    fn decode(&self, batch: &mut [(&mut Self::State, &[Vec<u32>])]) -> Result<Vec<Vec<f32>>, Error> {
         self.decode(batch)
     }
     fn finish(&self, state: &mut Self::State) -> Vec<f32> {
@@ -226,7 +227,17 @@ impl Decoding for Detokenizer {
 }
 
 fn mimi_in(precision: Precision) -> Mimi {
-    Mimi::load_with(&root().join(MIMI_FILE), (MIMI.0, MIMI.1, 2), precision)
+    mimi_with_step(2, precision)
+}
+
+/// The small codec with so many positions that enter the window together.
+fn mimi_with_step(step: usize, precision: Precision) -> Mimi {
+    let mut from = Checkpoint::open(&root().join(MIMI_FILE), &device()).unwrap();
+    let (heads, context) = MIMI;
+    let config = mimi::Config { heads, context, step, ..mimi::Config::of(&from) };
+    let codec = Mimi::from_checkpoint(&mut from, 8, &config, precision).unwrap();
+    from.finish().unwrap();
+    codec
 }
 
 fn detokenizer_in(precision: Precision) -> Detokenizer {
@@ -269,10 +280,10 @@ fn lfm2_audio_golden_detokenizer() {
 
 #[test]
 fn lfm2_audio_golden_mimi_offline() {
-    let codec = Mimi::load_with(&root().join(MIMI_FILE), (MIMI.0, MIMI.1, 1), Precision::F32);
+    let codec = mimi_with_step(1, Precision::F32);
     let golden = tensors("mimi");
     let frames = golden_frames(&golden["codes"]);
-    let taps: HashMap<String, Tensor> = codec.decode_taps(&frames).into_iter().collect();
+    let taps: HashMap<String, Tensor> = codec.decode_taps(&frames).unwrap().into_iter().collect();
     for (ours, theirs) in [
         ("latent", "dec.latent"),
         ("upsample", "dec.upsample"),
@@ -317,8 +328,8 @@ fn lfm2_audio_golden_codecs_stay_near_in_fewer_bits() {
 fn lfm2_audio_golden_mimis_file_is_read_strictly() {
     let file = root().join(MIMI_FILE);
     let options = LoadOptions::new(device(), Precision::F32);
-    let codec = Mimi::load(&file, 8, &options).unwrap();
-    assert_eq!((codec.sample_rate(), codec.samples_per_frame(), codec.book_size()), (24_000, 1920, 2048));
+    let codec = load_mimi(&file, 8, &options).unwrap();
+    assert_eq!((codec.sample_rate(), codec.samples_per_frame(), codec.codebook_size()), (24_000, 1920, 2048));
     assert!(codec.bytes() > 0);
     let mut tensors = candle_core::safetensors::load(&file, &candle_core::Device::Cpu).unwrap();
     let one = Tensor::ones(1, DType::F32, &candle_core::Device::Cpu).unwrap();
@@ -328,7 +339,7 @@ fn lfm2_audio_golden_mimis_file_is_read_strictly() {
     let folder = tempfile::tempdir().unwrap();
     let changed = folder.path().join("codec.safetensors");
     candle_core::safetensors::save(&tensors, &changed).unwrap();
-    let error = Mimi::load(&changed, 8, &options).unwrap_err().to_string();
+    let error = load_mimi(&changed, 8, &options).unwrap_err().to_string();
     for line in [
         "decoder.model.99.conv.conv.weight: unknown",
         "encoder.model.0.conv.conv.scale: unknown",

@@ -14,17 +14,18 @@ use self::conformer::AudioEncoder;
 use self::errand::{Errand, Next, Running};
 use self::generation::{CODEC, ENCODER, Generator, PARTS, Share, Unwatched};
 use self::mel::{FrontEnd, Mel};
-use self::mimi::Mimi;
 use self::order::Clerk;
 use self::tokens::Vocabulary;
 use super::LoadOptions;
 use crate::model::{BatchEntry, SequenceState, SpeechModel};
 use crate::overlap;
 use crate::portions;
-use izwi_kernels::pair;
+use izwi_kernels::threads::num_threads;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::error::ModelError;
+use izwi_nn::codec::mimi::{self, Mimi};
 use izwi_nn::kv_pool::{KvLayout, KvPool};
+use izwi_nn::precision::codec_precision;
 use izwi_nn::sampling::mix;
 use izwi_types::PartTimes;
 use izwi_types::{
@@ -48,7 +49,6 @@ mod golden_audio;
 #[cfg(test)]
 mod golden_set;
 mod mel;
-mod mimi;
 mod order;
 mod prompt;
 #[cfg(test)]
@@ -64,19 +64,19 @@ const HEARD_ROWS: usize = 376;
 /// # Errors
 /// A file is absent or unreadable, a setting is not supported, or a tensor is missing, unknown or mis-shaped; the
 /// error names it.
-pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
+pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error> {
     Ok(Arc::new(LfmAudio::load(folder, options)?))
 }
 
 /// The published sizes.
 pub(super) const SIZES: [&str; 1] = ["lfm2-audio-1.5b"];
 
-/// A model of a published size with made-up weights.
+/// A model of a published size with random weights.
 ///
 /// # Errors
 /// The device has not the memory.
-pub(super) fn made_up(_size: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
-    Ok(Arc::new(LfmAudio::made_up(include_str!("shapes/1.5b.json"), options)?))
+pub(super) fn random(_size: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error> {
+    Ok(Arc::new(LfmAudio::random(include_str!("shapes/1.5b.json"), options)?))
 }
 
 #[derive(Debug)]
@@ -114,7 +114,7 @@ struct Due<'a> {
 }
 
 impl LfmAudio {
-    fn load(folder: &Path, options: &LoadOptions) -> Result<Self, ModelError> {
+    fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let config = Config::load(folder)?;
         let vocabulary = Vocabulary::load(folder, config.lfm.vocab_size)?;
         let codec = Codec::load(folder, config.codebooks, &options.of_codec())?;
@@ -125,15 +125,15 @@ impl LfmAudio {
         Ok(model)
     }
 
-    fn made_up(config: &str, options: &LoadOptions) -> Result<Self, ModelError> {
-        let config = Config::parse(config).map_err(ModelError::Checkpoint)?;
+    fn random(config: &str, options: &LoadOptions) -> Result<Self, Error> {
+        let config = Config::parse(config).map_err(Error::Checkpoint)?;
         let vocabulary = Vocabulary::single_bytes(config.lfm.vocab_size)?;
-        let precision = options.precision.of_codec(options.device.is_cpu());
-        let mut codec = Checkpoint::made_up(&options.device, DType::F32);
+        let precision = codec_precision(options.precision, options.device.is_cpu());
+        let mut codec = Checkpoint::random(&options.device, DType::F32);
         let sizes = mimi::Config::published();
         let codec = Mimi::from_checkpoint(&mut codec, config.codebooks, &sizes, precision)?;
         let codec = Codec::Mimi(Box::new(codec));
-        let mut weights = Checkpoint::made_up(&options.device, DType::BF16);
+        let mut weights = Checkpoint::random(&options.device, DType::BF16);
         let made = Self::assemble(config, vocabulary, &mut weights, codec, options)?;
         Ok(Self { is_made_up: true, ..made })
     }
@@ -144,7 +144,7 @@ impl LfmAudio {
         weights: &mut Checkpoint,
         codec: Codec,
         options: &LoadOptions,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, Error> {
         let precision = options.precision.on(options.device.is_cpu());
         let times = PartTimes::new(&PARTS);
         let generator = Generator::load(weights, &config, precision, times.clone())?;
@@ -199,11 +199,11 @@ impl LfmAudio {
     }
 
     /// Runs the encoder over the recordings that a step asks for and that it has not seen, all together.
-    fn listen(&self, entries: &mut [Entry<'_>]) -> Result<(), ModelError> {
+    fn listen(&self, entries: &mut [Entry<'_>]) -> Result<(), Error> {
         let (mut mel, mut places): (Vec<&Mel>, _) = (Vec::new(), Vec::new());
         for (place, entry) in entries.iter().enumerate() {
             for recording in entry.running.unheard(entry.errand, entry.start, entry.end) {
-                let unknown = ModelError::Internal("an entry is in a pass nobody knows");
+                let unknown = Error::Internal("an entry is in a pass nobody knows");
                 let pass = entry.errand.passes.get(entry.running.pass).ok_or(unknown)?;
                 mel.push(&pass.prompt.recordings[recording].mel);
                 places.push((place, recording));
@@ -220,7 +220,7 @@ impl LfmAudio {
     }
 
     /// Samples of the pending frames, all sequences together; of those that stop, to the last.
-    fn sound(&self, due: &mut [Due<'_>]) -> Result<Vec<Vec<f32>>, ModelError> {
+    fn sound(&self, due: &mut [Due<'_>]) -> Result<Vec<Vec<f32>>, Error> {
         let mut samples = vec![Vec::new(); due.len()];
         let (mut batch, mut places) = (Vec::<(&mut DecoderState, &[Vec<u32>])>::new(), Vec::new());
         for (place, due) in due.iter_mut().enumerate() {
@@ -246,8 +246,8 @@ impl LfmAudio {
 }
 
 /// What this family made for an entry.
-fn entry<'a>(entry: &'a mut BatchEntry<'_>) -> Result<Entry<'a>, ModelError> {
-    let foreign = ModelError::Internal("an entry was prepared by another family");
+fn entry<'a>(entry: &'a mut BatchEntry<'_>) -> Result<Entry<'a>, Error> {
+    let foreign = Error::Internal("an entry was prepared by another family");
     let Some(errand) = entry.prepared.payload.downcast_ref::<Errand>() else { return Err(foreign) };
     let (start, end) = (entry.start, entry.start + entry.num_tokens);
     let Some(running) = entry.state.downcast_mut::<Running>() else { return Err(foreign) };
@@ -277,7 +277,7 @@ impl SpeechModel for LfmAudio {
         }
     }
 
-    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, ModelError> {
+    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error> {
         let mut outputs = vec![StepOutput::default(); batch.len()];
         let (mut entries, mut places) = (Vec::new(), Vec::new());
         for (place, batched) in batch.iter_mut().enumerate() {
@@ -295,7 +295,7 @@ impl SpeechModel for LfmAudio {
         self.listen(&mut entries)?;
         let (mut shares, mut waiting) = (Vec::with_capacity(entries.len()), Vec::new());
         for entry in &mut entries {
-            let unknown = ModelError::Internal("an entry is in a pass nobody knows");
+            let unknown = Error::Internal("an entry is in a pass nobody knows");
             let Entry { start, end, begins, block_table, .. } = *entry;
             let Running { pass, said, heard, decoder, sounding, .. } = &mut *entry.running;
             let pass = entry.errand.passes.get(*pass).ok_or(unknown)?;
@@ -308,7 +308,7 @@ impl SpeechModel for LfmAudio {
         let decode = (!waiting.is_empty()).then_some(|| self.codec.decode(&mut waiting));
         let (outcomes, sounds) = overlap::run(&self.times, CODEC, generate, decode)?;
         drop((shares, waiting));
-        let can_wait = self.overlaps && pair::threads() > 1;
+        let can_wait = self.overlaps && num_threads() > 1;
         let (mut due, mut sounds) = (Vec::new(), sounds.into_iter());
         for ((place, entry), outcome) in places.into_iter().zip(entries).zip(outcomes) {
             let Entry { errand, running, .. } = entry;

@@ -6,7 +6,7 @@ use super::super::stage::{Running as Ran, Stage, alone, keys};
 use super::golden::{CASES, arguments, emitted, recording};
 use super::golden_set::{TOLERANCE, compare, device, root, tensors, values};
 use super::*;
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 use izwi_types::{Emission, ListenInput, SamplingParams, SpeakInput};
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };
@@ -376,7 +376,7 @@ fn made_up_weights_speak_without_end() {
     Config::parse(include_str!("shapes/1.5b.json")).unwrap();
     let config = config::read(&root().join("config.json")).unwrap();
     let options = LoadOptions::new(Device::Cpu, Precision::Q8);
-    let model = LfmAudio::made_up(&config, &options).unwrap();
+    let model = LfmAudio::random(&config, &options).unwrap();
     let input = Input::Speak(SpeakInput { max_tokens: 6, ..SpeakInput::plain("Hi.") });
     let ran = alone(&model, &prepare(&model, &input), 6);
     assert!(!ran.finished && ran.generated == 6 && ran.samples.iter().any(|&sample| sample != 0.0));

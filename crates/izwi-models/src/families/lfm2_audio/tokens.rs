@@ -10,7 +10,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::config::{AUDIO_START, IM_END, TEXT_END, file_error};
-use izwi_nn::error::ModelError;
+use izwi_nn::Error;
 
 /// Begins every conversation.
 const START: &str = "<|startoftext|>";
@@ -44,7 +44,7 @@ impl Vocabulary {
     ///
     /// # Errors
     /// The file is unreadable, or the tokenizer does not fit the network.
-    pub(super) fn load(folder: &Path, size: usize) -> Result<Self, ModelError> {
+    pub(super) fn load(folder: &Path, size: usize) -> Result<Self, Error> {
         let path = folder.join("tokenizer.json");
         let tokenizer = Tokenizer::from_file(&path).map_err(|error| file_error(&path, error.to_string()))?;
         Self::new(tokenizer, size).map_err(|message| file_error(&path, message))
@@ -54,7 +54,7 @@ impl Vocabulary {
     ///
     /// # Errors
     /// The parts do not make a tokenizer.
-    pub(super) fn single_bytes(size: usize) -> Result<Self, ModelError> {
+    pub(super) fn single_bytes(size: usize) -> Result<Self, Error> {
         let fault = |message: String| file_error(Path::new("bytes"), message);
         let letters = (0..=u8::MAX).map(|byte| (letter(byte).to_string(), 256 + u32::from(byte)));
         let named = NAMED.iter().map(|&(name, id)| (name.to_owned(), id));

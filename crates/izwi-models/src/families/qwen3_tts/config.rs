@@ -9,8 +9,8 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use izwi_nn::Error;
 use izwi_nn::decoder_stack::{Mixing, Rotation, StackShape};
-use izwi_nn::error::ModelError;
 use izwi_types::SamplingParams;
 
 /// What a checkpoint was trained for.
@@ -140,21 +140,21 @@ impl Settings {
     ///
     /// # Errors
     /// A file is unreadable, lacks a field, or asks for something this family does not compute.
-    pub(super) fn load(folder: &Path) -> Result<Self, ModelError> {
+    pub(super) fn load(folder: &Path) -> Result<Self, Error> {
         let (config, generation) = (folder.join("config.json"), folder.join("generation_config.json"));
         let path = config.display().to_string();
         Self::new(parse(&read(&config)?, &config)?, parse(&read(&generation)?, &generation)?)
-            .map_err(|message| ModelError::File { path, message })
+            .map_err(|message| Error::File { path, message })
     }
 
     /// As [`Self::load`], from the files' texts.
     ///
     /// # Errors
     /// As [`Self::load`].
-    pub(super) fn from_texts(config: &str, generation: &str) -> Result<Self, ModelError> {
+    pub(super) fn from_texts(config: &str, generation: &str) -> Result<Self, Error> {
         let (name, generation_name) = (Path::new("config.json"), Path::new("generation_config.json"));
         Self::new(parse(config, name)?, parse(generation, generation_name)?)
-            .map_err(|message| ModelError::File { path: name.display().to_string(), message })
+            .map_err(|message| Error::File { path: name.display().to_string(), message })
     }
 
     fn new(config: Config, generation: GenerationConfig) -> Result<Self, String> {
@@ -176,17 +176,17 @@ impl Settings {
 }
 
 /// The text of a file.
-pub(super) fn read(path: &Path) -> Result<String, ModelError> {
+pub(super) fn read(path: &Path) -> Result<String, Error> {
     let fault = |error: std::io::Error| file_error(path, error.to_string());
     std::fs::read_to_string(path).map_err(fault)
 }
 
-fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ModelError> {
+fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, Error> {
     serde_json::from_str(text).map_err(|error| file_error(path, error.to_string()))
 }
 
-pub(super) fn file_error(path: &Path, message: String) -> ModelError {
-    ModelError::File { path: path.display().to_string(), message }
+pub(super) fn file_error(path: &Path, message: String) -> Error {
+    Error::File { path: path.display().to_string(), message }
 }
 
 impl Config {

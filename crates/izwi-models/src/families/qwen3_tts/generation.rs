@@ -9,14 +9,14 @@ use super::config::{Config, Settings};
 use super::predictor::Predictor;
 use super::prompt::{Codec, Frame, Position, Prompt};
 use super::talker::Talker;
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::attention::PagedSpan;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::StackRows;
-use izwi_nn::error::ModelError;
 use izwi_nn::kv_pool::KvPool;
 use izwi_nn::sampling::{Draw, Draws, choose, penalise};
 use izwi_types::PartTimes;
+use izwi_types::Precision;
 use izwi_types::SamplingParams;
 
 /// Parts of a pass that are timed.
@@ -103,7 +103,7 @@ impl Generator {
         settings: &Settings,
         precision: Precision,
         times: PartTimes,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, Error> {
         let config = settings.config.clone();
         Ok(Self {
             talker: Talker::load(from, &config, precision)?,
@@ -132,10 +132,10 @@ impl Generator {
         kv: &mut KvPool,
         shares: &mut [Share<'_>],
         watch: &mut dyn Watch,
-    ) -> Result<Vec<Outcome>, ModelError> {
+    ) -> Result<Vec<Outcome>, Error> {
         let positions = shares.iter().map(|share| share.positions(&self.config));
         let positions = positions.collect::<Option<Vec<_>>>();
-        let positions = positions.ok_or(ModelError::Internal("an entry asks for positions nobody knows"))?;
+        let positions = positions.ok_or(Error::Internal("an entry asks for positions nobody knows"))?;
         let positions: Vec<_> = positions.iter().flatten().collect();
         let x = self.times.time(TALKER, || self.talker.embed(&positions))?;
         watch.embedded(&x);
@@ -169,7 +169,7 @@ impl Generator {
         ready: &[usize],
         shares: &mut [Share<'_>],
         watch: &mut dyn Watch,
-    ) -> Result<Vec<Outcome>, ModelError> {
+    ) -> Result<Vec<Outcome>, Error> {
         let logits = self.times.time(TALKER, || self.talker.logits(hidden))?;
         let mut logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
         watch.decided(hidden, &logits);

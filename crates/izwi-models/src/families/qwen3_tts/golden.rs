@@ -12,13 +12,13 @@ use super::golden_set::{TOLERANCE, compare, device, ids, json, root, tensors, va
 use super::order;
 use super::prompt::{Codec, Frame, Order, Prompt, Spoken};
 use super::tokens::Vocabulary;
-use izwi_kernels::precision::Precision;
 use izwi_nn::attention::PagedSpan;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::StackRows;
 use izwi_nn::kv_pool::KvPool;
 use izwi_nn::sampling::{Draws, probabilities};
 use izwi_types::PartTimes;
+use izwi_types::Precision;
 use izwi_types::SamplingParams;
 
 /// Tokens in a block of the tests: not the engine's, so that tables are long.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::codec::{Codec, DecoderState};
 use super::golden_set::{TOLERANCE, by_rows, codes, compare, device, root, tensors, values};
 use crate::families::LoadOptions;
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 fn codec() -> Codec {
     codec_in(Precision::F32)

@@ -6,8 +6,8 @@ use super::codec::Codec;
 use super::golden_set::{TOLERANCE, by_rows, codes, compare, device, root, tensors, values};
 use super::speaker::{SpeakerConfig, SpeakerEncoder};
 use crate::families::LoadOptions;
-use izwi_kernels::precision::Precision;
 use izwi_nn::checkpoint::Checkpoint;
+use izwi_types::Precision;
 
 fn config() -> SpeakerConfig {
     let config = std::fs::read(root().join("base17/config.json")).unwrap();

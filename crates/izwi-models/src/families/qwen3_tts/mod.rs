@@ -22,10 +22,11 @@ use super::LoadOptions;
 use crate::model::{BatchEntry, SequenceState, SpeechModel};
 use crate::overlap;
 use crate::portions::{self, Portions};
-use izwi_kernels::pair;
+use izwi_kernels::threads::num_threads;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::error::ModelError;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
+use izwi_nn::precision::codec_precision;
 use izwi_nn::sampling::{Draws, mix};
 use izwi_types::PartTimes;
 use izwi_types::{
@@ -64,22 +65,22 @@ const MIN_TOKENS: usize = 16;
 /// # Errors
 /// A file is absent or unreadable, a setting is not supported, or a tensor is missing, unknown or mis-shaped; the
 /// error names it.
-pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
+pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error> {
     Ok(Arc::new(QwenTts::load(folder, options)?))
 }
 
 /// The published sizes.
 pub(super) const SIZES: [&str; 2] = ["qwen3-tts-0.6b", "qwen3-tts-1.7b"];
 
-/// A model of the published size `size`, one of [`SIZES`], with made-up weights.
+/// A model of the published size `size`, one of [`SIZES`], with random weights.
 ///
 /// # Errors
 /// The device has not the memory.
-pub(super) fn made_up(size: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
+pub(super) fn random(size: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error> {
     let [smaller, _] = SIZES;
     let config =
         if size == smaller { include_str!("shapes/0.6b.json") } else { include_str!("shapes/1.7b.json") };
-    Ok(Arc::new(QwenTts::made_up(config, options)?))
+    Ok(Arc::new(QwenTts::random(config, options)?))
 }
 
 /// Whose voice an utterance has.
@@ -106,7 +107,7 @@ struct QwenTts {
 }
 
 impl QwenTts {
-    fn load(folder: &Path, options: &LoadOptions) -> Result<Self, ModelError> {
+    fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let settings = Settings::load(folder)?;
         let vocabulary = Vocabulary::load(folder, settings.config.talker_config.text_vocab_size)?;
         let weights = Checkpoint::open_folder(folder, &options.device)?;
@@ -121,7 +122,7 @@ impl QwenTts {
         Ok(model)
     }
 
-    fn made_up(config: &str, options: &LoadOptions) -> Result<Self, ModelError> {
+    fn random(config: &str, options: &LoadOptions) -> Result<Self, Error> {
         let settings = Settings::from_texts(config, include_str!("shapes/generation.json"))?;
         let ids = &settings.config;
         let special = [
@@ -130,11 +131,11 @@ impl QwenTts {
             ("assistant", 77_091),
         ];
         let vocabulary = Vocabulary::bytes(&special)?;
-        let mut weights = Checkpoint::made_up(&options.device, DType::BF16);
-        let mut codec_weights = Checkpoint::made_up(&options.device, DType::F32);
-        let precision = options.precision.of_codec(options.device.is_cpu());
+        let mut weights = Checkpoint::random(&options.device, DType::BF16);
+        let mut codec_weights = Checkpoint::random(&options.device, DType::F32);
+        let precision = codec_precision(options.precision, options.device.is_cpu());
         let codec_config = codec::Config::parse(include_str!("shapes/codec.json"));
-        let codec_config = codec_config.map_err(ModelError::Checkpoint)?;
+        let codec_config = codec_config.map_err(Error::Checkpoint)?;
         let codec = Codec::from_checkpoint(&mut codec_weights, &codec_config, precision)?;
         let made = Self::assemble((settings, vocabulary), &mut weights, codec, Sha256::new(), options)?;
         Ok(Self { watches: false, ..made })
@@ -146,13 +147,13 @@ impl QwenTts {
         codec: Codec,
         mut fingerprint: Sha256,
         options: &LoadOptions,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, Error> {
         let config = &settings.config;
         let books = config.talker_config.stack.num_code_groups;
         if codec.codebooks() != books
             || config.talker_config.code_predictor_config.vocab_size > codec.book_size()
         {
-            return Err(ModelError::Checkpoint(format!(
+            return Err(Error::Checkpoint(format!(
                 "the codec has {} books of {}, the talker speaks {books} of {}",
                 codec.codebooks(),
                 codec.book_size(),
@@ -165,7 +166,7 @@ impl QwenTts {
         let cloner = match &config.speaker_encoder_config {
             Some(value) if config.kind == Kind::Base => {
                 let speaker: SpeakerConfig = serde_json::from_value(value.clone())
-                    .map_err(|error| ModelError::Checkpoint(format!("speaker_encoder_config: {error}")))?;
+                    .map_err(|error| Error::Checkpoint(format!("speaker_encoder_config: {error}")))?;
                 let encoder = SpeakerEncoder::load(weights, &speaker)?;
                 generator.talker.identify(&mut fingerprint)?;
                 let fingerprint = fingerprint.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -266,7 +267,7 @@ impl QwenTts {
     }
 
     /// Samples of the pending frames, all sequences together.
-    fn sound(&self, due: &mut [Due<'_>]) -> Result<Vec<Vec<f32>>, ModelError> {
+    fn sound(&self, due: &mut [Due<'_>]) -> Result<Vec<Vec<f32>>, Error> {
         for due in due.iter_mut().filter(|due| due.speaking.decoder.is_none()) {
             let decoder = match &due.utterance.voice {
                 Some(voice) => voice.decoder(&self.codec)?,
@@ -327,10 +328,8 @@ fn info(
 }
 
 /// What this family made for an entry.
-fn share<'a>(
-    entry: &'a mut BatchEntry<'_>,
-) -> Result<(&'a Utterance, &'a mut Speaking, Rows<'a>), ModelError> {
-    let foreign = ModelError::Internal("an entry was prepared by another family");
+fn share<'a>(entry: &'a mut BatchEntry<'_>) -> Result<(&'a Utterance, &'a mut Speaking, Rows<'a>), Error> {
+    let foreign = Error::Internal("an entry was prepared by another family");
     let Some(utterance) = entry.prepared.payload.downcast_ref::<Utterance>() else { return Err(foreign) };
     let rows =
         Rows { start: entry.start, end: entry.start + entry.num_tokens, block_table: entry.block_table };
@@ -373,12 +372,12 @@ impl SpeechModel for QwenTts {
         Box::new(Speaking::new())
     }
 
-    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, ModelError> {
+    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error> {
         let mut outputs = vec![StepOutput::default(); batch.len()];
         let mut entries = batch.iter_mut().map(share).collect::<Result<Vec<_>, _>>()?;
         let (mut shares, mut waiting) = (Vec::with_capacity(entries.len()), Vec::new());
         for (utterance, speaking, rows) in &mut entries {
-            let unknown = ModelError::Internal("an entry is in a pass nobody knows");
+            let unknown = Error::Internal("an entry is in a pass nobody knows");
             let Speaking { pass, said, decoder, sounding } = &mut **speaking;
             let pass = utterance.passes.get(*pass).ok_or(unknown)?;
             let Rows { start, end, block_table } = *rows;
@@ -391,7 +390,7 @@ impl SpeechModel for QwenTts {
         let decode = (!waiting.is_empty()).then_some(|| self.codec.decode(&mut waiting));
         let (outcomes, sounds) = overlap::run(&self.times, CODEC, generate, decode)?;
         drop((shares, waiting));
-        let can_wait = self.overlaps && pair::threads() > 1;
+        let can_wait = self.overlaps && num_threads() > 1;
         let (mut due, mut sounds) = (Vec::new(), sounds.into_iter());
         for (place, ((utterance, speaking, _), outcome)) in entries.into_iter().zip(outcomes).enumerate() {
             let mut samples = Vec::new();

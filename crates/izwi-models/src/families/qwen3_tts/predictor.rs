@@ -7,14 +7,14 @@ use candle_core::{Result, Tensor};
 
 use super::config::Config;
 use super::talker::Talker;
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{DecoderStack, StackNames, StackShape};
-use izwi_nn::error::ModelError;
 use izwi_nn::frame_draws::FrameDraws;
 use izwi_nn::frame_steps::FrameSteps;
 use izwi_nn::row_linear::RowLinear;
 use izwi_nn::sampling::Draw;
+use izwi_types::Precision;
 
 /// Weights of the predictor, its embeddings aside.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Predictor {
         from: &mut Checkpoint,
         config: &Config,
         precision: Precision,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let predictor = &config.talker_config.code_predictor_config;
         let (width, own) = (config.talker_config.stack.hidden_size, predictor.hidden_size);
         let name = "talker.code_predictor";

@@ -4,9 +4,9 @@
 use candle_core::{Device, Result, Tensor, bail};
 use serde::Deserialize;
 
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mel::{MelShape, MelSpectrum};
-use izwi_nn::error::ModelError;
 use izwi_nn::row_conv::RowConv;
 
 /// Rate of the recordings, in Hz: the mel filters are made for it.
@@ -14,7 +14,7 @@ const SAMPLE_RATE_HZ: usize = 24_000;
 /// Variances are at least this.
 const MIN_VARIANCE: f64 = 1e-12;
 
-type Loaded<T> = std::result::Result<T, ModelError>;
+type Loaded<T> = std::result::Result<T, Error>;
 
 /// `speaker_encoder_config` of a checkpoint. Published files name the first two fields; the defaults of the others are
 /// the reference's own.
@@ -191,7 +191,7 @@ impl SpeakerEncoder {
     /// # Errors
     /// The configuration asks for what is not computed, or as [`Checkpoint::take`].
     pub(crate) fn load(from: &mut Checkpoint, config: &SpeakerConfig) -> Loaded<Self> {
-        config.check().map_err(|why| ModelError::Checkpoint(format!("speaker_encoder_config: {why}")))?;
+        config.check().map_err(|why| Error::Checkpoint(format!("speaker_encoder_config: {why}")))?;
         let name = "speaker_encoder";
         let (inner, layers) = (config.enc_channels[0], config.enc_channels.len());
         let (wide, attention) = (config.enc_channels[layers - 1], config.enc_attention_channels);

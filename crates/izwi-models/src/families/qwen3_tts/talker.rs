@@ -5,13 +5,13 @@ use sha2::{Digest, Sha256};
 
 use super::config::Config;
 use super::prompt::{Codec, Position};
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{DecoderStack, StackNames, StackRows, StackShape};
 use izwi_nn::embedding::Embedding;
-use izwi_nn::error::ModelError;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::row_linear::RowLinear;
+use izwi_types::Precision;
 
 /// Weights of the talker and the codec embeddings of all books.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Talker {
         from: &mut Checkpoint,
         config: &Config,
         precision: Precision,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let talker = &config.talker_config;
         let shape = StackShape::from(&talker.stack);
         let (width, text_width) = (shape.width, talker.text_hidden_size);

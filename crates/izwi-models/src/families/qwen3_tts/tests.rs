@@ -8,7 +8,7 @@ use super::super::stage::{self, Stage};
 use super::golden::{Arguments, cases};
 use super::golden_set::{TOLERANCE, compare, device, root, tensors, values};
 use super::*;
-use izwi_kernels::precision::Precision;
+use izwi_types::Precision;
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };
 const BLOCK: usize = 8;

@@ -15,7 +15,7 @@ use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::config::{file_error, read};
-use izwi_nn::error::ModelError;
+use izwi_nn::Error;
 
 /// How text is cut before pairs are merged: Qwen2's, <https://huggingface.co/docs/transformers/model_doc/qwen2>.
 const CUT: &str = concat!(
@@ -63,7 +63,7 @@ impl Vocabulary {
     ///
     /// # Errors
     /// A file is unreadable, or the tokenizer does not fit the network.
-    pub(super) fn load(folder: &Path, size: usize) -> Result<Self, ModelError> {
+    pub(super) fn load(folder: &Path, size: usize) -> Result<Self, Error> {
         let path = folder.join("tokenizer.json");
         let tokenizer = if path.exists() {
             Tokenizer::from_file(&path).map_err(|error| file_error(&path, error.to_string()))?
@@ -82,7 +82,7 @@ impl Vocabulary {
     ///
     /// # Errors
     /// The parts do not make a tokenizer.
-    pub(super) fn bytes(special: &[(&str, u32)]) -> Result<Self, ModelError> {
+    pub(super) fn bytes(special: &[(&str, u32)]) -> Result<Self, Error> {
         let alphabet = ByteLevel::alphabet();
         let mut letters: Vec<char> = alphabet.into_iter().collect();
         letters.sort_unstable();
@@ -130,7 +130,7 @@ impl Vocabulary {
 }
 
 /// Builds the tokenizer out of `vocab.json`, `merges.txt` and the special tokens of `tokenizer_config.json`.
-fn from_pair(folder: &Path) -> Result<Tokenizer, ModelError> {
+fn from_pair(folder: &Path) -> Result<Tokenizer, Error> {
     let (vocabulary, merges) = (folder.join("vocab.json"), folder.join("merges.txt"));
     for path in [&vocabulary, &merges] {
         if !path.exists() {
@@ -155,7 +155,7 @@ fn from_pair(folder: &Path) -> Result<Tokenizer, ModelError> {
 }
 
 /// A byte-level tokenizer around `model`.
-fn assemble(model: BPE, path: &Path) -> Result<Tokenizer, ModelError> {
+fn assemble(model: BPE, path: &Path) -> Result<Tokenizer, Error> {
     let cut = Split::new(SplitPattern::Regex(CUT.to_owned()), SplitDelimiterBehavior::Isolated, false);
     let cut = cut.map_err(|error| file_error(path, error.to_string()))?;
     let mut tokenizer = Tokenizer::new(model);

@@ -12,7 +12,7 @@ use super::codec::{Codec, DecoderState};
 use super::prompt::{Frame, Spoken};
 use super::speaker::SpeakerEncoder;
 use super::tokens::Vocabulary;
-use izwi_nn::error::ModelError;
+use izwi_nn::Error;
 use izwi_types::{InputError, VoiceRecording};
 
 /// What the metadata of a pack says it is.
@@ -95,7 +95,7 @@ impl Cloner {
                 format!("the recording is {seconds:.2} s long; give {MIN_S} s at least, better 3 to 15 s");
             return Err(InputError { param: "ref_audio", message });
         }
-        let failed = |error: ModelError| InputError {
+        let failed = |error: Error| InputError {
             param: "ref_audio",
             message: format!("the recording cannot be taken: {error}"),
         };
@@ -229,7 +229,7 @@ impl ClonedVoice {
     ///
     /// # Errors
     /// The codec does not take the recording's frames.
-    pub(super) fn decoder(&self, codec: &Codec) -> Result<DecoderState, ModelError> {
+    pub(super) fn decoder(&self, codec: &Codec) -> Result<DecoderState, Error> {
         let Some(spoken) = &self.spoken else { return Ok(codec.start()) };
         if let Some(primed) = self.primed.get() {
             return Ok(primed.clone());

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use izwi_nn::error::ModelError;
+use izwi_nn::Error;
 
 /// Seconds of audio the network takes at most.
 pub(super) const WINDOW_S: usize = 30;
@@ -74,10 +74,10 @@ impl Settings {
     ///
     /// # Errors
     /// A file is unreadable, or asks for something this family does not compute.
-    pub(super) fn load(folder: &Path) -> Result<Self, ModelError> {
+    pub(super) fn load(folder: &Path) -> Result<Self, Error> {
         let path = folder.join("config.json");
         let config: Config = read_json(&path)?;
-        let fault = |message| ModelError::File { path: path.display().to_string(), message };
+        let fault = |message| Error::File { path: path.display().to_string(), message };
         config.check().map_err(fault)?;
         let generation_path = folder.join("generation_config.json");
         let generation: GenerationConfig =
@@ -85,7 +85,7 @@ impl Settings {
         let settings = Self::resolve(config, generation);
         let (layers, heads) = (settings.config.decoder_layers, settings.config.decoder_attention_heads);
         match settings.alignment_heads.iter().find(|&&(layer, head)| layer >= layers || head >= heads) {
-            Some((layer, head)) => Err(ModelError::File {
+            Some((layer, head)) => Err(Error::File {
                 path: generation_path.display().to_string(),
                 message: format!(
                     "alignment head [{layer}, {head}] does not exist: {layers} layers of {heads} heads"
@@ -144,8 +144,8 @@ impl Config {
 }
 
 /// Parses a JSON file.
-fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
-    let fault = |message: String| ModelError::File { path: path.display().to_string(), message };
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
+    let fault = |message: String| Error::File { path: path.display().to_string(), message };
     let bytes = std::fs::read(path).map_err(|error| fault(error.to_string()))?;
     serde_json::from_slice(&bytes).map_err(|error| fault(error.to_string()))
 }

@@ -6,15 +6,15 @@
 use candle_core::{DType, Tensor};
 
 use super::config::Config;
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::activation::{bias_gelu, residual};
 use izwi_nn::attention::{CrossKv, PagedSpan, cross, paged};
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::error::ModelError;
 use izwi_nn::kv_pool::{Carried, KvLayout, KvPool};
 use izwi_nn::linear::Linear;
 use izwi_nn::norm::LayerNorm;
 use izwi_nn::row_linear::RowLinear;
+use izwi_types::Precision;
 
 /// Type of the keys and values of a window: half the bytes of f32 to read for each token.
 const CROSS_DTYPE: DType = DType::F16;
@@ -96,7 +96,7 @@ impl Decoder {
         alignment_heads: &[(usize, usize)],
         repeats_head: bool,
         precision: Precision,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, Error> {
         let (width, name) = (config.d_model, "model.decoder");
         let shape = (width, config.decoder_ffn_dim);
         let layers = (0..config.decoder_layers)
@@ -143,7 +143,7 @@ impl Decoder {
     ///
     /// # Errors
     /// The device has not the memory.
-    pub(super) fn windows(&self, encoded: &[Tensor]) -> Result<Vec<Vec<CrossKv>>, ModelError> {
+    pub(super) fn windows(&self, encoded: &[Tensor]) -> Result<Vec<Vec<CrossKv>>, Error> {
         let window = |rows: &Tensor| {
             let layers = self.layers.iter().map(|layer| {
                 let (keys, values) = (layer.window_key.forward(rows)?, layer.window_value.forward(rows)?);
@@ -158,7 +158,7 @@ impl Decoder {
     ///
     /// # Errors
     /// A token, position or block does not exist.
-    pub(super) fn forward(&self, kv: &mut KvPool, spans: &[Span<'_>]) -> Result<Vec<SpanOutput>, ModelError> {
+    pub(super) fn forward(&self, kv: &mut KvPool, spans: &[Span<'_>]) -> Result<Vec<SpanOutput>, Error> {
         let mut outputs: Vec<SpanOutput> = spans.iter().map(|_| SpanOutput::default()).collect();
         let slots: Vec<u32> =
             spans.iter().flat_map(|span| kv.slots(span.block_table, span.start, span.tokens.len())).collect();
@@ -180,7 +180,7 @@ impl Decoder {
         Ok(outputs)
     }
 
-    fn embed(&self, spans: &[Span<'_>]) -> Result<Tensor, ModelError> {
+    fn embed(&self, spans: &[Span<'_>]) -> Result<Tensor, Error> {
         let tokens: Vec<u32> = spans.iter().flat_map(|span| span.tokens).copied().collect();
         let places = spans.iter().flat_map(|span| (span.start..).take(span.tokens.len()));
         let places: Vec<u32> = places.map(|place| place as u32).collect();
@@ -196,7 +196,7 @@ impl Decoder {
         x: &Tensor,
         kv: &mut KvPool,
         (spans, slots): (&[Span<'_>], &[u32]),
-    ) -> Result<Tensor, ModelError> {
+    ) -> Result<Tensor, Error> {
         let h = layer.own_norm.forward(x)?;
         let shape = (slots.len(), self.heads, self.width / self.heads);
         let keys = layer.key.forward(&h)?.reshape(shape)?; // [rows, heads, head_dim]
@@ -221,12 +221,12 @@ impl Decoder {
         index: usize,
         x: &Tensor,
         spans: &[Span<'_>],
-    ) -> Result<(Tensor, Tensor, Vec<Vec<f32>>), ModelError> {
+    ) -> Result<(Tensor, Tensor, Vec<Vec<f32>>), Error> {
         let watched = &self.watched[index];
         let record = spans.iter().any(|span| span.watched) && !watched.is_empty();
         let windows = spans.iter().map(|span| match span.window.get(index) {
             Some(window) => Ok((span.tokens.len(), window)),
-            None => Err(ModelError::Internal("a window was not encoded")),
+            None => Err(Error::Internal("a window was not encoded")),
         });
         let windows = windows.collect::<Result<Vec<_>, _>>()?;
         let q = layer.window.query.forward(&layer.window_norm.forward(x)?)?;
@@ -236,7 +236,7 @@ impl Decoder {
     }
 
     /// Logits of the wanted rows alone: the head is the largest product of a pass.
-    fn head(&self, x: &Tensor, spans: &[Span<'_>], outputs: &mut [SpanOutput]) -> Result<(), ModelError> {
+    fn head(&self, x: &Tensor, spans: &[Span<'_>], outputs: &mut [SpanOutput]) -> Result<(), Error> {
         let mut first = 0;
         let mut rows: Vec<u32> = Vec::new();
         for span in spans {
@@ -257,12 +257,12 @@ impl Decoder {
 }
 
 /// The embedding, of which a head may be a copy.
-fn first_of_equals(tables: Vec<Tensor>) -> Result<Tensor, ModelError> {
-    let [embedding, heads @ ..] = &tables[..] else { return Err(ModelError::Internal("no embedding")) };
+fn first_of_equals(tables: Vec<Tensor>) -> Result<Tensor, Error> {
+    let [embedding, heads @ ..] = &tables[..] else { return Err(Error::Internal("no embedding")) };
     for head in heads {
         let same = head.to_dtype(DType::F32)?.eq(&embedding.to_dtype(DType::F32)?)?;
         if same.min_all()?.to_scalar::<u8>()? == 0 {
-            return Err(ModelError::Checkpoint(format!("{HEAD}: differs from the embedding it is tied to")));
+            return Err(Error::Checkpoint(format!("{HEAD}: differs from the embedding it is tied to")));
         }
     }
     Ok(embedding.clone())
@@ -274,7 +274,7 @@ impl Layer {
         name: &str,
         (width, hidden): (usize, usize),
         precision: Precision,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, Error> {
         let (own, window) = (format!("{name}.self_attn"), format!("{name}.encoder_attn"));
         let row = |from: &mut Checkpoint, part: &str, shape: (usize, usize), bias: bool| {
             RowLinear::load_with_precision(from, part, shape, bias, precision)
@@ -310,12 +310,7 @@ impl Layer {
 }
 
 impl Projections {
-    fn load(
-        from: &mut Checkpoint,
-        name: &str,
-        width: usize,
-        precision: Precision,
-    ) -> Result<Self, ModelError> {
+    fn load(from: &mut Checkpoint, name: &str, width: usize, precision: Precision) -> Result<Self, Error> {
         let mut load = |part: &str| {
             RowLinear::load_with_precision(from, &format!("{name}.{part}"), (width, width), true, precision)
         };

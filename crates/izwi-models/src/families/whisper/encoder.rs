@@ -6,15 +6,15 @@
 use candle_core::{Device, Tensor};
 
 use super::config::{Config, FRAMES_PER_POSITION};
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::activation::{bias_gelu, residual};
 use izwi_nn::attention::bidirectional;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::conv::StridedConv;
-use izwi_nn::error::ModelError;
 use izwi_nn::linear::Linear;
 use izwi_nn::norm::LayerNorm;
 use izwi_nn::packed::ROW_ALIGN;
+use izwi_types::Precision;
 
 /// Kernel width of both convolutions.
 const TAPS: usize = 3;
@@ -60,11 +60,7 @@ impl Encoder {
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
-    pub(super) fn load(
-        from: &mut Checkpoint,
-        config: &Config,
-        precision: Precision,
-    ) -> Result<Self, ModelError> {
+    pub(super) fn load(from: &mut Checkpoint, config: &Config, precision: Precision) -> Result<Self, Error> {
         let (width, bins) = (config.d_model, config.num_mel_bins);
         let device = from.device().clone();
         let name = "model.encoder";
@@ -88,7 +84,7 @@ impl Encoder {
     ///
     /// # Errors
     /// A window is longer than the network knows, or the device has not the memory.
-    pub(super) fn forward(&self, windows: &[WindowMel]) -> Result<Vec<Tensor>, ModelError> {
+    pub(super) fn forward(&self, windows: &[WindowMel]) -> Result<Vec<Tensor>, Error> {
         let mut rows = Vec::with_capacity(2 * windows.len());
         // Windows start at multiples of ROW_ALIGN, see nn::packed; rows in between attend to themselves.
         let mut spans = Vec::with_capacity(2 * windows.len());
@@ -115,12 +111,12 @@ impl Encoder {
         Ok(encoded)
     }
 
-    fn norm_width(&self) -> Result<usize, ModelError> {
+    fn norm_width(&self) -> Result<usize, Error> {
         Ok(self.positions.dim(1)?)
     }
 
     /// The two convolutions and the places: `[positions, width]`.
-    fn embed(&self, window: &WindowMel) -> Result<Tensor, ModelError> {
+    fn embed(&self, window: &WindowMel) -> Result<Tensor, Error> {
         let frames = window.positions * FRAMES_PER_POSITION;
         let mel = Tensor::from_slice(&window.values, (frames, self.bins), &self.device)?;
         let x = self.conv1.forward_gelu(&mel)?; // [frames, width]
@@ -135,7 +131,7 @@ fn conv(
     inputs: usize,
     outputs: usize,
     stride: usize,
-) -> Result<StridedConv, ModelError> {
+) -> Result<StridedConv, Error> {
     let weight = from.take(&format!("{name}.weight"), &[outputs, inputs, TAPS])?;
     let bias = from.take(&format!("{name}.bias"), &[outputs])?;
     Ok(StridedConv::new(&weight, bias, stride)?)
@@ -147,7 +143,7 @@ impl Layer {
         name: &str,
         (width, hidden): (usize, usize),
         precision: Precision,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, Error> {
         let attention = format!("{name}.self_attn");
         let linear = |from: &mut Checkpoint, part: &str, shape: (usize, usize), bias: bool| {
             Linear::load_with_precision(from, part, shape, bias, precision)
@@ -166,7 +162,7 @@ impl Layer {
     }
 
     /// `[rows, width]` to the same.
-    fn forward(&self, x: &Tensor, heads: usize, spans: &[usize]) -> Result<Tensor, ModelError> {
+    fn forward(&self, x: &Tensor, heads: usize, spans: &[usize]) -> Result<Tensor, Error> {
         let h = self.attention_norm.forward(x)?;
         let (q, k, v) = (self.query.forward(&h)?, self.key.forward(&h)?, self.value.forward(&h)?);
         let mixed = self.output.forward(&bidirectional(&q, &k, &v, heads, spans)?)?;

@@ -13,8 +13,8 @@ use super::tests::{kept_as, listen, model, unabridged, words};
 use super::windows::Context;
 use super::*;
 use crate::regions::WINDOW_FRAMES;
-use izwi_kernels::precision::Precision;
 use izwi_nn::sampling::argmax;
+use izwi_types::Precision;
 
 const MODELS: [&str; 2] = ["whisper-base", "whisper-tiny.en"];
 const MEL_TOLERANCE: f32 = 1e-4;

@@ -139,12 +139,10 @@ pub(super) fn code_of(wanted: &str) -> Option<String> {
     named(&wanted).or_else(|| named(subtag).filter(|_| is_tag)).map(str::to_owned)
 }
 
-/// The language whose name begins most like `wanted`.
+/// The language with the name most similar to `wanted`.
 pub(super) fn nearest(wanted: &str) -> Option<&'static str> {
-    let wanted = wanted.trim().to_lowercase();
-    let shared = |name: &str| name.chars().zip(wanted.chars()).take_while(|(a, b)| a == b).count();
-    let names = NAMES.iter().rev().map(|&(_, name)| (shared(name), name));
-    names.filter(|&(count, _)| count >= 2).max_by_key(|&(count, _)| count).map(|(_, name)| name)
+    let names = NAMES.iter().map(|&(_, name)| name);
+    izwi_types::similar(wanted.trim(), names).first().copied()
 }
 
 /// Whether words of the language stand without spaces between them:

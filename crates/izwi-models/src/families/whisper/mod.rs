@@ -22,8 +22,8 @@ use super::LoadOptions;
 use crate::model::{BatchEntry, SequenceState, SpeechModel};
 use crate::regions;
 use crate::regions::Region;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::error::ModelError;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
     Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, SamplingParams, StepOutput, Task,
@@ -62,7 +62,7 @@ const MAX_TEMPERATURE: f32 = 1.0;
 /// # Errors
 /// A file is absent or unreadable, a setting is not supported, or a tensor is missing, unknown or mis-shaped; the
 /// error names it.
-pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, ModelError> {
+pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error> {
     Ok(Arc::new(Whisper::load(folder, options, Context::Short { margin: MARGIN })?))
 }
 
@@ -92,7 +92,7 @@ struct Share<'a> {
 }
 
 impl Whisper {
-    fn load(folder: &Path, options: &LoadOptions, context: Context) -> Result<Self, ModelError> {
+    fn load(folder: &Path, options: &LoadOptions, context: Context) -> Result<Self, Error> {
         let settings = Settings::load(folder)?;
         let config = &settings.config;
         let vocabulary = Vocabulary::load(folder, config.vocab_size)?;
@@ -207,7 +207,7 @@ impl Whisper {
     }
 
     /// Runs the encoder over the windows of a step that it has not seen.
-    fn encode(&self, shares: &mut [Share<'_>]) -> Result<(), ModelError> {
+    fn encode(&self, shares: &mut [Share<'_>]) -> Result<(), Error> {
         let fresh = shares.iter_mut().filter_map(|share| {
             let window = &mut share.listening.window;
             Some((window.mel.take()?, &mut window.encoded))
@@ -221,7 +221,7 @@ impl Whisper {
         Ok(())
     }
 
-    fn decode(&self, kv: &mut KvPool, shares: &[Share<'_>]) -> Result<Vec<SpanOutput>, ModelError> {
+    fn decode(&self, kv: &mut KvPool, shares: &[Share<'_>]) -> Result<Vec<SpanOutput>, Error> {
         let spans = shares.iter().map(|share| {
             let (from, end) = share.rows;
             let pass = &share.listening.pass;
@@ -235,7 +235,7 @@ impl Whisper {
             }
             heads.dedup();
             Ok(Span {
-                tokens: tokens.ok_or(ModelError::Internal("an entry asks for positions nobody knows"))?,
+                tokens: tokens.ok_or(Error::Internal("an entry asks for positions nobody knows"))?,
                 start: from,
                 block_table: share.block_table,
                 window: &share.listening.window.encoded,
@@ -243,13 +243,13 @@ impl Whisper {
                 watched: pass.kind == Kind::Align,
             })
         });
-        self.decoder.forward(kv, &spans.collect::<Result<Vec<_>, ModelError>>()?)
+        self.decoder.forward(kv, &spans.collect::<Result<Vec<_>, Error>>()?)
     }
 }
 
 /// What this family made for an entry; `None` where nobody speaks.
-fn share<'a>(entry: &'a mut BatchEntry<'_>) -> Result<Option<Share<'a>>, ModelError> {
-    let foreign = ModelError::Internal("an entry was prepared by another family");
+fn share<'a>(entry: &'a mut BatchEntry<'_>) -> Result<Option<Share<'a>>, Error> {
+    let foreign = Error::Internal("an entry was prepared by another family");
     let Some(recording) = entry.prepared.payload.downcast_ref::<Recording>() else { return Err(foreign) };
     let Some(state) = entry.state.downcast_mut::<State>() else { return Err(foreign) };
     let (start, end) = (entry.start, entry.start + entry.num_tokens);
@@ -285,7 +285,7 @@ impl SpeechModel for Whisper {
         Box::new(state)
     }
 
-    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, ModelError> {
+    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error> {
         let mut outputs = Vec::with_capacity(batch.len());
         let mut shares = Vec::with_capacity(batch.len());
         let mut places = Vec::with_capacity(batch.len());
@@ -306,7 +306,7 @@ impl SpeechModel for Whisper {
             .map(|(share, computed)| {
                 self.scribe.advance(share.recording, share.listening, share.rows, computed)
             })
-            .collect::<Result<_, ModelError>>()?;
+            .collect::<Result<_, Error>>()?;
         for (place, output) in places.into_iter().zip(heard) {
             outputs[place] = output;
         }

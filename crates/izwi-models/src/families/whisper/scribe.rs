@@ -14,7 +14,7 @@ use super::times;
 use super::tokens::{TIME_STEP_S, Vocabulary};
 use super::windows::{Context, Kind, Listening, Pass, Recording, Window};
 use crate::regions::WINDOW_FRAMES;
-use izwi_nn::error::ModelError;
+use izwi_nn::Error;
 use izwi_types::{Segment, Word};
 use izwi_types::{StepOutput, Work};
 
@@ -106,14 +106,14 @@ impl Scribe {
         listening: &mut Listening,
         (from, end): (usize, usize),
         output: SpanOutput,
-    ) -> Result<StepOutput, ModelError> {
+    ) -> Result<StepOutput, Error> {
         let SpanOutput { logits, looks } = output;
         let mut logits = logits.into_iter();
         if listening.pass.kind == Kind::Align {
             listening.look(from, end - from, looks);
         }
         if asks_for_speech(listening, from, end) {
-            let start = logits.next().ok_or(ModelError::Internal("the start token has no logits"))?;
+            let start = logits.next().ok_or(Error::Internal("the start token has no logits"))?;
             listening.window.no_speech = Some(probability(&start, self.vocabulary.no_speech));
             if listening.pass.start_at + 1 == listening.pass.tokens.len() {
                 // English-only models begin right behind the start token.
@@ -126,7 +126,7 @@ impl Scribe {
         if listening.pass.kind == Kind::Align {
             return Ok(self.aligned(recording, listening));
         }
-        let last = logits.next().ok_or(ModelError::Internal("the last token has no logits"))?;
+        let last = logits.next().ok_or(Error::Internal("the last token has no logits"))?;
         match listening.pass.kind {
             Kind::Detect => Ok(self.detected(recording, listening, &last)),
             _ => self.sample(recording, listening, last),
@@ -155,7 +155,7 @@ impl Scribe {
         recording: &Recording,
         listening: &mut Listening,
         mut logits: Vec<f32>,
-    ) -> Result<StepOutput, ModelError> {
+    ) -> Result<StepOutput, Error> {
         let (window, pass) = (&listening.window, &mut listening.pass);
         self.rules.apply(&mut logits, pass.said());
         let draws = Draws::new(recording.order.seed, window.frames.start, window.attempt);

@@ -7,8 +7,8 @@ use candle_core::Device;
 
 use super::golden::{checkpoint_folder, clip, clips};
 use super::*;
-use izwi_kernels::precision::Precision;
 use izwi_nn::sampling::mix;
+use izwi_types::Precision;
 use izwi_types::Segment;
 use izwi_types::Work;
 
@@ -472,7 +472,7 @@ fn an_entry_of_another_family_is_an_error() {
         num_tokens: 1,
         block_table: &[],
     };
-    assert!(matches!(TINY.forward(&mut kv, &mut [entry]), Err(ModelError::Internal(_))));
+    assert!(matches!(TINY.forward(&mut kv, &mut [entry]), Err(Error::Internal(_))));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tokenizers::Tokenizer;
 
-use izwi_nn::error::ModelError;
+use izwi_nn::Error;
 
 /// Stands for bytes that are no text yet.
 const REPLACEMENT: char = '\u{fffd}';
@@ -39,9 +39,9 @@ impl Vocabulary {
     ///
     /// # Errors
     /// The file is unreadable, lacks a special token or does not fit the network.
-    pub(super) fn load(folder: &Path, size: usize) -> Result<Self, ModelError> {
+    pub(super) fn load(folder: &Path, size: usize) -> Result<Self, Error> {
         let path = folder.join("tokenizer.json");
-        let fault = |message: String| ModelError::File { path: path.display().to_string(), message };
+        let fault = |message: String| Error::File { path: path.display().to_string(), message };
         let tokenizer = Tokenizer::from_file(&path).map_err(|error| fault(error.to_string()))?;
         let id = |names: &[&str]| {
             let found = names.iter().find_map(|name| tokenizer.token_to_id(name));

@@ -1,4 +1,4 @@
-//! A recording that comes in pieces: 16-bit little-endian mono PCM, of bounded length.
+//! A recording that is received in pieces: 16-bit little-endian mono PCM, of bounded length.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use izwi_audio::wav;
 
 use crate::error::ApiError;
 
-/// What has come of a recording.
+/// The pieces received so far.
 #[derive(Debug, Default)]
 pub(super) struct Recording {
     pcm: Vec<u8>,
-    /// It is too long: nothing of it is kept.
+    /// It is too long, and its samples were dropped.
     is_too_long: bool,
 }
 
 impl Recording {
-    /// Takes a piece. A recording that comes to be longer than `longest` is given up, and what else comes of it is
-    /// passed over.
+    /// Appends a piece. A recording longer than `longest` is dropped, and so are its further pieces until
+    /// [`take`](Self::take).
     pub(super) fn push(&mut self, pcm: &[u8], rate_hz: u32, longest: Duration) -> Result<(), ApiError> {
         if !pcm.len().is_multiple_of(2) {
-            let message = format!("{} bytes are no 16-bit samples; send whole samples", pcm.len());
+            let message = format!("{} bytes are not 16-bit samples; send whole samples", pcm.len());
             return Err(ApiError::invalid("audio", message));
         }
         if self.is_too_long {
@@ -35,20 +35,24 @@ impl Recording {
         Ok(())
     }
 
-    /// All that has come, as a WAV file; the next begins.
+    /// The recording as a WAV file; the next one begins.
     pub(super) fn take(&mut self, rate_hz: u32, longest: Duration) -> Result<Bytes, ApiError> {
         let Self { pcm, is_too_long } = std::mem::take(self);
         if is_too_long {
             return Err(too_long(longest));
         }
         if pcm.is_empty() {
-            return Err(ApiError::invalid("audio", "nothing was recorded; send 16-bit PCM in binary frames"));
+            return Err(empty());
         }
         let bytes = u32::try_from(pcm.len()).unwrap_or(u32::MAX);
         let mut file = wav::header(rate_hz, bytes).to_vec();
         file.extend_from_slice(&pcm);
         Ok(file.into())
     }
+}
+
+pub(super) fn empty() -> ApiError {
+    ApiError::invalid("audio", "nothing was recorded; send 16-bit PCM in binary frames")
 }
 
 fn too_long(longest: Duration) -> ApiError {
@@ -61,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_joined_and_what_is_too_long_is_given_up_whole() {
+    fn pieces_are_joined_and_a_recording_too_long_is_dropped_whole() {
         let longest = Duration::from_secs(1);
         let mut recording = Recording::default();
         assert_eq!(recording.take(10, longest).unwrap_err().param(), Some("audio"));

@@ -1,7 +1,9 @@
-//! What a conversation was configured to: checked against its model, and made into the engine's requests.
+//! The configuration of a conversation: checked against its model, and made into the engine's requests.
 
 use izwi_audio::encode::Format;
-use izwi_core::engine::{ChatOptions, Conversation, EngineCoreRequest, GenerationParams, Priority};
+use izwi_core::engine::{
+    ChatOptions, Conversation, EngineCoreRequest, GenerationParams, Priority, SamplingParams,
+};
 
 use crate::dto::chat::ConfigFields;
 use crate::encoding;
@@ -12,11 +14,11 @@ use crate::ws::chunking;
 /// Range of `input_sample_rate`, in Hz.
 const INPUT_RATES: std::ops::RangeInclusive<u32> = 8_000..=48_000;
 
-/// What a session was configured to.
+/// What the session was configured to.
 pub(super) struct Setup {
     pub(super) engine: Lease,
     pub(super) format: &'static Format,
-    /// Rate of the recordings that come, in Hz.
+    /// Rate of the client's audio, in Hz.
     pub(super) input_rate: u32,
     chunk_samples: usize,
     instructions: Option<String>,
@@ -31,8 +33,8 @@ impl Setup {
     pub(super) fn resolve(fields: ConfigFields, engine: Lease) -> Result<Self, ApiError> {
         let profile = engine.profile();
         let format = encoding::for_session(fields.response_format.as_deref())?;
-        let chunk_samples = chunking::samples(fields.chunk_ms, profile.sample_rate)?;
-        let input_rate = fields.input_sample_rate.unwrap_or(profile.heard_rate);
+        let chunk_samples = chunking::samples(fields.chunk_ms, profile.info.sample_rate_hz)?;
+        let input_rate = fields.input_sample_rate.unwrap_or(profile.info.input_sample_rate_hz);
         if !INPUT_RATES.contains(&input_rate) {
             let message = format!(
                 "input_sample_rate is {input_rate}; it must be between {} and {}",
@@ -46,11 +48,14 @@ impl Setup {
             Some(text) => text.parse().map_err(|message: String| ApiError::invalid("priority", message))?,
         };
         let own_sampling = fields.temperature.is_none() && fields.top_p.is_none() && fields.top_k.is_none();
-        let defaults = &profile.default_params;
+        let defaults = profile.default_params();
         let params = GenerationParams {
-            temperature: fields.temperature.unwrap_or(defaults.temperature),
-            top_p: fields.top_p.unwrap_or(defaults.top_p),
-            top_k: fields.top_k.unwrap_or(defaults.top_k),
+            sampling: SamplingParams {
+                temperature: fields.temperature.unwrap_or(defaults.sampling.temperature),
+                top_p: fields.top_p.unwrap_or(defaults.sampling.top_p),
+                top_k: fields.top_k.unwrap_or(defaults.sampling.top_k),
+                ..defaults.sampling
+            },
             max_tokens: fields.max_tokens.unwrap_or(defaults.max_tokens),
             seed: fields.seed.or(defaults.seed),
             ..defaults.clone()

@@ -7,11 +7,11 @@ use candle_core::{Device, Tensor};
 
 use super::super::mel::Mel;
 use super::Config;
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::error::ModelError;
 use izwi_nn::linear::Linear;
 use izwi_nn::plane_conv::DepthwisePlaneConv;
+use izwi_types::Precision;
 
 /// Taps of the first convolution along each side.
 const SIDE: usize = 3;
@@ -41,7 +41,7 @@ impl Subsampling {
         name: &str,
         config: &Config,
         precision: Precision,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, Error> {
         let (channels, width) = (config.subsampling_conv_channels, config.d_model);
         let mut take = |part: &str, shape: &[usize]| from.take(&format!("{name}.{part}"), shape);
         let weight = take("conv.0.weight", &[channels, 1, SIDE, SIDE])?;
@@ -60,14 +60,14 @@ impl Subsampling {
             let mixing =
                 Linear::with_precision(&weight.reshape((channels, channels))?, Some(bias), precision)?;
             let depthwise = DepthwisePlaneConv::load(from, &format!("{name}.conv.{depthwise}"), channels)?;
-            Ok::<_, ModelError>((depthwise, mixing))
+            Ok::<_, Error>((depthwise, mixing))
         };
         let halvings = [halving(2)?, halving(5)?];
         Ok(Self { first, halvings, output, bins: config.feat_in, channels, device: from.device().clone() })
     }
 
     /// The frames of a recording, at least one, to its rows `[ceil(frames / 8), width]`.
-    pub(super) fn forward(&self, mel: &Mel) -> Result<Tensor, ModelError> {
+    pub(super) fn forward(&self, mel: &Mel) -> Result<Tensor, Error> {
         let levels = [mel.frames.div_ceil(2), mel.frames.div_ceil(2).div_ceil(2)];
         let rows = mel.rows();
         let mut pieces = Vec::with_capacity(rows.div_ceil(PIECE_ROWS));
@@ -91,7 +91,7 @@ impl Subsampling {
     }
 
     /// Some rows of the first plane, `[rows, ceil(bins / 2), channels]`.
-    fn first(&self, mel: &Mel, rows: &Range<usize>) -> Result<Tensor, ModelError> {
+    fn first(&self, mel: &Mel, rows: &Range<usize>) -> Result<Tensor, Error> {
         let columns = self.bins.div_ceil(2);
         let mut around = vec![0f32; rows.len() * columns * SIDE * SIDE];
         let places = rows.clone().flat_map(|row| (0..columns).map(move |column| (row, column)));

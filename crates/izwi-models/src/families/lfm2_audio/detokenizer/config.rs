@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use izwi_nn::error::ModelError;
+use izwi_nn::Error;
 
 /// The window of attention where the file says none, in positions: the package's own.
 const DEFAULT_WINDOW: usize = 30;
@@ -56,9 +56,9 @@ impl Config {
     ///
     /// # Errors
     /// The file is unreadable, lacks a field or asks for what is not computed; the message names it.
-    pub(super) fn load(folder: &Path) -> Result<Self, ModelError> {
+    pub(super) fn load(folder: &Path) -> Result<Self, Error> {
         let path = folder.join("config.json");
-        let fault = |message: String| ModelError::File { path: path.display().to_string(), message };
+        let fault = |message: String| Error::File { path: path.display().to_string(), message };
         let text = std::fs::read_to_string(&path).map_err(|error| fault(error.to_string()))?;
         Self::parse(&text).map_err(fault)
     }

@@ -4,18 +4,18 @@
 use candle_core::{Result, Tensor};
 
 use super::config::{Config, Mixing};
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::activation::silu_gate;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::stream::{StreamShape, Streams, TailPlace, WindowPlace};
-use izwi_nn::error::ModelError;
 use izwi_nn::rms_norm::RmsNorm;
 use izwi_nn::rope::Rope;
 use izwi_nn::row_linear::RowLinear;
 use izwi_nn::short_conv::{ShortConv, ShortConvShape};
 use izwi_nn::window_attention::{Window, windowed};
+use izwi_types::Precision;
 
-type Loaded<T> = std::result::Result<T, ModelError>;
+type Loaded<T> = std::result::Result<T, Error>;
 
 /// The layers and the norm behind them.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Stack {
         shape: &mut StreamShape,
     ) -> Loaded<Self> {
         let (width, eps) = (config.hidden_size, config.norm_eps);
-        let layers = config.mixings().map_err(ModelError::Checkpoint)?.into_iter().enumerate();
+        let layers = config.mixings().map_err(Error::Checkpoint)?.into_iter().enumerate();
         let layers = layers.map(|(i, mixing)| {
             Layer::load(from, &format!("{prefix}.layers.{i}"), (config, mixing), precision, shape)
         });
@@ -93,7 +93,7 @@ impl Layer {
         shape: &mut StreamShape,
     ) -> Loaded<Self> {
         let (width, eps) = (config.hidden_size, config.norm_eps);
-        let inner = config.feed_forward().map_err(ModelError::Checkpoint)?;
+        let inner = config.feed_forward().map_err(Error::Checkpoint)?;
         let mixing = match mixing {
             Mixing::Convolution => Operator::Convolution {
                 conv: ShortConv::load(

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use izwi_nn::error::ModelError;
+use izwi_nn::Error;
 
 /// The codec's sizes. A field the file lacks is an error that names it.
 #[derive(Debug, Clone, Deserialize)]
@@ -89,9 +89,9 @@ impl Config {
     ///
     /// # Errors
     /// The file is unreadable, or as [`Self::parse`].
-    pub(super) fn load(folder: &Path) -> Result<Self, ModelError> {
+    pub(super) fn load(folder: &Path) -> Result<Self, Error> {
         let path = folder.join("config.json");
-        let fault = |message: String| ModelError::File { path: path.display().to_string(), message };
+        let fault = |message: String| Error::File { path: path.display().to_string(), message };
         let text = std::fs::read_to_string(&path).map_err(|error| fault(error.to_string()))?;
         Self::parse(&text).map_err(fault)
     }

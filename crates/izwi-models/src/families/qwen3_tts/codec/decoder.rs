@@ -6,7 +6,7 @@
 use candle_core::{Device, Result, Tensor};
 
 use super::config::DecoderConfig;
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::activation::{bias_gelu, residual};
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::conv::{CausalConv, CausalDepthwiseConv, CausalTransposedConv, Kernel};
@@ -14,11 +14,11 @@ use izwi_nn::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
 use izwi_nn::codec::snake::SnakeBeta;
 use izwi_nn::codec::stream::{StreamShape, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
-use izwi_nn::error::ModelError;
 use izwi_nn::linear::Linear;
 use izwi_nn::norm::LayerNorm;
 use izwi_nn::rms_norm::RmsNorm;
 use izwi_nn::window_attention::Window;
+use izwi_types::Precision;
 
 /// Taps of the convolution behind the books.
 const PRE_TAPS: usize = 3;
@@ -31,7 +31,7 @@ const STAGE_EPS: f64 = 1e-6;
 /// Widening inside the upsampling stages.
 const STAGE_WIDENING: usize = 4;
 
-type Loaded<T> = std::result::Result<T, ModelError>;
+type Loaded<T> = std::result::Result<T, Error>;
 
 /// The decoder.
 #[derive(Debug)]

@@ -3,14 +3,14 @@
 use candle_core::{Device, Result, Tensor};
 
 use super::config::Config;
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
 use izwi_nn::codec::seanet::{SeanetEncoder, SeanetShape};
 use izwi_nn::codec::stream::{StreamShape, StreamState, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
-use izwi_nn::error::ModelError;
 use izwi_nn::row_conv::RowConv;
+use izwi_types::Precision;
 
 /// Frames whose samples go through the convolutions at once.
 const PIECE_FRAMES: usize = 8;
@@ -34,7 +34,7 @@ impl Encoder {
         from: &mut Checkpoint,
         name: &str,
         config: &Config,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> std::result::Result<Self, Error> {
         let sizes = &config.encoder_config;
         let mut shape = StreamShape::default();
         let seanet_shape = SeanetShape {
@@ -81,7 +81,7 @@ impl Encoder {
             let book = |k: usize| format!("{prefix}.layers.{k}.codebook");
             let mut books = ResidualBooks::load(from, &prefix, shape, names, book)?;
             books.truncate(kept);
-            Ok::<_, ModelError>(books)
+            Ok::<_, Error>(books)
         };
         let semantic = sizes.num_semantic_quantizers;
         Ok(Self {

@@ -13,12 +13,12 @@ use candle_core::{Device, Tensor};
 use self::decoder::Decoder;
 use self::encoder::Encoder;
 use crate::families::LoadOptions;
-use izwi_kernels::precision::Precision;
+use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 #[cfg(test)]
 use izwi_nn::codec::stream::Streams;
 use izwi_nn::codec::stream::{Pieces, StreamState};
-use izwi_nn::error::ModelError;
+use izwi_types::Precision;
 
 pub(crate) use self::config::Config;
 
@@ -60,7 +60,7 @@ impl Codec {
     /// # Errors
     /// A file is absent, the configuration lacks a field or asks for what is not computed, or the tensors are not
     /// exactly those it implies.
-    pub(crate) fn load(folder: &Path, options: &LoadOptions) -> Result<Self, ModelError> {
+    pub(crate) fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let config = Config::load(folder)?;
         let from = Checkpoint::open(&folder.join("model.safetensors"), &options.device)?;
         let mut from = options.cached(from, options.precision);
@@ -77,7 +77,7 @@ impl Codec {
         from: &mut Checkpoint,
         config: &Config,
         precision: Precision,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, Error> {
         let before = from.taken();
         let decoder = Decoder::load(from, "decoder", &config.decoder_config, precision)?;
         let taken = from.taken() - before;
@@ -151,7 +151,7 @@ impl Codec {
     pub(crate) fn decode(
         &self,
         batch: &mut [(&mut DecoderState, &[Vec<u32>])],
-    ) -> Result<Vec<Vec<f32>>, ModelError> {
+    ) -> Result<Vec<Vec<f32>>, Error> {
         let pieces = Pieces { shape: self.decoder.shape(), device: &self.device, frames: PIECE_FRAMES };
         let mut batch: Vec<_> = batch.iter_mut().map(|(state, frames)| (&mut state.0, *frames)).collect();
         Ok(pieces.run(&mut batch, |frames, streams| self.decoder.forward(frames, streams))?)
@@ -163,7 +163,7 @@ impl Codec {
     /// # Errors
     /// As [`Self::decode`].
     #[cfg(test)]
-    pub(crate) fn decode_official(&self, frames: &[Vec<u32>]) -> Result<Vec<f32>, ModelError> {
+    pub(crate) fn decode_official(&self, frames: &[Vec<u32>]) -> Result<Vec<f32>, Error> {
         let mut samples = Vec::with_capacity(frames.len() * self.samples_per_frame());
         for start in (0..frames.len()).step_by(OFFICIAL_CHUNK) {
             let end = frames.len().min(start + OFFICIAL_CHUNK);
@@ -179,7 +179,7 @@ impl Codec {
     ///
     /// # Errors
     /// The device has not the memory.
-    pub(crate) fn encode(&self, samples: &[f32]) -> Result<Vec<Vec<u32>>, ModelError> {
+    pub(crate) fn encode(&self, samples: &[f32]) -> Result<Vec<Vec<u32>>, Error> {
         self.encode_tapped(samples, |_, _| {})
     }
 
@@ -188,7 +188,7 @@ impl Codec {
         &self,
         samples: &[f32],
         tap: impl FnMut(String, &Tensor),
-    ) -> Result<Vec<Vec<u32>>, ModelError> {
+    ) -> Result<Vec<Vec<u32>>, Error> {
         if samples.is_empty() {
             return Ok(Vec::new());
         }

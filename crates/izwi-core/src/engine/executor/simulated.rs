@@ -1,0 +1,427 @@
+//! An executor without weights, for tests and benches, that verifies the content of its block pool.
+//!
+//! The "key and value" of a token is a hash of all tokens up to it, stored through the block table and checked in every
+//! step. Its output is computed from the pool, so a block of the wrong sequence, a missing copy or a skipped recompute
+//! changes the output or fails the sequence.
+
+mod chat;
+mod voice_pack;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use izwi_types::{
+    Emission, Input, InputError, ModelInfo, PartTimes, Prepared, Segment, StepOutput, Task, Voice,
+    VoiceRecording, Word, Work,
+};
+
+use super::{ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, StepPlan};
+use crate::engine::blocks::BlockGeometry;
+use crate::engine::config::EngineCoreConfig;
+use crate::engine::scheduler::ScheduledRequest;
+use crate::engine::types::{GenerationParams, SequenceId};
+
+/// A failure to inject into a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The whole step fails.
+    Step,
+    /// This sequence fails.
+    Sequence(SequenceId),
+    /// The executor panics.
+    Panic,
+}
+
+/// Returns the failure to inject into a step. May block, to keep a step in flight.
+pub type Script = Box<dyn FnMut(&StepPlan) -> Option<Fault> + Send>;
+
+/// Behaviour of the simulation.
+pub struct SimulatedModel {
+    /// Whether it is autoregressive with a paged KV cache; otherwise each sentence of the text is a unit.
+    pub autoregressive: bool,
+    /// Whether it is an ASR model: one pass, one segment and one word for each started second.
+    pub transcribes: bool,
+    /// Whether it supports voice cloning and style prompts; its output then depends on all options of a request.
+    pub clones_voices: bool,
+    /// Whether it is also a chat model: one text token, then two audio frames, repeatedly. Its input rate is 16 kHz.
+    pub chats: bool,
+    /// Generated tokens after which a pass is cut as a runaway.
+    pub watchdog: Option<usize>,
+    /// Passes of an autoregressive TTS request.
+    pub passes: usize,
+    /// Rate of its audio, in Hz.
+    pub sample_rate: u32,
+    /// Samples per generated token, or per character of a unit.
+    pub samples_per_token: usize,
+    /// Duration of a step.
+    pub step_time: Duration,
+    /// Duration of the warm-up.
+    pub warm_up_time: Duration,
+    /// Failures to inject.
+    pub script: Option<Script>,
+}
+
+impl std::fmt::Debug for SimulatedModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimulatedModel").field("autoregressive", &self.autoregressive).finish_non_exhaustive()
+    }
+}
+
+impl Default for SimulatedModel {
+    fn default() -> Self {
+        Self {
+            autoregressive: true,
+            transcribes: false,
+            clones_voices: false,
+            chats: false,
+            watchdog: None,
+            passes: 1,
+            sample_rate: 24_000,
+            samples_per_token: 1_920,
+            step_time: Duration::ZERO,
+            warm_up_time: Duration::ZERO,
+            script: None,
+        }
+    }
+}
+
+/// The payload of a prepared request.
+struct Job {
+    /// Generated tokens after which a pass ends.
+    length: usize,
+    passes: usize,
+    /// Whether it is a turn of a conversation.
+    is_chat: bool,
+    seed: u64,
+}
+
+struct Running {
+    /// Prompt and generated tokens.
+    tokens: Vec<u64>,
+    prompt_len: usize,
+    /// Generated tokens after which a pass ends.
+    length: usize,
+    seed: u64,
+    units: Arc<[usize]>,
+    pass: usize,
+    passes: usize,
+    is_chat: bool,
+}
+
+impl Running {
+    /// Starts the next pass, with a prompt that depends on all tokens so far.
+    fn begin_pass(&mut self, state: u64) -> Work {
+        self.pass += 1;
+        self.tokens = (0..1 + state % 40).map(|i| mix(state, i)).collect();
+        self.prompt_len = self.tokens.len();
+        Work::Autoregressive { prompt: self.tokens.clone().into(), encoder_tokens: ENCODER_TOKENS }
+    }
+}
+
+/// Cost of the first item of a later pass beyond its prompt.
+const ENCODER_TOKENS: usize = 20;
+
+/// An executor without weights.
+pub struct SimulatedExecutor {
+    model: SimulatedModel,
+    profile: Arc<ExecutorProfile>,
+    geometry: BlockGeometry,
+    pool: Vec<u64>,
+    sequences: HashMap<SequenceId, Running>,
+}
+
+impl std::fmt::Debug for SimulatedExecutor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimulatedExecutor").field("model", &self.model).finish_non_exhaustive()
+    }
+}
+
+/// Generated tokens of a request for `text`.
+pub fn natural_length(text: &str) -> usize {
+    1 + text.len() % 23
+}
+
+fn voices() -> Vec<Voice> {
+    let voice = |id: &str| Voice { id: id.into(), language: "en-US".into(), description: "a tone".into() };
+    ["one", "two"].map(voice).to_vec()
+}
+
+/// The segment of pass `pass`: one second.
+fn segment(pass: usize) -> Segment {
+    let (start_s, text) = (pass as f64, format!(" word{pass}"));
+    let word = Word { text: text.clone(), start_s, end_s: start_s + 0.5, probability: 0.9 };
+    let tokens = vec![pass as u32];
+    Segment {
+        window_start_s: start_s,
+        start_s,
+        end_s: start_s + 1.0,
+        text,
+        tokens,
+        words: vec![word],
+        ..Segment::default()
+    }
+}
+
+/// Lengths of the sentences of `text`, which become units.
+fn sentences(text: &str) -> Vec<usize> {
+    text.split_inclusive('.').map(|part| part.trim().len()).filter(|&len| len > 0).collect()
+}
+
+fn mix(a: u64, b: u64) -> u64 {
+    let mut x = a.rotate_left(25) ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^ (x >> 31)
+}
+
+/// A sample value in −1.0..1.0, a function of `token`, `seed` and `index`.
+fn sample(token: u64, seed: u64, index: usize) -> f32 {
+    (mix(mix(token, seed), index as u64) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+}
+
+impl SimulatedExecutor {
+    /// An executor for the given engine settings.
+    pub fn new(config: &EngineCoreConfig, model: SimulatedModel) -> Self {
+        let tasks = match (model.transcribes, model.chats) {
+            (true, _) => vec![Task::Asr],
+            (false, true) => vec![Task::Tts, Task::Chat],
+            (false, false) => vec![Task::Tts],
+        };
+        let languages: &[&str] = if model.transcribes { &["en", "de"] } else { &[] };
+        let info = ModelInfo {
+            sample_rate_hz: model.sample_rate,
+            input_sample_rate_hz: if model.chats { 16_000 } else { model.sample_rate },
+            tasks,
+            voices: if model.transcribes { Vec::new() } else { voices() },
+            speed_range: Some((0.25, 4.0)),
+            takes_instructions: model.clones_voices,
+            languages: languages.iter().map(|&code| code.to_owned()).collect(),
+            translates: model.transcribes,
+            clones_voices: model.clones_voices,
+            sampling: GenerationParams::default().sampling,
+            weight_bytes: 0,
+            state_bytes: 0,
+        };
+        let geometry = config.geometry();
+        let profile = Arc::new(ExecutorProfile {
+            model: config.model.clone(),
+            device: "simulated".to_owned(),
+            info,
+            kv_block_bytes: 16 * geometry.block_size,
+            memory_bytes: 0,
+            step_bytes: 0,
+            part_times: PartTimes::default(),
+        });
+        let pool = vec![0; geometry.capacity()];
+        Self { model, profile, geometry, pool, sequences: HashMap::new() }
+    }
+
+    fn run_item(&mut self, item: &ScheduledRequest) -> ItemResult {
+        let missing = || ExecutorError(format!("sequence {} is unknown", item.sequence.0));
+        let mut running = self.sequences.remove(&item.sequence).ok_or_else(missing)?;
+        let result = if self.model.autoregressive {
+            self.run_tokens(&mut running, item)
+        } else {
+            self.run_unit(&running, item)
+        };
+        self.sequences.insert(item.sequence, running);
+        result
+    }
+
+    fn run_unit(&self, running: &Running, item: &ScheduledRequest) -> ItemResult {
+        let size = running.units.get(item.start).copied();
+        if size != Some(item.num_tokens) {
+            return Err(ExecutorError(format!("unit {} has not {} tokens", item.start, item.num_tokens)));
+        }
+        let count = item.num_tokens * self.model.samples_per_token;
+        Ok(StepOutput {
+            samples: (0..count).map(|i| sample(item.start as u64, running.seed, i)).collect(),
+            generated_tokens: item.num_tokens,
+            finished: item.start + 1 == running.units.len(),
+            ..StepOutput::default()
+        })
+    }
+
+    /// Generates one token after those with hash `state`.
+    fn generate(&self, running: &mut Running, state: u64) -> StepOutput {
+        let mut output = StepOutput { generated_tokens: 1, ..StepOutput::default() };
+        let mut count = if self.model.transcribes { 0 } else { self.model.samples_per_token };
+        let mut token = state;
+        if running.is_chat {
+            let emission = chat::emission(state, running.tokens.len() - running.prompt_len);
+            if let Emission::Token(id) = emission {
+                output.text = chat::word(id);
+                count = 0;
+            }
+            token = chat::key(&emission);
+            (output.content_key, output.emission) = (Some(token), Some(emission));
+        }
+        running.tokens.push(token);
+        output.samples = (0..count).map(|i| sample(state, running.seed, i)).collect();
+        output
+    }
+
+    fn run_tokens(&mut self, running: &mut Running, item: &ScheduledRequest) -> ItemResult {
+        let end = item.start + item.num_tokens;
+        if end > running.tokens.len() || self.geometry.blocks_for(end) > item.block_table.len() {
+            return Err(ExecutorError(format!("positions up to {end} have no tokens or no blocks")));
+        }
+        let mut state = 0;
+        for (position, &token) in running.tokens[..end].iter().enumerate() {
+            state = mix(state, token);
+            let (index, offset) = self.geometry.locate(position);
+            let slot = &mut self.pool[self.geometry.slot(item.block_table[index], offset)];
+            if position >= item.start {
+                *slot = state;
+            } else if *slot != state {
+                return Err(ExecutorError(format!("kv of position {position} is corrupt")));
+            }
+        }
+        if end < running.tokens.len() {
+            return Ok(StepOutput::default());
+        }
+        let mut output = self.generate(running, state);
+        let generated = running.tokens.len() - running.prompt_len;
+        if self.model.watchdog.is_some_and(|limit| generated >= limit && generated < running.length) {
+            (output.finished, output.runaway) = (true, true);
+        } else if generated >= running.length {
+            if self.model.transcribes {
+                let segment = segment(running.pass);
+                output.text.clone_from(&segment.text);
+                output.segments.push(segment);
+                output.language = Some("en".to_owned());
+            }
+            output.finished = running.pass + 1 >= running.passes;
+            output.next_pass = (!output.finished).then(|| running.begin_pass(state));
+        }
+        Ok(output)
+    }
+}
+
+impl ModelExecutor for SimulatedExecutor {
+    fn profile(&self) -> Arc<ExecutorProfile> {
+        Arc::clone(&self.profile)
+    }
+
+    fn preparer(&self) -> Arc<dyn RequestPreparer> {
+        let SimulatedModel { autoregressive, clones_voices, passes, .. } = self.model;
+        let (model, input_rate_hz) = (self.profile.model.clone(), self.profile.info.input_sample_rate_hz);
+        Arc::new(SimulatedPreparer { model, autoregressive, clones_voices, passes, input_rate_hz })
+    }
+
+    fn initialize(&mut self) -> Result<(), ExecutorError> {
+        std::thread::sleep(self.model.warm_up_time);
+        Ok(())
+    }
+
+    fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {
+        for new in &plan.new_sequences {
+            let Some(Job { length, passes, is_chat, seed }) = new.prepared.payload.downcast_ref::<Job>()
+            else {
+                return Err(ExecutorError("the payload belongs to another executor".to_owned()));
+            };
+            let (tokens, units) = match &new.prepared.work {
+                Work::Units(units) => (Vec::new(), Arc::clone(units)),
+                Work::Autoregressive { prompt, .. } => (prompt.to_vec(), Arc::new([]) as Arc<[usize]>),
+            };
+            let running = Running {
+                prompt_len: tokens.len(),
+                tokens,
+                length: *length,
+                seed: *seed,
+                units,
+                pass: 0,
+                passes: *passes,
+                is_chat: *is_chat,
+            };
+            self.sequences.insert(new.sequence, running);
+        }
+        let fault = self.model.script.as_mut().and_then(|script| script(plan));
+        if !self.model.step_time.is_zero() {
+            std::thread::sleep(self.model.step_time);
+        }
+        match fault {
+            Some(Fault::Step) => return Err(ExecutorError("the step was made to fail".to_owned())),
+            #[allow(clippy::panic, reason = "tests of the engine need an executor that panics")]
+            Some(Fault::Panic) => panic!("the executor was made to panic"),
+            Some(Fault::Sequence(_)) | None => {}
+        }
+        for copy in &plan.schedule.block_copies {
+            let (from, to) = (self.geometry.slot(copy.from, 0), self.geometry.slot(copy.to, 0));
+            self.pool.copy_within(from..from + self.geometry.block_size, to);
+        }
+        Ok(plan
+            .schedule
+            .items()
+            .map(|item| match fault {
+                Some(Fault::Sequence(id)) if id == item.sequence => {
+                    Err(ExecutorError("the sequence was made to fail".to_owned()))
+                }
+                _ => self.run_item(item),
+            })
+            .collect())
+    }
+
+    fn release(&mut self, sequences: &[SequenceId]) {
+        for sequence in sequences {
+            self.sequences.remove(sequence);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn shutdown(&mut self) {
+        self.sequences.clear();
+    }
+}
+
+struct SimulatedPreparer {
+    model: String,
+    autoregressive: bool,
+    clones_voices: bool,
+    passes: usize,
+    input_rate_hz: u32,
+}
+
+impl SimulatedPreparer {
+    fn prepare_text(&self, text: &str, passes: usize, seed: u64) -> Prepared {
+        let work = if self.autoregressive {
+            Work::Autoregressive { prompt: text.bytes().map(u64::from).collect(), encoder_tokens: 0 }
+        } else {
+            Work::Units(sentences(text).into())
+        };
+        let job = Job { length: natural_length(text), passes, is_chat: false, seed };
+        Prepared { work, payload: Arc::new(job) }
+    }
+}
+
+impl RequestPreparer for SimulatedPreparer {
+    fn prepare(&self, input: &Input) -> Result<Prepared, InputError> {
+        Ok(match input {
+            Input::Speak(input) => {
+                let trace = if self.clones_voices { voice_pack::trace(&self.model, input)? } else { 0 };
+                self.prepare_text(&input.text, self.passes, input.seed ^ trace)
+            }
+            Input::Listen(input) => {
+                let seconds = input.samples.len().div_ceil(self.input_rate_hz as usize);
+                self.prepare_text(&format!("{seconds} seconds"), seconds, input.seed)
+            }
+            Input::Converse(input) => {
+                let (prompt, last_turn) = chat::prompt(&input.turns);
+                let work = Work::Autoregressive { prompt: prompt.into(), encoder_tokens: 0 };
+                let job = Job { length: 6 + last_turn, passes: 1, is_chat: true, seed: input.seed };
+                Prepared { work, payload: Arc::new(job) }
+            }
+        })
+    }
+
+    fn make_voice(&self, recording: &VoiceRecording) -> Result<Vec<u8>, InputError> {
+        voice_pack::pack(&self.model, recording)
+    }
+
+    fn check_voice(&self, pack: &[u8]) -> Result<(), InputError> {
+        voice_pack::unpack(&self.model, pack).map(drop)
+    }
+}

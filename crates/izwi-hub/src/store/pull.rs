@@ -1,0 +1,124 @@
+//! Installs one model: tries its sources in order, converts, records, and renames the finished folder into place.
+//!
+//! All work is in the model's staging folder; the installed folder appears complete or not at all. Knows no kind of
+//! source.
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use super::record::{InstalledFile, Record};
+use crate::access::Access;
+use crate::convert::ConversionError;
+use crate::digest::{self, Fingerprint};
+use crate::error::{HubError, SourceFailure, with_causes};
+use crate::io_error::IoError;
+use crate::manifest::Manifest;
+use crate::progress::ProgressSink;
+use crate::sources::{Fetched, Source, SourceError};
+
+/// One running installation.
+pub(super) struct Pull<'a> {
+    pub(super) manifest: &'a Manifest,
+    pub(super) access: &'a Access,
+    /// Working folder on the same disk as `installed`; kept after a failure, so that the next pull resumes.
+    pub(super) staging: PathBuf,
+    /// The model's folder.
+    pub(super) installed: PathBuf,
+}
+
+impl Pull<'_> {
+    /// # Errors
+    /// No source worked, or a file operation failed.
+    pub(super) fn run(&self, progress: &mut dyn ProgressSink) -> Result<(), HubError> {
+        let mut failures = Vec::new();
+        for source in &self.manifest.sources {
+            let id = source.id();
+            progress.note(&format!("trying {id}"));
+            match self.build(source, progress) {
+                Ok(model) => return Ok(self.install(&model)?),
+                // Another source would fail on the same disk.
+                Err(SourceError::Io(error)) => return Err(error.into()),
+                Err(error) => {
+                    let reason = with_causes(&error);
+                    tracing::info!(model = self.manifest.name, source = id, reason, "source failed");
+                    progress.note(&format!("{id} failed: {reason}"));
+                    failures.push(SourceFailure { id, error });
+                }
+            }
+        }
+        Err(HubError::AllSourcesFailed { name: self.manifest.name.clone(), failures })
+    }
+
+    /// Builds the model's folder, with its record, inside the staging folder.
+    fn build(&self, source: &Source, progress: &mut dyn ProgressSink) -> Result<PathBuf, SourceError> {
+        let known = Record::known(&self.installed, source);
+        let mut fetched = source.fetch(&self.staging, self.access, &known, progress)?;
+        // Files without conversion are moved last, so that a failed or killed conversion leaves every download.
+        fetched.sort_by_key(|fetched| fetched.file.convert.is_none());
+        let model = self.staging.join("model");
+        remove_folder(&model)?;
+        fs::create_dir_all(&model).map_err(IoError::at("create", &model))?;
+        let files = fetched
+            .into_iter()
+            .map(|fetched| place(fetched, &model, progress))
+            .collect::<Result<Vec<_>, _>>()?;
+        Record::new(self.manifest, source, files).write(&model)?;
+        Ok(model)
+    }
+
+    fn install(&self, model: &Path) -> Result<(), IoError> {
+        let replaced = self.staging.join("replaced");
+        remove_folder(&replaced)?;
+        if self.installed.exists() {
+            fs::rename(&self.installed, &replaced).map_err(IoError::at("replace", &self.installed))?;
+        }
+        fs::rename(model, &self.installed).map_err(IoError::at("create", &self.installed))?;
+        remove_folder(&self.staging)
+    }
+}
+
+/// Moves one fetched file into the model's folder, or converts it there.
+fn place(
+    fetched: Fetched,
+    model: &Path,
+    progress: &mut dyn ProgressSink,
+) -> Result<InstalledFile, SourceError> {
+    let Fetched { file, path } = fetched;
+    let target = model.join(&file.target);
+    if let Some(folder) = target.parent() {
+        fs::create_dir_all(folder).map_err(IoError::at("create", folder))?;
+    }
+    let contents = match file.convert {
+        None => {
+            fs::rename(&path, &target).map_err(IoError::at("rename", &path))?;
+            Fingerprint { sha256: file.sha256.clone(), size: file.size }
+        }
+        Some(conversion) => {
+            progress.note(&format!("converting {}", file.target));
+            conversion.run(&path, &target).map_err(|error| match error {
+                ConversionError::Io(error) => SourceError::Io(error),
+                source => SourceError::Convert { file: file.target.clone(), source },
+            })?;
+            digest::of_file(&target)?
+        }
+    };
+    let flush = || OpenOptions::new().write(true).open(&target)?.sync_all();
+    flush().map_err(IoError::at("write", &target))?;
+    Ok(InstalledFile {
+        path: file.target.clone(),
+        sha256: contents.sha256,
+        size: contents.size,
+        fetched_sha256: file.sha256.clone(),
+        convert: file.convert,
+    })
+}
+
+/// Removes a folder that may not exist.
+pub(super) fn remove_folder(folder: &Path) -> Result<(), IoError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(IoError::at("remove", folder)(error))
+        }
+        _ => Ok(()),
+    }
+}

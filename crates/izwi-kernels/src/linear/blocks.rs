@@ -1,0 +1,396 @@
+//! Matrix product with the right side in few bits: blocks of 32 inputs with a scale, in panels of 32 columns.
+//!
+//! The left rows are brought to 8 bits with a scale for every 32 inputs as well. Within a block everything is an exact
+//! integer; blocks are added in order by a multiplication and an addition of their own. An output element is therefore
+//! the same bits on every instruction set, at every number of rows and threads.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use half::f16;
+
+use crate::arch::int8::{DEPTH, Int8Isa, Int8Kernel, LINE, dispatch, scales};
+use crate::arch::{FIRST_LEVEL, LANES, load_part, prefetch, store_part};
+use crate::linear::panels::{Rows, Split};
+use crate::linear::quant::QuantType;
+use crate::linear::source::WeightSource;
+use crate::packed::{CACHE_LINE, Line, Memory, Part};
+use crate::threads::num_threads;
+use crate::threads::{SyncPtr, for_each_task};
+
+/// Inputs that share a scale.
+pub const BLOCK: usize = 32;
+/// Columns of a panel: with 6 rows their sums and totals fill the registers.
+pub const PANEL: usize = VECTORS * LANES;
+/// Vectors of a panel.
+const VECTORS: usize = 2;
+/// Bytes of the scales before a block's weights.
+const SCALES: usize = PANEL * size_of::<f16>();
+/// Blocks that stay in the first-level cache while every tile of rows passes.
+const PASS: usize = 8;
+/// Bytes fetched ahead where one tile takes all rows.
+const AHEAD: usize = 8192;
+/// Rows quantised by one task.
+const TASK_ROWS: usize = 16;
+
+/// A matrix `[inputs, outputs]` as records `[outputs / 32][inputs / 32]`: 32 scales, then lines `[inputs / 4][columns /
+/// 16]`, at 4 bits two behind one another in a byte. Inputs are filled up with zeros, columns with anything.
+#[derive(Debug, Clone)]
+pub struct Blocks<G> {
+    data: Memory<Line>,
+    inputs: usize,
+    outputs: usize,
+    grade: PhantomData<G>,
+}
+
+impl<G: QuantType> Blocks<G> {
+    const RECORD: usize = SCALES + VECTORS * G::LINES * LINE;
+
+    /// Quantises a weight `[outputs, inputs]`.
+    pub fn pack(from: WeightSource<'_>, inputs: usize, outputs: usize) -> Self {
+        assert_eq!(from.len(), inputs * outputs);
+        let (panels, depth) = (outputs.div_ceil(PANEL), inputs.div_ceil(BLOCK));
+        let mut data = vec![Line([0; CACHE_LINE]); Self::bytes_of(inputs, outputs) / CACHE_LINE];
+        let out = SyncPtr(data.as_mut_ptr().cast::<u8>());
+        for_each_task(panels, num_threads(), Vec::new, |row: &mut Vec<f32>, panel| {
+            row.resize(inputs, 0.0);
+            for column in 0..PANEL.min(outputs - panel * PANEL) {
+                from.row(panel * PANEL + column, row);
+                // SAFETY: each task has its own panel of `data`.
+                let records = unsafe { out.get().add(panel * depth * Self::RECORD) };
+                dispatch(Column::<G> { values: row, records, column, grade: PhantomData });
+            }
+        });
+        Self { data: Memory::Own(data), inputs, outputs, grade: PhantomData }
+    }
+
+    /// What was packed before and had these bytes; `None` where their number is another.
+    pub fn unpack(data: Part, inputs: usize, outputs: usize) -> Option<Self> {
+        let data = (data.len() == Self::bytes_of(inputs, outputs)).then_some(Memory::Part(data))?;
+        Some(Self { data, inputs, outputs, grade: PhantomData })
+    }
+
+    fn bytes_of(inputs: usize, outputs: usize) -> usize {
+        outputs.div_ceil(PANEL) * inputs.div_ceil(BLOCK) * Self::RECORD
+    }
+
+    /// Inputs and outputs.
+    pub fn sizes(&self) -> (usize, usize) {
+        (self.inputs, self.outputs)
+    }
+
+    /// All there is.
+    pub fn data(&self) -> &[u8] {
+        self.data.bytes()
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.data().len()
+    }
+
+    /// Column `output`, all inputs.
+    pub fn column(&self, output: usize) -> impl Iterator<Item = f32> + '_ {
+        let (panel, column) = (output / PANEL, output % PANEL);
+        let depth = self.inputs.div_ceil(BLOCK);
+        let byte = |at: usize| self.data[at / CACHE_LINE].0[at % CACHE_LINE];
+        (0..self.inputs).map(move |input| {
+            let record = (panel * depth + input / BLOCK) * Self::RECORD;
+            let scale = [0, 1].map(|at| byte(record + column * size_of::<f16>() + at));
+            let (at, shift) = place::<G>(column, input % BLOCK);
+            let level = (byte(record + at) >> shift) & G::MASK;
+            f16::from_ne_bytes(scale).to_f32() * (f32::from(level) - f32::from(G::OFFSET))
+        })
+    }
+}
+
+/// Where in its record the weight of a column and an input lies: byte and shift.
+#[inline(always)]
+fn place<G: QuantType>(column: usize, input: usize) -> (usize, usize) {
+    let depth = input / DEPTH;
+    let line = depth % G::LINES * VECTORS + column / LANES;
+    (SCALES + line * LINE + column % LANES * DEPTH + input % DEPTH, depth / G::LINES * 4)
+}
+
+/// Quantises one column into its records.
+struct Column<'a, G> {
+    values: &'a [f32],
+    records: *mut u8,
+    column: usize,
+    grade: PhantomData<G>,
+}
+
+impl<G: QuantType> Int8Kernel for Column<'_, G> {
+    #[inline(always)]
+    unsafe fn run<D: Int8Isa>(self) {
+        for (block, values) in self.values.chunks(BLOCK).enumerate() {
+            let mut padded = [0f32; BLOCK];
+            padded[..values.len()].copy_from_slice(values);
+            let (scale, levels) = G::quantise(&padded);
+            let record = self.records.add(block * Blocks::<G>::RECORD);
+            record.cast::<f16>().add(self.column).write_unaligned(scale);
+            for (input, level) in levels.into_iter().enumerate() {
+                let (at, shift) = place::<G>(self.column, input);
+                *record.add(at) |= level << shift;
+            }
+        }
+    }
+}
+
+/// Left rows at 8 bits.
+struct Quantised {
+    /// `[rows, blocks, 32]`.
+    values: Vec<i8>,
+    /// `[rows, blocks]`.
+    scales: Vec<f32>,
+    /// `[rows, blocks]`: see [`Int8Isa::start`].
+    corrections: Vec<i32>,
+    blocks: usize,
+}
+
+impl Quantised {
+    fn new(x: Rows<'_>, inputs: usize, offset: u8, threads: usize) -> Self {
+        let (rows, blocks) = (x.count, inputs.div_ceil(BLOCK));
+        let mut values = vec![0i8; rows * blocks * BLOCK];
+        let (mut scales, mut corrections) = (vec![0f32; rows * blocks], vec![0i32; rows * blocks]);
+        let all =
+            (SyncPtr(values.as_mut_ptr()), SyncPtr(scales.as_mut_ptr()), SyncPtr(corrections.as_mut_ptr()));
+        for_each_task(
+            rows.div_ceil(TASK_ROWS),
+            threads,
+            || (),
+            |(), task| {
+                for row in task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS) {
+                    let at = row * blocks;
+                    // SAFETY: each task has its own rows of the three.
+                    let (values, scales, corrections) =
+                        unsafe { (all.0.get().add(at * BLOCK), all.1.get().add(at), all.2.get().add(at)) };
+                    let x = &x.data[row * x.stride..][..inputs];
+                    dispatch(Quantise { x, offset: i32::from(offset), values, scales, corrections });
+                }
+            },
+        );
+        Self { values, scales, corrections, blocks }
+    }
+}
+
+struct Quantise<'a> {
+    x: &'a [f32],
+    offset: i32,
+    values: *mut i8,
+    scales: *mut f32,
+    corrections: *mut i32,
+}
+
+impl Int8Kernel for Quantise<'_> {
+    #[inline(always)]
+    unsafe fn run<D: Int8Isa>(self) {
+        let mut padded = [0f32; BLOCK];
+        for (block, x) in self.x.chunks(BLOCK).enumerate() {
+            let x = match x.as_array::<BLOCK>() {
+                Some(x) => x,
+                None => {
+                    padded[..x.len()].copy_from_slice(x);
+                    &padded
+                }
+            };
+            let (scale, values, sum) = to_eight(x);
+            self.values.add(block * BLOCK).cast::<[i8; BLOCK]>().write_unaligned(values);
+            *self.scales.add(block) = scale;
+            *self.corrections.add(block) = -self.offset * sum;
+        }
+    }
+}
+
+/// A block within ±127, its scale and the sum of its values. A block with something infinite or no number has such a
+/// scale, so that it shows in the answer.
+#[inline(always)]
+fn to_eight(x: &[f32; BLOCK]) -> (f32, [i8; BLOCK], i32) {
+    // As integers, so that what is no number is the largest.
+    let largest = x.iter().fold(0, |largest, x| (x.to_bits() & 0x7fff_ffff).max(largest));
+    let largest = f32::from_bits(largest);
+    let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+    let mut values = [0i8; BLOCK];
+    let mut sum = 0;
+    for (value, x) in values.iter_mut().zip(x) {
+        *value = round(x * inverse) as i8;
+        sum += i32::from(*value);
+    }
+    (largest / 127.0, values, sum)
+}
+
+/// The nearest integer, the even one of two, of a value within 2²²; its low bits where the value is not.
+#[inline(always)]
+pub(crate) fn round(value: f32) -> i32 {
+    const MAGIC: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer
+    (value + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits()) as i32
+}
+
+/// `y[rows, outputs] = x W (+ bias)`.
+pub fn product<G: QuantType>(x: Rows<'_>, weights: &Blocks<G>, bias: Option<&[f32]>, y: &mut [f32]) {
+    let (inputs, outputs) = (weights.inputs, weights.outputs);
+    assert!(x.fits(inputs), "rows shorter than the weight");
+    assert!(y.len() == x.count * outputs && bias.is_none_or(|bias| bias.len() == outputs));
+    let split = Split::new(x.count, outputs.div_ceil(PANEL), weights.bytes(), G::COST * inputs * outputs);
+    let x = Quantised::new(x, inputs, G::OFFSET, if split.threads > 1 { split.threads } else { 1 });
+    let out = SyncPtr(y.as_mut_ptr());
+    for_each_task(split.tasks(), split.threads, Vec::new, |totals: &mut Vec<f32>, task| {
+        let (rows, panels) = split.task(task);
+        // SAFETY: inside `y`, whose length was checked; each task has its own rows and columns.
+        let y = unsafe { out.get().add(rows.start * outputs) };
+        dispatch(Share { x: &x, rows, weights, panels, bias, totals, y });
+    });
+}
+
+/// Some rows through some panels.
+struct Share<'a, G> {
+    x: &'a Quantised,
+    rows: Range<usize>,
+    weights: &'a Blocks<G>,
+    panels: Range<usize>,
+    bias: Option<&'a [f32]>,
+    totals: &'a mut Vec<f32>,
+    /// The first of the rows.
+    y: *mut f32,
+}
+
+impl<G: QuantType> Int8Kernel for Share<'_, G> {
+    #[inline(always)]
+    unsafe fn run<D: Int8Isa>(self) {
+        let Self { x, rows, weights, panels, bias, totals, y } = self;
+        let (blocks, outputs) = (x.blocks, weights.outputs);
+        let tiles = rows.len().div_ceil(D::ROWS);
+        let pass = if tiles == 1 { blocks.max(1) } else { PASS };
+        totals.resize(rows.len() * PANEL, 0.0);
+        for panel in panels {
+            let w = weights.data.as_ptr().cast::<u8>().add(panel * blocks * Blocks::<G>::RECORD);
+            totals.fill(0.0);
+            for start in (0..blocks).step_by(pass) {
+                for tile in 0..tiles {
+                    let from = tile * rows.len() / tiles;
+                    let count = (tile + 1) * rows.len() / tiles - from;
+                    let totals = totals.as_mut_ptr().add(from * PANEL);
+                    let row = rows.start + from;
+                    let fetch = fetch::<G>(w.wrapping_add(start * Blocks::<G>::RECORD), tile, tiles, count);
+                    let blocks = start..blocks.min(start + pass);
+                    Tile { x, row, blocks, w, fetch, totals }.rows::<D, G>(count);
+                }
+            }
+            let first = panel * PANEL;
+            for at in (first..outputs.min(first + PANEL)).step_by(LANES) {
+                let part = outputs - at;
+                let bias = bias.map(|bias| load_part::<D>(bias.as_ptr().add(at), part, 0.0));
+                for (row, totals) in totals.chunks_exact(PANEL).enumerate() {
+                    let total = D::load(totals.as_ptr().add(at - first));
+                    let total = if let Some(bias) = bias { D::add(total, bias) } else { total };
+                    store_part::<D>(y.add(row * outputs + at), total, part);
+                }
+            }
+        }
+    }
+}
+
+/// What a tile fetches while it works off a pass that begins at `w`: from where on, and bytes a block. A tile alone runs
+/// at the speed of the memory, and with one row the processor may find the stream itself; several take their shares of
+/// the next pass.
+fn fetch<G: QuantType>(w: *const u8, tile: usize, tiles: usize, rows: usize) -> (*const u8, usize) {
+    let record = Blocks::<G>::RECORD;
+    let share = (record / CACHE_LINE).div_ceil(tiles) * CACHE_LINE;
+    match (tiles, rows) {
+        (1, 1) if !G::FETCH_FOR_ONE => (w, 0),
+        (1, _) => (w.wrapping_add(AHEAD), record),
+        _ => (w.wrapping_add(PASS * (record + tile * share)), share),
+    }
+}
+
+/// `total` and `sums` by the scales of their columns and their row.
+#[inline(always)]
+unsafe fn scaled<D: Int8Isa>(sums: D::V, columns: D::V, row: f32, total: D::V) -> D::V {
+    D::add(total, D::mul(sums, D::mul(columns, D::splat(row))))
+}
+
+/// A few rows through some blocks of one panel.
+struct Tile<'a> {
+    x: &'a Quantised,
+    row: usize,
+    blocks: Range<usize>,
+    /// The panel.
+    w: *const u8,
+    /// What to fetch into the cache meanwhile: from where on, and bytes a block.
+    fetch: (*const u8, usize),
+    /// `[rows, 32]`.
+    totals: *mut f32,
+}
+
+impl Tile<'_> {
+    #[inline(always)]
+    unsafe fn rows<D: Int8Isa, G: QuantType>(&self, count: usize) {
+        match count {
+            1 => self.panel::<D, G, 1>(),
+            2 => self.panel::<D, G, 2>(),
+            3 => self.panel::<D, G, 3>(),
+            4 => self.panel::<D, G, 4>(),
+            5 => self.panel::<D, G, 5>(),
+            _ => self.panel::<D, G, 6>(),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn panel<D: Int8Isa, G: QuantType, const R: usize>(&self) {
+        if D::WIDE {
+            self.vectors::<D, G, R, VECTORS>(0);
+        } else {
+            (0..VECTORS).for_each(|vector| self.vectors::<D, G, R, 1>(vector));
+        }
+    }
+
+    /// `R` rows, `C` vectors of columns from vector `first` on.
+    #[inline(always)]
+    unsafe fn vectors<D: Int8Isa, G: QuantType, const R: usize, const C: usize>(&self, first: usize) {
+        let blocks = self.x.blocks;
+        let values = self.x.values.as_ptr().add(self.row * blocks * BLOCK);
+        let others = self.x.scales.as_ptr().add(self.row * blocks);
+        let corrections = self.x.corrections.as_ptr().add(self.row * blocks);
+        let kept = self.totals.add(first * LANES);
+        let mut totals = [[D::splat(0.0); C]; R];
+        for (row, totals) in totals.iter_mut().enumerate() {
+            for (vector, total) in totals.iter_mut().enumerate() {
+                *total = D::load(kept.add(row * PANEL + vector * LANES));
+            }
+        }
+        let mut fetch = self.fetch.0;
+        for block in self.blocks.clone() {
+            for line in (0..self.fetch.1).step_by(CACHE_LINE) {
+                prefetch::<FIRST_LEVEL>(fetch.wrapping_add(line));
+            }
+            fetch = fetch.wrapping_add(self.fetch.1);
+            let w = self.w.add(block * Blocks::<G>::RECORD);
+            let mut sums = G::start::<D, R, C>((corrections.add(block), blocks));
+            let x = (values.add(block * BLOCK), blocks * BLOCK);
+            G::dots::<D, R, C>(&mut sums, w.add(SCALES + first * LINE), x);
+            let scales = w.add(first * LANES * size_of::<f16>());
+            for vector in 0..C {
+                let scale = self::scales::<D>(scales.add(vector * LANES * size_of::<f16>()));
+                let two = if D::TWO { R / 2 } else { 0 };
+                for row in (0..two).map(|pair| 2 * pair) {
+                    let [first, second] = D::floats_two([sums[row][vector], sums[row + 1][vector]]);
+                    let others = others.add(row * blocks + block);
+                    let total = &mut totals[row][vector];
+                    *total = scaled::<D>(first, scale, *others, *total);
+                    let total = &mut totals[row + 1][vector];
+                    *total = scaled::<D>(second, scale, *others.add(blocks), *total);
+                }
+                for row in 2 * two..R {
+                    let other = *others.add(row * blocks + block);
+                    let total = &mut totals[row][vector];
+                    *total = scaled::<D>(D::floats(sums[row][vector]), scale, other, *total);
+                }
+            }
+        }
+        for (row, totals) in totals.iter().enumerate() {
+            for (vector, &total) in totals.iter().enumerate() {
+                D::store(kept.add(row * PANEL + vector * LANES), total);
+            }
+        }
+    }
+}

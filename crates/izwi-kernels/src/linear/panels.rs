@@ -1,0 +1,344 @@
+//! Matrix product with the right side packed in panels of 64 columns, at f32, f16 or bf16.
+//!
+//! An output element is one chain of multiply-adds over the inputs in order, whatever tile it falls in: rows are the
+//! same bits alone and in any batch.
+
+use std::ops::Range;
+
+use crate::arch::{Element, FIRST_LEVEL, Isa, Kernel, LANES, dispatch, prefetch};
+use crate::linear::source::WeightSource;
+use crate::packed::{CACHE_LINE, Memory, Part};
+use crate::threads::num_threads;
+use crate::threads::{SyncPtr, for_each_task};
+
+/// Columns of a panel.
+pub const PANEL: usize = 64;
+/// Bytes fetched ahead where one tile takes all rows.
+const AHEAD: usize = 8192;
+/// Rows of a register tile.
+const TILE_ROWS: usize = 6;
+/// Rows of a task, where there are more: they stay in the second-level cache while every panel passes.
+const BLOCK_ROWS: usize = 48;
+/// Parts of the work per thread, so that one who comes late does less.
+const PARTS: usize = 4;
+/// Estimated nanoseconds up to which a second thread costs more than it brings.
+const SPLIT_NS: usize = 6_000;
+/// Bytes of weights that arrive in a nanosecond.
+const BYTES_PER_NS: usize = 40;
+/// Units of work that are done in a nanosecond: see [`Split`].
+const WORK_PER_NS: usize = 384;
+/// Units of work of a multiply-add in f32.
+const F32_WORK: usize = 3;
+
+/// A matrix `[inputs, outputs]` as panels `[outputs / 64][inputs][64]`, the last one filled up with zeros.
+#[derive(Debug, Clone)]
+pub struct Panels<W> {
+    data: Memory<W>,
+    inputs: usize,
+    outputs: usize,
+}
+
+/// Where a matrix lies in memory, in elements.
+#[derive(Debug, Clone, Copy)]
+pub struct Strides {
+    /// From one input to the next.
+    pub input: usize,
+    /// From one output to the next.
+    pub output: usize,
+}
+
+impl<W: Element> Panels<W> {
+    /// Packs `[inputs, outputs]` out of `from`.
+    pub fn pack(from: &[f32], strides: Strides, inputs: usize, outputs: usize) -> Self {
+        let mut data = vec![W::default(); outputs.div_ceil(PANEL) * inputs * PANEL];
+        for (panel, data) in data.chunks_exact_mut((inputs * PANEL).max(1)).enumerate() {
+            let start = panel * PANEL;
+            let width = PANEL.min(outputs - start);
+            if strides.output == 1 {
+                for (input, row) in data.chunks_exact_mut(PANEL).enumerate() {
+                    let from = &from[input * strides.input + start..][..width];
+                    row.iter_mut().zip(from).for_each(|(to, &value)| *to = W::from_f32(value));
+                }
+            } else {
+                // Sixteen inputs at a time: the lines written stay in the first-level cache.
+                for first in (0..inputs).step_by(LANES) {
+                    let last = inputs.min(first + LANES);
+                    for column in 0..width {
+                        let from = &from[(start + column) * strides.output..];
+                        for input in first..last {
+                            data[input * PANEL + column] = W::from_f32(from[input * strides.input]);
+                        }
+                    }
+                }
+            }
+        }
+        Self { data: Memory::Own(data), inputs, outputs }
+    }
+
+    /// Packs a weight `[outputs, inputs]`, on all threads.
+    pub fn pack_rows(from: WeightSource<'_>, inputs: usize, outputs: usize) -> Self {
+        assert_eq!(from.len(), inputs * outputs);
+        let panels = outputs.div_ceil(PANEL);
+        let mut data = vec![W::default(); panels * inputs * PANEL];
+        let out = SyncPtr(data.as_mut_ptr());
+        for_each_task(panels, num_threads(), Vec::new, |rows: &mut Vec<f32>, panel| {
+            let start = panel * PANEL;
+            let width = PANEL.min(outputs - start);
+            rows.resize(width * inputs, 0.0);
+            for (column, row) in rows.chunks_exact_mut(inputs.max(1)).enumerate() {
+                from.row(start + column, row);
+            }
+            // SAFETY: each task has its own panel of `data`.
+            let data =
+                unsafe { std::slice::from_raw_parts_mut(out.get().add(start * inputs), inputs * PANEL) };
+            for (input, data) in data.chunks_exact_mut(PANEL).enumerate() {
+                let values = rows.iter().skip(input).step_by(inputs);
+                data.iter_mut().zip(values).for_each(|(to, &value)| *to = W::from_f32(value));
+            }
+        });
+        Self { data: Memory::Own(data), inputs, outputs }
+    }
+
+    /// What was packed before and had these bytes; `None` where their number is another.
+    pub fn unpack(data: Part, inputs: usize, outputs: usize) -> Option<Self> {
+        let bytes = outputs.div_ceil(PANEL) * inputs * PANEL * size_of::<W>();
+        let data = (data.len() == bytes).then_some(Memory::Part(data))?;
+        Some(Self { data, inputs, outputs })
+    }
+
+    /// Inputs and outputs.
+    pub fn sizes(&self) -> (usize, usize) {
+        (self.inputs, self.outputs)
+    }
+
+    /// All there is.
+    pub fn data(&self) -> &[u8] {
+        self.data.bytes()
+    }
+
+    /// Columns.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// Number of panels.
+    pub fn count(&self) -> usize {
+        self.outputs.div_ceil(PANEL)
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.data().len()
+    }
+
+    /// Column `output`, all inputs.
+    pub fn column(&self, output: usize) -> impl Iterator<Item = f32> + '_ {
+        let start = output / PANEL * self.inputs * PANEL + output % PANEL;
+        (0..self.inputs).map(move |input| self.data[start + input * PANEL].to_f32())
+    }
+}
+
+/// Left rows: row `i` is `data[i * stride..][..inputs]`; rows may overlap.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows<'a> {
+    pub data: &'a [f32],
+    pub stride: usize,
+    pub count: usize,
+}
+
+impl Rows<'_> {
+    /// Whether there are `inputs` elements in every row.
+    pub fn fits(&self, inputs: usize) -> bool {
+        self.count == 0 || self.data.len() >= (self.count - 1) * self.stride + inputs
+    }
+}
+
+/// `y[rows, outputs] = x W (+ bias)`.
+pub fn product<W: Element>(x: Rows<'_>, weights: &Panels<W>, bias: Option<&[f32]>, y: &mut [f32]) {
+    let Rows { data, stride, count } = x;
+    assert!(x.fits(weights.inputs), "rows shorter than the weight");
+    assert!(y.len() == count * weights.outputs && bias.is_none_or(|bias| bias.len() == weights.outputs));
+    let work = F32_WORK * weights.inputs * weights.outputs;
+    let split = Split::new(count, weights.count(), weights.bytes(), work);
+    let out = SyncPtr(y.as_mut_ptr());
+    for_each_task(
+        split.tasks(),
+        split.threads,
+        || (),
+        |(), task| {
+            let (rows, panels) = split.task(task);
+            dispatch(Block {
+                x: data[rows.start * stride..].as_ptr(),
+                x_stride: stride,
+                rows: rows.len(),
+                weights,
+                panels,
+                bias,
+                // SAFETY: inside `y`, whose length was checked; each task has its own rows and columns.
+                y: unsafe { out.get().add(rows.start * weights.outputs) },
+                y_stride: weights.outputs,
+            });
+        },
+    );
+}
+
+/// A product as tasks: some rows through some panels each.
+pub struct Split {
+    rows: usize,
+    panels: usize,
+    /// Tasks beside one another over the panels.
+    groups: usize,
+    /// Threads that pay.
+    pub threads: usize,
+}
+
+impl Split {
+    /// Of `rows` through `panels` of `bytes` together; `work` is that of a row, in units of which
+    /// [`WORK_PER_NS`] are done in a nanosecond.
+    pub fn new(rows: usize, panels: usize, bytes: usize, work: usize) -> Self {
+        let time_ns = (bytes / BYTES_PER_NS).max(rows * work / WORK_PER_NS);
+        let threads = if time_ns < SPLIT_NS { 1 } else { num_threads() };
+        let wanted = if threads == 1 { 1 } else { PARTS * threads };
+        let groups = wanted.div_ceil(rows.div_ceil(BLOCK_ROWS).max(1)).clamp(1, panels.max(1));
+        Self { rows, panels, groups, threads }
+    }
+
+    pub fn tasks(&self) -> usize {
+        self.rows.div_ceil(BLOCK_ROWS) * self.groups
+    }
+
+    /// Rows and panels of a task.
+    pub fn task(&self, task: usize) -> (Range<usize>, Range<usize>) {
+        let (block, group) = (task / self.groups, task % self.groups);
+        let rows = block * BLOCK_ROWS..self.rows.min((block + 1) * BLOCK_ROWS);
+        (rows, group * self.panels / self.groups..(group + 1) * self.panels / self.groups)
+    }
+}
+
+/// Some rows through some panels.
+pub struct Block<'a, W> {
+    pub x: *const f32,
+    pub x_stride: usize,
+    pub rows: usize,
+    pub weights: &'a Panels<W>,
+    pub panels: Range<usize>,
+    pub bias: Option<&'a [f32]>,
+    pub y: *mut f32,
+    pub y_stride: usize,
+}
+
+impl<W: Element> Kernel for Block<'_, W> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        let Self { x, x_stride, rows, weights, panels, bias, y, y_stride } = self;
+        let k = weights.inputs;
+        let tiles = rows.div_ceil(TILE_ROWS);
+        for panel in panels {
+            let w = weights.data.as_ptr().add(panel * k * PANEL);
+            let first = panel * PANEL;
+            let width = PANEL.min(weights.outputs - first);
+            let bias = bias.map(|bias| &bias[first..first + width]);
+            // A tile alone fetches what comes soon; several divide the lines of the next panel.
+            let lines = PANEL * size_of::<W>() / CACHE_LINE;
+            let share = lines.div_ceil(tiles.max(1));
+            for tile in 0..tiles {
+                let (start, end) = (tile * rows / tiles, (tile + 1) * rows / tiles);
+                let ahead =
+                    if tiles == 1 { AHEAD } else { k * PANEL * size_of::<W>() + tile * share * CACHE_LINE };
+                let fetched = share.min(lines.saturating_sub(tile * share));
+                let tile = Tile {
+                    fetch: (w.cast::<u8>().wrapping_add(ahead), fetched * CACHE_LINE),
+                    x: x.add(start * x_stride),
+                    x_stride,
+                    k,
+                    w,
+                    bias,
+                    y: y.add(start * y_stride + first),
+                    y_stride,
+                    width,
+                };
+                match end - start {
+                    1 => tile.panel::<I, 1>(),
+                    2 => tile.panel::<I, 2>(),
+                    3 => tile.panel::<I, 3>(),
+                    4 => tile.panel::<I, 4>(),
+                    5 => tile.panel::<I, 5>(),
+                    _ => tile.panel::<I, TILE_ROWS>(),
+                }
+            }
+        }
+    }
+}
+
+/// Up to [`TILE_ROWS`] rows through one panel.
+struct Tile<'a, W> {
+    /// What to fetch into the cache meanwhile: from where on, and bytes an input.
+    fetch: (*const u8, usize),
+    x: *const f32,
+    x_stride: usize,
+    k: usize,
+    w: *const W,
+    bias: Option<&'a [f32]>,
+    y: *mut f32,
+    y_stride: usize,
+    width: usize,
+}
+
+impl<W: Element> Tile<'_, W> {
+    #[inline(always)]
+    unsafe fn panel<I: Isa, const R: usize>(&self) {
+        if I::WIDE || R == 1 {
+            self.columns::<I, R, 4>(0);
+        } else {
+            (0..4).for_each(|vector| self.columns::<I, R, 1>(vector * LANES));
+        }
+    }
+
+    /// `R` rows, `C` vectors of columns from `first` on.
+    #[inline(always)]
+    unsafe fn columns<I: Isa, const R: usize, const C: usize>(&self, first: usize) {
+        let mut sums = [[I::splat(0.0); C]; R];
+        let mut w = self.w.add(first);
+        let mut x: [*const f32; R] = std::array::from_fn(|row| self.x.add(row * self.x_stride));
+        let mut fetch = self.fetch.0;
+        for _ in 0..self.k {
+            for line in (0..self.fetch.1).step_by(CACHE_LINE) {
+                prefetch::<FIRST_LEVEL>(fetch.wrapping_add(line));
+            }
+            fetch = fetch.wrapping_add(PANEL * size_of::<W>());
+            let weights: [I::V; C] = std::array::from_fn(|column| W::load::<I>(w.add(column * LANES)));
+            for row in 0..R {
+                let value = I::splat(*x[row]);
+                for column in 0..C {
+                    sums[row][column] = I::fma(value, weights[column], sums[row][column]);
+                }
+                x[row] = x[row].add(1);
+            }
+            w = w.add(PANEL);
+        }
+        for (row, sums) in sums.iter().enumerate() {
+            let y = self.y.add(row * self.y_stride);
+            for (column, &sum) in sums.iter().enumerate() {
+                let at = first + column * LANES;
+                self.finish::<I>(sum, at, y);
+            }
+        }
+    }
+
+    /// Adds the bias to one vector and stores the columns that exist.
+    #[inline(always)]
+    unsafe fn finish<I: Isa>(&self, sum: I::V, at: usize, y: *mut f32) {
+        if at + LANES <= self.width {
+            let sum = match self.bias {
+                Some(bias) => I::add(sum, I::load(bias.as_ptr().add(at))),
+                None => sum,
+            };
+            return I::store(y.add(at), sum);
+        }
+        let mut lanes = [0f32; LANES];
+        I::store(lanes.as_mut_ptr(), sum);
+        for (lane, column) in (at..self.width).enumerate() {
+            *y.add(column) = lanes[lane] + self.bias.map_or(0.0, |bias| bias[column]);
+        }
+    }
+}

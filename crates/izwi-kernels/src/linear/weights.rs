@@ -1,0 +1,126 @@
+//! The right side of a product in whichever form it is kept.
+
+use half::{bf16, f16};
+
+use crate::linear::blocks::{self, Blocks};
+use crate::linear::panels::{self, Panels, Rows};
+use crate::linear::quant::{Q4, Q8};
+use crate::linear::source::WeightSource;
+use crate::packed::{Packed, PackedKind, Part, Sizes};
+
+/// The type that a weight is stored in. Activations and sums are f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WeightType {
+    /// 32 bits.
+    F32,
+    /// 16 bits, 8 of them the exponent.
+    Bf16,
+    /// 16 bits, 5 of them the exponent.
+    F16,
+    /// 8 bits and a scale for every 32 inputs.
+    Q8,
+    /// 4 bits and a scale for every 32 inputs.
+    Q4,
+}
+
+/// A matrix `[inputs, outputs]`, packed for its kernel.
+#[derive(Debug, Clone)]
+pub enum Weights {
+    F32(Panels<f32>),
+    F16(Panels<f16>),
+    Bf16(Panels<bf16>),
+    Q8(Blocks<Q8>),
+    Q4(Blocks<Q4>),
+}
+
+impl Weights {
+    /// Packs a weight `[outputs, inputs]`; at [`WeightType::F32`] in 16 bits where that loses nothing.
+    pub fn pack(weight: WeightSource<'_>, inputs: usize, outputs: usize, weight_type: WeightType) -> Self {
+        let weight_type = match weight_type {
+            WeightType::F32 if weight.is_bf16() => WeightType::Bf16,
+            WeightType::F32 if weight.is_f16() => WeightType::F16,
+            given => given,
+        };
+        match weight_type {
+            WeightType::F16 => Self::F16(Panels::pack_rows(weight, inputs, outputs)),
+            WeightType::Bf16 => Self::Bf16(Panels::pack_rows(weight, inputs, outputs)),
+            WeightType::F32 => Self::F32(Panels::pack_rows(weight, inputs, outputs)),
+            WeightType::Q8 => Self::Q8(Blocks::pack(weight, inputs, outputs)),
+            WeightType::Q4 => Self::Q4(Blocks::pack(weight, inputs, outputs)),
+        }
+    }
+
+    /// `y[rows, outputs] = x W (+ bias)`.
+    pub fn product(&self, x: Rows<'_>, bias: Option<&[f32]>, y: &mut [f32]) {
+        match self {
+            Self::F32(panels) => panels::product(x, panels, bias, y),
+            Self::F16(panels) => panels::product(x, panels, bias, y),
+            Self::Bf16(panels) => panels::product(x, panels, bias, y),
+            Self::Q8(blocks) => blocks::product(x, blocks, bias, y),
+            Self::Q4(blocks) => blocks::product(x, blocks, bias, y),
+        }
+    }
+
+    /// Appends column `output` as f32, one value per input.
+    pub fn push_column(&self, output: usize, to: &mut Vec<f32>) {
+        match self {
+            Self::F32(panels) => to.extend(panels.column(output)),
+            Self::F16(panels) => to.extend(panels.column(output)),
+            Self::Bf16(panels) => to.extend(panels.column(output)),
+            Self::Q8(blocks) => to.extend(blocks.column(output)),
+            Self::Q4(blocks) => to.extend(blocks.column(output)),
+        }
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.data().len()
+    }
+}
+
+impl Packed for Weights {
+    fn kind(&self) -> PackedKind {
+        match self {
+            Self::F32(_) => PackedKind::F32,
+            Self::F16(_) => PackedKind::F16,
+            Self::Bf16(_) => PackedKind::Bf16,
+            Self::Q8(_) => PackedKind::Q8,
+            Self::Q4(_) => PackedKind::Q4,
+        }
+    }
+
+    fn sizes(&self) -> Sizes {
+        let (inputs, outputs) = match self {
+            Self::F32(panels) => panels.sizes(),
+            Self::F16(panels) => panels.sizes(),
+            Self::Bf16(panels) => panels.sizes(),
+            Self::Q8(blocks) => blocks.sizes(),
+            Self::Q4(blocks) => blocks.sizes(),
+        };
+        [1, inputs, outputs]
+    }
+
+    fn data(&self) -> &[u8] {
+        match self {
+            Self::F32(panels) => panels.data(),
+            Self::F16(panels) => panels.data(),
+            Self::Bf16(panels) => panels.data(),
+            Self::Q8(blocks) => blocks.data(),
+            Self::Q4(blocks) => blocks.data(),
+        }
+    }
+
+    fn unpack(kind: PackedKind, [taps, inputs, outputs]: Sizes, data: Part) -> Option<Self> {
+        if taps != 1 {
+            return None;
+        }
+        match kind {
+            PackedKind::F32 => Panels::unpack(data, inputs, outputs).map(Self::F32),
+            PackedKind::F16 => Panels::unpack(data, inputs, outputs).map(Self::F16),
+            PackedKind::Bf16 => Panels::unpack(data, inputs, outputs).map(Self::Bf16),
+            PackedKind::Q8 => Blocks::unpack(data, inputs, outputs).map(Self::Q8),
+            PackedKind::Q4 => Blocks::unpack(data, inputs, outputs).map(Self::Q4),
+            PackedKind::Conv | PackedKind::ConvBf16 => None,
+        }
+    }
+}

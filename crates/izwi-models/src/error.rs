@@ -1,0 +1,25 @@
+//! Errors of the registry of families. Everything below a family fails with [`izwi_nn::Error`].
+
+/// No model could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// No family has this name.
+    #[error("unknown family '{family}', this build knows: {known}")]
+    UnknownFamily {
+        /// Family that the manifest names.
+        family: String,
+        /// Families of this build.
+        known: String,
+    },
+    /// No family has random weights of this size.
+    #[error("there are no random weights for '{size}', only for {known}")]
+    UnknownSize {
+        /// Size asked for.
+        size: String,
+        /// Sizes that exist.
+        known: String,
+    },
+    /// The family could not load the checkpoint.
+    #[error(transparent)]
+    Model(#[from] izwi_nn::Error),
+}

@@ -1,0 +1,183 @@
+//! A session's socket and its clocks: idle timeout, keep-alive pings, size limit, graceful close. Knows no protocol.
+
+use std::time::Duration;
+
+use axum::extract::ws::{Message, WebSocket, close_code};
+use futures::StreamExt;
+use futures::stream::SplitStream;
+use izwi_core::engine::RequestId;
+use tokio::sync::watch;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use super::outbox::{Outbox, SendError};
+use super::protocol::ClientMessage;
+use crate::config::ServerConfig;
+use crate::error::ApiError;
+use crate::state::AppState;
+
+/// Messages that may be queued before reading pauses: a client that only sends must also read.
+pub(super) const MAX_QUEUED: usize = 32;
+/// How long a peer may take to answer a close frame.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Close code and reason.
+pub(super) type Closing = (u16, &'static str);
+
+/// What happened on the connection.
+pub(super) enum Signal {
+    /// Nothing that concerns the session.
+    Handled,
+    /// A message within the size limit.
+    Message(ClientMessage),
+    /// A message beyond the size limit.
+    Refused(ApiError),
+    /// The server takes no new work. Comes once.
+    Draining,
+    /// The session cannot go on.
+    Failed(ApiError, Closing),
+    /// The peer has closed the connection, or does not read.
+    Disconnected,
+}
+
+enum Event {
+    Sent(Result<(), SendError>),
+    Received(Option<Result<Message, axum::Error>>),
+    PingDue,
+    Idle,
+    Draining,
+}
+
+pub(super) struct Connection {
+    state: AppState,
+    pub(super) id: RequestId,
+    pub(super) outbox: Outbox,
+    incoming: SplitStream<WebSocket>,
+    draining: watch::Receiver<bool>,
+    is_draining: bool,
+    ping: Interval,
+    active_at: Instant,
+}
+
+impl Connection {
+    pub(super) fn new(state: AppState, id: RequestId, socket: WebSocket) -> Self {
+        let (sink, incoming) = socket.split();
+        let config = state.config();
+        let now = Instant::now();
+        let mut ping = interval_at(now + config.ping_interval, config.ping_interval);
+        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tracing::debug!(session = %id, "session opened");
+        Self {
+            outbox: Outbox::new(sink, config.send_timeout),
+            incoming,
+            draining: state.draining(),
+            is_draining: false,
+            ping,
+            active_at: now,
+            id,
+            state,
+        }
+    }
+
+    pub(super) fn config(&self) -> &ServerConfig {
+        self.state.config()
+    }
+
+    /// Restarts the idle timeout.
+    pub(super) fn touch(&mut self) {
+        self.active_at = Instant::now();
+    }
+
+    /// Marks the session as one that ends because the server does.
+    pub(super) fn note_draining(&mut self) {
+        self.is_draining = true;
+    }
+
+    /// How a session closes that is done.
+    pub(super) fn closing_when_done(&self) -> Closing {
+        (if self.is_draining { close_code::AWAY } else { close_code::NORMAL }, "done")
+    }
+
+    /// Sends queued messages and waits for the next signal. It reads only if `may_read`, and the idle timeout runs only
+    /// if `may_idle`. Cancel-safe.
+    pub(super) async fn next(&mut self, may_read: bool, may_idle: bool) -> Signal {
+        match self.event(may_read, may_idle).await {
+            Event::Sent(Ok(())) => Signal::Handled,
+            Event::Sent(Err(error)) => {
+                tracing::info!(session = %self.id, %error, "session dropped");
+                Signal::Disconnected
+            }
+            Event::Received(received) => self.receive(received),
+            Event::PingDue => {
+                if self.outbox.is_idle() {
+                    self.outbox.ping();
+                }
+                Signal::Handled
+            }
+            Event::Idle => {
+                let error = ApiError::IdleTimeout(self.config().idle_timeout);
+                Signal::Failed(error, (close_code::POLICY, "idle"))
+            }
+            Event::Draining => {
+                self.is_draining = true;
+                Signal::Draining
+            }
+        }
+    }
+
+    async fn event(&mut self, may_read: bool, may_idle: bool) -> Event {
+        let is_sending = !self.outbox.is_idle();
+        let may_read = may_read && self.outbox.queued() < MAX_QUEUED;
+        let idle_at = self.active_at + self.config().idle_timeout;
+        tokio::select! {
+            received = self.incoming.next(), if may_read => Event::Received(received),
+            sent = self.outbox.advance(), if is_sending => Event::Sent(sent),
+            _ = self.draining.wait_for(|draining| *draining), if !self.is_draining => Event::Draining,
+            _ = self.ping.tick() => Event::PingDue,
+            () = tokio::time::sleep_until(idle_at), if may_idle => Event::Idle,
+        }
+    }
+
+    fn receive(&mut self, received: Option<Result<Message, axum::Error>>) -> Signal {
+        let signal = match received {
+            None | Some(Ok(Message::Close(_))) => {
+                tracing::debug!(session = %self.id, "client disconnected");
+                return Signal::Disconnected;
+            }
+            Some(Err(error)) => {
+                let error = ApiError::BrokenFrame(error.to_string());
+                return Signal::Failed(error, (close_code::PROTOCOL, "protocol error"));
+            }
+            Some(Ok(Message::Pong(_))) => return Signal::Handled,
+            Some(Ok(Message::Ping(_))) => Signal::Handled,
+            Some(Ok(Message::Binary(bytes))) => self.limited(bytes.len(), ClientMessage::Binary(bytes)),
+            Some(Ok(Message::Text(text))) => self.limited(text.len(), ClientMessage::Text(text)),
+        };
+        self.touch();
+        signal
+    }
+
+    fn limited(&self, bytes: usize, message: ClientMessage) -> Signal {
+        let limit = self.config().max_frame_bytes;
+        if bytes <= limit {
+            return Signal::Message(message);
+        }
+        Signal::Refused(ApiError::TooLarge(format!("frame has more than {limit} bytes; send less at once")))
+    }
+
+    /// Sends the queued messages and closes; gives up on a peer that does not read or answer.
+    pub(super) async fn graceful_close(mut self, (code, reason): Closing) {
+        self.outbox.close(code, reason);
+        tracing::debug!(session = %self.id, code, reason, "session closed");
+        if self.outbox.finish().await.is_err() {
+            return;
+        }
+        // Closing the socket with bytes unread would reset the connection, and the peer would lose the last frames.
+        let answered = async {
+            while let Some(Ok(_)) = self.incoming.next().await {}
+            if code == close_code::PROTOCOL {
+                std::future::pending::<()>().await;
+            }
+        };
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, answered).await;
+    }
+}

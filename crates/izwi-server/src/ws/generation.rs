@@ -1,0 +1,91 @@
+//! One generation of a session, from its job to the engine's last chunk. Knows no socket and no frame.
+//!
+//! Dropping a generation drops the engine's receiver, which aborts the request.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput};
+use tokio::sync::mpsc;
+
+use super::protocol::{Job, Protocol};
+use crate::error::ApiError;
+use crate::speech::begin;
+
+type Chunks = mpsc::Receiver<StreamingOutput>;
+/// The first chunk of a stream, and the rest.
+pub(super) type Started = Result<(StreamingOutput, Chunks), ApiError>;
+
+/// A generation that has not ended.
+pub(super) struct Generation<P: Protocol> {
+    engine: Engine,
+    pub(super) reply: P::Reply,
+    stage: Stage<P::Input>,
+}
+
+enum Stage<I> {
+    Preparing(BoxFuture<'static, Result<I, ApiError>>),
+    Starting(BoxFuture<'static, Started>),
+    Streaming(Stream),
+}
+
+/// A stream whose first chunk has arrived.
+pub(super) struct Stream {
+    chunks: Chunks,
+    pub(super) request: RequestId,
+    /// Chunks are taken from the engine and no longer delivered.
+    pub(super) is_interrupted: bool,
+}
+
+/// What happens next in a generation.
+pub(super) enum Progress<I> {
+    Prepared(Result<I, ApiError>),
+    Started(Started),
+    /// `None` if the engine cut the stream off.
+    Chunk(Option<StreamingOutput>),
+}
+
+impl<P: Protocol> Generation<P> {
+    pub(super) fn new(job: Job<P>) -> Self {
+        Self { engine: job.engine, reply: job.reply, stage: Stage::Preparing(job.input) }
+    }
+
+    /// Waits for the next progress. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Progress<P::Input> {
+        match &mut self.stage {
+            Stage::Preparing(input) => Progress::Prepared(input.await),
+            Stage::Starting(started) => Progress::Started(started.await),
+            Stage::Streaming(stream) => Progress::Chunk(stream.chunks.recv().await),
+        }
+    }
+
+    /// Submits the request; its first chunk must arrive within `limit`.
+    pub(super) fn submit(&mut self, request: EngineCoreRequest, limit: Duration) {
+        let engine = self.engine.clone();
+        self.stage = Stage::Starting(async move { begin(&engine, request, limit).await }.boxed());
+    }
+
+    pub(super) fn start(&mut self, request: RequestId, chunks: Chunks) {
+        self.stage = Stage::Streaming(Stream { chunks, request, is_interrupted: false });
+    }
+
+    /// The reply and the stream it comes from, once that has started.
+    pub(super) fn streaming(&mut self) -> Option<(&mut P::Reply, &mut Stream)> {
+        match &mut self.stage {
+            Stage::Streaming(stream) => Some((&mut self.reply, stream)),
+            Stage::Preparing(_) | Stage::Starting(_) => None,
+        }
+    }
+
+    /// Asks the engine to end the stream early. False if it has not started.
+    pub(super) fn interrupt(&mut self) -> bool {
+        let Stage::Streaming(stream) = &mut self.stage else { return false };
+        if !std::mem::replace(&mut stream.is_interrupted, true) {
+            let (engine, request) = (self.engine.clone(), stream.request.clone());
+            // If the engine has ended or finished the request, the stream shows it.
+            tokio::spawn(async move { engine.interrupt_request(&request).await });
+        }
+        true
+    }
+}

@@ -1,0 +1,134 @@
+//! What a WebSocket dialect supplies to the session driver: its frames, and the state behind them.
+//!
+//! A protocol must not know the socket, the clocks or the engine's stream. It writes frames into an [`Outbox`].
+
+use axum::extract::ws::Utf8Bytes;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use izwi_audio::encode::EncodeError;
+use izwi_core::engine::types::audio_duration;
+use izwi_core::engine::{Engine, EngineCoreRequest, FinishReason, RequestId, RequestStats, StreamingOutput};
+
+use super::outbox::Outbox;
+use crate::error::ApiError;
+use crate::state::AppState;
+
+/// A message of the client, within the size limit.
+#[derive(Debug)]
+pub(super) enum ClientMessage {
+    Text(Utf8Bytes),
+    Binary(Bytes),
+}
+
+/// What the driver has to do after a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    None,
+    /// End the current generation and drop the jobs behind it. Without a current generation it does nothing.
+    Interrupt,
+}
+
+/// The next generation of a session.
+pub(super) struct Job<P: Protocol> {
+    pub(super) engine: Engine,
+    /// Prepares what the request is made of.
+    pub(super) input: BoxFuture<'static, Result<P::Input, ApiError>>,
+    pub(super) reply: P::Reply,
+}
+
+/// How a generation ended.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The engine sent its last chunk.
+    Finished(Finish),
+    /// The client interrupted it before the first chunk.
+    Cancelled,
+    /// It failed before the first chunk. The driver has written the error.
+    Failed,
+}
+
+/// The end of an engine's stream.
+#[derive(Debug)]
+pub(super) struct Finish {
+    /// `Interrupted` if the client interrupted it, even where the engine had finished before it knew.
+    pub(super) reason: FinishReason,
+    pub(super) stats: RequestStats,
+    /// Whether chunks were withheld because the client interrupted.
+    pub(super) is_interrupted: bool,
+    pub(super) sample_rate_hz: u32,
+}
+
+impl Finish {
+    /// Time to first audio.
+    pub(super) fn ttfa_ms(&self) -> Option<f64> {
+        self.stats.time_to_first_audio.map(|ttfa| ttfa.as_secs_f64() * 1e3)
+    }
+
+    /// Duration of `samples` of the generated audio.
+    pub(super) fn duration_s(&self, samples: u64) -> f64 {
+        audio_duration(samples, self.sample_rate_hz).as_secs_f64()
+    }
+}
+
+/// The state of one session of a dialect. The driver calls [`receive`](Self::receive) for each frame in order, and
+/// [`next_job`](Self::next_job) whenever no generation runs.
+pub(super) trait Protocol: Sized + Send + 'static {
+    /// A client's message, checked for shape.
+    type Frame: Send;
+    /// A leased engine, with whatever is looked up in it before a session can be configured.
+    type Model: Send;
+    /// What a request is made of, if that takes time to prepare.
+    type Input: Send;
+    /// State of one generation: how its chunks are encoded and how much was delivered.
+    type Reply: Send;
+
+    fn new(state: &AppState, session_id: &RequestId) -> Self;
+
+    fn parse(message: ClientMessage) -> Result<Self::Frame, ApiError>;
+
+    /// Whether a frame is handled even while a model loads. Other frames wait for the model, in order.
+    fn is_immediate(frame: &Self::Frame) -> bool;
+
+    /// Leases the model that `frame` asks for; `None` if it needs none, or the session has one.
+    fn load_model(&self, frame: &Self::Frame) -> Option<BoxFuture<'static, Result<Self::Model, ApiError>>>;
+
+    /// Handles a frame. `model` is what [`load_model`](Self::load_model) led to for this frame; it is given back unless
+    /// the protocol keeps it.
+    fn receive(
+        &mut self,
+        frame: Self::Frame,
+        model: Option<Result<Self::Model, ApiError>>,
+        out: &mut Outbox,
+    ) -> Result<Action, ApiError>;
+
+    /// Takes the next job from the queue, or says why it cannot be done.
+    fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>>;
+
+    /// Makes the request of a job whose input is ready.
+    fn request(&mut self, reply: &Self::Reply, input: Self::Input) -> EngineCoreRequest;
+
+    /// Writes the frames of one chunk.
+    fn deliver(
+        &mut self,
+        reply: &mut Self::Reply,
+        chunk: StreamingOutput,
+        out: &mut Outbox,
+    ) -> Result<(), EncodeError>;
+
+    /// Writes the frames that end a generation.
+    fn end(&mut self, reply: Self::Reply, outcome: Outcome, out: &mut Outbox);
+
+    /// Drops input that no generation has taken yet. False if there was none.
+    fn drop_queued(&mut self) -> bool;
+
+    /// Takes no more input. What is queued is still generated.
+    fn close_input(&mut self);
+
+    /// Whether the input is closed and nothing is queued.
+    fn is_over(&self) -> bool;
+
+    /// Writes the last frame of a session that is over.
+    fn write_done(&self, out: &mut Outbox);
+
+    fn write_error(&self, error: &ApiError, out: &mut Outbox);
+}

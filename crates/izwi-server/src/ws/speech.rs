@@ -1,0 +1,283 @@
+//! The protocol of `/v1/audio/speech/stream`: text in, audio out, in order.
+//!
+//! Choices that the protocol leaves open:
+//! - `session.created` answers `session.config`, or the first text of a session without one.
+//! - `audio.start` is sent with the first audio of an utterance; an utterance that is refused is an `error` alone.
+//! - With `response_format: "wav"` the first binary frame of an utterance starts with a 44-byte header of a stream of
+//!   unknown length; `samples` counts audio only.
+//! - Text is synthesised at `input.flush` and `input.done`, and early up to the last complete sentence once there is
+//!   enough.
+//! - `interrupt` ends the current utterance with the reason `interrupted` and drops text that is not synthesised yet. An
+//!   utterance without audio so far ends without a frame. Text that comes later is synthesised.
+//! - Any text frame and a WebSocket ping keep an idle session open; answers to the server's pings do not.
+
+mod parse;
+mod text_queue;
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
+use izwi_audio::encode::{EncodeError, Format};
+use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, Task};
+
+use self::text_queue::TextQueue;
+use super::outbox::Outbox;
+use super::protocol::{Action, ClientMessage, Job, Outcome, Protocol};
+use super::{chunking, frame};
+use crate::dto::session::{ClientFrame, ConfigFields, ServerFrame};
+use crate::dto::speech::VoiceRef;
+use crate::encoding::{self, EncodedUtterance};
+use crate::error::ApiError;
+use crate::registry::Lease;
+use crate::speech::{Cloning, Manner, SpeechOptions};
+use crate::state::AppState;
+use crate::voices::{self, Voice};
+
+/// State of a session.
+pub(super) struct Speech {
+    state: AppState,
+    session_id: RequestId,
+    setup: Option<Arc<Setup>>,
+    text: TextQueue,
+    /// Number of the next utterance.
+    next_utterance: u64,
+}
+
+/// A model, and the requested voice of it.
+pub(super) struct Model {
+    engine: Lease,
+    /// `None` if the model has no voices.
+    voice: Option<Voice>,
+}
+
+/// What the session was configured to.
+struct Setup {
+    engine: Lease,
+    manner: Manner,
+    format: &'static Format,
+    chunk_samples: usize,
+}
+
+pub(super) struct Utterance {
+    setup: Arc<Setup>,
+    number: u64,
+    encoded: EncodedUtterance,
+    sent_samples: u64,
+}
+
+impl Protocol for Speech {
+    type Frame = ClientFrame;
+    type Model = Model;
+    type Input = String;
+    type Reply = Utterance;
+
+    fn new(state: &AppState, session_id: &RequestId) -> Self {
+        let config = state.config();
+        Self {
+            state: state.clone(),
+            session_id: session_id.clone(),
+            setup: None,
+            text: TextQueue::new(config.max_input_chars, config.max_session_chars),
+            next_utterance: 0,
+        }
+    }
+
+    fn parse(message: ClientMessage) -> Result<ClientFrame, ApiError> {
+        match message {
+            ClientMessage::Text(text) => parse::parse(&text),
+            ClientMessage::Binary(_) => Err(ApiError::BinaryFrame),
+        }
+    }
+
+    fn is_immediate(frame: &ClientFrame) -> bool {
+        matches!(frame, ClientFrame::Ping)
+    }
+
+    fn load_model(&self, frame: &ClientFrame) -> Option<BoxFuture<'static, Result<Model, ApiError>>> {
+        if self.setup.is_some() || self.text.check_open().is_err() {
+            return None;
+        }
+        let (model, voice) = match frame {
+            ClientFrame::Config(config) | ClientFrame::Speak { config, .. } => {
+                (config.model.clone(), config.voice.clone().map(VoiceRef::into_id))
+            }
+            ClientFrame::Text(_) => (None, None),
+            _ => return None,
+        };
+        Some(load(self.state.clone(), model, voice).boxed())
+    }
+
+    fn receive(
+        &mut self,
+        frame: ClientFrame,
+        model: Option<Result<Model, ApiError>>,
+        out: &mut Outbox,
+    ) -> Result<Action, ApiError> {
+        match frame {
+            ClientFrame::Config(fields) => self.configure(fields, model, out)?,
+            ClientFrame::Text(text) => {
+                self.text.check_open()?;
+                if self.setup.is_none() {
+                    self.configure(ConfigFields::default(), model, out)?;
+                }
+                self.text.push(&text)?;
+            }
+            ClientFrame::Flush => {
+                self.text.check_open()?;
+                self.text.flush();
+            }
+            ClientFrame::Done => {
+                self.text.check_open()?;
+                self.text.finish();
+            }
+            ClientFrame::Speak { text, config } => {
+                self.text.check_whole(&text)?;
+                if self.setup.is_none() || !config.is_empty() {
+                    self.configure(config, model, out)?;
+                }
+                self.text.push_last(&text)?;
+            }
+            ClientFrame::Ping => out.frame(&ServerFrame::Pong),
+            // A report of the client; nothing here depends on it.
+            ClientFrame::PlaybackAck => {}
+            ClientFrame::Interrupt => return Ok(Action::Interrupt),
+        }
+        Ok(Action::None)
+    }
+
+    fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
+        let setup = self.setup.as_ref()?;
+        let text = self.text.next()?;
+        let encoded = match EncodedUtterance::new(setup.format, setup.engine.profile().info.sample_rate_hz) {
+            Ok(encoded) => encoded,
+            Err(error) => return Some(Err(error)),
+        };
+        let (setup, number) = (Arc::clone(setup), self.next_utterance);
+        self.next_utterance += 1;
+        let engine = Engine::clone(&setup.engine);
+        let utterance = Utterance { setup, number, encoded, sent_samples: 0 };
+        Some(Ok(Job { engine, input: ready(Ok(text)).boxed(), reply: utterance }))
+    }
+
+    fn request(&mut self, utterance: &Utterance, text: String) -> EngineCoreRequest {
+        let Setup { manner, chunk_samples, .. } = &*utterance.setup;
+        manner.request(text).with_chunk_samples(*chunk_samples)
+    }
+
+    fn deliver(
+        &mut self,
+        utterance: &mut Utterance,
+        chunk: StreamingOutput,
+        out: &mut Outbox,
+    ) -> Result<(), EncodeError> {
+        if chunk.sequence == 0 {
+            let setup = &utterance.setup;
+            out.frame(&ServerFrame::AudioStart {
+                utterance: utterance.number,
+                voice: setup.manner.voice_name(),
+                model: &setup.engine.profile().model,
+            });
+        }
+        if chunk.samples.is_empty() {
+            return Ok(());
+        }
+        let audio = utterance.encoded.encode(&chunk)?;
+        utterance.sent_samples += chunk.samples.len() as u64;
+        out.frame(&ServerFrame::AudioChunk {
+            utterance: utterance.number,
+            seq: chunk.sequence,
+            sample_offset: chunk.sample_offset,
+            samples: chunk.samples.len(),
+            is_final: chunk.is_final,
+        });
+        out.binary(audio);
+        Ok(())
+    }
+
+    fn end(&mut self, utterance: Utterance, outcome: Outcome, out: &mut Outbox) {
+        let Outcome::Finished(finish) = outcome else { return };
+        out.frame(&ServerFrame::AudioDone {
+            utterance: utterance.number,
+            samples: utterance.sent_samples,
+            duration_s: finish.duration_s(utterance.sent_samples),
+            rtf: finish.stats.rtf(),
+            ttfa_ms: finish.ttfa_ms(),
+            finish_reason: finish.reason.label(),
+        });
+    }
+
+    fn drop_queued(&mut self) -> bool {
+        self.text.clear()
+    }
+
+    fn close_input(&mut self) {
+        self.text.finish();
+    }
+
+    fn is_over(&self) -> bool {
+        self.text.is_over()
+    }
+
+    fn write_done(&self, out: &mut Outbox) {
+        out.frame(&ServerFrame::Done);
+    }
+
+    fn write_error(&self, error: &ApiError, out: &mut Outbox) {
+        frame::write_error(error, out);
+    }
+}
+
+impl Speech {
+    fn configure(
+        &mut self,
+        fields: ConfigFields,
+        model: Option<Result<Model, ApiError>>,
+        out: &mut Outbox,
+    ) -> Result<(), ApiError> {
+        if self.setup.is_some() {
+            return Err(frame::CONFIGURED);
+        }
+        self.text.check_open()?;
+        let setup = Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?;
+        out.frame(&ServerFrame::Created {
+            session_id: self.session_id.as_str(),
+            sample_rate: setup.engine.profile().info.sample_rate_hz,
+            channels: 1,
+            encoding: setup.format.encoding,
+        });
+        self.setup = Some(Arc::new(setup));
+        Ok(())
+    }
+}
+
+impl Setup {
+    /// Checks the fields against the model.
+    fn resolve(fields: ConfigFields, Model { engine, voice }: Model) -> Result<Self, ApiError> {
+        let format = encoding::for_session(fields.response_format.as_deref())?;
+        let chunk_samples = chunking::samples(fields.chunk_ms, engine.profile().info.sample_rate_hz)?;
+        let options = SpeechOptions {
+            language: fields.language,
+            instructions: fields.instructions,
+            seed: fields.seed,
+            speed: fields.speed,
+            temperature: fields.temperature,
+            top_p: fields.top_p,
+            top_k: fields.top_k,
+            max_tokens: fields.max_tokens,
+            repetition_penalty: fields.repetition_penalty,
+            priority: fields.priority,
+            streams_text: fields.non_streaming_mode.map(|whole| !whole),
+            cloning: Cloning::default(),
+        };
+        let manner = Manner::resolve(options, voice, &engine)?;
+        Ok(Self { engine, manner, format, chunk_samples })
+    }
+}
+
+/// Waits for a model and looks the voice up.
+async fn load(state: AppState, model: Option<String>, voice: Option<String>) -> Result<Model, ApiError> {
+    let engine = state.lease(model.as_deref(), Task::Tts).await?;
+    let voice = voices::find(voice.as_deref(), &engine, state.voices()).await?;
+    Ok(Model { engine, voice })
+}

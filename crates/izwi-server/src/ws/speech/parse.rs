@@ -1,0 +1,57 @@
+//! Reading a client's text frame.
+
+use crate::dto::session::{CLIENT_FRAMES, ClientFrame, SpeakFields, TextFields};
+use crate::error::ApiError;
+use crate::extract::parse_json;
+use crate::ws::frame::{kind, required_text, unknown};
+
+/// Reads a frame; members it does not know are ignored.
+pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
+    let bytes = text.as_bytes();
+    Ok(match kind(bytes)?.as_str() {
+        "session.config" => ClientFrame::Config(parse_json(bytes)?),
+        "input.text" => ClientFrame::Text(required_text(parse_json::<TextFields>(bytes)?.text)?),
+        "input.flush" => ClientFrame::Flush,
+        "input.done" => ClientFrame::Done,
+        "speak" => {
+            let fields: SpeakFields = parse_json(bytes)?;
+            ClientFrame::Speak { text: required_text(fields.text)?, config: fields.config }
+        }
+        "playback.ack" => ClientFrame::PlaybackAck,
+        "interrupt" => ClientFrame::Interrupt,
+        "ping" => ClientFrame::Ping,
+        other => return Err(unknown(other, CLIENT_FRAMES)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speak_carries_its_configuration() {
+        let frame = parse(r#"{"type":"speak","text":"Hi.","voice":{"id":"two"},"chunk_ms":50,"extra":[1]}"#);
+        let Ok(ClientFrame::Speak { text, config }) = frame else { panic!("{frame:?}") };
+        assert_eq!((text.as_str(), config.chunk_ms), ("Hi.", Some(50)));
+        assert_eq!(config.voice.map(|voice| voice.into_id()).as_deref(), Some("two"));
+    }
+
+    #[test]
+    fn errors_name_the_member() {
+        let check = |text: &str, code: &str, param: Option<&str>| {
+            let error = parse(text).unwrap_err();
+            assert_eq!((error.code(), error.param()), (code, param), "{text}: {error}");
+        };
+        check("", "invalid_json", None);
+        check("[1]", "invalid_value", Some("type"));
+        check("7", "invalid_json", None);
+        check("{}", "invalid_value", Some("type"));
+        check(r#"{"type":3}"#, "invalid_value", Some("type"));
+        check(r#"{"type":"sing"}"#, "unknown_type", Some("type"));
+        check(r#"{"type":"input.text"}"#, "invalid_value", Some("text"));
+        check(r#"{"type":"input.text","text":7}"#, "invalid_value", Some("text"));
+        check(r#"{"type":"session.config","seed":"x"}"#, "invalid_value", Some("seed"));
+        check(r#"{"type":"session.config","voice":7}"#, "invalid_value", Some("voice"));
+        check(r#"{"type":"input.text","text":"a"} trailing"#, "invalid_json", None);
+    }
+}

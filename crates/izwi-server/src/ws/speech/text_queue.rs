@@ -1,0 +1,204 @@
+//! The text of a speech session: what was received, the utterances it is cut into, and the limits on both.
+//!
+//! Knows no socket and no engine.
+
+use std::collections::VecDeque;
+
+use crate::error::ApiError;
+use crate::speech::check_text;
+
+/// Complete sentences of at least this many characters together become an utterance without a flush.
+const EARLY_CHARS: usize = 40;
+/// A full stop ends a sentence only after a word of at least this many letters: abbreviations are shorter.
+const WORD_LETTERS: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct TextQueue {
+    buffer: String,
+    utterances: VecDeque<String>,
+    session_chars: usize,
+    max_utterance_chars: usize,
+    max_session_chars: usize,
+    is_done: bool,
+}
+
+impl TextQueue {
+    pub(super) fn new(max_utterance_chars: usize, max_session_chars: usize) -> Self {
+        Self {
+            buffer: String::new(),
+            utterances: VecDeque::new(),
+            session_chars: 0,
+            max_utterance_chars,
+            max_session_chars,
+            is_done: false,
+        }
+    }
+
+    /// Takes a piece of text; complete sentences become an utterance once there are enough of them.
+    pub(super) fn push(&mut self, text: &str) -> Result<(), ApiError> {
+        self.append(text)?;
+        let end = sentences_end(&self.buffer);
+        if self.buffer[..end].trim().chars().nth(EARLY_CHARS - 1).is_some() {
+            let rest = self.buffer.split_off(end);
+            self.flush();
+            self.buffer = rest;
+        }
+        Ok(())
+    }
+
+    /// Takes the last text, as one utterance with the text before it.
+    pub(super) fn push_last(&mut self, text: &str) -> Result<(), ApiError> {
+        self.append(text)?;
+        self.finish();
+        Ok(())
+    }
+
+    fn append(&mut self, text: &str) -> Result<(), ApiError> {
+        self.check_open()?;
+        let limit = self.max_utterance_chars;
+        let buffered = self.buffer.chars().count();
+        if text.chars().nth(limit.saturating_sub(buffered)).is_some() {
+            let message = format!("text has more than {limit} characters without a flush; send it in parts");
+            return Err(ApiError::invalid("text", message));
+        }
+        let chars = text.chars().count();
+        if self.session_chars + chars > self.max_session_chars {
+            let total = self.max_session_chars;
+            let message = format!("the session has more than {total} characters in all; open another");
+            return Err(ApiError::invalid("text", message));
+        }
+        self.session_chars += chars;
+        self.buffer.push_str(text);
+        Ok(())
+    }
+
+    /// Checks that a whole text could be taken and is not blank.
+    pub(super) fn check_whole(&self, text: &str) -> Result<(), ApiError> {
+        self.check_open()?;
+        check_text("text", text, self.max_utterance_chars)
+    }
+
+    /// Makes an utterance of the buffered text.
+    pub(super) fn flush(&mut self) {
+        let text = std::mem::take(&mut self.buffer);
+        let text = text.trim();
+        if !text.is_empty() {
+            self.utterances.push_back(text.to_owned());
+        }
+    }
+
+    /// Flushes and takes no more text.
+    pub(super) fn finish(&mut self) {
+        self.flush();
+        self.is_done = true;
+    }
+
+    /// Drops text that was not taken yet. False if there was none.
+    pub(super) fn clear(&mut self) -> bool {
+        let had_text = !self.utterances.is_empty() || !self.buffer.trim().is_empty();
+        self.buffer.clear();
+        self.utterances.clear();
+        had_text
+    }
+
+    pub(super) fn next(&mut self) -> Option<String> {
+        self.utterances.pop_front()
+    }
+
+    /// Whether the text has ended and every utterance was taken.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_done && self.utterances.is_empty()
+    }
+
+    pub(super) fn check_open(&self) -> Result<(), ApiError> {
+        if self.is_done {
+            return Err(ApiError::OutOfOrder("the session's text has ended already; open another session"));
+        }
+        Ok(())
+    }
+}
+
+/// Where the last complete sentence of `text` ends. A sentence is complete once white space follows its terminator.
+fn sentences_end(text: &str) -> usize {
+    let mut end = 0;
+    let mut letters = 0;
+    let mut terminated = false;
+    for (index, character) in text.char_indices() {
+        match character {
+            '!' | '?' | '…' => terminated = true,
+            // These need no space after them.
+            '。' | '！' | '？' => end = index + character.len_utf8(),
+            '\n' => end = index + 1,
+            '.' => terminated |= letters >= WORD_LETTERS,
+            '"' | '\'' | '”' | '’' | ')' | ']' | '»' => {}
+            c if c.is_whitespace() => {
+                if terminated {
+                    end = index + c.len_utf8();
+                }
+                terminated = false;
+            }
+            _ => terminated = false,
+        }
+        letters = if character.is_alphabetic() { letters + 1 } else { 0 };
+    }
+    end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue() -> TextQueue {
+        TextQueue::new(100, 250)
+    }
+
+    #[test]
+    fn complete_sentences_are_cut_at_their_end() {
+        let check = |text: &str, head: &str| assert_eq!(&text[..sentences_end(text)], head, "{text}");
+        check("no end", "");
+        check("An end.", "");
+        check("A real sentence. And", "A real sentence. ");
+        check("Mr. Smith e.g. said 3.5 times. Then", "Mr. Smith e.g. said 3.5 times. ");
+        check("Really?! \"Yes indeed.\" Then", "Really?! \"Yes indeed.\" ");
+        check("こんにちは。元気", "こんにちは。");
+        check("A title\nand text", "A title\n");
+    }
+
+    #[test]
+    fn enough_complete_text_becomes_an_utterance_and_the_rest_stays() {
+        let mut queue = queue();
+        queue.push("Short one. ").unwrap();
+        assert_eq!(queue.next(), None);
+        queue.push("This sentence makes it long enough. And a rest").unwrap();
+        assert_eq!(queue.next().as_deref(), Some("Short one. This sentence makes it long enough."));
+        queue.finish();
+        assert_eq!(queue.next().as_deref(), Some("And a rest"));
+        assert!(queue.is_over());
+    }
+
+    #[test]
+    fn text_beyond_the_limits_is_refused_and_the_queue_goes_on() {
+        let mut queue = queue();
+        queue.push(&"a".repeat(60)).unwrap();
+        assert_eq!(queue.push(&"b".repeat(41)).unwrap_err().param(), Some("text"));
+        queue.push(&"c".repeat(40)).unwrap();
+        queue.flush();
+        assert_eq!(queue.next().map(|text| text.len()), Some(100));
+        queue.push(&"d".repeat(100)).unwrap();
+        queue.flush();
+        assert!(queue.push(&"e".repeat(51)).unwrap_err().to_string().contains("250"));
+        queue.push(&"f".repeat(50)).unwrap();
+        queue.finish();
+        assert_eq!(queue.push("g").unwrap_err().code(), "out_of_order");
+    }
+
+    #[test]
+    fn blank_text_makes_no_utterance() {
+        let mut queue = queue();
+        queue.push(" \n ").unwrap();
+        queue.finish();
+        assert!(queue.is_over());
+        assert_eq!(queue.check_whole(" ").unwrap_err().code(), "out_of_order");
+        assert_eq!(self::queue().check_whole(" ").unwrap_err().param(), Some("text"));
+    }
+}
