@@ -110,6 +110,6 @@ async fn voices_that_cannot_be_taken_are_refused_by_field() {
         plain.check_voice(pack.clone().into()).await,
     ] {
         let error = refused.unwrap_err();
-        assert!(error.to_string().contains("clones none"), "{error}");
+        assert!(error.to_string().contains("does not support voice cloning"), "{error}");
     }
 }
