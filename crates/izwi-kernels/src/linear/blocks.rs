@@ -34,7 +34,7 @@ pub(crate) struct Blocks<G> {
     data: Memory<Line>,
     inputs: usize,
     outputs: usize,
-    grade: PhantomData<G>,
+    quant: PhantomData<G>,
 }
 
 impl<G: QuantType> Blocks<G> {
@@ -52,16 +52,16 @@ impl<G: QuantType> Blocks<G> {
                 from.row(panel * PANEL + column, row);
                 // SAFETY: each task has its own panel of `data`.
                 let records = unsafe { out.get().add(panel * depth * Self::RECORD) };
-                dispatch_int8(Column::<G> { values: row, records, column, grade: PhantomData });
+                dispatch_int8(Column::<G> { values: row, records, column, quant: PhantomData });
             }
         });
-        Self { data: Memory::Own(data), inputs, outputs, grade: PhantomData }
+        Self { data: Memory::Own(data), inputs, outputs, quant: PhantomData }
     }
 
     /// The matrix whose packed bytes are `data`; `None` where their number does not fit.
     pub(crate) fn unpack(data: Part, inputs: usize, outputs: usize) -> Option<Self> {
         let data = (data.len() == Self::bytes_of(inputs, outputs)).then_some(Memory::Part(data))?;
-        Some(Self { data, inputs, outputs, grade: PhantomData })
+        Some(Self { data, inputs, outputs, quant: PhantomData })
     }
 
     fn bytes_of(inputs: usize, outputs: usize) -> usize {
@@ -111,7 +111,7 @@ struct Column<'a, G> {
     values: &'a [f32],
     records: *mut u8,
     column: usize,
-    grade: PhantomData<G>,
+    quant: PhantomData<G>,
 }
 
 // SAFETY: `pack` gives each task the records of its own panel.
