@@ -4,12 +4,13 @@ use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use izwi_core::engine::SequenceId;
+use izwi_core::engine::blocks::BlockGeometry;
 use izwi_core::engine::kv_cache::{KVCacheManager, PrefixChain};
 
 const POSITIONS: usize = 512;
 
 fn manager() -> KVCacheManager {
-    KVCacheManager::new(1_024, 16, 1, true)
+    KVCacheManager::new(BlockGeometry { num_blocks: 1_024, block_size: 16 }, 1, true)
 }
 
 fn bench(criterion: &mut Criterion) {

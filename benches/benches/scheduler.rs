@@ -29,8 +29,8 @@ fn complete(scheduler: &mut Scheduler, kv: &mut KVCacheManager, step: &ScheduleR
 /// A scheduler with every sequence in decode.
 fn decoding(sequences: usize, policy: SchedulingPolicy) -> (Scheduler, KVCacheManager) {
     let config = config(sequences, policy);
-    let mut scheduler = Scheduler::new(&config, config.max_running_requests);
-    let mut kv = KVCacheManager::new(config.max_blocks, config.block_size, 1, true);
+    let mut scheduler = Scheduler::new(config.scheduler_config(0));
+    let mut kv = KVCacheManager::new(config.geometry(), 1, true);
     for number in 0..sequences as u64 {
         let prompt: Vec<u64> = (0..48).map(|position| number * 1_000 + position).collect();
         scheduler.add_request(NewSequence {

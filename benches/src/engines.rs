@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use izwi_core::engine::executor::Precision;
+use izwi_core::engine::Precision;
 use izwi_core::engine::{AudioInput, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput};
 use izwi_hub::{Silent, Store};
 
@@ -57,7 +57,7 @@ pub async fn load_as(model: &str, threads: usize, dtype: Precision) -> Result<En
 /// # Errors
 /// The request is refused or fails.
 pub async fn transcribe(engine: &Engine, file: impl Into<AudioInput>) -> Result<EngineOutput> {
-    let languages = &engine.profile().languages;
+    let languages = &engine.profile().info.languages;
     let request = EngineCoreRequest::asr(file);
     let request = if languages.len() > 1 { request.with_language("en") } else { request };
     Ok(engine.generate(request).await?)

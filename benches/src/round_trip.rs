@@ -36,7 +36,7 @@ struct Args {
 }
 
 async fn speak(engine: &Engine, text: &str) -> Result<Vec<u8>> {
-    let mut params = engine.profile().default_params.clone();
+    let mut params = engine.profile().default_params();
     params.seed = Some(SEED);
     let output = engine.generate(EngineCoreRequest::tts(text).with_params(params)).await?;
     ensure!(output.stats.finish_reason == FinishReason::Stop, "'{text}' was not spoken to its end");

@@ -49,13 +49,13 @@ impl Setup {
     /// An ASR model: one segment of one word per started second. It is the default ASR model of a server whose default
     /// TTS model failed to load.
     pub fn listener(name: &str) -> Self {
-        let model = SimulatedModel { listens: true, sample_rate: 16_000, ..Default::default() };
+        let model = SimulatedModel { transcribes: true, sample_rate: 16_000, ..Default::default() };
         Self::with(name, model)
     }
 
     /// A chat and TTS model, autoregressive, 80 ms per frame.
     pub fn converser(name: &str) -> Self {
-        Self::with(name, SimulatedModel { converses: true, ..Default::default() })
+        Self::with(name, SimulatedModel { chats: true, ..Default::default() })
     }
 
     fn with(name: &str, model: SimulatedModel) -> Self {
@@ -67,7 +67,7 @@ impl Setup {
     /// every request option.
     pub fn cloner(name: &str) -> Result<Self> {
         let setup = Self::units(name);
-        let model = SimulatedModel { clones: true, ..setup.model };
+        let model = SimulatedModel { clones_voices: true, ..setup.model };
         let voices = tempfile::tempdir()?;
         let server = ServerConfig { voices_dir: Some(voices.path().to_path_buf()), ..setup.server };
         Ok(Self { model, server, voices: Some(voices), ..setup })
@@ -97,7 +97,7 @@ impl Setup {
     /// Starts the server and waits until its engine is warm.
     pub async fn start(self) -> Result<TestServer> {
         let model = self.engine.model.clone();
-        let listens = self.model.listens;
+        let listens = self.model.transcribes;
         let executor = SimulatedExecutor::new(&self.engine, self.model);
         let recorder = Recorder::install()?;
         let engine = Engine::with_executor(self.engine, Box::new(executor))?;
@@ -257,7 +257,7 @@ impl TestServer {
             Ok(status.running + status.pending == 0 && status.kv.used_blocks == 0)
         })
         .await?;
-        let books = engine.check_books().await?;
+        let books = engine.check_invariants().await?;
         anyhow::ensure!(books.is_ok(), "{books:?}");
         anyhow::ensure!(engine.kv_cache_stats().sequences == 0, "a block table is left");
         Ok(())

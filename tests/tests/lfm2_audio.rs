@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use izwi_core::engine::executor::Precision;
+use izwi_core::engine::Precision;
 use izwi_core::engine::{
     ChatOptions, Conversation, EngineCoreConfig, EngineCoreRequest, FinishReason, GenerationParams,
-    Message as Said,
+    Message as Said, SamplingParams,
 };
 use izwi_tests::{Form, Session, TestServer, Turn, base64, guarded};
 use serde_json::{Value, json};
@@ -114,11 +114,10 @@ async fn a_turn_over_the_socket_equals_the_engine() -> Result<()> {
     let file = izwi_audio::wav::to_bytes(&samples, HEARD_RATE as u32)?;
     let engine = server.engine()?;
     let params = GenerationParams {
-        temperature: 1.0,
-        top_k: 0,
+        sampling: SamplingParams { temperature: 1.0, top_k: 0, ..engine.profile().info.sampling },
         seed: Some(3),
         max_tokens: 40,
-        ..engine.profile().default_params.clone()
+        ..engine.profile().default_params()
     };
     let chat = ChatOptions { text_temperature: Some(1.0), ..ChatOptions::default() };
     let request =
@@ -139,18 +138,19 @@ async fn a_second_turn_computes_only_new_positions() -> Result<()> {
     let anew = EngineCoreConfig { enable_prefix_caching: false, ..config() };
     let anew = TestServer::with_weights(anew, &checkpoint()).await?;
     let engine = server.engine()?;
-    let checked_output =
-        engine.hear(izwi_audio::wav::to_bytes(&sweep(1.5, 500.0), HEARD_RATE as u32)?.into()).await?;
+    let checked_output = engine
+        .decode_message(izwi_audio::wav::to_bytes(&sweep(1.5, 500.0), HEARD_RATE as u32)?.into())
+        .await?;
     let turns = [
         vec![Said::Recording(checked_output)],
         vec![Said::Text("And then?".into())],
         vec![Said::Text("Go on.".into())],
     ];
     let params = GenerationParams {
-        temperature: 1.0,
+        sampling: SamplingParams { temperature: 1.0, ..engine.profile().info.sampling },
         seed: Some(9),
         max_tokens: 50,
-        ..engine.profile().default_params.clone()
+        ..engine.profile().default_params()
     };
     let (mut kept, mut known, mut reused) = (Conversation::new(), 0, 0);
     for said in turns {

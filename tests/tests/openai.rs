@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use izwi_core::engine::arbiter::ArbitratedExecutor;
 use izwi_core::engine::config::DEFAULT_MODEL;
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
-use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, TaskType};
+use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, Task};
 use izwi_server::{Loader, Offer, Recorder, Registry, RegistryConfig, ServerConfig};
 use izwi_tests::{TestServer, eventually};
 
@@ -30,7 +30,7 @@ fn load(name: &str, arbiter: &Arc<DeviceArbiter>) -> Result<Engine> {
     if name != TRANSLATOR {
         return Ok(Engine::sharing(config, arbiter)?);
     }
-    let model = SimulatedModel { listens: true, sample_rate: 16_000, ..Default::default() };
+    let model = SimulatedModel { transcribes: true, sample_rate: 16_000, ..Default::default() };
     let executor = Box::new(SimulatedExecutor::new(&config, model));
     let executor = ArbitratedExecutor::new(executor, Arc::clone(arbiter));
     Ok(Engine::with_executor(config, Box::new(executor))?)
@@ -46,7 +46,7 @@ async fn the_openai_package_runs_speech_and_transcription() -> Result<()> {
         Arc::new(move |name: &str| load(name, &arbiter).map_err(|error| format!("{error:#}")));
     let registry_config =
         RegistryConfig { default_asr: Some(LISTENER.to_owned()), ..RegistryConfig::new(DEFAULT_MODEL) };
-    let translator = Offer { id: TRANSLATOR.to_owned(), tasks: vec![TaskType::Asr], bytes: 0 };
+    let translator = Offer { id: TRANSLATOR.to_owned(), tasks: vec![Task::Asr], bytes: 0 };
     let registry = Registry::with_loader(registry_config, vec![translator], loader);
     registry.load_defaults();
     let server = TestServer::listen(ServerConfig::default(), registry, Recorder::install()?).await?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use izwi_core::engine::EngineCoreConfig;
-use izwi_core::engine::executor::Precision;
+use izwi_core::engine::Precision;
 use izwi_tests::{Form, Session, TestServer, Utterance, base64, exchange, guarded};
 use serde_json::{Value, json};
 

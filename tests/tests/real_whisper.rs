@@ -50,7 +50,7 @@ async fn wait_until_idle(engine: &Engine) {
     for _ in 0..4_000 {
         let status = engine.status();
         if status.running + status.pending + status.kv.used_blocks == 0 {
-            assert_eq!(engine.check_books().await.unwrap(), Ok(()));
+            assert_eq!(engine.check_invariants().await.unwrap(), Ok(()));
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;

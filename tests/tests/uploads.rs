@@ -257,7 +257,7 @@ async fn tts_and_asr_models_share_one_device() -> Result<()> {
     let arbiter = DeviceArbiter::new();
     let step_time = Duration::from_micros(200);
     let speaks = SimulatedModel { step_time, ..Default::default() };
-    let listens = SimulatedModel { listens: true, sample_rate: 16_000, step_time, ..Default::default() };
+    let listens = SimulatedModel { transcribes: true, sample_rate: 16_000, step_time, ..Default::default() };
     let registry_config =
         RegistryConfig { default_asr: Some("shared-ear".to_owned()), ..RegistryConfig::new("shared-voice") };
     let registry = Registry::new(registry_config);

@@ -139,7 +139,7 @@ async fn saving_voices_without_support_is_refused() -> Result<()> {
     refused(server.delete("/v1/audio/voices/anna").await?, 400, "invalid_value", "voice").await?;
 
     let mut setup = Setup::cloner("clones-none")?;
-    setup.model.clones = false;
+    setup.model.clones_voices = false;
     let server = setup.start().await?;
     let message =
         refused(server.post_form("/v1/audio/voices", form("anna")).await?, 400, "invalid_value", "model")

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use izwi_benches::{clips, engines};
 use izwi_core::engine::Engine;
-use izwi_core::engine::executor::Precision;
+use izwi_core::engine::Precision;
 use tokio::runtime::Runtime;
 
 use crate::candle;

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use izwi_core::engine::executor::Precision;
+use izwi_core::engine::Precision;
 use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest, FinishReason, StreamingOutput};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;

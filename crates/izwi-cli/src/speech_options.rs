@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::ValueHint;
-use izwi_core::engine::{Engine, EngineCoreRequest, ReferenceRecording, VoiceReference};
+use izwi_core::engine::{Engine, EngineCoreRequest, ReferenceAudio, VoiceInput};
 use izwi_hub::{Store, VoiceError, VoiceStore};
 use izwi_server::OPENAI_VOICES;
 
@@ -77,15 +77,16 @@ impl SpeechOptions {
         text: String,
     ) -> Result<EngineCoreRequest> {
         let profile = engine.profile();
-        let mut params = profile.default_params.clone();
+        let mut params = profile.default_params();
         params.speed = self.speed.unwrap_or(params.speed);
         params.seed = self.seed.or(params.seed);
-        params.temperature = self.temperature.unwrap_or(params.temperature);
-        params.top_p = self.top_p.unwrap_or(params.top_p);
-        params.top_k = self.top_k.unwrap_or(params.top_k);
-        params.repetition_penalty = self.repetition_penalty.unwrap_or(params.repetition_penalty);
+        params.sampling.temperature = self.temperature.unwrap_or(params.sampling.temperature);
+        params.sampling.top_p = self.top_p.unwrap_or(params.sampling.top_p);
+        params.sampling.top_k = self.top_k.unwrap_or(params.sampling.top_k);
+        params.sampling.repetition_penalty =
+            self.repetition_penalty.unwrap_or(params.sampling.repetition_penalty);
         params.max_tokens = self.max_tokens.unwrap_or(params.max_tokens);
-        if self.instructions.is_some() && !profile.takes_instructions {
+        if self.instructions.is_some() && !profile.info.takes_instructions {
             let message = format!("model '{}' supports no style prompt", profile.model);
             return Err(failure::usage(message, "leave --instructions out, or choose another --model"));
         }
@@ -95,12 +96,12 @@ impl SpeechOptions {
         request.streams_text = self.non_streaming_mode.map(|whole| !whole);
         match (&self.ref_audio, &self.voice) {
             (Some(path), _) => {
-                let recording = ReferenceRecording {
+                let recording = ReferenceAudio {
                     audio: input::read_recording(path, engine.config().max_audio_bytes)?.into(),
                     text: self.ref_text.clone(),
                     timbre_only: self.timbre_only,
                 };
-                Ok(request.with_reference(VoiceReference::Recording(recording)))
+                Ok(request.with_reference(VoiceInput::Recording(recording)))
             }
             (None, Some(name)) => with_voice(request, name, engine, voices),
             (None, None) => Ok(request),
@@ -116,15 +117,15 @@ fn with_voice(
     engine: &Engine,
     voices: &VoiceStore,
 ) -> Result<EngineCoreRequest> {
-    let own = &engine.profile().voices;
+    let own = &engine.profile().info.voices;
     if own.iter().any(|voice| voice.id == name) {
         return Ok(request.with_voice(name));
     }
     let alias = OPENAI_VOICES.iter().position(|alias| alias.eq_ignore_ascii_case(name));
     match (voices.read(name), alias) {
-        (Ok((_, pack)), None) => Ok(request.with_reference(VoiceReference::Pack(pack.into()))),
-        (Ok((_, pack)), Some(_)) if engine.profile().clones_voices => {
-            Ok(request.with_reference(VoiceReference::Pack(pack.into())))
+        (Ok((_, pack)), None) => Ok(request.with_reference(VoiceInput::Pack(pack.into()))),
+        (Ok((_, pack)), Some(_)) if engine.profile().info.clones_voices => {
+            Ok(request.with_reference(VoiceInput::Pack(pack.into())))
         }
         (_, Some(index)) => Ok(match own.get(index % own.len().max(1)) {
             Some(voice) => request.with_voice(voice.id.clone()),
@@ -159,7 +160,8 @@ mod tests {
 
     fn engine(clones: bool) -> Engine {
         let config = EngineCoreConfig::default();
-        let executor = SimulatedExecutor::new(&config, SimulatedModel { clones, ..Default::default() });
+        let executor =
+            SimulatedExecutor::new(&config, SimulatedModel { clones_voices: clones, ..Default::default() });
         Engine::with_executor(config, Box::new(executor)).unwrap()
     }
 
@@ -172,8 +174,11 @@ mod tests {
         assert_eq!((request.voice.as_deref(), request.language.as_deref()), (Some("two"), Some("de")));
         assert_eq!((request.instructions.as_deref(), request.streams_text), (Some("softly"), Some(true)));
         let params = request.params.unwrap();
-        assert_eq!((params.speed, params.seed, params.temperature), (1.5, Some(3), 0.5));
-        assert_eq!((params.top_p, params.top_k, params.repetition_penalty), (0.7, 9, 1.1));
+        assert_eq!((params.speed, params.seed, params.sampling.temperature), (1.5, Some(3), 0.5));
+        assert_eq!(
+            (params.sampling.top_p, params.sampling.top_k, params.sampling.repetition_penalty),
+            (0.7, 9, 1.1)
+        );
         assert_eq!(params.max_tokens, 70);
         let refused = options("--instructions softly").request(&engine(false), &voices, "hi".into());
         assert!(refused.unwrap_err().to_string().contains("no style prompt"));
@@ -187,21 +192,21 @@ mod tests {
         let clip = folder.path().join("clip.wav");
         let audio = izwi_audio::wav::to_bytes(&[0.1; 2_400], 24_000).unwrap();
         std::fs::write(&clip, &audio).unwrap();
-        let recording = ReferenceRecording { audio: audio.into(), text: None, timbre_only: true };
+        let recording = ReferenceAudio { audio: audio.into(), text: None, timbre_only: true };
         let pack = engine.make_voice(recording).await.unwrap();
         for name in ["anna", "one", "nova"] {
             voices.save(name, &pack, &VoiceNotes::default(), false).unwrap();
         }
         let request = |name: &str| options(&format!("--voice {name}")).request(&engine, &voices, "hi".into());
         assert_eq!(request("one").unwrap().voice.as_deref(), Some("one"));
-        assert!(matches!(request("anna").unwrap().reference, Some(VoiceReference::Pack(_))));
-        assert!(matches!(request("nova").unwrap().reference, Some(VoiceReference::Pack(_))));
+        assert!(matches!(request("anna").unwrap().reference, Some(VoiceInput::Pack(_))));
+        assert!(matches!(request("nova").unwrap().reference, Some(VoiceInput::Pack(_))));
         assert_eq!(request("ash").unwrap().voice.as_deref(), Some("two"));
         assert!(request("../anna").unwrap_err().to_string().contains("is unknown"));
 
         let line = format!("--ref-audio {} --ref-text ah --timbre-only", clip.display());
         let request = options(&line).request(&engine, &voices, "hi".into()).unwrap();
-        let Some(VoiceReference::Recording(recording)) = request.reference else { panic!("no recording") };
+        let Some(VoiceInput::Recording(recording)) = request.reference else { panic!("no recording") };
         assert_eq!((recording.text.as_deref(), recording.timbre_only), (Some("ah"), true));
     }
 

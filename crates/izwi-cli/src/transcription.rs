@@ -141,8 +141,12 @@ mod tests {
     const RATE_HZ: u32 = 24_000;
 
     fn engine(config: EngineCoreConfig, step_time: Duration) -> Engine {
-        let model =
-            SimulatedModel { listens: true, sample_rate: RATE_HZ, step_time, ..SimulatedModel::default() };
+        let model = SimulatedModel {
+            transcribes: true,
+            sample_rate: RATE_HZ,
+            step_time,
+            ..SimulatedModel::default()
+        };
         let executor = SimulatedExecutor::new(&config, model);
         Engine::with_executor(config, Box::new(executor)).unwrap()
     }

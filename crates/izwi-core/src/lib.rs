@@ -1,6 +1,6 @@
 //! The engine that schedules and runs speech models.
 //!
-//! Owns requests, scheduling, KV block accounting and outputs. Knows no HTTP, no wire format and no terminal.
+//! Owns requests, scheduling, KV block accounting and outputs. Must not know HTTP, wire formats or the terminal.
 #![forbid(unsafe_code)]
 
 pub mod engine;

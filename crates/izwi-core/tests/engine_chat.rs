@@ -7,7 +7,7 @@ use std::time::Duration;
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{
     ChatOptions, Conversation, Emission, Engine, EngineCoreConfig, EngineCoreRequest, EngineError,
-    EngineOutput, FinishReason, GenerationParams, Message, TaskType, Turn,
+    EngineOutput, FinishReason, GenerationParams, Message, Task, Turn,
 };
 
 const BLOCK: usize = 4;
@@ -23,7 +23,7 @@ fn engine_with(config: EngineCoreConfig, model: SimulatedModel) -> Engine {
 }
 
 fn conversing() -> SimulatedModel {
-    SimulatedModel { converses: true, samples_per_token: FRAME, ..Default::default() }
+    SimulatedModel { chats: true, samples_per_token: FRAME, ..Default::default() }
 }
 
 fn request(conversation: &Conversation) -> EngineCoreRequest {
@@ -53,7 +53,7 @@ async fn answer(engine: &Engine, conversation: &mut Conversation, said: Vec<Mess
 async fn a_later_turn_computes_only_what_is_new_and_says_the_same() {
     let engine = engine_with(config(), conversing());
     let plain = engine_with(EngineCoreConfig { enable_prefix_caching: false, ..config() }, conversing());
-    let heard = engine.hear(tone(1.5).into()).await.unwrap();
+    let heard = engine.decode_message(tone(1.5).into()).await.unwrap();
     assert_eq!(heard.len(), 24_000, "at the rate the model listens at");
     let (mut kept, mut anew) = (Conversation::new(), Conversation::new());
     let mut known = 0;
@@ -61,7 +61,7 @@ async fn a_later_turn_computes_only_what_is_new_and_says_the_same() {
         let before = engine.status().kv;
         let first = answer(&engine, &mut kept, said.clone()).await;
         let second = answer(&plain, &mut anew, said).await;
-        assert_eq!((first.task_type, first.stats.finish_reason), (TaskType::AudioChat, FinishReason::Stop));
+        assert_eq!((first.task_type, first.stats.finish_reason), (Task::Chat, FinishReason::Stop));
         assert_eq!((&first.audio, &first.text), (&second.audio, &second.text));
         assert_eq!(first.emissions, second.emissions);
         let frames = first.emissions.iter().filter(|said| matches!(said, Emission::Frame(_))).count();
@@ -75,7 +75,7 @@ async fn a_later_turn_computes_only_what_is_new_and_says_the_same() {
         known = first.stats.prompt_tokens + first.emissions.len() - 1;
     }
     assert_eq!(plain.status().kv.prefix_hits, 0);
-    assert_eq!(engine.check_books().await.unwrap(), Ok(()));
+    assert_eq!(engine.check_invariants().await.unwrap(), Ok(()));
     assert_eq!(engine.status().kv.used_blocks, 0);
 }
 
@@ -141,7 +141,7 @@ async fn conversations_that_share_too_few_blocks_are_as_if_alone() {
     });
     futures::future::join_all(talks).await;
     assert!(engine.status().preemptions > 0, "nobody was preempted");
-    assert_eq!(engine.check_books().await.unwrap(), Ok(()));
+    assert_eq!(engine.check_invariants().await.unwrap(), Ok(()));
     assert_eq!(engine.status().kv.used_blocks, 0);
 }
 
@@ -162,12 +162,12 @@ async fn turns_that_cannot_be_taken_are_refused_by_field() {
     }
     conversation.ask(text("d"));
     assert_eq!(refused(request(&conversation)).await, "conversation");
-    assert_eq!(conversation.make_room(engine.config().conversation_limits()), 2);
+    assert_eq!(conversation.truncate(engine.config().conversation_limits()), 2);
     engine.generate(request(&conversation)).await.unwrap();
     let chat = ChatOptions { text_temperature: Some(-1.0), conversation, ..Default::default() };
     assert_eq!(refused(EngineCoreRequest::audio_chat(None, None).with_chat(chat)).await, "text_temperature");
 
-    assert!(engine.hear(tone(2.5).into()).await.is_err(), "too long");
+    assert!(engine.decode_message(tone(2.5).into()).await.is_err(), "too long");
     let mute = engine_with(config(), SimulatedModel::default());
     let error = mute.generate(EngineCoreRequest::audio_chat(None, Some("hi".to_owned()))).await.unwrap_err();
     assert!(matches!(error, EngineError::UnsupportedTask { task: "chat", .. }), "{error}");

@@ -10,7 +10,7 @@ use izwi_core::engine::executor::StepPlan;
 use izwi_core::engine::executor::simulated::{Fault, SimulatedExecutor, SimulatedModel, natural_length};
 use izwi_core::engine::{
     Engine, EngineCoreConfig, EngineCoreRequest, EngineError, EngineState, FinishReason, GenerationParams,
-    RequestId,
+    RequestId, SamplingParams,
 };
 
 fn engine_with(config: EngineCoreConfig, model: SimulatedModel) -> Engine {
@@ -107,7 +107,7 @@ async fn a_client_that_leaves_is_aborted_within_one_step() {
     soon("the blocks come back", || engine.kv_cache_stats().used_blocks == 0 && engine.status().running == 0)
         .await;
     assert!(steps.load(Ordering::SeqCst) <= 3, "at most the step in flight ran on");
-    assert_eq!(engine.check_books().await.unwrap(), Ok(()));
+    assert_eq!(engine.check_invariants().await.unwrap(), Ok(()));
     assert_eq!(engine.metrics().await.total_requests, 1);
 }
 
@@ -224,7 +224,16 @@ async fn requests_that_cannot_be_are_refused_by_field() {
         ("voice", EngineCoreRequest::tts(TEXT).with_voice("nobody")),
         ("speed", with(GenerationParams { speed: 9.0, ..default() })),
         ("speed", with(GenerationParams { speed: f32::NAN, ..default() })),
-        ("temperature", with(GenerationParams { temperature: f32::INFINITY, ..default() })),
+        (
+            "temperature",
+            with(GenerationParams {
+                sampling: SamplingParams {
+                    temperature: f32::INFINITY,
+                    ..GenerationParams::default().sampling
+                },
+                ..default()
+            }),
+        ),
         ("max_tokens", with(GenerationParams { max_tokens: 0, ..default() })),
         ("chunk_samples", EngineCoreRequest::tts(TEXT).with_chunk_samples(0)),
     ];
@@ -343,7 +352,7 @@ async fn a_step_in_flight_delays_an_abort_by_no_more_than_itself() {
     let last = chunks.recv().await.unwrap();
     assert_eq!(last.stats.unwrap().finish_reason, FinishReason::Cancelled);
     assert!(steps.load(Ordering::SeqCst) <= 1);
-    assert_eq!(engine.check_books().await.unwrap(), Ok(()));
+    assert_eq!(engine.check_invariants().await.unwrap(), Ok(()));
     assert_eq!(engine.kv_cache_stats().used_blocks, 0);
 }
 
@@ -384,7 +393,7 @@ fn recording(seconds: usize) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transcript_grows_pass_by_pass_and_is_the_same_whole() {
-    let engine = engine(SimulatedModel { listens: true, ..Default::default() });
+    let engine = engine(SimulatedModel { transcribes: true, ..Default::default() });
     let whole = engine.generate(EngineCoreRequest::asr(recording(3))).await.unwrap();
     assert_eq!(whole.text.as_deref(), Some("word0 word1 word2"));
     assert_eq!(whole.stats.audio_duration, Duration::from_secs(3));
@@ -406,7 +415,7 @@ async fn a_transcript_grows_pass_by_pass_and_is_the_same_whole() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recordings_that_cannot_be_heard_are_refused() {
     let config = EngineCoreConfig { max_audio_duration: Duration::from_secs(2), ..Default::default() };
-    let engine = engine_with(config, SimulatedModel { listens: true, ..Default::default() });
+    let engine = engine_with(config, SimulatedModel { transcribes: true, ..Default::default() });
     for (audio, complaint) in [
         (EngineCoreRequest::asr(""), "audio is empty"),
         (EngineCoreRequest::asr("n*t base64"), "not base64"),
@@ -425,7 +434,7 @@ async fn more_audio_than_may_be_open_at_once_is_turned_away_until_some_is_done()
         max_open_audio_duration: Duration::from_secs(5),
         ..Default::default()
     };
-    let engine = engine_with(config, SimulatedModel { listens: true, ..Default::default() });
+    let engine = engine_with(config, SimulatedModel { transcribes: true, ..Default::default() });
     let id = engine.add_request(EngineCoreRequest::asr(recording(3))).await.unwrap();
     let error = engine.add_request(EngineCoreRequest::asr(recording(3))).await.unwrap_err();
     assert!(matches!(error, EngineError::AudioOverload { .. }), "{error}");
@@ -449,7 +458,7 @@ async fn a_runaway_is_cut_and_says_so_whole_and_streamed() {
     // One token is where this text ends by itself.
     let short = engine.generate(EngineCoreRequest::tts("x".repeat(23))).await.unwrap();
     assert_eq!(short.stats.finish_reason, FinishReason::Stop);
-    assert_eq!(engine.check_books().await.unwrap(), Ok(()));
+    assert_eq!(engine.check_invariants().await.unwrap(), Ok(()));
     assert_eq!(engine.kv_cache_stats().used_blocks, 0);
 }
 

@@ -131,7 +131,7 @@ async fn simulate(seed: u64, policy: SchedulingPolicy, steps: u64, expected: &[E
                     }
                 }
                 if done % 64 == 0 {
-                    assert_eq!(engine.check_books().await.unwrap(), Ok(()));
+                    assert_eq!(engine.check_invariants().await.unwrap(), Ok(()));
                 }
             }
         }
@@ -231,5 +231,5 @@ async fn random_clients_that_read_slowly_or_leave_harm_nobody() {
     engine.drain().await.unwrap();
     assert!(whole.load(Ordering::Relaxed) >= 60);
     assert_eq!(engine.status().kv.used_blocks, 0);
-    assert_eq!(engine.check_books().await.unwrap(), Ok(()));
+    assert_eq!(engine.check_invariants().await.unwrap(), Ok(()));
 }

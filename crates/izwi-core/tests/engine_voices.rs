@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{
-    Engine, EngineCoreConfig, EngineCoreRequest, EngineError, GenerationParams, ReferenceRecording,
-    VoiceReference,
+    Engine, EngineCoreConfig, EngineCoreRequest, EngineError, GenerationParams, ReferenceAudio,
+    SamplingParams, VoiceInput,
 };
 
 fn engine_with(config: EngineCoreConfig, model: SimulatedModel) -> Engine {
@@ -28,28 +28,28 @@ fn tone(seconds: usize) -> Vec<u8> {
     izwi_audio::wav::to_bytes(&samples, 24_000).unwrap()
 }
 
-fn reference(audio: Vec<u8>, text: Option<&str>) -> ReferenceRecording {
-    ReferenceRecording { audio: audio.into(), text: text.map(str::to_owned), timbre_only: false }
+fn reference(audio: Vec<u8>, text: Option<&str>) -> ReferenceAudio {
+    ReferenceAudio { audio: audio.into(), text: text.map(str::to_owned), timbre_only: false }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_voice_of_a_recording_sounds_the_same_as_its_pack_and_unlike_others() {
-    let engine = engine(SimulatedModel { clones: true, ..Default::default() });
+    let engine = engine(SimulatedModel { clones_voices: true, ..Default::default() });
     let params = GenerationParams { seed: Some(7), ..Default::default() };
     let request = || EngineCoreRequest::tts(TEXT).with_params(params.clone());
     let spoken = async |request| engine.generate(request).await.unwrap().audio.samples;
-    let in_voice = |recording| request().with_reference(VoiceReference::Recording(recording));
+    let in_voice = |recording| request().with_reference(VoiceInput::Recording(recording));
 
     let own = spoken(request()).await;
     let cloned = spoken(in_voice(reference(tone(1), Some("ah")))).await;
     assert_ne!(own, cloned);
     let pack: Arc<[u8]> = engine.make_voice(reference(tone(1), Some("ah"))).await.unwrap().into();
     engine.check_voice(Arc::clone(&pack)).await.unwrap();
-    assert_eq!(spoken(request().with_reference(VoiceReference::Pack(pack))).await, cloned);
+    assert_eq!(spoken(request().with_reference(VoiceInput::Pack(pack))).await, cloned);
 
     assert_ne!(spoken(in_voice(reference(tone(2), Some("ah")))).await, cloned);
     let untold = spoken(in_voice(reference(tone(1), None))).await;
-    let timbre = ReferenceRecording { timbre_only: true, ..reference(tone(1), Some("ah")) };
+    let timbre = ReferenceAudio { timbre_only: true, ..reference(tone(1), Some("ah")) };
     assert_ne!(untold, cloned);
     assert_eq!(spoken(in_voice(timbre)).await, untold, "the text is left out");
     for request in [
@@ -57,8 +57,14 @@ async fn a_voice_of_a_recording_sounds_the_same_as_its_pack_and_unlike_others() 
         request().with_streams_text(false),
         request().with_instructions("softly"),
         request().with_language("de"),
-        request().with_params(GenerationParams { top_k: 3, ..params.clone() }),
-        request().with_params(GenerationParams { repetition_penalty: 1.2, ..params.clone() }),
+        request().with_params(GenerationParams {
+            sampling: SamplingParams { top_k: 3, ..params.sampling },
+            ..params.clone()
+        }),
+        request().with_params(GenerationParams {
+            sampling: SamplingParams { repetition_penalty: 1.2, ..params.sampling },
+            ..params.clone()
+        }),
     ] {
         assert_ne!(spoken(request.clone()).await, own, "{request:?}");
     }
@@ -67,11 +73,9 @@ async fn a_voice_of_a_recording_sounds_the_same_as_its_pack_and_unlike_others() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn voices_that_cannot_be_taken_are_refused_by_field() {
     let config = EngineCoreConfig { max_reference_duration: Duration::from_secs(2), ..Default::default() };
-    let cloner = engine_with(config, SimulatedModel { clones: true, ..Default::default() });
-    let in_voice =
-        |recording| EngineCoreRequest::tts(TEXT).with_reference(VoiceReference::Recording(recording));
-    let in_pack =
-        |pack: &[u8]| EngineCoreRequest::tts(TEXT).with_reference(VoiceReference::Pack(pack.into()));
+    let cloner = engine_with(config, SimulatedModel { clones_voices: true, ..Default::default() });
+    let in_voice = |recording| EngineCoreRequest::tts(TEXT).with_reference(VoiceInput::Recording(recording));
+    let in_pack = |pack: &[u8]| EngineCoreRequest::tts(TEXT).with_reference(VoiceInput::Pack(pack.into()));
     let cases = [
         ("ref_audio", in_voice(reference(Vec::new(), None)), "is empty"),
         ("ref_audio", in_voice(reference(tone(3), None)), "longer than 2 s"),
@@ -93,7 +97,7 @@ async fn voices_that_cannot_be_taken_are_refused_by_field() {
     assert!(matches!(&error, EngineError::ReferenceAudio(_)), "{error}");
 
     let other = EngineCoreConfig { model: "other".to_owned(), ..Default::default() };
-    let other = engine_with(other, SimulatedModel { clones: true, ..Default::default() });
+    let other = engine_with(other, SimulatedModel { clones_voices: true, ..Default::default() });
     let pack = cloner.make_voice(reference(tone(1), None)).await.unwrap();
     let error = other.check_voice(pack.clone().into()).await.unwrap_err().to_string();
     assert!(error.contains("another model than 'other'"), "{error}");
@@ -106,6 +110,6 @@ async fn voices_that_cannot_be_taken_are_refused_by_field() {
         plain.check_voice(pack.clone().into()).await,
     ] {
         let error = refused.unwrap_err();
-        assert!(error.to_string().contains("clones none"), "{error}");
+        assert!(error.to_string().contains("does not support voice cloning"), "{error}");
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use izwi_core::engine::{
-    Engine, EngineCoreRequest, FinishReason, GenerationParams, Priority, ReferenceRecording, RequestId,
-    StreamingOutput, VoiceReference,
+    Engine, EngineCoreRequest, FinishReason, GenerationParams, Priority, ReferenceAudio, RequestId,
+    SamplingParams, StreamingOutput, VoiceInput,
 };
 use tokio::sync::mpsc;
 
@@ -57,7 +57,7 @@ impl Cloning {
     }
 
     /// The recording to clone; `None` without one.
-    fn reference(self, engine: &Engine) -> Result<Option<VoiceReference>, ApiError> {
+    fn reference(self, engine: &Engine) -> Result<Option<VoiceInput>, ApiError> {
         let members = [
             ("ref_audio", self.ref_audio.is_some()),
             ("ref_text", self.ref_text.is_some()),
@@ -65,7 +65,7 @@ impl Cloning {
         ];
         let Some((param, _)) = members.into_iter().find(|(_, is_given)| *is_given) else { return Ok(None) };
         let profile = engine.profile();
-        if !profile.clones_voices {
+        if !profile.info.clones_voices {
             let message =
                 format!("model '{}' does not support voice cloning; leave {param} out", profile.model);
             return Err(ApiError::invalid(param, message));
@@ -74,7 +74,7 @@ impl Cloning {
             let message = format!("{param} is given without ref_audio; send the recording in ref_audio");
             return Err(ApiError::invalid(param, message));
         };
-        Ok(Some(VoiceReference::Recording(ReferenceRecording {
+        Ok(Some(VoiceInput::Recording(ReferenceAudio {
             audio: base64.into(),
             text: self.ref_text,
             timbre_only: self.x_vector_only_mode,
@@ -88,7 +88,7 @@ pub(crate) struct ResolvedSpeechOptions {
     /// A voice that has a name.
     voice: Option<Voice>,
     /// A recording that came with the request.
-    reference: Option<VoiceReference>,
+    reference: Option<VoiceInput>,
     streams_text: Option<bool>,
     language: Option<String>,
     instructions: Option<String>,
@@ -107,7 +107,7 @@ impl ResolvedSpeechOptions {
         let reference = options.cloning.reference(engine)?;
         let voice = voice.filter(|_| reference.is_none());
         let instructions = non_blank(options.instructions);
-        if instructions.is_some() && !profile.takes_instructions {
+        if instructions.is_some() && !profile.info.takes_instructions {
             let message = format!("model '{}' does not support instructions; leave them out", profile.model);
             return Err(ApiError::invalid("instructions", message));
         }
@@ -115,13 +115,17 @@ impl ResolvedSpeechOptions {
             check_range("speed", speed, &SPEED)?;
         }
         let priority = parse_priority(options.priority.as_deref())?;
-        let defaults = &profile.default_params;
+        let defaults = profile.default_params();
         let params = GenerationParams {
-            temperature: options.temperature.unwrap_or(defaults.temperature),
-            top_p: options.top_p.unwrap_or(defaults.top_p),
-            top_k: options.top_k.unwrap_or(defaults.top_k),
+            sampling: SamplingParams {
+                temperature: options.temperature.unwrap_or(defaults.sampling.temperature),
+                top_p: options.top_p.unwrap_or(defaults.sampling.top_p),
+                top_k: options.top_k.unwrap_or(defaults.sampling.top_k),
+                repetition_penalty: options
+                    .repetition_penalty
+                    .unwrap_or(defaults.sampling.repetition_penalty),
+            },
             max_tokens: options.max_tokens.unwrap_or(defaults.max_tokens),
-            repetition_penalty: options.repetition_penalty.unwrap_or(defaults.repetition_penalty),
             speed: options.speed.unwrap_or(defaults.speed),
             seed: options.seed.or(defaults.seed),
         };
@@ -148,14 +152,12 @@ impl ResolvedSpeechOptions {
 
     /// The engine's request for one utterance.
     pub(crate) fn request(&self, text: String) -> EngineCoreRequest {
-        let mut request = EngineCoreRequest::tts(text)
-            .with_params(self.params.clone())
-            .with_priority(self.priority)
-            .with_streaming(true);
+        let mut request =
+            EngineCoreRequest::tts(text).with_params(self.params.clone()).with_priority(self.priority);
         match &self.voice {
             Some(Voice::Own(name)) => request.voice = Some(name.clone()),
             Some(Voice::Saved { pack, .. }) => {
-                request.reference = Some(VoiceReference::Pack(Arc::clone(pack)));
+                request.reference = Some(VoiceInput::Pack(Arc::clone(pack)));
             }
             None => request.reference.clone_from(&self.reference),
         }

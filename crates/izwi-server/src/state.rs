@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use izwi_core::engine::TaskType;
+use izwi_core::engine::Task;
 use izwi_hub::VoiceStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -73,7 +73,7 @@ impl AppState {
 
     /// Leases the engine of a model with `task`, loaded if necessary; of the default model without an id. Fails at once when
     /// the server drains.
-    pub(crate) async fn lease(&self, model: Option<&str>, task: TaskType) -> Result<Lease, ApiError> {
+    pub(crate) async fn lease(&self, model: Option<&str>, task: Task) -> Result<Lease, ApiError> {
         let mut draining = self.draining();
         tokio::select! {
             biased;

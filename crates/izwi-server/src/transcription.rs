@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use izwi_core::engine::request::MAX_TEXT_CHARS;
 use izwi_core::engine::{
-    Engine, EngineCoreRequest, EngineOutput, GenerationParams, Priority, TranscriptionOptions,
+    Engine, EngineCoreRequest, EngineOutput, GenerationParams, Priority, SamplingParams, TranscriptionOptions,
 };
 
 use crate::dto::transcription::TranscriptionRequest;
@@ -71,17 +71,16 @@ impl CheckedRequest {
     ) -> Result<EngineCoreRequest, ApiError> {
         let profile = engine.profile();
         let translate = self.task == AsrTask::Translate;
-        if translate && !profile.translates {
+        if translate && !profile.info.translates {
             let message = format!(
                 "model '{}' does not support translation; choose a multilingual one, see /v1/models",
                 profile.model
             );
             return Err(ApiError::invalid("model", message));
         }
-        let defaults = profile.default_params.clone();
+        let defaults = profile.default_params();
         let params = GenerationParams {
-            // The default of the model's profile is for speech synthesis.
-            temperature: self.temperature.unwrap_or(0.0),
+            sampling: SamplingParams { temperature: self.temperature.unwrap_or(0.0), ..defaults.sampling },
             seed: self.seed.or(defaults.seed),
             ..defaults
         };
@@ -90,8 +89,7 @@ impl CheckedRequest {
         let mut request = EngineCoreRequest::asr(recording.audio)
             .with_transcription(options)
             .with_params(params)
-            .with_priority(self.priority)
-            .with_streaming(self.stream);
+            .with_priority(self.priority);
         request.language.clone_from(&self.language);
         Ok(request)
     }

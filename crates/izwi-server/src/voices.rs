@@ -55,10 +55,10 @@ pub(crate) async fn find(
     }
     let name = name.unwrap_or_default();
     if let Some(store) = saved
-        && (profile.clones_voices || !is_alias(name))
+        && (profile.info.clones_voices || !is_alias(name))
         && let Some((_, pack)) = stored(store, name).await?
     {
-        if !profile.clones_voices {
+        if !profile.info.clones_voices {
             let message = format!(
                 "voice '{name}' is a saved voice, and model '{}' does not support voice cloning; choose a model that does",
                 profile.model
@@ -69,7 +69,7 @@ pub(crate) async fn find(
         checked.map_err(|error| ApiError::from_engine(error, &profile.model, &RequestId::random()))?;
         return Ok(Some(Voice::Saved { name: name.to_owned(), pack }));
     }
-    let voices = &profile.voices;
+    let voices = &profile.info.voices;
     if let Some(index) = OPENAI_VOICES.iter().position(|alias| alias.eq_ignore_ascii_case(name)) {
         return Ok(voices.get(index % voices.len().max(1)).map(|voice| Voice::Own(voice.id.clone())));
     }
@@ -88,8 +88,8 @@ pub(crate) async fn find(
 /// Looks a name up without the disk: the model's default, or one of its own voices.
 fn own(profile: &ExecutorProfile, name: Option<&str>) -> Option<Option<Voice>> {
     let voice = match name {
-        None => profile.voices.first(),
-        Some(name) => Some(profile.voices.iter().find(|voice| voice.id == name)?),
+        None => profile.info.voices.first(),
+        Some(name) => Some(profile.info.voices.iter().find(|voice| voice.id == name)?),
     };
     Some(voice.map(|voice| Voice::Own(voice.id.clone())))
 }
@@ -122,14 +122,15 @@ pub(crate) async fn blocking<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
-    use izwi_core::engine::{EngineCoreConfig, ReferenceRecording};
+    use izwi_core::engine::{EngineCoreConfig, ReferenceAudio};
     use izwi_hub::VoiceNotes;
 
     use super::*;
 
     fn engine(clones: bool) -> Engine {
         let config = EngineCoreConfig::default();
-        let executor = SimulatedExecutor::new(&config, SimulatedModel { clones, ..Default::default() });
+        let executor =
+            SimulatedExecutor::new(&config, SimulatedModel { clones_voices: clones, ..Default::default() });
         Engine::with_executor(config, Box::new(executor)).unwrap()
     }
 
@@ -138,7 +139,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("izwi-voices-{test}-{}", std::process::id()));
         let store = VoiceStore::at(folder);
         let audio = izwi_audio::wav::to_bytes(&[0.1; 2_400], 24_000).unwrap().into();
-        let recording = ReferenceRecording { audio, text: None, timbre_only: true };
+        let recording = ReferenceAudio { audio, text: None, timbre_only: true };
         let pack = engine.make_voice(recording).await.unwrap();
         for name in names {
             store.save(name, &pack, &VoiceNotes::default(), true).unwrap();

@@ -2,29 +2,29 @@
 
 use std::sync::Arc;
 
-/// What a model that converses says at once: text and sound take turns.
+/// One output of a conversational model: text tokens and audio frames alternate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Emission {
-    /// A token of text.
+    /// A text token.
     Token(u32),
-    /// A frame of sound: a code for each book.
+    /// An audio frame: one code per codebook.
     Frame(Arc<[u32]>),
 }
 
-/// A piece of what a user says.
+/// One part of a user's turn.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message {
-    /// Written.
+    /// Text.
     Text(String),
-    /// Spoken: mono samples at [`ModelInfo::input_sample_rate_hz`].
+    /// Speech: mono samples at [`ModelInfo::input_sample_rate_hz`](crate::ModelInfo::input_sample_rate_hz).
     Recording(Arc<[f32]>),
 }
 
 /// A turn of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Turn {
-    /// What the user said, in order.
+    /// The user's messages, in order.
     User(Vec<Message>),
-    /// What the model said: every [`StepOutput::emission`] of its turn, in order.
+    /// The model's output: every [`StepOutput::emission`](crate::StepOutput::emission) of its turn, in order.
     Model(Arc<[Emission]>),
 }

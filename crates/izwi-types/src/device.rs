@@ -1,4 +1,4 @@
-//! Which device computes, as a user names it: `auto`, `cpu`, `metal[:n]` or `cuda[:n]`.
+//! The compute device as a user names it: `auto`, `cpu`, `metal[:n]` or `cuda[:n]`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,40 +1,40 @@
-//! What a model is asked for: an utterance, a transcription, a turn of a conversation.
+//! Inputs of a model: an utterance, a transcription, a turn of a conversation.
 
 use std::sync::Arc;
 
 use crate::{SamplingParams, Turn, VoiceReference};
 
-/// One utterance to speak.
+/// One utterance to synthesise.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpeakInput {
-    /// What to say, as the user wrote it.
+    /// The text, as the user wrote it.
     pub text: String,
-    /// A name out of [`ModelInfo::voices`]; `None` for the default.
+    /// The id of one of [`ModelInfo::voices`](crate::ModelInfo::voices); `None` for the default.
     pub voice: Option<String>,
-    /// BCP 47 tag, when the caller knows.
+    /// BCP 47 tag; `None` if unknown.
     pub language: Option<String>,
     /// Style prompt.
     pub instructions: Option<String>,
-    /// A voice to take in place of the model's own.
+    /// A voice to use instead of the model's own.
     pub reference: Option<VoiceReference>,
-    /// Whether the text is given to the model as it speaks (`true`) or whole before it does (`false`); `None` for the
-    /// model's own way.
+    /// Whether the text is interleaved with generation (`true`) or in the prompt as a whole (`false`); `None` for the
+    /// model's default.
     pub streams_text: Option<bool>,
-    /// Tempo, 1.0 is the voice's own.
+    /// Tempo relative to the voice's own, 1.0 for unchanged.
     pub speed: f32,
-    /// How tokens are drawn.
+    /// Sampling of tokens.
     pub sampling: SamplingParams,
-    /// Seed of everything random in this utterance.
+    /// Seed of all randomness in this utterance.
     pub seed: u64,
-    /// Tokens after which the engine ends a pass, if [`PrepareLimits::max_positions`] does not before. Only the model
-    /// knows what of them is not sound yet.
+    /// Tokens after which the engine ends a pass, unless [`PrepareLimits::max_positions`] ends it earlier. The model
+    /// decides how many of them are still undecoded codes at that point.
     pub max_tokens: usize,
-    /// Samples that the listener gets at once: a model may make sound in such portions. 1 for as soon as it can.
+    /// Samples per delivered chunk: a model may decode audio in chunks of this size. 1 decodes as early as possible.
     pub chunk_samples: usize,
 }
 
 impl SpeakInput {
-    /// `text` in the model's first voice, with nothing else asked for.
+    /// `text` in the model's default voice, with every option at its default.
     pub fn plain(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -55,77 +55,77 @@ impl SpeakInput {
 /// One recording to transcribe.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListenInput {
-    /// Mono samples at [`ModelInfo::input_sample_rate_hz`].
+    /// Mono samples at [`ModelInfo::input_sample_rate_hz`](crate::ModelInfo::input_sample_rate_hz).
     pub samples: Arc<[f32]>,
-    /// A code out of [`ModelInfo::languages`], a BCP 47 tag or an English name; `None` to detect it.
+    /// One of [`ModelInfo::languages`](crate::ModelInfo::languages), a BCP 47 tag or an English name; `None` to detect it.
     pub language: Option<String>,
-    /// Text that might have come before: names, spellings, style.
+    /// Context as if it preceded the recording: names, spellings, style.
     pub prompt: Option<String>,
-    /// Render in English instead of transcribing.
+    /// Translate into English instead of transcribing.
     pub translate: bool,
-    /// Tell when each word was said.
+    /// Compute the times of each word.
     pub word_timestamps: bool,
-    /// 0.0 decodes greedily and raises the temperature where the result looks wrong; above 0.0 it is kept.
+    /// 0.0 decodes greedily with fallback to higher temperatures; any other value is used without fallback.
     pub temperature: f32,
-    /// Seed of everything random in this transcription.
+    /// Seed of all randomness in this transcription.
     pub seed: u64,
 }
 
-/// A conversation in which the model speaks next.
+/// A conversation in which the model answers next.
 ///
-/// Its prompt begins with all that earlier turns consisted of, so that the content keys of [`Work::Autoregressive`] are
-/// those of the earlier turn's prompt and of its [`StepOutput::content_key`]s: whose blocks are kept by these keys need
-/// not be computed again.
+/// The prompt starts with all earlier turns, so its content keys (see [`Work::Autoregressive`](crate::Work)) start with
+/// those of the previous turn's prompt and with that turn's [`StepOutput::content_key`](crate::StepOutput::content_key)
+/// values: blocks that are cached under these keys are reused.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConverseInput {
-    /// What the model is told before the conversation; `None` for its own way.
+    /// System prompt; `None` for the model's default.
     pub instructions: Option<String>,
-    /// All turns so far, the user's first and last.
+    /// All turns so far; the first and the last are the user's.
     pub turns: Vec<Turn>,
-    /// How codes are drawn; `None` for the model's own way.
+    /// Sampling of audio codes; `None` for the model's default.
     pub sampling: Option<SamplingParams>,
-    /// How text is drawn; `None` for the model's own way.
+    /// Sampling of text tokens; `None` for the model's default.
     pub text_sampling: Option<SamplingParams>,
-    /// Seed of everything random in this turn.
+    /// Seed of all randomness in this turn.
     pub seed: u64,
-    /// Tokens and frames together after which the engine ends the turn.
+    /// The most text tokens and audio frames, together, that the turn may have.
     pub max_tokens: usize,
-    /// Samples that the listener gets at once.
+    /// Samples per delivered chunk.
     pub chunk_samples: usize,
 }
 
-/// What a request becomes before it is scheduled.
+/// The input of one request, before [`Prepared`](crate::Prepared).
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// Speak.
+    /// Text to speech.
     Speak(SpeakInput),
-    /// Transcribe.
+    /// Speech to text.
     Listen(ListenInput),
-    /// Answer in a conversation.
+    /// The next turn of a conversation.
     Converse(ConverseInput),
 }
 
-/// Bounds a family keeps while it cuts work to size.
+/// Limits on the work that a model prepares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrepareLimits {
-    /// The most tokens one step can take: no unit may be larger.
+    /// The most tokens of one step: no unit may be larger.
     pub max_tokens_per_step: usize,
-    /// The most positions a pass can have, prompt and generated together.
+    /// The most positions of a pass, prompt and generated together.
     pub max_positions: usize,
 }
 
-/// An input the model cannot take.
+/// An input that the model rejects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct InputError {
-    /// The request field at fault, by its public name (`voice`, `input`, `language` …).
+    /// The request field, by its public name (`voice`, `input`, `language` …).
     pub param: &'static str,
     /// What is wrong, with the value and the remedy.
     pub message: String,
 }
 
 impl InputError {
-    /// The input is for a task that the model does not do.
+    /// The input is for a task that the model does not support.
     pub fn other_task(does: &str, param: &'static str) -> Self {
         Self { param, message: format!("this model {does}; choose another for {param}") }
     }

@@ -1,6 +1,6 @@
-//! The nouns that the engine and the models share: inputs, work, results. Plain data.
+//! The types that the engine and the models share: inputs, work, results. Plain data.
 //!
-//! Knows no tensor, no async runtime, no wire format.
+//! Must not know tensors, an async runtime or a wire format.
 #![forbid(unsafe_code)]
 
 mod conversation;
@@ -25,6 +25,6 @@ pub use precision::Precision;
 pub use sampling::SamplingParams;
 pub use suggest::{similar, suggest};
 pub use task::Task;
-pub use transcript::{Segment, Word};
+pub use transcript::{Segment, Transcript, Word};
 pub use voice::{Voice, VoiceRecording, VoiceReference};
 pub use work::{Prepared, StepOutput, Work};

@@ -5,28 +5,28 @@ use crate::{SamplingParams, Task, Voice};
 /// Static facts about a loaded checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelInfo {
-    /// Rate of the audio it makes, or takes where it makes none, and of the voices it is shown, in Hz.
+    /// Sample rate of generated audio and of reference recordings, in Hz; for ASR models, of their input.
     pub sample_rate_hz: u32,
-    /// Rate of the recordings it listens to, in Hz.
+    /// Sample rate of input recordings, in Hz.
     pub input_sample_rate_hz: u32,
-    /// What it can do.
+    /// Supported tasks.
     pub tasks: Vec<Task>,
-    /// Its voices; the first is the default. Empty for models that do not speak.
+    /// Built-in voices; the first is the default. Empty for models without speech synthesis.
     pub voices: Vec<Voice>,
-    /// Range of `speed` it honours; `None` when it cannot change tempo.
+    /// Supported range of `speed`; `None` if the tempo is fixed.
     pub speed_range: Option<(f32, f32)>,
-    /// Whether it follows a style prompt.
+    /// Whether it supports a style prompt.
     pub takes_instructions: bool,
-    /// Languages it hears, as the codes it knows them by; empty for models that do not listen.
+    /// Language codes it transcribes; empty for models without speech recognition.
     pub languages: Vec<String>,
-    /// Whether it can render what it hears in English.
+    /// Whether it translates speech into English.
     pub translates: bool,
-    /// Whether it can speak in the voice of a [`VoiceReference`].
+    /// Whether it supports voice cloning from a [`VoiceReference`](crate::VoiceReference).
     pub clones_voices: bool,
-    /// How tokens are drawn for a request that does not say.
+    /// Default sampling.
     pub sampling: SamplingParams,
-    /// Bytes of its weights, as loaded.
+    /// Bytes of the loaded weights.
     pub weight_bytes: usize,
-    /// Bytes that the state of one running sequence may take beside its KV blocks.
+    /// Upper bound on the bytes of one running sequence's state, KV blocks not included.
     pub state_bytes: usize,
 }

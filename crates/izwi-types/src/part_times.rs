@@ -1,10 +1,10 @@
-//! Where the time of a model's passes goes.
+//! Time per named part of a model.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time spent in named parts of a model. Clones share one account.
+/// Time spent in named parts of a model. Clones share the counters.
 #[derive(Debug, Clone, Default)]
 pub struct PartTimes {
     parts: Arc<[Part]>,
@@ -17,7 +17,7 @@ struct Part {
 }
 
 impl PartTimes {
-    /// An account of these parts.
+    /// Counters for these parts, all zero.
     pub fn new(names: &[&'static str]) -> Self {
         Self { parts: names.iter().map(|&name| Part { name, nanoseconds: AtomicU64::new(0) }).collect() }
     }
@@ -37,14 +37,14 @@ impl PartTimes {
         }
     }
 
-    /// Time booked since the start, by part.
+    /// Total time by part.
     pub fn totals(&self) -> Vec<(&'static str, Duration)> {
         let total = |part: &Part| (part.name, Duration::from_nanos(part.nanoseconds.load(Ordering::Relaxed)));
         self.parts.iter().map(total).collect()
     }
 }
 
-/// The same account.
+/// Equal if they share the counters.
 impl PartialEq for PartTimes {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.parts, &other.parts)
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clones_share_one_account() {
+    fn clones_share_counters() {
         let times = PartTimes::new(&["a", "b"]);
         assert_eq!(times.clone().time(1, || 7), 7);
         times.time(9, || ());

@@ -1,4 +1,4 @@
-//! The tasks of models.
+//! Tasks of a model.
 
 /// A task of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -12,10 +12,10 @@ pub enum Task {
 }
 
 impl Task {
-    /// Every task.
+    /// All tasks.
     pub const ALL: [Self; 3] = [Self::Tts, Self::Asr, Self::Chat];
 
-    /// The name in manifests and on the command line.
+    /// The name in manifests, on the command line and in metric labels.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tts => "tts",

@@ -1,6 +1,23 @@
-//! What was heard, with its times. Plain data.
+//! Transcripts with their times.
 
-/// A stretch of speech that belongs together, about a sentence.
+/// The transcript of a recording.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Transcript {
+    /// Code of the detected language; `None` if the recording holds no speech.
+    pub language: Option<String>,
+    /// Segments in order; their texts concatenate to the whole text.
+    pub segments: Vec<Segment>,
+}
+
+impl Transcript {
+    /// The whole text without surrounding white space.
+    pub fn text(&self) -> String {
+        let text: String = self.segments.iter().map(|segment| segment.text.as_str()).collect();
+        text.trim().to_owned()
+    }
+}
+
+/// A stretch of speech, about a sentence.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Segment {
     /// Start of the window it was decoded in, in seconds from the start of the recording.
@@ -9,26 +26,26 @@ pub struct Segment {
     pub start_s: f64,
     /// End, in seconds from the start of the recording.
     pub end_s: f64,
-    /// What was said, with the space before it that joins it to what came before.
+    /// Text, with the leading space that joins it to the previous segment.
     pub text: String,
-    /// The tokens behind it, timestamps included.
+    /// Its tokens, timestamps included.
     pub tokens: Vec<u32>,
-    /// Temperature it was decoded at.
+    /// Decoding temperature.
     pub temperature: f32,
     /// Mean log-probability of the window's tokens.
     pub avg_logprob: f32,
-    /// Bytes of the window's text over bytes of the same, deflated: high when it repeats itself.
+    /// Bytes of the window's text over bytes of the deflated text: high for repetitions.
     pub compression_ratio: f32,
     /// Probability that the window holds no speech.
     pub no_speech_prob: f32,
-    /// Its words; empty unless asked for.
+    /// Its words; empty unless requested.
     pub words: Vec<Word>,
 }
 
 /// One word with its times.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Word {
-    /// The word with its punctuation and the space before it.
+    /// The word with its punctuation and leading space.
     pub text: String,
     /// Start, in seconds from the start of the recording.
     pub start_s: f64,

@@ -1,34 +1,34 @@
-//! Voices: the model's own by name, and those taken from a recording.
+//! Voices: built-in ones by name, and references for voice cloning.
 
 use std::sync::Arc;
 
-/// A voice a user can name.
+/// A built-in voice of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Voice {
-    /// The name.
+    /// Name, as users give it.
     pub id: String,
-    /// BCP 47 tag of the language it speaks, e.g. `en-US`.
+    /// BCP 47 tag of its language, e.g. `en-US`.
     pub language: String,
-    /// A few words for a person choosing.
+    /// A short description for users.
     pub description: String,
 }
 
-/// A recording of a voice.
+/// A decoded recording of a voice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VoiceRecording {
-    /// Mono samples at [`ModelInfo::sample_rate_hz`].
+    /// Mono samples at [`ModelInfo::sample_rate_hz`](crate::ModelInfo::sample_rate_hz).
     pub samples: Arc<[f32]>,
-    /// What is said in it. Without it only the timbre is taken.
+    /// Its transcript. Without it only the timbre is cloned.
     pub text: Option<String>,
-    /// Take the timbre alone, whether or not the text is known.
+    /// Clone the timbre only, even if `text` is given.
     pub timbre_only: bool,
 }
 
-/// A voice that is not one of the model's own.
+/// A voice to clone, ready for the model.
 #[derive(Debug, Clone, PartialEq)]
 pub enum VoiceReference {
-    /// As it is in a recording.
+    /// A recording.
     Recording(VoiceRecording),
-    /// As `SpeechModel::make_voice` made it of one: a safetensors file.
+    /// A voice pack that the model made of a recording: a safetensors file.
     Pack(Arc<[u8]>),
 }

@@ -1,30 +1,30 @@
-//! Schedulable work, and what one step of it yields.
+//! Schedulable work, and the output of one step.
 
 use std::any::Any;
 use std::sync::Arc;
 
 use crate::{Emission, Segment};
 
-/// How a prepared input is worked off.
+/// The amount and shape of a prepared input's work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
-    /// A prompt, then one token a step until the model or a limit ends it. Keys and values live in the paged pool.
+    /// A prompt, then one token per step until the model or a limit ends the sequence. Uses the paged KV cache.
     Autoregressive {
-        /// Content key of each prompt position: equal prefixes of keys may share blocks.
+        /// Content key of each prompt position: sequences with equal prefixes of keys may share blocks.
         prompt: Arc<[u64]>,
-        /// What the first entry costs beyond its prompt tokens, in tokens: an encoder that runs before them.
+        /// Cost of the encoder that runs before the prompt, in tokens of the step budget.
         encoder_tokens: usize,
     },
-    /// Units computed whole, one a step, in order, without KV. Each entry is the unit's size in tokens.
+    /// Units of fixed size, one per step, in order, without KV cache. Each entry is a unit's size in tokens.
     Units(Arc<[usize]>),
 }
 
 /// An input that is ready to be scheduled.
 #[derive(Clone)]
 pub struct Prepared {
-    /// The amount and shape of work.
+    /// The work to schedule.
     pub work: Work,
-    /// The family's own data (token ids, phonemes, reference codes …).
+    /// Data of the model family (token ids, phonemes, reference codes …).
     pub payload: Arc<dyn Any + Send + Sync>,
 }
 
@@ -34,28 +34,28 @@ impl std::fmt::Debug for Prepared {
     }
 }
 
-/// What one sequence got out of a forward pass.
+/// One sequence's output of one step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepOutput {
-    /// New mono samples at [`ModelInfo::sample_rate_hz`].
+    /// New mono samples at [`ModelInfo::sample_rate_hz`](crate::ModelInfo::sample_rate_hz).
     pub samples: Vec<f32>,
     /// New text.
     pub text: String,
-    /// New segments of a transcript; their texts make up `text`.
+    /// New segments of a transcript; their texts concatenate to `text`.
     pub segments: Vec<Segment>,
-    /// Code of the language heard, once it is known.
+    /// Code of the detected language, once known.
     pub language: Option<String>,
-    /// What was said, in a conversation.
+    /// New output of a conversational turn.
     pub emission: Option<Emission>,
-    /// Content key of the position that was generated, where a later prompt may go on from it.
+    /// Content key of the generated position, if a later prompt may contain it.
     pub content_key: Option<u64>,
-    /// Tokens generated: 0 while the prompt is being computed.
+    /// Tokens generated: 0 until the last prompt token is computed.
     pub generated_tokens: usize,
-    /// Whether the model ended the sequence.
+    /// Whether the model has ended the sequence.
     pub finished: bool,
-    /// Whether it was ended because it would not have ended by itself.
+    /// Whether the watchdog ended it as a runaway generation.
     pub runaway: bool,
-    /// The pass is over and the sequence goes on with another one: its KV is given away, its state stays. The next
-    /// entry has `begins` and starts at 0, or behind a shared prefix.
+    /// Ends the pass and continues the sequence with this work: its KV blocks are freed, its state stays. The next batch
+    /// entry has `begins` set and starts at 0, or after a shared prefix.
     pub next_pass: Option<Work>,
 }

@@ -110,7 +110,7 @@ impl Job<'_> {
     async fn run(&self, loaded: Loaded, text: String) -> Result<()> {
         let Loaded { engine, mut interrupt, load_time } = loaded;
         let request = self.args.options.request(&engine, self.voices, text)?;
-        let mut live = self.start_streams(engine.profile().sample_rate)?;
+        let mut live = self.start_streams(engine.profile().info.sample_rate_hz)?;
         let keep = !self.args.stream || matches!(self.target, Target::File(_));
         let on_chunk = |samples: &[f32]| live.write(samples);
         let speech = synthesis::synthesize(&engine, request, &mut interrupt, keep, on_chunk).await?;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, TaskType};
-use izwi_hub::{Store, Task};
+use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig};
+use izwi_hub::Store;
 use izwi_server::{Offer, Recorder, Registry, RegistryConfig, ServerConfig, check_bind};
 use tokio::net::TcpListener;
 
@@ -157,18 +157,10 @@ fn offers(store: &Store, names: &[String]) -> Vec<Offer> {
     let models = store.list().into_iter().filter(|model| offered(&model.manifest.name, model.installed));
     let offer = |model: izwi_hub::ModelStatus<'_>| Offer {
         id: model.manifest.name.clone(),
-        tasks: model.manifest.tasks.iter().map(|task| task_type(*task)).collect(),
+        tasks: model.manifest.tasks.clone(),
         bytes: if model.installed { model.bytes } else { model.manifest.download_bytes().unwrap_or(0) },
     };
     models.map(offer).collect()
-}
-
-fn task_type(task: Task) -> TaskType {
-    match task {
-        Task::Tts => TaskType::Tts,
-        Task::Asr => TaskType::Asr,
-        Task::Chat => TaskType::AudioChat,
-    }
 }
 
 /// Loads engines from the store; they share one device.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Subcommand, ValueHint};
-use izwi_core::engine::ReferenceRecording;
+use izwi_core::engine::ReferenceAudio;
 use izwi_hub::{ModelStatus, SavedVoice, Store, VoiceError, VoiceNotes};
 use serde::Serialize;
 
@@ -172,11 +172,11 @@ impl Add {
         }
         models::ensure(&store, &config.model, !self.no_pull)?;
         let model = config.model.clone();
-        let recording = ReferenceRecording { audio, text: self.text.clone(), timbre_only: self.timbre_only };
+        let recording = ReferenceAudio { audio, text: self.text.clone(), timbre_only: self.timbre_only };
 
         let pack = engine::run(config, async |loaded| {
             let Loaded { engine, mut interrupt, .. } = loaded;
-            if !engine.profile().clones_voices {
+            if !engine.profile().info.clones_voices {
                 let message = format!("model '{model}' does not support voice cloning");
                 return Err(failure::usage(message, "choose one that does with --model, see `izwi list`"));
             }

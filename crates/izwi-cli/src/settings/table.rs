@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use izwi_core::engine::SchedulingPolicy;
 use izwi_core::engine::request::MAX_TEXT_CHARS;
 
 use super::field::{Kind, Reach, Section, Setting, Value};
@@ -252,7 +253,7 @@ pub(crate) static TABLE: &[Setting] = &[
             Engine,
             Tuning,
             "scheduling_policy",
-            Kind::Choice(&["fcfs", "priority", "deadline"]),
+            Kind::Choice(SchedulingPolicy::LABELS),
             "POLICY",
             "Order of sequences: arrival, priority, or the time until the audio of the stream runs out",
         )

@@ -1,23 +1,24 @@
-//! One device, one step at a time: the engines that share a device take turns at it.
+//! Arbitration of a device that several engines share: one step at a time, the most urgent first.
 //!
-//! Knows urgencies and turns. Which sequences a step holds is its engine's business.
+//! Must not know which sequences a step holds.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::executor::{ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, StepPlan};
-use super::types::{SequenceId, TaskType};
+use super::types::SequenceId;
+use izwi_types::Task;
 
-/// Turns that others may take before a step goes first whatever its urgency.
+/// Turns of others after which a step has the highest urgency.
 const PATIENCE: u32 = 4;
 
-/// How much hurry a step is in, most first.
+/// Urgency of a step, the highest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// Somebody's audio is about to run out.
+    /// The audio of a stream runs out soon.
     AudioDue,
-    /// Text that somebody waits for grows.
+    /// Text is being generated.
     Text,
-    /// Prompts, recordings, and audio that is well ahead of its playback.
+    /// Prompts, recordings, and streams with enough audio ahead of playback.
     Ahead,
 }
 
@@ -36,7 +37,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// The ticket whose turn is next.
+    /// The ticket of the next turn.
     fn next(&self) -> Option<u64> {
         let rank = |waiter: &&Waiter| {
             let has_waited = waiter.passed_over >= PATIENCE;
@@ -47,26 +48,26 @@ impl Queue {
     }
 }
 
-/// Hands a device to one step after another.
+/// Grants a device to one step at a time.
 #[derive(Debug, Default)]
 pub struct DeviceArbiter {
     queue: Mutex<Queue>,
     freed: Condvar,
 }
 
-/// The device, until it is dropped.
+/// Exclusive use of the device until dropped.
 #[derive(Debug)]
 pub struct Turn<'a> {
     arbiter: &'a DeviceArbiter,
 }
 
 impl DeviceArbiter {
-    /// An arbiter of a device that nobody uses yet.
+    /// An arbiter of an idle device.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Waits, blocking, for the device.
+    /// Blocks until the device is granted.
     pub fn turn(&self, urgency: Urgency) -> Turn<'_> {
         let mut queue = self.lock();
         let ticket = queue.tickets;
@@ -83,7 +84,7 @@ impl DeviceArbiter {
         Turn { arbiter: self }
     }
 
-    /// The queue is whole between any two statements that hold it, so that a panic elsewhere does not spoil it.
+    /// Ignores poisoning: every statement leaves the queue consistent.
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,11 +97,11 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// An executor that waits for its turn before it touches the device.
+/// An executor that waits for its turn before each use of the device.
 pub struct ArbitratedExecutor {
     inner: Box<dyn ModelExecutor>,
     arbiter: Arc<DeviceArbiter>,
-    speaks: bool,
+    has_audio: bool,
 }
 
 impl std::fmt::Debug for ArbitratedExecutor {
@@ -110,14 +111,14 @@ impl std::fmt::Debug for ArbitratedExecutor {
 }
 
 impl ArbitratedExecutor {
-    /// `inner`, on a device that `arbiter` hands out.
+    /// `inner`, on the device of `arbiter`.
     pub fn new(inner: Box<dyn ModelExecutor>, arbiter: Arc<DeviceArbiter>) -> Self {
-        let speaks = inner.profile().tasks.iter().any(|task| *task != TaskType::Asr);
-        Self { inner, arbiter, speaks }
+        let has_audio = inner.profile().info.tasks.iter().any(|task| *task != Task::Asr);
+        Self { inner, arbiter, has_audio }
     }
 
     fn urgency(&self, plan: &StepPlan) -> Urgency {
-        match (self.speaks, plan.schedule.has_due, plan.schedule.decode_requests.is_empty()) {
+        match (self.has_audio, plan.schedule.has_due, plan.schedule.decode_requests.is_empty()) {
             (true, true, _) => Urgency::AudioDue,
             (false, _, false) => Urgency::Text,
             (true, false, _) | (false, _, true) => Urgency::Ahead,
@@ -163,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs one waiter for each urgency while the device is taken, and gives the order of their turns.
+    /// Queues one waiter per urgency while the device is busy, and returns the order of their turns.
     fn order(urgencies: &[Urgency]) -> Vec<usize> {
         let arbiter = DeviceArbiter::new();
         let taken = arbiter.turn(Urgency::Ahead);
@@ -186,20 +187,20 @@ mod tests {
     }
 
     #[test]
-    fn the_urgent_go_first_and_equals_in_order() {
+    fn urgent_steps_go_first_and_equals_in_order() {
         use Urgency::{Ahead, AudioDue, Text};
         assert_eq!(order(&[Ahead, Text, AudioDue, Text, AudioDue]), [2, 4, 1, 3, 0]);
     }
 
     #[test]
-    fn nobody_is_passed_over_for_ever() {
+    fn no_step_starves() {
         let mut urgencies = vec![Urgency::Ahead];
         urgencies.extend([Urgency::AudioDue; 8]);
         assert_eq!(order(&urgencies), [1, 2, 3, 4, 0, 5, 6, 7, 8]);
     }
 
     #[test]
-    fn one_has_the_device_at_a_time() {
+    fn one_step_has_the_device_at_a_time() {
         let arbiter = DeviceArbiter::new();
         let inside = std::sync::atomic::AtomicUsize::new(0);
         std::thread::scope(|scope| {

@@ -1,66 +1,32 @@
-//! The engine's settings, their documented defaults and presets, and the check that they make sense together.
+//! Settings of an engine, their defaults and presets, and their validation.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use izwi_types::{DeviceChoice, Precision};
+
+use super::blocks::BlockGeometry;
 use super::conversation::ConversationLimits;
 use super::error::EngineError;
-use super::executor::{DeviceChoice, Precision};
+use super::scheduler::{SchedulerConfig, SchedulingPolicy};
 
-/// Model id of the default voice.
+/// Id of the default TTS model.
 pub const DEFAULT_MODEL: &str = "hibari";
 
-/// Model id of the default ear.
+/// Id of the default ASR model.
 pub const DEFAULT_ASR_MODEL: &str = "whisper-base";
 
-/// From this many bytes on, sequences that merely wait for their turn are too dear.
-const LARGE_STATE: usize = 1 << 20;
+/// From this size on, only as many states are held as one step needs.
+const LARGE_STATE_BYTES: usize = 1 << 20;
 
-/// In which order sequences get a share of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SchedulingPolicy {
-    /// First come, first served; running sequences take turns.
-    #[default]
-    Fcfs,
-    /// Higher priority first, then first come.
-    Priority,
-    /// The stream whose audio runs out soonest first.
-    Deadline,
-}
-
-impl std::str::FromStr for SchedulingPolicy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "fcfs" => Ok(Self::Fcfs),
-            "priority" => Ok(Self::Priority),
-            "deadline" => Ok(Self::Deadline),
-            other => Err(format!("scheduling policy '{other}' is unknown; use fcfs, priority or deadline")),
-        }
-    }
-}
-
-impl SchedulingPolicy {
-    /// The name that parses back.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Fcfs => "fcfs",
-            Self::Priority => "priority",
-            Self::Deadline => "deadline",
-        }
-    }
-}
-
-/// Everything an engine is told once.
+/// Settings of an engine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineCoreConfig {
     /// Model id, as `izwi list` shows it.
     pub model: String,
     /// Root of the model store; `None` for `IZWI_HOME` or the platform's data folder.
     pub home: Option<PathBuf>,
-    /// Folder with one subfolder per model. Models that are there are taken as they are, not verified; others come from
-    /// the store.
+    /// Folder with one subfolder per model. Models in it are used without verification; all others come from the store.
     pub models_dir: Option<PathBuf>,
 
     /// The most sequences in one step.
@@ -69,27 +35,27 @@ pub struct EngineCoreConfig {
     pub max_seq_len: usize,
     /// The most tokens computed in one step.
     pub max_tokens_per_step: usize,
-    /// Who goes first.
+    /// Order in which sequences are scheduled.
     pub scheduling_policy: SchedulingPolicy,
-    /// The most sequences admitted at once; they share the steps in turn.
+    /// The most sequences that run at once; they take turns if a step holds fewer.
     pub max_running_requests: usize,
-    /// The most requests that may wait; more are turned away as overload.
+    /// The most requests that may wait; further ones are rejected as overload.
     pub max_waiting_requests: usize,
 
-    /// The longest recording taken, in time.
+    /// The longest recording to transcribe.
     pub max_audio_duration: Duration,
-    /// The longest that all recordings being worked on or waiting may be together; more are turned away as overload.
+    /// Total duration of all recordings of open requests; further ones are rejected as overload.
     pub max_open_audio_duration: Duration,
-    /// The longest recording of a voice to speak in, in time.
+    /// The longest reference recording for voice cloning.
     pub max_reference_duration: Duration,
-    /// The longest recording of what a user says in one turn of a conversation, in time.
+    /// The longest recording in one turn of a conversation.
     pub max_turn_duration: Duration,
-    /// The most answered turns of a conversation that a model is shown.
+    /// The most answered turns of a conversation in a prompt.
     pub max_conversation_turns: usize,
-    /// The largest recording taken, in bytes of its file.
+    /// The largest audio file, in bytes.
     pub max_audio_bytes: usize,
 
-    /// Tokens in a KV block.
+    /// Positions in a KV block.
     pub block_size: usize,
     /// Blocks in the KV pool.
     pub max_blocks: usize,
@@ -98,32 +64,28 @@ pub struct EngineCoreConfig {
 
     /// Whether long prompts are computed over several steps.
     pub enable_chunked_prefill: bool,
-    /// Prompts above this many tokens are computed in chunks of at most this size.
+    /// Chunk size in tokens: longer prompts are computed in chunks of this size.
     pub chunked_prefill_threshold: usize,
 
-    /// Rate of the audio a model without its own rate would make, in Hz; models state theirs.
-    pub sample_rate: u32,
-    /// Codebooks of the codec; models state theirs.
-    pub num_codebooks: usize,
     /// Samples in a streamed chunk, 4,800 = 200 ms at 24 kHz.
     pub streaming_chunk_size: usize,
-    /// Chunks that may wait for a slow reader before its sequence is paused.
+    /// Undelivered chunks of a stream before its sequence is paused.
     pub stream_buffer_chunks: usize,
-    /// How long a paused reader may stay away before its request is dropped.
+    /// How long a paused sequence waits for its client before the request is aborted.
     pub slow_client_timeout: Duration,
 
-    /// Where to compute.
+    /// Compute device.
     pub device: DeviceChoice,
-    /// How the weights of large models are kept.
+    /// Precision of the weights of large models.
     pub dtype: Precision,
-    /// Whether what the weights of a large model become is kept in files beside them, so that it loads faster.
+    /// Whether the packed weights of large models are cached in files beside the checkpoint, for faster loading.
     pub weight_cache: bool,
-    /// Whether to make the weights up instead of loading them: for measuring. `model` is then a published size.
+    /// Whether to use random weights instead of a checkpoint, for benchmarks. `model` then names a published size.
     pub random_weights: bool,
     /// Compute threads.
     pub num_threads: usize,
 
-    /// Whether running sequences may give up their blocks to more urgent ones, to be recomputed later.
+    /// Whether running sequences may be preempted: their blocks are freed, and they are recomputed later.
     pub enable_preemption: bool,
     /// Whether the next step is scheduled while the current one runs.
     pub enable_optimistic_scheduling: bool,
@@ -152,8 +114,6 @@ impl Default for EngineCoreConfig {
             enable_prefix_caching: true,
             enable_chunked_prefill: true,
             chunked_prefill_threshold: 256,
-            sample_rate: 24_000,
-            num_codebooks: 8,
             streaming_chunk_size: 4_800,
             stream_buffer_chunks: 8,
             slow_client_timeout: Duration::from_secs(30),
@@ -169,17 +129,17 @@ impl Default for EngineCoreConfig {
 }
 
 impl EngineCoreConfig {
-    /// Settings for LFM2-Audio 1.5B: 8 codebooks at 24 kHz, chat turns that fit its context.
+    /// Settings for LFM2-Audio 1.5B.
     pub fn for_lfm2() -> Self {
-        Self { model: "lfm2-audio-1.5b".to_owned(), num_codebooks: 8, ..Self::default() }
+        Self { model: "lfm2-audio-1.5b".to_owned(), ..Self::default() }
     }
 
-    /// Settings for Qwen3-TTS 0.6B: 16 codebooks at 24 kHz.
+    /// Settings for Qwen3-TTS 0.6B.
     pub fn for_qwen3_tts() -> Self {
-        Self { model: "qwen3-tts-0.6b-customvoice".to_owned(), num_codebooks: 16, ..Self::default() }
+        Self { model: "qwen3-tts-0.6b-customvoice".to_owned(), ..Self::default() }
     }
 
-    /// Checks that every value is usable and that they fit together.
+    /// Checks the range of each value and their consistency.
     ///
     /// # Errors
     /// Names the field, its value and the bound.
@@ -216,25 +176,43 @@ impl EngineCoreConfig {
         Ok(())
     }
 
-    /// What a conversation may take of the context of a model with a KV cache.
+    /// Limits of a conversation with a model that has a KV cache.
     pub fn conversation_limits(&self) -> ConversationLimits {
         let (turns, positions) = (self.max_conversation_turns, self.sequence_capacity(true));
         ConversationLimits { turns, positions }
     }
 
-    /// The most sequences admitted at once of a model whose running sequences hold `state_bytes` each beside their KV:
-    /// where a state is not small, only as many as one step takes.
+    /// Size of the KV pool.
+    pub fn geometry(&self) -> BlockGeometry {
+        BlockGeometry { num_blocks: self.max_blocks, block_size: self.block_size }
+    }
+
+    /// The scheduler's part, for a model whose running sequences hold `state_bytes` each, KV blocks not included.
+    pub fn scheduler_config(&self, state_bytes: usize) -> SchedulerConfig {
+        SchedulerConfig {
+            policy: self.scheduling_policy,
+            max_batch_size: self.max_batch_size,
+            max_tokens_per_step: self.max_tokens_per_step,
+            max_running: self.running_limit(state_bytes),
+            chunked_prefill: self.enable_chunked_prefill,
+            prefill_chunk: self.chunked_prefill_threshold,
+            preemption: self.enable_preemption,
+        }
+    }
+
+    /// The most sequences that run at once, for a model whose running sequences hold `state_bytes` each, KV blocks not
+    /// included: as many as one step takes, if the states are large.
     pub fn running_limit(&self, state_bytes: usize) -> usize {
-        if state_bytes < LARGE_STATE {
+        if state_bytes < LARGE_STATE_BYTES {
             self.max_running_requests
         } else {
             self.max_running_requests.min(self.max_batch_size)
         }
     }
 
-    /// The most tokens one sequence can hold: the smaller of `max_seq_len` and the whole pool.
+    /// The most tokens of one sequence: `max_seq_len`, or the whole pool if that is smaller.
     pub fn sequence_capacity(&self, uses_kv: bool) -> usize {
-        if uses_kv { self.max_seq_len.min(self.max_blocks * self.block_size) } else { self.max_seq_len }
+        if uses_kv { self.max_seq_len.min(self.geometry().capacity()) } else { self.max_seq_len }
     }
 }
 
@@ -249,17 +227,14 @@ mod tests {
         assert_eq!((config.block_size, config.max_blocks), (16, 1024));
         assert!(config.enable_chunked_prefill && config.enable_preemption);
         assert_eq!(config.chunked_prefill_threshold, 256);
-        assert_eq!(
-            (config.sample_rate, config.num_codebooks, config.streaming_chunk_size),
-            (24_000, 8, 4_800)
-        );
+        assert_eq!(config.streaming_chunk_size, 4_800);
         for preset in [config, EngineCoreConfig::for_lfm2(), EngineCoreConfig::for_qwen3_tts()] {
             preset.validate().unwrap();
         }
     }
 
     #[test]
-    fn a_zero_is_refused_by_name() {
+    fn a_zero_is_rejected_by_name() {
         let config = EngineCoreConfig { block_size: 0, ..Default::default() };
         let message = config.validate().unwrap_err().to_string();
         assert!(message.contains("block_size") && message.contains("at least 1"), "{message}");

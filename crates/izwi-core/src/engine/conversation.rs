@@ -1,100 +1,100 @@
-//! A conversation as it is carried from turn to turn: what was said, how much room it takes, and what of it is forgotten.
+//! The history of a conversation: its turns, the positions they take, and how it is truncated.
 //!
-//! Knows no engine: whoever converses keeps one, hands it over with each turn and enters the answer.
+//! Must not know the engine: clients own a conversation, pass it with each turn and append the answer.
 
-use super::executor::{Emission, Message, Turn};
+use izwi_types::{Emission, Message, Turn};
 
-/// Pieces that one turn of the user's may consist of; the oldest are forgotten.
+/// The most messages in one user turn; the oldest are dropped.
 const MAX_MESSAGES: usize = 8;
 
-/// What a conversation may take of a model's context.
+/// Limits of a conversation in a model's context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConversationLimits {
-    /// The most answered turns that are remembered.
+    /// The most answered turns.
     pub turns: usize,
-    /// The most positions that a sequence can have.
+    /// The most positions of a sequence.
     pub positions: usize,
 }
 
-/// What was said so far. Copies share what was said.
+/// The turns so far. Clones share the content of the turns.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Conversation {
-    /// The user's turns and the model's, alternately.
+    /// Turns of the user and of the model, alternating.
     turns: Vec<Turn>,
-    /// Positions behind the end of each answer.
-    reached: Vec<usize>,
+    /// Number of positions up to the end of each answer.
+    ends_at: Vec<usize>,
 }
 
 impl Conversation {
-    /// Nobody has said anything.
+    /// An empty conversation.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The user says something; to what was asked before and has no answer it is added.
+    /// Appends messages to the user's unanswered turn, or starts one.
     pub fn ask(&mut self, messages: Vec<Message>) {
         match self.turns.last_mut() {
-            Some(Turn::User(said)) => {
-                said.extend(messages);
-                let too_many = said.len().saturating_sub(MAX_MESSAGES);
-                said.drain(..too_many);
+            Some(Turn::User(turn)) => {
+                turn.extend(messages);
+                let excess = turn.len().saturating_sub(MAX_MESSAGES);
+                turn.drain(..excess);
             }
             _ => self.turns.push(Turn::User(messages)),
         }
     }
 
-    /// Takes back what was asked last, if it has no answer.
+    /// Removes the user's unanswered turn, if there is one.
     pub fn withdraw(&mut self) {
         if self.is_asked() {
             self.turns.pop();
         }
     }
 
-    /// Enters what the model said: `said` in the order of its making, behind a prompt of `prompt_tokens`.
-    pub fn answer(&mut self, said: Vec<Emission>, prompt_tokens: usize) {
+    /// Appends the model's answer, generated after a prompt of `prompt_tokens`.
+    pub fn answer(&mut self, emissions: Vec<Emission>, prompt_tokens: usize) {
         if self.is_asked() {
-            self.reached.push(prompt_tokens + said.len());
-            self.turns.push(Turn::Model(said.into()));
+            self.ends_at.push(prompt_tokens + emissions.len());
+            self.turns.push(Turn::Model(emissions.into()));
         }
     }
 
-    /// Whether the user spoke last.
+    /// Whether the last turn is the user's.
     pub fn is_asked(&self) -> bool {
         matches!(self.turns.last(), Some(Turn::User(_)))
     }
 
-    /// Answered turns.
+    /// Number of answered turns.
     pub fn answered(&self) -> usize {
-        self.reached.len()
+        self.ends_at.len()
     }
 
-    /// Everything said, in order.
+    /// All turns, in order.
     pub fn turns(&self) -> &[Turn] {
         &self.turns
     }
 
-    /// Everything said, in order.
+    /// All turns, in order.
     pub fn into_turns(self) -> Vec<Turn> {
         self.turns
     }
 
-    /// Forgets the oldest turns, each with its answer, once the next might not fit: so many that half of the room is free,
-    /// so that what remains is not computed anew every turn. Answers with how many.
-    pub fn make_room(&mut self, limits: ConversationLimits) -> usize {
-        let reached = self.reached.last().copied().unwrap_or_default();
-        if self.answered() < limits.turns && reached <= limits.positions / 4 * 3 {
+    /// Drops the oldest answered turns if the next turn might not fit. Drops until half of the limits is free, so that
+    /// the rest stays in the prefix cache for several turns. Returns the number of dropped turns.
+    pub fn truncate(&mut self, limits: ConversationLimits) -> usize {
+        let ends_at = self.ends_at.last().copied().unwrap_or_default();
+        if self.answered() < limits.turns && ends_at <= limits.positions / 4 * 3 {
             return 0;
         }
-        let fits = |forgotten: usize| {
-            let before = forgotten.checked_sub(1).map_or(0, |last| self.reached[last]);
-            self.answered() - forgotten <= limits.turns / 2 && reached - before <= limits.positions / 2
+        let fits = |dropped: usize| {
+            let before = dropped.checked_sub(1).map_or(0, |last| self.ends_at[last]);
+            self.answered() - dropped <= limits.turns / 2 && ends_at - before <= limits.positions / 2
         };
-        let forgotten = (1..self.answered()).find(|&count| fits(count)).unwrap_or(self.answered());
-        let before = forgotten.checked_sub(1).map_or(0, |last| self.reached[last]);
-        self.turns.drain(..2 * forgotten);
-        self.reached.drain(..forgotten);
-        self.reached.iter_mut().for_each(|reached| *reached -= before);
-        forgotten
+        let dropped = (1..self.answered()).find(|&count| fits(count)).unwrap_or(self.answered());
+        let before = dropped.checked_sub(1).map_or(0, |last| self.ends_at[last]);
+        self.turns.drain(..2 * dropped);
+        self.ends_at.drain(..dropped);
+        self.ends_at.iter_mut().for_each(|ends_at| *ends_at -= before);
+        dropped
     }
 }
 
@@ -107,11 +107,11 @@ mod tests {
     }
 
     /// A conversation of answers that reach these positions.
-    fn answered(reached: &[usize]) -> Conversation {
+    fn answered(ends_at: &[usize]) -> Conversation {
         let mut conversation = Conversation::new();
-        for &reached in reached {
-            conversation.ask(text(&reached.to_string()));
-            conversation.answer(vec![Emission::Token(1)], reached - 1);
+        for &ends_at in ends_at {
+            conversation.ask(text(&ends_at.to_string()));
+            conversation.answer(vec![Emission::Token(1)], ends_at - 1);
         }
         conversation
     }
@@ -119,7 +119,7 @@ mod tests {
     const LIMITS: ConversationLimits = ConversationLimits { turns: 8, positions: 1_000 };
 
     #[test]
-    fn what_has_no_answer_is_added_to_or_withdrawn() {
+    fn an_unanswered_turn_is_extended_or_withdrawn() {
         let mut conversation = answered(&[10]);
         conversation.ask(text("a"));
         conversation.ask(text("b"));
@@ -130,25 +130,25 @@ mod tests {
         conversation.withdraw();
         assert_eq!(conversation, answered(&[10]));
         conversation.answer(Vec::new(), 3);
-        assert_eq!(conversation, answered(&[10]), "nobody asked");
+        assert_eq!(conversation, answered(&[10]), "there is no open turn");
     }
 
     #[test]
-    fn the_oldest_turns_go_when_room_runs_out_and_leave_half_of_it() {
+    fn truncation_drops_the_oldest_turns_until_half_of_the_limits_is_free() {
         let mut conversation = answered(&[300, 500, 600, 750]);
-        assert_eq!(conversation.make_room(LIMITS), 0);
+        assert_eq!(conversation.truncate(LIMITS), 0);
         conversation.ask(text("more"));
         conversation.answer(Vec::new(), 800);
-        assert_eq!(conversation.make_room(LIMITS), 1, "500 remain");
+        assert_eq!(conversation.truncate(LIMITS), 1, "500 remain");
         assert_eq!((conversation.answered(), conversation.turns().len()), (4, 8));
         assert_eq!(conversation.turns()[0], Turn::User(text("500")));
-        assert_eq!(conversation.make_room(LIMITS), 0);
+        assert_eq!(conversation.truncate(LIMITS), 0);
 
         let mut many = answered(&[1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(many.make_room(LIMITS), 4);
+        assert_eq!(many.truncate(LIMITS), 4);
         let mut huge = answered(&[900]);
-        assert_eq!(huge.make_room(LIMITS), 1);
+        assert_eq!(huge.truncate(LIMITS), 1);
         assert_eq!(huge, Conversation::new());
-        assert_eq!(huge.make_room(LIMITS), 0);
+        assert_eq!(huge.truncate(LIMITS), 0);
     }
 }

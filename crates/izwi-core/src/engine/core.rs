@@ -1,11 +1,12 @@
-//! The step loop: it owns every queue, book and session, and gives only the executor away while a step runs.
+//! The step loop. It owns the queues, the block accounting and the sessions; during a step it lends out the executor.
 //!
-//! One iteration: take commands → schedule → execute on the blocking pool → process. While a step executes, the loop
-//! schedules the next one ahead and collects commands; what was scheduled ahead runs at once if nothing has changed,
-//! and the finished step is delivered while it runs. Sees no tensor and no wire format.
+//! One iteration: receive commands → schedule → execute on the blocking pool → process the results. While a step executes,
+//! the loop schedules the next one ahead of time and buffers commands. If nothing changed, the prescheduled step is
+//! launched first, and the results of the finished step are delivered while it runs. Must not know tensors or wire
+//! formats.
 
 mod command;
-mod flight;
+mod in_flight;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,67 +15,68 @@ use std::time::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub(super) use command::{Admission, Command};
-use flight::{Flight, Landed};
+use in_flight::{CompletedItem, InFlightStep};
 
 use super::config::EngineCoreConfig;
 use super::error::{EngineError, Result};
-use super::executor::{ExecutorError, ExecutorOutput, ModelExecutor, NewSequenceData, StepPlan};
+use super::executor::{ExecutorError, ModelExecutor, NewSequenceData, StepPlan};
 use super::kv_cache::{KVCacheManager, KVCacheStats};
 use super::metrics::MetricsCollector;
 use super::output::{DeliveryEvent, OutputProcessor, Pushed, SessionStart};
 use super::request::workload;
 use super::scheduler::{NewSequence, ScheduleDecision, ScheduledRequest, Scheduler};
 use super::types::{EngineOutput, FinishReason, RequestId, SequenceId};
+use izwi_types::StepOutput;
 
-/// Finished outputs kept for `take_output`.
+/// Outputs kept for `take_output`.
 const KEPT_OUTPUTS: usize = 256;
-/// Steps in a row that may panic before the executor is given up.
-const PANICS_TOLERATED: u32 = 3;
+/// Consecutive panics of the executor after which the engine fails.
+const MAX_PANICS: u32 = 3;
 
-/// What an engine is doing.
+/// State of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum EngineState {
     /// Warming up.
     #[default]
     Starting,
-    /// Serving.
+    /// Accepting requests.
     Ready,
-    /// Finishing its last requests.
+    /// Finishing open requests, rejecting new ones.
     Draining,
-    /// Ended as asked.
+    /// Stopped on request.
     Stopped,
-    /// Ended by a failure.
+    /// Stopped by a failure.
     Dead(String),
 }
 
-/// A snapshot of the loop, published after every step and command.
+/// A snapshot of the step loop, published after every step and command.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct EngineStatus {
-    /// What it is doing.
+    /// State.
     pub state: EngineState,
-    /// Requests that wait for admission.
+    /// Requests waiting for admission.
     pub pending: usize,
-    /// Sequences admitted.
+    /// Running sequences.
     pub running: usize,
-    /// The KV books.
+    /// Block accounting.
     pub kv: KVCacheStats,
     /// Steps executed.
     pub steps: u64,
-    /// Sequences that gave up their blocks.
+    /// Preempted sequences.
     pub preemptions: u64,
-    /// Steps that ran as scheduled ahead.
+    /// Prescheduled steps that were executed.
     pub preschedule_used: u64,
-    /// Steps scheduled ahead and dropped.
+    /// Prescheduled steps that were discarded.
     pub preschedule_discarded: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// New: steps only when asked to, until something sets it going.
+    /// New: steps on request only, until started.
     Manual,
-    /// Paused: steps only when asked to, until it is resumed.
+    /// Paused: steps on request only, until resumed.
     Paused,
-    /// Steps as long as there is work.
+    /// Steps while there is work.
     Running,
 }
 
@@ -100,7 +102,7 @@ impl AbortCause {
     }
 }
 
-/// The orchestrator; runs as one task.
+/// The step loop; runs as one task.
 pub(super) struct EngineCore {
     config: Arc<EngineCoreConfig>,
     executor: Option<Box<dyn ModelExecutor>>,
@@ -110,11 +112,11 @@ pub(super) struct EngineCore {
     metrics: MetricsCollector,
     requests: HashMap<RequestId, SequenceId>,
     request_of: HashMap<SequenceId, RequestId>,
-    /// The most tokens each sequence may generate in a pass.
+    /// The most tokens of a pass, per sequence.
     max_tokens: HashMap<SequenceId, usize>,
-    /// Prepared data of sequences that no step has contained yet.
+    /// Sequences that no plan has contained yet.
     unseen: HashMap<SequenceId, NewSequenceData>,
-    /// Sequences whose executor state can go.
+    /// Sequences whose executor state can be released.
     released: Vec<SequenceId>,
     kept: VecDeque<EngineOutput>,
     step_outputs: Vec<EngineOutput>,
@@ -125,8 +127,8 @@ pub(super) struct EngineCore {
     stopping: bool,
     senders_gone: bool,
     panics: u32,
-    /// Steps executed when the books were last checked.
-    audited_step: u64,
+    /// Number of steps at the last check of the invariants.
+    checked_step: u64,
     epoch: Instant,
     next_sequence: u64,
     status: EngineStatus,
@@ -140,16 +142,11 @@ impl EngineCore {
         publish: watch::Sender<EngineStatus>,
     ) -> Self {
         let profile = executor.profile();
-        let kv = KVCacheManager::new(
-            config.max_blocks,
-            config.block_size,
-            profile.kv_block_bytes,
-            config.enable_prefix_caching,
-        );
+        let kv = KVCacheManager::new(config.geometry(), profile.kv_block_bytes, config.enable_prefix_caching);
         Self {
-            scheduler: Scheduler::new(&config, config.running_limit(profile.state_bytes)),
+            scheduler: Scheduler::new(config.scheduler_config(profile.info.state_bytes)),
             kv,
-            output: OutputProcessor::new(profile.sample_rate),
+            output: OutputProcessor::new(profile.info.sample_rate_hz),
             metrics: MetricsCollector::new(&profile.model),
             config,
             executor: Some(executor),
@@ -167,7 +164,7 @@ impl EngineCore {
             stopping: false,
             senders_gone: false,
             panics: 0,
-            audited_step: 0,
+            checked_step: 0,
             epoch: Instant::now(),
             next_sequence: 0,
             status: EngineStatus::default(),
@@ -175,20 +172,20 @@ impl EngineCore {
         }
     }
 
-    /// Runs until it is stopped, fails for good, or nobody can reach it any more.
+    /// Runs until stopped, failed, or idle without handles.
     pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
         let early = self.initialize(&mut commands).await;
         for command in early {
             self.handle(command);
         }
-        let mut flight = None;
+        let mut in_flight = None;
         while !self.is_over() {
-            let current = match flight.take() {
+            let current = match in_flight.take() {
                 Some(current) => current,
                 None => {
                     self.take_commands(&mut commands);
-                    self.heed_clients();
-                    match self.begin_step(None) {
+                    self.reap_disconnected();
+                    match self.launch_step(None) {
                         Some(current) => current,
                         None => {
                             self.idle(&mut commands).await;
@@ -197,46 +194,51 @@ impl EngineCore {
                     }
                 }
             };
-            flight = self.step(current, &mut commands).await;
+            in_flight = self.step(current, &mut commands).await;
         }
         self.end(&mut commands).await;
     }
 
-    /// One step: ahead-of-time schedule, execution, books, and delivery. Returns the next step if it has begun.
+    /// One step: schedules the next one ahead of time, awaits the results, and processes them. Returns the next step if it
+    /// is in flight.
     async fn step(
         &mut self,
-        current: Flight,
+        current: InFlightStep,
         commands: &mut mpsc::UnboundedReceiver<Command>,
-    ) -> Option<Flight> {
+    ) -> Option<InFlightStep> {
         self.scheduler.set_now(self.epoch.elapsed().as_micros() as u64);
         let ahead = (self.config.enable_optimistic_scheduling && self.mode == Mode::Running)
             .then(|| self.scheduler.compute_schedule(&self.kv, Some(&current.schedule)));
-        let (returned, buffered) = flight::fly(current, commands).await;
-        let landed = self.land(returned);
-        // A client that left meanwhile must not get another step.
-        self.heed_clients();
-        let next = self.begin_ahead(ahead, buffered.is_empty());
-        // Before delivery: whoever has his result must not find himself still counted.
+        let (returned, buffered) = current.join(commands).await;
+        let completed = self.process_results(returned);
+        // A client that disconnected meanwhile must not get another step.
+        self.reap_disconnected();
+        let next = self.launch_prescheduled(ahead, buffered.is_empty());
+        // Publish before delivery: a client that has its result must not see its request counted as running.
         self.publish();
-        self.deliver(landed);
+        self.deliver(completed);
         for command in buffered {
             self.handle(command);
         }
         next
     }
 
-    /// Launches what was scheduled ahead, if nothing has happened that makes it wrong.
-    fn begin_ahead(&mut self, ahead: Option<ScheduleDecision>, no_commands: bool) -> Option<Flight> {
+    /// Launches the prescheduled step if it is still current.
+    fn launch_prescheduled(
+        &mut self,
+        ahead: Option<ScheduleDecision>,
+        no_commands: bool,
+    ) -> Option<InFlightStep> {
         let decision = ahead.filter(|decision| !decision.is_empty())?;
         let used = no_commands && self.scheduler.is_current(&decision) && self.executor.is_some();
         self.metrics.prescheduled(used);
         self.status.preschedule_used += u64::from(used);
         self.status.preschedule_discarded += u64::from(!used);
-        if used { self.begin_step(Some(decision)) } else { None }
+        if used { self.launch_step(Some(decision)) } else { None }
     }
 
-    /// Schedules (unless it is already decided) and launches a step. `None` when there is nothing to do.
-    fn begin_step(&mut self, decided: Option<ScheduleDecision>) -> Option<Flight> {
+    /// Launches a step, `decided` or scheduled now. `None` if there is no work.
+    fn launch_step(&mut self, decided: Option<ScheduleDecision>) -> Option<InFlightStep> {
         if self.mode != Mode::Running && self.step_waiters.is_empty() {
             return None;
         }
@@ -256,48 +258,46 @@ impl EngineCore {
             self.output.scheduled(item.sequence, &self.metrics);
             plan.new_sequences.extend(self.unseen.remove(&item.sequence));
         }
-        Some(Flight::launch(executor, plan, schedule))
+        Some(InFlightStep::launch(executor, plan, schedule))
     }
 
-    /// Balances the books after a step. Cheap: nothing is delivered yet.
-    fn land(&mut self, returned: flight::Returned) -> Vec<Landed> {
+    /// Updates queues and block accounting after a step. Delivers nothing, so that the next step is launched early.
+    fn process_results(&mut self, returned: in_flight::Returned) -> Vec<CompletedItem> {
         self.kv.end_step();
         self.status.steps += 1;
         self.metrics.step(&returned.schedule, returned.duration);
         self.panics = if returned.panicked { self.panics + 1 } else { 0 };
         match returned.executor {
-            Some(executor)
-                if self.panics < PANICS_TOLERATED && (!returned.panicked || executor.is_ready()) =>
-            {
+            Some(executor) if self.panics < MAX_PANICS && (!returned.panicked || executor.is_ready()) => {
                 self.executor = Some(executor);
             }
-            _ => self.die("the executor failed beyond repair; restart the service"),
+            _ => self.die("the executor failed repeatedly; restart the service"),
         }
-        let mut landed = Vec::new();
+        let mut completed = Vec::new();
         for (item, result) in returned.schedule.items().zip(returned.results) {
             if !self.request_of.contains_key(&item.sequence) {
                 continue;
             }
-            let result = result.and_then(|output| self.book(item, output));
+            let result = result.and_then(|output| self.record(item, output));
             let finish = match &result {
                 Err(_) => Some(FinishReason::Error),
                 Ok((_, finish)) => *finish,
             };
             let result = result.map(|(output, _)| output);
             if finish.is_some() {
-                self.forget(item.sequence);
+                self.remove(item.sequence);
             }
-            landed.push(Landed { sequence: item.sequence, result, finish });
+            completed.push(CompletedItem { sequence: item.sequence, result, finish });
         }
-        landed
+        completed
     }
 
-    /// Enters a computed item into the books. Answers with its end, if it came to one.
-    fn book(
+    /// Records a computed item. Returns its output and, if the sequence ended, the reason.
+    fn record(
         &mut self,
         item: &ScheduledRequest,
-        output: ExecutorOutput,
-    ) -> std::result::Result<(ExecutorOutput, Option<FinishReason>), ExecutorError> {
+        output: StepOutput,
+    ) -> std::result::Result<(StepOutput, Option<FinishReason>), ExecutorError> {
         let limit = self.scheduler.complete(item, output.generated_tokens, output.content_key, &mut self.kv);
         let finish = match (&output.next_pass, output.finished, limit) {
             (_, true, _) if output.runaway => Some(FinishReason::RunawayTrimmed),
@@ -316,9 +316,9 @@ impl EngineCore {
         Ok((output, finish))
     }
 
-    /// Hands out what a step made.
-    fn deliver(&mut self, landed: Vec<Landed>) {
-        for Landed { sequence, result, finish } in landed {
+    /// Delivers the outputs of a step.
+    fn deliver(&mut self, completed: Vec<CompletedItem>) {
+        for CompletedItem { sequence, result, finish } in completed {
             if !self.output.is_live(sequence) {
                 continue;
             }
@@ -327,12 +327,12 @@ impl EngineCore {
                     match self.output.push(sequence, output, &self.metrics) {
                         Pushed::Open => {}
                         Pushed::Blocked => self.scheduler.set_paused(sequence, true),
-                        Pushed::Gone => {
+                        Pushed::Disconnected => {
                             self.abort(sequence, AbortCause::Disconnect);
                             continue;
                         }
                     }
-                    if let Some(end) = self.output.plays_until(sequence) {
+                    if let Some(end) = self.output.playback_end(sequence) {
                         let due = end.saturating_duration_since(self.epoch);
                         self.scheduler.set_due(sequence, due.as_micros() as u64);
                     }
@@ -353,7 +353,7 @@ impl EngineCore {
     fn answer_steps(&mut self) {
         let outputs = std::mem::take(&mut self.step_outputs);
         for waiter in self.step_waiters.drain(..) {
-            // A caller that stopped waiting needs no answer; its outputs can still be taken.
+            // A caller that stopped waiting can still take the outputs.
             let _ = waiter.send(Ok(outputs.clone()));
         }
         for output in outputs {
@@ -364,8 +364,8 @@ impl EngineCore {
         }
     }
 
-    /// Takes a sequence out of every table but its session.
-    fn forget(&mut self, sequence: SequenceId) {
+    /// Removes a sequence everywhere but in its session.
+    fn remove(&mut self, sequence: SequenceId) {
         self.scheduler.finish_request(sequence, &mut self.kv);
         if let Some(request) = self.request_of.remove(&sequence) {
             self.requests.remove(&request);
@@ -377,12 +377,12 @@ impl EngineCore {
     }
 
     fn finish(&mut self, sequence: SequenceId, reason: FinishReason, error: Option<String>) {
-        self.forget(sequence);
+        self.remove(sequence);
         let output = self.output.finish(sequence, reason, error, &mut self.metrics);
         self.step_outputs.extend(output);
     }
 
-    /// Ends a request before its time; a client that is there is told so.
+    /// Aborts a request; connected clients get a final result.
     fn abort(&mut self, sequence: SequenceId, cause: AbortCause) {
         tracing::info!(sequence = sequence.0, cause = cause.label(), "request aborted");
         self.metrics.aborted(cause.label());
@@ -395,18 +395,18 @@ impl EngineCore {
                 {
                     self.metrics.request_finished(task, &stats);
                 }
-                self.forget(sequence);
+                self.remove(sequence);
                 self.output.discard(sequence);
             }
         }
     }
 
-    /// Aborts what clients have left, drops those that do not read, and resumes those that caught up.
-    fn heed_clients(&mut self) {
+    /// Aborts requests of disconnected and stalled clients, and resumes those of clients that caught up.
+    fn reap_disconnected(&mut self) {
         for event in self.output.ready_events() {
             self.delivery_event(event);
         }
-        for sequence in self.output.gone() {
+        for sequence in self.output.disconnected() {
             self.abort(sequence, AbortCause::Disconnect);
         }
         for sequence in self.output.stalled(self.config.slow_client_timeout) {
@@ -417,14 +417,14 @@ impl EngineCore {
     fn delivery_event(&mut self, event: DeliveryEvent) {
         match event {
             DeliveryEvent::CaughtUp(sequence) => self.scheduler.set_paused(sequence, false),
-            DeliveryEvent::Gone(sequence) => self.abort(sequence, AbortCause::Disconnect),
+            DeliveryEvent::Disconnected(sequence) => self.abort(sequence, AbortCause::Disconnect),
         }
     }
 
-    /// Waits for something to do: a command, a client that caught up or stalled.
+    /// Waits for a command, or for a client that caught up or stalled.
     async fn idle(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
         self.publish();
-        self.audit();
+        self.check_idle();
         if self.is_over() {
             return;
         }
@@ -446,20 +446,20 @@ impl EngineCore {
         }
     }
 
-    /// Checks the books whenever the engine has come to rest. A fault is a bug of ours: it is reported, not hidden.
-    fn audit(&mut self) {
-        if !self.scheduler_is_empty() || self.audited_step == self.status.steps {
+    /// Checks the block accounting whenever the engine becomes idle. A violation is a bug: it is logged as an error.
+    fn check_idle(&mut self) {
+        if !self.scheduler_is_empty() || self.checked_step == self.status.steps {
             return;
         }
-        self.audited_step = self.status.steps;
+        self.checked_step = self.status.steps;
         let used = self.status.kv.used_blocks;
-        let fault = match self.kv.check_books() {
+        let violation = match self.kv.check_invariants() {
             Ok(()) if used == 0 => return,
-            Ok(()) => format!("{used} blocks are in use by nobody"),
-            Err(fault) => fault,
+            Ok(()) => format!("{used} blocks are referenced without a running sequence"),
+            Err(violation) => violation,
         };
-        tracing::error!(fault, "the KV books do not balance");
-        debug_assert!(false, "the KV books do not balance: {fault}");
+        tracing::error!(violation, "block accounting is inconsistent");
+        debug_assert!(false, "block accounting is inconsistent: {violation}");
     }
 
     fn scheduler_is_empty(&self) -> bool {
@@ -472,10 +472,10 @@ impl EngineCore {
         self.stopping || unreachable || matches!(self.status.state, EngineState::Dead(_))
     }
 
-    /// Takes a checked request into the queues.
+    /// Adds a prepared request to the waiting queue.
     fn admit(&mut self, admission: Admission) -> Result<()> {
         let Admission { admissible, delivery, accepted_at, audio_share } = admission;
-        let id = admissible.request.id.clone();
+        let id = admissible.id.clone();
         match &self.status.state {
             EngineState::Draining => return Err(EngineError::Draining),
             EngineState::Dead(reason) => return Err(EngineError::Stopped(reason.clone())),
@@ -496,35 +496,34 @@ impl EngineCore {
         }
         self.next_sequence += 1;
         let sequence = SequenceId(self.next_sequence);
-        let request = admissible.request;
         self.output.open(SessionStart {
             sequence,
             request_id: id.clone(),
-            task_type: request.task_type,
+            task: admissible.task,
             delivery,
-            chunk_samples: request.chunk_samples.unwrap_or(self.config.streaming_chunk_size),
+            chunk_samples: admissible.chunk_samples,
             prompt_tokens: admissible.prompt_tokens,
-            seed: admissible.params.seed.unwrap_or_default(),
-            heard: admissible.heard,
+            seed: admissible.seed,
+            recording: admissible.recording,
             _audio_share: audio_share,
             accepted_at,
         });
         self.scheduler.add_request(NewSequence {
             id: sequence,
             request_id: id.clone(),
-            priority: request.priority,
+            priority: admissible.priority,
             arrival_us: accepted_at.saturating_duration_since(self.epoch).as_micros() as u64,
             work: admissible.work,
         });
         self.max_tokens.insert(sequence, admissible.max_tokens);
-        let data = NewSequenceData { sequence, prepared: admissible.prepared, params: admissible.params };
+        let data = NewSequenceData { sequence, prepared: admissible.prepared };
         self.unseen.insert(sequence, data);
         self.requests.insert(id.clone(), sequence);
         self.request_of.insert(sequence, id);
         Ok(())
     }
 
-    /// Gives up: every request fails, and new ones are refused.
+    /// Fails the engine: open requests fail when the loop ends, and new ones are rejected.
     fn die(&mut self, reason: &str) {
         tracing::error!(reason, "engine is dead");
         self.status.state = EngineState::Dead(reason.to_owned());

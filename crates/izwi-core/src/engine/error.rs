@@ -1,76 +1,85 @@
-//! What can go wrong in an engine, as values. Status codes and wire forms belong to the server.
+//! Errors of an engine.
+//!
+//! Must not know status codes or wire formats.
 
 use std::time::Duration;
 
 use izwi_audio::decode::DecodeError;
+use izwi_types::InputError;
 
 /// An engine call that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// A field of the request cannot be used.
+    /// A field of the request is invalid.
     #[error("{message}")]
     InvalidRequest {
         /// The field, by its public name.
         param: String,
-        /// What is wrong, the value and the remedy.
+        /// What is wrong, with the value and the remedy.
         message: String,
     },
-    /// The recording cannot be used.
+    /// The recording cannot be decoded.
     #[error("{0}")]
     Audio(#[from] DecodeError),
-    /// The recording of a voice to speak in cannot be used.
+    /// The reference recording for voice cloning cannot be decoded.
     #[error("ref_audio: {0}")]
     ReferenceAudio(#[source] DecodeError),
-    /// A setting cannot be used.
+    /// A setting is invalid.
     #[error("configuration: {field} = {value}: {message}")]
     Config {
         /// The setting.
         field: String,
         /// Its value.
         value: String,
-        /// What would be right.
+        /// Valid values.
         message: String,
     },
-    /// The model cannot do what was asked.
-    #[error("model '{model}' cannot do {task}; choose a model that does, see `izwi list`")]
+    /// The model does not support the task.
+    #[error("model '{model}' does not support {task}; choose a model that does, see `izwi list`")]
     UnsupportedTask {
         /// The model.
         model: String,
         /// The task.
         task: &'static str,
     },
-    /// Too many requests wait already.
+    /// The waiting queue is full.
     #[error("{waiting} requests are waiting already; try again in {} s", retry_after.as_secs())]
     Overloaded {
         /// Requests in the queue.
         waiting: usize,
-        /// When to come back.
+        /// Suggested time until a retry.
         retry_after: Duration,
     },
-    /// Too much audio waits to be heard already.
-    #[error("recordings of {} s in all are taken at once, and too many are open already; try again later", limit.as_secs())]
+    /// The open recordings are too long in total.
+    #[error("at most {} s of recordings are open at once, and this recording exceeds that; try again later", limit.as_secs())]
     AudioOverload {
         /// The limit.
         limit: Duration,
     },
-    /// The model could not be found or loaded.
+    /// The model was not found or did not load.
     #[error("{0}")]
     Load(String),
-    /// The executor failed on a step that this request was part of.
+    /// The executor failed in a step of this request.
     #[error("execution failed: {0}")]
     Execution(String),
     /// The request was aborted before it finished.
     #[error("request was aborted")]
     Aborted,
-    /// The engine is finishing its last requests and takes no new ones.
-    #[error("engine is draining and takes no new requests")]
+    /// The engine is draining and rejects new requests.
+    #[error("engine is draining and rejects new requests")]
     Draining,
     /// The engine has stopped.
     #[error("engine has stopped: {0}")]
     Stopped(String),
-    /// A request with this id is already there.
+    /// Another open request has this id.
     #[error("request id '{0}' is in use; give another or none")]
     DuplicateId(String),
+}
+
+impl From<InputError> for EngineError {
+    fn from(error: InputError) -> Self {
+        Self::invalid(error.param, error.message)
+    }
 }
 
 impl EngineError {
@@ -83,11 +92,11 @@ impl EngineError {
     }
 }
 
-/// Shorthand of the engine.
+/// Result of an engine call.
 pub type Result<T> = std::result::Result<T, EngineError>;
 
 impl EngineError {
-    /// One of a fixed set of words, for the metric of rejections.
+    /// The `reason` label of the rejection metric.
     pub(crate) fn rejection_reason(&self) -> &'static str {
         match self {
             Self::InvalidRequest { .. } | Self::DuplicateId(_) => "invalid",

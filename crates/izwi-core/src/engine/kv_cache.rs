@@ -1,8 +1,7 @@
-//! The books of the paged KV cache: which block belongs to which sequence, and which prefix lies in which block.
+//! Block accounting of the paged KV cache: which block belongs to which sequence, and which prefix is in which block.
 //!
-//! Blocks come off a LIFO free list. Blocks whose content is known by hash stay usable after their last owner has
-//! gone, and are given away only when the free list is empty, the longest unused first. Sees block ids, never a
-//! tensor: the executor owns the memory that they index.
+//! Free blocks are in a LIFO list. A block whose content has a hash stays cached after its last owner releases it, and is
+//! evicted, least recently used first, when the list is empty. Must not know tensors: the executor owns the memory.
 
 mod prefix;
 
@@ -10,41 +9,42 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 pub use prefix::{BlockHash, PrefixChain};
 
-use super::types::{BlockId, SequenceId};
+use super::blocks::{BlockGeometry, BlockId};
+use super::types::SequenceId;
 
-/// Copy one block's content into another before the step writes to it.
+/// A copy of a block's content, due before the step writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockCopy {
-    /// Shared block.
+    /// The shared block.
     pub from: BlockId,
-    /// The writer's own.
+    /// The writer's own block.
     pub to: BlockId,
 }
 
-/// Not enough blocks.
+/// Too few free blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{needed} KV blocks needed, {free} free; raise max_blocks or lower the load")]
 pub struct OutOfBlocks {
-    /// Blocks asked for.
+    /// Blocks requested.
     pub needed: usize,
-    /// Blocks there were.
+    /// Blocks available.
     pub free: usize,
 }
 
-/// A snapshot of the books.
+/// A snapshot of the block accounting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KVCacheStats {
-    /// Size of the pool.
+    /// Blocks in the pool.
     pub total_blocks: usize,
-    /// Held by sequences.
+    /// Blocks referenced by sequences.
     pub used_blocks: usize,
-    /// Free, but with content that a prefix may still hit.
+    /// Unreferenced blocks with cached content.
     pub cached_blocks: usize,
-    /// Free without content.
+    /// Unreferenced blocks without content.
     pub free_blocks: usize,
     /// Sequences with a block table.
     pub sequences: usize,
-    /// Bytes of the blocks in use.
+    /// Bytes of the referenced blocks.
     pub memory_used_bytes: usize,
     /// Prompt blocks looked up.
     pub prefix_queries: u64,
@@ -53,7 +53,7 @@ pub struct KVCacheStats {
 }
 
 impl KVCacheStats {
-    /// Share of the pool held by sequences, 0.0..=1.0.
+    /// Referenced share of the pool, 0.0..=1.0.
     pub fn utilization(&self) -> f32 {
         if self.total_blocks == 0 { 0.0 } else { self.used_blocks as f32 / self.total_blocks as f32 }
     }
@@ -63,19 +63,19 @@ impl KVCacheStats {
 struct Block {
     references: u32,
     hash: Option<BlockHash>,
-    /// Key in `evictable` while nobody holds it.
+    /// Key in `evictable` while unreferenced.
     freed_at: u64,
 }
 
-/// The block pool's books.
+/// Block accounting of the KV pool.
 #[derive(Debug)]
 pub struct KVCacheManager {
-    block_size: usize,
+    geometry: BlockGeometry,
     block_bytes: usize,
     prefix_caching: bool,
     blocks: Vec<Block>,
     free: Vec<BlockId>,
-    /// Blocks with known content and no owner, oldest first.
+    /// Unreferenced blocks with cached content, least recently used first.
     evictable: BTreeMap<u64, BlockId>,
     by_hash: HashMap<BlockHash, BlockId>,
     tables: HashMap<SequenceId, Vec<BlockId>>,
@@ -87,10 +87,11 @@ pub struct KVCacheManager {
 }
 
 impl KVCacheManager {
-    /// A pool of `num_blocks` blocks of `block_size` tokens, `block_bytes` bytes each.
-    pub fn new(num_blocks: usize, block_size: usize, block_bytes: usize, prefix_caching: bool) -> Self {
+    /// A free pool, with blocks of `block_bytes` bytes.
+    pub fn new(geometry: BlockGeometry, block_bytes: usize, prefix_caching: bool) -> Self {
+        let num_blocks = geometry.num_blocks;
         Self {
-            block_size,
+            geometry,
             block_bytes,
             prefix_caching,
             blocks: vec![Block::default(); num_blocks],
@@ -106,27 +107,22 @@ impl KVCacheManager {
         }
     }
 
-    /// Tokens in a block.
-    pub fn block_size(&self) -> usize {
-        self.block_size
+    /// Size of the pool.
+    pub fn geometry(&self) -> BlockGeometry {
+        self.geometry
     }
 
-    /// Blocks that can be handed out: empty ones and those whose content may be forgotten.
+    /// Blocks that can be allocated: free and evictable ones.
     pub fn num_free(&self) -> usize {
         self.free.len() + self.evictable.len()
     }
 
-    /// Blocks that hold `positions` tokens.
-    pub fn blocks_for(&self, positions: usize) -> usize {
-        positions.div_ceil(self.block_size)
-    }
-
-    /// The sequence's blocks in order; empty if it has none.
+    /// The sequence's block table; empty if it has none.
     pub fn table(&self, sequence: SequenceId) -> &[BlockId] {
         self.tables.get(&sequence).map_or(&[], Vec::as_slice)
     }
 
-    /// The blocks that hold the longest known prefix. Changes nothing.
+    /// The blocks that hold the longest cached prefix.
     pub fn match_prefix(&self, hashes: &[BlockHash]) -> Vec<BlockId> {
         if !self.prefix_caching {
             return Vec::new();
@@ -134,13 +130,13 @@ impl KVCacheManager {
         hashes.iter().map_while(|hash| self.by_hash.get(hash).copied()).collect()
     }
 
-    /// How many sequences hold a block.
+    /// Reference count of a block.
     pub fn references(&self, block: BlockId) -> u32 {
         self.blocks[block as usize].references
     }
 
-    /// Gives a sequence its table, beginning with shared blocks found by [`Self::match_prefix`] in this state of the
-    /// books. `queried` counts the prompt blocks looked up.
+    /// Creates a sequence's block table, starting with `shared`: the unchanged result of [`Self::match_prefix`]. `queried` is
+    /// the number of prompt blocks looked up.
     pub fn admit(&mut self, sequence: SequenceId, shared: &[BlockId], queried: usize) {
         debug_assert!(!self.tables.contains_key(&sequence));
         for &block in shared {
@@ -153,13 +149,13 @@ impl KVCacheManager {
         self.tables.insert(sequence, shared.to_vec());
     }
 
-    /// Makes sure that the table covers `positions` tokens and returns the new blocks.
+    /// Extends the table to cover `positions` positions and returns the new blocks.
     ///
     /// # Errors
-    /// Not enough blocks are free; then nothing changes.
+    /// Too few blocks are free; nothing changes.
     pub fn extend(&mut self, sequence: SequenceId, positions: usize) -> Result<Vec<BlockId>, OutOfBlocks> {
         let held = self.table(sequence).len();
-        let needed = self.blocks_for(positions).saturating_sub(held);
+        let needed = self.geometry.blocks_for(positions).saturating_sub(held);
         if needed > self.num_free() {
             return Err(OutOfBlocks { needed, free: self.num_free() });
         }
@@ -168,16 +164,16 @@ impl KVCacheManager {
         Ok(added)
     }
 
-    /// Copy-on-write: if the block that holds `position` has another owner, the sequence gets one of its own.
+    /// Copy-on-write: replaces the block that holds `position` by a copy if it is shared.
     ///
     /// # Errors
-    /// No block is free; then nothing changes.
+    /// No block is free; nothing changes.
     pub fn make_writable(
         &mut self,
         sequence: SequenceId,
         position: usize,
     ) -> Result<Option<BlockCopy>, OutOfBlocks> {
-        let index = position / self.block_size;
+        let (index, _) = self.geometry.locate(position);
         let Some(&from) = self.table(sequence).get(index) else { return Ok(None) };
         if self.blocks[from as usize].references <= 1 {
             return Ok(None);
@@ -190,12 +186,12 @@ impl KVCacheManager {
         Ok(Some(BlockCopy { from, to }))
     }
 
-    /// Remembers the content of the first blocks of a sequence: all of `hashes` that `computed` tokens fill.
+    /// Records the content hashes of a sequence's blocks that `computed` positions fill.
     pub fn register_prefix(&mut self, sequence: SequenceId, hashes: &[BlockHash], computed: usize) {
         if !self.prefix_caching {
             return;
         }
-        let full = (computed / self.block_size).min(hashes.len());
+        let full = self.geometry.full_blocks(computed).min(hashes.len());
         for (index, &hash) in hashes[..full].iter().enumerate() {
             let Some(&block) = self.table(sequence).get(index) else { return };
             let entry = &mut self.blocks[block as usize];
@@ -206,7 +202,7 @@ impl KVCacheManager {
         }
     }
 
-    /// Takes a sequence's blocks back; at the end of the step if it is part of one in flight.
+    /// Frees a sequence's blocks, at the end of the in-flight step if it is part of one.
     pub fn free(&mut self, sequence: SequenceId) {
         if self.in_flight.contains(&sequence) {
             self.deferred.push(sequence);
@@ -215,12 +211,12 @@ impl KVCacheManager {
         }
     }
 
-    /// Marks the sequences of the step that starts: their blocks stay until [`Self::end_step`].
+    /// Marks the sequences of the in-flight step: their blocks stay allocated until [`Self::end_step`].
     pub fn begin_step(&mut self, sequences: impl IntoIterator<Item = SequenceId>) {
         self.in_flight = sequences.into_iter().collect();
     }
 
-    /// Ends the step and takes back what was freed while it ran.
+    /// Ends the in-flight step and frees the blocks whose release was deferred.
     pub fn end_step(&mut self) {
         self.in_flight.clear();
         for sequence in std::mem::take(&mut self.deferred) {
@@ -243,46 +239,49 @@ impl KVCacheManager {
         }
     }
 
-    /// Checks that every block is in exactly one place and that reference counts equal the tables' claims.
+    /// Checks that every block is in exactly one place and that reference counts match the block tables.
     ///
     /// # Errors
-    /// Says which block or count is wrong.
-    pub fn check_books(&self) -> Result<(), String> {
+    /// The first violation found.
+    pub fn check_invariants(&self) -> Result<(), String> {
         let mut claims = vec![0u32; self.blocks.len()];
         for table in self.tables.values() {
             let mut seen = HashSet::new();
             for &block in table {
                 claims[block as usize] += 1;
                 if !seen.insert(block) {
-                    return Err(format!("block {block} is twice in one table"));
+                    return Err(format!("block {block} occurs twice in one block table"));
                 }
             }
         }
         let free: HashSet<BlockId> = self.free.iter().copied().collect();
         let cached: HashSet<BlockId> = self.evictable.values().copied().collect();
         if free.len() != self.free.len() || cached.len() != self.evictable.len() {
-            return Err("a block is free twice".to_owned());
+            return Err("a block occurs twice in the free lists".to_owned());
         }
         for (index, block) in self.blocks.iter().enumerate() {
             let id = index as BlockId;
             if block.references != claims[index] {
-                return Err(format!("block {id}: {} references, {} owners", block.references, claims[index]));
+                return Err(format!(
+                    "block {id}: reference count {}, in {} block tables",
+                    block.references, claims[index]
+                ));
             }
             let places = u8::from(block.references > 0)
                 + u8::from(free.contains(&id))
                 + u8::from(cached.contains(&id));
             if places != 1 {
-                return Err(format!("block {id} is in {places} places"));
+                return Err(format!("block {id} is in {places} places, not 1"));
             }
             if cached.contains(&id) != (block.references == 0 && block.hash.is_some()) {
-                return Err(format!("block {id}: cached without known content, or the reverse"));
+                return Err(format!("block {id}: in the evictable list without a hash, or the reverse"));
             }
             if block.hash.is_some_and(|hash| self.by_hash.get(&hash) != Some(&id)) {
-                return Err(format!("block {id}: its hash leads elsewhere"));
+                return Err(format!("block {id}: its hash maps to another block"));
             }
         }
         match self.by_hash.values().find(|&&id| self.blocks[id as usize].hash.is_none()) {
-            Some(id) => Err(format!("block {id} is found by a hash it does not have")),
+            Some(id) => Err(format!("a hash maps to block {id}, which has none")),
             None => Ok(()),
         }
     }
@@ -343,7 +342,7 @@ mod tests {
     }
 
     fn manager(blocks: usize) -> KVCacheManager {
-        KVCacheManager::new(blocks, 4, 100, true)
+        KVCacheManager::new(BlockGeometry { num_blocks: blocks, block_size: 4 }, 100, true)
     }
 
     const A: SequenceId = SequenceId(1);
@@ -351,7 +350,7 @@ mod tests {
     const C: SequenceId = SequenceId(3);
 
     #[test]
-    fn the_last_freed_block_is_the_first_reused() {
+    fn free_blocks_are_reused_in_lifo_order() {
         let mut kv = manager(8);
         assert_eq!(kv.extend(A, 12).unwrap(), [0, 1, 2]);
         assert_eq!(kv.extend(B, 8).unwrap(), [3, 4]);
@@ -359,16 +358,16 @@ mod tests {
         assert_eq!(kv.extend(C, 1).unwrap(), [2]);
         assert_eq!(kv.stats().used_blocks, 3);
         assert_eq!(kv.stats().memory_used_bytes, 300);
-        kv.check_books().unwrap();
+        kv.check_invariants().unwrap();
     }
 
     #[test]
-    fn too_much_is_refused_and_changes_nothing() {
+    fn a_failed_extension_changes_nothing() {
         let mut kv = manager(2);
         kv.extend(A, 4).unwrap();
         assert_eq!(kv.extend(B, 8), Err(OutOfBlocks { needed: 2, free: 1 }));
         assert_eq!(kv.num_free(), 1);
-        kv.check_books().unwrap();
+        kv.check_invariants().unwrap();
     }
 
     #[test]
@@ -379,7 +378,7 @@ mod tests {
         kv.admit(A, &[], 2);
         kv.extend(A, 8).unwrap();
         kv.register_prefix(A, &hashes, 7);
-        assert_eq!(kv.match_prefix(&hashes), [0], "the second block is not full yet");
+        assert_eq!(kv.match_prefix(&hashes), [0], "the second block is not full");
         kv.register_prefix(A, &hashes, 8);
         let shared = kv.match_prefix(&hashes);
         kv.admit(B, &shared, 2);
@@ -387,20 +386,20 @@ mod tests {
         assert_eq!(kv.make_writable(B, 7).unwrap(), Some(BlockCopy { from: 1, to: 2 }));
         assert_eq!(kv.make_writable(B, 7).unwrap(), None, "it owns the copy");
         assert_eq!((kv.table(A), kv.table(B)), (&[0, 1][..], &[0, 2][..]));
-        kv.check_books().unwrap();
+        kv.check_invariants().unwrap();
         kv.free(A);
         kv.free(B);
         assert_eq!(kv.num_free(), 8);
-        assert_eq!(kv.match_prefix(&hashes), [0, 1], "content outlives its owners");
+        assert_eq!(kv.match_prefix(&hashes), [0, 1], "content stays cached without owners");
         let stats = kv.stats();
         assert_eq!((stats.prefix_queries, stats.prefix_hits), (4, 2));
         kv.extend(C, 32).unwrap();
-        assert!(kv.match_prefix(&hashes).is_empty(), "until the blocks are needed");
-        kv.check_books().unwrap();
+        assert!(kv.match_prefix(&hashes).is_empty(), "evicted when the blocks are needed");
+        kv.check_invariants().unwrap();
     }
 
     #[test]
-    fn blocks_of_a_step_in_flight_are_released_after_it() {
+    fn blocks_of_the_in_flight_step_are_freed_after_it() {
         let mut kv = manager(4);
         kv.extend(A, 8).unwrap();
         kv.begin_step([A]);
@@ -408,12 +407,12 @@ mod tests {
         assert_eq!(kv.num_free(), 2);
         kv.end_step();
         assert_eq!(kv.num_free(), 4);
-        kv.check_books().unwrap();
+        kv.check_invariants().unwrap();
     }
 
     proptest! {
         #[test]
-        fn books_balance_under_any_sequence_of_calls(
+        fn invariants_hold_under_any_sequence_of_calls(
             calls in prop::collection::vec((0u8..6, 0u64..6, 1usize..40, 0u64..3), 1..200),
         ) {
             let mut kv = manager(12);
@@ -445,7 +444,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                prop_assert_eq!(kv.check_books(), Ok(()));
+                prop_assert_eq!(kv.check_invariants(), Ok(()));
             }
             kv.end_step();
             for name in 0..6 { if admitted.get(&name).is_some_and(|(_, freed)| !freed) { kv.free(SequenceId(name)); } }

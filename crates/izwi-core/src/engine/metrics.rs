@@ -1,4 +1,4 @@
-//! Numbers: Prometheus series, and a rolling window for snapshots with percentiles.
+//! Metrics: Prometheus series, and a rolling window for snapshots with percentiles.
 //!
 //! The only file with metric macros. Names, labels and buckets are part of the public interface.
 
@@ -12,9 +12,10 @@ use metrics::{
 
 use super::kv_cache::KVCacheStats;
 use super::scheduler::ScheduleResult;
-use super::types::{RequestStats, TaskType, rtf};
+use super::types::{RequestStats, rtf};
+use izwi_types::Task;
 
-/// Requests a snapshot looks back on.
+/// Requests in the rolling window.
 const WINDOW: usize = 1_000;
 
 /// Upper bounds of each histogram's buckets.
@@ -35,7 +36,7 @@ const SHORT: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 
 /// Registers the help text of every series with the installed recorder.
 pub fn describe() {
     describe_counter!("izwi_requests_total", "Requests that ended, by task, model and finish reason");
-    describe_counter!("izwi_requests_rejected_total", "Requests turned away before they were queued");
+    describe_counter!("izwi_requests_rejected_total", "Requests rejected before they were queued");
     describe_gauge!("izwi_num_requests_running", "Sequences admitted");
     describe_gauge!("izwi_num_requests_waiting", "Sequences waiting for admission");
     describe_gauge!("izwi_kv_cache_usage_ratio", "Share of KV blocks held by sequences");
@@ -48,19 +49,19 @@ pub fn describe() {
     describe_histogram!("izwi_prefill_seconds", "Duration of steps that computed prompts");
     describe_histogram!("izwi_step_seconds", "Duration of steps");
     describe_histogram!("izwi_batch_size", "Sequences in a step");
-    describe_counter!("izwi_audio_seconds_total", "Audio made or heard");
+    describe_counter!("izwi_audio_seconds_total", "Audio generated or transcribed");
     describe_counter!("izwi_prompt_tokens_total", "Tokens of prepared inputs");
     describe_counter!("izwi_generated_tokens_total", "Tokens generated");
     describe_histogram!(
         "izwi_audio_underrun_seconds",
-        "Silence a client that plays at once would have heard"
+        "Gaps in the audio of a client that plays without buffering"
     );
-    describe_counter!("izwi_audio_continuity_ok_total", "Streams without such a gap");
-    describe_counter!("izwi_num_preemptions_total", "Sequences that gave up their blocks");
+    describe_counter!("izwi_audio_continuity_ok_total", "Streams without gaps");
+    describe_counter!("izwi_num_preemptions_total", "Preempted sequences");
     describe_counter!("izwi_prefix_cache_queries_total", "Prompt blocks looked up");
     describe_counter!("izwi_prefix_cache_hits_total", "Prompt blocks found");
-    describe_counter!("izwi_preschedule_used_total", "Steps that ran as scheduled ahead");
-    describe_counter!("izwi_preschedule_discarded_total", "Steps scheduled ahead and dropped");
+    describe_counter!("izwi_preschedule_used_total", "Prescheduled steps that were executed");
+    describe_counter!("izwi_preschedule_discarded_total", "Prescheduled steps that were discarded");
     describe_counter!("izwi_aborts_total", "Requests aborted, by cause");
     describe_gauge!("izwi_build_info", "Constant 1, labelled with version and device");
 }
@@ -70,12 +71,12 @@ pub fn set_build_info(device: &str) {
     gauge!("izwi_build_info", "version" => env!("CARGO_PKG_VERSION"), "device" => device.to_owned()).set(1.0);
 }
 
-/// Counts a request that was turned away. `reason` is one of a fixed set of words.
+/// Counts a rejected request. `reason` is one of a fixed set of words.
 pub fn count_rejection(reason: &'static str) {
     counter!("izwi_requests_rejected_total", "reason" => reason).increment(1);
 }
 
-/// Shows the counters of rare events as zero before the first one, so that rates over them are right.
+/// Creates the counters of rare events at zero, so that rates over them include the first event.
 fn announce(model: &SharedString) {
     for cause in ["client", "disconnect", "slow_client", "shutdown"] {
         counter!("izwi_aborts_total", "model" => model.clone(), "cause" => cause).increment(0);
@@ -97,7 +98,7 @@ struct Sample {
     audio: Duration,
 }
 
-/// Collects one engine's numbers.
+/// Collects the metrics of one engine.
 #[derive(Debug)]
 pub struct MetricsCollector {
     model: SharedString,
@@ -153,11 +154,11 @@ impl MetricsCollector {
             self.window.iter().filter(|s| !s.audio.is_zero()).map(|s| rtf(s.latency, s.audio)).collect();
         let busy: f64 = self.window.iter().map(|s| s.latency.as_secs_f64()).sum();
         let tokens: u64 = self.window.iter().map(|s| s.tokens).sum();
-        // The window begins when its oldest request did.
+        // The window starts with its oldest request.
         let begin =
             self.window.front().map(|s| s.finished_at.checked_sub(s.latency).unwrap_or(s.finished_at));
         let span = begin.map_or(0.0, |begin| begin.elapsed().as_secs_f64());
-        // Adding to a positive zero: the sum of nothing is a negative one.
+        // The sum of no floats is -0.0: adding 0.0 makes it positive.
         let mean = |values: &[f64]| (0.0 + values.iter().sum::<f64>()) / values.len().max(1) as f64;
         MetricsSnapshot {
             total_requests: self.total_requests,
@@ -175,7 +176,7 @@ impl MetricsCollector {
         }
     }
 
-    /// Forgets everything but the Prometheus series.
+    /// Resets everything but the Prometheus series.
     pub fn reset(&mut self) {
         self.window.clear();
         self.started_at = Instant::now();
@@ -183,8 +184,8 @@ impl MetricsCollector {
         (self.total_audio, self.total_processing) = (Duration::ZERO, Duration::ZERO);
     }
 
-    pub(super) fn request_finished(&mut self, task: TaskType, stats: &RequestStats) {
-        let (model, task) = (self.model.clone(), task.label());
+    pub(super) fn request_finished(&mut self, task: Task, stats: &RequestStats) {
+        let (model, task) = (self.model.clone(), task.name());
         let reason = stats.finish_reason.label();
         self.record_request(stats.generation_time, stats.generated_tokens as u64, stats.audio_duration);
         counter!("izwi_requests_total", "task" => task, "model" => model.clone(), "finish_reason" => reason)
@@ -200,7 +201,7 @@ impl MetricsCollector {
         counter!("izwi_prompt_tokens_total", "model" => model.clone()).increment(stats.prompt_tokens as u64);
         counter!("izwi_generated_tokens_total", "model" => model.clone())
             .increment(stats.generated_tokens as u64);
-        // A counter of seconds grows in whole units of the recorder: the remainder is carried by the totals.
+        // Counters are integers: the totals carry the fraction of a second.
         let (before, after) = (self.total_audio - stats.audio_duration, self.total_audio);
         counter!("izwi_audio_seconds_total", "task" => task, "model" => model)
             .increment(after.as_secs() - before.as_secs());
@@ -262,7 +263,7 @@ impl MetricsCollector {
     }
 }
 
-/// The value below which a share `q` of the ascending `values` lies (nearest rank); 0 for none.
+/// Nearest-rank percentile `q` of ascending `values`; 0 without values.
 fn percentile(values: &[f64], q: f64) -> f64 {
     let rank = (q * values.len() as f64).ceil() as usize;
     values.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
@@ -271,11 +272,11 @@ fn percentile(values: &[f64], q: f64) -> f64 {
 /// Statistics over the last requests, and totals.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MetricsSnapshot {
-    /// Requests that ended since the start.
+    /// Requests finished since the start.
     pub total_requests: u64,
     /// Tokens they generated.
     pub total_tokens: u64,
-    /// Audio they made.
+    /// Audio they generated or transcribed.
     pub total_audio: Duration,
     /// Sum of their latencies.
     pub total_processing: Duration,
@@ -293,7 +294,7 @@ pub struct MetricsSnapshot {
     pub avg_rtf: f32,
     /// Tokens per second of processing.
     pub avg_tokens_per_sec: f64,
-    /// Requests that ended per second of wall time.
+    /// Finished requests per second of wall time.
     pub requests_per_sec: f64,
 }
 
@@ -331,17 +332,17 @@ pub struct BenchmarkResult {
     pub num_requests: usize,
     /// Wall time.
     pub duration: Duration,
-    /// The engine's own numbers.
+    /// The engine's metrics.
     pub snapshot: MetricsSnapshot,
 }
 
 impl BenchmarkResult {
-    /// Puts the parts together.
+    /// A result of these measurements.
     pub fn new(name: &str, num_requests: usize, duration: Duration, snapshot: MetricsSnapshot) -> Self {
         Self { name: name.to_owned(), num_requests, duration, snapshot }
     }
 
-    /// A few lines for people.
+    /// A human-readable summary.
     pub fn summary(&self) -> String {
         let s = &self.snapshot;
         let rate = self.num_requests as f64 / self.duration.as_secs_f64().max(f64::EPSILON);

@@ -1,8 +1,10 @@
-//! The engine: one model, its queues, its KV blocks and its step loop, behind a handle that can be cloned.
+//! The engine: one model, its queues, its KV blocks and its step loop, behind a cloneable handle.
 //!
-//! [`Engine`] holds channels and immutable facts only; the state is owned by the loop in [`core`].
+//! [`Engine`] holds channels and immutable facts; the step loop in [`core`] owns the state. Must not know tensors, wire
+//! formats or HTTP.
 
 pub mod arbiter;
+pub mod blocks;
 pub mod config;
 mod conversation;
 mod core;
@@ -11,7 +13,6 @@ pub mod executor;
 pub mod kv_cache;
 pub mod metrics;
 mod output;
-pub mod reference;
 pub mod request;
 pub mod scheduler;
 pub mod types;
@@ -22,30 +23,34 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 pub use arbiter::DeviceArbiter;
-pub use config::{EngineCoreConfig, SchedulingPolicy};
+pub use config::EngineCoreConfig;
 pub use conversation::{Conversation, ConversationLimits};
 pub use core::{EngineState, EngineStatus};
 pub use error::{EngineError, Result};
-pub use executor::{DeviceChoice, ExecutorProfile, ModelExecutor};
-pub use executor::{Emission, Message, Segment, Turn, Word};
+pub use executor::{ExecutorProfile, ModelExecutor};
+pub use izwi_types::{
+    DeviceChoice, Emission, Message, Precision, SamplingParams, Segment, Task, Transcript, Turn, Voice, Word,
+};
 pub use kv_cache::KVCacheStats;
 pub use metrics::{BenchmarkResult, MetricsSnapshot, RequestTimer};
-pub use reference::{ReferenceRecording, VoiceReference};
-pub use request::{AudioInput, ChatOptions, EngineCoreRequest, TranscriptionOptions};
+pub use request::{
+    AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TranscriptionOptions, VoiceInput,
+};
+pub use scheduler::SchedulingPolicy;
 pub use types::{
     AudioOutput, EngineOutput, FinishReason, GenerationParams, Priority, RequestId, RequestStats, SequenceId,
-    StreamingOutput, TaskType, Transcript,
+    StreamingOutput,
 };
 
 use self::core::{AbortCause, Admission, Command, EngineCore};
 use output::Delivery;
 use request::RequestProcessor;
 
-/// A handle to one engine. Clones address the same engine; when the last one is gone the engine finishes what is
-/// under way and ends.
+/// A handle to an engine. Clones share the engine; after the last one is dropped the engine finishes open requests and
+/// ends.
 ///
-/// A new engine only queues. [`Engine::generate`], [`Engine::generate_streaming`] and [`Engine::run`] set it going;
-/// [`Engine::step`] runs it by hand.
+/// A new engine only queues requests. [`Engine::generate`], [`Engine::generate_streaming`] and [`Engine::run`] start the
+/// step loop; [`Engine::step`] runs one step.
 #[derive(Debug, Clone)]
 pub struct Engine {
     commands: mpsc::UnboundedSender<Command>,
@@ -53,26 +58,26 @@ pub struct Engine {
     processor: RequestProcessor,
     profile: Arc<ExecutorProfile>,
     config: Arc<EngineCoreConfig>,
-    /// Bounds how many requests are prepared at once, so that preparation does not crowd out execution.
+    /// Limits concurrent preparations, so that they leave processors to execution.
     preparing: Arc<Semaphore>,
-    /// Bounds the recordings held at once; a permit is a second.
+    /// Limits the open audio; a permit is a second.
     open_audio: Arc<Semaphore>,
 }
 
 impl Engine {
-    /// Loads the configured model and starts its loop.
+    /// Loads the configured model and starts its step loop.
     ///
     /// Must be called within a tokio runtime. Loading blocks: call it from a blocking thread for large models.
     ///
     /// # Errors
-    /// The configuration is unusable, or the model is unknown, not pulled or does not load.
+    /// The configuration is invalid, or the model is unknown, not pulled or does not load.
     pub fn new(config: EngineCoreConfig) -> Result<Self> {
         config.validate()?;
         let executor = executor::build_native(&config)?;
         Self::with_executor(config, executor)
     }
 
-    /// Loads the configured model and starts its loop on a device that other engines share.
+    /// Like [`Engine::new`], on a device that other engines share.
     ///
     /// # Errors
     /// As [`Engine::new`].
@@ -83,10 +88,10 @@ impl Engine {
         Self::with_executor(config, Box::new(executor))
     }
 
-    /// Starts a loop around any executor. Must be called within a tokio runtime.
+    /// Starts a step loop with any executor. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// The configuration is unusable, or there is no runtime.
+    /// The configuration is invalid, or there is no runtime.
     pub fn with_executor(config: EngineCoreConfig, executor: Box<dyn ModelExecutor>) -> Result<Self> {
         config.validate()?;
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
@@ -109,15 +114,15 @@ impl Engine {
         &self.profile
     }
 
-    /// The settings the engine was made with.
+    /// The engine's settings.
     pub fn config(&self) -> &EngineCoreConfig {
         &self.config
     }
 
-    /// Generates and waits for the whole result. Dropping the future aborts the request.
+    /// Generates and returns the whole result. Dropping the future aborts the request.
     ///
     /// # Errors
-    /// The request is refused, fails or is aborted.
+    /// The request is rejected, fails or is aborted.
     pub async fn generate(&self, request: EngineCoreRequest) -> Result<EngineOutput> {
         let (reply, result) = oneshot::channel();
         self.submit(request, Delivery::Whole(reply)).await?;
@@ -127,29 +132,29 @@ impl Engine {
 
     /// Generates in chunks. Dropping the receiver aborts the request within one step.
     ///
-    /// The last chunk has `is_final` and carries the statistics; a stream that ends without one was cut off.
+    /// The last chunk has `is_final` set and carries the statistics; a stream without it was cut off.
     ///
     /// # Errors
-    /// The request is refused.
+    /// The request is rejected.
     pub async fn generate_streaming(
         &self,
         request: EngineCoreRequest,
     ) -> Result<(RequestId, mpsc::Receiver<StreamingOutput>)> {
         let (sender, receiver) = mpsc::channel(self.config.stream_buffer_chunks);
-        let id = self.submit(request.with_streaming(true), Delivery::Stream(sender)).await?;
+        let id = self.submit(request, Delivery::Stream(sender)).await?;
         self.send(Command::Start)?;
         Ok((id, receiver))
     }
 
-    /// Queues a request. Its result comes from [`Engine::step`], or from [`Engine::take_output`] once it is done.
+    /// Queues a request. Its result is returned by [`Engine::step`] or, once finished, by [`Engine::take_output`].
     ///
     /// # Errors
-    /// The request is refused.
+    /// The request is rejected.
     pub async fn add_request(&self, request: EngineCoreRequest) -> Result<RequestId> {
         self.submit(request, Delivery::Kept).await
     }
 
-    /// Aborts a request, at the latest after the step in flight. False if it is not known (any more).
+    /// Aborts a request, at the latest after the in-flight step. Returns whether the request was open.
     ///
     /// # Errors
     /// The engine has stopped.
@@ -157,8 +162,8 @@ impl Engine {
         self.ask(|reply| Command::Abort(id.clone(), AbortCause::Client, reply)).await
     }
 
-    /// Ends a request whose listener spoke over it, at the latest after the step in flight. False if it is not known
-    /// (any more).
+    /// Ends a request that the user interrupted, at the latest after the in-flight step. Returns whether the request was
+    /// open.
     ///
     /// # Errors
     /// The engine has stopped.
@@ -166,31 +171,31 @@ impl Engine {
         self.ask(|reply| Command::Abort(id.clone(), AbortCause::Interrupt, reply)).await
     }
 
-    /// Makes a voice pack of a recording: a safetensors file, to be given as [`VoiceReference::Pack`].
+    /// Makes a voice pack of a recording: a safetensors file, for [`VoiceInput::Pack`].
     ///
     /// # Errors
-    /// The model clones no voices, or the recording cannot be used; the error names the field.
-    pub async fn make_voice(&self, recording: ReferenceRecording) -> Result<Vec<u8>> {
-        self.beside(move |processor| processor.make_voice(recording)).await
+    /// The model does not support voice cloning, or the recording is invalid; the error names the field.
+    pub async fn make_voice(&self, recording: ReferenceAudio) -> Result<Vec<u8>> {
+        self.prepare(move |processor| processor.make_voice(recording)).await
     }
 
     /// Checks that a voice pack fits the model.
     ///
     /// # Errors
-    /// It does not, or the model clones no voices; the error names the remedy.
+    /// It does not, or the model does not support voice cloning; the error names the remedy.
     pub async fn check_voice(&self, pack: Arc<[u8]>) -> Result<()> {
-        self.beside(move |processor| processor.check_voice(&pack)).await
+        self.prepare(move |processor| processor.check_voice(&pack)).await
     }
 
-    /// What a user says in a turn of a conversation, as the model hears it: mono samples, for [`Message::Recording`].
+    /// Decodes the recording of a user's message to mono samples at the model's input rate, for [`Message::Recording`].
     ///
     /// # Errors
-    /// It cannot be decoded, or is longer than a turn may be.
-    pub async fn hear(&self, audio: AudioInput) -> Result<Arc<[f32]>> {
-        self.beside(move |processor| processor.hear(audio)).await
+    /// The recording cannot be decoded or is longer than `max_turn_duration`.
+    pub async fn decode_message(&self, audio: AudioInput) -> Result<Arc<[f32]>> {
+        self.prepare(move |processor| processor.decode_message(audio)).await
     }
 
-    /// Takes the result of a request that was queued with [`Engine::add_request`], if it is done. The last 256 are kept.
+    /// Takes the result of a request that was queued with [`Engine::add_request`], if finished. The last 256 are kept.
     ///
     /// # Errors
     /// The engine has stopped.
@@ -198,7 +203,7 @@ impl Engine {
         self.ask(|reply| Command::TakeOutput(id.clone(), reply)).await
     }
 
-    /// Runs one step and returns the requests it finished; on an engine that runs, waits for its next step.
+    /// Runs one step, or awaits the next step of a running engine, and returns the results of finished requests.
     ///
     /// # Errors
     /// The engine has stopped.
@@ -206,21 +211,21 @@ impl Engine {
         self.ask(Command::Step).await?
     }
 
-    /// Sets the engine going and returns when it has stopped.
+    /// Starts the step loop and returns when the engine has stopped.
     ///
     /// # Errors
-    /// The engine ended by a failure.
+    /// The engine failed.
     pub async fn run(&self) -> Result<()> {
         self.ask(Command::AwaitEnd).await?
     }
 
-    /// Stops after the step in flight; requests that are not done are cancelled.
+    /// Stops after the in-flight step and cancels open requests.
     pub fn stop(&self) {
-        // An engine that has ended cannot be told to, and need not be.
+        // A stopped engine has no receiver.
         let _ = self.commands.send(Command::Stop);
     }
 
-    /// Stops stepping after the step in flight, until [`Engine::resume`]; requests are taken and wait.
+    /// Pauses after the in-flight step, until [`Engine::resume`]. New requests are queued.
     ///
     /// # Errors
     /// The engine has stopped.
@@ -228,7 +233,7 @@ impl Engine {
         self.send(Command::Pause)
     }
 
-    /// Goes on stepping.
+    /// Resumes a paused engine.
     ///
     /// # Errors
     /// The engine has stopped.
@@ -236,10 +241,10 @@ impl Engine {
         self.send(Command::Resume)
     }
 
-    /// Refuses new requests and waits until the present ones are done and delivered.
+    /// Rejects new requests and waits until the open ones are finished and delivered.
     ///
     /// # Errors
-    /// The engine stopped before that.
+    /// The engine stopped earlier.
     pub async fn drain(&self) -> Result<()> {
         self.ask(Command::Drain).await
     }
@@ -252,35 +257,35 @@ impl Engine {
         self.ask(Command::Metrics).await
     }
 
-    /// Statistics over the last 1,000 requests, and totals; zeros from an engine that has stopped.
+    /// Statistics over the last 1,000 requests, and totals; zeros after the engine stopped.
     pub async fn metrics(&self) -> MetricsSnapshot {
         self.try_metrics().await.unwrap_or_default()
     }
 
-    /// Requests that wait for admission.
+    /// Number of requests waiting for admission.
     pub async fn pending_requests(&self) -> usize {
         self.status().pending
     }
 
-    /// Requests that were admitted.
+    /// Number of running requests.
     pub async fn running_requests(&self) -> usize {
         self.status().running
     }
 
-    /// The KV books.
+    /// Block accounting of the KV cache.
     pub fn kv_cache_stats(&self) -> KVCacheStats {
         self.status().kv
     }
 
-    /// Checks the KV books against each other.
+    /// Checks the invariants of the block accounting.
     ///
     /// # Errors
-    /// The outer error: the engine has stopped. The inner: what does not balance.
-    pub async fn check_books(&self) -> Result<std::result::Result<(), String>> {
-        self.ask(Command::CheckBooks).await
+    /// Outer: the engine has stopped. Inner: the violated invariant.
+    pub async fn check_invariants(&self) -> Result<std::result::Result<(), String>> {
+        self.ask(Command::CheckInvariants).await
     }
 
-    /// The loop as it was after its last step or command.
+    /// Status after the last step or command.
     pub fn status(&self) -> EngineStatus {
         self.status.borrow().clone()
     }
@@ -288,7 +293,7 @@ impl Engine {
     /// Waits until the engine is ready.
     ///
     /// # Errors
-    /// It ended instead.
+    /// The engine stopped or failed.
     pub async fn ready(&self) -> Result<()> {
         let mut status = self.status.clone();
         let settled = status.wait_for(|status| status.state != EngineState::Starting).await;
@@ -314,15 +319,15 @@ impl Engine {
         delivery: Delivery,
         accepted_at: Instant,
     ) -> Result<()> {
-        let admissible = self.beside(move |processor| processor.process(request)).await?;
+        let admissible = self.prepare(move |processor| processor.process(request)).await?;
         let audio_share = Some(admissible.open_audio).filter(|length| !length.is_zero());
-        let audio_share = audio_share.map(|length| self.share_of(length)).transpose()?;
+        let audio_share = audio_share.map(|length| self.reserve_audio(length)).transpose()?;
         let admission = Box::new(Admission { admissible, delivery, accepted_at, audio_share });
         self.ask(|reply| Command::Add(admission, reply)).await?
     }
 
-    /// Runs costly work of the processor on the blocking pool, once there is a place for it.
-    async fn beside<T: Send + 'static>(
+    /// Runs preparation work on the blocking pool, limited by `preparing`.
+    async fn prepare<T: Send + 'static>(
         &self,
         work: impl FnOnce(&RequestProcessor) -> Result<T> + Send + 'static,
     ) -> Result<T> {
@@ -336,8 +341,8 @@ impl Engine {
         running.await.map_err(panicked)?
     }
 
-    /// A recording's share of what may be open at once.
-    fn share_of(&self, length: Duration) -> Result<OwnedSemaphorePermit> {
+    /// Reserves a recording's share of the open audio.
+    fn reserve_audio(&self, length: Duration) -> Result<OwnedSemaphorePermit> {
         let limit = self.config.max_open_audio_duration;
         let share = Arc::clone(&self.open_audio).try_acquire_many_owned(permits(length.min(limit)));
         share.map_err(|_| EngineError::AudioOverload { limit })
@@ -356,12 +361,12 @@ impl Engine {
     fn ended(&self) -> EngineError {
         match self.status().state {
             EngineState::Dead(reason) => EngineError::Stopped(reason),
-            _ => EngineError::Stopped("it was told to".to_owned()),
+            _ => EngineError::Stopped("stop was requested".to_owned()),
         }
     }
 }
 
-/// Seconds of audio, rounded up, as permits; a semaphore counts no further than this on any platform.
+/// Seconds of audio, rounded up, as semaphore permits, at most what a semaphore counts on every platform.
 fn permits(length: Duration) -> u32 {
     const MOST: f64 = (1u32 << 28) as f64;
     length.as_secs_f64().ceil().min(MOST) as u32

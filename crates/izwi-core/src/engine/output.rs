@@ -1,9 +1,9 @@
-//! What comes out: one session per request, cut into chunks, with its statistics, delivered without ever waiting.
+//! Output: one session per request, with chunks and statistics, delivered without blocking.
 //!
-//! A receiver that is slow fills its channel; what does not fit stays in its session, and the caller pauses that one
-//! sequence until [`OutputProcessor::next_event`] says the client has caught up. Knows no queue and no block.
+//! A slow receiver fills its channel; further chunks stay in its session, and the caller pauses that sequence until
+//! [`OutputProcessor::next_event`] reports that the client caught up. Must not know queues or blocks.
 
-mod saying;
+mod emission_queue;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -11,64 +11,64 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use izwi_audio::chunk::{Chunk, Chunker};
+use izwi_types::{Emission, Segment, StepOutput, Task, Transcript};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-use self::saying::Saying;
+use self::emission_queue::EmissionQueue;
 use super::error::{EngineError, Result};
-use super::executor::{Emission, ExecutorOutput, Segment};
 use super::metrics::MetricsCollector;
 use super::types::{
-    AudioOutput, EngineOutput, FinishReason, RequestId, RequestStats, SequenceId, StreamingOutput, TaskType,
-    Transcript, audio_duration,
+    AudioOutput, EngineOutput, FinishReason, RequestId, RequestStats, SequenceId, StreamingOutput,
+    audio_duration,
 };
 
-/// How a request's result reaches its caller.
+/// Destination of a request's result.
 #[derive(Debug)]
 pub(super) enum Delivery {
-    /// All at once.
+    /// The whole result.
     Whole(oneshot::Sender<Result<EngineOutput>>),
-    /// In chunks.
+    /// Chunks.
     Stream(mpsc::Sender<StreamingOutput>),
-    /// Kept for whoever asks.
+    /// Kept for `take_output`.
     Kept,
 }
 
-/// What a new session starts from.
+/// Parameters of a new session.
 #[derive(Debug)]
 pub(super) struct SessionStart {
     pub(super) sequence: SequenceId,
     pub(super) request_id: RequestId,
-    pub(super) task_type: TaskType,
+    pub(super) task: Task,
     pub(super) delivery: Delivery,
     pub(super) chunk_samples: usize,
     pub(super) prompt_tokens: usize,
     pub(super) seed: u64,
-    /// Length of the recording, for requests that listen.
-    pub(super) heard: Option<Duration>,
-    /// Its share of the recordings that may be open at once; given back with the session.
+    /// Duration of the recording, for ASR.
+    pub(super) recording: Option<Duration>,
+    /// The request's share of the open audio, released with the session.
     pub(super) _audio_share: Option<OwnedSemaphorePermit>,
     pub(super) accepted_at: Instant,
 }
 
-/// What became of samples handed to a session.
+/// Result of pushing output to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pushed {
-    /// Delivered, or collected.
+    /// Delivered or collected.
     Open,
-    /// The client is slow: pause the sequence.
+    /// The client's channel is full: pause the sequence.
     Blocked,
-    /// The client has gone: abort the request.
-    Gone,
+    /// The client disconnected: abort the request.
+    Disconnected,
 }
 
-/// News from slow clients.
+/// An event of a slow client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeliveryEvent {
-    /// Everything was delivered; go on.
+    /// All pending chunks were delivered: resume the sequence.
     CaughtUp(SequenceId),
-    /// The client has gone.
-    Gone(SequenceId),
+    /// The client disconnected.
+    Disconnected(SequenceId),
 }
 
 type Permit = std::result::Result<mpsc::OwnedPermit<StreamingOutput>, SequenceId>;
@@ -78,28 +78,28 @@ struct Session {
     chunker: Chunker,
     collected: Vec<f32>,
     text: String,
-    /// Text not yet in a chunk.
-    fresh_text: String,
+    /// Text that is in no chunk yet.
+    pending_text: String,
     segments: Vec<Segment>,
-    /// Segments not yet in a chunk.
-    fresh_segments: Vec<Segment>,
+    /// Segments that are in no chunk yet.
+    pending_segments: Vec<Segment>,
     language: Option<String>,
-    saying: Saying,
+    emissions: EmissionQueue,
     pending: VecDeque<StreamingOutput>,
     blocked_since: Option<Instant>,
     blocked_total: Duration,
     first_scheduled_at: Option<Instant>,
     first_audio_at: Option<Instant>,
     last_chunk_at: Option<Instant>,
-    /// When a client that plays at once runs out of audio.
-    plays_until: Option<Instant>,
+    /// When playback of the audio so far ends, for a client that plays without buffering.
+    playback_end: Option<Instant>,
     underrun: Duration,
     generated_tokens: usize,
-    /// The sequence has ended; only delivery goes on.
+    /// Whether the sequence has ended; delivery may continue.
     ended: bool,
 }
 
-/// Owns every open session.
+/// All open sessions.
 pub(super) struct OutputProcessor {
     sample_rate: u32,
     sessions: HashMap<SequenceId, Session>,
@@ -117,18 +117,18 @@ impl OutputProcessor {
             chunker: Chunker::new(start.chunk_samples),
             collected: Vec::new(),
             text: String::new(),
-            fresh_text: String::new(),
+            pending_text: String::new(),
             segments: Vec::new(),
-            fresh_segments: Vec::new(),
+            pending_segments: Vec::new(),
             language: None,
-            saying: Saying::default(),
+            emissions: EmissionQueue::default(),
             pending: VecDeque::new(),
             blocked_since: None,
             blocked_total: Duration::ZERO,
             first_scheduled_at: None,
             first_audio_at: None,
             last_chunk_at: None,
-            plays_until: None,
+            playback_end: None,
             underrun: Duration::ZERO,
             generated_tokens: 0,
             ended: false,
@@ -137,12 +137,12 @@ impl OutputProcessor {
         self.sessions.insert(session.start.sequence, session);
     }
 
-    /// Whether no session is open, not even one that only has chunks left to deliver.
+    /// Whether no session is open, including ended ones with undelivered chunks.
     pub(super) fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
 
-    /// Notes that a sequence is being executed for the first time.
+    /// Records the first execution of a sequence.
     pub(super) fn scheduled(&mut self, sequence: SequenceId, metrics: &MetricsCollector) {
         if let Some(session) = self.sessions.get_mut(&sequence)
             && session.first_scheduled_at.is_none()
@@ -152,27 +152,27 @@ impl OutputProcessor {
         }
     }
 
-    /// Counts the prompt of one more pass.
+    /// Adds the prompt of another pass.
     pub(super) fn add_prompt_tokens(&mut self, sequence: SequenceId, tokens: usize) {
         if let Some(session) = self.sessions.get_mut(&sequence) {
             session.start.prompt_tokens += tokens;
         }
     }
 
-    /// Takes what a step made for a sequence.
+    /// Adds a sequence's output of one step.
     pub(super) fn push(
         &mut self,
         sequence: SequenceId,
-        output: ExecutorOutput,
+        output: StepOutput,
         metrics: &MetricsCollector,
     ) -> Pushed {
         let sample_rate = self.sample_rate;
-        let Some(session) = self.sessions.get_mut(&sequence) else { return Pushed::Gone };
-        session.take(output, sample_rate, metrics);
+        let Some(session) = self.sessions.get_mut(&sequence) else { return Pushed::Disconnected };
+        session.push(output, sample_rate, metrics);
         self.send(sequence)
     }
 
-    /// Ends a session: the rest of the audio, the statistics, and for a kept one the whole result.
+    /// Ends a session: delivers the rest and the statistics. Returns the result of [`Delivery::Kept`] sessions.
     pub(super) fn finish(
         &mut self,
         sequence: SequenceId,
@@ -183,7 +183,7 @@ impl OutputProcessor {
         let sample_rate = self.sample_rate;
         let session = self.sessions.get_mut(&sequence)?;
         let stats = session.stats(reason, error, sample_rate);
-        metrics.request_finished(session.start.task_type, &stats);
+        metrics.request_finished(session.start.task, &stats);
         session.ended = true;
         if let Delivery::Stream(_) = session.start.delivery {
             session.end_stream(stats, sample_rate, metrics);
@@ -194,53 +194,53 @@ impl OutputProcessor {
         session.end_whole(stats, sample_rate)
     }
 
-    /// Playback of what was made so far ends here, for scheduling by deadline.
-    pub(super) fn plays_until(&self, sequence: SequenceId) -> Option<Instant> {
-        self.sessions.get(&sequence)?.plays_until
+    /// When playback of the audio so far ends, for scheduling by deadline.
+    pub(super) fn playback_end(&self, sequence: SequenceId) -> Option<Instant> {
+        self.sessions.get(&sequence)?.playback_end
     }
 
-    /// Sequences whose client has gone.
-    pub(super) fn gone(&self) -> Vec<SequenceId> {
-        self.sessions.iter().filter(|(_, session)| session.is_gone()).map(|(id, _)| *id).collect()
+    /// Sequences whose client disconnected.
+    pub(super) fn disconnected(&self) -> Vec<SequenceId> {
+        self.sessions.iter().filter(|(_, session)| session.is_disconnected()).map(|(id, _)| *id).collect()
     }
 
-    /// Sequences whose client has not read for `limit`.
+    /// Sequences whose client has been blocking for `limit`.
     pub(super) fn stalled(&self, limit: Duration) -> Vec<SequenceId> {
         let stalled = |session: &Session| session.blocked_since.is_some_and(|since| since.elapsed() >= limit);
         self.sessions.iter().filter(|(_, session)| stalled(session)).map(|(id, _)| *id).collect()
     }
 
-    /// When the next client will have stalled for `limit`.
+    /// When the next client has been blocking for `limit`.
     pub(super) fn next_stall(&self, limit: Duration) -> Option<Instant> {
         self.sessions.values().filter_map(|session| session.blocked_since).min().map(|since| since + limit)
     }
 
-    /// Forgets a session without a word to its client, who has gone or will not read.
+    /// Drops a session without a final chunk, for clients that disconnected or stalled.
     pub(super) fn discard(&mut self, sequence: SequenceId) {
         self.sessions.remove(&sequence);
     }
 
-    /// Whether the sequence of this session still runs.
+    /// Whether the sequence has not ended.
     pub(super) fn is_live(&self, sequence: SequenceId) -> bool {
         self.sessions.get(&sequence).is_some_and(|session| !session.ended)
     }
 
-    /// Statistics as they are now, for a request that is dropped.
+    /// Current statistics, for a request that is dropped.
     pub(super) fn stats_now(
         &self,
         sequence: SequenceId,
         reason: FinishReason,
-    ) -> Option<(TaskType, RequestStats)> {
+    ) -> Option<(Task, RequestStats)> {
         let session = self.sessions.get(&sequence)?;
-        Some((session.start.task_type, session.stats(reason, None, self.sample_rate)))
+        Some((session.start.task, session.stats(reason, None, self.sample_rate)))
     }
 
-    /// Whether a slow client is being waited for.
+    /// Whether some client is blocking.
     pub(super) fn has_blocked(&self) -> bool {
         !self.permits.is_empty()
     }
 
-    /// Waits for news from slow clients. Cancel-safe. Pending for ever when nobody is blocked.
+    /// Waits for an event of a slow client. Cancel-safe. Never returns while no client is blocking.
     pub(super) async fn next_event(&mut self) -> DeliveryEvent {
         loop {
             let Some((sequence, permit)) = self.permits.next().await else {
@@ -253,7 +253,7 @@ impl OutputProcessor {
         }
     }
 
-    /// News that are there already.
+    /// Events that are ready now.
     pub(super) fn ready_events(&mut self) -> Vec<DeliveryEvent> {
         let mut events = Vec::new();
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -267,34 +267,34 @@ impl OutputProcessor {
 
     fn resume(&mut self, sequence: SequenceId, permit: Permit) -> Option<DeliveryEvent> {
         let session = self.sessions.get_mut(&sequence)?;
-        let Ok(permit) = permit else { return Some(DeliveryEvent::Gone(sequence)) };
+        let Ok(permit) = permit else { return Some(DeliveryEvent::Disconnected(sequence)) };
         if let Some(chunk) = session.pending.pop_front() {
             permit.send(chunk);
         }
         if let Some(since) = session.blocked_since.take() {
             session.blocked_total += since.elapsed();
             let caught_up_at = Instant::now();
-            session.plays_until = session.plays_until.map(|end| end.max(caught_up_at));
+            session.playback_end = session.playback_end.map(|end| end.max(caught_up_at));
         }
         match self.send(sequence) {
             Pushed::Open => Some(DeliveryEvent::CaughtUp(sequence)),
-            Pushed::Gone => Some(DeliveryEvent::Gone(sequence)),
+            Pushed::Disconnected => Some(DeliveryEvent::Disconnected(sequence)),
             Pushed::Blocked => None,
         }
     }
 
-    /// Sends what the client's channel takes; waits for the rest through a permit.
+    /// Sends pending chunks until the client's channel is full; a permit then signals free capacity.
     fn send(&mut self, sequence: SequenceId) -> Pushed {
-        let Some(session) = self.sessions.get_mut(&sequence) else { return Pushed::Gone };
+        let Some(session) = self.sessions.get_mut(&sequence) else { return Pushed::Disconnected };
         let Delivery::Stream(channel) = &session.start.delivery else {
-            return if session.is_gone() { Pushed::Gone } else { Pushed::Open };
+            return if session.is_disconnected() { Pushed::Disconnected } else { Pushed::Open };
         };
         while session.blocked_since.is_none()
             && let Some(chunk) = session.pending.pop_front()
         {
             match channel.try_send(chunk) {
                 Ok(()) => {}
-                Err(TrySendError::Closed(_)) => return Pushed::Gone,
+                Err(TrySendError::Closed(_)) => return Pushed::Disconnected,
                 Err(TrySendError::Full(chunk)) => {
                     session.pending.push_front(chunk);
                     session.blocked_since = Some(Instant::now());
@@ -315,7 +315,7 @@ impl OutputProcessor {
 }
 
 impl Session {
-    fn is_gone(&self) -> bool {
+    fn is_disconnected(&self) -> bool {
         match &self.start.delivery {
             Delivery::Whole(reply) => reply.is_closed(),
             Delivery::Stream(channel) => channel.is_closed(),
@@ -323,26 +323,26 @@ impl Session {
         }
     }
 
-    fn take(&mut self, output: ExecutorOutput, sample_rate: u32, metrics: &MetricsCollector) {
+    fn push(&mut self, output: StepOutput, sample_rate: u32, metrics: &MetricsCollector) {
         self.generated_tokens += output.generated_tokens;
         self.text.push_str(&output.text);
-        self.fresh_text.push_str(&output.text);
+        self.pending_text.push_str(&output.text);
         self.language = output.language.or(self.language.take());
-        self.saying.take(output.emission, output.samples.len());
+        self.emissions.push(output.emission, output.samples.len());
         if !output.samples.is_empty() {
-            self.heard(output.samples.len(), sample_rate);
+            self.track_playback(output.samples.len(), sample_rate);
         }
         if let Delivery::Stream(_) = self.start.delivery {
-            self.fresh_segments.extend(output.segments);
+            self.pending_segments.extend(output.segments);
             for chunk in self.chunker.push(&output.samples) {
-                let said = self.saying.heard(chunk.sample_offset + chunk.samples.len() as u64);
-                self.enqueue(chunk, said, None, sample_rate, metrics);
+                let emissions = self.emissions.pop_complete(chunk.sample_offset + chunk.samples.len() as u64);
+                self.enqueue(chunk, emissions, None, sample_rate, metrics);
             }
-            // Text that is not spoken word by word does not wait for sound.
-            if self.start.task_type != TaskType::Tts && !self.fresh_text.is_empty() {
+            // Transcripts and conversation text do not wait for audio.
+            if self.start.task != Task::Tts && !self.pending_text.is_empty() {
                 let chunk = self.chunker.mark();
-                let said = self.saying.heard(chunk.sample_offset);
-                self.enqueue(chunk, said, None, sample_rate, metrics);
+                let emissions = self.emissions.pop_complete(chunk.sample_offset);
+                self.enqueue(chunk, emissions, None, sample_rate, metrics);
             }
         } else {
             self.segments.extend(output.segments);
@@ -350,12 +350,12 @@ impl Session {
         }
     }
 
-    /// Keeps account of whether a client that plays at once would hear a gap.
-    fn heard(&mut self, samples: usize, sample_rate: u32) {
+    /// Tracks playback and underruns of a client that plays without buffering.
+    fn track_playback(&mut self, samples: usize, sample_rate: u32) {
         let now = Instant::now();
         self.first_audio_at.get_or_insert(now);
         let length = audio_duration(samples as u64, sample_rate);
-        let end = match self.plays_until {
+        let end = match self.playback_end {
             Some(end) if end < now => {
                 self.underrun += now - end;
                 now
@@ -363,7 +363,7 @@ impl Session {
             Some(end) => end,
             None => now,
         };
-        self.plays_until = Some(end + length);
+        self.playback_end = Some(end + length);
     }
 
     fn enqueue(
@@ -378,7 +378,7 @@ impl Session {
         if let Some(last) = self.last_chunk_at.replace(now) {
             metrics.chunk_gap(now - last);
         }
-        let text = std::mem::take(&mut self.fresh_text);
+        let text = std::mem::take(&mut self.pending_text);
         self.pending.push_back(StreamingOutput {
             request_id: self.start.request_id.clone(),
             sequence: chunk.sequence,
@@ -386,7 +386,7 @@ impl Session {
             samples: chunk.samples,
             sample_rate,
             text: Some(text).filter(|text| !text.is_empty()),
-            segments: std::mem::take(&mut self.fresh_segments),
+            segments: std::mem::take(&mut self.pending_segments),
             language: self.language.clone(),
             emissions,
             is_final: chunk.is_final,
@@ -399,31 +399,33 @@ impl Session {
             metrics.stream_continuity(self.underrun);
         }
         let rest = std::mem::replace(&mut self.chunker, Chunker::new(1)).finish();
-        let said = self.said(stats.finish_reason);
-        self.enqueue(rest, said, Some(stats), sample_rate, metrics);
+        let emissions = self.take_emissions(stats.finish_reason);
+        self.enqueue(rest, emissions, Some(stats), sample_rate, metrics);
     }
 
-    /// What was said and not handed on yet: all of it, or, where it was broken off, what was sound.
-    fn said(&mut self, reason: FinishReason) -> Vec<Emission> {
+    /// The undelivered emissions: all of them, or only the decoded ones if the turn was cut off.
+    fn take_emissions(&mut self, reason: FinishReason) -> Vec<Emission> {
         match reason {
-            FinishReason::Stop | FinishReason::Length | FinishReason::RunawayTrimmed => self.saying.rest(),
+            FinishReason::Stop | FinishReason::Length | FinishReason::RunawayTrimmed => {
+                self.emissions.drain()
+            }
             FinishReason::Cancelled | FinishReason::Interrupted | FinishReason::Error => {
-                self.saying.heard(u64::MAX)
+                self.emissions.pop_complete(u64::MAX)
             }
         }
     }
 
     fn end_whole(mut self, stats: RequestStats, sample_rate: u32) -> Option<EngineOutput> {
-        let emissions = self.said(stats.finish_reason);
-        let transcript = (self.start.task_type == TaskType::Asr)
+        let emissions = self.take_emissions(stats.finish_reason);
+        let transcript = (self.start.task == Task::Asr)
             .then_some(Transcript { language: self.language, segments: self.segments });
-        let listens = transcript.is_some();
+        let is_asr = transcript.is_some();
         let output = EngineOutput {
             request_id: self.start.request_id,
-            task_type: self.start.task_type,
+            task_type: self.start.task,
             audio: AudioOutput { samples: self.collected, sample_rate },
-            text: Some(if listens { self.text.trim().to_owned() } else { self.text })
-                .filter(|text| listens || !text.is_empty()),
+            text: Some(if is_asr { self.text.trim().to_owned() } else { self.text })
+                .filter(|text| is_asr || !text.is_empty()),
             transcript,
             emissions,
             generation_time: stats.generation_time,
@@ -438,7 +440,7 @@ impl Session {
                     FinishReason::Cancelled | FinishReason::Interrupted => Err(EngineError::Aborted),
                     _ => Ok(output),
                 };
-                // A caller that left in this instant needs no answer.
+                // The caller may have stopped waiting.
                 let _ = reply.send(result);
                 None
             }
@@ -460,7 +462,7 @@ impl Session {
             prompt_tokens: self.start.prompt_tokens,
             generated_tokens: self.generated_tokens,
             samples,
-            audio_duration: self.start.heard.unwrap_or_else(|| audio_duration(samples, sample_rate)),
+            audio_duration: self.start.recording.unwrap_or_else(|| audio_duration(samples, sample_rate)),
             queue_time: self.first_scheduled_at.map_or_else(|| accepted.elapsed(), |at| at - accepted),
             generation_time: accepted.elapsed().saturating_sub(blocked),
             time_to_first_audio: self.first_audio_at.map(|at| at - accepted),

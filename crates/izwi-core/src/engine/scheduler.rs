@@ -1,60 +1,61 @@
 //! Decides what each step computes.
 //!
-//! [`Scheduler::compute_schedule`] is pure: it reads the queues and the KV books and answers with data.
-//! [`Scheduler::apply_schedule`] carries that answer out. Knows counts of tokens and blocks; sees no tensor, no
-//! sample and no client.
+//! [`Scheduler::compute_schedule`] is pure: it reads the queues and the block accounting and returns a decision.
+//! [`Scheduler::apply_schedule`] applies the decision. Must not know tensors, samples or clients.
 
 mod decide;
-mod queue;
+mod policy;
+mod sequence;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::config::{EngineCoreConfig, SchedulingPolicy};
+use super::blocks::BlockId;
 use super::kv_cache::{BlockCopy, KVCacheManager, PrefixChain};
-use super::types::{BlockId, Priority, RequestId, SequenceId};
-use queue::{Progress, Sequence};
+use super::types::{Priority, RequestId, SequenceId};
+pub use policy::SchedulingPolicy;
+use sequence::{Progress, Sequence};
 
-/// A stream with less audio than this ahead of it is due.
+/// A stream with less audio than this ahead of playback is due.
 const DUE_SOON_US: u64 = 500_000;
 
-/// How a sequence is worked off.
+/// The work of a sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Workload {
-    /// A prompt of known length, then one token a step; keys and values are paged.
+    /// A prompt of known length, then one token per step, with paged keys and values.
     Autoregressive {
         /// Tokens of the prompt.
         prompt_tokens: usize,
         /// The most tokens to generate.
         max_tokens: usize,
-        /// What the first item after an admission costs beyond its tokens.
+        /// Cost of the first item after an admission, beyond its tokens.
         encoder_tokens: usize,
-        /// Hashes of the full blocks: of the prompt, and of what is generated as far as that has content keys.
+        /// Hashes of the full blocks: of the prompt, and of generated positions with content keys.
         prefix: Arc<PrefixChain>,
     },
-    /// Units of known size, one whole unit a step, without KV.
+    /// Units of known size, one per step, without KV cache.
     Units(Arc<[usize]>),
 }
 
-/// A sequence as it enters the waiting queue.
+/// A sequence for the waiting queue.
 #[derive(Debug, Clone)]
 pub struct NewSequence {
-    /// Its id.
+    /// The sequence.
     pub id: SequenceId,
     /// The request it runs for.
     pub request_id: RequestId,
     /// Urgency.
     pub priority: Priority,
-    /// Time of arrival in microseconds since the engine started: where its playback would begin.
+    /// Time of arrival in microseconds since the engine started; initial deadline.
     pub arrival_us: u64,
-    /// What there is to do.
+    /// Its work.
     pub work: Workload,
 }
 
 /// One sequence's share of a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecidedItem {
-    /// Which sequence.
+    /// The sequence.
     pub sequence: SequenceId,
     /// First position (or the unit's index).
     pub start: usize,
@@ -62,29 +63,29 @@ pub struct DecidedItem {
     pub num_tokens: usize,
     /// Whether it is still prompt.
     pub is_prefill: bool,
-    /// Blocks to be added to its table, a copy-on-write block included.
+    /// Blocks to append to its table, a copy-on-write block included.
     pub new_blocks: usize,
-    /// For a sequence to be admitted: shared blocks its table begins with.
+    /// For an admission: the shared blocks its table starts with.
     pub admit_with: Option<Vec<BlockId>>,
 }
 
-/// The answer of [`Scheduler::compute_schedule`].
+/// Result of [`Scheduler::compute_schedule`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScheduleDecision {
-    /// State of the queues this was computed for.
+    /// Version of the queues this was computed for.
     version: u64,
     /// Sequences that still compute their prompt (or first unit).
     pub prefill: Vec<DecidedItem>,
     /// Sequences that generate.
     pub decode: Vec<DecidedItem>,
-    /// Running sequences that give up their blocks and wait again.
+    /// Running sequences to preempt.
     pub preempt: Vec<SequenceId>,
-    /// Whether generating sequences were left out because prompts took their place.
+    /// Whether decodes were left out because prompts took their places.
     pub decode_waited: bool,
 }
 
 impl ScheduleDecision {
-    /// Whether there is nothing to do.
+    /// Whether the step is empty.
     pub fn is_empty(&self) -> bool {
         self.prefill.is_empty() && self.decode.is_empty() && self.preempt.is_empty()
     }
@@ -102,20 +103,20 @@ impl ScheduleDecision {
 /// One sequence's share of a step, ready to execute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScheduledRequest {
-    /// Which sequence.
+    /// The sequence.
     pub sequence: SequenceId,
-    /// Which request it runs for.
+    /// The request it runs for.
     pub request_id: RequestId,
     /// First position to compute (or the unit's index).
     pub start: usize,
-    /// Whether this is the first item since the sequence was admitted: what it had computed before, if anything, was
-    /// given away, and the positions before `start` are in its blocks by prefix sharing.
+    /// Whether this is the first item since the admission: earlier results of the sequence, if any, were discarded, and
+    /// positions before `start` are in shared blocks.
     pub begins: bool,
     /// Tokens to compute.
     pub num_tokens: usize,
     /// Whether it is still prompt.
     pub is_prefill: bool,
-    /// Its blocks, in order.
+    /// Its block table.
     pub block_table: Vec<BlockId>,
 }
 
@@ -126,15 +127,15 @@ pub struct ScheduleResult {
     pub prefill_requests: Vec<ScheduledRequest>,
     /// Sequences that generate.
     pub decode_requests: Vec<ScheduledRequest>,
-    /// Sequences that gave up their blocks.
+    /// Preempted sequences.
     pub preempted_requests: Vec<SequenceId>,
     /// Tokens of the step.
     pub total_tokens: usize,
-    /// Blocks handed out for it.
+    /// Blocks allocated for it.
     pub blocks_allocated: usize,
-    /// Blocks to copy before anything is written.
+    /// Blocks to copy before the step writes.
     pub block_copies: Vec<BlockCopy>,
-    /// Whether some sequence's audio is about to run out, or has not begun.
+    /// Whether some stream's audio runs out soon, or has not started.
     pub has_due: bool,
 }
 
@@ -150,46 +151,45 @@ impl ScheduleResult {
     }
 }
 
-/// The bounds of every step.
+/// Policy and budgets of a scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Limits {
-    batch_size: usize,
-    tokens: usize,
-    running: usize,
-    chunked_prefill: bool,
-    chunk: usize,
-    preemption: bool,
+pub struct SchedulerConfig {
+    /// Order of sequences.
+    pub policy: SchedulingPolicy,
+    /// The most sequences in a step.
+    pub max_batch_size: usize,
+    /// The most tokens in a step.
+    pub max_tokens_per_step: usize,
+    /// The most running sequences.
+    pub max_running: usize,
+    /// Whether long prompts are computed over several steps.
+    pub chunked_prefill: bool,
+    /// The most tokens of a prompt in one step, with chunked prefill.
+    pub prefill_chunk: usize,
+    /// Whether running sequences may be preempted.
+    pub preemption: bool,
 }
 
-/// The queues and the policy.
+/// The queues and their policy.
 #[derive(Debug)]
 pub struct Scheduler {
-    policy: SchedulingPolicy,
-    limits: Limits,
+    config: SchedulerConfig,
     sequences: HashMap<SequenceId, Sequence>,
     waiting: HashSet<SequenceId>,
     running: HashSet<SequenceId>,
     arrivals: u64,
     steps: u64,
-    /// Grows with every change that makes an earlier decision stale.
+    /// Incremented by every change that makes an earlier decision stale.
     version: u64,
     decode_waited: bool,
     now_us: u64,
 }
 
 impl Scheduler {
-    /// Empty queues under the configured policy and budgets; at most `running` sequences are admitted at once.
-    pub fn new(config: &EngineCoreConfig, running: usize) -> Self {
+    /// A scheduler with empty queues.
+    pub fn new(config: SchedulerConfig) -> Self {
         Self {
-            policy: config.scheduling_policy,
-            limits: Limits {
-                batch_size: config.max_batch_size,
-                tokens: config.max_tokens_per_step,
-                running,
-                chunked_prefill: config.enable_chunked_prefill,
-                chunk: config.chunked_prefill_threshold,
-                preemption: config.enable_preemption,
-            },
+            config,
             sequences: HashMap::new(),
             waiting: HashSet::new(),
             running: HashSet::new(),
@@ -201,12 +201,12 @@ impl Scheduler {
         }
     }
 
-    /// Tells the time, in microseconds on the engine's clock, that the next decisions are made at.
+    /// Sets the time of the next decisions, in microseconds on the engine's clock.
     pub fn set_now(&mut self, now_us: u64) {
         self.now_us = now_us;
     }
 
-    /// Puts a sequence into the waiting queue.
+    /// Appends a sequence to the waiting queue.
     pub fn add_request(&mut self, new: NewSequence) {
         self.version += 1;
         self.arrivals += 1;
@@ -214,7 +214,7 @@ impl Scheduler {
         self.sequences.insert(new.id, Sequence::new(new, self.arrivals));
     }
 
-    /// Forgets a sequence, wherever it is, and gives its blocks back. False if it is not known.
+    /// Removes a sequence and frees its blocks. Returns whether it was known.
     pub fn finish_request(&mut self, id: SequenceId, kv: &mut KVCacheManager) -> bool {
         self.waiting.remove(&id);
         self.running.remove(&id);
@@ -226,7 +226,7 @@ impl Scheduler {
         true
     }
 
-    /// Ends a sequence's pass: its blocks come free, and it waits, in its old place, to begin with `work`.
+    /// Starts the next pass of a sequence: frees its blocks and returns it to its place in the waiting queue.
     pub fn next_pass(&mut self, id: SequenceId, work: Workload, kv: &mut KVCacheManager) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             sequence.begin_pass(work);
@@ -237,7 +237,7 @@ impl Scheduler {
         }
     }
 
-    /// Stops or resumes scheduling a sequence whose client is slow; its place and its blocks stay.
+    /// Pauses or resumes a sequence whose client is slow. It keeps its place and its blocks.
     pub fn set_paused(&mut self, id: SequenceId, paused: bool) {
         if let Some(sequence) = self.sequences.get_mut(&id)
             && sequence.paused != paused
@@ -247,32 +247,32 @@ impl Scheduler {
         }
     }
 
-    /// Tells how far the audio of a sequence reaches, in microseconds on the engine's clock.
+    /// Sets when playback of a sequence's audio ends, in microseconds on the engine's clock.
     pub fn set_due(&mut self, id: SequenceId, due_us: u64) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             sequence.due_us = due_us;
         }
     }
 
-    /// Sequences that wait.
+    /// Number of waiting sequences.
     pub fn num_waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Sequences that were admitted.
+    /// Number of running sequences.
     pub fn num_running(&self) -> usize {
         self.running.len()
     }
 
-    /// Whether `decision` still fits the queues.
+    /// Whether the queues are unchanged since `decision` was computed.
     pub fn is_current(&self, decision: &ScheduleDecision) -> bool {
         self.version == decision.version
     }
 
-    /// What the next step should compute. Changes nothing.
+    /// Decides the next step without changing state.
     ///
-    /// `in_flight` is the step being executed, if any: its sequences are taken to succeed, to generate one token each
-    /// and not to end. Free blocks are counted as they are now, which is never more than there will be.
+    /// `in_flight` is the step being executed, if any. The decision assumes that its sequences succeed, generate one token
+    /// each and do not end. Free blocks are counted as of now, a lower bound of those free after the step.
     pub fn compute_schedule(
         &self,
         kv: &KVCacheManager,
@@ -281,9 +281,7 @@ impl Scheduler {
         decide::decide(self, kv, in_flight)
     }
 
-    /// Carries a decision out: admits, preempts, hands out blocks.
-    ///
-    /// The decision must be current; an item whose blocks are not there after all is left out of the step.
+    /// Applies a current decision: admits, preempts, allocates blocks. Leaves out items whose blocks are not available.
     pub fn apply_schedule(&mut self, decision: ScheduleDecision, kv: &mut KVCacheManager) -> ScheduleResult {
         self.steps += 1;
         self.decode_waited = decision.decode_waited;
@@ -319,16 +317,15 @@ impl Scheduler {
         result
     }
 
-    /// [`Self::compute_schedule`] and [`Self::apply_schedule`] in one.
+    /// [`Self::compute_schedule`], then [`Self::apply_schedule`].
     pub fn schedule(&mut self, kv: &mut KVCacheManager) -> ScheduleResult {
         let decision = self.compute_schedule(kv, None);
         self.apply_schedule(decision, kv)
     }
 
-    /// Records that a scheduled item was computed and made `generated` tokens, the position of which has the content
-    /// key `key`, where it is known.
+    /// Records a computed item that generated `generated` tokens at a position with content key `key`.
     ///
-    /// Returns whether the sequence came to its own end: all units done, or its token limit reached.
+    /// Returns whether the sequence is done: all units computed, or its token limit reached.
     pub fn complete(
         &mut self,
         item: &ScheduledRequest,
@@ -337,12 +334,12 @@ impl Scheduler {
         kv: &mut KVCacheManager,
     ) -> bool {
         let Some(sequence) = self.sequences.get_mut(&item.sequence) else { return false };
-        let foreseen = sequence.projected(item.num_tokens);
+        let expected = sequence.projected(item.num_tokens);
         sequence.advance(item.num_tokens, generated);
         if generated > 0 {
-            sequence.note_content(key);
+            sequence.push_content_key(key);
         }
-        if sequence.progress != foreseen.progress {
+        if sequence.progress != expected.progress {
             self.version += 1;
         }
         if let Progress::Autoregressive { computed, .. } = sequence.progress {

@@ -1,18 +1,20 @@
-//! The nouns of the engine: identifiers, tasks, parameters, results. Behaviour lives elsewhere.
+//! Types of the engine's API: identifiers, parameters, results.
+//!
+//! Must not know any other module of the engine.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::executor::{Emission, Segment};
+use izwi_types::{Emission, SamplingParams, Segment, Task, Transcript};
 
-/// Names one request, unique within a process.
+/// Identifies a request, unique within a process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(Arc<str>);
 
 impl RequestId {
-    /// A fresh random id.
+    /// A new random id.
     pub fn random() -> Self {
         Self(format!("req-{}", uuid::Uuid::new_v4().simple()).into())
     }
@@ -35,36 +37,11 @@ impl fmt::Display for RequestId {
     }
 }
 
-/// Names one running sequence; never reused, so that a late result cannot reach another sequence.
+/// Identifies a running sequence. Never reused, so a late result cannot reach another sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId(pub u64);
 
-/// Index of a block in the physical KV pool.
-pub type BlockId = u32;
-
-/// What a request asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TaskType {
-    /// Text to speech.
-    Tts,
-    /// Speech to text.
-    Asr,
-    /// Spoken conversation.
-    AudioChat,
-}
-
-impl TaskType {
-    /// The value of the `task` metric label.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Tts => "tts",
-            Self::Asr => "asr",
-            Self::AudioChat => "chat",
-        }
-    }
-}
-
-/// How urgent a request is. Only the priority policy orders by it; every policy preempts the lowest first.
+/// Urgency of a request. Only [`SchedulingPolicy::Priority`](super::SchedulingPolicy::Priority) reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Priority {
     /// Background work.
@@ -92,15 +69,15 @@ impl FromStr for Priority {
 /// Why a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FinishReason {
-    /// The model came to its end.
+    /// The model ended the generation.
     Stop,
     /// A token or length limit was reached.
     Length,
-    /// The watchdog cut a generation that did not end by itself.
+    /// The watchdog cut a runaway generation.
     RunawayTrimmed,
-    /// The client left or aborted.
+    /// The client disconnected or aborted.
     Cancelled,
-    /// The client spoke over it.
+    /// The client interrupted the output.
     Interrupted,
     /// The model failed.
     Error,
@@ -120,36 +97,23 @@ impl FinishReason {
     }
 }
 
-/// How a request is to be generated. A request without parameters uses the model's own.
+/// Generation parameters of a request. A request without them uses the model's own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerationParams {
-    /// Randomness of sampling, 0.0 (greedy) to 2.0.
-    pub temperature: f32,
-    /// Nucleus mass, above 0.0 up to 1.0.
-    pub top_p: f32,
-    /// Candidates kept, 0 for all.
-    pub top_k: usize,
-    /// Penalty of repeated tokens, 1.0 for none.
-    pub repetition_penalty: f32,
+    /// Sampling: `temperature` 0.0 (greedy) to 2.0, `repetition_penalty` 0.5 to 2.0.
+    pub sampling: SamplingParams,
     /// The most tokens to generate.
     pub max_tokens: usize,
-    /// Tempo of speech, 1.0 is the voice's own.
+    /// Tempo of speech relative to the voice's own, 1.0 for unchanged.
     pub speed: f32,
-    /// Seed of everything random; `None` draws one.
+    /// Seed of all randomness; `None` for a random seed.
     pub seed: Option<u64>,
 }
 
 impl Default for GenerationParams {
     fn default() -> Self {
-        Self {
-            temperature: 0.7,
-            top_p: 0.9,
-            top_k: 50,
-            repetition_penalty: 1.0,
-            max_tokens: 2048,
-            speed: 1.0,
-            seed: None,
-        }
+        let sampling = SamplingParams { temperature: 0.7, top_p: 0.9, top_k: 50, repetition_penalty: 1.0 };
+        Self { sampling, max_tokens: 2048, speed: 1.0, seed: None }
     }
 }
 
@@ -163,7 +127,7 @@ pub struct AudioOutput {
 }
 
 impl AudioOutput {
-    /// Length in time.
+    /// Duration.
     pub fn duration(&self) -> Duration {
         audio_duration(self.samples.len() as u64, self.sample_rate)
     }
@@ -182,17 +146,17 @@ pub fn audio_duration(samples: u64, sample_rate_hz: u32) -> Duration {
 pub struct RequestStats {
     /// Why it ended.
     pub finish_reason: FinishReason,
-    /// What failed, when the reason is an error.
+    /// The failure, if the reason is [`FinishReason::Error`].
     pub error: Option<String>,
-    /// The seed that was given or drawn: with it the same request gives the same result.
+    /// The seed that was given or chosen: the same request with it gives the same result.
     pub seed: u64,
     /// Tokens of the prepared input.
     pub prompt_tokens: usize,
     /// Tokens generated.
     pub generated_tokens: usize,
-    /// Samples produced, for requests that speak.
+    /// Samples generated.
     pub samples: u64,
-    /// Length of the audio made or heard.
+    /// Duration of the generated or, for ASR, of the input audio.
     pub audio_duration: Duration,
     /// From acceptance to first execution.
     pub queue_time: Duration,
@@ -203,57 +167,40 @@ pub struct RequestStats {
 }
 
 impl RequestStats {
-    /// Processing time over audio time; 0 when there is no audio. Lower is better.
+    /// Real-time factor: processing time over audio time, 0 without audio. Lower is better.
     pub fn rtf(&self) -> f32 {
         rtf(self.generation_time, self.audio_duration)
     }
 }
 
-/// Processing time over audio time; 0 when there is no audio.
+/// Real-time factor: processing time over audio time, 0 without audio.
 pub fn rtf(processing: Duration, audio: Duration) -> f32 {
     if audio.is_zero() { 0.0 } else { processing.as_secs_f32() / audio.as_secs_f32() }
 }
 
-/// What was heard.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Transcript {
-    /// Code of the language heard; `None` when nothing was said.
-    pub language: Option<String>,
-    /// Its segments, in order; their texts make up the whole.
-    pub segments: Vec<Segment>,
-}
-
-impl Transcript {
-    /// The whole text, without the space before it.
-    pub fn text(&self) -> String {
-        let text: String = self.segments.iter().map(|segment| segment.text.as_str()).collect();
-        text.trim().to_owned()
-    }
-}
-
-/// A finished request, whole.
+/// The whole result of a finished request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineOutput {
-    /// Which request.
+    /// The request.
     pub request_id: RequestId,
-    /// What it asked for.
-    pub task_type: TaskType,
-    /// What was spoken; empty for a streaming request, whose chunks carried it.
+    /// The request's task.
+    pub task_type: Task,
+    /// Generated audio; empty for ASR and for streaming requests, whose chunks carry it.
     pub audio: AudioOutput,
-    /// What was heard or said in text; for a transcription always there, empty when nothing was said.
+    /// Transcribed or generated text. Always `Some` for ASR, empty if the recording holds no speech.
     pub text: Option<String>,
-    /// What was heard, with its times; `None` for other tasks.
+    /// The transcript; `None` for other tasks than ASR.
     pub transcript: Option<Transcript>,
-    /// What was said in a conversation, in order: with it the conversation goes on.
+    /// Output of a conversational turn, in order, for [`Conversation::answer`](super::Conversation::answer).
     pub emissions: Vec<Emission>,
     /// From acceptance to the end.
     pub generation_time: Duration,
-    /// The rest of the numbers.
+    /// Statistics.
     pub stats: RequestStats,
 }
 
 impl EngineOutput {
-    /// Processing time over audio time; 0 when there is no audio. Lower is better.
+    /// Real-time factor: processing time over audio time, 0 without audio. Lower is better.
     pub fn rtf(&self) -> f32 {
         self.stats.rtf()
     }
@@ -262,13 +209,13 @@ impl EngineOutput {
 /// One chunk of a streaming request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StreamingOutput {
-    /// Which request.
+    /// The request.
     pub request_id: RequestId,
-    /// 0, 1, 2, … without gap.
+    /// Number of the chunk, from 0 without gaps.
     pub sequence: u64,
     /// Offset of the first sample from the start of the utterance.
     pub sample_offset: u64,
-    /// Mono samples in −1.0..=1.0; exactly the chunk size, except in the final chunk. None for a transcription.
+    /// Mono samples in −1.0..=1.0: exactly the chunk size, except in the final chunk. Empty for ASR.
     pub samples: Vec<f32>,
     /// Samples per second.
     pub sample_rate: u32,
@@ -276,13 +223,13 @@ pub struct StreamingOutput {
     pub text: Option<String>,
     /// New segments of a transcript since the last chunk.
     pub segments: Vec<Segment>,
-    /// Code of the language heard, once it is known.
+    /// Code of the detected language, once known.
     pub language: Option<String>,
-    /// What was said in a conversation and has been handed over whole with this chunk, in order.
+    /// Output of a conversational turn whose audio is complete with this chunk, in order.
     pub emissions: Vec<Emission>,
-    /// Whether nothing follows.
+    /// Whether this is the last chunk.
     pub is_final: bool,
-    /// The request's numbers, on the final chunk.
+    /// Statistics, on the final chunk.
     pub stats: Option<RequestStats>,
 }
 

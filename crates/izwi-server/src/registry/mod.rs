@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use izwi_core::engine::{Engine, TaskType, metrics};
+use izwi_core::engine::{Engine, Task, metrics};
 use izwi_types::suggest;
 use tokio::sync::watch;
 
@@ -211,26 +211,26 @@ impl Registry {
     }
 
     /// Leases the engine of a model with `task`, loaded if necessary; of the default model without an id.
-    pub(crate) async fn lease(&self, id: Option<&str>, task: TaskType) -> Result<Lease, ApiError> {
+    pub(crate) async fn lease(&self, id: Option<&str>, task: Task) -> Result<Lease, ApiError> {
         let id = match (id, task) {
             (Some(id), _) => id.to_owned(),
-            (None, TaskType::Tts) => self.default_tts().to_owned(),
-            (None, TaskType::Asr) => self.default_asr().unwrap_or(ASR_ALIASES[0]).to_owned(),
-            (None, TaskType::AudioChat) => self.default_chat()?,
+            (None, Task::Tts) => self.default_tts().to_owned(),
+            (None, Task::Asr) => self.default_asr().unwrap_or(ASR_ALIASES[0]).to_owned(),
+            (None, Task::Chat) => self.default_chat()?,
         };
         let (id, entry) = self.find(&id)?;
         if !entry.tasks.is_empty() {
             check_task(&id, &entry.tasks, task)?;
         }
         let lease = self.acquire(&id).await?;
-        check_task(&id, &lease.profile().tasks, task)?;
+        check_task(&id, &lease.profile().info.tasks, task)?;
         Ok(lease)
     }
 
     /// The chat model of requests that name none: the default TTS model if it has the task, else the first that has it.
     fn default_chat(&self) -> Result<String, ApiError> {
         let residency = self.inner.residency.borrow();
-        let has_chat = |entry: &Entry| entry.tasks.contains(&TaskType::AudioChat);
+        let has_chat = |entry: &Entry| entry.tasks.contains(&Task::Chat);
         let default_tts = residency.entries().get_key_value(self.default_tts());
         let found = default_tts.filter(|(_, entry)| has_chat(entry));
         let found = found.or_else(|| residency.entries().iter().find(|(_, entry)| has_chat(entry)));
@@ -343,16 +343,16 @@ impl Registry {
 }
 
 /// The default models and the task of each.
-fn defaults(config: &RegistryConfig) -> impl Iterator<Item = (&str, TaskType)> {
-    let asr = config.default_asr.as_deref().map(|id| (id, TaskType::Asr));
-    std::iter::once((config.default_tts.as_str(), TaskType::Tts)).chain(asr)
+fn defaults(config: &RegistryConfig) -> impl Iterator<Item = (&str, Task)> {
+    let asr = config.default_asr.as_deref().map(|id| (id, Task::Asr));
+    std::iter::once((config.default_tts.as_str(), Task::Tts)).chain(asr)
 }
 
-fn check_task(id: &str, tasks: &[TaskType], task: TaskType) -> Result<(), ApiError> {
+fn check_task(id: &str, tasks: &[Task], task: Task) -> Result<(), ApiError> {
     if tasks.contains(&task) {
         return Ok(());
     }
-    let label = task.label();
+    let label = task.name();
     let message =
         format!("model '{id}' does not support the task {label}; choose one that does, see /v1/models");
     Err(ApiError::invalid("model", message))

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use izwi_core::engine::{Engine, EngineState, TaskType};
+use izwi_core::engine::{Engine, EngineState, Task};
 
 use crate::error::ApiError;
 
@@ -61,7 +61,7 @@ pub struct Offer {
     /// Model id.
     pub id: String,
     /// Its tasks, as far as known before it is loaded.
-    pub tasks: Vec<TaskType>,
+    pub tasks: Vec<Task>,
     /// Expected memory, 0 if unknown.
     pub bytes: u64,
 }
@@ -71,7 +71,7 @@ pub struct Offer {
 pub(crate) struct Entry {
     pub(crate) slot: Slot,
     /// Its tasks; empty until known.
-    pub(crate) tasks: Vec<TaskType>,
+    pub(crate) tasks: Vec<Task>,
     /// Memory: expected, or as the engine reported once it was loaded.
     bytes: u64,
     /// A default model, which is never unloaded.
@@ -89,7 +89,7 @@ impl Entry {
 
     fn set_slot(&mut self, slot: Slot, now: Instant) {
         if let Slot::Ready(engine) = &slot {
-            self.tasks.clone_from(&engine.profile().tasks);
+            self.tasks.clone_from(&engine.profile().info.tasks);
             let bytes = engine.profile().memory_bytes as u64;
             self.bytes = if bytes == 0 { self.bytes } else { bytes };
         }

@@ -13,14 +13,14 @@ const GUARD: Duration = Duration::from_secs(30);
 
 fn engine(name: &str) -> Engine {
     let config = EngineCoreConfig { model: name.to_owned(), num_threads: 1, ..Default::default() };
-    let model = SimulatedModel { listens: name.starts_with("asr"), ..Default::default() };
+    let model = SimulatedModel { transcribes: name.starts_with("asr"), ..Default::default() };
     let executor = SimulatedExecutor::new(&config, model);
     Engine::with_executor(config, Box::new(executor)).unwrap()
 }
 
 /// A model of `bytes`; those whose names begin with `asr` are ASR models.
 fn offer(id: &str, bytes: u64) -> Offer {
-    let task = if id.starts_with("asr") { TaskType::Asr } else { TaskType::Tts };
+    let task = if id.starts_with("asr") { Task::Asr } else { Task::Tts };
     Offer { id: id.to_owned(), tasks: vec![task], bytes }
 }
 
@@ -67,7 +67,7 @@ fn gated(config: RegistryConfig) -> (Registry, mpsc::Sender<()>) {
 }
 
 async fn lease_tts(registry: &Registry, id: &str) -> Result<Lease, ApiError> {
-    registry.lease(Some(id), TaskType::Tts).await
+    registry.lease(Some(id), Task::Tts).await
 }
 
 fn code(registry: &Registry, id: &str) -> &'static str {
@@ -122,7 +122,7 @@ async fn defaults_load_at_the_start_and_the_rest_on_first_use() {
     let asked = (0..20).map(|_| lease_tts(&registry, "a"));
     let leases = futures::future::try_join_all(asked).await.unwrap();
     assert_eq!((leases.len(), loads.load(Ordering::SeqCst)), (20, 3), "one load for all");
-    assert_eq!(registry.lease(None, TaskType::Asr).await.unwrap().profile().model, "asr");
+    assert_eq!(registry.lease(None, Task::Asr).await.unwrap().profile().model, "asr");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,7 +138,7 @@ async fn a_default_that_fails_leaves_the_others_alone() {
     assert!(lease_tts(&registry, "tts-1").await.is_ok());
     let unready = registry.readiness().unwrap_err();
     assert!(unready.reason.contains("'asr' failed to load: no such file"), "{unready:?}");
-    let error = registry.lease(Some("asr"), TaskType::Asr).await.unwrap_err();
+    let error = registry.lease(Some("asr"), Task::Asr).await.unwrap_err();
     assert_eq!(error.code(), "model_unavailable");
     assert_eq!(lease_tts(&registry, "a").await.unwrap_err().code(), "model_unavailable");
     assert_eq!(code(&registry, "a"), "failed");
@@ -158,7 +158,7 @@ async fn a_slow_load_times_out_for_the_request_and_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_is_not_loaded_for_a_task_it_lacks() {
     let (registry, loads) = registry(config());
-    let error = registry.lease(Some("a"), TaskType::Asr).await.unwrap_err();
+    let error = registry.lease(Some("a"), Task::Asr).await.unwrap_err();
     assert_eq!((error.code(), error.param()), ("invalid_value", Some("model")));
     let error = lease_tts(&registry, "asr").await.unwrap_err();
     assert!(error.to_string().contains("'asr' does not support the task tts"), "{error}");

@@ -35,11 +35,11 @@ fn describe(state: &AppState, id: String, entry: &Entry) -> ModelObject {
         owned_by: "izwi",
         state: entry.slot.readiness(&id).map_or_else(|unready| unready.code, |_| "ready"),
         default: id == registry.default_tts() || registry.default_asr() == Some(&id),
-        tasks: entry.tasks.iter().map(|task| task.label()).collect(),
-        sample_rate: profile.map(|profile| profile.sample_rate),
-        languages: profile.map(|profile| profile.languages.clone()).unwrap_or_default(),
-        translates: profile.map(|profile| profile.translates),
-        clones_voices: profile.map(|profile| profile.clones_voices),
+        tasks: entry.tasks.iter().map(|task| task.name()).collect(),
+        sample_rate: profile.map(|profile| profile.info.sample_rate_hz),
+        languages: profile.map(|profile| profile.info.languages.clone()).unwrap_or_default(),
+        translates: profile.map(|profile| profile.info.translates),
+        clones_voices: profile.map(|profile| profile.info.clones_voices),
         id,
     }
 }

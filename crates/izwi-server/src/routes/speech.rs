@@ -12,7 +12,7 @@ use base64::Engine as _;
 use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
-use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput, TaskType};
+use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput, Task};
 use tokio::sync::mpsc;
 
 use super::streamed::{self, event};
@@ -47,7 +47,7 @@ pub(super) async fn create(
     let SpeechUpload { fields: mut body, memory } = upload;
     let model = required("model", body.model.as_deref())?;
     let input = required("input", body.input.as_deref())?;
-    let engine = state.lease(Some(model), TaskType::Tts).await?;
+    let engine = state.lease(Some(model), Task::Tts).await?;
     check_text("input", input, state.config().max_input_chars)?;
     let (format, media_type) = encoding::for_http(body.response_format.as_deref())?;
     let stream_format = stream_format(body.stream_format.as_deref())?;
@@ -61,7 +61,7 @@ pub(super) async fn create(
     };
     let options = ResolvedSpeechOptions::resolve(SpeechOptions { cloning, ..options(body) }, voice, &engine)?;
     let request = options.into_request(text).with_id(id);
-    let sample_rate = engine.profile().sample_rate;
+    let sample_rate = engine.profile().info.sample_rate_hz;
     let encoded = EncodedUtterance::new(format, sample_rate)?;
     let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
     // The engine has read the recording by now.

@@ -73,7 +73,7 @@ async fn model_health(id: &str, entry: &Entry) -> ModelHealth {
         Slot::Ready(engine) => Some(engine_health(engine).await),
         Slot::Unloaded | Slot::Loading | Slot::Unloading | Slot::Failed(_) => None,
     };
-    let tasks = entry.tasks.iter().map(|task| task.label()).collect();
+    let tasks = entry.tasks.iter().map(|task| task.name()).collect();
     ModelHealth { state, reason, tasks, engine }
 }
 

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
 use izwi_core::engine::{
-    EngineCoreRequest, EngineError, FinishReason, RequestId, RequestStats, StreamingOutput, TaskType,
+    EngineCoreRequest, EngineError, FinishReason, RequestId, RequestStats, StreamingOutput, Task,
 };
 use tokio::sync::mpsc;
 
@@ -57,7 +57,7 @@ async fn respond(
     let Upload { fields, recording, memory } = upload;
     let checked = CheckedRequest::check(fields, task)?;
     let field = recording.param;
-    let engine = state.lease(Some(&checked.model), TaskType::Asr).await?;
+    let engine = state.lease(Some(&checked.model), Task::Asr).await?;
     let request = checked.request(recording, &engine)?.with_id(id.clone());
     if checked.stream {
         // The upload memory is released with the first text: the engine has read the recording by then.

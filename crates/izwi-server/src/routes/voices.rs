@@ -5,8 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;
-use izwi_core::engine::executor::VoiceInfo;
-use izwi_core::engine::{Engine, ReferenceRecording, RequestId, TaskType};
+use izwi_core::engine::{Engine, ReferenceAudio, RequestId, Task};
 use izwi_hub::{SavedVoice, VoiceNotes, VoiceStore};
 
 use crate::dto::listing::{VoiceDeleted, VoiceList, VoiceObject, VoiceQuery, VoiceRequest};
@@ -24,7 +23,7 @@ pub(super) async fn list(
     ApiQuery(query): ApiQuery<VoiceQuery>,
 ) -> Result<Json<VoiceList>, ApiError> {
     let chosen = match &query.model {
-        Some(model) => Some(state.lease(Some(model), TaskType::Tts).await?),
+        Some(model) => Some(state.lease(Some(model), Task::Tts).await?),
         None => None,
     };
     let engines = match &chosen {
@@ -49,8 +48,8 @@ pub(super) async fn show(
     ApiPath(id): ApiPath,
     ApiQuery(query): ApiQuery<VoiceQuery>,
 ) -> Result<Json<VoiceObject>, ApiError> {
-    let engine = state.lease(query.model.as_deref(), TaskType::Tts).await?;
-    let is_own = engine.profile().voices.iter().any(|voice| voice.id == id);
+    let engine = state.lease(query.model.as_deref(), Task::Tts).await?;
+    let is_own = engine.profile().info.voices.iter().any(|voice| voice.id == id);
     if let Some(store) = state.voices().filter(|_| !is_own)
         && let Some((voice, pack)) = stored(store, &id).await?
     {
@@ -58,7 +57,7 @@ pub(super) async fn show(
     }
     let found = voices::find(Some(&id), &engine, state.voices()).await?;
     let own = found.as_ref().and_then(|voice| match voice {
-        Voice::Own(name) => engine.profile().voices.iter().find(|own| own.id == *name),
+        Voice::Own(name) => engine.profile().info.voices.iter().find(|own| own.id == *name),
         Voice::Saved { .. } => None,
     });
     match own {
@@ -92,12 +91,12 @@ pub(super) async fn create(
     let (checked, wanted) = (store.clone(), name.clone());
     blocking(move || checked.check_free(&wanted, overwrite), "name").await?;
 
-    let engine = state.lease(non_blank(fields.model).as_deref(), TaskType::Tts).await?;
+    let engine = state.lease(non_blank(fields.model).as_deref(), Task::Tts).await?;
     check_maker(&engine, &name)?;
     let model = engine.profile().model.clone();
     let notes = VoiceNotes { made_by: Some(model.clone()), text: text.clone() };
     let timbre_only = fields.x_vector_only_mode.unwrap_or(false);
-    let made = engine.make_voice(ReferenceRecording { audio: recording.audio, text, timbre_only }).await;
+    let made = engine.make_voice(ReferenceAudio { audio: recording.audio, text, timbre_only }).await;
     drop(memory);
     let field = recording.param;
     let pack = made.map_err(|error| ApiError::from_engine(error, &model, &id).about_recording(field))?;
@@ -130,14 +129,14 @@ fn voice_store(state: &AppState) -> Result<&VoiceStore, ApiError> {
 /// Refuses a model without voice cloning, or with a voice of the same name, which would take precedence.
 fn check_maker(engine: &Engine, name: &str) -> Result<(), ApiError> {
     let profile = engine.profile();
-    if !profile.clones_voices {
+    if !profile.info.clones_voices {
         let message = format!(
             "model '{}' does not support voice cloning; choose one that does, see /v1/models",
             profile.model
         );
         return Err(ApiError::invalid("model", message));
     }
-    if profile.voices.iter().any(|voice| voice.id == name) {
+    if profile.info.voices.iter().any(|voice| voice.id == name) {
         let message = format!("model '{}' has a voice '{name}' of its own; take another name", profile.model);
         return Err(ApiError::VoiceExists { message });
     }
@@ -147,7 +146,7 @@ fn check_maker(engine: &Engine, name: &str) -> Result<(), ApiError> {
 fn loaded_tts(state: &AppState) -> Vec<Engine> {
     let tts_engine = |(id, slot): (String, Slot)| {
         let engine = slot.readiness(&id).ok()?.clone();
-        engine.profile().tasks.contains(&TaskType::Tts).then_some(engine)
+        engine.profile().info.tasks.contains(&Task::Tts).then_some(engine)
     };
     state.registry().snapshot().into_iter().filter_map(tts_engine).collect()
 }
@@ -171,10 +170,10 @@ async fn saved(store: &VoiceStore, engines: &[Engine]) -> Result<Vec<VoiceObject
 }
 
 fn voices_of(engine: &Engine) -> Vec<VoiceObject> {
-    engine.profile().voices.iter().map(|voice| describe(engine, voice)).collect()
+    engine.profile().info.voices.iter().map(|voice| describe(engine, voice)).collect()
 }
 
-fn describe(engine: &Engine, voice: &VoiceInfo) -> VoiceObject {
+fn describe(engine: &Engine, voice: &izwi_core::engine::Voice) -> VoiceObject {
     let profile = engine.profile();
     VoiceObject {
         id: voice.id.clone(),
@@ -183,7 +182,7 @@ fn describe(engine: &Engine, voice: &VoiceInfo) -> VoiceObject {
         language: Some(voice.language.clone()),
         description: voice.description.clone(),
         model: Some(profile.model.clone()),
-        default: profile.voices.first().is_some_and(|first| first.id == voice.id),
+        default: profile.info.voices.first().is_some_and(|first| first.id == voice.id),
         owned_by: "izwi",
         models: vec![profile.model.clone()],
         created_at: None,

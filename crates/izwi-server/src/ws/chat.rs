@@ -25,7 +25,7 @@ use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{
     AudioInput, Conversation, Emission, Engine, EngineCoreRequest, FinishReason, Message, RequestId,
-    StreamingOutput, TaskType,
+    StreamingOutput, Task,
 };
 
 use self::recording::Recording;
@@ -120,7 +120,7 @@ impl Protocol for Chat {
             _ => return None,
         };
         let state = self.state.clone();
-        Some(async move { state.lease(model.as_deref(), TaskType::AudioChat).await }.boxed())
+        Some(async move { state.lease(model.as_deref(), Task::Chat).await }.boxed())
     }
 
     fn receive(
@@ -164,11 +164,11 @@ impl Protocol for Chat {
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
         let setup = self.setup.as_ref()?;
         let input = self.waiting.pop_front()?;
-        let encoded = match EncodedUtterance::new(setup.format, setup.engine.profile().sample_rate) {
+        let encoded = match EncodedUtterance::new(setup.format, setup.engine.profile().info.sample_rate_hz) {
             Ok(encoded) => encoded,
             Err(error) => return Some(Err(error)),
         };
-        self.forgotten += self.conversation.make_room(setup.engine.config().conversation_limits());
+        self.forgotten += self.conversation.truncate(setup.engine.config().conversation_limits());
         let engine = Engine::clone(&setup.engine);
         let answer = Answer {
             setup: Arc::clone(setup),
@@ -299,7 +299,7 @@ impl Chat {
         out.frame(&ServerFrame::Created {
             session_id: self.session_id.as_str(),
             model: &profile.model,
-            sample_rate: profile.sample_rate,
+            sample_rate: profile.info.sample_rate_hz,
             input_sample_rate: setup.input_rate,
             channels: 1,
             encoding: setup.format.encoding,
@@ -323,7 +323,7 @@ async fn prepare(engine: Engine, input: UserInput, session_id: RequestId) -> Res
     match input {
         UserInput::Text(text) => Ok(Message::Text(text)),
         UserInput::Audio(file) => {
-            let samples = engine.hear(AudioInput::File(file)).await;
+            let samples = engine.decode_message(AudioInput::File(file)).await;
             let error = |error| ApiError::from_engine(error, &engine.profile().model, &session_id);
             samples.map(Message::Recording).map_err(error)
         }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use izwi_audio::encode::{EncodeError, Format};
-use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, TaskType};
+use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, Task};
 
 use self::text_queue::TextQueue;
 use super::outbox::Outbox;
@@ -149,7 +149,7 @@ impl Protocol for Speech {
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
         let setup = self.setup.as_ref()?;
         let text = self.text.next()?;
-        let encoded = match EncodedUtterance::new(setup.format, setup.engine.profile().sample_rate) {
+        let encoded = match EncodedUtterance::new(setup.format, setup.engine.profile().info.sample_rate_hz) {
             Ok(encoded) => encoded,
             Err(error) => return Some(Err(error)),
         };
@@ -242,7 +242,7 @@ impl Speech {
         let setup = Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?;
         out.frame(&ServerFrame::Created {
             session_id: self.session_id.as_str(),
-            sample_rate: setup.engine.profile().sample_rate,
+            sample_rate: setup.engine.profile().info.sample_rate_hz,
             channels: 1,
             encoding: setup.format.encoding,
         });
@@ -255,7 +255,7 @@ impl Setup {
     /// Checks the fields against the model.
     fn resolve(fields: ConfigFields, Model { engine, voice }: Model) -> Result<Self, ApiError> {
         let format = encoding::for_session(fields.response_format.as_deref())?;
-        let chunk_samples = chunking::samples(fields.chunk_ms, engine.profile().sample_rate)?;
+        let chunk_samples = chunking::samples(fields.chunk_ms, engine.profile().info.sample_rate_hz)?;
         let options = SpeechOptions {
             language: fields.language,
             instructions: fields.instructions,
@@ -277,7 +277,7 @@ impl Setup {
 
 /// Waits for a model and looks the voice up.
 async fn load(state: AppState, model: Option<String>, voice: Option<String>) -> Result<Model, ApiError> {
-    let engine = state.lease(model.as_deref(), TaskType::Tts).await?;
+    let engine = state.lease(model.as_deref(), Task::Tts).await?;
     let voice = voices::find(voice.as_deref(), &engine, state.voices()).await?;
     Ok(Model { engine, voice })
 }

@@ -59,7 +59,7 @@ pub(super) async fn synthesize(
         let params = GenerationParams {
             max_tokens: requests.max_tokens,
             seed: Some(index as u64),
-            ..engine.profile().default_params.clone()
+            ..engine.profile().default_params()
         };
         let text = format!("{}, voice {index}: {TEXT}", requests.text_prefix);
         receive(engine, EngineCoreRequest::tts(text).with_params(params))

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use bytes::Bytes;
-use izwi_core::engine::executor::Precision;
-use izwi_core::engine::{EngineCoreConfig, TaskType};
+use izwi_core::engine::Precision;
+use izwi_core::engine::{EngineCoreConfig, Task};
 
 use self::batch::Requests;
 use self::gate::Baseline;
@@ -164,7 +164,7 @@ impl Plan<'_> {
     ) -> Result<Vec<Measured>> {
         machine::reset_peak_memory();
         let engine = engine::load(config, interrupt).await?;
-        let is_tts = engine.profile().tasks.contains(&TaskType::Tts);
+        let is_tts = engine.profile().info.tasks.contains(&Task::Tts);
         let recording = if is_tts { None } else { self.recording.as_ref() };
         if !is_tts && recording.is_none() {
             let message = format!("model '{}' needs a recording to transcribe", engine.profile().model);

@@ -61,7 +61,7 @@ impl<'a> ChatSession<'a> {
     /// # Errors
     /// The recording cannot be decoded, or as [`Self::turn`].
     pub(super) async fn recorded_turn(&mut self, recording: AudioInput) -> Result<()> {
-        let recording = self.engine.hear(recording).await?;
+        let recording = self.engine.decode_message(recording).await?;
         self.turn(Message::Recording(recording)).await
     }
 
@@ -70,7 +70,7 @@ impl<'a> ChatSession<'a> {
     /// # Errors
     /// The turn is refused or fails, the answer cannot be printed or played, or the process is interrupted.
     pub(super) async fn turn(&mut self, message: Message) -> Result<()> {
-        let forgotten = self.conversation.make_room(self.engine.config().conversation_limits());
+        let forgotten = self.conversation.truncate(self.engine.config().conversation_limits());
         if forgotten > 0 {
             output::status(&format!("the oldest {forgotten} turns are dropped: the context is full"));
         }
@@ -100,7 +100,7 @@ impl<'a> ChatSession<'a> {
         report(&stats);
         self.conversation.answer(emissions, stats.prompt_tokens);
         if let Some(player) = self.player.as_ref().filter(|_| !samples.is_empty()) {
-            let sample_rate_hz = self.engine.profile().sample_rate;
+            let sample_rate_hz = self.engine.profile().info.sample_rate_hz;
             player.play_samples(&samples, sample_rate_hz, &mut self.interrupt).await?;
         }
         if let Some(all) = &mut self.samples {
@@ -111,12 +111,12 @@ impl<'a> ChatSession<'a> {
 
     /// The samples of all answers, and their rate in Hz.
     pub(super) fn finish(self) -> (Vec<f32>, u32) {
-        (self.samples.unwrap_or_default(), self.engine.profile().sample_rate)
+        (self.samples.unwrap_or_default(), self.engine.profile().info.sample_rate_hz)
     }
 
     fn request(&self) -> EngineCoreRequest {
-        let mut params = self.engine.profile().default_params.clone();
-        params.temperature = self.options.temperature.unwrap_or(params.temperature);
+        let mut params = self.engine.profile().default_params();
+        params.sampling.temperature = self.options.temperature.unwrap_or(params.sampling.temperature);
         params.max_tokens = self.options.max_tokens.unwrap_or(params.max_tokens);
         params.seed = self.options.seed.or(params.seed);
         let mut request = EngineCoreRequest::converse(Conversation::new()).with_params(params);

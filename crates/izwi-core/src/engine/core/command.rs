@@ -1,11 +1,11 @@
-//! What the handle can tell the loop, and how the loop starts, answers and ends.
+//! Commands of the handle to the step loop, and the loop's start, replies and end.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-use super::{AbortCause, EngineCore, EngineState, Mode, flight};
+use super::{AbortCause, EngineCore, EngineState, Mode, in_flight};
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::ExecutorError;
 use crate::engine::metrics::MetricsSnapshot;
@@ -13,17 +13,17 @@ use crate::engine::output::Delivery;
 use crate::engine::request::AdmissibleRequest;
 use crate::engine::types::{EngineOutput, RequestId};
 
-/// A prepared request with the way back to its caller.
+/// A prepared request and the channel of its result.
 #[derive(Debug)]
 pub(in crate::engine) struct Admission {
     pub(in crate::engine) admissible: AdmissibleRequest,
     pub(in crate::engine) delivery: Delivery,
     pub(in crate::engine) accepted_at: Instant,
-    /// The recording's share of what may be open at once.
+    /// The request's share of the open audio.
     pub(in crate::engine) audio_share: Option<OwnedSemaphorePermit>,
 }
 
-/// Everything the loop can be told.
+/// A command to the step loop.
 #[derive(Debug)]
 pub(in crate::engine) enum Command {
     Add(Box<Admission>, oneshot::Sender<Result<()>>),
@@ -31,7 +31,7 @@ pub(in crate::engine) enum Command {
     Step(oneshot::Sender<Result<Vec<EngineOutput>>>),
     TakeOutput(RequestId, oneshot::Sender<Option<EngineOutput>>),
     Metrics(oneshot::Sender<MetricsSnapshot>),
-    CheckBooks(oneshot::Sender<std::result::Result<(), String>>),
+    CheckInvariants(oneshot::Sender<std::result::Result<(), String>>),
     Start,
     Resume,
     Pause,
@@ -41,7 +41,7 @@ pub(in crate::engine) enum Command {
 }
 
 impl EngineCore {
-    /// Warms the executor up, collecting the commands that arrive meanwhile.
+    /// Warms up the executor. Returns the commands that arrived meanwhile.
     pub(super) async fn initialize(
         &mut self,
         commands: &mut mpsc::UnboundedReceiver<Command>,
@@ -50,7 +50,7 @@ impl EngineCore {
         let Some(mut executor) = self.executor.take() else { return buffered };
         let mut warm_up = tokio::task::spawn_blocking(move || {
             let run = std::panic::catch_unwind(AssertUnwindSafe(|| executor.initialize()));
-            let result = run.unwrap_or_else(|panic| Err(ExecutorError(flight::panic_text(&*panic))));
+            let result = run.unwrap_or_else(|panic| Err(ExecutorError(in_flight::panic_text(&*panic))));
             (executor, result)
         });
         let joined = loop {
@@ -72,7 +72,7 @@ impl EngineCore {
         buffered
     }
 
-    /// Takes all commands that are there.
+    /// Handles all pending commands.
     pub(super) fn take_commands(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
         loop {
             match commands.try_recv() {
@@ -86,7 +86,7 @@ impl EngineCore {
         }
     }
 
-    /// Carries out one command. Whoever does not wait for the answer any more does not get one.
+    /// Handles one command. Replies to dropped receivers are discarded.
     pub(super) fn handle(&mut self, command: Command) {
         match command {
             Command::Add(admission, reply) => {
@@ -110,8 +110,8 @@ impl EngineCore {
             Command::Metrics(reply) => {
                 let _ = reply.send(self.metrics.snapshot());
             }
-            Command::CheckBooks(reply) => {
-                let _ = reply.send(self.kv.check_books());
+            Command::CheckInvariants(reply) => {
+                let _ = reply.send(self.kv.check_invariants());
             }
             Command::Start if self.mode == Mode::Manual => self.mode = Mode::Running,
             Command::Start => {}
@@ -132,7 +132,7 @@ impl EngineCore {
         }
     }
 
-    /// Ends the loop: nothing stays open, the executor lets go, and whoever still asks is refused.
+    /// Ends the loop: closes all requests, shuts the executor down, and rejects later commands.
     pub(super) async fn end(mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
         let reason = match &self.status.state {
             EngineState::Dead(reason) => Some(reason.clone()),
@@ -149,7 +149,7 @@ impl EngineCore {
         }
         self.answer_steps();
         if let Some(mut executor) = self.executor.take() {
-            // Tensors are freed here, which may take a while; a panic in it has nobody left to harm.
+            // Freeing memory may block; a panic in it affects no request.
             let _ = tokio::task::spawn_blocking(move || executor.shutdown()).await;
         }
         self.publish();
@@ -158,7 +158,7 @@ impl EngineCore {
         for waiter in self.end_waiters.drain(..) {
             let _ = waiter.send(verdict());
         }
-        let refusal = EngineError::Stopped(reason.clone().unwrap_or_else(|| "it was told to".to_owned()));
+        let refusal = EngineError::Stopped(reason.clone().unwrap_or_else(|| "stop was requested".to_owned()));
         while let Some(command) = commands.recv().await {
             match command {
                 Command::Add(_, reply) => drop(reply.send(Err(refusal.clone()))),

@@ -1,27 +1,28 @@
-//! An executor without weights, for tests and benches: it keeps a real block pool and proves that it is intact.
+//! An executor without weights, for tests and benches, that verifies the content of its block pool.
 //!
-//! Every token's "key and value" is a hash of all tokens before it, stored through the block table and checked on
-//! every step. What it generates is read out of the pool, so that a block given to the wrong sequence, a missing copy
-//! or a skipped recompute changes the output or fails the sequence.
+//! The "key and value" of a token is a hash of all tokens up to it, stored through the block table and checked in every
+//! step. Its output is computed from the pool, so a block of the wrong sequence, a missing copy or a skipped recompute
+//! changes the output or fails the sequence.
 
-mod cloning;
-mod conversing;
+mod chat;
+mod voice_pack;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{
-    Decoded, Emission, ExecutorError, ExecutorOutput, ExecutorProfile, ItemResult, ModelExecutor, PartTimes,
-    PreparedRequest, PreparedWork, RequestPreparer, Segment, StepPlan, VoiceInfo, VoiceRecording, Word,
+use izwi_types::{
+    Emission, Input, InputError, ModelInfo, PartTimes, Prepared, Segment, StepOutput, Task, Voice,
+    VoiceRecording, Word, Work,
 };
-use crate::engine::config::EngineCoreConfig;
-use crate::engine::error::Result;
-use crate::engine::request::EngineCoreRequest;
-use crate::engine::scheduler::ScheduledRequest;
-use crate::engine::types::{GenerationParams, SequenceId, TaskType};
 
-/// What is to go wrong in a step.
+use super::{ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, StepPlan};
+use crate::engine::blocks::BlockGeometry;
+use crate::engine::config::EngineCoreConfig;
+use crate::engine::scheduler::ScheduledRequest;
+use crate::engine::types::{GenerationParams, SequenceId};
+
+/// A failure to inject into a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The whole step fails.
@@ -32,33 +33,32 @@ pub enum Fault {
     Panic,
 }
 
-/// Looks at a step and says what goes wrong in it. May block, to hold a step open.
+/// Returns the failure to inject into a step. May block, to keep a step in flight.
 pub type Script = Box<dyn FnMut(&StepPlan) -> Option<Fault> + Send>;
 
-/// How the simulation behaves.
+/// Behaviour of the simulation.
 pub struct SimulatedModel {
-    /// Whether it is autoregressive with paged KV; otherwise each sentence of the text is one unit.
+    /// Whether it is autoregressive with a paged KV cache; otherwise each sentence of the text is a unit.
     pub autoregressive: bool,
-    /// Whether it transcribes instead of speaking: one pass, one segment and one word for each second begun.
-    pub listens: bool,
-    /// Whether it speaks in voices handed to it and takes a style prompt; what it says then depends on everything
-    /// that is asked of it.
-    pub clones: bool,
-    /// Whether it also converses: a token of text and two frames in turn. It hears at 16 kHz.
-    pub converses: bool,
-    /// Generated tokens after which a pass that has not ended by itself is cut as a runaway.
+    /// Whether it is an ASR model: one pass, one segment and one word for each started second.
+    pub transcribes: bool,
+    /// Whether it supports voice cloning and style prompts; its output then depends on all options of a request.
+    pub clones_voices: bool,
+    /// Whether it is also a chat model: one text token, then two audio frames, repeatedly. Its input rate is 16 kHz.
+    pub chats: bool,
+    /// Generated tokens after which a pass is cut as a runaway.
     pub watchdog: Option<usize>,
-    /// Passes of a request that speaks token by token.
+    /// Passes of an autoregressive TTS request.
     pub passes: usize,
     /// Rate of its audio, in Hz.
     pub sample_rate: u32,
     /// Samples per generated token, or per character of a unit.
     pub samples_per_token: usize,
-    /// Time one step takes.
+    /// Duration of a step.
     pub step_time: Duration,
-    /// Time the warm-up takes.
+    /// Duration of the warm-up.
     pub warm_up_time: Duration,
-    /// Faults.
+    /// Failures to inject.
     pub script: Option<Script>,
 }
 
@@ -72,9 +72,9 @@ impl Default for SimulatedModel {
     fn default() -> Self {
         Self {
             autoregressive: true,
-            listens: false,
-            clones: false,
-            converses: false,
+            transcribes: false,
+            clones_voices: false,
+            chats: false,
             watchdog: None,
             passes: 1,
             sample_rate: 24_000,
@@ -86,15 +86,14 @@ impl Default for SimulatedModel {
     }
 }
 
-/// What a request became.
+/// The payload of a prepared request.
 struct Job {
     /// Generated tokens after which a pass ends.
     length: usize,
     passes: usize,
     /// Whether it is a turn of a conversation.
-    converses: bool,
-    /// Mixed into the seed.
-    trace: u64,
+    is_chat: bool,
+    seed: u64,
 }
 
 struct Running {
@@ -107,27 +106,27 @@ struct Running {
     units: Arc<[usize]>,
     pass: usize,
     passes: usize,
-    converses: bool,
+    is_chat: bool,
 }
 
 impl Running {
-    /// The prompt of the next pass, which all that came before decides.
-    fn begin_pass(&mut self, state: u64) -> PreparedWork {
+    /// Starts the next pass, with a prompt that depends on all tokens so far.
+    fn begin_pass(&mut self, state: u64) -> Work {
         self.pass += 1;
         self.tokens = (0..1 + state % 40).map(|i| mix(state, i)).collect();
         self.prompt_len = self.tokens.len();
-        PreparedWork::Autoregressive { prompt: self.tokens.clone().into(), encoder_tokens: PASS_SETUP_TOKENS }
+        Work::Autoregressive { prompt: self.tokens.clone().into(), encoder_tokens: ENCODER_TOKENS }
     }
 }
 
-/// What the first item of a later pass costs beyond its prompt.
-const PASS_SETUP_TOKENS: usize = 20;
+/// Cost of the first item of a later pass beyond its prompt.
+const ENCODER_TOKENS: usize = 20;
 
-/// The executor.
+/// An executor without weights.
 pub struct SimulatedExecutor {
     model: SimulatedModel,
     profile: Arc<ExecutorProfile>,
-    block_size: usize,
+    geometry: BlockGeometry,
     pool: Vec<u64>,
     sequences: HashMap<SequenceId, Running>,
 }
@@ -138,18 +137,17 @@ impl std::fmt::Debug for SimulatedExecutor {
     }
 }
 
-/// Generated tokens after which a request for `text` ends by itself.
+/// Generated tokens of a request for `text`.
 pub fn natural_length(text: &str) -> usize {
     1 + text.len() % 23
 }
 
-fn voices() -> Vec<VoiceInfo> {
-    let voice =
-        |id: &str| VoiceInfo { id: id.into(), language: "en-US".into(), description: "a tone".into() };
+fn voices() -> Vec<Voice> {
+    let voice = |id: &str| Voice { id: id.into(), language: "en-US".into(), description: "a tone".into() };
     ["one", "two"].map(voice).to_vec()
 }
 
-/// The segment that pass `pass` hears: the second it belongs to.
+/// The segment of pass `pass`: one second.
 fn segment(pass: usize) -> Segment {
     let (start_s, text) = (pass as f64, format!(" word{pass}"));
     let word = Word { text: text.clone(), start_s, end_s: start_s + 0.5, probability: 0.9 };
@@ -165,7 +163,7 @@ fn segment(pass: usize) -> Segment {
     }
 }
 
-/// Pieces of `text` that become units: sentences ending in a full stop.
+/// Lengths of the sentences of `text`, which become units.
 fn sentences(text: &str) -> Vec<usize> {
     text.split_inclusive('.').map(|part| part.trim().len()).filter(|&len| len > 0).collect()
 }
@@ -176,7 +174,7 @@ fn mix(a: u64, b: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A sample value in −1.0..1.0 that only `token`, `seed` and `index` decide.
+/// A sample value in −1.0..1.0, a function of `token`, `seed` and `index`.
 fn sample(token: u64, seed: u64, index: usize) -> f32 {
     (mix(mix(token, seed), index as u64) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
 }
@@ -184,29 +182,38 @@ fn sample(token: u64, seed: u64, index: usize) -> f32 {
 impl SimulatedExecutor {
     /// An executor for the given engine settings.
     pub fn new(config: &EngineCoreConfig, model: SimulatedModel) -> Self {
-        let speaks =
-            if model.converses { vec![TaskType::Tts, TaskType::AudioChat] } else { vec![TaskType::Tts] };
+        let tasks = match (model.transcribes, model.chats) {
+            (true, _) => vec![Task::Asr],
+            (false, true) => vec![Task::Tts, Task::Chat],
+            (false, false) => vec![Task::Tts],
+        };
+        let languages: &[&str] = if model.transcribes { &["en", "de"] } else { &[] };
+        let info = ModelInfo {
+            sample_rate_hz: model.sample_rate,
+            input_sample_rate_hz: if model.chats { 16_000 } else { model.sample_rate },
+            tasks,
+            voices: if model.transcribes { Vec::new() } else { voices() },
+            speed_range: Some((0.25, 4.0)),
+            takes_instructions: model.clones_voices,
+            languages: languages.iter().map(|&code| code.to_owned()).collect(),
+            translates: model.transcribes,
+            clones_voices: model.clones_voices,
+            sampling: GenerationParams::default().sampling,
+            weight_bytes: 0,
+            state_bytes: 0,
+        };
+        let geometry = config.geometry();
         let profile = Arc::new(ExecutorProfile {
             model: config.model.clone(),
             device: "simulated".to_owned(),
-            sample_rate: model.sample_rate,
-            heard_rate: if model.converses { 16_000 } else { model.sample_rate },
-            tasks: if model.listens { vec![TaskType::Asr] } else { speaks },
-            voices: if model.listens { Vec::new() } else { voices() },
-            kv_block_bytes: 16 * config.block_size,
-            speed_range: Some((0.25, 4.0)),
-            takes_instructions: model.clones,
-            languages: if model.listens { vec!["en".to_owned(), "de".to_owned()] } else { Vec::new() },
-            translates: model.listens,
-            clones_voices: model.clones,
+            info,
+            kv_block_bytes: 16 * geometry.block_size,
             memory_bytes: 0,
             step_bytes: 0,
             part_times: PartTimes::default(),
-            state_bytes: 0,
-            default_params: GenerationParams::default(),
         });
-        let pool = vec![0; config.max_blocks * config.block_size];
-        Self { model, profile, block_size: config.block_size, pool, sequences: HashMap::new() }
+        let pool = vec![0; geometry.capacity()];
+        Self { model, profile, geometry, pool, sequences: HashMap::new() }
     }
 
     fn run_item(&mut self, item: &ScheduledRequest) -> ItemResult {
@@ -227,27 +234,27 @@ impl SimulatedExecutor {
             return Err(ExecutorError(format!("unit {} has not {} tokens", item.start, item.num_tokens)));
         }
         let count = item.num_tokens * self.model.samples_per_token;
-        Ok(ExecutorOutput {
+        Ok(StepOutput {
             samples: (0..count).map(|i| sample(item.start as u64, running.seed, i)).collect(),
             generated_tokens: item.num_tokens,
             finished: item.start + 1 == running.units.len(),
-            ..ExecutorOutput::default()
+            ..StepOutput::default()
         })
     }
 
-    /// One token more, behind those that `state` stands for.
-    fn generate(&self, running: &mut Running, state: u64) -> ExecutorOutput {
-        let mut output = ExecutorOutput { generated_tokens: 1, ..ExecutorOutput::default() };
-        let mut count = if self.model.listens { 0 } else { self.model.samples_per_token };
+    /// Generates one token after those with hash `state`.
+    fn generate(&self, running: &mut Running, state: u64) -> StepOutput {
+        let mut output = StepOutput { generated_tokens: 1, ..StepOutput::default() };
+        let mut count = if self.model.transcribes { 0 } else { self.model.samples_per_token };
         let mut token = state;
-        if running.converses {
-            let said = conversing::emission(state, running.tokens.len() - running.prompt_len);
-            if let Emission::Token(id) = said {
-                output.text = conversing::word(id);
+        if running.is_chat {
+            let emission = chat::emission(state, running.tokens.len() - running.prompt_len);
+            if let Emission::Token(id) = emission {
+                output.text = chat::word(id);
                 count = 0;
             }
-            token = conversing::key(&said);
-            (output.content_key, output.emission) = (Some(token), Some(said));
+            token = chat::key(&emission);
+            (output.content_key, output.emission) = (Some(token), Some(emission));
         }
         running.tokens.push(token);
         output.samples = (0..count).map(|i| sample(state, running.seed, i)).collect();
@@ -256,14 +263,14 @@ impl SimulatedExecutor {
 
     fn run_tokens(&mut self, running: &mut Running, item: &ScheduledRequest) -> ItemResult {
         let end = item.start + item.num_tokens;
-        if end > running.tokens.len() || end > item.block_table.len() * self.block_size {
-            return Err(ExecutorError(format!("positions up to {end} are not there")));
+        if end > running.tokens.len() || self.geometry.blocks_for(end) > item.block_table.len() {
+            return Err(ExecutorError(format!("positions up to {end} have no tokens or no blocks")));
         }
         let mut state = 0;
         for (position, &token) in running.tokens[..end].iter().enumerate() {
             state = mix(state, token);
-            let block = item.block_table[position / self.block_size] as usize;
-            let slot = &mut self.pool[block * self.block_size + position % self.block_size];
+            let (index, offset) = self.geometry.locate(position);
+            let slot = &mut self.pool[self.geometry.slot(item.block_table[index], offset)];
             if position >= item.start {
                 *slot = state;
             } else if *slot != state {
@@ -271,17 +278,17 @@ impl SimulatedExecutor {
             }
         }
         if end < running.tokens.len() {
-            return Ok(ExecutorOutput::default());
+            return Ok(StepOutput::default());
         }
         let mut output = self.generate(running, state);
         let generated = running.tokens.len() - running.prompt_len;
         if self.model.watchdog.is_some_and(|limit| generated >= limit && generated < running.length) {
             (output.finished, output.runaway) = (true, true);
         } else if generated >= running.length {
-            if self.model.listens {
-                let heard = segment(running.pass);
-                output.text.clone_from(&heard.text);
-                output.segments.push(heard);
+            if self.model.transcribes {
+                let segment = segment(running.pass);
+                output.text.clone_from(&segment.text);
+                output.segments.push(segment);
                 output.language = Some("en".to_owned());
             }
             output.finished = running.pass + 1 >= running.passes;
@@ -297,37 +304,35 @@ impl ModelExecutor for SimulatedExecutor {
     }
 
     fn preparer(&self) -> Arc<dyn RequestPreparer> {
-        let SimulatedModel { autoregressive, clones, passes, .. } = self.model;
-        let (model, heard_rate) = (self.profile.model.clone(), self.profile.heard_rate);
-        Arc::new(SimulatedPreparer { model, autoregressive, clones, passes, heard_rate })
+        let SimulatedModel { autoregressive, clones_voices, passes, .. } = self.model;
+        let (model, input_rate_hz) = (self.profile.model.clone(), self.profile.info.input_sample_rate_hz);
+        Arc::new(SimulatedPreparer { model, autoregressive, clones_voices, passes, input_rate_hz })
     }
 
-    fn initialize(&mut self) -> std::result::Result<(), ExecutorError> {
+    fn initialize(&mut self) -> Result<(), ExecutorError> {
         std::thread::sleep(self.model.warm_up_time);
         Ok(())
     }
 
-    fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError> {
+    fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {
         for new in &plan.new_sequences {
-            let Some(Job { length, passes, converses, trace }) = new.prepared.payload.downcast_ref::<Job>()
+            let Some(Job { length, passes, is_chat, seed }) = new.prepared.payload.downcast_ref::<Job>()
             else {
-                return Err(ExecutorError("payload of another executor".to_owned()));
+                return Err(ExecutorError("the payload belongs to another executor".to_owned()));
             };
             let (tokens, units) = match &new.prepared.work {
-                PreparedWork::Units(units) => (Vec::new(), Arc::clone(units)),
-                PreparedWork::Autoregressive { prompt, .. } => {
-                    (prompt.to_vec(), Arc::new([]) as Arc<[usize]>)
-                }
+                Work::Units(units) => (Vec::new(), Arc::clone(units)),
+                Work::Autoregressive { prompt, .. } => (prompt.to_vec(), Arc::new([]) as Arc<[usize]>),
             };
             let running = Running {
                 prompt_len: tokens.len(),
                 tokens,
                 length: *length,
-                seed: new.params.seed.unwrap_or_default() ^ trace,
+                seed: *seed,
                 units,
                 pass: 0,
                 passes: *passes,
-                converses: *converses,
+                is_chat: *is_chat,
             };
             self.sequences.insert(new.sequence, running);
         }
@@ -342,8 +347,8 @@ impl ModelExecutor for SimulatedExecutor {
             Some(Fault::Sequence(_)) | None => {}
         }
         for copy in &plan.schedule.block_copies {
-            let (from, to) = (copy.from as usize * self.block_size, copy.to as usize * self.block_size);
-            self.pool.copy_within(from..from + self.block_size, to);
+            let (from, to) = (self.geometry.slot(copy.from, 0), self.geometry.slot(copy.to, 0));
+            self.pool.copy_within(from..from + self.geometry.block_size, to);
         }
         Ok(plan
             .schedule
@@ -375,49 +380,48 @@ impl ModelExecutor for SimulatedExecutor {
 struct SimulatedPreparer {
     model: String,
     autoregressive: bool,
-    clones: bool,
+    clones_voices: bool,
     passes: usize,
-    heard_rate: u32,
+    input_rate_hz: u32,
+}
+
+impl SimulatedPreparer {
+    fn prepare_text(&self, text: &str, passes: usize, seed: u64) -> Prepared {
+        let work = if self.autoregressive {
+            Work::Autoregressive { prompt: text.bytes().map(u64::from).collect(), encoder_tokens: 0 }
+        } else {
+            Work::Units(sentences(text).into())
+        };
+        let job = Job { length: natural_length(text), passes, is_chat: false, seed };
+        Prepared { work, payload: Arc::new(job) }
+    }
 }
 
 impl RequestPreparer for SimulatedPreparer {
-    fn prepare(
-        &self,
-        request: &EngineCoreRequest,
-        decoded: Decoded,
-        params: &GenerationParams,
-    ) -> Result<PreparedRequest> {
-        let Decoded { audio, reference, turns } = decoded;
-        if request.task_type == TaskType::AudioChat {
-            let (prompt, said) = conversing::prompt(&turns);
-            let work = PreparedWork::Autoregressive { prompt: prompt.into(), encoder_tokens: 0 };
-            let job = Job { length: 6 + said, passes: 1, converses: true, trace: 0 };
-            return Ok(PreparedRequest { work, payload: Arc::new(job) });
-        }
-        let trace = match self.clones {
-            true => cloning::trace(&self.model, request, reference.as_ref(), params)?,
-            false => 0,
-        };
-        let seconds = audio.map(|samples| samples.len().div_ceil(self.heard_rate as usize));
-        let text = match seconds {
-            Some(seconds) => format!("{seconds} seconds"),
-            None => request.text.clone().unwrap_or_default(),
-        };
-        let work = if self.autoregressive {
-            PreparedWork::Autoregressive { prompt: text.bytes().map(u64::from).collect(), encoder_tokens: 0 }
-        } else {
-            PreparedWork::Units(sentences(&text).into())
-        };
-        let passes = seconds.unwrap_or(self.passes);
-        let job = Job { length: natural_length(&text), passes, converses: false, trace };
-        Ok(PreparedRequest { work, payload: Arc::new(job) })
+    fn prepare(&self, input: &Input) -> Result<Prepared, InputError> {
+        Ok(match input {
+            Input::Speak(input) => {
+                let trace = if self.clones_voices { voice_pack::trace(&self.model, input)? } else { 0 };
+                self.prepare_text(&input.text, self.passes, input.seed ^ trace)
+            }
+            Input::Listen(input) => {
+                let seconds = input.samples.len().div_ceil(self.input_rate_hz as usize);
+                self.prepare_text(&format!("{seconds} seconds"), seconds, input.seed)
+            }
+            Input::Converse(input) => {
+                let (prompt, last_turn) = chat::prompt(&input.turns);
+                let work = Work::Autoregressive { prompt: prompt.into(), encoder_tokens: 0 };
+                let job = Job { length: 6 + last_turn, passes: 1, is_chat: true, seed: input.seed };
+                Prepared { work, payload: Arc::new(job) }
+            }
+        })
     }
 
-    fn make_voice(&self, recording: &VoiceRecording) -> Result<Vec<u8>> {
-        cloning::pack(&self.model, recording)
+    fn make_voice(&self, recording: &VoiceRecording) -> Result<Vec<u8>, InputError> {
+        voice_pack::pack(&self.model, recording)
     }
 
-    fn check_voice(&self, pack: &[u8]) -> Result<()> {
-        cloning::unpack(&self.model, pack).map(drop)
+    fn check_voice(&self, pack: &[u8]) -> Result<(), InputError> {
+        voice_pack::unpack(&self.model, pack).map(drop)
     }
 }

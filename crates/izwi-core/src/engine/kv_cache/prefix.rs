@@ -1,10 +1,10 @@
-//! What the blocks of a sequence hold, as hashes: each chained to the one before it, and growing with what is generated.
+//! Content hashes of a sequence's full blocks, each chained to the one before it.
 //!
-//! Knows content keys, no block and no sequence.
+//! Must not know blocks or sequences, only content keys.
 
 use sha2::{Digest, Sha256};
 
-/// Identity of a full block's content and of everything before it.
+/// Hash of a full block's content and of everything before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockHash(u128);
 
@@ -13,11 +13,11 @@ pub struct BlockHash(u128);
 pub struct PrefixChain {
     block_size: usize,
     hashes: Vec<BlockHash>,
-    /// Of the last full block.
+    /// Digest of the last full block.
     digest: [u8; 32],
-    /// Keys behind the last full block.
+    /// Keys after the last full block.
     tail: Vec<u64>,
-    /// A position without a key has come: nothing behind it is known.
+    /// A position without a key was appended: no further block has a hash.
     is_closed: bool,
 }
 
@@ -30,7 +30,7 @@ impl PrefixChain {
         chain
     }
 
-    /// Takes the next position's key. One without a key ends the chain for good.
+    /// Appends the next position's key. A position without a key ends the chain.
     pub fn push(&mut self, key: Option<u64>) {
         let Some(key) = key.filter(|_| !self.is_closed) else {
             self.is_closed = true;
@@ -48,7 +48,7 @@ impl PrefixChain {
         }
     }
 
-    /// The hashes, one for each full block.
+    /// One hash for each full block.
     pub fn hashes(&self) -> &[BlockHash] {
         &self.hashes
     }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_generated_goes_on_where_the_prompt_ended_until_a_key_is_missing() {
+    fn generated_keys_extend_the_chain_until_one_is_missing() {
         let mut chain = PrefixChain::of(&[1, 2, 3, 4, 5, 6], 4);
         chain.push(Some(7));
         assert_eq!(chain.hashes().len(), 1);
@@ -80,6 +80,6 @@ mod tests {
         assert_eq!(chain.hashes(), hashes(&[1, 2, 3, 4, 5, 6, 7, 8]));
         chain.push(None);
         (9..20).for_each(|key| chain.push(Some(key)));
-        assert_eq!(chain.hashes().len(), 2, "nothing is known behind a gap");
+        assert_eq!(chain.hashes().len(), 2, "no hashes after a missing key");
     }
 }

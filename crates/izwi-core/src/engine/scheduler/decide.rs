@@ -1,20 +1,20 @@
-//! The pure part of scheduling.
+//! The pure part of scheduling. Must not change queues or blocks.
 //!
-//! 1. Every running sequence gets the blocks of its next tokens reserved, in order of rank; when blocks run out the
-//!    worst rank gives up its own (preemption by recompute).
-//! 2. Places in the step are filled: prompts of running sequences, then admissions, then decodes, each in its order;
-//!    of the decodes those first whose audio is about to run out.
-//!    A step in which decodes were left out is followed by one in which they come first.
+//! 1. Reserve the blocks of every running sequence's next tokens, in order of rank. If blocks run out, preempt the last in
+//!    rank (preemption by recompute).
+//! 2. Fill the step: prefills of running sequences, then admissions, then decodes, each in its order; of the decodes, those
+//!    whose audio runs out soon first. After a step that left decodes out, decodes come first.
 //!
-//! An admission never passes one of better rank that does not fit, so nothing starves.
+//! An admission never overtakes one of better rank that does not fit, so no sequence starves.
 
 use std::collections::{HashMap, HashSet};
 
-use super::queue::{Demand, Sequence, Turn};
+use super::policy::DecodeRank;
+use super::sequence::{Demand, Sequence};
 use super::{DUE_SOON_US, DecidedItem, ScheduleDecision, ScheduleResult, Scheduler};
-use crate::engine::config::SchedulingPolicy;
+use crate::engine::blocks::BlockId;
 use crate::engine::kv_cache::KVCacheManager;
-use crate::engine::types::{BlockId, SequenceId};
+use crate::engine::types::SequenceId;
 
 pub(super) fn decide(
     scheduler: &Scheduler,
@@ -39,26 +39,26 @@ pub(super) fn decide(
 struct Round<'a> {
     scheduler: &'a Scheduler,
     kv: &'a KVCacheManager,
-    /// Running sequences as they will be, in order of rank.
+    /// Running sequences as they are after the in-flight step, in order of rank.
     running: Vec<Sequence>,
-    /// Sequences whose next tokens have their blocks.
+    /// Running sequences whose next tokens have blocks.
     granted: HashMap<SequenceId, Grant>,
     free: usize,
-    /// How the decision so far changes the number of holders, by block.
-    holders: HashMap<BlockId, i64>,
+    /// Change of each block's reference count by the decision so far.
+    reference_changes: HashMap<BlockId, i64>,
     tokens: usize,
     places: usize,
     decision: ScheduleDecision,
 }
 
-/// Why a sequence cannot be admitted.
+/// The resource that an admission shortages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lack {
-    /// The step has no place or no tokens left.
+enum Shortage {
+    /// Places or tokens in the step.
     Step,
-    /// As many sequences run as may.
+    /// Running sequences below the limit.
     Running,
-    /// The KV pool has too few blocks.
+    /// Blocks of the KV pool.
     Blocks,
 }
 
@@ -71,97 +71,98 @@ struct Grant {
 
 impl<'a> Round<'a> {
     fn new(scheduler: &'a Scheduler, kv: &'a KVCacheManager, in_flight: Option<&ScheduleResult>) -> Self {
-        let flying: HashMap<SequenceId, usize> = in_flight
+        let in_flight_tokens: HashMap<SequenceId, usize> = in_flight
             .map(|step| step.items().map(|item| (item.sequence, item.num_tokens)).collect())
             .unwrap_or_default();
         let mut running: Vec<Sequence> = scheduler
             .running
             .iter()
             .filter_map(|id| scheduler.sequences.get(id))
-            .map(|sequence| match flying.get(&sequence.id) {
+            .map(|sequence| match in_flight_tokens.get(&sequence.id) {
                 Some(&tokens) => sequence.projected(tokens),
                 None => sequence.clone(),
             })
             .filter(|sequence| !sequence.is_done())
             .collect();
-        running.sort_by_key(|sequence| sequence.rank(scheduler.policy));
+        running.sort_by_key(|sequence| scheduler.config.policy.rank(sequence));
         Self {
             scheduler,
             kv,
             running,
             granted: HashMap::new(),
             free: kv.num_free(),
-            holders: HashMap::new(),
-            tokens: scheduler.limits.tokens,
-            places: scheduler.limits.batch_size,
+            reference_changes: HashMap::new(),
+            tokens: scheduler.config.max_tokens_per_step,
+            places: scheduler.config.max_batch_size,
             decision: ScheduleDecision { version: scheduler.version, ..Default::default() },
         }
     }
 
     fn chunk(&self, demand: &Demand, budget: usize) -> Option<usize> {
-        let limits = &self.scheduler.limits;
+        let config = &self.scheduler.config;
         if !demand.divisible {
             return (demand.tokens <= budget).then_some(demand.tokens);
         }
-        if limits.chunked_prefill {
-            let wanted = if demand.tokens > limits.chunk { limits.chunk } else { demand.tokens };
-            return Some(wanted.min(budget)).filter(|&tokens| tokens > 0);
+        if config.chunked_prefill {
+            return Some(demand.tokens.min(config.prefill_chunk).min(budget)).filter(|&tokens| tokens > 0);
         }
-        // Without chunking a prompt goes in whole; only a recompute that outgrew the budget is cut.
-        let wanted = demand.tokens.min(limits.tokens);
+        // Without chunking a prompt is computed whole; only a recompute larger than the budget is split.
+        let wanted = demand.tokens.min(config.max_tokens_per_step);
         (wanted <= budget).then_some(wanted)
     }
 
-    /// Step 1: blocks for everything that runs, best rank first; the worst rank pays.
+    /// Step 1: reserves blocks for running sequences, best rank first; preempts the worst rank.
     fn reserve_running(&mut self) {
-        let mut gone: HashSet<SequenceId> = HashSet::new();
+        let mut preempted: HashSet<SequenceId> = HashSet::new();
         for index in 0..self.running.len() {
             let sequence = &self.running[index];
-            if sequence.paused || gone.contains(&sequence.id) {
+            if sequence.paused || preempted.contains(&sequence.id) {
                 continue;
             }
             let (id, uses_kv, Some(demand)) = (sequence.id, sequence.uses_kv(), sequence.demand()) else {
                 continue;
             };
-            let Some(tokens) = self.chunk(&demand, self.scheduler.limits.tokens) else { continue };
+            let Some(tokens) = self.chunk(&demand, self.scheduler.config.max_tokens_per_step) else {
+                continue;
+            };
             let held = self.kv.table(id).len();
-            let end = if uses_kv { self.kv.blocks_for(demand.start + tokens) } else { 0 };
+            let end = if uses_kv { self.kv.geometry().blocks_for(demand.start + tokens) } else { 0 };
             let new_blocks = end.saturating_sub(held);
-            while new_blocks > self.free && !gone.contains(&id) {
-                let Some(victim) = self.victim(index, &gone) else { break };
-                gone.insert(victim);
+            while new_blocks > self.free && !preempted.contains(&id) {
+                let Some(victim) = self.victim(index, &preempted) else { break };
+                preempted.insert(victim);
                 self.preempt(victim);
             }
-            if new_blocks <= self.free && !gone.contains(&id) {
+            if new_blocks <= self.free && !preempted.contains(&id) {
                 self.free -= new_blocks;
                 self.granted.insert(id, Grant { demand, tokens, new_blocks });
             }
         }
-        self.running.retain(|sequence| !gone.contains(&sequence.id));
+        self.running.retain(|sequence| !preempted.contains(&sequence.id));
     }
 
-    /// The worst-ranked holder of blocks, `index` itself included; paused sequences first.
-    fn victim(&self, index: usize, gone: &HashSet<SequenceId>) -> Option<SequenceId> {
-        if !self.scheduler.limits.preemption {
+    /// The sequence to preempt: the last paused one that holds blocks, otherwise the last in rank from `index` on.
+    fn victim(&self, index: usize, preempted: &HashSet<SequenceId>) -> Option<SequenceId> {
+        if !self.scheduler.config.preemption {
             return None;
         }
-        let holds = |s: &&Sequence| !gone.contains(&s.id) && !self.kv.table(s.id).is_empty();
+        let holds = |s: &&Sequence| !preempted.contains(&s.id) && !self.kv.table(s.id).is_empty();
         let idle = self.running.iter().rev().filter(holds).find(|s| s.paused);
         idle.or_else(|| self.running[index..].iter().rev().find(holds)).map(|s| s.id)
     }
 
-    /// Counts a sequence out: the blocks that nobody else holds come free.
+    /// Preempts a sequence: its unshared blocks become free.
     fn preempt(&mut self, id: SequenceId) {
         for &block in self.kv.table(id) {
-            *self.holders.entry(block).or_default() -= 1;
+            *self.reference_changes.entry(block).or_default() -= 1;
             self.free += usize::from(self.is_unowned(block));
         }
         self.decision.preempt.push(id);
     }
 
-    /// Whether nobody will hold the block once the decision so far is carried out.
+    /// Whether no sequence references the block after the decision so far is applied.
     fn is_unowned(&self, block: BlockId) -> bool {
-        i64::from(self.kv.references(block)) + self.holders.get(&block).copied().unwrap_or(0) == 0
+        i64::from(self.kv.references(block)) + self.reference_changes.get(&block).copied().unwrap_or(0) == 0
     }
 
     fn count_unowned(&self, blocks: &[BlockId]) -> usize {
@@ -181,7 +182,7 @@ impl<'a> Round<'a> {
         self.scheduler.now_us + DUE_SOON_US
     }
 
-    /// Whether a sequence that could decode has little audio left to play.
+    /// Whether a granted decode is due.
     fn has_due_decode(&self) -> bool {
         let soon = self.soon_us();
         let decodes = |s: &&Sequence| self.granted.get(&s.id).is_some_and(|grant| !grant.demand.is_prefill);
@@ -189,19 +190,19 @@ impl<'a> Round<'a> {
     }
 
     fn fill_decodes(&mut self) {
-        let (policy, soon) = (self.scheduler.policy, self.soon_us());
-        let mut ready: Vec<(SequenceId, Grant, Turn)> = self
+        let (policy, soon) = (self.scheduler.config.policy, self.soon_us());
+        let mut ready: Vec<(SequenceId, Grant, DecodeRank)> = self
             .running
             .iter()
-            .filter_map(|s| self.granted.get(&s.id).map(|grant| (s.id, *grant, s.turn(policy, soon))))
+            .filter_map(|s| self.granted.get(&s.id).map(|grant| (s.id, *grant, policy.decode_rank(s, soon))))
             .filter(|(_, grant, _)| !grant.demand.is_prefill)
             .collect();
-        ready.sort_by_key(|(_, _, turn)| *turn);
+        ready.sort_by_key(|(_, _, rank)| *rank);
         let left_out = ready.iter().filter(|(id, grant, _)| !self.place(*id, *grant)).count();
         self.decision.decode_waited = left_out > 0 && !self.decision.prefill.is_empty();
     }
 
-    /// Puts a granted sequence into the step if there is room.
+    /// Adds a granted sequence to the step, if a place and tokens are left.
     fn place(&mut self, id: SequenceId, grant: Grant) -> bool {
         if self.places == 0 {
             return false;
@@ -225,9 +226,9 @@ impl<'a> Round<'a> {
         true
     }
 
-    /// Step 2, admissions: best rank first, none past one that does not fit.
+    /// Step 2, admissions: best rank first, up to the first that does not fit.
     fn admit_waiting(&mut self) {
-        let policy = self.scheduler.policy;
+        let policy = self.scheduler.config.policy;
         if !self.decision.preempt.is_empty() {
             return;
         }
@@ -238,11 +239,11 @@ impl<'a> Round<'a> {
             .filter_map(|id| self.scheduler.sequences.get(id))
             .filter(|sequence| !sequence.paused)
             .collect();
-        waiting.sort_by_key(|sequence| sequence.rank(policy));
+        waiting.sort_by_key(|sequence| policy.rank(sequence));
         let mut running = self.running.len();
         for sequence in waiting {
-            while let Err(lack) = self.admit(sequence, running) {
-                if !self.make_room(sequence, lack) {
+            while let Err(shortage) = self.admit(sequence, running) {
+                if !self.preempt_for(sequence, shortage) {
                     return;
                 }
                 running -= 1;
@@ -251,19 +252,19 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn admit(&mut self, sequence: &Sequence, running: usize) -> Result<(), Lack> {
-        let demand = sequence.demand().ok_or(Lack::Step)?;
+    fn admit(&mut self, sequence: &Sequence, running: usize) -> Result<(), Shortage> {
+        let demand = sequence.demand().ok_or(Shortage::Step)?;
         if self.places == 0 {
-            return Err(Lack::Step);
+            return Err(Shortage::Step);
         }
-        if running >= self.scheduler.limits.running {
-            return Err(Lack::Running);
+        if running >= self.scheduler.config.max_running {
+            return Err(Shortage::Running);
         }
         let (budget, left) = self.budget_of(sequence.encoder_tokens(), demand.tokens)?;
         let shared = self.kv.match_prefix(sequence.prefix());
         let item = match self.fit(sequence, demand, shared.clone(), budget) {
-            // A prompt that is cached whole needs a block more, to write its last token again into a copy.
-            Err(Lack::Blocks) if !shared.is_empty() => {
+            // A fully cached prompt needs one more block: its last token is recomputed in a copy.
+            Err(Shortage::Blocks) if !shared.is_empty() => {
                 self.fit(sequence, demand, shared[..shared.len() - 1].to_vec(), budget)?
             }
             other => other?,
@@ -272,52 +273,53 @@ impl<'a> Round<'a> {
         self.places -= 1;
         self.tokens = left.saturating_sub(item.num_tokens);
         for &block in item.admit_with.iter().flatten() {
-            *self.holders.entry(block).or_default() += 1;
+            *self.reference_changes.entry(block).or_default() += 1;
         }
         self.decision.prefill.push(item);
         Ok(())
     }
 
-    /// Tokens that an admission with a setup may take, and those the step has then before they are taken. A setup too
-    /// large for any step has one to itself.
-    fn budget_of(&self, setup: usize, tokens: usize) -> Result<(usize, usize), Lack> {
-        if setup == 0 {
+    /// Token budget of an admission whose encoder costs `encoder_tokens`, and the tokens left in the step before the
+    /// admission takes its own. An encoder that exceeds every step's budget gets a step of its own.
+    fn budget_of(&self, encoder_tokens: usize, tokens: usize) -> Result<(usize, usize), Shortage> {
+        if encoder_tokens == 0 {
             return Ok((self.tokens, self.tokens));
         }
-        match self.tokens.checked_sub(setup).filter(|&left| left >= tokens) {
+        match self.tokens.checked_sub(encoder_tokens).filter(|&left| left >= tokens) {
             Some(left) => Ok((left, left)),
-            None if self.tokens == self.scheduler.limits.tokens => Ok((self.tokens, 0)),
-            None => Err(Lack::Step),
+            None if self.tokens == self.scheduler.config.max_tokens_per_step => Ok((self.tokens, 0)),
+            None => Err(Shortage::Step),
         }
     }
 
-    /// The first item of an admission that begins with `shared` blocks.
+    /// The first item of an admission that starts with `shared` blocks.
     fn fit(
         &self,
         sequence: &Sequence,
         mut demand: Demand,
         shared: Vec<BlockId>,
         budget: usize,
-    ) -> Result<DecidedItem, Lack> {
+    ) -> Result<DecidedItem, Shortage> {
         let mut extra = 0;
         if sequence.uses_kv() {
-            let cached = shared.len() * self.kv.block_size();
-            // The last token is computed in any case: its result is the first new token.
+            let cached = shared.len() * self.kv.geometry().block_size;
+            // The last token is always computed: its output is the first new token.
             demand.start = cached.min(demand.tokens - 1);
             demand.tokens -= demand.start;
             extra = usize::from(demand.start < cached) + self.count_unowned(&shared);
         }
-        let tokens = self.chunk(&demand, budget).ok_or(Lack::Step)?;
-        let blocks_for = |positions| if sequence.uses_kv() { self.kv.blocks_for(positions) } else { 0 };
+        let tokens = self.chunk(&demand, budget).ok_or(Shortage::Step)?;
+        let blocks_for =
+            |positions| if sequence.uses_kv() { self.kv.geometry().blocks_for(positions) } else { 0 };
         let new_blocks = blocks_for(demand.start + tokens).saturating_sub(shared.len()) + extra;
         let mut kept = new_blocks;
-        if !self.scheduler.limits.preemption && sequence.uses_kv() {
-            // Nobody could be made to give way later: leave all that those admitted may yet come to need.
+        if !self.scheduler.config.preemption && sequence.uses_kv() {
+            // Without preemption, keep enough blocks for the worst case of every admitted sequence.
             let own = blocks_for(sequence.worst_case_positions()).saturating_sub(shared.len()) + extra;
             kept = own.max(new_blocks) + self.future_blocks();
         }
         if kept > self.free {
-            return Err(Lack::Blocks);
+            return Err(Shortage::Blocks);
         }
         Ok(DecidedItem {
             sequence: sequence.id,
@@ -329,32 +331,33 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Blocks that the sequences admitted so far may come to need beyond those they hold or were granted.
+    /// Worst-case blocks of the sequences admitted so far, beyond those they hold or were granted.
     fn future_blocks(&self) -> usize {
-        let future =
-            |s: &Sequence, held: usize| self.kv.blocks_for(s.worst_case_positions()).saturating_sub(held);
+        let future = |s: &Sequence, held: usize| {
+            self.kv.geometry().blocks_for(s.worst_case_positions()).saturating_sub(held)
+        };
         let running = self.running.iter().map(|s| {
             let granted = self.granted.get(&s.id).map_or(0, |grant| grant.new_blocks);
             future(s, self.kv.table(s.id).len() + granted)
         });
         let admitted = self.decision.prefill.iter().filter_map(|item| {
-            let end = self.kv.blocks_for(item.start + item.num_tokens);
+            let end = self.kv.geometry().blocks_for(item.start + item.num_tokens);
             Some(future(self.scheduler.sequences.get(&item.sequence)?, end))
         });
         running.chain(admitted).sum()
     }
 
-    /// Under the priority policy a waiting sequence may push out a running one of lower priority.
-    fn make_room(&mut self, sequence: &Sequence, lack: Lack) -> bool {
-        let may = self.scheduler.policy == SchedulingPolicy::Priority && self.scheduler.limits.preemption;
-        if !may || lack == Lack::Step {
+    /// Preempts a running sequence in favour of a waiting one, if the policy allows it.
+    fn preempt_for(&mut self, sequence: &Sequence, shortage: Shortage) -> bool {
+        let policy = self.scheduler.config.policy;
+        if !self.scheduler.config.preemption || shortage == Shortage::Step {
             return false;
         }
         let placed: HashSet<SequenceId> = self.decision.items().map(|item| item.sequence).collect();
         let victim = self.running.iter().rposition(|s| {
-            s.priority < sequence.priority
+            policy.displaces(sequence, s)
                 && !placed.contains(&s.id)
-                && (lack == Lack::Running || !self.kv.table(s.id).is_empty())
+                && (shortage == Shortage::Running || !self.kv.table(s.id).is_empty())
         });
         let Some(index) = victim else { return false };
         let victim = self.running.remove(index).id;

@@ -1,8 +1,9 @@
-//! Scheduling on a bare machine: no executor, no clock, only queues and books.
+//! Scheduling without executor and clock: queues and block accounting only.
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::engine::config::EngineCoreConfig;
 
 fn config() -> EngineCoreConfig {
     EngineCoreConfig { block_size: 4, max_blocks: 16, ..Default::default() }
@@ -12,19 +13,14 @@ struct Bench {
     scheduler: Scheduler,
     kv: KVCacheManager,
     next: u64,
-    /// Passes that sequences have before them; each ends at a token that depends on its position.
+    /// Passes left per sequence; each ends at a token that depends on its position.
     passes: HashMap<SequenceId, usize>,
 }
 
 impl Bench {
     fn new(config: &EngineCoreConfig) -> Self {
-        let kv = KVCacheManager::new(config.max_blocks, config.block_size, 1, config.enable_prefix_caching);
-        Self {
-            scheduler: Scheduler::new(config, config.max_running_requests),
-            kv,
-            next: 0,
-            passes: HashMap::new(),
-        }
+        let kv = KVCacheManager::new(config.geometry(), 1, config.enable_prefix_caching);
+        Self { scheduler: Scheduler::new(config.scheduler_config(0)), kv, next: 0, passes: HashMap::new() }
     }
 
     fn add(&mut self, priority: Priority, work: Workload) -> SequenceId {
@@ -41,7 +37,7 @@ impl Bench {
     }
 
     fn work(&self, prompt: &[u64], max_tokens: usize, encoder_tokens: usize) -> Workload {
-        let prefix = Arc::new(PrefixChain::of(prompt, self.kv.block_size()));
+        let prefix = Arc::new(PrefixChain::of(prompt, self.kv.geometry().block_size));
         Workload::Autoregressive { prompt_tokens: prompt.len(), max_tokens, encoder_tokens, prefix }
     }
 
@@ -50,12 +46,17 @@ impl Bench {
         self.add(priority, work)
     }
 
-    fn prompt_after(&mut self, encoder_tokens: usize, prompt_tokens: usize, max_tokens: usize) -> SequenceId {
+    fn prompt_with_encoder(
+        &mut self,
+        encoder_tokens: usize,
+        prompt_tokens: usize,
+        max_tokens: usize,
+    ) -> SequenceId {
         let work = self.work(&vec![self.next << 32; prompt_tokens], max_tokens, encoder_tokens);
         self.add(Priority::Normal, work)
     }
 
-    /// Whether the pass of a sequence is over with the token that `item` made.
+    /// Whether the token of `item` ends the pass of its sequence.
     fn pass_is_over(&mut self, item: &ScheduledRequest) -> bool {
         match self.passes.get_mut(&item.sequence) {
             Some(left) if *left > 0 && item.start.is_multiple_of(3) => {
@@ -72,7 +73,7 @@ impl Bench {
 
     fn step(&mut self) -> ScheduleResult {
         let result = self.scheduler.schedule(&mut self.kv);
-        self.kv.check_books().unwrap();
+        self.kv.check_invariants().unwrap();
         result
     }
 
@@ -92,7 +93,7 @@ impl Bench {
                 ended.push(item.sequence);
             }
         }
-        self.kv.check_books().unwrap();
+        self.kv.check_invariants().unwrap();
         ended
     }
 
@@ -168,7 +169,7 @@ fn running_sequences_take_turns() {
 }
 
 #[test]
-fn an_admission_never_passes_one_that_does_not_fit() {
+fn an_admission_never_overtakes_one_that_does_not_fit() {
     let mut bench = Bench::new(&EngineCoreConfig { max_blocks: 4, ..config() });
     let first = bench.prompt(9, 2);
     let result = bench.step();
@@ -176,11 +177,11 @@ fn an_admission_never_passes_one_that_does_not_fit() {
     bench.prompt(12, 1);
     bench.prompt(2, 1);
     let result = bench.step();
-    assert_eq!(shares(&result), [(first.0, 9, 1)], "the second waits, and the third behind it");
+    assert_eq!(shares(&result), [(first.0, 9, 1)], "the second waits, and so does the third");
 }
 
 #[test]
-fn the_worst_rank_is_preempted_and_later_computed_again() {
+fn the_worst_rank_is_preempted_and_recomputed() {
     let config = EngineCoreConfig { max_blocks: 4, enable_prefix_caching: false, ..config() };
     let mut bench = Bench::new(&config);
     let (a, b) = (bench.prompt(7, 6), bench.prompt(7, 6));
@@ -194,12 +195,12 @@ fn the_worst_rank_is_preempted_and_later_computed_again() {
         ended.extend(bench.complete(&result));
     }
     assert!(!preempted.is_empty() && preempted.iter().all(|&id| id == b), "{preempted:?}");
-    assert!(restarted, "prompt and generated tokens are computed again");
+    assert!(restarted, "prompt and generated tokens are recomputed");
     assert_eq!(ended, [a, b]);
 }
 
 #[test]
-fn a_higher_priority_pushes_out_a_lower_one() {
+fn a_higher_priority_preempts_a_lower_one() {
     let config = EngineCoreConfig {
         max_blocks: 4,
         scheduling_policy: SchedulingPolicy::Priority,
@@ -219,7 +220,7 @@ fn a_higher_priority_pushes_out_a_lower_one() {
 }
 
 #[test]
-fn equal_priority_pushes_nobody_out() {
+fn equal_priority_preempts_no_sequence() {
     let config = EngineCoreConfig {
         max_blocks: 4,
         scheduling_policy: SchedulingPolicy::Priority,
@@ -235,7 +236,7 @@ fn equal_priority_pushes_nobody_out() {
 }
 
 #[test]
-fn without_preemption_nobody_is_admitted_who_could_get_stuck() {
+fn without_preemption_an_admission_reserves_its_worst_case() {
     let config = EngineCoreConfig {
         max_blocks: 4,
         enable_preemption: false,
@@ -247,13 +248,13 @@ fn without_preemption_nobody_is_admitted_who_could_get_stuck() {
         bench.prompt(4, 8);
     }
     let result = bench.step();
-    assert_eq!(result.batch_size(), 1, "12 of 16 positions are spoken for");
+    assert_eq!(result.batch_size(), 1, "12 of 16 positions are reserved");
     bench.complete(&result);
     assert_eq!(bench.run_to_end(40).len(), 4);
 }
 
 #[test]
-fn a_prompt_that_is_cached_whole_computes_its_last_token_in_a_copy() {
+fn a_fully_cached_prompt_recomputes_its_last_token_in_a_copy() {
     let mut bench = Bench::new(&config());
     let prompt: Vec<u64> = (0..8).collect();
     bench.prompt_with(Priority::Normal, &prompt, 5);
@@ -269,7 +270,7 @@ fn a_prompt_that_is_cached_whole_computes_its_last_token_in_a_copy() {
 }
 
 #[test]
-fn a_paused_sequence_keeps_its_place_and_is_the_first_to_give_up_blocks() {
+fn a_paused_sequence_keeps_its_place_and_is_preempted_first() {
     let config = EngineCoreConfig { max_blocks: 4, enable_prefix_caching: false, ..config() };
     let mut bench = Bench::new(&config);
     let (a, b) = (bench.prompt(7, 6), bench.prompt(7, 6));
@@ -289,7 +290,7 @@ fn a_paused_sequence_keeps_its_place_and_is_the_first_to_give_up_blocks() {
 }
 
 #[test]
-fn the_deadline_policy_serves_who_runs_dry_first() {
+fn the_deadline_policy_serves_the_earliest_deadline_first() {
     let config =
         EngineCoreConfig { scheduling_policy: SchedulingPolicy::Deadline, max_batch_size: 1, ..config() };
     let mut bench = Bench::new(&config);
@@ -305,60 +306,60 @@ fn the_deadline_policy_serves_who_runs_dry_first() {
 }
 
 #[test]
-fn streams_about_to_run_dry_go_before_those_well_ahead() {
+fn due_streams_go_before_those_well_ahead() {
     for policy in [SchedulingPolicy::Fcfs, SchedulingPolicy::Priority] {
         let mut bench =
             Bench::new(&EngineCoreConfig { scheduling_policy: policy, max_batch_size: 1, ..config() });
-        let (ahead, dry) = (bench.units(&[5; 4]), bench.units(&[5; 4]));
+        let (ahead, due) = (bench.units(&[5; 4]), bench.units(&[5; 4]));
         for _ in 0..2 {
             let result = bench.step();
             bench.complete(&result);
         }
         bench.scheduler.set_now(10_000_000);
         bench.scheduler.set_due(ahead, 14_000_000);
-        bench.scheduler.set_due(dry, 10_100_000);
+        bench.scheduler.set_due(due, 10_100_000);
         for _ in 0..2 {
             let result = bench.step();
-            assert_eq!(result.decode_requests[0].sequence, dry, "{policy:?}");
+            assert_eq!(result.decode_requests[0].sequence, due, "{policy:?}");
             bench.complete(&result);
         }
         bench.scheduler.set_now(13_800_000);
-        bench.scheduler.set_due(dry, 20_000_000);
-        assert_eq!(bench.step().decode_requests[0].sequence, ahead, "its audio is running out now");
+        bench.scheduler.set_due(due, 20_000_000);
+        assert_eq!(bench.step().decode_requests[0].sequence, ahead, "it is due now");
     }
 }
 
 #[test]
-fn newcomers_pass_streams_that_are_well_ahead_but_not_those_running_dry() {
+fn admissions_overtake_streams_well_ahead_but_not_due_ones() {
     let mut bench = Bench::new(&EngineCoreConfig { max_batch_size: 1, ..config() });
     let first = bench.units(&[5; 9]);
     let result = bench.step();
     bench.complete(&result);
     bench.scheduler.set_now(1_000_000);
-    for (due_us, newcomer_first_twice) in [(9_000_000, true), (1_200_000, false)] {
+    for (due_us, admissions_first) in [(9_000_000, true), (1_200_000, false)] {
         bench.scheduler.set_due(first, due_us);
         bench.scheduler.decode_waited = false;
-        let newcomers = [bench.units(&[5]), bench.units(&[5])];
+        let admissions = [bench.units(&[5]), bench.units(&[5])];
         let mut order = Vec::new();
         for _ in 0..2 {
             let result = bench.step();
             order.extend(result.items().map(|item| item.sequence));
             bench.complete(&result);
         }
-        let second = if newcomer_first_twice { newcomers[1] } else { first };
-        assert_eq!(order, [newcomers[0], second]);
-        for id in newcomers {
+        let second = if admissions_first { admissions[1] } else { first };
+        assert_eq!(order, [admissions[0], second]);
+        for id in admissions {
             bench.scheduler.finish_request(id, &mut bench.kv);
         }
     }
 }
 
 #[test]
-fn a_dear_setup_takes_its_share_of_a_step_or_a_step_of_its_own() {
+fn an_expensive_prefill_uses_the_token_budget_or_a_step_of_its_own() {
     let config = EngineCoreConfig { max_tokens_per_step: 64, max_blocks: 64, ..config() };
     let mut bench = Bench::new(&config);
-    for setup in [30, 30, 500, 0] {
-        bench.prompt_after(setup, 3, 9);
+    for encoder_tokens in [30, 30, 500, 0] {
+        bench.prompt_with_encoder(encoder_tokens, 3, 9);
     }
     let mut steps = Vec::new();
     for _ in 0..4 {
@@ -366,15 +367,15 @@ fn a_dear_setup_takes_its_share_of_a_step_or_a_step_of_its_own() {
         steps.push((result.prefill_requests.len(), result.decode_requests.len()));
         bench.complete(&result);
     }
-    // 33 + 33 do not fit 64; the third would wait for ever if it needed 503.
+    // 33 + 33 exceed 64; the third never fits with its 503.
     assert_eq!(steps[0], (1, 0));
-    assert_eq!(steps[1], (1, 1), "a setup leaves room for others");
+    assert_eq!(steps[1], (1, 1), "the encoder leaves tokens for others");
     assert!(steps.contains(&(1, 0)) && steps[3].0 + steps[2].0 == 2, "{steps:?}");
     assert_eq!(bench.run_to_end(80).len(), 4);
 }
 
 #[test]
-fn a_next_pass_gives_its_blocks_away_and_keeps_its_place() {
+fn a_next_pass_frees_the_blocks_and_keeps_its_place() {
     let config = EngineCoreConfig { max_batch_size: 1, max_running_requests: 1, ..config() };
     let mut bench = Bench::new(&config);
     let first = bench.prompt(8, 5);
@@ -399,7 +400,7 @@ fn a_decision_is_stale_after_any_change() {
     let current = bench.step();
     let ahead = bench.scheduler.compute_schedule(&bench.kv, Some(&current));
     bench.complete(&current);
-    assert!(bench.scheduler.is_current(&ahead), "nothing unforeseen happened");
+    assert!(bench.scheduler.is_current(&ahead), "the step went as expected");
     assert_eq!(ahead.decode.len(), 1);
     bench.scheduler.set_paused(a, true);
     assert!(!bench.scheduler.is_current(&ahead));
@@ -452,7 +453,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_budgets_hold_books_balance_and_everything_ends_once(
+    fn budgets_and_invariants_hold_and_every_sequence_ends_once(
         config in random_config(),
         ops in prop::collection::vec(op(), 1..120),
     ) {
@@ -481,12 +482,12 @@ proptest! {
         for &id in &alive {
             bench.scheduler.set_paused(id, false);
         }
-        // Nothing starves: with nobody new, everything ends.
+        // No sequence starves: without new ones, all end.
         for _ in 0..3_000 {
             if alive.is_empty() { break; }
             step_and_check(&mut bench, &config, &mut alive, &mut ended)?;
         }
-        prop_assert!(alive.is_empty(), "{} of them never end", alive.len());
+        prop_assert!(alive.is_empty(), "{} sequences never end", alive.len());
         prop_assert_eq!(bench.kv.num_free(), config.max_blocks);
         prop_assert_eq!(bench.scheduler.num_running() + bench.scheduler.num_waiting(), 0);
     }
@@ -502,7 +503,7 @@ fn step_and_check(
     prop_assert_eq!(&decision, &bench.scheduler.compute_schedule(&bench.kv, None), "computing is pure");
     let decided = decision.items().count();
     let result = bench.scheduler.apply_schedule(decision, &mut bench.kv);
-    prop_assert_eq!(result.batch_size(), decided, "what was decided can be carried out");
+    prop_assert_eq!(result.batch_size(), decided, "every decided item can be applied");
     prop_assert!(result.batch_size() <= config.max_batch_size);
     prop_assert!(result.total_tokens <= config.max_tokens_per_step);
     prop_assert!(bench.scheduler.num_running() <= config.max_running_requests);
@@ -511,7 +512,7 @@ fn step_and_check(
     for item in result.items().filter(|item| !item.block_table.is_empty()) {
         prop_assert!(item.block_table.len() * config.block_size >= item.start + item.num_tokens);
     }
-    // The step after this one, scheduled ahead, is the one that would be computed afterwards.
+    // The prescheduled next step equals the one scheduled after this step.
     let ahead = bench.scheduler.compute_schedule(&bench.kv, Some(&result));
     for id in bench.complete(&result) {
         prop_assert!(ended.insert(id), "ended twice");
@@ -525,6 +526,6 @@ fn step_and_check(
             prop_assert_eq!(order(&ahead), order(&after));
         }
     }
-    prop_assert_eq!(bench.kv.check_books(), Ok(()));
+    prop_assert_eq!(bench.kv.check_invariants(), Ok(()));
     Ok(())
 }

@@ -1,7 +1,9 @@
 //! The configuration of a conversation: checked against its model, and made into the engine's requests.
 
 use izwi_audio::encode::Format;
-use izwi_core::engine::{ChatOptions, Conversation, EngineCoreRequest, GenerationParams, Priority};
+use izwi_core::engine::{
+    ChatOptions, Conversation, EngineCoreRequest, GenerationParams, Priority, SamplingParams,
+};
 
 use crate::dto::chat::ConfigFields;
 use crate::encoding;
@@ -32,16 +34,19 @@ impl Setup {
     pub(super) fn resolve(fields: ConfigFields, engine: Lease) -> Result<Self, ApiError> {
         let profile = engine.profile();
         let format = encoding::for_session(fields.response_format.as_deref())?;
-        let chunk_samples = chunking::samples(fields.chunk_ms, profile.sample_rate)?;
-        let input_rate = fields.input_sample_rate.unwrap_or(profile.heard_rate);
+        let chunk_samples = chunking::samples(fields.chunk_ms, profile.info.sample_rate_hz)?;
+        let input_rate = fields.input_sample_rate.unwrap_or(profile.info.input_sample_rate_hz);
         check_range("input_sample_rate", input_rate, &INPUT_RATES)?;
         let priority = parse_priority(fields.priority.as_deref())?;
         let own_sampling = fields.temperature.is_none() && fields.top_p.is_none() && fields.top_k.is_none();
-        let defaults = &profile.default_params;
+        let defaults = profile.default_params();
         let params = GenerationParams {
-            temperature: fields.temperature.unwrap_or(defaults.temperature),
-            top_p: fields.top_p.unwrap_or(defaults.top_p),
-            top_k: fields.top_k.unwrap_or(defaults.top_k),
+            sampling: SamplingParams {
+                temperature: fields.temperature.unwrap_or(defaults.sampling.temperature),
+                top_p: fields.top_p.unwrap_or(defaults.sampling.top_p),
+                top_k: fields.top_k.unwrap_or(defaults.sampling.top_k),
+                ..defaults.sampling
+            },
             max_tokens: fields.max_tokens.unwrap_or(defaults.max_tokens),
             seed: fields.seed.or(defaults.seed),
             ..defaults.clone()

@@ -1,39 +1,40 @@
-//! Conversations of the simulation: what was said becomes a prompt, and what is generated becomes text and frames.
+//! Conversations of the simulation: turns become a prompt, and generated tokens become text and audio frames.
+
+use izwi_types::{Emission, Message, Turn};
 
 use super::mix;
-use crate::engine::executor::{Emission, Message, Turn};
 
-/// Stand before what somebody said.
+/// Start of a user's and of a model's turn.
 const USER: u64 = 1 << 60;
 const MODEL: u64 = 1 << 61;
-/// Samples of a recording that are one token.
+/// Samples per token of a recording.
 const SAMPLES_PER_TOKEN: usize = 1_600;
-/// Of so many generated tokens one is text.
+/// One of this many generated tokens is text.
 const TEXT_EVERY: usize = 3;
 
-/// The prompt of a conversation, and how long its last turn is.
+/// The prompt of a conversation, and the length of its last turn.
 pub(super) fn prompt(turns: &[Turn]) -> (Vec<u64>, usize) {
     let mut prompt = Vec::new();
     let mut last = 0;
     for turn in turns {
-        let begins = prompt.len();
+        let start = prompt.len();
         match turn {
             Turn::User(messages) => {
                 prompt.push(USER);
-                messages.iter().for_each(|message| heard(message, &mut prompt));
+                messages.iter().for_each(|message| append(message, &mut prompt));
             }
             Turn::Model(emissions) => {
                 prompt.push(MODEL);
                 prompt.extend(emissions.iter().map(key));
             }
         }
-        last = prompt.len() - begins;
+        last = prompt.len() - start;
     }
     prompt.push(MODEL);
     (prompt, last)
 }
 
-fn heard(message: &Message, prompt: &mut Vec<u64>) {
+fn append(message: &Message, prompt: &mut Vec<u64>) {
     match message {
         Message::Text(text) => prompt.extend(text.bytes().map(u64::from)),
         Message::Recording(samples) => prompt.extend(
@@ -44,7 +45,7 @@ fn heard(message: &Message, prompt: &mut Vec<u64>) {
     }
 }
 
-/// What a generated token is; `state` decides everything before it and itself.
+/// The emission of a generated token, given the hash of all tokens up to it.
 pub(super) fn emission(state: u64, index: usize) -> Emission {
     if index.is_multiple_of(TEXT_EVERY) {
         Emission::Token(state as u32)
@@ -53,7 +54,7 @@ pub(super) fn emission(state: u64, index: usize) -> Emission {
     }
 }
 
-/// The token that stands for something said.
+/// The prompt token of an emission.
 pub(super) fn key(emission: &Emission) -> u64 {
     match emission {
         Emission::Token(id) => u64::from(*id),
@@ -61,7 +62,7 @@ pub(super) fn key(emission: &Emission) -> u64 {
     }
 }
 
-/// A word for a token of text.
+/// The text of a token.
 pub(super) fn word(id: u32) -> String {
     format!("w{} ", id % 1_000)
 }

@@ -1,16 +1,17 @@
-//! One sequence as the scheduler sees it: how far it is and what it needs next.
+//! One sequence as the scheduler sees it: its progress and its next demand.
+//!
+//! Must not know other sequences or blocks.
 
 use std::sync::Arc;
 
 use super::{NewSequence, Workload};
-use crate::engine::config::SchedulingPolicy;
 use crate::engine::kv_cache::BlockHash;
 use crate::engine::types::{Priority, RequestId, SequenceId};
 
-/// How far a sequence is.
+/// Progress of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// `computed` of `known` positions have keys and values; `generated` of the known ones came from the model.
+    /// `computed` of `known` positions have keys and values; `generated` of the known ones are output of the model.
     Autoregressive { computed: usize, known: usize, generated: usize },
     /// Index of the next unit.
     Units { next: usize },
@@ -27,7 +28,7 @@ impl Progress {
     }
 }
 
-/// What a sequence would compute next.
+/// The next computation of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Demand {
     pub(super) start: usize,
@@ -37,9 +38,6 @@ pub(super) struct Demand {
     pub(super) divisible: bool,
     pub(super) is_prefill: bool,
 }
-
-/// Order of running sequences, smaller first.
-pub(super) type Turn = (u64, u64, u64, u64);
 
 /// A waiting or running sequence.
 #[derive(Debug, Clone)]
@@ -51,7 +49,7 @@ pub(super) struct Sequence {
     pub(super) due_us: u64,
     pub(super) last_scheduled: u64,
     pub(super) paused: bool,
-    /// Whether nothing was scheduled since it was admitted.
+    /// Whether no item was scheduled since its admission.
     pub(super) begins: bool,
     pub(super) progress: Progress,
     work: Workload,
@@ -84,14 +82,14 @@ impl Sequence {
         }
     }
 
-    /// Takes note of the content key of a position that was generated, or that it has none.
-    pub(super) fn note_content(&mut self, key: Option<u64>) {
+    /// Appends the content key of a generated position, or that it has none.
+    pub(super) fn push_content_key(&mut self, key: Option<u64>) {
         if let Workload::Autoregressive { prefix, .. } = &mut self.work {
             Arc::make_mut(prefix).push(key);
         }
     }
 
-    /// The most positions it can come to occupy.
+    /// The most positions it can occupy.
     pub(super) fn worst_case_positions(&self) -> usize {
         match &self.work {
             Workload::Autoregressive { prompt_tokens, max_tokens, .. } => prompt_tokens + max_tokens,
@@ -99,31 +97,9 @@ impl Sequence {
         }
     }
 
-    /// Smaller goes first when sequences compete for admission and blocks.
-    pub(super) fn rank(&self, policy: SchedulingPolicy) -> (u64, u64) {
-        match policy {
-            SchedulingPolicy::Fcfs => (0, self.arrival),
-            SchedulingPolicy::Priority => (Priority::High as u64 - self.priority as u64, self.arrival),
-            SchedulingPolicy::Deadline => (self.due_us, self.arrival),
-        }
-    }
-
-    /// Whether the audio it has made runs out before `soon_us`. What has made none yet is always due.
+    /// Whether playback of its audio ends before `soon_us`. A stream without audio is always due.
     pub(super) fn is_due(&self, soon_us: u64) -> bool {
         self.due_us <= soon_us
-    }
-
-    /// Smaller goes first when running sequences compete for a place in a step: under any policy those whose audio
-    /// is about to run out before those that are well ahead, and in turn among equals.
-    pub(super) fn turn(&self, policy: SchedulingPolicy, soon_us: u64) -> Turn {
-        let ahead = u64::from(!self.is_due(soon_us));
-        match policy {
-            SchedulingPolicy::Fcfs => (0, ahead, self.last_scheduled, self.arrival),
-            SchedulingPolicy::Priority => {
-                (Priority::High as u64 - self.priority as u64, ahead, self.last_scheduled, self.arrival)
-            }
-            SchedulingPolicy::Deadline => (0, self.due_us, self.last_scheduled, self.arrival),
-        }
     }
 
     pub(super) fn demand(&self) -> Option<Demand> {
@@ -140,13 +116,13 @@ impl Sequence {
         }
     }
 
-    /// Forgets its work and begins with another.
+    /// Replaces its work.
     pub(super) fn begin_pass(&mut self, work: Workload) {
         self.progress = Progress::of(&work);
         self.work = work;
     }
 
-    /// What its first item after an admission costs beyond its tokens.
+    /// Cost of its first item after an admission, beyond its tokens.
     pub(super) fn encoder_tokens(&self) -> usize {
         match &self.work {
             Workload::Autoregressive { encoder_tokens, .. } => *encoder_tokens,
@@ -154,7 +130,7 @@ impl Sequence {
         }
     }
 
-    /// Starts (again) at `start`, the positions before it being cached.
+    /// Starts or restarts at `start`; positions before it are in shared blocks.
     pub(super) fn begin_at(&mut self, start: usize) {
         self.begins = true;
         if let Progress::Autoregressive { computed, .. } = &mut self.progress {
@@ -174,7 +150,7 @@ impl Sequence {
         }
     }
 
-    /// Gives up what was computed: an autoregressive sequence begins again with all it knows; finished units stay.
+    /// Discards computed positions: an autoregressive sequence recomputes all known ones. Finished units stay.
     pub(super) fn preempt(&mut self) {
         if let Progress::Autoregressive { computed, .. } = &mut self.progress {
             *computed = 0;
@@ -191,7 +167,7 @@ impl Sequence {
         }
     }
 
-    /// As it will be when the item in flight has succeeded.
+    /// The sequence after its in-flight item of `tokens` tokens succeeds.
     pub(super) fn projected(&self, tokens: usize) -> Self {
         let mut after = self.clone();
         let completes = match self.progress {

@@ -1,0 +1,426 @@
+//! Validates, completes and prepares requests, outside the step loop and on blocking threads.
+//!
+//! Must not know queues or the state of the engine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use izwi_audio::decode::{self, DecodeError, DecodeLimits};
+use izwi_types::{
+    ConverseInput, Input, ListenInput, Message, Prepared, SamplingParams, SpeakInput, Task, Turn,
+    VoiceRecording, VoiceReference, Work,
+};
+
+use super::voice_input;
+use super::{AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, VoiceInput};
+use crate::engine::config::EngineCoreConfig;
+use crate::engine::error::{EngineError, Result};
+use crate::engine::executor::{ExecutorProfile, RequestPreparer};
+use crate::engine::kv_cache::PrefixChain;
+use crate::engine::scheduler::Workload;
+use crate::engine::types::{GenerationParams, Priority, RequestId, audio_duration};
+
+/// The most characters of text in one request.
+pub const MAX_TEXT_CHARS: usize = 65_536;
+/// Range of `temperature`.
+const TEMPERATURE: (f32, f32) = (0.0, 2.0);
+/// Range of `repetition_penalty`.
+const REPETITION_PENALTY: (f32, f32) = (0.5, 2.0);
+
+/// A validated and prepared request.
+#[derive(Debug, Clone)]
+pub(in crate::engine) struct AdmissibleRequest {
+    pub(in crate::engine) id: RequestId,
+    pub(in crate::engine) task: Task,
+    pub(in crate::engine) priority: Priority,
+    /// Samples per chunk.
+    pub(in crate::engine) chunk_samples: usize,
+    /// The seed that was given or chosen.
+    pub(in crate::engine) seed: u64,
+    /// The executor's form of the input.
+    pub(in crate::engine) prepared: Prepared,
+    /// The scheduler's form of the work.
+    pub(in crate::engine) work: Workload,
+    /// Tokens of the prepared input.
+    pub(in crate::engine) prompt_tokens: usize,
+    /// The most tokens to generate in a pass, as requested.
+    pub(in crate::engine) max_tokens: usize,
+    /// Duration of the recording to transcribe, for ASR.
+    pub(in crate::engine) recording: Option<Duration>,
+    /// Duration of all recordings of the request.
+    pub(in crate::engine) open_audio: Duration,
+}
+
+/// A request's input with its recordings decoded.
+struct DecodedInput {
+    input: Input,
+    /// Duration of the recording to transcribe.
+    recording: Option<Duration>,
+    /// Duration of all recordings.
+    open_audio: Duration,
+}
+
+/// Validates and prepares requests for one model.
+#[derive(Clone)]
+pub(in crate::engine) struct RequestProcessor {
+    config: Arc<EngineCoreConfig>,
+    profile: Arc<ExecutorProfile>,
+    preparer: Arc<dyn RequestPreparer>,
+}
+
+impl std::fmt::Debug for RequestProcessor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RequestProcessor").field("model", &self.profile.model).finish_non_exhaustive()
+    }
+}
+
+impl RequestProcessor {
+    /// A processor for the model of `profile`.
+    pub(in crate::engine) fn new(
+        config: Arc<EngineCoreConfig>,
+        profile: Arc<ExecutorProfile>,
+        preparer: Arc<dyn RequestPreparer>,
+    ) -> Self {
+        Self { config, profile, preparer }
+    }
+
+    /// Validates, completes and prepares a request. Blocks.
+    ///
+    /// # Errors
+    /// The request is invalid; the error names the field, the value and the remedy.
+    pub(in crate::engine) fn process(&self, request: EngineCoreRequest) -> Result<AdmissibleRequest> {
+        self.check(&request)?;
+        let params = self.complete(&request)?;
+        let seed = params.seed.unwrap_or_default();
+        let chunk_samples = request.chunk_samples.unwrap_or(self.config.streaming_chunk_size);
+        let (id, task, priority) = (request.id.clone(), request.task_type, request.priority);
+        let DecodedInput { input, recording, open_audio } = match task {
+            Task::Tts => self.speak_input(request, &params, chunk_samples)?,
+            Task::Asr => self.listen_input(request, &params)?,
+            Task::Chat => self.converse_input(request, &params, chunk_samples)?,
+        };
+        let prepared = self.preparer.prepare(&input)?;
+        let max_tokens = params.max_tokens;
+        let (work, prompt_tokens) = workload(&self.config, &prepared.work, max_tokens)?;
+        Ok(AdmissibleRequest {
+            id,
+            task,
+            priority,
+            chunk_samples,
+            seed,
+            prepared,
+            work,
+            prompt_tokens,
+            max_tokens,
+            recording,
+            open_audio,
+        })
+    }
+
+    fn speak_input(
+        &self,
+        request: EngineCoreRequest,
+        params: &GenerationParams,
+        chunk_samples: usize,
+    ) -> Result<DecodedInput> {
+        let mut open_audio = Duration::ZERO;
+        let reference = match request.reference {
+            None => None,
+            Some(VoiceInput::Pack(pack)) => Some(VoiceReference::Pack(pack)),
+            Some(VoiceInput::Recording(reference)) => {
+                let recording = self.decode_reference(reference)?;
+                let rate_hz = self.profile.info.sample_rate_hz;
+                open_audio = audio_duration(recording.samples.len() as u64, rate_hz);
+                Some(VoiceReference::Recording(recording))
+            }
+        };
+        let input = Input::Speak(SpeakInput {
+            text: request.text.unwrap_or_default(),
+            voice: request.voice,
+            language: request.language,
+            instructions: request.instructions,
+            reference,
+            streams_text: request.streams_text,
+            speed: params.speed,
+            sampling: params.sampling,
+            seed: params.seed.unwrap_or_default(),
+            max_tokens: params.max_tokens,
+            chunk_samples,
+        });
+        Ok(DecodedInput { input, recording: None, open_audio })
+    }
+
+    fn listen_input(&self, request: EngineCoreRequest, params: &GenerationParams) -> Result<DecodedInput> {
+        let audio = request.audio_input.map(|audio| self.decode(audio, self.config.max_audio_duration));
+        let samples = audio.transpose()?.unwrap_or_default();
+        let recording = self.input_duration(samples.len());
+        let input = Input::Listen(ListenInput {
+            samples,
+            language: request.language,
+            prompt: request.transcription.prompt,
+            translate: request.transcription.translate,
+            word_timestamps: request.transcription.word_timestamps,
+            temperature: params.sampling.temperature,
+            seed: params.seed.unwrap_or_default(),
+        });
+        Ok(DecodedInput { input, recording: Some(recording), open_audio: recording })
+    }
+
+    /// The input of a turn: the conversation so far, with the request's own message appended.
+    fn converse_input(
+        &self,
+        request: EngineCoreRequest,
+        params: &GenerationParams,
+        chunk_samples: usize,
+    ) -> Result<DecodedInput> {
+        let ChatOptions { mut conversation, own_sampling, text_temperature } = request.chat;
+        let mut messages = Vec::new();
+        if let Some(audio) = request.audio_input.filter(|audio| !audio.is_empty()) {
+            messages.push(Message::Recording(self.decode_message(audio)?));
+        }
+        if let Some(text) = request.text.filter(|text| !text.trim().is_empty()) {
+            messages.push(Message::Text(text));
+        }
+        if !messages.is_empty() {
+            conversation.ask(messages);
+        }
+        let turns = conversation.into_turns();
+        let open_audio = self.input_duration(turns.iter().map(recorded_samples).sum());
+        let greedy = SamplingParams::GREEDY;
+        let input = Input::Converse(ConverseInput {
+            instructions: request.instructions,
+            turns,
+            sampling: (request.params.is_some() && !own_sampling).then_some(params.sampling),
+            text_sampling: text_temperature.map(|temperature| SamplingParams { temperature, ..greedy }),
+            seed: params.seed.unwrap_or_default(),
+            max_tokens: params.max_tokens,
+            chunk_samples,
+        });
+        Ok(DecodedInput { input, recording: None, open_audio })
+    }
+
+    /// Duration of decoded input audio.
+    fn input_duration(&self, samples: usize) -> Duration {
+        audio_duration(samples as u64, self.profile.info.input_sample_rate_hz)
+    }
+
+    /// Decodes the recording of a user's message: mono samples at the model's input rate. Blocks.
+    ///
+    /// # Errors
+    /// The recording cannot be decoded or is longer than `max_turn_duration`.
+    pub(in crate::engine) fn decode_message(&self, audio: AudioInput) -> Result<Arc<[f32]>> {
+        self.decode(audio, self.config.max_turn_duration)
+    }
+
+    /// Makes a voice pack of a recording. Blocks.
+    ///
+    /// # Errors
+    /// The model does not support voice cloning, or the recording is invalid; the error names the field.
+    pub(in crate::engine) fn make_voice(&self, recording: ReferenceAudio) -> Result<Vec<u8>> {
+        recording.check(&self.profile)?;
+        Ok(self.preparer.make_voice(&self.decode_reference(recording)?)?)
+    }
+
+    /// Checks that a voice pack fits the model.
+    ///
+    /// # Errors
+    /// It does not, or the model does not support voice cloning; the error names the remedy.
+    pub(in crate::engine) fn check_voice(&self, pack: &[u8]) -> Result<()> {
+        if !self.profile.info.clones_voices {
+            return Err(voice_input::no_cloning("voice", &self.profile));
+        }
+        voice_input::check_pack_size(pack)?;
+        Ok(self.preparer.check_voice(pack)?)
+    }
+
+    /// Decodes a recording to mono samples at the model's input rate.
+    fn decode(&self, audio: AudioInput, max_duration: Duration) -> Result<Arc<[f32]>> {
+        Ok(self.decode_up_to(audio, max_duration, self.profile.info.input_sample_rate_hz)?)
+    }
+
+    fn decode_up_to(
+        &self,
+        audio: AudioInput,
+        max_duration: Duration,
+        rate: u32,
+    ) -> std::result::Result<Arc<[f32]>, DecodeError> {
+        let limits = DecodeLimits { max_bytes: self.config.max_audio_bytes, max_duration };
+        let file = match audio {
+            AudioInput::Base64(text) => decode::from_base64(&text, limits.max_bytes)?.into(),
+            AudioInput::File(bytes) => bytes,
+        };
+        Ok(decode::decode(file, rate, &limits)?.into())
+    }
+
+    /// Decodes a reference recording to mono samples at the model's output rate.
+    fn decode_reference(&self, recording: ReferenceAudio) -> Result<VoiceRecording> {
+        let (text, timbre_only) = (recording.transcript(), recording.timbre_only);
+        let longest = self.config.max_reference_duration;
+        let rate = self.profile.info.sample_rate_hz;
+        let samples = self.decode_up_to(recording.audio, longest, rate).map_err(|error| match error {
+            DecodeError::TooLong { limit_s } => EngineError::invalid(
+                "ref_audio",
+                format!("ref_audio is longer than {limit_s} s; send some seconds of one clear voice"),
+            ),
+            error => EngineError::ReferenceAudio(error),
+        })?;
+        Ok(VoiceRecording { samples, text, timbre_only })
+    }
+
+    fn check(&self, request: &EngineCoreRequest) -> Result<()> {
+        let profile = &self.profile;
+        if !profile.info.tasks.contains(&request.task_type) {
+            return Err(EngineError::UnsupportedTask {
+                model: profile.model.clone(),
+                task: request.task_type.name(),
+            });
+        }
+        let text = request.text.as_deref().unwrap_or_default();
+        if request.task_type == Task::Tts && text.trim().is_empty() {
+            return Err(EngineError::invalid("input", "input is empty; send some text"));
+        }
+        let chars = text.chars().take(MAX_TEXT_CHARS + 1).count();
+        if chars > MAX_TEXT_CHARS {
+            let message = format!("input has more than {MAX_TEXT_CHARS} characters; send it in parts");
+            return Err(EngineError::invalid("input", message));
+        }
+        let no_audio = request.audio_input.as_ref().is_none_or(AudioInput::is_empty);
+        if request.task_type == Task::Asr && no_audio {
+            return Err(EngineError::invalid("audio", "audio is empty; send a recording as base64"));
+        }
+        if request.task_type == Task::Chat {
+            self.check_chat(&request.chat, no_audio && text.trim().is_empty())?;
+        }
+        if let Some(voice) = &request.voice
+            && !profile.info.voices.iter().any(|known| known.id == *voice)
+        {
+            let known: Vec<&str> = profile.info.voices.iter().map(|voice| voice.id.as_str()).collect();
+            let message =
+                format!("voice '{voice}' is unknown to model '{}'; use {}", profile.model, known.join(", "));
+            return Err(EngineError::invalid("voice", message));
+        }
+        voice_input::check(request, profile)?;
+        if request.chunk_samples == Some(0) {
+            return Err(EngineError::invalid("chunk_samples", "chunk_samples is 0; it must be at least 1"));
+        }
+        Ok(())
+    }
+
+    fn check_chat(&self, chat: &ChatOptions, is_silent: bool) -> Result<()> {
+        if is_silent && !chat.conversation.is_asked() {
+            return Err(EngineError::invalid("input", "a turn needs text or audio; both are empty"));
+        }
+        let limit = self.config.max_conversation_turns;
+        if chat.conversation.answered() > limit {
+            let message = format!("the conversation has more than {limit} turns; forget the oldest");
+            return Err(EngineError::invalid("conversation", message));
+        }
+        match chat.text_temperature {
+            Some(value) if !(TEMPERATURE.0..=TEMPERATURE.1).contains(&value) => {
+                let (low, high) = TEMPERATURE;
+                let message = format!("text_temperature is {value}; it must be between {low} and {high}");
+                Err(EngineError::invalid("text_temperature", message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The request's parameters with defaults filled in and values in range.
+    fn complete(&self, request: &EngineCoreRequest) -> Result<GenerationParams> {
+        let mut params = request.params.clone().unwrap_or_else(|| self.profile.default_params());
+        if request.params.is_none() && request.task_type == Task::Asr {
+            // The model's own temperature is for speech synthesis.
+            params.sampling.temperature = 0.0;
+        }
+        let floats = [
+            ("temperature", params.sampling.temperature),
+            ("top_p", params.sampling.top_p),
+            ("repetition_penalty", params.sampling.repetition_penalty),
+            ("speed", params.speed),
+        ];
+        if let Some((name, value)) = floats.iter().find(|(_, value)| !value.is_finite()) {
+            return Err(EngineError::invalid(name, format!("{name} is {value}; it must be a finite number")));
+        }
+        if params.max_tokens == 0 {
+            return Err(EngineError::invalid("max_tokens", "max_tokens is 0; it must be at least 1"));
+        }
+        match self.profile.info.speed_range {
+            Some((low, high)) if !(low..=high).contains(&params.speed) => {
+                let message = format!("speed is {}; it must be between {low} and {high}", params.speed);
+                return Err(EngineError::invalid("speed", message));
+            }
+            None if params.speed != 1.0 => {
+                let model = &self.profile.model;
+                let message =
+                    format!("speed is {}, but model '{model}' has a fixed tempo; leave it out", params.speed);
+                return Err(EngineError::invalid("speed", message));
+            }
+            _ => {}
+        }
+        let sampling = &mut params.sampling;
+        sampling.temperature = sampling.temperature.clamp(TEMPERATURE.0, TEMPERATURE.1);
+        sampling.top_p = sampling.top_p.clamp(f32::EPSILON, 1.0);
+        sampling.repetition_penalty =
+            sampling.repetition_penalty.clamp(REPETITION_PENALTY.0, REPETITION_PENALTY.1);
+        // Random seeds fit the integers of a 64-bit float, so that every client can send them back.
+        params.seed = Some(params.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 >> 11));
+        Ok(params)
+    }
+}
+
+/// Samples of the recordings in a turn.
+fn recorded_samples(turn: &Turn) -> usize {
+    let samples = |message: &Message| match message {
+        Message::Recording(samples) => samples.len(),
+        Message::Text(_) => 0,
+    };
+    match turn {
+        Turn::User(messages) => messages.iter().map(samples).sum(),
+        Turn::Model(_) => 0,
+    }
+}
+
+/// The scheduler's form of prepared work, and the number of its prompt tokens. Limits `max_tokens` to the capacity of a
+/// sequence.
+///
+/// # Errors
+/// The work exceeds the configured limits.
+pub(in crate::engine) fn workload(
+    config: &EngineCoreConfig,
+    work: &Work,
+    max_tokens: usize,
+) -> Result<(Workload, usize)> {
+    match work {
+        Work::Units(units) => {
+            let budget = config.max_tokens_per_step;
+            if units.is_empty() || units.iter().any(|&unit| unit == 0 || unit > budget) {
+                let message =
+                    format!("input cannot be split into units of at most {budget} tokens; shorten it");
+                return Err(EngineError::invalid("input", message));
+            }
+            Ok((Workload::Units(Arc::clone(units)), units.iter().sum()))
+        }
+        Work::Autoregressive { prompt, encoder_tokens } => {
+            let capacity = config.sequence_capacity(true);
+            let prompt_tokens = prompt.len();
+            if prompt_tokens == 0 || prompt_tokens >= capacity {
+                let message = format!("input has {prompt_tokens} tokens; it must have 1 to {}", capacity - 1);
+                return Err(EngineError::invalid("input", message));
+            }
+            if !config.enable_chunked_prefill && prompt_tokens > config.max_tokens_per_step {
+                let message = format!(
+                    "input has {prompt_tokens} tokens, a step has at most {}; shorten it or enable chunked prefill",
+                    config.max_tokens_per_step
+                );
+                return Err(EngineError::invalid("input", message));
+            }
+            let work = Workload::Autoregressive {
+                prompt_tokens,
+                max_tokens: max_tokens.min(capacity - prompt_tokens),
+                encoder_tokens: *encoder_tokens,
+                prefix: Arc::new(PrefixChain::of(prompt, config.block_size)),
+            };
+            Ok((work, prompt_tokens))
+        }
+    }
+}
