@@ -1,6 +1,6 @@
 //! Runs the tests of the CPU kernels for aarch64 in an emulator, as processors with and without extensions.
 //!
-//! Tools are installed where the system lets us; where they cannot be had the chore says so and ends well.
+//! Installs the tools if it can; if it cannot, says so and succeeds.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,7 @@ const EMULATOR: &str = "qemu-aarch64";
 /// Where the packages put the target's libraries.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 const PACKAGES: [&str; 3] = ["qemu-user", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"];
-/// With every extension, with dot products of bytes alone, with none.
+/// With every extension; with dot products of bytes only; without extensions.
 const PROCESSORS: [&str; 3] = ["max", "cortex-a76", "cortex-a72"];
 
 pub(crate) fn check(root: &Path, steps: &mut Steps) -> Result<()> {
@@ -45,7 +45,7 @@ pub(crate) fn check(root: &Path, steps: &mut Steps) -> Result<()> {
     Ok(())
 }
 
-/// Sees to it that compiler, emulator and the target's libraries are there; the error says what is missing.
+/// Installs compiler, emulator and the libraries of the target where they are missing; the error names what is left.
 fn tools(root: &Path) -> Result<()> {
     let there = || {
         let libraries = Path::new(LIBRARIES).join("lib/libc.so.6").exists();

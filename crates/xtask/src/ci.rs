@@ -1,4 +1,4 @@
-//! What CI runs. The tests come last, so that nextest's summary closes the log.
+//! What CI runs. The tests come last, so that the summary of nextest ends the log.
 
 use std::path::Path;
 

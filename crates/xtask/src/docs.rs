@@ -1,5 +1,5 @@
 //! Generated pages of `docs/`: `izwi docs` writes them from its own flags and settings, [`figures`] from the baselines; here
-//! they are refreshed or compared. Other pages are not looked at.
+//! they are written or compared. Other pages are left alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -110,7 +110,7 @@ const FIGURES: [Figures; 7] = [
 const DURATIONS: Figures =
     Figures { file: "ci", title: "Durations", command: "cargo xtask ci", columns: &["step", "seconds"] };
 const DEVELOPMENT: &str = "development.md";
-/// The last line of `docs/development.md` that a person writes.
+/// The line of `docs/development.md` behind which everything is generated.
 const GENERATED: &str =
     "<!-- From here on: written by `cargo xtask docs` from benches/baselines/ci.json. -->\n";
 
@@ -135,7 +135,7 @@ fn table(root: &Path, figures: &Figures) -> Result<String> {
     section(figures, &baseline)
 }
 
-/// The page up to the line that ends what a person writes, then the table.
+/// The handwritten part of the page, then the table.
 fn with_table(page: &str, table: &str) -> Result<String> {
     let (written, _) = page
         .split_once(GENERATED)
@@ -170,7 +170,7 @@ fn named(name: &str, row: &Value) -> Map<String, Value> {
     named
 }
 
-/// What stands at a path of keys, three digits of it if it is a fraction; nothing where nothing stands.
+/// The value at a path of keys, fractions with three digits; empty if there is none.
 fn cell(row: &Map<String, Value>, path: &str) -> String {
     let mut keys = path.split('.');
     let first = keys.next().and_then(|key| row.get(key));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_writes_stays_and_the_table_is_replaced() {
+    fn the_handwritten_part_stays_and_the_table_is_replaced() {
         let page = format!("# How\n{GENERATED}old\n");
         assert_eq!(with_table(&page, "new\n").unwrap(), format!("# How\n{GENERATED}new\n"));
         assert!(with_table("# How\n", "new\n").is_err());

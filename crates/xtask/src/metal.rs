@@ -34,7 +34,7 @@ pub(crate) fn check(root: &Path, steps: &mut Steps) -> Result<()> {
 
     let patch =
         format!("patch.crates-io.objc2-metal.path={}", toml::Value::from(patched.to_string_lossy().as_ref()));
-    // Quiet, because the profiles name packages that this workspace has not.
+    // Quiet: cargo warns of profile entries for packages that this workspace lacks.
     let mut command = cargo(root, &["check", "--quiet", "--config", &patch]);
     command.arg("--manifest-path").arg(workspace.join("Cargo.toml"));
     steps.run("metal", command.arg("--target-dir").arg(process::target_folder()?))
@@ -55,7 +55,7 @@ fn locked_version(lock: &str, name: &str) -> Result<String> {
     }
 }
 
-/// A copy of objc2-metal below `target` that compiles anywhere. Made once for each version.
+/// A copy of objc2-metal below `target` that compiles on any platform. Made once for each version.
 fn patched_copy(root: &Path, version: &str, target: &Path) -> Result<PathBuf> {
     let patched = target.join(format!("objc2-metal-{version}"));
     if patched.is_dir() {
@@ -109,7 +109,7 @@ fn moved_manifest(manifest: &str, root: &Path) -> Result<String> {
     Ok(manifest.replace(here, &format!(r#"path = "{}/"#, root.join("crates").display())))
 }
 
-/// The repository's profiles: with them, what was compiled for its other checks serves here too.
+/// The profiles of the repository: the same profiles let this check reuse what the other checks compiled.
 fn profiles(manifest: &str) -> Result<String> {
     let manifest: toml::Table = manifest.parse().context("Cargo.toml does not parse")?;
     let profiles = manifest.get("profile").context("Cargo.toml has no profiles")?.clone();

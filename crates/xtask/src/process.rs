@@ -1,5 +1,5 @@
 //! Child processes: every chore starts cargo, git and izwi through here, so that each command is shown before it runs and
-//! the exit status of a child that fails becomes ours.
+//! the exit status of a failed child becomes ours.
 
 use std::ffi::OsString;
 use std::fmt;

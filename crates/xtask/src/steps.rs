@@ -16,7 +16,7 @@ use crate::workspace::{read, write};
 /// The committed durations, from which the table in `docs/development.md` is made.
 const BASELINE: &str = "benches/baselines/ci.json";
 
-/// What ran so far, in order.
+/// The steps that ran, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     taken: Vec<(String, Duration)>,
@@ -28,7 +28,7 @@ impl Steps {
         self.time(name, || process::run(command))
     }
 
-    /// Does work and prints how long it took. A step that fails is not counted.
+    /// Runs `work` and prints how long it took. A failed step is not recorded.
     pub(crate) fn time<T>(&mut self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let done = self.measure(name, work)?;
         if let Some((_, took)) = self.taken.last() {
@@ -37,8 +37,8 @@ impl Steps {
         Ok(done)
     }
 
-    /// Runs the last command of a chore: the table of the steps before it comes first, so that what the command prints
-    /// at its end stays the end of the log.
+    /// Runs the last command of a chore. Prints the table of the steps before it first, so that the summary of the command
+    /// stays the end of the log.
     pub(crate) fn run_last(&mut self, name: &str, command: &mut Command) -> Result<()> {
         eprint!("\n{}", self.table());
         self.measure(name, || process::run(command))
@@ -71,7 +71,7 @@ impl Steps {
     }
 }
 
-/// A row of the baseline: whole seconds are exact enough.
+/// A row of the baseline, in whole seconds.
 fn row(name: &str, took: Duration) -> Value {
     json!({"step": name, "seconds": took.as_secs_f64().round() as u64})
 }

@@ -1,6 +1,6 @@
 //! The test commands: builds, the pull that a user runs, the generated pages, doc tests, then tests under nextest.
 //!
-//! Which tests need real weights says the filter of the profile `fast` in `.config/nextest.toml`, and nothing else.
+//! The filter of the profile `fast` in `.config/nextest.toml` is the one list of tests that need real weights.
 
 use std::path::{Path, PathBuf};
 
@@ -17,9 +17,9 @@ const TEST_MODELS: [&str; 3] = ["hibari", "whisper-tiny.en", "whisper-base"];
 const RUNS_PYTHON: &str = "izwi-tests";
 const NEXTEST: [&str; 4] = ["nextest", "run", "--profile", "ci"];
 
-/// Everything: all packages, all tests, pages and doc tests.
+/// Runs everything: all packages, all tests, pages and doc tests.
 pub(crate) fn run_all(root: &Path, steps: &mut Steps) -> Result<()> {
-    // Before the pull, so that `izwi` is built once, as the tests need it.
+    // Before the pull, so that `izwi` is built once.
     steps.run("build tests", &mut cargo(root, &["nextest", "run", "--workspace", "--no-run"]))?;
     let izwi = built_izwi()?;
     pull_with(root, steps, &izwi)?;
@@ -29,7 +29,7 @@ pub(crate) fn run_all(root: &Path, steps: &mut Steps) -> Result<()> {
     steps.run_last("tests", tests(root, &NEXTEST).arg("--workspace"))
 }
 
-/// Only what `args` of nextest select, and only the preparations that the selected packages need.
+/// Runs what `args` of nextest select, after the preparations that the selected packages need.
 pub(crate) fn run_selected(root: &Path, steps: &mut Steps, args: &[String]) -> Result<()> {
     let packages = packages(args);
     let selects = |package: &str| packages.is_empty() || packages.contains(&package);
@@ -48,7 +48,7 @@ pub(crate) fn run_selected(root: &Path, steps: &mut Steps, args: &[String]) -> R
     steps.run_last("tests", command.args(args))
 }
 
-/// All tests but those that need real weights or Python.
+/// Runs all tests but those that need real weights or Python.
 pub(crate) fn run_fast(root: &Path, steps: &mut Steps, args: &[String]) -> Result<()> {
     // `--tests` leaves out the examples, which only a test on real weights runs.
     let mut command = tests(root, &["nextest", "run", "--profile", "fast", "--tests"]);
@@ -65,8 +65,8 @@ pub(crate) fn pull(root: &Path, steps: &mut Steps) -> Result<()> {
     pull_with(root, steps, &izwi)
 }
 
-/// Builds the binary with the features that the tests of the whole workspace have (a test target is what makes cargo add
-/// those of dev-dependencies), so that both builds share every crate.
+/// Builds the binary with the same features as the tests of the whole workspace, so that both builds share every crate.
+/// The test target makes cargo add the features of dev-dependencies.
 pub(crate) fn build_izwi(root: &Path, steps: &mut Steps) -> Result<PathBuf> {
     let build = ["build", "--workspace", "--bin", "izwi", "--test", "cli"];
     steps.run("build izwi", &mut cargo(root, &build))?;
@@ -86,14 +86,14 @@ fn pull_with(root: &Path, steps: &mut Steps, izwi: &Path) -> Result<()> {
     steps.run("pull", &mut command)
 }
 
-/// One compute thread a test: nextest runs tests side by side, and more threads than cores makes each far slower.
+/// One compute thread per test: nextest runs tests in parallel, and more threads than cores slow each test down.
 fn tests(root: &Path, args: &[&str]) -> std::process::Command {
     let mut command = cargo(root, args);
     command.env("IZWI_HOME", home(root)).env("RAYON_NUM_THREADS", "1");
     command
 }
 
-/// Where tests find models: never the user's own store.
+/// The model store of the tests, which is never the user's own.
 fn home(root: &Path) -> PathBuf {
     root.join("target/izwi-home")
 }

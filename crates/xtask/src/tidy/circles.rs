@@ -1,6 +1,6 @@
-//! No import circle between modules of different folders: of two folders one can be read without the other.
+//! No import circle between modules of different folders.
 //!
-//! `x.rs` and the files in `x/` are one folder, and inside a folder modules may know each other.
+//! `x.rs` and the files in `x/` are one folder. Modules of one folder may import each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ pub(super) fn are_untied(tree: &Tree) -> Result<Vec<Violation>> {
             for import in circle {
                 let Some(module) = modules.get(&import.from) else { continue };
                 let remedy = format!(
-                    "imports {}, which imports this folder in turn: move what both need below both",
+                    "imports {}, which imports this module in turn: move what both need into a third module",
                     import.to.join("::")
                 );
                 violations.push(Violation::new(&module.file.path, import.line, "import circle", remedy));

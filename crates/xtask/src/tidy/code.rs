@@ -1,7 +1,7 @@
-//! Rust text reduced to its code: comments and literals become spaces, every line stays where it was.
+//! Rust text reduced to its code: comments and literals become spaces, line numbers stay.
 //!
-//! Knows just enough of the lexer for that: nested comments, raw strings, characters against lifetimes. Says too what of
-//! the code only tests have.
+//! Knows just enough of the lexer for that: nested comments, raw strings, characters against lifetimes. Also finds the
+//! code that only tests have.
 
 use std::collections::BTreeSet;
 

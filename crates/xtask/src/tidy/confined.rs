@@ -1,5 +1,4 @@
-//! Things that Rust code may name in some places only. One row of the table is one rule; comments and literals are
-//! not code and may say what they like.
+//! Names that may stand in some places only. One row of the table is one rule. Comments and literals are not checked.
 
 use anyhow::{Context, Result};
 use regex::Regex;
@@ -11,9 +10,9 @@ struct Rule {
     name: &'static str,
     /// Matched against code without comments and literals.
     pattern: &'static str,
-    /// Whether code of tests keeps the rule too.
+    /// Whether the rule holds for code of tests too.
     in_tests: bool,
-    /// Where the rule holds: the beginnings of paths.
+    /// Prefixes of the paths where the rule holds.
     scopes: &'static [&'static str],
     /// Exceptions, each a file or a folder with its closing `/`, and the reason.
     except: &'static [(&'static str, &'static str)],

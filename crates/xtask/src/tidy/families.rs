@@ -11,7 +11,7 @@ use super::tree::{Tree, is_in, line_of};
 
 const HOME: &str = "crates/izwi-models/src/families/";
 
-/// Rust files that may name a family, and why. Manifests, scripts and pages are not Rust and are free to.
+/// Rust files that may name a family, and why. Manifests, scripts and pages are not checked.
 const EXCEPT: &[(&str, &str)] = &[
     ("crates/izwi-models/src/families/mod.rs", "the registry"),
     ("crates/izwi-core/src/engine/config.rs", "presets and the default model's id"),
@@ -20,7 +20,7 @@ const EXCEPT: &[(&str, &str)] = &[
     ("benches/", "benches use a real model"),
 ];
 
-/// Names of hosted models that clients send, each where it is listed: they begin like a family and mean none.
+/// Names of hosted models that begin like a family, each with the file that may list it.
 const HOSTED: &[(&str, &str)] = &[("crates/izwi-server/src/registry/mod.rs", "whisper-1\"")];
 
 pub(super) fn names_stay_home(tree: &Tree) -> Result<Vec<Violation>> {

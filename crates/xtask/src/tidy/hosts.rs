@@ -1,11 +1,11 @@
-//! Package registries are used by package name through their clients: no file names their hosts.
+//! No file names the host of a package registry: packages are used by name through their clients.
 
 use anyhow::Result;
 
 use super::Violation;
 use super::tree::Tree;
 
-/// Put together here so that this file names none of them.
+/// In parts, so that this file names none of them.
 const HOSTS: &[&str] = &[
     concat!("crates", ".io"),
     concat!("pypi", ".org"),

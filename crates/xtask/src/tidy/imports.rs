@@ -76,7 +76,7 @@ fn segments(path: &str) -> Vec<String> {
     path.split("::").map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 
-/// What stands between the commas of a group, commas in inner groups aside.
+/// The elements of a group; commas of inner groups do not count.
 fn parts(group: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0_usize, 0);
     for (at, c) in group.char_indices() {

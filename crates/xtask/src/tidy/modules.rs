@@ -60,12 +60,12 @@ impl<'a> Modules<'a> {
     }
 
     /// What the module at `from` imports from other modules of the crate. A re-export that the file does not use itself
-    /// is no import: who imports through it imports from where the item stands.
+    /// is no import: an import through it leads to the module that defines the item.
     pub(super) fn imports_of(&self, from: &[String]) -> Result<Vec<Edge>> {
         let Some(module) = self.by_path.get(from) else { return Ok(Vec::new()) };
         let mut roots: BTreeSet<String> = ["crate", "super", "self"].map(str::to_owned).into();
         roots.extend(self.children(from));
-        // Names that stand for modules are followed where they are used.
+        // A name of a module is followed where it is used.
         let is_module =
             |import: &Import| self.resolve(from, &import.path, 0).is_some_and(|(_, rest)| rest == 0);
         roots.extend(
@@ -125,7 +125,7 @@ impl<'a> Modules<'a> {
             rest = inside;
         }
         let Some((name, inside)) = rest.split_first() else { return Some((at, 0)) };
-        // Follow a re-export, or what a parent imports for itself, to where the item stands.
+        // Follow a re-export, or a private import of a parent, to the module that defines the item.
         let module = self.by_path.get(&at)?;
         if depth <= 8 && name != "*" && !defines(&module.file.product, name) {
             let named = module.imports.iter().filter(|import| import.name == *name);

@@ -1,4 +1,4 @@
-//! What a file looks like from outside: its first line, its length, its name, its weight.
+//! First line, length, name and size of a file.
 
 use anyhow::Result;
 
@@ -25,7 +25,7 @@ pub(super) fn files_are_short(tree: &Tree) -> Result<Vec<Violation>> {
     Ok(long.collect())
 }
 
-/// Lines up to the first `#[cfg(test)]` that opens a block: `#[cfg(test)] mod tests;` hides nothing.
+/// Lines up to the first `#[cfg(test)]` that opens a block: `#[cfg(test)] mod tests;` ends nothing.
 fn lines_before_tests(file: &File) -> usize {
     let lines: Vec<&str> = file.code.lines().map(str::trim).collect();
     let opens_block = |at: usize| {

@@ -1,4 +1,4 @@
-//! The files that the checks look at: everything git tracks or would offer to track, with its text.
+//! The files that the checks read: all that git tracks and new ones that it does not ignore, with their text.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::code;
 use crate::process;
 
-/// Larger files are data; nobody wrote them line by line.
+/// Larger files are data and are not read.
 const MAX_TEXT_BYTES: u64 = 4 << 20;
 
 #[derive(Debug)]
