@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use izwi_hub::{HubError, Manifest, Source, Store};
+use izwi_hub::{HubError, Manifest, Store};
 
 use crate::failure;
 use crate::output;
@@ -54,12 +54,11 @@ pub(crate) fn ensure(store: &Store, name: &str, may_pull: bool) -> Result<()> {
 
 /// The size of a pull and the licence of the model.
 pub(crate) fn download_summary(manifest: &Manifest) -> String {
-    let bytes = download_bytes(manifest);
-    let size = bytes.map_or_else(|| "an unknown size".to_owned(), output::format_bytes);
+    let only_hub_knows = manifest.sources.first().is_some_and(|source| source.bytes().is_none());
+    let size = match manifest.download_bytes() {
+        None => "an unknown size".to_owned(),
+        Some(bytes) if only_hub_knows => format!("{} from a mirror", output::format_bytes(bytes)),
+        Some(bytes) => output::format_bytes(bytes),
+    };
     format!("{size} ({})", manifest.licence)
-}
-
-/// Bytes of the files of the first source; `None` if only the hub knows.
-pub(crate) fn download_bytes(manifest: &Manifest) -> Option<u64> {
-    manifest.sources.first().map_or(Some(0), Source::bytes)
 }

@@ -44,7 +44,7 @@ impl ProgressSink for PullProgress {
             bar.set_message(file.to_owned());
             bar
         } else {
-            output::status(&format!("fetching {file} ({})", output::format_bytes(total)));
+            output::status(&format!("downloading {file} ({})", output::format_bytes(total)));
             ProgressBar::hidden()
         };
         self.current = Some(Current { file: file.to_owned(), total, done: 0, bar });

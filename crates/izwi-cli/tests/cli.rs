@@ -445,7 +445,7 @@ fn a_model_without_voice_cloning_refuses_recordings() {
         &["does not support voice cloning", "--model"],
     );
     let say = ["say", "Hello.", "-o", "a.wav", "--ref-audio", "clip.wav"];
-    refused(&izwi.run(&say), 1, &["clones none"]);
+    refused(&izwi.run(&say), 1, &["does not support voice cloning"]);
     refused(
         &izwi.run(&["say", "Hello.", "-o", "a.wav", "--voice", "nobody"]),
         1,

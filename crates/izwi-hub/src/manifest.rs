@@ -70,6 +70,11 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// Bytes to download from the first source of known size; `None` where only the hub states sizes.
+    pub fn download_bytes(&self) -> Option<u64> {
+        self.sources.iter().find_map(Source::bytes)
+    }
+
     /// Adds the shared files to every source.
     fn share_files(&mut self) -> Result<(), String> {
         let shared = std::mem::take(&mut self.files);

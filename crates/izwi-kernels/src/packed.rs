@@ -1,4 +1,4 @@
-//! Where packed weights lie: in memory of their own, or in a part of a file that was read in one piece.
+//! Packed weights in memory: owned, or a part of a region that was read from a file. Knows no kernel.
 
 use std::io;
 use std::ops::{Deref, Range};
@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a cache line: the length of a packed weight is a multiple of it.
 pub const CACHE_LINE: usize = 64;
 
-/// A line of the cache: packed weights are whole numbers of it.
+/// Bytes aligned to a cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Line(pub(crate) [u8; CACHE_LINE]);
 
-/// Values that any bytes are.
+/// Values of which every bit pattern is valid.
 ///
 /// # Safety
-/// The type has neither padding nor bit patterns without a meaning, and begins anywhere a line does.
+/// The type has neither padding nor invalid bit patterns, and its alignment divides that of a cache line.
 pub unsafe trait Plain: Copy + Send + Sync + 'static {}
 
 // SAFETY: floating-point numbers and bytes.
@@ -34,20 +34,20 @@ unsafe impl Plain for Line {}
 /// The values of a packed weight.
 #[derive(Debug, Clone)]
 pub enum Memory<T> {
-    /// Its own.
+    /// Owned.
     Own(Vec<T>),
-    /// A part of what others have too.
+    /// A part of a shared region.
     Part(Part),
 }
 
-/// Some lines of a region.
+/// Some cache lines of a region.
 #[derive(Debug, Clone)]
 pub struct Part {
     region: Arc<Region>,
     bytes: Range<usize>,
 }
 
-/// What a file holds, in pages as large as the system has them.
+/// The contents of a file in memory, in huge pages where the system has them.
 #[derive(Debug)]
 pub struct Region(MmapMut);
 
@@ -55,31 +55,31 @@ impl Region {
     /// A region of `bytes` zeros.
     ///
     /// # Errors
-    /// The system has not the memory.
+    /// Out of memory.
     pub fn zeroed(bytes: usize) -> io::Result<Self> {
         let map = MmapMut::map_anon(bytes.max(1))?;
-        // Small pages do too where there are no others.
+        // The advice is optional.
         #[cfg(target_os = "linux")]
         map.advise(memmap2::Advice::HugePage).ok();
         Ok(Self(map))
     }
 
-    /// Its bytes, while nobody shares them.
+    /// The bytes, before the region is shared.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.0
     }
 }
 
 impl Part {
-    /// The lines at `bytes` of a region; `None` where these are no whole lines of it.
+    /// The cache lines at `bytes` of a region; `None` where they are not whole lines of it.
     pub fn new(region: &Arc<Region>, bytes: Range<usize>) -> Option<Self> {
         let are_lines = bytes.start.is_multiple_of(CACHE_LINE) && bytes.end.is_multiple_of(CACHE_LINE);
         let are_there = bytes.start <= bytes.end && bytes.end <= region.0.len();
         (are_lines && are_there).then(|| Self { region: Arc::clone(region), bytes })
     }
 
-    /// Number of its bytes.
-    pub fn len(&self) -> usize {
+    /// Number of bytes.
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 }
@@ -102,7 +102,7 @@ impl<T: Plain> Deref for Memory<T> {
             Self::Own(values) => values,
             Self::Part(Part { region, bytes }) => {
                 let start = region.0[bytes.clone()].as_ptr();
-                // SAFETY: inside the region, which nobody changes once it is shared; a mapping begins with a page and
+                // SAFETY: inside the region, which does not change once it is shared; a mapping begins with a page and
                 // the part with a line of it, where plain values may begin, and any bytes are such values.
                 unsafe { std::slice::from_raw_parts(start.cast(), bytes.len() / size_of::<T>()) }
             }
@@ -139,15 +139,15 @@ pub enum PackedKind {
 /// Taps, inputs and outputs; a linear layer has one tap.
 pub type Sizes = [usize; 3];
 
-/// A packed weight that can lie in a file.
+/// A packed weight that a file can hold.
 pub trait Packed: std::fmt::Debug + Send + Sync + 'static {
-    /// What it is.
+    /// The layout.
     fn kind(&self) -> PackedKind;
-    /// Its sizes.
+    /// Taps, inputs and outputs.
     fn sizes(&self) -> Sizes;
-    /// Its bytes, whole lines.
+    /// The packed bytes: whole cache lines.
     fn data(&self) -> &[u8];
-    /// What was of this kind and these sizes and had these bytes; `None` where there is no such thing.
+    /// The weight of this layout and these sizes whose packed bytes are `data`; `None` where they do not fit.
     fn unpack(kind: PackedKind, sizes: Sizes, data: Part) -> Option<Self>
     where
         Self: Sized;

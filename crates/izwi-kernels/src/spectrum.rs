@@ -1,38 +1,40 @@
-//! SpectralFilter of spectra: magnitudes and phases that a network gives in logarithms and turns, and normal noise.
+//! Filters of spectra: log magnitudes and phases out of a network as complex factors, and normal noise.
 //!
-//! Plain loops over slices, which the compiler makes vectors of: none calls a function of the system's mathematics.
+//! Plain loops over slices, which the compiler vectorises: none calls the mathematics of the system library.
 //! Polynomials: Cephes, <https://www.netlib.org/cephes/> (`expf`, `logf`, `sinf`, `cosf`), within 3e-7 here.
 
 use std::f32::consts::{FRAC_2_PI, LOG2_E, PI, TAU};
 
 use crate::arch::{Isa, Kernel, dispatch};
 
-/// What a network says about the bins of a frame, all of one length.
+/// The outputs of a network for the bins of a frame, all of one length.
 #[derive(Debug, Clone, Copy)]
 pub struct SpectrumHeads<'a> {
-    /// Logarithm of the gain of what is there.
+    /// Log gain of the spectrum.
     pub gain: &'a [f32],
-    /// Its phase shift, `π tanh` of it.
+    /// Phase shift of the spectrum, before `π tanh`.
     pub turn: &'a [f32],
-    /// Logarithm of the magnitude of the noise.
+    /// Log magnitude of the noise.
     pub noise: &'a [f32],
-    /// Logarithm of the magnitude of what is added.
+    /// Log magnitude of the added component.
     pub added: &'a [f32],
-    /// Its phase.
+    /// Phase of the added component, in radians.
     pub phase: &'a [f32],
-    /// Logarithms are cut here.
+    /// Upper limit of the logarithms.
     pub most: f32,
 }
 
-/// Real and imaginary part of what the bins of a frame are multiplied by, and of what is then added to them.
+/// Complex factors and summands of the bins of a frame: real and imaginary part.
 #[derive(Debug, Clone, Default)]
 pub struct SpectralFilter {
+    /// Factors.
     pub gain: [Vec<f32>; 2],
+    /// Summands.
     pub added: [Vec<f32>; 2],
 }
 
 impl SpectralFilter {
-    /// For spectra of `bins` bins.
+    /// A filter of `bins` bins, all zero.
     pub fn new(bins: usize) -> Self {
         let part = || [vec![0f32; bins], vec![0f32; bins]];
         Self { gain: part(), added: part() }
@@ -50,7 +52,7 @@ impl SpectralFilter {
     }
 }
 
-/// Pairs of independent normal values out of uniform ones above 0 and below 1 (Box–Muller), in place.
+/// Replaces pairs of uniform values above 0 and below 1 by independent normal values (Box–Muller).
 ///
 /// # Panics
 /// Lengths differ.
@@ -65,7 +67,8 @@ struct Shapes<'a> {
     noise: [&'a [f32]; 2],
 }
 
-impl Kernel for Shapes<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Shapes<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let Self { to, shape, noise } = self;
@@ -94,7 +97,8 @@ struct Normal<'a> {
     pairs: [&'a mut [f32]; 2],
 }
 
-impl Kernel for Normal<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Normal<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let [first, second] = self.pairs;
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_those_of_the_book() {
+    fn functions_equal_those_of_the_standard_library() {
         for x in values(20_000, 1) {
             let wide = f64::from(x);
             near("exp", x, exp(60.0 * x), f64::from(60.0 * x).exp());
@@ -205,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn every_instruction_set_shapes_alike_and_as_the_formula_says() {
+    fn every_level_filters_alike_and_equals_the_formula() {
         let bins = 75;
         let [gain, turn, noise, added, phase, first, second] =
             [1, 2, 3, 4, 5, 6, 7].map(|seed| values(bins, seed).iter().map(|x| 9.0 * x).collect::<Vec<_>>());

@@ -1,67 +1,36 @@
-//! Every instruction set against the portable twin, at sizes with remainders.
-
-use std::cell::Cell;
+//! Every level against the portable one, at sizes with remainders.
 
 use half::{bf16, f16};
 
-use crate::arch::{Element, Isa, Kernel, LANES, dispatch};
+use crate::arch::{Element, Isa, IsaLevel, Kernel, LANES, dispatch, forced};
 use crate::attention::{PagedCache, PagedQuery, Span, attention, pack_heads, paged_attention};
 use crate::elementwise::{RmsNorm, apply_rope, bias_gelu, layer_norm, silu_mul};
 use crate::linear::panels::{Panels, Rows, Strides, product};
 use crate::linear::{WeightSource, WeightType, Weights};
 
-/// What a test makes the kernels on its own thread use.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Forced {
-    Portable,
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-    /// Without extensions.
-    #[cfg(target_arch = "aarch64")]
-    Neon,
-    /// With the dot products of bytes where the processor has them, and no more.
-    #[cfg(target_arch = "aarch64")]
-    Bytes,
-}
-
-/// What is held against the portable twin: the best the processor has, and what lesser ones have.
-const OTHERS: &[Option<Forced>] = &[
-    None,
-    #[cfg(target_arch = "x86_64")]
-    Some(Forced::Avx2),
-    #[cfg(target_arch = "aarch64")]
-    Some(Forced::Neon),
-    #[cfg(target_arch = "aarch64")]
-    Some(Forced::Bytes),
-];
-
-thread_local! {
-    pub(crate) static FORCED: Cell<Option<Forced>> = const { Cell::new(None) };
-}
-
-/// Small work stays on the calling thread, so that the choice holds for all of it.
+/// Compares the results of `work` at every supported level with those of the portable level. Small work stays on the
+/// calling thread, so that the level holds for all of it.
 pub(crate) fn check(name: &str, tolerance: f32, work: impl Fn() -> Vec<f32>) {
-    FORCED.set(Some(Forced::Portable));
-    let twin = work();
-    for &forced in OTHERS {
-        FORCED.set(forced);
-        for (index, (a, b)) in work().iter().zip(&twin).enumerate() {
-            assert!((a - b).abs() <= tolerance * b.abs().max(1.0), "{name} {forced:?} [{index}]: {a} {b}");
+    let expected = forced::at(IsaLevel::Portable, &work);
+    for level in supported() {
+        let results = forced::at(level, &work);
+        for (index, (a, b)) in results.iter().zip(&expected).enumerate() {
+            assert!((a - b).abs() <= tolerance * b.abs().max(1.0), "{name} {level:?} [{index}]: {a} {b}");
         }
     }
-    FORCED.set(None);
 }
 
 /// As [`check`], to the bit.
 fn check_exact(name: &str, work: impl Fn() -> Vec<f32>) {
-    FORCED.set(Some(Forced::Portable));
-    let twin = work();
-    for &forced in OTHERS {
-        FORCED.set(forced);
-        let same = work().iter().map(|x| x.to_bits()).eq(twin.iter().map(|x| x.to_bits()));
-        assert!(same, "{name} {forced:?}");
+    let bits = |level| forced::at(level, &work).iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+    let expected = bits(IsaLevel::Portable);
+    for level in supported() {
+        assert!(bits(level) == expected, "{name} {level:?}");
     }
-    FORCED.set(None);
+}
+
+fn supported() -> impl Iterator<Item = IsaLevel> {
+    IsaLevel::ALL.iter().copied().filter(|level| level.is_supported())
 }
 
 pub(crate) fn values(count: usize, seed: u64) -> Vec<f32> {
@@ -73,13 +42,14 @@ pub(crate) fn values(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// What the operations that every instruction set rounds alike make of two vectors.
+/// The results of the operations that every level rounds alike.
 struct Operations<'a> {
     bits: [[u32; LANES]; 2],
     to: &'a mut Vec<f32>,
 }
 
-impl Kernel for Operations<'_> {
+// SAFETY: accesses only its own arrays.
+unsafe impl Kernel for Operations<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let [a, b] = self.bits.map(|bits| bits.map(f32::from_bits));
@@ -105,7 +75,7 @@ impl Kernel for Operations<'_> {
 }
 
 #[test]
-fn operations_are_the_twins_to_the_bit_on_numbers_of_every_kind() {
+fn operations_equal_the_portable_ones_on_numbers_of_every_kind() {
     let kinds = [0.0, 1.0, 2.5, 1e-40, f32::MIN_POSITIVE, 1e30, f32::INFINITY, f32::NAN];
     let kinds: Vec<u32> = kinds.iter().flat_map(|kind| [kind.to_bits(), (-kind).to_bits()]).collect();
     let others: Vec<u32> = values(4096, 5).iter().map(|x| x.to_bits().wrapping_mul(0x9e37_79b9)).collect();
@@ -122,22 +92,23 @@ fn operations_are_the_twins_to_the_bit_on_numbers_of_every_kind() {
             let (a, b) = others.split_at(LANES);
             dispatch(Operations { bits: [*a.as_array().unwrap(), *b.as_array().unwrap()], to: &mut results });
         }
-        // What is no number is one in every set, but its bits may differ.
+        // A NaN is one at every level, but its bits may differ.
         results.iter().map(|x| if x.is_nan() { f32::NAN } else { *x }).collect()
     });
 }
 
-/// Products of pairs, exact in every set where the numbers are small integers.
+/// Products of pairs, exact at every level where the numbers are small integers.
 struct Pairs<'a> {
     values: [[f32; LANES]; 3],
     to: &'a mut [f32; LANES],
 }
 
-impl Kernel for Pairs<'_> {
+// SAFETY: accesses only its own arrays.
+unsafe impl Kernel for Pairs<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let [a, b, c] = self.values.map(|values| I::load(values.as_ptr()));
-        I::store(self.to.as_mut_ptr(), I::dot_pairs(a, b, c));
+        I::store(self.to.as_mut_ptr(), I::dot_bf16_pairs(a, b, c));
     }
 }
 
@@ -191,7 +162,7 @@ fn products_at_odd_sizes() {
 }
 
 #[test]
-fn products_of_few_bits_are_the_same_on_every_instruction_set() {
+fn quantised_products_are_the_same_at_every_level() {
     for (rows, inputs, outputs) in [
         (1, 1, 1),
         (1, 32, 32),

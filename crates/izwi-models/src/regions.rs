@@ -1,6 +1,6 @@
-//! Where a recording is listened to: stretches of speech, in frames of 10 ms.
+//! Regions of speech in a recording, in frames of 10 ms, for ASR models.
 //!
-//! Silence between them is never shown to a network, which would invent words for it.
+//! Silence between them is never decoded: models hallucinate words there. Knows no model.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,26 +11,26 @@ use izwi_audio::vad::{VadOptions, speech_spans};
 const SAMPLE_RATE_HZ: usize = 16_000;
 /// Samples of a frame.
 pub(crate) const HOP: usize = SAMPLE_RATE_HZ / 100;
-/// Frames of the longest window: networks learn from windows of 30 s.
+/// Frames of the longest window: models are trained on windows of 30 s.
 pub(crate) const WINDOW_FRAMES: usize = 30 * SAMPLE_RATE_HZ / HOP;
-/// Listened to before and after speech, in frames: soft beginnings and ends escape the detector.
+/// Padding around speech, in frames: the detector misses soft onsets and ends.
 const PADDING: usize = 40;
-/// Speech this close together, in frames, is listened to in one go where a window can hold it.
+/// Longest pause inside a region, in frames, if a window can hold the region.
 const MERGED_GAP: usize = 200;
 
-/// Ends of the recording this near, in frames, are listened to as well.
+/// A region this close to an end of the recording, in frames, extends to it.
 const EDGE: usize = 100;
 
-/// A stretch of the recording that holds speech.
+/// A part of the recording that contains speech.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Region {
-    /// What is listened to.
+    /// Frames to transcribe.
     pub(crate) frames: Range<usize>,
-    /// Where the last speech in it ends.
+    /// End of its last speech.
     pub(crate) speech_end: usize,
 }
 
-/// The regions of a recording, in order; none where nobody speaks.
+/// The regions of a recording, in order; empty without speech.
 pub(crate) fn find(samples: &[f32]) -> Vec<Region> {
     let options = VadOptions { pad: Duration::ZERO, ..VadOptions::default() };
     plan(&speech_spans(samples, &options), samples.len().div_ceil(HOP))
@@ -53,7 +53,7 @@ fn plan(speech: &[Range<usize>], frames: usize) -> Vec<Region> {
         let count = together(rest);
         let end = rest[count - 1].end;
         rest = &rest[count..];
-        // Padding never reaches into the speech behind it.
+        // Padding never overlaps the following speech.
         let next = rest.first().map_or(frames, |next| next.start.max(end));
         let start = first.start.saturating_sub(PADDING).max(from);
         regions.push(Region { frames: start..(end + PADDING).min(next).min(frames), speech_end: end });
@@ -63,8 +63,8 @@ fn plan(speech: &[Range<usize>], frames: usize) -> Vec<Region> {
     regions
 }
 
-/// Lets the first and the last region reach the near ends of the recording, where a window holds that: a short
-/// recording is then listened to as its maker cut it.
+/// Extends the first and the last region to the near ends of the recording if a window can hold them: a short recording
+/// is then transcribed as a whole.
 fn reach_edges(regions: &mut [Region], frames: usize) {
     if let Some(first) = regions.first_mut()
         && first.frames.start <= EDGE
@@ -80,9 +80,8 @@ fn reach_edges(regions: &mut [Region], frames: usize) {
     }
 }
 
-/// How many of the spans, from the first on, are listened to in one go: as many as a window holds, up to the first
-/// long pause; where a window is too short for that, up to the longest pause in its latter half, which rarely lies
-/// within a sentence.
+/// Number of leading spans that form one region: up to the first long pause if a window holds them, else up to the
+/// longest pause in the second half of the window, which is rarely inside a sentence.
 fn together(speech: &[Range<usize>]) -> usize {
     let start = speech[0].start.saturating_sub(PADDING);
     let pause = |at: usize| speech[at].start.saturating_sub(speech[at - 1].end);
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_merged_while_a_window_holds_them() {
+    fn close_speech_is_merged_within_a_window() {
         check(&[(100, 200), (300, 400)], 9000, &[(0, 440, 400)]);
         check(&[(100, 200), (450, 500)], 9000, &[(0, 240, 200), (410, 540, 500)]);
         check(&[(100, 2000), (2100, 3100)], 9000, &[(0, 2040, 2000), (2060, 3140, 3100)]);
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_window_does_not_hold_is_cut_at_its_longest_late_pause() {
+    fn regions_longer_than_a_window_split_at_the_longest_late_pause() {
         let speech = [(100, 900), (1090, 1700), (1860, 2400), (2460, 2900), (2980, 3300)];
         check(&speech, 9000, &[(0, 1740, 1700), (1820, 3340, 3300)]);
     }

@@ -1,14 +1,14 @@
-//! Opens compute devices.
+//! Opens compute devices. Knows no tensor.
 
 use candle_core::Device;
 use izwi_types::DeviceChoice;
 
 use crate::Error;
 
-/// Opens the device. `Auto` falls back to the CPU; a named device that is not there is an error.
+/// Opens a device. `Auto` falls back to the CPU; a named device that does not exist is an error.
 ///
 /// # Errors
-/// The device was named and cannot be opened, or this build lacks its backend.
+/// The named device cannot be opened, or this build lacks its backend.
 pub fn open(choice: DeviceChoice) -> Result<Device, Error> {
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     #[cfg(not(feature = "cuda"))]
-    fn a_device_that_is_not_built_in_says_how_to_get_it() {
+    fn a_device_missing_from_the_build_names_its_feature() {
         let error = open(DeviceChoice::Cuda(0)).unwrap_err().to_string();
         assert!(error.contains("--features cuda"), "{error}");
     }

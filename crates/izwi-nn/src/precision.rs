@@ -16,8 +16,8 @@ pub(crate) fn weight_type(precision: Precision) -> WeightType {
     }
 }
 
-/// The precision of the codec of a model whose large weights have this precision: [`Precision::Bf16`] where they are
-/// rounded too and the processor multiplies pairs of bf16 faster than f32, else [`Precision::F32`].
+/// The precision of a codec beside large weights of `precision`: [`Precision::Bf16`] if those are rounded too and the
+/// processor multiplies pairs of bf16 faster than f32, else [`Precision::F32`].
 #[must_use]
 pub fn codec_precision(precision: Precision, device: &Device) -> Precision {
     let is_cpu = device.is_cpu();

@@ -21,7 +21,7 @@ struct Listed<'a> {
     installed: bool,
     /// Bytes on disk.
     bytes: u64,
-    /// Absent if only the hub knows.
+    /// From the first source of known size; absent if only the hub states sizes.
     download_bytes: Option<u64>,
     tasks: Vec<&'static str>,
     default_for: Vec<&'static str>,
@@ -49,7 +49,7 @@ fn listed<'a>(status: &'a ModelStatus<'a>) -> Listed<'a> {
         name: &manifest.name,
         installed: status.installed,
         bytes: status.bytes,
-        download_bytes: models::download_bytes(manifest),
+        download_bytes: manifest.download_bytes(),
         tasks: names(&manifest.tasks),
         default_for: names(&manifest.default_for),
         languages: &manifest.languages,
@@ -73,7 +73,8 @@ fn row(status: &ModelStatus<'_>) -> [String; 6] {
     let size = if status.installed {
         output::format_bytes(status.bytes)
     } else {
-        models::download_bytes(manifest)
+        manifest
+            .download_bytes()
             .map_or_else(|| "to pull".to_owned(), |bytes| format!("{} to pull", output::format_bytes(bytes)))
     };
     [

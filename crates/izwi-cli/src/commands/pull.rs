@@ -10,7 +10,8 @@ use crate::{models, output};
 /// Download models and install them
 ///
 /// Every file is checked against its hash. An interrupted pull is resumed. The sources are tried in the order of the
-/// model's manifest; HF_ENDPOINT sets a mirror of the hub, HF_TOKEN a token for it, HF_HUB_OFFLINE=1 disables it.
+/// model's manifest: the publisher's hub first, then packages as mirrors. HF_ENDPOINT sets a mirror of the hub, HF_TOKEN
+/// a token for it, HF_HUB_OFFLINE=1 disables it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Models, as `izwi list` shows them
@@ -44,7 +45,9 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         let status = store.list().into_iter().find(|status| status.manifest.name == *name);
         let (bytes, source) = status.map(|status| (status.bytes, status.source)).unwrap_or_default();
         if !args.json {
-            output::print(&format!("{name} is installed in {folder} ({})\n", output::format_bytes(bytes)))?;
+            let size = output::format_bytes(bytes);
+            let from = source.as_deref().map(|source| format!(" from {source}")).unwrap_or_default();
+            output::print(&format!("{name} is installed in {folder} ({size}{from})\n"))?;
         }
         pulled.push(Pulled { name: name.clone(), folder, bytes, source });
     }

@@ -158,11 +158,7 @@ fn offers(store: &Store, names: &[String]) -> Vec<Offer> {
     let offer = |model: izwi_hub::ModelStatus<'_>| Offer {
         id: model.manifest.name.clone(),
         tasks: model.manifest.tasks.clone(),
-        bytes: if model.installed {
-            model.bytes
-        } else {
-            models::download_bytes(model.manifest).unwrap_or(0)
-        },
+        bytes: if model.installed { model.bytes } else { model.manifest.download_bytes().unwrap_or(0) },
     };
     models.map(offer).collect()
 }

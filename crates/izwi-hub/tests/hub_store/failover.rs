@@ -17,7 +17,7 @@ fn unreachable() -> String {
 
 /// A model with its original on the hub and a copy of other bytes in a package.
 fn mirrored(endpoint: &str) -> Home {
-    let home = with_clients(Home::new(endpoint));
+    let home = with_clients(endpoint);
     let archive = zip(&[("lark.bin", b"copy")]);
     let mirror = source(&home, "pip", &[("lark", &archive)]);
     let copy = file("\"lark.bin\"", "model.safetensors", b"copy", "");
@@ -87,7 +87,7 @@ fn partial_downloads_of_two_sources_do_not_mix() {
         (_, Some(from)) => Answer::rest(&body, from),
         (_, None) => Answer::status(400),
     });
-    let home = with_clients(Home::new(&server.url()));
+    let home = with_clients(&server.url());
     // The mirror has the same file in two parts and lacks the second.
     let archive = zip(&[("lark.0", &contents[..30_000])]);
     let mirror = source(&home, "pip", &[("lark", &archive)]);
@@ -116,7 +116,7 @@ fn a_verified_file_serves_every_source_with_its_hash() {
         true => Answer::whole(b"tweet"),
         false => Answer::status(404),
     });
-    let home = with_clients(Home::new(&server.url()));
+    let home = with_clients(&server.url());
     let archive = zip(&[("b", b"chirp")]);
     let mirror = source(&home, "pip", &[("lark", &archive)]);
     let [a, b] = [file("\"a\"", "a", b"tweet", ""), file("\"b\"", "b", b"chirp", "")];

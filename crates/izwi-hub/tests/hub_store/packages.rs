@@ -10,6 +10,7 @@ use zip::write::SimpleFileOptions;
 
 use crate::home::{Home, file, sha256};
 
+const NO_HUB: &str = "http://127.0.0.1:9";
 const CLIENT: &str = r#"#!/bin/sh
 while [ $# -gt 1 ]; do
   case "$1" in --dest|--pack-destination) folder=$2 ;; esac
@@ -19,24 +20,25 @@ echo "$1" >> "${0%/*}/asked"
 cp "${0%/*}/$1" "$folder/archive"
 "#;
 
-fn without_clients() -> Home {
-    let mut home = Home::new("http://127.0.0.1:9");
+/// A home with the hub at `endpoint` and without package clients: no test runs a real one.
+fn without_clients(endpoint: &str) -> Home {
+    let mut home = Home::new(endpoint);
     home.access.python = vec!["/nowhere/python3".into()];
     home.access.npm = vec!["/nowhere/npm".into()];
     home
 }
 
-/// A home whose package clients serve the files in their folder.
-fn home() -> Home {
-    with_clients(without_clients())
-}
-
-/// Adds package clients that serve the files in the home's folder.
-pub(crate) fn with_clients(mut home: Home) -> Home {
+/// A home whose package clients serve the files in its folder.
+pub(crate) fn with_clients(endpoint: &str) -> Home {
+    let mut home = without_clients(endpoint);
     let client = program(&home.path("client"), CLIENT);
     home.access.python.push(client.display().to_string());
     home.access.npm.push(client.display().to_string());
     home
+}
+
+fn home() -> Home {
+    with_clients(NO_HUB)
 }
 
 /// Writes an executable through a child process: a file that is open for writing while another test forks cannot be
@@ -186,7 +188,7 @@ fn a_missing_client_is_named_with_the_remedy() {
     for (ecosystem, expected) in
         [("pip", "/nowhere/python3 -m pip): install Python"), ("npm", "/nowhere/npm): install Node.js")]
     {
-        let home = without_clients();
+        let home = without_clients(NO_HUB);
         home.offer(&[source(&home, ecosystem, &[("lark", b"")]), file("\"a\"", "a", b"tweet", "")]);
         let error = home.pull().unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
@@ -195,7 +197,7 @@ fn a_missing_client_is_named_with_the_remedy() {
 
 #[test]
 fn a_python_without_pip_is_skipped_and_a_failure_is_shown() {
-    let mut home = without_clients();
+    let mut home = without_clients(NO_HUB);
     let without = program(&home.path("without"), "#!/bin/sh\necho \"$0: No module named pip\" >&2\nexit 1\n");
     let failing = program(&home.path("failing"), "#!/bin/sh\necho 'no such version' >&2\nexit 1\n");
     home.access.python = [without, failing].map(|path| path.display().to_string()).to_vec();

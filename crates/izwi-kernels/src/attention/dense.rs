@@ -19,7 +19,7 @@ pub struct HeadKv<W> {
 }
 
 impl<W: Element> HeadKv<W> {
-    /// Packs head `head` out of `keys` and `values` `[positions, width]`.
+    /// Packs head `head` of `keys` and `values` `[positions, width]`.
     pub fn pack(keys: &[f32], values: &[f32], width: usize, head_dim: usize, head: usize) -> Self {
         let positions = keys.len() / width.max(1);
         let (keys, values) = (&keys[head * head_dim..], &values[head * head_dim..]);
@@ -44,13 +44,14 @@ impl<W: Element> HeadKv<W> {
         self.keys.outputs()
     }
 
-    /// Bytes held.
+    /// Bytes of the packed keys and values.
     pub fn bytes(&self) -> usize {
         self.keys.bytes() + self.values.bytes()
     }
 }
 
-/// Packs every head of every span of `keys` and `values` `[rows, heads * head_dim]`, in parallel: `[span][head]`.
+/// Packs every head of every span of `keys` and `values` `[rows, heads * head_dim]`, in parallel: `[span][head]`; `spans` are
+/// the rows of each span.
 pub fn pack_heads<W: Element>(
     keys: &[f32],
     values: &[f32],
@@ -73,15 +74,19 @@ pub fn pack_heads<W: Element>(
 }
 
 /// Some query rows of one sequence.
+#[derive(Debug)]
 pub struct Span<'a, W> {
     /// Rows of the sequence.
     pub rows: usize,
-    /// What they attend to, by head.
+    /// Keys and values that they attend to, by head.
     pub heads: &'a [HeadKv<W>],
 }
 
 /// Attention of every span's rows: `q` and `y` `[rows, heads * head_dim]`. For each of the `record`ed heads the softmax
-/// weights go to `weights`, one vector per span `[record, rows, positions]`, already of that length.
+/// weights are written to `weights`, one vector per span `[record, rows, positions]`.
+///
+/// # Panics
+/// Lengths do not fit.
 pub fn attention<W: Element>(
     q: &[f32],
     spans: &[Span<'_, W>],
@@ -132,7 +137,7 @@ pub fn attention<W: Element>(
 }
 
 #[derive(Default)]
-pub struct Scratch {
+struct Scratch {
     q: Vec<f32>,
     scores: Vec<f32>,
 }
@@ -149,7 +154,8 @@ struct Rows<'a, W> {
     weights: Option<*mut f32>,
 }
 
-impl<W: Element> Kernel for Rows<'_, W> {
+// SAFETY: `attention` checks all lengths; each task has its own rows and head of `y` and `weights`.
+unsafe impl<W: Element> Kernel for Rows<'_, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(mut self) {
         for first in (0..self.rows).step_by(TILE_ROWS) {

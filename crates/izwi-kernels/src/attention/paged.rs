@@ -1,4 +1,4 @@
-//! Causal attention of single rows over keys and values that lie in blocks.
+//! Causal attention of single rows over a paged KV cache.
 
 use std::ops::Range;
 
@@ -7,27 +7,35 @@ use crate::elementwise::{scale_in_place, softmax};
 use crate::threads::{SyncPtr, for_each_task, num_threads};
 
 /// One query row.
+#[derive(Debug)]
 pub struct PagedQuery<'a> {
-    /// Positions it sees: its own and all before.
+    /// Positions that it attends to: its own and all before.
     pub positions: usize,
-    /// Blocks that hold them.
+    /// Block table: the blocks of these positions, in order.
     pub table: &'a [u32],
 }
 
-/// One layer of the pool and the shape of the query: `keys` and `values` `[blocks * block_size, kv_heads, head_dim]`.
+/// One layer of a paged KV cache and the shape of the query.
+#[derive(Debug)]
 pub struct PagedCache<'a, W> {
+    /// `[blocks * block_size, kv_heads, head_dim]`.
     pub keys: &'a [W],
+    /// `[blocks * block_size, kv_heads, head_dim]`.
     pub values: &'a [W],
+    /// Positions per block.
     pub block_size: usize,
+    /// Query heads.
     pub heads: usize,
+    /// Key and value heads.
     pub kv_heads: usize,
+    /// Elements per head.
     pub head_dim: usize,
 }
 
 /// Attention of every row: `q` and `y` `[rows, heads * head_dim]`.
 ///
 /// # Panics
-/// A block lies outside the cache, or a table is too short.
+/// Lengths do not fit, a block is outside the cache, or a table is too short.
 pub fn paged_attention<W: Element>(
     q: &[f32],
     rows: &[PagedQuery<'_>],
@@ -70,7 +78,8 @@ struct Row<'a, W> {
     y: *mut f32,
 }
 
-impl<W: Element> Kernel for Row<'_, W> {
+// SAFETY: `paged_attention` checks all lengths and block tables; each task has its own heads of one row of `y`.
+unsafe impl<W: Element> Kernel for Row<'_, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let PagedCache { keys, values, block_size, kv_heads, head_dim, .. } = *self.cache;
@@ -121,7 +130,7 @@ impl<W: Element> Kernel for Row<'_, W> {
     }
 }
 
-/// PagedQuery heads in pieces of 4, 2 or 1 that share keys and values: first and count.
+/// Query heads in groups of 4, 2 or 1 that share keys and values: first and count.
 #[inline(always)]
 fn pieces(queries: Range<usize>, group: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut next = queries.start;
@@ -180,7 +189,7 @@ pub(crate) unsafe fn mix<I: Isa, W: Element, const N: usize>(
     head_dim: usize,
 ) {
     let mut at = 0;
-    // Sums that do not fit the registers would go through memory with every row.
+    // More sums than registers would be spilled at every row.
     while (I::WIDE || N == 1) && at + 4 * LANES <= head_dim {
         mix_vectors::<I, W, N, 4>(weights, count, (values.0.add(at), values.1), (y.add(at), head_dim));
         at += 4 * LANES;

@@ -1,4 +1,4 @@
-//! Attention within sequences whose scores also depend on how far apart two rows are, by learned vectors of distances.
+//! Attention with relative positional embeddings (Transformer-XL), within each of several sequences.
 
 use std::ops::Range;
 
@@ -14,25 +14,30 @@ const TILE_ROWS: usize = 24;
 /// Query rows of one parallel task.
 const TASK_ROWS: usize = 4 * TILE_ROWS;
 
-/// Rows of several sequences, `[rows, heads * head_dim]` each, and the vectors of distances.
+/// Rows of several sequences and the relative positional embeddings.
+#[derive(Debug)]
 pub struct RelativeAttention<'a> {
+    /// Queries `[rows, heads * head_dim]`.
     pub q: &'a [f32],
+    /// Keys `[rows, heads * head_dim]`.
     pub k: &'a [f32],
+    /// Values `[rows, heads * head_dim]`.
     pub v: &'a [f32],
     /// `[2 * longest - 1, heads * head_dim]`: row `r` is for a query `longest - 1 - r` rows behind the key.
     pub position_embeddings: &'a [f32],
-    /// Added to queries that meet keys, `[heads * head_dim]`.
+    /// Added to queries before the product with keys, `[heads * head_dim]`.
     pub content_bias: &'a [f32],
-    /// Added to queries that meet distances, `[heads * head_dim]`.
+    /// Added to queries before the product with embeddings, `[heads * head_dim]`.
     pub position_bias: &'a [f32],
+    /// Number of heads.
     pub heads: usize,
 }
 
 impl RelativeAttention<'_> {
-    /// Each row of each span over its span: `y` `[rows, heads * head_dim]`; rows outside spans stay as they are.
+    /// Attention of each row over its span: `y` `[rows, heads * head_dim]`; rows outside spans are not written.
     ///
     /// # Panics
-    /// Lengths do not fit, spans overlap or are longer than there are distances.
+    /// Lengths do not fit, or spans overlap or exceed the embeddings.
     pub fn attend(&self, spans: &[Range<usize>], y: &mut [f32]) {
         use rayon::prelude::*;
         let (width, heads) = (self.content_bias.len(), self.heads);
@@ -108,7 +113,8 @@ struct Rows<'a> {
     y: *mut f32,
 }
 
-impl Kernel for Rows<'_> {
+// SAFETY: `attend` checks the lengths of all slices; each task has its own rows and head of `y`.
+unsafe impl Kernel for Rows<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(mut self) {
         for first in self.rows.clone().step_by(TILE_ROWS) {
@@ -182,7 +188,7 @@ mod tests {
     use crate::tests::{check, values};
 
     #[test]
-    fn every_instruction_set_attends_by_distance_alike() {
+    fn every_level_attends_by_distance_alike() {
         for (head_dim, spans) in [(5, vec![0..3, 4..9]), (16, vec![0..19, 19..40]), (70, vec![2..3, 3..11])] {
             let (width, rows) = (2 * head_dim, 40);
             let longest = spans.iter().map(Range::len).max().unwrap();

@@ -1,77 +1,80 @@
-//! Causal attention over a window of positions, the older ones in a ring, the newest beside it.
+//! Causal attention over a sliding window of positions, the older ones in a ring buffer, the new ones beside it.
 
 use crate::arch::{Isa, Kernel, LANES, dispatch};
 use crate::attention::paged::{dots, mix};
 use crate::elementwise::{scale_in_place, softmax};
 use crate::threads::{SyncPtr, for_each_task, num_threads};
 
-/// What every row sees, and with how many heads.
+/// Heads and window of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct WindowShape {
     /// Heads of the queries.
     pub heads: usize,
     /// Heads of keys and values, each for as many heads of the queries.
     pub kv_heads: usize,
-    /// Positions a row sees at most: these end with the last of its step.
+    /// Most positions that a row attends to: they end with the last of its step.
     pub window: usize,
-    /// Positions that come together, from the sequence's first on; at most `window`.
+    /// Positions that enter the window together, from the first of the sequence on; at most `window`.
     pub step: usize,
 }
 
 impl WindowShape {
-    /// Positions that the row at `position` sees.
+    /// Positions that the row at `position` attends to.
     pub fn of(&self, position: usize) -> std::ops::Range<usize> {
         let end = (position / self.step + 1) * self.step;
         end.saturating_sub(self.window)..position + 1
     }
 }
 
-/// Consecutive new positions of one sequence and the keys and values they see, `[positions, kv_width]` each.
+/// Consecutive new positions of one sequence, and the keys and values that they attend to.
+#[derive(Debug)]
 pub struct WindowRows<'a> {
     /// Rows of the sequence in `q`, as many as `new_keys` has.
     pub rows: usize,
     /// Position of the first of them.
     pub start: usize,
-    /// Position `p < start` is slot `p % slots`; whole slots.
+    /// Keys `[slots, kv_width]` of the positions before `start`: position `p` is in slot `p % slots`.
     pub ring_keys: &'a [f32],
+    /// Values `[slots, kv_width]`, as the keys.
     pub ring_values: &'a [f32],
+    /// Keys of the new positions `[rows, kv_width]`.
     pub new_keys: &'a [f32],
+    /// Values of the new positions `[rows, kv_width]`.
     pub new_values: &'a [f32],
 }
 
-/// Attention of every stretch's rows, each over what it sees: `q` and `y` `[rows, heads * head_dim]`, stretch after
-/// stretch.
+/// Attention of every row over its window: `q` and `y` `[rows, heads * head_dim]`, one sequence after another.
 ///
 /// # Panics
 /// Lengths do not fit, or a ring holds too few positions.
-pub fn sliding_window_attention(q: &[f32], stretches: &[WindowRows<'_>], view: WindowShape, y: &mut [f32]) {
-    let rows: usize = stretches.iter().map(|stretch| stretch.rows).sum();
+pub fn sliding_window_attention(q: &[f32], sequences: &[WindowRows<'_>], shape: WindowShape, y: &mut [f32]) {
+    let rows: usize = sequences.iter().map(|sequence| sequence.rows).sum();
     let width = q.len() / rows.max(1);
-    let WindowShape { heads, kv_heads, window, step } = view;
+    let WindowShape { heads, kv_heads, window, step } = shape;
     assert!(q.len() == rows * width && y.len() == q.len() && width.is_multiple_of(heads.max(1)));
     assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads) && step > 0 && window >= step);
     let kv_width = width / heads.max(1) * kv_heads;
     let mut tasks = Vec::with_capacity(rows);
-    for stretch in stretches {
-        let slots = stretch.ring_keys.len() / kv_width.max(1);
-        assert!(slots >= stretch.start.min(window - 1) && stretch.ring_keys.len() == slots * kv_width);
-        assert!(stretch.ring_values.len() == stretch.ring_keys.len());
+    for sequence in sequences {
+        let slots = sequence.ring_keys.len() / kv_width.max(1);
+        assert!(slots >= sequence.start.min(window - 1) && sequence.ring_keys.len() == slots * kv_width);
+        assert!(sequence.ring_values.len() == sequence.ring_keys.len());
         assert!(
-            [stretch.new_keys, stretch.new_values].iter().all(|new| new.len() == stretch.rows * kv_width)
+            [sequence.new_keys, sequence.new_values].iter().all(|new| new.len() == sequence.rows * kv_width)
         );
-        tasks.extend((0..stretch.rows).map(|row| (stretch, row)));
+        tasks.extend((0..sequence.rows).map(|row| (sequence, row)));
     }
     let out = SyncPtr(y.as_mut_ptr());
-    let seen = |&(stretch, row): &(&WindowRows<'_>, usize)| view.of(stretch.start + row).len();
+    let seen = |&(sequence, row): &(&WindowRows<'_>, usize)| shape.of(sequence.start + row).len();
     let work: usize = tasks.iter().map(seen).sum::<usize>() * width;
     let threads = if work < 256 * 1024 { 1 } else { num_threads() };
     for_each_task(rows, threads, Vec::new, |scores: &mut Vec<f32>, index| {
-        let (stretch, row) = tasks[index];
-        let positions = view.of(stretch.start + row);
+        let (sequence, row) = tasks[index];
+        let positions = shape.of(sequence.start + row);
         let q = &q[index * width..][..width];
         // SAFETY: each task has its own row of `y`, whose length was checked.
         let y = unsafe { out.get().add(index * width) };
-        dispatch(Row { q, view, runs: stretch.runs(positions, kv_width), scores, y });
+        dispatch(Row { q, shape, runs: sequence.runs(positions, kv_width), scores, y });
     });
 }
 
@@ -104,16 +107,18 @@ impl WindowRows<'_> {
 /// One row, all heads.
 struct Row<'a> {
     q: &'a [f32],
-    view: WindowShape,
+    shape: WindowShape,
     runs: [Run; 3],
     scores: &'a mut Vec<f32>,
     y: *mut f32,
 }
 
-impl Kernel for Row<'_> {
+// SAFETY: `sliding_window_attention` checks all lengths, `runs` takes its pointers from slices of the positions that
+// are read, and each task has its own row of `y`.
+unsafe impl Kernel for Row<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
-        let WindowShape { heads, kv_heads, .. } = self.view;
+        let WindowShape { heads, kv_heads, .. } = self.shape;
         let (head_dim, group) = (self.q.len() / heads, heads / kv_heads);
         let width = head_dim * kv_heads;
         let positions: usize = self.runs.iter().map(|run| run.2).sum();
@@ -161,13 +166,13 @@ mod tests {
     use crate::tests::{check, values};
 
     #[test]
-    fn every_instruction_set_attends_alike() {
+    fn every_level_attends_alike() {
         for (head_dim, start, rows, kv_heads) in [(5, 0, 7, 2), (16, 9, 3, 2), (70, 4, 9, 2), (16, 7, 9, 1)] {
             let (width, window) = (kv_heads * head_dim, 6);
             let q = values(rows * 2 * head_dim, 1);
             let [new_keys, new_values] = [2, 3].map(|seed| values(rows * width, seed));
             let [ring_keys, ring_values] = [4, 5].map(|seed| values((window - 1) * width, seed));
-            let stretch = WindowRows {
+            let sequence = WindowRows {
                 rows,
                 start,
                 ring_keys: &ring_keys,
@@ -177,8 +182,8 @@ mod tests {
             };
             check("windowed", 1e-5, || {
                 let mut y = vec![0.0; q.len()];
-                let view = WindowShape { heads: 2, kv_heads, window, step: 2 };
-                sliding_window_attention(&q, std::slice::from_ref(&stretch), view, &mut y);
+                let shape = WindowShape { heads: 2, kv_heads, window, step: 2 };
+                sliding_window_attention(&q, std::slice::from_ref(&sequence), shape, &mut y);
                 y
             });
         }

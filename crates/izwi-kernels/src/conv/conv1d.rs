@@ -15,7 +15,7 @@ const BLOCK_DEPTH: usize = 512;
 const AHEAD: usize = 8192;
 /// Rows of a task, where there are more.
 const BLOCK_ROWS: usize = 192;
-/// Multiply-adds up to which a second thread costs more than it brings, if there are at most [`SPLIT_WEIGHTS`].
+/// Multiply-adds up to which one thread is faster than two, if there are at most [`SPLIT_WEIGHTS`].
 const SPLIT_WORK: usize = 2 * 1024 * 1024;
 /// Weights that one thread reads in the time it takes to wake another.
 const SPLIT_WEIGHTS: usize = 512 * 1024;
@@ -40,7 +40,7 @@ impl ConvPanels {
     /// Packs a weight `[outputs, taps, inputs]`.
     ///
     /// # Panics
-    /// The weight is not of that size.
+    /// The length of the weight does not fit.
     pub fn pack(weight: &[f32], outputs: usize, taps: usize, inputs: usize) -> Self {
         let depth = taps * inputs;
         assert!(weight.len() == outputs * depth, "a weight of another size");
@@ -59,7 +59,7 @@ impl ConvPanels {
     /// As [`Self::pack`], rounded to bf16; inputs are rounded too when they are multiplied, sums are f32.
     ///
     /// # Panics
-    /// The weight is not of that size, or the number of inputs is odd.
+    /// The length of the weight does not fit, or the number of inputs is odd.
     pub fn pack_pairs(weight: &[f32], outputs: usize, taps: usize, inputs: usize) -> Self {
         assert!(inputs.is_multiple_of(2), "an odd number of inputs");
         Self { paired: true, ..Self::pack(&paired(weight), outputs, taps, inputs / 2) }
@@ -120,12 +120,12 @@ impl Packed for ConvPanels {
     }
 }
 
-/// Vectors of a panel's columns that leave the least to be filled up.
+/// Vectors of columns per panel with the least padding.
 fn vectors(outputs: usize) -> usize {
     PANELS.into_iter().min_by_key(|vectors| outputs.next_multiple_of(vectors * LANES)).unwrap_or(1)
 }
 
-/// Rounds neighbours to bf16 and puts two into each element of what is answered. A NaN need not stay one.
+/// Rounds neighbours to bf16 and packs two into each element of the result. A NaN may become another value.
 fn paired(values: &[f32]) -> Vec<f32> {
     let values = values.as_chunks().0;
     let mut pairs = vec![0f32; values.len()];
@@ -152,12 +152,13 @@ struct RoundPairs<'a> {
     pairs: *mut f32,
 }
 
-impl Kernel for RoundPairs<'_> {
+// SAFETY: `paired` gives each task its own elements of `pairs`, as many as there are values.
+unsafe impl Kernel for RoundPairs<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         for (at, &[low, high]) in self.values.iter().enumerate() {
             let (low, high) = (low.to_bits(), high.to_bits());
-            // To the nearest, of two that are as near to the even one.
+            // Round to nearest, ties to even.
             let low = low.wrapping_add(0x7fff + (low >> 16 & 1)) >> 16;
             let high = high.wrapping_add(0x7fff + (high >> 16 & 1)) & 0xffff_0000;
             *self.pairs.add(at) = f32::from_bits(low | high);
@@ -165,18 +166,21 @@ impl Kernel for RoundPairs<'_> {
     }
 }
 
-/// Left rows: tap `t` of row `i` reads row `starts[i] + t * dilation` of `data` `[n, inputs]`.
+/// The rows of a convolution: tap `t` of row `i` reads row `starts[i] + t * dilation` of `data` `[n, inputs]`.
 #[derive(Debug, Clone, Copy)]
 pub struct ConvRows<'a> {
+    /// Input rows `[n, inputs]`.
     pub data: &'a [f32],
+    /// For each output row the input row that its first tap reads.
     pub starts: &'a [u32],
+    /// Input rows from one tap to the next.
     pub dilation: usize,
 }
 
-/// `y[rows, outputs]` of the convolution.
+/// The convolution: `bias` `[outputs]`, `y` `[starts, outputs]`.
 ///
 /// # Panics
-/// A row reads outside the data, or `y` or `bias` have another size.
+/// A row reads outside the data, or lengths do not fit.
 pub fn conv1d(x: ConvRows<'_>, weights: &ConvPanels, bias: Option<&[f32]>, y: &mut [f32]) {
     let rows = x.starts.len();
     assert!(y.len() == rows * weights.outputs && bias.is_none_or(|bias| bias.len() == weights.outputs));
@@ -219,7 +223,8 @@ struct Block<'a> {
     y: *mut f32,
 }
 
-impl Kernel for Block<'_> {
+// SAFETY: `conv1d` checks that every row read is inside the data; each task has its own rows and columns of `y`.
+unsafe impl Kernel for Block<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         match (self.weights.vectors, self.weights.paired) {
@@ -268,7 +273,7 @@ impl Block<'_> {
         let Self { x, weights, bias, .. } = self;
         let (depth, columns) = (weights.depth(), C * LANES);
         for k in (0..depth).step_by(BLOCK_DEPTH) {
-            // The first pass begins at the bias, each other one at what the one before has left.
+            // The first pass begins at the bias, each other pass at the result of the one before.
             let (from, from_stride) =
                 if k == 0 { (bias.as_ptr().add(panel * columns), 0) } else { (y.cast_const(), y_stride) };
             let tile = Tile {
@@ -302,7 +307,7 @@ pub(crate) struct Tile {
     pub(crate) from_stride: usize,
     pub(crate) y: *mut f32,
     pub(crate) y_stride: usize,
-    /// What to fetch into the cache meanwhile: bytes from the current weights to it, and lines an input.
+    /// What to prefetch: its distance from the current weights in bytes, and lines per input.
     pub(crate) fetch: (usize, usize),
 }
 
@@ -313,7 +318,7 @@ impl Tile {
         mut self,
         mut starts: &[u32],
     ) {
-        // One alone fetches what it needs soon; several divide the lines of what comes behind this part.
+        // A single tile prefetches the lines ahead; several share the lines that follow this part.
         let tiles = starts.len().div_ceil(R);
         let (share, behind) = (C.div_ceil(tiles.max(1)), self.k.len() * C * CACHE_LINE);
         let mut line = 0;
@@ -410,7 +415,7 @@ impl Tile {
                     for column in 0..C {
                         let sum = sums[row][column];
                         sums[row][column] = if P {
-                            I::dot_pairs(value, weights[column], sum)
+                            I::dot_bf16_pairs(value, weights[column], sum)
                         } else {
                             I::fma(value, weights[column], sum)
                         };
@@ -437,7 +442,7 @@ mod tests {
     use crate::tests::{check, values};
 
     #[test]
-    fn every_instruction_set_convolves_alike() {
+    fn every_level_convolves_alike() {
         for (outputs, taps, inputs, dilation) in
             [(1, 7, 5, 2), (17, 1, 33, 1), (96, 3, 20, 9), (130, 2, 600, 1)]
         {
@@ -454,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_products_of_rounded_values_on_every_instruction_set() {
+    fn pairs_are_products_of_rounded_values_at_every_level() {
         let rounded = |values: &[f32]| values.iter().map(|&v| bf16::from_f32(v).to_f32()).collect::<Vec<_>>();
         for (outputs, taps, inputs, dilation) in
             [(1, 7, 6, 2), (17, 1, 34, 1), (96, 3, 20, 9), (130, 2, 600, 1)]

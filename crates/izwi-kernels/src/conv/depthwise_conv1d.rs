@@ -1,4 +1,4 @@
-//! Convolution along rows of each channel with a kernel of its own, centred, zeros outside the rows.
+//! Depthwise convolution along rows, centred, zeros outside the rows.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::threads::{SyncPtr, for_each_task, num_threads};
 
 /// Rows of a task.
 const BLOCK_ROWS: usize = 64;
-/// Multiply-adds up to which a second thread costs more than it brings.
+/// Multiply-adds up to which one thread is faster than two.
 const SPLIT_WORK: usize = 256 * 1024;
 
 /// `y[row] = bias + Σ_t weight[t] * x[row + (t - taps / 2) * dilation]`, element by element: `x` and `y`
@@ -49,7 +49,8 @@ struct Block<'a> {
     y: *mut f32,
 }
 
-impl Kernel for Block<'_> {
+// SAFETY: `depthwise_conv1d` checks all lengths; each task has its own rows of `y`.
+unsafe impl Kernel for Block<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let channels = self.bias.len();
@@ -138,7 +139,7 @@ mod tests {
     use crate::tests::{check, values};
 
     #[test]
-    fn every_instruction_set_convolves_channels_alike_and_as_the_formula_says() {
+    fn every_level_convolves_alike_and_equals_the_formula() {
         for (rows, channels, taps, dilation) in [(1, 5, 7, 1), (9, 64, 7, 2), (20, 131, 5, 3), (3, 16, 1, 1)]
         {
             let (x, weight) = (values(rows * channels, 1), values(taps * channels, 2));

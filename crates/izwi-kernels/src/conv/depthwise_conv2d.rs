@@ -1,16 +1,17 @@
-//! Convolution over planes of each channel with a 3 x 3 kernel of its own, every second row and column.
+//! Depthwise convolution of a plane with 3 x 3 kernels and stride 2.
 
 use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};
 use crate::threads::{SyncPtr, for_each_task, num_threads};
 
 /// Taps along each side.
 pub const KERNEL_SIDE: usize = 3;
-/// Multiply-adds up to which a second thread costs more than it brings.
+/// Multiply-adds up to which one thread is faster than two.
 const SPLIT_WORK: usize = 256 * 1024;
 
-/// A plane and the kernels.
+/// The operands of a depthwise convolution.
+#[derive(Debug)]
 pub struct DepthwiseConv2d<'a> {
-    /// `[rows, columns, channels]`; zeros around it.
+    /// The plane `[rows, columns, channels]`, padded with zeros.
     pub x: &'a [f32],
     /// Rows and columns of it.
     pub size: [usize; 2],
@@ -49,14 +50,15 @@ impl DepthwiseConv2d<'_> {
     }
 }
 
-/// One row of the answer, around row `middle` of the plane.
+/// One row of the output, around row `middle` of the plane.
 struct Row<'a> {
     of: &'a DepthwiseConv2d<'a>,
     middle: usize,
     y: *mut f32,
 }
 
-impl Kernel for Row<'_> {
+// SAFETY: `convolve` checks all lengths; each task has its own row of `y`.
+unsafe impl Kernel for Row<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let DepthwiseConv2d { x, size: [rows, columns], weight, bias } = *self.of;
@@ -67,7 +69,7 @@ impl Kernel for Row<'_> {
                 let part = channels - at;
                 let mut sum = load_part::<I>(bias.as_ptr().add(at), part, 0.0);
                 for tap in 0..KERNEL_SIDE * KERNEL_SIDE {
-                    // One behind the place, so that none is below zero.
+                    // Plus one, so that none is below zero.
                     let (row, column) = (self.middle + tap / KERNEL_SIDE, 2 * column + tap % KERNEL_SIDE);
                     if row == 0 || row > rows || column == 0 || column > columns {
                         continue;
@@ -88,7 +90,7 @@ mod tests {
     use crate::tests::{check, values};
 
     #[test]
-    fn every_instruction_set_convolves_planes_alike() {
+    fn every_level_convolves_planes_alike() {
         for (size, channels, shift) in [([1, 1], 3, 0), ([5, 4], 16, 1), ([4, 7], 37, 0)] {
             let x = values(size[0] * size[1] * channels, 1);
             let (weight, bias) = (values(9 * channels, 2), values(channels, 3));

@@ -1,4 +1,4 @@
-//! GatedConv1d causal convolution of each channel over a few rows, several sequences at once.
+//! Gated causal depthwise convolution over a few rows of several sequences (the short convolution of LFM2).
 
 use std::ops::Range;
 
@@ -7,18 +7,19 @@ use crate::threads::{SyncPtr, for_each_task, num_threads};
 
 /// Rows of a task.
 const BLOCK_ROWS: usize = 64;
-/// Elements up to which a second thread costs more than it brings.
+/// Elements up to which one thread is faster than two.
 const SPLIT_WORK: usize = 64 * 1024;
 
-/// Rows of several sequences, one after another, and what they carry along.
+/// Rows of several sequences, one after another, and their conv states.
+#[derive(Debug)]
 pub struct GatedConv1d<'a> {
     /// `[rows, 3 * channels]`: factor, gate and input of each channel.
     pub x: &'a [f32],
-    /// Products of factor and input of the rows before each sequence, oldest first: `[sequences, taps - 1, channels]`.
+    /// Conv states: products of factor and input of the rows before each sequence, oldest first: `[sequences, taps - 1, channels]`.
     pub states: &'a [f32],
-    /// `[taps, channels]`, the newest row's last.
+    /// `[taps, channels]`, the tap of the newest row last.
     pub weight: &'a [f32],
-    /// Channels.
+    /// Number of channels.
     pub channels: usize,
 }
 
@@ -28,7 +29,8 @@ impl GatedConv1d<'_> {
     }
 
     /// `y = gate * Σ_t weight[t] * z[row + t - (taps - 1)]` with `z = factor * input`, `[rows, channels]`, for
-    /// sequences of `rows[i]` rows; `states` become the products of each sequence's last rows.
+    /// sequences of `rows[i]` rows; `states` receives the conv states after the last
+    /// rows, in the shape of [`Self::states`].
     ///
     /// # Panics
     /// Lengths do not fit.
@@ -91,7 +93,8 @@ struct Block<'a> {
     y: *mut f32,
 }
 
-impl Kernel for Block<'_> {
+// SAFETY: `convolve` checks all lengths; each task has its own rows of `y`.
+unsafe impl Kernel for Block<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let (channels, taps) = (self.of.channels, self.of.taps());
@@ -127,7 +130,7 @@ mod tests {
     use crate::tests::{check, values};
 
     #[test]
-    fn every_instruction_set_gates_and_convolves_alike() {
+    fn every_level_gates_and_convolves_alike() {
         for (channels, taps, rows) in [(5, 3, vec![1, 4]), (16, 1, vec![3]), (70, 4, vec![2, 1, 90])] {
             let total: usize = rows.iter().sum();
             let x = values(total * 3 * channels, 1);

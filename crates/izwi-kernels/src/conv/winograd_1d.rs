@@ -1,7 +1,6 @@
-//! Convolution along rows with seven taps by minimal filtering: four output rows cost ten products, not twenty-eight.
+//! Convolution along rows with seven taps by the Winograd algorithm F(4, 7): 10 products per 4 output rows instead of 28.
 //!
-//! Rows come in groups of one size, and each group is cut into tiles by itself: a row is the same bits whatever groups
-//! stand around its own. The filter is that of Toom and Cook, transposed, at nine points and infinity; points, scales
+//! Rows come in groups of one size, each cut into tiles by itself: a row is the same bits beside any other groups. The filter is that of Toom and Cook, transposed, at nine points and infinity; points, scales
 //! and the order of sums are chosen for small errors, as in <https://arxiv.org/abs/1803.10986>: about 105 dB below the
 //! output where a plain sum has 129.
 
@@ -28,7 +27,7 @@ const MATRICES: Matrices = Matrices::new();
 const BLOCK_TILES: usize = 48;
 /// Inputs of one pass over a task's tiles: a panel's share of them stays in the first-level cache.
 const BLOCK_DEPTH: usize = 128;
-/// Multiply-adds up to which a second thread costs more than it brings.
+/// Multiply-adds up to which one thread is faster than two.
 const SPLIT_WORK: usize = 512 * 1024;
 
 /// [`INPUT`], [`OUTPUT`] and [`KERNEL`]. Every entry of the first two is exact; a scale by powers of two moves the size
@@ -99,7 +98,7 @@ impl Matrices {
 /// Packs a weight `[outputs, 7, inputs]` for [`winograd_conv1d`].
 ///
 /// # Panics
-/// The weight is not of that size.
+/// The length of the weight does not fit.
 pub fn pack_winograd(weight: &[f32], outputs: usize, inputs: usize) -> ConvPanels {
     assert!(weight.len() == outputs * TAPS * inputs, "a weight of another size");
     let mut products = vec![0f32; outputs * PRODUCTS * inputs];
@@ -116,32 +115,35 @@ pub fn pack_winograd(weight: &[f32], outputs: usize, inputs: usize) -> ConvPanel
     ConvPanels::pack(&products, outputs, PRODUCTS, inputs)
 }
 
-/// [`pack_winograd`]ed weights have sizes of their own: `[PACKED_TAPS, inputs, outputs]`.
+/// Taps of a weight that [`pack_winograd`] returns: its sizes are `[PACKED_TAPS, inputs, outputs]`.
 pub const PACKED_TAPS: usize = PRODUCTS;
 
-/// RowGroups of output rows: tap `t` of row `i` of group `g` reads row `starts[g] + i + t * dilation` of `data`
+/// Groups of output rows: tap `t` of row `i` of group `g` reads row `starts[g] + i + t * dilation` of `data`
 /// `[n, inputs]`.
 #[derive(Debug, Clone, Copy)]
 pub struct RowGroups<'a> {
+    /// Input rows `[n, inputs]`.
     pub data: &'a [f32],
+    /// For each group the first input row that it reads.
     pub starts: &'a [u32],
     /// Output rows of a group.
     pub rows: usize,
+    /// Input rows from one tap to the next.
     pub dilation: usize,
 }
 
 impl RowGroups<'_> {
-    /// The first output rows of a group's tiles, each of which goes on in steps of the dilation.
+    /// The first output rows of a group's tiles, each of which continues in steps of the dilation.
     fn tiles(&self) -> Vec<usize> {
-        let ways = 0..self.dilation.min(self.rows);
-        ways.flat_map(|way| (way..self.rows).step_by(TILE * self.dilation)).collect()
+        let phases = 0..self.dilation.min(self.rows);
+        phases.flat_map(|phase| (phase..self.rows).step_by(TILE * self.dilation)).collect()
     }
 }
 
-/// `y[groups * rows, outputs]` of the convolution.
+/// The convolution: `bias` `[outputs]`, `y` `[starts * rows, outputs]`.
 ///
 /// # Panics
-/// A row reads outside the data, or the weights, `y` or `bias` have another size.
+/// A row reads outside the data, or lengths do not fit.
 pub fn winograd_conv1d(x: RowGroups<'_>, weights: &ConvPanels, bias: Option<&[f32]>, y: &mut [f32]) {
     let ([products, inputs, outputs], rows) = (weights.shape(), x.starts.len() * x.rows);
     assert!(products == PRODUCTS && x.dilation > 0, "weights of another kind");
@@ -160,7 +162,7 @@ pub fn winograd_conv1d(x: RowGroups<'_>, weights: &ConvPanels, bias: Option<&[f3
     let block = |index: usize| index * tiles / blocks..(index + 1) * tiles / blocks;
     let panels = weights.panels();
     if blocks >= 3 * threads || threads == 1 {
-        // Each task has tiles of its own, all the way.
+        // Each task transforms and multiplies its own tiles.
         let scratch = || (Vec::new(), Vec::new());
         return for_each_task(blocks, threads, scratch, |(read, products), index| {
             let tiles = block(index);
@@ -179,7 +181,7 @@ pub fn winograd_conv1d(x: RowGroups<'_>, weights: &ConvPanels, bias: Option<&[f3
             });
         });
     }
-    // Few tiles of many channels: all threads read them, then each multiplies them with panels of its own.
+    // Few tiles of many channels: all threads transform them, then each multiplies them with its own panels.
     let mut read = vec![0f32; tiles * PRODUCTS * inputs];
     let out = SyncPtr(read.as_mut_ptr());
     let parts = tiles.min(4 * threads);
@@ -211,7 +213,7 @@ pub fn winograd_conv1d(x: RowGroups<'_>, weights: &ConvPanels, bias: Option<&[f3
     });
 }
 
-/// What all tasks of a call share; each writes rows and columns of `y` of its own.
+/// The operands of a call, which all tasks share.
 struct Filter<'a> {
     x: RowGroups<'a>,
     firsts: &'a [usize],
@@ -235,7 +237,8 @@ struct Reading<'a> {
     step: usize,
 }
 
-impl Kernel for Reading<'_> {
+// SAFETY: `winograd_conv1d` checks that every row read is inside the data; each task has its own tiles of `to`.
+unsafe impl Kernel for Reading<'_> {
     #[allow(clippy::needless_range_loop, reason = "the plain form is the one that is unrolled")]
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
@@ -244,7 +247,7 @@ impl Kernel for Reading<'_> {
         let zeros = [0f32; LANES];
         for (at, tile) in self.tiles.enumerate() {
             let (group, first) = self.filter.place(tile);
-            // Rows behind those that the group reads are none of its own: zeros stand for them.
+            // Rows after those that the group reads count as zero.
             let own = rows + (TAPS - 1) * dilation;
             let start = data.as_ptr().add((starts[group] as usize + first) * inputs);
             for input in (0..inputs).step_by(LANES) {
@@ -281,7 +284,8 @@ struct Multiplying<'a> {
     products: &'a mut Vec<f32>, // [product][tile][columns]
 }
 
-impl Kernel for Multiplying<'_> {
+// SAFETY: `winograd_conv1d` checks all lengths; each task has its own tiles and panels, and so its own elements of `y`.
+unsafe impl Kernel for Multiplying<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(mut self) {
         match self.filter.weights.vectors() {
@@ -375,7 +379,7 @@ mod tests {
     use crate::tests::{check, values};
 
     #[test]
-    fn every_instruction_set_filters_alike() {
+    fn every_level_filters_alike() {
         for (outputs, inputs, rows, dilation) in
             [(1, 5, 3, 2), (17, 33, 16, 1), (96, 20, 30, 9), (130, 10, 8, 3), (20, 150, 8, 3)]
         {

@@ -1,4 +1,4 @@
-//! Functions of one row or one element: exponential, softmax, norms, rotation, GELU, gated SiLU.
+//! Functions of one row or one element: softmax, norms, rotary embedding, activations.
 
 mod snake;
 
@@ -31,12 +31,12 @@ unsafe fn exp<I: Isa>(x: I::V) -> I::V {
     I::scale(I::fma(p, I::mul(x, x), I::add(x, I::splat(1.0))), n)
 }
 
-/// Makes `e^(x - max)` of `count` values in place and answers `1 / sum`.
+/// Replaces `count` values by `e^(x - max)` and returns `1 / sum`.
 ///
 /// # Safety
 /// As [`Isa`], with `count` rounded up to 16 elements valid; what is beyond `count` is overwritten.
 #[inline(always)]
-pub unsafe fn softmax<I: Isa>(values: *mut f32, count: usize) -> f32 {
+pub(crate) unsafe fn softmax<I: Isa>(values: *mut f32, count: usize) -> f32 {
     let padded = count.next_multiple_of(LANES);
     (count..padded).for_each(|at| *values.add(at) = f32::NEG_INFINITY);
     let mut largest = I::splat(f32::NEG_INFINITY);
@@ -60,7 +60,7 @@ pub unsafe fn softmax<I: Isa>(values: *mut f32, count: usize) -> f32 {
 /// # Safety
 /// `count` elements are valid.
 #[inline(always)]
-pub unsafe fn scale_in_place<I: Isa>(values: *mut f32, count: usize, factor: f32) {
+pub(crate) unsafe fn scale_in_place<I: Isa>(values: *mut f32, count: usize, factor: f32) {
     let factor = I::splat(factor);
     for at in (0..count).step_by(LANES) {
         let part = count - at;
@@ -68,23 +68,32 @@ pub unsafe fn scale_in_place<I: Isa>(values: *mut f32, count: usize, factor: f32
     }
 }
 
-/// `gelu(x + bias)` with the exact error function, row by row; `bias` is one row.
+/// `y = gelu(x + bias)` with the exact error function: `x` and `y` `[rows, width]`, `bias` `[width]`.
+///
+/// # Panics
+/// Lengths do not fit.
 pub fn bias_gelu(x: &[f32], bias: &[f32], y: &mut [f32]) {
     by_rows(x, bias.len(), y, |x, y| dispatch(Gelu { x, bias, y }));
 }
 
 /// `y += x`.
+///
+/// # Panics
+/// Lengths do not fit.
 pub fn add_assign(x: &[f32], y: &mut [f32]) {
     by_rows(x, 1, y, |x, y| dispatch(AddTo { x, y }));
 }
 
-/// Layer norm of each row of `weight.len()` elements.
+/// Layer norm of each row: `x` and `y` `[rows, width]`, `weight` and `bias` `[width]`.
+///
+/// # Panics
+/// Lengths do not fit.
 pub fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32, y: &mut [f32]) {
     assert_eq!(weight.len(), bias.len());
     by_rows(x, weight.len(), y, |x, y| dispatch(Norm { x, weight, bias, eps, y }));
 }
 
-/// Whole rows of `x` and `y` to `work`, in parallel where there are many.
+/// Calls `work` with whole rows of `x` and `y`, in parallel where there are many.
 fn by_rows(x: &[f32], width: usize, y: &mut [f32], work: impl Fn(&[f32], &mut [f32]) + Sync) {
     assert!(width > 0 && x.len() == y.len() && x.len().is_multiple_of(width));
     let chunk = (TASK / width).max(1) * width;
@@ -108,20 +117,22 @@ struct AddTo<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for AddTo<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for AddTo<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         self.y.iter_mut().zip(self.x).for_each(|(y, x)| *y += x);
     }
 }
 
-pub struct Gelu<'a> {
-    pub x: &'a [f32],
-    pub bias: &'a [f32],
-    pub y: &'a mut [f32],
+struct Gelu<'a> {
+    x: &'a [f32],
+    bias: &'a [f32],
+    y: &'a mut [f32],
 }
 
-impl Kernel for Gelu<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Gelu<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.bias.len();
@@ -169,15 +180,16 @@ unsafe fn erf<I: Isa>(x: I::V) -> I::V {
     I::div(I::mul(x, p), q)
 }
 
-pub struct Norm<'a> {
-    pub x: &'a [f32],
-    pub weight: &'a [f32],
-    pub bias: &'a [f32],
-    pub eps: f32,
-    pub y: &'a mut [f32],
+struct Norm<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    bias: &'a [f32],
+    eps: f32,
+    y: &'a mut [f32],
 }
 
-impl Kernel for Norm<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Norm<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.weight.len();
@@ -219,15 +231,20 @@ fn each_row(rows: usize, width: usize, work: impl Fn(usize) + Sync) {
     );
 }
 
-/// A root-mean-square norm.
+/// Root-mean-square norm.
 #[derive(Debug, Clone, Copy)]
 pub struct RmsNorm<'a> {
+    /// `[head]`: the elements that are normalised together.
     pub weight: &'a [f32],
+    /// Added to the mean square.
     pub eps: f32,
 }
 
 impl RmsNorm<'_> {
-    /// Norm of every `weight.len()` elements of rows of `width`.
+    /// Norm of every `weight.len()` elements of each row: `x` `[rows, width]` with its stride, `y` `[rows, width]`.
+    ///
+    /// # Panics
+    /// Lengths do not fit.
     pub fn forward(self, x: Rows<'_>, width: usize, y: &mut [f32]) {
         assert!(x.fits(width) && y.len() == x.count * width && width.is_multiple_of(self.weight.len()));
         let out = SyncPtr(y.as_mut_ptr());
@@ -239,7 +256,10 @@ impl RmsNorm<'_> {
         });
     }
 
-    /// `sum = x + change`, and the norm of each of its rows of `weight.len()` elements.
+    /// `sum = x + change` and `y` the norm of each row of `sum`, all `[rows, weight.len()]`.
+    ///
+    /// # Panics
+    /// Lengths do not fit.
     pub fn forward_sum(self, x: &[f32], change: &[f32], sum: &mut [f32], y: &mut [f32]) {
         let width = self.weight.len();
         assert!(x.len() == change.len() && x.len() == sum.len() && x.len() == y.len());
@@ -256,7 +276,7 @@ impl RmsNorm<'_> {
         });
     }
 
-    /// What makes the root of the mean square of `weight.len()` elements 1.
+    /// The factor by which the root mean square of `weight.len()` elements becomes 1.
     ///
     /// # Safety
     /// As [`Isa`], with that many elements valid.
@@ -288,7 +308,8 @@ struct NormRow<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for NormRow<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for NormRow<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.norm.weight.len();
@@ -310,7 +331,8 @@ struct SumRow<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for SumRow<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for SumRow<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.norm.weight.len();
@@ -324,8 +346,11 @@ impl Kernel for SumRow<'_> {
     }
 }
 
-/// Rotates every head of rows of `width`, normalised before where there is a norm: `turns` has for each row the cosines
-/// of half a head and then the sines.
+/// Rotary embedding of every head of rows of `width`, after the norm where there is one: `x` and `y` `[rows, width]`;
+/// `turns` has for each row `[head_dim]`, the cosines of half a head and then the sines.
+///
+/// # Panics
+/// Lengths do not fit.
 pub fn apply_rope(x: Rows<'_>, width: usize, turns: &[&[f32]], norm: Option<RmsNorm<'_>>, y: &mut [f32]) {
     assert!(x.fits(width) && y.len() == x.count * width && turns.len() == x.count);
     let head = turns.first().map_or(1, |turns| turns.len());
@@ -348,7 +373,8 @@ struct RotateRow<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for RotateRow<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for RotateRow<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let (head, half) = (self.turns.len(), self.turns.len() / 2);
@@ -379,7 +405,10 @@ impl Kernel for RotateRow<'_> {
     }
 }
 
-/// `silu(gate) * up` of rows of `width` gates and as many ups.
+/// `y = silu(gate) * up`: `x` `[rows, 2 * width]`, gates first, `y` `[rows, width]`.
+///
+/// # Panics
+/// Lengths do not fit.
 pub fn silu_mul(x: Rows<'_>, width: usize, y: &mut [f32]) {
     assert!(x.fits(2 * width) && y.len() == x.count * width);
     let out = SyncPtr(y.as_mut_ptr());
@@ -391,7 +420,10 @@ pub fn silu_mul(x: Rows<'_>, width: usize, y: &mut [f32]) {
     });
 }
 
-/// `x` above zero, `e^x - 1` below.
+/// `y` is `x` above zero and `e^x - 1` below.
+///
+/// # Panics
+/// Lengths do not fit.
 pub fn elu(x: &[f32], y: &mut [f32]) {
     by_rows(x, 1, y, |x, y| dispatch(Elu { x, y }));
 }
@@ -401,7 +433,8 @@ struct Elu<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for Elu<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Elu<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let zero = I::splat(0.0);
@@ -420,7 +453,10 @@ unsafe fn gated<I: Isa>(value: I::V, gate: I::V) -> I::V {
     I::div(value, I::add(exp::<I>(I::sub(I::splat(0.0), gate)), I::splat(1.0)))
 }
 
-/// `silu(x + bias)`, row by row; `bias` is one row.
+/// `y = silu(x + bias)`: `x` and `y` `[rows, width]`, `bias` `[width]`.
+///
+/// # Panics
+/// Lengths do not fit.
 pub fn bias_silu(x: &[f32], bias: &[f32], y: &mut [f32]) {
     by_rows(x, bias.len(), y, |x, y| dispatch(Silu { x, bias, y }));
 }
@@ -431,7 +467,8 @@ struct Silu<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for Silu<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Silu<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.bias.len();
@@ -446,7 +483,10 @@ impl Kernel for Silu<'_> {
     }
 }
 
-/// `value * sigmoid(gate)` of rows of `width` values and as many gates.
+/// Gated linear unit, `y = value * sigmoid(gate)`: `x` `[rows, 2 * width]`, values first, `y` `[rows, width]`.
+///
+/// # Panics
+/// Lengths do not fit.
 pub fn glu(x: Rows<'_>, width: usize, y: &mut [f32]) {
     assert!(x.fits(2 * width) && y.len() == x.count * width);
     let out = SyncPtr(y.as_mut_ptr());
@@ -464,7 +504,8 @@ struct Sigmoid<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for Sigmoid<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Sigmoid<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.y.len();
@@ -483,7 +524,8 @@ struct Gate<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for Gate<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Gate<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.y.len();

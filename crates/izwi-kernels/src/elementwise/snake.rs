@@ -1,4 +1,4 @@
-//! The periodic activation `x + sin²(a x) b` of each channel.
+//! The snake activation `x + sin²(a x) b`, with parameters per channel.
 
 use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};
 use crate::threads::{SyncPtr, for_each_task, num_threads};
@@ -6,10 +6,10 @@ use crate::threads::{SyncPtr, for_each_task, num_threads};
 /// Elements of one parallel task.
 const TASK: usize = 32 * 1024;
 
-/// `y = x + b sin²(a x)` row by row, with `a` and `b` one row each.
+/// `y = x + b sin²(a x)`: `x` and `y` `[rows, channels]`, `a` and `b` `[channels]`.
 ///
 /// # Panics
-/// The lengths do not fit.
+/// Lengths do not fit.
 pub fn snake(x: &[f32], a: &[f32], b: &[f32], y: &mut [f32]) {
     let width = a.len();
     assert!(width > 0 && b.len() == width && x.len() == y.len() && x.len().is_multiple_of(width));
@@ -36,7 +36,8 @@ struct Snake<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for Snake<'_> {
+// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
+unsafe impl Kernel for Snake<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.a.len();
@@ -81,7 +82,7 @@ mod tests {
     use crate::tests::{check, values};
 
     #[test]
-    fn every_instruction_set_bends_alike() {
+    fn every_level_activates_alike() {
         for width in [1, 16, 37] {
             let x: Vec<f32> = values(9 * width, 4).iter().map(|x| x * 30.0).collect();
             let (a, b) = (values(width, 5), values(width, 6));

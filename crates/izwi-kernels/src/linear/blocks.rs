@@ -1,29 +1,23 @@
-//! Matrix product with the right side in few bits: blocks of 32 inputs with a scale, in panels of 32 columns.
+//! Matrix product with a quantised right side: blocks of 32 inputs with one scale, in panels of 32 columns.
 //!
-//! The left rows are brought to 8 bits with a scale for every 32 inputs as well. Within a block everything is an exact
-//! integer; blocks are added in order by a multiplication and an addition of their own. An output element is therefore
-//! the same bits on every instruction set, at every number of rows and threads.
+//! The left rows are quantised to 8 bits with one scale per 32 inputs. Sums within a block are exact integers; blocks are
+//! added in order, each with a multiplication and an addition. An output element is therefore the same bits at every
+//! instruction level and every number of rows and threads.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use half::f16;
 
-use crate::arch::int8::{DEPTH, Int8Isa, Int8Kernel, LINE, dispatch, scales};
+use crate::arch::{DEPTH, Int8Isa, Int8Kernel, LINE, dispatch_int8, scales};
 use crate::arch::{FIRST_LEVEL, LANES, load_part, prefetch, store_part};
 use crate::linear::panels::{Rows, Split};
-use crate::linear::quant::QuantType;
+use crate::linear::quant::{BLOCK, PANEL, QuantType, VECTORS, round};
 use crate::linear::source::WeightSource;
 use crate::packed::{CACHE_LINE, Line, Memory, Part};
 use crate::threads::num_threads;
 use crate::threads::{SyncPtr, for_each_task};
 
-/// Inputs that share a scale.
-pub const BLOCK: usize = 32;
-/// Columns of a panel: with 6 rows their sums and totals fill the registers.
-pub const PANEL: usize = VECTORS * LANES;
-/// Vectors of a panel.
-const VECTORS: usize = 2;
 /// Bytes of the scales before a block's weights.
 const SCALES: usize = PANEL * size_of::<f16>();
 /// Blocks that stay in the first-level cache while every tile of rows passes.
@@ -34,20 +28,20 @@ const AHEAD: usize = 8192;
 const TASK_ROWS: usize = 16;
 
 /// A matrix `[inputs, outputs]` as records `[outputs / 32][inputs / 32]`: 32 scales, then lines `[inputs / 4][columns /
-/// 16]`, at 4 bits two behind one another in a byte. Inputs are filled up with zeros, columns with anything.
+/// 16]`, at 4 bits two values per byte. Missing inputs are zero; missing columns are undefined.
 #[derive(Debug, Clone)]
-pub struct Blocks<G> {
+pub(crate) struct Blocks<G> {
     data: Memory<Line>,
     inputs: usize,
     outputs: usize,
-    grade: PhantomData<G>,
+    quant: PhantomData<G>,
 }
 
 impl<G: QuantType> Blocks<G> {
     const RECORD: usize = SCALES + VECTORS * G::LINES * LINE;
 
     /// Quantises a weight `[outputs, inputs]`.
-    pub fn pack(from: WeightSource<'_>, inputs: usize, outputs: usize) -> Self {
+    pub(crate) fn pack(from: WeightSource<'_>, inputs: usize, outputs: usize) -> Self {
         assert_eq!(from.len(), inputs * outputs);
         let (panels, depth) = (outputs.div_ceil(PANEL), inputs.div_ceil(BLOCK));
         let mut data = vec![Line([0; CACHE_LINE]); Self::bytes_of(inputs, outputs) / CACHE_LINE];
@@ -58,16 +52,16 @@ impl<G: QuantType> Blocks<G> {
                 from.row(panel * PANEL + column, row);
                 // SAFETY: each task has its own panel of `data`.
                 let records = unsafe { out.get().add(panel * depth * Self::RECORD) };
-                dispatch(Column::<G> { values: row, records, column, grade: PhantomData });
+                dispatch_int8(Column::<G> { values: row, records, column, quant: PhantomData });
             }
         });
-        Self { data: Memory::Own(data), inputs, outputs, grade: PhantomData }
+        Self { data: Memory::Own(data), inputs, outputs, quant: PhantomData }
     }
 
-    /// What was packed before and had these bytes; `None` where their number is another.
-    pub fn unpack(data: Part, inputs: usize, outputs: usize) -> Option<Self> {
+    /// The matrix whose packed bytes are `data`; `None` where their number does not fit.
+    pub(crate) fn unpack(data: Part, inputs: usize, outputs: usize) -> Option<Self> {
         let data = (data.len() == Self::bytes_of(inputs, outputs)).then_some(Memory::Part(data))?;
-        Some(Self { data, inputs, outputs, grade: PhantomData })
+        Some(Self { data, inputs, outputs, quant: PhantomData })
     }
 
     fn bytes_of(inputs: usize, outputs: usize) -> usize {
@@ -75,22 +69,22 @@ impl<G: QuantType> Blocks<G> {
     }
 
     /// Inputs and outputs.
-    pub fn sizes(&self) -> (usize, usize) {
+    pub(crate) fn sizes(&self) -> (usize, usize) {
         (self.inputs, self.outputs)
     }
 
-    /// All there is.
-    pub fn data(&self) -> &[u8] {
+    /// The packed bytes.
+    pub(crate) fn data(&self) -> &[u8] {
         self.data.bytes()
     }
 
-    /// Bytes held.
-    pub fn bytes(&self) -> usize {
+    /// Number of the packed bytes.
+    pub(crate) fn bytes(&self) -> usize {
         self.data().len()
     }
 
     /// Column `output`, all inputs.
-    pub fn column(&self, output: usize) -> impl Iterator<Item = f32> + '_ {
+    pub(crate) fn column(&self, output: usize) -> impl Iterator<Item = f32> + '_ {
         let (panel, column) = (output / PANEL, output % PANEL);
         let depth = self.inputs.div_ceil(BLOCK);
         let byte = |at: usize| self.data[at / CACHE_LINE].0[at % CACHE_LINE];
@@ -104,7 +98,7 @@ impl<G: QuantType> Blocks<G> {
     }
 }
 
-/// Where in its record the weight of a column and an input lies: byte and shift.
+/// Place of the weight of a column and an input in its record: byte and shift.
 #[inline(always)]
 fn place<G: QuantType>(column: usize, input: usize) -> (usize, usize) {
     let depth = input / DEPTH;
@@ -117,10 +111,11 @@ struct Column<'a, G> {
     values: &'a [f32],
     records: *mut u8,
     column: usize,
-    grade: PhantomData<G>,
+    quant: PhantomData<G>,
 }
 
-impl<G: QuantType> Int8Kernel for Column<'_, G> {
+// SAFETY: `pack` gives each task the records of its own panel.
+unsafe impl<G: QuantType> Int8Kernel for Column<'_, G> {
     #[inline(always)]
     unsafe fn run<D: Int8Isa>(self) {
         for (block, values) in self.values.chunks(BLOCK).enumerate() {
@@ -166,7 +161,7 @@ impl Quantised {
                     let (values, scales, corrections) =
                         unsafe { (all.0.get().add(at * BLOCK), all.1.get().add(at), all.2.get().add(at)) };
                     let x = &x.data[row * x.stride..][..inputs];
-                    dispatch(Quantise { x, offset: i32::from(offset), values, scales, corrections });
+                    dispatch_int8(Quantise { x, offset: i32::from(offset), values, scales, corrections });
                 }
             },
         );
@@ -182,7 +177,8 @@ struct Quantise<'a> {
     corrections: *mut i32,
 }
 
-impl Int8Kernel for Quantise<'_> {
+// SAFETY: `Quantised::new` gives each task its own rows of the three outputs.
+unsafe impl Int8Kernel for Quantise<'_> {
     #[inline(always)]
     unsafe fn run<D: Int8Isa>(self) {
         let mut padded = [0f32; BLOCK];
@@ -202,11 +198,11 @@ impl Int8Kernel for Quantise<'_> {
     }
 }
 
-/// A block within ±127, its scale and the sum of its values. A block with something infinite or no number has such a
-/// scale, so that it shows in the answer.
+/// A block within ±127, its scale and the sum of its values. The scale of a block with an
+/// infinity or a NaN is one too, so that it propagates to the output.
 #[inline(always)]
 fn to_eight(x: &[f32; BLOCK]) -> (f32, [i8; BLOCK], i32) {
-    // As integers, so that what is no number is the largest.
+    // Compared as integers, where a NaN is the largest.
     let largest = x.iter().fold(0, |largest, x| (x.to_bits() & 0x7fff_ffff).max(largest));
     let largest = f32::from_bits(largest);
     let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
@@ -219,15 +215,11 @@ fn to_eight(x: &[f32; BLOCK]) -> (f32, [i8; BLOCK], i32) {
     (largest / 127.0, values, sum)
 }
 
-/// The nearest integer, the even one of two, of a value within 2²²; its low bits where the value is not.
-#[inline(always)]
-pub(crate) fn round(value: f32) -> i32 {
-    const MAGIC: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer
-    (value + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits()) as i32
-}
-
-/// `y[rows, outputs] = x W (+ bias)`.
-pub fn product<G: QuantType>(x: Rows<'_>, weights: &Blocks<G>, bias: Option<&[f32]>, y: &mut [f32]) {
+/// `y = x W (+ bias)`: `x` `[rows, inputs]`, `bias` `[outputs]`, `y` `[rows, outputs]`.
+///
+/// # Panics
+/// Lengths do not fit.
+pub(crate) fn product<G: QuantType>(x: Rows<'_>, weights: &Blocks<G>, bias: Option<&[f32]>, y: &mut [f32]) {
     let (inputs, outputs) = (weights.inputs, weights.outputs);
     assert!(x.fits(inputs), "rows shorter than the weight");
     assert!(y.len() == x.count * outputs && bias.is_none_or(|bias| bias.len() == outputs));
@@ -238,7 +230,7 @@ pub fn product<G: QuantType>(x: Rows<'_>, weights: &Blocks<G>, bias: Option<&[f3
         let (rows, panels) = split.task(task);
         // SAFETY: inside `y`, whose length was checked; each task has its own rows and columns.
         let y = unsafe { out.get().add(rows.start * outputs) };
-        dispatch(Share { x: &x, rows, weights, panels, bias, totals, y });
+        dispatch_int8(Share { x: &x, rows, weights, panels, bias, totals, y });
     });
 }
 
@@ -254,7 +246,8 @@ struct Share<'a, G> {
     y: *mut f32,
 }
 
-impl<G: QuantType> Int8Kernel for Share<'_, G> {
+// SAFETY: `product` checks all lengths; each task has its own rows and columns of `y`.
+unsafe impl<G: QuantType> Int8Kernel for Share<'_, G> {
     #[inline(always)]
     unsafe fn run<D: Int8Isa>(self) {
         let Self { x, rows, weights, panels, bias, totals, y } = self;
@@ -290,9 +283,8 @@ impl<G: QuantType> Int8Kernel for Share<'_, G> {
     }
 }
 
-/// What a tile fetches while it works off a pass that begins at `w`: from where on, and bytes a block. A tile alone runs
-/// at the speed of the memory, and with one row the processor may find the stream itself; several take their shares of
-/// the next pass.
+/// What a tile prefetches during a pass that begins at `w`: its address, and bytes per block. A single tile runs at the
+/// speed of the memory, and with one row the hardware prefetcher may suffice; several tiles share the next pass.
 fn fetch<G: QuantType>(w: *const u8, tile: usize, tiles: usize, rows: usize) -> (*const u8, usize) {
     let record = Blocks::<G>::RECORD;
     let share = (record / CACHE_LINE).div_ceil(tiles) * CACHE_LINE;
@@ -316,7 +308,7 @@ struct Tile<'a> {
     blocks: Range<usize>,
     /// The panel.
     w: *const u8,
-    /// What to fetch into the cache meanwhile: from where on, and bytes a block.
+    /// What to prefetch: its address, and bytes per block.
     fetch: (*const u8, usize),
     /// `[rows, 32]`.
     totals: *mut f32,

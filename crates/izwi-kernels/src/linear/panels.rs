@@ -1,4 +1,4 @@
-//! Matrix product with the right side packed in panels of 64 columns, at f32, f16 or bf16.
+//! Matrix product with the right side packed in panels of 64 columns, in f32, f16 or bf16.
 //!
 //! An output element is one chain of multiply-adds over the inputs in order, whatever tile it falls in: rows are the
 //! same bits alone and in any batch.
@@ -12,18 +12,18 @@ use crate::threads::num_threads;
 use crate::threads::{SyncPtr, for_each_task};
 
 /// Columns of a panel.
-pub const PANEL: usize = 64;
+pub(crate) const PANEL: usize = 64;
 /// Bytes fetched ahead where one tile takes all rows.
 const AHEAD: usize = 8192;
 /// Rows of a register tile.
 const TILE_ROWS: usize = 6;
 /// Rows of a task, where there are more: they stay in the second-level cache while every panel passes.
 const BLOCK_ROWS: usize = 48;
-/// Parts of the work per thread, so that one who comes late does less.
+/// Tasks per thread, so that a thread that starts late runs fewer of them.
 const PARTS: usize = 4;
-/// Estimated nanoseconds up to which a second thread costs more than it brings.
+/// Estimated nanoseconds up to which one thread is faster than two.
 const SPLIT_NS: usize = 6_000;
-/// Bytes of weights that arrive in a nanosecond.
+/// Bytes of weights read in a nanosecond.
 const BYTES_PER_NS: usize = 40;
 /// Units of work that are done in a nanosecond: see [`Split`].
 const WORK_PER_NS: usize = 384;
@@ -32,24 +32,24 @@ const F32_WORK: usize = 3;
 
 /// A matrix `[inputs, outputs]` as panels `[outputs / 64][inputs][64]`, the last one filled up with zeros.
 #[derive(Debug, Clone)]
-pub struct Panels<W> {
+pub(crate) struct Panels<W> {
     data: Memory<W>,
     inputs: usize,
     outputs: usize,
 }
 
-/// Where a matrix lies in memory, in elements.
+/// Distances of the elements of a matrix in memory, in elements.
 #[derive(Debug, Clone, Copy)]
-pub struct Strides {
+pub(crate) struct Strides {
     /// From one input to the next.
-    pub input: usize,
+    pub(crate) input: usize,
     /// From one output to the next.
-    pub output: usize,
+    pub(crate) output: usize,
 }
 
 impl<W: Element> Panels<W> {
     /// Packs `[inputs, outputs]` out of `from`.
-    pub fn pack(from: &[f32], strides: Strides, inputs: usize, outputs: usize) -> Self {
+    pub(crate) fn pack(from: &[f32], strides: Strides, inputs: usize, outputs: usize) -> Self {
         let mut data = vec![W::default(); outputs.div_ceil(PANEL) * inputs * PANEL];
         for (panel, data) in data.chunks_exact_mut((inputs * PANEL).max(1)).enumerate() {
             let start = panel * PANEL;
@@ -76,7 +76,7 @@ impl<W: Element> Panels<W> {
     }
 
     /// Packs a weight `[outputs, inputs]`, on all threads.
-    pub fn pack_rows(from: WeightSource<'_>, inputs: usize, outputs: usize) -> Self {
+    pub(crate) fn pack_rows(from: WeightSource<'_>, inputs: usize, outputs: usize) -> Self {
         assert_eq!(from.len(), inputs * outputs);
         let panels = outputs.div_ceil(PANEL);
         let mut data = vec![W::default(); panels * inputs * PANEL];
@@ -99,62 +99,68 @@ impl<W: Element> Panels<W> {
         Self { data: Memory::Own(data), inputs, outputs }
     }
 
-    /// What was packed before and had these bytes; `None` where their number is another.
-    pub fn unpack(data: Part, inputs: usize, outputs: usize) -> Option<Self> {
+    /// The matrix whose packed bytes are `data`; `None` where their number does not fit.
+    pub(crate) fn unpack(data: Part, inputs: usize, outputs: usize) -> Option<Self> {
         let bytes = outputs.div_ceil(PANEL) * inputs * PANEL * size_of::<W>();
         let data = (data.len() == bytes).then_some(Memory::Part(data))?;
         Some(Self { data, inputs, outputs })
     }
 
     /// Inputs and outputs.
-    pub fn sizes(&self) -> (usize, usize) {
+    pub(crate) fn sizes(&self) -> (usize, usize) {
         (self.inputs, self.outputs)
     }
 
-    /// All there is.
-    pub fn data(&self) -> &[u8] {
+    /// The packed bytes.
+    pub(crate) fn data(&self) -> &[u8] {
         self.data.bytes()
     }
 
-    /// Columns.
-    pub fn outputs(&self) -> usize {
+    /// Number of columns.
+    pub(crate) fn outputs(&self) -> usize {
         self.outputs
     }
 
     /// Number of panels.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.outputs.div_ceil(PANEL)
     }
 
-    /// Bytes held.
-    pub fn bytes(&self) -> usize {
+    /// Number of the packed bytes.
+    pub(crate) fn bytes(&self) -> usize {
         self.data().len()
     }
 
     /// Column `output`, all inputs.
-    pub fn column(&self, output: usize) -> impl Iterator<Item = f32> + '_ {
+    pub(crate) fn column(&self, output: usize) -> impl Iterator<Item = f32> + '_ {
         let start = output / PANEL * self.inputs * PANEL + output % PANEL;
         (0..self.inputs).map(move |input| self.data[start + input * PANEL].to_f32())
     }
 }
 
-/// Left rows: row `i` is `data[i * stride..][..inputs]`; rows may overlap.
+/// The left side of a product: row `i` is `data[i * stride..][..inputs]`; rows may overlap.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
+    /// The elements.
     pub data: &'a [f32],
+    /// Elements from the start of a row to the start of the next.
     pub stride: usize,
+    /// Number of rows.
     pub count: usize,
 }
 
 impl Rows<'_> {
     /// Whether there are `inputs` elements in every row.
-    pub fn fits(&self, inputs: usize) -> bool {
+    pub(crate) fn fits(&self, inputs: usize) -> bool {
         self.count == 0 || self.data.len() >= (self.count - 1) * self.stride + inputs
     }
 }
 
-/// `y[rows, outputs] = x W (+ bias)`.
-pub fn product<W: Element>(x: Rows<'_>, weights: &Panels<W>, bias: Option<&[f32]>, y: &mut [f32]) {
+/// `y = x W (+ bias)`: `x` `[rows, inputs]`, `bias` `[outputs]`, `y` `[rows, outputs]`.
+///
+/// # Panics
+/// Lengths do not fit.
+pub(crate) fn product<W: Element>(x: Rows<'_>, weights: &Panels<W>, bias: Option<&[f32]>, y: &mut [f32]) {
     let Rows { data, stride, count } = x;
     assert!(x.fits(weights.inputs), "rows shorter than the weight");
     assert!(y.len() == count * weights.outputs && bias.is_none_or(|bias| bias.len() == weights.outputs));
@@ -167,7 +173,7 @@ pub fn product<W: Element>(x: Rows<'_>, weights: &Panels<W>, bias: Option<&[f32]
         || (),
         |(), task| {
             let (rows, panels) = split.task(task);
-            dispatch(Block {
+            dispatch(ProductTask(Block {
                 x: data[rows.start * stride..].as_ptr(),
                 x_stride: stride,
                 rows: rows.len(),
@@ -177,25 +183,25 @@ pub fn product<W: Element>(x: Rows<'_>, weights: &Panels<W>, bias: Option<&[f32]
                 // SAFETY: inside `y`, whose length was checked; each task has its own rows and columns.
                 y: unsafe { out.get().add(rows.start * weights.outputs) },
                 y_stride: weights.outputs,
-            });
+            }));
         },
     );
 }
 
 /// A product as tasks: some rows through some panels each.
-pub struct Split {
+pub(crate) struct Split {
     rows: usize,
     panels: usize,
-    /// Tasks beside one another over the panels.
+    /// Number of groups of panels, each of them a task.
     groups: usize,
-    /// Threads that pay.
-    pub threads: usize,
+    /// Threads to run the tasks on.
+    pub(crate) threads: usize,
 }
 
 impl Split {
     /// Of `rows` through `panels` of `bytes` together; `work` is that of a row, in units of which
     /// [`WORK_PER_NS`] are done in a nanosecond.
-    pub fn new(rows: usize, panels: usize, bytes: usize, work: usize) -> Self {
+    pub(crate) fn new(rows: usize, panels: usize, bytes: usize, work: usize) -> Self {
         let time_ns = (bytes / BYTES_PER_NS).max(rows * work / WORK_PER_NS);
         let threads = if time_ns < SPLIT_NS { 1 } else { num_threads() };
         let wanted = if threads == 1 { 1 } else { PARTS * threads };
@@ -203,12 +209,12 @@ impl Split {
         Self { rows, panels, groups, threads }
     }
 
-    pub fn tasks(&self) -> usize {
+    pub(crate) fn tasks(&self) -> usize {
         self.rows.div_ceil(BLOCK_ROWS) * self.groups
     }
 
     /// Rows and panels of a task.
-    pub fn task(&self, task: usize) -> (Range<usize>, Range<usize>) {
+    pub(crate) fn task(&self, task: usize) -> (Range<usize>, Range<usize>) {
         let (block, group) = (task / self.groups, task % self.groups);
         let rows = block * BLOCK_ROWS..self.rows.min((block + 1) * BLOCK_ROWS);
         (rows, group * self.panels / self.groups..(group + 1) * self.panels / self.groups)
@@ -216,20 +222,35 @@ impl Split {
 }
 
 /// Some rows through some panels.
-pub struct Block<'a, W> {
-    pub x: *const f32,
-    pub x_stride: usize,
-    pub rows: usize,
-    pub weights: &'a Panels<W>,
-    pub panels: Range<usize>,
-    pub bias: Option<&'a [f32]>,
-    pub y: *mut f32,
-    pub y_stride: usize,
+pub(crate) struct Block<'a, W> {
+    pub(crate) x: *const f32,
+    pub(crate) x_stride: usize,
+    pub(crate) rows: usize,
+    pub(crate) weights: &'a Panels<W>,
+    pub(crate) panels: Range<usize>,
+    pub(crate) bias: Option<&'a [f32]>,
+    pub(crate) y: *mut f32,
+    pub(crate) y_stride: usize,
 }
 
-impl<W: Element> Kernel for Block<'_, W> {
+/// The rows and panels of a task of [`product`].
+struct ProductTask<'a, W>(Block<'a, W>);
+
+// SAFETY: `product` checks all lengths; each task has its own rows and columns of `y`.
+unsafe impl<W: Element> Kernel for ProductTask<'_, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
+        self.0.run::<I>();
+    }
+}
+
+impl<W: Element> Block<'_, W> {
+    /// Writes `rows` rows of `y`, the columns of `panels`.
+    ///
+    /// # Safety
+    /// As [`Isa`]; `x` and `y` are valid for `rows` rows, and no other thread accesses these columns of `y`.
+    #[inline(always)]
+    pub(crate) unsafe fn run<I: Isa>(self) {
         let Self { x, x_stride, rows, weights, panels, bias, y, y_stride } = self;
         let k = weights.inputs;
         let tiles = rows.div_ceil(TILE_ROWS);
@@ -238,7 +259,7 @@ impl<W: Element> Kernel for Block<'_, W> {
             let first = panel * PANEL;
             let width = PANEL.min(weights.outputs - first);
             let bias = bias.map(|bias| &bias[first..first + width]);
-            // A tile alone fetches what comes soon; several divide the lines of the next panel.
+            // A single tile prefetches the lines ahead; several share the lines of the next panel.
             let lines = PANEL * size_of::<W>() / CACHE_LINE;
             let share = lines.div_ceil(tiles.max(1));
             for tile in 0..tiles {
@@ -272,7 +293,7 @@ impl<W: Element> Kernel for Block<'_, W> {
 
 /// Up to [`TILE_ROWS`] rows through one panel.
 struct Tile<'a, W> {
-    /// What to fetch into the cache meanwhile: from where on, and bytes an input.
+    /// What to prefetch: its address, and bytes per input.
     fetch: (*const u8, usize),
     x: *const f32,
     x_stride: usize,

@@ -1,19 +1,23 @@
-//! Q8 and four bits: how 32 weights become levels with a scale, and how the levels come out of their bytes.
+//! Block quantisation at 8 and 4 bits: 32 weights as integer levels with one scale, and the dot products of levels.
 
 use half::f16;
 
-use crate::arch::LANES;
-use crate::arch::int8::{DEPTH, Int8Isa, LINE};
-use crate::linear::blocks::{BLOCK, PANEL, round};
+use crate::arch::{DEPTH, Int8Isa, LANES, LINE};
 
+/// Inputs that share a scale.
+pub(crate) const BLOCK: usize = 32;
+/// Columns of a panel: with 6 rows their sums and totals fill the registers.
+pub(crate) const PANEL: usize = VECTORS * LANES;
+/// Vectors of a panel.
+pub(crate) const VECTORS: usize = 2;
 /// Bytes from the lines of 4 inputs to those of the next.
 const LINES: usize = PANEL / LANES * LINE;
 /// Steps of the search for a scale, to both sides.
 const STEPS: i32 = 6;
 
-/// A number of bits.
-pub trait QuantType: Send + Sync + 'static {
-    /// What a kept level is above its value.
+/// A type of quantised weights.
+pub(crate) trait QuantType: Send + Sync + 'static {
+    /// A stored level less its value.
     const OFFSET: u8;
     /// The bits of a level.
     const MASK: u8;
@@ -43,13 +47,13 @@ pub trait QuantType: Send + Sync + 'static {
     );
 }
 
-/// Q8 bits: the largest of a block is ±127.
+/// 8 bits: the largest of a block is ±127.
 #[derive(Debug, Clone, Copy)]
-pub struct Q8;
+pub(crate) struct Q8;
 
-/// Q4 bits: -8 to 7, with the scale of least squared error.
+/// 4 bits: -8 to 7, with the scale of least squared error.
 #[derive(Debug, Clone, Copy)]
-pub struct Q4;
+pub(crate) struct Q4;
 
 impl QuantType for Q8 {
     const OFFSET: u8 = 128;
@@ -250,4 +254,11 @@ fn inverse(scale: f16) -> f32 {
 #[inline(always)]
 fn levels(values: &[f32; BLOCK], inverse: f32, least: f32, most: f32, offset: u8) -> [u8; BLOCK] {
     values.map(|value| (round((value * inverse).clamp(least, most)) + i32::from(offset)) as u8)
+}
+
+/// The nearest integer, the even one of two, of a value within 2²²; its low bits where the value is not.
+#[inline(always)]
+pub(crate) fn round(value: f32) -> i32 {
+    const MAGIC: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer
+    (value + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits()) as i32
 }

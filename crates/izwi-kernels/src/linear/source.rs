@@ -1,9 +1,9 @@
-//! A weight as a checkpoint has it: rows of one of three floating-point types.
+//! A weight as a checkpoint stores it: rows in one of three floating-point types.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-/// `[outputs, inputs]`.
+/// A weight `[outputs, inputs]`.
 #[derive(Debug, Clone, Copy)]
 pub enum WeightSource<'a> {
     F32(&'a [f32]),
@@ -12,8 +12,8 @@ pub enum WeightSource<'a> {
 }
 
 impl WeightSource<'_> {
-    /// Elements.
-    pub fn len(&self) -> usize {
+    /// Number of elements.
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),
             Self::F16(values) => values.len(),
@@ -21,8 +21,8 @@ impl WeightSource<'_> {
         }
     }
 
-    /// Row `output` of `to.len()` inputs.
-    pub fn row(&self, output: usize, to: &mut [f32]) {
+    /// Writes row `output`, of `to.len()` inputs.
+    pub(crate) fn row(&self, output: usize, to: &mut [f32]) {
         let part = output * to.len()..(output + 1) * to.len();
         match self {
             Self::F32(values) => to.copy_from_slice(&values[part]),
@@ -33,8 +33,8 @@ impl WeightSource<'_> {
         }
     }
 
-    /// Whether every value is one of f16's.
-    pub fn is_f16(&self) -> bool {
+    /// Whether every value is exact in f16.
+    pub(crate) fn is_f16(&self) -> bool {
         match self {
             Self::F32(values) => {
                 values.iter().all(|&value| f16::from_f32(value).to_f32().to_bits() == value.to_bits())
@@ -44,8 +44,8 @@ impl WeightSource<'_> {
         }
     }
 
-    /// Whether every value is one of bf16's.
-    pub fn is_bf16(&self) -> bool {
+    /// Whether every value is exact in bf16.
+    pub(crate) fn is_bf16(&self) -> bool {
         match self {
             Self::F32(values) => values.iter().all(|value| value.to_bits() & 0xffff == 0),
             Self::F16(_) => false,

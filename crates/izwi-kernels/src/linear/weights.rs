@@ -1,4 +1,4 @@
-//! The right side of a product in whichever form it is kept.
+//! The right side of a product in the type that it is stored in.
 
 use half::{bf16, f16};
 
@@ -25,7 +25,11 @@ pub enum WeightType {
 
 /// A matrix `[inputs, outputs]`, packed for its kernel.
 #[derive(Debug, Clone)]
-pub enum Weights {
+pub struct Weights(Layout);
+
+/// The matrix in the layout of its kernel.
+#[derive(Debug, Clone)]
+enum Layout {
     F32(Panels<f32>),
     F16(Panels<f16>),
     Bf16(Panels<bf16>),
@@ -34,45 +38,48 @@ pub enum Weights {
 }
 
 impl Weights {
-    /// Packs a weight `[outputs, inputs]`; at [`WeightType::F32`] in 16 bits where that loses nothing.
+    /// Packs a weight `[outputs, inputs]`; [`WeightType::F32`] takes 16 bits where all values are exact in them.
     pub fn pack(weight: WeightSource<'_>, inputs: usize, outputs: usize, weight_type: WeightType) -> Self {
         let weight_type = match weight_type {
             WeightType::F32 if weight.is_bf16() => WeightType::Bf16,
             WeightType::F32 if weight.is_f16() => WeightType::F16,
             given => given,
         };
-        match weight_type {
-            WeightType::F16 => Self::F16(Panels::pack_rows(weight, inputs, outputs)),
-            WeightType::Bf16 => Self::Bf16(Panels::pack_rows(weight, inputs, outputs)),
-            WeightType::F32 => Self::F32(Panels::pack_rows(weight, inputs, outputs)),
-            WeightType::Q8 => Self::Q8(Blocks::pack(weight, inputs, outputs)),
-            WeightType::Q4 => Self::Q4(Blocks::pack(weight, inputs, outputs)),
-        }
+        Self(match weight_type {
+            WeightType::F16 => Layout::F16(Panels::pack_rows(weight, inputs, outputs)),
+            WeightType::Bf16 => Layout::Bf16(Panels::pack_rows(weight, inputs, outputs)),
+            WeightType::F32 => Layout::F32(Panels::pack_rows(weight, inputs, outputs)),
+            WeightType::Q8 => Layout::Q8(Blocks::pack(weight, inputs, outputs)),
+            WeightType::Q4 => Layout::Q4(Blocks::pack(weight, inputs, outputs)),
+        })
     }
 
-    /// `y[rows, outputs] = x W (+ bias)`.
+    /// `y = x W (+ bias)`: `x` `[rows, inputs]`, `bias` `[outputs]`, `y` `[rows, outputs]`.
+    ///
+    /// # Panics
+    /// Lengths do not fit.
     pub fn product(&self, x: Rows<'_>, bias: Option<&[f32]>, y: &mut [f32]) {
-        match self {
-            Self::F32(panels) => panels::product(x, panels, bias, y),
-            Self::F16(panels) => panels::product(x, panels, bias, y),
-            Self::Bf16(panels) => panels::product(x, panels, bias, y),
-            Self::Q8(blocks) => blocks::product(x, blocks, bias, y),
-            Self::Q4(blocks) => blocks::product(x, blocks, bias, y),
+        match &self.0 {
+            Layout::F32(panels) => panels::product(x, panels, bias, y),
+            Layout::F16(panels) => panels::product(x, panels, bias, y),
+            Layout::Bf16(panels) => panels::product(x, panels, bias, y),
+            Layout::Q8(blocks) => blocks::product(x, blocks, bias, y),
+            Layout::Q4(blocks) => blocks::product(x, blocks, bias, y),
         }
     }
 
     /// Appends column `output` as f32, one value per input.
     pub fn push_column(&self, output: usize, to: &mut Vec<f32>) {
-        match self {
-            Self::F32(panels) => to.extend(panels.column(output)),
-            Self::F16(panels) => to.extend(panels.column(output)),
-            Self::Bf16(panels) => to.extend(panels.column(output)),
-            Self::Q8(blocks) => to.extend(blocks.column(output)),
-            Self::Q4(blocks) => to.extend(blocks.column(output)),
+        match &self.0 {
+            Layout::F32(panels) => to.extend(panels.column(output)),
+            Layout::F16(panels) => to.extend(panels.column(output)),
+            Layout::Bf16(panels) => to.extend(panels.column(output)),
+            Layout::Q8(blocks) => to.extend(blocks.column(output)),
+            Layout::Q4(blocks) => to.extend(blocks.column(output)),
         }
     }
 
-    /// Bytes held.
+    /// Bytes of the packed weight.
     pub fn bytes(&self) -> usize {
         self.data().len()
     }
@@ -80,33 +87,33 @@ impl Weights {
 
 impl Packed for Weights {
     fn kind(&self) -> PackedKind {
-        match self {
-            Self::F32(_) => PackedKind::F32,
-            Self::F16(_) => PackedKind::F16,
-            Self::Bf16(_) => PackedKind::Bf16,
-            Self::Q8(_) => PackedKind::Q8,
-            Self::Q4(_) => PackedKind::Q4,
+        match &self.0 {
+            Layout::F32(_) => PackedKind::F32,
+            Layout::F16(_) => PackedKind::F16,
+            Layout::Bf16(_) => PackedKind::Bf16,
+            Layout::Q8(_) => PackedKind::Q8,
+            Layout::Q4(_) => PackedKind::Q4,
         }
     }
 
     fn sizes(&self) -> Sizes {
-        let (inputs, outputs) = match self {
-            Self::F32(panels) => panels.sizes(),
-            Self::F16(panels) => panels.sizes(),
-            Self::Bf16(panels) => panels.sizes(),
-            Self::Q8(blocks) => blocks.sizes(),
-            Self::Q4(blocks) => blocks.sizes(),
+        let (inputs, outputs) = match &self.0 {
+            Layout::F32(panels) => panels.sizes(),
+            Layout::F16(panels) => panels.sizes(),
+            Layout::Bf16(panels) => panels.sizes(),
+            Layout::Q8(blocks) => blocks.sizes(),
+            Layout::Q4(blocks) => blocks.sizes(),
         };
         [1, inputs, outputs]
     }
 
     fn data(&self) -> &[u8] {
-        match self {
-            Self::F32(panels) => panels.data(),
-            Self::F16(panels) => panels.data(),
-            Self::Bf16(panels) => panels.data(),
-            Self::Q8(blocks) => blocks.data(),
-            Self::Q4(blocks) => blocks.data(),
+        match &self.0 {
+            Layout::F32(panels) => panels.data(),
+            Layout::F16(panels) => panels.data(),
+            Layout::Bf16(panels) => panels.data(),
+            Layout::Q8(blocks) => blocks.data(),
+            Layout::Q4(blocks) => blocks.data(),
         }
     }
 
@@ -114,13 +121,14 @@ impl Packed for Weights {
         if taps != 1 {
             return None;
         }
-        match kind {
-            PackedKind::F32 => Panels::unpack(data, inputs, outputs).map(Self::F32),
-            PackedKind::F16 => Panels::unpack(data, inputs, outputs).map(Self::F16),
-            PackedKind::Bf16 => Panels::unpack(data, inputs, outputs).map(Self::Bf16),
-            PackedKind::Q8 => Blocks::unpack(data, inputs, outputs).map(Self::Q8),
-            PackedKind::Q4 => Blocks::unpack(data, inputs, outputs).map(Self::Q4),
+        let layout = match kind {
+            PackedKind::F32 => Panels::unpack(data, inputs, outputs).map(Layout::F32),
+            PackedKind::F16 => Panels::unpack(data, inputs, outputs).map(Layout::F16),
+            PackedKind::Bf16 => Panels::unpack(data, inputs, outputs).map(Layout::Bf16),
+            PackedKind::Q8 => Blocks::unpack(data, inputs, outputs).map(Layout::Q8),
+            PackedKind::Q4 => Blocks::unpack(data, inputs, outputs).map(Layout::Q4),
             PackedKind::Conv | PackedKind::ConvBf16 => None,
-        }
+        };
+        layout.map(Self)
     }
 }

@@ -1,78 +1,106 @@
-//! Two pieces of work at once that share the threads: a model's next pass, and what becomes of the last one.
+//! The threads of the kernels, and two pieces of work that share them: the next forward pass of a model, and the codec
+//! decoding of the last one.
 //!
-//! While both run the second has a part of the threads and the first the others; when one ends, the other has all.
-//! Results do not depend on it.
+//! While both run, the second has one part of the threads and the first the others; when one ends, the other has all.
+//! Results do not depend on it. Knows no kernel.
 
 use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::workers::{Pool, lock, run_tasks};
-
-/// The one thread that a pair takes beside its caller's.
-static PAIRS: Pool = Pool::new();
-/// Whether there is a pair: one at a time.
-static TAKEN: AtomicBool = AtomicBool::new(false);
-/// Whether the first of the pair still runs.
-static FIRST_RUNS: AtomicBool = AtomicBool::new(false);
-/// Threads that the second of the pair has taken from everyone else.
-static LENT: AtomicUsize = AtomicUsize::new(0);
+use super::workers::{Workers, lock, run_tasks};
 
 thread_local! {
-    /// Whether this thread runs the second of a pair.
-    static IS_ASIDE: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread runs the second of a pair beside the first.
+    static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread runs the second of a pair.
-pub(crate) fn is_second_of_pair() -> bool {
-    IS_ASIDE.get()
+/// Threads and what is known about their use.
+pub(super) struct Pool {
+    /// Serve calls of every thread but the one that runs the second of a pair.
+    foreground: Workers,
+    /// Serve calls of the thread that runs the second of a pair.
+    background: Workers,
+    /// The one thread that a pair uses beside that of its caller.
+    pair: Workers,
+    /// Whether a pair runs: one at a time.
+    has_pair: AtomicBool,
+    /// Whether the first of the pair runs.
+    first_runs: AtomicBool,
+    /// Threads that the second of the pair takes from all others.
+    lent: AtomicUsize,
 }
 
-/// Threads that work started here may take, the calling one among them.
-pub fn num_threads() -> usize {
-    let all = rayon::current_num_threads();
-    match is_second_of_pair() {
-        true if FIRST_RUNS.load(Ordering::Relaxed) => part(all),
-        true => all,
-        false => all.saturating_sub(LENT.load(Ordering::Relaxed)).max(1),
+impl Pool {
+    /// Starts no thread yet.
+    pub(super) const fn new() -> Self {
+        Self {
+            foreground: Workers::new(),
+            background: Workers::new(),
+            pair: Workers::new(),
+            has_pair: AtomicBool::new(false),
+            first_runs: AtomicBool::new(false),
+            lent: AtomicUsize::new(0),
+        }
+    }
+
+    /// See [`super::for_each_task`].
+    pub(super) fn for_each_task<S>(
+        &'static self,
+        tasks: usize,
+        threads: usize,
+        scratch: impl Fn() -> S + Sync,
+        task: impl Fn(&mut S, usize) + Sync,
+    ) {
+        let workers = if IS_BACKGROUND.get() { &self.background } else { &self.foreground };
+        run_tasks(workers, tasks, threads, scratch, task);
+    }
+
+    /// See [`super::num_threads`].
+    pub(super) fn num_threads(&self) -> usize {
+        let all = rayon::current_num_threads();
+        match IS_BACKGROUND.get() {
+            true if self.first_runs.load(Ordering::Relaxed) => part(all),
+            true => all,
+            false => all.saturating_sub(self.lent.load(Ordering::Relaxed)).max(1),
+        }
+    }
+
+    /// See [`super::run_pair`].
+    pub(super) fn run_pair(&'static self, first: impl FnOnce() + Send, second: impl FnOnce() + Send) {
+        if rayon::current_num_threads() < 2 || self.has_pair.swap(true, Ordering::Acquire) {
+            first();
+            return second();
+        }
+        let _pair = OnDrop(|| self.has_pair.store(false, Ordering::Release));
+        self.first_runs.store(true, Ordering::Relaxed);
+        let (first, second) = (Mutex::new(Some(first)), Mutex::new(Some(second)));
+        let run = |index: usize| {
+            if index == 0 {
+                let _first = OnDrop(|| self.first_runs.store(false, Ordering::Relaxed));
+                call(&first);
+            } else if self.first_runs.load(Ordering::Relaxed) {
+                self.lent.store(part(rayon::current_num_threads()), Ordering::Relaxed);
+                IS_BACKGROUND.set(true);
+                let _second = OnDrop(|| {
+                    IS_BACKGROUND.set(false);
+                    self.lent.store(0, Ordering::Relaxed);
+                });
+                call(&second);
+            } else {
+                call(&second);
+            }
+        };
+        run_tasks(&self.pair, 2, 2, || (), |(), index| run(index));
     }
 }
 
-/// The second's part: a first that waits for the memory has enough with the other half.
+/// Threads of the second of a pair: a first that waits for the memory has enough with the others.
 fn part(all: usize) -> usize {
     (all / 2).max(1)
 }
 
-/// Runs both and returns when both are done: at once where there is more than one thread and no other pair, else one
-/// after the other. A panic of either goes on here once neither is at work.
-pub fn run_pair(first: impl FnOnce() + Send, second: impl FnOnce() + Send) {
-    if rayon::current_num_threads() < 2 || TAKEN.swap(true, Ordering::Acquire) {
-        first();
-        return second();
-    }
-    let _pair = Undo(|| TAKEN.store(false, Ordering::Release));
-    FIRST_RUNS.store(true, Ordering::Relaxed);
-    let (first, second) = (Mutex::new(Some(first)), Mutex::new(Some(second)));
-    let run = |index: usize| {
-        if index == 0 {
-            let _first = Undo(|| FIRST_RUNS.store(false, Ordering::Relaxed));
-            call(&first);
-        } else if FIRST_RUNS.load(Ordering::Relaxed) {
-            LENT.store(part(rayon::current_num_threads()), Ordering::Relaxed);
-            IS_ASIDE.set(true);
-            let _second = Undo(|| {
-                IS_ASIDE.set(false);
-                LENT.store(0, Ordering::Relaxed);
-            });
-            call(&second);
-        } else {
-            call(&second);
-        }
-    };
-    run_tasks(&PAIRS, 2, 2, || (), |(), index| run(index));
-}
-
-/// Calls what nobody has called.
+/// Calls the work, once.
 fn call<F: FnOnce()>(work: &Mutex<Option<F>>) {
     let work = lock(work).take();
     if let Some(work) = work {
@@ -80,10 +108,10 @@ fn call<F: FnOnce()>(work: &Mutex<Option<F>>) {
     }
 }
 
-/// Does something when it is dropped, in a panic too.
-struct Undo<F: Fn()>(F);
+/// Calls the function when it is dropped, also by a panic.
+struct OnDrop<F: Fn()>(F);
 
-impl<F: Fn()> Drop for Undo<F> {
+impl<F: Fn()> Drop for OnDrop<F> {
     fn drop(&mut self) {
         (self.0)();
     }
@@ -95,34 +123,38 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::threads::for_each_task;
 
-    /// On a pool of so many threads.
+    fn pool() -> &'static Pool {
+        Box::leak(Box::new(Pool::new()))
+    }
+
+    /// Runs `work` where rayon has this many threads.
     fn on<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
         rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(work)
     }
 
-    /// A sum over tasks; and the most threads that one of them was told it may take.
-    fn sum() -> (usize, usize) {
+    /// A sum over tasks, and the largest number of threads that they could use.
+    fn sum(pool: &'static Pool) -> (usize, usize) {
         let (sum, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let task = |index: usize| {
             sum.fetch_add(index, Ordering::Relaxed);
             std::thread::sleep(Duration::from_micros(50));
         };
         for _ in 0..20 {
-            most.fetch_max(num_threads(), Ordering::Relaxed);
-            for_each_task(8, num_threads(), || (), |(), index| task(index));
+            most.fetch_max(pool.num_threads(), Ordering::Relaxed);
+            pool.for_each_task(8, pool.num_threads(), || (), |(), index| task(index));
         }
         (sum.into_inner(), most.into_inner())
     }
 
     #[test]
-    fn both_run_once_each_and_a_pair_leaves_the_threads_as_they_were() {
+    fn both_run_once_and_use_at_most_all_threads() {
+        let pool = pool();
         for threads_of_pool in [1, 2, 3, 8] {
             on(threads_of_pool, || {
                 for _ in 0..50 {
                     let (mut one, mut other) = ((0, 0), (0, 0));
-                    run_pair(|| one = sum(), || other = sum());
+                    pool.run_pair(|| one = sum(pool), || other = sum(pool));
                     assert_eq!((one.0, other.0), (560, 560));
                     assert!(one.1.max(other.1) <= threads_of_pool);
                 }
@@ -131,10 +163,11 @@ mod tests {
     }
 
     #[test]
-    fn pairs_within_and_beside_pairs_end() {
+    fn concurrent_and_nested_pairs_end() {
+        let pool = pool();
         let pair = || {
             let (mut one, mut other) = (0, 0);
-            run_pair(|| one = sum().0, || run_pair(|| other = sum().0, || ()));
+            pool.run_pair(|| one = sum(pool).0, || pool.run_pair(|| other = sum(pool).0, || ()));
             assert_eq!((one, other), (560, 560));
         };
         std::thread::scope(|scope| {
@@ -144,15 +177,16 @@ mod tests {
 
     #[test]
     fn a_panic_of_either_reaches_the_caller_and_the_next_pair_runs() {
+        let pool = pool();
         on(2, || {
             for culprit in [0, 1] {
                 let fail = |me: usize| assert!(me != culprit, "{me} fails");
-                let pair = || run_pair(|| fail(0), || fail(1));
+                let pair = || pool.run_pair(|| fail(0), || fail(1));
                 let panic = catch_unwind(AssertUnwindSafe(pair)).unwrap_err();
                 assert_eq!(panic.downcast_ref::<String>().unwrap(), &format!("{culprit} fails"));
-                assert!(!is_second_of_pair());
+                assert!(!IS_BACKGROUND.get());
                 let mut done = 0;
-                run_pair(|| (), || done = 1);
+                pool.run_pair(|| (), || done = 1);
                 assert_eq!(done, 1);
             }
         });

@@ -1,8 +1,9 @@
-//! Tasks over a pool whose threads wait for the next call awake for a moment, then asleep: one decoding step is
-//! hundreds of calls of a few microseconds, and waking a thread costs as much as one of them.
+//! Threads that wait for the next call: first spinning, then parked. One decoding step is hundreds of calls of a few
+//! microseconds, and waking a thread takes as long as one of them.
 //!
 //! The calling thread always works too and waits only for threads that have begun: where the machine has fewer free
-//! cores than the pool has threads, it does the work alone. Results do not depend on who did what.
+//! cores than there are threads, it does the work alone. Results do not depend on which thread ran which task. Knows no
+//! kernel.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -11,44 +12,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::pool::is_second_of_pair;
-
-/// How long a thread without work stays awake.
-const AWAKE: Duration = Duration::from_micros(150);
-/// Looks at the state between two looks at the clock.
-const LOOKS: usize = 64;
-/// Looks at the clock after which whoever waits awake offers its core: the caller itself may be waiting for it.
-const OFFER: usize = 8;
-/// Looks at the others' end before the caller offers its core.
-const PATIENCE: usize = 4096;
-
-/// A pointer whose users write disjoint places.
-pub struct SyncPtr<T = f32>(pub *mut T);
-
-impl<T> SyncPtr<T> {
-    /// The pointer.
-    pub fn get(&self) -> *mut T {
-        self.0
-    }
-}
-
-// SAFETY: whoever writes through it writes a place no other task writes; see the users.
-unsafe impl<T> Sync for SyncPtr<T> {}
+/// How long a thread without work spins before it parks.
+const SPIN: Duration = Duration::from_micros(150);
+/// Reads of the state between two reads of the clock.
+const READS_PER_TICK: usize = 64;
+/// Reads of the clock after which a spinning thread yields its core: the caller itself may be waiting for it.
+const TICKS_PER_YIELD: usize = 8;
+/// Reads of the state before a caller that waits for the workers yields its core.
+const READS_BEFORE_YIELD: usize = 4096;
 
 /// Runs `task(scratch, index)` for every index below `tasks` on at most `threads` threads, the calling one among
-/// them; each makes its own scratch. A panic of a task goes on in the caller once no other thread is at work.
-pub fn for_each_task<S>(
-    tasks: usize,
-    threads: usize,
-    scratch: impl Fn() -> S + Sync,
-    task: impl Fn(&mut S, usize) + Sync,
-) {
-    run_tasks(if is_second_of_pair() { &ASIDE } else { &POOL }, tasks, threads, scratch, task);
-}
-
-/// As [`for_each_task`], on the threads of `pool`.
-pub(crate) fn run_tasks<S>(
-    pool: &'static Pool,
+/// them; each makes its own scratch. A panic of a task resumes in the caller once no other thread runs a task.
+pub(super) fn run_tasks<S>(
+    workers: &'static Workers,
     tasks: usize,
     threads: usize,
     scratch: impl Fn() -> S + Sync,
@@ -70,7 +46,7 @@ pub(crate) fn run_tasks<S>(
         return work();
     }
     let failure: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
-    pool.run(others, &|| {
+    workers.run(others, &|| {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
             next.store(tasks, Ordering::Relaxed);
             lock(&failure).get_or_insert(panic);
@@ -81,12 +57,12 @@ pub(crate) fn run_tasks<S>(
     }
 }
 
-/// Nothing is left half done behind any of the locks here.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex whose data a panic leaves valid, as for all locks of this module.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the threads of one call run: a closure on the caller's stack.
+/// The work of one call: a closure on the stack of its caller.
 #[derive(Clone, Copy)]
 struct Call {
     work: *const (),
@@ -94,95 +70,95 @@ struct Call {
     enter: unsafe fn(*const ()),
 }
 
-/// Low bits of [`Pool::state`]: threads at work on the call.
-const INSIDE: u64 = (1 << 16) - 1;
-/// Whether more may join.
+/// Low bits of [`Workers::state`]: number of threads that run the call.
+const RUNNING: u64 = (1 << 16) - 1;
+/// Whether more threads may join.
 const OPEN: u64 = 1 << 16;
-/// One call further.
+/// Adds one to the number of the call.
 const NEXT: u64 = 1 << 17;
 
-/// Threads that are started at need, serve one call at a time, and never end.
-pub(crate) struct Pool {
-    /// Number of the call, [`OPEN`], and [`INSIDE`].
+/// Threads that start when a call first wants them, serve one call at a time, and never end.
+pub(super) struct Workers {
+    /// Number of the call, [`OPEN`], and [`RUNNING`].
     state: AtomicU64,
-    /// Threads the call wants.
+    /// Threads that the call wants.
     wanted: AtomicU64,
-    /// Written by the holder of `taken` while the state is neither open nor has anyone inside; read by threads inside.
+    /// Written by the caller that set `busy` while the state is not open and no thread runs; read by threads that run.
     call: UnsafeCell<Call>,
-    /// Somebody's call holds the pool.
-    taken: AtomicBool,
+    /// Whether a call has the threads.
+    busy: AtomicBool,
+    /// Threads that were started.
     started: AtomicUsize,
+    /// Held while threads start.
     starting: Mutex<()>,
-    asleep: AtomicUsize,
-    bed: Mutex<()>,
-    bell: Condvar,
+    /// Threads that are parked, or about to be.
+    parked: AtomicUsize,
+    /// Held between the decision to park and the wait.
+    parking: Mutex<()>,
+    /// Wakes parked threads.
+    wake: Condvar,
 }
 
-// SAFETY: `call` is the one field that is not `Sync`; when it is written and read is said there.
-unsafe impl Sync for Pool {}
+// SAFETY: `call` is the only field that is not `Sync`; its comment says when it is written and read.
+unsafe impl Sync for Workers {}
 
 unsafe fn nothing(_: *const ()) {}
 
-/// For what runs in the foreground.
-static POOL: Pool = Pool::new();
-/// For what runs beside it.
-static ASIDE: Pool = Pool::new();
-
-impl Pool {
-    /// No thread yet.
-    pub(crate) const fn new() -> Self {
+impl Workers {
+    /// Starts no thread yet.
+    pub(super) const fn new() -> Self {
         Self {
             state: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
             call: UnsafeCell::new(Call { work: std::ptr::null(), enter: nothing }),
-            taken: AtomicBool::new(false),
+            busy: AtomicBool::new(false),
             started: AtomicUsize::new(0),
             starting: Mutex::new(()),
-            asleep: AtomicUsize::new(0),
-            bed: Mutex::new(()),
-            bell: Condvar::new(),
+            parked: AtomicUsize::new(0),
+            parking: Mutex::new(()),
+            wake: Condvar::new(),
         }
     }
 
-    /// Runs `work`, which must not panic, here and on up to `others` threads that come in time. While another call
-    /// holds the pool, here alone.
+    /// Runs `work`, which must not panic, on the calling thread and on up to `others` threads that join in time; on the
+    /// calling thread alone while another call has the threads.
     fn run<F: Fn() + Sync>(&'static self, others: usize, work: &F) {
         /// # Safety
         /// `work` points to an `F` that lives until this returns.
         unsafe fn enter<F: Fn()>(work: *const ()) {
             (*work.cast::<F>())();
         }
-        if self.taken.swap(true, Ordering::Acquire) {
+        if self.busy.swap(true, Ordering::Acquire) {
             return work();
         }
         self.start(others);
         let call = Call { work: std::ptr::from_ref(work).cast(), enter: enter::<F> };
-        // SAFETY: this call has the pool, and the last one left the state closed with nobody inside.
+        // SAFETY: this call set `busy`, and the last one left the state closed with no thread running.
         unsafe { *self.call.get() = call };
         self.wanted.store(others as u64, Ordering::Relaxed);
         let state = self.state.load(Ordering::Relaxed) / NEXT * NEXT;
         self.state.store(state.wrapping_add(NEXT) | OPEN, Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) > 0 {
-            drop(lock(&self.bed));
-            (0..others).for_each(|_| self.bell.notify_one());
+        if self.parked.load(Ordering::SeqCst) > 0 {
+            drop(lock(&self.parking));
+            (0..others).for_each(|_| self.wake.notify_one());
         }
         work();
         self.state.fetch_and(!OPEN, Ordering::AcqRel);
-        // What they did is seen from here on, and nobody reads `work` any more.
-        let mut looks = 0;
-        while self.state.load(Ordering::Acquire) & INSIDE > 0 {
-            looks += 1;
-            if looks < PATIENCE { std::hint::spin_loop() } else { std::thread::yield_now() }
+        // From here on this thread sees what the others wrote, and no thread reads `work`.
+        let mut reads = 0;
+        while self.state.load(Ordering::Acquire) & RUNNING > 0 {
+            reads += 1;
+            if reads < READS_BEFORE_YIELD { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
-        self.taken.store(false, Ordering::Release);
+        self.busy.store(false, Ordering::Release);
     }
 
-    /// Sees to it that there are `count` threads, if the system gives them.
+    /// Starts threads until there are `count`, or the system refuses one.
     fn start(&'static self, count: usize) {
         if self.started.load(Ordering::Relaxed) >= count {
             return;
         }
-        let _alone = lock(&self.starting);
+        let _guard = lock(&self.starting);
         while self.started.load(Ordering::Relaxed) < count {
             let thread = std::thread::Builder::new().name("izwi-kernels".into());
             if thread.spawn(|| self.serve()).is_err() {
@@ -192,20 +168,20 @@ impl Pool {
         }
     }
 
-    /// The life of a thread.
+    /// Serves calls, without end.
     fn serve(&self) {
         let mut served = 0;
         loop {
             let state = self.next_call(served);
-            if state & INSIDE >= self.wanted.load(Ordering::Relaxed) {
+            if state & RUNNING >= self.wanted.load(Ordering::Relaxed) {
                 served = state / NEXT;
                 continue;
             }
-            // Succeeds only while the call is the one just read, open still, with as many inside.
+            // Succeeds only while the call is the one just read, still open, with as many threads running.
             let joined = self.state.compare_exchange(state, state + 1, Ordering::Acquire, Ordering::Relaxed);
             if joined.is_ok() {
                 served = state / NEXT;
-                // SAFETY: the call is not replaced and its closure not dropped while this thread counts as inside.
+                // SAFETY: the call is not replaced and its closure not dropped while this thread counts as running.
                 unsafe {
                     let Call { work, enter } = *self.call.get();
                     enter(work);
@@ -220,13 +196,13 @@ impl Pool {
         let ready = |state: u64| state & OPEN > 0 && state / NEXT != served;
         loop {
             let since = Instant::now();
-            let mut turns = 0;
-            while since.elapsed() < AWAKE {
-                turns += 1;
-                if turns % OFFER == 0 {
+            let mut ticks = 0;
+            while since.elapsed() < SPIN {
+                ticks += 1;
+                if ticks % TICKS_PER_YIELD == 0 {
                     std::thread::yield_now();
                 }
-                for _ in 0..LOOKS {
+                for _ in 0..READS_PER_TICK {
                     let state = self.state.load(Ordering::Acquire);
                     if ready(state) {
                         return state;
@@ -234,14 +210,14 @@ impl Pool {
                     std::hint::spin_loop();
                 }
             }
-            let bed = lock(&self.bed);
-            self.asleep.fetch_add(1, Ordering::SeqCst);
-            // A caller opens its call before it counts the sleepers: one of the two sees the other.
+            let parking = lock(&self.parking);
+            self.parked.fetch_add(1, Ordering::SeqCst);
+            // A caller opens its call before it reads `parked`: one of the two sees the other.
             if !ready(self.state.load(Ordering::SeqCst)) {
-                // Whoever is woken stays awake for a while, even if the call is over by then: the next one is near.
-                drop(self.bell.wait(bed).unwrap_or_else(PoisonError::into_inner));
+                // A woken thread spins for a while, even if the call is over by then: the next one comes soon.
+                drop(self.wake.wait(parking).unwrap_or_else(PoisonError::into_inner));
             }
-            self.asleep.fetch_sub(1, Ordering::SeqCst);
+            self.parked.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
@@ -250,9 +226,14 @@ impl Pool {
 mod tests {
     use super::*;
 
-    fn squares(tasks: usize, threads: usize) -> usize {
+    fn workers() -> &'static Workers {
+        Box::leak(Box::new(Workers::new()))
+    }
+
+    fn squares(workers: &'static Workers, tasks: usize, threads: usize) -> usize {
         let sum = AtomicUsize::new(0);
-        for_each_task(
+        run_tasks(
+            workers,
             tasks,
             threads,
             || (),
@@ -264,44 +245,54 @@ mod tests {
     }
 
     #[test]
-    fn every_task_runs_once_whatever_the_threads() {
+    fn every_task_runs_once_at_any_number_of_threads() {
+        let workers = workers();
         for tasks in [0, 1, 2, 7, 100] {
             for threads in [0, 1, 2, 5, 40] {
-                assert_eq!(squares(tasks, threads), (0..tasks).map(|index| index * index).sum::<usize>());
+                assert_eq!(
+                    squares(workers, tasks, threads),
+                    (0..tasks).map(|index| index * index).sum::<usize>()
+                );
             }
         }
     }
 
     #[test]
-    fn many_callers_at_once_and_calls_within_calls_end() {
-        let caller = || (0..3000).for_each(|_| assert_eq!(squares(10, 4), 285));
+    fn concurrent_and_nested_calls_end() {
+        let workers = workers();
+        let caller = || (0..3000).for_each(|_| assert_eq!(squares(workers, 10, 4), 285));
         std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(caller))));
-        for_each_task(8, 4, || (), |(), _| assert_eq!(squares(10, 4), 285));
+        run_tasks(workers, 8, 4, || (), |(), _| assert_eq!(squares(workers, 10, 4), 285));
     }
 
     #[test]
-    fn calls_after_a_sleep_are_served() {
+    fn parked_threads_serve_the_next_call() {
+        let workers = workers();
         for _ in 0..20 {
-            std::thread::sleep(AWAKE * 3);
-            (0..50).for_each(|_| assert_eq!(squares(10, 3), 285));
+            std::thread::sleep(SPIN * 3);
+            (0..50).for_each(|_| assert_eq!(squares(workers, 10, 3), 285));
         }
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+    fn a_panic_reaches_the_caller_and_the_next_call_runs() {
+        let workers = workers();
         for culprit in [0, 3, 9] {
-            let call = || for_each_task(10, 3, || (), |(), index| assert!(index != culprit, "task {index}"));
-            let panic = catch_unwind(call).unwrap_err();
+            let call =
+                || run_tasks(workers, 10, 3, || (), |(), index| assert!(index != culprit, "task {index}"));
+            let panic = catch_unwind(AssertUnwindSafe(call)).unwrap_err();
             assert_eq!(panic.downcast_ref::<String>().unwrap(), &format!("task {culprit}"));
-            assert_eq!(squares(10, 3), 285);
+            assert_eq!(squares(workers, 10, 3), 285);
         }
     }
 
     #[test]
-    fn no_more_threads_than_wanted_work_at_once() {
+    fn at_most_the_wanted_threads_run_at_once() {
+        let workers = workers();
         let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        squares(100, 6);
-        for_each_task(
+        squares(workers, 100, 6);
+        run_tasks(
+            workers,
             200,
             2,
             || (),

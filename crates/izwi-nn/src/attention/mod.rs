@@ -1,8 +1,8 @@
-//! Attention of the three kinds a transformer needs: within packed sequences, over the paged pool, across to an
+//! Attention of three kinds: bidirectional within packed sequences, causal over the paged pool, cross-attention to an
 //! encoder's output.
 //!
 //! Rows are `[rows, heads * head_dim]` f32; the scale `1 / sqrt(head_dim)` is applied inside. On the CPU a row's result
-//! is the same bits whatever other rows there are. Knows no projection and no model.
+//! is the same bits in any batch. Knows no projection and no model.
 
 pub mod relative;
 pub mod window;
@@ -36,14 +36,14 @@ pub struct CrossKv {
 
 #[derive(Debug, Clone)]
 enum Kept {
-    Single(Vec<HeadKv<f32>>),
-    Half(Vec<HeadKv<f16>>),
+    F32(Vec<HeadKv<f32>>),
+    F16(Vec<HeadKv<f16>>),
     Device { keys: Tensor, values: Tensor }, // [heads, positions, head_dim]
 }
 
 impl CrossKv {
     /// From `keys` and `values` `[positions, heads * head_dim]`, kept at `dtype`: f32, or f16 for half the bytes to
-    /// read at a relative error of 2⁻¹¹ an element. Sums are f32 either way.
+    /// read at a relative error of 2⁻¹¹ per element. Sums are f32.
     ///
     /// # Errors
     /// Shapes do not fit, or `dtype` is neither.
@@ -54,10 +54,10 @@ impl CrossKv {
             bail!("cross attention: keys {:?}, values {:?}", keys.dims(), values.dims())
         }
         let kept = match (keys.device().is_cpu(), dtype) {
-            (true, DType::F32) => Kept::Single(with_slices([keys, values], |[keys, values]| {
+            (true, DType::F32) => Kept::F32(with_slices([keys, values], |[keys, values]| {
                 kernels::pack_heads(keys, values, heads, head_dim, &[positions]).pop().unwrap_or_default()
             })?),
-            (true, DType::F16) => Kept::Half(with_slices([keys, values], |[keys, values]| {
+            (true, DType::F16) => Kept::F16(with_slices([keys, values], |[keys, values]| {
                 kernels::pack_heads(keys, values, heads, head_dim, &[positions]).pop().unwrap_or_default()
             })?),
             (false, DType::F32 | DType::F16) => Kept::Device {
@@ -77,8 +77,8 @@ impl CrossKv {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         match &self.kept {
-            Kept::Single(heads) => heads.iter().map(HeadKv::bytes).sum(),
-            Kept::Half(heads) => heads.iter().map(HeadKv::bytes).sum(),
+            Kept::F32(heads) => heads.iter().map(HeadKv::bytes).sum(),
+            Kept::F16(heads) => heads.iter().map(HeadKv::bytes).sum(),
             Kept::Device { keys, values } => {
                 [keys, values].iter().map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes()).sum()
             }
@@ -86,7 +86,7 @@ impl CrossKv {
     }
 }
 
-/// Each of the packed sequences of `spans` rows attends to itself only: `q`, `k`, `v` and the answer are
+/// Bidirectional attention within each of the packed sequences of `spans` rows: `q`, `k`, `v` and the result are
 /// `[rows, heads * head_dim]`, where `rows` is the sum of `spans`.
 ///
 /// # Errors
@@ -128,7 +128,7 @@ fn bidirectional_composite(
 }
 
 /// Causal attention of each span's rows over the positions `0..=own` of its sequence, read through the block table:
-/// `q` and the answer are `[rows, heads * head_dim]`, the spans' rows behind one another. The pool's `kv_heads` divide
+/// `q` and the result are `[rows, heads * head_dim]`, span after span. The pool's `kv_heads` divide
 /// `heads`; keys and values of the rows are already in the pool.
 ///
 /// # Errors
@@ -172,7 +172,7 @@ pub fn paged(
     Tensor::from_vec(y, q.dims(), q.device())
 }
 
-/// The CPU's kernel over a pool of one type; `shape` is block size, heads, key/value heads and head width.
+/// The CPU kernel over a pool of one type; `shape` is block size, heads, key/value heads and head width.
 fn paged_rows<W: Element + WithDType>(
     q: &[f32],
     rows: &[PagedQuery<'_>],
@@ -213,8 +213,8 @@ fn paged_composite(
     Tensor::cat(&parts, 0)
 }
 
-/// Attention of each span's rows over all positions of its [`CrossKv`]: `q` and the answer are
-/// `[rows, heads * head_dim]`, the spans' rows behind one another. With `record`, also the softmax weights of those
+/// Attention of each span's rows over all positions of its [`CrossKv`]: `q` and the result are
+/// `[rows, heads * head_dim]`, span after span. With `record`, also the softmax weights of those
 /// heads: one vector per span, `[record.len(), rows, positions]`; else the vectors are empty.
 ///
 /// # Errors
@@ -243,19 +243,19 @@ pub fn cross(
     let y = match spans.first().map(|(_, kv)| &kv.kept) {
         None => return Ok((q.clone(), weights)),
         Some(Kept::Device { .. }) => return cross_composite(q, spans, heads, record),
-        Some(Kept::Single(_)) => cross_rows(q, spans, record, &mut weights, |kept| match kept {
-            Kept::Single(heads) => Some(heads),
+        Some(Kept::F32(_)) => cross_rows(q, spans, record, &mut weights, |kept| match kept {
+            Kept::F32(heads) => Some(heads),
             _ => None,
         })?,
-        Some(Kept::Half(_)) => cross_rows(q, spans, record, &mut weights, |kept| match kept {
-            Kept::Half(heads) => Some(heads),
+        Some(Kept::F16(_)) => cross_rows(q, spans, record, &mut weights, |kept| match kept {
+            Kept::F16(heads) => Some(heads),
             _ => None,
         })?,
     };
     Ok((Tensor::from_vec(y, q.dims(), q.device())?, weights))
 }
 
-/// The CPU's kernel over spans that are all kept in one type.
+/// The CPU kernel over spans of one type.
 fn cross_rows<W: Element>(
     q: &Tensor,
     spans: &[(usize, &CrossKv)],
@@ -316,7 +316,7 @@ fn by_head(x: &Tensor, heads: usize) -> Result<Tensor> {
     x.reshape((rows, heads, width / heads))?.transpose(0, 1)?.contiguous()
 }
 
-/// `[rows, kv_heads, head_dim]` to `[heads, rows, head_dim]`: neighbouring heads share keys and values.
+/// `[rows, kv_heads, head_dim]` to `[heads, rows, head_dim]`: consecutive heads share keys and values.
 fn repeat_heads(x: &Tensor, heads: usize) -> Result<Tensor> {
     let (rows, kv_heads, head_dim) = x.dims3()?;
     let shape = (kv_heads, heads / kv_heads, rows, head_dim);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_an_error() {
+    fn bad_shapes_are_errors() {
         let q = random(4, 6);
         assert!(bidirectional(&q, &q, &q, 4, &[4]).is_err());
         assert!(bidirectional(&q, &q, &q, 2, &[3]).is_err());

@@ -1,5 +1,5 @@
-//! Attention within packed sequences by content and by distance: <https://arxiv.org/abs/1901.02860>, section 3.3, all
-//! rows of a sequence over all rows of it.
+//! Bidirectional attention with relative positions within packed sequences: <https://arxiv.org/abs/1901.02860>,
+//! section 3.3. Knows no projection.
 
 use std::ops::Range;
 
@@ -32,8 +32,8 @@ pub fn sinusoids(longest: usize, width: usize, device: &Device) -> Result<Tensor
 /// `((q + content) · k + (q + place) · p) / sqrt(head_dim)`, where `p` is the row of `distances` for how far apart they
 /// are. `q`, `k`, `v` and the answer are `[rows, heads * head_dim]`, rows outside spans zero; `distances`
 /// `[2 * longest - 1, heads * head_dim]`, ordered as [`sinusoids`] with `longest` no less than the longest span; the two
-/// `biases`, `content` and `place`, `[heads * head_dim]`. On the CPU a span's result is the same bits whatever others
-/// there are.
+/// `biases`, `content` and `place`, `[heads * head_dim]`. On the CPU a span's result is the same bits in any
+/// batch.
 ///
 /// # Errors
 /// Shapes do not fit.
@@ -110,7 +110,7 @@ fn composite(
     Tensor::cat(&parts, 0)
 }
 
-/// One sequence with candle's own operations.
+/// One sequence with candle's operations.
 fn one([q, k, v]: [&Tensor; 3], distances: &Tensor, biases: [&Tensor; 2], heads: usize) -> Result<Tensor> {
     let (rows, width) = q.dims2()?;
     let by_head = |x: &Tensor| x.reshape((x.dim(0)?, heads, width / heads))?.transpose(0, 1)?.contiguous();
@@ -118,7 +118,7 @@ fn one([q, k, v]: [&Tensor; 3], distances: &Tensor, biases: [&Tensor; 2], heads:
     let columns = |x: &Tensor| by_head(x)?.transpose(1, 2)?.contiguous();
     let by_content = content?.matmul(&columns(k)?)?; // [heads, rows, rows]
     let by_distance = place?.matmul(&columns(distances)?)?; // [heads, rows, 2 * rows - 1]
-    // A column of zeros in front moves each row by one against the one before once rows are as long as the sequence.
+    // The relative shift: a leading column of zeros moves each row by one against the row before.
     let shifted = by_distance.pad_with_zeros(2, 1, 0)?.reshape((heads, 2 * rows, rows))?;
     let shifted = shifted.narrow(1, 1, 2 * rows - 1)?.contiguous()?.reshape((heads, rows, 2 * rows - 1))?;
     let scores = ((by_content + shifted.narrow(2, 0, rows)?)? * (1.0 / ((width / heads) as f64).sqrt()))?;
@@ -166,7 +166,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn spans_equal_the_formula_and_themselves_alone(
+        fn spans_equal_the_formula_and_each_span_alone(
             heads in 1usize..4,
             head_dim in prop::sample::select(vec![3usize, 12, 64]),
             lengths in prop::collection::vec((0usize..3, 1usize..100), 1..4),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn distances_are_sines_and_cosines_and_what_does_not_fit_is_an_error() {
+    fn distances_are_sinusoids_and_bad_shapes_are_errors() {
         let p = sinusoids(3, 4, &Device::Cpu).unwrap().to_vec2::<f32>().unwrap();
         assert_eq!((p.len(), &p[2][..]), (5, &[0.0, 1.0, 0.0, 1.0][..]));
         assert!((p[0][0] - 2f32.sin()).abs() < 1e-6 && (p[4][3] - (-0.02f32).cos()).abs() < 1e-6);

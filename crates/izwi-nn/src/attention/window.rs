@@ -1,22 +1,22 @@
-//! Causal attention over a window of positions whose keys and values a sequence carries along: constant memory.
+//! Causal sliding-window attention; a sequence keeps the keys and values of its window: constant memory.
 
 use candle_core::{DType, Device, Result, Storage, Tensor, bail};
 
 use crate::slices::cpu_slice;
 use izwi_kernels::attention::{WindowRows, WindowShape, sliding_window_attention};
 
-/// What a position sees of those before it.
+/// Positions that a position attends to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Positions at most.
+    /// Length of the window.
     pub positions: usize,
-    /// Positions that enter together, counted from the first of the sequence, and push as many old ones out before any
-    /// of them looks: all of a step see from the same position on. 1 is the plain window, a position and those before.
+    /// Positions that enter the window together, counted from the start of the sequence: all positions of a step attend
+    /// from the same first position. 1 is the plain sliding window.
     pub step: usize,
 }
 
 impl Window {
-    /// Each position sees itself and the `positions - 1` before.
+    /// A plain window: each position attends to itself and the `positions - 1` before.
     pub fn new(positions: usize) -> Self {
         Self { positions, step: 1 }
     }
@@ -33,14 +33,14 @@ pub struct WindowKv {
 
 #[derive(Debug, Clone)]
 enum Kept {
-    /// Position `p` is slot `p % slots`, `[slots, width]`.
+    /// Ring buffers `[slots, width]`: position `p` is in slot `p % slots`.
     Cpu { keys: Vec<f32>, values: Vec<f32> },
     /// The last positions in order, `[up to slots, width]`.
     Device { keys: Tensor, values: Tensor },
 }
 
 impl WindowKv {
-    /// Of no position yet; it will hold `slots`, one less than the window.
+    /// An empty state of `slots` positions, one less than the window.
     ///
     /// # Errors
     /// The device is out of memory.
@@ -64,7 +64,7 @@ impl WindowKv {
         2 * self.slots * self.width * size_of::<f32>()
     }
 
-    /// Takes over the last of some new positions.
+    /// Appends new positions; the last `slots` are kept.
     fn push(&mut self, new_keys: &Tensor, new_values: &Tensor) -> Result<()> {
         let rows = new_keys.dim(0)?;
         let start = self.positions;
@@ -75,7 +75,7 @@ impl WindowKv {
                 for (kept, new) in [(keys, new_keys), (values, new_values)] {
                     let new = new.contiguous()?;
                     let (storage, layout) = new.storage_and_layout();
-                    let Storage::Cpu(storage) = &*storage else { bail!("keys of another device") };
+                    let Storage::Cpu(storage) = &*storage else { bail!("the keys are on another device") };
                     let new = cpu_slice(storage, layout)?.chunks_exact(width);
                     for (row, new) in new.enumerate().skip(rows.saturating_sub(slots)) {
                         kept[(start + row) % slots * width..][..width].copy_from_slice(new);
@@ -94,9 +94,9 @@ impl WindowKv {
     }
 }
 
-/// Rows of several sequences, `rows[i]` new positions of the `i`-th: each attends to what its window shows of its own
-/// sequence, which its [`WindowKv`] carries, and the new positions are taken over. `q` and the answer are
-/// `[sum of rows, heads * head_dim]`, `k` and `v` `[sum of rows, kv_heads * head_dim]`, where neighbouring heads share
+/// Rows of several sequences, `rows[i]` new positions of the `i`-th: each attends to the window of its own
+/// sequence, kept in its [`WindowKv`], which the new positions update. `q` and the result are
+/// `[sum of rows, heads * head_dim]`, `k` and `v` `[sum of rows, kv_heads * head_dim]`, where consecutive heads share
 /// keys and values; the scale `1 / sqrt(head_dim)` is applied inside.
 ///
 /// # Errors
@@ -185,7 +185,7 @@ fn on_cpu(qkv: [&Tensor; 3], view: WindowShape, rows: &[usize], states: &[&Windo
             let new = start * width..(start + rows) * width;
             let (ring_keys, ring_values) = match &state.kept {
                 Kept::Cpu { keys, values } => (&keys[..], &values[..]),
-                Kept::Device { .. } => bail!("window attention: the state is of another device"),
+                Kept::Device { .. } => bail!("window attention: the state is on another device"),
             };
             let (new_keys, new_values) = (&k[new.clone()], &v[new]);
             let start_position = state.positions;
@@ -206,7 +206,7 @@ fn on_cpu(qkv: [&Tensor; 3], view: WindowShape, rows: &[usize], states: &[&Windo
     Tensor::from_vec(y, qkv[0].dims(), qkv[0].device())
 }
 
-/// One sequence with candle's own operations.
+/// One sequence with candle's operations.
 fn composite([q, k, v]: [&Tensor; 3], view: WindowShape, state: &WindowKv) -> Result<Tensor> {
     let (rows, q_width) = q.dims2()?;
     let (width, head_dim) = (k.dim(1)?, q_width / view.heads);
@@ -263,7 +263,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(30))]
 
         #[test]
-        fn pieces_equal_the_whole_to_the_bit_and_the_composite_nearly(
+        fn chunks_equal_the_whole_to_the_bit(
             positions in 2usize..12,
             step in 1usize..3,
             kv_heads in 1usize..3,
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_window_all_before_is_seen() {
+    fn a_window_as_long_as_the_sequence_is_full_attention() {
         let [q, k, v] = [0; 3].map(|_| random(40, 24));
         let mut state = WindowKv::new(39, 24, &Device::Cpu).unwrap();
         let windowed = windowed([&q, &k, &v], 3, Window::new(40), &[40], &mut [&mut state]).unwrap();
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(causal.to_vec2::<f32>().unwrap(), windowed.to_vec2::<f32>().unwrap());
     }
     #[test]
-    fn a_step_sees_from_one_position_on_and_shapes_that_do_not_fit_are_errors() {
+    fn a_step_shares_its_first_position_and_bad_shapes_are_errors() {
         let view = WindowShape { heads: 1, kv_heads: 1, window: 6, step: 2 };
         assert_eq!([0, 1, 5, 6, 7, 8].map(|at| view.of(at)), [0..1, 0..2, 0..6, 2..7, 2..8, 4..9]);
         let plain = WindowShape { step: 1, ..view };

@@ -1,4 +1,4 @@
-//! Causal convolutions along streams: an output row sees its own input row and those before.
+//! Streaming causal convolutions: an output row depends on its own and earlier input rows. Knows no codec.
 
 use candle_core::{Device, Result, Tensor, bail};
 
@@ -15,35 +15,35 @@ pub struct Kernel {
     pub inputs: usize,
     /// Channels of the output.
     pub outputs: usize,
-    /// Rows it reads.
+    /// Taps of the kernel.
     pub taps: usize,
-    /// Rows from one it reads to the next.
+    /// Rows between two taps.
     pub dilation: usize,
-    /// Input rows to an output row.
+    /// Input rows per output row.
     pub stride: usize,
-    /// Rows that every piece of a stream is a multiple of; 1 where nothing is known.
+    /// Every chunk is a multiple of this many rows; 1 if unknown.
     pub group: usize,
     /// As [`Conv1d::with_precision`]; a [`WinogradConv1d`] is f32.
     pub precision: Precision,
 }
 
 impl Kernel {
-    /// Neighbouring rows, one output row to each, in f32, pieces of any length.
+    /// A kernel without dilation and stride, in f32, for chunks of any length.
     pub fn new(inputs: usize, outputs: usize, taps: usize) -> Self {
         Self { inputs, outputs, taps, dilation: 1, stride: 1, group: 1, precision: Precision::F32 }
     }
 
-    /// Whether [`WinogradConv1d`] is there for it and has at least a tile of rows to compute at once.
+    /// Whether [`WinogradConv1d`] supports it and chunks fill at least a tile of rows.
     fn is_grouped(&self, device: &Device) -> bool {
         let has_form = self.taps == WinogradConv1d::TAPS && self.stride == 1 && device.is_cpu();
         has_form && self.group >= FEWEST_GROUPED
     }
 }
 
-/// Rows of a group from which on computing them together pays.
+/// Least rows of a group for which the Winograd kernel is faster.
 const FEWEST_GROUPED: usize = 16;
 
-/// All channels into all channels, behind zeros at the start of a sequence.
+/// Dense causal convolution, zero-padded at the start of a sequence.
 #[derive(Debug, Clone)]
 pub struct CausalConv {
     form: Form,
@@ -83,7 +83,7 @@ impl CausalConv {
         Ok(Self::new(conv, stride, shape)?)
     }
 
-    /// From a convolution of which every `stride`-th output is wanted.
+    /// From a convolution of which every `stride`-th output is computed.
     ///
     /// # Errors
     /// The stride is longer than the kernel.
@@ -96,13 +96,13 @@ impl CausalConv {
         Ok(Self { form: Form::Rows(conv), stride, tail })
     }
 
-    /// From a convolution of whole groups of rows: pieces are multiples of a group.
+    /// From a Winograd convolution: chunks are multiples of its group.
     pub fn by_groups(conv: WinogradConv1d, shape: &mut StreamShape) -> Self {
         let tail = Some(shape.tail(conv.reach(), conv.inputs()));
         Self { form: Form::Groups(conv), stride: 1, tail }
     }
 
-    /// Elements of the weight, and the bytes they take, where rows are computed by groups; else neither.
+    /// Elements and bytes of the weight of a Winograd convolution, else zeros.
     pub fn grouped(&self) -> [usize; 2] {
         match &self.form {
             Form::Rows(_) => [0, 0],
@@ -110,8 +110,8 @@ impl CausalConv {
         }
     }
 
-    /// `[rows, inputs]` to `[rows / stride, outputs]`. Where the rows of a piece are no multiple of the stride zeros
-    /// follow them: such a piece is the last of its sequence.
+    /// `[rows, inputs]` to `[rows / stride, outputs]`. A chunk that is no multiple of the stride is padded
+    /// with zeros: it must be the last of its sequence.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -119,7 +119,7 @@ impl CausalConv {
         let (x, starts) = match self.tail {
             Some(tail) => streams.join(tail, x, self.stride)?,
             None if self.stride == 1 => (x.clone(), vec![0]),
-            None => bail!("causal convolution: a kernel as long as its stride needs whole pieces"),
+            None => bail!("causal convolution: a kernel as long as its stride needs whole chunks"),
         };
         streams.divide(self.stride);
         if self.tail.is_none() {
@@ -127,7 +127,7 @@ impl CausalConv {
         }
         let group = self.form.group();
         if let Some(rows) = streams.rows().iter().find(|rows| !rows.is_multiple_of(group)) {
-            bail!("causal convolution: a piece of {rows} rows in groups of {group}")
+            bail!("causal convolution: a chunk of {rows} rows is no multiple of {group}")
         }
         let outputs = starts.iter().zip(streams.rows());
         let step = group * self.stride;
@@ -138,7 +138,7 @@ impl CausalConv {
 }
 
 impl Form {
-    /// Output rows to a start.
+    /// Output rows per start row.
     fn group(&self) -> usize {
         match self {
             Self::Rows(_) => 1,
@@ -154,8 +154,8 @@ impl Form {
     }
 }
 
-/// All channels into all channels, `stride` output rows to an input row; output that reaches behind the last is cut
-/// off. Computed as a causal convolution that makes `stride` rows at once.
+/// Dense causal transposed convolution, `stride` output rows per input row, without the output after the last input row.
+/// Computed as a causal convolution with `stride` times the outputs (polyphase).
 #[derive(Debug, Clone)]
 pub struct CausalTransposedConv {
     conv: CausalConv,
@@ -186,7 +186,7 @@ impl CausalTransposedConv {
         let kernel =
             Conv1dShape { sizes: [taps.div_ceil(stride), inputs, stride * outputs], dilation: 1, precision };
         let conv = Conv1d::load_transformed(from, (part, &transform_id), Some(bias), kernel, |weight| {
-            rows_at_once(&weight, stride)
+            polyphase(&weight, stride)
         })?;
         Ok(Self { conv: CausalConv::new(conv, 1, shape)?, stride, outputs })
     }
@@ -202,9 +202,9 @@ impl CausalTransposedConv {
     }
 }
 
-/// A weight `[inputs, outputs, taps]` of a transposed convolution as one that makes `stride` rows at once:
+/// A weight `[inputs, outputs, taps]` of a transposed convolution as a polyphase convolution:
 /// `[stride * outputs, inputs, steps]`.
-fn rows_at_once(weight: &Tensor, stride: usize) -> Result<Tensor> {
+fn polyphase(weight: &Tensor, stride: usize) -> Result<Tensor> {
     let (inputs, outputs, taps) = weight.dims3()?;
     let steps = taps.div_ceil(stride);
     let weight = weight.pad_with_zeros(2, 0, steps * stride - taps)?;
@@ -215,8 +215,8 @@ fn rows_at_once(weight: &Tensor, stride: usize) -> Result<Tensor> {
     Tensor::cat(&newest_last, 3)?.reshape((stride * outputs, inputs, steps))
 }
 
-/// Each channel with a kernel of its own, `stride` output rows to an input row; output that reaches behind the last is
-/// cut off. No bias.
+/// Depthwise causal transposed convolution, `stride` output rows per input row, without the output after the last input
+/// row. No bias.
 #[derive(Debug, Clone)]
 pub struct CausalDepthwiseTransposedConv {
     weight: Tensor, // [steps, stride, channels], the oldest row's first
@@ -278,7 +278,7 @@ impl CausalDepthwiseTransposedConv {
     }
 }
 
-/// Each channel with a kernel of its own.
+/// Depthwise causal convolution.
 #[derive(Debug, Clone)]
 pub struct CausalDepthwiseConv {
     conv: DepthwiseConv,
@@ -327,7 +327,7 @@ mod tests {
         Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
     }
 
-    /// Runs a layer over pieces of one sequence, another one beside it.
+    /// Runs a layer over chunks of one sequence, batched with another.
     fn in_pieces(
         shape: &StreamShape,
         x: &Tensor,
@@ -355,7 +355,7 @@ mod tests {
         a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
     }
 
-    /// candle's own convolution behind zeros, `[rows, channels]`.
+    /// candle's zero-padded convolution, `[rows, channels]`.
     fn reference(x: &Tensor, weight: &Tensor, dilation: usize, stride: usize) -> Tensor {
         let pad = (weight.dim(2).unwrap() - 1) * dilation + 1 - stride;
         let x = x.t().unwrap().unsqueeze(0).unwrap().contiguous().unwrap().pad_with_zeros(2, pad, 0).unwrap();
@@ -367,7 +367,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(40))]
 
         #[test]
-        fn pieces_equal_the_whole_to_the_bit(
+        fn chunks_equal_the_whole_to_the_bit(
             inputs in 1usize..20,
             outputs in 1usize..20,
             taps in 1usize..8,
@@ -385,7 +385,7 @@ mod tests {
         }
 
         #[test]
-        fn transposed_pieces_equal_the_whole_to_the_bit(
+        fn transposed_chunks_equal_the_whole_to_the_bit(
             taps in 1usize..12,
             stride in 1usize..6,
             cuts in prop::collection::vec(1usize..9, 1..6),
@@ -393,7 +393,7 @@ mod tests {
             let (weight, bias) = (random((5, 3, taps)), random(3));
             let mut shape = StreamShape::default();
             let conv = Conv1d::new(
-                &rows_at_once(&weight, stride).unwrap(),
+                &polyphase(&weight, stride).unwrap(),
                 Some(Tensor::cat(&vec![bias.clone(); stride], 0).unwrap()),
                 1,
             );
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn depthwise_transposed_pieces_equal_the_whole_and_candles_own() {
+    fn depthwise_transposed_chunks_equal_the_whole_and_candle() {
         for (taps, stride) in [(4, 2), (3, 3), (6, 2)] {
             let weight = random((5, 1, taps));
             let mut shape = StreamShape::default();
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_whole_groups_equal_the_whole_to_the_bit() {
+    fn chunks_of_whole_groups_equal_the_whole_to_the_bit() {
         let (weight, bias) = (random((20, 12, 7)), random(20));
         for dilation in [1, 3, 9] {
             let mut shape = StreamShape::default();
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strided_piece_that_ends_early_is_filled_with_zeros() {
+    fn a_partial_last_chunk_is_padded_with_zeros() {
         let weight = random((6, 4, 8));
         let mut shape = StreamShape::default();
         let conv = CausalConv::new(Conv1d::new(&weight, None, 1).unwrap(), 4, &mut shape).unwrap();

@@ -1,4 +1,4 @@
-//! From spectra to samples, frame by frame: inverse transform, window, overlapping sums. Host memory, no tensor.
+//! Streaming inverse STFT: spectra to samples, frame by frame, by overlap-add. Works on host memory; knows no tensor.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use realfft::{ComplexToReal, RealFftPlanner};
 /// Least sum of squared windows to divide by.
 const MIN_WINDOW_SUM: f32 = 1e-11;
 
-/// The inverse of a short-time transform whose frames begin half of what overlaps before the first sample, so that as
-/// many hops of samples come out as there are frames.
+/// The inverse of an STFT with `padding="same"`: half of the overlap lies before the first sample, so that each frame gives
+/// one hop of samples.
 pub struct InverseStft {
     inverse: Arc<dyn ComplexToReal<f32>>,
     window: Vec<f32>,
@@ -22,7 +22,7 @@ impl std::fmt::Debug for InverseStft {
     }
 }
 
-/// What a stream of frames carries along: the sums of samples that further frames will add to.
+/// Overlap-add state of a stream: partial sums of samples that later frames complete.
 #[derive(Debug, Clone, Default)]
 pub struct Overlap {
     sums: Vec<f32>,
@@ -37,13 +37,13 @@ impl Overlap {
 }
 
 impl InverseStft {
-    /// With a window as long as the transform, which `hop` divides into parts.
+    /// With a window as long as the transform, a multiple of `2 * hop`.
     ///
     /// # Errors
-    /// It does not.
+    /// The window has another length.
     pub fn new(window: Vec<f32>, hop: usize) -> Result<Self, String> {
         if hop == 0 || window.is_empty() || !window.len().is_multiple_of(2 * hop) {
-            return Err(format!("a window of {} samples is not one of hops of {hop}", window.len()));
+            return Err(format!("a window of {} samples is no multiple of two hops of {hop}", window.len()));
         }
         Ok(Self { inverse: RealFftPlanner::new().plan_fft_inverse(window.len()), window, hop })
     }
@@ -53,18 +53,18 @@ impl InverseStft {
         self.window.len() / 2 + 1
     }
 
-    /// Samples that come later than their frame: the last of a stream are [`Self::finish`]'s.
+    /// Latency in samples; [`Self::finish`] returns the last of them.
     pub fn held_back(&self) -> usize {
         (self.window.len() - self.hop) / 2
     }
 
-    /// Bytes of what a stream carries along once it has had a frame.
+    /// Bytes of a stream's state after its first frame.
     pub fn state_bytes(&self) -> usize {
         (self.window.len() - self.hop) * size_of::<f32>()
     }
 
-    /// The next frames of a stream: `fill` makes the spectrum of each of `count`. The samples that no later frame
-    /// changes go to `to`; they are the same bits however frames are cut.
+    /// The next frames of a stream: `fill` makes the spectrum of each of `count`. Completed samples are
+    /// appended to `to`; they are the same bits for any chunking.
     pub fn push(
         &self,
         overlap: &mut Overlap,
@@ -96,7 +96,7 @@ impl InverseStft {
         }
     }
 
-    /// The last samples of a stream, which is then a new one; none of a stream that had no frame.
+    /// The last samples of a stream, and resets it; empty for a stream without frames.
     pub fn finish(&self, overlap: &mut Overlap) -> Vec<f32> {
         let Overlap { sums, frames } = std::mem::take(overlap);
         let mut samples = Vec::with_capacity(self.held_back());
@@ -107,7 +107,7 @@ impl InverseStft {
         samples
     }
 
-    /// The samples of hop `at`, of whose frames the newest `missing` never came, without those before the first.
+    /// Appends the samples of hop `at`, whose newest `missing` frames do not exist, without samples before the first.
     fn emit(&self, sums: &[f32], at: usize, missing: usize, to: &mut Vec<f32>) {
         let covering = missing..(at + 1).min(self.window.len() / self.hop);
         let before = self.held_back().saturating_sub(at * self.hop).min(self.hop);
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_comes_back_whole_and_in_pieces() {
+    fn a_signal_is_reconstructed_whole_and_in_chunks() {
         let (length, hop, count) = (40, 10, 12);
         let turn = std::f32::consts::TAU / length as f32;
         let window: Vec<f32> = (0..length).map(|n| 0.5 - 0.5 * (turn * n as f32).cos()).collect();

@@ -9,17 +9,17 @@ use super::stft::{Stft, hann};
 pub struct MelShape {
     /// Rate of the samples, in Hz.
     pub sample_rate_hz: usize,
-    /// Samples of one transform and its window.
+    /// Points of the transform and its window.
     pub transform: usize,
     /// Samples from one frame to the next.
     pub hop: usize,
     /// Mel bins, from 0 Hz to `top_hz`.
     pub bins: usize,
-    /// Upper edge of the last bin.
+    /// Upper edge of the last bin, in Hz.
     pub top_hz: f64,
-    /// Added to the squared magnitude under the root.
+    /// Added to the squared magnitude before the root.
     pub under_root: f32,
-    /// Smaller values are raised to this before the logarithm.
+    /// Lower limit of values before the logarithm.
     pub floor: f32,
 }
 
@@ -42,14 +42,14 @@ impl MelSpectrum {
         }
     }
 
-    /// Samples mirrored at each end.
+    /// Samples reflected at each end.
     fn margin(&self) -> usize {
         (self.shape.transform - self.shape.hop) / 2
     }
 
-    /// The fewest samples a frame can be made of.
+    /// Least samples for a frame.
     pub fn min_samples(&self) -> usize {
-        // The margin mirrors around the outermost sample, which is not repeated.
+        // The margin reflects around the outermost sample, which is not repeated.
         (self.margin() + 1).max(self.shape.hop)
     }
 

@@ -1,9 +1,9 @@
-//! Parts of neural audio codecs that families share: causal convolutions and transformers that run in pieces, residual
-//! vector quantisation, SEANet's encoder and decoder, the Mimi decoder, mel spectra, the inverse of spectra.
+//! Neural audio codecs: streaming causal convolutions and transformers, residual vector quantisation, SEANet, the Mimi
+//! decoder; and the signal processing around them: mel spectra, STFT, inverse STFT.
 //!
-//! Rows are time: activations are `[rows, channels]`, the new rows of several sequences one after another. What a
-//! sequence carries from piece to piece is a [`stream::StreamState`] of constant size; on the CPU the rows computed in
-//! pieces, whole, alone or among others are the same bits. Knows no family.
+//! Rows are time: activations are `[rows, channels]`, the new rows of several sequences one after another. The state of a
+//! sequence between chunks is a [`stream::StreamState`] of constant size; on the CPU rows are the same bits for any
+//! chunking and any batch. Knows no family.
 
 pub mod conv;
 pub mod istft;

@@ -10,10 +10,10 @@ use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::layers::conv::Conv1d;
 
-/// Codebooks whose usage is lower count as this:
-/// <https://github.com/facebookresearch/encodec/blob/main/encodec/quantization/core_vq.py>, as Mimi has it.
+/// Lower limit of an entry's usage:
+/// <https://github.com/facebookresearch/encodec/blob/main/encodec/quantization/core_vq.py>, with Mimi's value.
 const MIN_USAGE: f64 = 1e-5;
-/// Sums kept side by side in a distance.
+/// Parallel sums of a distance.
 const LANES: usize = 16;
 
 /// Sizes of a group of codebooks.
@@ -29,14 +29,14 @@ pub struct CodebookShape {
     pub outer: usize,
 }
 
-/// Names of the tensors of one codebook, behind the prefix of the codebook.
+/// Names of a codebook's tensors, relative to its prefix.
 #[derive(Debug, Clone, Copy)]
 pub struct CodebookNames {
-    /// Sums of the vectors that fell to each entry, `[entries, width]`.
+    /// Sum of the training vectors of each entry, `[entries, width]`.
     pub sum: &'static str,
-    /// How many they were, `[entries]`.
+    /// Number of the training vectors of each entry, `[entries]`.
     pub usage: &'static str,
-    /// A flag of training, `[1]`, where there is one; taken and not used.
+    /// A training flag `[1]`, if any; read and ignored.
     pub flag: Option<&'static str>,
 }
 
@@ -95,7 +95,7 @@ fn squared_distance(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// A group of codebooks with a projection into and out of their space.
+/// A group of codebooks with projections into and out of their space.
 #[derive(Debug, Clone)]
 pub struct ResidualQuantiser {
     codebooks: Vec<Codebook>,

@@ -15,8 +15,7 @@ use izwi_types::Precision;
 pub struct SeanetShape {
     /// Channels at the samples' rate; each stage of the encoder doubles them.
     pub filters: usize,
-    /// Rows of one side to a row of the other in each stage, in the order the samples, or the rows of the decoder, meet
-    /// them.
+    /// Stride of each stage, in the order of the encoder's, or of the decoder's, forward pass.
     pub strides: Vec<usize>,
     /// Taps of the first convolution.
     pub kernel: usize,
@@ -32,7 +31,7 @@ pub struct SeanetShape {
     pub compress: usize,
     /// Channels of the rows.
     pub width: usize,
-    /// Between a module's number and `.weight` in the names: of convolutions, and of transposed ones.
+    /// Name parts between a module's number and `.weight`: of convolutions and of transposed ones.
     pub names: [&'static str; 2],
     /// As [`Kernel::precision`].
     pub precision: Precision,
@@ -44,7 +43,7 @@ impl SeanetShape {
     }
 }
 
-/// Two convolutions behind an activation each, added to their input.
+/// Residual unit: two convolutions, each after an activation.
 #[derive(Debug, Clone)]
 struct Unit {
     conv1: CausalConv,
@@ -77,7 +76,7 @@ impl Unit {
     }
 }
 
-/// The encoder; an output row takes as many samples as the strides multiply to.
+/// The encoder; samples per output row are the product of the strides.
 #[derive(Debug, Clone)]
 pub struct SeanetEncoder {
     first: CausalConv,
@@ -125,8 +124,8 @@ impl SeanetEncoder {
         Ok(Self { first, stages, last })
     }
 
-    /// New samples `[samples, 1]` to rows `[samples / strides, outputs]`. A piece whose samples are no multiple of
-    /// that is the last of its sequence: each stage completes its own last row with zeros.
+    /// New samples `[samples, 1]` to rows `[samples / strides, outputs]`. A chunk that is no
+    /// multiple of the strides must be the last of its sequence: each stage pads its last row with zeros.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -142,7 +141,7 @@ impl SeanetEncoder {
     }
 }
 
-/// The decoder; an input row becomes as many samples as the strides multiply to.
+/// The decoder; samples per input row are the product of the strides.
 #[derive(Debug, Clone)]
 pub struct SeanetDecoder {
     first: CausalConv,

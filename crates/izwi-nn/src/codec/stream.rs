@@ -1,32 +1,32 @@
-//! What sequences carry from one piece of a stream to the next, and a pass over a piece of each.
+//! Streaming state of sequences between chunks, and a pass over a chunk of each. Knows no layer.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::attention::window::WindowKv;
 
-/// The state a network needs, layer by layer: layers take their places as they are loaded.
+/// Layout of a network's streaming state; each layer allocates its slot when it is loaded.
 #[derive(Debug, Clone, Default)]
 pub struct StreamShape {
     tails: Vec<(usize, usize)>,   // rows, channels
     windows: Vec<(usize, usize)>, // slots, width
 }
 
-/// Place of a convolution's last input rows.
+/// Slot of a convolution's last input rows.
 #[derive(Debug, Clone, Copy)]
 pub struct TailPlace(usize);
 
-/// Place of an attention layer's keys and values.
+/// Slot of an attention layer's keys and values.
 #[derive(Debug, Clone, Copy)]
 pub struct WindowPlace(usize);
 
 impl StreamShape {
-    /// A place for the last `rows` rows of `channels`.
+    /// Allocates a slot for the last `rows` rows of `channels`.
     pub fn tail(&mut self, rows: usize, channels: usize) -> TailPlace {
         self.tails.push((rows, channels));
         TailPlace(self.tails.len() - 1)
     }
 
-    /// A place for keys and values of `width` over a window of positions that includes the newest.
+    /// Allocates a slot for keys and values of `width` over a window of positions, the newest included.
     pub fn window(&mut self, window: usize, width: usize) -> WindowPlace {
         self.windows.push((window.saturating_sub(1), width));
         WindowPlace(self.windows.len() - 1)
@@ -40,7 +40,7 @@ impl StreamShape {
     }
 }
 
-/// One sequence's state; a fresh one holds nothing until its first piece.
+/// Streaming state of one sequence; empty until its first chunk.
 #[derive(Debug, Clone, Default)]
 pub struct StreamState {
     tails: Vec<Tensor>,
@@ -59,7 +59,7 @@ impl StreamState {
             return Ok(());
         }
         if !self.tails.is_empty() || !self.windows.is_empty() {
-            bail!("stream: the state is another network's")
+            bail!("stream: the state belongs to another network")
         }
         let tail = |&(rows, channels)| Tensor::zeros((rows, channels), DType::F32, device);
         self.tails = shape.tails.iter().map(tail).collect::<Result<_>>()?;
@@ -90,7 +90,7 @@ impl<'a> Streams<'a> {
         device: &Device,
     ) -> Result<Self> {
         if states.len() != rows.len() || rows.contains(&0) {
-            bail!("stream: {} states for pieces of {rows:?} rows", states.len())
+            bail!("stream: {} states for chunks of {rows:?} rows", states.len())
         }
         for state in &mut states {
             state.prepare(shape, device)?;
@@ -113,22 +113,22 @@ impl<'a> Streams<'a> {
         self.rows.iter_mut().for_each(|rows| *rows *= factor);
     }
 
-    /// Each `stride` rows became one; fewer that remain, one.
+    /// Every `stride` rows became one; a remainder, one.
     pub fn divide(&mut self, stride: usize) {
         self.rows.iter_mut().for_each(|rows| *rows = rows.div_ceil(stride));
     }
 
-    /// Keeps what [`Self::tap`] is given from here on.
+    /// Records the results given to [`Self::tap`] from now on.
     pub fn record(&mut self) {
         self.taps = Some(Vec::new());
     }
 
-    /// What was recorded.
+    /// The recorded results.
     pub fn take_taps(&mut self) -> Vec<(String, Tensor)> {
         self.taps.take().unwrap_or_default()
     }
 
-    /// Notes an intermediate result where somebody asked for it.
+    /// Records an intermediate result if recording is on.
     pub fn tap(&mut self, name: impl FnOnce() -> String, x: &Tensor) {
         if let Some(taps) = &mut self.taps {
             taps.push((name(), x.clone()));
@@ -145,15 +145,15 @@ impl<'a> Streams<'a> {
         self.states.iter_mut().map(|state| &mut state.tails[place.0]).collect()
     }
 
-    /// `x` with each sequence's tail before its rows and as many zeros behind them as make them a multiple of
-    /// `stride`, and where each sequence starts in that. The tail becomes the last of these rows.
+    /// `x` with each sequence's tail before its rows and zeros after them up to a multiple of `stride`, and the start row
+    /// of each sequence in it. Replaces the tail by the last of these rows.
     ///
     /// # Errors
     /// Shapes do not fit.
     pub fn join(&mut self, place: TailPlace, x: &Tensor, stride: usize) -> Result<(Tensor, Vec<usize>)> {
         let (total, channels) = x.dims2()?;
         if total != self.total_rows() {
-            bail!("stream: {total} rows for pieces of {:?}", self.rows)
+            bail!("stream: {total} rows for chunks of {:?}", self.rows)
         }
         let mut parts = Vec::with_capacity(3 * self.rows.len());
         let mut spans = Vec::with_capacity(self.rows.len());
@@ -180,22 +180,20 @@ impl<'a> Streams<'a> {
     }
 }
 
-/// Frames of several sequences through a network, at most `frames` of each sequence at a time and all sequences
-/// together.
+/// Runs frames of several sequences through a network, all sequences together, at most `frames` of each per pass.
 #[derive(Debug, Clone, Copy)]
 pub struct Pieces<'a> {
-    /// The network's state.
+    /// Layout of the network's state.
     pub shape: &'a StreamShape,
-    /// Where it computes.
+    /// Device of the network.
     pub device: &'a Device,
     /// Frames of one sequence in one pass.
     pub frames: usize,
 }
 
 impl Pieces<'_> {
-    /// Passes the new frames of each sequence to `forward`, those of a pass one after another, and answers for each
-    /// sequence the rows that it gave: `forward` answers `[rows, width]`, as many rows of each sequence as the pass says
-    /// then.
+    /// Passes the new frames of each sequence to `forward`, sequence after sequence, and returns the output rows of each
+    /// sequence. `forward` returns `[rows, width]` with [`Streams::rows`] rows of each.
     ///
     /// # Errors
     /// A state is of another network, or as `forward`.
@@ -237,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_come_to_their_sequences_and_wait_for_none() {
+    fn chunks_return_to_their_sequences() {
         let mut shape = StreamShape::default();
         let tail = shape.tail(1, 1);
         let pieces = Pieces { shape: &shape, device: &Device::Cpu, frames: 2 };
@@ -263,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn tails_are_the_last_rows_and_states_keep_their_size() {
+    fn tails_are_the_last_rows_and_states_have_constant_size() {
         let mut shape = StreamShape::default();
         let (tail, _) = (shape.tail(3, 2), shape.window(5, 4));
         let (mut a, mut b) = (StreamState::default(), StreamState::default());

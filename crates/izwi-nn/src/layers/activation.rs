@@ -1,11 +1,11 @@
-//! Activations and residuals, fused with what stands before or behind them on the CPU.
+//! Activations and residuals, fused with the neighbouring bias or gate on the CPU. Knows no weight.
 
 use candle_core::{CpuStorage, DType, InplaceOp2, Layout, Result, Tensor, bail};
 
 use crate::slices::{cpu_slice, with_rows, with_slices};
 use izwi_kernels::elementwise;
 
-/// `x + change`, both of one shape. On the CPU `change` becomes the sum, so it must be nobody else's.
+/// `x + change`, both of one shape. On the CPU the sum overwrites `change`, whose storage must not be shared.
 ///
 /// # Errors
 /// Shapes do not fit.
@@ -34,7 +34,7 @@ impl InplaceOp2 for AddTo {
     ) -> Result<()> {
         let (CpuStorage::F32(change), Some((start, end))) = (change, change_layout.contiguous_offsets())
         else {
-            bail!("add-to: contiguous f32 is needed here")
+            bail!("add-to: the tensor must be contiguous f32")
         };
         elementwise::add_assign(cpu_slice(x, x_layout)?, &mut change[start..end]);
         Ok(())
@@ -68,7 +68,7 @@ pub fn silu_gate(x: &Tensor) -> Result<Tensor> {
     let (rows, both) = x.dims2()?;
     let width = both / 2;
     if width == 0 || both % 2 == 1 {
-        bail!("silu-gate: rows of {both}")
+        bail!("silu-gate: rows of {both} values do not halve")
     }
     if !x.device().is_cpu() {
         return x.narrow(1, 0, width)?.silu()? * x.narrow(1, width, width)?;
@@ -108,7 +108,7 @@ pub fn sigmoid_gate(x: &Tensor) -> Result<Tensor> {
     let (rows, both) = x.dims2()?;
     let width = both / 2;
     if width == 0 || both % 2 == 1 {
-        bail!("sigmoid-gate: rows of {both}")
+        bail!("sigmoid-gate: rows of {both} values do not halve")
     }
     if !x.device().is_cpu() {
         return x.narrow(1, 0, width)? * candle_nn::ops::sigmoid(&x.narrow(1, width, width)?)?;
@@ -138,7 +138,7 @@ pub fn elu(x: &Tensor) -> Result<Tensor> {
 }
 
 /// `x + sin²(a x) b` of each channel: `x` `[rows, width]`, `a` and `b` `[width]`.
-/// <https://arxiv.org/abs/2006.08195>, the amplitude freed from the frequency.
+/// <https://arxiv.org/abs/2006.08195>, with an amplitude independent of the frequency.
 ///
 /// # Errors
 /// Shapes do not fit.
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_residual_is_the_sum_whatever_the_layout() {
+    fn a_residual_is_the_sum_for_any_layout() {
         let random = |rows, width| Tensor::randn(0f32, 1.0, (rows, width), &Device::Cpu).unwrap();
         let values = |x: &Tensor| x.to_vec2::<f32>().unwrap();
         for (rows, width) in [(1, 1), (3, 40), (400, 300)] {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_zero_bends_and_gates_open_as_candles_do() {
+    fn elu_silu_and_gates_equal_candle() {
         let x = Tensor::randn(0f32, 3.0, (9, 2 * 50), &Device::Cpu).unwrap();
         let worst = |a: Tensor, b: Tensor| {
             (a - b).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap()

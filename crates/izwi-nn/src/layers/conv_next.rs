@@ -57,7 +57,7 @@ impl ConvNeXtBlock {
         Ok(Self { depthwise, norm, pwconv1, pwconv1_bias, pwconv2 })
     }
 
-    /// `[rows, width]` to the same; gaps must be zero and stay zero.
+    /// `[rows, width]` to the same; gaps are zero before and after.
     ///
     /// # Errors
     /// Shapes do not fit.

@@ -19,7 +19,7 @@ pub struct EncoderConfig {
     pub hidden: usize,
 }
 
-/// Attention and feed-forward, each behind its norm and around a residual; PyTorch's `TransformerEncoderLayer` with
+/// Pre-norm attention and feed-forward with residuals; PyTorch's `TransformerEncoderLayer` with
 /// `norm_first`: <https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoderLayer.html>.
 #[derive(Debug, Clone)]
 pub struct EncoderLayer {
@@ -59,7 +59,7 @@ impl EncoderLayer {
         })
     }
 
-    /// `[rows, width]` to the same; what comes out in the gaps means nothing.
+    /// `[rows, width]` to the same; gap rows are undefined.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -72,7 +72,7 @@ impl EncoderLayer {
     }
 }
 
-/// Softmax attention within each sequence: `qkv` `[rows, 3 * width]` to `[rows, width]`. Rows of a gap see each other.
+/// Softmax attention within each sequence: `qkv` `[rows, 3 * width]` to `[rows, width]`. Gap rows attend to each other.
 fn attend(qkv: &Tensor, heads: usize, packed: &PackedRows) -> Result<Tensor> {
     let width = qkv.dim(1)? / 3;
     let part = |index: usize| qkv.narrow(1, index * width, width)?.contiguous();

@@ -27,7 +27,7 @@ impl LayerNorm {
         Self::load_with_eps(from, name, width, f64::from(EPS))
     }
 
-    /// As [`Self::load`], with another addend to the variance.
+    /// As [`Self::load`], with `eps` added to the variance.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn norm_equals_candles() {
+    fn norm_equals_candle() {
         for width in [5, 384, 512] {
             let x = Tensor::randn(3f32, 2.0, (70, width), &Device::Cpu).unwrap();
             let weight = Tensor::randn(0f32, 1.0, width, &Device::Cpu).unwrap();

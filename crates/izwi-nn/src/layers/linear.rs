@@ -253,6 +253,7 @@ fn pack(weight: &Tensor, precision: Precision) -> Result<Weights> {
 
 #[cfg(test)]
 mod tests {
+    use izwi_kernels::packed::{Packed, PackedKind};
     use proptest::prelude::*;
 
     use super::*;
@@ -279,8 +280,8 @@ mod tests {
         let ids: Vec<u32> = (0..linear.outputs as u32).collect();
         let kept = linear.select_rows(&ids).unwrap();
         let Weight::Cpu(weights) = &linear.weight else { panic!("on the CPU") };
-        let x = match **weights {
-            Weights::Q8(_) | Weights::Q4(_) => rounded_to_8_bits(x),
+        let x = match weights.kind() {
+            PackedKind::Q8 | PackedKind::Q4 => rounded_to_8_bits(x),
             _ => x.clone(),
         };
         x.matmul(&kept.t().unwrap()).unwrap()

@@ -1,7 +1,7 @@
-//! Sequences of different lengths as one block of rows, so that a layer runs once for all of them.
+//! Sequences of different lengths packed into one tensor of rows, so that a layer runs once for all of them.
 //!
-//! Each sequence starts at a multiple of [`ROW_ALIGN`] and is followed by rows that belong to nobody, at least as
-//! many as the widest convolution reaches. Knows positions only, no layer and no model.
+//! Each sequence starts at a multiple of [`ROW_ALIGN`] and is followed by gap rows, at least as many as the widest
+//! convolution reaches. Knows positions only, no layer and no model.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use candle_core::{Device, Result, Tensor};
 /// Every sequence starts at a multiple of this many rows.
 pub const ROW_ALIGN: usize = 16;
 
-/// Where each sequence lies in a packed tensor `[rows, channels]`.
+/// Layout of sequences in a packed tensor `[rows, channels]`.
 #[derive(Debug, Clone)]
 pub struct PackedRows {
     spans: Vec<Range<usize>>,
@@ -65,7 +65,7 @@ impl PackedRows {
         x.broadcast_mul(&self.mask)
     }
 
-    /// Rows `rows[i]` of `source` `[n, channels]`, gaps zero: how one packing becomes another.
+    /// Rows `rows[i]` of `source` `[n, channels]`, gaps zero: changes the packing.
     ///
     /// # Errors
     /// An index lies outside `source`.

@@ -39,7 +39,7 @@ impl RmsNorm {
         self.weight.elem_count()
     }
 
-    /// `[rows, n * width]` to the same; every `width` elements of a row are normalised by themselves.
+    /// `[rows, n * width]` to the same; every `width` elements are normalised on their own.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -63,7 +63,7 @@ impl RmsNorm {
         Tensor::from_vec(y, x.dims(), x.device())
     }
 
-    /// The norm for the CPU's kernels.
+    /// The norm for the CPU kernels.
     pub(crate) fn with<T>(&self, work: impl FnOnce(elementwise::RmsNorm<'_>) -> Result<T>) -> Result<T> {
         with_slices([&self.weight], |[weight]| work(elementwise::RmsNorm { weight, eps: self.eps }))?
     }
@@ -80,7 +80,7 @@ impl RmsNorm {
         }
         let width = self.width();
         if x.dims() != change.dims() || x.dims().last() != Some(&width) || width == 0 {
-            bail!("rms norm: {:?} and {:?} are not two of rows of {width}", x.dims(), change.dims())
+            bail!("rms norm: {:?} and {:?} are not rows of {width}", x.dims(), change.dims())
         }
         let (sum, y) = with_slices([x, change, &self.weight], |[x, change, weight]| {
             let (mut sum, mut y) = (vec![0f32; x.len()], vec![0f32; x.len()]);
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn norm_equals_candles_and_works_head_by_head() {
+    fn norm_equals_candle_for_each_head() {
         let x = Tensor::randn(1f32, 2.0, (7, 3 * 40), &Device::Cpu).unwrap();
         let norm = RmsNorm { weight: Tensor::randn(0f32, 1.0, 40, &Device::Cpu).unwrap(), eps: 1e-6 };
         let rows = x.reshape((21, 40)).unwrap();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sums_norm_and_parts_of_wider_rows_are_the_plain_ones_to_the_bit() {
+    fn fused_and_strided_norms_equal_the_plain_norm_to_the_bit() {
         let norm = RmsNorm { weight: Tensor::randn(0f32, 1.0, 33, &Device::Cpu).unwrap(), eps: 1e-6 };
         let [x, change] = [0, 1].map(|_| Tensor::randn(1f32, 2.0, (90, 33), &Device::Cpu).unwrap());
         let (sum, normed) = norm.forward_sum(&x, &change).unwrap();

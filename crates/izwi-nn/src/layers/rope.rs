@@ -8,23 +8,23 @@ use crate::layers::RmsNorm;
 use crate::slices::with_rows;
 use izwi_kernels::elementwise::{self, apply_rope};
 
-/// Positions whose turns are computed together.
+/// Positions per page of cosines and sines.
 const PAGE: usize = 64;
-/// Pages kept; the turns of positions beyond are computed each time.
+/// Pages cached; later positions are computed on each call.
 const PAGES: usize = 512;
 
 /// Rotation of heads by their positions. <https://arxiv.org/abs/2104.09864>.
 ///
-/// Turns are computed once a position and kept, a copy shares them; a row's result is the same bits whatever other rows
-/// there are.
+/// Cosines and sines are computed once per position and cached; a clone shares them. A row's result is the same bits in
+/// any batch.
 #[derive(Debug, Clone)]
 pub struct Rope {
     frequencies: Vec<f32>,              // [head_dim / 2]
-    pages: Arc<[OnceLock<Box<[f32]>>]>, // of [64, head_dim]: see `turn`
+    pages: Arc<[OnceLock<Box<[f32]>>]>, // of [64, head_dim]: see `cos_sin`
 }
 
 impl Rope {
-    /// Of heads of `head_dim` (even), with wave lengths from 2π up to 2π `theta`.
+    /// For heads of `head_dim` (even), with wavelengths from 2π to 2π `theta`.
     pub fn new(head_dim: usize, theta: f64) -> Self {
         // In f32 like the reference: angles of far positions depend on the rounding.
         let frequency = |i: usize| 1.0 / (theta as f32).powf((2 * i) as f32 / head_dim as f32);
@@ -43,7 +43,7 @@ impl Rope {
         if x.device().is_cpu() { self.on_cpu(x, positions, None) } else { self.composite(x, positions) }
     }
 
-    /// Normalises every head of `x` `[rows, heads * head_dim]` by itself, then rotates it by its row's position.
+    /// Normalises every head of `x` `[rows, heads * head_dim]`, then rotates it by its row's position.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -77,7 +77,7 @@ impl Rope {
         let head = 2 * self.frequencies.len();
         let far = PAGE * PAGES;
         let far: Vec<_> =
-            positions.iter().filter(|&&at| at as usize >= far).map(|&at| self.turn(at)).collect();
+            positions.iter().filter(|&&at| at as usize >= far).map(|&at| self.cos_sin(at)).collect();
         let mut far = far.iter();
         let turns = positions.iter().map(|&position| {
             let (page, at) = (position as usize / PAGE, position as usize % PAGE);
@@ -93,11 +93,11 @@ impl Rope {
     }
 
     fn page(&self, page: usize) -> Box<[f32]> {
-        (page * PAGE..(page + 1) * PAGE).flat_map(|position| self.turn(position as u32)).collect()
+        (page * PAGE..(page + 1) * PAGE).flat_map(|position| self.cos_sin(position as u32)).collect()
     }
 
-    /// Cosines and then sines of a position's angles.
-    fn turn(&self, position: u32) -> Vec<f32> {
+    /// Cosines, then sines of a position's angles: `[head_dim]`.
+    fn cos_sin(&self, position: u32) -> Vec<f32> {
         let angles = || self.frequencies.iter().map(|frequency| position as f32 * frequency);
         angles().map(f32::cos).chain(angles().map(f32::sin)).collect()
     }
@@ -118,9 +118,9 @@ impl Rope {
     }
 }
 
-/// The outputs of a projection `[heads * head_dim, inputs]`, or a norm's weight `[heads * head_dim]`, in the order in
-/// which [`Rope`] turns what a rotation of neighbouring elements `2i` and `2i + 1` would: the even ones of each head and
-/// then the odd ones. Products of queries and keys of that order are the same.
+/// Reorders a projection `[heads * head_dim, inputs]` or a norm's weight `[heads * head_dim]` from the interleaved layout,
+/// which rotates elements `2i` and `2i + 1`, to the half-split layout of [`Rope`]: the even elements of each head, then the
+/// odd ones. Products of queries and keys do not change.
 ///
 /// # Errors
 /// Shapes do not fit.
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn normed_rows_are_normed_and_turned_and_the_same_bits_alone() {
+    fn fused_norm_and_rotation_equal_both_steps_and_each_row_alone() {
         let rope = Rope::new(24, 1e4);
         let norm = RmsNorm::new(Tensor::randn(0f32, 1.0, 24, &Device::Cpu).unwrap(), 1e-6);
         let wide = Tensor::randn(0f32, 1.0, (200, 5 * 24), &Device::Cpu).unwrap();
@@ -167,7 +167,7 @@ mod tests {
         assert!(Rope::new(12, 1e4).forward_normed(&x, &positions, &norm).is_err());
     }
     #[test]
-    fn halves_of_pairs_turn_as_neighbours_do() {
+    fn half_split_rotation_equals_interleaved_rotation() {
         let (head_dim, heads, positions) = (6, 2, [3u32, 50]);
         let weight = Tensor::randn(0f32, 1.0, (heads * head_dim, 5), &Device::Cpu).unwrap();
         let x = Tensor::randn(0f32, 1.0, (2, 5), &Device::Cpu).unwrap();

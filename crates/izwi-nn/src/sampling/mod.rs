@@ -1,7 +1,7 @@
-//! Choosing tokens out of logits, with random numbers that depend on their place alone.
+//! Samples tokens from logits with counter-based random numbers.
 //!
-//! A draw is a function of a key and a counter: neighbours in a batch, the cutting of prompts and preemption change
-//! nothing. Knows no model.
+//! A draw is a function of a key and a counter: batching, chunked prompts and preemption do not change it. Knows no
+//! model.
 
 mod on_device;
 
@@ -11,7 +11,7 @@ use izwi_types::SamplingParams;
 
 pub use on_device::FrameDraws;
 
-/// Scrambles 64 bits: the finaliser of SplitMix64, <https://prng.di.unimi.it/splitmix64.c>.
+/// Hashes 64 bits: the finaliser of SplitMix64, <https://prng.di.unimi.it/splitmix64.c>.
 pub fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -29,7 +29,7 @@ pub fn argmax(values: &[f32]) -> usize {
 #[derive(Debug, Clone)]
 pub struct Draws {
     key: u64,
-    /// Numbers to use in order of the counter, for parity with a reference that recorded its own.
+    /// Recorded numbers by counter, for parity with a reference.
     given: Option<Arc<[f64]>>,
 }
 
@@ -39,7 +39,7 @@ impl Draws {
         Self { key: mix(seed), given: None }
     }
 
-    /// Recorded numbers, for parity with a reference that drew its own.
+    /// Recorded numbers, for parity with a reference.
     pub fn recorded(numbers: Arc<[f64]>) -> Self {
         Self { key: 0, given: Some(numbers) }
     }
@@ -53,17 +53,19 @@ impl Draws {
     }
 }
 
-/// How one sequence's next tokens are drawn.
+/// Parameters of one sequence's next draws.
 #[derive(Debug, Clone, Copy)]
 pub struct Draw<'a> {
+    /// Random numbers of the sequence.
     pub draws: &'a Draws,
-    /// Counter of the first of them.
+    /// Counter of the first draw.
     pub counter: u64,
+    /// Sampling parameters of the sequence.
     pub sampling: &'a SamplingParams,
 }
 
 impl Draw<'_> {
-    /// The token at `index` among them.
+    /// The token of draw `index`.
     pub fn choose(&self, logits: &[f32], index: usize) -> u32 {
         if self.is_greedy() {
             return argmax(logits) as u32;
@@ -71,18 +73,18 @@ impl Draw<'_> {
         choose(logits, self.sampling, self.uniform(index))
     }
 
-    /// Whether they are the likeliest, and no random number is drawn.
+    /// Whether the draws are greedy and use no random number.
     pub fn is_greedy(&self) -> bool {
         self.sampling.temperature <= 0.0
     }
 
-    /// The random number of the one at `index`; 0 where none is drawn.
+    /// The random number of draw `index`; 0 if greedy.
     pub fn uniform(&self, index: usize) -> f64 {
         if self.is_greedy() { 0.0 } else { self.draws.uniform(self.counter + index as u64) }
     }
 }
 
-/// Lowers the logits of tokens that were drawn before: positive ones are divided by `penalty`, negative ones multiplied.
+/// Applies a repetition penalty to the logits of tokens drawn before: positive ones are divided by `penalty`, negative ones multiplied.
 /// <https://arxiv.org/abs/1909.05858> (section 4.1).
 pub fn penalise(logits: &mut [f32], drawn: &[u32], penalty: f32) {
     if penalty == 1.0 {
@@ -98,8 +100,8 @@ pub fn penalise(logits: &mut [f32], drawn: &[u32], penalty: f32) {
     }
 }
 
-/// The token that `uniform` chooses among those that temperature, `top_k` and `top_p` leave; the likeliest at
-/// temperature 0. Ties at the edge of `top_k` are kept; tokens at −∞ are never chosen while another is there.
+/// Samples a token with `uniform` after temperature, `top_k` and `top_p`; the most likely token at temperature 0. Ties at
+/// the edge of `top_k` are kept; tokens at −∞ are chosen only if all are.
 pub fn choose(logits: &[f32], sampling: &SamplingParams, uniform: f64) -> u32 {
     if sampling.temperature <= 0.0 {
         return argmax(logits) as u32;
@@ -173,7 +175,7 @@ mod tests {
     const ALL: SamplingParams = SamplingParams { temperature: 1.0, ..SamplingParams::GREEDY };
 
     #[test]
-    fn ties_at_the_edge_are_kept_and_a_nucleus_is_never_empty() {
+    fn ties_at_the_edge_of_top_k_are_kept_and_a_nucleus_is_never_empty() {
         let logits = [1.0, 3.0, 2.0, 2.0, f32::NEG_INFINITY];
         let kept = |sampling: &SamplingParams| {
             let kept = probabilities(&logits, sampling);

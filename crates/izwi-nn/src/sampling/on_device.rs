@@ -1,7 +1,7 @@
-//! The codes of one frame, drawn one book after another for several sequences, where the logits are.
+//! Samples the codes of one codec frame, codebook by codebook for several sequences, on the device of the logits.
 //!
-//! On the CPU each is drawn by [`sampling`](crate::sampling). Other devices are waited for once a frame rather than
-//! once a book: there the draw is a handful of tensor operations, and what was drawn is read when the frame is done.
+//! The CPU uses [`sampling`](crate::sampling). On other devices a draw is a few tensor operations, and the codes are read
+//! once per frame instead of once per codebook. Knows no codec.
 
 use std::ops::Range;
 
@@ -9,35 +9,35 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::sampling::Draw;
 
-/// Logits that a device sorts at once: candle's kernels give a row of them to one group of threads.
+/// Logits that a device sorts at once: candle's kernels sort a row in one thread block.
 const SORTED: usize = 1024;
-/// Candidates that a device draws from at most; settings that leave more are read and drawn on the CPU.
+/// Limit of candidates on a device; settings with more are sampled on the CPU.
 const CANDIDATES: usize = 128;
-/// The largest number a draw uses: in f32 its product with a sum stays below that sum.
+/// Upper limit of a uniform number: its f32 product with a sum stays below that sum.
 const LAST_UNIFORM: f64 = 1.0 - 1.0 / (1 << 20) as f64;
-/// Stands behind every token in their order.
+/// Sorts after every token id.
 const NO_TOKEN: f32 = 1e9;
 
-/// The draws of a frame on its way.
+/// The draws of an unfinished frame.
 #[derive(Debug)]
 pub struct FrameDraws<'a> {
     draws: &'a [Draw<'a>],
-    /// Index of the next draw among those of each sequence.
+    /// Index of the next draw of each sequence.
     next: usize,
-    /// What was drawn, `[sequences]` each.
+    /// Codes drawn, `[sequences]` each.
     drawn: Vec<Tensor>,
     on_device: Option<OnDevice>,
 }
 
 impl<'a> FrameDraws<'a> {
-    /// Draws for the books whose first has index `first` among the draws of each sequence, `books` in all.
+    /// Draws of `codebooks` codebooks; the first has index `first` among the draws of each sequence.
     ///
     /// # Errors
     /// The device is out of memory.
-    pub fn new(draws: &'a [Draw<'a>], first: usize, books: usize, device: &Device) -> Result<Self> {
+    pub fn new(draws: &'a [Draw<'a>], first: usize, codebooks: usize, device: &Device) -> Result<Self> {
         let on_device =
-            if device.is_cpu() { None } else { OnDevice::new(draws, first..first + books, device)? };
-        Ok(Self { draws, next: first, drawn: Vec::with_capacity(books), on_device })
+            if device.is_cpu() { None } else { OnDevice::new(draws, first..first + codebooks, device)? };
+        Ok(Self { draws, next: first, drawn: Vec::with_capacity(codebooks), on_device })
     }
 
     /// Draws the next code of each sequence from `logits` `[sequences, codes]`: `[sequences]` u32 on the same device.
@@ -59,7 +59,7 @@ impl<'a> FrameDraws<'a> {
         Ok(chosen)
     }
 
-    /// What was drawn, the codes of each sequence in the order of books.
+    /// The codes of each sequence in the order of codebooks.
     ///
     /// # Errors
     /// The device failed.
@@ -68,18 +68,18 @@ impl<'a> FrameDraws<'a> {
     }
 }
 
-/// What the draws of a frame need on a device.
+/// Tensors that the draws of a frame need on a device.
 #[derive(Debug)]
 struct OnDevice {
-    /// `[books, sequences, 1]`.
+    /// `[codebooks, sequences, 1]`.
     uniforms: Tensor,
-    /// One over the temperature, `[sequences, 1]`.
+    /// Inverse temperature, `[sequences, 1]`.
     sharpness: Tensor,
     /// Candidates of each sequence, `[sequences, 1]`.
     kept: Tensor,
-    /// Share of the probability that candidates make up, `[sequences, 1]`; `None` where it is all of it.
+    /// `top_p`, `[sequences, 1]`; `None` if all are 1.
     nucleus: Option<Tensor>,
-    /// Candidates of the sequence that has most.
+    /// Largest number of candidates.
     candidates: usize,
     /// `0 .. candidates`, `[1, candidates]`.
     ranks: Tensor,
@@ -88,9 +88,9 @@ struct OnDevice {
 }
 
 impl OnDevice {
-    /// `None` where a sequence has too many candidates.
+    /// `None` if a sequence has too many candidates.
     fn new(draws: &[Draw<'_>], indices: Range<usize>, device: &Device) -> Result<Option<Self>> {
-        // Without a temperature the likeliest is the only candidate.
+        // At temperature 0 the most likely token is the only candidate.
         let kept = draws.iter().map(|draw| if draw.is_greedy() { 1 } else { draw.sampling.top_k });
         let kept: Vec<usize> = kept.collect();
         let candidates = kept.iter().copied().max().unwrap_or(0);
@@ -121,7 +121,7 @@ impl OnDevice {
         }))
     }
 
-    /// Whether it can draw out of so many codes.
+    /// Whether it can sample from this many codes.
     fn takes(&self, codes: usize) -> bool {
         let parts = codes.div_ceil(SORTED);
         self.candidates <= codes / parts.max(1)
@@ -129,9 +129,9 @@ impl OnDevice {
             && parts * self.candidates <= SORTED
     }
 
-    /// As [`choose`](crate::sampling::choose) but for ties at the edge of the candidates, of which it keeps as many as
-    /// there is room for, and for the rounding of f32.
-    fn choose(&self, logits: &Tensor, book: usize) -> Result<Tensor> {
+    /// As [`choose`](crate::sampling::choose), except for ties at the edge of the candidates, which are cut, and the
+    /// rounding of f32.
+    fn choose(&self, logits: &Tensor, codebook: usize) -> Result<Tensor> {
         let (values, ids) = self.largest(logits)?;
         let peak = values.narrow(1, 0, 1)?;
         let weights = values.broadcast_sub(&peak)?.broadcast_mul(&self.sharpness)?.exp()?;
@@ -141,17 +141,17 @@ impl OnDevice {
             let weights = is_kept.where_cond(&weights, &nothing)?;
             let reached = weights.matmul(&self.until)?;
             let all = reached.narrow(1, self.candidates - 1, 1)?;
-            // What the likelier ones leave to the nucleus.
+            // The probability mass before each candidate.
             let is_likely = (reached - &weights)?.broadcast_lt(&all.mul(nucleus)?)?;
             is_kept = is_kept.to_dtype(DType::F32)?.mul(&is_likely.to_dtype(DType::F32)?)?.gt(0f32)?;
         }
         let weights = is_kept.where_cond(&weights, &nothing)?;
         let ids = is_kept.where_cond(&ids, &ids.ones_like()?.affine(f64::from(NO_TOKEN), 0.0)?)?;
-        // In the order of tokens, those that were not kept behind all.
+        // In the order of tokens; dropped ones last.
         let order = ids.arg_sort_last_dim(true)?;
         let (weights, ids) = (weights.gather(&order, 1)?, ids.gather(&order, 1)?);
         let reached = weights.matmul(&self.until)?;
-        let goal = reached.narrow(1, self.candidates - 1, 1)?.mul(&self.uniforms.get(book)?)?;
+        let goal = reached.narrow(1, self.candidates - 1, 1)?.mul(&self.uniforms.get(codebook)?)?;
         let passed = reached.broadcast_le(&goal)?.to_dtype(DType::F32)?.sum_keepdim(1)?;
         let chosen = passed.to_dtype(DType::U32)?; // [sequences, 1]
         ids.gather(&chosen, 1)?.squeeze(1)?.to_dtype(DType::U32)
@@ -198,7 +198,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_device_draws_what_the_cpu_draws() {
+    fn a_device_draws_the_same_codes_as_the_cpu() {
         for codes in [50, 64, 1024, 2048, 2049, 4096] {
             for settings in [&SETTINGS[..], &SETTINGS[..1], &SETTINGS[2..3]] {
                 let draws: Vec<Draws> = (0..settings.len() as u64).map(Draws::new).collect();
@@ -208,19 +208,19 @@ mod tests {
                 let device = OnDevice::new(&draws, 1..40, &Device::Cpu).unwrap().unwrap();
                 assert!(device.takes(codes));
                 let logits = Tensor::randn(0f32, 3.0, (39, settings.len(), codes), &Device::Cpu).unwrap();
-                for book in 0..39 {
-                    let logits = logits.get(book).unwrap();
-                    let chosen: Vec<u32> = device.choose(&logits, book).unwrap().to_vec1().unwrap();
+                for codebook in 0..39 {
+                    let logits = logits.get(codebook).unwrap();
+                    let chosen: Vec<u32> = device.choose(&logits, codebook).unwrap().to_vec1().unwrap();
                     let rows = logits.to_vec2::<f32>().unwrap();
-                    let expected = rows.iter().zip(&draws).map(|(row, draw)| draw.choose(row, book + 1));
-                    assert_eq!(chosen, expected.collect::<Vec<_>>(), "{codes} codes, book {book}");
+                    let expected = rows.iter().zip(&draws).map(|(row, draw)| draw.choose(row, codebook + 1));
+                    assert_eq!(chosen, expected.collect::<Vec<_>>(), "{codes} codes, codebook {codebook}");
                 }
             }
         }
     }
 
     #[test]
-    fn the_ends_of_the_uniform_range_choose_tokens_that_were_kept() {
+    fn the_ends_of_the_uniform_range_choose_candidates() {
         let logits: Vec<f32> = (0..64).map(|n| (n as f32 * 0.37).sin()).collect();
         let rows = Tensor::new(vec![logits.clone(), logits.clone()], &Device::Cpu).unwrap();
         let mut draws = [Draws::new(0), Draws::new(0)];
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_cannot_sort_is_left_to_the_cpu() {
+    fn settings_beyond_the_device_limits_use_the_cpu() {
         let draws = Draws::new(3);
         let many = SamplingParams { temperature: 1.0, ..SamplingParams::GREEDY };
         let draw = |sampling| [Draw { draws: &draws, counter: 0, sampling }];

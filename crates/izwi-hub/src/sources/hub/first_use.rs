@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::download::{Hub, NOT_FOUND, Piece};
-use super::fetch_pinned;
+use super::pinned;
 use super::statement::Hash;
 use crate::digest;
 use crate::io_error::IoError;
@@ -87,7 +87,7 @@ impl FirstUse<'_> {
                 let file = SourceFile { sha256, size: statement.size, ..file.clone() };
                 match self.staging.complete(&file)? {
                     Some(path) => Some(Fetched { file, path }),
-                    None => fetch_pinned(self.hub, &file, self.staging, progress)?,
+                    None => pinned::fetch(self.hub, &file, self.staging, progress)?,
                 }
             }
             Hash::GitBlob(id) => {

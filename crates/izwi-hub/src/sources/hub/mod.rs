@@ -2,20 +2,19 @@
 
 mod download;
 mod first_use;
+mod pinned;
 mod statement;
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use serde::Deserialize;
 
-use self::download::{Hub, NOT_FOUND, Piece};
+use self::download::Hub;
 use self::first_use::FirstUse;
 use super::error::SourceError;
 use super::file::SourceFile;
 use super::staging::{Fetched, Staging};
 use crate::access::Access;
-use crate::io_error::IoError;
 use crate::progress::ProgressSink;
 use crate::rules::{ensure, is_identifier};
 
@@ -57,45 +56,9 @@ impl Repository {
         let (trusted, pinned): (Vec<_>, Vec<_>) = self.files.iter().partition(|file| file.trust.is_some());
         let (mut fetched, missing) = staging.split(pinned)?;
         for file in missing {
-            fetched.extend(fetch_pinned(&hub, file, staging, progress)?);
+            fetched.extend(pinned::fetch(&hub, file, staging, progress)?);
         }
         fetched.extend(FirstUse { hub: &hub, staging, known }.fetch(&trusted, progress)?);
         Ok(fetched)
-    }
-}
-
-/// Downloads a file of known hash; `None` for an optional one that the repository lacks.
-fn fetch_pinned(
-    hub: &Hub<'_>,
-    file: &SourceFile,
-    staging: &Staging,
-    progress: &mut dyn ProgressSink,
-) -> Result<Option<Fetched>, SourceError> {
-    let mut resumed = false;
-    let mut base = 0;
-    for (index, path) in file.paths.iter().enumerate() {
-        let is_last = index + 1 == file.paths.len();
-        let piece = Piece { path, base, total: file.size, is_last, label: &file.target };
-        let target = staging.piece(file, index);
-        match hub.download(&piece, &target, progress) {
-            Ok(continued) => resumed |= continued,
-            Err(SourceError::Status { status: NOT_FOUND, .. }) if file.optional => {
-                progress.note(&format!("{} is not in the source; it is optional", file.target));
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
-        }
-        base += fs::metadata(&target).map_err(IoError::at("read", &target))?.len();
-    }
-    match staging.join(file) {
-        // The beginning may come from another version of the file, or from a crash: download it again once.
-        Err(SourceError::Checksum { .. }) if resumed => {
-            progress.note(&format!(
-                "{}: the resumed download has another hash; downloading it again",
-                file.target
-            ));
-            fetch_pinned(hub, file, staging, progress)
-        }
-        other => other,
     }
 }

@@ -3,29 +3,8 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::neon::{BYTES, MATRICES, Neon, PLAIN, four};
-use crate::arch::int8::{Int8Isa, Int8Kernel};
-
-/// # Safety
-/// The processor has these features.
-#[target_feature(enable = "neon,i8mm")]
-pub(crate) unsafe fn with_matrices(job: impl Int8Kernel) {
-    job.run::<Neon<MATRICES>>();
-}
-
-/// # Safety
-/// The processor has these features.
-#[target_feature(enable = "neon,dotprod")]
-pub(crate) unsafe fn with_bytes(job: impl Int8Kernel) {
-    job.run::<Neon<BYTES>>();
-}
-
-/// # Safety
-/// The processor has the feature.
-#[target_feature(enable = "neon")]
-pub(crate) unsafe fn with_neon(job: impl Int8Kernel) {
-    job.run::<Neon<PLAIN>>();
-}
+use super::neon::{DOTPROD, I8MM, Neon, four};
+use crate::arch::isa::Int8Isa;
 
 /// An instruction that adds products of bytes, for which the compiler has no name yet.
 macro_rules! instruction {
@@ -95,8 +74,8 @@ unsafe fn low_nibbles(bytes: uint8x16_t) -> uint8x16_t {
 impl<const EXTENSION: u8> Int8Isa for Neon<EXTENSION> {
     type B = [uint8x16_t; 4];
     type S = [int32x4_t; 4];
-    const ROWS: usize = if EXTENSION == MATRICES { 6 } else { 4 };
-    const TWO: bool = EXTENSION == MATRICES;
+    const ROWS: usize = if EXTENSION == I8MM { 6 } else { 4 };
+    const TWO: bool = EXTENSION == I8MM;
     #[inline(always)]
     unsafe fn bytes(from: *const u8) -> Self::B {
         [vld1q_u8(from), vld1q_u8(from.add(16)), vld1q_u8(from.add(32)), vld1q_u8(from.add(48))]
@@ -112,14 +91,14 @@ impl<const EXTENSION: u8> Int8Isa for Neon<EXTENSION> {
     /// Where [`signed`] takes the offset off nothing is to be corrected.
     #[inline(always)]
     unsafe fn start<const OFFSET: u8>(correction: i32) -> Self::S {
-        let kept = EXTENSION == MATRICES || OFFSET != 128;
+        let kept = EXTENSION == I8MM || OFFSET != 128;
         [vdupq_n_s32(if kept { correction } else { 0 }); 4]
     }
     #[inline(always)]
     unsafe fn dot<const OFFSET: u8>(sums: Self::S, weights: Self::B, x: *const i8) -> Self::S {
         let x = vreinterpretq_s8_s32(vdupq_n_s32(x.cast::<i32>().read_unaligned()));
         let x = [x; 4];
-        if EXTENSION == MATRICES {
+        if EXTENSION == I8MM {
             return four!(usdot(sums, weights, x));
         }
         let weights = [
@@ -128,7 +107,7 @@ impl<const EXTENSION: u8> Int8Isa for Neon<EXTENSION> {
             signed::<OFFSET>(weights[2]),
             signed::<OFFSET>(weights[3]),
         ];
-        if EXTENSION == BYTES { four!(sdot(sums, weights, x)) } else { four!(widening(sums, weights, x)) }
+        if EXTENSION == DOTPROD { four!(sdot(sums, weights, x)) } else { four!(widening(sums, weights, x)) }
     }
     #[inline(always)]
     unsafe fn floats(sums: Self::S) -> Self::V {

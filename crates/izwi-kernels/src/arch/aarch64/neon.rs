@@ -1,38 +1,24 @@
-//! Sixteen f32 lanes in four NEON registers, and products of bf16 pairs where the processor has them.
+//! 16 lanes of f32 in four NEON registers, and dot products of bf16 pairs.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
 
 use half::{bf16, f16};
 
-use crate::arch::{Isa, Kernel};
+use crate::arch::isa::Isa;
 
 /// NEON and no more.
 pub(crate) const PLAIN: u8 = 0;
 /// With products of bf16 pairs (`bf16`).
-pub(crate) const BRAIN: u8 = 1;
+pub(crate) const BF16: u8 = 1;
 /// With dot products of bytes (`dotprod`).
-pub(crate) const BYTES: u8 = 2;
+pub(crate) const DOTPROD: u8 = 2;
 /// With products of small matrices of bytes (`i8mm`).
-pub(crate) const MATRICES: u8 = 3;
+pub(crate) const I8MM: u8 = 3;
 
 /// NEON with one extension.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Neon<const EXTENSION: u8>;
-
-/// # Safety
-/// The processor has the feature.
-#[target_feature(enable = "neon")]
-pub(crate) unsafe fn with_neon(job: impl Kernel) {
-    job.run::<Neon<PLAIN>>();
-}
-
-/// # Safety
-/// The processor has these features.
-#[target_feature(enable = "neon,bf16")]
-pub(crate) unsafe fn with_brain(job: impl Kernel) {
-    job.run::<Neon<BRAIN>>();
-}
 
 /// An instruction for each of the four registers.
 macro_rules! four {
@@ -96,14 +82,14 @@ unsafe fn max(a: float32x4_t, b: float32x4_t) -> float32x4_t {
 
 /// Eight f16 as two vectors of f32.
 #[inline(always)]
-unsafe fn half(from: *const f16) -> [float32x4_t; 2] {
+unsafe fn f16s(from: *const f16) -> [float32x4_t; 2] {
     let eight = vreinterpretq_f16_u16(vld1q_u16(from.cast()));
     [vcvt_f32_f16(vget_low_f16(eight)), vcvt_high_f32_f16(eight)]
 }
 
 /// Eight bf16 as two vectors of f32.
 #[inline(always)]
-unsafe fn brain(from: *const bf16) -> [float32x4_t; 2] {
+unsafe fn bf16s(from: *const bf16) -> [float32x4_t; 2] {
     let eight = vld1q_u16(from.cast());
     [vmovl_u16(vget_low_u16(eight)), vmovl_high_u16(eight)]
         .map(|bits| vreinterpretq_f32_u32(vshlq_n_u32::<16>(bits)))
@@ -122,12 +108,12 @@ impl<const EXTENSION: u8> Isa for Neon<EXTENSION> {
     }
     #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> Self::V {
-        let ([a, b], [c, d]) = (half(from), half(from.add(8)));
+        let ([a, b], [c, d]) = (f16s(from), f16s(from.add(8)));
         [a, b, c, d]
     }
     #[inline(always)]
     unsafe fn load_bf16(from: *const bf16) -> Self::V {
-        let ([a, b], [c, d]) = (brain(from), brain(from.add(8)));
+        let ([a, b], [c, d]) = (bf16s(from), bf16s(from.add(8)));
         [a, b, c, d]
     }
     #[inline(always)]
@@ -166,8 +152,8 @@ impl<const EXTENSION: u8> Isa for Neon<EXTENSION> {
         four!(vfmaq_f32(c, a, b))
     }
     #[inline(always)]
-    unsafe fn dot_pairs(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        if EXTENSION == BRAIN { four!(bfdot(c, a, b)) } else { four!(pairs(a, b, c)) }
+    unsafe fn dot_bf16_pairs(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        if EXTENSION == BF16 { four!(bfdot(c, a, b)) } else { four!(pairs(a, b, c)) }
     }
     #[inline(always)]
     unsafe fn scale(a: Self::V, n: Self::V) -> Self::V {

@@ -96,7 +96,7 @@ fn hibari_golden_network() {
     assert_eq!(heads.next(), None);
 }
 
-/// What 8 bits cost: nothing in time and pitch, and little in sound.
+/// Cost of 8-bit weights: none in durations and pitch, little in the waveform.
 #[test]
 fn hibari_golden_quantised() {
     let golden: NetworkGolden = serde_json::from_slice(&golden("network.json")).unwrap();

@@ -1,6 +1,6 @@
 //! The hibari family: English sentences to speech, a whole unit in each pass.
 //!
-//! Owns the order of the stages and the family's side of the executor's seam. Source of the architecture:
+//! Implements [`SpeechModel`] as a sequence of stages: text, units, network, waveform. Source of the architecture:
 //! hibari-tts 0.2.1.
 
 use std::path::Path;
@@ -42,30 +42,30 @@ mod waveform;
 
 const VOICE: &str = "heart";
 const SPEED_RANGE: (f32, f32) = (0.25, 4.0);
-/// Slow speech gets shorter units, so that a unit's frames stay bounded; never shorter than this many ids.
+/// Slow speech gets shorter units, so that the frames of a unit stay bounded; this many ids at least.
 const MIN_SLOW_UNIT_IDS: usize = 100;
 
-/// hibari's own front end never passes these on, so what the network makes of them is unknown.
-const UNHEARD_MARKS: [char; 3] = ['"', '“', '”'];
+/// hibari's own front end never emits these, so the network was not trained on them.
+const UNSUPPORTED_MARKS: [char; 3] = ['"', '“', '”'];
 
 /// Loads the checkpoint in `folder`: `model.safetensors`, `vocab.json` and, for unknown words, `oov.safetensors` with
 /// `oov.json`.
 ///
 /// # Errors
-/// A file is absent or unreadable, or a tensor is missing, unknown or mis-shaped; the error names it.
+/// A file is missing or unreadable, or a tensor is missing, unknown or mis-shaped; the error names it.
 pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error> {
     Ok(Arc::new(Hibari::load(folder, options)?))
 }
 
-/// What [`SpeechModel::prepare`] makes of an utterance.
+/// A prepared utterance.
 #[derive(Debug)]
-struct Script {
+struct PreparedUtterance {
     units: Vec<Vec<u32>>,
     speed: f32,
     seed: u64,
 }
 
-/// Text front end: from what was written to phonemes of sentences.
+/// Text front end: text to phonemes of sentences.
 #[derive(Debug)]
 struct FrontEnd {
     markup: Markup,
@@ -85,7 +85,7 @@ impl FrontEnd {
 
     fn sentence(&self, sentence: &str) -> String {
         let phonemes = self.phonemiser.phonemes(&self.normaliser.normalise(sentence));
-        phonemes.replace(UNHEARD_MARKS, "")
+        phonemes.replace(UNSUPPORTED_MARKS, "")
     }
 
     /// Phonemes of each sentence of `text`.
@@ -152,7 +152,7 @@ impl Hibari {
     }
 }
 
-/// The network for unknown words, or the letter names where the checkpoint has none.
+/// The network for unknown words, or letter names if the checkpoint has none.
 fn unknown_words(folder: &Path) -> Result<Box<dyn UnknownWords>, Error> {
     if folder.join("oov.safetensors").exists() {
         return Ok(Box::new(UnknownWordNet::load(folder)?));
@@ -161,7 +161,7 @@ fn unknown_words(folder: &Path) -> Result<Box<dyn UnknownWords>, Error> {
     Ok(Box::new(LetterNames))
 }
 
-/// The most ids a unit may have: fewer for slow speech, which makes more frames of each.
+/// Limit of a unit's ids: lower for slow speech, which has more frames per id.
 fn max_unit_ids(speed: f32, limits: &PrepareLimits) -> usize {
     let slow = (MAX_UNIT_IDS as f32 * speed.min(1.0)) as usize;
     slow.max(MIN_SLOW_UNIT_IDS).min(limits.max_tokens_per_step)
@@ -186,8 +186,8 @@ impl SpeechModel for Hibari {
             return Err(InputError { param: "input", message: message.to_owned() });
         }
         let work = Work::Units(units.iter().map(Vec::len).collect());
-        let script = Script { units, speed: input.speed, seed: input.seed };
-        Ok(Prepared { work, payload: Arc::new(script) })
+        let utterance = PreparedUtterance { units, speed: input.speed, seed: input.seed };
+        Ok(Prepared { work, payload: Arc::new(utterance) })
     }
 
     fn start(&self, _prepared: &Prepared) -> SequenceState {
@@ -195,24 +195,24 @@ impl SpeechModel for Hibari {
     }
 
     fn forward(&self, _kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error> {
-        let scripts = batch.iter().map(|entry| Ok((script(entry)?, entry.start)));
-        let scripts: Vec<(&Script, usize)> = scripts.collect::<Result<_, Error>>()?;
-        let utterances: Vec<Utterance<'_>> = scripts
+        let prepared = batch.iter().map(|entry| Ok((prepared_utterance(entry)?, entry.start)));
+        let prepared: Vec<(&PreparedUtterance, usize)> = prepared.collect::<Result<_, Error>>()?;
+        let utterances: Vec<Utterance<'_>> = prepared
             .iter()
-            .map(|&(script, unit)| Utterance { ids: &script.units[unit], speed: script.speed })
+            .map(|&(utterance, unit)| Utterance { ids: &utterance.units[unit], speed: utterance.speed })
             .collect();
         let acoustics = self.network.forward(&utterances)?;
-        let entries = scripts.into_par_iter().zip(acoustics.par_iter());
-        let outputs = entries.map(|((script, unit), acoustics)| {
-            let noise = Noise::new(script.seed, unit);
+        let entries = prepared.into_par_iter().zip(acoustics.par_iter());
+        let outputs = entries.map(|((utterance, unit), acoustics)| {
+            let noise = Noise::new(utterance.seed, unit);
             let fill = |frame, parts: [&mut [f32]; 2]| noise.fill(frame, parts);
             let samples = with_slices([&acoustics.heads], |[heads]| {
                 self.synthesiser.synthesise(heads, &acoustics.pitch_hz, fill)
             })?;
             Ok(StepOutput {
                 samples: samples.map_err(|_| Error::Internal("a transform got buffers of another length"))?,
-                generated_tokens: script.units[unit].len(),
-                finished: unit + 1 == script.units.len(),
+                generated_tokens: utterance.units[unit].len(),
+                finished: unit + 1 == utterance.units.len(),
                 ..StepOutput::default()
             })
         });
@@ -224,12 +224,12 @@ impl SpeechModel for Hibari {
     }
 }
 
-/// What this family prepared for an entry, with a unit that exists.
-fn script<'a>(entry: &BatchEntry<'a>) -> Result<&'a Script, Error> {
-    let script = entry.prepared.payload.downcast_ref::<Script>();
-    let script = script.ok_or(Error::Internal("an entry was prepared by another family"))?;
-    match script.units.get(entry.start) {
-        Some(_) => Ok(script),
+/// The prepared utterance of an entry; the entry's unit exists.
+fn prepared_utterance<'a>(entry: &BatchEntry<'a>) -> Result<&'a PreparedUtterance, Error> {
+    let utterance = entry.prepared.payload.downcast_ref::<PreparedUtterance>();
+    let utterance = utterance.ok_or(Error::Internal("an entry was prepared by another family"))?;
+    match utterance.units.get(entry.start) {
+        Some(_) => Ok(utterance),
         None => Err(Error::Internal("an entry asks for a unit its request does not have")),
     }
 }

@@ -22,7 +22,7 @@ pub(super) const BINS: usize = 601;
 pub(super) const HEAD_VALUES: usize = 5 * BINS;
 /// Frames of the finest rate in a second.
 pub(super) const FRAMES_PER_SECOND: usize = 80;
-/// No unit gets longer than this, whatever the network asks for.
+/// Limit of a unit's frames, applied to predicted durations.
 pub(super) const MAX_UNIT_FRAMES: usize = 60 * FRAMES_PER_SECOND;
 
 const ACOUSTIC_WIDTH: usize = 128;
@@ -31,7 +31,7 @@ const DECODER_WIDTH: usize = 256;
 const ATTENTION_HEADS: usize = 2;
 const PROSODY_DILATIONS: [usize; 6] = [1, 2, 4, 8, 1, 2];
 const DECODER_BLOCKS: usize = 8;
-/// Rows the widest kernel of each stage reaches to one side.
+/// Half width of the widest kernel of each stage, in rows.
 const PHONEME_REACH: usize = 2;
 const PROSODY_REACH: usize = 24;
 const DECODER_REACH: usize = 3;
@@ -45,7 +45,7 @@ pub(super) struct Utterance<'a> {
     pub(super) speed: f32,
 }
 
-/// What the network says about one sequence.
+/// Network output for one sequence.
 #[derive(Debug, Clone)]
 pub(super) struct Acoustics {
     /// Length of each phoneme in frames of 25 ms.
@@ -67,7 +67,7 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// With the decoder's large weights kept in `precision`; whatever decides on lengths and pitch stays exact.
+    /// With the decoder's large weights kept in `precision`; the layers that predict durations and pitch stay exact.
     pub(super) fn load(from: &mut Checkpoint, precision: Precision) -> std::result::Result<Self, Error> {
         Ok(Self {
             device: from.device().clone(),
@@ -77,7 +77,7 @@ impl Network {
         })
     }
 
-    /// All utterances through one pass per layer.
+    /// All utterances in one pass per layer.
     pub(super) fn forward(&self, batch: &[Utterance<'_>]) -> Result<Vec<Acoustics>> {
         let lengths: Vec<usize> = batch.iter().map(|utterance| utterance.ids.len()).collect();
         let phonemes = PackedRows::new(&lengths, PHONEME_REACH, &self.device)?;
@@ -234,7 +234,7 @@ impl Prosody {
     }
 }
 
-/// Log durations to whole frames of 25 ms, at least one each and never more than a unit may have together.
+/// Log durations to whole frames of 25 ms: at least one each, scaled down to the limit of a unit.
 fn whole_frames(logs: &[f32], speed: f32) -> Vec<usize> {
     let limit = MAX_UNIT_FRAMES / 2;
     let frames = logs.iter().map(|log| {
@@ -244,7 +244,7 @@ fn whole_frames(logs: &[f32], speed: f32) -> Vec<usize> {
     let mut frames: Vec<usize> = frames.collect();
     let total: usize = frames.iter().sum();
     if total > limit {
-        tracing::warn!(frames = total, limit, "durations exceed what one unit may last and were scaled down");
+        tracing::warn!(frames = total, limit, "durations exceed the limit of a unit and were scaled down");
         frames.iter_mut().for_each(|frames| *frames = (*frames * limit / total).max(1));
     }
     frames

@@ -1,6 +1,5 @@
-//! The random part of the spectrum: a counter-based generator, so that a value depends on its place alone.
-//!
-//! Neighbours in a batch, the order of units and the number of threads change nothing.
+//! The random part of the spectrum, from a counter-based generator: a value depends on seed, unit, frame and bin only, not
+//! on the batch, the order of units or the number of threads.
 
 use izwi_kernels::spectrum::box_muller;
 use izwi_nn::sampling::mix;
@@ -17,7 +16,7 @@ impl Noise {
         Self { key: mix(mix(seed).wrapping_add(unit as u64)) }
     }
 
-    /// Fills in two independent standard normal values for each place in the spectrum of a frame.
+    /// Fills in two independent standard normal values for each bin of a frame.
     pub(super) fn fill(&self, frame: usize, [real, imaginary]: [&mut [f32]; 2]) {
         for (bin, (real, imaginary)) in real.iter_mut().zip(imaginary.iter_mut()).enumerate() {
             let bits = mix(self.key.wrapping_add(((frame as u64) << 32) | bin as u64));
@@ -44,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_depends_on_its_place_alone() {
+    fn values_depend_on_seed_unit_frame_and_bin_only() {
         let noise = Noise::new(7, 3);
         let late = at(&noise, 90, 600);
         assert_eq!(late, at(&Noise::new(7, 3), 90, 600));

@@ -1,4 +1,4 @@
-//! Pronounces words outside the lexicon: a character transformer whose output is read CTC-fashion.
+//! Phonemes of words outside the lexicon: a character transformer with CTC decoding.
 //!
 //! Owns the network's shape and weights. Tensor names: hibari-tts 0.2.1, `oov.onnx`.
 
@@ -18,7 +18,7 @@ const WIDTH: usize = 128;
 const LAYERS: usize = 4;
 const LAYER: EncoderConfig = EncoderConfig { width: WIDTH, heads: 4, hidden: 384 };
 
-/// `oov.json`: the alphabets and the two sizes that follow from training.
+/// `oov.json`: the alphabets and two sizes.
 #[derive(Debug, Deserialize)]
 struct Alphabets {
     #[serde(rename = "in")]
@@ -31,7 +31,7 @@ struct Alphabets {
     max_letters: usize,
 }
 
-/// The network. It computes on the CPU: words come one at a time, from many threads.
+/// The network. It runs on the CPU: words come one at a time from many threads.
 #[derive(Debug)]
 pub(super) struct UnknownWordNet {
     letters: HashMap<char, u32>,
@@ -98,7 +98,7 @@ impl UnknownWords for UnknownWordNet {
         for part in ids.chunks(self.max_letters) {
             match self.read(part) {
                 Ok(phonemes) => read.push_str(&phonemes),
-                Err(error) => tracing::warn!(%error, "the network for unknown words failed on one"),
+                Err(error) => tracing::warn!(%error, "the network for unknown words failed on a word"),
             }
         }
         (!read.is_empty()).then_some(read)

@@ -64,7 +64,7 @@ fn whole(model: &Hibari, input: SpeakInput) -> Vec<f32> {
 }
 
 #[test]
-fn an_entry_is_the_same_bits_alone_and_among_eight() {
+fn an_entry_is_the_same_bits_alone_and_in_a_batch_of_eight() {
     let model = model();
     let inputs =
         TEXTS.iter().enumerate().map(|(index, text)| SpeakInput { seed: index as u64, ..speak(text) });
@@ -89,7 +89,7 @@ fn a_seed_fixes_the_samples() {
 }
 
 #[test]
-fn speech_sounds_and_lasts_plausibly() {
+fn speech_has_plausible_level_and_duration() {
     let model = model();
     let samples = whole(&model, speak(TEXTS[1]));
     let seconds = samples.len() as f32 / SAMPLE_RATE_HZ as f32;
@@ -111,7 +111,7 @@ fn speed_changes_the_length() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_named() {
+fn bad_input_is_refused_by_field() {
     let model = model();
     let refused = |input: SpeakInput| model.prepare(&Input::Speak(input), &LIMITS).unwrap_err();
     let voice = refused(SpeakInput { voice: Some("alloy".to_owned()), ..speak("Hi.") });
@@ -128,7 +128,7 @@ fn what_cannot_be_taken_is_named() {
 }
 
 #[test]
-fn work_keeps_the_limit_and_ends_with_the_last_unit() {
+fn units_keep_the_limit_and_the_last_one_finishes() {
     let model = model();
     let text = TEXTS.join(" ").repeat(4);
     for max_tokens_per_step in [16, 64, 4096] {

@@ -1,6 +1,6 @@
-//! Phonemes of sentences cut into units: what one forward pass computes for one request.
+//! Splits the phonemes of sentences into units, one forward pass each.
 //!
-//! Owns the cutting and the phoneme ids. Knows neither text nor tensors.
+//! Owns the phoneme ids. Knows neither text nor tensors.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,13 +9,13 @@ use super::files::read_json;
 use super::network::SYMBOLS;
 use izwi_nn::Error;
 
-/// The network learnt from sequences up to this long.
+/// Longest sequence of the network's training.
 pub(super) const MAX_UNIT_IDS: usize = 400;
-/// No limit makes a unit shorter than this many ids.
+/// Least ids of a unit at any limit.
 const MIN_UNIT_IDS: usize = 8;
-/// A first unit longer than this is cut, so that the first samples leave early.
+/// A longer first unit is split for an early first chunk.
 const LONG_FIRST_UNIT: usize = 60;
-/// The cut-off first part has at least this many symbols, and so has what it leaves behind.
+/// Least symbols of both parts of a split first unit.
 const MIN_FIRST_PART: usize = 16;
 
 /// Phoneme symbols and their ids.
@@ -37,7 +37,7 @@ impl Vocabulary {
         }
     }
 
-    /// The symbols the network knows, the others dropped.
+    /// The known symbols; others are dropped.
     fn known(&self, phonemes: &str) -> Vec<char> {
         phonemes.chars().filter(|symbol| self.ids.contains_key(symbol)).collect()
     }
@@ -49,7 +49,7 @@ impl Vocabulary {
     }
 }
 
-/// Cuts the phonemes of sentences into units of at most `max_ids` ids each; parts without any sound are left out.
+/// Splits the phonemes of sentences into units of at most `max_ids` ids each; parts without letters are dropped.
 pub(super) fn cut(sentences: &[String], vocabulary: &Vocabulary, max_ids: usize) -> Vec<Vec<u32>> {
     let most = max_ids.clamp(MIN_UNIT_IDS, MAX_UNIT_IDS) - 2;
     let mut units: Vec<Vec<u32>> = Vec::new();
@@ -67,7 +67,7 @@ pub(super) fn cut(sentences: &[String], vocabulary: &Vocabulary, max_ids: usize)
     units
 }
 
-/// Cuts at the latest place until what is left fits.
+/// Splits at the last boundary until the rest fits.
 fn push_all(units: &mut Vec<Vec<u32>>, symbols: &[char], vocabulary: &Vocabulary, most: usize) {
     let mut rest = trim(symbols);
     while rest.len() > most {
@@ -96,7 +96,7 @@ fn ends_clause(symbol: char) -> bool {
     matches!(symbol, ',' | ';' | ':' | '—')
 }
 
-/// Where a long first sentence is cut: after its first clause of some length.
+/// Where to split a long first sentence: after its first clause of some length.
 fn early_clause(symbols: &[char]) -> Option<usize> {
     if symbols.len() <= LONG_FIRST_UNIT {
         return None;
@@ -105,7 +105,7 @@ fn early_clause(symbols: &[char]) -> Option<usize> {
     (MIN_FIRST_PART..last).find(|&at| ends_clause(symbols[at - 1]) && symbols[at] == ' ')
 }
 
-/// Where to cut at the latest: after a clause, else a word, else anywhere. At least one symbol.
+/// The last boundary: after a clause, else a word, else anywhere. At least one symbol.
 fn last_boundary(symbols: &[char]) -> usize {
     let after = |found: Option<usize>| found.map(|at| at + 1);
     after(symbols.iter().rposition(|&symbol| ends_clause(symbol)))
@@ -146,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn long_sentences_are_cut_at_clauses_then_words_then_anywhere() {
+    fn long_sentences_split_at_clauses_then_words_then_anywhere() {
         check(&["abc, def ghi jab"], 12, &["abc,", "def ghi", "jab"]);
         check(&["abcdefghijabcdefghij"], 12, &["abcdefghij", "abcdefghij"]);
     }
 
     #[test]
-    fn a_long_first_sentence_gives_its_first_clause_early() {
+    fn a_long_first_sentence_splits_after_its_first_clause() {
         let clause = "abcd abcd abcd abcd,";
         let rest = "abcd abcd abcd abcd abcd abcd abcd abcd abcd.";
         check(&[&format!("{clause} {rest}")], 400, &[clause, rest]);
@@ -163,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_sounds_is_lost(sentences in prop::collection::vec("[a-j ,.:—]{0,600}", 0..4), max in 1usize..500) {
+        fn no_letter_is_lost(sentences in prop::collection::vec("[a-j ,.:—]{0,600}", 0..4), max in 1usize..500) {
             let vocabulary = vocabulary();
             let units = cut(&sentences, &vocabulary, max);
             let sounds = |text: &str| text.chars().filter(|c| c.is_alphabetic()).collect::<String>();

@@ -1,6 +1,6 @@
-//! From spectral heads and pitch to samples: pulses, their transform, shaping, and the inverse transform.
+//! Spectral heads and pitch to samples: pulses, STFT, spectral shaping, inverse STFT.
 //!
-//! Owns the signal processing of hibari-tts 0.2.1; knows no tensor.
+//! The signal processing of hibari-tts 0.2.1. Knows no tensor.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use super::network::{BINS, HEAD_VALUES};
 use izwi_kernels::spectrum::{SpectralFilter, SpectrumHeads};
 use izwi_nn::codec::stft::hann;
 
-/// Samples a second of what comes out.
+/// Rate of the output, in Hz.
 pub(super) const SAMPLE_RATE_HZ: u32 = 24_000;
 /// Points of the transform.
 const FFT: usize = 1200;
 /// Samples of a frame of 12.5 ms.
 pub(super) const HOP: usize = 300;
 const FRAMES_PER_WINDOW: usize = FFT / HOP;
-/// Pitch up to here is unvoiced.
+/// Pitch up to this is unvoiced.
 const VOICED_ABOVE_HZ: f32 = 40.0;
-/// Harmonics reach up to here.
+/// Upper limit of harmonics.
 const HARMONICS_BELOW_HZ: f32 = 11_000.0;
-/// Where |2 sin(t/2)| is this small, the pulse takes its limit.
+/// Below this |2 sin(t/2)|, the pulse is replaced by its limit.
 const SINGULAR: f32 = 2e-3;
-/// Log magnitudes are cut here.
+/// Upper limit of log magnitudes.
 const MAX_LOG_MAGNITUDE: f32 = 7.0;
 /// Least sum of squared windows to divide by.
 const MIN_WINDOW_SUM: f32 = 1e-11;
@@ -175,12 +175,12 @@ mod tests {
     }
 
     #[test]
-    fn unvoiced_frames_carry_no_pulse() {
+    fn unvoiced_frames_have_no_pulse() {
         assert!(pulses(&[0.0, -5.0, 40.0]).iter().all(|&x| x == 0.0));
     }
 
     #[test]
-    fn the_transform_pair_returns_what_went_in() {
+    fn stft_and_inverse_reconstruct_the_pulses() {
         let pitch = [150.0; 12];
         let mut frame = vec![-40.0; HEAD_VALUES];
         frame[..2 * BINS].fill(0.0);

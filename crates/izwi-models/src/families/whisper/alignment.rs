@@ -1,50 +1,50 @@
-//! When each word was said: dynamic time warping over where the decoder looked.
+//! Word times: dynamic time warping over cross-attention weights.
 //!
-//! Knows weights and times, no tensor and no token id. Source:
+//! Knows no tensor and no token id. Source:
 //! <https://github.com/openai/whisper/blob/main/whisper/timing.py>.
 
-/// Width of the filter along time: `medfilt_width` there.
+/// Width of the median filter along time: openai-whisper's `medfilt_width`.
 const MEDIAN_WIDTH: usize = 7;
-/// Marks that belong to the word behind them: `prepend_punctuations` there.
+/// Marks that belong to the following word: openai-whisper's `prepend_punctuations`.
 const PREPENDED: &str = "\"'“¿([{-";
-/// Marks that belong to the word before them: `append_punctuations` there.
+/// Marks that belong to the preceding word: openai-whisper's `append_punctuations`.
 const APPENDED: &str = "\"'.。,，!！?？:：”)]}、";
-/// Marks around which long words are shortened.
+/// Marks next to which long words are shortened.
 const SENTENCE_ENDS: &str = ".。!！?？";
-/// No word is taken to last longer than this as a rule, in seconds.
+/// Upper limit of the median word duration, in seconds.
 const MAX_MEDIAN_S: f64 = 0.7;
 
 /// A word with its times, in seconds from the start of the window.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TimedWord {
     pub(super) text: String,
-    /// Text tokens that make it.
+    /// Number of its text tokens.
     pub(super) tokens: usize,
     pub(super) start_s: f64,
     pub(super) end_s: f64,
     pub(super) probability: f32,
 }
 
-/// Where the decoder looked, for each alignment head.
+/// Cross-attention weights of the alignment heads.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Looks<'a> {
+pub(super) struct CrossWeights<'a> {
     /// `[rows, positions]` of each head.
     pub(super) heads: &'a [Vec<f32>],
     pub(super) rows: usize,
     pub(super) positions: usize,
-    /// Positions that hold the window's own audio; the rest is padding.
+    /// Positions of the window's audio; the rest is padding.
     pub(super) used: usize,
 }
 
-impl Looks<'_> {
-    /// How much each row looked at each position, over all heads: `[rows, used]`.
+impl CrossWeights<'_> {
+    /// Standardised and filtered weights, averaged over the heads: `[rows, used]`.
     fn matrix(&self) -> Vec<f32> {
         let (rows, used) = (self.rows, self.used);
         let mut sum = vec![0f32; rows * used];
         for head in self.heads {
             let mut weights = Vec::with_capacity(rows * used);
             for row in head.chunks_exact(self.positions) {
-                // Softmax over the part is the whole softmax, rescaled.
+                // The softmax over a part is the whole softmax, rescaled.
                 let total = row[..used].iter().sum::<f32>().max(f32::MIN_POSITIVE);
                 weights.extend(row[..used].iter().map(|weight| weight / total));
             }
@@ -58,14 +58,14 @@ impl Looks<'_> {
         sum
     }
 
-    /// The position at which each of the rows `rows` begins.
+    /// The position at which each of `rows` starts.
     pub(super) fn begins(&self, rows: std::ops::Range<usize>) -> Vec<usize> {
         let matrix = self.matrix();
         warp(&matrix[rows.start * self.used..rows.end * self.used], self.used)
     }
 }
 
-/// Brings each column to mean 0 and deviation 1.
+/// Standardises each column to mean 0 and deviation 1.
 fn standardise(weights: &mut [f32], columns: usize) {
     let rows = (weights.len() / columns.max(1)).max(1) as f32;
     for column in 0..columns {
@@ -77,7 +77,7 @@ fn standardise(weights: &mut [f32], columns: usize) {
     }
 }
 
-/// The median of `width` values around each, the row mirrored at its ends; a row too short for that stays as it is.
+/// Median filter of `width` values over a row reflected at its ends; a row that is too short is returned unchanged.
 pub(super) fn median(row: &[f32], width: usize) -> impl Iterator<Item = f32> + '_ {
     let (reach, len) = (width / 2, row.len());
     let mut around = vec![0f32; width];
@@ -94,7 +94,7 @@ pub(super) fn median(row: &[f32], width: usize) -> impl Iterator<Item = f32> + '
     })
 }
 
-/// The cheapest way through `matrix` `[rows, columns]`, its values being gains: the column where it enters each row.
+/// Dynamic time warping through the gains `matrix` `[rows, columns]`: the column at which the path enters each row.
 pub(super) fn warp(matrix: &[f32], columns: usize) -> Vec<usize> {
     #[derive(Clone, Copy, PartialEq)]
     enum Step {
@@ -105,7 +105,7 @@ pub(super) fn warp(matrix: &[f32], columns: usize) -> Vec<usize> {
     let rows = matrix.len().checked_div(columns).unwrap_or(0);
     let width = columns + 1;
     let mut cost = vec![f32::INFINITY; (rows + 1) * width];
-    // Along the edges there is one way only.
+    // Only one step is possible along the edges.
     let mut steps = vec![Step::Row; (rows + 1) * width];
     steps[..width].fill(Step::Column);
     cost[0] = 0.0;
@@ -137,8 +137,7 @@ pub(super) fn warp(matrix: &[f32], columns: usize) -> Vec<usize> {
     begins
 }
 
-/// Times words: `begins` is the second at which each token begins, with one more for the end of the last;
-/// `probabilities` are the tokens'.
+/// Times words: `begins` holds the start of each token in seconds and the end of the last; `probabilities` is per token.
 pub(super) fn time_words(
     words: Vec<(String, usize)>,
     begins: &[f64],
@@ -156,7 +155,7 @@ pub(super) fn time_words(
     timed
 }
 
-/// The usual length of a word in seconds.
+/// Median duration of a word in seconds.
 pub(super) fn median_duration(words: &[TimedWord]) -> f64 {
     let mut durations: Vec<f64> = words.iter().map(|w| w.end_s - w.start_s).filter(|d| *d != 0.0).collect();
     durations.sort_unstable_by(f64::total_cmp);
@@ -169,7 +168,7 @@ pub(super) fn median_duration(words: &[TimedWord]) -> f64 {
     median.min(MAX_MEDIAN_S)
 }
 
-/// Shortens words next to the end of a sentence to twice the usual length: pauses lie there.
+/// Limits words next to the end of a sentence, where pauses are, to twice the median duration.
 pub(super) fn shorten_at_sentence_ends(words: &mut [TimedWord], usual_s: f64) {
     let longest = 2.0 * usual_s;
     if longest == 0.0 {
@@ -186,8 +185,8 @@ pub(super) fn shorten_at_sentence_ends(words: &mut [TimedWord], usual_s: f64) {
     }
 }
 
-/// Joins punctuation to its word; the times stay the word's. A mark that went away leaves an empty word behind, so
-/// that tokens can still be counted.
+/// Merges punctuation into its word, which keeps its times. A merged mark becomes an empty word, so that tokens can still
+/// be counted.
 pub(super) fn merge_punctuation(words: &mut [TimedWord]) {
     let mut following = words.len().saturating_sub(1);
     for at in (0..following).rev() {
@@ -221,8 +220,8 @@ mod tests {
     }
 
     #[test]
-    fn the_way_follows_the_bright_path() {
-        // Rows look at columns 0-2, 3-4, 5-9 in turn.
+    fn the_path_follows_the_largest_weights() {
+        // Rows attend to columns 0-2, 3-4, 5-9 in turn.
         let bright = |row: usize, column: usize| match column {
             0..3 => row == 0,
             3..5 => row == 1,
@@ -234,8 +233,8 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_averaged_and_padding_is_left_out() {
-        // Four rows over six used positions of eight; the last two swallow most of the weight.
+    fn heads_are_averaged_without_padding() {
+        // Four rows over six used positions of eight; the last two hold most of the weight.
         let row = |bright: usize| {
             let mut row = vec![0.01f32; 8];
             row[bright] = 0.2;
@@ -244,14 +243,14 @@ mod tests {
         };
         let head: Vec<f32> = [0, 2, 4, 5].iter().flat_map(|&bright| row(bright)).collect();
         let heads = [head.clone(), head];
-        let looks = Looks { heads: &heads, rows: 4, positions: 8, used: 6 };
-        let matrix = looks.matrix();
+        let cross_weights = CrossWeights { heads: &heads, rows: 4, positions: 8, used: 6 };
+        let matrix = cross_weights.matrix();
         assert_eq!(matrix.len(), 24);
-        assert!(looks.begins(0..4).is_sorted());
+        assert!(cross_weights.begins(0..4).is_sorted());
     }
 
     #[test]
-    fn the_median_is_mirrored_at_the_ends() {
+    fn the_median_filter_reflects_the_ends() {
         let filtered: Vec<f32> = median(&[9.0, 1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 7.0], 7).collect();
         // 3 2 1 9 1 2 3 around the first, 4 5 0 7 0 5 4 around the last.
         assert_eq!(filtered[0], 2.0);
@@ -268,14 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn punctuation_joins_its_word() {
+    fn punctuation_merges_into_its_word() {
         let mut words =
             [word(" \"", 0.0, 0.1), word("Hi", 0.1, 0.4), word(",", 0.4, 0.5), word("\"", 0.5, 0.6)];
-        let mut more = [word(" said", 0.6, 0.9), word(".", 0.9, 1.5)];
+        let mut more = [word(" generated", 0.6, 0.9), word(".", 0.9, 1.5)];
         merge_punctuation(&mut words);
         merge_punctuation(&mut more);
         let texts: Vec<&str> = words.iter().chain(&more).map(|word| word.text.as_str()).collect();
-        assert_eq!(texts, ["", " \"Hi,\"", "", "", " said.", ""]);
+        assert_eq!(texts, ["", " \"Hi,\"", "", "", " generated.", ""]);
         assert_eq!((words[1].tokens, words[1].start_s, words[1].end_s), (4, 0.1, 0.4));
     }
 
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn words_take_their_tokens_times() {
+    fn words_get_the_times_of_their_tokens() {
         let words = vec![(" one".to_owned(), 2), (" two".to_owned(), 1)];
         let timed = time_words(words, &[0.0, 0.1, 0.5, 0.9], &[0.5, 1.0, 0.25]);
         assert_eq!((timed[0].start_s, timed[0].end_s, timed[0].probability), (0.0, 0.5, 0.75));

@@ -1,6 +1,6 @@
-//! What a checkpoint folder says about itself: `config.json` and, where there is one, `generation_config.json`.
+//! Configuration of a checkpoint folder: `config.json` and, if present, `generation_config.json`.
 //!
-//! Owns the sizes and refuses settings this family does not compute. Knows no tensor.
+//! Owns the sizes and rejects unsupported settings. Knows no tensor.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use izwi_nn::Error;
 
-/// Seconds of audio the network takes at most.
+/// Longest window in seconds.
 pub(super) const WINDOW_S: usize = 30;
 /// Mel frames in one encoder position: the stride of the second convolution,
 /// <https://github.com/openai/whisper/blob/main/whisper/model.py> (`AudioEncoder`).
@@ -39,7 +39,7 @@ pub(super) struct Config {
     scale_embedding: bool,
 }
 
-/// How a checkpoint wants to be decoded.
+/// Decoding settings of a checkpoint.
 #[derive(Debug, Clone, Default, Deserialize)]
 struct GenerationConfig {
     #[serde(default)]
@@ -52,7 +52,7 @@ struct GenerationConfig {
     is_multilingual: Option<bool>,
 }
 
-/// Everything the folder's configuration files settle.
+/// The resolved configuration of a folder.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) config: Config,
@@ -60,12 +60,12 @@ pub(super) struct Settings {
     pub(super) suppress: Vec<u32>,
     /// Tokens not chosen first.
     pub(super) begin_suppress: Vec<u32>,
-    /// `(layer, head)` of the decoder's cross-attention that follows the speech.
+    /// `(layer, head)` of the decoder's cross-attention used for alignment.
     pub(super) alignment_heads: Vec<(usize, usize)>,
     pub(super) multilingual: bool,
 }
 
-/// Models with at least this many tokens know languages and tasks:
+/// Models with at least this many tokens are multilingual:
 /// <https://github.com/openai/whisper/blob/main/whisper/model.py> (`is_multilingual`).
 const MULTILINGUAL_VOCABULARY: usize = 51_865;
 
@@ -73,7 +73,7 @@ impl Settings {
     /// Reads the folder's `config.json` and `generation_config.json`.
     ///
     /// # Errors
-    /// A file is unreadable, or asks for something this family does not compute.
+    /// A file is unreadable or has an unsupported setting.
     pub(super) fn load(folder: &Path) -> Result<Self, Error> {
         let path = folder.join("config.json");
         let config: Config = read_json(&path)?;
@@ -113,7 +113,7 @@ impl Settings {
 }
 
 impl Config {
-    /// All heads of the upper half of the decoder's layers, as openai-whisper takes where it knows no better:
+    /// All heads of the upper half of the decoder's layers, openai-whisper's default:
     /// <https://github.com/openai/whisper/blob/main/whisper/model.py> (`alignment_heads`).
     fn upper_heads(&self) -> Vec<(usize, usize)> {
         let layers = self.decoder_layers / 2..self.decoder_layers;
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_generation_config_goes_before_the_config() {
+    fn the_generation_config_overrides_the_config() {
         let config = config(r#", "suppress_tokens": [1], "begin_suppress_tokens": [2]"#);
         let alone = Settings::load(folder(&config, None).path()).unwrap();
         assert_eq!((alone.suppress, alone.begin_suppress), (vec![1], vec![2]));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_computed_is_refused_with_its_value() {
+    fn unsupported_settings_are_refused_by_value() {
         for (extra, named) in [
             (r#", "activation_function": "relu""#, "relu"),
             (r#", "scale_embedding": true"#, "scale_embedding"),

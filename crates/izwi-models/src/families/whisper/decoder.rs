@@ -1,6 +1,6 @@
 //! The text decoder: rows of any number of sequences, at any positions, through one pass per layer.
 //!
-//! Its own keys and values live in the paged pool, those of the encoder's output with the sequence. Source of the
+//! Keys and values of self-attention are in the paged pool, those of cross-attention in the sequence's state. Source of the
 //! architecture: <https://github.com/openai/whisper/blob/main/whisper/model.py> (`TextDecoder`).
 
 use candle_core::{DType, Tensor};
@@ -14,13 +14,13 @@ use izwi_nn::layers::activation::{bias_gelu, residual};
 use izwi_nn::layers::{LayerNorm, Linear};
 use izwi_types::Precision;
 
-/// Type of the keys and values of a window: half the bytes of f32 to read for each token.
+/// Type of the cross-attention keys and values: half the memory traffic of f32.
 const CROSS_DTYPE: DType = DType::F16;
 
-/// The output head, where a file has it beside the embedding it is tied to.
+/// The output head, if the file has a copy of the embedding that it is tied to.
 pub(super) const HEAD: &str = "proj_out.weight";
 
-/// Neighbouring positions of one sequence.
+/// Consecutive positions of one sequence.
 #[derive(Debug)]
 pub(super) struct Span<'a> {
     /// Tokens of the positions.
@@ -29,21 +29,21 @@ pub(super) struct Span<'a> {
     pub(super) start: usize,
     /// Blocks of the sequence.
     pub(super) block_table: &'a [u32],
-    /// Keys and values of the window, one for each layer.
+    /// Cross-attention keys and values, one for each layer.
     pub(super) window: &'a [CrossKv],
-    /// Rows, counted from the first, whose logits are wanted.
+    /// Rows, relative to the first, whose logits are returned.
     pub(super) heads: Vec<usize>,
-    /// Whether to tell where in the window the rows look.
-    pub(super) watched: bool,
+    /// Whether to return the cross-attention weights of the alignment heads.
+    pub(super) record_cross_weights: bool,
 }
 
-/// What a pass answers for one span.
+/// Output of a pass for one span.
 #[derive(Debug, Default)]
 pub(super) struct SpanOutput {
-    /// One vector of the vocabulary's size for each wanted row.
+    /// `[vocabulary]` for each row of `heads`.
     pub(super) logits: Vec<Vec<f32>>,
-    /// For a watched span, the weights of each alignment head, `[rows, positions]`.
-    pub(super) looks: Vec<Vec<f32>>,
+    /// If recorded, the cross-attention weights of each alignment head, `[rows, positions]`.
+    pub(super) cross_weights: Vec<Vec<f32>>,
 }
 
 /// The decoder's weights.
@@ -56,26 +56,26 @@ pub(super) struct Decoder {
     heads: usize,
     width: usize,
     /// For each layer, the alignment heads in it.
-    watched: Vec<Vec<usize>>,
+    alignment_heads: Vec<Vec<usize>>,
 }
 
 #[derive(Debug)]
 struct Layer {
-    own_norm: LayerNorm,
-    own: Projections,
+    self_attn_norm: LayerNorm,
+    self_attn: Projections,
     key: Linear,
     value: Linear,
-    window_norm: LayerNorm,
-    window: Projections,
-    window_key: Linear,
-    window_value: Linear,
+    cross_attn_norm: LayerNorm,
+    cross_attn: Projections,
+    cross_key: Linear,
+    cross_value: Linear,
     feed_forward_norm: LayerNorm,
-    expand: Linear,
-    expand_bias: Tensor,
-    project: Linear,
+    fc1: Linear,
+    fc1_bias: Tensor,
+    fc2: Linear,
 }
 
-/// The two projections of an attention that run over the decoder's own rows in both kinds of attention.
+/// The query and output projections that self- and cross-attention have.
 #[derive(Debug)]
 struct Projections {
     query: Linear,
@@ -83,11 +83,11 @@ struct Projections {
 }
 
 impl Decoder {
-    /// Takes everything under `model.decoder`; with `repeats_head`, also the copy of the embedding that some files
-    /// have as the output head. Large weights are kept in `precision`.
+    /// Takes everything under `model.decoder`; with `repeats_head`, also the copy of the embedding that some files have as
+    /// the output head. Large weights are kept in `precision`.
     ///
     /// # Errors
-    /// As [`Checkpoint::take`], or the head is no copy.
+    /// As [`Checkpoint::take`], or the head differs from the embedding.
     pub(super) fn load(
         from: &mut Checkpoint,
         config: &Config,
@@ -108,7 +108,7 @@ impl Decoder {
         let head = repeats_head.then(|| (HEAD.to_owned(), shape.clone()));
         let tables = [(format!("{name}.embed_tokens.weight"), shape)].into_iter().chain(head);
         let sizes = (width, config.vocab_size);
-        let tables = (&tables.collect::<Vec<_>>()[..], "the first of equals, ");
+        let tables = (&tables.collect::<Vec<_>>()[..], "tied, ");
         Ok(Self {
             embedding: Linear::load_transformed(from, tables, sizes, precision, first_of_equals)?,
             positions: from
@@ -117,7 +117,7 @@ impl Decoder {
             norm: LayerNorm::load(from, &format!("{name}.layer_norm"), width)?,
             heads: config.decoder_attention_heads,
             width,
-            watched: (0..config.decoder_layers).map(in_layer).collect(),
+            alignment_heads: (0..config.decoder_layers).map(in_layer).collect(),
         })
     }
 
@@ -144,7 +144,7 @@ impl Decoder {
     pub(super) fn windows(&self, encoded: &[Tensor]) -> Result<Vec<Vec<CrossKv>>, Error> {
         let window = |rows: &Tensor| {
             let layers = self.layers.iter().map(|layer| {
-                let (keys, values) = (layer.window_key.forward(rows)?, layer.window_value.forward(rows)?);
+                let (keys, values) = (layer.cross_key.forward(rows)?, layer.cross_value.forward(rows)?);
                 Ok(CrossKv::new(&keys, &values, self.heads, CROSS_DTYPE)?)
             });
             layers.collect()
@@ -152,7 +152,7 @@ impl Decoder {
         encoded.iter().map(window).collect()
     }
 
-    /// Computes the spans' rows and answers for each span, in order.
+    /// Computes the rows of the spans; one output per span, in order.
     ///
     /// # Errors
     /// A token, position or block does not exist.
@@ -162,17 +162,17 @@ impl Decoder {
             spans.iter().flat_map(|span| kv.slots(span.block_table, span.start, span.tokens.len())).collect();
         let mut x = self.embed(spans)?; // [rows, width]
         for (index, layer) in self.layers.iter().enumerate() {
-            x = self.own_attention(layer, index, &x, kv, (spans, &slots))?;
-            let (normed, looks);
-            (x, normed, looks) = self.window_attention(layer, index, &x, spans)?;
-            for ((output, looks), span) in outputs.iter_mut().zip(looks).zip(spans) {
-                if span.watched && !looks.is_empty() {
-                    let one = looks.len() / self.watched[index].len();
-                    output.looks.extend(looks.chunks_exact(one).map(<[f32]>::to_vec));
+            x = self.self_attention(layer, index, &x, kv, (spans, &slots))?;
+            let (normed, cross_weights);
+            (x, normed, cross_weights) = self.cross_attention(layer, index, &x, spans)?;
+            for ((output, cross_weights), span) in outputs.iter_mut().zip(cross_weights).zip(spans) {
+                if span.record_cross_weights && !cross_weights.is_empty() {
+                    let one = cross_weights.len() / self.alignment_heads[index].len();
+                    output.cross_weights.extend(cross_weights.chunks_exact(one).map(<[f32]>::to_vec));
                 }
             }
-            let h = bias_gelu(&layer.expand.forward(&normed)?, &layer.expand_bias)?; // [rows, hidden]
-            x = residual(&x, layer.project.forward(&h)?)?;
+            let h = bias_gelu(&layer.fc1.forward(&normed)?, &layer.fc1_bias)?; // [rows, hidden]
+            x = residual(&x, layer.fc2.forward(&h)?)?;
         }
         self.head(&x, spans, &mut outputs)?;
         Ok(outputs)
@@ -186,8 +186,8 @@ impl Decoder {
         Ok((self.embedding.select_rows(&tokens)? + places)?)
     }
 
-    /// Causal attention among a sequence's own positions, around the residual.
-    fn own_attention(
+    /// Causal self-attention with its residual.
+    fn self_attention(
         &self,
         layer: &Layer,
         index: usize,
@@ -195,7 +195,7 @@ impl Decoder {
         kv: &mut KvPool,
         (spans, slots): (&[Span<'_>], &[u32]),
     ) -> Result<Tensor, Error> {
-        let h = layer.own_norm.forward(x)?;
+        let h = layer.self_attn_norm.forward(x)?;
         let shape = (slots.len(), self.heads, self.width / self.heads);
         let keys = layer.key.forward(&h)?.reshape(shape)?; // [rows, heads, head_dim]
         let values = layer.value.forward(&h)?.reshape(shape)?;
@@ -208,32 +208,33 @@ impl Decoder {
                 block_table: span.block_table,
             })
             .collect();
-        let mixed = paged(kv, index, &layer.own.query.forward(&h)?, &spans, self.heads)?;
-        Ok(residual(x, layer.own.output.forward(&mixed)?)?)
+        let mixed = paged(kv, index, &layer.self_attn.query.forward(&h)?, &spans, self.heads)?;
+        Ok(residual(x, layer.self_attn.output.forward(&mixed)?)?)
     }
 
-    /// Attention to the window, around the residual: the sum, its norm, and where each span looked.
-    fn window_attention(
+    /// Cross-attention with its residual: the sum, its norm, and the recorded weights of each span.
+    fn cross_attention(
         &self,
         layer: &Layer,
         index: usize,
         x: &Tensor,
         spans: &[Span<'_>],
     ) -> Result<(Tensor, Tensor, Vec<Vec<f32>>), Error> {
-        let watched = &self.watched[index];
-        let record = spans.iter().any(|span| span.watched) && !watched.is_empty();
+        let alignment_heads = &self.alignment_heads[index];
+        let record = spans.iter().any(|span| span.record_cross_weights) && !alignment_heads.is_empty();
         let windows = spans.iter().map(|span| match span.window.get(index) {
             Some(window) => Ok((span.tokens.len(), window)),
-            None => Err(Error::Internal("a window was not encoded")),
+            None => Err(Error::Internal("a window is not encoded")),
         });
         let windows = windows.collect::<Result<Vec<_>, _>>()?;
-        let q = layer.window.query.forward(&layer.window_norm.forward(x)?)?;
-        let (mixed, looks) = cross(&q, &windows, self.heads, record.then_some(watched))?;
-        let (x, normed) = layer.feed_forward_norm.forward_sum(x, &layer.window.output.forward(&mixed)?)?;
-        Ok((x, normed, looks))
+        let q = layer.cross_attn.query.forward(&layer.cross_attn_norm.forward(x)?)?;
+        let (mixed, cross_weights) = cross(&q, &windows, self.heads, record.then_some(alignment_heads))?;
+        let (x, normed) =
+            layer.feed_forward_norm.forward_sum(x, &layer.cross_attn.output.forward(&mixed)?)?;
+        Ok((x, normed, cross_weights))
     }
 
-    /// Logits of the wanted rows alone: the head is the largest product of a pass.
+    /// Logits of the requested rows only: the head is the largest product of a pass.
     fn head(&self, x: &Tensor, spans: &[Span<'_>], outputs: &mut [SpanOutput]) -> Result<(), Error> {
         let mut first = 0;
         let mut rows: Vec<u32> = Vec::new();
@@ -254,7 +255,7 @@ impl Decoder {
     }
 }
 
-/// The embedding, of which a head may be a copy.
+/// The embedding; each further table must be a copy of it.
 fn first_of_equals(tables: Vec<Tensor>) -> Result<Tensor, Error> {
     let [embedding, heads @ ..] = &tables[..] else { return Err(Error::Internal("no embedding")) };
     for head in heads {
@@ -279,20 +280,20 @@ impl Layer {
         };
         let square = (width, width);
         Ok(Self {
-            own_norm: LayerNorm::load(from, &format!("{name}.self_attn_layer_norm"), width)?,
-            own: Projections::load(from, &own, width, precision)?,
+            self_attn_norm: LayerNorm::load(from, &format!("{name}.self_attn_layer_norm"), width)?,
+            self_attn: Projections::load(from, &own, width, precision)?,
             key: row(from, &format!("{own}.k_proj"), square, false)?,
             value: row(from, &format!("{own}.v_proj"), square, true)?,
-            window_norm: LayerNorm::load(from, &format!("{name}.encoder_attn_layer_norm"), width)?,
-            window: Projections::load(from, &window, width, precision)?,
-            window_key: Linear::load_with_precision(
+            cross_attn_norm: LayerNorm::load(from, &format!("{name}.encoder_attn_layer_norm"), width)?,
+            cross_attn: Projections::load(from, &window, width, precision)?,
+            cross_key: Linear::load_with_precision(
                 from,
                 &format!("{window}.k_proj"),
                 square,
                 false,
                 precision,
             )?,
-            window_value: Linear::load_with_precision(
+            cross_value: Linear::load_with_precision(
                 from,
                 &format!("{window}.v_proj"),
                 square,
@@ -300,9 +301,9 @@ impl Layer {
                 precision,
             )?,
             feed_forward_norm: LayerNorm::load(from, &format!("{name}.final_layer_norm"), width)?,
-            expand: row(from, &format!("{name}.fc1"), (width, hidden), false)?,
-            expand_bias: from.take(&format!("{name}.fc1.bias"), &[hidden])?,
-            project: row(from, &format!("{name}.fc2"), (hidden, width), true)?,
+            fc1: row(from, &format!("{name}.fc1"), (width, hidden), false)?,
+            fc1_bias: from.take(&format!("{name}.fc1.bias"), &[hidden])?,
+            fc2: row(from, &format!("{name}.fc2"), (hidden, width), true)?,
         })
     }
 }

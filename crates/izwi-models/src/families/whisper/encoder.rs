@@ -1,6 +1,6 @@
 //! The audio encoder: log-mel frames of several windows to one row for every 20 ms.
 //!
-//! Windows are packed into one block of rows: linear layers run over all of them, attention within each. Source of the
+//! Windows are packed into one tensor of rows: linear layers run over all of them, attention within each. Source of the
 //! architecture: <https://github.com/openai/whisper/blob/main/whisper/model.py> (`AudioEncoder`).
 
 use candle_core::{Device, Tensor};
@@ -17,7 +17,7 @@ use izwi_types::Precision;
 /// Kernel width of both convolutions.
 const TAPS: usize = 3;
 
-/// Log-mel frames of one window, as the network takes them.
+/// Normalised log-mel frames of one window.
 #[derive(Debug)]
 pub(super) struct WindowMel {
     /// `[positions * FRAMES_PER_POSITION, bins]`.
@@ -39,7 +39,7 @@ pub(super) struct Encoder {
     device: Device,
 }
 
-/// Attention and feed-forward, each behind its norm and around a residual.
+/// Pre-norm attention and feed-forward with residuals.
 #[derive(Debug)]
 struct Layer {
     attention_norm: LayerNorm,
@@ -48,9 +48,9 @@ struct Layer {
     value: Linear,
     output: Linear,
     feed_forward_norm: LayerNorm,
-    expand: Linear,
-    expand_bias: Tensor,
-    project: Linear,
+    fc1: Linear,
+    fc1_bias: Tensor,
+    fc2: Linear,
 }
 
 impl Encoder {
@@ -78,13 +78,13 @@ impl Encoder {
         })
     }
 
-    /// Encodes each window: `[positions, width]`. A window's result is the same bits whatever others there are.
+    /// Encodes each window: `[positions, width]`. A window's result is the same bits in any batch.
     ///
     /// # Errors
-    /// A window is longer than the network knows, or the device is out of memory.
+    /// A window has too many positions, or the device is out of memory.
     pub(super) fn forward(&self, windows: &[WindowMel]) -> Result<Vec<Tensor>, Error> {
         let mut rows = Vec::with_capacity(2 * windows.len());
-        // Windows start at multiples of ROW_ALIGN, see nn::packed; rows in between attend to themselves.
+        // Windows start at multiples of ROW_ALIGN; the rows in between attend to themselves.
         let mut spans = Vec::with_capacity(2 * windows.len());
         for window in windows {
             rows.push(self.embed(window)?);
@@ -113,7 +113,7 @@ impl Encoder {
         Ok(self.positions.dim(1)?)
     }
 
-    /// The two convolutions and the places: `[positions, width]`.
+    /// The two convolutions and the position embedding: `[positions, width]`.
     fn embed(&self, window: &WindowMel) -> Result<Tensor, Error> {
         let frames = window.positions * FRAMES_PER_POSITION;
         let mel = Tensor::from_slice(&window.values, (frames, self.bins), &self.device)?;
@@ -153,9 +153,9 @@ impl Layer {
             value: linear(from, &format!("{attention}.v_proj"), (width, width), true)?,
             output: linear(from, &format!("{attention}.out_proj"), (width, width), true)?,
             feed_forward_norm: LayerNorm::load(from, &format!("{name}.final_layer_norm"), width)?,
-            expand: linear(from, &format!("{name}.fc1"), (width, hidden), false)?,
-            expand_bias: from.take(&format!("{name}.fc1.bias"), &[hidden])?,
-            project: linear(from, &format!("{name}.fc2"), (hidden, width), true)?,
+            fc1: linear(from, &format!("{name}.fc1"), (width, hidden), false)?,
+            fc1_bias: from.take(&format!("{name}.fc1.bias"), &[hidden])?,
+            fc2: linear(from, &format!("{name}.fc2"), (hidden, width), true)?,
         })
     }
 
@@ -165,7 +165,7 @@ impl Layer {
         let (q, k, v) = (self.query.forward(&h)?, self.key.forward(&h)?, self.value.forward(&h)?);
         let mixed = self.output.forward(&bidirectional(&q, &k, &v, heads, spans)?)?;
         let (x, h) = self.feed_forward_norm.forward_sum(x, &mixed)?;
-        let h = bias_gelu(&self.expand.product(&h)?, &self.expand_bias)?; // [rows, hidden]
-        Ok(residual(&x, self.project.forward(&h)?)?)
+        let h = bias_gelu(&self.fc1.product(&h)?, &self.fc1_bias)?; // [rows, hidden]
+        Ok(residual(&x, self.fc2.forward(&h)?)?)
     }
 }

@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 
 use super::decoder::Span;
 use super::encoder::WindowMel;
-use super::mel::FrontEnd;
+use super::front_end::FrontEnd;
+use super::state::Context;
 use super::tests::{kept_as, listen, model, unabridged, words};
-use super::windows::Context;
 use super::*;
 use crate::regions::WINDOW_FRAMES;
 use izwi_nn::sampling::argmax;
@@ -26,7 +26,7 @@ const LOGITS_TOLERANCE: f32 = 2e-2;
 const CANDLE_TOLERANCE: f32 = 0.3;
 /// Two encoder positions.
 const WORD_TOLERANCE_S: f64 = 0.0401;
-/// At marks and pauses one position decides on which side of a rule a word falls.
+/// At punctuation and pauses one position may decide how a rule applies to a word.
 const MIN_AGREEING_TIMES: f64 = 0.9;
 
 fn workspace() -> PathBuf {
@@ -52,16 +52,16 @@ pub(super) fn clip(name: &str) -> Vec<f32> {
     samples.map(|bytes| f32::from(i16::from_le_bytes(*bytes)) / 32768.0).collect()
 }
 
-/// The clips, and what is said in each.
+/// The clips with their reference texts.
 pub(super) fn clips() -> Vec<(Vec<f32>, String)> {
     let path = workspace().join("assets/speech/transcription.txt");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let said = |line: &str| {
-        let (said, name) = line.trim_end_matches(')').rsplit_once(" (").unwrap();
-        let said = said.trim_start_matches("<s>").trim_end_matches("</s>").trim();
-        (clip(name), said.to_owned())
+    let expected = |line: &str| {
+        let (expected, name) = line.trim_end_matches(')').rsplit_once(" (").unwrap();
+        let expected = expected.trim_start_matches("<s>").trim_end_matches("</s>").trim();
+        (clip(name), expected.to_owned())
     };
-    text.lines().map(said).collect()
+    text.lines().map(expected).collect()
 }
 
 fn golden(name: &str) -> Vec<u8> {
@@ -125,7 +125,7 @@ struct SegmentGolden {
     words: Vec<(String, f64, f64)>,
 }
 
-/// What the network sees of a clip, padded to 30 s.
+/// The network input of a clip, padded to 30 s.
 fn padded(front_end: &FrontEnd, samples: &[f32]) -> WindowMel {
     let mel = front_end.frames(samples, 0..WINDOW_FRAMES);
     let values = mel.network_input(0..WINDOW_FRAMES, WINDOW_FRAMES, mel.peak());
@@ -151,7 +151,7 @@ fn whisper_golden_mel() {
     assert_eq!(theirs.next(), None);
 }
 
-/// Raw logits behind each of `tokens`, in one pass.
+/// Raw logits after each of `tokens`, in one pass.
 pub(super) fn logits(model: &Whisper, encoded: &Tensor, tokens: &[u32]) -> Vec<Vec<f32>> {
     let mut kv = KvPool::new(model.kv_layout(), 32, 16, &Device::Cpu).unwrap();
     let window = model.decoder.windows(std::slice::from_ref(encoded)).unwrap().remove(0);
@@ -162,7 +162,7 @@ pub(super) fn logits(model: &Whisper, encoded: &Tensor, tokens: &[u32]) -> Vec<V
         block_table: &block_table,
         window: &window,
         heads: (0..tokens.len()).collect(),
-        watched: false,
+        record_cross_weights: false,
     };
     model.decoder.forward(&mut kv, &[span]).unwrap().remove(0).logits
 }
@@ -203,7 +203,7 @@ fn whisper_golden_network() {
 
             for (at, &token) in case.tokens.iter().enumerate() {
                 let mut logits = all[first + at].clone();
-                model.scribe.rules.apply(&mut logits, &case.tokens[..at]);
+                model.window_decoder.rules.apply(&mut logits, &case.tokens[..at]);
                 assert_eq!(argmax(&logits) as u32, token, "{name}, {}: token {at}", case.clip);
             }
             languages(&model, &encoded, case);
@@ -212,7 +212,7 @@ fn whisper_golden_network() {
     }
 }
 
-/// What keeping the weights in fewer bits costs, in nats: the divergence of the next token's distribution from that of
+/// Cost of quantised weights, in nats: the divergence of the next token's distribution from that of
 /// exact weights, in the mean over every token of the clips.
 #[test]
 fn whisper_golden_quantised() {
@@ -296,7 +296,7 @@ fn whisper_golden_candle() {
 
 /// The detected language and its probability.
 fn languages(model: &Whisper, encoded: &Tensor, case: &ClipGolden) {
-    let vocabulary = &model.scribe.vocabulary;
+    let vocabulary = &model.window_decoder.vocabulary;
     let Some(golden) = &case.languages else { return };
     let logits = logits(model, encoded, &[vocabulary.start]).remove(0);
     let weights: Vec<f32> = vocabulary.languages.iter().map(|(_, id)| logits[*id as usize]).collect();
@@ -311,17 +311,17 @@ fn whisper_golden_transcripts() {
     for name in MODELS {
         let model = model(name, Context::Full);
         let golden: ModelGolden = golden_json(&format!("{name}.json"));
-        let end = model.scribe.vocabulary.end;
+        let end = model.window_decoder.vocabulary.end;
         for case in &golden.clips {
-            let heard = unabridged(
+            let transcript = unabridged(
                 &model,
                 ListenInput { language: Some("en".to_owned()), ..listen(&clip(&case.clip)) },
             );
             let mut tokens: Vec<u32> =
-                heard.segments.iter().flat_map(|segment| segment.tokens.clone()).collect();
+                transcript.segments.iter().flat_map(|segment| segment.tokens.clone()).collect();
             tokens.push(end);
-            assert_eq!(tokens, case.tokens, "{name}, {}: {}", case.clip, heard.text);
-            let segment = &heard.segments[0];
+            assert_eq!(tokens, case.tokens, "{name}, {}: {}", case.clip, transcript.text);
+            let segment = &transcript.segments[0];
             assert!((segment.avg_logprob - case.avg_logprob).abs() < 1e-3, "{segment:?}");
             assert!((segment.no_speech_prob - case.no_speech_prob).abs() < 1e-3, "{segment:?}");
             // Deflate leaves its encoder some choice; Python's makes another.
@@ -342,10 +342,10 @@ fn whisper_golden_words() {
                 word_timestamps: true,
                 ..listen(&clip(&case.clip))
             };
-            let heard = unabridged(&model, input);
-            let ours: Vec<_> = heard.segments.iter().flat_map(|segment| &segment.words).collect();
+            let transcript = unabridged(&model, input);
+            let ours: Vec<_> = transcript.segments.iter().flat_map(|segment| &segment.words).collect();
             let theirs: Vec<_> = segments.iter().flat_map(|segment| &segment.words).collect();
-            assert_eq!(ours.len(), theirs.len(), "{}", heard.text);
+            assert_eq!(ours.len(), theirs.len(), "{}", transcript.text);
             let mut agreeing = 0;
             for (ours, (text, start_s, end_s)) in ours.iter().zip(&theirs) {
                 assert_eq!(words(&ours.text), words(text));
@@ -367,11 +367,12 @@ fn whisper_golden_long() {
         let LongGolden { clips, gap_s, text } = golden_json::<ModelGolden>(&format!("{name}.json")).long;
         let gap = vec![0f32; (gap_s * SAMPLE_RATE_HZ as f64) as usize];
         let samples: Vec<f32> = clips.iter().flat_map(|name| [clip(name), gap.clone()].concat()).collect();
-        let heard = unabridged(&model, ListenInput { language: Some("en".to_owned()), ..listen(&samples) });
-        let (ours, theirs) = (words(&heard.text), words(&text));
+        let transcript =
+            unabridged(&model, ListenInput { language: Some("en".to_owned()), ..listen(&samples) });
+        let (ours, theirs) = (words(&transcript.text), words(&text));
         let wrong = tests::errors(&ours, &theirs);
-        println!("{name}: {wrong} words of {} differ: {}", theirs.len(), heard.text);
-        assert!(wrong <= 2, "{name}: {}\n{text}", heard.text);
+        println!("{name}: {wrong} words of {} differ: {}", theirs.len(), transcript.text);
+        assert!(wrong <= 2, "{name}: {}\n{text}", transcript.text);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Languages by code and by English name.
 
-/// Codes and names as the model's makers list them:
+/// Codes and names of openai-whisper:
 /// <https://github.com/openai/whisper/blob/main/whisper/tokenizer.py> (`LANGUAGES`).
 const NAMES: &[(&str, &str)] = &[
     ("en", "english"),
@@ -105,7 +105,7 @@ const NAMES: &[(&str, &str)] = &[
     ("yue", "cantonese"),
 ];
 
-/// Further names (`TO_LANGUAGE_CODE` there), and BCP 47 subtags that the model knows by another code.
+/// Further names (openai-whisper's `TO_LANGUAGE_CODE`), and BCP 47 subtags with another code in the model.
 const ALIASES: &[(&str, &str)] = &[
     ("burmese", "my"),
     ("valencian", "ca"),
@@ -126,8 +126,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("nb", "no"),
 ];
 
-/// The code that a user's word for a language means: a code, a BCP 47 tag or an English name. The code may still be
-/// one that a given model does not know.
+/// The code of a language given as a code, a BCP 47 tag or an English name. A given model may not support it.
 pub(super) fn code_of(wanted: &str) -> Option<String> {
     let wanted = wanted.trim().to_lowercase();
     let named = |word: &str| {
@@ -145,7 +144,7 @@ pub(super) fn nearest(wanted: &str) -> Option<&'static str> {
     izwi_types::similar(wanted.trim(), names).first().copied()
 }
 
-/// Whether words of the language stand without spaces between them:
+/// Whether the language is written without spaces between words:
 /// <https://github.com/openai/whisper/blob/main/whisper/tokenizer.py> (`split_to_word_tokens`).
 pub(super) fn is_unspaced(code: &str) -> bool {
     matches!(code, "zh" | "ja" | "th" | "lo" | "my" | "yue")
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nearly_a_language_is_recognised() {
+    fn misspelled_languages_are_suggested() {
         assert_eq!(nearest("germn"), Some("german"));
         assert_eq!(nearest("Frensh"), Some("french"));
         assert_eq!(nearest("qqq"), None);

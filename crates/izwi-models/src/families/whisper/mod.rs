@@ -1,7 +1,7 @@
 //! The whisper family: recordings to text, a window of at most 30 s at a time, a token a step.
 //!
-//! Owns the family's side of the executor's seam: checks what is asked for, packs what a step computes, and leaves
-//! every decision about a recording to [`scribe`]. Source of the architecture: <https://github.com/openai/whisper>.
+//! Implements [`SpeechModel`]: checks requests and batches the work of a step. [`window_decoder`] decides what follows a
+//! pass. Knows no request and no scheduler. Source of the architecture: <https://github.com/openai/whisper>.
 
 use std::ops::Range;
 use std::path::Path;
@@ -13,15 +13,15 @@ use rayon::prelude::*;
 use self::config::Settings;
 use self::decoder::{Decoder, Span, SpanOutput};
 use self::encoder::{Encoder, WindowMel};
-use self::mel::{FrontEnd, SAMPLE_RATE_HZ};
+use self::front_end::{FrontEnd, SAMPLE_RATE_HZ};
 use self::rules::Rules;
-use self::scribe::Scribe;
+use self::state::{Context, DecodingOptions, DecodingState, PassKind, Recording};
 use self::tokens::Vocabulary;
-use self::windows::{Context, Kind, Listening, Order, Recording};
+use self::window_decoder::WindowDecoder;
 use super::LoadOptions;
 use crate::model::{BatchEntry, SequenceState, SpeechModel};
-use crate::regions;
-use crate::regions::Region;
+use crate::regions::{self, Region};
+use crate::warm_up;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
@@ -33,34 +33,34 @@ mod alignment;
 mod config;
 mod decoder;
 mod encoder;
+mod front_end;
 #[cfg(test)]
 mod golden;
 mod languages;
-mod mel;
 mod rules;
 mod sampling;
-mod scribe;
 mod segments;
+mod state;
 #[cfg(test)]
 mod tests;
-mod times;
 mod tokens;
-mod windows;
+mod window_decoder;
+mod word_times;
 
-/// Silence behind a window, in positions of 20 ms: 2 s. Words misheard of 465 (the test clips, plain, in pairs and
-/// under two levels of noise) with 0.2, 0.5, 1, 2 and 5 s and all 30 s: base 61, 20, 20, 19, 18, 12; tiny.en 31, 30, 25,
+/// Silence after a window, in positions of 20 ms: 2 s. Word errors of 465 words (the test clips, plain, in pairs and with
+/// two levels of noise) with 0.2, 0.5, 1, 2 and 5 s and all 30 s: base 61, 20, 20, 19, 18, 12; tiny.en 31, 30, 25,
 /// 21, 22, 28.
 const MARGIN: usize = 100;
-/// A pass needs this many positions to be worth its prompt.
+/// Least positions of a decoder pass.
 const MIN_POSITIONS: usize = 64;
-/// Temperatures the sampler takes.
+/// Upper limit of a request's temperature.
 const MAX_TEMPERATURE: f32 = 1.0;
 
-/// Loads the checkpoint in `folder`: `model.safetensors`, `tokenizer.json`, `config.json` and, where there is one,
+/// Loads the checkpoint in `folder`: `model.safetensors`, `tokenizer.json`, `config.json` and, if present,
 /// `generation_config.json`.
 ///
 /// # Errors
-/// A file is absent or unreadable, a setting is not supported, or a tensor is missing, unknown or mis-shaped; the
+/// A file is missing or unreadable, a setting is not supported, or a tensor is missing, unknown or mis-shaped; the
 /// error names it.
 pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error> {
     Ok(Arc::new(Whisper::load(folder, options, Context::Short { margin: MARGIN })?))
@@ -72,21 +72,21 @@ struct Whisper {
     front_end: FrontEnd,
     encoder: Encoder,
     decoder: Decoder,
-    scribe: Scribe,
-    /// Encoder and decoder positions the network knows.
+    window_decoder: WindowDecoder,
+    /// Limits of encoder and decoder positions.
     max_positions: (usize, usize),
-    /// What [`SpeechModel::warm_up_input`] hands out.
+    /// Samples of [`SpeechModel::warm_up_input`].
     warm_up: Arc<[f32]>,
 }
 
-/// The state of a sequence; `None` where nobody speaks.
-type State = Option<Listening>;
+/// The state of a sequence; `None` if the recording has no speech.
+type State = Option<DecodingState>;
 
-/// One entry of a batch while it is worked on.
+/// The share of one batch entry in a step.
 struct Share<'a> {
     recording: &'a Recording,
-    listening: &'a mut Listening,
-    /// Positions computed.
+    state: &'a mut DecodingState,
+    /// Decoder positions of this step: start and end.
     rows: (usize, usize),
     block_table: &'a [u32],
 }
@@ -125,19 +125,28 @@ impl Whisper {
             front_end: FrontEnd::new(config.num_mel_bins),
             encoder,
             decoder,
-            scribe: Scribe { rules: Rules::new(&settings, &vocabulary), vocabulary, context, multilingual },
+            window_decoder: WindowDecoder {
+                rules: Rules::new(&settings, &vocabulary),
+                vocabulary,
+                context,
+                multilingual,
+            },
             max_positions: (config.max_source_positions, config.max_target_positions),
-            warm_up: warm_up_samples(),
+            warm_up: warm_up::noise(SAMPLE_RATE_HZ),
         })
     }
 
-    /// Checks what the user asked for and puts it in the network's terms.
-    fn order(&self, input: &ListenInput, limits: &PrepareLimits) -> Result<Order, InputError> {
+    /// Validates a request and turns it into tokens.
+    fn decoding_options(
+        &self,
+        input: &ListenInput,
+        limits: &PrepareLimits,
+    ) -> Result<DecodingOptions, InputError> {
         let (_, most) = self.max_positions;
         let max_positions = most.min(limits.max_positions);
         if max_positions < MIN_POSITIONS {
             let message = format!(
-                "this engine holds passes of {max_positions} tokens, listening takes {MIN_POSITIONS}; raise max_blocks"
+                "this engine holds passes of {max_positions} tokens, transcription needs {MIN_POSITIONS}; raise max_blocks"
             );
             return Err(InputError { param: "audio", message });
         }
@@ -147,13 +156,14 @@ impl Whisper {
             return Err(InputError { param: "temperature", message });
         }
         if input.translate && !self.info.translates {
-            let message = "this model hears English only and does not translate; choose a multilingual one";
+            let message =
+                "this model transcribes English only and does not translate; choose a multilingual one";
             return Err(InputError { param: "model", message: message.to_owned() });
         }
-        let vocabulary = &self.scribe.vocabulary;
+        let vocabulary = &self.window_decoder.vocabulary;
         let task = if input.translate { vocabulary.translate } else { vocabulary.transcribe };
         let prompt = input.prompt.as_deref().map(str::trim).filter(|prompt| !prompt.is_empty());
-        Ok(Order {
+        Ok(DecodingOptions {
             language: input.language.as_deref().map(|wanted| self.language(wanted)).transpose()?,
             task: self.info.translates.then_some(task),
             prompt: prompt.map(|prompt| vocabulary.encode(&format!(" {prompt}"))).unwrap_or_default(),
@@ -164,7 +174,7 @@ impl Whisper {
         })
     }
 
-    /// The token of a language as a user names it.
+    /// The token of a language given by code or name.
     fn language(&self, wanted: &str) -> Result<u32, InputError> {
         let fault = |message: String| Err(InputError { param: "language", message });
         let Some(code) = languages::code_of(wanted) else {
@@ -176,40 +186,40 @@ impl Whisper {
         };
         if !self.info.languages.contains(&code) {
             let remedy = match self.info.languages.as_slice() {
-                [only] => format!("this model hears {only} only; choose a multilingual one"),
-                _ => "this model does not know it; leave it out to have the nearest detected".to_owned(),
+                [only] => format!("this model transcribes {only} only; choose a multilingual one"),
+                _ => "this model does not support it; leave it out to detect the language".to_owned(),
             };
             return fault(format!("language '{wanted}': {remedy}"));
         }
-        match self.scribe.vocabulary.language(&code) {
+        match self.window_decoder.vocabulary.language(&code) {
             Some(token) => Ok(token),
             None => fault(format!("language '{wanted}' has no token in this checkpoint; leave it out")),
         }
     }
 
-    fn record(&self, samples: &[f32], regions: Vec<Region>, order: Order) -> Recording {
-        let heard = |frames: &Range<usize>| frames.start..frames.end + mel::FADE;
+    fn record(&self, samples: &[f32], regions: Vec<Region>, options: DecodingOptions) -> Recording {
+        let padded = |frames: &Range<usize>| frames.start..frames.end + front_end::FADE;
         let mel: Vec<_> =
-            regions.iter().map(|region| self.front_end.frames(samples, heard(&region.frames))).collect();
+            regions.iter().map(|region| self.front_end.frames(samples, padded(&region.frames))).collect();
         Recording {
-            peak: mel.iter().map(mel::LogMel::peak).fold(f32::NEG_INFINITY, f32::max),
+            peak: mel.iter().map(front_end::LogMel::peak).fold(f32::NEG_INFINITY, f32::max),
             regions,
             mel,
             duration_s: samples.len() as f64 / SAMPLE_RATE_HZ as f64,
             max_positions: self.max_positions.0,
-            order,
+            options,
         }
     }
 
     fn prepared(&self, recording: Recording) -> Prepared {
-        let work = self.scribe.begin(&recording).map_or_else(windows::silent_work, |(_, work)| work);
+        let work = self.window_decoder.begin(&recording).map_or_else(state::no_speech_work, |(_, work)| work);
         Prepared { work, payload: Arc::new(recording) }
     }
 
-    /// Runs the encoder over the windows of a step that it has not seen.
+    /// Encodes the windows of a step that are not encoded yet.
     fn encode(&self, shares: &mut [Share<'_>]) -> Result<(), Error> {
         let fresh = shares.iter_mut().filter_map(|share| {
-            let window = &mut share.listening.window;
+            let window = &mut share.state.window;
             Some((window.mel.take()?, &mut window.encoded))
         });
         let (mel, encoded): (Vec<WindowMel>, Vec<_>) = fresh.unzip();
@@ -224,39 +234,39 @@ impl Whisper {
     fn decode(&self, kv: &mut KvPool, shares: &[Share<'_>]) -> Result<Vec<SpanOutput>, Error> {
         let spans = shares.iter().map(|share| {
             let (from, end) = share.rows;
-            let pass = &share.listening.pass;
+            let pass = &share.state.pass;
             let tokens = pass.tokens.get(from..end);
             let mut heads = Vec::new();
-            if scribe::asks_for_speech(share.listening, from, end) {
+            if window_decoder::needs_no_speech_prob(share.state, from, end) {
                 heads.push(pass.start_at - from);
             }
-            if end == pass.tokens.len() && pass.kind != Kind::Align {
+            if end == pass.tokens.len() && pass.kind != PassKind::Align {
                 heads.push(end - 1 - from);
             }
             heads.dedup();
             Ok(Span {
-                tokens: tokens.ok_or(Error::Internal("an entry asks for positions nobody knows"))?,
+                tokens: tokens.ok_or(Error::Internal("an entry asks for positions that do not exist"))?,
                 start: from,
                 block_table: share.block_table,
-                window: &share.listening.window.encoded,
+                window: &share.state.window.encoded,
                 heads,
-                watched: pass.kind == Kind::Align,
+                record_cross_weights: pass.kind == PassKind::Align,
             })
         });
         self.decoder.forward(kv, &spans.collect::<Result<Vec<_>, Error>>()?)
     }
 }
 
-/// What this family made for an entry; `None` where nobody speaks.
+/// The share of an entry; `None` if its recording has no speech.
 fn share<'a>(entry: &'a mut BatchEntry<'_>) -> Result<Option<Share<'a>>, Error> {
     let foreign = Error::Internal("an entry was prepared by another family");
     let Some(recording) = entry.prepared.payload.downcast_ref::<Recording>() else { return Err(foreign) };
     let Some(state) = entry.state.downcast_mut::<State>() else { return Err(foreign) };
     let (start, end) = (entry.start, entry.start + entry.num_tokens);
     let block_table = entry.block_table;
-    Ok(state.as_mut().map(|listening| {
-        let rows = (listening.first_row(start), end);
-        Share { recording, listening, rows, block_table }
+    Ok(state.as_mut().map(|state| {
+        let rows = (state.first_row(start), end);
+        Share { recording, state, rows, block_table }
     }))
 }
 
@@ -271,17 +281,17 @@ impl SpeechModel for Whisper {
 
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Listen(input) = input else { return Err(InputError::other_task("listens", "input")) };
-        let order = self.order(input, limits)?;
-        // Warm-up must reach the network whatever the detector thinks of its noise.
+        let options = self.decoding_options(input, limits)?;
+        // The warm-up must reach the network even if the detector finds no speech in its noise.
         let whole = Arc::ptr_eq(&input.samples, &self.warm_up);
         let regions = if whole { regions::whole(&input.samples) } else { regions::find(&input.samples) };
-        Ok(self.prepared(self.record(&input.samples, regions, order)))
+        Ok(self.prepared(self.record(&input.samples, regions, options)))
     }
 
     fn start(&self, prepared: &Prepared) -> SequenceState {
         let recording = prepared.payload.downcast_ref::<Recording>();
         let state: State =
-            recording.and_then(|recording| self.scribe.begin(recording)).map(|(listening, _)| listening);
+            recording.and_then(|recording| self.window_decoder.begin(recording)).map(|(state, _)| state);
         Box::new(state)
     }
 
@@ -301,13 +311,14 @@ impl SpeechModel for Whisper {
         }
         self.encode(&mut shares)?;
         let computed = self.decode(kv, &shares)?;
-        let heard = shares.into_par_iter().zip(computed);
-        let heard: Vec<StepOutput> = heard
+        let advanced: Vec<StepOutput> = shares
+            .into_par_iter()
+            .zip(computed)
             .map(|(share, computed)| {
-                self.scribe.advance(share.recording, share.listening, share.rows, computed)
+                self.window_decoder.advance(share.recording, share.state, share.rows, computed)
             })
             .collect::<Result<_, Error>>()?;
-        for (place, output) in places.into_iter().zip(heard) {
+        for (place, output) in places.into_iter().zip(advanced) {
             outputs[place] = output;
         }
         Ok(outputs)
@@ -324,10 +335,4 @@ impl SpeechModel for Whisper {
             seed: 0,
         })
     }
-}
-
-/// A second of soft, even noise.
-fn warm_up_samples() -> Arc<[f32]> {
-    let noise = |n: usize| (izwi_nn::sampling::mix(n as u64) >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
-    (0..SAMPLE_RATE_HZ).map(|n| 0.1 * noise(n)).collect::<Vec<_>>().into()
 }

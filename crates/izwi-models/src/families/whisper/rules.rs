@@ -1,4 +1,4 @@
-//! What may follow what: tokens never said, and the grammar of timestamps.
+//! Constraints on logits: suppressed tokens and the grammar of timestamps. Knows no tensor.
 //!
 //! The rules are openai-whisper's, <https://github.com/openai/whisper/blob/main/whisper/decoding.py> (`SuppressBlank`,
 //! `SuppressTokens`, `ApplyTimestampRules`).
@@ -9,7 +9,7 @@ use super::tokens::Vocabulary;
 use izwi_nn::sampling::argmax;
 
 const NEVER: f32 = f32::NEG_INFINITY;
-/// The first timestamp is at most this many steps of 20 ms, 1.0 s: `max_initial_timestamp` there.
+/// Upper limit of the first timestamp in steps of 20 ms, 1.0 s: openai-whisper's `max_initial_timestamp`.
 const MAX_FIRST_TIMESTAMP: u32 = 50;
 
 /// The rules of one checkpoint.
@@ -22,11 +22,10 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Rules by the checkpoint's own lists. Special tokens that the decoder is only told, never asked for, are
-    /// suppressed whatever the lists say.
+    /// Rules of a checkpoint's lists. Special tokens that only occur in prompts are always suppressed.
     pub(super) fn new(settings: &Settings, vocabulary: &Vocabulary) -> Self {
         let known = |id: &u32| (*id as usize) < vocabulary.size;
-        let told = [
+        let prompt_only = [
             vocabulary.start,
             vocabulary.transcribe,
             vocabulary.translate,
@@ -41,21 +40,21 @@ impl Rules {
         }
         begin_suppress.retain(known);
         Self {
-            suppress: settings.suppress.iter().copied().filter(known).chain(told).collect(),
+            suppress: settings.suppress.iter().copied().filter(known).chain(prompt_only).collect(),
             begin_suppress,
             end: vocabulary.end,
             first_timestamp: vocabulary.first_timestamp,
         }
     }
 
-    /// Suppresses in `logits` what may not follow `said`, the tokens this window has so far.
-    pub(super) fn apply(&self, logits: &mut [f32], said: &[u32]) {
+    /// Suppresses the logits of tokens that must not follow `generated`, the tokens of this window so far.
+    pub(super) fn apply(&self, logits: &mut [f32], generated: &[u32]) {
         let timestamps = self.first_timestamp as usize;
         for &id in &self.suppress {
             logits[id as usize] = NEVER;
         }
-        self.pair(logits, said);
-        if said.is_empty() {
+        self.pair(logits, generated);
+        if generated.is_empty() {
             for &id in &self.begin_suppress {
                 logits[id as usize] = NEVER;
             }
@@ -71,19 +70,19 @@ impl Rules {
         }
     }
 
-    /// Timestamps stand in pairs, except before the end, and do not go back.
-    fn pair(&self, logits: &mut [f32], said: &[u32]) {
+    /// Timestamps come in pairs, except before the end, and do not decrease.
+    fn pair(&self, logits: &mut [f32], generated: &[u32]) {
         let timestamps = self.first_timestamp as usize;
         let is_time = |id: &u32| *id >= self.first_timestamp;
-        let last = said.last().is_some_and(is_time);
-        let before = said.len() < 2 || is_time(&said[said.len() - 2]);
+        let last = generated.last().is_some_and(is_time);
+        let before = generated.len() < 2 || is_time(&generated[generated.len() - 2]);
         if last && before {
             logits[timestamps..].fill(NEVER);
         } else if last {
             logits[..self.end as usize].fill(NEVER);
         }
-        if let Some(&latest) = said.iter().rev().find(|id| is_time(id)) {
-            // A segment that closes must have lasted; one that opens may begin where the last one closed.
+        if let Some(&latest) = generated.iter().rev().find(|id| is_time(id)) {
+            // A segment must not be empty; the next may start where the last one ended.
             let earliest = if last && !before { latest } else { latest + 1 };
             let earliest = (earliest as usize).min(logits.len());
             logits[timestamps..earliest].fill(NEVER);
@@ -100,11 +99,11 @@ mod tests {
         Rules { suppress: vec![2, 7], begin_suppress: vec![0, 6], end: 6, first_timestamp: 8 }
     }
 
-    /// Ids left of 80 after `said`, all logits being `text` or `time`.
-    fn left(said: &[u32], text: f32, time: f32) -> Vec<u32> {
+    /// Ids allowed of 80 after `generated`, with logits `text` and `time`.
+    fn left(generated: &[u32], text: f32, time: f32) -> Vec<u32> {
         let mut logits = vec![text; 8];
         logits.resize(80, time);
-        rules().apply(&mut logits, said);
+        rules().apply(&mut logits, generated);
         (0..80).filter(|&id| logits[id as usize] > NEVER).collect()
     }
 
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_lasts_and_time_does_not_go_back() {
+    fn segments_are_not_empty_and_timestamps_do_not_decrease() {
         let mut expected = vec![0, 1, 3, 4, 5, 6];
         expected.extend(11..80);
         assert_eq!(left(&[10, 1], 9.0, 0.0), expected);
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn timestamps_that_are_likelier_together_than_any_text_are_forced() {
+    fn timestamps_more_likely_in_sum_than_any_text_are_forced() {
         // 69 timestamps at -4 weigh e^0.23 together.
         assert_eq!(left(&[10, 1], 0.0, -4.0), (11..80).collect::<Vec<_>>());
         assert_eq!(left(&[10, 1], 0.3, -4.0).len(), 6 + 69);

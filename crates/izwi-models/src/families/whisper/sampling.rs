@@ -1,6 +1,5 @@
-//! Choosing a token, by a counter-based generator: a choice depends on its place alone.
-//!
-//! Neighbours in a batch, the cutting of prompts and preemption change nothing.
+//! Token sampling with a counter-based generator: a draw depends on seed, window, attempt and position only, not on the
+//! batch, the chunking of prompts or preemption. Knows no tensor.
 
 use izwi_nn::sampling::{argmax, mix};
 
@@ -8,7 +7,7 @@ use izwi_nn::sampling::{argmax, mix};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Choice {
     pub(super) token: u32,
-    /// Its log-probability at temperature 1, among the tokens that the rules left.
+    /// Its log-probability at temperature 1 among the allowed tokens.
     pub(super) logprob: f32,
 }
 
@@ -52,7 +51,7 @@ impl Draws {
 
 /// `ln Σ exp(x − peak)`.
 pub(super) fn spread(logits: &[f32], peak: f32) -> f32 {
-    // Sixteen running sums in a fixed order: quicker than one, and the same on every machine.
+    // Sixteen running sums in a fixed order: faster than one, and the same bits on every machine.
     let mut sums = [0f32; 16];
     for logits in logits.chunks(16) {
         for (sum, logit) in sums.iter_mut().zip(logits) {
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn greedy_takes_the_first_of_the_best() {
+    fn greedy_takes_the_first_maximum() {
         let choice = Draws::new(1, 0, 0).choose(&[0.0, 2.0, f32::NEG_INFINITY, 2.0], 0.0, 5);
         assert_eq!(choice.token, 1);
         let exact = -(2.0 + (-2f32).exp()).ln();
@@ -81,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_follow_the_probabilities_and_never_take_what_is_suppressed() {
+    fn draws_follow_the_probabilities_and_skip_suppressed_tokens() {
         let logits: Vec<f32> = [0.1f32, 0.0, 0.6, 0.3].iter().map(|p| p.ln()).collect();
         let draws = Draws::new(3, 0, 1);
         let mut counts = [0; 4];

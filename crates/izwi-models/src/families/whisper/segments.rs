@@ -1,4 +1,4 @@
-//! From the tokens of a window to segments, and how far the window got.
+//! Splits the tokens of a window into segments and says how far the window was decoded.
 //!
 //! The rules are openai-whisper's, <https://github.com/openai/whisper/blob/main/whisper/transcribe.py>.
 
@@ -11,22 +11,21 @@ use flate2::write::ZlibEncoder;
 use super::config::FRAMES_PER_POSITION;
 use super::tokens::Vocabulary;
 
-/// Text that deflates better than this repeats itself: `compression_ratio_threshold` there.
+/// Text with a higher ratio is repetitive: openai-whisper's `compression_ratio_threshold`.
 const MAX_COMPRESSION_RATIO: f32 = 2.4;
-/// Text that deflates better than this before its end is a loop and is not followed further: the whole would not pass
-/// [`MAX_COMPRESSION_RATIO`] either.
+/// Unfinished text with a higher ratio is a loop and ends the pass: the whole would exceed [`MAX_COMPRESSION_RATIO`] too.
 const LOOP_COMPRESSION_RATIO: f32 = 3.0;
-/// Tokens between two looks for a loop; none is looked for before the second.
+/// Tokens between two checks for a loop; the first check is at twice this number.
 const LOOP_TOKENS: usize = 32;
-/// A window whose tokens are less likely than this on average was not understood: `logprob_threshold` there.
+/// A result with a lower mean log-probability is unreliable: openai-whisper's `logprob_threshold`.
 const MIN_AVG_LOGPROB: f32 = -1.0;
-/// A window that was not understood holds no speech if that is likelier than this: `no_speech_threshold` there.
+/// An unreliable result above this probability is silence: openai-whisper's `no_speech_threshold`.
 const NO_SPEECH: f32 = 0.6;
 
-/// What a pass over a window came to.
+/// Result of a pass over a window.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Heard {
-    /// Tokens, timestamps included, the end left out.
+pub(super) struct DecodingResult {
+    /// Tokens with timestamps, without the end token.
     pub(super) tokens: Vec<u32>,
     /// Probability of each.
     pub(super) probabilities: Vec<f32>,
@@ -37,14 +36,14 @@ pub(super) struct Heard {
     pub(super) temperature: f32,
 }
 
-impl Heard {
-    /// Whether nobody spoke: the window is passed over.
+impl DecodingResult {
+    /// Whether the window has no speech and is skipped.
     pub(super) fn is_silence(&self) -> bool {
         self.no_speech_prob > NO_SPEECH && self.avg_logprob <= MIN_AVG_LOGPROB
     }
 
-    /// Whether another attempt might hear better.
-    pub(super) fn is_doubtful(&self) -> bool {
+    /// Whether to try again at another context or temperature.
+    pub(super) fn needs_fallback(&self) -> bool {
         let poor = self.compression_ratio > MAX_COMPRESSION_RATIO || self.avg_logprob < MIN_AVG_LOGPROB;
         poor && !self.is_silence()
     }
@@ -52,25 +51,25 @@ impl Heard {
 
 /// A run of tokens between two timestamps.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(super) struct SegmentSpan {
     /// Indices of its tokens, timestamps included.
     pub(super) tokens: Range<usize>,
     /// Start and end, in mel frames from the start of the window.
     pub(super) frames: Range<usize>,
 }
 
-/// A window's tokens, cut.
+/// The tokens of a window, split.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Cuts {
-    pub(super) segments: Vec<Cut>,
-    /// Mel frames of the window that are done with.
+pub(super) struct SegmentSpans {
+    pub(super) segments: Vec<SegmentSpan>,
+    /// Mel frames of the window that are decoded.
     pub(super) frames_done: usize,
-    /// Whether the last segment was closed and nothing opened behind it.
+    /// Whether the last segment has an end and no segment starts after it.
     pub(super) closed: bool,
 }
 
-/// Cuts `tokens`, heard in a window of `frames` mel frames, where one timestamp follows another.
-pub(super) fn cut(tokens: &[u32], frames: usize, vocabulary: &Vocabulary) -> Cuts {
+/// Splits `tokens` of a window of `frames` mel frames between consecutive timestamps.
+pub(super) fn split_segments(tokens: &[u32], frames: usize, vocabulary: &Vocabulary) -> SegmentSpans {
     let time = |at: usize| tokens.get(at).and_then(|&id| vocabulary.timestamp(id));
     let frame = |at: usize| time(at).unwrap_or(0) * FRAMES_PER_POSITION;
     let count = tokens.len();
@@ -81,23 +80,23 @@ pub(super) fn cut(tokens: &[u32], frames: usize, vocabulary: &Vocabulary) -> Cut
     if ends.is_empty() {
         let last = (0..count).rev().find_map(time).filter(|&steps| steps > 0);
         let end = last.map_or(frames, |steps| steps * FRAMES_PER_POSITION);
-        segments.push(Cut { tokens: 0..count, frames: 0..end });
-        return Cuts { segments, frames_done: frames, closed };
+        segments.push(SegmentSpan { tokens: 0..count, frames: 0..end });
+        return SegmentSpans { segments, frames_done: frames, closed };
     }
     if closed {
         ends.push(count);
     }
     let mut begin = 0;
     for end in ends {
-        segments.push(Cut { tokens: begin..end, frames: frame(begin)..frame(end - 1) });
+        segments.push(SegmentSpan { tokens: begin..end, frames: frame(begin)..frame(end - 1) });
         begin = end;
     }
-    // What was opened and not closed is heard again, from where it was opened.
+    // A segment without an end is decoded again from its start.
     let frames_done = if closed { frames } else { frame(begin - 1).min(frames) };
-    Cuts { segments, frames_done, closed }
+    SegmentSpans { segments, frames_done, closed }
 }
 
-/// Bytes of `text` over bytes of the same, deflated.
+/// Bytes of `text` divided by its bytes after zlib compression.
 pub(super) fn compression_ratio(text: &str) -> f32 {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
     // Writing into memory does not fail.
@@ -105,10 +104,10 @@ pub(super) fn compression_ratio(text: &str) -> f32 {
     text.len() as f32 / deflated.len().max(1) as f32
 }
 
-/// Whether what was said so far, `tokens` long, goes round in circles.
+/// Whether the text so far, of `tokens` tokens, is a loop.
 pub(super) fn is_loop(tokens: usize, text: impl FnOnce() -> String) -> bool {
-    let looks = tokens > LOOP_TOKENS && tokens.is_multiple_of(LOOP_TOKENS);
-    looks && compression_ratio(text().trim()) > LOOP_COMPRESSION_RATIO
+    let due = tokens > LOOP_TOKENS && tokens.is_multiple_of(LOOP_TOKENS);
+    due && compression_ratio(text().trim()) > LOOP_COMPRESSION_RATIO
 }
 
 #[cfg(test)]
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_are_seen_now_and_then() {
+    fn loops_are_checked_every_32_tokens() {
         let round = || "and rather selfish ".repeat(16);
         assert!(is_loop(64, round) && !is_loop(65, round) && !is_loop(32, round));
         let plain =
@@ -133,15 +132,15 @@ mod tests {
     }
 
     #[test]
-    fn cuts_follow_the_published_rules() {
+    fn segments_follow_the_published_rules() {
         let vocabulary = Vocabulary::load(&checkpoint_folder("whisper-tiny.en"), 51_864).unwrap();
         let time = |steps: u32| vocabulary.first_timestamp + steps;
         let check = |tokens: &[u32], expected: &[(Range<usize>, Range<usize>)], done: usize, closed: bool| {
             let segments = expected
                 .iter()
-                .map(|(tokens, frames)| Cut { tokens: tokens.clone(), frames: frames.clone() });
-            let expected = Cuts { segments: segments.collect(), frames_done: done, closed };
-            assert_eq!(cut(tokens, 1000, &vocabulary), expected, "{tokens:?}");
+                .map(|(tokens, frames)| SegmentSpan { tokens: tokens.clone(), frames: frames.clone() });
+            let expected = SegmentSpans { segments: segments.collect(), frames_done: done, closed };
+            assert_eq!(split_segments(tokens, 1000, &vocabulary), expected, "{tokens:?}");
         };
         // One segment, closed: the window is done.
         check(&[time(0), 5, 6, time(100)], &[(0..4, 0..200)], 1000, true);
@@ -155,14 +154,14 @@ mod tests {
             1000,
             true,
         );
-        // The second stays open, with and without text: it is heard again.
+        // The second stays open, with and without text: it is decoded again.
         check(&[time(0), 5, time(100), time(120), 6], &[(0..3, 0..200)], 200, false);
         check(&[time(0), 5, time(100), time(100)], &[(0..3, 0..200)], 200, false);
     }
 
     #[test]
-    fn silence_is_not_doubted() {
-        let heard = Heard {
+    fn silence_needs_no_fallback() {
+        let result = DecodingResult {
             tokens: Vec::new(),
             probabilities: Vec::new(),
             text: String::new(),
@@ -171,12 +170,12 @@ mod tests {
             no_speech_prob: 0.7,
             temperature: 0.0,
         };
-        assert!(heard.is_silence() && !heard.is_doubtful());
-        let spoken = Heard { no_speech_prob: 0.5, ..heard.clone() };
-        assert!(!spoken.is_silence() && spoken.is_doubtful());
-        let clear = Heard { avg_logprob: -0.5, ..heard.clone() };
-        assert!(!clear.is_silence() && !clear.is_doubtful());
-        let looping = Heard { compression_ratio: 3.0, ..clear };
-        assert!(!looping.is_silence() && looping.is_doubtful());
+        assert!(result.is_silence() && !result.needs_fallback());
+        let spoken = DecodingResult { no_speech_prob: 0.5, ..result.clone() };
+        assert!(!spoken.is_silence() && spoken.needs_fallback());
+        let clear = DecodingResult { avg_logprob: -0.5, ..result.clone() };
+        assert!(!clear.is_silence() && !clear.needs_fallback());
+        let looping = DecodingResult { compression_ratio: 3.0, ..clear };
+        assert!(!looping.is_silence() && looping.needs_fallback());
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn listen(samples: &[f32]) -> ListenInput {
     }
 }
 
-/// What one recording came to.
+/// Everything one recording produced.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Transcript {
     pub(super) text: String,
@@ -118,8 +118,8 @@ impl Run {
     }
 }
 
-/// Steps sequences over one pool. With `dice`, an unruly one: prompts are cut, sequences wait, lose their blocks and
-/// share what others computed, all at random.
+/// Steps sequences over one pool. With `dice`, prompts are chunked and sequences wait, are preempted and share blocks at
+/// random.
 struct Engine<'a> {
     model: &'a Whisper,
     kv: KvPool,
@@ -135,7 +135,7 @@ impl<'a> Engine<'a> {
         Self { model, kv, free: (0..BLOCKS as u32).collect(), shared: HashMap::new(), dice, reused: 0 }
     }
 
-    /// A number below `sides`; the last one where nothing is left to chance.
+    /// A number below `sides`; the last one without `dice`.
     fn throw(&mut self, sides: usize) -> usize {
         match &mut self.dice {
             Some(dice) => {
@@ -146,7 +146,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Gives a sequence that begins the blocks others have left for its prompt.
+    /// Gives a new sequence the shared blocks of its prompt.
     fn share(&mut self, run: &mut Run) {
         if self.dice.is_none() {
             return;
@@ -160,7 +160,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Takes blocks back, except those that others may share.
+    /// Frees blocks, except shared ones.
     fn release(&mut self, blocks: Vec<u32>) {
         let shared = |block: &u32| self.shared.values().any(|known| known == block);
         self.free.extend(blocks.into_iter().filter(|block| !shared(block)));
@@ -242,33 +242,33 @@ pub(super) fn one(model: &Whisper, input: ListenInput) -> Transcript {
     Engine::new(model, None).run(vec![prepared]).remove(0)
 }
 
-/// As [`one`], of everything, speech or not.
+/// As [`one`], without speech detection.
 pub(super) fn unabridged(model: &Whisper, input: ListenInput) -> Transcript {
-    let order = model.order(&input, &LIMITS).unwrap();
-    let recording = model.record(&input.samples, regions::whole(&input.samples), order);
+    let options = model.decoding_options(&input, &LIMITS).unwrap();
+    let recording = model.record(&input.samples, regions::whole(&input.samples), options);
     Engine::new(model, None).run(vec![model.prepared(recording)]).remove(0)
 }
 
-/// Words without case, marks and spelling that differs by taste.
+/// Words without case, punctuation and spelling variants.
 pub(super) fn words(text: &str) -> Vec<String> {
     let plain = text.to_lowercase().replace('-', " ").replace("mr.", "mister");
     let plain: String = plain.chars().filter(|c| c.is_alphanumeric() || *c == ' ').collect();
     plain.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Words to change, add or drop to come from one text to the other.
-pub(super) fn errors(heard: &[String], said: &[String]) -> usize {
-    let mut row: Vec<usize> = (0..=said.len()).collect();
-    for (at, word) in heard.iter().enumerate() {
+/// Edit distance between two lists of words.
+pub(super) fn errors(hypothesis: &[String], reference: &[String]) -> usize {
+    let mut row: Vec<usize> = (0..=reference.len()).collect();
+    for (at, word) in hypothesis.iter().enumerate() {
         let mut diagonal = row[0];
         row[0] = at + 1;
-        for (column, other) in said.iter().enumerate() {
+        for (column, other) in reference.iter().enumerate() {
             let changed = diagonal + usize::from(word != other);
             diagonal = row[column + 1];
             row[column + 1] = changed.min(row[column] + 1).min(diagonal + 1);
         }
     }
-    row[said.len()]
+    row[reference.len()]
 }
 
 fn noise(count: usize, level: f32) -> Vec<f32> {
@@ -276,7 +276,7 @@ fn noise(count: usize, level: f32) -> Vec<f32> {
     (0..count).map(|n| level * value(n)).collect()
 }
 
-/// Eight recordings that take different courses: windows, prompts, words, temperatures, silence.
+/// Eight recordings with different options: windows, prompts, words, temperatures, silence.
 fn eight() -> Vec<ListenInput> {
     let clips = clips();
     let clip = |at: usize| listen(&clips[at].0);
@@ -296,7 +296,7 @@ fn eight() -> Vec<ListenInput> {
 }
 
 #[test]
-fn a_transcript_is_the_same_bits_alone_and_in_any_company() {
+fn transcripts_are_the_same_bits_alone_and_in_any_batch() {
     for (model, dice) in [(&*BASE, 1), (&*TINY, 2)] {
         let alone: Vec<Transcript> = eight().into_iter().map(|input| one(model, input)).collect();
         assert!(alone[4].passes >= 2 && alone[5].text.is_empty() && !alone[0].segments[0].words.is_empty());
@@ -304,7 +304,7 @@ fn a_transcript_is_the_same_bits_alone_and_in_any_company() {
         assert_eq!(Engine::new(model, None).run(prepared()), alone);
         let mut unruly = Engine::new(model, Some(dice));
         assert_eq!(unruly.run(prepared()), alone);
-        // Once more over the same pool: now prompts find what the first round left.
+        // Again over the same pool: now prompts reuse blocks of the first run.
         let reused = unruly.reused;
         assert_eq!(unruly.run(prepared()), alone);
         assert!(unruly.reused > reused);
@@ -312,20 +312,20 @@ fn a_transcript_is_the_same_bits_alone_and_in_any_company() {
 }
 
 #[test]
-fn speech_is_heard() {
+fn speech_is_transcribed() {
     let (mut wrong, mut total) = (0, 0);
-    for (samples, said) in clips() {
-        let heard = one(&BASE, listen(&samples));
-        assert_eq!(heard.language.as_deref(), Some("en"));
-        let errors = errors(&words(&heard.text), &words(&said));
-        println!("{errors} errors: {}", heard.text);
-        (wrong, total) = (wrong + errors, total + words(&said).len());
+    for (samples, expected) in clips() {
+        let transcript = one(&BASE, listen(&samples));
+        assert_eq!(transcript.language.as_deref(), Some("en"));
+        let errors = errors(&words(&transcript.text), &words(&expected));
+        println!("{errors} errors: {}", transcript.text);
+        (wrong, total) = (wrong + errors, total + words(&expected).len());
     }
     assert!(wrong * 25 <= total, "{wrong} errors in {total} words");
 }
 
 #[test]
-fn less_silence_behind_the_speech_changes_hardly_a_word() {
+fn a_short_context_changes_few_words() {
     let full = model("whisper-base", Context::Full);
     let (mut changed, mut total) = (0, 0);
     for (samples, _) in clips() {
@@ -337,39 +337,43 @@ fn less_silence_behind_the_speech_changes_hardly_a_word() {
 }
 
 #[test]
-fn where_nobody_speaks_nothing_is_heard() {
+fn recordings_without_speech_give_no_text() {
     for samples in [Vec::new(), noise(80_000, 0.0), noise(80_000, 0.01), noise(200_000, 0.2)] {
         for words in [false, true] {
-            let heard = one(&BASE, ListenInput { word_timestamps: words, ..listen(&samples) });
-            assert_eq!((heard.text.as_str(), heard.segments.len()), ("", 0));
+            let transcript = one(&BASE, ListenInput { word_timestamps: words, ..listen(&samples) });
+            assert_eq!((transcript.text.as_str(), transcript.segments.len()), ("", 0));
         }
     }
 }
 
 #[test]
-fn a_long_recording_is_heard_to_its_end_without_loops() {
+fn long_recordings_are_transcribed_to_the_end_without_loops() {
     let clips = clips();
     let gap = noise(24_000, 0.001);
     let mut samples = Vec::new();
-    let mut said = Vec::new();
-    // A read chapter and a speech in turn, for more than two minutes.
+    let mut expected = Vec::new();
+    // All clips in turn, for more than two minutes.
     for round in 0..4 {
         for at in 0..clips.len() {
             let (clip, text) = &clips[(at + round) % clips.len()];
             samples.extend(clip.iter().chain(&gap));
-            said.extend(words(text));
+            expected.extend(words(text));
         }
     }
     assert!(samples.len() > 120 * SAMPLE_RATE_HZ);
     let duration_s = samples.len() as f64 / SAMPLE_RATE_HZ as f64;
-    let heard = one(&BASE, ListenInput { word_timestamps: true, ..listen(&samples) });
-    let wrong = errors(&words(&heard.text), &said);
-    println!("{wrong} errors in {} words over {duration_s:.0} s, {} passes", said.len(), heard.passes);
-    assert!(wrong * 20 <= said.len(), "{wrong} errors in {} words:\n{}", said.len(), heard.text);
-    let times = heard.segments.iter().flat_map(|segment| [segment.start_s, segment.end_s]);
+    let transcript = one(&BASE, ListenInput { word_timestamps: true, ..listen(&samples) });
+    let wrong = errors(&words(&transcript.text), &expected);
+    println!(
+        "{wrong} errors in {} words over {duration_s:.0} s, {} passes",
+        expected.len(),
+        transcript.passes
+    );
+    assert!(wrong * 20 <= expected.len(), "{wrong} errors in {} words:\n{}", expected.len(), transcript.text);
+    let times = transcript.segments.iter().flat_map(|segment| [segment.start_s, segment.end_s]);
     let times: Vec<f64> = times.collect();
     assert!(times.is_sorted() && times.iter().all(|time| (0.0..=duration_s).contains(time)), "{times:?}");
-    for segment in &heard.segments {
+    for segment in &transcript.segments {
         assert!(segment.start_s < segment.end_s && segment.window_start_s <= segment.start_s + 0.01);
         let words: String = segment.words.iter().map(|word| word.text.as_str()).collect();
         assert_eq!(words, segment.text);
@@ -378,7 +382,7 @@ fn a_long_recording_is_heard_to_its_end_without_loops() {
 }
 
 #[test]
-fn a_prompt_spells_names() {
+fn a_prompt_sets_the_spelling_of_names() {
     let samples = clip("sense_and_sensibility_01_austen_64kb-0870");
     let prompted = |prompt: &str| {
         let prompt = Some(prompt.to_owned());
@@ -388,12 +392,12 @@ fn a_prompt_spells_names() {
     let other =
         prompted("The family of Daschwoode: Mr. Henry Daschwoode, Mrs. Daschwoode, young Daschwoode.");
     assert!(other.contains("Daschwoode"), "{other}");
-    // Special tokens in a prompt are text to nobody.
+    // Special tokens in a prompt are dropped.
     assert!(prompted("<|endoftext|><|startoftranscript|>").contains("Dashwood"));
 }
 
 #[test]
-fn a_seed_fixes_what_is_drawn() {
+fn a_seed_fixes_the_samples() {
     let samples = clip("sense_and_sensibility_01_austen_64kb-0890");
     let drawn = |seed| one(&BASE, ListenInput { temperature: 1.0, seed, ..listen(&samples) });
     let first = drawn(1);
@@ -402,12 +406,12 @@ fn a_seed_fixes_what_is_drawn() {
 }
 
 #[test]
-fn languages_are_taken_by_any_name_and_refused_with_a_remedy() {
+fn languages_are_accepted_by_code_tag_or_name() {
     let order = |model: &Whisper, language: &str, translate| {
         let input = ListenInput { language: Some(language.to_owned()), translate, ..listen(&[]) };
-        model.order(&input, &LIMITS)
+        model.decoding_options(&input, &LIMITS)
     };
-    let german = BASE.scribe.vocabulary.language("de");
+    let german = BASE.window_decoder.vocabulary.language("de");
     for name in ["de", "de-AT", "German"] {
         assert_eq!(order(&BASE, name, false).unwrap().language, german);
     }
@@ -427,28 +431,28 @@ fn languages_are_taken_by_any_name_and_refused_with_a_remedy() {
         "'germn' is unknown; use a code such as en, de or fr, perhaps 'german'",
     );
     check(&BASE, "yue", false, "language", "'yue'");
-    check(&TINY, "de", false, "language", "hears en only");
+    check(&TINY, "de", false, "language", "transcribes en only");
     check(&TINY, "en", true, "model", "does not translate");
     let input = ListenInput { temperature: 1.5, ..listen(&[]) };
-    assert_eq!(BASE.order(&input, &LIMITS).unwrap_err().param, "temperature");
+    assert_eq!(BASE.decoding_options(&input, &LIMITS).unwrap_err().param, "temperature");
     let narrow = PrepareLimits { max_positions: 16, ..LIMITS };
-    assert!(BASE.order(&listen(&[]), &narrow).unwrap_err().message.contains("raise max_blocks"));
+    assert!(BASE.decoding_options(&listen(&[]), &narrow).unwrap_err().message.contains("raise max_blocks"));
 }
 
 #[test]
-fn narrow_passes_still_hear_everything() {
-    let (samples, said) = clips().remove(5);
+fn short_passes_transcribe_everything() {
+    let (samples, expected) = clips().remove(5);
     let limits = PrepareLimits { max_positions: MIN_POSITIONS, ..LIMITS };
     let prepared = BASE.prepare(&Input::Listen(listen(&samples)), &limits).unwrap();
-    let heard = Engine::new(&BASE, None).run(vec![prepared]).remove(0);
-    assert!(errors(&words(&heard.text), &words(&said)) <= 2, "{}", heard.text);
+    let transcript = Engine::new(&BASE, None).run(vec![prepared]).remove(0);
+    assert!(errors(&words(&transcript.text), &words(&expected)) <= 2, "{}", transcript.text);
 }
 
 #[test]
-fn english_speech_asked_for_in_english_translates_to_itself() {
-    let (samples, said) = clips().remove(1);
-    let heard = one(&BASE, ListenInput { translate: true, ..listen(&samples) });
-    assert!(errors(&words(&heard.text), &words(&said)) <= 2, "{}", heard.text);
+fn english_speech_translates_to_itself() {
+    let (samples, expected) = clips().remove(1);
+    let transcript = one(&BASE, ListenInput { translate: true, ..listen(&samples) });
+    assert!(errors(&words(&transcript.text), &words(&expected)) <= 2, "{}", transcript.text);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The vocabulary: text to ids and back, and the special ids by their names.
 //!
-//! Owns `tokenizer.json`. Ids are never written down here: they differ between checkpoints.
+//! Owns `tokenizer.json`. Has no constant ids: they differ between checkpoints. Knows no tensor.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use tokenizers::Tokenizer;
 
 use izwi_nn::Error;
 
-/// Stands for bytes that are no text yet.
+/// Replaces bytes that are not valid UTF-8.
 const REPLACEMENT: char = '\u{fffd}';
 /// A timestamp token counts steps of this many seconds: one encoder position.
 pub(super) const TIME_STEP_S: f64 = 0.02;
@@ -24,7 +24,7 @@ pub(super) struct Vocabulary {
     pub(super) start: u32,
     pub(super) transcribe: u32,
     pub(super) translate: u32,
-    /// `<|startofprev|>`: text from before the window follows.
+    /// `<|startofprev|>`: starts the previous text.
     pub(super) previous: u32,
     pub(super) no_speech: u32,
     pub(super) no_timestamps: u32,
@@ -77,12 +77,12 @@ impl Vocabulary {
         id < self.end
     }
 
-    /// The timestamp a token stands for, in steps of [`TIME_STEP_S`].
+    /// The timestamp of a token in steps of [`TIME_STEP_S`].
     pub(super) fn timestamp(&self, id: u32) -> Option<usize> {
         id.checked_sub(self.first_timestamp).map(|steps| steps as usize)
     }
 
-    /// The ids of a text; what looks like a special token in it is dropped.
+    /// Ids of a text, without special tokens.
     pub(super) fn encode(&self, text: &str) -> Vec<u32> {
         let ids = self.tokenizer.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec());
         let mut ids = ids.unwrap_or_default();
@@ -90,7 +90,7 @@ impl Vocabulary {
         ids
     }
 
-    /// The text of the ids that are text; bytes that make no character become U+FFFD.
+    /// Text of the text ids; invalid UTF-8 becomes U+FFFD.
     pub(super) fn text(&self, ids: &[u32]) -> String {
         let text: Vec<u32> = ids.iter().copied().filter(|&id| self.is_text(id)).collect();
         self.tokenizer.decode(&text, false).unwrap_or_default()
@@ -106,8 +106,8 @@ impl Vocabulary {
         self.languages.iter().find(|(_, known)| *known == id).map(|(code, _)| code.as_str())
     }
 
-    /// Text tokens as words: each word and how many tokens make it. Words of unspaced languages are as short as
-    /// whole characters allow. The rules are openai-whisper's:
+    /// Splits text tokens into words with their number of tokens. In unspaced languages a word is the shortest run of
+    /// tokens that is whole characters. The rules are openai-whisper's:
     /// <https://github.com/openai/whisper/blob/main/whisper/tokenizer.py> (`split_to_word_tokens`).
     pub(super) fn words(&self, ids: &[u32], unspaced: bool) -> Vec<(String, usize)> {
         let pieces = self.pieces(ids);
@@ -135,7 +135,7 @@ impl Vocabulary {
         let (mut begin, mut offset) = (0, 0);
         for end in 1..=ids.len() {
             let piece = self.text(&ids[begin..end]);
-            // A replacement character that the whole text has there too is no half character but bad text.
+            // A replacement character that the whole text has too is invalid text, not half a character.
             let broken = piece.chars().position(|c| c == REPLACEMENT);
             let complete = broken.is_none_or(|at| whole.get(offset + at) == Some(&REPLACEMENT));
             if complete || end == ids.len() {

@@ -1,5 +1,5 @@
-//! Convolution along rows that are already padded: the product that causal, strided, dilated and transposed
-//! convolutions share.
+//! One-dimensional convolution over padded rows with explicit start rows: the product that causal, strided, dilated and
+//! transposed convolutions share. Knows no stream.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::slices::with_slices;
 use izwi_kernels::conv::{ConvPanels, ConvRows, conv1d};
 use izwi_types::Precision;
 
-/// `y[i] = Σ_t W_t x[starts[i] + t * dilation] (+ b)`; on the CPU a row of `y` is the same bits whatever other rows
-/// there are. Sums are f32. A copy shares the weight.
+/// `y[i] = Σ_t W_t x[starts[i] + t * dilation] (+ b)`; on the CPU a row of `y` is the same bits for any
+/// other rows. Sums are f32. A clone shares the weight.
 #[derive(Debug, Clone)]
 pub struct Conv1d {
     weight: Weight,
@@ -30,12 +30,12 @@ enum Weight {
     Device(Tensor), // [taps * inputs, outputs]
 }
 
-/// What a convolution along rows is besides its weights.
+/// Sizes and precision of a convolution.
 #[derive(Debug, Clone, Copy)]
 pub struct Conv1dShape {
     /// Taps, inputs and outputs.
     pub sizes: [usize; 3],
-    /// Rows from one it reads to the next.
+    /// Rows between two taps.
     pub dilation: usize,
     /// As [`Conv1d::with_precision`].
     pub precision: Precision,
@@ -74,7 +74,7 @@ impl Conv1d {
     fn assemble(weight: Weight, bias: Option<Tensor>, kernel: Conv1dShape) -> Result<Self> {
         let Conv1dShape { sizes: [taps, inputs, outputs], dilation, .. } = kernel;
         if taps == 0 || dilation == 0 || bias.as_ref().is_some_and(|bias| bias.dims() != [outputs]) {
-            bail!("convolution: {taps} taps of dilation {dilation}, or a bias that is not one of {outputs}")
+            bail!("convolution: {taps} taps of dilation {dilation}, or a bias without {outputs} elements")
         }
         let bias = bias.map(|bias| bias.to_dtype(DType::F32)?.contiguous()).transpose()?;
         Ok(Self { weight, bias, taps, dilation, inputs, outputs })
@@ -103,7 +103,7 @@ impl Conv1d {
         Ok(Self::assemble(weight, bias, kernel)?)
     }
 
-    /// Rows from the first a kernel reads to the last, less one.
+    /// Rows from the first tap to the last.
     pub fn reach(&self) -> usize {
         (self.taps - 1) * self.dilation
     }
@@ -153,7 +153,7 @@ impl Conv1d {
         Tensor::from_vec(y, (starts.len(), self.outputs), operands[0].device())
     }
 
-    /// What each output reads, side by side: `[starts, taps * inputs]`.
+    /// The input of each output (im2col): `[starts, taps * inputs]`.
     fn columns(&self, x: &Tensor, starts: &[u32]) -> Result<Tensor> {
         let column = |tap: usize| {
             let rows: Vec<u32> = starts.iter().map(|start| start + (tap * self.dilation) as u32).collect();
@@ -170,7 +170,7 @@ fn on_device(weight: &Tensor) -> Result<Tensor> {
     rows.reshape((outputs, taps * inputs))?.t()?.contiguous()
 }
 
-/// A weight `[outputs, inputs, taps]` on the CPU for its kernels.
+/// Packs a weight `[outputs, inputs, taps]` for the CPU kernels.
 fn pack(weight: &Tensor, precision: Precision) -> Result<ConvPanels> {
     let (outputs, inputs, taps) = weight.dims3()?;
     let rows = weight.to_dtype(DType::F32)?.transpose(1, 2)?.contiguous()?; // [outputs, taps, inputs]
@@ -194,7 +194,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(40))]
 
         #[test]
-        fn rows_equal_a_plain_product_and_are_the_same_bits_alone(
+        fn rows_equal_a_plain_product_and_each_row_alone(
             inputs in 1usize..70,
             outputs in 1usize..200,
             taps in 1usize..8,
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_split_over_blocks_and_depth_are_the_rows_alone() {
+    fn rows_over_several_blocks_equal_each_row_alone() {
         for (inputs, outputs) in [(300, 96), (300, 130), (5, 1)] {
             let conv = Conv1d::new(&random((outputs, inputs, 7)), None, 3).unwrap();
             let x = random((500, inputs));

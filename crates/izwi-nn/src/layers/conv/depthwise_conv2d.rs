@@ -1,4 +1,4 @@
-//! Strided convolution over planes `[rows, columns, channels]`, each channel by itself: how spectra become shorter.
+//! Strided depthwise convolution over planes `[rows, columns, channels]`, for the subsampling of spectra.
 
 use candle_core::{Result, Tensor, bail};
 
@@ -7,7 +7,7 @@ use crate::checkpoint::Checkpoint;
 use crate::slices::with_slices;
 use izwi_kernels::conv::{self, KERNEL_SIDE};
 
-/// Each channel with a 3 x 3 kernel of its own over every second row and column, zeros around the plane.
+/// Depthwise 3 x 3 convolution with stride 2 and zero padding 1.
 #[derive(Debug, Clone)]
 pub struct DepthwiseConv2d {
     weight: Tensor, // [9, channels]
@@ -43,7 +43,7 @@ impl DepthwiseConv2d {
         let (count, columns, channels) = x.dims3()?;
         if channels != self.bias.elem_count() || rows == 0 || 2 * (rows - 1) + shift >= count || columns == 0
         {
-            bail!("plane convolution: {:?} for {rows} rows from {shift} on", x.dims())
+            bail!("depthwise conv2d: {:?} for {rows} rows from {shift} on", x.dims())
         }
         if !x.device().is_cpu() {
             return self.composite(x, shift, rows);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn planes_equal_candles_convolution_whole_and_in_parts() {
+    fn planes_equal_candle_whole_and_in_parts() {
         for (rows, columns) in [(1, 1), (2, 5), (9, 8), (16, 3)] {
             let (weight, bias, x) = (random((5, 1, 3, 3)), random(5), random((rows, columns, 5)));
             let conv = DepthwiseConv2d::new(&weight, bias.clone()).unwrap();

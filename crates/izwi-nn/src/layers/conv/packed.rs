@@ -11,7 +11,7 @@ use crate::layers::activation::bias_gelu;
 use crate::slices::cpu_slice;
 use izwi_kernels::conv::depthwise_conv1d;
 
-/// Each channel with a kernel of its own.
+/// Depthwise convolution: one kernel per channel.
 #[derive(Debug, Clone)]
 pub struct DepthwiseConv {
     weight: Tensor, // [taps, channels]
@@ -99,7 +99,7 @@ impl CustomOp3 for Depthwise {
     }
 }
 
-/// All channels into all channels.
+/// Dense convolution: all channels to all channels.
 #[derive(Debug, Clone)]
 pub struct DenseConv {
     linear: Linear, // over [taps * inputs]
@@ -139,7 +139,7 @@ impl DenseConv {
     }
 }
 
-/// All channels into all channels along one sequence, zero-padded by `taps / 2` at both ends, GELU behind it.
+/// Strided dense convolution along one sequence, zero-padded by `taps / 2` at both ends, followed by GELU.
 #[derive(Debug, Clone)]
 pub struct StridedConv {
     linear: Linear, // over [taps * inputs]
@@ -186,7 +186,7 @@ mod tests {
         (a - b).unwrap().abs().unwrap().max_all().unwrap().to_scalar().unwrap()
     }
 
-    /// candle's own convolution over `[1, channels, rows]`.
+    /// candle's convolution over `[1, channels, rows]`.
     fn conv1d(x: &Tensor, weight: &Tensor, bias: &Tensor, dilation: usize, groups: usize) -> Tensor {
         let reach = weight.dim(2).unwrap() / 2 * dilation;
         let x = x.t().unwrap().unsqueeze(0).unwrap().contiguous().unwrap();

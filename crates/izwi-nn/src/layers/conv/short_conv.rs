@@ -1,4 +1,4 @@
-//! Gated short convolution: a causal mixing operator whose whole memory of a sequence is its last rows.
+//! Gated short convolution (LFM2): a causal operator whose state is a sequence's last rows.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
@@ -14,17 +14,17 @@ use izwi_types::Precision;
 pub struct ShortConvShape {
     /// Channels in, inside and out.
     pub width: usize,
-    /// Rows its kernel reads.
+    /// Taps of the kernel.
     pub taps: usize,
-    /// How its two linear layers are kept.
+    /// Type of the two linear weights.
     pub precision: Precision,
 }
 
-/// A linear layer makes a factor, a gate and an input of each row; factor times input goes through a causal
-/// convolution of each channel, the result times the gate through a second linear layer. No biases.
+/// A linear layer maps each row to a factor, a gate and an input; factor times input passes a causal depthwise
+/// convolution, the result times the gate a second linear layer. No biases.
 ///
-/// A sequence carries a tensor `[taps - 1, width]` from piece to piece. On the CPU a row's result is the same bits
-/// however sequences are cut and whatever others there are.
+/// The state of a sequence is `[taps - 1, width]`. On the CPU a row's result is the same bits for any chunking and any
+/// batch.
 #[derive(Debug, Clone)]
 pub struct ShortConv {
     input: Linear,  // [3 * width, width]
@@ -54,7 +54,7 @@ impl ShortConv {
         Ok(Self { input, weight, output: linear(from, "out_proj", width)? })
     }
 
-    /// What a new sequence carries along: zeros.
+    /// State of a new sequence: zeros.
     ///
     /// # Errors
     /// The device is out of memory.
@@ -63,12 +63,12 @@ impl ShortConv {
         Tensor::zeros((taps - 1, width), DType::F32, device)
     }
 
-    /// Rows its kernel reads.
+    /// Taps of the kernel.
     pub fn taps(&self) -> usize {
         self.weight.dims()[0]
     }
 
-    /// Bytes a sequence carries along.
+    /// Bytes of a sequence's state.
     pub fn state_bytes(&self) -> usize {
         (self.weight.elem_count() - self.weight.dims()[1]) * size_of::<f32>()
     }
@@ -79,7 +79,7 @@ impl ShortConv {
     }
 
     /// New rows of several sequences, `rows[i]` of the `i`-th, one after another: `[sum of rows, width]` to the same.
-    /// What each sequence carries along is replaced.
+    /// Replaces the states.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -87,8 +87,8 @@ impl ShortConv {
         self.output.forward(&self.convolve(&self.input.forward(x)?, rows, states)?)
     }
 
-    /// As [`Self::forward`], and the products that some rows see, their own the last: `[seen, taps * width]`. Of each the
-    /// sequence and its row in the piece.
+    /// As [`Self::forward`], and the products that the rows `seen` (sequence, row in the chunk) read, their own last:
+    /// `[seen, taps * width]`.
     ///
     /// # Errors
     /// Shapes do not fit, or there is no such row.
@@ -191,7 +191,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(30))]
 
         #[test]
-        fn pieces_among_others_equal_the_whole_to_the_bit_and_the_composite_nearly(
+        fn chunks_in_a_batch_equal_the_whole_to_the_bit(
             width in 1usize..40,
             taps in 1usize..5,
             cuts in prop::collection::vec(1usize..70, 1..5),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_an_error() {
+    fn bad_shapes_are_errors() {
         let linear = |outputs| Linear::new(&random(outputs, 4), None).unwrap();
         let conv = ShortConv { input: linear(12), weight: random(3, 4), output: linear(4) };
         let mut state = conv.start(&Device::Cpu).unwrap();

@@ -1,4 +1,4 @@
-//! Convolution with seven taps along rows that always come in groups of one size, on the CPU: fewer products than
+//! Winograd convolution F(4, 7) along rows that come in groups of one size, on the CPU: fewer products than
 //! [`Conv1d`](crate::layers::conv::Conv1d) needs.
 
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use izwi_kernels::conv::winograd_1d::{PACKED_TAPS, RowGroups, TAPS, pack_winogra
 use izwi_kernels::packed::Packed;
 use izwi_types::Precision;
 
-/// `y[i] = Σ_t W_t x[start + i + t * dilation] + b` for the rows of a group; a row of `y` is the same bits whatever
-/// other groups there are. Within 100 dB of the plain sum. A copy shares the weight.
+/// `y[i] = Σ_t W_t x[start + i + t * dilation] + b` for the rows of a group; a row of `y` is the same bits for any
+/// other groups, and within 100 dB of the plain sum. A clone shares the weight.
 #[derive(Debug, Clone)]
 pub struct WinogradConv1d {
     weight: Arc<ConvPanels>,
@@ -30,7 +30,7 @@ impl WinogradConv1d {
     /// Taps of every such convolution.
     pub const TAPS: usize = TAPS;
 
-    /// From a weight `[outputs, inputs, 7]` as PyTorch has it and a bias `[outputs]`, for groups of `rows`.
+    /// From a weight `[outputs, inputs, 7]` in PyTorch's layout and a bias `[outputs]`, for groups of `rows`.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -61,14 +61,14 @@ impl WinogradConv1d {
         let [rows, dilation, inputs, outputs] = sizes;
         if rows == 0 || dilation == 0 || bias.dims() != [outputs] {
             bail!(
-                "convolution: groups of {rows} rows, dilation {dilation}, or a bias that is not one of {outputs}"
+                "convolution: groups of {rows} rows, dilation {dilation}, or a bias without {outputs} elements"
             )
         }
         let bias = bias.to_dtype(DType::F32)?.contiguous()?;
         Ok(Self { weight, bias, rows, dilation, inputs, outputs })
     }
 
-    /// Rows from the first a kernel reads to the last, less one.
+    /// Rows from the first tap to the last.
     pub fn reach(&self) -> usize {
         (TAPS - 1) * self.dilation
     }
@@ -83,7 +83,7 @@ impl WinogradConv1d {
         self.outputs * self.inputs * TAPS
     }
 
-    /// Bytes the weight takes: more than those of its elements.
+    /// Bytes of the transformed weight.
     pub fn bytes(&self) -> usize {
         self.weight.data().len()
     }
@@ -113,11 +113,11 @@ impl WinogradConv1d {
     }
 }
 
-/// A weight `[outputs, inputs, 7]` for its kernel.
+/// Transforms and packs a weight `[outputs, inputs, 7]`.
 fn packed(weight: &Tensor) -> Result<ConvPanels> {
     let (outputs, inputs, taps) = weight.dims3()?;
     if taps != TAPS {
-        bail!("convolution: {taps} taps where there should be {TAPS}")
+        bail!("convolution: {taps} taps instead of {TAPS}")
     }
     let rows = weight.to_dtype(DType::F32)?.transpose(1, 2)?.contiguous()?; // [outputs, taps, inputs]
     with_slices([&rows], |[rows]| pack_winograd(rows, outputs, inputs))
@@ -143,7 +143,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(60))]
 
         #[test]
-        fn groups_equal_a_plain_sum_and_are_the_same_bits_alone(
+        fn groups_equal_a_plain_sum_and_each_group_alone(
             inputs in 1usize..150,
             outputs in 1usize..200,
             rows in 1usize..50,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn many_tiles_are_the_tiles_alone() {
+    fn many_tiles_equal_each_tile_alone() {
         for (inputs, outputs, rows, dilation) in [(192, 192, 640, 3), (300, 130, 32, 9), (96, 96, 1920, 9)] {
             let conv = WinogradConv1d::new(&random((outputs, inputs, TAPS)), random(outputs), rows, dilation)
                 .unwrap();

@@ -1,38 +1,37 @@
-//! One recording while it is worked off: which window, which pass, which tokens.
+//! State of one recording: its window, decoder pass and tokens, and the work they ask for.
 //!
-//! Owns the state of a running sequence and the work its passes ask for. What a pass's end leads to is
-//! [`super::scribe`]'s business.
+//! Does not decide what follows a pass: [`super::window_decoder`] does.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::config::FRAMES_PER_POSITION;
 use super::encoder::WindowMel;
-use super::mel::LogMel;
-use super::segments::Heard;
+use super::front_end::LogMel;
+use super::segments::DecodingResult;
 use crate::regions::Region;
 use izwi_nn::attention::CrossKv;
 use izwi_nn::layers::ROW_ALIGN;
 use izwi_nn::sampling::mix;
 use izwi_types::Work;
 
-/// How much silence the encoder sees behind a window.
+/// Silence that pads a window for the encoder.
 ///
-/// The network learnt from windows of 30 s, padded with silence. Seeing less of it costs time in proportion to the
-/// speech, and changes what is heard a little.
+/// The network was trained on windows of 30 s, padded with silence. Less padding costs time in proportion to the speech
+/// and changes the transcript slightly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Context {
-    /// Up to 30 s, as the network learnt.
+    /// Padding up to 30 s, as in training.
     Full,
-    /// At least this many positions of 20 ms.
+    /// Padding of at least `margin` positions of 20 ms.
     Short { margin: usize },
 }
 
-/// No context is shorter than this many positions.
+/// Least positions of a context.
 const MIN_POSITIONS: usize = 64;
 
 impl Context {
-    /// Encoder positions for a window of `frames`, of `most` that the network knows.
+    /// Encoder positions for a window of `frames` mel frames, at most `most`.
     fn positions(self, frames: usize, most: usize) -> usize {
         match self {
             Self::Full => most,
@@ -44,94 +43,102 @@ impl Context {
     }
 }
 
-/// What the user asked for, in the network's terms.
+/// Options of a request as tokens; openai-whisper's `DecodingOptions`.
 #[derive(Debug, Clone)]
-pub(super) struct Order {
+pub(super) struct DecodingOptions {
     /// Token of the language; `None` to detect it.
     pub(super) language: Option<u32>,
-    /// Token of the task; `None` where the network knows one only.
+    /// Token of the task; `None` if the network has only one.
     pub(super) task: Option<u32>,
-    /// Text tokens that come before the recording.
+    /// Text tokens of the user's prompt.
     pub(super) prompt: Vec<u32>,
     pub(super) words: bool,
     pub(super) temperature: f32,
     pub(super) seed: u64,
-    /// The most positions of a pass.
+    /// Limit of the positions of a pass.
     pub(super) max_positions: usize,
 }
 
-/// A recording, ready to be listened to.
+/// A prepared recording.
 #[derive(Debug)]
 pub(super) struct Recording {
     pub(super) regions: Vec<Region>,
     /// Log-mel frames of each region.
     pub(super) mel: Vec<LogMel>,
-    /// The loudest value of all of them.
+    /// The largest value of all of them.
     pub(super) peak: f32,
     pub(super) duration_s: f64,
-    /// Encoder positions the network knows.
+    /// Limit of encoder positions.
     pub(super) max_positions: usize,
-    pub(super) order: Order,
+    pub(super) options: DecodingOptions,
 }
 
-/// What a pass is for.
+/// Purpose of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// One look at the window tells the language.
+pub(super) enum PassKind {
+    /// Detects the language in one step.
     Detect,
-    /// A token a step.
+    /// Generates text, a token a step.
     Decode,
-    /// The prompt is what was heard; where the decoder looks tells when.
+    /// Aligns the text, given as the prompt, by its cross-attention weights.
     Align,
 }
 
 /// One pass of the decoder over the window.
 #[derive(Debug)]
 pub(super) struct Pass {
-    pub(super) kind: Kind,
-    /// The prompt, and behind it what was generated.
+    pub(super) kind: PassKind,
+    /// The prompt and the generated tokens.
     pub(super) tokens: Vec<u32>,
     pub(super) prompt_len: usize,
-    /// Position of the start token: its logits tell whether anybody speaks.
+    /// Position of the start token, whose logits give the probability of no speech.
     pub(super) start_at: usize,
     /// Log-probability of each generated token.
     pub(super) logprobs: Vec<f32>,
-    /// For [`Kind::Align`]: of each alignment head, the weights of the rows computed so far.
-    pub(super) looks: Vec<Vec<f32>>,
-    pub(super) looked_rows: usize,
+    /// For [`PassKind::Align`]: the cross-attention weights of each alignment head, rows computed so far.
+    pub(super) cross_weights: Vec<Vec<f32>>,
+    pub(super) recorded_rows: usize,
 }
 
 impl Pass {
-    pub(super) fn new(kind: Kind, tokens: Vec<u32>, start_at: usize) -> Self {
+    pub(super) fn new(kind: PassKind, tokens: Vec<u32>, start_at: usize) -> Self {
         let prompt_len = tokens.len();
-        Self { kind, tokens, prompt_len, start_at, logprobs: Vec::new(), looks: Vec::new(), looked_rows: 0 }
+        Self {
+            kind,
+            tokens,
+            prompt_len,
+            start_at,
+            logprobs: Vec::new(),
+            cross_weights: Vec::new(),
+            recorded_rows: 0,
+        }
     }
 
-    /// What was generated.
-    pub(super) fn said(&self) -> &[u32] {
+    /// The generated tokens.
+    pub(super) fn generated(&self) -> &[u32] {
         &self.tokens[self.prompt_len..]
     }
 }
 
-/// A stretch of at most 30 s, and the attempts at it.
+/// A window of at most 30 s and the current attempt at it.
 #[derive(Debug)]
 pub(super) struct Window {
     /// Mel frames of the recording.
     pub(super) frames: Range<usize>,
     pub(super) positions: usize,
-    /// Tells windows with other audio or another context apart.
+    /// Hash of the network input.
     identity: u64,
-    /// What the encoder is to see; taken when it has.
+    /// Input of the encoder; `None` once it is encoded.
     pub(super) mel: Option<WindowMel>,
-    /// Keys and values of what the encoder saw, one for each layer of the decoder.
+    /// Cross-attention keys and values, one for each layer of the decoder.
     pub(super) encoded: Vec<CrossKv>,
     pub(super) no_speech: Option<f32>,
     pub(super) attempt: usize,
     pub(super) temperature: f32,
-    /// Whether the text from before is shown to the decoder.
+    /// Whether the prompt contains the previous text.
     pub(super) conditioned: bool,
-    /// What was accepted, while its words are being timed.
-    pub(super) heard: Option<Heard>,
+    /// The accepted result while its words are aligned.
+    pub(super) result: Option<DecodingResult>,
 }
 
 impl Window {
@@ -150,14 +157,14 @@ impl Window {
             encoded: Vec::new(),
             no_speech: None,
             attempt: 0,
-            temperature: recording.order.temperature,
+            temperature: recording.options.temperature,
             conditioned: true,
-            heard: None,
+            result: None,
         }
     }
 
-    /// What a pass with this prompt asks for. Equal tokens over equal audio may share blocks: above the first layer
-    /// even the decoder's own keys and values depend on what it hears.
+    /// The work of a pass with this prompt. Only equal tokens over equal audio share blocks: above the first layer the
+    /// decoder's own keys and values depend on the audio too.
     fn work(&self, prompt: &[u32]) -> Work {
         let keys = prompt.iter().map(|&token| mix(self.identity ^ mix(u64::from(token))));
         let encoder_tokens = if self.mel.is_some() { self.positions } else { 0 };
@@ -165,59 +172,59 @@ impl Window {
     }
 }
 
-/// A recording being listened to.
+/// State of a running sequence.
 #[derive(Debug)]
-pub(super) struct Listening {
+pub(super) struct DecodingState {
     pub(super) region: usize,
     pub(super) language: Option<u32>,
-    /// Tokens of everything so far, the user's prompt first.
+    /// The user's prompt and all text tokens so far.
     pub(super) history: Vec<u32>,
-    /// The history before this is no longer shown to the decoder.
-    pub(super) shown_from: usize,
+    /// Start of the part of the history that prompts contain; openai-whisper's `prompt_reset_since`.
+    pub(super) prompt_reset_since: usize,
     /// Text of the last window.
     pub(super) last_window: String,
-    /// Text of the last segment, and how often it came in a row.
+    /// Text of the last segment and how many times in a row it occurred.
     pub(super) last_segment: (String, usize),
-    /// Where the last timed word ended.
+    /// End of the last timed word.
     pub(super) last_speech_s: f64,
     pub(super) window: Window,
     pub(super) pass: Pass,
 }
 
-impl Listening {
-    /// Puts another pass in place of the one that ended, and tells its work.
+impl DecodingState {
+    /// Replaces the finished pass and returns the work of the new one.
     pub(super) fn begin(&mut self, pass: Pass) -> Work {
         let work = self.window.work(&pass.tokens);
         self.pass = pass;
         work
     }
 
-    /// The position from which a step that begins at `start` has to compute. Blocks shared with another sequence hold
-    /// keys and values, not what this one still has to learn from their positions; those are computed again, to the
-    /// same values.
+    /// The first position that a step from `start` computes. Blocks shared with another sequence hold keys and values, but
+    /// not the logits and cross-attention weights of their positions; those positions are computed again, to the same
+    /// values.
     pub(super) fn first_row(&self, start: usize) -> usize {
         match self.pass.kind {
-            Kind::Detect => start,
-            Kind::Decode if self.window.no_speech.is_none() => start.min(self.pass.start_at),
-            Kind::Decode => start,
-            Kind::Align => start.min(self.pass.looked_rows),
+            PassKind::Detect => start,
+            PassKind::Decode if self.window.no_speech.is_none() => start.min(self.pass.start_at),
+            PassKind::Decode => start,
+            PassKind::Align => start.min(self.pass.recorded_rows),
         }
     }
 
-    /// Adds what the rows from position `from` on looked at.
-    pub(super) fn look(&mut self, from: usize, rows: usize, looks: Vec<Vec<f32>>) {
+    /// Adds the cross-attention weights of the rows from position `from` on.
+    pub(super) fn record_cross_weights(&mut self, from: usize, rows: usize, cross_weights: Vec<Vec<f32>>) {
         let kept = from * self.window.positions;
-        self.pass.looks.resize_with(looks.len(), Vec::new);
-        for (all, new) in self.pass.looks.iter_mut().zip(looks) {
+        self.pass.cross_weights.resize_with(cross_weights.len(), Vec::new);
+        for (all, new) in self.pass.cross_weights.iter_mut().zip(cross_weights) {
             all.truncate(kept);
             all.extend(new);
         }
-        self.pass.looked_rows = from + rows;
+        self.pass.recorded_rows = from + rows;
     }
 }
 
-/// The first work of a recording without speech: one token's worth, to say so.
-pub(super) fn silent_work() -> Work {
+/// The work of a recording without speech: one step that finishes it.
+pub(super) fn no_speech_work() -> Work {
     Work::Units(Arc::new([1]))
 }
 
@@ -226,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_context_holds_the_window_and_its_margin_in_whole_rows() {
+    fn a_context_holds_the_window_and_its_margin_in_aligned_rows() {
         let short = Context::Short { margin: 50 };
         assert_eq!(short.positions(1000, 1500), 560);
         assert_eq!(short.positions(10, 1500), MIN_POSITIONS);

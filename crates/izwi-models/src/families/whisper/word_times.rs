@@ -1,19 +1,18 @@
-//! Timed words into segments.
+//! Assigns timed words to segments.
 //!
-//! Segments take over the times of their first and last word where those are plausible; source:
+//! Segments take the times of their first and last word if those are plausible. Source:
 //! <https://github.com/openai/whisper/blob/main/whisper/timing.py> (`add_word_timestamps`).
 
 use super::alignment::{TimedWord, merge_punctuation};
 use izwi_types::{Segment, Word};
 
-/// A segment's own time is believed against a word that is further off than this, in seconds.
+/// Largest difference to a word's time at which the word's time replaces the segment's, in seconds.
 const TOLERANCE_S: f64 = 0.5;
-/// A first word that ends this many usual lengths behind the last speech follows a pause.
+/// A first word that ends this many median durations after the last speech follows a pause.
 const PAUSE: f64 = 4.0;
 
-/// Hands `words`, timed from the start of a window, to its `segments`, which hold `text_tokens` text tokens each.
-/// `offset_s` is the window's start, `usual_s` the usual length of a word and `last_speech_s` the end of the last word
-/// before.
+/// Assigns `words`, timed from the start of a window, to its `segments` of `text_tokens` text tokens each. `offset_s` is
+/// the start of the window, `usual_s` the median word duration, `last_speech_s` the end of the previous word.
 pub(super) fn place(
     segments: &mut [Segment],
     text_tokens: &[usize],
@@ -50,7 +49,7 @@ fn hundredths(seconds: f64) -> f64 {
     (seconds * 100.0).round() / 100.0
 }
 
-/// The first two words after a pause do not last longer than twice the usual.
+/// Limits the first two words after a pause to twice the median duration.
 fn shorten_after_pause(words: &mut [Word], usual_s: f64, last_speech_s: f64) {
     let longest = 2.0 * usual_s;
     let [first, rest @ ..] = words else { return };
@@ -68,7 +67,7 @@ fn shorten_after_pause(words: &mut [Word], usual_s: f64, last_speech_s: f64) {
     first.start_s = (first.end_s - longest).max(0.0);
 }
 
-/// Makes a segment and its first and last word agree on their times.
+/// Reconciles the times of a segment with those of its first and last word.
 fn agree(segment: &mut Segment, words: &mut [Word], usual_s: f64) {
     if let Some(first) = words.first_mut() {
         if segment.start_s < first.end_s && segment.start_s - TOLERANCE_S > first.start_s {

@@ -1,0 +1,148 @@
+//! AVX2: 16 lanes in two registers.
+
+use std::arch::x86_64::*;
+
+use half::{bf16, f16};
+
+use super::lanes;
+use crate::arch::isa::{Int8Isa, Isa};
+use crate::arch::level::{Level, Run};
+
+/// AVX2, FMA and F16C.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Avx2Level;
+
+// SAFETY: `enter` enables the features that `is_supported` detects, and no others.
+unsafe impl Level for Avx2Level {
+    type F32 = Avx2;
+    type Int8 = Avx2;
+
+    fn is_supported() -> bool {
+        is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn enter(job: impl Run) {
+        job.run::<Self>();
+    }
+}
+
+/// 16 lanes in two registers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Avx2;
+
+/// The sum of 8 lanes.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+pub(super) unsafe fn sum256(v: __m256) -> f32 {
+    let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}
+
+#[inline(always)]
+unsafe fn bf16_256(from: *const bf16) -> __m256 {
+    let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+}
+
+#[inline(always)]
+unsafe fn scale256(a: __m256, n: __m256) -> __m256 {
+    let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(n));
+    _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), n))
+}
+
+#[inline(always)]
+unsafe fn low256(pairs: __m256) -> __m256 {
+    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_castps_si256(pairs)))
+}
+
+#[inline(always)]
+unsafe fn high256(pairs: __m256) -> __m256 {
+    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_srli_epi32::<16>(_mm256_castps_si256(pairs))))
+}
+
+#[inline(always)]
+unsafe fn dot_bf16_pairs256(a: __m256, b: __m256, c: __m256) -> __m256 {
+    _mm256_fmadd_ps(low256(a), low256(b), _mm256_fmadd_ps(high256(a), high256(b), c))
+}
+
+impl Isa for Avx2 {
+    type V = [__m256; 2];
+    const WIDE: bool = false;
+    lanes! {
+        splat(value: f32) [_mm256_set1_ps(value); 2];
+        load(from: *const f32) [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))];
+        load_f16(from: *const f16) [
+            _mm256_cvtph_ps(_mm_loadu_si128(from.cast())),
+            _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())),
+        ];
+        load_bf16(from: *const bf16) [bf16_256(from), bf16_256(from.add(8))];
+        add(a: Self::V, b: Self::V) [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])];
+        sub(a: Self::V, b: Self::V) [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])];
+        mul(a: Self::V, b: Self::V) [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])];
+        div(a: Self::V, b: Self::V) [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])];
+        min(a: Self::V, b: Self::V) [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])];
+        max(a: Self::V, b: Self::V) [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])];
+        fma(a: Self::V, b: Self::V, c: Self::V)
+            [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])];
+        scale(a: Self::V, n: Self::V) [scale256(a[0], n[0]), scale256(a[1], n[1])];
+    }
+    #[inline(always)]
+    unsafe fn dot_bf16_pairs(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        [dot_bf16_pairs256(a[0], b[0], c[0]), dot_bf16_pairs256(a[1], b[1], c[1])]
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: Self::V) {
+        _mm256_storeu_ps(to, v[0]);
+        _mm256_storeu_ps(to.add(8), v[1]);
+    }
+    #[inline(always)]
+    unsafe fn sum(v: Self::V) -> f32 {
+        sum256(_mm256_add_ps(v[0], v[1]))
+    }
+}
+
+impl Int8Isa for Avx2 {
+    type B = [__m256i; 2];
+    type S = [__m256i; 2];
+    const ROWS: usize = 2;
+    #[inline(always)]
+    unsafe fn bytes(from: *const u8) -> Self::B {
+        [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())]
+    }
+    #[inline(always)]
+    unsafe fn low(bytes: Self::B) -> Self::B {
+        bytes.map(|bytes| _mm256_and_si256(bytes, _mm256_set1_epi8(15)))
+    }
+    #[inline(always)]
+    unsafe fn high(bytes: Self::B) -> Self::B {
+        bytes.map(|bytes| _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), _mm256_set1_epi8(15)))
+    }
+    /// The products are those of the values themselves: nothing to correct.
+    #[inline(always)]
+    unsafe fn start<const OFFSET: u8>(_correction: i32) -> Self::S {
+        [_mm256_setzero_si256(); 2]
+    }
+    /// Pairs are added at 16 bits: two products of at most 127 * 127 fit, which those of kept bytes would not.
+    #[inline(always)]
+    unsafe fn dot<const OFFSET: u8>(sums: Self::S, weights: Self::B, x: *const i8) -> Self::S {
+        let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
+        let (offset, ones) = (_mm256_set1_epi8(OFFSET as i8), _mm256_set1_epi16(1));
+        let mut sums = sums;
+        for (sum, weights) in sums.iter_mut().zip(weights) {
+            let weights = _mm256_sub_epi8(weights, offset);
+            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
+            *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones));
+        }
+        sums
+    }
+    #[inline(always)]
+    unsafe fn floats(sums: Self::S) -> Self::V {
+        sums.map(|sums| _mm256_cvtepi32_ps(sums))
+    }
+}

@@ -1,0 +1,432 @@
+//! Decides what follows a decoder pass: a fallback, the alignment of words, the next window, or the end.
+//!
+//! The algorithm is openai-whisper's, <https://github.com/openai/whisper/blob/main/whisper/transcribe.py>. Knows no tensor.
+
+use super::alignment::{self, CrossWeights, TimedWord};
+use super::config::FRAMES_PER_POSITION;
+use super::decoder::SpanOutput;
+use super::front_end::{HOP, SAMPLE_RATE_HZ};
+use super::languages::is_unspaced;
+use super::rules::Rules;
+use super::sampling::{Draws, probability};
+use super::segments::{
+    DecodingResult, SegmentSpan, SegmentSpans, compression_ratio, is_loop, split_segments,
+};
+use super::state::{Context, DecodingState, Pass, PassKind, Recording, Window};
+use super::tokens::{TIME_STEP_S, Vocabulary};
+use super::word_times;
+use crate::regions::WINDOW_FRAMES;
+use izwi_nn::Error;
+use izwi_types::{Segment, Word};
+use izwi_types::{StepOutput, Work};
+
+/// A result over a short context is accepted at this mean log-probability; below it the window is decoded again over the
+/// full 30 s context. On the clips in `assets/speech`, plain and with noise, words that differ between the two contexts
+/// lie below it.
+const MIN_SHORT_CONTEXT_LOGPROB: f32 = -0.3;
+
+/// Temperature increase of each fallback, up to [`MAX_TEMPERATURE`].
+const TEMPERATURE_STEP: f32 = 0.2;
+const MAX_TEMPERATURE: f32 = 1.0;
+/// Text decoded above this temperature is not part of the next prompt.
+const MAX_PROMPT_TEMPERATURE: f32 = 0.5;
+/// Least speech in the rest of a region for another window, in mel frames; whisper.cpp stops at 1 s: <https://github.com/ggml-org/whisper.cpp/blob/master/src/whisper.cpp> (`seek + 100 >= seek_end`).
+const MIN_REST: usize = 50;
+/// Speech after the last timestamp of a window that is not decoded again, in mel frames: timestamps may be early.
+const MAX_UNCOVERED: usize = 150;
+/// Equal consecutive segments that are kept; more are a loop.
+const MAX_SAME: usize = 3;
+
+/// Decodes the windows of recordings with one checkpoint.
+#[derive(Debug)]
+pub(super) struct WindowDecoder {
+    pub(super) vocabulary: Vocabulary,
+    pub(super) rules: Rules,
+    pub(super) context: Context,
+    /// Whether the prompt contains language and task.
+    pub(super) multilingual: bool,
+}
+
+impl WindowDecoder {
+    /// The initial state of a recording and its first work; `None` if it has no speech.
+    pub(super) fn begin(&self, recording: &Recording) -> Option<(DecodingState, Work)> {
+        let frames = next_frames(recording, 0, 0)?;
+        let options = &recording.options;
+        let mut state = DecodingState {
+            region: frames.0,
+            language: options.language,
+            history: options.prompt.clone(),
+            prompt_reset_since: 0,
+            last_window: String::new(),
+            last_segment: (String::new(), 0),
+            last_speech_s: 0.0,
+            window: Window::new(recording, frames.0, frames.1, self.context),
+            pass: Pass::new(PassKind::Decode, Vec::new(), 0),
+        };
+        let work = self.first_pass(recording, &mut state);
+        Some((state, work))
+    }
+
+    /// The first pass over a new window.
+    fn first_pass(&self, recording: &Recording, state: &mut DecodingState) -> Work {
+        if self.multilingual && state.language.is_none() {
+            return state.begin(Pass::new(PassKind::Detect, vec![self.vocabulary.start], 0));
+        }
+        self.decode_pass(recording, state)
+    }
+
+    fn decode_pass(&self, recording: &Recording, state: &mut DecodingState) -> Work {
+        let most = recording.options.max_positions / 2 - 1;
+        let shown = if state.window.conditioned { &state.history[state.prompt_reset_since..] } else { &[] };
+        let shown = &shown[shown.len().saturating_sub(most)..];
+        let mut tokens = Vec::with_capacity(shown.len() + 4);
+        if !shown.is_empty() {
+            tokens.push(self.vocabulary.previous);
+            tokens.extend(shown);
+        }
+        let start_at = tokens.len();
+        tokens.extend(self.head(recording, state));
+        state.begin(Pass::new(PassKind::Decode, tokens, start_at))
+    }
+
+    /// The tokens that every transcript starts with.
+    fn head(&self, recording: &Recording, state: &DecodingState) -> Vec<u32> {
+        let mut head = vec![self.vocabulary.start];
+        if self.multilingual {
+            head.extend(state.language);
+            head.extend(recording.options.task);
+        }
+        head
+    }
+
+    /// Processes the decoder output of positions `from..end`.
+    pub(super) fn advance(
+        &self,
+        recording: &Recording,
+        state: &mut DecodingState,
+        (from, end): (usize, usize),
+        output: SpanOutput,
+    ) -> Result<StepOutput, Error> {
+        let SpanOutput { logits, cross_weights } = output;
+        let mut logits = logits.into_iter();
+        if state.pass.kind == PassKind::Align {
+            state.record_cross_weights(from, end - from, cross_weights);
+        }
+        if needs_no_speech_prob(state, from, end) {
+            let start = logits.next().ok_or(Error::Internal("the start token has no logits"))?;
+            state.window.no_speech = Some(probability(&start, self.vocabulary.no_speech));
+            if state.pass.start_at + 1 == state.pass.tokens.len() {
+                // English-only models generate right after the start token.
+                return self.sample(recording, state, start);
+            }
+        }
+        if end < state.pass.tokens.len() {
+            return Ok(StepOutput::default());
+        }
+        if state.pass.kind == PassKind::Align {
+            return Ok(self.aligned(recording, state));
+        }
+        let last = logits.next().ok_or(Error::Internal("the last token has no logits"))?;
+        match state.pass.kind {
+            PassKind::Detect => Ok(self.detected(recording, state, &last)),
+            _ => self.sample(recording, state, last),
+        }
+    }
+
+    fn detected(&self, recording: &Recording, state: &mut DecodingState, logits: &[f32]) -> StepOutput {
+        let languages = self.vocabulary.languages.iter();
+        let likeliest = languages
+            .max_by(|a, b| logits[a.1 as usize].total_cmp(&logits[b.1 as usize]).then(b.1.cmp(&a.1)));
+        state.language = likeliest.map(|(_, id)| *id);
+        let work = self.decode_pass(recording, state);
+        StepOutput { language: self.language(state), next_pass: Some(work), ..StepOutput::default() }
+    }
+
+    fn language(&self, state: &DecodingState) -> Option<String> {
+        if !self.multilingual {
+            return Some("en".to_owned());
+        }
+        self.vocabulary.code(state.language?).map(str::to_owned)
+    }
+
+    /// Samples the next token and, at the end, finishes the pass.
+    fn sample(
+        &self,
+        recording: &Recording,
+        state: &mut DecodingState,
+        mut logits: Vec<f32>,
+    ) -> Result<StepOutput, Error> {
+        let (window, pass) = (&state.window, &mut state.pass);
+        self.rules.apply(&mut logits, pass.generated());
+        let draws = Draws::new(recording.options.seed, window.frames.start, window.attempt);
+        let choice = draws.choose(&logits, window.temperature, pass.generated().len());
+        pass.logprobs.push(choice.logprob);
+        let most = recording.options.max_positions;
+        let mut ended = choice.token == self.vocabulary.end;
+        if !ended {
+            pass.tokens.push(choice.token);
+            // Another token would need a position that does not exist.
+            let generated = pass.generated();
+            ended = generated.len() >= most / 2
+                || pass.tokens.len() >= most
+                || is_loop(generated.len(), || self.vocabulary.text(generated));
+        }
+        let output = if ended { self.finish_pass(recording, state) } else { StepOutput::default() };
+        Ok(StepOutput { generated_tokens: 1, ..output })
+    }
+
+    /// Accepts the result, skips the window as silence, or falls back.
+    fn finish_pass(&self, recording: &Recording, state: &mut DecodingState) -> StepOutput {
+        let result = self.result(state);
+        if result.is_silence() {
+            let end = state.window.frames.end;
+            return self.next_window(recording, state, end, Vec::new());
+        }
+        let repeats = self.repeats(state, &result);
+        let uncertain = state.window.positions < recording.max_positions
+            && result.avg_logprob < MIN_SHORT_CONTEXT_LOGPROB;
+        if (result.needs_fallback() || repeats || uncertain) && self.fall_back(recording, state, repeats) {
+            let work = if state.window.encoded.is_empty() {
+                self.first_pass(recording, state)
+            } else {
+                self.decode_pass(recording, state)
+            };
+            return StepOutput { next_pass: Some(work), ..StepOutput::default() };
+        }
+        let text: Vec<u32> =
+            result.tokens.iter().copied().filter(|&id| self.vocabulary.is_text(id)).collect();
+        if !recording.options.words || text.is_empty() {
+            return self.accept(recording, state, result, None);
+        }
+        let mut tokens = self.head(recording, state);
+        tokens.push(self.vocabulary.no_timestamps);
+        tokens.extend(text);
+        tokens.push(self.vocabulary.end);
+        state.window.result = Some(result);
+        let work = state.begin(Pass::new(PassKind::Align, tokens, 0));
+        StepOutput { next_pass: Some(work), ..StepOutput::default() }
+    }
+
+    fn result(&self, state: &DecodingState) -> DecodingResult {
+        let (window, pass) = (&state.window, &state.pass);
+        let text = self.vocabulary.text(pass.generated());
+        let sum: f32 = pass.logprobs.iter().sum();
+        DecodingResult {
+            tokens: pass.generated().to_vec(),
+            probabilities: pass.logprobs[..pass.generated().len()]
+                .iter()
+                .map(|logprob| logprob.exp())
+                .collect(),
+            avg_logprob: sum / (pass.generated().len() + 1) as f32,
+            compression_ratio: compression_ratio(text.trim()),
+            text,
+            no_speech_prob: window.no_speech.unwrap_or(0.0),
+            temperature: window.temperature,
+        }
+    }
+
+    /// Whether the decoder repeated the text of the last window, which its prompt contains.
+    fn repeats(&self, state: &DecodingState, result: &DecodingResult) -> bool {
+        let shown = state.window.conditioned && state.prompt_reset_since < state.history.len();
+        let text = result.text.trim();
+        shown && !text.is_empty() && text == state.last_window
+    }
+
+    /// Prepares the next attempt at the window: without a prompt if it repeats, else over the full context, else at a
+    /// higher temperature. False if no attempt is left.
+    fn fall_back(&self, recording: &Recording, state: &mut DecodingState, repeats: bool) -> bool {
+        let window = &mut state.window;
+        let hotter = window.temperature + TEMPERATURE_STEP;
+        if repeats {
+            window.conditioned = false;
+        } else if window.positions < recording.max_positions {
+            let (attempt, conditioned) = (window.attempt, window.conditioned);
+            *window = Window::new(recording, state.region, window.frames.clone(), Context::Full);
+            (window.attempt, window.conditioned) = (attempt, conditioned);
+        } else if hotter <= MAX_TEMPERATURE + 1e-3 {
+            window.temperature = hotter;
+        } else {
+            return false;
+        }
+        window.attempt += 1;
+        true
+    }
+
+    /// Finishes the alignment pass: times the words.
+    fn aligned(&self, recording: &Recording, state: &mut DecodingState) -> StepOutput {
+        let Some(result) = state.window.result.take() else {
+            let end = state.window.frames.end;
+            return self.next_window(recording, state, end, Vec::new());
+        };
+        let (window, pass) = (&state.window, &state.pass);
+        let cross_weights = CrossWeights {
+            heads: &pass.cross_weights,
+            rows: pass.tokens.len(),
+            positions: window.positions,
+            used: (window.frames.len() / FRAMES_PER_POSITION).clamp(1, window.positions),
+        };
+        // The row before a token aligns it; the row of the end token aligns nothing.
+        let first = pass.tokens.len() - 2 - self.text_len(&result);
+        let begins = cross_weights.begins(first..pass.tokens.len() - 1);
+        let begins: Vec<f64> = begins.into_iter().map(|at| at as f64 * TIME_STEP_S).collect();
+        let is_text = |(id, _): &(&u32, &f32)| self.vocabulary.is_text(**id);
+        let pairs = result.tokens.iter().zip(&result.probabilities).filter(is_text);
+        let (text, probabilities): (Vec<u32>, Vec<f32>) = pairs.map(|(id, p)| (*id, *p)).unzip();
+        let unspaced = self.language(state).is_some_and(|code| is_unspaced(&code));
+        let words = self.vocabulary.words(&text, unspaced);
+        let mut words = alignment::time_words(words, &begins, &probabilities);
+        let usual_s = alignment::median_duration(&words);
+        alignment::shorten_at_sentence_ends(&mut words, usual_s);
+        self.accept(recording, state, result, Some((words, usual_s)))
+    }
+
+    fn text_len(&self, result: &DecodingResult) -> usize {
+        result.tokens.iter().filter(|&&id| self.vocabulary.is_text(id)).count()
+    }
+
+    /// Turns the result into segments and continues after them.
+    fn accept(
+        &self,
+        recording: &Recording,
+        state: &mut DecodingState,
+        result: DecodingResult,
+        words: Option<(Vec<TimedWord>, f64)>,
+    ) -> StepOutput {
+        let window = &state.window;
+        let spans = split_segments(&result.tokens, window.frames.len(), &self.vocabulary);
+        let mut segments = self.segments(recording, state, &result, &spans);
+        let mut end = window.frames.start + spans.frames_done;
+        let spoken = recording.regions[state.region].speech_end.min(window.frames.end);
+        let covered_to = window.frames.start + spans.segments.last().map_or(0, |last| last.frames.end);
+        if spans.closed && covered_to + MAX_UNCOVERED < spoken {
+            // Closed too early: the rest is decoded again.
+            end = covered_to;
+        }
+        if let Some((words, usual_s)) = words {
+            let text_tokens: Vec<usize> = segments.iter().map(|segment| self.count_text(segment)).collect();
+            let offset_s = seconds(window.frames.start);
+            word_times::place(&mut segments, &text_tokens, words, (offset_s, usual_s, state.last_speech_s));
+            let last = segments.iter().flat_map(|segment| &segment.words).last().map(|word| word.end_s);
+            if let Some(last_s) = last {
+                state.last_speech_s = last_s;
+                let last = (last_s * (SAMPLE_RATE_HZ / HOP) as f64).round() as usize;
+                if !spans.closed && last > window.frames.start {
+                    end = last.min(window.frames.end);
+                }
+            }
+        }
+        state.last_window = result.text.trim().to_owned();
+        segments.retain_mut(|segment| self.keep(state, segment));
+        state.history.extend(segments.iter().flat_map(|segment| &segment.tokens));
+        if result.temperature > MAX_PROMPT_TEMPERATURE || !state.window.conditioned {
+            state.prompt_reset_since = state.history.len();
+        }
+        for segment in &mut segments {
+            clip(segment, recording.duration_s);
+        }
+        self.next_window(recording, state, end, segments)
+    }
+
+    fn count_text(&self, segment: &Segment) -> usize {
+        segment.tokens.iter().filter(|&&id| self.vocabulary.is_text(id)).count()
+    }
+
+    fn segments(
+        &self,
+        recording: &Recording,
+        state: &DecodingState,
+        result: &DecodingResult,
+        spans: &SegmentSpans,
+    ) -> Vec<Segment> {
+        let window = &state.window.frames;
+        let time_s = |frame: usize| seconds((window.start + frame).min(window.end)).min(recording.duration_s);
+        let segment = |span: &SegmentSpan| Segment {
+            window_start_s: seconds(window.start),
+            start_s: time_s(span.frames.start),
+            end_s: time_s(span.frames.end),
+            text: self.vocabulary.text(&result.tokens[span.tokens.clone()]),
+            tokens: result.tokens[span.tokens.clone()].to_vec(),
+            temperature: result.temperature,
+            avg_logprob: result.avg_logprob,
+            compression_ratio: result.compression_ratio,
+            no_speech_prob: result.no_speech_prob,
+            words: Vec::new(),
+        };
+        spans.segments.iter().map(segment).collect()
+    }
+
+    /// Whether a segment has text and a duration, and is not part of a loop.
+    fn keep(&self, state: &mut DecodingState, segment: &mut Segment) -> bool {
+        let text = segment.text.trim();
+        if text.is_empty() || segment.end_s <= segment.start_s {
+            return false;
+        }
+        let (last, count) = &mut state.last_segment;
+        *count = if last == text { *count + 1 } else { 1 };
+        text.clone_into(last);
+        *count <= MAX_SAME
+    }
+
+    /// Starts the window after mel frame `end`, or finishes the recording.
+    fn next_window(
+        &self,
+        recording: &Recording,
+        state: &mut DecodingState,
+        end: usize,
+        segments: Vec<Segment>,
+    ) -> StepOutput {
+        let next_pass = next_frames(recording, state.region, end).map(|(region, frames)| {
+            state.region = region;
+            state.window = Window::new(recording, region, frames, self.context);
+            self.first_pass(recording, state)
+        });
+        StepOutput {
+            text: segments.iter().map(|segment| segment.text.as_str()).collect(),
+            segments,
+            language: self.language(state),
+            finished: next_pass.is_none(),
+            next_pass,
+            ..StepOutput::default()
+        }
+    }
+}
+
+/// Whether a step over positions `from..end` computes the probability of no speech.
+pub(super) fn needs_no_speech_prob(state: &DecodingState, from: usize, end: usize) -> bool {
+    let pass = &state.pass;
+    let computed = (from..end).contains(&pass.start_at);
+    pass.kind == PassKind::Decode && state.window.no_speech.is_none() && computed
+}
+
+/// The next window at or after mel frame `from`: its region and frames.
+fn next_frames(
+    recording: &Recording,
+    mut region: usize,
+    from: usize,
+) -> Option<(usize, std::ops::Range<usize>)> {
+    loop {
+        let candidate = recording.regions.get(region)?;
+        let start = from.max(candidate.frames.start);
+        let fresh = start == candidate.frames.start;
+        if start < candidate.frames.end && (fresh || start + MIN_REST <= candidate.speech_end) {
+            return Some((region, start..candidate.frames.end.min(start + WINDOW_FRAMES)));
+        }
+        region += 1;
+    }
+}
+
+/// Seconds from the start of the recording.
+fn seconds(frame: usize) -> f64 {
+    (frame * HOP) as f64 / SAMPLE_RATE_HZ as f64
+}
+
+/// Clamps a segment's times to the recording.
+fn clip(segment: &mut Segment, duration_s: f64) {
+    let within = |time: &mut f64| *time = time.clamp(0.0, duration_s);
+    within(&mut segment.start_s);
+    within(&mut segment.end_s);
+    for Word { start_s, end_s, .. } in &mut segment.words {
+        within(start_s);
+        within(end_s);
+    }
+}
