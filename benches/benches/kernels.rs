@@ -5,14 +5,11 @@ use std::hint::black_box;
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use izwi_nn::activation::{bias_gelu, silu_gate};
 use izwi_nn::attention::{CrossKv, PagedSpan, bidirectional, cross, paged};
-use izwi_nn::group_conv::GroupConv;
 use izwi_nn::kv_pool::{Carried, KvLayout, KvPool};
-use izwi_nn::rms_norm::RmsNorm;
-use izwi_nn::rope::Rope;
-use izwi_nn::row_conv::RowConv;
-use izwi_nn::row_linear::RowLinear;
+use izwi_nn::layers::activation::{bias_gelu, silu_gate};
+use izwi_nn::layers::conv::{Conv1d, WinogradConv1d};
+use izwi_nn::layers::{Linear, RmsNorm, Rope};
 use izwi_types::Precision;
 
 const HEADS: usize = 8;
@@ -31,7 +28,7 @@ fn linear(criterion: &mut Criterion) -> Result<()> {
         let weight = random(outputs, inputs)?.to_dtype(DType::F16)?;
         let wide = weight.to_dtype(DType::F32)?.t()?.contiguous()?; // [inputs, outputs]
         let copies = COLD_BYTES / (2 * inputs * outputs);
-        let own: Vec<_> = (0..copies).map(|_| RowLinear::new(&weight, None)).collect::<Result<_>>()?;
+        let own: Vec<_> = (0..copies).map(|_| Linear::new(&weight, None)).collect::<Result<_>>()?;
         let candle: Vec<_> = (0..copies / 2).map(|_| wide.copy()).collect::<Result<_>>()?;
         for rows in [1, 2, 4, 8, 16, 230, 1500] {
             let x = random(rows, inputs)?;
@@ -64,9 +61,9 @@ fn precisions(criterion: &mut Criterion) -> Result<()> {
     let weight = random(SIDE, SIDE)?;
     let sets = ["f32", "bf16", "f16", "q8", "q4"].map(|name| {
         let precision = name.parse().unwrap_or(Precision::Auto);
-        let first = RowLinear::with_precision(&weight, None, precision)?;
+        let first = Linear::with_precision(&weight, None, precision)?;
         let copies = COLD_BYTES / first.bytes();
-        let rest = (1..copies).map(|_| RowLinear::with_precision(&weight, None, precision));
+        let rest = (1..copies).map(|_| Linear::with_precision(&weight, None, precision));
         Ok((name, std::iter::once(Ok(first)).chain(rest).collect::<Result<Vec<_>>>()?))
     });
     let sets = sets.into_iter().collect::<Result<Vec<_>>>()?;
@@ -134,7 +131,7 @@ fn vocoder(criterion: &mut Criterion) -> Result<()> {
     let mut group = criterion.benchmark_group("vocoder");
     group.sample_size(20);
     for (channels, rows) in [(768, 32), (384, 160), (192, 640), (96, 1920)] {
-        let taps = GroupConv::TAPS;
+        let taps = WinogradConv1d::TAPS;
         let weight = Tensor::randn(0f32, 1.0, (channels, channels, taps), &Device::Cpu)?;
         let bias = random(1, channels)?.squeeze(0)?;
         for dilation in [1, 9] {
@@ -142,11 +139,11 @@ fn vocoder(criterion: &mut Criterion) -> Result<()> {
             let each: Vec<u32> = (0..(FRAMES * rows) as u32).collect();
             let frames: Vec<u32> = (0..FRAMES).map(|frame| (frame * rows) as u32).collect();
             for precision in [Precision::F32, Precision::Bf16] {
-                let conv = RowConv::with_precision(&weight, Some(bias.clone()), dilation, precision)?;
+                let conv = Conv1d::with_precision(&weight, Some(bias.clone()), dilation, precision)?;
                 let name = format!("{channels}/{dilation}/{precision}");
                 group.bench_function(name, |bencher| bencher.iter(|| black_box(conv.forward(&x, &each))));
             }
-            let conv = GroupConv::new(&weight, bias.clone(), rows, dilation)?;
+            let conv = WinogradConv1d::new(&weight, bias.clone(), rows, dilation)?;
             let name = format!("{channels}/{dilation}/groups");
             group.bench_function(name, |bencher| bencher.iter(|| black_box(conv.forward(&x, &frames))));
         }

@@ -1,8 +1,8 @@
-//! Cutting a growing signal into chunks of one fixed length, for delivery while it is being made.
+//! Cuts a growing signal into chunks of a fixed length, for delivery while it is being generated.
 //!
-//! Knows sample counts and nothing of clocks, clients or encodings.
+//! Knows sample counts. Knows no clock, no client and no encoding.
 
-/// One piece of an utterance.
+/// A part of an utterance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chunk {
     /// Position in the utterance: 0, 1, 2, …
@@ -11,14 +11,14 @@ pub struct Chunk {
     pub sample_offset: u64,
     /// Mono samples in −1.0..=1.0.
     pub samples: Vec<f32>,
-    /// Whether nothing follows.
+    /// Whether this is the last chunk.
     pub is_final: bool,
 }
 
-/// Collects samples and hands out chunks of exactly `chunk_samples`; only the last may be shorter.
+/// Collects samples and returns chunks of exactly `chunk_samples`; only the last may be shorter.
 ///
-/// A full chunk is kept back until the sample after it is known, so that the last chunk can be marked and an
-/// utterance whose length is a multiple of the chunk does not end in an empty one.
+/// A full chunk is held until the sample after it arrives, so that the last chunk can be marked and an utterance whose
+/// length is a multiple of the chunk does not end in an empty one.
 #[derive(Debug)]
 pub struct Chunker {
     chunk_samples: usize,
@@ -33,7 +33,7 @@ impl Chunker {
         Self { chunk_samples: chunk_samples.max(1), buffer: Vec::new(), sequence: 0, sample_offset: 0 }
     }
 
-    /// Adds samples and returns the chunks that are complete and certainly not the last.
+    /// Adds samples and returns the chunks that are complete and not the last.
     pub fn push(&mut self, samples: &[f32]) -> Vec<Chunk> {
         self.buffer.extend_from_slice(samples);
         let ready = self.buffer.len().saturating_sub(1) / self.chunk_samples;
@@ -41,18 +41,18 @@ impl Chunker {
         taken.chunks_exact(self.chunk_samples).map(|piece| self.emit(piece.to_vec(), false)).collect()
     }
 
-    /// A piece without samples, for what comes between two chunks.
+    /// A chunk without samples, for events between two chunks.
     pub fn mark(&mut self) -> Chunk {
         self.emit(Vec::new(), false)
     }
 
-    /// Ends the utterance: the rest, marked final. Empty only if no sample was ever pushed.
+    /// Ends the utterance and returns the rest, marked final. It is empty only if no sample was pushed.
     pub fn finish(mut self) -> Chunk {
         let rest = std::mem::take(&mut self.buffer);
         self.emit(rest, true)
     }
 
-    /// Samples handed out or held, since the start.
+    /// Samples pushed since the start.
     pub fn total_samples(&self) -> u64 {
         self.sample_offset + self.buffer.len() as u64
     }

@@ -1,6 +1,6 @@
-//! Recordings in, whatever their container: decoded, mixed to mono, resampled, and bounded while that happens.
+//! Decodes recordings of any common container to mono samples at a given rate, within limits.
 //!
-//! Owns the limits, the errors and the order of the stages. Knows nothing of requests or models.
+//! Owns the limits, the errors and the order of the stages. Knows no request and no model.
 
 mod container;
 mod opus;
@@ -15,16 +15,16 @@ use std::time::Duration;
 /// Bounds on one recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodeLimits {
-    /// The most bytes of a file.
+    /// Largest file, in bytes.
     pub max_bytes: usize,
-    /// The longest recording; decoding stops as soon as it is passed.
+    /// Longest recording; decoding stops as soon as it is exceeded.
     pub max_duration: Duration,
 }
 
-/// Audio that cannot be taken.
+/// Why a recording cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The text is not base64, or a data URL that is not.
+    /// The text is not base64, or is a data URL without base64.
     #[error("audio is not base64: {0}; send standard base64, or a data: URL with ;base64")]
     Base64(String),
     /// The file is larger than the limit.
@@ -39,24 +39,23 @@ pub enum DecodeError {
         /// The limit, in seconds.
         limit_s: u64,
     },
-    /// No known container or codec.
-    #[error("audio is of no known format ({0}); send wav, flac, mp3, ogg, m4a or webm")]
+    /// The container or the codec is not supported.
+    #[error("audio has no supported format ({0}); send wav, flac, mp3, ogg, m4a or webm")]
     UnknownFormat(String),
-    /// A known format that cannot be read.
+    /// The format is supported, and the file does not follow it.
     #[error("audio is damaged: {0}")]
     Damaged(String),
-    /// Nothing to hear.
+    /// The file contains no samples.
     #[error("audio decodes to no samples; send a recording")]
     Empty,
 }
 
-/// The bytes behind raw base64 or a `data:…;base64,` URL.
+/// Decodes raw base64 or a `data:…;base64,` URL.
 ///
-/// Both alphabets are taken, with or without padding; white space is passed over.
+/// Accepts both alphabets, with or without padding; skips white space.
 ///
 /// # Errors
-/// [`DecodeError::Base64`] with the position of what is wrong, or [`DecodeError::TooLarge`] before anything is
-/// decoded.
+/// [`DecodeError::Base64`] with the position of the error, or [`DecodeError::TooLarge`] before anything is decoded.
 pub fn from_base64(text: &str, max_bytes: usize) -> Result<Vec<u8>, DecodeError> {
     text::decode(text, max_bytes)
 }
@@ -64,12 +63,12 @@ pub fn from_base64(text: &str, max_bytes: usize) -> Result<Vec<u8>, DecodeError>
 /// Decodes a file to mono samples at `rate_hz`, each finite and in −1.0..=1.0.
 ///
 /// Reads wav, flac, mp3, ogg (vorbis, opus, flac), mp4/m4a (aac-lc, alac), mkv/webm, aiff and caf. Channels are
-/// averaged. Nothing is allocated by what a header claims: beside the result, memory holds one packet and one
-/// block of the resampler. A truncated file gives what is there; packets that cannot be decoded are passed over
-/// while they are few.
+/// averaged. No allocation depends on the sizes in a header: beside the result, memory holds one packet and one block
+/// of the resampler. A truncated file gives the samples it has; a limited number of packets that cannot be decoded is
+/// skipped.
 ///
 /// # Errors
-/// The file is not audio, is damaged beyond use, passes a limit, or holds no samples.
+/// The file is not audio, is damaged beyond use, exceeds a limit, or contains no samples.
 pub fn decode<B>(file: B, rate_hz: u32, limits: &DecodeLimits) -> Result<Vec<f32>, DecodeError>
 where
     B: AsRef<[u8]> + Send + Sync + 'static,
@@ -91,14 +90,14 @@ where
     };
     let sink = sink::Sink::new(rate_hz, limits.max_duration);
     // Mutated headers make symphonia 0.6.1 overflow (seen by fuzzing: format-caf demuxer.rs, format-riff common.rs for
-    // AIFF, codec-adpcm codec_ms.rs). Builds without overflow checks wrap there; those with them must not go down.
+    // AIFF, codec-adpcm codec_ms.rs). Builds without overflow checks wrap there; builds with them must not abort.
     let read = AssertUnwindSafe(|| container::read(source, sink));
     catch_unwind(read).unwrap_or_else(|_| {
-        Err(DecodeError::Damaged("its headers contradict each other; record or convert it anew".to_owned()))
+        Err(DecodeError::Damaged("its headers contradict each other; record or convert it again".to_owned()))
     })
 }
 
-/// Sample rates that recordings have; others are a damaged header or an attack on the resampler.
+/// Checks for the sample rates that recordings have; others are a damaged header or an attack on the resampler.
 fn check_rate(rate_hz: u32) -> Result<(), DecodeError> {
     if (1_000..=768_000).contains(&rate_hz) {
         return Ok(());
@@ -106,7 +105,7 @@ fn check_rate(rate_hz: u32) -> Result<(), DecodeError> {
     Err(DecodeError::Damaged(format!("a sample rate of {rate_hz} Hz is outside 1000..=768000")))
 }
 
-/// The most channels a recording may have.
+/// Maximum number of channels.
 const MAX_CHANNELS: usize = 32;
 
 fn check_channels(channels: usize) -> Result<(), DecodeError> {

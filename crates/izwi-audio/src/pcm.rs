@@ -1,9 +1,9 @@
-//! Conversion between `f32` samples and the PCM encodings that leave the process.
+//! Conversion of `f32` samples to PCM bytes. Knows no header.
 
 /// Full scale of 16-bit PCM.
 const I16_SCALE: f32 = 32767.0;
 
-/// One sample in −1.0..=1.0 (clipped; NaN becomes silence) as signed 16-bit.
+/// One sample in −1.0..=1.0 (clipped; NaN becomes 0) as signed 16-bit.
 pub fn to_i16(sample: f32) -> i16 {
     (sample.clamp(-1.0, 1.0) * I16_SCALE).round() as i16
 }
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clips_rounds_and_silences_nan() {
+    fn samples_are_clipped_and_rounded_and_nan_is_zero() {
         let cases = [
             (0.0, 0),
             (1.0, 32767),

@@ -1,7 +1,7 @@
-//! Where somebody speaks: frame scores of a small network, made into spans by hysteresis, merging and padding.
+//! Voice activity detection: frame scores of a small network, made into spans by hysteresis, merging and padding.
 //!
-//! Tuned for a recogniser behind it: doubtful audio is kept, because a lost word cannot be had back. Music with
-//! voice-like harmonics is taken for speech more often than by larger networks.
+//! Tuned for an ASR model behind it: doubtful audio is kept, because the model cannot recover a dropped word. Music with
+//! voice-like harmonics is detected as speech more often than by larger networks. Knows no file format and no model.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,33 +10,33 @@ use earshot::Detector;
 
 /// The rate the network was trained at.
 const RATE_HZ: f64 = 16_000.0;
-/// One score is given for so many samples: 16 ms.
+/// Samples per score: 16 ms.
 const FRAME_SAMPLES: usize = 256;
-/// A span ends only where scores stay this far under the threshold, so that it does not flicker.
+/// A span ends only where scores stay this far below the threshold, so that it does not flicker.
 const HYSTERESIS: f32 = 0.15;
-/// The network starts from silence, so noise that is there at once scores as speech for up to 18 frames; a span that
-/// begins within the first frames has to hold more.
+/// The network starts from silence, so noise at the start of a recording scores as speech for up to 18 frames; a span
+/// that begins within the first frames needs more of them.
 const START_FRAMES: usize = 3;
 const MIN_SPEECH_FRAMES_AT_START: usize = 20;
 
-/// The network hears speech best near this level: frame RMS, 1.0 is full scale.
+/// The network detects speech best near this level: frame RMS, 1.0 is full scale.
 const TARGET_RMS: f32 = 0.1;
-/// The part of the frames that is quieter than the level that is brought to [`TARGET_RMS`]: high, because speech may
-/// be a small part of a recording, and below 1, because a knock on the microphone is not its level.
+/// Quantile of the frame levels that is amplified to [`TARGET_RMS`]: high, because speech may be a small part of a
+/// recording, and below 1, because single loud frames (a knock on the microphone) are not its level.
 const LOUD_QUANTILE: f64 = 0.97;
-/// Full amplification would turn the dither of digital silence into noise.
+/// Limit of the amplification: more would turn the dither of digital silence into noise.
 const MAX_GAIN: f32 = 200.0;
 
-/// How speech is told from the rest.
+/// Parameters of the detection.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct VadOptions {
-    /// The score, 0..=1, at which speech begins.
+    /// Score at which speech begins, 0..=1.
     pub threshold: f32,
-    /// Spans with less speech than this, gaps not counted, are dropped.
+    /// Spans with less speech than this, without their gaps, are dropped.
     pub min_speech: Duration,
-    /// Gaps shorter than this belong to the span around them.
+    /// Gaps shorter than this are part of the span around them.
     pub min_silence: Duration,
-    /// Kept before and after each span.
+    /// Padding before and after each span.
     pub pad: Duration,
 }
 
@@ -51,7 +51,7 @@ impl Default for VadOptions {
     }
 }
 
-/// The spans of `samples_16k` (mono, 16 kHz) that hold speech, as sample indices: in order, apart, within bounds.
+/// The spans of `samples_16k` (mono, 16 kHz) that contain speech, as sample indices: sorted, disjoint, within bounds.
 pub fn speech_spans(samples_16k: &[f32], options: &VadOptions) -> Vec<Range<usize>> {
     let gain = level_gain(samples_16k);
     let mut detector = Detector::default();
@@ -66,7 +66,7 @@ pub fn speech_spans(samples_16k: &[f32], options: &VadOptions) -> Vec<Range<usiz
     spans_of(&scores, samples_16k.len(), options)
 }
 
-/// What brings the recording to the level the network was made for; quiet and distant speakers need it.
+/// The gain that brings the recording to the level the network was trained at; quiet and distant speakers need it.
 fn level_gain(samples: &[f32]) -> f32 {
     let mut levels: Vec<f32> = samples
         .chunks(FRAME_SAMPLES)
@@ -83,20 +83,20 @@ fn level_gain(samples: &[f32]) -> f32 {
     if *loud > 0.0 { (TARGET_RMS / *loud).min(MAX_GAIN) } else { 1.0 }
 }
 
-/// Frame scores to sample spans.
+/// Converts frame scores to sample spans.
 fn spans_of(scores: &[f32], samples: usize, options: &VadOptions) -> Vec<Range<usize>> {
     let frames_of = |time: Duration| (time.as_secs_f64() * RATE_HZ / FRAME_SAMPLES as f64).round() as usize;
     let min_silence = frames_of(options.min_silence);
     let min_speech = frames_of(options.min_speech).max(1);
     let pad = (options.pad.as_secs_f64() * RATE_HZ) as usize;
 
-    // Frames, and how many of them are speech.
+    // Frame ranges, each with its number of speech frames.
     let mut runs: Vec<(Range<usize>, usize)> = Vec::new();
-    let mut speaking = false;
+    let mut is_speech = false;
     for (i, &score) in scores.iter().enumerate() {
-        let level = if speaking { options.threshold - HYSTERESIS } else { options.threshold };
-        speaking = score >= level;
-        if !speaking {
+        let level = if is_speech { options.threshold - HYSTERESIS } else { options.threshold };
+        is_speech = score >= level;
+        if !is_speech {
             continue;
         }
         match runs.last_mut() {
@@ -136,7 +136,7 @@ mod tests {
         Duration::from_millis(16 * count)
     }
 
-    /// Spans in frames, behind a start that is silent.
+    /// Checks spans in frames, after a silent start.
     fn check(scores: &[f32], options: VadOptions, expected: &[(usize, usize)]) {
         const LEAD: usize = START_FRAMES + 2;
         let later = [&[0.0; LEAD], scores].concat();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_start_has_to_hold_more() {
+    fn a_span_at_the_start_needs_more_speech() {
         let options = VadOptions { pad: Duration::ZERO, ..VadOptions::default() };
         for (frames, kept) in [(19, false), (20, true)] {
             let scores = [vec![0.9; frames], vec![0.0; 50]].concat();
@@ -173,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn spans_are_in_order_apart_and_within_bounds(
+        fn spans_are_sorted_disjoint_and_within_bounds(
             scores in prop::collection::vec(0f32..1.0, 0..200),
             threshold in 0f32..1.0,
             times in prop::array::uniform3(0u64..500),
@@ -187,7 +187,7 @@ mod tests {
         }
 
         #[test]
-        fn any_samples_give_spans(samples in prop::collection::vec(any::<f32>(), 0..2000)) {
+        fn any_samples_give_spans_within_bounds(samples in prop::collection::vec(any::<f32>(), 0..2000)) {
             let spans = speech_spans(&samples, &VadOptions::default());
             prop_assert!(spans.iter().all(|s| s.end <= samples.len()));
         }

@@ -1,22 +1,22 @@
-//! The command line: which commands there are, and which of them a process runs.
+//! The command line: all commands, and the dispatch to the one that the arguments name.
 //!
-//! Flags of settings are added from the table; what a command takes beside them stands in its own file.
+//! Flags of settings come from the table; the other flags of a command are in its own file.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::LazyLock;
 
 use anyhow::Result;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueHint};
 
+use crate::build_info::VERSION;
 use crate::commands::{
     bench, chat, completions, config, docs, doctor, list, pull, rm, say, serve, transcribe, voices,
 };
 use crate::settings::{Section, flags, process};
 
-/// Commands that take more settings than those that every command takes.
-const TAKES_SETTINGS: [(&str, &[Section]); 8] = [
+/// Commands with flags for the settings of these sections.
+const SETTINGS_FLAGS: [(&str, &[Section]); 8] = [
     ("say", &[Section::Engine]),
     ("transcribe", &[Section::Engine]),
     ("chat", &[Section::Engine]),
@@ -27,29 +27,15 @@ const TAKES_SETTINGS: [(&str, &[Section]); 8] = [
     ("config show", &[Section::Engine, Section::Server]),
 ];
 
-/// What `--model` means to a command that listens.
-const MODEL_THAT_LISTENS: &str =
-    "Model that listens, as `izwi list` shows it [default: the setting asr_model] [env: IZWI_ASR_MODEL]";
+/// Help of `--model` for commands with an ASR model.
+const ASR_MODEL: &str =
+    "ASR model, as `izwi list` shows it [default: the setting asr_model] [env: IZWI_ASR_MODEL]";
 
-/// What `--model` means to a command that converses.
-const MODEL_THAT_CONVERSES: &str = "Model that converses, as `izwi list` shows it [default: the setting model, or the only installed one that does]";
+/// Help of `--model` for commands with a chat model.
+const CHAT_MODEL: &str =
+    "Chat model, as `izwi list` shows it [default: the setting model, or the only installed chat model]";
 
-/// The version with what was built in.
-pub(crate) static VERSION: LazyLock<String> =
-    LazyLock::new(|| format!("{} (features: {})", env!("CARGO_PKG_VERSION"), backends().join(", ")));
-
-/// What this build can compute with.
-pub(crate) fn backends() -> Vec<&'static str> {
-    let optional = [
-        (cfg!(feature = "metal"), "metal"),
-        (cfg!(feature = "accelerate"), "accelerate"),
-        (cfg!(feature = "cuda"), "cuda"),
-    ];
-    let built_in = optional.into_iter().filter(|(built_in, _)| *built_in).map(|(_, name)| name);
-    std::iter::once("cpu").chain(built_in).collect()
-}
-
-/// Speech on this machine: speak text, write down recordings, or serve speech over HTTP and WebSocket.
+/// Speech on this machine: synthesise text, transcribe recordings, serve both over HTTP and WebSocket
 #[derive(Debug, Parser)]
 #[command(name = "izwi", version = VERSION.as_str(), max_term_width = 110)]
 struct Cli {
@@ -78,17 +64,17 @@ enum Command {
     Docs(docs::Args),
 }
 
-/// The whole command line, settings included.
+/// The complete command line with the flags of the settings.
 pub(crate) fn definition() -> clap::Command {
-    flags::add_to(Cli::command(), &TAKES_SETTINGS).mut_subcommands(|command| match command.get_name() {
-        // The setting of this name is about speaking.
-        "transcribe" => command.mut_arg("model", |flag| flag.help(MODEL_THAT_LISTENS)),
-        "chat" => command.mut_arg("model", |flag| flag.help(MODEL_THAT_CONVERSES)),
+    flags::add_to(Cli::command(), &SETTINGS_FLAGS).mut_subcommands(|command| match command.get_name() {
+        // The setting of this name is the TTS model.
+        "transcribe" => command.mut_arg("model", |flag| flag.help(ASR_MODEL)),
+        "chat" => command.mut_arg("model", |flag| flag.help(CHAT_MODEL)),
         _ => command,
     })
 }
 
-/// Runs what the arguments ask for.
+/// Runs the command of the arguments.
 ///
 /// # Errors
 /// The command failed.
@@ -96,12 +82,12 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
     let parsed = definition().try_get_matches_from(arguments);
     let matches = match parsed {
         Ok(matches) => matches,
-        Err(told) => return Ok(tell(&told)),
+        Err(message) => return Ok(print_message(&message)),
     };
     let flags = flags::given(&matches);
     let Cli { config, command } = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
-        Err(told) => return Ok(tell(&told)),
+        Err(message) => return Ok(print_message(&message)),
     };
     let settings = || process::load(&flags, config.as_deref());
     match command {
@@ -116,22 +102,23 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
         Command::Config(args) => config::run(&args, config.as_deref(), settings),
         Command::Doctor(args) => doctor::run(&args, settings()),
         Command::Bench(args) => bench::run(&args, &settings()?),
-        Command::Completions(args) => completions::run(&args),
-        Command::Docs(args) => docs::run(&args),
+        Command::Completions(args) => completions::run(&args, definition()),
+        Command::Docs(args) => docs::run(&args, definition()),
     }
     .map(|()| ExitCode::SUCCESS)
 }
 
-/// Prints help, the version or what is wrong with the arguments.
-fn tell(told: &clap::Error) -> ExitCode {
-    // Nobody reading is no failure.
-    let _ = told.print();
-    u8::try_from(told.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+/// Prints help, the version, or the error in the arguments.
+fn print_message(message: &clap::Error) -> ExitCode {
+    // A closed output is ignored.
+    let _ = message.print();
+    u8::try_from(message.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::TABLE;
 
     fn given(line: &str) -> Vec<String> {
         let matches = definition().try_get_matches_from(line.split_whitespace()).unwrap();
@@ -140,12 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_holds_together() {
+    fn the_definition_is_consistent() {
         definition().debug_assert();
     }
 
     #[test]
-    fn settings_are_taken_as_flags() {
+    fn settings_are_accepted_as_flags() {
         assert_eq!(given("izwi say hello --model m --threads 2"), ["model=m", "threads=2"]);
         assert_eq!(given("izwi --threads 3 say hello"), ["threads=3"]);
         assert_eq!(
@@ -154,5 +141,19 @@ mod tests {
         );
         assert_eq!(given("izwi config show --port 1"), ["port=1"]);
         assert!(definition().try_get_matches_from(["izwi", "list", "--port", "1"]).is_err());
+    }
+    #[test]
+    fn pages_name_every_command_and_setting() {
+        let pages = || (docs::cli_page(definition()), docs::config_page());
+        let (cli, config) = pages();
+        for command in ["izwi say", "izwi transcribe", "izwi serve", "izwi config show", "izwi completions"] {
+            assert!(cli.contains(&format!("\n## {command}\n")), "{command}");
+        }
+        assert_eq!(cli.matches("--threads <N>").count(), 1, "a global flag is listed once");
+        assert!(!cli.contains("izwi docs\n"), "a hidden command is not listed");
+        for setting in TABLE {
+            assert!(config.contains(&format!("| `{}` |", setting.name)), "{}", setting.name);
+        }
+        assert_eq!(pages(), (cli, config), "two runs give the same bytes");
     }
 }

@@ -1,8 +1,12 @@
-//! The wish of a person or the system that the process stops: Ctrl-C, and SIGTERM where there is one.
+//! Requests to stop the process: Ctrl-C, and SIGTERM on Unix.
+
+use std::future::Future;
 
 use anyhow::{Context as _, Result};
 
-/// Signals that ask to stop, heard from the moment this is made.
+use crate::failure::Failure;
+
+/// The signals that ask the process to stop, received from the moment this is created.
 #[derive(Debug)]
 pub(crate) struct Interrupt {
     #[cfg(unix)]
@@ -12,18 +16,18 @@ pub(crate) struct Interrupt {
 }
 
 impl Interrupt {
-    /// Begins to listen. Must be called within a tokio runtime.
+    /// Installs the signal handlers. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// The system refuses to deliver signals.
+    /// The system refuses the handlers.
     pub(crate) fn listen() -> Result<Self> {
         #[cfg(unix)]
         {
             use tokio::signal::unix::{SignalKind, signal};
-            let heard = |kind| signal(kind).context("cannot listen for signals");
+            let handler = |kind| signal(kind).context("cannot install a signal handler");
             Ok(Self {
-                terminate: heard(SignalKind::terminate())?,
-                interrupt: heard(SignalKind::interrupt())?,
+                terminate: handler(SignalKind::terminate())?,
+                interrupt: handler(SignalKind::interrupt())?,
             })
         }
         #[cfg(not(unix))]
@@ -32,7 +36,7 @@ impl Interrupt {
         }
     }
 
-    /// Waits for the next wish to stop.
+    /// Waits for the next signal.
     pub(crate) async fn requested(&mut self) {
         #[cfg(unix)]
         tokio::select! {
@@ -41,8 +45,19 @@ impl Interrupt {
         }
         #[cfg(not(unix))]
         if tokio::signal::ctrl_c().await.is_err() {
-            // No signal can be heard: nobody will ask.
+            // No signal can be received.
             std::future::pending::<()>().await;
+        }
+    }
+
+    /// Runs `work` to its end, or drops it at the next signal.
+    ///
+    /// # Errors
+    /// `work` fails, or [`Failure::Interrupted`].
+    pub(crate) async fn guard<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            result = work => result,
+            () = self.requested() => Err(Failure::Interrupted.into()),
         }
     }
 }

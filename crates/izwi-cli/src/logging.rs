@@ -1,4 +1,4 @@
-//! The log: lines on standard error, by what the settings say.
+//! The log on standard error, as the settings say.
 
 use std::io::{self, IsTerminal as _, Write};
 
@@ -6,23 +6,23 @@ use tracing_subscriber::EnvFilter;
 
 use crate::settings::{LogFormat, Settings};
 
-/// Begins to log, at `default_level` where the settings say nothing.
+/// Starts the log, at `default_level` unless the settings give a level.
 pub(crate) fn begin(settings: &Settings, default_level: &str) {
     let filter = EnvFilter::new(settings.log_level.as_deref().unwrap_or(default_level));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Unheard(io::stderr()));
-    // A log that began already stays as it is.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| LossyStderr(io::stderr()));
+    // A log that is already started is kept.
     let _ = match settings.log_format {
         LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).try_init(),
         LogFormat::Json => log.json().flatten_event(true).try_init(),
     };
 }
 
-/// Standard error that never fails: a log that nobody reads must not end the process, as the subscriber would do.
-struct Unheard(io::Stderr);
+/// Standard error without failures: the subscriber would end the process when it is closed.
+struct LossyStderr(io::Stderr);
 
-impl Write for Unheard {
+impl Write for LossyStderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // The rest of a line that could not be written is lost, not tried again.
+        // The rest of a failed line is dropped, not retried.
         let _ = self.0.write_all(bytes);
         Ok(bytes.len())
     }

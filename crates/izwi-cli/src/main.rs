@@ -1,22 +1,25 @@
-//! The `izwi` binary: the command line over the engine, the model store and the server.
+//! The `izwi` binary: the command line for the engine, the model store and the server.
 //!
-//! Owns arguments, settings and what a person reads. Knows no tensor, no model code and no wire format.
+//! Owns arguments, settings and terminal output. Knows no tensor, no model code and no wire format.
 #![forbid(unsafe_code)]
 
+mod build_info;
 mod cli;
 mod commands;
+mod engine;
 mod failure;
+mod input;
 mod interrupt;
-mod listening;
 mod logging;
-mod manner;
 mod models;
 mod output;
 mod player;
 mod progress;
 mod settings;
 mod sink;
-mod speech;
+mod speech_options;
+mod synthesis;
+mod transcription;
 
 use std::process::ExitCode;
 
@@ -28,7 +31,7 @@ fn main() -> ExitCode {
     match cli::run(std::env::args_os()) {
         Ok(code) => code,
         Err(error) => {
-            output::complain(&failure::render(&error));
+            output::stderr(&failure::render(&error));
             failure::exit_code(&error)
         }
     }

@@ -1,4 +1,4 @@
-//! What is printed: results to standard output, everything else to standard error. Decides no content.
+//! Terminal output: results to standard output, everything else to standard error. Decides no content.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Prints a result. A reader that has gone ends the process quietly.
+/// Prints a result. A closed standard output ends the process without a message.
 ///
 /// # Errors
 /// Standard output was closed, or cannot be written.
@@ -15,7 +15,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
     write_bytes(text.as_bytes())
 }
 
-/// Prints a result for machines, on one line.
+/// Prints a result as one line of JSON.
 ///
 /// # Errors
 /// As [`print`].
@@ -25,7 +25,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&text)
 }
 
-/// Writes bytes to standard output and sees them off.
+/// Writes bytes to standard output and flushes them.
 ///
 /// # Errors
 /// As [`print`].
@@ -37,23 +37,23 @@ pub(crate) fn write_bytes(bytes: &[u8]) -> Result<()> {
     })
 }
 
-/// Says something beside the result. Nobody listening is no failure.
-pub(crate) fn say(line: &str) {
-    complain(&format!("{line}\n"));
+/// Prints a status line to standard error. A closed standard error is ignored.
+pub(crate) fn status(line: &str) {
+    stderr(&format!("{line}\n"));
 }
 
-/// Writes finished text to standard error. Nobody listening is no failure.
-pub(crate) fn complain(text: &str) {
+/// Writes text to standard error as it is. A closed standard error is ignored.
+pub(crate) fn stderr(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Whether a person reads standard output.
-pub(crate) fn is_read_by_person() -> bool {
+/// Whether standard output is a terminal.
+pub(crate) fn stdout_is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Bytes in the unit a person expects.
-pub(crate) fn bytes(count: u64) -> String {
+/// A number of bytes with a decimal unit.
+pub(crate) fn format_bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     if count < 1_000 {
         return format!("{count} B");
@@ -67,8 +67,8 @@ pub(crate) fn bytes(count: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Rows as columns, two blanks apart; the last column is not padded.
-pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+/// Rows as aligned columns, two blanks apart; the last column is not padded.
+pub(crate) fn format_columns<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_have_units() {
+    fn byte_counts_have_units() {
         for (count, text) in [
             (0, "0 B"),
             (999, "999 B"),
@@ -99,13 +99,13 @@ mod tests {
             (12_345_678, "12.3 MB"),
             (u64::MAX, "18446744.1 TB"),
         ] {
-            assert_eq!(bytes(count), text);
+            assert_eq!(format_bytes(count), text);
         }
     }
 
     #[test]
-    fn columns_line_up() {
+    fn columns_are_aligned() {
         let rows = [["a".to_owned(), "bb".to_owned()], ["éé".to_owned(), String::new()]];
-        assert_eq!(columns(&rows), "a   bb\néé\n");
+        assert_eq!(format_columns(&rows), "a   bb\néé\n");
     }
 }

@@ -1,4 +1,4 @@
-//! Players of the platform: which there are, how each is called, and playing a file or a stream through one.
+//! Audio players of the platform: their command lines, and playing a file or a stream through one.
 //!
 //! Knows no model and no request.
 
@@ -9,39 +9,44 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use izwi_audio::{pcm, wav};
+use izwi_audio::encode::{self, EncodeError, Encoder, EncoderConfig, Format};
+use izwi_audio::wav;
 
-use crate::failure::{self, Failure};
+use crate::failure;
 use crate::interrupt::Interrupt;
 
-/// Between two looks whether the player has ended.
+/// Interval of the checks whether the player has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-const MAX_COMPLAINT_BYTES: u64 = 2_000;
-/// Plays one file in PowerShell; the path comes by the environment, where nothing in it can be taken for code.
+const MAX_STDERR_BYTES: u64 = 2_000;
+/// Plays one file in PowerShell. The path comes in an environment variable, so that it is never parsed as code.
 const POWERSHELL: &str = "(New-Object Media.SoundPlayer $env:IZWI_PLAY_FILE).PlaySync()";
 
 /// A program that plays audio.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 struct Program {
     name: &'static str,
-    /// Arguments before the path of a file; `None` where the path goes by the environment.
+    /// Arguments before the path of a file.
     file: &'static [&'static str],
     stream: Option<Stream>,
 }
 
-/// How a program takes a stream on standard input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stream {
-    /// Signed 16-bit mono, with the rate as the last part of an argument.
-    Raw { arguments: &'static [&'static str], rate: &'static str },
-    /// A WAV of unknown length.
-    Wav(&'static [&'static str]),
+/// How a program plays a stream on standard input.
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    arguments: &'static [&'static str],
+    /// Prefix of the argument with the sample rate, for formats without a header.
+    rate_argument: Option<&'static str>,
+    format: &'static Format,
 }
 
 const FFPLAY: Program = Program {
     name: "ffplay",
     file: &["-nodisp", "-autoexit", "-loglevel", "error"],
-    stream: Some(Stream::Wav(&["-nodisp", "-autoexit", "-loglevel", "error", "-i", "-"])),
+    stream: Some(Stream {
+        arguments: &["-nodisp", "-autoexit", "-loglevel", "error", "-i", "-"],
+        rate_argument: None,
+        format: &encode::WAV,
+    }),
 };
 
 #[cfg(target_os = "macos")]
@@ -62,24 +67,26 @@ const PROGRAMS: &[Program] = &[
     Program {
         name: "paplay",
         file: &[],
-        stream: Some(Stream::Raw {
+        stream: Some(Stream {
             arguments: &["--raw", "--format=s16le", "--channels=1"],
-            rate: "--rate=",
+            rate_argument: Some("--rate="),
+            format: &encode::S16LE,
         }),
     },
     Program {
         name: "aplay",
         file: &["-q"],
-        stream: Some(Stream::Raw {
+        stream: Some(Stream {
             arguments: &["-q", "-t", "raw", "-f", "S16_LE", "-c", "1"],
-            rate: "--rate=",
+            rate_argument: Some("--rate="),
+            format: &encode::S16LE,
         }),
     },
     Program { name: "pw-play", file: &[], stream: None },
     FFPLAY,
 ];
 
-/// A player that is on this machine.
+/// An installed player.
 #[derive(Debug, Clone)]
 pub(crate) struct Player {
     program: Program,
@@ -87,26 +94,26 @@ pub(crate) struct Player {
 }
 
 impl Player {
-    /// The first player on the search path; one that takes a stream, where that is asked for.
+    /// The first installed player; with `streaming`, the first that plays streams.
     ///
     /// # Errors
-    /// There is none.
+    /// No such player is installed.
     pub(crate) fn find(streaming: bool) -> Result<Self> {
         let search = std::env::var_os("PATH").unwrap_or_default();
         find_in(PROGRAMS, &search, streaming).ok_or_else(|| {
-            let fit: Vec<&str> = PROGRAMS
+            let suitable: Vec<&str> = PROGRAMS
                 .iter()
                 .filter(|program| !streaming || program.stream.is_some())
                 .map(|program| program.name)
                 .collect();
-            let (what, else_do) = if streaming {
-                ("no player that takes a stream was found", "leave out --stream, or write to a file with -o")
+            let (message, alternative) = if streaming {
+                ("no player for streams was found", "leave out --stream, or write to a file with -o")
             } else {
                 ("no audio player was found", "write to a file with -o")
             };
             failure::with_help(
-                format!("{what} (looked for {})", fit.join(", ")),
-                format!("install one of them ({}), or {else_do}", packages()),
+                format!("{message} (searched for {})", suitable.join(", ")),
+                format!("install one of them ({}), or {alternative}", packages()),
             )
         })
     }
@@ -116,10 +123,10 @@ impl Player {
         self.program.name
     }
 
-    /// Plays a file to its end, or until the process is asked to stop.
+    /// Plays a file to its end, or until the process is interrupted.
     ///
     /// # Errors
-    /// The player does not start or fails, or the process was interrupted.
+    /// The player does not start or fails, or the process is interrupted.
     pub(crate) async fn play_file(&self, file: &Path, interrupt: &mut Interrupt) -> Result<()> {
         let mut command = Command::new(&self.path);
         command.args(self.program.file).env("IZWI_PLAY_FILE", file);
@@ -127,29 +134,38 @@ impl Player {
             command.arg(file);
         }
         let child = self.start(command.stdin(Stdio::null()))?;
-        Playing { player: self.name(), child, stdin: None }.finish(interrupt).await
+        Playing { player: self.name(), child, stream: None }.finish(interrupt).await
+    }
+
+    /// Plays a whole signal to its end, or until the process is interrupted.
+    ///
+    /// # Errors
+    /// The player does not start or fails, or the process is interrupted.
+    pub(crate) async fn play_samples(
+        &self,
+        samples: &[f32],
+        sample_rate_hz: u32,
+        interrupt: &mut Interrupt,
+    ) -> Result<()> {
+        let folder = tempfile::tempdir().context("cannot create a folder for the file of the player")?;
+        let file = folder.path().join("izwi.wav");
+        wav::write_file(&file, samples, sample_rate_hz)?;
+        self.play_file(&file, interrupt).await
     }
 
     /// Starts to play a stream of mono samples.
     ///
     /// # Errors
-    /// The player takes no stream, or does not start.
+    /// The player plays no streams, or does not start.
     pub(crate) fn open_stream(&self, sample_rate_hz: u32) -> Result<Playing> {
+        let Some(stream) = self.program.stream else { anyhow::bail!("{} plays no streams", self.name()) };
         let mut command = Command::new(&self.path);
-        match self.program.stream {
-            Some(Stream::Raw { arguments, rate }) => {
-                command.args(arguments).arg(format!("{rate}{sample_rate_hz}"))
-            }
-            Some(Stream::Wav(arguments)) => command.args(arguments),
-            None => anyhow::bail!("{} takes no stream", self.name()),
-        };
+        command.args(stream.arguments);
+        command.args(stream.rate_argument.map(|prefix| format!("{prefix}{sample_rate_hz}")));
+        let encoder = stream.format.encoder(&EncoderConfig { sample_rate_hz, total_samples: None })?;
         let mut child = self.start(command.stdin(Stdio::piped()))?;
-        let stdin = child.stdin.take();
-        let mut playing = Playing { player: self.name(), child, stdin };
-        if let Some(Stream::Wav(_)) = self.program.stream {
-            playing.write_bytes(&wav::streaming_header(sample_rate_hz))?;
-        }
-        Ok(playing)
+        let stdin = child.stdin.take().context("the player has no standard input")?;
+        Ok(Playing { player: self.name(), child, stream: Some(EncodedStream { encoder, stdin }) })
     }
 
     fn start(&self, command: &mut Command) -> Result<Child> {
@@ -158,7 +174,7 @@ impl Player {
     }
 }
 
-/// What to install for a player.
+/// Packages with players.
 fn packages() -> &'static str {
     if cfg!(target_os = "macos") {
         "ffplay is part of ffmpeg"
@@ -170,14 +186,14 @@ fn packages() -> &'static str {
 }
 
 fn find_in(programs: &[Program], search: &OsString, streaming: bool) -> Option<Player> {
-    let fit = programs.iter().filter(|program| !streaming || program.stream.is_some());
-    fit.copied().find_map(|program| {
+    let suitable = programs.iter().filter(|program| !streaming || program.stream.is_some());
+    suitable.copied().find_map(|program| {
         let path = executable(program.name, search)?;
         Some(Player { program, path })
     })
 }
 
-/// The file that a name means on a search path.
+/// The executable file of this name on a search path.
 pub(crate) fn executable(name: &str, search: &OsString) -> Option<PathBuf> {
     let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
     std::env::split_paths(search).map(|folder| folder.join(&file)).find(|path| is_executable(path))
@@ -194,64 +210,72 @@ fn is_executable(path: &Path) -> bool {
     path.is_file()
 }
 
-/// A player at work. Dropping it ends it.
+/// A running player. Dropping it stops it.
 #[derive(Debug)]
 pub(crate) struct Playing {
     player: &'static str,
     child: Child,
-    stdin: Option<ChildStdin>,
+    /// `None` for a player of a file.
+    stream: Option<EncodedStream>,
+}
+
+#[derive(Debug)]
+struct EncodedStream {
+    encoder: Box<dyn Encoder>,
+    stdin: ChildStdin,
 }
 
 impl Playing {
-    /// Plays more samples; blocks while the player has enough.
+    /// Plays more samples; blocks while the player's buffer is full.
     ///
     /// # Errors
     /// The player has ended.
     pub(crate) fn write(&mut self, samples: &[f32]) -> Result<()> {
-        let mut bytes = Vec::with_capacity(samples.len() * 2);
-        pcm::write_i16_le(samples, &mut bytes);
-        self.write_bytes(&bytes)
+        self.send(|encoder| encoder.push(samples))
     }
 
-    fn write_bytes(&mut self, bytes: &[u8]) -> Result<()> {
-        let Some(stdin) = &mut self.stdin else { anyhow::bail!("{} takes no stream", self.player) };
-        match stdin.write_all(bytes).and_then(|()| stdin.flush()) {
+    fn send(&mut self, encode: impl FnOnce(&mut dyn Encoder) -> Result<Vec<u8>, EncodeError>) -> Result<()> {
+        let Some(EncodedStream { encoder, stdin }) = &mut self.stream else { return Ok(()) };
+        let bytes = encode(encoder.as_mut())?;
+        match stdin.write_all(&bytes).and_then(|()| stdin.flush()) {
             Ok(()) => Ok(()),
-            Err(_) => Err(self.failure("stopped listening")),
+            Err(_) => Err(self.failure("ended before the audio")),
         }
     }
 
-    /// Waits until everything was heard, or the process is asked to stop.
+    /// Waits until all audio was played, or the process is interrupted.
     ///
     /// # Errors
-    /// The player failed, or the process was interrupted.
+    /// The player failed, or the process is interrupted.
     pub(crate) async fn finish(mut self, interrupt: &mut Interrupt) -> Result<()> {
-        drop(self.stdin.take());
-        loop {
-            match self.child.try_wait().context("cannot wait for the player")? {
-                Some(status) if status.success() => return Ok(()),
-                Some(status) => return Err(self.failure(&format!("ended with {status}"))),
-                None => {}
+        self.send(|encoder| encoder.finish())?;
+        drop(self.stream.take());
+        let ended = async {
+            loop {
+                if let Some(status) = self.child.try_wait().context("cannot wait for the player")? {
+                    return Ok(status);
+                }
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
-            tokio::select! {
-                () = interrupt.requested() => return Err(Failure::Interrupted.into()),
-                () = tokio::time::sleep(POLL_INTERVAL) => {}
-            }
+        };
+        match interrupt.guard(ended).await? {
+            status if status.success() => Ok(()),
+            status => Err(self.failure(&format!("ended with {status}"))),
         }
     }
 
-    /// What went wrong, in the player's own words where it has some.
+    /// The failure with the player's error output.
     fn failure(&mut self, what: &str) -> anyhow::Error {
-        // It may hang instead of ending; what it said up to here is enough.
+        // The player may hang; its output so far is enough.
         let _ = self.child.kill();
-        let mut said = Vec::new();
-        if let Some(stderr) = self.child.stderr.take() {
-            let _ = stderr.take(MAX_COMPLAINT_BYTES).read_to_end(&mut said);
+        let mut stderr = Vec::new();
+        if let Some(pipe) = self.child.stderr.take() {
+            let _ = pipe.take(MAX_STDERR_BYTES).read_to_end(&mut stderr);
         }
-        let said = String::from_utf8_lossy(&said);
-        let message = match said.trim() {
+        let stderr = String::from_utf8_lossy(&stderr);
+        let message = match stderr.trim() {
             "" => format!("the player {} {what}", self.player),
-            said => format!("the player {} {what}: {said}", self.player),
+            stderr => format!("the player {} {what}: {stderr}", self.player),
         };
         failure::with_help(message, "check that sound works on this machine, or write to a file with -o")
     }
@@ -259,7 +283,7 @@ impl Playing {
 
 impl Drop for Playing {
     fn drop(&mut self) {
-        // It has ended, or must end now; either way it is waited for and leaves no zombie.
+        // Waiting for the process prevents a zombie.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -282,14 +306,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_fitting_player_on_the_path_is_taken() {
+    fn the_first_suitable_player_on_the_path_is_chosen() {
         let folder = tempfile::tempdir().unwrap();
         let search = folder.path().as_os_str().to_owned();
         let found = |streaming| find_in(TEST_PROGRAMS, &search, streaming).map(|player| player.name());
         assert_eq!(found(false), None);
         install(folder.path(), "second", 0o755);
         install(folder.path(), "first", 0o644);
-        assert_eq!(found(false), Some("second"), "what cannot be executed is no player");
+        assert_eq!(found(false), Some("second"), "a file that is not executable is skipped");
         install(folder.path(), "first", 0o755);
         assert_eq!(found(false), Some("first"));
         assert_eq!(found(true), Some("second"));

@@ -1,20 +1,19 @@
-//! The course of long work on standard error: of a pull a bar for a person and plain lines for a log, of listening a
-//! bar for a person.
+//! Progress on standard error: bars on a terminal; without one, lines for pulls and nothing for transcriptions.
 
 use std::io::{self, IsTerminal as _};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use izwi_hub::ProgressSink;
 
-use crate::listening::{self, Course};
 use crate::output;
+use crate::transcription::{self, Event};
 
-/// Shows a pull.
+/// Progress of a pull.
 #[derive(Debug)]
 pub(crate) struct PullProgress {
-    /// The file under way; a bar on a terminal.
+    /// The current file.
     current: Option<Current>,
-    draws: bool,
+    is_terminal: bool,
 }
 
 #[derive(Debug)]
@@ -28,24 +27,24 @@ struct Current {
 impl PullProgress {
     /// Shows bars if standard error is a terminal.
     pub(crate) fn new() -> Self {
-        Self { current: None, draws: io::stderr().is_terminal() }
+        Self { current: None, is_terminal: io::stderr().is_terminal() }
     }
 }
 
 impl ProgressSink for PullProgress {
     fn start(&mut self, file: &str, total: u64) {
         self.finish();
-        let bar = if self.draws {
+        let bar = if self.is_terminal {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
             let template = "{msg:24!} [{bar:30}] {bytes:>10}/{total_bytes} {bytes_per_sec} {eta}";
-            // The template is fixed; a bar without style still counts.
+            // The template is a constant; without a style the bar still counts.
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style.progress_chars("=> "));
             }
             bar.set_message(file.to_owned());
             bar
         } else {
-            output::say(&format!("fetching {file} ({})", output::bytes(total)));
+            output::status(&format!("fetching {file} ({})", output::format_bytes(total)));
             ProgressBar::hidden()
         };
         self.current = Some(Current { file: file.to_owned(), total, done: 0, bar });
@@ -62,7 +61,11 @@ impl ProgressSink for PullProgress {
         let Some(Current { file, total, done, bar }) = self.current.take() else { return };
         if done < total {
             bar.abandon();
-            output::say(&format!("{file}: {} of {}", output::bytes(done), output::bytes(total)));
+            output::status(&format!(
+                "{file}: {} of {}",
+                output::format_bytes(done),
+                output::format_bytes(total)
+            ));
         } else {
             bar.finish();
         }
@@ -70,45 +73,46 @@ impl ProgressSink for PullProgress {
 
     fn note(&mut self, message: &str) {
         match &self.current {
-            Some(current) => current.bar.suspend(|| output::say(message)),
-            None => output::say(message),
+            Some(current) => current.bar.suspend(|| output::status(message)),
+            None => output::status(message),
         }
     }
 }
 
-/// Shows how far a number of recordings were heard, in time of audio; nothing where nobody watches.
+/// Progress of a transcription, in time of audio; shown on a terminal only.
 #[derive(Debug)]
-pub(crate) struct HearingProgress {
+pub(crate) struct TranscriptionProgress {
     bar: ProgressBar,
-    recordings: Vec<Hearing>,
+    recordings: Vec<RecordingProgress>,
 }
 
 /// One recording, in milliseconds.
 #[derive(Debug, Clone, Copy, Default)]
-struct Hearing {
-    /// Its length, where its file tells.
+struct RecordingProgress {
+    /// Duration, if known.
     length_ms: Option<u64>,
     reached_ms: u64,
     done: bool,
 }
 
-impl HearingProgress {
+impl TranscriptionProgress {
     /// Shows a bar for `count` recordings if standard error is a terminal.
     pub(crate) fn new(count: usize) -> Self {
         let bar = if io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
-        Self { bar, recordings: vec![Hearing::default(); count] }
+        Self { bar, recordings: vec![RecordingProgress::default(); count] }
     }
 
-    /// Takes note of what happened.
-    pub(crate) fn follow(&mut self, event: Course<'_>) {
-        let (Course::Read(index, _) | Course::Reached(index, _) | Course::Done(index)) = event;
+    /// Updates the progress.
+    pub(crate) fn update(&mut self, event: Event<'_>) {
+        let (Event::Read(index, _) | Event::Reached(index, _) | Event::Done(index)) = event;
         let Some(recording) = self.recordings.get_mut(index) else { return };
         match event {
-            Course::Read(_, file) => {
-                recording.length_ms = listening::wav_duration(file).map(|length| length.as_millis() as u64);
+            Event::Read(_, file) => {
+                recording.length_ms =
+                    transcription::wav_duration(file).map(|length| length.as_millis() as u64);
             }
-            Course::Reached(_, seconds) => recording.reached_ms = (seconds.max(0.0) * 1e3) as u64,
-            Course::Done(_) => {
+            Event::Reached(_, seconds) => recording.reached_ms = (seconds.max(0.0) * 1e3) as u64,
+            Event::Done(_) => {
                 recording.done = true;
                 recording.length_ms.get_or_insert(recording.reached_ms);
             }
@@ -116,8 +120,8 @@ impl HearingProgress {
         self.draw();
     }
 
-    /// Prints something without the bar in the way.
-    pub(crate) fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
+    /// Hides the bar while `print` runs.
+    pub(crate) fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
         self.bar.suspend(print)
     }
 
@@ -128,7 +132,7 @@ impl HearingProgress {
         }
         let (reached_ms, length_ms) = self.totals();
         let clock = |ms: u64| format!("{}:{:02}", ms / 60_000, ms / 1_000 % 60);
-        // The templates are fixed; a bar without style still counts.
+        // The templates are constants; without a style the bar still counts.
         let style = |template| ProgressStyle::with_template(template).ok();
         let drawn = match length_ms {
             Some(length_ms) => {
@@ -137,7 +141,7 @@ impl HearingProgress {
                 style("[{bar:30}] {msg} {prefix}")
             }
             None => {
-                self.bar.set_message(format!("{} heard", clock(reached_ms)));
+                self.bar.set_message(format!("{} transcribed", clock(reached_ms)));
                 style("{spinner} {msg} {prefix}")
             }
         };
@@ -150,11 +154,11 @@ impl HearingProgress {
         self.bar.set_position(reached_ms);
     }
 
-    /// Time heard, and the time there is; the latter only once every recording has told its length.
+    /// Transcribed time and total time, in milliseconds; the total only once all durations are known.
     fn totals(&self) -> (u64, Option<u64>) {
-        let reached = |recording: &Hearing| match recording {
-            Hearing { done: true, length_ms: Some(length_ms), .. } => *length_ms,
-            Hearing { reached_ms, .. } => *reached_ms,
+        let reached = |recording: &RecordingProgress| match recording {
+            RecordingProgress { done: true, length_ms: Some(length_ms), .. } => *length_ms,
+            RecordingProgress { reached_ms, .. } => *reached_ms,
         };
         let lengths = self.recordings.iter().map(|recording| recording.length_ms);
         (self.recordings.iter().map(reached).sum(), lengths.sum())
@@ -166,17 +170,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hearing_is_counted_in_time_of_audio() {
-        let mut progress = HearingProgress { bar: ProgressBar::hidden(), ..HearingProgress::new(2) };
+    fn progress_is_counted_in_time_of_audio() {
+        let mut progress =
+            TranscriptionProgress { bar: ProgressBar::hidden(), ..TranscriptionProgress::new(2) };
         let wav = izwi_audio::wav::to_bytes(&[0.0; 24_000], 8_000).unwrap();
-        progress.follow(Course::Read(0, &wav));
-        progress.follow(Course::Reached(0, 1.5));
-        assert_eq!(progress.totals(), (1_500, None), "the second has not told its length");
-        progress.follow(Course::Read(1, b"not a wav"));
-        progress.follow(Course::Reached(1, 4.0));
-        progress.follow(Course::Done(1));
+        progress.update(Event::Read(0, &wav));
+        progress.update(Event::Reached(0, 1.5));
+        assert_eq!(progress.totals(), (1_500, None), "the duration of the second is unknown");
+        progress.update(Event::Read(1, b"not a wav"));
+        progress.update(Event::Reached(1, 4.0));
+        progress.update(Event::Done(1));
         assert_eq!(progress.totals(), (5_500, Some(7_000)));
-        progress.follow(Course::Done(0));
+        progress.update(Event::Done(0));
         assert_eq!(progress.totals(), (7_000, Some(7_000)));
         assert!(progress.bar.is_finished());
     }

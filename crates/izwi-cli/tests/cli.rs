@@ -1,15 +1,15 @@
-//! The binary as a user meets it: exit codes, what goes to which stream, files that appear whole or not at all.
+//! Tests of the binary: exit codes, output streams, and files that appear whole or not at all.
 //!
-//! No network. Tests that speak use the model in `IZWI_HOME`, which `cargo xtask pull` fills.
+//! They use no network. Tests of synthesis use the model in `IZWI_HOME`, which `cargo xtask pull` installs.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test prepares may stop it as well")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed preparation fails the test")]
 
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// `izwi` in an empty folder, with an environment of its own.
+/// `izwi` in an empty folder with its own environment.
 struct Izwi {
     folder: tempfile::TempDir,
     home: Option<PathBuf>,
@@ -63,7 +63,7 @@ impl Izwi {
     }
 }
 
-/// The code, and what a person reads.
+/// Checks the exit code and the error message.
 #[track_caller]
 fn refused(output: &Output, code: i32, parts: &[&str]) {
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -75,10 +75,10 @@ fn refused(output: &Output, code: i32, parts: &[&str]) {
 }
 
 #[test]
-fn wrong_usage_ends_with_two_and_says_what_is_right() {
+fn wrong_usage_exits_with_2_and_names_the_remedy() {
     let izwi = Izwi::alone();
     refused(&izwi.run(&["lst"]), 2, &["list"]);
-    refused(&izwi.run(&["say", "hello"]), 2, &["where the audio goes", "help: "]);
+    refused(&izwi.run(&["say", "hello"]), 2, &["no destination of the audio", "help: "]);
     refused(&izwi.run(&["say", "hello", "-o", "a.mp3"]), 2, &["asks for mp3"]);
     refused(&izwi.run(&["say", "-o", "a.wav"]), 2, &["empty"]);
     refused(&izwi.run(&["say", "hello", "-o", "a.wav", "--threads", "0"]), 2, &["--threads", "1 to 1024"]);
@@ -97,7 +97,7 @@ fn wrong_usage_ends_with_two_and_says_what_is_right() {
 }
 
 #[test]
-fn what_is_missing_ends_with_one_and_says_what_to_do() {
+fn missing_things_exit_with_1_and_name_the_remedy() {
     let izwi = Izwi::alone();
     refused(&izwi.run(&["say", "hello", "-o", "a.wav", "--no-pull"]), 1, &["not installed", "izwi pull"]);
     refused(&izwi.run(&["say", "hello", "-o", "no/a.wav"]), 1, &["no/a.wav", "create the folder"]);
@@ -139,7 +139,7 @@ fn settings_come_from_flag_variable_and_file() {
 }
 
 #[test]
-fn a_bad_file_is_named_by_line_by_every_command() {
+fn errors_in_the_file_are_reported_by_line() {
     let izwi = Izwi::alone();
     fs::write(izwi.path("c.toml"), "[server]\nprot = 1\n").unwrap();
     for arguments in [["config", "check", "c.toml"], ["list", "--config", "c.toml"]] {
@@ -150,7 +150,7 @@ fn a_bad_file_is_named_by_line_by_every_command() {
 }
 
 #[test]
-fn doctor_without_the_model_ends_with_one() {
+fn doctor_without_the_model_exits_with_1() {
     let output = Izwi::alone().run(&["doctor", "--json"]);
     assert_eq!(output.status.code(), Some(1));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -166,7 +166,7 @@ fn doctor_without_the_model_ends_with_one() {
 
 #[cfg(unix)]
 #[test]
-fn a_reader_that_has_gone_is_no_failure() {
+fn a_closed_standard_output_is_no_failure() {
     let mut child = Izwi::alone().command(&["completions", "bash"]).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
@@ -176,7 +176,7 @@ fn a_reader_that_has_gone_is_no_failure() {
 
 #[cfg(unix)]
 #[test]
-fn a_log_that_nobody_reads_is_no_failure() {
+fn a_closed_log_is_no_failure() {
     let izwi = Izwi::with_models();
     let mut child = izwi.command(&["say", "Hello.", "-o", "a.wav", "--log-level", "debug"]).spawn().unwrap();
     drop(child.stderr.take());
@@ -184,11 +184,11 @@ fn a_log_that_nobody_reads_is_no_failure() {
 }
 
 #[test]
-fn speech_goes_into_a_file() {
+fn speech_is_written_to_a_file() {
     let izwi = Izwi::with_models();
     let output = izwi.run(&["say", "Hello there.", "-o", "a.wav", "--seed", "1", "--no-pull"]);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.contains("RTF"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.contains("RTF"), "{stderr}");
     assert_eq!(output.stdout, b"");
     let wav = fs::read(izwi.path("a.wav")).unwrap();
     assert_eq!(&wav[..4], b"RIFF");
@@ -203,21 +203,18 @@ fn speech_goes_into_a_file() {
     assert_eq!((&report["file"], &report["finish_reason"]), (&"izwi.wav".into(), &"stop".into()));
 }
 
-/// The smallest installed model that listens, as `--model` takes it.
-fn ear(izwi: &Izwi) -> String {
+/// The name of the smallest installed ASR model.
+fn asr_model(izwi: &Izwi) -> String {
     let listed: serde_json::Value = serde_json::from_slice(&izwi.run(&["list", "--json"]).stdout).unwrap();
     let models = listed.as_array().unwrap().iter();
-    let ears = models.filter(|model| {
+    let asr_models = models.filter(|model| {
         model["installed"] == true && model["tasks"].as_array().unwrap().contains(&"asr".into())
     });
-    let smallest = ears.min_by_key(|model| model["bytes"].as_u64());
-    smallest.expect("no model that listens is installed: run `cargo xtask pull`")["name"]
-        .as_str()
-        .unwrap()
-        .to_owned()
+    let smallest = asr_models.min_by_key(|model| model["bytes"].as_u64());
+    smallest.expect("no ASR model is installed: run `cargo xtask pull`")["name"].as_str().unwrap().to_owned()
 }
 
-/// The words alone.
+/// The text without punctuation and case.
 fn plain(text: &str) -> String {
     text.to_lowercase()
         .chars()
@@ -228,27 +225,27 @@ fn plain(text: &str) -> String {
 }
 
 #[test]
-fn what_was_said_is_written_down() {
-    const SAID: &str = "The quick brown fox jumps over the lazy dog.";
+fn recordings_are_transcribed() {
+    const TEXT: &str = "The quick brown fox jumps over the lazy dog.";
     let izwi = Izwi::with_models();
-    let ear = ear(&izwi);
-    for (text, file) in [(SAID, "a.wav"), ("Good morning, everyone.", "b.wav")] {
+    let model = asr_model(&izwi);
+    for (text, file) in [(TEXT, "a.wav"), ("Good morning, everyone.", "b.wav")] {
         assert!(izwi.run(&["say", text, "-o", file, "--seed", "1"]).status.success());
     }
     let transcribe = |more: &[&str]| {
-        let mut command = izwi.command(&["transcribe", "--no-pull", "--model", &ear]);
+        let mut command = izwi.command(&["transcribe", "--no-pull", "--model", &model]);
         command.args(more).output().unwrap()
     };
     let output = transcribe(&["a.wav"]);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.starts_with("a.wav: ") && told.contains("RTF"), "{told}");
-    assert_eq!(plain(&String::from_utf8_lossy(&output.stdout)), plain(SAID));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.starts_with("a.wav: ") && stderr.contains("RTF"), "{stderr}");
+    assert_eq!(plain(&String::from_utf8_lossy(&output.stdout)), plain(TEXT));
 
     let output = transcribe(&["a.wav", "-f", "json", "--words", "-o", "-"]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         (plain(json["text"].as_str().unwrap()), json["words"].as_array().unwrap().len()),
-        (plain(SAID), 9)
+        (plain(TEXT), 9)
     );
 
     let output = transcribe(&["*.wav", "-f", "srt", "-o", "out/"]);
@@ -257,25 +254,25 @@ fn what_was_said_is_written_down() {
     assert_eq!(fs::read_dir(izwi.path("out")).unwrap().count(), 2);
 
     let wav = fs::read(izwi.path("a.wav")).unwrap();
-    let output = izwi.run_with_input(&["transcribe", "--model", &ear, "-"], &wav);
-    assert_eq!(plain(&String::from_utf8_lossy(&output.stdout)), plain(SAID));
+    let output = izwi.run_with_input(&["transcribe", "--model", &model, "-"], &wav);
+    assert_eq!(plain(&String::from_utf8_lossy(&output.stdout)), plain(TEXT));
 }
 
 #[test]
-fn a_recording_that_fails_is_named_and_the_others_go_on() {
+fn a_recording_that_fails_is_named_and_the_others_continue() {
     let izwi = Izwi::with_models();
-    let ear = ear(&izwi);
+    let model = asr_model(&izwi);
     assert!(izwi.run(&["say", "Good morning.", "-o", "a.wav", "--seed", "1"]).status.success());
-    fs::write(izwi.path("noise.mp3"), "this is no music").unwrap();
-    let output = izwi.run(&["transcribe", "--model", &ear, "noise.mp3", "no.wav", "a.wav"]);
+    fs::write(izwi.path("noise.mp3"), "this is not audio").unwrap();
+    let output = izwi.run(&["transcribe", "--model", &model, "noise.mp3", "no.wav", "a.wav"]);
     refused(
         &output,
         1,
         &["cannot transcribe noise.mp3", "cannot transcribe no.wav", "no such file", "help: "],
     );
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let (name, heard) = text.split_once('\n').unwrap();
-    assert_eq!((name, plain(heard).as_str()), ("== a.wav", "good morning"));
+    let (name, transcript) = text.split_once('\n').unwrap();
+    assert_eq!((name, plain(transcript).as_str()), ("== a.wav", "good morning"));
     let listed: serde_json::Value = serde_json::from_slice(&izwi.run(&["list", "--json"]).stdout).unwrap();
     let voice =
         listed.as_array().unwrap().iter().find(|model| model["tasks"] == serde_json::json!(["tts"])).unwrap();
@@ -287,12 +284,12 @@ fn a_recording_that_fails_is_named_and_the_others_go_on() {
 #[test]
 fn an_interrupted_transcription_leaves_no_file() {
     let izwi = Izwi::with_models();
-    let ear = ear(&izwi);
+    let model = asr_model(&izwi);
     assert!(izwi.run(&["say", &"It goes on and on. ".repeat(60), "-o", "long.wav"]).status.success());
     let arguments =
-        ["transcribe", "long.wav", "-o", "long.txt", "--model", &ear, "--log-level", "izwi=debug"];
+        ["transcribe", "long.wav", "-o", "long.txt", "--model", &model, "--log-level", "izwi=debug"];
     let mut child = izwi.command(&arguments).spawn().unwrap();
-    // The log begins after the process has begun to listen for signals.
+    // The log starts after the signal handlers are installed.
     child.stderr.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     signal(child.id(), "INT");
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
@@ -308,7 +305,7 @@ fn an_interrupt_leaves_no_file() {
     let input = fs::File::open(izwi.path("text")).unwrap();
     let mut child =
         izwi.command(&["say", "-o", "a.wav", "--log-level", "izwi=debug"]).stdin(input).spawn().unwrap();
-    // The log begins after the process has begun to listen for signals.
+    // The log starts after the signal handlers are installed.
     child.stderr.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     signal(child.id(), "INT");
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
@@ -319,7 +316,7 @@ fn an_interrupt_leaves_no_file() {
 
 #[cfg(unix)]
 #[test]
-fn the_server_gets_ready_answers_and_ends_well() {
+fn the_server_gets_ready_and_shuts_down() {
     let izwi = Izwi::with_models();
     let mut child = izwi
         .command(&["serve", "--port", "0", "--asr-model", "none", "--log-format", "json"])
@@ -331,7 +328,7 @@ fn the_server_gets_ready_answers_and_ends_well() {
     let address = line.trim().strip_prefix("izwi serves on http://").unwrap().to_owned();
     let begun = std::time::Instant::now();
     while !get(&address, "/readyz").starts_with("HTTP/1.1 200") {
-        assert!(begun.elapsed().as_secs() < 120, "it does not get ready");
+        assert!(begun.elapsed().as_secs() < 120, "the server is not ready");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     signal(child.id(), "TERM");
@@ -358,10 +355,10 @@ fn signal(process: u32, name: &str) {
 
 #[cfg(unix)]
 #[test]
-fn players_get_the_file_or_the_stream() {
+fn players_receive_the_file_or_the_stream() {
     use std::os::unix::fs::PermissionsExt as _;
     let izwi = Izwi::with_models();
-    let script = "#!/bin/sh\ncase \"$*\" in *raw*) /bin/cat > heard.raw ;; *) for last; do :; done; /bin/cp \"$last\" heard.wav ;; esac\n";
+    let script = "#!/bin/sh\ncase \"$*\" in *raw*) /bin/cat > played.raw ;; *) for last; do :; done; /bin/cp \"$last\" played.wav ;; esac\n";
     fs::create_dir(izwi.path("bin")).unwrap();
     let name = if cfg!(target_os = "macos") { "ffplay" } else { "aplay" };
     fs::write(izwi.path("bin").join(name), script).unwrap();
@@ -373,14 +370,14 @@ fn players_get_the_file_or_the_stream() {
     };
     say(&["-o", "a.wav"]);
     let wav = fs::read(izwi.path("a.wav")).unwrap();
-    assert!(fs::read(izwi.path("heard.wav")).unwrap() == wav);
+    assert!(fs::read(izwi.path("played.wav")).unwrap() == wav);
     if cfg!(target_os = "linux") {
         say(&["--stream"]);
-        assert!(fs::read(izwi.path("heard.raw")).unwrap() == wav[44..]);
+        assert!(fs::read(izwi.path("played.raw")).unwrap() == wav[44..]);
     }
 }
 
-/// A voice pack that no model can speak in, but that can be listed.
+/// A voice pack of no model, which can be listed.
 fn pack() -> Vec<u8> {
     let head = br#"{"__metadata__":{"format":"izwi-voice-1","model":"abc","family":"bird","created":"2026-01-01T00:00:00Z","made_by":"lark"},"speaker":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
     [&(head.len() as u64).to_le_bytes()[..], head, &[7]].concat()
@@ -397,7 +394,7 @@ fn saved_voices_are_listed_shown_and_removed() {
     fs::write(izwi.path("home/voices/bad.safetensors"), "no pack").unwrap();
     let output = izwi.run(&["voices", "list", "--json"]);
     let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(listed.as_array().unwrap().len(), 1, "what cannot be read is left out");
+    assert_eq!(listed.as_array().unwrap().len(), 1, "unreadable packs are skipped");
     assert_eq!((listed[0]["name"].as_str(), listed[0]["made_by"].as_str()), (Some("anna"), Some("lark")));
     assert!(String::from_utf8_lossy(&izwi.run(&["voices"]).stdout).contains("anna"));
     let shown = String::from_utf8(izwi.run(&["voices", "show", "anna"]).stdout).unwrap();
@@ -419,7 +416,7 @@ fn saved_voices_are_listed_shown_and_removed() {
 }
 
 #[test]
-fn what_is_said_about_a_voice_goes_together() {
+fn contradicting_voice_options_are_refused() {
     let izwi = Izwi::alone();
     refused(&izwi.run(&["say", "hello", "-o", "a.wav", "--ref-text", "x"]), 2, &["--ref-audio"]);
     let both = ["say", "hello", "-o", "a.wav", "--voice", "a", "--ref-audio", "b.wav"];
@@ -434,15 +431,19 @@ fn what_is_said_about_a_voice_goes_together() {
 }
 
 #[test]
-fn a_model_that_clones_no_voices_says_so() {
+fn a_model_without_voice_cloning_refuses_recordings() {
     let izwi = Izwi::with_models();
     fs::write(izwi.path("clip.wav"), izwi_audio::wav::to_bytes(&[0.1; 24_000], 24_000).unwrap()).unwrap();
-    // Nothing is saved: the name is free in a shared home and stays so.
+    // No voice is saved, also in a shared home.
     let add = ["voices", "add", "never-saved", "clip.wav"];
     let shown = izwi.run(&["config", "show", "--json"]).stdout;
     let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
     let default = shown["engine.model"]["value"].as_str().unwrap();
-    refused(&izwi.run(&[&add[..], &["--model", default]].concat()), 2, &["clones no voices", "--model"]);
+    refused(
+        &izwi.run(&[&add[..], &["--model", default]].concat()),
+        2,
+        &["does not support voice cloning", "--model"],
+    );
     let say = ["say", "Hello.", "-o", "a.wav", "--ref-audio", "clip.wav"];
     refused(&izwi.run(&say), 1, &["clones none"]);
     refused(
@@ -454,12 +455,12 @@ fn a_model_that_clones_no_voices_says_so() {
     assert!(!izwi.path("a.wav").exists());
 }
 
-/// The tiny checkpoint that converses, in a folder of models under the name of a model that does.
-fn model_that_converses(izwi: &Izwi) -> String {
+/// Installs the tiny chat checkpoint in a folder of models under the name of a chat model.
+fn install_chat_model(izwi: &Izwi) -> String {
     let listed = izwi.run(&["list", "--json"]);
     let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
-    let converses = |model: &&serde_json::Value| model["tasks"].as_array().unwrap().contains(&"chat".into());
-    let model = listed.as_array().unwrap().iter().find(converses).unwrap();
+    let has_chat = |model: &&serde_json::Value| model["tasks"].as_array().unwrap().contains(&"chat".into());
+    let model = listed.as_array().unwrap().iter().find(has_chat).unwrap();
     let name = model["name"].as_str().unwrap().to_owned();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("tests/golden");
     let tiny = fs::read_dir(golden).unwrap().map(|entry| entry.unwrap().path()).find(|folder| {
@@ -483,15 +484,17 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn lines_are_answered_in_text_and_sound() {
+fn lines_are_answered_with_text_and_audio() {
     let izwi = Izwi::alone();
-    let name = model_that_converses(&izwi);
+    let name = install_chat_model(&izwi);
     let other = izwi.run(&["list", "--json"]);
     let other: serde_json::Value = serde_json::from_slice(&other.stdout).unwrap();
-    let speaks = |model: &&serde_json::Value| !model["tasks"].as_array().unwrap().contains(&"chat".into());
-    let other = other.as_array().unwrap().iter().find(speaks).unwrap()["name"].as_str().unwrap().to_owned();
-    refused(&izwi.run(&["chat", "hello", "--model", &other]), 2, &["cannot converse", &name]);
-    refused(&izwi.run(&["chat", "hello"]), 1, &["no model that converses is installed", &name]);
+    let has_no_chat =
+        |model: &&serde_json::Value| !model["tasks"].as_array().unwrap().contains(&"chat".into());
+    let other =
+        other.as_array().unwrap().iter().find(has_no_chat).unwrap()["name"].as_str().unwrap().to_owned();
+    refused(&izwi.run(&["chat", "hello", "--model", &other]), 2, &["does not support chat", &name]);
+    refused(&izwi.run(&["chat", "hello"]), 1, &["no chat model is installed", &name]);
 
     let clip = izwi.path("clip.wav");
     let samples: Vec<f32> = (0..22_050).map(|at| (at as f32 * 0.05).sin() * 0.4).collect();
@@ -510,5 +513,5 @@ fn lines_are_answered_in_text_and_sound() {
     let again = chat(&["--max-tokens", "40", "--recording", "clip.wav", "-o", "b.wav"], "First.\nSecond.\n");
     assert_eq!((again.0, fs::read(izwi.path("b.wav")).unwrap().len()), (spoken.0.clone(), length));
     let one = chat(&["--max-tokens", "40", "--model", &name, "First."], "");
-    assert!(!one.0.is_empty() && !spoken.0.starts_with(&one.0), "the recording was not heard");
+    assert!(!one.0.is_empty() && !spoken.0.starts_with(&one.0), "the recording has no effect");
 }

@@ -45,6 +45,11 @@ fn open_gpu() -> Option<Device> {
     None
 }
 
+/// Whether a codec decodes on other threads while a forward pass runs: on the CPU. Other devices run one queue.
+pub fn decodes_in_parallel(device: &Device) -> bool {
+    device.is_cpu()
+}
+
 /// The device's name for logs, `/health` and `izwi_build_info`.
 pub fn name(device: &Device) -> String {
     match device.location() {

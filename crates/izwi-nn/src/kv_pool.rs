@@ -70,7 +70,7 @@ impl KvPool {
     /// Allocates the whole pool at once; a model without KV (`layout` is `None`) gets an empty one.
     ///
     /// # Errors
-    /// The device has not the memory.
+    /// The device is out of memory.
     pub fn new(
         layout: Option<KvLayout>,
         num_blocks: usize,

@@ -1,7 +1,6 @@
-//! What a chosen [`Precision`] means for the kernels of this machine.
-//!
-//! Knows no tensor.
+//! What a chosen [`Precision`] means for a device and for the kernels of this machine. Knows no tensor.
 
+use candle_core::Device;
 use izwi_kernels::has_fast_bf16_dot;
 use izwi_kernels::linear::WeightType;
 use izwi_types::Precision;
@@ -20,9 +19,16 @@ pub(crate) fn weight_type(precision: Precision) -> WeightType {
 /// The precision of the codec of a model whose large weights have this precision: [`Precision::Bf16`] where they are
 /// rounded too and the processor multiplies pairs of bf16 faster than f32, else [`Precision::F32`].
 #[must_use]
-pub fn codec_precision(precision: Precision, is_cpu: bool) -> Precision {
+pub fn codec_precision(precision: Precision, device: &Device) -> Precision {
+    let is_cpu = device.is_cpu();
     match precision.on(is_cpu) {
         Precision::Q8 | Precision::Q4 | Precision::Bf16 if is_cpu && has_fast_bf16_dot() => Precision::Bf16,
         _ => Precision::F32,
     }
+}
+
+/// The precision of large weights on `device`: [`Precision::Auto`] resolved.
+#[must_use]
+pub fn weight_precision(precision: Precision, device: &Device) -> Precision {
+    precision.on(device.is_cpu())
 }

@@ -1,8 +1,7 @@
 //! CPU tensors as slices.
 
-use candle_core::{Result, Storage, Tensor, bail};
+use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, bail};
 
-use super::conv::cpu_slice;
 use izwi_kernels::linear::Rows;
 
 /// Runs `work` on the f32 values of tensors on the CPU, made contiguous where they are not.
@@ -31,4 +30,13 @@ pub(crate) fn with_rows<T>(x: &Tensor, work: impl FnOnce(Rows<'_>) -> T) -> Resu
     let length = if count == 0 { 0 } else { (count - 1) * stride + width };
     let data = &storage.as_slice::<f32>()?[layout.start_offset()..][..length];
     Ok(work(Rows { data, stride, count }))
+}
+
+/// The f32 values of a contiguous tensor in CPU storage.
+pub(crate) fn cpu_slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+    let (start, end) = match layout.contiguous_offsets() {
+        Some(offsets) => offsets,
+        None => bail!("a contiguous tensor is needed here"),
+    };
+    Ok(&storage.as_slice::<f32>()?[start..end])
 }

@@ -12,24 +12,29 @@ use crate::near;
 const HTTP_DEFAULT: &str = "wav";
 const SESSION_DEFAULT: &str = "pcm";
 
-/// Reads `response_format` of an HTTP request and returns the format with its media type.
+/// Reads `response_format` of an HTTP request: a format with its media type.
 pub(crate) fn for_http(name: Option<&str>) -> Result<(&'static Format, &'static str), ApiError> {
-    let format = find(name.unwrap_or(HTTP_DEFAULT), |format| format.media_type.is_some())?;
-    Ok((format, format.media_type.unwrap_or_default()))
+    let offered = streamed().filter_map(|format| Some((format, format.media_type?)));
+    let found = offered.clone().find(|(format, _)| format.name == name.unwrap_or(HTTP_DEFAULT));
+    found.ok_or_else(|| unsupported(name, offered.map(|(format, _)| format)))
 }
 
 /// Reads `response_format` of a WebSocket session.
 pub(crate) fn for_session(name: Option<&str>) -> Result<&'static Format, ApiError> {
-    find(name.unwrap_or(SESSION_DEFAULT), |_| true)
+    let found = streamed().find(|format| format.name == name.unwrap_or(SESSION_DEFAULT));
+    found.ok_or_else(|| unsupported(name, streamed()))
 }
 
-fn find(name: &str, is_offered: impl Fn(&Format) -> bool) -> Result<&'static Format, ApiError> {
-    let mut offered = FORMATS.iter().filter(|format| format.streams && is_offered(format));
-    offered.clone().find(|format| format.name == name).ok_or_else(|| {
-        let names = offered.by_ref().map(|format| format.name).collect::<Vec<_>>().join(", ");
-        let message = format!("response_format '{}' is not supported; use one of {names}", near::shown(name));
-        ApiError::invalid("response_format", message)
-    })
+/// The formats that can be sent while audio is generated.
+fn streamed() -> impl Iterator<Item = &'static Format> + Clone {
+    FORMATS.iter().filter(|format| format.streams)
+}
+
+fn unsupported(name: Option<&str>, offered: impl Iterator<Item = &'static Format>) -> ApiError {
+    let name = near::shown(name.unwrap_or_default());
+    let offered = offered.map(|format| format.name).collect::<Vec<_>>().join(", ");
+    let message = format!("response_format '{name}' is not supported; use one of {offered}");
+    ApiError::invalid("response_format", message)
 }
 
 /// The encoded stream of one utterance.
@@ -50,5 +55,27 @@ impl EncodedUtterance {
             bytes.extend(self.0.finish()?);
         }
         Ok(bytes.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn http_offers_formats_with_a_media_type() {
+        let (format, media_type) = for_http(None).unwrap();
+        assert_eq!((format.name, media_type), ("wav", "audio/wav"));
+        assert_eq!(for_http(Some("pcm")).unwrap().1, "audio/pcm");
+        let error = for_http(Some("pcm_f32")).unwrap_err().to_string();
+        assert!(error.ends_with("use one of wav, pcm"), "{error}");
+    }
+
+    #[test]
+    fn a_session_offers_every_format_and_16_bit_pcm_by_default() {
+        assert_eq!(for_session(None).unwrap().encoding, "pcm_s16le");
+        assert_eq!(for_session(Some("pcm_f32")).unwrap().encoding, "pcm_f32le");
+        let error = for_session(Some("mp3")).unwrap_err();
+        assert_eq!(error.param(), Some("response_format"));
     }
 }

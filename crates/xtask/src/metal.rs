@@ -1,8 +1,8 @@
 //! Type-checks the `metal` feature on a machine without Metal.
 //!
-//! The committed workspace in `metal-check/` is copied below `target/`, beside the repository's lock file and a copy
-//! of objc2-metal whose one link attribute is limited to Apple's platforms. Types are checked, shaders are not, and
-//! neither is code behind `cfg(target_os = "macos")`.
+//! The committed workspace in `metal-check/` is copied below `target/`, with the repository's lock file and profiles and
+//! a copy of objc2-metal whose one link attribute is limited to Apple's platforms. Types are checked, shaders are not,
+//! and neither is code behind `cfg(target_os = "macos")`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,15 +27,17 @@ pub(crate) fn check(root: &Path, steps: &mut Steps) -> Result<()> {
     let workspace = target.join("workspace");
 
     let manifest = read(&root.join("crates/xtask/metal-check/Cargo.toml"))?;
-    write(&workspace.join("Cargo.toml"), &moved_manifest(&manifest, root)?)?;
+    let manifest = moved_manifest(&manifest, root)? + &profiles(&read(&root.join("Cargo.toml"))?)?;
+    write(&workspace.join("Cargo.toml"), &manifest)?;
     write(&workspace.join("src/lib.rs"), &read(&root.join("crates/xtask/metal-check/src/lib.rs"))?)?;
     write(&workspace.join("Cargo.lock"), &lock)?;
 
     let patch =
         format!("patch.crates-io.objc2-metal.path={}", toml::Value::from(patched.to_string_lossy().as_ref()));
-    let mut command = cargo(root, &["check", "--config", &patch]);
+    // Quiet, because the profiles name packages that this workspace has not.
+    let mut command = cargo(root, &["check", "--quiet", "--config", &patch]);
     command.arg("--manifest-path").arg(workspace.join("Cargo.toml"));
-    steps.run("metal", command.arg("--target-dir").arg(&target))
+    steps.run("metal", command.arg("--target-dir").arg(process::target_folder()?))
 }
 
 /// The one version of `name` in the lock file.
@@ -107,6 +109,14 @@ fn moved_manifest(manifest: &str, root: &Path) -> Result<String> {
     Ok(manifest.replace(here, &format!(r#"path = "{}/"#, root.join("crates").display())))
 }
 
+/// The repository's profiles: with them, what was compiled for its other checks serves here too.
+fn profiles(manifest: &str) -> Result<String> {
+    let manifest: toml::Table = manifest.parse().context("Cargo.toml does not parse")?;
+    let profiles = manifest.get("profile").context("Cargo.toml has no profiles")?.clone();
+    let table: toml::Table = [("profile".to_owned(), profiles)].into_iter().collect();
+    Ok(format!("\n{}", toml::to_string(&table).context("the profiles cannot be written")?))
+}
+
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
@@ -131,6 +141,14 @@ mod tests {
         assert_eq!(once, format!("//! x\n{LINK_ON_APPLE}\nextern \"C\" {{}}\n"));
         assert!(limited_to_apple("extern \"C\" {}").is_err());
         assert!(limited_to_apple(&format!("{LINK}{LINK}")).is_err());
+    }
+
+    #[test]
+    fn the_profiles_come_with_their_packages() {
+        let profiles = profiles("[profile.dev.package]\n\"*\".debug = false\na.opt-level = 3\n").unwrap();
+        let table: toml::Table = profiles.parse().unwrap();
+        assert_eq!(table["profile"]["dev"]["package"]["a"]["opt-level"].as_integer(), Some(3));
+        assert!(super::profiles("[workspace]\n").is_err());
     }
 
     #[test]

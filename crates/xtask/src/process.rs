@@ -1,9 +1,9 @@
-//! Child processes: every chore starts cargo, git and izwi through here, so each command is shown before it runs and
-//! a failing child's exit status becomes ours.
+//! Child processes: every chore starts cargo, git and izwi through here, so that each command is shown before it runs and
+//! the exit status of a child that fails becomes ours.
 
 use std::ffi::OsString;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
@@ -44,6 +44,13 @@ pub(crate) fn cargo(root: &Path, args: &[&str]) -> Command {
         }
     }
     command
+}
+
+/// The target folder: cargo put this program into its `debug/`.
+pub(crate) fn target_folder() -> Result<PathBuf> {
+    let here = std::env::current_exe().context("this program's own path is unknown")?;
+    let folder = here.ancestors().nth(2).context("this program lies in no target folder")?;
+    Ok(folder.to_path_buf())
 }
 
 fn is_set_by_cargo_run(name: &str) -> bool {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::process::cargo;
+use crate::process::{self, cargo};
 use crate::steps::Steps;
 use crate::workspace::read;
 use crate::{docs, venv};
@@ -65,16 +65,17 @@ pub(crate) fn pull(root: &Path, steps: &mut Steps) -> Result<()> {
     pull_with(root, steps, &izwi)
 }
 
-/// Builds the binary. With the features of the whole workspace, so that the tests' build finds its crates ready.
+/// Builds the binary with the features that the tests of the whole workspace have (a test target is what makes cargo add
+/// those of dev-dependencies), so that both builds share every crate.
 pub(crate) fn build_izwi(root: &Path, steps: &mut Steps) -> Result<PathBuf> {
-    steps.run("build izwi", &mut cargo(root, &["build", "--workspace", "--bin", "izwi"]))?;
+    let build = ["build", "--workspace", "--bin", "izwi", "--test", "cli"];
+    steps.run("build izwi", &mut cargo(root, &build))?;
     built_izwi()
 }
 
-/// Where cargo puts the binary: beside this one.
+/// Where cargo puts the binary.
 fn built_izwi() -> Result<PathBuf> {
-    let here = std::env::current_exe().context("this program's own path is unknown")?;
-    Ok(here.with_file_name(format!("izwi{}", std::env::consts::EXE_SUFFIX)))
+    Ok(process::target_folder()?.join("debug").join(format!("izwi{}", std::env::consts::EXE_SUFFIX)))
 }
 
 fn pull_with(root: &Path, steps: &mut Steps, izwi: &Path) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Containers and codecs: finds the audio track, decodes it packet by packet, passes over what is damaged.
+//! Containers and codecs: finds the audio track, decodes it packet by packet, skips damaged packets.
 
 use symphonia::core::codecs::audio::well_known as codec;
 use symphonia::core::codecs::audio::{AudioCodecId, AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
@@ -15,10 +15,10 @@ use super::sink::Sink;
 use super::wav_header::Source;
 use super::{DecodeError, check_channels, check_rate};
 
-/// How far into a file a container may begin; metadata in front of it does not count.
+/// Bytes in front of a container that are searched for it, metadata not counted.
 const MAX_PROBE_BYTES: u32 = 64 * 1024;
-/// Packets that may fail before more of them than good ones mean a file that is damaged beyond use.
-const FAILURES_FORGIVEN: usize = 100;
+/// Failed packets that are tolerated; beyond them, a file with more failed than good packets is damaged.
+const TOLERATED_FAILURES: usize = 100;
 
 /// Decodes the first audio track of `source` into `sink`.
 pub(super) fn read<B>(source: Source<B>, mut sink: Sink) -> Result<Vec<f32>, DecodeError>
@@ -27,7 +27,7 @@ where
 {
     let mut format = open(source)?;
     let mut track = Track::of(format.as_mut())?;
-    let mut tally = Tally::default();
+    let mut packets = PacketCounts::default();
     loop {
         let packet = match format.next_packet() {
             Ok(Some(packet)) => packet,
@@ -37,13 +37,13 @@ where
                 track = Track::of(format.as_mut())?;
                 continue;
             }
-            // Cut off: what came before is used.
+            // A truncated file: the packets before are used.
             Err(Error::IoError(error)) => {
-                tally.last = Some(error.to_string());
+                packets.last_error = Some(error.to_string());
                 break;
             }
             Err(error) => {
-                tally.failed(error.to_string())?;
+                packets.count_failed(error.to_string())?;
                 continue;
             }
         };
@@ -52,33 +52,33 @@ where
         }
         match track.decode(&packet) {
             Ok(Some((rate_hz, channels))) => {
-                tally.good += 1;
+                packets.decoded += 1;
                 sink.push(rate_hz, channels, &track.samples)?;
             }
             Ok(None) => {}
-            Err(reason) => tally.failed(reason)?,
+            Err(reason) => packets.count_failed(reason)?,
         }
     }
-    match (sink.finish(), tally.last) {
-        (Err(DecodeError::Empty), Some(reason)) if tally.good == 0 => Err(DecodeError::Damaged(reason)),
+    match (sink.finish(), packets.last_error) {
+        (Err(DecodeError::Empty), Some(reason)) if packets.decoded == 0 => Err(DecodeError::Damaged(reason)),
         (result, _) => result,
     }
 }
 
 #[derive(Default)]
-struct Tally {
-    good: usize,
-    bad: usize,
-    last: Option<String>,
+struct PacketCounts {
+    decoded: usize,
+    failed: usize,
+    last_error: Option<String>,
 }
 
-impl Tally {
-    fn failed(&mut self, reason: String) -> Result<(), DecodeError> {
-        self.bad += 1;
-        if self.bad > FAILURES_FORGIVEN && self.bad > self.good {
-            return Err(DecodeError::Damaged(format!("{} packets cannot be decoded: {reason}", self.bad)));
+impl PacketCounts {
+    fn count_failed(&mut self, reason: String) -> Result<(), DecodeError> {
+        self.failed += 1;
+        if self.failed > TOLERATED_FAILURES && self.failed > self.decoded {
+            return Err(DecodeError::Damaged(format!("{} packets cannot be decoded: {reason}", self.failed)));
         }
-        self.last = Some(reason);
+        self.last_error = Some(reason);
         Ok(())
     }
 }
@@ -96,11 +96,11 @@ where
         Error::Unsupported(_) => {
             DecodeError::UnknownFormat(format!("the file begins with {}; {error}", opening.join(" ")))
         }
-        // The probe ends with it when no container was recognised before the file was over.
+        // The probe reached the end of the file without a container.
         Error::IoError(_) => {
             let opening = opening.join(" ");
             DecodeError::UnknownFormat(format!(
-                "the file begins with {opening} and holds no stream that is read"
+                "the file begins with {opening} and contains no supported stream"
             ))
         }
         _ => DecodeError::Damaged(error.to_string()),
@@ -112,7 +112,7 @@ enum Codec {
     Opus(Box<OpusStream>),
 }
 
-/// The chosen track, its decoder and the interleaved samples of its last packet.
+/// The selected track, its decoder and the interleaved samples of its last packet.
 struct Track {
     id: u32,
     codec: Codec,
@@ -137,7 +137,7 @@ impl Track {
         Ok(Self { id: track.id, codec: Codec::of(params, unknown)?, samples: Vec::new() })
     }
 
-    /// Rate and channels of what now lies in `samples`; `None` when the packet holds no audio.
+    /// Decodes into `samples` and returns rate and channels; `None` for a packet without audio.
     fn decode(&mut self, packet: &Packet) -> Result<Option<(u32, usize)>, String> {
         match &mut self.codec {
             Codec::Opus(stream) => stream.decode(packet, &mut self.samples),
@@ -162,7 +162,7 @@ impl Codec {
         }
         let mut registry = CodecRegistry::new();
         register_enabled_codecs(&mut registry);
-        // Samples of 0 bits are a damaged header; the PCM decoder would shift by the whole width of its type.
+        // Samples of 0 bits come from a damaged header; the PCM decoder would shift by the full width of its type.
         let mut params = params.clone();
         params.bits_per_sample = params.bits_per_sample.filter(|&bits| bits > 0);
         params.bits_per_coded_sample = params.bits_per_coded_sample.filter(|&bits| bits > 0);

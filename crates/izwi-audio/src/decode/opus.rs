@@ -1,4 +1,4 @@
-//! Opus: the identification header, and packets to samples at 48 kHz.
+//! Opus: reads the identification header and decodes packets to samples at 48 kHz.
 //!
 //! Header: RFC 7845 §5.1, <https://www.rfc-editor.org/rfc/rfc7845#section-5.1>; packets: RFC 6716.
 
@@ -13,17 +13,18 @@ const RATE_HZ: u32 = 48_000;
 /// The longest packet: 120 ms.
 const MAX_FRAMES: usize = 5760;
 
-/// One Opus stream and what is left of its header's instructions.
+/// The state of one Opus stream.
 pub(super) struct OpusStream {
     decoder: Decoder,
     channels: usize,
+    /// Frames that still have to be dropped (pre-skip).
     skip: usize,
     gain: f32,
 }
 
 enum Decoder {
     Single(Box<OpusDecoder>),
-    Several(Box<MultistreamDecoder>),
+    Multistream(Box<MultistreamDecoder>),
 }
 
 /// The fields of an identification header that decoding needs.
@@ -35,12 +36,12 @@ struct Head {
 }
 
 impl Head {
-    /// `None` when there is no header: then the track's own channel count has to do.
+    /// `None` without a header; the caller then uses the track's channel count.
     fn read(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < 19 || !bytes.starts_with(b"OpusHead") {
             return None;
         }
-        // MP4 keeps the same fields in big-endian order, under version 0.
+        // MP4 stores the same fields in big-endian order, with version 0.
         // <https://opus-codec.org/docs/opus_in_isobmff.html>
         let two = |at: usize| {
             let pair = [bytes[at], bytes[at + 1]];
@@ -68,13 +69,13 @@ impl OpusStream {
         } else {
             let table = mapping(&head, extra).ok_or_else(|| damaged("the channel mapping is not valid"))?;
             let decoder = MultistreamDecoder::new(RATE_HZ.cast_signed(), table).map_err(damaged)?;
-            Decoder::Several(Box::new(decoder))
+            Decoder::Multistream(Box::new(decoder))
         };
         let gain = 10f32.powf(f32::from(head.gain_q8_db) / 256.0 / 20.0);
         Ok(Self { decoder, channels: head.channels, skip: head.skip, gain })
     }
 
-    /// Rate and channels of the packet, its samples interleaved in `out`; `None` when none of them is to be heard.
+    /// Writes interleaved samples to `out` and returns rate and channels; `None` if all samples are skipped.
     pub(super) fn decode(
         &mut self,
         packet: &Packet,
@@ -87,7 +88,7 @@ impl OpusStream {
         out.resize(MAX_FRAMES * self.channels, 0.0);
         let frames = match &mut self.decoder {
             Decoder::Single(decoder) => decoder.decode(&packet.data, MAX_FRAMES, out),
-            Decoder::Several(decoder) => decoder.decode(&packet.data, MAX_FRAMES, out),
+            Decoder::Multistream(decoder) => decoder.decode(&packet.data, MAX_FRAMES, out),
         };
         let frames = frames.map_err(|what| format!("opus: {what}"))?.min(MAX_FRAMES);
         let end = frames - frames.min(usize::try_from(packet.trim_end.get()).unwrap_or(frames));
@@ -100,7 +101,7 @@ impl OpusStream {
     }
 }
 
-/// The mapping table, checked: the decoder indexes by it.
+/// The mapping table, validated: the decoder uses it as indices.
 fn mapping(head: &Head, extra: &[u8]) -> Option<ChannelMappingTable> {
     let channels = u8::try_from(head.channels).ok()?;
     let table = ChannelMappingTable::parse(head.mapping_family, channels, &extra[19..])?;
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_is_obeyed_and_checked() {
+    fn the_header_is_applied_and_validated() {
         // 20 ms of CELT without bits is silence of the right length.
         let mut out = Vec::new();
         let mut single = stream(head(1, 312, 0, &[0]), false).unwrap();
@@ -161,12 +162,12 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: super::super::tests::cases(), ..ProptestConfig::default() })]
 
         #[test]
-        fn any_packets_end_in_a_value(
+        fn any_packets_give_a_result(
             stereo: bool,
-            several: bool,
+            multistream: bool,
             packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..12),
         ) {
-            let tail: &[u8] = if several && stereo { &[1, 2, 0, 0, 1] } else { &[0] };
+            let tail: &[u8] = if multistream && stereo { &[1, 2, 0, 0, 1] } else { &[0] };
             let mut stream = stream(head(1 + u8::from(stereo), 0, 0, tail), stereo).unwrap();
             let mut out = Vec::new();
             for data in packets {

@@ -1,35 +1,35 @@
-//! One mono stream from one sample rate to another, block by block, without delay and of exact length.
+//! Resamples a mono stream block by block, without delay and with an exact length.
 
 use rubato::audioadapter_buffers::direct::SequentialSlice;
 use rubato::{Fft, FixedSync, Indexing, Resampler as _, WindowFunction};
 
 use super::DecodeError;
 
-/// Samples of the slower side in one block of the transform; the filter is as long, so the transition band is a
-/// few parts in a thousand of the slower rate.
+/// Samples at the lower rate in one block of the transform. The filter is as long, so the transition band is a few
+/// thousandths of the lower rate.
 const BLOCK_SAMPLES: usize = 1024;
 
 pub(super) struct Resampler {
-    /// The rate that was asked for; `rate_in_hz` is the one that is used.
-    given_hz: u32,
+    /// Input rate of the caller; `rate_in_hz` is the rate that is computed with.
+    nominal_in_hz: u32,
     rate_in_hz: u32,
     rate_out_hz: u32,
     fft: Option<Fft<f32>>,
     pending: Vec<f32>,
     block: Vec<f32>,
-    taken: u64,
-    given: u64,
+    samples_in: u64,
+    samples_out: u64,
     delay_left: usize,
 }
 
 impl Resampler {
     pub(super) fn new(rate_in_hz: u32, rate_out_hz: u32) -> Result<Self, DecodeError> {
-        let (given_hz, rate_in_hz) = (rate_in_hz, tractable(rate_in_hz, rate_out_hz));
+        let (nominal_in_hz, rate_in_hz) = (rate_in_hz, tractable(rate_in_hz, rate_out_hz));
         let fft = if rate_in_hz == rate_out_hz {
             None
         } else {
             let (input, output) = (rate_in_hz as usize, rate_out_hz as usize);
-            // An even number of samples of the input: the filter is centred on one, so the delay is whole.
+            // An even number of input samples: the filter is centred on one, so the delay is an integer.
             let period = 2 * input / gcd(input, output);
             let chunk = (BLOCK_SAMPLES * input.div_ceil(output)).next_multiple_of(period);
             let window = WindowFunction::BlackmanHarris2;
@@ -39,16 +39,26 @@ impl Resampler {
         let delay_left = fft.as_ref().map_or(0, |fft| fft.output_delay());
         let block = vec![0.0; fft.as_ref().map_or(0, |fft| fft.output_frames_max())];
         let pending = Vec::new();
-        Ok(Self { given_hz, rate_in_hz, rate_out_hz, fft, pending, block, taken: 0, given: 0, delay_left })
+        Ok(Self {
+            nominal_in_hz,
+            rate_in_hz,
+            rate_out_hz,
+            fft,
+            pending,
+            block,
+            samples_in: 0,
+            samples_out: 0,
+            delay_left,
+        })
     }
 
-    pub(super) fn takes(&self, rate_hz: u32) -> bool {
-        self.given_hz == rate_hz
+    pub(super) fn accepts(&self, rate_hz: u32) -> bool {
+        self.nominal_in_hz == rate_hz
     }
 
-    /// Appends to `out` what `samples` completes.
+    /// Appends the output that `samples` completes.
     pub(super) fn push(&mut self, samples: &[f32], out: &mut Vec<f32>) -> Result<(), DecodeError> {
-        self.taken += samples.len() as u64;
+        self.samples_in += samples.len() as u64;
         let Some(fft) = &self.fft else {
             out.extend_from_slice(samples);
             return Ok(());
@@ -64,15 +74,15 @@ impl Resampler {
         Ok(())
     }
 
-    /// Appends the rest: in total `taken · out / in` samples, rounded.
+    /// Appends the rest: in total `samples_in · out / in` samples, rounded.
     pub(super) fn finish(mut self, out: &mut Vec<f32>) -> Result<(), DecodeError> {
         if self.fft.is_none() {
             return Ok(());
         }
         let (input, output) = (u64::from(self.rate_in_hz), u64::from(self.rate_out_hz));
-        let total = (self.taken * output + input / 2) / input;
-        let start = out.len() as u64 - self.given;
-        while self.given < total {
+        let total = (self.samples_in * output + input / 2) / input;
+        let start = out.len() as u64 - self.samples_out;
+        while self.samples_out < total {
             let rest = self.pending.len();
             self.run(0, rest, out)?;
             self.pending.clear();
@@ -91,14 +101,15 @@ impl Resampler {
         let (_, made) = fft.process_into_buffer(&input, &mut output, Some(&part)).map_err(failed)?;
         let skipped = self.delay_left.min(made);
         self.delay_left -= skipped;
-        self.given += (made - skipped) as u64;
+        self.samples_out += (made - skipped) as u64;
         out.extend_from_slice(&self.block[skipped..made]);
         Ok(())
     }
 }
 
-/// A transform must hold a whole period of the ratio, 1.5 million samples for 767,999 to 16,000 Hz. Such rates come
-/// only from broken headers; the nearest multiple of 25 Hz is at most 0.013 % away.
+/// An input rate near the given one whose transform is small. A transform contains a whole period of the ratio, which
+/// is 1.5 million samples from 767,999 to 16,000 Hz. Such rates come only from broken headers; the nearest multiple of
+/// 25 Hz differs by at most 0.013 %.
 fn tractable(rate_in_hz: u32, rate_out_hz: u32) -> u32 {
     let period = rate_in_hz as usize / gcd(rate_in_hz as usize, rate_out_hz as usize);
     if period > 100_000 { (rate_in_hz + 12) / 25 * 25 } else { rate_in_hz }
@@ -150,14 +161,14 @@ mod tests {
             let error: Vec<f32> = middle.clone().map(|i| out[i] - expected[i]).collect();
             let change = rms_db(&out[middle.clone()]) - rms_db(&expected[middle]);
             assert!(change.abs() < 0.1, "{from} Hz: level changes by {change} dB");
-            // The last is taken for 768,000 Hz and drifts by a millionth.
+            // 767,999 Hz is computed as 768,000 Hz and drifts by a millionth.
             let most = if from == 767_999 { -45.0 } else { -60.0 };
             assert!(rms_db(&error) < most, "{from} Hz: error {} dB", rms_db(&error));
         }
     }
 
     #[test]
-    fn what_the_new_rate_cannot_hold_is_removed() {
+    fn frequencies_above_the_new_nyquist_limit_are_removed() {
         for (from, hz) in [(48_000, 10_000.0), (44_100, 9_000.0), (192_000, 60_000.0), (48_000, 8_300.0)] {
             let signal = sine(hz, from, from as usize);
             let out = resampled(&signal, from, 16_000, 4096);

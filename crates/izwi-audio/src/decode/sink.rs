@@ -1,15 +1,15 @@
-//! Where decoded packets go: mixed to mono, made finite, counted against the limit, resampled.
+//! The stages after the codec: mixes packets to mono, clamps them, checks the duration limit, resamples.
 
 use std::time::Duration;
 
 use super::resample::Resampler;
 use super::{DecodeError, check_channels, check_rate};
 
-/// The mono output so far and what is needed to go on.
+/// The mono output so far, and the state of the stages.
 pub(super) struct Sink {
     rate_hz: u32,
     max_duration: Duration,
-    heard_s: f64,
+    decoded_s: f64,
     resampler: Option<Resampler>,
     mono: Vec<f32>,
     out: Vec<f32>,
@@ -17,17 +17,17 @@ pub(super) struct Sink {
 
 impl Sink {
     pub(super) fn new(rate_hz: u32, max_duration: Duration) -> Self {
-        Self { rate_hz, max_duration, heard_s: 0.0, resampler: None, mono: Vec::new(), out: Vec::new() }
+        Self { rate_hz, max_duration, decoded_s: 0.0, resampler: None, mono: Vec::new(), out: Vec::new() }
     }
 
-    /// Takes interleaved samples; the rate may change from one call to the next, as it may in chained files.
+    /// Adds interleaved samples. The rate may change between calls, as it does in chained files.
     pub(super) fn push(&mut self, rate_hz: u32, channels: usize, samples: &[f32]) -> Result<(), DecodeError> {
         check_rate(rate_hz)?;
         check_channels(channels)?;
         let frames = samples.len() / channels;
-        self.heard_s += frames as f64 / f64::from(rate_hz);
-        // Half a millisecond of grace: a file of exactly the longest duration may pass it by rounding.
-        if self.heard_s > self.max_duration.as_secs_f64() + 0.000_5 {
+        self.decoded_s += frames as f64 / f64::from(rate_hz);
+        // Tolerance of half a millisecond: a file of exactly the longest duration may exceed it by rounding.
+        if self.decoded_s > self.max_duration.as_secs_f64() + 0.000_5 {
             return Err(DecodeError::TooLong { limit_s: self.max_duration.as_secs() });
         }
         self.mono.clear();
@@ -35,7 +35,7 @@ impl Sink {
             let sum: f32 = frame.iter().map(|&s| bounded(s)).sum();
             sum / channels as f32
         }));
-        if self.resampler.as_ref().is_some_and(|r| !r.takes(rate_hz)) {
+        if self.resampler.as_ref().is_some_and(|r| !r.accepts(rate_hz)) {
             self.flush()?;
         }
         let resampler = match &mut self.resampler {
@@ -45,10 +45,10 @@ impl Sink {
         resampler.push(&self.mono, &mut self.out)
     }
 
-    /// Everything that was pushed, at the asked rate.
+    /// All samples, at the output rate.
     pub(super) fn finish(mut self) -> Result<Vec<f32>, DecodeError> {
         self.flush()?;
-        // The resampler's filter may ring a little past full scale.
+        // The filter of the resampler may overshoot full scale.
         self.out.iter_mut().for_each(|s| *s = bounded(*s));
         if self.out.is_empty() { Err(DecodeError::Empty) } else { Ok(self.out) }
     }

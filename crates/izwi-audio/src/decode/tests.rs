@@ -1,4 +1,4 @@
-//! Whole files: every format, every kind of WAV, bounds, damage.
+//! Whole files: all formats, all kinds of WAV, limits, damage.
 
 use std::f64::consts::TAU;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn tone_and_rest(signal: &[f32], hz: f64, rate_hz: f64) -> (f64, f64) {
 }
 
 #[test]
-fn every_format_gives_its_tone() {
+fn every_format_decodes_to_its_tone() {
     for (name, bytes) in TONES {
         for rate_hz in [16_000, 24_000, 48_000] {
             let samples = decode(*bytes, rate_hz, &LIMITS).unwrap();
@@ -71,11 +71,11 @@ fn every_format_gives_its_tone() {
             let middle = &samples[(0.1 * rate) as usize..(0.35 * rate) as usize];
             let (tone, rest) = tone_and_rest(middle, 1000.0, rate);
             assert!((tone - 0.3535).abs() < 0.02, "{name}: amplitude {tone}");
-            assert!(rest < 0.02, "{name}: {rest} is not the tone");
+            assert!(rest < 0.02, "{name}: {rest} remains beside the tone");
         }
     }
     for name in ["tone.mp3", "tone.ogg", "tone.opus", "tone.flac", "tone-alac.m4a"] {
-        assert_eq!(run(file(name)).unwrap().len(), 16_000, "{name} knows its padding");
+        assert_eq!(run(file(name)).unwrap().len(), 16_000, "{name} removes its padding");
     }
 }
 
@@ -110,7 +110,7 @@ fn speech_is_found_and_silence_is_not() {
 }
 
 #[test]
-fn what_is_not_read_is_named() {
+fn unsupported_formats_are_named() {
     for (bytes, part) in [
         (file("ac3.m4a"), "ac-3"),
         (file("silent-picture.mkv"), "without an audio track"),
@@ -213,7 +213,7 @@ fn every_sample_type_of_wav() {
 }
 
 #[test]
-fn headers_as_they_are_found() {
+fn irregular_headers_are_repaired() {
     let (f, d) = (chunk(b"fmt ", &fmt(PCM16)), chunk(b"data", &ramp16()));
     let (list, odd) = (chunk(b"LIST", b"INFOISFT\x04\0\0\0abc\0"), chunk(b"junk", b"odd"));
     check_ramp(
@@ -233,7 +233,7 @@ fn headers_as_they_are_found() {
     {
         check_ramp(&with_size(riff_size, data_size), 1e-4, &format!("sizes {riff_size} {data_size}"));
     }
-    assert_eq!(run(&with_size(836, 200)).unwrap().len(), 100, "a shorter chunk is believed");
+    assert_eq!(run(&with_size(836, 200)).unwrap().len(), 100, "a shorter chunk ends the samples");
     let mut rf64 = with_size(u32::MAX, u32::MAX);
     rf64[..4].copy_from_slice(b"RF64");
     check_ramp(&rf64, 1e-4, "rf64");
@@ -247,7 +247,7 @@ fn headers_as_they_are_found() {
 }
 
 #[test]
-fn floats_are_made_finite_and_clamped() {
+fn floats_are_clamped_and_made_finite() {
     let floats = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 7.0, -7.0, 0.25];
     let data: Vec<u8> = floats.iter().flat_map(|s| s.to_le_bytes()).collect();
     let out = run(&wav(Fmt { tag: 3, bits: 32, ..PCM16 }, &data)).unwrap();
@@ -257,7 +257,7 @@ fn floats_are_made_finite_and_clamped() {
 }
 
 #[test]
-fn absurd_headers_are_refused_by_their_value() {
+fn invalid_rates_and_channel_counts_are_named() {
     for (f, part) in [
         (Fmt { rate_hz: 0, ..PCM16 }, "of 0 Hz"),
         (Fmt { rate_hz: 1, ..PCM16 }, "of 1 Hz"),
@@ -290,7 +290,7 @@ fn limits_hold_while_decoding() {
 }
 
 #[test]
-fn a_damaged_middle_is_passed_over() {
+fn damaged_packets_are_skipped() {
     for (name, expect) in [("tone.mp3", 12_000), ("tone.aac", 12_000), ("tone.flac", 8_000), ("tone.opus", 1)]
     {
         let mut bytes = file(name).to_vec();
@@ -304,7 +304,7 @@ fn a_damaged_middle_is_passed_over() {
 }
 
 #[test]
-fn every_truncation_ends_in_a_value() {
+fn every_truncation_gives_a_result() {
     for (name, bytes) in TONES.iter().chain(OTHERS) {
         let step = if bytes.len() > 8000 { 37 } else { 7 };
         for length in (0..bytes.len()).filter(|l| *l < 600 || l % step == 0) {
@@ -322,7 +322,7 @@ fn every_truncation_ends_in_a_value() {
     }
 }
 
-/// Changes single bytes, runs of bytes and lengths, wherever the seeds point.
+/// Changes single bytes, runs of bytes and lengths at the places that the seeds select.
 fn mutate(bytes: &mut Vec<u8>, edits: &[(u32, u8, u8)]) {
     for &(seed, value, kind) in edits {
         if bytes.is_empty() {
@@ -354,7 +354,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn mutated_files_end_in_a_value(
+    fn mutated_files_give_a_result(
         which in 0usize..TONES.len() + OTHERS.len(),
         edits in prop::collection::vec(any::<(u32, u8, u8)>(), 1..12),
     ) {
@@ -366,7 +366,7 @@ proptest! {
     }
 
     #[test]
-    fn mutated_wavs_end_in_a_value(
+    fn mutated_wavs_give_a_result(
         tag in prop::sample::select(vec![1u16, 2, 3, 6, 7, 0x11, 0xfffe]),
         bits in prop::sample::select(vec![0u16, 4, 8, 16, 24, 32, 64]),
         edits in prop::collection::vec(any::<(u32, u8, u8)>(), 0..6),
@@ -377,7 +377,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_end_in_a_value(
+    fn random_bytes_give_a_result(
         magic in prop::sample::select(vec![
             &b""[..], b"RIFF\0\0\0\0WAVE", b"fLaC\0\0\0\x22", b"OggS\0\x02", b"ID3\x04\0\0", b"\xff\xfb\x90\x64",
             b"\x1a\x45\xdf\xa3", b"\0\0\0\x18ftypM4A ", b"FORM\0\0\0\0AIFF", b"caff\0\x01\0\0", b"\xff\xf1\x50\x80",

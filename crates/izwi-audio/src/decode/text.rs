@@ -1,4 +1,4 @@
-//! Base64 as clients send it: either alphabet, wrapped lines, missing padding, data URLs.
+//! Decodes base64 as clients send it: either alphabet, wrapped lines, missing padding, data URLs.
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
@@ -43,7 +43,7 @@ fn wrong(what: &str, at: Option<usize>) -> DecodeError {
     DecodeError::Base64(format!("{what} {}", at.unwrap_or_default()))
 }
 
-/// Where the payload begins: behind the comma of a data URL, else at 0.
+/// Offset of the payload: behind the comma of a data URL, otherwise 0.
 fn payload_start(text: &str) -> Result<usize, DecodeError> {
     let url = text.trim_start();
     if !url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:")) {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_what_clients_send() {
+    fn both_alphabets_white_space_and_data_urls_are_accepted() {
         let bytes = [0xfb, 0xff, 0xbf, 0x01];
         for text in [
             "+/+/AQ==",
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_position_and_never_the_payload() {
+    fn errors_name_the_position_and_not_the_payload() {
         for (text, part) in [
             ("AAAA$SECRET", "at byte 4"),
             ("AA=ASECRET", "at byte 2"),
@@ -100,15 +100,19 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_exact_and_comes_first() {
+    fn the_limit_is_exact_and_checked_first() {
         assert!(decode("AAAAAAAA", 6).is_ok());
         assert_eq!(decode("AAAAAAAA", 5), Err(DecodeError::TooLarge { limit: 5 }));
-        assert_eq!(decode("$$$$$$$$", 5), Err(DecodeError::TooLarge { limit: 5 }), "before anything is read");
+        assert_eq!(
+            decode("$$$$$$$$", 5),
+            Err(DecodeError::TooLarge { limit: 5 }),
+            "checked before the content"
+        );
     }
 
     proptest! {
         #[test]
-        fn anything_ends_in_a_value(text in "\\PC*", limit in 0usize..100) {
+        fn any_text_gives_a_result(text in "\\PC*", limit in 0usize..100) {
             let _ = decode(&text, limit);
         }
 

@@ -1,7 +1,7 @@
-//! WAV headers as they are found in the wild, made strict before the demuxer sees them.
+//! Repairs WAV headers before the demuxer reads them.
 //!
-//! Streams carry sizes of 0 or 2³² − 1, recorders that crash leave wrong ones, writers fill `fmt ` in a dozen ways.
-//! The sample bytes stay where they are; only a new header is put in front of them.
+//! Streams have sizes of 0 or 2³² − 1, recorders that crash leave wrong ones, writers fill `fmt ` in many ways. The
+//! sample bytes are not copied; a new header is put in front of them.
 //! Layout: <http://soundfile.sapp.org/doc/WaveFormat/>, RF64: <https://tech.ebu.ch/docs/tech/tech3306v1_1.pdf>.
 
 use std::io::{Error, ErrorKind, Read, Result as IoResult, Seek, SeekFrom};
@@ -11,7 +11,7 @@ use symphonia::core::io::MediaSource;
 
 use super::{DecodeError, check_channels, check_rate};
 
-/// A strict header and the sample bytes that belong behind it.
+/// A repaired header, and the range of the sample bytes that follow it.
 pub(super) struct Wav {
     pub(super) head: Vec<u8>,
     pub(super) body: Range<usize>,
@@ -19,7 +19,7 @@ pub(super) struct Wav {
 
 /// `fmt ` chunks have 16, 18, 40 or (ADPCM) 50 bytes.
 const MAX_FORMAT_BYTES: usize = 1024;
-/// The end of the extensible sub-format's GUID, the same for every tag.
+/// The end of the GUID of the extensible sub-format, the same for every tag.
 /// <https://learn.microsoft.com/en-us/windows-hardware/drivers/audio/extensible-wave-format-descriptors>
 const GUID_TAIL: [u8; 14] = [0, 0, 0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71];
 
@@ -33,10 +33,10 @@ mod tag {
     pub(super) const EXTENSIBLE: u16 = 0xfffe;
 }
 
-/// `None` when the bytes are no WAV.
+/// Repairs the header; `None` if the bytes are not WAV.
 ///
-/// The `data` chunk's length is believed where the file has as many bytes and otherwise read as "to the end of the
-/// file", as are 0 and 2³² − 1; what a longer file has behind the chunk is not audio and is left out.
+/// The length of the `data` chunk is used if the file has as many bytes; otherwise, and for 0 and 2³² − 1, the samples
+/// extend to the end of the file. Bytes behind the chunk are not audio and are dropped.
 pub(super) fn repair(file: &[u8]) -> Result<Option<Wav>, DecodeError> {
     let is_wav = file.len() >= 12 && &file[8..12] == b"WAVE";
     match file.get(..4) {
@@ -57,7 +57,7 @@ pub(super) fn repair(file: &[u8]) -> Result<Option<Wav>, DecodeError> {
     Ok(Some(Wav { head, body }))
 }
 
-/// The bytes of `fmt ` and the place of the samples, in whichever order they come.
+/// The bytes of `fmt ` and the range of the samples, in any order.
 fn chunks(file: &[u8]) -> Result<(&[u8], Range<usize>), DecodeError> {
     let (mut at, mut format, mut data, mut long_data) = (12, None, None, None);
     while let Some(header) = file.get(at..at + 8) {
@@ -94,13 +94,13 @@ fn chunks(file: &[u8]) -> Result<(&[u8], Range<usize>), DecodeError> {
     }
 }
 
-/// Whether a chunk that writers put behind the samples starts here.
+/// Whether `bytes` start with a chunk that writers put behind the samples.
 fn is_chunk_header(bytes: &[u8]) -> bool {
     let known = [&b"LIST"[..], b"id3 ", b"ID3 ", b"fact", b"cue ", b"bext", b"smpl", b"fmt "];
     known.iter().any(|id| bytes.starts_with(id))
 }
 
-/// `fmt ` with the fields that follow from others recomputed; compressed formats pass unchanged.
+/// `fmt ` with its dependent fields recomputed; compressed formats are unchanged.
 fn strict_format(format: &[u8]) -> Result<Vec<u8>, DecodeError> {
     let fields =
         (le_u16(format, 0), le_u16(format, 2), le_u32(format, 4), le_u16(format, 12), le_u16(format, 14));
@@ -113,7 +113,7 @@ fn strict_format(format: &[u8]) -> Result<Vec<u8>, DecodeError> {
         tag = le_u16(format, 24).unwrap_or(tag);
     }
     let bytes = match tag {
-        // A container of 3 bytes may hold 20 valid bits; they are the upper ones.
+        // A container of 3 bytes may have 20 valid bits, the upper ones.
         tag::PCM => Some(if bits == 0 { align / channels } else { bits.div_ceil(8) }),
         tag::FLOAT => Some(bits / 8),
         tag::A_LAW | tag::MU_LAW => Some(1),
@@ -156,7 +156,7 @@ fn le_u32(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
 }
 
-/// A header of ours followed by a range of the file, read as one without copying the file.
+/// A new header followed by a range of the file, read as one stream without copying the file.
 pub(super) struct Source<B> {
     head: Vec<u8>,
     file: B,
@@ -173,7 +173,7 @@ impl<B: AsRef<[u8]>> Source<B> {
         (self.head.len() + self.body.len()) as u64
     }
 
-    /// The first bytes, for naming what is not known.
+    /// The first bytes of the file, for error messages.
     pub(super) fn opening(&self) -> &[u8] {
         let file = self.file.as_ref();
         &file[..file.len().min(4)]

@@ -1,10 +1,10 @@
 //! Raw PCM without a header: 16-bit integer and 32-bit float, little-endian.
 
-use super::{EncodeError, Encoder, Format};
+use super::encoder::{EncodeError, Encoder, Format};
 use crate::pcm;
 
 /// Signed 16-bit.
-pub(super) const S16LE: Format = Format {
+pub const S16LE: Format = Format {
     name: "pcm",
     encoding: "pcm_s16le",
     media_type: Some("audio/pcm"),
@@ -14,7 +14,7 @@ pub(super) const S16LE: Format = Format {
 };
 
 /// 32-bit float. `audio/pcm` means 16-bit samples to clients, so it has no media type.
-pub(super) const F32LE: Format = Format {
+pub const F32LE: Format = Format {
     name: "pcm_f32",
     encoding: "pcm_f32le",
     media_type: None,

@@ -3,11 +3,11 @@
 use std::io::BufWriter;
 use std::path::Path;
 
-use super::{EncodeError, Encoder, EncoderConfig, Format};
+use super::encoder::{EncodeError, Encoder, EncoderConfig, Format};
 use crate::pcm;
 
-/// The row of the table.
-pub(super) const FORMAT: Format = Format {
+/// Mono 16-bit PCM in a RIFF file.
+pub const WAV: Format = Format {
     name: "wav",
     encoding: "wav",
     media_type: Some("audio/wav"),
@@ -37,7 +37,7 @@ impl WavEncoder {
                 let bytes = samples.checked_mul(u64::from(SAMPLE_BYTES));
                 let bytes = bytes.and_then(|bytes| u32::try_from(bytes).ok());
                 let bytes = bytes.filter(|bytes| *bytes <= u32::MAX - COUNTED_HEADER_BYTES);
-                let bytes = bytes.ok_or(EncodeError::TooLong { format: FORMAT.name, samples })?;
+                let bytes = bytes.ok_or(EncodeError::TooLong { format: WAV.name, samples })?;
                 header(config.sample_rate_hz, bytes)
             }
         };
@@ -66,12 +66,12 @@ impl Encoder for WavEncoder {
 pub fn write_file(path: &Path, samples: &[f32], sample_rate_hz: u32) -> Result<(), EncodeError> {
     let file = std::fs::File::create(path)
         .map_err(|source| EncodeError::Create { path: path.display().to_string(), source })?;
-    FORMAT.write_all(samples, sample_rate_hz, &mut BufWriter::new(file))
+    WAV.write_all(samples, sample_rate_hz, &mut BufWriter::new(file))
 }
 
 /// A whole file in memory.
 pub fn to_bytes(samples: &[f32], sample_rate_hz: u32) -> Result<Vec<u8>, EncodeError> {
-    FORMAT.encode_all(samples, sample_rate_hz)
+    WAV.encode_all(samples, sample_rate_hz)
 }
 
 /// The header of a stream of unknown length.
@@ -132,7 +132,7 @@ mod tests {
     fn a_stream_differs_from_a_file_in_its_sizes_alone() {
         let file = to_bytes(&[0.5; 4], 24_000).unwrap();
         let config = EncoderConfig { sample_rate_hz: 24_000, total_samples: None };
-        let mut encoder = FORMAT.encoder(&config).unwrap();
+        let mut encoder = WAV.encoder(&config).unwrap();
         let stream =
             [encoder.push(&[]).unwrap(), encoder.push(&[0.5; 4]).unwrap(), encoder.finish().unwrap()]
                 .concat();
@@ -151,7 +151,7 @@ mod tests {
             [((u64::from(u32::MAX) - 36) / 2, true), (1 << 31, false), (u64::MAX, false)]
         {
             let config = EncoderConfig { sample_rate_hz: 24_000, total_samples: Some(samples) };
-            assert_eq!(FORMAT.encoder(&config).is_ok(), is_taken, "{samples}");
+            assert_eq!(WAV.encoder(&config).is_ok(), is_taken, "{samples}");
         }
     }
 

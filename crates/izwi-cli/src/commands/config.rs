@@ -1,4 +1,4 @@
-//! `izwi config`: shows what is set and from where, and checks a file.
+//! `izwi config`: shows the settings with their origins, and checks a file.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::output;
 use crate::settings::process::{self, FILE_VARIABLE, FilePath};
 use crate::settings::{Origin, Resolved};
 
-/// Show the settings and where they come from, or check a file
+/// Show the settings and their origins, or check a file
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -21,16 +21,16 @@ pub(crate) struct Args {
 enum ConfigCommand {
     /// Print every setting with its value and its origin
     ///
-    /// A flag wins over a variable, a variable over the file, the file over the default. Takes every flag that sets
-    /// something, to show what it would do.
+    /// A flag overrides a variable, a variable the file, the file the default. Accepts the flags of all settings, to show
+    /// their effect.
     Show {
         /// Print as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Check a configuration file: unknown keys, wrong types, values out of bounds
+    /// Check a configuration file for unknown keys, wrong types and values out of range
     Check {
-        /// The file; without one, the file that other commands read
+        /// The file [default: the file that other commands read]
         #[arg(value_hint = ValueHint::FilePath)]
         file: Option<PathBuf>,
     },
@@ -49,7 +49,7 @@ pub(crate) fn run(
 
 fn show(json: bool, resolved: &Resolved) -> Result<()> {
     for warning in process::unknown_variables(&[FILE_VARIABLE]) {
-        output::say(&format!("warning: {warning}"));
+        output::status(&format!("warning: {warning}"));
     }
     let values =
         resolved.origins.iter().map(|(setting, origin)| (setting, (setting.get)(&resolved.settings), origin));
@@ -71,20 +71,20 @@ fn show(json: bool, resolved: &Resolved) -> Result<()> {
     let rows: Vec<[String; 3]> = values
         .map(|(setting, value, origin)| [setting.key(), format!("= {value}"), format!("({origin})")])
         .collect();
-    output::print(&output::columns(&rows))
+    output::print(&output::format_columns(&rows))
 }
 
 fn check(named: Option<&Path>) -> Result<()> {
     let Some(file) = process::file_path(named) else {
-        return Err(failure::usage("this platform names no configuration folder", "name a file"));
+        return Err(failure::usage("this platform has no configuration folder", "name a file"));
     };
     if !file.named && !file.path.exists() {
         return output::print(&format!(
-            "{}: not there; every setting has its default\n",
+            "{}: does not exist; every setting has its default\n",
             file.path.display()
         ));
     }
     let FilePath { path, .. } = &file;
     let entries = process::read(&file)?.entries.len();
-    output::print(&format!("{}: fine, sets {entries} of the settings\n", path.display()))
+    output::print(&format!("{}: valid, sets {entries} settings\n", path.display()))
 }

@@ -1,4 +1,4 @@
-//! `izwi list`: the models there are, and which of them are here.
+//! `izwi list`: the known models, and which of them are installed.
 
 use anyhow::Result;
 use izwi_hub::{ModelStatus, Task};
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::settings::Settings;
 use crate::{models, output};
 
-/// List the models there are, and which are installed
+/// List the known models, and which of them are installed
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print as JSON
@@ -21,7 +21,7 @@ struct Listed<'a> {
     installed: bool,
     /// Bytes on disk.
     bytes: u64,
-    /// Absent where only the hub knows.
+    /// Absent if only the hub knows.
     download_bytes: Option<u64>,
     tasks: Vec<&'static str>,
     default_for: Vec<&'static str>,
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     }
     let mut rows = vec![["NAME", "INSTALLED", "SIZE", "TASK", "LICENCE", "DESCRIPTION"].map(str::to_owned)];
     rows.extend(list.iter().map(row));
-    output::print(&output::columns(&rows))
+    output::print(&output::format_columns(&rows))
 }
 
 fn listed<'a>(status: &'a ModelStatus<'a>) -> Listed<'a> {
@@ -71,10 +71,10 @@ fn row(status: &ModelStatus<'_>) -> [String; 6] {
         })
         .collect();
     let size = if status.installed {
-        output::bytes(status.bytes)
+        output::format_bytes(status.bytes)
     } else {
         models::download_bytes(manifest)
-            .map_or_else(|| "to pull".to_owned(), |bytes| format!("{} to pull", output::bytes(bytes)))
+            .map_or_else(|| "to pull".to_owned(), |bytes| format!("{} to pull", output::format_bytes(bytes)))
     };
     [
         manifest.name.clone(),

@@ -1,5 +1,4 @@
-//! The commands, one file each: its arguments and what it does. They share what lies beside this folder and not each
-//! other.
+//! The commands: arguments and behaviour, one file or folder each. A command uses no other command.
 
 pub(crate) mod bench;
 pub(crate) mod chat;

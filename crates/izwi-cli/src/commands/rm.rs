@@ -4,7 +4,7 @@ use std::io::{self, BufRead as _, IsTerminal as _};
 
 use anyhow::{Context as _, Result};
 
-use crate::failure::{self, Failure};
+use crate::failure;
 use crate::settings::Settings;
 use crate::{models, output};
 
@@ -14,7 +14,7 @@ pub(crate) struct Args {
     /// Models, as `izwi list` shows them
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
-    /// Do not ask
+    /// Remove without confirmation
     #[arg(long, short)]
     yes: bool,
 }
@@ -22,7 +22,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let store = models::open(settings)?;
     if !args.yes {
-        ask(&format!("remove {} from {}?", args.names.join(", "), settings.home.display()))?;
+        confirm(&format!("remove {} from {}?", args.names.join(", "), settings.home.display()))?;
     }
     for name in &args.names {
         store.remove(name)?;
@@ -31,20 +31,19 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Asks a person, who must say yes.
-fn ask(question: &str) -> Result<()> {
+/// Asks for confirmation on the terminal.
+fn confirm(question: &str) -> Result<()> {
     if !io::stdin().is_terminal() {
-        return Err(failure::usage("nobody is there to be asked", "add --yes"));
+        return Err(failure::usage(
+            "standard input is not a terminal, and the removal needs a confirmation",
+            "add --yes",
+        ));
     }
-    output::complain(&format!("{question} [y/N] "));
+    output::stderr(&format!("{question} [y/N] "));
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer).context("cannot read the answer")?;
     match answer.trim().to_lowercase().as_str() {
         "y" | "yes" => Ok(()),
-        _ => Err(Failure::Helpful {
-            message: "nothing was removed".to_owned(),
-            help: "answer y, or add --yes".to_owned(),
-        }
-        .into()),
+        _ => Err(failure::with_help("nothing was removed", "answer y, or add --yes")),
     }
 }

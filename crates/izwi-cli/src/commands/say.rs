@@ -1,8 +1,8 @@
-//! `izwi say`: speaks a text into a file, to standard output or through the platform's player.
+//! `izwi say`: synthesises a text into a file, to standard output or through the platform's player.
 
-use std::io::{self, IsTerminal as _, Read as _};
+use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::ValueHint;
@@ -11,42 +11,41 @@ use izwi_core::engine::request::MAX_TEXT_CHARS;
 use izwi_hub::VoiceStore;
 use serde::Serialize;
 
+use crate::engine::{Loaded, incomplete, millis};
 use crate::interrupt::Interrupt;
-use crate::manner::Manner;
 use crate::player::{Player, Playing};
 use crate::settings::Resolved;
-use crate::sink::{self, Target};
-use crate::speech::{self, Spoken};
-use crate::{failure, logging, models, output};
+use crate::sink::{self, StdoutStream, Target, TargetOptions};
+use crate::speech_options::SpeechOptions;
+use crate::synthesis::{self, Speech};
+use crate::{engine, failure, input, logging, models, output};
 
-/// UTF-8 needs at most four bytes a character.
+/// A character in UTF-8 has at most four bytes.
 const MAX_TEXT_BYTES: u64 = MAX_TEXT_CHARS as u64 * 4;
-/// The one reader is a pipe or a player, which may be stopped for a while; nobody else waits.
-const PATIENCE: Duration = Duration::from_secs(86_400);
 
-/// Speak a text
+/// Synthesise speech from text
 ///
-/// Without -o and --play the speech goes to izwi.wav in the current folder, replacing it; where standard output is not
-/// a terminal (and --json is not given), say where it goes. A file appears whole or not at all, also when interrupted.
-/// One line about the speech goes to standard error: its length, RTF (time to compute over time of audio) and the time
-/// to the first audio. A saved voice is spoken in by the model that made it, unless --model names another. A model that is
-/// not installed is pulled first.
+/// Without -o and --play the audio goes to izwi.wav in the current folder, replacing it. If standard output is not a
+/// terminal (and --json is not given), a destination is required. A file appears whole or not at all, also after an
+/// interrupt. One line on standard error reports the duration, the RTF (time to compute over time of audio) and the
+/// time to the first audio. A saved voice uses the model that made it, unless --model names another. A model that is not
+/// installed is pulled first.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to say; - or nothing reads standard input
+    /// Text to synthesise; - or nothing reads standard input
     text: Option<String>,
-    /// WAV file to write; - is standard output
+    /// Audio file to write, in the format of its extension; - writes WAV to standard output
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
-    /// Play it through the platform's player
+    /// Play the audio through the platform's player
     #[arg(long, short)]
     play: bool,
-    /// Pass audio on as it is made: to -o - as a WAV of unknown length, to the player as a stream
+    /// Pass audio on while it is generated: to -o - as a WAV of unknown length, to the player as a stream
     #[arg(long)]
     stream: bool,
     #[command(flatten)]
-    manner: Manner,
-    /// Print a JSON object about the speech to standard output
+    options: SpeechOptions,
+    /// Print a JSON report to standard output
     #[arg(long)]
     json: bool,
     /// Fail if the model is not installed, instead of pulling it
@@ -57,7 +56,7 @@ pub(crate) struct Args {
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// Absent where nothing was written.
+    /// Absent if no file was written.
     file: Option<String>,
     player: Option<&'static str>,
     model: String,
@@ -69,46 +68,35 @@ struct Report {
     ttfa_ms: Option<f64>,
     generation_ms: f64,
     load_ms: f64,
-    /// With it the same text gives the same bytes.
+    /// The same text with this seed gives the same bytes.
     seed: u64,
     finish_reason: &'static str,
 }
 
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     logging::begin(&resolved.settings, "warn");
-    let target = Target::choose(sink::Request {
+    let target = Target::choose(TargetOptions {
         output: args.output.as_deref(),
         play: args.play,
         json: args.json,
-        stdout_is_terminal: output::is_read_by_person(),
+        stdout_is_terminal: output::stdout_is_terminal(),
     })?;
     let player = args.play.then(|| Player::find(args.stream)).transpose()?;
     if let Target::File(path) = &target {
         sink::check_file(path)?;
     }
     let text = text(args.text.as_deref())?;
-    let mut config = speech::engine_config(resolved);
-    config.slow_client_timeout = PATIENCE;
+    let mut config = engine::local_config(resolved);
     let store = models::open(&resolved.settings)?;
     if !resolved.is_flag("model")
-        && let Some(model) = args.manner.maker(&store)
+        && let Some(model) = args.options.voice_model(&store)
     {
         config.model = model;
     }
     models::ensure(&store, &config.model, !args.no_pull)?;
 
-    speech::start_threads(config.num_threads);
-    let runtime = speech::runtime()?;
     let job = Job { args, target, player, voices: store.voices() };
-    let spoken = runtime.block_on(async {
-        let mut interrupt = Interrupt::listen()?;
-        let begun = Instant::now();
-        let engine = speech::load(config, &mut interrupt).await?;
-        job.say(&engine, text, speech::millis(begun.elapsed()), &mut interrupt).await
-    });
-    // A model that still loads after an interrupt is not waited for.
-    runtime.shutdown_background();
-    spoken
+    engine::run(config, async |loaded| job.run(loaded, text).await)
 }
 
 struct Job<'a> {
@@ -119,63 +107,57 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    async fn say(
-        &self,
-        engine: &Engine,
-        text: String,
-        load_ms: f64,
-        interrupt: &mut Interrupt,
-    ) -> Result<()> {
-        let request = self.args.manner.request(engine, self.voices, text)?;
-        let mut outlets = self.open_outlets(engine.profile().sample_rate)?;
+    async fn run(&self, loaded: Loaded, text: String) -> Result<()> {
+        let Loaded { engine, mut interrupt, load_time } = loaded;
+        let request = self.args.options.request(&engine, self.voices, text)?;
+        let mut live = self.start_streams(engine.profile().sample_rate)?;
         let keep = !self.args.stream || matches!(self.target, Target::File(_));
-        let spoken =
-            speech::speak(engine, request, interrupt, keep, |samples| outlets.write(samples)).await?;
+        let on_chunk = |samples: &[f32]| live.write(samples);
+        let speech = synthesis::synthesize(&engine, request, &mut interrupt, keep, on_chunk).await?;
 
         match &self.target {
-            Target::File(path) => sink::write_file(path, &spoken.samples, spoken.sample_rate_hz)?,
+            Target::File(path) => sink::write_audio(path, &speech.samples, speech.sample_rate_hz)?,
             Target::Stdout if !self.args.stream => {
-                sink::write_stdout(&spoken.samples, spoken.sample_rate_hz)?
+                sink::write_stdout(&speech.samples, speech.sample_rate_hz)?
             }
             Target::Stdout | Target::None => {}
         }
-        match (outlets.playing, &self.player) {
-            (Some(playing), _) => playing.finish(interrupt).await?,
-            (None, Some(player)) => self.play(player, &spoken, interrupt).await?,
+        if let Some(stdout) = live.stdout {
+            stdout.finish()?;
+        }
+        match (live.playing, &self.player) {
+            (Some(playing), _) => playing.finish(&mut interrupt).await?,
+            (None, Some(player)) => self.play(player, &speech, &mut interrupt).await?,
             (None, None) => {}
         }
-        self.report(engine, &spoken, load_ms)
+        self.report(&engine, &speech, load_time)
     }
 
-    /// The outlets that take audio while it is made.
-    fn open_outlets(&self, sample_rate_hz: u32) -> Result<Outlets> {
+    /// Starts the streams that receive audio while it is generated.
+    fn start_streams(&self, sample_rate_hz: u32) -> Result<LiveStreams> {
         if !self.args.stream {
-            return Ok(Outlets::default());
+            return Ok(LiveStreams::default());
         }
-        let stdout = self.target == Target::Stdout;
-        if stdout {
-            sink::begin_stdout_stream(sample_rate_hz)?;
-        }
-        let playing = self.player.as_ref().map(|player| player.open_stream(sample_rate_hz)).transpose()?;
-        Ok(Outlets { stdout, playing })
+        let stdout = (self.target == Target::Stdout).then(|| StdoutStream::start(sample_rate_hz));
+        let playing = self.player.as_ref().map(|player| player.open_stream(sample_rate_hz));
+        Ok(LiveStreams { stdout: stdout.transpose()?, playing: playing.transpose()? })
     }
 
-    async fn play(&self, player: &Player, spoken: &Spoken, interrupt: &mut Interrupt) -> Result<()> {
-        if let Target::File(path) = &self.target {
-            return player.play_file(path, interrupt).await;
+    async fn play(&self, player: &Player, speech: &Speech, interrupt: &mut Interrupt) -> Result<()> {
+        match &self.target {
+            Target::File(path) => player.play_file(path, interrupt).await,
+            Target::Stdout | Target::None => {
+                player.play_samples(&speech.samples, speech.sample_rate_hz, interrupt).await
+            }
         }
-        let folder = tempfile::tempdir().context("cannot make a folder for the player's file")?;
-        let file = folder.path().join("izwi.wav");
-        sink::write_file(&file, &spoken.samples, spoken.sample_rate_hz)?;
-        player.play_file(&file, interrupt).await
     }
 
-    fn report(&self, engine: &Engine, spoken: &Spoken, load_ms: f64) -> Result<()> {
-        let stats = &spoken.stats;
+    fn report(&self, engine: &Engine, speech: &Speech, load_time: Duration) -> Result<()> {
+        let stats = &speech.stats;
         let seconds = stats.audio_duration.as_secs_f64();
-        let ttfa_ms = stats.time_to_first_audio.map(speech::millis);
-        if let Some(warning) = speech::cut_short(stats.finish_reason) {
-            output::say(&format!("warning: {warning}"));
+        let ttfa_ms = stats.time_to_first_audio.map(millis);
+        if let Some(warning) = incomplete(stats.finish_reason, "speech") {
+            output::status(&format!("warning: {warning}"));
         }
         if self.args.json {
             let file = match &self.target {
@@ -189,32 +171,32 @@ impl Job<'_> {
                 device: engine.profile().device.clone(),
                 seconds,
                 samples: stats.samples,
-                sample_rate_hz: spoken.sample_rate_hz,
+                sample_rate_hz: speech.sample_rate_hz,
                 rtf: stats.rtf(),
                 ttfa_ms,
-                generation_ms: speech::millis(stats.generation_time),
-                load_ms,
+                generation_ms: millis(stats.generation_time),
+                load_ms: millis(load_time),
                 seed: stats.seed,
                 finish_reason: stats.finish_reason.label(),
             });
         }
         let first = ttfa_ms.map_or_else(String::new, |ttfa| format!(", first audio after {ttfa:.0} ms"));
-        output::say(&format!("{}: {seconds:.2} s, RTF {:.3}{first}", self.target.label(), stats.rtf()));
+        output::status(&format!("{}: {seconds:.2} s, RTF {:.3}{first}", self.target.label(), stats.rtf()));
         Ok(())
     }
 }
 
-/// What takes audio while it is made.
+/// Receivers of audio while it is generated.
 #[derive(Debug, Default)]
-struct Outlets {
-    stdout: bool,
+struct LiveStreams {
+    stdout: Option<StdoutStream>,
     playing: Option<Playing>,
 }
 
-impl Outlets {
+impl LiveStreams {
     fn write(&mut self, samples: &[f32]) -> Result<()> {
-        if self.stdout {
-            sink::stream_to_stdout(samples)?;
+        if let Some(stdout) = &mut self.stdout {
+            stdout.write(samples)?;
         }
         match &mut self.playing {
             Some(playing) => playing.write(samples),
@@ -228,28 +210,22 @@ fn text(argument: Option<&str>) -> Result<String> {
     let text = match argument {
         Some(text) if text != "-" => text.to_owned(),
         None if io::stdin().is_terminal() => {
-            return Err(failure::usage(
-                "there is nothing to say",
-                "give the text as an argument, or pipe it in",
-            ));
+            return Err(failure::usage("no text is given", "give the text as an argument, or pipe it in"));
         }
         _ => read(io::stdin().lock())?,
     };
     if text.trim().is_empty() {
-        return Err(failure::usage("the text is empty", "give some words"));
+        return Err(failure::usage("the text is empty", "give some text"));
     }
     Ok(text)
 }
 
 fn read(input: impl io::Read) -> Result<String> {
-    let mut bytes = Vec::new();
-    input.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes).context("cannot read standard input")?;
-    if bytes.len() as u64 > MAX_TEXT_BYTES {
-        return Err(failure::usage(
-            format!("the text on standard input has more than {MAX_TEXT_CHARS} characters"),
-            "speak it in parts",
-        ));
-    }
+    let bytes = input::read_bounded(input, MAX_TEXT_BYTES).context("cannot read standard input")?;
+    let bytes = bytes.ok_or_else(|| {
+        let message = format!("the text on standard input has more than {MAX_TEXT_CHARS} characters");
+        failure::usage(message, "split it into parts")
+    })?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         failure::usage(
@@ -264,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn input_is_bounded_and_must_be_text() {
+    fn input_is_limited_and_must_be_utf8() {
         assert_eq!(read("héllo".as_bytes()).unwrap(), "héllo");
         assert!(read(&b"ab\xff"[..]).unwrap_err().to_string().contains("byte 2"));
         assert!(read(io::repeat(b'a')).unwrap_err().to_string().contains("more than"));

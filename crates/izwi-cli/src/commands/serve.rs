@@ -1,4 +1,4 @@
-//! `izwi serve`: the HTTP and WebSocket service, its models loaded in the background.
+//! `izwi serve`: the HTTP and WebSocket service; models load in the background.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use tokio::net::TcpListener;
 use crate::failure::{self, Failure};
 use crate::interrupt::Interrupt;
 use crate::settings::{Resolved, ServerSettings};
-use crate::{logging, models, output, speech};
+use crate::{engine, logging, models, output};
 
 /// Serve speech over HTTP and WebSocket
 ///
-/// Listens at once and loads the default models in the background: /readyz is red until they are warm. Every other
-/// installed model is offered too and loads when a request first names it. SIGTERM or Ctrl-C finishes what is under
-/// way and ends; a second one ends at once.
+/// Listens at once and loads the default models in the background: /readyz fails until they are warm. Every other
+/// installed model is offered as well and loads when a request first names it. SIGTERM or Ctrl-C finishes the open
+/// requests and stops; a second one stops at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Fail if a model is not installed, instead of pulling it
@@ -28,13 +28,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
-    // What a decoder says about a client's bytes is that client's business.
+    // Errors of the decoder are reported to the client that sent the recording.
     logging::begin(&resolved.settings, "info,symphonia=off");
-    let config = speech::engine_config(resolved);
-    speech::start_threads(config.num_threads);
-    let runtime = speech::runtime()?;
+    let config = engine::config(resolved);
+    engine::start_threads(config.num_threads);
+    let runtime = engine::runtime()?;
     let served = runtime.block_on(serve(args, resolved, config));
-    // A model that still loads is not waited for.
+    // Loading models are not waited for.
     runtime.shutdown_background();
     served
 }
@@ -47,16 +47,16 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
     let store = models::open(&resolved.settings)?;
     let fleet = server.fleet(config.model.clone());
     let names = named(&fleet, &server.models);
-    // A slip in a name is told now, not when the model would be loaded. A server that cannot listen still speaks:
-    // what is wrong with the listening model is told by the log and /readyz.
+    // Unknown names are errors now, not when the model would be loaded. A server without its ASR model still synthesises:
+    // the log and /readyz report that problem.
     for name in names.iter().filter(|name| Some(*name) != fleet.default_asr.as_ref()) {
         store.manifest(name)?;
     }
 
-    output::say(&format!("izwi serves on {}", url(address)));
+    output::status(&format!("izwi serves on {}", url(address)));
     let recorder = Recorder::install()?;
     let offers = offers(&store, &names);
-    // The default ones are pulled when they are loaded, which is now too.
+    // The default models are pulled when they are loaded, which starts now.
     let is_default = |name: &String| *name == fleet.default_tts || Some(name) == fleet.default_asr.as_ref();
     let further: Vec<String> = names.iter().filter(|name| !is_default(name)).cloned().collect();
     let source = Source {
@@ -73,11 +73,11 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
 
     let shutdown = async move {
         interrupt.requested().await;
-        output::say("finishing what is under way; ask again to end at once");
+        output::status("finishing open requests; a second signal stops at once");
         tokio::spawn(async move {
             interrupt.requested().await;
-            output::complain(&failure::render(&Failure::Interrupted.into()));
-            end_now();
+            output::stderr(&failure::render(&Failure::Interrupted.into()));
+            exit_now();
         });
     };
     let config =
@@ -86,20 +86,20 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
     Ok(())
 }
 
-/// Ends the process without waiting for anything, as a second signal asks for.
-fn end_now() -> ! {
+/// Exits at once, at the second signal.
+fn exit_now() -> ! {
     const INTERRUPTED: i32 = 130;
     std::process::exit(INTERRUPTED)
 }
 
-/// Binds the address, if that is safe.
+/// Binds the address, if it is loopback, protected by a key, or allowed by `insecure`.
 async fn listen(server: &ServerSettings) -> Result<TcpListener> {
     let place = format!("{}:{}", server.host, server.port);
     let addresses: Vec<SocketAddr> = tokio::net::lookup_host((server.host.as_str(), server.port))
         .await
         .map_err(|error| {
             failure::with_help(
-                format!("the host '{}' means no address: {error}", server.host),
+                format!("the host '{}' does not resolve: {error}", server.host),
                 "use 127.0.0.1 for this machine, 0.0.0.0 for every interface",
             )
         })?
@@ -112,21 +112,21 @@ async fn listen(server: &ServerSettings) -> Result<TcpListener> {
     TcpListener::bind(addresses.as_slice()).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => failure::with_help(
             format!("{place} is in use"),
-            "another izwi may be running; take another port with --port, or --port 0 for a free one",
+            "another izwi may be running; choose another port with --port, or --port 0 for a free one",
         ),
         std::io::ErrorKind::PermissionDenied => failure::with_help(
-            format!("{place} may not be bound by this user"),
-            "take a port above 1023 with --port",
+            format!("this user may not bind {place}"),
+            "choose a port above 1023 with --port",
         ),
         std::io::ErrorKind::AddrNotAvailable => failure::with_help(
-            format!("{place} is no address of this machine"),
+            format!("{place} is not an address of this machine"),
             "use 127.0.0.1 for this machine, 0.0.0.0 for every interface",
         ),
         _ => anyhow::Error::new(error).context(format!("cannot listen on {place}")),
     })
 }
 
-/// The base URL that a client on this machine uses.
+/// The base URL for clients on this machine.
 fn url(address: SocketAddr) -> String {
     let port = address.port();
     match address {
@@ -136,7 +136,7 @@ fn url(address: SocketAddr) -> String {
     }
 }
 
-/// The models that the settings name, each once, the default ones first.
+/// The models of the settings without repetitions, the default ones first.
 fn named(fleet: &FleetConfig, models: &[String]) -> Vec<String> {
     let mut names = vec![fleet.default_tts.clone()];
     for item in fleet.default_asr.iter().chain(models) {
@@ -149,7 +149,7 @@ fn named(fleet: &FleetConfig, models: &[String]) -> Vec<String> {
     names
 }
 
-/// The models that are named or installed, and what is known of them before they are loaded.
+/// The named and the installed models, with their properties before loading.
 fn offers(store: &Store, names: &[String]) -> Vec<Offer> {
     let offered = |name: &str, installed| installed || names.iter().any(|named| named == name);
     let models = store.list().into_iter().filter(|model| offered(&model.manifest.name, model.installed));
@@ -173,11 +173,11 @@ fn task_type(task: Task) -> TaskType {
     }
 }
 
-/// Where engines come from: the store, and one device that they share.
+/// Loads engines from the store; they share one device.
 #[derive(Debug)]
 struct Source {
     home: PathBuf,
-    /// Models that may be pulled; others must be installed.
+    /// Models that may be pulled; all others must be installed.
     to_pull: Vec<String>,
     config: EngineCoreConfig,
     arbiter: Arc<DeviceArbiter>,
@@ -199,7 +199,7 @@ impl Source {
         models::ensure(&store, name, self.to_pull.iter().any(|known| known == name))
     }
 
-    /// Installs models that are not there yet. Blocks.
+    /// Installs missing models. Blocks.
     fn install(&self, names: &[String]) {
         for name in names {
             if let Err(error) = self.ensure(name) {
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_url_can_be_opened() {
+    fn the_url_has_a_reachable_host() {
         for (address, expected) in [
             ("127.0.0.1:8080", "http://127.0.0.1:8080"),
             ("0.0.0.0:1", "http://127.0.0.1:1"),

@@ -1,4 +1,4 @@
-//! `izwi voices`: saved voices, made of recordings by models that clone voices.
+//! `izwi voices`: saved voices, made from recordings by models with voice cloning.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ use izwi_core::engine::ReferenceRecording;
 use izwi_hub::{ModelStatus, SavedVoice, Store, VoiceError, VoiceNotes};
 use serde::Serialize;
 
-use crate::failure::{self, Failure};
-use crate::interrupt::Interrupt;
+use crate::engine::{self, Loaded};
+use crate::failure;
 use crate::settings::Resolved;
-use crate::{logging, manner, models, output, speech};
+use crate::{input, logging, models, output};
 
-/// List saved voices, make and remove them
+/// List, add and remove saved voices
 ///
-/// A saved voice is made of some seconds of a recording and lies in the `voices` folder of the model store. It fits the
-/// model that made it, and is spoken in with `izwi say --voice NAME`, and by its name over HTTP and WebSocket.
+/// A saved voice is made from a few seconds of a recording and stored in the `voices` folder of the model store. It works
+/// with the model that made it: use it with `izwi say --voice NAME`, and by its name over HTTP and WebSocket.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -25,7 +25,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum VoicesCommand {
-    /// List saved voices; what `izwi voices` does alone
+    /// List saved voices; the default of `izwi voices`
     List {
         /// Print as JSON
         #[arg(long)]
@@ -38,7 +38,7 @@ enum VoicesCommand {
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
-    /// Show what is known of a saved voice
+    /// Show the properties of a saved voice
     Show {
         /// A voice, as `izwi voices` shows it
         #[arg(value_name = "NAME")]
@@ -49,10 +49,10 @@ enum VoicesCommand {
     },
 }
 
-/// Make a voice of a recording and save it
+/// Make a voice from a recording and save it
 ///
-/// Takes wav, flac, mp3, ogg, m4a and webm. Some seconds of one clear voice without music are enough. The model must be one
-/// that clones voices; where none is named, the only one installed is taken. It is pulled if it is not installed.
+/// Reads wav, flac, mp3, ogg, m4a and webm. A few seconds of one clear voice without music are enough. The model must
+/// support voice cloning; without --model the only such installed model is used. It is pulled if it is not installed.
 #[derive(Debug, clap::Args)]
 struct Add {
     /// Name of the new voice: a-z, 0-9, '.', '_' and '-'
@@ -61,16 +61,16 @@ struct Add {
     /// Recording of the voice
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     file: PathBuf,
-    /// What is said in the recording; without it only the timbre is taken
+    /// Transcript of the recording; without it only the timbre is used
     #[arg(long, value_name = "TEXT")]
     text: Option<String>,
-    /// Take the timbre alone
+    /// Use only the timbre
     #[arg(long)]
     timbre_only: bool,
     /// Replace a voice of this name
     #[arg(long)]
     force: bool,
-    /// Print a JSON object about the voice to standard output
+    /// Print the voice as a JSON object to standard output
     #[arg(long)]
     json: bool,
     /// Fail if the model is not installed, instead of pulling it
@@ -78,14 +78,14 @@ struct Add {
     no_pull: bool,
 }
 
-/// What `--json` prints of a voice.
+/// A voice in the output of `--json`.
 #[derive(Debug, Serialize)]
-struct Shown<'a> {
+struct VoiceJson<'a> {
     name: &'a str,
-    /// The model that made it, where that is known.
+    /// The model that made it, if known.
     made_by: Option<&'a str>,
     family: &'a str,
-    /// Fingerprint of the checkpoint that it fits.
+    /// Fingerprint of the checkpoint that it works with.
     fingerprint: &'a str,
     created: &'a str,
     text: Option<&'a str>,
@@ -112,10 +112,10 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
 
 fn list(voices: &[SavedVoice], json: bool) -> Result<()> {
     if json {
-        return output::print_json(&voices.iter().map(shown).collect::<Vec<_>>());
+        return output::print_json(&voices.iter().map(voice_json).collect::<Vec<_>>());
     }
     if voices.is_empty() {
-        output::say("no voice is saved yet; `izwi voices add NAME FILE` makes one");
+        output::status("no voice is saved; `izwi voices add NAME FILE` makes one");
         return Ok(());
     }
     let mut rows = vec![["NAME", "MODEL", "SIZE", "CREATED", "TEXT"].map(str::to_owned)];
@@ -123,34 +123,34 @@ fn list(voices: &[SavedVoice], json: bool) -> Result<()> {
         [
             voice.name.clone(),
             voice.made_by.as_ref().unwrap_or(&voice.family).clone(),
-            output::bytes(voice.bytes),
+            output::format_bytes(voice.bytes),
             voice.created.clone(),
             voice.text.clone().unwrap_or_default(),
         ]
     }));
-    output::print(&output::columns(&rows))
+    output::print(&output::format_columns(&rows))
 }
 
 fn show(voice: &SavedVoice, json: bool) -> Result<()> {
     if json {
-        return output::print_json(&shown(voice));
+        return output::print_json(&voice_json(voice));
     }
-    let unknown = || "(not known)".to_owned();
+    let unknown = || "(unknown)".to_owned();
     let rows = [
         ["name", &voice.name],
         ["made by", voice.made_by.as_ref().unwrap_or(&unknown())],
         ["family", &voice.family],
         ["checkpoint", &voice.model],
         ["created", &voice.created],
-        ["size", &output::bytes(voice.bytes)],
+        ["size", &output::format_bytes(voice.bytes)],
         ["text", voice.text.as_ref().unwrap_or(&unknown())],
     ]
     .map(|row| row.map(str::to_owned));
-    output::print(&output::columns(&rows))
+    output::print(&output::format_columns(&rows))
 }
 
-fn shown(voice: &SavedVoice) -> Shown<'_> {
-    Shown {
+fn voice_json(voice: &SavedVoice) -> VoiceJson<'_> {
+    VoiceJson {
         name: &voice.name,
         made_by: voice.made_by.as_deref(),
         family: &voice.family,
@@ -164,45 +164,37 @@ fn shown(voice: &SavedVoice) -> Shown<'_> {
 impl Add {
     fn run(&self, resolved: &Resolved) -> Result<()> {
         let store = models::open(&resolved.settings)?;
-        store.voices().check_free(&self.name, self.force).map_err(taken)?;
-        let mut config = speech::engine_config(resolved);
-        let audio = manner::read_recording(&self.file, config.max_audio_bytes)?;
+        store.voices().check_free(&self.name, self.force).map_err(with_remedy)?;
+        let mut config = engine::local_config(resolved);
+        let audio = input::read_recording(&self.file, config.max_audio_bytes)?.into();
         if !resolved.is_flag("model") {
-            config.model = cloner(&store, &config.model)?;
+            config.model = cloning_model(&store, &config.model)?;
         }
         models::ensure(&store, &config.model, !self.no_pull)?;
         let model = config.model.clone();
         let recording = ReferenceRecording { audio, text: self.text.clone(), timbre_only: self.timbre_only };
 
-        speech::start_threads(config.num_threads);
-        let runtime = speech::runtime()?;
-        let made = runtime.block_on(async {
-            let mut interrupt = Interrupt::listen()?;
-            let engine = speech::load(config, &mut interrupt).await?;
+        let pack = engine::run(config, async |loaded| {
+            let Loaded { engine, mut interrupt, .. } = loaded;
             if !engine.profile().clones_voices {
-                let message = format!("model '{model}' clones no voices");
-                return Err(failure::usage(message, "name one that does with --model, see `izwi list`"));
+                let message = format!("model '{model}' does not support voice cloning");
+                return Err(failure::usage(message, "choose one that does with --model, see `izwi list`"));
             }
-            tokio::select! {
-                made = engine.make_voice(recording) => Ok(made?),
-                () = interrupt.requested() => Err(Failure::Interrupted.into()),
-            }
-        });
-        // A model that still loads after an interrupt is not waited for.
-        runtime.shutdown_background();
+            interrupt.guard(async { Ok(engine.make_voice(recording).await?) }).await
+        })?;
         let notes = VoiceNotes { made_by: Some(model), text: self.text.clone() };
-        let voice = store.voices().save(&self.name, &made?, &notes, self.force).map_err(taken)?;
+        let voice = store.voices().save(&self.name, &pack, &notes, self.force).map_err(with_remedy)?;
         if self.json {
-            return output::print_json(&shown(&voice));
+            return output::print_json(&voice_json(&voice));
         }
         let name = &voice.name;
-        output::print(&format!("{name} is saved; speak in it with `izwi say --voice {name}`\n"))
+        output::print(&format!("{name} is saved; use it with `izwi say --voice {name}`\n"))
     }
 }
 
-/// The model to make a voice with where none is named: the one set for speaking if it clones voices, else the only one
-/// that does, of those installed or of all.
-fn cloner(store: &Store, set: &str) -> Result<String> {
+/// The model for a new voice without `--model`: the TTS model of the settings if it clones voices, else the only installed
+/// model that does, else the only known one.
+fn cloning_model(store: &Store, configured: &str) -> Result<String> {
     let clones = |status: &ModelStatus<'_>| status.manifest.clones_voices;
     let all: Vec<ModelStatus<'_>> = store.list().into_iter().filter(clones).collect();
     let names = |installed: bool| {
@@ -211,22 +203,22 @@ fn cloner(store: &Store, set: &str) -> Result<String> {
     };
     let (installed, known) = (names(true), names(false));
     match (installed.as_slice(), known.as_slice()) {
-        (_, known) if known.contains(&set) => Ok(set.to_owned()),
+        (_, known) if known.contains(&configured) => Ok(configured.to_owned()),
         ([only], _) | ([], [only]) => Ok((*only).to_owned()),
         (some, known) => {
             let choice = if some.is_empty() { known } else { some };
-            let message = "no model is named, and several clone voices";
+            let message = "no model is given, and several models clone voices";
             Err(failure::usage(message, format!("add --model with one of {}", choice.join(", "))))
         }
     }
 }
 
-/// The same error with the flag that helps.
-fn taken(error: VoiceError) -> anyhow::Error {
+/// Adds the flag that resolves the error.
+fn with_remedy(error: VoiceError) -> anyhow::Error {
     match error {
         VoiceError::Exists { name } => failure::with_help(
             format!("a voice '{name}' is saved already"),
-            format!("take another name, add --force, or run `izwi voices rm {name}`"),
+            format!("choose another name, add --force, or run `izwi voices rm {name}`"),
         ),
         other => other.into(),
     }
@@ -237,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_model_that_clones_is_found_where_it_is_the_only_one() {
+    fn the_only_model_that_clones_voices_is_the_default() {
         let home = tempfile::tempdir().unwrap();
         let kept = home.path().join("kept");
         let store = || models::open_at(home.path(), Some(kept.clone())).unwrap();
@@ -245,13 +237,13 @@ mod tests {
         let cloners = status.list().into_iter().filter(|status| status.manifest.clones_voices);
         let names: Vec<String> = cloners.map(|status| status.manifest.name.clone()).collect();
         let [first, second, ..] = names.as_slice() else { panic!("{names:?}") };
-        let told = cloner(&store(), "wren").unwrap_err();
-        let told = failure::render(&told);
-        assert!(told.contains(first) && told.contains(second), "{told}");
-        assert_eq!(cloner(&store(), second).unwrap(), *second, "the one that is set");
+        let error = cloning_model(&store(), "wren").unwrap_err();
+        let message = failure::render(&error);
+        assert!(message.contains(first) && message.contains(second), "{message}");
+        assert_eq!(cloning_model(&store(), second).unwrap(), *second, "the configured one");
         std::fs::create_dir_all(kept.join(second)).unwrap();
-        assert_eq!(cloner(&store(), "wren").unwrap(), *second, "the only one installed");
+        assert_eq!(cloning_model(&store(), "wren").unwrap(), *second, "the only one installed");
         std::fs::create_dir_all(kept.join(first)).unwrap();
-        assert!(cloner(&store(), "wren").is_err());
+        assert!(cloning_model(&store(), "wren").is_err());
     }
 }

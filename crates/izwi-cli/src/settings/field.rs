@@ -1,13 +1,15 @@
-//! What a setting is: its names, the type of its value, and its place in [`Settings`]. Reads no source.
+//! The definition of a setting: its names, the type of its value, and its field in [`Settings`].
+//!
+//! Knows no source of values.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use toml::de::DeValue;
 
-use super::Settings;
+use super::values::Settings;
 
-/// The table of the file that a setting stands in.
+/// A table of the configuration file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Section {
     /// The top of the file.
@@ -19,7 +21,7 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    /// All of them, as pages list them.
+    /// All tables, in the order of the documentation.
     pub(crate) const ALL: [Self; 3] = [Self::Top, Self::Engine, Self::Server];
 
     /// The table's name in the file; empty for the top.
@@ -36,34 +38,34 @@ impl Section {
 pub(crate) struct Setting {
     /// Its table in the file.
     pub(crate) section: Section,
-    /// Its key in the file; flag and variable are made of it.
+    /// Its key in the file; flag and variable are derived from it.
     pub(crate) name: &'static str,
-    /// What its values are.
+    /// Type of its values.
     pub(crate) kind: Kind,
-    /// How help calls a value.
+    /// Name of a value in help texts.
     pub(crate) value_name: &'static str,
-    /// One sentence without the closing point.
+    /// Description: one sentence without a period.
     pub(crate) doc: &'static str,
-    /// How people see it.
+    /// Commands with this flag.
     pub(crate) reach: Reach,
-    /// The default in words, where it differs between machines or cannot be printed.
+    /// The default in words, if it depends on the machine or has no value.
     pub(crate) default_words: Option<&'static str>,
-    /// Another program's variable, taken when nothing of ours sets this.
+    /// Variable of another program, used if no source of Izwi gives a value.
     pub(crate) foreign_variable: Option<&'static str>,
-    /// Reads it.
+    /// Reads the field.
     pub(crate) get: fn(&Settings) -> Value,
-    /// Writes it; refuses a value that means nothing.
+    /// Writes the field; refuses invalid values.
     pub(crate) set: fn(&mut Settings, &Value) -> Result<(), String>,
 }
 
-/// Which commands take a setting as a flag.
+/// The commands with a setting as a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// All.
+    /// All commands.
     Everywhere,
-    /// Those that use its section.
+    /// Commands that use its section.
     Section,
-    /// Those that use its section; left out of the short help.
+    /// Commands that use its section; hidden in the short help.
     Tuning,
 }
 
@@ -86,7 +88,7 @@ impl Setting {
         format!("IZWI_{}", self.name.to_uppercase())
     }
 
-    /// The default as pages and help show it.
+    /// The default in help and documentation.
     pub(crate) fn default_text(&self) -> String {
         let shown = || (self.get)(&Settings::defaults(PathBuf::new())).to_string();
         self.default_words.map_or_else(shown, str::to_owned)
@@ -104,25 +106,25 @@ impl fmt::Debug for Setting {
 pub(crate) enum Kind {
     /// Any text.
     Text,
-    /// A text that is never shown.
+    /// A text that is not shown.
     Secret,
-    /// A whole number within bounds.
+    /// A whole number within a range.
     Whole {
-        /// The smallest.
+        /// Minimum.
         min: u64,
-        /// The largest.
+        /// Maximum.
         max: u64,
     },
     /// `true` or `false`.
     Switch,
-    /// One of a few words.
+    /// One of several words.
     Choice(&'static [&'static str]),
     /// Several texts.
     List,
 }
 
 impl Kind {
-    /// Reads values given as text: one, or for a list any number.
+    /// Parses the values of a flag: one, or any number for a list.
     pub(crate) fn parse_texts(self, texts: &[String]) -> Result<Value, String> {
         match (self, texts) {
             (Self::List, texts) => Ok(Value::List(texts.to_vec())),
@@ -131,7 +133,7 @@ impl Kind {
         }
     }
 
-    /// Reads a variable's value; items of a list are separated by commas.
+    /// Parses the value of a variable; items of a list are separated by commas.
     pub(crate) fn parse_variable(self, text: &str) -> Result<Value, String> {
         match self {
             Self::List => {
@@ -159,7 +161,7 @@ impl Kind {
         }
     }
 
-    /// Reads a value of the file.
+    /// Parses a value of the file.
     pub(crate) fn parse_toml(self, value: &DeValue<'_>) -> Result<Value, String> {
         let text = || value.as_str().map(str::to_owned);
         let parsed = match self {
@@ -209,18 +211,18 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A value of some setting.
+/// A value of a setting.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// None was given, and there is no default.
+    /// Neither given nor defaulted.
     Unset,
     /// A text, a path, a word.
     Text(String),
-    /// A text that is never shown.
+    /// A text that is not shown.
     Secret(String),
     /// A number.
     Whole(u64),
-    /// Yes or no.
+    /// True or false.
     Switch(bool),
     /// Several texts.
     List(Vec<String>),
@@ -235,7 +237,7 @@ impl Value {
         }
     }
 
-    /// The number of a number, in whatever width the field has.
+    /// The number of a number, in the width of the field.
     pub(crate) fn whole<T: TryFrom<u64>>(&self) -> Result<T, String> {
         let number = match self {
             Self::Whole(number) => T::try_from(*number).ok(),
@@ -244,7 +246,7 @@ impl Value {
         number.ok_or_else(|| format!("'{self}' is not a number that fits"))
     }
 
-    /// The answer of a switch.
+    /// The state of a switch.
     pub(crate) fn switch(&self) -> Result<bool, String> {
         match self {
             Self::Switch(on) => Ok(*on),
@@ -260,7 +262,7 @@ impl Value {
         }
     }
 
-    /// For machines; a secret is left out.
+    /// As JSON, without secrets.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Unset => serde_json::Value::Null,

@@ -1,39 +1,41 @@
-//! The configuration file: reads TOML into values of known settings and says, by line, what cannot be used.
+//! The configuration file: parses TOML to values of known settings, and reports errors by line.
 //!
-//! Touches no disk: the text comes from the caller.
+//! Knows no disk: the caller passes the text.
 
 use std::path::{Path, PathBuf};
 
+use izwi_types::similar;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::field::{Section, Setting, Value};
-use super::resolve::{Origin, Problem};
-use super::{Settings, TABLE, near_names};
+use super::origin::{Origin, Problem};
+use super::table::TABLE;
+use super::values::Settings;
 
-/// What a file sets.
+/// The values of a file.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct File {
-    /// Each setting it has, the value and the line.
+    /// In the order of the file.
     pub(crate) entries: Vec<Entry>,
 }
 
-/// One line that sets something.
+/// One value.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
-    /// Which setting.
+    /// The setting.
     pub(crate) setting: &'static Setting,
-    /// Its value there.
+    /// Its value.
     pub(crate) value: Value,
     /// The file and the line, from 1.
     pub(crate) origin: Origin,
 }
 
-/// Reads the text of the file at `path`.
+/// Parses the text of the file at `path`.
 ///
 /// # Errors
-/// Every unknown key, with near names, and every value of a wrong type or out of bounds, in the file's order; or the
-/// first place that is not TOML.
+/// All unknown keys, with suggestions, and all values of a wrong type or out of range, in the order of the file; or the
+/// first syntax error.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<File, Vec<Problem>> {
     let mut reader = Reader { path: path.to_path_buf(), text, entries: Vec::new(), problems: Vec::new() };
     match DeTable::parse(text) {
@@ -43,7 +45,7 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<File, Vec<Problem>> {
             reader.problem(at, error.message().to_owned());
         }
     }
-    // The parser sorts by key; a person reads from the top.
+    // The parser sorts by key.
     reader.entries.sort_by_key(|entry| entry.origin.line());
     reader.problems.sort_by_key(|problem| problem.origin.line());
     if reader.problems.is_empty() { Ok(File { entries: reader.entries }) } else { Err(reader.problems) }
@@ -89,7 +91,7 @@ impl Reader<'_> {
             return self.problem(key.span().start, unknown(section, name));
         };
         let parsed = setting.kind.parse_toml(value.get_ref()).and_then(|value| {
-            // A trial on scratch settings: the field itself may refuse what its type allows.
+            // The field may refuse values that its type allows.
             (setting.set)(&mut Settings::defaults(PathBuf::new()), &value)?;
             Ok(value)
         });
@@ -112,7 +114,7 @@ impl Reader<'_> {
     }
 }
 
-/// What to say about a key that no setting has.
+/// The message for an unknown key.
 fn unknown(section: Section, name: &str) -> String {
     if let Some(elsewhere) = TABLE.iter().find(|setting| setting.name == name) {
         return format!("'{name}' does not belong here: it is {}", place(elsewhere));
@@ -121,9 +123,9 @@ fn unknown(section: Section, name: &str) -> String {
     let tables = Section::ALL.into_iter().map(Section::name).filter(|name| !name.is_empty());
     let names: Vec<&str> =
         if section == Section::Top { here.chain(tables).collect() } else { here.collect() };
-    let mut near = near_names(name, names.into_iter());
+    let mut near = similar(name, names);
     if near.is_empty() {
-        near = near_names(name, TABLE.iter().map(|setting| setting.name));
+        near = similar(name, TABLE.iter().map(|setting| setting.name));
     }
     match near.as_slice() {
         [] => format!("unknown key '{name}'; `izwi config show` lists all"),
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn every_table_is_read() {
+    fn all_tables_are_parsed() {
         let text =
             "home = \"/h\"\n[engine]\nmax_batch_size = 0x10\nenable_preemption = false\n[server]\nport = 1\n";
         let file = parse(Path::new("c.toml"), text).unwrap();
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_get_near_names_and_lines() {
+    fn unknown_keys_get_suggestions_and_lines() {
         assert_eq!(
             problems("[engine]\n\nmax_batchsize = 8\n[server]\nprt = 1\n"),
             [
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_say_what_is_right() {
+    fn invalid_values_list_the_valid_ones() {
         assert_eq!(
             problems("[engine]\nthreads = \"many\"\nscheduling_policy = \"lifo\"\ndevice = \"gpu\"\n"),
             [
@@ -199,7 +201,7 @@ mod tests {
         assert_eq!(
             problems("[server]\napi_key = 12345\n"),
             ["c.toml:2: server.api_key: a value of type integer is not a text"],
-            "a key is never shown"
+            "a key is not shown"
         );
         assert_eq!(
             problems("[server]\nport = -1\n"),
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_toml_is_refused_at_its_line() {
+    fn a_syntax_error_is_reported_with_its_line() {
         let found = problems("[engine]\nthreads = = 1\n");
         assert!(found[0].starts_with("c.toml:2: "), "{found:?}");
     }

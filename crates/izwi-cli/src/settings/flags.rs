@@ -1,14 +1,14 @@
-//! Settings as flags: makes clap's arguments from the table and reads back what was given.
+//! Settings as flags: creates clap arguments from the table, and reads their values.
 
 use std::collections::BTreeMap;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use super::TABLE;
 use super::field::{Kind, Reach, Section, Setting};
+use super::table::TABLE;
 
-/// Adds the flags that every command takes to the root, and those of `sections` to the named commands.
+/// Adds the global flags to the root, and those of `sections` to the named commands.
 pub(crate) fn add_to(root: Command, commands: &[(&str, &[Section])]) -> Command {
     let everywhere = TABLE.iter().filter(|setting| setting.reach == Reach::Everywhere);
     let mut root = root.args(everywhere.map(|setting| argument(setting).global(true)));
@@ -55,14 +55,14 @@ fn argument(setting: &'static Setting) -> Arg {
     }
 }
 
-/// The settings given on the command line, by name.
+/// The values on the command line, by name of the setting.
 pub(crate) fn given(matches: &ArgMatches) -> BTreeMap<&'static str, Vec<String>> {
     let mut innermost = matches;
     while let Some((_, inner)) = innermost.subcommand() {
         innermost = inner;
     }
     let values = |setting: &Setting| -> Option<Vec<String>> {
-        // A command that does not take the flag has no such id: that is no value, too.
+        // A command without the flag has no such id.
         let values = innermost.try_get_many::<String>(setting.name).ok()??;
         let from_user = innermost.value_source(setting.name) == Some(ValueSource::CommandLine);
         from_user.then(|| values.cloned().collect())

@@ -1,30 +1,33 @@
-//! Settings of this process: finds the file, reads it and the environment, and hands all to [`super::resolve`].
+//! The settings of this process: reads the file and the environment, and resolves them with the flags.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use izwi_types::similar;
 
+use super::field::Setting;
 use super::file::{self, File};
-use super::resolve::{Problem, Resolved, Sources, resolve};
-use super::{Origin, TABLE, near_names};
-use crate::failure::{self, Failure};
+use super::origin::{Origin, Problem};
+use super::resolve::{Resolved, Sources, resolve};
+use super::table::TABLE;
+use crate::failure;
+use crate::input;
 
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The variable that names the configuration file.
 pub(crate) const FILE_VARIABLE: &str = "IZWI_CONFIG";
 
-/// Where the configuration file is, and whether somebody named it.
+/// The path of the configuration file.
 #[derive(Debug, Clone)]
 pub(crate) struct FilePath {
     /// The path.
     pub(crate) path: PathBuf,
-    /// Named by flag or variable: then it must be there.
+    /// Whether a flag or a variable names it; then it must exist.
     pub(crate) named: bool,
 }
 
-/// The file that `--config`, `IZWI_CONFIG` or the platform's configuration folder names.
+/// The file of `--config`, `IZWI_CONFIG` or the platform's configuration folder, in this order.
 pub(crate) fn file_path(flag: Option<&Path>) -> Option<FilePath> {
     let named = |path: PathBuf| FilePath { path, named: true };
     let variable = || std::env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -41,7 +44,7 @@ fn folders() -> Option<directories::ProjectDirs> {
 /// Resolves the settings of this process.
 ///
 /// # Errors
-/// The file cannot be read, or something that was set cannot be used.
+/// The file cannot be read, or a value is invalid.
 pub(crate) fn load(flags: &BTreeMap<&'static str, Vec<String>>, config: Option<&Path>) -> Result<Resolved> {
     let file = match file_path(config) {
         Some(file) => read(&file)?,
@@ -54,17 +57,17 @@ pub(crate) fn load(flags: &BTreeMap<&'static str, Vec<String>>, config: Option<&
     let resolved = resolve(&sources).map_err(|problems| refusal(&problems))?;
     if resolved.settings.home.as_os_str().is_empty() {
         return Err(failure::with_help(
-            "this platform names no folder for the model store",
+            "this platform has no folder for the model store",
             "set IZWI_HOME or --home to a folder",
         ));
     }
     Ok(resolved)
 }
 
-/// Reads and checks the configuration file; an absent one that nobody named is empty.
+/// Reads and checks the configuration file. A missing file that is not named is empty.
 ///
 /// # Errors
-/// It cannot be read, is too large or not UTF-8, or has something that cannot be used.
+/// The file cannot be read, is too large, is not UTF-8, or has an invalid value.
 pub(crate) fn read(file: &FilePath) -> Result<File> {
     let path = &file.path;
     let opened = match std::fs::File::open(path) {
@@ -73,27 +76,26 @@ pub(crate) fn read(file: &FilePath) -> Result<File> {
         }
         opened => opened,
     };
-    let mut bytes = Vec::new();
-    opened
-        .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
+    let bytes = opened
+        .and_then(|file| input::read_bounded(file, MAX_FILE_BYTES))
         .with_context(|| format!("cannot read the configuration file {}", path.display()))?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
+    let Some(bytes) = bytes else {
         anyhow::bail!("the configuration file {} has more than {MAX_FILE_BYTES} bytes", path.display());
-    }
+    };
     let text = String::from_utf8(bytes)
         .map_err(|_| anyhow::anyhow!("the configuration file {} is not UTF-8", path.display()))?;
     file::parse(path, &text).map_err(|problems| refusal(&problems))
 }
 
-/// Variables that look like ours and set nothing, with near names; `known` are variables that are not settings.
+/// Warnings about variables with the prefix `IZWI_` that set nothing; `known` are variables that are not settings.
 pub(crate) fn unknown_variables(known: &[&str]) -> Vec<String> {
-    let ours: Vec<String> = TABLE.iter().map(super::Setting::variable).collect();
+    let ours: Vec<String> = TABLE.iter().map(Setting::variable).collect();
     let mut found: Vec<String> = std::env::vars_os()
         .filter_map(|(name, _)| name.into_string().ok())
         .filter(|name| name.starts_with("IZWI_") && !ours.contains(name) && !known.contains(&name.as_str()))
         .map(|name| {
             let short = name.trim_start_matches("IZWI_").to_lowercase();
-            match near_names(&short, TABLE.iter().map(|setting| setting.name)).first() {
+            match similar(&short, TABLE.iter().map(|setting| setting.name)).first() {
                 Some(near) => format!("{name} sets nothing: did you mean IZWI_{}?", near.to_uppercase()),
                 None => format!("{name} sets nothing"),
             }
@@ -103,7 +105,7 @@ pub(crate) fn unknown_variables(known: &[&str]) -> Vec<String> {
     found
 }
 
-/// All problems as one error: wrong usage when a flag is among them.
+/// All problems as one error; an error of usage if a flag is among them.
 fn refusal(problems: &[Problem]) -> anyhow::Error {
     let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
     let message = match lines.as_slice() {
@@ -111,7 +113,7 @@ fn refusal(problems: &[Problem]) -> anyhow::Error {
         lines => format!("{} settings cannot be used\n  {}", lines.len(), lines.join("\n  ")),
     };
     if problems.iter().any(|problem| matches!(problem.origin, Origin::Flag(_))) {
-        return Failure::Usage { message, help: "see `izwi help`".to_owned() }.into();
+        return failure::usage(message, "see `izwi help`");
     }
     failure::with_help(message, "`izwi config check` reads a file alone; docs/config.md lists every setting")
 }

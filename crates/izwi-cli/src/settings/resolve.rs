@@ -1,98 +1,50 @@
-//! Combines the sources: flag, then environment, then file, then another program's variable, then default.
+//! Combines the sources in order: flag, environment, file, variable of another program, default.
 //!
-//! A pure function of what it is given: reads no environment, no disk and no command line.
+//! A pure function of its arguments. Knows no environment, no disk and no command line.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
 
 use super::field::{Setting, Value};
 use super::file::File;
-use super::{Settings, TABLE};
+use super::origin::{Origin, Problem};
+use super::table::TABLE;
+use super::values::Settings;
 
-/// Everything that can set something.
+/// The sources of values.
 pub(crate) struct Sources<'a> {
-    /// Values given as flags, by the setting's name.
+    /// Values of flags, by name of the setting.
     pub(crate) flags: &'a BTreeMap<&'static str, Vec<String>>,
-    /// The environment.
+    /// Looks up a variable of the environment.
     pub(crate) variable: &'a dyn Fn(&str) -> Option<OsString>,
-    /// The file, where there is one.
+    /// The file; empty if there is none.
     pub(crate) file: &'a File,
-    /// The platform's data folder for Izwi.
+    /// The data folder of the platform.
     pub(crate) data_folder: PathBuf,
 }
 
-/// Where a value came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// The command line; the flag without dashes.
-    Flag(String),
-    /// A variable.
-    Environment(String),
-    /// A line of the configuration file.
-    File(PathBuf, usize),
-    /// The program.
-    Default,
-}
-
-impl Origin {
-    /// The line, for what came from a file.
-    pub(crate) fn line(&self) -> usize {
-        if let Self::File(_, line) = self { *line } else { 0 }
-    }
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flag(name) => write!(f, "--{name}"),
-            Self::Environment(name) => f.write_str(name),
-            Self::File(path, line) => write!(f, "{}:{line}", path.display()),
-            Self::Default => f.write_str("default"),
-        }
-    }
-}
-
-/// Something that was set and cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problem {
-    /// Where it was set.
-    pub(crate) origin: Origin,
-    /// What is wrong and what would be right.
-    pub(crate) message: String,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.origin {
-            // Values that do not fit together: no single place is wrong.
-            Origin::Default => f.write_str(&self.message),
-            origin => write!(f, "{origin}: {}", self.message),
-        }
-    }
-}
-
-/// The settings, and for each of the table where its value came from.
+/// The settings and their origins.
 #[derive(Debug, Clone)]
 pub(crate) struct Resolved {
     /// The values.
     pub(crate) settings: Settings,
-    /// In the table's order.
+    /// The origin of each setting, in the order of the table.
     pub(crate) origins: Vec<(&'static Setting, Origin)>,
 }
 
 impl Resolved {
-    /// Whether the command line itself gives the setting of this name.
+    /// Whether a flag gives the setting of this name.
     pub(crate) fn is_flag(&self, name: &str) -> bool {
-        let by_flag = |origin: &Origin| matches!(origin, Origin::Flag(_));
-        self.origins.iter().any(|(setting, origin)| setting.name == name && by_flag(origin))
+        matches!(self.origin(name), Origin::Flag(_))
     }
-}
 
-#[cfg(test)]
-impl Resolved {
-    /// Where the setting of this name came from.
+    /// Whether any source gives the setting of this name.
+    pub(crate) fn is_set(&self, name: &str) -> bool {
+        *self.origin(name) != Origin::Default
+    }
+
+    /// The origin of the setting of this name.
     pub(crate) fn origin(&self, name: &str) -> &Origin {
         let found = self.origins.iter().find(|(setting, _)| setting.name == name);
         found.map_or(&Origin::Default, |(_, origin)| origin)
@@ -102,7 +54,7 @@ impl Resolved {
 /// Combines the sources.
 ///
 /// # Errors
-/// Every value that cannot be used, in the table's order, or that does not fit with the others.
+/// All invalid values in the order of the table, or values that contradict each other.
 pub(crate) fn resolve(sources: &Sources<'_>) -> Result<Resolved, Vec<Problem>> {
     let mut settings = Settings::defaults(sources.data_folder.clone());
     let mut origins = Vec::with_capacity(TABLE.len());
@@ -147,7 +99,7 @@ fn given(setting: &'static Setting, sources: &Sources<'_>) -> Option<Given> {
         let entry = sources.file.entries.iter().find(|entry| entry.setting.name == setting.name)?;
         Some((entry.origin.clone(), Ok(entry.value.clone())))
     };
-    // What other programs understand by their variable is theirs: a value of no use here is passed over.
+    // The variable belongs to another program: an invalid value is ignored.
     let foreign = || {
         let mut scratch = Settings::defaults(PathBuf::new());
         variable(setting.foreign_variable?)
@@ -190,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn flag_beats_environment_beats_file_beats_default() {
+    fn flag_overrides_environment_overrides_file_overrides_default() {
         const FLAG: &[(&str, &str)] = &[("port", "1")];
         const VARIABLE: &[(&str, &str)] = &[("IZWI_PORT", "2")];
         const FILE: &str = "[server]\nport = 3\n";
@@ -202,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn another_programs_variable_is_the_last_before_the_default() {
+    fn the_variable_of_another_program_comes_before_the_default() {
         const FOREIGN: &[(&str, &str)] = &[("RAYON_NUM_THREADS", "3")];
         const FILE: &str = "[engine]\nthreads = 5\n";
         check(&Case { flags: &[], variables: FOREIGN, file: "" }, "threads", "3", "RAYON_NUM_THREADS");
@@ -216,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bad_value_is_named_with_its_source() {
+    fn every_invalid_value_is_named_with_its_source() {
         let case = Case {
             flags: &[("threads", "0"), ("enable_preemption", "maybe")],
             variables: &[("IZWI_PORT", "eighty"), ("IZWI_LOG_FORMAT", "xml")],
@@ -235,14 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_do_not_fit_together_are_refused() {
+    fn contradicting_settings_are_refused() {
         let case =
             Case { flags: &[("block_size", "4294967296"), ("max_blocks", "2")], variables: &[], file: "" };
         assert!(resolved(&case).unwrap_err()[0].message.contains("max_blocks"));
     }
 
     #[test]
-    fn each_row_reads_back_what_it_wrote() {
+    fn each_row_reads_what_it_wrote() {
         let defaults = Settings::defaults("/data".into());
         for setting in TABLE {
             let value = (setting.get)(&defaults);

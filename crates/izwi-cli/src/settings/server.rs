@@ -1,31 +1,31 @@
-//! The server's part of the settings: where it listens, which models it loads, and what the server itself is told.
+//! The settings of the server: address, models, and limits.
 
 use izwi_core::engine::config::DEFAULT_ASR_MODEL;
 use izwi_server::{FleetConfig, ServerConfig};
 
-/// The name that stands for no listening model.
+/// The value of `asr_model` for a server without an ASR model.
 const NO_MODEL: &str = "none";
 
-/// Where the server listens and what it serves.
+/// Settings of the server.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerSettings {
     /// Address or name to bind.
     pub(crate) host: String,
     /// Port to bind.
     pub(crate) port: u16,
-    /// Whether an address that others reach may be bound without a key.
+    /// Whether an address that other machines can reach may be bound without a key.
     pub(crate) insecure: bool,
-    /// Model that listens by default, or `none`.
+    /// Default ASR model, or `none`.
     pub(crate) asr_model: String,
-    /// Models to install and offer beside the default ones.
+    /// Models to install and offer in addition to the default ones.
     pub(crate) models: Vec<String>,
-    /// How long an unused model stays loaded, in seconds; 0 for ever.
+    /// Time after which an unused model is unloaded, in seconds; 0 for never.
     pub(crate) model_ttl_s: u64,
-    /// How long a request waits for its model, in seconds.
+    /// Time that a request waits for its model, in seconds.
     pub(crate) load_timeout_s: u64,
-    /// What loaded models may take together, in MiB; 0 for no limit.
+    /// Memory limit of all loaded models, in MiB; 0 for no limit.
     pub(crate) memory_budget_mib: u64,
-    /// The server's own.
+    /// Limits and security of the server.
     pub(crate) config: ServerConfig,
 }
 
@@ -46,17 +46,17 @@ impl Default for ServerSettings {
 }
 
 impl ServerSettings {
-    /// The model that listens by default, if one is to.
-    pub(crate) fn ear(&self) -> Option<&str> {
+    /// The default ASR model, if there is one.
+    pub(crate) fn default_asr_model(&self) -> Option<&str> {
         Some(self.asr_model.as_str()).filter(|name| *name != NO_MODEL)
     }
 
-    /// What the fleet is told, with the model that speaks by default.
+    /// The configuration of the fleet, with the default TTS model.
     pub(crate) fn fleet(&self, default_tts: String) -> FleetConfig {
         let seconds = std::time::Duration::from_secs;
         FleetConfig {
             default_tts,
-            default_asr: self.ear().map(str::to_owned),
+            default_asr: self.default_asr_model().map(str::to_owned),
             load_timeout: seconds(self.load_timeout_s),
             ttl: Some(self.model_ttl_s).filter(|ttl| *ttl > 0).map(seconds),
             memory_budget_bytes: Some(self.memory_budget_mib << 20).filter(|bytes| *bytes > 0),

@@ -5,37 +5,37 @@ use std::time::Duration;
 
 use izwi_core::engine::request::MAX_TEXT_CHARS;
 
-use super::LogFormat;
 use super::field::{Kind, Reach, Section, Setting, Value};
+use super::values::LogFormat;
 
 use Reach::{Everywhere, Section as OfSection, Tuning};
 use Section::{Engine, Server, Top};
 
 const ANY_COUNT: Kind = Kind::Whole { min: 1, max: u64::MAX };
-/// Each chunk that waits takes memory.
+/// Each chunk in the buffer takes memory.
 const CHUNKS: Kind = Kind::Whole { min: 1, max: 65_536 };
 const BATCH: Kind = Kind::Whole { min: 1, max: 1_024 };
 const THREADS: Kind = Kind::Whole { min: 1, max: 1_024 };
 const PORT: Kind = Kind::Whole { min: 0, max: 65_535 };
-/// Up to what the engine takes in one request.
+/// The limit of the engine for one request.
 const TEXT: Kind = Kind::Whole { min: 1, max: MAX_TEXT_CHARS as u64 };
-/// Up to what a semaphore counts on every platform.
+/// The limit of a semaphore on every platform.
 const PERMITS: Kind = Kind::Whole { min: 1, max: 1 << 20 };
 const BYTES: Kind = Kind::Whole { min: 1_024, max: 1 << 30 };
-/// Up to what a 32-bit machine can hold at once.
+/// The limit of memory on 32-bit platforms.
 const UPLOAD: Kind = Kind::Whole { min: 1_024, max: 1 << 30 };
-/// A month: what is to stay longer stays for ever.
+/// At most a month.
 const TTL: Kind = Kind::Whole { min: 0, max: 2_592_000 };
-/// An hour: a client that waits longer has gone.
+/// At most an hour: clients do not wait longer.
 const LOADING: Kind = Kind::Whole { min: 1, max: 3_600 };
-/// A petabyte in bytes still fits.
+/// At most a petabyte, which fits in bytes.
 const MEBIBYTES: Kind = Kind::Whole { min: 0, max: 1 << 30 };
-/// hyper refuses a smaller buffer.
+/// hyper refuses smaller buffers.
 const HEAD_BYTES: Kind = Kind::Whole { min: 8_192, max: 1 << 20 };
-/// A day: what waits longer was forgotten.
+/// At most a day.
 const SECONDS: Kind = Kind::Whole { min: 1, max: 86_400 };
 
-/// A row with a number in a field of any integer type.
+/// A row with a number; the field has any integer type.
 macro_rules! whole {
     ($section:ident, $reach:ident, $name:literal, $kind:ident $value_name:literal, $($field:ident).+, $doc:literal) => {
         Setting {
@@ -49,7 +49,7 @@ macro_rules! whole {
     };
 }
 
-/// A row with whole seconds in a field that is a duration.
+/// A row with whole seconds; the field is a duration.
 macro_rules! seconds {
     ($section:ident, $reach:ident, $name:literal, $($field:ident).+, $doc:literal) => {
         Setting {
@@ -63,7 +63,7 @@ macro_rules! seconds {
     };
 }
 
-/// A row with yes or no.
+/// A row with a boolean.
 macro_rules! switch {
     ($section:ident, $reach:ident, $name:literal, $($field:ident).+, $doc:literal) => {
         Setting {
@@ -77,7 +77,7 @@ macro_rules! switch {
     };
 }
 
-/// A row with several texts.
+/// A row with a list of texts.
 macro_rules! list {
     ($section:ident, $reach:ident, $name:literal, $value_name:literal, $($field:ident).+, $doc:literal) => {
         Setting {
@@ -91,7 +91,7 @@ macro_rules! list {
     };
 }
 
-/// A row with what its field prints as and is parsed from.
+/// A row whose field is printed to and parsed from text.
 macro_rules! text {
     ($section:ident, $reach:ident, $name:literal, $kind:expr, $value_name:literal, $($field:ident).+, $doc:literal) => {
         Setting {
@@ -105,7 +105,7 @@ macro_rules! text {
     };
 }
 
-/// The part of a row that is plain data.
+/// The constant part of a row.
 const fn row(
     section: Section,
     reach: Reach,
@@ -128,7 +128,7 @@ const fn row(
     }
 }
 
-/// Every setting, in the order of pages and help.
+/// Every setting, in the order of help and documentation.
 pub(crate) static TABLE: &[Setting] = &[
     Setting {
         default_words: Some("the platform's data folder"),
@@ -143,7 +143,7 @@ pub(crate) static TABLE: &[Setting] = &[
             "home",
             Kind::Text,
             "DIR",
-            "Folder of pulled models, saved voices and own manifests",
+            "Folder of pulled models, saved voices and user manifests",
         )
     },
     Setting {
@@ -162,7 +162,7 @@ pub(crate) static TABLE: &[Setting] = &[
             "models_dir",
             Kind::Text,
             "DIR",
-            "Folder of models that you keep yourself, one subfolder per name; they are taken as they are, not verified",
+            "Folder of models that the user maintains, one subfolder per name; their hashes are not checked",
         )
     },
     Setting {
@@ -183,7 +183,7 @@ pub(crate) static TABLE: &[Setting] = &[
             "log_level",
             Kind::Text,
             "LEVEL",
-            "What is logged to standard error: error, warn, info, debug, trace, or a filter like izwi_core=debug",
+            "Log level on standard error: error, warn, info, debug, trace, or a filter like izwi_core=debug",
         )
     },
     Setting {
@@ -192,24 +192,9 @@ pub(crate) static TABLE: &[Setting] = &[
             settings.log_format = LogFormat::from_label(value.text()?)?;
             Ok(())
         },
-        ..row(
-            Top,
-            Everywhere,
-            "log_format",
-            Kind::Choice(&["text", "json"]),
-            "FORMAT",
-            "Form of a line of the log",
-        )
+        ..row(Top, Everywhere, "log_format", Kind::Choice(&["text", "json"]), "FORMAT", "Format of the log")
     },
-    text!(
-        Engine,
-        OfSection,
-        "model",
-        Kind::Text,
-        "NAME",
-        engine.model,
-        "Model that speaks, as `izwi list` shows it"
-    ),
+    text!(Engine, OfSection, "model", Kind::Text, "NAME", engine.model, "TTS model, as `izwi list` shows it"),
     text!(
         Engine,
         Everywhere,
@@ -217,7 +202,7 @@ pub(crate) static TABLE: &[Setting] = &[
         Kind::Text,
         "DEVICE",
         engine.device,
-        "Where to compute: auto, cpu, metal, metal:N, cuda or cuda:N"
+        "Compute device: auto, cpu, metal, metal:N, cuda or cuda:N"
     ),
     text!(
         Engine,
@@ -226,36 +211,36 @@ pub(crate) static TABLE: &[Setting] = &[
         Kind::Choice(&["auto", "f32", "bf16", "f16", "q8", "q4"]),
         "TYPE",
         engine.dtype,
-        "How the weights of large models are kept: auto is q8 on the CPU and f32 elsewhere; q4 harms small models"
+        "Type of the weights of large models: auto is q8 on the CPU and f32 elsewhere; q4 harms small models"
     ),
     switch!(
         Engine,
         Everywhere,
         "weight_cache",
         engine.weight_cache,
-        "Whether large models keep their weights as they are computed with in files beside them, to load faster"
+        "Whether quantised and packed weights of large models are cached in files beside them, to load faster"
     ),
     Setting {
         default_words: Some("physical cores, at most 8"),
         foreign_variable: Some("RAYON_NUM_THREADS"),
-        ..whole!(Engine, Everywhere, "threads", THREADS "N", engine.num_threads, "Compute threads; never more than free cores")
+        ..whole!(Engine, Everywhere, "threads", THREADS "N", engine.num_threads, "Compute threads; use no more than the free cores")
     },
-    whole!(Engine, Tuning, "max_batch_size", BATCH "N", engine.max_batch_size, "The most sequences in one step"),
+    whole!(Engine, Tuning, "max_batch_size", BATCH "N", engine.max_batch_size, "Maximum number of sequences in one step"),
     whole!(
         Engine, Tuning, "max_running_requests", ANY_COUNT "N", engine.max_running_requests,
-        "The most sequences admitted at once; they share the steps in turn"
+        "Maximum number of admitted sequences; they take turns in the steps"
     ),
     whole!(
         Engine, Tuning, "max_waiting_requests", ANY_COUNT "N", engine.max_waiting_requests,
-        "The most requests that may wait; more are turned away"
+        "Maximum number of waiting requests; more are refused"
     ),
     whole!(
         Engine, Tuning, "max_tokens_per_step", ANY_COUNT "N", engine.max_tokens_per_step,
-        "The most tokens computed in one step"
+        "Maximum number of tokens in one step"
     ),
     whole!(
         Engine, Tuning, "max_seq_len", ANY_COUNT "N", engine.max_seq_len,
-        "The most tokens of one sequence, prompt and generated together"
+        "Maximum number of tokens in a sequence, prompt and generated tokens together"
     ),
     Setting {
         get: |settings| Value::Text(settings.engine.scheduling_policy.label().to_owned()),
@@ -269,7 +254,7 @@ pub(crate) static TABLE: &[Setting] = &[
             "scheduling_policy",
             Kind::Choice(&["fcfs", "priority", "deadline"]),
             "POLICY",
-            "Who goes first: first come, higher priority, or the stream that runs dry soonest",
+            "Order of sequences: arrival, priority, or the time until the audio of the stream runs out",
         )
     },
     whole!(Engine, Tuning, "block_size", ANY_COUNT "N", engine.block_size, "Tokens in a KV block"),
@@ -279,25 +264,25 @@ pub(crate) static TABLE: &[Setting] = &[
         Tuning,
         "enable_prefix_caching",
         engine.enable_prefix_caching,
-        "Whether equal beginnings of prompts share KV blocks"
+        "Whether equal prompt prefixes share KV blocks"
     ),
     switch!(
         Engine,
         Tuning,
         "enable_chunked_prefill",
         engine.enable_chunked_prefill,
-        "Whether long prompts are computed over several steps"
+        "Whether the prefill of long prompts is split over several steps"
     ),
     whole!(
         Engine, Tuning, "chunked_prefill_threshold", ANY_COUNT "N", engine.chunked_prefill_threshold,
-        "Prompts of more tokens than this are computed in chunks of at most this size"
+        "Number of tokens above which a prompt is split; also the maximum size of its chunks"
     ),
     switch!(
         Engine,
         Tuning,
         "enable_preemption",
         engine.enable_preemption,
-        "Whether running sequences may give up their blocks to more urgent ones"
+        "Whether running sequences are preempted for more urgent ones"
     ),
     switch!(
         Engine,
@@ -308,39 +293,39 @@ pub(crate) static TABLE: &[Setting] = &[
     ),
     whole!(
         Engine, Tuning, "streaming_chunk_size", ANY_COUNT "N", engine.streaming_chunk_size,
-        "Samples in a streamed chunk; 4800 are 200 ms at 24 kHz"
+        "Samples in a streamed chunk; 4800 samples are 200 ms at 24 kHz"
     ),
     whole!(
         Engine, Tuning, "stream_buffer_chunks", CHUNKS "N", engine.stream_buffer_chunks,
-        "Chunks that may wait for a slow reader before its sequence is paused"
+        "Number of buffered chunks for a slow client before its sequence is paused"
     ),
     seconds!(
         Engine,
         Tuning,
         "slow_client_timeout_s",
         engine.slow_client_timeout,
-        "How long a paused reader may stay away before its request is dropped"
+        "Time after which the request of a client that does not read is aborted; a day by default in commands other than serve"
     ),
     seconds!(
         Engine,
         Tuning,
         "max_reference_s",
         engine.max_reference_duration,
-        "The longest recording of a voice to speak in"
+        "Maximum duration of a reference recording for voice cloning"
     ),
     seconds!(
         Engine,
         Tuning,
         "max_turn_s",
         engine.max_turn_duration,
-        "The longest recording of what is said in one turn of a conversation"
+        "Maximum duration of a recorded turn of a conversation"
     ),
     whole!(
         Engine, Tuning, "max_conversation_turns", ANY_COUNT "N", engine.max_conversation_turns,
-        "The most turns of a conversation that are remembered; the older half is then forgotten"
+        "Maximum number of turns in the context of a conversation; beyond it the older half is dropped"
     ),
     text!(Server, OfSection, "host", Kind::Text, "ADDRESS", server.host, "Address to listen on"),
-    whole!(Server, OfSection, "port", PORT "PORT", server.port, "Port to listen on; 0 takes a free one"),
+    whole!(Server, OfSection, "port", PORT "PORT", server.port, "Port to listen on; 0 selects a free one"),
     Setting {
         get: |settings| settings.server.config.api_key.clone().map_or(Value::Unset, Value::Secret),
         set: |settings, value| {
@@ -357,7 +342,7 @@ pub(crate) static TABLE: &[Setting] = &[
             "api_key",
             Kind::Secret,
             "KEY",
-            "Key that clients must send; other users of this machine can read flags, so prefer the variable",
+            "API key that clients must send; other users of this machine can read flags, so prefer the variable",
         )
     },
     switch!(
@@ -365,7 +350,7 @@ pub(crate) static TABLE: &[Setting] = &[
         OfSection,
         "insecure",
         server.insecure,
-        "Whether an address that other machines reach may be bound without a key"
+        "Whether an address that other machines can reach may be bound without a key"
     ),
     text!(
         Server,
@@ -374,7 +359,7 @@ pub(crate) static TABLE: &[Setting] = &[
         Kind::Text,
         "NAME",
         server.asr_model,
-        "Model that listens, as `izwi list` shows it; none for a server that only speaks"
+        "Default ASR model, as `izwi list` shows it; none for a server without one"
     ),
     list!(
         Server,
@@ -382,19 +367,19 @@ pub(crate) static TABLE: &[Setting] = &[
         "models",
         "NAMES",
         server.models,
-        "Models to install and offer beside the default ones, separated by commas; installed ones are offered anyway"
+        "Models to install and offer in addition to the default ones, separated by commas; installed models are always offered"
     ),
     whole!(
         Server, OfSection, "model_ttl_s", TTL "SECONDS", server.model_ttl_s,
-        "How long a model that is not a default one stays loaded unused; 0 keeps it"
+        "Time after which an unused model that is not a default one is unloaded; 0 for never"
     ),
     whole!(
         Server, OfSection, "memory_budget_mib", MEBIBYTES "MIB", server.memory_budget_mib,
-        "What loaded models may take together; unused ones leave to make room; 0 sets no limit"
+        "Memory limit of all loaded models; unused ones are unloaded to stay below it; 0 for no limit"
     ),
     whole!(
         Server, Tuning, "load_timeout_s", LOADING "SECONDS", server.load_timeout_s,
-        "How long a request waits for its model to load"
+        "Time that a request waits for its model to load"
     ),
     list!(
         Server,
@@ -402,7 +387,7 @@ pub(crate) static TABLE: &[Setting] = &[
         "allow_host",
         "HOST",
         server.config.allowed_hosts,
-        "Host names to answer to, beside loopback names and the bound address"
+        "Accepted Host names in addition to loopback names and the bound address"
     ),
     Setting {
         set: |settings, value| {
@@ -419,99 +404,99 @@ pub(crate) static TABLE: &[Setting] = &[
             "allow_origin",
             "ORIGIN",
             server.config.allowed_origins,
-            "Origins of web pages that may call, beside loopback ones, like https://app.example.com"
+            "Accepted origins of web pages in addition to loopback ones, like https://app.example.com"
         )
     },
     whole!(
         Server, OfSection, "max_input_chars", TEXT "N", server.config.max_input_chars,
-        "The most characters of one request or utterance"
+        "Maximum number of characters in a request or an utterance"
     ),
     whole!(
         Server, OfSection, "max_requests", PERMITS "N", server.config.max_requests,
-        "The most requests at once; more are turned away"
+        "Maximum number of concurrent requests; more are refused"
     ),
     whole!(
         Server, OfSection, "max_sessions", PERMITS "N", server.config.max_sessions,
-        "The most WebSocket sessions at once; more are turned away"
+        "Maximum number of concurrent WebSocket sessions; more are refused"
     ),
     whole!(
         Server, Tuning, "max_connections", PERMITS "N", server.config.max_connections,
-        "The most connections; more wait"
+        "Maximum number of connections; more wait"
     ),
     whole!(
         Server, Tuning, "max_body_bytes", BYTES "BYTES", server.config.max_body_bytes,
-        "The most bytes of a request's body"
+        "Maximum size of a request body"
     ),
     whole!(
         Server, OfSection, "max_upload_bytes", UPLOAD "BYTES", server.config.max_upload_bytes,
-        "The most bytes of a recording that is sent for transcription"
+        "Maximum size of an uploaded recording"
     ),
     whole!(
         Server, Tuning, "max_header_bytes", HEAD_BYTES "BYTES", server.config.max_header_bytes,
-        "The most bytes of a request's head"
+        "Maximum size of a request head"
     ),
     whole!(
         Server, Tuning, "max_frame_bytes", BYTES "BYTES", server.config.max_frame_bytes,
-        "The most bytes of one WebSocket message"
+        "Maximum size of a WebSocket message"
     ),
     whole!(
         Server, Tuning, "max_session_chars", ANY_COUNT "N", server.config.max_session_chars,
-        "The most characters of text over a WebSocket session"
+        "Maximum number of characters of text in a WebSocket session"
     ),
     seconds!(
         Server,
         Tuning,
         "header_timeout_s",
         server.config.header_timeout,
-        "How long a request's head may take, and an idle connection is kept"
+        "Time limit for the head of a request, and for idle connections"
     ),
     seconds!(
         Server,
         Tuning,
         "body_timeout_s",
         server.config.body_timeout,
-        "How long a request's body may take"
+        "Time limit for the body of a request"
     ),
     seconds!(
         Server,
         Tuning,
         "upload_timeout_s",
         server.config.upload_timeout,
-        "How long a request that brings a recording may take to arrive"
+        "Time limit for the body of a request with a recording"
     ),
     seconds!(
         Server,
         Tuning,
         "first_audio_timeout_s",
         server.config.first_audio_timeout,
-        "How long a request may wait for its first audio"
+        "Time limit until the first audio of a request"
     ),
     seconds!(
         Server,
         Tuning,
         "send_timeout_s",
         server.config.send_timeout,
-        "How long a peer may leave what was sent to it unread"
+        "Time limit for a client to read sent data"
     ),
     seconds!(
         Server,
         Tuning,
         "idle_timeout_s",
         server.config.idle_timeout,
-        "How long a WebSocket session may be silent while nothing is spoken"
+        "Time limit for a WebSocket session without input or output"
     ),
     seconds!(
         Server,
         Tuning,
         "ping_interval_s",
         server.config.ping_interval,
-        "Time between two pings of a WebSocket session"
+        "Interval of pings in a WebSocket session"
     ),
     seconds!(
         Server,
         Tuning,
         "drain_timeout_s",
         server.config.drain_timeout,
-        "How long requests may go on after a shutdown was asked for"
+        "Time limit for open requests at shutdown"
     ),
 ];

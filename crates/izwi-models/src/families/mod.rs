@@ -11,7 +11,7 @@ use crate::error::LoadError;
 use crate::model::SpeechModel;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::precision::codec_precision;
+use izwi_nn::precision::{codec_precision, weight_precision};
 use izwi_types::Precision;
 
 #[cfg(test)]
@@ -41,9 +41,19 @@ impl LoadOptions {
         Self { device, precision, weight_cache: false }
     }
 
-    /// The same for the codec of a model.
+    /// The same options with the precision of a codec.
     pub(crate) fn of_codec(&self) -> Self {
-        Self { precision: codec_precision(self.precision, self.device.is_cpu()), ..self.clone() }
+        Self { precision: self.codec_precision(), ..self.clone() }
+    }
+
+    /// The precision of a codec's weights.
+    pub(crate) fn codec_precision(&self) -> Precision {
+        codec_precision(self.precision, &self.device)
+    }
+
+    /// The precision of large weights, [`Precision::Auto`] resolved.
+    pub(crate) fn weight_precision(&self) -> Precision {
+        weight_precision(self.precision, &self.device)
     }
 
     /// `from` with the cache of weights converted to `precision`, if [`Self::weight_cache`] is set.

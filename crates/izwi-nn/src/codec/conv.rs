@@ -5,9 +5,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::stream::{StreamShape, Streams, TailPlace};
 use crate::Error;
 use crate::checkpoint::Checkpoint;
-use crate::conv::DepthwiseConv;
-use crate::group_conv::GroupConv;
-use crate::row_conv::{RowConv, RowKernel};
+use crate::layers::conv::{Conv1d, Conv1dShape, DepthwiseConv, WinogradConv1d};
 use izwi_types::Precision;
 
 /// The sizes of a convolution.
@@ -25,7 +23,7 @@ pub struct Kernel {
     pub stride: usize,
     /// Rows that every piece of a stream is a multiple of; 1 where nothing is known.
     pub group: usize,
-    /// As [`RowConv::with_precision`]; a [`GroupConv`] is f32.
+    /// As [`Conv1d::with_precision`]; a [`WinogradConv1d`] is f32.
     pub precision: Precision,
 }
 
@@ -35,9 +33,9 @@ impl Kernel {
         Self { inputs, outputs, taps, dilation: 1, stride: 1, group: 1, precision: Precision::F32 }
     }
 
-    /// Whether [`GroupConv`] is there for it and has at least a tile of rows to compute at once.
+    /// Whether [`WinogradConv1d`] is there for it and has at least a tile of rows to compute at once.
     fn is_grouped(&self, device: &Device) -> bool {
-        let has_form = self.taps == GroupConv::TAPS && self.stride == 1 && device.is_cpu();
+        let has_form = self.taps == WinogradConv1d::TAPS && self.stride == 1 && device.is_cpu();
         has_form && self.group >= FEWEST_GROUPED
     }
 }
@@ -55,8 +53,8 @@ pub struct CausalConv {
 
 #[derive(Debug, Clone)]
 enum Form {
-    Rows(RowConv),
-    Groups(GroupConv),
+    Rows(Conv1d),
+    Groups(WinogradConv1d),
 }
 
 impl CausalConv {
@@ -75,13 +73,13 @@ impl CausalConv {
         let weight = format!("{name}.weight");
         if kernel.is_grouped(from.device()) {
             return Ok(Self::by_groups(
-                GroupConv::load(from, weight, bias, [group, dilation, inputs, outputs])?,
+                WinogradConv1d::load(from, weight, bias, [group, dilation, inputs, outputs])?,
                 shape,
             ));
         }
         let part = (weight, vec![outputs, inputs, taps]);
-        let kernel = RowKernel { sizes: [taps, inputs, outputs], dilation, precision };
-        let conv = RowConv::load_made(from, (part, ""), Some(bias), kernel, Ok)?;
+        let kernel = Conv1dShape { sizes: [taps, inputs, outputs], dilation, precision };
+        let conv = Conv1d::load_transformed(from, (part, ""), Some(bias), kernel, Ok)?;
         Ok(Self::new(conv, stride, shape)?)
     }
 
@@ -89,7 +87,7 @@ impl CausalConv {
     ///
     /// # Errors
     /// The stride is longer than the kernel.
-    pub fn new(conv: RowConv, stride: usize, shape: &mut StreamShape) -> Result<Self> {
+    pub fn new(conv: Conv1d, stride: usize, shape: &mut StreamShape) -> Result<Self> {
         if stride == 0 || conv.reach() + 1 < stride {
             bail!("causal convolution: a stride of {stride} over a kernel of {}", conv.reach() + 1)
         }
@@ -99,7 +97,7 @@ impl CausalConv {
     }
 
     /// From a convolution of whole groups of rows: pieces are multiples of a group.
-    pub fn by_groups(conv: GroupConv, shape: &mut StreamShape) -> Self {
+    pub fn by_groups(conv: WinogradConv1d, shape: &mut StreamShape) -> Self {
         let tail = Some(shape.tail(conv.reach(), conv.inputs()));
         Self { form: Form::Groups(conv), stride: 1, tail }
     }
@@ -184,10 +182,10 @@ impl CausalTransposedConv {
         let bias = from.take(&format!("{name}.bias"), &[outputs])?;
         let bias = Tensor::cat(&vec![bias; stride], 0)?;
         let part = (format!("{name}.weight"), vec![inputs, outputs, taps]);
-        let way = format!("{stride} rows at once, ");
+        let transform_id = format!("polyphase {stride}, ");
         let kernel =
-            RowKernel { sizes: [taps.div_ceil(stride), inputs, stride * outputs], dilation: 1, precision };
-        let conv = RowConv::load_made(from, (part, &way), Some(bias), kernel, |weight| {
+            Conv1dShape { sizes: [taps.div_ceil(stride), inputs, stride * outputs], dilation: 1, precision };
+        let conv = Conv1d::load_transformed(from, (part, &transform_id), Some(bias), kernel, |weight| {
             rows_at_once(&weight, stride)
         })?;
         Ok(Self { conv: CausalConv::new(conv, 1, shape)?, stride, outputs })
@@ -378,7 +376,7 @@ mod tests {
         ) {
             let weight = random((outputs, inputs, taps));
             let mut shape = StreamShape::default();
-            let conv = CausalConv::new(RowConv::new(&weight, None, dilation).unwrap(), 1, &mut shape).unwrap();
+            let conv = CausalConv::new(Conv1d::new(&weight, None, dilation).unwrap(), 1, &mut shape).unwrap();
             let x = random((cuts.iter().sum::<usize>(), inputs));
             let forward = |x: &Tensor, streams: &mut Streams<'_>| conv.forward(x, streams).unwrap();
             let whole = in_pieces(&shape, &x, &[x.dim(0).unwrap()], forward);
@@ -394,7 +392,7 @@ mod tests {
         ) {
             let (weight, bias) = (random((5, 3, taps)), random(3));
             let mut shape = StreamShape::default();
-            let conv = RowConv::new(
+            let conv = Conv1d::new(
                 &rows_at_once(&weight, stride).unwrap(),
                 Some(Tensor::cat(&vec![bias.clone(); stride], 0).unwrap()),
                 1,
@@ -442,7 +440,7 @@ mod tests {
         for dilation in [1, 3, 9] {
             let mut shape = StreamShape::default();
             let conv = CausalConv::by_groups(
-                GroupConv::new(&weight, bias.clone(), 16, dilation).unwrap(),
+                WinogradConv1d::new(&weight, bias.clone(), 16, dilation).unwrap(),
                 &mut shape,
             );
             let x = random((96, 12));
@@ -469,13 +467,13 @@ mod tests {
     fn a_strided_piece_that_ends_early_is_filled_with_zeros() {
         let weight = random((6, 4, 8));
         let mut shape = StreamShape::default();
-        let conv = CausalConv::new(RowConv::new(&weight, None, 1).unwrap(), 4, &mut shape).unwrap();
+        let conv = CausalConv::new(Conv1d::new(&weight, None, 1).unwrap(), 4, &mut shape).unwrap();
         let x = random((12 + 8 + 3, 4));
         let forward = |x: &Tensor, streams: &mut Streams<'_>| conv.forward(x, streams).unwrap();
         let whole = in_pieces(&shape, &x, &[23], forward);
         assert_eq!(in_pieces(&shape, &x, &[12, 8, 3], forward), whole);
         let padded = x.pad_with_zeros(0, 0, 1).unwrap();
         assert!(worst(&whole, &reference(&padded, &weight, 1, 4)) < 1e-4);
-        assert!(CausalConv::new(RowConv::new(&weight, None, 1).unwrap(), 9, &mut shape).is_err());
+        assert!(CausalConv::new(Conv1d::new(&weight, None, 1).unwrap(), 9, &mut shape).is_err());
     }
 }

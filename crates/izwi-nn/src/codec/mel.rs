@@ -1,12 +1,8 @@
-//! Log-mel frames of magnitudes, as vocoders take them: no centring, a mirrored margin at both ends.
+//! Mel filter banks, and log-mel frames of magnitudes as vocoders take them: no centring, reflected at both ends.
+//!
+//! Works on host memory; knows no tensor.
 
-use std::sync::Arc;
-
-use rayon::prelude::*;
-use realfft::{RealFftPlanner, RealToComplex};
-
-/// Frames one rayon task computes.
-const CHUNK_FRAMES: usize = 32;
+use super::stft::{Stft, hann};
 
 /// Sizes and constants of a spectrum.
 #[derive(Debug, Clone, Copy)]
@@ -27,44 +23,21 @@ pub struct MelShape {
     pub floor: f32,
 }
 
-/// Turns samples into mel frames.
+/// Turns samples into log-mel frames.
+#[derive(Debug)]
 pub struct MelSpectrum {
     shape: MelShape,
-    fft: Arc<dyn RealToComplex<f32>>,
-    hann: Vec<f32>,
-    filters: Vec<Filter>,
-}
-
-impl std::fmt::Debug for MelSpectrum {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MelSpectrum").field("shape", &self.shape).finish_non_exhaustive()
-    }
-}
-
-/// One triangle of a bank: the weights of neighbouring spectral bins, zeros left out.
-#[derive(Debug)]
-pub struct Filter {
-    first: usize,
-    weights: Vec<f32>,
-}
-
-impl Filter {
-    /// The weighted sum of a spectrum.
-    pub fn energy(&self, spectrum: &[f32]) -> f32 {
-        let part = &spectrum[self.first..][..self.weights.len()];
-        self.weights.iter().zip(part).map(|(weight, value)| weight * value).sum()
-    }
+    stft: Stft,
+    bank: MelFilterBank,
 }
 
 impl MelSpectrum {
-    /// With a periodic Hann window and triangles on Slaney's scale.
+    /// A spectrum with a periodic Hann window.
     pub fn new(shape: MelShape) -> Self {
-        let turn = std::f64::consts::TAU / shape.transform as f64;
-        let hann = |n: usize| (0.5 - 0.5 * (turn * n as f64).cos()) as f32;
+        let MelShape { sample_rate_hz, transform, bins, top_hz, .. } = shape;
         Self {
-            fft: RealFftPlanner::new().plan_fft_forward(shape.transform),
-            hann: (0..shape.transform).map(hann).collect(),
-            filters: bank(shape.sample_rate_hz, shape.transform, shape.bins, shape.top_hz),
+            stft: Stft::new(hann(transform, true)),
+            bank: MelFilterBank::new(sample_rate_hz, transform, bins, top_hz),
             shape,
         }
     }
@@ -92,46 +65,67 @@ impl MelSpectrum {
         let padded: Vec<f32> = mirrored.chain((1..=margin).map(|at| samples[count - 1 - at])).collect();
         let frames = padded.len().saturating_sub(transform) / hop + 1;
         let mut values = vec![0f32; frames * bins];
-        values.par_chunks_mut(CHUNK_FRAMES * bins).enumerate().for_each(|(chunk, values)| {
-            let mut input = vec![0f32; transform];
-            let mut spectrum = self.fft.make_output_vec();
-            let mut scratch = self.fft.make_scratch_vec();
-            for (offset, values) in values.chunks_exact_mut(bins).enumerate() {
-                let samples = &padded[(chunk * CHUNK_FRAMES + offset) * hop..][..transform];
-                input.iter_mut().zip(samples).zip(&self.hann).for_each(|((x, s), hann)| *x = s * hann);
-                // Fails only for buffers of another length; these are made by the transform itself.
-                if self.fft.process_with_scratch(&mut input, &mut spectrum, &mut scratch).is_err() {
-                    continue;
-                }
+        self.stft.rows(
+            &mut values,
+            bins,
+            |frame, input| input.copy_from_slice(&padded[frame * hop..][..transform]),
+            |spectrum, values| {
                 let magnitude: Vec<f32> =
                     spectrum.iter().map(|bin| (bin.norm_sqr() + self.shape.under_root).sqrt()).collect();
-                for (value, filter) in values.iter_mut().zip(&self.filters) {
-                    *value = filter.energy(&magnitude).max(self.shape.floor).ln();
-                }
-            }
-        });
+                self.bank.apply(&magnitude, values);
+                values.iter_mut().for_each(|value| *value = value.max(self.shape.floor).ln());
+            },
+        );
         values
     }
 }
 
-/// `bins` triangles of unit area from 0 Hz to `top_hz`, for spectra of transforms of `transform` samples:
-/// <https://librosa.org/doc/0.10.2/generated/librosa.filters.mel.html> (`norm="slaney"`).
-pub fn bank(sample_rate_hz: usize, transform: usize, bins: usize, top_hz: f64) -> Vec<Filter> {
-    let top = mel_of(top_hz);
-    let edges: Vec<f64> = (0..bins + 2).map(|i| hz_of(top * i as f64 / (bins + 1) as f64)).collect();
-    let hz = |bin: usize| (bin * sample_rate_hz) as f64 / transform as f64;
-    let filter = |edges: &[f64]| {
-        let weight = |bin: usize| {
-            let rising = (hz(bin) - edges[0]) / (edges[1] - edges[0]);
-            let falling = (edges[2] - hz(bin)) / (edges[2] - edges[1]);
-            (rising.min(falling).max(0.0) * 2.0 / (edges[2] - edges[0])) as f32
+/// A bank of triangular filters on Slaney's mel scale, each of unit area: librosa's `filters.mel`,
+/// <https://librosa.org/doc/0.10.2/generated/librosa.filters.mel.html> (`htk=False`, `norm="slaney"`).
+#[derive(Debug)]
+pub struct MelFilterBank {
+    filters: Vec<Filter>,
+}
+
+/// One triangle: the weights of neighbouring spectral bins, zeros left out.
+#[derive(Debug)]
+struct Filter {
+    first: usize,
+    weights: Vec<f32>,
+}
+
+impl MelFilterBank {
+    /// `bins` filters from 0 Hz to `top_hz` over the `n_fft / 2 + 1` bins of a spectrum.
+    pub fn new(sample_rate_hz: usize, n_fft: usize, bins: usize, top_hz: f64) -> Self {
+        let top = hz_to_mel(top_hz);
+        let edges: Vec<f64> = (0..bins + 2).map(|i| mel_to_hz(top * i as f64 / (bins + 1) as f64)).collect();
+        let hz = |bin: usize| (bin * sample_rate_hz) as f64 / n_fft as f64;
+        let filter = |edges: &[f64]| {
+            let weight = |bin: usize| {
+                let rising = (hz(bin) - edges[0]) / (edges[1] - edges[0]);
+                let falling = (edges[2] - hz(bin)) / (edges[2] - edges[1]);
+                (rising.min(falling).max(0.0) * 2.0 / (edges[2] - edges[0])) as f32
+            };
+            let all: Vec<f32> = (0..n_fft / 2 + 1).map(weight).collect();
+            let first = all.iter().position(|&w| w > 0.0).unwrap_or(0);
+            let last = all.iter().rposition(|&w| w > 0.0).unwrap_or(0);
+            Filter { first, weights: all[first..=last].to_vec() }
         };
-        let all: Vec<f32> = (0..transform / 2 + 1).map(weight).collect();
-        let first = all.iter().position(|&w| w > 0.0).unwrap_or(0);
-        let last = all.iter().rposition(|&w| w > 0.0).unwrap_or(0);
-        Filter { first, weights: all[first..=last].to_vec() }
-    };
-    edges.windows(3).map(filter).collect()
+        Self { filters: edges.windows(3).map(filter).collect() }
+    }
+
+    /// Number of filters.
+    pub fn bins(&self) -> usize {
+        self.filters.len()
+    }
+
+    /// The weighted sums of a spectrum `[n_fft / 2 + 1]`: `[bins]`.
+    pub fn apply(&self, spectrum: &[f32], mel: &mut [f32]) {
+        for (value, Filter { first, weights }) in mel.iter_mut().zip(&self.filters) {
+            let part = &spectrum[*first..][..weights.len()];
+            *value = weights.iter().zip(part).map(|(weight, value)| weight * value).sum();
+        }
+    }
 }
 
 /// Slaney's scale is linear below 1 kHz and logarithmic above.
@@ -143,11 +137,12 @@ fn log_step() -> f64 {
     6.4f64.ln() / 27.0
 }
 
-fn mel_of(hz: f64) -> f64 {
+/// Position of a frequency on Slaney's scale, in mel.
+pub fn hz_to_mel(hz: f64) -> f64 {
     if hz < BREAK_HZ { hz / LINEAR_HZ } else { BREAK_MEL + (hz / BREAK_HZ).ln() / log_step() }
 }
 
-fn hz_of(mel: f64) -> f64 {
+fn mel_to_hz(mel: f64) -> f64 {
     if mel < BREAK_MEL { mel * LINEAR_HZ } else { BREAK_HZ * ((mel - BREAK_MEL) * log_step()).exp() }
 }
 
@@ -156,7 +151,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tone_lands_in_its_bin_and_short_input_is_empty() {
+    fn filters_have_unit_area_and_cover_the_spectrum() {
+        for bins in [80, 128] {
+            let bank = MelFilterBank::new(16_000, 400, bins, 8000.0);
+            assert_eq!(bank.bins(), bins);
+            // 40 Hz apart: a triangle much wider than that sums to its area.
+            for filter in &bank.filters[bins - 20..] {
+                let area = filter.weights.iter().sum::<f32>() * 40.0;
+                assert!((area - 1.0).abs() < 0.02, "{area}");
+            }
+            assert!(bank.filters.iter().all(|filter| filter.weights.iter().any(|&w| w > 0.0)));
+        }
+    }
+
+    #[test]
+    fn a_tone_peaks_in_its_bin_and_short_input_is_empty() {
         let shape = MelShape {
             sample_rate_hz: 24_000,
             transform: 1024,
@@ -175,7 +184,7 @@ mod tests {
             assert_eq!(frames.len() / 128, (12_000 + 768 - 1024) / 256 + 1);
             let frame = &frames[20 * 128..][..128];
             let loudest = (0..128).max_by(|&a, &b| frame[a].total_cmp(&frame[b])).unwrap();
-            let expected = mel_of(hz) / mel_of(12_000.0) * 129.0 - 1.0;
+            let expected = hz_to_mel(hz) / hz_to_mel(12_000.0) * 129.0 - 1.0;
             assert!((loudest as f64 - expected).abs() <= 1.0, "{hz}: {loudest} {expected}");
         }
     }

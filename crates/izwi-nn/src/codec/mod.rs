@@ -12,5 +12,6 @@ pub mod mimi;
 pub mod quantiser;
 pub mod seanet;
 pub mod snake;
+pub mod stft;
 pub mod stream;
 pub mod transformer;

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
-use crate::row_conv::RowConv;
+use crate::layers::conv::Conv1d;
 
 /// Books whose usage is lower count as this:
 /// <https://github.com/facebookresearch/encodec/blob/main/encodec/quantization/core_vq.py>, as Mimi has it.
@@ -101,8 +101,8 @@ pub struct ResidualBooks {
     books: Vec<Book>,
     entries: usize,
     width: usize,
-    into_books: RowConv,
-    out_of_books: RowConv,
+    into_books: Conv1d,
+    out_of_books: Conv1d,
 }
 
 impl ResidualBooks {
@@ -126,8 +126,8 @@ impl ResidualBooks {
             books: books.collect::<std::result::Result<_, _>>()?,
             entries: shape.entries,
             width,
-            into_books: RowConv::new(&into_books, None, 1)?,
-            out_of_books: RowConv::new(&out_of_books, None, 1)?,
+            into_books: Conv1d::new(&into_books, None, 1)?,
+            out_of_books: Conv1d::new(&out_of_books, None, 1)?,
         })
     }
 
@@ -190,8 +190,8 @@ fn every(rows: usize) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    fn identity() -> RowConv {
-        RowConv::new(&Tensor::eye(2, DType::F32, &Device::Cpu).unwrap().unsqueeze(2).unwrap(), None, 1)
+    fn identity() -> Conv1d {
+        Conv1d::new(&Tensor::eye(2, DType::F32, &Device::Cpu).unwrap().unsqueeze(2).unwrap(), None, 1)
             .unwrap()
     }
 

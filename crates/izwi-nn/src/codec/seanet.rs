@@ -6,8 +6,8 @@ use candle_core::{Result, Tensor};
 use super::conv::{CausalConv, CausalTransposedConv, Kernel};
 use super::stream::{StreamShape, Streams};
 use crate::Error;
-use crate::activation::elu;
 use crate::checkpoint::Checkpoint;
+use crate::layers::activation::elu;
 use izwi_types::Precision;
 
 /// Sizes of an encoder, or of a decoder, which is the encoder in reverse.

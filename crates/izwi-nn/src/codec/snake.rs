@@ -3,8 +3,8 @@
 use candle_core::{Result, Tensor};
 
 use crate::Error;
-use crate::activation::snake;
 use crate::checkpoint::Checkpoint;
+use crate::layers::activation::snake;
 
 /// Added to the amplitude's divisor: <https://github.com/NVIDIA/BigVGAN/blob/main/activations.py>.
 const EPS: f64 = 1e-9;

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use crate::window_attention::WindowKv;
+use crate::attention::window::WindowKv;
 
 /// The state a network needs, layer by layer: layers take their places as they are loaded.
 #[derive(Debug, Clone, Default)]
@@ -82,7 +82,7 @@ impl<'a> Streams<'a> {
     /// A pass over `rows[i]` new rows of the `i`-th sequence.
     ///
     /// # Errors
-    /// The device has not the memory, or a state is of another network.
+    /// The device is out of memory, or a state is of another network.
     pub fn new(
         shape: &StreamShape,
         mut states: Vec<&'a mut StreamState>,

@@ -4,13 +4,10 @@ use candle_core::{DType, Result, Tensor};
 
 use super::stream::{StreamShape, Streams, WindowPlace};
 use crate::Error;
-use crate::activation::{bias_gelu, silu_gate};
+use crate::attention::window::{Window, causal, windowed};
 use crate::checkpoint::Checkpoint;
-use crate::norm::LayerNorm;
-use crate::rms_norm::RmsNorm;
-use crate::rope::{Rope, halves_of_pairs};
-use crate::row_linear::{RowLinear, stacked};
-use crate::window_attention::{Window, causal, windowed};
+use crate::layers::activation::{bias_gelu, silu_gate};
+use crate::layers::{LayerNorm, Linear, RmsNorm, Rope, cat_weights, half_split_of_interleaved};
 use izwi_types::Precision;
 
 /// Which normalisation and feed-forward layers a transformer has.
@@ -69,8 +66,8 @@ pub struct CausalTransformer {
 #[derive(Debug, Clone)]
 struct Layer {
     attention_norm: Norm,
-    qkv: RowLinear, // [width, 3 * heads * head_dim]
-    output: RowLinear,
+    qkv: Linear, // [width, 3 * heads * head_dim]
+    output: Linear,
     attention_scale: Tensor, // [width]
     feed_forward_norm: Norm,
     feed_forward: FeedForward,
@@ -85,8 +82,8 @@ enum Norm {
 
 #[derive(Debug, Clone)]
 enum FeedForward {
-    Gated { gate_up: RowLinear, down: RowLinear },
-    Plain { up: RowLinear, no_bias: Tensor, down: RowLinear },
+    Gated { gate_up: Linear, down: Linear },
+    Plain { up: Linear, no_bias: Tensor, down: Linear },
 }
 
 impl CausalTransformer {
@@ -164,7 +161,7 @@ impl Layer {
             output: {
                 let parts = [(output, vec![shape.width, attention_width])];
                 let sizes = (attention_width, shape.width);
-                RowLinear::load_made(from, (&parts, ""), sizes, shape.precision, stacked)?
+                Linear::load_transformed(from, (&parts, ""), sizes, shape.precision, cat_weights)?
             },
             attention_scale: from.take(&attention_scale, &[shape.width])?,
             feed_forward_norm: Norm::load(from, &feed_forward_norm, shape)?,
@@ -223,24 +220,31 @@ impl Naming {
         from: &mut Checkpoint,
         name: &str,
         shape: &TransformerShape,
-    ) -> std::result::Result<RowLinear, Error> {
+    ) -> std::result::Result<Linear, Error> {
         let (width, inner) = (shape.width, shape.heads * shape.head_dim);
         match self {
             Self::Apart => {
                 let [q, k, v] = ["q", "k", "v"].map(|part| format!("{name}.{part}_proj"));
                 let parts = [&q, &k, &v].map(|part| (part.as_str(), inner));
-                RowLinear::load_stacked(from, &parts, width, shape.precision)
+                Linear::load_stacked(from, &parts, width, shape.precision)
             }
             Self::Fused => {
                 let fused = ["in_proj_weight", "in_proj.weight", "in_projs.0.weight"];
                 let fused = from.first_of(fused.iter().map(|part| format!("{name}.{part}")));
-                let way = format!("pairs of {} as halves, ", shape.head_dim);
+                let transform_id = format!("half-split rope {}, ", shape.head_dim);
                 let parts = [(fused, vec![3 * inner, width])];
-                RowLinear::load_made(from, (&parts, &way), (width, 3 * inner), shape.precision, |weights| {
-                    let weight = stacked(weights)?;
-                    let rotated = halves_of_pairs(&weight.narrow(0, 0, 2 * inner)?, shape.head_dim)?;
-                    Ok(Tensor::cat(&[rotated, weight.narrow(0, 2 * inner, inner)?], 0)?)
-                })
+                Linear::load_transformed(
+                    from,
+                    (&parts, &transform_id),
+                    (width, 3 * inner),
+                    shape.precision,
+                    |weights| {
+                        let weight = cat_weights(weights)?;
+                        let rotated =
+                            half_split_of_interleaved(&weight.narrow(0, 0, 2 * inner)?, shape.head_dim)?;
+                        Ok(Tensor::cat(&[rotated, weight.narrow(0, 2 * inner, inner)?], 0)?)
+                    },
+                )
             }
         }
     }
@@ -270,7 +274,7 @@ impl FeedForward {
                 let [gate, up] = ["gate", "up"].map(|part| format!("{name}.mlp.{part}_proj"));
                 let parts = [(gate.as_str(), inner), (up.as_str(), inner)];
                 Self::Gated {
-                    gate_up: RowLinear::load_stacked(from, &parts, width, shape.precision)?,
+                    gate_up: Linear::load_stacked(from, &parts, width, shape.precision)?,
                     down: linear(from, &format!("{name}.mlp.down_proj"), (inner, width), shape)?,
                 }
             }
@@ -297,6 +301,6 @@ fn linear(
     name: &str,
     (inputs, outputs): (usize, usize),
     shape: &TransformerShape,
-) -> std::result::Result<RowLinear, Error> {
-    RowLinear::load_stacked(from, &[(name, outputs)], inputs, shape.precision)
+) -> std::result::Result<Linear, Error> {
+    Linear::load_stacked(from, &[(name, outputs)], inputs, shape.precision)
 }

@@ -45,13 +45,7 @@ const RULES: &[Rule] = &[
         pattern: r"\bis_(?:cpu|metal|cuda)\s*\(|\bDevice\s*::\s*(?:Metal|Cuda)\b|\bDevice\s*::\s*Cpu\s*(?:=>|\|)|\bmatches!\s*\([^;]*\bDevice\s*::|\bDeviceLocation\b|\bsame_device\b",
         in_tests: false,
         scopes: &["crates/izwi-models/src/families/"],
-        except: &[
-            ("crates/izwi-models/src/families/mod.rs", "not moved into izwi-nn yet"),
-            ("crates/izwi-models/src/families/hibari/mod.rs", "not moved into izwi-nn yet"),
-            ("crates/izwi-models/src/families/lfm2_audio/mod.rs", "not moved into izwi-nn yet"),
-            ("crates/izwi-models/src/families/qwen3_tts/mod.rs", "not moved into izwi-nn yet"),
-            ("crates/izwi-models/src/families/whisper/mod.rs", "not moved into izwi-nn yet"),
-        ],
+        except: &[],
         remedy: "ask a layer of izwi-nn, or let izwi-nn choose: a family is the same on every device",
     },
     Rule {

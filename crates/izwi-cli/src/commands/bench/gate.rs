@@ -1,4 +1,4 @@
-//! What is slower than it was: results beside a baseline of the same machine.
+//! The regression gate: compares results with a baseline of the same machine.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use crate::failure::{usage, with_help};
 pub(super) struct Baseline(Report);
 
 impl Baseline {
-    /// Reads what `--json` printed.
+    /// Reads the output of `--json`.
     ///
     /// # Errors
-    /// The file is unreadable, is no report, or is one of a machine with another number of cores.
+    /// The file cannot be read, is not a report, or comes from a machine with another number of cores.
     pub(super) fn read(path: &Path, cores: usize) -> Result<Self> {
         let help = "give --gate a file that `izwi bench --json` wrote on this machine";
         let name = path.display();
@@ -23,30 +23,30 @@ impl Baseline {
             .map_err(|error| usage(format!("the baseline {name} cannot be read: {error}"), help))?;
         let report: Report = serde_json::from_str(&text)
             .map_err(|error| usage(format!("{name} is not a report: {error}"), help))?;
-        let then = report.machine.cores;
-        if then != cores {
+        let baseline_cores = report.machine.cores;
+        if baseline_cores != cores {
             return Err(usage(
-                format!("{name} was measured on {then} cores, this machine has {cores}"),
+                format!("{name} was measured on {baseline_cores} cores, this machine has {cores}"),
                 help,
             ));
         }
         Ok(Self(report))
     }
 
-    /// A line for each result that is in both.
+    /// A line for each result that is in both reports.
     ///
     /// # Errors
-    /// One of them is below `ratio` times what it was, or nothing is in both.
+    /// A result is below `ratio` times the baseline, or no result is in both.
     pub(super) fn compare(&self, report: &Report, ratio: f64) -> Result<String> {
         let mut page = String::new();
         let mut slower = 0;
         for measured in &report.results {
-            let same = |then: &&Measured| {
-                (&then.model, &then.dtype, then.batch, then.threads)
+            let same = |old: &&Measured| {
+                (&old.model, &old.dtype, old.batch, old.threads)
                     == (&measured.model, &measured.dtype, measured.batch, measured.threads)
             };
-            let Some(then) = self.0.results.iter().find(same) else { continue };
-            let (rate, unit) = then.rate();
+            let Some(old) = self.0.results.iter().find(same) else { continue };
+            let (rate, unit) = old.rate();
             let share = measured.rate().0 / rate;
             let verdict = if share < ratio { "slower" } else { "good" };
             slower += usize::from(share < ratio);
@@ -56,13 +56,13 @@ impl Baseline {
             ));
         }
         if page.is_empty() {
-            let help = "measure what the baseline holds: the same --models, --dtypes, --batch and --threads";
+            let help =
+                "measure what the baseline contains: the same --models, --dtypes, --batch and --threads";
             return Err(with_help("no result is in the baseline", help));
         }
         if slower > 0 {
-            let help = format!(
-                "below {ratio} of the baseline counts as slower; repeat it with nothing else running"
-            );
+            let help =
+                format!("the limit is {ratio} of the baseline; repeat the measurement on an idle machine");
             return Err(with_help(format!("{page}{slower} slower than the baseline"), help));
         }
         Ok(page)
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn slower_results_fail_and_others_are_told() {
+    fn slower_results_fail_and_others_are_listed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("baseline.json");
         std::fs::write(&path, serde_json::to_string(&report(&[(1, 10.0), (4, 20.0)])).unwrap()).unwrap();

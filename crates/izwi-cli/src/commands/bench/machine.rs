@@ -1,22 +1,22 @@
-//! What the machine can give at most: how fast its memory can be read.
+//! Limits of the machine: memory bandwidth and peak memory.
 
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes read in one pass: more than any cache holds.
+/// Bytes read in one pass: larger than any cache.
 const BYTES: usize = 768 << 20;
 const PASSES: usize = 7;
 
-/// Facts about the machine.
+/// Properties of the machine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Machine {
     pub(super) cores: usize,
-    /// Of the passes the median, in 10⁹ bytes a second.
+    /// Median of the passes, in 10⁹ bytes per second.
     pub(super) read_bandwidth_gb_s: f64,
 }
 
-/// Reads a large buffer several times with `threads` threads.
+/// Measures the bandwidth: reads a large buffer several times with `threads` threads.
 pub(super) fn measure(threads: usize) -> Machine {
     let data = vec![1u64; BYTES / size_of::<u64>()];
     let share = data.len().div_ceil(threads.max(1));
@@ -35,23 +35,23 @@ fn rate(data: &[u64], share: usize) -> f64 {
     size_of_val(data) as f64 / begun.elapsed().as_secs_f64() / 1e9
 }
 
-/// In several chains, so that the additions do not wait for each other.
+/// Sums in 32 independent chains, so that the additions do not wait for each other.
 fn sum(part: &[u64]) -> u64 {
-    let (eights, rest) = part.as_chunks::<32>();
+    let (chunks, rest) = part.as_chunks::<32>();
     let mut sums = [0u64; 32];
-    for eight in eights {
-        sums.iter_mut().zip(eight).for_each(|(sum, value)| *sum = sum.wrapping_add(*value));
+    for chunk in chunks {
+        sums.iter_mut().zip(chunk).for_each(|(sum, value)| *sum = sum.wrapping_add(*value));
     }
     sums.iter().chain(rest).fold(0, |sum, value| sum.wrapping_add(*value))
 }
 
-/// Begins to count the most memory anew, where the system can.
-pub(super) fn forget_peak_memory() {
-    // What cannot be forgotten is only counted on.
+/// Resets the peak of the memory, if the system can.
+pub(super) fn reset_peak_memory() {
+    // Without the file the peak includes earlier models.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// The most memory the process has had, in bytes, where the system tells.
+/// Peak memory of the process in bytes, if the system reports it.
 pub(super) fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

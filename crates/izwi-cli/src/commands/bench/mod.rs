@@ -1,9 +1,9 @@
-//! `izwi bench`: how fast a model speaks or listens here, alone and several at once, and where the time goes.
+//! `izwi bench`: throughput and latency of a model on this machine for several batch sizes, and the time in its parts.
 
+mod batch;
 mod gate;
 mod machine;
 mod report;
-mod round;
 mod threads;
 
 use std::path::{Path, PathBuf};
@@ -13,59 +13,59 @@ use bytes::Bytes;
 use izwi_core::engine::executor::Precision;
 use izwi_core::engine::{EngineCoreConfig, TaskType};
 
+use self::batch::Requests;
 use self::gate::Baseline;
 use self::machine::Machine;
 use self::report::{Measured, Report};
-use self::round::Voices;
 use crate::failure::usage;
 use crate::interrupt::Interrupt;
 use crate::settings::Resolved;
-use crate::{logging, output, speech};
+use crate::{engine, logging, output};
 
-/// Measure how fast a model speaks or listens on this machine
+/// Measure the speed of a model on this machine
 ///
-/// Speaks with one voice and with several at once, and compares what it must read for each frame with what the memory
-/// can give; a model that listens hears --recording as often. With --random-weights the model is made up in its real
-/// size, so that no download is needed.
+/// Runs one and several concurrent requests, and compares the weights that each frame reads with the memory bandwidth.
+/// A TTS model synthesises text; an ASR model transcribes --recording. --random-weights creates a model of a published
+/// size without a download.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Make the weights up: MODEL is then a published size; asked for any other, the error tells which there are
+    /// Use random weights: MODEL is then a published size; the error for an unknown size lists them
     #[arg(long)]
     random_weights: bool,
 
-    /// Models to measure, one after another, in place of --model
+    /// Models to measure in sequence, instead of --model
     #[arg(long, value_name = "NAME,NAME,...", value_delimiter = ',')]
     models: Vec<String>,
 
-    /// How weights are kept, one after another, in place of --dtype
+    /// Weight types to measure in sequence, instead of --dtype
     #[arg(long, value_name = "DTYPE,DTYPE,...", value_delimiter = ',')]
     dtypes: Vec<Precision>,
 
-    /// Numbers of compute threads to measure with, one after another, in place of --threads
+    /// Numbers of compute threads to measure in sequence, instead of --threads
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     thread_counts: Vec<usize>,
 
-    /// What models that listen are to hear: an audio file
+    /// Audio file for ASR models
     #[arg(long, value_name = "FILE")]
     recording: Option<PathBuf>,
 
-    /// How many voices, or recordings, at once
+    /// Numbers of concurrent requests
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
     batch: Vec<usize>,
 
-    /// Tokens each voice speaks in a round, at most
+    /// Maximum number of generated tokens per request
     #[arg(long, value_name = "N", default_value_t = 60)]
     tokens: usize,
 
-    /// Rounds for each batch size, of which the median is told
+    /// Rounds for each batch size; their median is reported
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: usize,
 
-    /// Fail where a result is below the same result in FILE, which `izwi bench --json` wrote on this machine
+    /// Fail if a result is slower than in FILE, which `izwi bench --json` wrote on this machine
     #[arg(long, value_name = "FILE")]
     gate: Option<PathBuf>,
 
-    /// The share of the baseline's frames per second that --gate asks for
+    /// Minimum share of the baseline's throughput for --gate
     #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
     gate_ratio: f64,
 
@@ -84,19 +84,15 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
         || args.rounds == 0
     {
         let help = "use --batch and --thread-counts with numbers from 1, --tokens from 2 and --rounds from 1";
-        return Err(usage("there is nothing to measure", help));
+        return Err(usage("a number of requests, threads, tokens or rounds is too small", help));
     }
     let config = EngineCoreConfig {
         random_weights: args.random_weights,
         max_batch_size: largest,
         max_running_requests: largest.max(resolved.settings.engine.max_running_requests),
-        ..speech::engine_config(resolved)
+        ..engine::local_config(resolved)
     };
-    let or = |given: &[String], configured: &String| match given {
-        [] => vec![configured.clone()],
-        given => given.to_vec(),
-    };
-    let models = or(&args.models, &config.model);
+    let models = if args.models.is_empty() { vec![config.model.clone()] } else { args.models.clone() };
     let dtypes = if args.dtypes.is_empty() { vec![config.dtype] } else { args.dtypes.clone() };
     let cores = num_cpus::get_physical();
     let baseline = args.gate.as_deref().map(|path| Baseline::read(path, cores)).transpose()?;
@@ -118,21 +114,21 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     }
     match baseline {
         Some(baseline) => {
-            output::say(baseline.compare(&report, args.gate_ratio)?.trim_end());
+            output::status(baseline.compare(&report, args.gate_ratio)?.trim_end());
             Ok(())
         }
         None => Ok(()),
     }
 }
 
-/// The bytes of a recording.
+/// Reads a recording.
 fn read(path: &Path) -> Result<Bytes> {
-    let help = "give --recording an audio file of some speech";
+    let help = "give --recording an audio file with speech";
     let bytes = std::fs::read(path).map_err(|error| usage(format!("{}: {error}", path.display()), help))?;
     Ok(bytes.into())
 }
 
-/// What is measured in this process.
+/// The measurements of this process.
 struct Plan<'a> {
     args: &'a Args,
     recording: Option<Bytes>,
@@ -141,17 +137,17 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// All models at all dtypes.
+    /// Measures all models with all dtypes.
     fn measure(&self, config: EngineCoreConfig) -> Result<Report> {
-        speech::start_threads(config.num_threads);
+        engine::start_threads(config.num_threads);
         let machine = machine::measure(config.num_threads);
         let mut results = Vec::new();
-        speech::runtime()?.block_on(async {
+        engine::runtime()?.block_on(async {
             let mut interrupt = Interrupt::listen()?;
             for model in &self.models {
                 for &dtype in &self.dtypes {
                     let config = EngineCoreConfig { model: model.clone(), dtype, ..config.clone() };
-                    results.extend(self.one(config, &machine, &mut interrupt).await?);
+                    results.extend(self.measure_model(config, &machine, &mut interrupt).await?);
                 }
             }
             anyhow::Ok(())
@@ -159,35 +155,35 @@ impl Plan<'_> {
         Ok(Report { machine, results })
     }
 
-    /// All batch sizes of one model.
-    async fn one(
+    /// Measures all batch sizes of one model.
+    async fn measure_model(
         &self,
         config: EngineCoreConfig,
         machine: &Machine,
         interrupt: &mut Interrupt,
     ) -> Result<Vec<Measured>> {
-        machine::forget_peak_memory();
-        let engine = speech::load(config, interrupt).await?;
-        let speaks = engine.profile().tasks.contains(&TaskType::Tts);
-        let heard = if speaks { None } else { self.recording.as_ref() };
-        if !speaks && heard.is_none() {
-            let message = format!("model '{}' listens, and there is nothing to hear", engine.profile().model);
-            return Err(usage(message, "give --recording an audio file of some speech"));
+        machine::reset_peak_memory();
+        let engine = engine::load(config, interrupt).await?;
+        let is_tts = engine.profile().tasks.contains(&TaskType::Tts);
+        let recording = if is_tts { None } else { self.recording.as_ref() };
+        if !is_tts && recording.is_none() {
+            let message = format!("model '{}' needs a recording to transcribe", engine.profile().model);
+            return Err(usage(message, "give --recording an audio file with speech"));
         }
         let mut results = Vec::new();
-        for &batch in &self.args.batch {
+        for &size in &self.args.batch {
             let mut rounds = Vec::new();
             for number in 0..self.args.rounds {
-                let texts = format!("Batch {batch}, round {number}");
-                let voices = Voices { number: batch, texts, tokens: self.args.tokens };
-                rounds.push(match heard {
-                    Some(recording) => round::hear(&engine, recording, batch, interrupt).await?,
-                    None => round::speak(&engine, &voices, interrupt).await?,
+                let text_prefix = format!("Batch {size}, round {number}");
+                let requests = Requests { count: size, text_prefix, max_tokens: self.args.tokens };
+                rounds.push(match recording {
+                    Some(recording) => batch::transcribe(&engine, recording, size, interrupt).await?,
+                    None => batch::synthesize(&engine, &requests, interrupt).await?,
                 });
             }
-            let measured = match heard {
-                Some(_) => Measured::listening(&engine, batch, &rounds),
-                None => Measured::speaking(&engine, batch, &rounds, machine),
+            let measured = match recording {
+                Some(_) => Measured::transcription(&engine, size, &rounds),
+                None => Measured::synthesis(&engine, size, &rounds, machine),
             };
             if !self.args.json {
                 output::print(&measured.page())?;

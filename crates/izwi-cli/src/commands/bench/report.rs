@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! The results, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,55 +6,55 @@ use std::time::Duration;
 use izwi_core::engine::Engine;
 use serde::{Deserialize, Serialize};
 
+use super::batch::Round;
 use super::machine::{Machine, peak_memory};
-use super::round::Round;
 use crate::output;
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) machine: Machine,
     pub(super) results: Vec<Measured>,
 }
 
-/// One batch size; each figure is the median of the rounds.
+/// The result of one batch size: medians of the rounds.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) model: String,
     pub(super) dtype: String,
     pub(super) batch: usize,
     pub(super) threads: usize,
-    /// Of all voices together, once every prompt is computed.
+    /// Of all requests together, after the prefill of the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) frames_per_s: Option<f64>,
-    /// Of all transcripts together, everything before their first included.
+    /// Of all transcripts together, with their prefill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) tokens_per_s: Option<f64>,
-    /// Of one voice, prompt included, or of one recording: time to compute over time to play. Below 1 it keeps up.
+    /// Time to compute over time of audio of one request, prefill included. Below 1 is faster than real time.
     rtf: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ttfa_ms_p50: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ttfa_ms_p95: Option<f64>,
-    /// Bytes of weights read for a frame of one voice.
+    /// Bytes of weights read for a frame of one request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bytes_per_frame: Option<f64>,
-    /// Of the bandwidth that reading alone reaches.
+    /// Share of the measured memory bandwidth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bandwidth_share: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     peak_rss_bytes: Option<u64>,
-    /// Milliseconds a frame of all voices spends in each part.
+    /// Milliseconds per step in each part of the model.
     #[serde(default)]
     parts_ms: BTreeMap<String, f64>,
 }
 
 impl Measured {
-    /// Sums up the rounds of one batch size of a model that speaks.
-    pub(super) fn speaking(engine: &Engine, batch: usize, rounds: &[Round], machine: &Machine) -> Self {
-        let middle = |figure: &dyn Fn(&Round) -> f64| median(rounds.iter().map(figure).collect());
+    /// Summarises the rounds of one batch size of a TTS model.
+    pub(super) fn synthesis(engine: &Engine, batch: usize, rounds: &[Round], machine: &Machine) -> Self {
+        let median_of = |figure: &dyn Fn(&Round) -> f64| median(rounds.iter().map(figure).collect());
         let frames_per_s =
-            middle(&|round| round.steady_tokens / round.steady.as_secs_f64().max(f64::MIN_POSITIVE));
+            median_of(&|round| round.steady_tokens / round.steady.as_secs_f64().max(f64::MIN_POSITIVE));
         let mut first: Vec<f64> = rounds.iter().flat_map(|round| &round.first_audio).map(ms).collect();
         first.sort_by(f64::total_cmp);
         let bytes_per_frame = engine.profile().step_bytes as f64 / batch as f64;
@@ -64,11 +64,11 @@ impl Measured {
         let mut parts_ms: BTreeMap<String, f64> = names
             .iter()
             .enumerate()
-            .map(|(at, name)| ((*name).to_owned(), middle(&|round| ms(&round.parts[at].1) / steps(round))))
+            .map(|(at, name)| ((*name).to_owned(), median_of(&|round| ms(&round.parts[at].1) / steps(round))))
             .collect();
         if !parts_ms.is_empty() {
             let known = |round: &Round| round.parts.iter().map(|part| ms(&part.1)).sum::<f64>();
-            let rest = middle(&|round| ((ms(&round.wall) - known(round)) / steps(round)).max(0.0));
+            let rest = median_of(&|round| ((ms(&round.wall) - known(round)) / steps(round)).max(0.0));
             parts_ms.insert("engine and the rest".to_owned(), rest);
         }
         Self {
@@ -82,8 +82,8 @@ impl Measured {
         }
     }
 
-    /// Sums up the rounds of one batch size of a model that listens.
-    pub(super) fn listening(engine: &Engine, batch: usize, rounds: &[Round]) -> Self {
+    /// Summarises the rounds of one batch size of an ASR model.
+    pub(super) fn transcription(engine: &Engine, batch: usize, rounds: &[Round]) -> Self {
         let rate = |round: &Round| round.tokens as f64 / round.wall.as_secs_f64().max(f64::MIN_POSITIVE);
         Self {
             tokens_per_s: Some(median(rounds.iter().map(rate).collect())),
@@ -91,7 +91,7 @@ impl Measured {
         }
     }
 
-    /// What is told of every model.
+    /// The results of models of any task.
     fn of(engine: &Engine, batch: usize, rounds: &[Round]) -> Self {
         let (profile, config) = (engine.profile(), engine.config());
         let rtf = |round: &Round| round.wall.as_secs_f64() * batch as f64 / round.audio.as_secs_f64();
@@ -106,13 +106,13 @@ impl Measured {
         }
     }
 
-    /// Something that was measured.
+    /// A result for tests.
     #[cfg(test)]
     pub(super) fn example(batch: usize, frames_per_s: f64) -> Self {
         Self { model: "a model".to_owned(), batch, frames_per_s: Some(frames_per_s), ..Self::default() }
     }
 
-    /// Work done in a second, whatever of the two it is counted in, and its unit.
+    /// Frames or tokens per second, with the unit.
     pub(super) fn rate(&self) -> (f64, &'static str) {
         match (self.frames_per_s, self.tokens_per_s) {
             (Some(frames), _) => (frames, "frames/s"),
@@ -120,25 +120,25 @@ impl Measured {
         }
     }
 
-    /// A line for a person, with a line for each part below it.
+    /// The result as text.
     pub(super) fn page(&self) -> String {
         let (rate, unit) = self.rate();
         let mut page = format!(
             "{} {} on {} threads, {} at once: {rate:.1} {unit}, RTF {:.2}",
             self.model, self.dtype, self.threads, self.batch, self.rtf
         );
-        if let (Some(half), Some(most)) = (self.ttfa_ms_p50, self.ttfa_ms_p95) {
-            page.push_str(&format!(", first audio {half:.0} ms (p95 {most:.0})"));
+        if let (Some(p50), Some(p95)) = (self.ttfa_ms_p50, self.ttfa_ms_p95) {
+            page.push_str(&format!(", first audio {p50:.0} ms (p95 {p95:.0})"));
         }
         page.push('\n');
         let parts: Vec<String> = self.parts_ms.iter().map(|(name, ms)| format!("{name} {ms:.1}")).collect();
         if !parts.is_empty() {
-            page.push_str(&format!("  ms a step: {}\n", parts.join(", ")));
+            page.push_str(&format!("  ms per step: {}\n", parts.join(", ")));
         }
         if let (Some(bytes), Some(share)) = (self.bytes_per_frame, self.bandwidth_share) {
             page.push_str(&format!(
-                "  weights read for a frame: {}; {:.0} % of the memory's bandwidth\n",
-                output::bytes(bytes as u64),
+                "  weights read per frame: {}; {:.0} % of the memory bandwidth\n",
+                output::format_bytes(bytes as u64),
                 100.0 * share
             ));
         }
@@ -147,11 +147,11 @@ impl Measured {
 }
 
 impl Report {
-    /// What is true of all results, for a person.
+    /// The properties of the machine as text.
     pub(super) fn page(&self) -> String {
-        // Of the processes that measured, of which this one need not be one.
-        let most = self.results.iter().filter_map(|result| result.peak_rss_bytes).max();
-        let memory = most.map(|bytes| format!("; at most {} of memory", output::bytes(bytes)));
+        // The results may come from other processes.
+        let peak = self.results.iter().filter_map(|result| result.peak_rss_bytes).max();
+        let memory = peak.map(|bytes| format!("; peak memory {}", output::format_bytes(bytes)));
         format!(
             "{} cores, memory read at {:.1} GB/s{}\n",
             self.machine.cores,
@@ -170,7 +170,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     quantile(&values, 0.5)
 }
 
-/// The value that the share `at` of sorted values does not exceed; 0 where there are none.
+/// The quantile `at` of sorted values; 0 without values.
 fn quantile(sorted: &[f64], at: f64) -> f64 {
     let index = (sorted.len() as f64 * at).ceil() as usize;
     sorted.get(index.saturating_sub(1)).copied().unwrap_or(0.0)
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_values_that_occurred() {
+    fn quantiles_are_measured_values() {
         assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0], 0.5), 2.0);
         assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0], 0.95), 4.0);
         assert_eq!(quantile(&[], 0.5), 0.0);

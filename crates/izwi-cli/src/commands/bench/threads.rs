@@ -1,4 +1,4 @@
-//! Several numbers of compute threads: a process has one, so that each is measured by a process of its own.
+//! Measures with several numbers of compute threads, each in a process of its own: a process has one thread pool.
 
 use std::ffi::{OsStr, OsString};
 use std::process::{Command, Stdio};
@@ -8,16 +8,16 @@ use anyhow::{Context as _, Result};
 use super::report::Report;
 use crate::output;
 
-/// What the processes are not told, or told anew. All take a value but the last.
-const OWN: [&str; 5] = ["--thread-counts", "--threads", "--gate", "--gate-ratio", "--json"];
+/// Arguments that are removed or replaced. All but the last have a value.
+const REPLACED: [&str; 5] = ["--thread-counts", "--threads", "--gate", "--gate-ratio", "--json"];
 
-/// Measures with each number of threads, by this program with the same arguments otherwise.
+/// Measures with each number of threads, by running this program with otherwise equal arguments.
 ///
 /// # Errors
-/// A process cannot be started, or fails; it has said why.
+/// A process cannot be started, or fails and reports why.
 pub(super) fn measure(counts: &[usize]) -> Result<Report> {
     let program = std::env::current_exe().context("cannot find this program")?;
-    let arguments = others(std::env::args_os().skip(1));
+    let arguments = kept(std::env::args_os().skip(1));
     let mut whole: Option<Report> = None;
     for count in counts {
         let mut command = Command::new(&program);
@@ -25,17 +25,17 @@ pub(super) fn measure(counts: &[usize]) -> Result<Report> {
         let done = command.output().context("cannot start this program again")?;
         anyhow::ensure!(done.status.success(), "measuring with {count} threads failed");
         let report: Report = serde_json::from_slice(&done.stdout).context("the report is not JSON")?;
-        output::say(&format!("{count} threads: done"));
+        output::status(&format!("{count} threads: done"));
         match &mut whole {
             Some(whole) => whole.results.extend(report.results),
             None => whole = Some(report),
         }
     }
-    whole.context("there is nothing to measure")
+    whole.context("no number of threads is given")
 }
 
-/// The arguments without [`OWN`].
-fn others(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+/// The arguments without [`REPLACED`].
+fn kept(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut kept = Vec::new();
     let mut skip = false;
     for argument in arguments {
@@ -44,7 +44,7 @@ fn others(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
         }
         let name = argument.to_string_lossy();
         let (name, has_value) = name.split_once('=').map_or((&*name, false), |(name, _)| (name, true));
-        if OWN.contains(&name) {
+        if REPLACED.contains(&name) {
             skip = !has_value && OsStr::new(name) != "--json";
             continue;
         }
@@ -58,10 +58,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_processes_get_everything_but_what_they_are_told_anew() {
-        let given =
-            "bench --threads 2 --model m --thread-counts=1,2 --gate f --json --batch 1 --threads=3 -v";
-        let kept = others(given.split(' ').map(OsString::from));
+    fn replaced_arguments_are_removed() {
+        let line = "bench --threads 2 --model m --thread-counts=1,2 --gate f --json --batch 1 --threads=3 -v";
+        let kept = kept(line.split(' ').map(OsString::from));
         assert_eq!(kept, ["bench", "--model", "m", "--batch", "1", "-v"]);
     }
 }

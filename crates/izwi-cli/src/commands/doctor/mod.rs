@@ -1,7 +1,8 @@
-//! `izwi doctor`: looks at everything that speaking needs and says, for what is missing, what to do.
+//! `izwi doctor`: checks everything that synthesis needs and prints remedies for problems.
 
-mod machine;
-mod speaking;
+mod finding;
+mod models;
+mod system;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -10,10 +11,12 @@ use crate::failure::Failure;
 use crate::settings::Resolved;
 use crate::{failure, logging, output};
 
+use finding::{Finding, Verdict};
+
 /// Check this machine, the installation and the settings
 ///
-/// Speaks a sentence with the default model, if it is installed, and measures it. Ends with 1 if something is broken
-/// that prevents speaking.
+/// Synthesises a sentence with the default model, if it is installed, and measures it. The exit code is 1 if a problem
+/// prevents synthesis.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print as JSON
@@ -21,43 +24,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Verdict {
-    /// Good.
-    Ok,
-    /// Speaking works, something else does not or not well.
-    Warning,
-    /// Prevents speaking.
-    Broken,
-}
-
-/// What was found about one thing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Finding {
-    subject: &'static str,
-    verdict: Verdict,
-    detail: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remedy: Option<String>,
-}
-
-impl Finding {
-    fn ok(subject: &'static str, detail: impl Into<String>) -> Self {
-        Self { subject, verdict: Verdict::Ok, detail: detail.into(), remedy: None }
-    }
-
-    fn warning(subject: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { subject, verdict: Verdict::Warning, detail: detail.into(), remedy: Some(remedy.into()) }
-    }
-
-    fn broken(subject: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { subject, verdict: Verdict::Broken, detail: detail.into(), remedy: Some(remedy.into()) }
-    }
-}
-
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     ok: bool,
@@ -76,19 +43,19 @@ pub(crate) fn run(args: &Args, resolved: Result<Resolved>) -> Result<()> {
 }
 
 fn findings(resolved: Result<Resolved>) -> Vec<Finding> {
-    let mut findings = vec![machine::build()];
+    let mut findings = vec![system::build()];
     match resolved {
         Err(error) => {
             let text = failure::render(&error);
             let detail =
                 text.lines().map(|line| line.trim_start_matches("error: ").trim()).collect::<Vec<_>>();
-            findings.push(Finding::broken("settings", detail.join("; "), "correct what is named"));
+            findings.push(Finding::broken("settings", detail.join("; "), "correct the named settings"));
         }
         Ok(resolved) => {
             logging::begin(&resolved.settings, "error");
-            findings.push(Finding::ok("settings", "can be used; see `izwi config show`"));
-            findings.extend(machine::findings(&resolved));
-            findings.extend(speaking::findings(&resolved));
+            findings.push(Finding::ok("settings", "valid; see `izwi config show`"));
+            findings.extend(system::findings(&resolved));
+            findings.extend(models::findings(&resolved));
         }
     }
     findings
@@ -107,7 +74,7 @@ fn page(findings: &[Finding]) -> String {
             rows.push(["", "", &format!("help: {remedy}")].map(str::to_owned));
         }
     }
-    output::columns(&rows)
+    output::format_columns(&rows)
 }
 
 #[cfg(test)]
@@ -115,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unusable_settings_are_a_finding_and_not_the_end() {
+    fn invalid_settings_are_a_finding() {
         let findings = findings(Err(failure::with_help("bad key", "fix it")));
         let last = findings.last().unwrap();
         assert_eq!((last.subject, last.verdict), ("settings", Verdict::Broken));
@@ -123,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_a_remedy_under_its_finding() {
+    fn a_remedy_is_printed_below_its_finding() {
         let page = page(&[Finding::ok("a", "fine"), Finding::broken("b", "gone", "fetch it")]);
         assert_eq!(page, "ok      a  fine\nBROKEN  b  gone\n           help: fetch it\n");
     }

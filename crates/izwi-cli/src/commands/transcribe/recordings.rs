@@ -1,4 +1,4 @@
-//! Which recordings are meant, and their bytes.
+//! The recordings of the command line, and their bytes.
 
 use std::fs::File;
 use std::future::Future;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use crate::{failure, output};
+use crate::{failure, input, output};
 
 /// One recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) enum Recording {
 }
 
 impl Recording {
-    /// How reports name it.
+    /// The name in reports.
     pub(super) fn name(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
@@ -27,7 +27,7 @@ impl Recording {
         }
     }
 
-    /// The name of a file made of it, without ending.
+    /// The name of its transcript file, without extension.
     pub(super) fn stem(&self) -> &Path {
         match self {
             Self::File(path) => path.file_stem().map_or(path.as_path(), Path::new),
@@ -35,15 +35,15 @@ impl Recording {
         }
     }
 
-    /// Its bytes, read when they are asked for and no more than `max_bytes` of them.
+    /// Reads at most `max_bytes` bytes when the future is polled.
     pub(super) fn read(&self, max_bytes: usize) -> impl Future<Output = Result<Vec<u8>>> + use<> {
         let recording = self.clone();
         async move {
             let reading = tokio::task::spawn_blocking(move || match recording {
                 Self::File(path) => read_file(&path, max_bytes),
-                Self::Stdin => bounded(io::stdin().lock(), max_bytes),
+                Self::Stdin => read(io::stdin().lock(), max_bytes),
             });
-            reading.await.context("reading it failed")?
+            reading.await.context("the reading task failed")?
         }
     }
 }
@@ -57,25 +57,22 @@ fn read_file(path: &Path, max_bytes: usize) -> Result<Vec<u8>> {
         io::ErrorKind::NotFound => failure::with_help("there is no such file", "check the name"),
         _ => error.into(),
     })?;
-    bounded(file, max_bytes)
+    read(file, max_bytes)
 }
 
-fn bounded(input: impl Read, max_bytes: usize) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    input.take(max_bytes as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > max_bytes {
-        return Err(failure::with_help(
-            format!("it has more than {}", output::bytes(max_bytes as u64)),
-            "cut it into parts, or compress it (flac, mp3, opus)",
-        ));
-    }
-    Ok(bytes)
+fn read(recording: impl Read, max_bytes: usize) -> Result<Vec<u8>> {
+    input::read_bounded(recording, max_bytes as u64)?.ok_or_else(|| {
+        failure::with_help(
+            format!("it has more than {}", output::format_bytes(max_bytes as u64)),
+            "split it into parts, or compress it (flac, mp3, opus)",
+        )
+    })
 }
 
-/// The recordings that the arguments mean: files, patterns in their sorted order, `-` for standard input.
+/// The recordings of the arguments: files, the sorted matches of patterns, `-` for standard input.
 ///
 /// # Errors
-/// A pattern matches nothing or is none, or standard input is named twice or is a terminal.
+/// A pattern is invalid or matches nothing, or standard input is named twice or is a terminal.
 pub(super) fn find(arguments: &[String]) -> Result<Vec<Recording>> {
     let mut found = Vec::new();
     for argument in arguments {
@@ -99,21 +96,24 @@ pub(super) fn find(arguments: &[String]) -> Result<Vec<Recording>> {
     Ok(found)
 }
 
-/// The files that a pattern names, in their sorted order.
+/// The sorted matches of a pattern.
 fn matches(pattern: &str) -> Result<Vec<Recording>> {
     let paths = glob::glob(pattern).map_err(|error| {
-        failure::usage(format!("'{pattern}' is no pattern: {error}"), "escape brackets as [[] and []]")
+        failure::usage(
+            format!("'{pattern}' is not a valid pattern: {error}"),
+            "escape brackets as [[] and []]",
+        )
     })?;
     let mut files = Vec::new();
     for path in paths {
-        let path = path.with_context(|| format!("cannot look for '{pattern}'"))?;
+        let path = path.with_context(|| format!("cannot search for '{pattern}'"))?;
         if !path.is_dir() {
             files.push(path);
         }
     }
     files.sort();
     if files.is_empty() {
-        let help = "check the folder and the ending; a pattern does not look into folders below, ** does";
+        let help = "check the folder and the extension; * does not match subfolders, ** does";
         return Err(failure::with_help(format!("no file matches '{pattern}'"), help));
     }
     Ok(files.into_iter().map(Recording::File).collect())
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_expanded_in_order_and_names_taken_as_they_are() {
+    fn patterns_are_expanded_in_order_and_existing_names_are_not() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["b.wav", "a.wav", "c.mp3", "odd[1].wav"] {
             fs::write(folder.path().join(name), "").unwrap();
@@ -147,13 +147,13 @@ mod tests {
         let error = names(folder.path(), &["*.ogg"]).unwrap_err();
         assert!(failure::render(&error).contains("*.ogg'\nhelp: "), "{error}");
         let error = names(folder.path(), &["***"]).unwrap_err();
-        assert!(error.to_string().contains("is no pattern"), "{error}");
+        assert!(error.to_string().contains("is not a valid pattern"), "{error}");
     }
 
     #[test]
-    fn reading_is_bounded_and_errors_say_what_to_do() {
-        assert_eq!(bounded(&b"four"[..], 4).unwrap(), b"four");
-        assert!(bounded(&b"fives"[..], 4).unwrap_err().to_string().contains("more than 4 B"));
+    fn reading_is_limited_and_errors_are_specific() {
+        assert_eq!(read(&b"four"[..], 4).unwrap(), b"four");
+        assert!(read(&b"fives"[..], 4).unwrap_err().to_string().contains("more than 4 B"));
         let folder = tempfile::tempdir().unwrap();
         assert!(read_file(folder.path(), 4).unwrap_err().to_string().contains("is a folder"));
         assert!(read_file(&folder.path().join("no"), 4).unwrap_err().to_string().contains("no such file"));

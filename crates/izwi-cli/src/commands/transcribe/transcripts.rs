@@ -1,4 +1,4 @@
-//! Transcripts as text, and where each goes.
+//! The formats of transcripts, and their destinations.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,15 +8,15 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use izwi_core::transcript::{self, VerboseTranscript};
 
-use crate::listening::Heard;
+use crate::transcription::Transcription;
 use crate::{failure, output, sink};
 
 use super::recordings::Recording;
 
-/// What a transcript looks like.
+/// Format of a transcript.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// The words
+    /// Plain text
     Text,
     /// SubRip subtitles
     Srt,
@@ -27,7 +27,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// The name that users give.
+    /// The name on the command line.
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -44,18 +44,18 @@ impl Format {
         }
     }
 
-    /// The transcript in this form.
+    /// The transcript in this format.
     ///
     /// # Errors
-    /// It cannot be written as JSON.
-    pub(super) fn render(self, heard: &Heard, translated: bool, words: bool) -> Result<String> {
+    /// Serialising to JSON fails.
+    pub(super) fn render(self, done: &Transcription, translated: bool, words: bool) -> Result<String> {
         Ok(match self {
-            Self::Text => format!("{}\n", heard.transcript.text()),
-            Self::Srt => transcript::srt(&heard.transcript.segments),
-            Self::Vtt => transcript::vtt(&heard.transcript.segments),
+            Self::Text => format!("{}\n", done.transcript.text()),
+            Self::Srt => transcript::srt(&done.transcript.segments),
+            Self::Vtt => transcript::vtt(&done.transcript.segments),
             Self::Json => {
-                let seconds = heard.stats.audio_duration.as_secs_f64();
-                let verbose = VerboseTranscript::new(&heard.transcript, translated, seconds, words);
+                let seconds = done.stats.audio_duration.as_secs_f64();
+                let verbose = VerboseTranscript::new(&done.transcript, translated, seconds, words);
                 let json = serde_json::to_string(&verbose).context("cannot write the transcript as JSON")?;
                 format!("{json}\n")
             }
@@ -63,20 +63,20 @@ impl Format {
     }
 }
 
-/// Where transcripts go.
+/// Destinations of the transcripts.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Places {
-    /// All on standard output, with the recording's name over each or without.
+pub(super) enum Destinations {
+    /// Standard output.
     Stdout {
-        /// Whether names are wanted.
+        /// Whether a line with the recording's name precedes each transcript.
         named: bool,
     },
-    /// Each into a file.
+    /// One file for each.
     Files(Vec<PathBuf>),
 }
 
-impl Places {
-    /// The file of the recording at this place in the list, if it has one.
+impl Destinations {
+    /// The file of the recording with this index, if it has one.
     pub(super) fn file(&self, index: usize) -> Option<&Path> {
         match self {
             Self::Stdout { .. } => None,
@@ -97,12 +97,16 @@ impl Places {
     }
 }
 
-/// Where the transcripts of these recordings go. Makes the folder for them, and checks that files can be written.
+/// Chooses the destinations. Creates the folder, and checks that files can be written.
 ///
 /// # Errors
-/// The output does not fit the format or the number of recordings, two transcripts would be one file, or a file cannot
-/// be written.
-pub(super) fn places(format: Format, output: Option<&Path>, recordings: &[Recording]) -> Result<Places> {
+/// The output does not fit the format or the number of recordings, two transcripts have the same file name, or a file
+/// cannot be written.
+pub(super) fn destinations(
+    format: Format,
+    output: Option<&Path>,
+    recordings: &[Recording],
+) -> Result<Destinations> {
     let several = recordings.len() > 1;
     let Some(path) = output.filter(|path| *path != Path::new("-")) else {
         if several && format != Format::Text {
@@ -115,12 +119,12 @@ pub(super) fn places(format: Format, output: Option<&Path>, recordings: &[Record
                 "name a folder for them with --output",
             ));
         }
-        return Ok(Places::Stdout { named: several });
+        return Ok(Destinations::Stdout { named: several });
     };
     let is_folder = several || path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
     if !is_folder {
         sink::check_file(path)?;
-        return Ok(Places::Files(vec![path.to_path_buf()]));
+        return Ok(Destinations::Files(vec![path.to_path_buf()]));
     }
     if path.exists() && !path.is_dir() {
         return Err(failure::usage(
@@ -129,14 +133,14 @@ pub(super) fn places(format: Format, output: Option<&Path>, recordings: &[Record
         ));
     }
     let files = files_in(path, format, recordings)?;
-    fs::create_dir_all(path).with_context(|| format!("cannot make the folder {}", path.display()))?;
+    fs::create_dir_all(path).with_context(|| format!("cannot create the folder {}", path.display()))?;
     for file in &files {
         sink::check_file(file)?;
     }
-    Ok(Places::Files(files))
+    Ok(Destinations::Files(files))
 }
 
-/// A file in the folder for each recording.
+/// The file of each recording in a folder.
 fn files_in(folder: &Path, format: Format, recordings: &[Recording]) -> Result<Vec<PathBuf>> {
     let mut taken: HashMap<PathBuf, &Recording> = HashMap::new();
     let mut files = Vec::with_capacity(recordings.len());
@@ -173,7 +177,7 @@ mod tests {
         names.iter().map(|name| Recording::File(name.into())).collect()
     }
 
-    fn heard() -> Heard {
+    fn transcription() -> Transcription {
         let word = Word { text: " Hi.".to_owned(), start_s: 0.0, end_s: 0.5, probability: 1.0 };
         let segment =
             Segment { end_s: 1.0, text: " Hi.".to_owned(), words: vec![word], ..Segment::default() };
@@ -190,12 +194,12 @@ mod tests {
             generation_time: Duration::from_millis(100),
             time_to_first_audio: None,
         };
-        Heard { transcript, stats }
+        Transcription { transcript, stats }
     }
 
     #[test]
-    fn each_format_has_its_form() {
-        let render = |format: Format, words| format.render(&heard(), false, words).unwrap();
+    fn each_format_is_rendered() {
+        let render = |format: Format, words| format.render(&transcription(), false, words).unwrap();
         assert_eq!(render(Format::Text, false), "Hi.\n");
         assert_eq!(render(Format::Srt, false), "1\n00:00:00,000 --> 00:00:01,000\nHi.\n\n");
         assert_eq!(render(Format::Vtt, false), "WEBVTT\n\n00:00:00.000 --> 00:00:01.000\nHi.\n\n");
@@ -212,9 +216,12 @@ mod tests {
     fn standard_output_takes_text_or_one_transcript() {
         let one = files(&["a.wav"]);
         let two = files(&["a.wav", "b.wav"]);
-        assert_eq!(places(Format::Srt, None, &one).unwrap(), Places::Stdout { named: false });
-        assert_eq!(places(Format::Text, Some(Path::new("-")), &two).unwrap(), Places::Stdout { named: true });
-        let error = places(Format::Srt, None, &two).unwrap_err();
+        assert_eq!(destinations(Format::Srt, None, &one).unwrap(), Destinations::Stdout { named: false });
+        assert_eq!(
+            destinations(Format::Text, Some(Path::new("-")), &two).unwrap(),
+            Destinations::Stdout { named: true }
+        );
+        let error = destinations(Format::Srt, None, &two).unwrap_err();
         assert!(failure::render(&error).contains("help: name a folder"), "{error}");
     }
 
@@ -222,20 +229,20 @@ mod tests {
     fn files_are_named_after_recordings() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("out");
-        let found = places(Format::Vtt, Some(&out), &files(&["x/a.wav", "b.c.mp3"])).unwrap();
-        assert_eq!(found, Places::Files(vec![out.join("a.vtt"), out.join("b.c.vtt")]));
+        let found = destinations(Format::Vtt, Some(&out), &files(&["x/a.wav", "b.c.mp3"])).unwrap();
+        assert_eq!(found, Destinations::Files(vec![out.join("a.vtt"), out.join("b.c.vtt")]));
         assert!(out.is_dir());
-        let found = places(Format::Text, Some(&out), &[Recording::Stdin]).unwrap();
-        assert_eq!(found, Places::Files(vec![out.join("stdin.txt")]));
+        let found = destinations(Format::Text, Some(&out), &[Recording::Stdin]).unwrap();
+        assert_eq!(found, Destinations::Files(vec![out.join("stdin.txt")]));
         let file = folder.path().join("a.srt");
-        let found = places(Format::Srt, Some(&file), &files(&["a.wav"])).unwrap();
-        assert_eq!(found, Places::Files(vec![file.clone()]));
+        let found = destinations(Format::Srt, Some(&file), &files(&["a.wav"])).unwrap();
+        assert_eq!(found, Destinations::Files(vec![file.clone()]));
         found.write(0, "a.wav", "1\n").unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "1\n");
 
-        let error = places(Format::Json, Some(&out), &files(&["x/a.wav", "y/a.mp3"])).unwrap_err();
+        let error = destinations(Format::Json, Some(&out), &files(&["x/a.wav", "y/a.mp3"])).unwrap_err();
         assert!(error.to_string().contains("x/a.wav and y/a.mp3"), "{error}");
-        let error = places(Format::Json, Some(&file), &files(&["a.wav", "b.wav"])).unwrap_err();
+        let error = destinations(Format::Json, Some(&file), &files(&["a.wav", "b.wav"])).unwrap_err();
         assert!(error.to_string().contains("is a file"), "{error}");
     }
 }

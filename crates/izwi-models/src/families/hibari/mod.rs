@@ -108,7 +108,7 @@ impl Hibari {
     fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let mut checkpoint = Checkpoint::open(&folder.join("model.safetensors"), &options.device)?;
         let weight_bytes = checkpoint.bytes_as(DType::F32);
-        let precision = options.precision.on(options.device.is_cpu());
+        let precision = options.weight_precision();
         let network = Network::load(&mut checkpoint, precision)?;
         checkpoint.finish()?;
         let voice = Voice {

@@ -6,14 +6,12 @@
 use candle_core::{Device, Result, Tensor};
 
 use izwi_nn::Error;
-use izwi_nn::activation::bias_gelu;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::conv::DenseConv;
-use izwi_nn::convnext::{ConvNeXtBlock, ConvNeXtConfig};
-use izwi_nn::encoder::{EncoderConfig, EncoderLayer};
-use izwi_nn::linear::Linear;
-use izwi_nn::norm::LayerNorm;
-use izwi_nn::packed::PackedRows;
+use izwi_nn::layers::activation::bias_gelu;
+use izwi_nn::layers::conv::DenseConv;
+use izwi_nn::layers::{
+    ConvNeXtBlock, ConvNeXtConfig, EncoderConfig, EncoderLayer, LayerNorm, Linear, PackedRows,
+};
 use izwi_types::Precision;
 
 /// Entries of the phoneme embedding.

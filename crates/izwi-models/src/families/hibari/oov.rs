@@ -12,10 +12,7 @@ use super::files::read_json;
 use crate::text::phonemes::UnknownWords;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::encoder::{EncoderConfig, EncoderLayer};
-use izwi_nn::linear::Linear;
-use izwi_nn::norm::LayerNorm;
-use izwi_nn::packed::PackedRows;
+use izwi_nn::layers::{EncoderConfig, EncoderLayer, LayerNorm, Linear, PackedRows};
 
 const WIDTH: usize = 128;
 const LAYERS: usize = 4;

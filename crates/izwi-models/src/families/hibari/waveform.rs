@@ -9,6 +9,7 @@ use realfft::{ComplexToReal, FftError, RealFftPlanner, RealToComplex};
 
 use super::network::{BINS, HEAD_VALUES};
 use izwi_kernels::spectrum::{SpectralFilter, SpectrumHeads};
+use izwi_nn::codec::stft::hann;
 
 /// Samples a second of what comes out.
 pub(super) const SAMPLE_RATE_HZ: u32 = 24_000;
@@ -44,11 +45,10 @@ impl std::fmt::Debug for Synthesiser {
 impl Synthesiser {
     pub(super) fn new() -> Self {
         let mut planner = RealFftPlanner::new();
-        let angle = |index| std::f64::consts::TAU * index as f64 / FFT as f64;
         Self {
             forward: planner.plan_fft_forward(FFT),
             inverse: planner.plan_fft_inverse(FFT),
-            window: (0..FFT).map(|index| (0.5 - 0.5 * angle(index).cos()) as f32).collect(),
+            window: hann(FFT, true),
         }
     }
 

@@ -6,9 +6,8 @@ use super::config::{BACKBONE_NAMES, CODES, Config};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{DecoderStack, StackRows};
-use izwi_nn::embedding::Embedding;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
-use izwi_nn::row_linear::RowLinear;
+use izwi_nn::layers::{Embedding, Linear};
 use izwi_types::Precision;
 
 /// Weights of the language model.
@@ -16,7 +15,7 @@ use izwi_types::Precision;
 pub(super) struct Backbone {
     pub(super) stack: DecoderStack,
     /// Text in and out.
-    tokens: RowLinear,
+    tokens: Linear,
     /// Frames in: the books' tables one behind another.
     codes: Embedding,
     books: usize,
@@ -49,7 +48,7 @@ impl Backbone {
         from.skip(|name| unused.iter().any(|unused| unused == name));
         let tokens = ("lfm.embed_tokens", config.lfm.vocab_size);
         Ok(Self {
-            tokens: RowLinear::load_stacked(from, &[tokens], width, precision)?,
+            tokens: Linear::load_stacked(from, &[tokens], width, precision)?,
             codes: Embedding::load(from, "audio_embedding.embedding", books * CODES, width)?,
             stack: DecoderStack::load(from, "lfm", shape, &BACKBONE_NAMES, precision)?,
             books,

@@ -12,14 +12,11 @@ use candle_core::{DType, Device, Tensor};
 use self::subsampling::Subsampling;
 use super::mel::{FRAMES_PER_ROW, Mel};
 use izwi_nn::Error;
-use izwi_nn::activation::{bias_gelu, bias_silu, sigmoid_gate};
+use izwi_nn::attention::relative::{relative, sinusoids};
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::conv::DepthwiseConv;
-use izwi_nn::linear::Linear;
-use izwi_nn::norm::LayerNorm;
-use izwi_nn::packed::PackedRows;
-use izwi_nn::relative_attention::{relative, sinusoids};
-use izwi_nn::row_linear::{RowLinear, stacked};
+use izwi_nn::layers::activation::{bias_gelu, bias_silu, sigmoid_gate};
+use izwi_nn::layers::conv::DepthwiseConv;
+use izwi_nn::layers::{LayerNorm, Linear, PackedRows, cat_weights};
 use izwi_types::Precision;
 
 pub(crate) use self::config::Config;
@@ -194,8 +191,9 @@ impl FeedForward {
         let wide = format!("{name}.linear1");
         let narrow = [(format!("{name}.linear2.weight"), vec![width, inner])];
         // Halving is exact in every floating-point type.
-        let halved = |weights| Ok((stacked(weights)? * HALF)?);
-        let narrow = RowLinear::load_made(from, (&narrow, "halved, "), (inner, width), precision, halved)?;
+        let halved = |weights| Ok((cat_weights(weights)? * HALF)?);
+        let narrow =
+            Linear::load_transformed(from, (&narrow, "halved, "), (inner, width), precision, halved)?;
         let bias = (from.take(&format!("{name}.linear2.bias"), &[width])? * HALF)?;
         Ok(Self {
             wide_bias: from.take(&format!("{wide}.bias"), &[inner])?,
@@ -223,7 +221,7 @@ impl Attention {
         let (width, heads) = (config.d_model, config.n_heads);
         let parts = ["q", "k", "v"].map(|part| format!("{name}.linear_{part}"));
         let weights = parts.each_ref().map(|part| (part.as_str(), width));
-        let qkv = RowLinear::load_stacked(from, &weights, width, precision)?;
+        let qkv = Linear::load_stacked(from, &weights, width, precision)?;
         let biases = parts.iter().map(|part| from.take(&format!("{part}.bias"), &[width]));
         let bias = Tensor::cat(&biases.collect::<Loaded<Vec<_>>>()?, 0)?;
         let place = format!("{name}.linear_pos");
@@ -274,10 +272,10 @@ impl Convolution {
         let mut point = |part: &str, outputs: usize| {
             let name = format!("{name}.pointwise_conv{part}");
             let parts = [(format!("{name}.weight"), vec![outputs, width, 1])];
-            let flat = |weights| Ok(stacked(weights)?.squeeze(2)?);
-            let linear = RowLinear::load_made(from, (&parts, ""), (width, outputs), precision, flat)?;
+            let flat = |weights| Ok(cat_weights(weights)?.squeeze(2)?);
+            let linear = Linear::load_transformed(from, (&parts, ""), (width, outputs), precision, flat)?;
             let bias = from.take(&format!("{name}.bias"), &[outputs])?;
-            Ok::<_, Error>(Linear::from(linear.with_bias(&bias)?))
+            Ok::<_, Error>(linear.with_bias(&bias)?)
         };
         let (gated, output) = (point("1", 2 * width)?, point("2", width)?);
         let mut norm = |part: &str| from.take(&format!("{name}.batch_norm.{part}"), &[width]);

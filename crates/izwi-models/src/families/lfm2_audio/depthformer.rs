@@ -6,20 +6,16 @@ use candle_core::{Result, Tensor};
 use super::config::{CODES, Config, DEPTH_NAMES};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::decoder_stack::DecoderStack;
-use izwi_nn::embedding::Embedding;
-use izwi_nn::frame_draws::FrameDraws;
-use izwi_nn::frame_steps::FrameSteps;
-use izwi_nn::rms_norm::RmsNorm;
-use izwi_nn::row_linear::RowLinear;
-use izwi_nn::sampling::Draw;
+use izwi_nn::decoder_stack::{DecoderStack, FrameSteps};
+use izwi_nn::layers::{Embedding, Linear, RmsNorm};
+use izwi_nn::sampling::{Draw, FrameDraws};
 use izwi_types::Precision;
 
 /// Weights of the small stack and of each book.
 #[derive(Debug)]
 pub(super) struct Depthformer {
     /// A part for each book, `[books * width]`.
-    split: RowLinear,
+    split: Linear,
     stack: DecoderStack,
     books: Vec<Book>,
     width: usize,
@@ -30,7 +26,7 @@ struct Book {
     /// What the code is to the book behind.
     codes: Embedding,
     norm: RmsNorm,
-    head: RowLinear,
+    head: Linear,
 }
 
 /// What is computed on the way to a frame, for comparison with a reference.
@@ -54,13 +50,13 @@ impl Depthformer {
         let shape = config.depth();
         let (width, books) = (shape.width, config.codebooks);
         let sizes = (config.lfm.hidden_size, books * width);
-        let split = RowLinear::load_with_precision(from, "depth_linear", sizes, true, precision)?;
+        let split = Linear::load_with_precision(from, "depth_linear", sizes, true, precision)?;
         let eps = shape.eps;
         let book = |book| {
             let name = format!("depth_embeddings.{book}");
             let (codes, head) = tables(from, &name, width, config.depthformer.tie)?;
             let norm = RmsNorm::load(from, &format!("{name}.embedding_norm"), width, eps)?;
-            let head = RowLinear::with_precision(&head, None, precision)?;
+            let head = Linear::with_precision(&head, None, precision)?;
             Ok(Book { codes: Embedding::new(codes)?, norm, head })
         };
         let books = (0..books).map(book).collect::<std::result::Result<_, Error>>()?;

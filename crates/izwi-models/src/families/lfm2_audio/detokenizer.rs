@@ -18,8 +18,7 @@ use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::istft::{InverseStft, Overlap};
 use izwi_nn::codec::stream::{Pieces, StreamShape, StreamState, Streams};
-use izwi_nn::embedding::Embedding;
-use izwi_nn::linear::Linear;
+use izwi_nn::layers::{Embedding, Linear};
 use izwi_types::Precision;
 
 pub(crate) use self::config::Config;

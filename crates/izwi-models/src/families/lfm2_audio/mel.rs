@@ -3,13 +3,10 @@
 //! Owns the transform and what `preprocessor` of a configuration says; knows no tensor. Source:
 //! the Python package `liquid-audio` 1.3.0 (pip; NeMo's `FilterbankFeatures`).
 
-use std::sync::Arc;
-
-use rayon::prelude::*;
-use realfft::{RealFftPlanner, RealToComplex};
 use serde::Deserialize;
 
-use izwi_nn::codec::mel::{Filter, bank};
+use izwi_nn::codec::mel::MelFilterBank;
+use izwi_nn::codec::stft::{Stft, hann};
 
 /// Share of a sample that is taken from the next.
 const PRE_EMPHASIS: f32 = 0.97;
@@ -17,8 +14,6 @@ const PRE_EMPHASIS: f32 = 0.97;
 const GUARD: f32 = 1.0 / (1 << 24) as f32;
 /// Added to standard deviations.
 const STD_GUARD: f64 = 1e-5;
-/// Frames one rayon task computes.
-const CHUNK_FRAMES: usize = 32;
 /// Mel frames to a row of the encoder.
 pub(super) const FRAMES_PER_ROW: usize = 8;
 
@@ -94,34 +89,24 @@ impl Mel {
 }
 
 /// Turns samples into frames.
+#[derive(Debug)]
 pub(super) struct FrontEnd {
-    fft: Arc<dyn RealToComplex<f32>>,
-    window: Vec<f32>,
+    stft: Stft,
     hop: usize,
-    filters: Vec<Filter>,
-}
-
-impl std::fmt::Debug for FrontEnd {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FrontEnd").field("bins", &self.filters.len()).finish_non_exhaustive()
-    }
+    bank: MelFilterBank,
 }
 
 impl FrontEnd {
     /// As `config` says, which was checked.
     pub(super) fn new(config: &Config) -> Self {
         let (length, transform) = (config.window_samples(), config.n_fft);
-        // Symmetric: both ends are zero.
-        let turn = std::f64::consts::TAU / (length - 1) as f64;
         let mut window = vec![0f32; transform];
-        let middle = &mut window[(transform - length) / 2..][..length];
-        middle.iter_mut().enumerate().for_each(|(n, w)| *w = (0.5 - 0.5 * (turn * n as f64).cos()) as f32);
+        window[(transform - length) / 2..][..length].copy_from_slice(&hann(length, false));
         let rate = config.sample_rate;
         Self {
-            fft: RealFftPlanner::new().plan_fft_forward(transform),
-            window,
+            stft: Stft::new(window),
             hop: config.hop(),
-            filters: bank(rate, transform, config.features, rate as f64 / 2.0),
+            bank: MelFilterBank::new(rate, transform, config.features, rate as f64 / 2.0),
         }
     }
 
@@ -135,41 +120,30 @@ impl FrontEnd {
         if samples.len() < self.min_samples() {
             return Mel { values: Vec::new(), frames: 0 };
         }
-        let bins = self.filters.len();
+        let bins = self.bank.bins();
         let valid = samples.len() / self.hop;
+        // The frame after the valid ones counts and stays zero.
         let mut values = vec![0f32; (valid + 1) * bins];
-        // The frame behind the valid ones counts, and stays zero.
-        values[..valid * bins].par_chunks_mut(CHUNK_FRAMES * bins).enumerate().for_each(|(chunk, values)| {
-            let mut input = self.fft.make_input_vec();
-            let mut spectrum = self.fft.make_output_vec();
-            let mut scratch = self.fft.make_scratch_vec();
-            let mut power = vec![0f32; spectrum.len()];
-            for (offset, values) in values.chunks_exact_mut(bins).enumerate() {
-                self.cut(samples, chunk * CHUNK_FRAMES + offset, &mut input);
-                // Fails only for buffers of another length; these are made by the transform itself.
-                if self.fft.process_with_scratch(&mut input, &mut spectrum, &mut scratch).is_err() {
-                    continue;
-                }
-                power.iter_mut().zip(&spectrum).for_each(|(power, bin)| *power = bin.norm_sqr());
-                for (value, filter) in values.iter_mut().zip(&self.filters) {
-                    *value = (filter.energy(&power) + GUARD).ln();
-                }
-            }
+        let cut = |frame: usize, input: &mut [f32]| self.cut(samples, frame, input);
+        self.stft.rows(&mut values[..valid * bins], bins, cut, |spectrum, values| {
+            let power: Vec<f32> = spectrum.iter().map(|bin| bin.norm_sqr()).collect();
+            self.bank.apply(&power, values);
+            values.iter_mut().for_each(|value| *value = (*value + GUARD).ln());
         });
         normalise(&mut values[..valid * bins], bins);
         Mel { values, frames: valid + 1 }
     }
 
-    /// The samples around a frame's middle with their highs raised, under the window; silence outside the recording.
+    /// The pre-emphasised samples centred on a frame; silence outside the recording.
     fn cut(&self, samples: &[f32], frame: usize, input: &mut [f32]) {
-        let half = self.window.len() / 2;
-        for (n, (input, window)) in input.iter_mut().zip(&self.window).enumerate() {
-            let raised = (frame * self.hop + n).checked_sub(half).and_then(|at| {
+        let half = self.stft.n_fft() / 2;
+        for (n, input) in input.iter_mut().enumerate() {
+            let emphasised = (frame * self.hop + n).checked_sub(half).and_then(|at| {
                 let before =
                     at.checked_sub(1).map_or(0.0, |before| samples.get(before).copied().unwrap_or(0.0));
                 Some(samples.get(at)? - PRE_EMPHASIS * before)
             });
-            *input = raised.unwrap_or(0.0) * window;
+            *input = emphasised.unwrap_or(0.0);
         }
     }
 }

@@ -24,8 +24,8 @@ use izwi_kernels::threads::num_threads;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mimi::{self, Mimi};
+use izwi_nn::device::decodes_in_parallel;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
-use izwi_nn::precision::codec_precision;
 use izwi_nn::sampling::mix;
 use izwi_types::PartTimes;
 use izwi_types::{
@@ -119,7 +119,7 @@ impl LfmAudio {
         let vocabulary = Vocabulary::load(folder, config.lfm.vocab_size)?;
         let codec = Codec::load(folder, config.codebooks, &options.of_codec())?;
         let weights = Checkpoint::open_folder(folder, &options.device)?;
-        let mut weights = options.cached(weights, options.precision.on(options.device.is_cpu()));
+        let mut weights = options.cached(weights, options.weight_precision());
         let model = Self::assemble(config, vocabulary, &mut weights, codec, options)?;
         weights.finish()?;
         Ok(model)
@@ -128,7 +128,7 @@ impl LfmAudio {
     fn random(config: &str, options: &LoadOptions) -> Result<Self, Error> {
         let config = Config::parse(config).map_err(Error::Checkpoint)?;
         let vocabulary = Vocabulary::single_bytes(config.lfm.vocab_size)?;
-        let precision = codec_precision(options.precision, options.device.is_cpu());
+        let precision = options.codec_precision();
         let mut codec = Checkpoint::random(&options.device, DType::F32);
         let sizes = mimi::Config::published();
         let codec = Mimi::from_checkpoint(&mut codec, config.codebooks, &sizes, precision)?;
@@ -145,7 +145,7 @@ impl LfmAudio {
         codec: Codec,
         options: &LoadOptions,
     ) -> Result<Self, Error> {
-        let precision = options.precision.on(options.device.is_cpu());
+        let precision = options.weight_precision();
         let times = PartTimes::new(&PARTS);
         let generator = Generator::load(weights, &config, precision, times.clone())?;
         let before = weights.taken();
@@ -167,7 +167,7 @@ impl LfmAudio {
             state_bytes: generator.backbone.stack.state_bytes() + codec.state_bytes() + rows,
         };
         let front_end = FrontEnd::new(&config.preprocessor);
-        let (overlaps, is_made_up) = (options.device.is_cpu(), false);
+        let (overlaps, is_made_up) = (decodes_in_parallel(&options.device), false);
         Ok(Self {
             info,
             config,

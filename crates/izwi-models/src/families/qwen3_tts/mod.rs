@@ -25,8 +25,8 @@ use crate::portions::{self, Portions};
 use izwi_kernels::threads::num_threads;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::device::decodes_in_parallel;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
-use izwi_nn::precision::codec_precision;
 use izwi_nn::sampling::{Draws, mix};
 use izwi_types::PartTimes;
 use izwi_types::{
@@ -111,7 +111,7 @@ impl QwenTts {
         let settings = Settings::load(folder)?;
         let vocabulary = Vocabulary::load(folder, settings.config.talker_config.text_vocab_size)?;
         let weights = Checkpoint::open_folder(folder, &options.device)?;
-        let mut weights = options.cached(weights, options.precision.on(options.device.is_cpu()));
+        let mut weights = options.cached(weights, options.weight_precision());
         let codec = Codec::load(&folder.join("speech_tokenizer"), &options.of_codec())?;
         let mut fingerprint = Sha256::new();
         for file in ["config.json", "speech_tokenizer/config.json"] {
@@ -133,7 +133,7 @@ impl QwenTts {
         let vocabulary = Vocabulary::bytes(&special)?;
         let mut weights = Checkpoint::random(&options.device, DType::BF16);
         let mut codec_weights = Checkpoint::random(&options.device, DType::F32);
-        let precision = codec_precision(options.precision, options.device.is_cpu());
+        let precision = options.codec_precision();
         let codec_config = codec::Config::parse(include_str!("shapes/codec.json"));
         let codec_config = codec_config.map_err(Error::Checkpoint)?;
         let codec = Codec::from_checkpoint(&mut codec_weights, &codec_config, precision)?;
@@ -160,7 +160,7 @@ impl QwenTts {
                 config.talker_config.code_predictor_config.vocab_size
             )));
         }
-        let precision = options.precision.on(options.device.is_cpu());
+        let precision = options.weight_precision();
         let times = PartTimes::new(&PARTS);
         let generator = Generator::load(weights, &settings, precision, times.clone())?;
         let cloner = match &config.speaker_encoder_config {
@@ -177,7 +177,7 @@ impl QwenTts {
         };
         let weight_bytes = generator.bytes() + codec.bytes();
         let info = info(&settings, &generator, &codec, cloner.is_some(), weight_bytes);
-        let overlaps = options.device.is_cpu();
+        let overlaps = decodes_in_parallel(&options.device);
         Ok(Self { info, settings, vocabulary, generator, codec, cloner, watches: true, overlaps, times })
     }
 

@@ -9,21 +9,19 @@ use super::config::Config;
 use super::talker::Talker;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::decoder_stack::{DecoderStack, StackNames, StackShape};
-use izwi_nn::frame_draws::FrameDraws;
-use izwi_nn::frame_steps::FrameSteps;
-use izwi_nn::row_linear::RowLinear;
-use izwi_nn::sampling::Draw;
+use izwi_nn::decoder_stack::{DecoderStack, FrameSteps, StackNames, StackShape};
+use izwi_nn::layers::Linear;
+use izwi_nn::sampling::{Draw, FrameDraws};
 use izwi_types::Precision;
 
 /// Weights of the predictor, its embeddings aside.
 #[derive(Debug)]
 pub(super) struct Predictor {
     /// From the talker's width to its own; `None` where they are equal.
-    project: Option<RowLinear>,
+    project: Option<Linear>,
     stack: DecoderStack,
     /// One for each book behind the first.
-    heads: Vec<RowLinear>,
+    heads: Vec<Linear>,
 }
 
 impl Predictor {
@@ -41,13 +39,13 @@ impl Predictor {
         let name = "talker.code_predictor";
         let heads = (0..predictor.num_code_groups - 1).map(|book| {
             let name = format!("{name}.lm_head.{book}");
-            RowLinear::load_stacked(from, &[(&name, predictor.vocab_size)], own, precision)
+            Linear::load_stacked(from, &[(&name, predictor.vocab_size)], own, precision)
         });
         let heads = heads.collect::<std::result::Result<_, _>>()?;
         let project = if width == own {
             None
         } else {
-            Some(RowLinear::load(from, &format!("{name}.small_to_mtp_projection"), width, own, true)?)
+            Some(Linear::load(from, &format!("{name}.small_to_mtp_projection"), width, own)?)
         };
         let shape = StackShape::from(predictor);
         Ok(Self {
@@ -65,13 +63,13 @@ impl Predictor {
 
     /// Bytes of the weights.
     pub(super) fn bytes(&self) -> usize {
-        self.project.iter().chain(&self.heads).map(RowLinear::bytes).sum::<usize>() + self.stack.bytes()
+        self.project.iter().chain(&self.heads).map(Linear::bytes).sum::<usize>() + self.stack.bytes()
     }
 
     /// Bytes of the weights that one frame reads: the stack once for every book.
     pub(super) fn frame_bytes(&self) -> usize {
-        let heads: usize = self.heads.iter().map(RowLinear::bytes).sum();
-        let every = self.stack.bytes() + self.project.iter().map(RowLinear::bytes).sum::<usize>();
+        let heads: usize = self.heads.iter().map(Linear::bytes).sum();
+        let every = self.stack.bytes() + self.project.iter().map(Linear::bytes).sum::<usize>();
         heads + every * self.heads.len()
     }
 

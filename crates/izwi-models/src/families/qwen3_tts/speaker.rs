@@ -7,7 +7,7 @@ use serde::Deserialize;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mel::{MelShape, MelSpectrum};
-use izwi_nn::row_conv::RowConv;
+use izwi_nn::layers::conv::Conv1d;
 
 /// Rate of the recordings, in Hz: the mel filters are made for it.
 const SAMPLE_RATE_HZ: usize = 24_000;
@@ -91,7 +91,7 @@ impl SpeakerConfig {
 /// A convolution that mirrors its input at both ends, so that rows stay as many.
 #[derive(Debug)]
 struct MirroredConv {
-    conv: RowConv,
+    conv: Conv1d,
 }
 
 impl MirroredConv {
@@ -99,7 +99,7 @@ impl MirroredConv {
     fn load(from: &mut Checkpoint, name: &str, shape: [usize; 3], dilation: usize) -> Loaded<Self> {
         let weight = from.take(&format!("{name}.weight"), &shape)?;
         let bias = from.take(&format!("{name}.bias"), &[shape[0]])?;
-        Ok(Self { conv: RowConv::new(&weight, Some(bias), dilation)? })
+        Ok(Self { conv: Conv1d::new(&weight, Some(bias), dilation)? })
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {

@@ -8,23 +8,22 @@ use super::prompt::{Codec, Position};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{DecoderStack, StackNames, StackRows, StackShape};
-use izwi_nn::embedding::Embedding;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
-use izwi_nn::row_linear::RowLinear;
+use izwi_nn::layers::{Embedding, Linear};
 use izwi_types::Precision;
 
 /// Weights of the talker and the codec embeddings of all books.
 #[derive(Debug)]
 pub(super) struct Talker {
     text: Embedding,
-    widen: RowLinear,
-    narrow: RowLinear,
+    widen: Linear,
+    narrow: Linear,
     /// Its own vocabulary, the first book within it.
     tokens: Embedding,
     /// The other books, in order.
     books: Vec<Embedding>,
     pub(super) stack: DecoderStack,
-    head: RowLinear,
+    head: Linear,
     /// Text token of padding, and its embedding `[1, width]`.
     pad: (u32, Tensor),
     precision: Precision,
@@ -46,7 +45,7 @@ impl Talker {
         // Read once a text token, and what the model makes of its text: not quantised.
         let projection = |from: &mut Checkpoint, name: &str, outputs| {
             let name = format!("talker.text_projection.{name}");
-            RowLinear::load(from, &name, text_width, outputs, true)
+            Linear::load(from, &name, text_width, outputs)
         };
         let books = (0..talker.stack.num_code_groups - 1).map(|book| {
             let name = format!("talker.code_predictor.model.codec_embedding.{book}");
@@ -65,7 +64,7 @@ impl Talker {
             tokens: Embedding::load(from, "talker.model.codec_embedding", talker.stack.vocab_size, width)?,
             books,
             stack: DecoderStack::load(from, "talker.model", shape, &StackNames::TRANSFORMERS, precision)?,
-            head: RowLinear::load_stacked(
+            head: Linear::load_stacked(
                 from,
                 &[("talker.codec_head", talker.stack.vocab_size)],
                 width,
@@ -78,8 +77,7 @@ impl Talker {
 
     /// Bytes of the weights.
     pub(super) fn bytes(&self) -> usize {
-        let linears =
-            [&self.widen, &self.narrow, &self.head].map(RowLinear::bytes).into_iter().sum::<usize>();
+        let linears = [&self.widen, &self.narrow, &self.head].map(Linear::bytes).into_iter().sum::<usize>();
         let tables =
             [&self.text, &self.tokens].into_iter().chain(&self.books).map(Embedding::bytes).sum::<usize>();
         linears + tables + self.stack.bytes()
@@ -197,6 +195,6 @@ impl Talker {
     }
 }
 
-fn project(text: &Embedding, widen: &RowLinear, narrow: &RowLinear, ids: &[u32]) -> Result<Tensor> {
+fn project(text: &Embedding, widen: &Linear, narrow: &Linear, ids: &[u32]) -> Result<Tensor> {
     narrow.forward(&widen.forward(&text.forward(ids)?)?.silu()?)
 }

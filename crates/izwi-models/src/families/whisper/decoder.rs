@@ -7,13 +7,11 @@ use candle_core::{DType, Tensor};
 
 use super::config::Config;
 use izwi_nn::Error;
-use izwi_nn::activation::{bias_gelu, residual};
 use izwi_nn::attention::{CrossKv, PagedSpan, cross, paged};
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{Carried, KvLayout, KvPool};
-use izwi_nn::linear::Linear;
-use izwi_nn::norm::LayerNorm;
-use izwi_nn::row_linear::RowLinear;
+use izwi_nn::layers::activation::{bias_gelu, residual};
+use izwi_nn::layers::{LayerNorm, Linear};
 use izwi_types::Precision;
 
 /// Type of the keys and values of a window: half the bytes of f32 to read for each token.
@@ -51,8 +49,8 @@ pub(super) struct SpanOutput {
 /// The decoder's weights.
 #[derive(Debug)]
 pub(super) struct Decoder {
-    embedding: RowLinear, // also the output head
-    positions: Tensor,    // [max positions, width]
+    embedding: Linear, // also the output head
+    positions: Tensor, // [max positions, width]
     layers: Vec<Layer>,
     norm: LayerNorm,
     heads: usize,
@@ -65,23 +63,23 @@ pub(super) struct Decoder {
 struct Layer {
     own_norm: LayerNorm,
     own: Projections,
-    key: RowLinear,
-    value: RowLinear,
+    key: Linear,
+    value: Linear,
     window_norm: LayerNorm,
     window: Projections,
     window_key: Linear,
     window_value: Linear,
     feed_forward_norm: LayerNorm,
-    expand: RowLinear,
+    expand: Linear,
     expand_bias: Tensor,
-    project: RowLinear,
+    project: Linear,
 }
 
 /// The two projections of an attention that run over the decoder's own rows in both kinds of attention.
 #[derive(Debug)]
 struct Projections {
-    query: RowLinear,
-    output: RowLinear,
+    query: Linear,
+    output: Linear,
 }
 
 impl Decoder {
@@ -112,7 +110,7 @@ impl Decoder {
         let sizes = (width, config.vocab_size);
         let tables = (&tables.collect::<Vec<_>>()[..], "the first of equals, ");
         Ok(Self {
-            embedding: RowLinear::load_made(from, tables, sizes, precision, first_of_equals)?,
+            embedding: Linear::load_transformed(from, tables, sizes, precision, first_of_equals)?,
             positions: from
                 .take(&format!("{name}.embed_positions.weight"), &[config.max_target_positions, width])?,
             layers,
@@ -142,7 +140,7 @@ impl Decoder {
     /// Keys and values of each layer over each window's encoder output `[positions, width]`.
     ///
     /// # Errors
-    /// The device has not the memory.
+    /// The device is out of memory.
     pub(super) fn windows(&self, encoded: &[Tensor]) -> Result<Vec<Vec<CrossKv>>, Error> {
         let window = |rows: &Tensor| {
             let layers = self.layers.iter().map(|layer| {
@@ -277,7 +275,7 @@ impl Layer {
     ) -> Result<Self, Error> {
         let (own, window) = (format!("{name}.self_attn"), format!("{name}.encoder_attn"));
         let row = |from: &mut Checkpoint, part: &str, shape: (usize, usize), bias: bool| {
-            RowLinear::load_with_precision(from, part, shape, bias, precision)
+            Linear::load_with_precision(from, part, shape, bias, precision)
         };
         let square = (width, width);
         Ok(Self {
@@ -312,7 +310,7 @@ impl Layer {
 impl Projections {
     fn load(from: &mut Checkpoint, name: &str, width: usize, precision: Precision) -> Result<Self, Error> {
         let mut load = |part: &str| {
-            RowLinear::load_with_precision(from, &format!("{name}.{part}"), (width, width), true, precision)
+            Linear::load_with_precision(from, &format!("{name}.{part}"), (width, width), true, precision)
         };
         Ok(Self { query: load("q_proj")?, output: load("out_proj")? })
     }

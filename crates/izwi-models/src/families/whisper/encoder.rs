@@ -7,13 +7,11 @@ use candle_core::{Device, Tensor};
 
 use super::config::{Config, FRAMES_PER_POSITION};
 use izwi_nn::Error;
-use izwi_nn::activation::{bias_gelu, residual};
 use izwi_nn::attention::bidirectional;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::conv::StridedConv;
-use izwi_nn::linear::Linear;
-use izwi_nn::norm::LayerNorm;
-use izwi_nn::packed::ROW_ALIGN;
+use izwi_nn::layers::activation::{bias_gelu, residual};
+use izwi_nn::layers::conv::StridedConv;
+use izwi_nn::layers::{LayerNorm, Linear, ROW_ALIGN};
 use izwi_types::Precision;
 
 /// Kernel width of both convolutions.
@@ -83,7 +81,7 @@ impl Encoder {
     /// Encodes each window: `[positions, width]`. A window's result is the same bits whatever others there are.
     ///
     /// # Errors
-    /// A window is longer than the network knows, or the device has not the memory.
+    /// A window is longer than the network knows, or the device is out of memory.
     pub(super) fn forward(&self, windows: &[WindowMel]) -> Result<Vec<Tensor>, Error> {
         let mut rows = Vec::with_capacity(2 * windows.len());
         // Windows start at multiples of ROW_ALIGN, see nn::packed; rows in between attend to themselves.

@@ -97,7 +97,7 @@ impl Whisper {
         let config = &settings.config;
         let vocabulary = Vocabulary::load(folder, config.vocab_size)?;
         let weights = folder.join("model.safetensors");
-        let precision = options.precision.on(options.device.is_cpu());
+        let precision = options.weight_precision();
         let mut checkpoint = options.cached(Checkpoint::open(&weights, &options.device)?, precision);
         let weight_bytes = checkpoint.bytes_as(DType::F32);
         let encoder = Encoder::load(&mut checkpoint, config, precision)?;

@@ -12,7 +12,7 @@ use super::mel::LogMel;
 use super::segments::Heard;
 use crate::regions::Region;
 use izwi_nn::attention::CrossKv;
-use izwi_nn::packed::ROW_ALIGN;
+use izwi_nn::layers::ROW_ALIGN;
 use izwi_nn::sampling::mix;
 use izwi_types::Work;
 

@@ -10,13 +10,13 @@ use candle_core::{Device, Result, Tensor};
 
 use self::config::{TRANSFORMER, UPSAMPLE, codebook, not_needed};
 use crate::Error;
+use crate::attention::window::Window;
 use crate::checkpoint::Checkpoint;
 use crate::codec::conv::CausalDepthwiseTransposedConv;
 use crate::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
 use crate::codec::seanet::{SeanetDecoder, SeanetShape};
 use crate::codec::stream::{Pieces, StreamShape, StreamState, Streams};
 use crate::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
-use crate::window_attention::Window;
 use izwi_types::Precision;
 
 pub use self::config::Config;

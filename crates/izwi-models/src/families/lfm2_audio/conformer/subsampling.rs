@@ -9,8 +9,8 @@ use super::super::mel::Mel;
 use super::Config;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::linear::Linear;
-use izwi_nn::plane_conv::DepthwisePlaneConv;
+use izwi_nn::layers::Linear;
+use izwi_nn::layers::conv::DepthwiseConv2d;
 use izwi_types::Precision;
 
 /// Taps of the first convolution along each side.
@@ -22,7 +22,7 @@ const PIECE_ROWS: usize = 16;
 #[derive(Debug)]
 pub(super) struct Subsampling {
     first: Linear, // over the 9 values around a place
-    halvings: [(DepthwisePlaneConv, Linear); 2],
+    halvings: [(DepthwiseConv2d, Linear); 2],
     output: Linear,
     bins: usize,
     channels: usize,
@@ -59,7 +59,7 @@ impl Subsampling {
             let bias = from.take(&format!("{mixing}.bias"), &[channels])?;
             let mixing =
                 Linear::with_precision(&weight.reshape((channels, channels))?, Some(bias), precision)?;
-            let depthwise = DepthwisePlaneConv::load(from, &format!("{name}.conv.{depthwise}"), channels)?;
+            let depthwise = DepthwiseConv2d::load(from, &format!("{name}.conv.{depthwise}"), channels)?;
             Ok::<_, Error>((depthwise, mixing))
         };
         let halvings = [halving(2)?, halving(5)?];

@@ -5,14 +5,12 @@ use candle_core::{Result, Tensor};
 
 use super::config::{Config, Mixing};
 use izwi_nn::Error;
-use izwi_nn::activation::silu_gate;
+use izwi_nn::attention::window::{Window, windowed};
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::stream::{StreamShape, Streams, TailPlace, WindowPlace};
-use izwi_nn::rms_norm::RmsNorm;
-use izwi_nn::rope::Rope;
-use izwi_nn::row_linear::RowLinear;
-use izwi_nn::short_conv::{ShortConv, ShortConvShape};
-use izwi_nn::window_attention::{Window, windowed};
+use izwi_nn::layers::activation::silu_gate;
+use izwi_nn::layers::conv::{ShortConv, ShortConvShape};
+use izwi_nn::layers::{Linear, RmsNorm, Rope};
 use izwi_types::Precision;
 
 type Loaded<T> = std::result::Result<T, Error>;
@@ -31,8 +29,8 @@ struct Layer {
     mixing_norm: RmsNorm,
     mixing: Operator,
     feed_forward_norm: RmsNorm,
-    gate_up: RowLinear,
-    down: RowLinear,
+    gate_up: Linear,
+    down: Linear,
 }
 
 #[derive(Debug)]
@@ -43,10 +41,10 @@ enum Operator {
 
 #[derive(Debug)]
 struct Attention {
-    qkv: RowLinear, // [(heads + 2 * kv_heads) * head_dim, width]
+    qkv: Linear, // [(heads + 2 * kv_heads) * head_dim, width]
     query_norm: RmsNorm,
     key_norm: RmsNorm,
-    output: RowLinear,
+    output: Linear,
     heads: usize,
     kv_heads: usize,
     window: Window,
@@ -115,8 +113,8 @@ impl Layer {
             mixing_norm: RmsNorm::load(from, &format!("{name}.operator_norm"), width, eps)?,
             mixing,
             feed_forward_norm: RmsNorm::load(from, &format!("{name}.ffn_norm"), width, eps)?,
-            gate_up: RowLinear::load_stacked(from, &gate_up, width, precision)?,
-            down: RowLinear::load_stacked(from, &[(down.as_str(), width)], inner, precision)?,
+            gate_up: Linear::load_stacked(from, &gate_up, width, precision)?,
+            down: Linear::load_stacked(from, &[(down.as_str(), width)], inner, precision)?,
         })
     }
 
@@ -144,10 +142,10 @@ impl Attention {
         let parts =
             [(q.as_str(), width), (k.as_str(), kv_heads * head_dim), (v.as_str(), kv_heads * head_dim)];
         Ok(Self {
-            qkv: RowLinear::load_stacked(from, &parts, width, precision)?,
+            qkv: Linear::load_stacked(from, &parts, width, precision)?,
             query_norm: RmsNorm::load(from, &format!("{name}.q_layernorm"), head_dim, config.norm_eps)?,
             key_norm: RmsNorm::load(from, &format!("{name}.k_layernorm"), head_dim, config.norm_eps)?,
-            output: RowLinear::load_stacked(from, &[(output.as_str(), width)], width, precision)?,
+            output: Linear::load_stacked(from, &[(output.as_str(), width)], width, precision)?,
             heads,
             kv_heads,
             window: Window::new(config.window()),

@@ -7,17 +7,15 @@ use candle_core::{Device, Result, Tensor};
 
 use super::config::DecoderConfig;
 use izwi_nn::Error;
-use izwi_nn::activation::{bias_gelu, residual};
+use izwi_nn::attention::window::Window;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::conv::{CausalConv, CausalDepthwiseConv, CausalTransposedConv, Kernel};
 use izwi_nn::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
 use izwi_nn::codec::snake::SnakeBeta;
 use izwi_nn::codec::stream::{StreamShape, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
-use izwi_nn::linear::Linear;
-use izwi_nn::norm::LayerNorm;
-use izwi_nn::rms_norm::RmsNorm;
-use izwi_nn::window_attention::Window;
+use izwi_nn::layers::activation::{bias_gelu, residual};
+use izwi_nn::layers::{LayerNorm, Linear, RmsNorm};
 use izwi_types::Precision;
 
 /// Taps of the convolution behind the books.

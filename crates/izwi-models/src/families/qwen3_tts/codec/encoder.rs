@@ -9,7 +9,7 @@ use izwi_nn::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
 use izwi_nn::codec::seanet::{SeanetEncoder, SeanetShape};
 use izwi_nn::codec::stream::{StreamShape, StreamState, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
-use izwi_nn::row_conv::RowConv;
+use izwi_nn::layers::conv::Conv1d;
 use izwi_types::Precision;
 
 /// Frames whose samples go through the convolutions at once.
@@ -21,7 +21,7 @@ pub(super) struct Encoder {
     shape: StreamShape,
     seanet: SeanetEncoder,
     transformer: CausalTransformer,
-    downsample: RowConv,
+    downsample: Conv1d,
     stride: usize,
     samples_per_frame: usize,
     semantic: ResidualBooks,
@@ -87,7 +87,7 @@ impl Encoder {
         Ok(Self {
             seanet,
             transformer,
-            downsample: RowConv::new(&downsample, None, 1)?,
+            downsample: Conv1d::new(&downsample, None, 1)?,
             stride,
             samples_per_frame: config.encode_downsample_rate,
             semantic: books("semantic", semantic, semantic)?,

@@ -1,0 +1,119 @@
+//! One round of a batch: concurrent requests from submission to the last output.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use bytes::Bytes;
+use izwi_core::engine::{AudioInput, Engine, EngineCoreRequest, GenerationParams, RequestStats};
+
+use crate::engine::OutputStream;
+use crate::interrupt::Interrupt;
+
+/// Twenty words after the unique start of each text.
+const TEXT: &str =
+    "The north wind and the sun disputed which was the stronger when a traveller came along in a warm cloak.";
+
+/// The synthesis requests of a round.
+pub(super) struct Requests {
+    pub(super) count: usize,
+    /// Start of their texts, unique to the round, so that no prompt is in the prefix cache.
+    pub(super) text_prefix: String,
+    /// Maximum number of generated tokens of each.
+    pub(super) max_tokens: usize,
+}
+
+/// The measurements of a round.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Round {
+    /// From the first submission to the last sample.
+    pub(super) wall: Duration,
+    /// From the moment when all requests have produced audio to the end: without prefill.
+    pub(super) steady: Duration,
+    /// Tokens of all requests.
+    pub(super) tokens: usize,
+    /// Tokens of all requests in the steady part, derived from their audio.
+    pub(super) steady_tokens: f64,
+    /// Duration of all audio.
+    pub(super) audio: Duration,
+    /// Time to the first audio of each request.
+    pub(super) first_audio: Vec<Duration>,
+    /// Time spent in each part of the model.
+    pub(super) parts: Vec<(&'static str, Duration)>,
+}
+
+/// One request: its statistics, and the number of samples that arrived at each time.
+struct Received {
+    stats: RequestStats,
+    arrivals: Vec<(Instant, usize)>,
+}
+
+/// Runs concurrent synthesis requests.
+pub(super) async fn synthesize(
+    engine: &Engine,
+    requests: &Requests,
+    interrupt: &mut Interrupt,
+) -> Result<Round> {
+    let before = engine.profile().part_times.totals();
+    let begun = Instant::now();
+    let streams = (0..requests.count).map(|index| {
+        let params = GenerationParams {
+            max_tokens: requests.max_tokens,
+            seed: Some(index as u64),
+            ..engine.profile().default_params.clone()
+        };
+        let text = format!("{}, voice {index}: {TEXT}", requests.text_prefix);
+        receive(engine, EngineCoreRequest::tts(text).with_params(params))
+    });
+    let received = interrupt.guard(futures::future::try_join_all(streams)).await?;
+    let wall = begun.elapsed();
+    let totals = engine.profile().part_times.totals().into_iter();
+    let parts = totals.zip(before).map(|((name, after), (_, before))| (name, after.saturating_sub(before)));
+    let tokens: usize = received.iter().map(|received| received.stats.generated_tokens).sum();
+    let samples: usize = received.iter().map(|received| received.stats.samples as usize).sum();
+    let all_began =
+        received.iter().filter_map(|received| Some(received.arrivals.first()?.0)).max().unwrap_or(begun);
+    let later = received.iter().flat_map(|received| &received.arrivals).filter(|(at, _)| *at > all_began);
+    let later: usize = later.map(|(_, samples)| samples).sum();
+    Ok(Round {
+        wall,
+        steady: all_began.elapsed(),
+        tokens,
+        steady_tokens: tokens as f64 * later as f64 / samples.max(1) as f64,
+        audio: received.iter().map(|received| received.stats.audio_duration).sum(),
+        first_audio: received.iter().filter_map(|received| received.stats.time_to_first_audio).collect(),
+        parts: parts.collect(),
+    })
+}
+
+/// Transcribes `recording`, the bytes of an audio file, `count` times concurrently.
+pub(super) async fn transcribe(
+    engine: &Engine,
+    recording: &Bytes,
+    count: usize,
+    interrupt: &mut Interrupt,
+) -> Result<Round> {
+    let begun = Instant::now();
+    let request = || EngineCoreRequest::asr(AudioInput::File(recording.clone()));
+    let streams = (0..count).map(|_| receive(engine, request()));
+    let received = interrupt.guard(futures::future::try_join_all(streams)).await?;
+    Ok(Round {
+        wall: begun.elapsed(),
+        tokens: received.iter().map(|received| received.stats.generated_tokens).sum(),
+        audio: received.iter().map(|received| received.stats.audio_duration).sum(),
+        ..Round::default()
+    })
+}
+
+async fn receive(engine: &Engine, request: EngineCoreRequest) -> Result<Received> {
+    let mut chunks = OutputStream::start(engine, request).await?;
+    let mut arrivals = Vec::new();
+    loop {
+        let chunk = chunks.next().await?;
+        if !chunk.samples.is_empty() {
+            arrivals.push((Instant::now(), chunk.samples.len()));
+        }
+        if let Some(stats) = chunk.stats {
+            return Ok(Received { stats, arrivals });
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The values of the settings. Knows no source of them.
+
+use std::path::PathBuf;
+
+use izwi_core::engine::EngineCoreConfig;
+
+use super::server::ServerSettings;
+
+/// The value of every setting. Not changed after resolution.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Folder of the model store.
+    pub(crate) home: PathBuf,
+    /// Log filter in the syntax of `RUST_LOG`; `None` for the default of the command.
+    pub(crate) log_level: Option<String>,
+    /// Format of the log.
+    pub(crate) log_format: LogFormat,
+    /// Settings of the engine.
+    pub(crate) engine: EngineCoreConfig,
+    /// Settings of the server.
+    pub(crate) server: ServerSettings,
+}
+
+impl Settings {
+    /// The defaults; `home` is the data folder of the platform.
+    pub(crate) fn defaults(home: PathBuf) -> Self {
+        Self {
+            home,
+            log_level: None,
+            log_format: LogFormat::Text,
+            engine: EngineCoreConfig::default(),
+            server: ServerSettings::default(),
+        }
+    }
+}
+
+/// Format of a line of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    /// Plain text.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl LogFormat {
+    /// The word in flags and files.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+
+    /// The format of a word.
+    pub(crate) fn from_label(label: &str) -> Result<Self, String> {
+        match label {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            other => Err(format!("log format '{other}' is unknown; use text or json")),
+        }
+    }
+}

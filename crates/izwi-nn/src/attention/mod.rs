@@ -1,0 +1,473 @@
+//! Attention of the three kinds a transformer needs: within packed sequences, over the paged pool, across to an
+//! encoder's output.
+//!
+//! Rows are `[rows, heads * head_dim]` f32; the scale `1 / sqrt(head_dim)` is applied inside. On the CPU a row's result
+//! is the same bits whatever other rows there are. Knows no projection and no model.
+
+pub mod relative;
+pub mod window;
+
+use candle_core::{DType, Result, Storage, Tensor, WithDType, bail};
+use half::{bf16, f16};
+
+use crate::kv_pool::KvPool;
+use crate::slices::with_slices;
+use izwi_kernels::Element;
+use izwi_kernels::attention::{self as kernels, HeadKv, PagedCache, PagedQuery, Span as KernelSpan};
+
+/// One sequence's share of the rows given to [`paged`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PagedSpan<'a> {
+    /// Position of the first row.
+    pub start: usize,
+    /// Rows, at consecutive positions.
+    pub num_tokens: usize,
+    /// Blocks that hold the positions `0..start + num_tokens`, in order.
+    pub block_table: &'a [u32],
+}
+
+/// Keys and values of one layer over one sequence's encoder output.
+#[derive(Debug, Clone)]
+pub struct CrossKv {
+    positions: usize,
+    head_dim: usize,
+    kept: Kept,
+}
+
+#[derive(Debug, Clone)]
+enum Kept {
+    Single(Vec<HeadKv<f32>>),
+    Half(Vec<HeadKv<f16>>),
+    Device { keys: Tensor, values: Tensor }, // [heads, positions, head_dim]
+}
+
+impl CrossKv {
+    /// From `keys` and `values` `[positions, heads * head_dim]`, kept at `dtype`: f32, or f16 for half the bytes to
+    /// read at a relative error of 2⁻¹¹ an element. Sums are f32 either way.
+    ///
+    /// # Errors
+    /// Shapes do not fit, or `dtype` is neither.
+    pub fn new(keys: &Tensor, values: &Tensor, heads: usize, dtype: DType) -> Result<Self> {
+        let head_dim = head_dim(keys, heads)?;
+        let positions = keys.dim(0)?;
+        if keys.dims() != values.dims() || positions == 0 {
+            bail!("cross attention: keys {:?}, values {:?}", keys.dims(), values.dims())
+        }
+        let kept = match (keys.device().is_cpu(), dtype) {
+            (true, DType::F32) => Kept::Single(with_slices([keys, values], |[keys, values]| {
+                kernels::pack_heads(keys, values, heads, head_dim, &[positions]).pop().unwrap_or_default()
+            })?),
+            (true, DType::F16) => Kept::Half(with_slices([keys, values], |[keys, values]| {
+                kernels::pack_heads(keys, values, heads, head_dim, &[positions]).pop().unwrap_or_default()
+            })?),
+            (false, DType::F32 | DType::F16) => Kept::Device {
+                keys: by_head(keys, heads)?.to_dtype(dtype)?,
+                values: by_head(values, heads)?.to_dtype(dtype)?,
+            },
+            _ => bail!("cross attention: keys and values are kept at f32 or f16, not {dtype:?}"),
+        };
+        Ok(Self { positions, head_dim, kept })
+    }
+
+    /// Positions of the encoder output.
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        match &self.kept {
+            Kept::Single(heads) => heads.iter().map(HeadKv::bytes).sum(),
+            Kept::Half(heads) => heads.iter().map(HeadKv::bytes).sum(),
+            Kept::Device { keys, values } => {
+                [keys, values].iter().map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes()).sum()
+            }
+        }
+    }
+}
+
+/// Each of the packed sequences of `spans` rows attends to itself only: `q`, `k`, `v` and the answer are
+/// `[rows, heads * head_dim]`, where `rows` is the sum of `spans`.
+///
+/// # Errors
+/// Shapes do not fit.
+pub fn bidirectional(q: &Tensor, k: &Tensor, v: &Tensor, heads: usize, spans: &[usize]) -> Result<Tensor> {
+    let head_dim = head_dim(q, heads)?;
+    if q.dims() != k.dims() || q.dims() != v.dims() || spans.iter().sum::<usize>() != q.dim(0)? {
+        bail!("attention: {:?} {:?} {:?} do not fit {spans:?}", q.dims(), k.dims(), v.dims())
+    }
+    if !q.device().is_cpu() {
+        return bidirectional_composite(q, k, v, heads, spans);
+    }
+    let y = with_slices([q, k, v], |[q, k, v]| {
+        let packed = kernels::pack_heads::<f32>(k, v, heads, head_dim, spans);
+        let spans = spans.iter().zip(&packed).filter(|&(&rows, _)| rows > 0);
+        let spans: Vec<_> = spans.map(|(&rows, heads)| KernelSpan { rows, heads }).collect();
+        let mut y = vec![0f32; q.len()];
+        kernels::attention(q, &spans, head_dim, &[], &mut y, &mut []);
+        y
+    })?;
+    Tensor::from_vec(y, q.dims(), q.device())
+}
+
+fn bidirectional_composite(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    heads: usize,
+    spans: &[usize],
+) -> Result<Tensor> {
+    let mut parts = Vec::with_capacity(spans.len());
+    let mut start = 0;
+    for &rows in spans {
+        let part = |x: &Tensor| by_head(&x.narrow(0, start, rows)?, heads);
+        parts.push(composite(&part(q)?, &part(k)?, &part(v)?, None)?.0);
+        start += rows;
+    }
+    Tensor::cat(&parts, 0)
+}
+
+/// Causal attention of each span's rows over the positions `0..=own` of its sequence, read through the block table:
+/// `q` and the answer are `[rows, heads * head_dim]`, the spans' rows behind one another. The pool's `kv_heads` divide
+/// `heads`; keys and values of the rows are already in the pool.
+///
+/// # Errors
+/// Shapes do not fit, or a block lies outside the pool.
+pub fn paged(
+    pool: &KvPool,
+    layer: usize,
+    q: &Tensor,
+    spans: &[PagedSpan<'_>],
+    heads: usize,
+) -> Result<Tensor> {
+    let head_dim = head_dim(q, heads)?;
+    let (keys, values) = pool.layer(layer)?;
+    let (slots, kv_heads, kv_dim) = keys.dims3()?;
+    let fits = |span: &PagedSpan<'_>| {
+        let used = (span.start + span.num_tokens).div_ceil(pool.block_size());
+        let blocks = slots / pool.block_size();
+        span.block_table.len() >= used
+            && span.block_table[..used].iter().all(|&block| (block as usize) < blocks)
+    };
+    let rows: usize = spans.iter().map(|span| span.num_tokens).sum();
+    if head_dim != kv_dim || !heads.is_multiple_of(kv_heads) || rows != q.dim(0)? || !spans.iter().all(fits) {
+        bail!("paged attention: {:?}, {heads} heads, do not fit {:?} or its tables", q.dims(), keys.dims())
+    }
+    if !q.device().is_cpu() {
+        return paged_composite(pool, layer, q, spans, heads);
+    }
+    let rows: Vec<_> = spans
+        .iter()
+        .flat_map(|span| {
+            let own = span.start..span.start + span.num_tokens;
+            own.map(|own| PagedQuery { positions: own + 1, table: span.block_table })
+        })
+        .collect();
+    let shape = (pool.block_size(), heads, kv_heads, head_dim);
+    let y = with_slices([q], |[q]| match keys.dtype() {
+        DType::F16 => paged_rows::<f16>(q, &rows, (keys, values), shape),
+        DType::BF16 => paged_rows::<bf16>(q, &rows, (keys, values), shape),
+        _ => paged_rows::<f32>(q, &rows, (keys, values), shape),
+    })??;
+    Tensor::from_vec(y, q.dims(), q.device())
+}
+
+/// The CPU's kernel over a pool of one type; `shape` is block size, heads, key/value heads and head width.
+fn paged_rows<W: Element + WithDType>(
+    q: &[f32],
+    rows: &[PagedQuery<'_>],
+    (keys, values): (&Tensor, &Tensor),
+    shape: (usize, usize, usize, usize),
+) -> Result<Vec<f32>> {
+    let ((keys, _), (values, _)) = (keys.storage_and_layout(), values.storage_and_layout());
+    let (Storage::Cpu(keys), Storage::Cpu(values)) = (&*keys, &*values) else {
+        bail!("paged attention: the pool is not on the CPU")
+    };
+    let (block_size, heads, kv_heads, head_dim) = shape;
+    let (keys, values) = (keys.as_slice::<W>()?, values.as_slice::<W>()?);
+    let cache = PagedCache { keys, values, block_size, heads, kv_heads, head_dim };
+    let mut y = vec![0f32; q.len()];
+    kernels::paged_attention(q, rows, &cache, &mut y);
+    Ok(y)
+}
+
+fn paged_composite(
+    pool: &KvPool,
+    layer: usize,
+    q: &Tensor,
+    spans: &[PagedSpan<'_>],
+    heads: usize,
+) -> Result<Tensor> {
+    let mut parts = Vec::new();
+    let mut row = 0;
+    for span in spans {
+        let slots = pool.slots(span.block_table, 0, span.start + span.num_tokens);
+        let (k, v) = pool.gather(layer, &slots)?;
+        for position in span.start..span.start + span.num_tokens {
+            let part = |x: &Tensor| repeat_heads(&x.narrow(0, 0, position + 1)?.to_dtype(DType::F32)?, heads);
+            let q = by_head(&q.narrow(0, row, 1)?, heads)?;
+            parts.push(composite(&q, &part(&k)?, &part(&v)?, None)?.0);
+            row += 1;
+        }
+    }
+    Tensor::cat(&parts, 0)
+}
+
+/// Attention of each span's rows over all positions of its [`CrossKv`]: `q` and the answer are
+/// `[rows, heads * head_dim]`, the spans' rows behind one another. With `record`, also the softmax weights of those
+/// heads: one vector per span, `[record.len(), rows, positions]`; else the vectors are empty.
+///
+/// # Errors
+/// Shapes do not fit, the spans are kept in different types, or the recorded heads are not distinct and below `heads`.
+pub fn cross(
+    q: &Tensor,
+    spans: &[(usize, &CrossKv)],
+    heads: usize,
+    record: Option<&[usize]>,
+) -> Result<(Tensor, Vec<Vec<f32>>)> {
+    let head_dim = head_dim(q, heads)?;
+    let record = record.unwrap_or_default();
+    let rows: usize = spans.iter().map(|(rows, _)| rows).sum();
+    let repeated = |(index, head): (usize, &usize)| *head >= heads || record[..index].contains(head);
+    if rows != q.dim(0)? || record.iter().enumerate().any(repeated) {
+        bail!(
+            "cross attention: {:?} with {heads} heads do not fit {rows} rows, recorded {record:?}",
+            q.dims()
+        )
+    }
+    if spans.iter().any(|(_, kv)| kv.head_dim != head_dim) {
+        bail!("cross attention: the encoder output has other heads than {heads} of {head_dim}")
+    }
+    let mut weights: Vec<_> =
+        spans.iter().map(|(rows, kv)| vec![0f32; record.len() * rows * kv.positions]).collect();
+    let y = match spans.first().map(|(_, kv)| &kv.kept) {
+        None => return Ok((q.clone(), weights)),
+        Some(Kept::Device { .. }) => return cross_composite(q, spans, heads, record),
+        Some(Kept::Single(_)) => cross_rows(q, spans, record, &mut weights, |kept| match kept {
+            Kept::Single(heads) => Some(heads),
+            _ => None,
+        })?,
+        Some(Kept::Half(_)) => cross_rows(q, spans, record, &mut weights, |kept| match kept {
+            Kept::Half(heads) => Some(heads),
+            _ => None,
+        })?,
+    };
+    Ok((Tensor::from_vec(y, q.dims(), q.device())?, weights))
+}
+
+/// The CPU's kernel over spans that are all kept in one type.
+fn cross_rows<W: Element>(
+    q: &Tensor,
+    spans: &[(usize, &CrossKv)],
+    record: &[usize],
+    weights: &mut [Vec<f32>],
+    kept: impl Fn(&Kept) -> Option<&Vec<HeadKv<W>>>,
+) -> Result<Vec<f32>> {
+    let mut parts = Vec::with_capacity(spans.len());
+    let width = q.dim(1)?;
+    for &(rows, kv) in spans {
+        match kept(&kv.kept) {
+            Some(heads) if heads.len() * kv.head_dim == width => parts.push(KernelSpan { rows, heads }),
+            _ => bail!("cross attention: spans of different types or widths"),
+        }
+    }
+    let head_dim = spans.first().map_or(0, |(_, kv)| kv.head_dim);
+    with_slices([q], |[q]| {
+        let mut y = vec![0f32; q.len()];
+        kernels::attention(q, &parts, head_dim, record, &mut y, weights);
+        y
+    })
+}
+
+fn cross_composite(
+    q: &Tensor,
+    spans: &[(usize, &CrossKv)],
+    heads: usize,
+    record: &[usize],
+) -> Result<(Tensor, Vec<Vec<f32>>)> {
+    let (mut parts, mut recorded) = (Vec::new(), Vec::with_capacity(spans.len()));
+    let mut start = 0;
+    for &(rows, kv) in spans {
+        let Kept::Device { keys, values } = &kv.kept else {
+            bail!("cross attention: spans on different devices")
+        };
+        let q = by_head(&q.narrow(0, start, rows)?, heads)?;
+        let (mixed, weights) =
+            composite(&q, &keys.to_dtype(DType::F32)?, &values.to_dtype(DType::F32)?, Some(record))?;
+        parts.push(mixed);
+        recorded.push(weights.concat());
+        start += rows;
+    }
+    Ok((Tensor::cat(&parts, 0)?, recorded))
+}
+
+/// Width of a head of `x` `[rows, heads * head_dim]`.
+fn head_dim(x: &Tensor, heads: usize) -> Result<usize> {
+    let (_, width) = x.dims2()?;
+    if heads == 0 || width == 0 || width % heads != 0 {
+        bail!("attention: a width of {width} is not {heads} heads")
+    }
+    Ok(width / heads)
+}
+
+/// `[rows, heads * head_dim]` to `[heads, rows, head_dim]`.
+fn by_head(x: &Tensor, heads: usize) -> Result<Tensor> {
+    let (rows, width) = x.dims2()?;
+    x.reshape((rows, heads, width / heads))?.transpose(0, 1)?.contiguous()
+}
+
+/// `[rows, kv_heads, head_dim]` to `[heads, rows, head_dim]`: neighbouring heads share keys and values.
+fn repeat_heads(x: &Tensor, heads: usize) -> Result<Tensor> {
+    let (rows, kv_heads, head_dim) = x.dims3()?;
+    let shape = (kv_heads, heads / kv_heads, rows, head_dim);
+    x.transpose(0, 1)?.unsqueeze(1)?.broadcast_as(shape)?.reshape((heads, rows, head_dim))
+}
+
+/// `q` `[heads, rows, head_dim]` over `k` and `v` `[heads, positions, head_dim]`: `[rows, heads * head_dim]`, and for
+/// each recorded head the weights `[rows, positions]`.
+fn composite(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    record: Option<&[usize]>,
+) -> Result<(Tensor, Vec<Vec<f32>>)> {
+    let (heads, rows, head_dim) = q.dims3()?;
+    let scores = (q.matmul(&k.t()?)? * (1.0 / (head_dim as f64).sqrt()))?; // [heads, rows, positions]
+    let weights = candle_nn::ops::softmax_last_dim(&scores)?;
+    let found = record.unwrap_or_default().iter().map(|&head| weights.get(head)?.flatten_all()?.to_vec1());
+    let found = found.collect::<Result<_>>()?;
+    let mixed = weights.matmul(v)?.transpose(0, 1)?.reshape((rows, heads * head_dim))?;
+    Ok((mixed, found))
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kv_pool::{Carried, KvLayout};
+
+    fn random(rows: usize, width: usize) -> Tensor {
+        Tensor::randn(0f32, 1.0, (rows, width), &Device::Cpu).unwrap()
+    }
+
+    fn worst(a: &Tensor, b: &Tensor) -> f32 {
+        (a - b).unwrap().abs().unwrap().max_all().unwrap().to_scalar().unwrap()
+    }
+
+    fn rows(x: &Tensor) -> Vec<Vec<f32>> {
+        x.to_vec2().unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn bidirectional_equals_the_composite_and_each_sequence_alone(
+            heads in 1usize..4,
+            head_dim in prop::sample::select(vec![3usize, 16, 40, 64, 80, 130]),
+            spans in prop::collection::vec(1usize..150, 1..4),
+        ) {
+            let total = spans.iter().sum();
+            let (q, k, v) =
+                (random(total, heads * head_dim), random(total, heads * head_dim), random(total, heads * head_dim));
+            let y = bidirectional(&q, &k, &v, heads, &spans).unwrap();
+            let reference = bidirectional_composite(&q, &k, &v, heads, &spans).unwrap();
+            prop_assert!(worst(&y, &reference) < 5e-6);
+            let mut start = 0;
+            for &len in &spans {
+                let part = |x: &Tensor| x.narrow(0, start, len).unwrap();
+                let alone = bidirectional(&part(&q), &part(&k), &part(&v), heads, &[len]).unwrap();
+                prop_assert_eq!(rows(&alone), rows(&part(&y)));
+                start += len;
+            }
+        }
+
+        #[test]
+        fn paged_equals_the_gathered_composite_and_any_chunking(
+            kv_heads in 1usize..3,
+            group in 1usize..8,
+            head_dim in prop::sample::select(vec![3usize, 16, 40, 64, 80, 128]),
+            block_size in prop::sample::select(vec![1usize, 4, 16]),
+            total in 2usize..90,
+            cut in 1usize..1000,
+            dtype in prop::sample::select(vec![DType::F32, DType::F16, DType::BF16]),
+            table in Just((0u32..100).collect::<Vec<_>>()).prop_shuffle(),
+        ) {
+            let layout = KvLayout { layers: 2, kv_heads, head_dim, dtype, carried: Carried::NONE };
+            let mut pool = KvPool::new(Some(layout), 100, block_size, &Device::Cpu).unwrap();
+            let kv = || random(total, kv_heads * head_dim).reshape((total, kv_heads, head_dim)).unwrap();
+            pool.write(1, &pool.slots(&table, 0, total), &kv(), &kv()).unwrap();
+            let heads = kv_heads * group;
+            let q = random(total, heads * head_dim);
+            let span = |start, num_tokens| PagedSpan { start, num_tokens, block_table: &table };
+            let whole = paged(&pool, 1, &q, &[span(0, total)], heads).unwrap();
+            let reference = paged_composite(&pool, 1, &q, &[span(0, total)], heads).unwrap();
+            prop_assert!(worst(&whole, &reference) < 5e-6);
+            let cut = 1 + cut % (total - 1);
+            let first = paged(&pool, 1, &q.narrow(0, 0, cut).unwrap(), &[span(0, cut)], heads).unwrap();
+            prop_assert_eq!(rows(&first), rows(&whole)[..cut].to_vec());
+            // The rest and then one row again, in one batch.
+            let last = q.narrow(0, total - 1, 1).unwrap();
+            let rest = Tensor::cat(&[&q.narrow(0, cut, total - cut).unwrap(), &last], 0).unwrap();
+            let spans = [span(cut, total - cut), span(total - 1, 1)];
+            let second = rows(&paged(&pool, 1, &rest, &spans, heads).unwrap());
+            prop_assert_eq!(&second[..total - cut], &rows(&whole)[cut..]);
+            prop_assert_eq!(&second[total - cut], &rows(&whole)[total - 1]);
+        }
+
+        #[test]
+        fn cross_equals_the_composite_with_its_weights_and_each_row_alone(
+            heads in 1usize..4,
+            head_dim in prop::sample::select(vec![3usize, 16, 64, 80]),
+            spans in prop::collection::vec((1usize..30, 1usize..200), 1..4),
+            half in any::<bool>(),
+        ) {
+            let width = heads * head_dim;
+            let dtype = if half { DType::F16 } else { DType::F32 };
+            let cast = |x: Tensor| x.to_dtype(dtype).unwrap().to_dtype(DType::F32).unwrap();
+            let kv: Vec<_> = spans.iter().map(|&(_, len)| (cast(random(len, width)), cast(random(len, width)))).collect();
+            let kept: Vec<_> = kv.iter().map(|(k, v)| CrossKv::new(k, v, heads, dtype).unwrap()).collect();
+            let parts: Vec<_> = spans.iter().zip(&kept).map(|(&(rows, _), kv)| (rows, kv)).collect();
+            let q = random(spans.iter().map(|(rows, _)| rows).sum(), width);
+            let record = [heads - 1, 0];
+            let record = &record[..heads.min(2)];
+            let (y, weights) = cross(&q, &parts, heads, Some(record)).unwrap();
+            let mut start = 0;
+            for (index, &(len, kept)) in parts.iter().enumerate() {
+                let (k, v) = &kv[index];
+                let part = q.narrow(0, start, len).unwrap();
+                let by = |x: &Tensor| by_head(x, heads).unwrap();
+                let (mixed, reference) = composite(&by(&part), &by(k), &by(v), Some(record)).unwrap();
+                prop_assert!(worst(&mixed, &y.narrow(0, start, len).unwrap()) < 5e-6);
+                let off = weights[index].iter().zip(reference.concat()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                prop_assert!(weights[index].len() == record.len() * len * kept.positions() && off < 1e-6);
+                let last = q.narrow(0, start + len - 1, 1).unwrap();
+                let (alone, none) = cross(&last, &[(1, kept)], heads, None).unwrap();
+                prop_assert_eq!(&rows(&alone)[0], &rows(&y)[start + len - 1]);
+                prop_assert!(none[0].is_empty());
+                start += len;
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error() {
+        let q = random(4, 6);
+        assert!(bidirectional(&q, &q, &q, 4, &[4]).is_err());
+        assert!(bidirectional(&q, &q, &q, 2, &[3]).is_err());
+        let layout =
+            KvLayout { layers: 1, kv_heads: 2, head_dim: 3, dtype: DType::F32, carried: Carried::NONE };
+        let pool = KvPool::new(Some(layout), 2, 2, &Device::Cpu).unwrap();
+        for table in [&[0u32][..], &[0, 2]] {
+            let span = PagedSpan { start: 0, num_tokens: 4, block_table: table };
+            assert!(paged(&pool, 0, &q, &[span], 2).is_err());
+        }
+        let kept = CrossKv::new(&q, &q, 2, DType::F16).unwrap();
+        assert!(cross(&q, &[(3, &kept)], 2, None).is_err());
+        assert!(cross(&q, &[(4, &kept)], 2, Some(&[2])).is_err());
+        assert!(cross(&q, &[(4, &kept)], 2, Some(&[1, 1])).is_err());
+        assert!(CrossKv::new(&q, &q, 2, DType::BF16).is_err());
+    }
+}

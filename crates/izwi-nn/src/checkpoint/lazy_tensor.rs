@@ -1,0 +1,274 @@
+//! Tensors in a safetensors file, read one by one: a checkpoint is never in memory twice.
+//!
+//! Owns the file's format, <https://huggingface.co/docs/safetensors/index#format>, and trusts nothing in it. Files are
+//! read rather than mapped: one that is changed or cut meanwhile is an error and not a crash. A large table of which few
+//! rows are wanted stays in its file.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use candle_core::{DType, Device, Tensor};
+use half::{bf16, f16};
+use safetensors::tensor::{Dtype, Metadata};
+use sha2::{Digest, Sha256};
+
+use crate::Error;
+
+/// The longest header that is read.
+const MAX_HEADER_BYTES: u64 = 100 << 20;
+/// Bytes of the length before the header.
+const LENGTH_BYTES: u64 = 8;
+/// Bytes read at once.
+const PIECE: usize = 1 << 20;
+
+/// Where a tensor lies.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredTensor {
+    file: Arc<(String, File)>,
+    start: u64,
+    bytes: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
+}
+
+/// An open file.
+pub(crate) struct StoredFile {
+    /// Its tensors, by name.
+    pub(crate) tensors: HashMap<String, StoredTensor>,
+    /// Its length.
+    pub(crate) bytes: u64,
+    /// Digest of its header, its length and the time of its last change: what tells it from others without reading it
+    /// all. `None` where the system does not know the time.
+    pub(crate) mark: Option<[u8; 32]>,
+}
+
+/// Opens the file at `path`.
+///
+/// # Errors
+/// The file is absent or is not safetensors.
+pub(crate) fn open(path: &Path) -> Result<StoredFile, Error> {
+    let name = path.display().to_string();
+    let fault = |message: String| Error::File { path: name.clone(), message };
+    let io = |error: std::io::Error| fault(error.to_string());
+    let mut file = File::open(path).map_err(io)?;
+    let metadata = file.metadata().map_err(io)?;
+    let size = metadata.len();
+    let mut length = [0; LENGTH_BYTES as usize];
+    file.read_exact(&mut length).map_err(|_| fault("is too short for a safetensors file".to_owned()))?;
+    let length = u64::from_le_bytes(length);
+    if length > MAX_HEADER_BYTES || LENGTH_BYTES + length > size {
+        return Err(fault(format!("a header of {length} bytes does not fit a file of {size}")));
+    }
+    let mut header = vec![0; length as usize];
+    file.read_exact(&mut header).map_err(io)?;
+    let mark = mark(&header, &metadata);
+    let header: Metadata =
+        serde_json::from_slice(&header).map_err(|error| fault(format!("the header is damaged: {error}")))?;
+    let data = LENGTH_BYTES + length;
+    let expected = data + header.data_len() as u64;
+    if expected != size {
+        return Err(fault(format!("has {size} bytes where its header promises {expected}")));
+    }
+    let file = Arc::new((name, file));
+    let stored = header.tensors().into_iter().map(|(name, info)| {
+        let (start, end) = info.data_offsets;
+        let stored = StoredTensor {
+            file: Arc::clone(&file),
+            start: data + start as u64,
+            bytes: end - start,
+            dtype: info.dtype,
+            shape: info.shape.clone(),
+        };
+        (name, stored)
+    });
+    Ok(StoredFile { tensors: stored.collect(), bytes: size, mark })
+}
+
+fn mark(header: &[u8], metadata: &std::fs::Metadata) -> Option<[u8; 32]> {
+    let changed = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    let mut digest = Sha256::new();
+    digest.update(metadata.len().to_le_bytes());
+    digest.update(changed.as_nanos().to_le_bytes());
+    digest.update(header);
+    Some(digest.finalize().into())
+}
+
+/// Fills `to` from byte `start` of a file on, whatever others read of it meanwhile.
+///
+/// # Errors
+/// The file ends before that, or cannot be read.
+pub(crate) fn read_at(file: &File, to: &mut [u8], start: u64) -> io::Result<()> {
+    #[cfg(unix)]
+    return std::os::unix::fs::FileExt::read_exact_at(file, to, start);
+    #[cfg(windows)]
+    {
+        let mut done = 0;
+        while done < to.len() {
+            let at = start + done as u64;
+            match std::os::windows::fs::FileExt::seek_read(file, &mut to[done..], at)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => done += read,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl StoredTensor {
+    /// Its shape.
+    pub(crate) fn dims(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Number of its values.
+    pub(crate) fn elem_count(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Its type, if it is one of those that weights are kept in.
+    pub(crate) fn float_type(&self) -> Option<DType> {
+        match self.dtype {
+            Dtype::F64 => Some(DType::F64),
+            Dtype::F32 => Some(DType::F32),
+            Dtype::F16 => Some(DType::F16),
+            Dtype::BF16 => Some(DType::BF16),
+            _ => None,
+        }
+    }
+
+    /// What the file calls its type.
+    pub(crate) fn type_name(&self) -> String {
+        format!("{:?}", self.dtype)
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It is of no floating-point type, the file cannot be read any more, or the device is out of memory.
+    pub(crate) fn read(&self, device: &Device) -> Result<Tensor, Error> {
+        self.read_spans(&[self.start], self.bytes, &self.shape, device)
+    }
+
+    /// Reads some rows of a table `[entries, width]`, each id below the number of its entries: `[ids, width]`.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) fn read_rows(&self, ids: &[u32]) -> Result<Tensor, Error> {
+        let [entries, width] = self.shape[..] else {
+            return Err(Error::Internal("rows were read of what is no table"));
+        };
+        let row = self.bytes / entries.max(1);
+        let starts: Vec<u64> = ids.iter().map(|&id| self.start + u64::from(id) * row as u64).collect();
+        self.read_spans(&starts, row, &[ids.len(), width], &Device::Cpu)
+    }
+
+    /// The values of spans of `bytes` each.
+    fn read_spans(
+        &self,
+        starts: &[u64],
+        bytes: usize,
+        shape: &[usize],
+        device: &Device,
+    ) -> Result<Tensor, Error> {
+        let spans = Spans { file: &self.file, starts, bytes };
+        let tensor = match self.float_type() {
+            Some(DType::F64) => Tensor::from_vec(spans.values(f64::from_le_bytes)?, shape, device),
+            Some(DType::F32) => Tensor::from_vec(spans.values(f32::from_le_bytes)?, shape, device),
+            Some(DType::F16) => Tensor::from_vec(spans.values(f16::from_le_bytes)?, shape, device),
+            Some(DType::BF16) => Tensor::from_vec(spans.values(bf16::from_le_bytes)?, shape, device),
+            _ => return Err(Error::Internal("a tensor of integers was read as weights")),
+        };
+        Ok(tensor?)
+    }
+}
+
+/// Parts of a file, each of `bytes`.
+struct Spans<'a> {
+    file: &'a (String, File),
+    starts: &'a [u64],
+    bytes: usize,
+}
+
+impl Spans<'_> {
+    fn values<T, const N: usize>(&self, value: impl Fn([u8; N]) -> T) -> Result<Vec<T>, Error> {
+        let (path, file) = self.file;
+        let mut values = Vec::with_capacity(self.starts.len() * (self.bytes / N));
+        let mut piece = vec![0; PIECE.min(self.bytes)];
+        for start in self.starts {
+            for done in (0..self.bytes).step_by(PIECE) {
+                let piece = &mut piece[..PIECE.min(self.bytes - done)];
+                read_at(file, piece, start + done as u64)
+                    .map_err(|error| Error::File { path: path.clone(), message: error.to_string() })?;
+                values.extend(piece.as_chunks().0.iter().map(|bytes| value(*bytes)));
+            }
+        }
+        Ok(values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn saved(dtype: DType) -> (tempfile::TempDir, std::path::PathBuf, Tensor) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        let tensor = Tensor::randn(0f32, 1.0, (700, 801), &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+        let first = Tensor::ones(3, DType::U8, &Device::Cpu).unwrap();
+        let tensors = HashMap::from([("a".to_owned(), first), ("b".to_owned(), tensor.clone())]);
+        candle_core::safetensors::save(&tensors, &path).unwrap();
+        (folder, path, tensor)
+    }
+
+    #[test]
+    fn every_type_comes_back_as_it_was_saved() {
+        for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+            let (_folder, path, tensor) = saved(dtype);
+            let stored = open(&path).unwrap().tensors;
+            assert_eq!((stored["b"].dims(), stored["b"].float_type()), (&[700, 801][..], Some(dtype)));
+            assert!(stored["a"].float_type().is_none() && stored["a"].read(&Device::Cpu).is_err());
+            let read = stored["b"].read(&Device::Cpu).unwrap();
+            assert_eq!(read.dtype(), dtype);
+            let ids = [699, 0, 350, 0];
+            let rows = tensor.index_select(&Tensor::new(&ids[..], &Device::Cpu).unwrap(), 0).unwrap();
+            let values =
+                |x: &Tensor| x.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
+            assert!(values(&read) == values(&tensor));
+            assert!(values(&stored["b"].read_rows(&ids).unwrap()) == values(&rows));
+        }
+    }
+
+    #[test]
+    fn damaged_files_are_errors_that_name_them() {
+        let (folder, path, _) = saved(DType::F32);
+        let whole = std::fs::read(&path).unwrap();
+        let other = folder.path().join("other.safetensors");
+        let refused = |bytes: &[u8]| {
+            std::fs::write(&other, bytes).unwrap();
+            open(&other).map(drop).unwrap_err().to_string()
+        };
+        assert!(refused(&whole[..5]).contains("other.safetensors: is too short"));
+        assert!(refused(&whole[..40]).contains("does not fit a file of 40"));
+        assert!(refused(&whole[..whole.len() - 1]).contains("where its header promises"));
+        let longer = [&whole[..], &[0]].concat();
+        assert!(refused(&longer).contains("where its header promises"));
+        let mut garbled = whole.clone();
+        garbled[9] = b'#';
+        assert!(refused(&garbled).contains("the header is damaged"));
+        garbled[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert!(refused(&garbled).contains("does not fit"));
+    }
+
+    #[test]
+    fn a_file_that_is_cut_while_it_is_open_is_an_error() {
+        let (_folder, path, _) = saved(DType::F32);
+        let stored = open(&path).unwrap().tensors;
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2000).unwrap();
+        assert!(matches!(stored["b"].read(&Device::Cpu), Err(Error::File { .. })));
+        assert!(matches!(stored["b"].read_rows(&[699]), Err(Error::File { .. })));
+    }
+}

@@ -1,0 +1,457 @@
+//! Strict reading of safetensors files: every tensor is taken exactly once, by name and shape.
+//!
+//! Owns the tally of what is missing, left over or mis-shaped, and whether packed weights come out of a file of their
+//! own. Knows no architecture.
+
+pub(crate) mod lazy_tensor;
+mod weight_cache;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use half::bf16;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use self::lazy_tensor::{StoredFile, StoredTensor};
+use self::weight_cache::WeightCache;
+use crate::Error;
+use crate::sampling::mix;
+use izwi_kernels::packed::{Packed, Sizes};
+use izwi_types::Precision;
+
+/// Problems listed in one error before the rest is only counted.
+const MAX_LISTED: usize = 20;
+
+/// Name of a checkpoint's one file of weights.
+const WHOLE: &str = "model.safetensors";
+/// Name of the list of files of a checkpoint in several.
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Checkpoints of fewer bytes are packed faster than it is worth a file.
+const MIN_CACHED_BYTES: u64 = 64 << 20;
+/// Bytes that weights can have, packed, for each of the checkpoint.
+const MOST_PACKED: u64 = 4;
+
+/// The tensors of one file, or of several, that nobody has taken yet.
+#[derive(Debug)]
+pub struct Checkpoint {
+    file: String,
+    device: Device,
+    tensors: HashMap<String, StoredTensor>,
+    origin: Option<Origin>,
+    cache: Option<WeightCache>,
+    problems: Vec<String>,
+    /// Elements of the tensors that were taken.
+    taken: usize,
+    /// The type of tensors, where every one that is asked for is made up.
+    random: Option<DType>,
+}
+
+/// What a checkpoint's packed weights are made of.
+#[derive(Debug)]
+struct Origin {
+    /// The file, or where it would be were the checkpoint one file.
+    path: PathBuf,
+    bytes: u64,
+    /// What tells its files from others; `None` where nothing does.
+    marks: Option<Vec<[u8; 32]>>,
+}
+
+/// A weight that is made of tensors.
+#[derive(Debug)]
+pub struct Recipe<'a> {
+    /// The tensors, with their shapes.
+    pub parts: &'a [(String, Vec<usize>)],
+    /// Names the transform of the tensors: equal ids must give equal weights.
+    pub transform_id: &'a str,
+    /// How the outcome is kept.
+    pub precision: Precision,
+    /// Its sizes.
+    pub sizes: Sizes,
+}
+
+/// Which file of a checkpoint holds which tensor.
+#[derive(Debug, Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Checkpoint {
+    /// Opens the file; its tensors are read when they are taken.
+    ///
+    /// # Errors
+    /// The file is absent or is not safetensors.
+    pub fn open(path: &Path, device: &Device) -> Result<Self, Error> {
+        let StoredFile { tensors, bytes, mark } = lazy_tensor::open(path)?;
+        let mut whole = Self::new(path.display().to_string(), device, tensors);
+        whole.origin = Some(Origin { path: path.to_owned(), bytes, marks: mark.map(|mark| vec![mark]) });
+        Ok(whole)
+    }
+
+    /// Opens the weights of a folder: `model.safetensors`, or the files that `model.safetensors.index.json` names.
+    ///
+    /// # Errors
+    /// A file is absent or is not what it should be.
+    pub fn open_folder(folder: &Path, device: &Device) -> Result<Self, Error> {
+        let path = folder.join(INDEX);
+        if folder.join(WHOLE).exists() || !path.exists() {
+            return Self::open(&folder.join(WHOLE), device);
+        }
+        let fault = |message: String| Error::File { path: path.display().to_string(), message };
+        let text = std::fs::read_to_string(&path).map_err(|error| fault(error.to_string()))?;
+        let index: Index = serde_json::from_str(&text).map_err(|error| fault(error.to_string()))?;
+        let mut files: Vec<&String> = index.weight_map.values().collect();
+        files.sort_unstable();
+        files.dedup();
+        let mut whole = Self::new(folder.display().to_string(), device, HashMap::new());
+        let mut origin = Origin { path: folder.join(WHOLE), bytes: 0, marks: Some(Vec::new()) };
+        for file in files {
+            if Path::new(file).components().count() != 1 {
+                return Err(fault(format!("names '{file}', which is no file of this folder")));
+            }
+            let StoredFile { tensors, bytes, mark } = lazy_tensor::open(&folder.join(file))?;
+            origin.bytes += bytes;
+            origin.marks = origin.marks.zip(mark).map(|(marks, mark)| [marks, vec![mark]].concat());
+            for (name, tensor) in tensors {
+                match index.weight_map.get(&name) {
+                    Some(listed) if listed == file => drop(whole.tensors.insert(name, tensor)),
+                    _ => whole.problems.push(format!("{name}: in {file}, where the index does not have it")),
+                }
+            }
+        }
+        whole.origin = Some(origin);
+        Ok(whole)
+    }
+
+    /// On the CPU, takes what large weights become in `precision` out of a file beside the checkpoint, or writes that
+    /// file when the reading ends, if the checkpoint is large. All tensors are asked for, and missed, as without it.
+    #[must_use]
+    pub fn with_cache(mut self, precision: Precision) -> Self {
+        let is_large = self.origin.as_ref().is_some_and(|origin| origin.bytes >= MIN_CACHED_BYTES);
+        if is_large && self.device.is_cpu() {
+            self.open_cache(precision);
+        }
+        self
+    }
+
+    /// As [`Self::with_cache`], however small the checkpoint is.
+    pub(crate) fn open_cache(&mut self, precision: Precision) {
+        let Some(Origin { path, bytes, marks: Some(marks) }) = &self.origin else { return };
+        let mut key = Sha256::new();
+        marks.iter().for_each(|mark| key.update(mark));
+        key.update([cfg!(target_endian = "big").into()]);
+        key.update(precision.to_string());
+        let key = key.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let path = path.with_extension(format!("izwi-{precision}.cache"));
+        self.cache = Some(WeightCache::open(path, key, bytes.saturating_mul(MOST_PACKED)));
+    }
+
+    /// Makes up every tensor that is asked for: the same values each time, of a size that lets signals through. Norms
+    /// and variances are 1. For measuring; what such a model says is noise.
+    pub fn random(device: &Device, dtype: DType) -> Self {
+        let mut checkpoint = Self::new("random weights".to_owned(), device, HashMap::new());
+        checkpoint.random = Some(dtype);
+        checkpoint
+    }
+
+    fn new(file: String, device: &Device, tensors: HashMap<String, StoredTensor>) -> Self {
+        Self {
+            file,
+            device: device.clone(),
+            tensors,
+            origin: None,
+            cache: None,
+            problems: Vec::new(),
+            taken: 0,
+            random: None,
+        }
+    }
+
+    fn make_up(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, Error> {
+        let count: usize = shape.iter().product();
+        let is_one = name.contains("norm") && (name.ends_with("weight") || name.ends_with("running_var"));
+        if is_one || name.ends_with("usage") {
+            return Ok(Tensor::ones(shape, dtype, &self.device)?);
+        }
+        // A sum over the inputs then keeps the size of its terms.
+        let fan_in: usize = shape.iter().skip(1).product();
+        let reach = (3.0 / fan_in.max(1) as f32).sqrt();
+        let seed = name.bytes().fold(0, |seed, byte| mix(seed ^ u64::from(byte)));
+        let value =
+            |n: usize| ((mix(seed.wrapping_add(n as u64)) >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * reach;
+        let tensor = match dtype {
+            // The type of published checkpoints, without a copy at f32.
+            DType::BF16 => {
+                let values: Vec<bf16> = (0..count).map(|n| bf16::from_f32(value(n))).collect();
+                Tensor::from_vec(values, shape, &self.device)?
+            }
+            _ => Tensor::from_vec((0..count).map(value).collect::<Vec<f32>>(), shape, &self.device)?
+                .to_dtype(dtype)?,
+        };
+        Ok(tensor)
+    }
+
+    /// Whether it holds a tensor of this name that was not taken.
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// Elements of the tensors that were taken.
+    pub fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// Where its tensors are.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Bytes of the tensors not yet taken, were they of type `dtype`.
+    pub fn bytes_as(&self, dtype: DType) -> usize {
+        self.tensors.values().map(|tensor| tensor.elem_count() * dtype.size_in_bytes()).sum()
+    }
+
+    /// The first of several names that a tensor not yet taken has, or the first of them where none has.
+    pub fn first_of(&self, names: impl Iterator<Item = String>) -> String {
+        let names: Vec<String> = names.collect();
+        let found = names.iter().find(|name| self.tensors.contains_key(*name)).or(names.first());
+        found.cloned().unwrap_or_default()
+    }
+
+    /// The shape of a tensor that is there and not yet taken.
+    pub fn shape_of(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.get(name).map(StoredTensor::dims)
+    }
+
+    /// Drops the tensors that are known by name and not needed.
+    pub fn skip(&mut self, known: impl Fn(&str) -> bool) {
+        self.tensors.retain(|name, _| !known(name));
+    }
+
+    /// Takes the tensor `name` as contiguous f32. A tensor that is absent or has another shape is noted, and zeros
+    /// stand in for it until [`Self::finish`] reports all such tensors together.
+    ///
+    /// # Errors
+    /// The file cannot be read any more, or the device is out of memory.
+    pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, Error> {
+        self.take_as(name, shape, DType::F32)
+    }
+
+    /// As [`Self::take`], in type `dtype`.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub fn take_as(&mut self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, Error> {
+        Ok(self.take_stored(name, shape)?.to_dtype(dtype)?)
+    }
+
+    /// As [`Self::take`], in the floating-point type the file has it in.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub fn take_stored(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, Error> {
+        self.taken += shape.iter().product::<usize>();
+        if let Some(dtype) = self.random {
+            return self.make_up(name, shape, dtype);
+        }
+        let problem = self.problem(name, shape);
+        match (self.tensors.remove(name), problem) {
+            (Some(tensor), None) => tensor.read(&self.device),
+            (_, problem) => {
+                self.problems.extend(problem);
+                Ok(Tensor::zeros(shape, DType::F32, &self.device)?)
+            }
+        }
+    }
+
+    /// What keeps the tensor from being taken, if anything does.
+    fn problem(&self, name: &str, shape: &[usize]) -> Option<String> {
+        match self.tensors.get(name) {
+            None => Some(format!("{name}: missing, expected {shape:?}")),
+            Some(tensor) if tensor.dims() != shape => {
+                Some(format!("{name}: shape {:?}, expected {shape:?}", tensor.dims()))
+            }
+            Some(tensor) if tensor.float_type().is_none() => {
+                Some(format!("{name}: type {}, expected a floating-point type", tensor.type_name()))
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// Takes the table `name` `[entries, width]` without reading it; `None` where it is not there as asked for, or is
+    /// wanted elsewhere than on the CPU.
+    pub(crate) fn leave(&mut self, name: &str, shape: &[usize]) -> Option<StoredTensor> {
+        if !self.device.is_cpu() || self.problem(name, shape).is_some() {
+            return None;
+        }
+        self.taken += shape.iter().product::<usize>();
+        self.tensors.remove(name)
+    }
+
+    /// Takes tensors as the weight that `make` makes of them, or that it made of them in an earlier load.
+    ///
+    /// # Errors
+    /// As [`Self::take`], and those of `make`.
+    pub fn take_packed<P: Packed>(
+        &mut self,
+        recipe: &Recipe<'_>,
+        make: impl FnOnce(Vec<Tensor>) -> Result<P, Error>,
+    ) -> Result<Arc<P>, Error> {
+        let Recipe { parts, transform_id, precision, sizes } = recipe;
+        let are_fine = parts.iter().all(|(name, shape)| self.problem(name, shape).is_none());
+        let names: Vec<&str> = parts.iter().map(|(name, _)| name.as_str()).collect();
+        let name = format!("{}: {transform_id}{precision}", names.join(", "));
+        let mut cache = self.cache.take().filter(|_| are_fine);
+        let kept = cache.as_mut().and_then(|cache| cache.take(&name, *sizes));
+        let packed = match kept {
+            Some(packed) => {
+                for (name, shape) in *parts {
+                    self.taken += shape.iter().product::<usize>();
+                    self.tensors.remove(name);
+                }
+                packed
+            }
+            None => {
+                let tensors = parts.iter().map(|(name, shape)| self.take_stored(name, shape));
+                let packed = Arc::new(make(tensors.collect::<Result<_, _>>()?)?);
+                cache.iter_mut().for_each(|cache| cache.add(name.clone(), &packed));
+                packed
+            }
+        };
+        self.cache = cache;
+        Ok(packed)
+    }
+
+    /// All float tensors that were not taken, by name.
+    ///
+    /// # Errors
+    /// A tensor cannot be read.
+    pub fn into_tensors(self) -> Result<HashMap<String, Tensor>, Error> {
+        let floats = self.tensors.into_iter().filter(|(_, tensor)| tensor.float_type().is_some());
+        floats.map(|(name, tensor)| Ok((name, tensor.read(&self.device)?))).collect()
+    }
+
+    /// Ends the reading.
+    ///
+    /// # Errors
+    /// Some tensor was missing, mis-shaped or is left over; each line of the message names one.
+    pub fn finish(mut self) -> Result<(), Error> {
+        let mut unknown: Vec<_> = self.tensors.into_keys().map(|name| format!("{name}: unknown")).collect();
+        unknown.sort();
+        self.problems.append(&mut unknown);
+        if self.problems.is_empty() {
+            if let Some(cache) = self.cache {
+                cache.finish();
+            }
+            return Ok(());
+        }
+        let rest = self.problems.len().saturating_sub(MAX_LISTED);
+        self.problems.truncate(MAX_LISTED);
+        if rest > 0 {
+            self.problems.push(format!("and {rest} more"));
+        }
+        Err(Error::Checkpoint(format!("{}:\n{}", self.file, self.problems.join("\n"))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file_with(names: &[(&str, &[usize])]) -> (tempfile::TempDir, Checkpoint) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let tensors: HashMap<_, _> = names
+            .iter()
+            .map(|(name, shape)| (name.to_string(), Tensor::ones(*shape, DType::F32, &Device::Cpu).unwrap()))
+            .collect();
+        candle_core::safetensors::save(&tensors, &path).unwrap();
+        let checkpoint = Checkpoint::open(&path, &Device::Cpu).unwrap();
+        (folder, checkpoint)
+    }
+
+    #[test]
+    fn all_taken_once_is_fine() {
+        let (_folder, mut checkpoint) = file_with(&[("a", &[2, 3]), ("b", &[1])]);
+        assert_eq!(checkpoint.take("a", &[2, 3]).unwrap().dims(), [2, 3]);
+        checkpoint.take("b", &[1]).unwrap();
+        checkpoint.finish().unwrap();
+    }
+
+    #[test]
+    fn what_is_skipped_is_no_problem_and_names_are_chosen_by_what_is_there() {
+        let (_folder, mut checkpoint) = file_with(&[("a", &[2, 3]), ("old", &[1]), ("extra", &[4])]);
+        assert_eq!(checkpoint.shape_of("a"), Some(&[2, 3][..]));
+        assert_eq!(checkpoint.shape_of("b"), None);
+        let choose = |checkpoint: &Checkpoint, names: [&str; 2]| {
+            checkpoint.first_of(names.map(String::from).into_iter())
+        };
+        assert_eq!(choose(&checkpoint, ["new", "old"]), "old");
+        assert_eq!(choose(&checkpoint, ["new", "newer"]), "new");
+        checkpoint.skip(|name| name == "a" || name == "old");
+        let message = checkpoint.finish().unwrap_err().to_string();
+        assert!(message.contains("extra: unknown") && !message.contains("old"), "{message}");
+    }
+
+    #[test]
+    fn missing_unknown_twice_taken_and_misshaped_tensors_are_all_named() {
+        let (_folder, mut checkpoint) = file_with(&[("a", &[2, 3]), ("b", &[1]), ("extra", &[4])]);
+        checkpoint.take("a", &[3, 2]).unwrap();
+        checkpoint.take("b", &[1]).unwrap();
+        checkpoint.take("b", &[1]).unwrap();
+        checkpoint.take("c", &[9]).unwrap();
+        let message = checkpoint.finish().unwrap_err().to_string();
+        for line in ["a: shape [2, 3], expected [3, 2]", "b: missing", "c: missing", "extra: unknown"] {
+            assert!(message.contains(line), "{message}");
+        }
+    }
+
+    #[test]
+    fn shards_are_one_checkpoint_and_must_agree_with_their_index() {
+        let folder = tempfile::tempdir().unwrap();
+        let shard = |file: &str, name: &str| {
+            let tensors =
+                HashMap::from([(name.to_owned(), Tensor::ones(3, DType::F32, &Device::Cpu).unwrap())]);
+            candle_core::safetensors::save(&tensors, folder.path().join(file)).unwrap();
+        };
+        shard("one.safetensors", "a");
+        shard("two.safetensors", "b");
+        let index = |text: &str| std::fs::write(folder.path().join(INDEX), text).unwrap();
+        index(r#"{"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}"#);
+        let mut whole = Checkpoint::open_folder(folder.path(), &Device::Cpu).unwrap();
+        whole.take("a", &[3]).unwrap();
+        whole.take("b", &[3]).unwrap();
+        whole.finish().unwrap();
+        index(r#"{"weight_map": {"a": "one.safetensors", "c": "two.safetensors"}}"#);
+        let mut whole = Checkpoint::open_folder(folder.path(), &Device::Cpu).unwrap();
+        whole.take("a", &[3]).unwrap();
+        whole.take("c", &[3]).unwrap();
+        let message = whole.finish().unwrap_err().to_string();
+        assert!(message.contains("b: in two.safetensors") && message.contains("c: missing"), "{message}");
+        index(r#"{"weight_map": {"a": "../one.safetensors"}}"#);
+        let error = Checkpoint::open_folder(folder.path(), &Device::Cpu).unwrap_err().to_string();
+        assert!(error.contains("../one.safetensors"), "{error}");
+    }
+
+    #[test]
+    fn random_weights_are_reproducible_and_bounded() {
+        let make = || {
+            let mut checkpoint = Checkpoint::random(&Device::Cpu, DType::BF16);
+            let weight = checkpoint.take("x.weight", &[64, 300]).unwrap();
+            checkpoint.finish().unwrap();
+            weight.to_vec2::<f32>().unwrap()
+        };
+        assert_eq!(make(), make());
+        let squares: f32 = make().iter().flatten().map(|value| value * value).sum();
+        assert!((squares / 64.0 - 1.0).abs() < 0.1, "{squares}");
+    }
+
+    #[test]
+    fn an_absent_file_is_named() {
+        let error = Checkpoint::open(Path::new("/nowhere/model.safetensors"), &Device::Cpu).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/model.safetensors"), "{error}");
+    }
+}

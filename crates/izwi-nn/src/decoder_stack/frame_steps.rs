@@ -1,0 +1,53 @@
+//! The few positions a stack computes inside one frame, for several sequences together, over a pool that is gone when
+//! the frame is done.
+
+use candle_core::{DType, Device, Result, Tensor, bail};
+
+use crate::attention::PagedSpan;
+use crate::decoder_stack::{DecoderStack, StackRows};
+use crate::kv_pool::KvPool;
+
+/// A frame of several sequences on its way.
+#[derive(Debug)]
+pub struct FrameSteps<'a> {
+    stack: &'a DecoderStack,
+    kv: KvPool,
+    /// One block holds a whole frame.
+    tables: Vec<[u32; 1]>,
+    start: usize,
+}
+
+impl<'a> FrameSteps<'a> {
+    /// A frame of at most `positions` positions for each of `sequences` sequences. Every layer of the stack has
+    /// attention.
+    ///
+    /// # Errors
+    /// The device is out of memory.
+    pub fn new(stack: &'a DecoderStack, sequences: usize, positions: usize, device: &Device) -> Result<Self> {
+        let kv = KvPool::new(Some(stack.kv_layout(DType::F32)), sequences, positions, device)?;
+        Ok(Self { stack, kv, tables: (0..sequences as u32).map(|block| [block]).collect(), start: 0 })
+    }
+
+    /// The next rows of every sequence, as many of each, one sequence's behind another's: `[sequences * n, width]` to
+    /// the last row of each, `[sequences, width]`, in front of the last norm.
+    ///
+    /// # Errors
+    /// Shapes do not fit, or the frame has not so many positions.
+    pub fn forward(&mut self, x: Tensor) -> Result<Tensor> {
+        let (count, rows) = (self.tables.len(), x.dim(0)?);
+        if count == 0 || rows == 0 || rows % count != 0 {
+            bail!("frame: {rows} rows of {count} sequences")
+        }
+        let num_tokens = rows / count;
+        let span = |table| PagedSpan { start: self.start, num_tokens, block_table: table };
+        let spans = self.tables.iter().map(|table| span(table.as_slice())).collect();
+        let mut rows = StackRows::new(&self.kv, spans);
+        let y = self.stack.forward(x, &mut self.kv, &mut rows, |_| ())?;
+        self.start += num_tokens;
+        if num_tokens == 1 {
+            return Ok(y);
+        }
+        let last: Vec<u32> = (0..count).map(|n| ((n + 1) * num_tokens - 1) as u32).collect();
+        y.index_select(&Tensor::new(last, y.device())?, 0)
+    }
+}

@@ -1,0 +1,469 @@
+//! A stack of causal decoder layers: pre-norm; grouped-query attention with normed and rotated heads over the paged
+//! pool, or a short convolution; gated SiLU feed-forward. Rows of any number of sequences, at any positions, in one pass
+//! per layer.
+//!
+//! Architectures: <https://arxiv.org/abs/2505.09388> (Qwen3), <https://arxiv.org/abs/2511.23404> (LFM2). Knows no
+//! embedding, no head and no model.
+
+mod frame_steps;
+mod shape;
+
+use candle_core::{DType, Device, Result, Tensor, bail};
+
+use crate::Error;
+use crate::attention::{PagedSpan, paged};
+use crate::checkpoint::Checkpoint;
+use crate::kv_pool::{Carried, KvLayout, KvPool};
+use crate::layers::activation::silu_gate;
+use crate::layers::conv::{ShortConv, ShortConvShape};
+use crate::layers::{Linear, RmsNorm, Rope, cat_weights, half_split_of_interleaved};
+use izwi_types::Precision;
+
+pub use frame_steps::FrameSteps;
+pub use shape::{Mixing, Rotation, StackNames, StackShape};
+
+/// Weights of a stack and the norm behind it.
+#[derive(Debug)]
+pub struct DecoderStack {
+    shape: StackShape,
+    layers: Vec<Layer>,
+    norm: Option<RmsNorm>,
+    rope: Rope,
+}
+
+#[derive(Debug)]
+struct Layer {
+    mixing_norm: RmsNorm,
+    mixer: Mixer,
+    feed_forward_norm: RmsNorm,
+    gate_up: Linear,
+    down: Linear,
+}
+
+#[derive(Debug)]
+enum Mixer {
+    /// With its place among the pool's layers.
+    Attention(usize, Attention),
+    /// With its place among the layers that carry.
+    Convolution(usize, ShortConv),
+}
+
+#[derive(Debug)]
+struct Attention {
+    query_key_value: Linear,
+    query_norm: RmsNorm,
+    key_norm: RmsNorm,
+    output: Linear,
+}
+
+/// What the layers of a stack without attention carry on behind a sequence's last position.
+#[derive(Debug, Clone)]
+pub struct StackState {
+    columns: Vec<Tensor>, // [taps - 1, width] each
+}
+
+/// Which rows of a pass belong to whom.
+#[derive(Debug)]
+pub struct StackRows<'a> {
+    spans: Vec<PagedSpan<'a>>,
+    states: Vec<&'a mut StackState>,
+    slots: Vec<u32>,
+    positions: Vec<u32>,
+    /// Blocks whose last position is among the rows; of each the span and the row in it.
+    closed: (Vec<u32>, Vec<(usize, usize)>),
+}
+
+impl<'a> StackRows<'a> {
+    /// The rows of `spans`, one behind another, in a pool; of a stack whose layers all have attention.
+    pub fn new(kv: &KvPool, spans: Vec<PagedSpan<'a>>) -> Self {
+        Self::with_states(kv, spans, Vec::new())
+    }
+
+    /// The rows of `spans`, one behind another, in a pool, and of each what it carries on.
+    pub fn with_states(kv: &KvPool, spans: Vec<PagedSpan<'a>>, states: Vec<&'a mut StackState>) -> Self {
+        let slots = spans.iter().flat_map(|span| kv.slots(span.block_table, span.start, span.num_tokens));
+        let slots = slots.collect();
+        let positions = spans.iter().flat_map(|span| (span.start..).take(span.num_tokens));
+        let positions = positions.map(|at| at as u32).collect();
+        let size = kv.block_size();
+        let mut closed = (Vec::new(), Vec::new());
+        for (index, span) in spans.iter().enumerate() {
+            let end = span.start + span.num_tokens;
+            for block in span.start / size..end / size {
+                closed.0.push(span.block_table[block]);
+                closed.1.push((index, (block + 1) * size - 1 - span.start));
+            }
+        }
+        Self { spans, states, slots, positions, closed }
+    }
+}
+
+impl DecoderStack {
+    /// Takes `{name}.layers.*` and the norm behind them.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        shape: StackShape,
+        names: &StackNames,
+        precision: Precision,
+    ) -> std::result::Result<Self, Error> {
+        let (mut attention, mut convolutions) = (0, 0);
+        let mut layers = Vec::with_capacity(shape.layers.len());
+        for (index, mixing) in shape.layers.iter().enumerate() {
+            let name = format!("{name}.layers.{index}");
+            let mixer = match *mixing {
+                Mixing::Attention => {
+                    attention += 1;
+                    let loaded = Attention::load(from, &name, &shape, names, precision)?;
+                    Mixer::Attention(attention - 1, loaded)
+                }
+                Mixing::Convolution { taps } => {
+                    convolutions += 1;
+                    let name = format!("{name}.{}", names.convolution);
+                    let of = ShortConvShape { width: shape.width, taps, precision };
+                    let loaded = ShortConv::load(from, &name, of)?;
+                    Mixer::Convolution(convolutions - 1, loaded)
+                }
+            };
+            layers.push(Layer::load(from, &name, mixer, (&shape, names), precision)?);
+        }
+        let norm = names.last_norm.map(|norm| {
+            let name = format!("{name}.{norm}");
+            RmsNorm::load(from, &name, shape.width, shape.eps)
+        });
+        let rope = Rope::new(shape.head_dim, shape.theta);
+        Ok(Self { shape, layers, norm: norm.transpose()?, rope })
+    }
+
+    /// Bytes of the weights, the norms aside.
+    pub fn bytes(&self) -> usize {
+        let linears = self.layers.iter().map(|layer| {
+            let mixer = match &layer.mixer {
+                Mixer::Attention(_, attention) => {
+                    attention.query_key_value.bytes() + attention.output.bytes()
+                }
+                Mixer::Convolution(_, convolution) => convolution.bytes(),
+            };
+            mixer + layer.gate_up.bytes() + layer.down.bytes()
+        });
+        linears.sum()
+    }
+
+    /// Shape of one position's keys and values, and of what a block carries.
+    pub fn kv_layout(&self, dtype: DType) -> KvLayout {
+        let StackShape { width, kv_heads, head_dim, .. } = self.shape;
+        let carrying: Vec<usize> = self.reaches().collect();
+        // One column more than a layer carries on: whoever computes a block's last position again needs what was
+        // carried in front of it.
+        let carried = Carried {
+            layers: carrying.len(),
+            width: carrying.iter().max().map_or(0, |reach| (reach + 1) * width),
+        };
+        let layers = self.layers.len() - carrying.len();
+        KvLayout { layers, kv_heads, head_dim, dtype, carried }
+    }
+
+    /// Bytes of a sequence's state.
+    pub fn state_bytes(&self) -> usize {
+        self.reaches().map(|reach| reach * self.shape.width * size_of::<f32>()).sum()
+    }
+
+    /// Positions that each convolution sees beside a row's own.
+    fn reaches(&self) -> impl Iterator<Item = usize> {
+        self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::Attention(..) => None,
+            Mixer::Convolution(_, convolution) => Some(convolution.taps() - 1),
+        })
+    }
+
+    /// The state of a sequence that begins.
+    ///
+    /// # Errors
+    /// The device is out of memory.
+    pub fn begin(&self, device: &Device) -> Result<StackState> {
+        let zeros = |reach| Tensor::zeros((reach, self.shape.width), DType::F32, device);
+        Ok(StackState { columns: self.reaches().map(zeros).collect::<Result<_>>()? })
+    }
+
+    /// The state of a sequence whose positions before `start` are in the pool already: all positions of whole blocks, or
+    /// all but the last of them.
+    ///
+    /// # Errors
+    /// `start` is another position, or a block lies outside the pool.
+    pub fn resume(
+        &self,
+        kv: &KvPool,
+        start: usize,
+        block_table: &[u32],
+        device: &Device,
+    ) -> Result<StackState> {
+        let size = kv.block_size();
+        let (block, first) = match (start % size, (start + 1) % size) {
+            _ if start == 0 => return self.begin(device),
+            (0, _) => (start / size - 1, 1),
+            (_, 0) => (start / size, 0),
+            _ => bail!("decoder stack: nothing is carried to position {start} of blocks of {size}"),
+        };
+        let Some(&block) = block_table.get(block) else {
+            bail!("decoder stack: a table of {} blocks does not reach {start}", block_table.len())
+        };
+        let columns = self.reaches().enumerate().map(|(layer, reach)| {
+            let kept = kv.carried(layer, block)?;
+            let seen = kept.narrow(0, 0, (reach + 1) * self.shape.width)?;
+            seen.reshape((reach + 1, self.shape.width))?.narrow(0, first, reach)?.copy()
+        });
+        Ok(StackState { columns: columns.collect::<Result<_>>()? })
+    }
+
+    /// Rows `[rows, width]` through every layer, without the last norm. `watch` sees the rows behind each layer.
+    ///
+    /// # Errors
+    /// Shapes do not fit, or a block lies outside the pool.
+    pub fn forward(
+        &self,
+        x: Tensor,
+        kv: &mut KvPool,
+        rows: &mut StackRows<'_>,
+        mut watch: impl FnMut(&Tensor),
+    ) -> Result<Tensor> {
+        let mut x = x;
+        let mut normed = match self.layers.first() {
+            Some(layer) => layer.mixing_norm.forward(&x)?,
+            None => return Ok(x),
+        };
+        for (index, layer) in self.layers.iter().enumerate() {
+            let change = match &layer.mixer {
+                Mixer::Attention(at, attention) => self.attend(attention, *at, &normed, kv, rows)?,
+                Mixer::Convolution(at, convolution) => convolve(convolution, *at, &normed, kv, rows)?,
+            };
+            (x, normed) = layer.feed_forward_norm.forward_sum(&x, &change)?;
+            let change = layer.down.forward(&silu_gate(&layer.gate_up.forward(&normed)?)?)?;
+            match self.layers.get(index + 1) {
+                Some(next) => (x, normed) = next.mixing_norm.forward_sum(&x, &change)?,
+                None => x = (x + change)?,
+            }
+            watch(&x);
+        }
+        Ok(x)
+    }
+
+    /// The norm behind the last layer, where there is one: `[rows, width]` to the same.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn norm(&self, x: &Tensor) -> Result<Tensor> {
+        self.norm.as_ref().map_or_else(|| Ok(x.clone()), |norm| norm.forward(x))
+    }
+
+    /// Rows `[rows, width]` through every layer and the last norm: of those only the `wanted` ones, `[wanted, width]`.
+    ///
+    /// # Errors
+    /// As [`Self::forward`], or a wanted row does not exist.
+    pub fn forward_normed(
+        &self,
+        x: Tensor,
+        kv: &mut KvPool,
+        rows: &mut StackRows<'_>,
+        wanted: &[u32],
+    ) -> Result<Tensor> {
+        let x = self.forward(x, kv, rows, |_| ())?;
+        let x =
+            if wanted.len() == x.dim(0)? { x } else { x.index_select(&Tensor::new(wanted, x.device())?, 0)? };
+        self.norm(&x)
+    }
+
+    fn attend(
+        &self,
+        layer: &Attention,
+        index: usize,
+        normed: &Tensor,
+        kv: &mut KvPool,
+        rows: &StackRows<'_>,
+    ) -> Result<Tensor> {
+        let StackShape { heads, kv_heads, head_dim, .. } = self.shape;
+        let (q, own) = (heads * head_dim, kv_heads * head_dim);
+        let mixed = layer.query_key_value.forward(normed)?; // [rows, (heads + 2 kv_heads) * head_dim]
+        let count = mixed.dim(0)?;
+        let part = |start: usize, width: usize| mixed.narrow(1, start, width);
+        let queries = self.rope.forward_normed(&part(0, q)?, &rows.positions, &layer.query_norm)?;
+        let keys = self.rope.forward_normed(&part(q, own)?, &rows.positions, &layer.key_norm)?;
+        let values = part(q + own, own)?.contiguous()?;
+        let shape = (count, kv_heads, head_dim);
+        kv.write(index, &rows.slots, &keys.reshape(shape)?, &values.reshape(shape)?)?;
+        layer.output.forward(&paged(kv, index, &queries, &rows.spans, heads)?)
+    }
+}
+
+fn convolve(
+    layer: &ShortConv,
+    index: usize,
+    normed: &Tensor,
+    kv: &mut KvPool,
+    rows: &mut StackRows<'_>,
+) -> Result<Tensor> {
+    let counts: Vec<usize> = rows.spans.iter().map(|span| span.num_tokens).collect();
+    let states = rows.states.iter_mut().filter_map(|state| state.columns.get_mut(index));
+    let mut states: Vec<&mut Tensor> = states.collect();
+    let (blocks, ends) = &rows.closed;
+    if blocks.is_empty() {
+        return layer.forward(normed, &counts, &mut states);
+    }
+    let (y, seen) = layer.forward_seen(normed, &counts, &mut states, ends)?;
+    kv.carry(index, blocks, &seen)?;
+    Ok(y)
+}
+
+impl Layer {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        mixer: Mixer,
+        (shape, names): (&StackShape, &StackNames),
+        precision: Precision,
+    ) -> std::result::Result<Self, Error> {
+        let StackShape { width, hidden, eps, .. } = *shape;
+        let part = |part: &str| format!("{name}.{part}");
+        let [gate, up, down] = names.gate_up_down.map(part);
+        Ok(Self {
+            mixing_norm: RmsNorm::load(from, &part(names.mixing_norm), width, eps)?,
+            mixer,
+            feed_forward_norm: RmsNorm::load(from, &part(names.feed_forward_norm), width, eps)?,
+            gate_up: Linear::load_stacked(from, &[(&gate, hidden), (&up, hidden)], width, precision)?,
+            down: Linear::load_stacked(from, &[(&down, width)], hidden, precision)?,
+        })
+    }
+}
+
+impl Attention {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        shape: &StackShape,
+        names: &StackNames,
+        precision: Precision,
+    ) -> std::result::Result<Self, Error> {
+        let StackShape { width, heads, kv_heads, head_dim, eps, .. } = *shape;
+        let (queries, own) = (heads * head_dim, kv_heads * head_dim);
+        let part = |part: &str| format!("{name}.{part}");
+        let parts: Vec<String> = names.query_key_value.iter().map(|&name| part(name)).collect();
+        let parts: Vec<(&str, usize)> = match parts.as_slice() {
+            [q, k, v] => vec![(q, queries), (k, own), (v, own)],
+            stacked => stacked.iter().map(|name| (name.as_str(), queries + 2 * own)).collect(),
+        };
+        let rotates_pairs = shape.rotation == Rotation::Pairs;
+        let transform_id =
+            if rotates_pairs { format!("half-split rope {head_dim}, ") } else { String::new() };
+        let stacks = parts.iter().map(|(name, outputs)| (format!("{name}.weight"), vec![*outputs, width]));
+        let stacks: Vec<_> = stacks.collect();
+        let sizes = (width, queries + 2 * own);
+        let query_key_value =
+            Linear::load_transformed(from, (&stacks, &transform_id), sizes, precision, |weights| {
+                let weight = cat_weights(weights)?;
+                if !rotates_pairs {
+                    return Ok(weight);
+                }
+                let rotated = half_split_of_interleaved(&weight.narrow(0, 0, queries + own)?, head_dim)?;
+                Ok(Tensor::cat(&[rotated, weight.narrow(0, queries + own, own)?], 0)?)
+            })?;
+        let norm =
+            |from: &mut Checkpoint, name: &str| from.take(&format!("{}.weight", part(name)), &[head_dim]);
+        let mut norms = [norm(from, names.query_norm)?, norm(from, names.key_norm)?];
+        if rotates_pairs {
+            for norm in &mut norms {
+                *norm = half_split_of_interleaved(norm, head_dim)?;
+            }
+        }
+        let [query_norm, key_norm] = norms.map(|norm| RmsNorm::new(norm, eps));
+        Ok(Self {
+            query_key_value,
+            query_norm,
+            key_norm,
+            output: Linear::load_stacked(from, &[(&part(names.output), width)], queries, precision)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: usize = 4;
+
+    fn stack(rotation: Rotation) -> DecoderStack {
+        let convolution = Mixing::Convolution { taps: 3 };
+        let shape = StackShape {
+            width: 24,
+            hidden: 40,
+            layers: vec![convolution, Mixing::Attention, convolution, Mixing::Attention],
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 6,
+            eps: 1e-5,
+            theta: 1e4,
+            rotation,
+        };
+        let mut from = Checkpoint::random(&Device::Cpu, DType::F32);
+        DecoderStack::load(&mut from, "x", shape, &StackNames::TRANSFORMERS, Precision::F32).unwrap()
+    }
+
+    fn random(rows: usize) -> Tensor {
+        Tensor::randn(0f32, 1.0, (rows, 24), &Device::Cpu).unwrap()
+    }
+
+    /// Rows of one sequence from `start` on.
+    fn run(
+        stack: &DecoderStack,
+        x: &Tensor,
+        kv: &mut KvPool,
+        (start, table): (usize, &[u32]),
+        state: &mut StackState,
+    ) -> Vec<Vec<f32>> {
+        let span = PagedSpan { start, num_tokens: x.dim(0).unwrap(), block_table: table };
+        let mut rows = StackRows::with_states(kv, vec![span], vec![state]);
+        stack.forward(x.clone(), kv, &mut rows, |_| ()).unwrap().to_vec2().unwrap()
+    }
+
+    #[test]
+    fn whoever_goes_on_behind_shared_blocks_computes_what_their_owner_did() {
+        let stack = stack(Rotation::Halves);
+        let layout = stack.kv_layout(DType::F32);
+        assert_eq!((layout.layers, layout.carried), (2, Carried { layers: 2, width: 72 }));
+        let mut kv = KvPool::new(Some(layout), 16, SIZE, &Device::Cpu).unwrap();
+        let x = random(3 * SIZE + 2);
+        let mut state = stack.begin(&Device::Cpu).unwrap();
+        let mut whole = Vec::new();
+        for (start, count) in [(0, 3), (3, 1), (4, 6), (10, 1), (11, 3)] {
+            let part = x.narrow(0, start, count).unwrap();
+            whole.extend(run(&stack, &part, &mut kv, (start, &[9, 2, 5, 7]), &mut state));
+        }
+        let mut fresh = KvPool::new(Some(layout), 16, SIZE, &Device::Cpu).unwrap();
+        let mut alone = stack.begin(&Device::Cpu).unwrap();
+        assert_eq!(run(&stack, &x, &mut fresh, (0, &[0, 1, 2, 3]), &mut alone), whole);
+        // Behind two shared blocks, and at the last position of the second in a copy of it.
+        kv.copy_blocks(&[(2, 11)]).unwrap();
+        for (start, table) in [(2 * SIZE, [9, 2, 12, 13]), (2 * SIZE - 1, [9, 11, 14, 15])] {
+            let mut state = stack.resume(&kv, start, &table, &Device::Cpu).unwrap();
+            let rest = x.narrow(0, start, 3 * SIZE + 2 - start).unwrap();
+            assert_eq!(run(&stack, &rest, &mut kv, (start, &table), &mut state), whole[start..], "{start}");
+        }
+        assert!(stack.resume(&kv, SIZE + 1, &[9, 2], &Device::Cpu).is_err());
+        assert!(stack.resume(&kv, 3 * SIZE, &[9, 2], &Device::Cpu).is_err());
+    }
+
+    #[test]
+    fn pairs_are_halves_of_heads_in_another_order() {
+        // At position 0 nothing is rotated: the order of a head's elements makes no difference there.
+        let first = |rotation| {
+            let stack = stack(rotation);
+            let mut kv = KvPool::new(Some(stack.kv_layout(DType::F32)), 1, SIZE, &Device::Cpu).unwrap();
+            let mut state = stack.begin(&Device::Cpu).unwrap();
+            let x = Tensor::ones((1, 24), DType::F32, &Device::Cpu).unwrap();
+            run(&stack, &x, &mut kv, (0, &[0]), &mut state).concat()
+        };
+        let pairs = first(Rotation::Halves).into_iter().zip(first(Rotation::Pairs));
+        pairs.for_each(|(a, b)| assert!((a - b).abs() < 1e-5));
+    }
+}

@@ -1,0 +1,83 @@
+//! Sizes of a decoder stack and names of its tensors. Knows no weight.
+
+/// What mixes the positions of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mixing {
+    /// Attention over all positions before.
+    Attention,
+    /// A convolution that sees so many positions, the row's own the last.
+    Convolution {
+        /// Positions it sees.
+        taps: usize,
+    },
+}
+
+/// Which elements of a head are rotated together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rotation {
+    /// Element `i` with element `i + head_dim / 2`.
+    Halves,
+    /// Element `2 i` with element `2 i + 1`.
+    Pairs,
+}
+
+/// Names of the parts of a layer, under the layer's own, and of the norm behind the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StackNames {
+    /// Norm in front of what mixes positions.
+    pub mixing_norm: &'static str,
+    /// Queries, keys and values: each by itself, or one name where they are stacked in this order.
+    pub query_key_value: &'static [&'static str],
+    /// Norm of a query head.
+    pub query_norm: &'static str,
+    /// Norm of a key head.
+    pub key_norm: &'static str,
+    /// What mixes heads.
+    pub output: &'static str,
+    /// A short convolution.
+    pub convolution: &'static str,
+    /// Norm in front of the feed-forward.
+    pub feed_forward_norm: &'static str,
+    /// The gate of the feed-forward, what it gates, and the way back.
+    pub gate_up_down: [&'static str; 3],
+    /// The norm behind the last layer; `None` where there is none.
+    pub last_norm: Option<&'static str>,
+}
+
+impl StackNames {
+    /// Those of the transformers library.
+    pub const TRANSFORMERS: Self = Self {
+        mixing_norm: "input_layernorm",
+        query_key_value: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+        query_norm: "self_attn.q_norm",
+        key_norm: "self_attn.k_norm",
+        output: "self_attn.o_proj",
+        convolution: "conv",
+        feed_forward_norm: "post_attention_layernorm",
+        gate_up_down: ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"],
+        last_norm: Some("norm"),
+    };
+}
+
+/// Sizes of a stack.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StackShape {
+    /// Width of a row.
+    pub width: usize,
+    /// Width of the feed-forward.
+    pub hidden: usize,
+    /// What mixes the positions of each layer.
+    pub layers: Vec<Mixing>,
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads; they divide the query heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Of every norm.
+    pub eps: f64,
+    /// Longest wave length of the rotation, over 2π.
+    pub theta: f64,
+    /// Which elements are rotated together.
+    pub rotation: Rotation,
+}

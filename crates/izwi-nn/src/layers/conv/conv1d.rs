@@ -1,0 +1,233 @@
+//! Convolution along rows that are already padded: the product that causal, strided, dilated and transposed
+//! convolutions share.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Result, Tensor, bail};
+
+use crate::Error;
+use crate::checkpoint::{Checkpoint, Recipe};
+use crate::layers::cat_weights;
+use crate::slices::with_slices;
+use izwi_kernels::conv::{ConvPanels, ConvRows, conv1d};
+use izwi_types::Precision;
+
+/// `y[i] = Σ_t W_t x[starts[i] + t * dilation] (+ b)`; on the CPU a row of `y` is the same bits whatever other rows
+/// there are. Sums are f32. A copy shares the weight.
+#[derive(Debug, Clone)]
+pub struct Conv1d {
+    weight: Weight,
+    bias: Option<Tensor>, // [outputs]
+    taps: usize,
+    dilation: usize,
+    inputs: usize,
+    outputs: usize,
+}
+
+#[derive(Debug, Clone)]
+enum Weight {
+    Cpu(Arc<ConvPanels>),
+    Device(Tensor), // [taps * inputs, outputs]
+}
+
+/// What a convolution along rows is besides its weights.
+#[derive(Debug, Clone, Copy)]
+pub struct Conv1dShape {
+    /// Taps, inputs and outputs.
+    pub sizes: [usize; 3],
+    /// Rows from one it reads to the next.
+    pub dilation: usize,
+    /// As [`Conv1d::with_precision`].
+    pub precision: Precision,
+}
+
+impl Conv1d {
+    /// From a weight `[outputs, inputs, taps]` as PyTorch has it and a bias `[outputs]`.
+    ///
+    /// # Errors
+    /// The device is out of memory, or shapes do not fit.
+    pub fn new(weight: &Tensor, bias: Option<Tensor>, dilation: usize) -> Result<Self> {
+        Self::with_precision(weight, bias, dilation, Precision::F32)
+    }
+
+    /// As [`Self::new`]. On the CPU [`Precision::Bf16`] rounds weights and `x` to bf16, if the number of inputs is even;
+    /// everything else is f32.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_precision(
+        weight: &Tensor,
+        bias: Option<Tensor>,
+        dilation: usize,
+        precision: Precision,
+    ) -> Result<Self> {
+        let (outputs, inputs, taps) = weight.dims3()?;
+        let kernel = Conv1dShape { sizes: [taps, inputs, outputs], dilation, precision };
+        let packed = if weight.device().is_cpu() {
+            Weight::Cpu(Arc::new(pack(weight, precision)?))
+        } else {
+            Weight::Device(on_device(weight)?)
+        };
+        Self::assemble(packed, bias, kernel)
+    }
+
+    fn assemble(weight: Weight, bias: Option<Tensor>, kernel: Conv1dShape) -> Result<Self> {
+        let Conv1dShape { sizes: [taps, inputs, outputs], dilation, .. } = kernel;
+        if taps == 0 || dilation == 0 || bias.as_ref().is_some_and(|bias| bias.dims() != [outputs]) {
+            bail!("convolution: {taps} taps of dilation {dilation}, or a bias that is not one of {outputs}")
+        }
+        let bias = bias.map(|bias| bias.to_dtype(DType::F32)?.contiguous()).transpose()?;
+        Ok(Self { weight, bias, taps, dilation, inputs, outputs })
+    }
+
+    /// Takes the tensor of the given name and shape, which `transform` turns into a weight `[outputs, inputs,
+    /// taps]`; `transform_id` as in [`Linear::load_transformed`](crate::layers::Linear::load_transformed).
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`], those of `transform` and of [`Self::with_precision`].
+    pub fn load_transformed(
+        from: &mut Checkpoint,
+        (part, transform_id): ((String, Vec<usize>), &str),
+        bias: Option<Tensor>,
+        kernel: Conv1dShape,
+        transform: impl FnOnce(Tensor) -> Result<Tensor>,
+    ) -> std::result::Result<Self, Error> {
+        let Conv1dShape { sizes, precision, .. } = kernel;
+        let weight = if from.device().is_cpu() {
+            let recipe = Recipe { parts: &[part], transform_id, precision, sizes };
+            let made = |tensors: Vec<Tensor>| Ok(pack(&transform(cat_weights(tensors)?)?, precision)?);
+            Weight::Cpu(from.take_packed(&recipe, made)?)
+        } else {
+            Weight::Device(on_device(&transform(from.take(&part.0, &part.1)?)?)?)
+        };
+        Ok(Self::assemble(weight, bias, kernel)?)
+    }
+
+    /// Rows from the first a kernel reads to the last, less one.
+    pub fn reach(&self) -> usize {
+        (self.taps - 1) * self.dilation
+    }
+
+    /// Channels of the input.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Channels of the output.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// `x` `[n, inputs]` to `[starts, outputs]`, where `starts[i]` is the first row that output `i` reads.
+    ///
+    /// # Errors
+    /// Shapes do not fit, or a row lies outside `x`.
+    pub fn forward(&self, x: &Tensor, starts: &[u32]) -> Result<Tensor> {
+        let (rows, inputs) = x.dims2()?;
+        let last = starts.iter().copied().max().unwrap_or(0) as usize + self.reach();
+        if inputs != self.inputs || starts.is_empty() || last >= rows {
+            bail!("convolution: [{rows}, {inputs}] for rows up to {last} of {} channels", self.inputs)
+        }
+        match (&self.weight, &self.bias) {
+            (Weight::Cpu(weight), None) => self.on_cpu(weight, [x], starts),
+            (Weight::Cpu(weight), Some(bias)) => self.on_cpu(weight, [x, bias], starts),
+            (Weight::Device(weight), bias) => {
+                let y = self.columns(x, starts)?.matmul(weight)?;
+                if let Some(bias) = bias { y.broadcast_add(bias) } else { Ok(y) }
+            }
+        }
+    }
+
+    fn on_cpu<const N: usize>(
+        &self,
+        weight: &ConvPanels,
+        operands: [&Tensor; N],
+        starts: &[u32],
+    ) -> Result<Tensor> {
+        let y = with_slices(operands, |slices| {
+            let mut y = vec![0f32; starts.len() * self.outputs];
+            let x = ConvRows { data: slices[0], starts, dilation: self.dilation };
+            conv1d(x, weight, slices.get(1).copied(), &mut y);
+            y
+        })?;
+        Tensor::from_vec(y, (starts.len(), self.outputs), operands[0].device())
+    }
+
+    /// What each output reads, side by side: `[starts, taps * inputs]`.
+    fn columns(&self, x: &Tensor, starts: &[u32]) -> Result<Tensor> {
+        let column = |tap: usize| {
+            let rows: Vec<u32> = starts.iter().map(|start| start + (tap * self.dilation) as u32).collect();
+            x.index_select(&Tensor::from_vec(rows, starts.len(), x.device())?, 0)
+        };
+        Tensor::cat(&(0..self.taps).map(column).collect::<Result<Vec<_>>>()?, 1)
+    }
+}
+
+/// A weight `[outputs, inputs, taps]` as `[taps * inputs, outputs]`.
+fn on_device(weight: &Tensor) -> Result<Tensor> {
+    let (outputs, inputs, taps) = weight.dims3()?;
+    let rows = weight.to_dtype(DType::F32)?.transpose(1, 2)?.contiguous()?; // [outputs, taps, inputs]
+    rows.reshape((outputs, taps * inputs))?.t()?.contiguous()
+}
+
+/// A weight `[outputs, inputs, taps]` on the CPU for its kernels.
+fn pack(weight: &Tensor, precision: Precision) -> Result<ConvPanels> {
+    let (outputs, inputs, taps) = weight.dims3()?;
+    let rows = weight.to_dtype(DType::F32)?.transpose(1, 2)?.contiguous()?; // [outputs, taps, inputs]
+    let pairs = precision == Precision::Bf16 && inputs.is_multiple_of(2);
+    let pack = if pairs { ConvPanels::pack_pairs } else { ConvPanels::pack };
+    with_slices([&rows], |[rows]| pack(rows, outputs, taps, inputs))
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn random(shape: impl Into<candle_core::Shape>) -> Tensor {
+        Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        #[test]
+        fn rows_equal_a_plain_product_and_are_the_same_bits_alone(
+            inputs in 1usize..70,
+            outputs in 1usize..200,
+            taps in 1usize..8,
+            dilation in 1usize..5,
+            starts in prop::collection::vec(0u32..60, 1..30),
+        ) {
+            let (weight, bias) = (random((outputs, inputs, taps)), random(outputs));
+            let conv = Conv1d::new(&weight, Some(bias.clone()), dilation).unwrap();
+            let x = random((60 + conv.reach(), inputs));
+            let y = conv.forward(&x, &starts).unwrap();
+            let rows = weight.transpose(1, 2).unwrap().reshape((outputs, taps * inputs)).unwrap();
+            let reference = conv.columns(&x, &starts).unwrap().matmul(&rows.t().unwrap()).unwrap();
+            let off = (&y - reference.broadcast_add(&bias).unwrap()).unwrap().abs().unwrap();
+            prop_assert!(off.max_all().unwrap().to_scalar::<f32>().unwrap() < 2e-4);
+            for (row, start) in y.to_vec2::<f32>().unwrap().iter().zip(&starts) {
+                let alone = conv.forward(&x, &[*start]).unwrap();
+                prop_assert_eq!(&alone.to_vec2::<f32>().unwrap()[0], row);
+            }
+        }
+    }
+
+    #[test]
+    fn rows_split_over_blocks_and_depth_are_the_rows_alone() {
+        for (inputs, outputs) in [(300, 96), (300, 130), (5, 1)] {
+            let conv = Conv1d::new(&random((outputs, inputs, 7)), None, 3).unwrap();
+            let x = random((500, inputs));
+            let starts: Vec<u32> = (0..450).collect();
+            let y = conv.forward(&x, &starts).unwrap().to_vec2::<f32>().unwrap();
+            for row in [0usize, 1, 97, 190, 191, 192, 449] {
+                let alone = conv.forward(&x, &[row as u32]).unwrap();
+                assert_eq!(alone.to_vec2::<f32>().unwrap()[0], y[row]);
+            }
+            assert!(conv.forward(&x, &[490]).is_err());
+        }
+    }
+}

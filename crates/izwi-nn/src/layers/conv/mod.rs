@@ -1,0 +1,13 @@
+//! Convolutions over rows of time, and over planes of spectra. Causal convolutions of streams are the codec's.
+
+mod conv1d;
+mod depthwise_conv2d;
+mod packed;
+mod short_conv;
+mod winograd_1d;
+
+pub use conv1d::{Conv1d, Conv1dShape};
+pub use depthwise_conv2d::DepthwiseConv2d;
+pub use packed::{DenseConv, DepthwiseConv, StridedConv};
+pub use short_conv::{ShortConv, ShortConvShape};
+pub use winograd_1d::WinogradConv1d;

@@ -1,0 +1,69 @@
+//! ConvNeXt block over packed rows: <https://arxiv.org/abs/2201.03545>, one-dimensional.
+
+use candle_core::{Result, Tensor};
+
+use crate::Error;
+use crate::checkpoint::Checkpoint;
+use crate::layers::activation::{bias_gelu, residual};
+use crate::layers::conv::DepthwiseConv;
+use crate::layers::{LayerNorm, Linear, PackedRows};
+use izwi_types::Precision;
+
+/// Sizes of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConvNeXtConfig {
+    /// Channels in and out.
+    pub width: usize,
+    /// Channels between the two linear layers.
+    pub hidden: usize,
+    /// Taps of the depthwise kernel.
+    pub taps: usize,
+    /// Rows between two taps.
+    pub dilation: usize,
+}
+
+/// Depthwise convolution, norm, two linear layers with GELU between, layer scale, residual.
+#[derive(Debug, Clone)]
+pub struct ConvNeXtBlock {
+    depthwise: DepthwiseConv,
+    norm: LayerNorm,
+    expand: Linear,
+    expand_bias: Tensor,
+    project: Linear, // with the layer scale multiplied in
+}
+
+impl ConvNeXtBlock {
+    /// Takes `{name}.dw`, `.norm`, `.pw1`, `.pw2` and `.gamma`; the two linear layers are kept in `precision`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        config: ConvNeXtConfig,
+        precision: Precision,
+    ) -> std::result::Result<Self, Error> {
+        let ConvNeXtConfig { width, hidden, taps, dilation } = config;
+        let depthwise = DepthwiseConv::load(from, &format!("{name}.dw"), width, taps, dilation)?;
+        let norm = LayerNorm::load(from, &format!("{name}.norm"), width)?;
+        let expand = from.take(&format!("{name}.pw1.weight"), &[hidden, width])?;
+        let expand_bias = from.take(&format!("{name}.pw1.bias"), &[hidden])?;
+        let gamma = from.take(&format!("{name}.gamma"), &[width])?;
+        let weight = from.take(&format!("{name}.pw2.weight"), &[width, hidden])?;
+        let weight = weight.broadcast_mul(&gamma.unsqueeze(1)?)?;
+        let bias = (from.take(&format!("{name}.pw2.bias"), &[width])? * gamma)?;
+        let project = Linear::with_precision(&weight, Some(bias), precision)?;
+        let expand = Linear::with_precision(&expand, None, precision)?;
+        Ok(Self { depthwise, norm, expand, expand_bias, project })
+    }
+
+    /// `[rows, width]` to the same; gaps must be zero and stay zero.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward(&self, x: &Tensor, packed: &PackedRows) -> Result<Tensor> {
+        let h = self.norm.forward(&self.depthwise.forward(x)?)?;
+        let h = bias_gelu(&self.expand.product(&h)?, &self.expand_bias)?; // [rows, hidden]
+        residual(x, packed.clear_gaps(&self.project.forward(&h)?)?)
+    }
+}

@@ -1,0 +1,133 @@
+//! Embedding tables: rows looked up by id, kept in the type the checkpoint has them in.
+
+use candle_core::{DType, Result, Tensor, bail};
+
+use crate::Error;
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::lazy_tensor::StoredTensor;
+
+/// A table `[entries, width]`.
+#[derive(Debug, Clone)]
+pub struct Embedding {
+    table: Table,
+    entries: usize,
+}
+
+#[derive(Debug, Clone)]
+enum Table {
+    Held(Tensor),
+    /// Read row by row.
+    Stored(StoredTensor),
+}
+
+impl Embedding {
+    /// From a table `[entries, width]` of any floating-point type.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn new(table: Tensor) -> Result<Self> {
+        let (entries, _) = table.dims2()?;
+        Ok(Self { table: Table::Held(table), entries })
+    }
+
+    /// Takes `{name}.weight` `[entries, width]`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        entries: usize,
+        width: usize,
+    ) -> std::result::Result<Self, Error> {
+        let table = from.take_stored(&format!("{name}.weight"), &[entries, width])?;
+        Ok(Self { table: Table::Held(table), entries })
+    }
+
+    /// As [`Self::load`], for a large table of which a request reads few rows: on the CPU it stays in the file.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load_rarely_read(
+        from: &mut Checkpoint,
+        name: &str,
+        entries: usize,
+        width: usize,
+    ) -> std::result::Result<Self, Error> {
+        match from.leave(&format!("{name}.weight"), &[entries, width]) {
+            Some(stored) => Ok(Self { table: Table::Stored(stored), entries }),
+            None => Self::load(from, name, entries, width),
+        }
+    }
+
+    /// Rows of the ids, `[ids, width]` f32.
+    ///
+    /// # Errors
+    /// An id is not in the table; the file of the table cannot be read any more.
+    pub fn forward(&self, ids: &[u32]) -> Result<Tensor> {
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= self.entries) {
+            bail!("embedding: {id} of {}", self.entries)
+        }
+        let rows = match &self.table {
+            Table::Held(table) => table.index_select(&Tensor::new(ids, table.device())?, 0)?,
+            Table::Stored(table) => table.read_rows(ids).map_err(candle_core::Error::wrap)?,
+        };
+        rows.to_dtype(DType::F32)
+    }
+
+    /// As [`Self::forward`], of ids `[ids]` u32 on the table's device, which are known to be in the table.
+    ///
+    /// # Errors
+    /// As [`Self::forward`].
+    pub fn select(&self, ids: &Tensor) -> Result<Tensor> {
+        match &self.table {
+            Table::Held(table) => table.index_select(ids, 0)?.to_dtype(DType::F32),
+            Table::Stored(_) => self.forward(&ids.to_vec1()?),
+        }
+    }
+
+    /// Number of rows.
+    pub fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// Bytes held in memory.
+    pub fn bytes(&self) -> usize {
+        match &self.table {
+            Table::Held(table) => table.elem_count() * table.dtype().size_in_bytes(),
+            Table::Stored(_) => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use candle_core::Device;
+
+    use super::*;
+
+    #[test]
+    fn rows_are_the_same_bits_from_the_file_and_from_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let table = Tensor::randn(0f32, 1.0, (300, 65), &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+            let tensors = HashMap::from([("x.weight".to_owned(), table)]);
+            candle_core::safetensors::save(&tensors, &path).unwrap();
+            let open = || Checkpoint::open(&path, &Device::Cpu).unwrap();
+            let held = Embedding::load(&mut open(), "x", 300, 65).unwrap();
+            let stored = Embedding::load_rarely_read(&mut open(), "x", 300, 65).unwrap();
+            assert_eq!((stored.bytes(), stored.entries()), (0, 300));
+            for ids in [&[][..], &[299], &[7, 0, 7, 298]] {
+                let rows = |from: &Embedding| from.forward(ids).unwrap().to_vec2::<f32>().unwrap();
+                assert_eq!(rows(&stored), rows(&held));
+            }
+            assert!(stored.forward(&[300]).unwrap_err().to_string().contains("300"));
+            let mut other = open();
+            Embedding::load_rarely_read(&mut other, "x", 301, 65).unwrap();
+            assert!(other.finish().unwrap_err().to_string().contains("expected [301, 65]"));
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Layers with weights and activations, over packed rows `[rows, channels]` f32.
+//!
+//! Knows no attention over a cache, no codec and no model. Each layer picks its kernel: a fused one on the CPU, candle's
+//! operations elsewhere.
+
+pub mod activation;
+pub mod conv;
+mod conv_next;
+mod embedding;
+mod encoder_layer;
+mod layer_norm;
+mod linear;
+mod packed_rows;
+mod rms_norm;
+mod rope;
+
+pub use conv_next::{ConvNeXtBlock, ConvNeXtConfig};
+pub use embedding::Embedding;
+pub use encoder_layer::{EncoderConfig, EncoderLayer};
+pub use layer_norm::LayerNorm;
+pub use linear::{Linear, cat_weights};
+pub use packed_rows::{PackedRows, ROW_ALIGN};
+pub use rms_norm::RmsNorm;
+pub use rope::{Rope, half_split_of_interleaved};

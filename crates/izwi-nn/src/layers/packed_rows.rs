@@ -1,0 +1,100 @@
+//! Sequences of different lengths as one block of rows, so that a layer runs once for all of them.
+//!
+//! Each sequence starts at a multiple of [`ROW_ALIGN`] and is followed by rows that belong to nobody, at least as
+//! many as the widest convolution reaches. Knows positions only, no layer and no model.
+
+use std::ops::Range;
+
+use candle_core::{Device, Result, Tensor};
+
+/// Every sequence starts at a multiple of this many rows.
+pub const ROW_ALIGN: usize = 16;
+
+/// Where each sequence lies in a packed tensor `[rows, channels]`.
+#[derive(Debug, Clone)]
+pub struct PackedRows {
+    spans: Vec<Range<usize>>,
+    rows: usize,
+    mask: Tensor,
+}
+
+impl PackedRows {
+    /// Lays out sequences of `lengths` rows with at least `gap` rows after each.
+    ///
+    /// # Errors
+    /// The device is out of memory.
+    pub fn new(lengths: &[usize], gap: usize, device: &Device) -> Result<Self> {
+        let mut spans = Vec::with_capacity(lengths.len());
+        let mut rows = 0;
+        for &length in lengths {
+            spans.push(rows..rows + length);
+            rows = (rows + length + gap).next_multiple_of(ROW_ALIGN);
+        }
+        let mut mask = vec![0f32; rows];
+        spans.iter().for_each(|span| mask[span.clone()].fill(1.0));
+        let mask = Tensor::from_vec(mask, (rows, 1), device)?;
+        Ok(Self { spans, rows, mask })
+    }
+
+    /// Rows of the packed tensor, gaps included.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The rows of each sequence, in order.
+    pub fn spans(&self) -> &[Range<usize>] {
+        &self.spans
+    }
+
+    /// One value per packed row: `value(sequence, position)` inside a sequence, the default in gaps.
+    pub fn fill<T: Default + Clone>(&self, mut value: impl FnMut(usize, usize) -> T) -> Vec<T> {
+        let mut filled = vec![T::default(); self.rows];
+        for (sequence, span) in self.spans.iter().enumerate() {
+            for (position, row) in span.clone().enumerate() {
+                filled[row] = value(sequence, position);
+            }
+        }
+        filled
+    }
+
+    /// `x` `[rows, channels]` with every row between sequences set to zero.
+    ///
+    /// # Errors
+    /// `x` has another number of rows.
+    pub fn clear_gaps(&self, x: &Tensor) -> Result<Tensor> {
+        x.broadcast_mul(&self.mask)
+    }
+
+    /// Rows `rows[i]` of `source` `[n, channels]`, gaps zero: how one packing becomes another.
+    ///
+    /// # Errors
+    /// An index lies outside `source`.
+    pub fn gather(&self, source: &Tensor, rows: Vec<u32>) -> Result<Tensor> {
+        let index = Tensor::from_vec(rows, self.rows, source.device())?;
+        self.clear_gaps(&source.index_select(&index, 0)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequences_start_aligned_and_gaps_are_wide_enough() {
+        let packed = PackedRows::new(&[1, 16, 30, 5], 3, &Device::Cpu).unwrap();
+        assert_eq!(packed.spans(), [0..1, 16..32, 48..78, 96..101]);
+        assert_eq!(packed.rows(), 112);
+    }
+
+    #[test]
+    fn gathering_repacks_and_zeroes_gaps() {
+        let packed = PackedRows::new(&[2, 1], 1, &Device::Cpu).unwrap();
+        let source = Tensor::new(&[[1f32], [2.0], [3.0]], &Device::Cpu).unwrap();
+        let rows = packed.fill(|sequence, position| [[2, 1], [1, 0]][sequence][position]);
+        let gathered = packed.gather(&source, rows).unwrap();
+        let values: Vec<f32> = gathered.flatten_all().unwrap().to_vec1().unwrap();
+        assert_eq!(values[..3], [3.0, 2.0, 0.0]);
+        assert_eq!(values[16], 2.0);
+        assert_eq!(values.iter().sum::<f32>(), 7.0);
+    }
+}
