@@ -6,7 +6,7 @@ use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use izwi_nn::attention::{CrossKv, PagedSpan, bidirectional, cross, paged};
-use izwi_nn::kv_pool::{Carried, KvLayout, KvPool};
+use izwi_nn::kv_pool::{ConvStateLayout, KvLayout, KvPool};
 use izwi_nn::layers::activation::{bias_gelu, silu_gate};
 use izwi_nn::layers::conv::{Conv1d, WinogradConv1d};
 use izwi_nn::layers::{Linear, RmsNorm, Rope};
@@ -96,8 +96,13 @@ fn decoder(criterion: &mut Criterion) -> Result<()> {
     let mut group = criterion.benchmark_group("decoder");
     let (norm, head_norm) = (RmsNorm::new(random(1, 1024)?.squeeze(0)?, 1e-6), random(1, 128)?.squeeze(0)?);
     let (head_norm, rope) = (RmsNorm::new(head_norm, 1e-6), Rope::new(128, 1e6));
-    let layout =
-        KvLayout { layers: 1, kv_heads: 8, head_dim: 128, dtype: DType::BF16, carried: Carried::NONE };
+    let layout = KvLayout {
+        layers: 1,
+        kv_heads: 8,
+        head_dim: 128,
+        dtype: DType::BF16,
+        conv_state: ConvStateLayout::NONE,
+    };
     let pool = KvPool::new(Some(layout), 64, 16, &Device::Cpu)?;
     let table: Vec<u32> = (0..64).rev().collect();
     for rows in [1, 8] {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use izwi_core::engine::executor::simulated::{Script, SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{Engine, EngineCoreConfig};
-use izwi_server::{FleetConfig, Recorder, Registry, ServerConfig, Slot, serve};
+use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot, serve};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -102,12 +102,12 @@ impl Setup {
         let recorder = Recorder::install()?;
         let engine = Engine::with_executor(self.engine, Box::new(executor))?;
         engine.ready().await?;
-        let fleet = if listens {
-            FleetConfig { default_asr: Some(model.clone()), ..FleetConfig::new("no-speaker") }
+        let registry_config = if listens {
+            RegistryConfig { default_asr: Some(model.clone()), ..RegistryConfig::new("no-speaker") }
         } else {
-            FleetConfig::new(&model)
+            RegistryConfig::new(&model)
         };
-        let registry = Registry::new(fleet);
+        let registry = Registry::new(registry_config);
         if listens {
             registry.set("no-speaker", Slot::Failed("this test has none".to_owned()));
         }
@@ -161,7 +161,7 @@ impl TestServer {
         let model = config.model.clone();
         let engine = Engine::new(config)?;
         engine.ready().await?;
-        let registry = Registry::new(FleetConfig::new(&model));
+        let registry = Registry::new(RegistryConfig::new(&model));
         registry.set(&model, Slot::Ready(engine.clone()));
         let voices_dir = Some(folder.path().to_path_buf());
         let server = ServerConfig { voices_dir, ..ServerConfig::default() };

@@ -207,7 +207,10 @@ async fn a_model_without_the_chat_task_is_refused() -> Result<()> {
     session.send(json!({"type": "session.config", "model": "chat-mute"})).await?;
     let error = session.expect_error("invalid_value").await?;
     let message = error["message"].as_str().context("a message")?;
-    ensure!(error["param"] == "model" && message.contains("'chat-mute' does not converse"), "{error}");
+    ensure!(
+        error["param"] == "model" && message.contains("'chat-mute' does not support the task chat"),
+        "{error}"
+    );
     session.send(json!({"type": "input.text", "text": "Hello?"})).await?;
     let error = session.expect_error("invalid_value").await?;
     ensure!(error["param"] == "model", "{error}");

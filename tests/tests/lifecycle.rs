@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{Engine, EngineCoreConfig};
-use izwi_server::{FleetConfig, Recorder, Registry, ServerConfig, Slot};
+use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
 use izwi_tests::{Gate, Session, Setup, TestServer, Utterance, eventually, guarded};
 use serde_json::{Value, json};
 
@@ -22,8 +22,9 @@ async fn readiness(server: &TestServer) -> Result<(u16, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_responds_while_its_model_loads() -> Result<()> {
-    let fleet = FleetConfig { load_timeout: Duration::from_millis(100), ..FleetConfig::new("late") };
-    let registry = Registry::new(fleet);
+    let registry_config =
+        RegistryConfig { load_timeout: Duration::from_millis(100), ..RegistryConfig::new("late") };
+    let registry = Registry::new(registry_config);
     let server = TestServer::listen(ServerConfig::default(), registry.clone(), Recorder::install()?).await?;
     assert_eq!(readiness(&server).await?, (503, "loading".to_owned()));
     assert_eq!(server.get("/livez").await?.status(), 200);

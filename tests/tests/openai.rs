@@ -10,7 +10,7 @@ use izwi_core::engine::arbiter::ArbitratedExecutor;
 use izwi_core::engine::config::DEFAULT_MODEL;
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, TaskType};
-use izwi_server::{FleetConfig, Loader, Offer, Recorder, Registry, ServerConfig};
+use izwi_server::{Loader, Offer, Recorder, Registry, RegistryConfig, ServerConfig};
 use izwi_tests::{TestServer, eventually};
 
 /// The default ASR model (English only, no translation), and a word of [`RECORDING`].
@@ -44,9 +44,10 @@ async fn the_openai_package_runs_speech_and_transcription() -> Result<()> {
     let arbiter = DeviceArbiter::new();
     let loader: Loader =
         Arc::new(move |name: &str| load(name, &arbiter).map_err(|error| format!("{error:#}")));
-    let fleet = FleetConfig { default_asr: Some(LISTENER.to_owned()), ..FleetConfig::new(DEFAULT_MODEL) };
+    let registry_config =
+        RegistryConfig { default_asr: Some(LISTENER.to_owned()), ..RegistryConfig::new(DEFAULT_MODEL) };
     let translator = Offer { id: TRANSLATOR.to_owned(), tasks: vec![TaskType::Asr], bytes: 0 };
-    let registry = Registry::with_loader(fleet, vec![translator], loader);
+    let registry = Registry::with_loader(registry_config, vec![translator], loader);
     registry.load_defaults();
     let server = TestServer::listen(ServerConfig::default(), registry, Recorder::install()?).await?;
     eventually("the models to load", || async {

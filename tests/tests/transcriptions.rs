@@ -325,9 +325,9 @@ async fn models_without_the_task_are_refused() -> Result<()> {
         Some("model"),
     )
     .await?;
-    assert!(message.contains("'speaks-only' does not transcribe"), "{message}");
+    assert!(message.contains("'speaks-only' does not support the task asr"), "{message}");
     let message = refusal(by_json(&speaker, json!({})).await?, 404, "model_not_found", Some("model")).await?;
-    assert!(message.contains("without a listening model"), "{message}");
+    assert!(message.contains("has no ASR model"), "{message}");
     let models: Value = server.get("/v1/models").await?.json().await?;
     let listed = models["data"].as_array().context("models")?;
     let listed = listed.iter().find(|model| model["id"] == "hears-only").context("the listener is listed")?;

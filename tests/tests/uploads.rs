@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use izwi_core::engine::arbiter::ArbitratedExecutor;
 use izwi_core::engine::executor::simulated::{Fault, SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig};
-use izwi_server::{FleetConfig, Recorder, Registry, ServerConfig, Slot};
+use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
 use izwi_tests::{
     Form, Gate, RawResponse, Setup, TestServer, base64, eventually, exchange, guarded, recording,
     transcript_events,
@@ -258,9 +258,9 @@ async fn tts_and_asr_models_share_one_device() -> Result<()> {
     let step_time = Duration::from_micros(200);
     let speaks = SimulatedModel { step_time, ..Default::default() };
     let listens = SimulatedModel { listens: true, sample_rate: 16_000, step_time, ..Default::default() };
-    let fleet =
-        FleetConfig { default_asr: Some("shared-ear".to_owned()), ..FleetConfig::new("shared-voice") };
-    let registry = Registry::new(fleet);
+    let registry_config =
+        RegistryConfig { default_asr: Some("shared-ear".to_owned()), ..RegistryConfig::new("shared-voice") };
+    let registry = Registry::new(registry_config);
     let server = TestServer::listen(ServerConfig::default(), registry.clone(), Recorder::install()?).await?;
     assert_eq!(server.get("/readyz").await?.status(), 503);
     registry.set("shared-voice", Slot::Ready(sharing("shared-voice", speaks, &arbiter).await?));
@@ -291,7 +291,7 @@ async fn tts_and_asr_models_share_one_device() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_waits_for_its_model_and_keeps_frame_order() -> Result<()> {
-    let registry = Registry::new(FleetConfig::new("late-voice"));
+    let registry = Registry::new(RegistryConfig::new("late-voice"));
     let server = TestServer::listen(ServerConfig::default(), registry.clone(), Recorder::install()?).await?;
     let mut session = server.session().await?;
     session.send(json!({"type": "session.config", "chunk_ms": 100})).await?;

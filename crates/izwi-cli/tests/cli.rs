@@ -401,7 +401,7 @@ fn saved_voices_are_listed_shown_and_removed() {
     assert!(shown.contains("lark") && shown.contains("abc"), "{shown}");
 
     refused(&izwi.run(&["voices", "show", "ana"]), 1, &["no voice 'ana'", "did you mean 'anna'"]);
-    refused(&izwi.run(&["voices", "show", "bad"]), 1, &["no safetensors file"]);
+    refused(&izwi.run(&["voices", "show", "bad"]), 1, &["not a safetensors file"]);
     refused(&izwi.run(&["voices", "rm", "../voices/anna"]), 1, &["must be 1 to 64"]);
     refused(&izwi.run(&["voices", "add", "anna", "clip.wav"]), 1, &["saved already", "--force"]);
     refused(&izwi.run(&["voices", "add", "Anna", "clip.wav"]), 1, &["must be 1 to 64"]);

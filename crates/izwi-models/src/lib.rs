@@ -1,14 +1,15 @@
 //! Model families on candle.
 //!
-//! Owns text front ends (`text`), the architectures (`families`) and what an executor needs to run any of them
-//! ([`model::SpeechModel`]). Knows no request, no scheduler, no file download and no async runtime.
+//! Owns text front ends (`text`), the architectures (`families`), the driver that frame-by-frame families share, and what
+//! an executor needs to run any of them ([`model::SpeechModel`]). Knows no request, no scheduler, no file download and no async runtime.
 #![forbid(unsafe_code)]
 
 pub mod error;
 pub mod families;
+mod frame_driver;
+#[cfg(test)]
+mod mini_engine;
 pub mod model;
-mod overlap;
-mod portions;
 mod regions;
 pub mod text;
-mod watchdog;
+mod warm_up;

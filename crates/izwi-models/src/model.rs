@@ -71,7 +71,7 @@ pub trait SpeechModel: Send + Sync {
     /// # Errors
     /// The model does not clone voices, or the recording cannot be taken; the error names the field.
     fn make_voice(&self, _recording: &VoiceRecording) -> Result<Vec<u8>, InputError> {
-        Err(InputError::other_task("has voices of its own and clones none", "model"))
+        Err(clones_no_voices("model"))
     }
 
     /// Checks that a voice pack fits this checkpoint.
@@ -79,7 +79,7 @@ pub trait SpeechModel: Send + Sync {
     /// # Errors
     /// It is damaged or was made for another checkpoint; the error names the remedy.
     fn check_voice(&self, _pack: &[u8]) -> Result<(), InputError> {
-        Err(InputError::other_task("has voices of its own and clones none", "voice"))
+        Err(clones_no_voices("voice"))
     }
 
     /// Bytes of weights that a step of one token reads, where the listener gets `chunk_samples` at once.
@@ -94,4 +94,9 @@ pub trait SpeechModel: Send + Sync {
 
     /// An input that touches every kernel once, for warm-up.
     fn warm_up_input(&self) -> Input;
+}
+
+/// The error of a model that does not clone voices.
+pub(crate) fn clones_no_voices(param: &'static str) -> InputError {
+    InputError::other_task("has voices of its own and clones none", param)
 }

@@ -1,6 +1,6 @@
 //! The physical KV pool: one pair of tensors per layer, `[num_blocks, block_size, kv_heads, head_dim]`.
 //!
-//! Block tables index it. It decides nothing: which block belongs to whom is the block manager's business.
+//! Block tables index it. It does not know which sequence owns a block: the block manager does.
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, bail};
 use half::vec::HalfBitsVecExt;
@@ -17,29 +17,29 @@ pub struct KvLayout {
     pub head_dim: usize,
     /// Element type.
     pub dtype: DType,
-    /// What a block keeps of layers without attention.
-    pub carried: Carried,
+    /// Convolution state that each block keeps.
+    pub conv_state: ConvStateLayout,
 }
 
-/// What layers without attention carry from one position to the next: each block keeps a row for each of them, as it is
-/// behind the block's last position, so that whoever shares the block can go on from there.
+/// State of convolution layers: each block keeps one row per layer, the state after the block's last position, so that a
+/// sequence that shares the block can continue from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Carried {
-    /// Layers that carry something.
+pub struct ConvStateLayout {
+    /// Convolution layers.
     pub layers: usize,
     /// Values of a row, f32.
     pub width: usize,
 }
 
-impl Carried {
+impl ConvStateLayout {
     /// All layers have attention.
     pub const NONE: Self = Self { layers: 0, width: 0 };
 }
 
 impl KvLayout {
-    /// Bytes of one block of `block_size` tokens over all layers: keys, values and what is carried behind it.
+    /// Bytes of one block of `block_size` tokens over all layers: keys, values and convolution state.
     pub fn block_bytes(&self, block_size: usize) -> usize {
-        let Carried { layers, width } = self.carried;
+        let ConvStateLayout { layers, width } = self.conv_state;
         2 * self.layers * block_size * self.kv_heads * self.head_dim * self.dtype.size_in_bytes()
             + layers * width * size_of::<f32>()
     }
@@ -54,7 +54,7 @@ struct Layer {
 pub struct KvPool {
     block_size: usize,
     layers: Vec<Layer>,
-    carried: Vec<Tensor>, // [num_blocks, width] each
+    conv_states: Vec<Tensor>, // [num_blocks, width] each
 }
 
 impl std::fmt::Debug for KvPool {
@@ -77,7 +77,7 @@ impl KvPool {
         block_size: usize,
         device: &Device,
     ) -> Result<Self> {
-        let (mut layers, mut carried) = (Vec::new(), Vec::new());
+        let (mut layers, mut conv_states) = (Vec::new(), Vec::new());
         if let Some(layout) = layout {
             let shape = (num_blocks * block_size, layout.kv_heads, layout.head_dim);
             for _ in 0..layout.layers {
@@ -85,11 +85,11 @@ impl KvPool {
                     (empty(shape, layout.dtype, device)?, empty(shape, layout.dtype, device)?);
                 layers.push(Layer { keys, values });
             }
-            for _ in 0..layout.carried.layers {
-                carried.push(Tensor::zeros((num_blocks, layout.carried.width), DType::F32, device)?);
+            for _ in 0..layout.conv_state.layers {
+                conv_states.push(Tensor::zeros((num_blocks, layout.conv_state.width), DType::F32, device)?);
             }
         }
-        Ok(Self { block_size, layers, carried })
+        Ok(Self { block_size, layers, conv_states })
     }
 
     /// Rows of the flattened pool that hold positions `start..start + len` of a sequence.
@@ -116,31 +116,36 @@ impl KvPool {
         Ok(())
     }
 
-    /// Keeps `rows` `[blocks, width]` as what the carrying layer `layer` (counted among those alone) carries behind the
-    /// last positions of `blocks`.
+    /// Writes `rows` `[blocks, width]` as the state of convolution layer `layer` (counted among those alone) after the last
+    /// positions of `blocks`.
     ///
     /// # Errors
     /// Shapes do not fit the pool, or a block lies outside it.
-    pub fn carry(&mut self, layer: usize, blocks: &[u32], rows: &Tensor) -> Result<()> {
-        let pool = self.carrying(layer)?;
+    pub fn write_conv_state(&mut self, layer: usize, blocks: &[u32], rows: &Tensor) -> Result<()> {
+        let pool = self.conv_layer(layer)?;
         if rows.dims() != [blocks.len(), pool.dim(1)?] {
-            bail!("kv pool: {:?} is not what {} blocks carry, {:?}", rows.dims(), blocks.len(), pool.dims())
+            bail!(
+                "kv pool: state {:?} does not fit {} blocks of {:?}",
+                rows.dims(),
+                blocks.len(),
+                pool.dims()
+            )
         }
         set_rows(pool, rows, blocks)
     }
 
-    /// What the carrying layer `layer` carries behind the last position of `block`: `[width]`.
+    /// The state of convolution layer `layer` after the last position of `block`: `[width]`.
     ///
     /// # Errors
     /// The block lies outside the pool.
-    pub fn carried(&self, layer: usize, block: u32) -> Result<Tensor> {
-        self.carrying(layer)?.get(block as usize)?.copy()
+    pub fn conv_state(&self, layer: usize, block: u32) -> Result<Tensor> {
+        self.conv_layer(layer)?.get(block as usize)?.copy()
     }
 
-    fn carrying(&self, layer: usize) -> Result<&Tensor> {
-        match self.carried.get(layer) {
+    fn conv_layer(&self, layer: usize) -> Result<&Tensor> {
+        match self.conv_states.get(layer) {
             Some(rows) => Ok(rows),
-            None => bail!("kv pool: carrying layer {layer} of {}", self.carried.len()),
+            None => bail!("kv pool: convolution layer {layer} of {}", self.conv_states.len()),
         }
     }
 
@@ -179,17 +184,17 @@ impl KvPool {
                 let (keys, values) = self.gather(layer, &source)?;
                 self.write(layer, &target, &keys, &values)?;
             }
-            for layer in 0..self.carried.len() {
-                let row = self.carried(layer, from)?.unsqueeze(0)?;
-                self.carry(layer, &[to], &row)?;
+            for layer in 0..self.conv_states.len() {
+                let row = self.conv_state(layer, from)?.unsqueeze(0)?;
+                self.write_conv_state(layer, &[to], &row)?;
             }
         }
         Ok(())
     }
 }
 
-/// Zeros. On the CPU the system gives their memory when it is first written: a pool that is never full costs no more
-/// than what was used of it. (A vector of 16-bit floats would be written once to be zero.)
+/// Zeros. On the CPU the system maps their pages at the first write, so that a pool costs only the part in use. (A vector
+/// of 16-bit floats would be written once to become zero.)
 fn empty(shape: (usize, usize, usize), dtype: DType, device: &Device) -> Result<Tensor> {
     let zeros = || vec![0u16; shape.0 * shape.1 * shape.2];
     match (device.is_cpu(), dtype) {
@@ -235,7 +240,7 @@ impl InplaceOp2 for WriteRows<'_> {
         let (Some((start, end)), Some((0, _))) =
             (layout.contiguous_offsets(), pool_layout.contiguous_offsets())
         else {
-            bail!("kv-write: a contiguous tensor is needed here")
+            bail!("kv-write: the tensor must be contiguous")
         };
         match (pool, rows) {
             (CpuStorage::F32(pool), CpuStorage::F32(rows)) => {
@@ -271,7 +276,7 @@ mod tests {
         kv_heads: 2,
         head_dim: 3,
         dtype: DType::F32,
-        carried: Carried { layers: 2, width: 5 },
+        conv_state: ConvStateLayout { layers: 2, width: 5 },
     };
 
     fn rows(from: f32, count: usize) -> Tensor {
@@ -316,18 +321,21 @@ mod tests {
     }
 
     #[test]
-    fn what_a_block_carries_goes_with_its_copies_and_counts_among_its_bytes() {
+    fn conv_state_is_copied_with_its_block_and_counted_in_its_bytes() {
         let mut pool = KvPool::new(Some(LAYOUT), 4, 2, &Device::Cpu).unwrap();
         let row = |value: f32| Tensor::full(value, (1, 5), &Device::Cpu).unwrap();
-        pool.carry(1, &[3, 1], &Tensor::cat(&[row(7.0), row(8.0)], 0).unwrap()).unwrap();
+        pool.write_conv_state(1, &[3, 1], &Tensor::cat(&[row(7.0), row(8.0)], 0).unwrap()).unwrap();
         pool.copy_blocks(&[(3, 0)]).unwrap();
-        pool.carry(1, &[3], &row(9.0)).unwrap();
-        let kept = [0, 1, 2, 3].map(|block| flat(&pool.carried(1, block).unwrap())[4]);
+        pool.write_conv_state(1, &[3], &row(9.0)).unwrap();
+        let kept = [0, 1, 2, 3].map(|block| flat(&pool.conv_state(1, block).unwrap())[4]);
         assert_eq!(kept, [7.0, 8.0, 0.0, 9.0]);
-        assert_eq!(flat(&pool.carried(0, 3).unwrap()), [0.0; 5], "another layer is not written");
-        assert!(pool.carry(2, &[0], &row(1.0)).is_err() && pool.carry(0, &[4], &row(1.0)).is_err());
-        assert!(pool.carried(0, 4).is_err() && pool.carry(0, &[0, 1], &row(1.0)).is_err());
-        let plain = KvLayout { carried: Carried::NONE, ..LAYOUT };
+        assert_eq!(flat(&pool.conv_state(0, 3).unwrap()), [0.0; 5], "another layer is not written");
+        assert!(
+            pool.write_conv_state(2, &[0], &row(1.0)).is_err()
+                && pool.write_conv_state(0, &[4], &row(1.0)).is_err()
+        );
+        assert!(pool.conv_state(0, 4).is_err() && pool.write_conv_state(0, &[0, 1], &row(1.0)).is_err());
+        let plain = KvLayout { conv_state: ConvStateLayout::NONE, ..LAYOUT };
         assert_eq!(LAYOUT.block_bytes(2), plain.block_bytes(2) + 2 * 5 * 4);
     }
 }

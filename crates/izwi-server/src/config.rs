@@ -1,33 +1,33 @@
-//! The server's settings and their documented defaults. Resolving flags, environment and file is the caller's task.
+//! The server's configuration and its defaults. The caller resolves flags, environment and file.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Everything the server is told once.
+/// Configuration of the server.
 #[derive(Clone, PartialEq)]
 pub struct ServerConfig {
-    /// Key that `/v1/*` asks for; `None` for no key.
+    /// Key that `/v1/*` requires; `None` for no key.
     pub api_key: Option<String>,
     /// Host names accepted in `Host` beside loopback names and the bound address.
     pub allowed_hosts: Vec<String>,
     /// Origins accepted beside loopback ones, written as browsers send them: `https://app.example.com`.
     pub allowed_origins: Vec<String>,
-    /// Folder of saved voices; `None` keeps none.
+    /// Folder of saved voices; `None` saves none.
     pub voices_dir: Option<PathBuf>,
 
     /// The most characters of one request or utterance.
     pub max_input_chars: usize,
     /// The most bytes of a request body.
     pub max_body_bytes: usize,
-    /// The most bytes of a recording that is sent for transcription.
+    /// The most bytes of a recording.
     pub max_upload_bytes: usize,
     /// The most bytes of the head of a request.
     pub max_header_bytes: usize,
     /// The most connections; more wait in the listener's backlog.
     pub max_connections: usize,
-    /// The most requests to `/v1/*` at once; more are turned away as overload.
+    /// The most requests to `/v1/*` at once; more are refused as overload.
     pub max_requests: usize,
-    /// The most WebSocket sessions at once; more are turned away as overload.
+    /// The most WebSocket sessions at once; more are refused as overload.
     pub max_sessions: usize,
     /// The most bytes of one WebSocket message.
     pub max_frame_bytes: usize,
@@ -38,18 +38,35 @@ pub struct ServerConfig {
     pub header_timeout: Duration,
     /// How long a request's body may take.
     pub body_timeout: Duration,
-    /// How long a request that brings a recording may take to arrive.
+    /// How long the body of a request with a recording may take.
     pub upload_timeout: Duration,
     /// How long a request may wait for its first audio.
     pub first_audio_timeout: Duration,
-    /// How long a peer may leave what was sent to it unread before its connection is dropped.
+    /// How long a peer may leave sent data unread before its connection is dropped.
     pub send_timeout: Duration,
-    /// How long a WebSocket session may be silent while nothing is spoken.
+    /// How long a WebSocket session may be idle: no message from the client and no generation.
     pub idle_timeout: Duration,
-    /// Between two pings of a WebSocket session.
+    /// Interval of pings in a WebSocket session.
     pub ping_interval: Duration,
-    /// How long requests and sessions may go on after a shutdown was asked for.
+    /// How long requests and sessions may continue after a shutdown was requested.
     pub drain_timeout: Duration,
+}
+
+/// How many requests of the largest size fit into the upload memory.
+const LARGEST_UPLOADS: usize = 4;
+
+impl ServerConfig {
+    /// The most bytes of the body of a request that carries a recording: its base64, and the other fields.
+    pub(crate) fn max_request_bytes(&self) -> usize {
+        (self.max_upload_bytes / 3 + 1).saturating_mul(4).saturating_add(self.max_body_bytes)
+    }
+
+    /// KiB of recordings that all requests may hold together.
+    pub(crate) fn upload_memory_kib(&self) -> usize {
+        (self.max_request_bytes() / 1024 + 1)
+            .saturating_mul(LARGEST_UPLOADS)
+            .min(tokio::sync::Semaphore::MAX_PERMITS)
+    }
 }
 
 impl Default for ServerConfig {

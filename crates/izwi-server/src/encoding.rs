@@ -5,8 +5,7 @@ use bytes::Bytes;
 use izwi_audio::encode::{EncodeError, Encoder, EncoderConfig, FORMATS, Format};
 use izwi_core::engine::StreamingOutput;
 
-use crate::error::ApiError;
-use crate::near;
+use crate::error::{ApiError, truncated};
 
 /// Formats without a request for one.
 const HTTP_DEFAULT: &str = "wav";
@@ -31,7 +30,7 @@ fn streamed() -> impl Iterator<Item = &'static Format> + Clone {
 }
 
 fn unsupported(name: Option<&str>, offered: impl Iterator<Item = &'static Format>) -> ApiError {
-    let name = near::shown(name.unwrap_or_default());
+    let name = truncated(name.unwrap_or_default());
     let offered = offered.map(|format| format.name).collect::<Vec<_>>().join(", ");
     let message = format!("response_format '{name}' is not supported; use one of {offered}");
     ApiError::invalid("response_format", message)

@@ -1,4 +1,4 @@
-//! The one error of the HTTP edge: what went wrong, and its only translation into statuses and the wire envelope.
+//! The error type of all routes, and its translation into statuses and the error envelope.
 
 use std::time::Duration;
 
@@ -11,14 +11,26 @@ use izwi_hub::VoiceError;
 
 use crate::dto::error::{ErrorBody, ErrorEnvelope};
 
-/// When to come back while a model loads, in seconds.
+/// `Retry-After` while a model loads, in seconds.
 const LOADING_RETRY_S: u64 = 5;
-/// When to come back while too many recordings are open.
+/// `Retry-After` while too many recordings are open.
 const AUDIO_RETRY: Duration = Duration::from_secs(10);
-/// When to come back while the server drains: another instance may take over.
+/// `Retry-After` while the server drains: another instance may take over.
 const DRAINING_RETRY_S: u64 = 5;
 
-/// A request that was not served.
+/// The most characters of a client's text that a message repeats.
+const MAX_REPEATED_CHARS: usize = 64;
+
+/// A client's text, cut to what an error message may repeat.
+pub(crate) fn truncated(text: &str) -> String {
+    let mut truncated: String = text.chars().take(MAX_REPEATED_CHARS).collect();
+    if truncated.len() < text.len() {
+        truncated.push('…');
+    }
+    truncated
+}
+
+/// Why a request was refused or failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
     /// A field cannot be used.
@@ -40,18 +52,18 @@ pub enum ApiError {
     /// The body is not JSON.
     #[error("body is not valid JSON: {0}")]
     MalformedJson(String),
-    /// The body is not the form it says it is.
+    /// The body is not a valid form.
     #[error("body is not a valid multipart form: {0}")]
     MalformedForm(String),
-    /// The body does not say that it is of a type that is read.
-    #[error("content type {found} is not read here; send {read}")]
+    /// The content type is not supported by the route.
+    #[error("content type {found} is not supported here; send {supported}")]
     UnsupportedMediaType {
-        /// What it says.
+        /// The content type.
         found: String,
-        /// What would be read.
-        read: &'static str,
+        /// The supported types.
+        supported: &'static str,
     },
-    /// The body, a frame or a text is larger than allowed.
+    /// The body, a frame or a recording is larger than allowed.
     #[error("{0}")]
     TooLarge(String),
     /// The body could not be read.
@@ -60,8 +72,8 @@ pub enum ApiError {
     /// The client took too long to send its request.
     #[error("request was not complete in time; send it again")]
     RequestTimeout,
-    /// A WebSocket route was asked without an upgrade.
-    #[error("this route speaks WebSocket: {0}")]
+    /// A WebSocket route was requested without an upgrade.
+    #[error("this route accepts WebSocket connections only: {0}")]
     UpgradeRequired(String),
     /// No such route.
     #[error("no route {0}")]
@@ -77,34 +89,34 @@ pub enum ApiError {
     /// The key is missing or wrong.
     #[error("api key is missing or wrong; send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`")]
     Unauthorized,
-    /// The `Host` header names somebody else.
+    /// The `Host` header names another host.
     #[error("host '{0}' is not served here; allow it in the configuration if it should be")]
     ForbiddenHost(String),
-    /// The page that asks is not allowed to.
+    /// The origin is not allowed.
     #[error("origin '{0}' is not allowed; allow it in the configuration if it should be")]
     ForbiddenOrigin(String),
     /// No such model.
     #[error("model '{id}' is unknown; {hint}")]
     ModelNotFound {
-        /// What was asked for.
+        /// The requested model.
         id: String,
-        /// Near names.
+        /// Suggested names.
         hint: String,
     },
     /// No such voice.
     #[error("voice '{id}' is unknown to model '{model}'; {hint}")]
     VoiceNotFound {
-        /// What was asked for.
+        /// The requested voice.
         id: String,
-        /// The model that was asked.
+        /// The requested model.
         model: String,
-        /// Near names.
+        /// Suggested names.
         hint: String,
     },
     /// No such saved voice.
     #[error("{message}")]
     NoSavedVoice {
-        /// What was asked for, with near names.
+        /// The requested voice, with suggested names.
         message: String,
     },
     /// A voice of this name exists.
@@ -119,29 +131,29 @@ pub enum ApiError {
     /// The model could not be loaded, or its engine is dead.
     #[error("model '{0}' is not available; see the server's log and /health")]
     ModelUnavailable(String),
-    /// The model does not fit beside those that are in use.
+    /// The model does not fit into the memory budget beside the models in use.
     #[error("model '{id}' needs {need} bytes; {used} of the memory budget of {budget} bytes are in use; {}",
         if *.may_fit_later { "try again later" } else { "raise memory_budget_mib or choose a smaller model" })]
     NoRoom {
         /// The model.
         id: String,
-        /// Bytes it is expected to take.
+        /// Its expected memory.
         need: u64,
-        /// Bytes that all models may take.
+        /// The memory budget of all models.
         budget: u64,
-        /// Bytes of models that cannot leave now.
+        /// Memory of models that cannot be unloaded now.
         used: u64,
-        /// Whether it would fit once others are unused.
+        /// Whether it fits once others are unused.
         may_fit_later: bool,
     },
-    /// Too much is going on already.
+    /// A limit of concurrent work is reached.
     #[error("{message}")]
     Overloaded {
-        /// What there is too much of.
+        /// The limit and the remedy.
         message: String,
-        /// When to come back.
+        /// Value of `Retry-After`.
         retry_after: Duration,
-        /// Whether the engine turned the request away, and counted it.
+        /// Whether the engine refused the request, and counted it.
         by_engine: bool,
     },
     /// The first audio did not come in time.
@@ -150,10 +162,10 @@ pub enum ApiError {
     /// The server is shutting down.
     #[error("server is shutting down and takes no new requests")]
     Draining,
-    /// A probe's answer: why the server should not get traffic.
+    /// Why the server is not ready for traffic; the answer to a probe.
     #[error("not ready: {reason}")]
     NotReady {
-        /// One of a fixed set of words.
+        /// One of a fixed set of codes.
         code: &'static str,
         /// The reason.
         reason: String,
@@ -161,24 +173,24 @@ pub enum ApiError {
     /// A WebSocket frame of no known type.
     #[error("frame type '{kind}' is unknown; use one of {known}")]
     UnknownFrame {
-        /// What it says it is.
+        /// The type.
         kind: String,
-        /// What there is.
+        /// The known types.
         known: &'static str,
     },
-    /// A binary WebSocket frame, where only text is read.
-    #[error("binary frames are not read here; send JSON in text frames")]
+    /// A binary WebSocket frame, where only text is accepted.
+    #[error("binary frames are not accepted here; send JSON in text frames")]
     BinaryFrame,
-    /// Something that is not a WebSocket message.
-    #[error("the connection broke the protocol: {0}")]
+    /// The connection violates the WebSocket protocol.
+    #[error("WebSocket protocol error: {0}")]
     BrokenFrame(String),
-    /// A WebSocket frame that cannot come now.
+    /// A WebSocket frame that is not allowed in the session's state.
     #[error("{0}")]
     OutOfOrder(&'static str),
-    /// A WebSocket session that said nothing for too long.
-    #[error("nothing was received for {} s; send ping to stay", .0.as_secs_f32())]
+    /// A WebSocket session without a message for too long.
+    #[error("no message was received for {} s; send ping to keep the session open", .0.as_secs_f32())]
     IdleTimeout(Duration),
-    /// Audio that ended before its end.
+    /// The engine's stream ended without its last chunk.
     #[error("audio was cut off: it was not read in time, or the engine ended")]
     CutOff,
     /// Anything else; the details are in the log under the id.
@@ -195,7 +207,7 @@ impl ApiError {
         Self::Overloaded { message: message.into(), retry_after: Duration::from_secs(1), by_engine: false }
     }
 
-    /// Translates an engine's refusal; what is internal goes to the log, under the request's id.
+    /// Translates an engine's error. Internal details go to the log, under the request's id.
     pub(crate) fn from_engine(error: EngineError, model: &str, request: &RequestId) -> Self {
         match error {
             EngineError::InvalidRequest { param, message } => Self::Invalid { param, message },
@@ -208,7 +220,7 @@ impl ApiError {
             EngineError::AudioOverload { .. } => {
                 Self::Overloaded { message: error.to_string(), retry_after: AUDIO_RETRY, by_engine: true }
             }
-            // Nobody but a server that ends aborts a request whose caller still waits.
+            // Only a server that shuts down aborts a request whose caller still waits.
             EngineError::Draining | EngineError::Aborted => Self::Draining,
             EngineError::Stopped(reason) => {
                 tracing::warn!(model, request = %request, reason, "engine has stopped");
@@ -221,7 +233,7 @@ impl ApiError {
         }
     }
 
-    /// The same error about a recording, under the name of the field that it came in.
+    /// The same error about a recording, under the name of the field that carried it.
     pub(crate) fn about_recording(self, field: &'static str) -> Self {
         match self {
             Self::Audio { error, .. } => Self::Audio { param: field, error },
@@ -232,8 +244,8 @@ impl ApiError {
         }
     }
 
-    /// Translates a refusal of the saved voices, under the name of the field that names the voice; what is internal
-    /// goes to the log.
+    /// Translates an error of the saved voices, under the name of the field that names the voice. Internal details go to
+    /// the log.
     pub(crate) fn from_voices(error: VoiceError, param: &str) -> Self {
         let message = error.to_string();
         match error {
@@ -244,7 +256,7 @@ impl ApiError {
         }
     }
 
-    /// Logs what must not leave the process and keeps the id.
+    /// Logs details that must not leave the process, and keeps the id.
     pub(crate) fn internal(details: &str, request: &RequestId) -> Self {
         tracing::error!(request = %request, details, "request failed");
         Self::Internal(request.clone())
@@ -307,7 +319,7 @@ impl ApiError {
         }
     }
 
-    /// The machine-readable word for it.
+    /// The machine-readable code.
     pub fn code(&self) -> &'static str {
         self.class().2
     }
@@ -325,7 +337,7 @@ impl ApiError {
         }
     }
 
-    /// What a client reads.
+    /// The body of the response.
     pub(crate) fn envelope(&self) -> ErrorEnvelope {
         let (_, kind, code) = self.class();
         let param = self.param().map(str::to_owned);
@@ -343,7 +355,7 @@ impl ApiError {
         }
     }
 
-    /// Counts it in `izwi_requests_rejected_total`, unless the engine did or it rejects no request.
+    /// Counts it in `izwi_requests_rejected_total`, unless the engine counted it or it rejects no request.
     pub(crate) fn count(&self) {
         let reason = match self {
             Self::NotReady { .. } | Self::Internal(_) | Self::ModelUnavailable(_) => return,
@@ -377,5 +389,16 @@ impl IntoResponse for ApiError {
             response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_text_is_truncated() {
+        assert_eq!(truncated("short"), "short");
+        assert_eq!(truncated(&"é".repeat(100)).chars().count(), MAX_REPEATED_CHARS + 1);
     }
 }

@@ -1,15 +1,17 @@
-//! Extractors whose refusals are the envelope.
+//! Extractors that answer bad input with an [`ApiError`], and the parsing they share.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 
 use axum::extract::{FromRequestParts, Request};
 use axum::http::header;
 use axum::http::request::Parts;
+use izwi_core::engine::Priority;
 use serde::de::DeserializeOwned;
 
-use crate::error::ApiError;
-use crate::near;
-use crate::state::AppState;
+use crate::error::{ApiError, truncated};
 
-/// What a body says it is.
+/// The `Content-Type` of a request.
 #[derive(Debug)]
 pub(crate) struct ContentType(Option<String>);
 
@@ -34,14 +36,38 @@ impl ContentType {
         self.essence() == "multipart/form-data"
     }
 
-    /// The refusal of a route that reads something else.
-    pub(crate) fn refused(&self, read: &'static str) -> ApiError {
-        let found = self.0.as_deref().map_or("(none)".to_owned(), |text| format!("'{}'", near::shown(text)));
-        ApiError::UnsupportedMediaType { found, read }
+    /// The error of a route that reads other types.
+    pub(crate) fn refused(&self, supported: &'static str) -> ApiError {
+        let found = self.0.as_deref().map_or("(none)".to_owned(), |text| format!("'{}'", truncated(text)));
+        ApiError::UnsupportedMediaType { found, supported }
     }
 }
 
-/// Reads JSON; a member of the wrong type is named by its path.
+/// A text that is not blank: SDKs send an empty string for an absent member.
+pub(crate) fn non_blank(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.trim().is_empty())
+}
+
+/// Refuses a value outside `range`, in the name of the field.
+pub(crate) fn check_range<T: PartialOrd + Display>(
+    param: &str,
+    value: T,
+    range: &RangeInclusive<T>,
+) -> Result<T, ApiError> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    let message = format!("{param} is {value}; it must be between {} and {}", range.start(), range.end());
+    Err(ApiError::invalid(param, message))
+}
+
+/// Reads `priority`; normal without it.
+pub(crate) fn parse_priority(name: Option<&str>) -> Result<Priority, ApiError> {
+    let Some(name) = name else { return Ok(Priority::Normal) };
+    name.parse().map_err(|message: String| ApiError::invalid("priority", message))
+}
+
+/// Reads JSON; the error names a member of the wrong type by its path.
 pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
@@ -61,10 +87,10 @@ pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiErro
 #[derive(Debug)]
 pub(crate) struct ApiPath(pub(crate) String);
 
-impl FromRequestParts<AppState> for ApiPath {
+impl<S: Send + Sync> FromRequestParts<S> for ApiPath {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         axum::extract::Path::<String>::from_request_parts(parts, state)
             .await
             .map(|axum::extract::Path(value)| Self(value))
@@ -76,10 +102,10 @@ impl FromRequestParts<AppState> for ApiPath {
 #[derive(Debug)]
 pub(crate) struct ApiQuery<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequestParts<AppState> for ApiQuery<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for ApiQuery<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         axum::extract::Query::<T>::from_request_parts(parts, state)
             .await
             .map(|axum::extract::Query(value)| Self(value))

@@ -1,4 +1,4 @@
-//! The Prometheus recorder of the process, and the page it renders.
+//! The Prometheus recorder of the process, and its page.
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,7 +6,7 @@ use izwi_core::engine::metrics::{BUCKETS, describe};
 use metrics::{describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-/// Shows whether a model is in memory.
+/// Sets the gauge that shows whether a model is in memory.
 pub(crate) fn set_model_loaded(model: &str, is_loaded: bool) {
     gauge!("izwi_models_loaded", "model" => model.to_owned()).set(u8::from(is_loaded));
 }
@@ -34,7 +34,7 @@ impl Recorder {
     /// process has one recorder, however many servers it runs.
     ///
     /// # Errors
-    /// Somebody else has installed another recorder.
+    /// Another recorder is installed already.
     pub fn install() -> Result<Self, RecorderError> {
         static INSTALLED: OnceLock<Result<Recorder, RecorderError>> = OnceLock::new();
         INSTALLED.get_or_init(Self::build).clone()
@@ -55,14 +55,14 @@ impl Recorder {
         Ok(Self { handle, process: Arc::new(process) })
     }
 
-    /// The page.
+    /// The text of `/metrics`.
     pub fn render(&self) -> String {
         self.process.collect();
         self.handle.render()
     }
 
-    /// Moves recorded values into their buckets; without it an unscraped process would keep each of them.
-    pub(crate) fn upkeep(&self) {
+    /// Moves recorded values into their buckets. Without it a process that is not scraped would keep every value.
+    pub(crate) fn run_upkeep(&self) {
         self.handle.run_upkeep();
     }
 }

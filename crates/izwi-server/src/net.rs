@@ -1,4 +1,4 @@
-//! A socket that gives up on a peer that does not read.
+//! A socket with a write timeout.
 
 use std::future::Future;
 use std::io;
@@ -10,37 +10,41 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
-/// A TCP stream whose writes fail once the peer has taken nothing for a while. Without it a peer that stops reading
-/// would hold its connection, and whatever the connection holds, for ever.
+/// A TCP stream whose writes fail once the peer has read nothing for `limit`. Otherwise a peer that stops reading would
+/// hold its connection, and everything the connection holds, forever.
 #[derive(Debug)]
-pub(crate) struct ImpatientStream {
+pub(crate) struct WriteTimeoutStream {
     stream: TcpStream,
     limit: Duration,
-    patience: Pin<Box<Sleep>>,
+    deadline: Pin<Box<Sleep>>,
     is_waiting: bool,
 }
 
-impl ImpatientStream {
+impl WriteTimeoutStream {
     pub(crate) fn new(stream: TcpStream, limit: Duration) -> Self {
-        Self { stream, limit, patience: Box::pin(tokio::time::sleep(limit)), is_waiting: false }
+        Self { stream, limit, deadline: Box::pin(tokio::time::sleep(limit)), is_waiting: false }
     }
 
-    /// Starts, continues or ends waiting, by whether the peer took something.
-    fn judge<T>(&mut self, polled: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+    /// Restarts the timeout on progress, and fails when it has elapsed.
+    fn check_progress<T>(
+        &mut self,
+        polled: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             self.is_waiting = false;
             return polled;
         }
         if !self.is_waiting {
             self.is_waiting = true;
-            self.patience.as_mut().reset(Instant::now() + self.limit);
+            self.deadline.as_mut().reset(Instant::now() + self.limit);
         }
-        ready!(self.patience.as_mut().poll(context));
+        ready!(self.deadline.as_mut().poll(context));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read")))
     }
 }
 
-impl AsyncRead for ImpatientStream {
+impl AsyncRead for WriteTimeoutStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -50,14 +54,14 @@ impl AsyncRead for ImpatientStream {
     }
 }
 
-impl AsyncWrite for ImpatientStream {
+impl AsyncWrite for WriteTimeoutStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.judge(polled, context)
+        self.check_progress(polled, context)
     }
 
     fn poll_write_vectored(
@@ -66,7 +70,7 @@ impl AsyncWrite for ImpatientStream {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.judge(polled, context)
+        self.check_progress(polled, context)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Accepting connections, and ending well: readiness turns red, what is under way is finished, then the server ends.
+//! The accept loop and the graceful shutdown: readiness turns red, open requests finish, then the connections close.
 
 use std::future::Future;
 use std::io;
@@ -16,16 +16,16 @@ use tokio::task::JoinSet;
 
 use crate::config::ServerConfig;
 use crate::metrics::Recorder;
-use crate::net::ImpatientStream;
+use crate::net::WriteTimeoutStream;
 use crate::registry::Registry;
 use crate::routes::router;
 use crate::state::AppState;
 
-/// Between two rounds of upkeep of the recorder and of unused models.
-const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// After a failed accept, e.g. for want of file descriptors.
+/// Interval of maintenance of the metrics recorder and of unused models.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(5);
+/// Pause after a failed accept, e.g. without free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long connections may take to close once nothing is under way.
+/// How long connections may take to close once no request is open.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of a connection's read buffer beyond the head of a request.
 const READ_BUFFER: usize = 64 << 10;
@@ -38,12 +38,11 @@ pub enum ServeError {
     Listener(#[source] io::Error),
 }
 
-/// Serves until `shutdown` completes, then drains: readiness is red and new requests are refused at once, while
-/// requests and utterances under way go on, for at most [`ServerConfig::drain_timeout`]. Engines are stopped at the
-/// end.
+/// Serves until `shutdown` completes, then drains: readiness is red and new requests are refused at once, while open
+/// requests and current utterances continue for at most [`ServerConfig::drain_timeout`]. Engines stop at the end.
 ///
 /// # Errors
-/// The listener cannot be used.
+/// The listener has no local address.
 pub async fn serve(
     listener: TcpListener,
     config: ServerConfig,
@@ -61,9 +60,9 @@ pub async fn serve(
         tracing::info!("shutting down");
         state.begin_drain();
         if tokio::time::timeout(drain_timeout, state.drained()).await.is_err() {
-            tracing::warn!(?drain_timeout, "not everything was finished in time");
+            tracing::warn!(?drain_timeout, "requests were still open when the drain timeout elapsed");
         }
-        // What still waits for an engine is told so before its connection is closed.
+        // Requests that still wait for an engine get an error before their connection closes.
         state.registry().close();
     };
     server.run(listener, draining).await;
@@ -75,7 +74,7 @@ struct Server {
     router: Router,
     http: http1::Builder,
     send_timeout: Duration,
-    places: Arc<Semaphore>,
+    connection_permits: Arc<Semaphore>,
     closing: watch::Sender<bool>,
     connections: JoinSet<()>,
 }
@@ -92,7 +91,7 @@ impl Server {
             state,
             http,
             send_timeout: config.send_timeout,
-            places: Arc::new(Semaphore::new(config.max_connections)),
+            connection_permits: Arc::new(Semaphore::new(config.max_connections)),
             closing: watch::Sender::new(false),
             connections: JoinSet::new(),
         }
@@ -101,19 +100,19 @@ impl Server {
     /// Accepts until `until` completes, then closes every connection.
     async fn run(mut self, listener: TcpListener, until: impl Future<Output = ()>) {
         let mut until = pin!(until);
-        let mut upkeep = tokio::time::interval(UPKEEP_INTERVAL);
+        let mut maintenance = tokio::time::interval(MAINTENANCE_INTERVAL);
         loop {
             tokio::select! {
                 () = &mut until => break,
-                _ = upkeep.tick() => {
-                    self.state.recorder().upkeep();
+                _ = maintenance.tick() => {
+                    self.state.recorder().run_upkeep();
                     self.state.registry().expire();
                 }
                 Some(_) = self.connections.join_next() => {}
-                accepted = accept(&listener, &self.places) => match accepted {
-                    Ok((stream, place)) => self.open(stream, place),
+                accepted = accept(&listener, &self.connection_permits) => match accepted {
+                    Ok((stream, permit)) => self.open(stream, permit),
                     Err(error) => {
-                        tracing::warn!(%error, "a connection could not be accepted");
+                        tracing::warn!(%error, "accept failed");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -123,20 +122,20 @@ impl Server {
         self.closing.send_replace(true);
         let closed = async { while self.connections.join_next().await.is_some() {} };
         if tokio::time::timeout(CLOSING_TIMEOUT, closed).await.is_err() {
-            tracing::warn!(open = self.connections.len(), "connections are cut");
+            tracing::warn!(open = self.connections.len(), "connections are closed by force");
             self.connections.shutdown().await;
         }
     }
 
-    fn open(&mut self, stream: TcpStream, place: OwnedSemaphorePermit) {
-        // Chunks are small and must leave at once; a socket that refuses the option still works.
+    fn open(&mut self, stream: TcpStream, permit: OwnedSemaphorePermit) {
+        // Chunks are small and must be sent at once; a socket that refuses the option still works.
         let _ = stream.set_nodelay(true);
-        let io = TokioIo::new(ImpatientStream::new(stream, self.send_timeout));
+        let io = TokioIo::new(WriteTimeoutStream::new(stream, self.send_timeout));
         let service = TowerToHyperService::new(self.router.clone());
         let connection = self.http.serve_connection(io, service).with_upgrades();
         let mut closing = self.closing.subscribe();
         self.connections.spawn(async move {
-            let _place = place;
+            let _permit = permit;
             let mut connection = pin!(connection);
             let ended = tokio::select! {
                 ended = &mut connection => ended,
@@ -152,17 +151,17 @@ impl Server {
     }
 }
 
-/// The next connection, once there is a place for it.
+/// The next connection, once fewer than the limit are open.
 async fn accept(
     listener: &TcpListener,
-    places: &Arc<Semaphore>,
+    permits: &Arc<Semaphore>,
 ) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, _) = listener.accept().await?;
-    Ok((stream, place))
+    Ok((stream, permit))
 }
 
 async fn closed(closing: &mut watch::Receiver<bool>) {
-    // The sender is gone only when the server is, which closes as well.
+    // The sender is dropped only with the server, which closes too.
     let _ = closing.wait_for(|closing| *closing).await;
 }

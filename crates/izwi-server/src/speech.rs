@@ -1,4 +1,4 @@
-//! From what a client wants spoken to its first audio: the checks that both speaking interfaces share.
+//! From a client's speech options to the engine's request and its first chunk. HTTP and WebSocket share it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,13 @@ use izwi_core::engine::{
 use tokio::sync::mpsc;
 
 use crate::error::ApiError;
+use crate::extract::{check_range, non_blank, parse_priority};
 use crate::voices::Voice;
 
 /// Range of `speed`; a model may honour less. <https://platform.openai.com/docs/api-reference/audio/createSpeech>
 const SPEED: std::ops::RangeInclusive<f32> = 0.25..=4.0;
 
-/// How to speak, the voice's name aside. Absent members leave the choice to the model.
+/// Speech options of a request, without the name of the voice. The model's defaults stand for absent members.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct SpeechOptions {
     pub(crate) language: Option<String>,
@@ -32,7 +33,7 @@ pub(crate) struct SpeechOptions {
     pub(crate) cloning: Cloning,
 }
 
-/// What a request says about a recording of a voice to speak in.
+/// Voice cloning from a recording that comes with the request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Cloning {
     pub(crate) ref_audio: Option<String>,
@@ -41,35 +42,36 @@ pub(crate) struct Cloning {
 }
 
 impl Cloning {
-    /// SDKs send empty strings and false for "none".
+    /// Empty strings and false count as absent, because SDKs send them.
     pub(crate) fn new(
         ref_audio: Option<String>,
         ref_text: Option<String>,
         x_vector_only_mode: Option<bool>,
     ) -> Self {
         let x_vector_only_mode = x_vector_only_mode.unwrap_or(false);
-        Self { ref_audio: given(ref_audio), ref_text: given(ref_text), x_vector_only_mode }
+        Self { ref_audio: non_blank(ref_audio), ref_text: non_blank(ref_text), x_vector_only_mode }
     }
 
     pub(crate) fn has_recording(&self) -> bool {
         self.ref_audio.is_some()
     }
 
-    /// The recording to speak like, if the model can and there is one.
+    /// The recording to clone; `None` without one.
     fn reference(self, engine: &Engine) -> Result<Option<VoiceReference>, ApiError> {
-        let said = [
+        let members = [
             ("ref_audio", self.ref_audio.is_some()),
             ("ref_text", self.ref_text.is_some()),
             ("x_vector_only_mode", self.x_vector_only_mode),
         ];
-        let Some((param, _)) = said.into_iter().find(|(_, is_given)| *is_given) else { return Ok(None) };
+        let Some((param, _)) = members.into_iter().find(|(_, is_given)| *is_given) else { return Ok(None) };
         let profile = engine.profile();
         if !profile.clones_voices {
-            let message = format!("model '{}' clones no voices; leave {param} out", profile.model);
+            let message =
+                format!("model '{}' does not support voice cloning; leave {param} out", profile.model);
             return Err(ApiError::invalid(param, message));
         }
         let Some(base64) = self.ref_audio else {
-            let message = format!("{param} is given without ref_audio; send the recording that it is about");
+            let message = format!("{param} is given without ref_audio; send the recording in ref_audio");
             return Err(ApiError::invalid(param, message));
         };
         Ok(Some(VoiceReference::Recording(ReferenceRecording {
@@ -80,17 +82,12 @@ impl Cloning {
     }
 }
 
-/// A text that says something: SDKs send an empty string for "none".
-fn given(text: Option<String>) -> Option<String> {
-    text.filter(|text| !text.trim().is_empty())
-}
-
-/// How to speak, checked against a model and complete.
+/// Speech options checked against a model, with its defaults filled in.
 #[derive(Debug, Clone)]
-pub(crate) struct Manner {
-    /// A voice that has a name, where there is one.
+pub(crate) struct ResolvedSpeechOptions {
+    /// A voice that has a name.
     voice: Option<Voice>,
-    /// A voice that came with the request.
+    /// A recording that came with the request.
     reference: Option<VoiceReference>,
     streams_text: Option<bool>,
     language: Option<String>,
@@ -99,8 +96,8 @@ pub(crate) struct Manner {
     priority: Priority,
 }
 
-impl Manner {
-    /// Checks options against what the model can do. `voice` gives way to a recording of one.
+impl ResolvedSpeechOptions {
+    /// Checks options against the model's abilities. A recording in `options` takes precedence over `voice`.
     pub(crate) fn resolve(
         options: SpeechOptions,
         voice: Option<Voice>,
@@ -109,20 +106,15 @@ impl Manner {
         let profile = engine.profile();
         let reference = options.cloning.reference(engine)?;
         let voice = voice.filter(|_| reference.is_none());
-        let instructions = given(options.instructions);
+        let instructions = non_blank(options.instructions);
         if instructions.is_some() && !profile.takes_instructions {
-            let message = format!("model '{}' takes no style prompt; leave instructions out", profile.model);
+            let message = format!("model '{}' does not support instructions; leave them out", profile.model);
             return Err(ApiError::invalid("instructions", message));
         }
-        if let Some(speed) = options.speed.filter(|speed| !SPEED.contains(speed)) {
-            let message =
-                format!("speed is {speed}; it must be between {} and {}", SPEED.start(), SPEED.end());
-            return Err(ApiError::invalid("speed", message));
+        if let Some(speed) = options.speed {
+            check_range("speed", speed, &SPEED)?;
         }
-        let priority = match options.priority.as_deref() {
-            None => Priority::Normal,
-            Some(text) => text.parse().map_err(|message: String| ApiError::invalid("priority", message))?,
-        };
+        let priority = parse_priority(options.priority.as_deref())?;
         let defaults = &profile.default_params;
         let params = GenerationParams {
             temperature: options.temperature.unwrap_or(defaults.temperature),
@@ -133,11 +125,11 @@ impl Manner {
             speed: options.speed.unwrap_or(defaults.speed),
             seed: options.seed.or(defaults.seed),
         };
-        let (language, streams_text) = (given(options.language), options.streams_text);
+        let (language, streams_text) = (non_blank(options.language), options.streams_text);
         Ok(Self { voice, reference, streams_text, language, instructions, params, priority })
     }
 
-    /// What clients call the voice.
+    /// Name of the voice for clients.
     pub(crate) fn voice_name(&self) -> &str {
         match (&self.voice, &self.reference) {
             (Some(voice), _) => voice.name(),
@@ -146,7 +138,7 @@ impl Manner {
         }
     }
 
-    /// The engine's request for the only utterance: a recording moves into it.
+    /// The engine's request for a single utterance; moves the recording into it.
     pub(crate) fn into_request(mut self, text: String) -> EngineCoreRequest {
         let reference = self.reference.take();
         let mut request = self.request(text);
@@ -177,7 +169,7 @@ impl Manner {
 /// Refuses text that is blank or too long.
 pub(crate) fn check_text(param: &str, text: &str, max_chars: usize) -> Result<(), ApiError> {
     if text.trim().is_empty() {
-        return Err(ApiError::invalid(param, format!("{param} is empty; give some text to speak")));
+        return Err(ApiError::invalid(param, format!("{param} is empty; send some text")));
     }
     if text.chars().nth(max_chars).is_some() {
         let message = format!("{param} has more than {max_chars} characters; send it in parts");
@@ -186,7 +178,7 @@ pub(crate) fn check_text(param: &str, text: &str, max_chars: usize) -> Result<()
     Ok(())
 }
 
-/// Submits a request and waits for its first chunk: until then a failure can still be told as what it is.
+/// Submits a request and waits for its first chunk. A failure until then is an error with a status of its own.
 pub(crate) async fn begin(
     engine: &Engine,
     request: EngineCoreRequest,

@@ -1,4 +1,4 @@
-//! What every handler shares: settings, models, the books of open requests, and whether the server drains.
+//! The state that all handlers share: configuration, models, limits of open requests, and whether the server drains.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -7,12 +7,11 @@ use izwi_core::engine::TaskType;
 use izwi_hub::VoiceStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use crate::access::AccessRules;
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::metrics::Recorder;
 use crate::registry::{Lease, Registry};
-use crate::security::AccessRules;
-use crate::upload;
 
 /// Handle to the shared state. Clones address the same server.
 #[derive(Debug, Clone)]
@@ -36,7 +35,7 @@ struct Inner {
 }
 
 impl AppState {
-    /// State of a server that is bound to `bound`, or whose address is not known.
+    /// State of a server that is bound to `bound`; `None` if the address is unknown.
     pub fn new(
         config: ServerConfig,
         registry: Registry,
@@ -48,7 +47,7 @@ impl AppState {
             access: AccessRules::new(&config, bound),
             requests: Arc::new(Semaphore::new(config.max_requests)),
             sessions: Arc::new(Semaphore::new(config.max_sessions)),
-            uploads_kib: Arc::new(Semaphore::new(upload::room_kib(&config))),
+            uploads_kib: Arc::new(Semaphore::new(config.upload_memory_kib())),
             voices: config.voices_dir.clone().map(VoiceStore::at),
             config,
             registry,
@@ -72,8 +71,8 @@ impl AppState {
         &self.inner.registry
     }
 
-    /// The engine of a model that does `task`, loaded if need be; the default one without an id. A server that drains
-    /// waits for no model.
+    /// Leases the engine of a model with `task`, loaded if necessary; of the default model without an id. Fails at once when
+    /// the server drains.
     pub(crate) async fn lease(&self, model: Option<&str>, task: TaskType) -> Result<Lease, ApiError> {
         let mut draining = self.draining();
         tokio::select! {
@@ -84,7 +83,7 @@ impl AppState {
         }
     }
 
-    /// The saved voices, where this server keeps some.
+    /// The saved voices, if a folder is configured.
     pub(crate) fn voices(&self) -> Option<&VoiceStore> {
         self.inner.voices.as_ref()
     }
@@ -101,17 +100,17 @@ impl AppState {
         self.inner.started_unix_s
     }
 
-    /// Requests to `/v1/*` that are being answered.
+    /// Open requests to `/v1/*`.
     pub(crate) fn requests_open(&self) -> usize {
         self.inner.config.max_requests - self.inner.requests.available_permits()
     }
 
-    /// WebSocket sessions that are open.
+    /// Open WebSocket sessions.
     pub(crate) fn sessions_open(&self) -> usize {
         self.inner.config.max_sessions - self.inner.sessions.available_permits()
     }
 
-    /// Room for one more request; it is given back when the permit is dropped.
+    /// A permit for one more request.
     pub(crate) fn admit_request(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         let limit = self.inner.config.max_requests;
         Arc::clone(&self.inner.requests)
@@ -119,7 +118,7 @@ impl AppState {
             .map_err(|_| ApiError::overloaded(format!("{limit} requests are open already; try again later")))
     }
 
-    /// Room for one more session.
+    /// A permit for one more session.
     pub(crate) fn admit_session(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         let limit = self.inner.config.max_sessions;
         Arc::clone(&self.inner.sessions)
@@ -127,8 +126,8 @@ impl AppState {
             .map_err(|_| ApiError::overloaded(format!("{limit} sessions are open already; try again later")))
     }
 
-    /// Memory for so many KiB of a recording; it is given back when the permit is dropped.
-    pub(crate) fn upload_room(&self, kib: u32) -> Result<OwnedSemaphorePermit, ApiError> {
+    /// A permit for `kib` of upload memory.
+    pub(crate) fn take_upload_kib(&self, kib: u32) -> Result<OwnedSemaphorePermit, ApiError> {
         Arc::clone(&self.inner.uploads_kib).try_acquire_many_owned(kib).map_err(|_| {
             ApiError::overloaded("too many large recordings are being received; try again later")
         })
@@ -142,12 +141,12 @@ impl AppState {
         self.inner.draining.subscribe()
     }
 
-    /// Turns readiness red and new requests away.
+    /// Turns readiness red and refuses new requests.
     pub(crate) fn begin_drain(&self) {
         self.inner.draining.send_replace(true);
     }
 
-    /// Waits until the engines have finished what they have, and every request and session has ended.
+    /// Waits until the engines have finished their requests, and every HTTP request and session has ended.
     pub(crate) async fn drained(&self) {
         let engines = self.inner.registry.engines();
         // An engine that has ended already is drained.

@@ -1,7 +1,7 @@
-//! Reading a request that brings a recording: as JSON with base64, or as a multipart form with a file.
+//! Reading a request that carries a recording: as JSON with base64, or as a multipart form with a file.
 //!
-//! Both end in the same fields. Everything is bounded while it arrives: the whole, the recording, each other field,
-//! the time, and what all such requests hold together. What the fields are is said in [`fields`].
+//! Both lead to the same fields, which [`fields`] declares. There are limits on the body, the recording, each other field,
+//! the time, and the memory of all such requests together.
 
 mod fields;
 
@@ -18,44 +18,41 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::config::ServerConfig;
 use crate::dto::speech::SpeechRequest;
-use crate::error::ApiError;
+use crate::error::{ApiError, truncated};
 use crate::extract::{ContentType, parse_json};
-use crate::near;
 use crate::state::AppState;
-use fields::BringsRecording;
+use fields::RecordingFields;
 
 /// The most parts of a form.
 const MAX_PARTS: usize = 64;
 /// The most bytes of a part that is not the recording.
 const MAX_TEXT_BYTES: usize = 256 << 10;
 
-/// A recording and the field it came in.
+/// A recording, and the field that carried it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Recording {
     pub(crate) audio: AudioInput,
     pub(crate) param: &'static str,
 }
 
-/// The most requests of the largest size whose bytes are held at once; of smaller ones there may be more.
-const LARGEST_AT_ONCE: usize = 4;
-/// Unit in which room is counted.
+/// Unit of the upload memory.
 const KIB: usize = 1 << 10;
 
-/// Memory that the bytes of one request take, out of what all may take together.
-struct Room<'a> {
+/// The memory of one request, taken from the upload memory of all requests.
+struct UploadMemory<'a> {
     state: &'a AppState,
-    /// Bytes that are not counted, because any request may have them.
+    /// Bytes that are not counted, because any request may hold them.
     free: usize,
     bytes: usize,
     held: Option<OwnedSemaphorePermit>,
 }
 
-impl<'a> Room<'a> {
+impl<'a> UploadMemory<'a> {
     fn new(state: &'a AppState, free: usize) -> Self {
         Self { state, free, bytes: 0, held: None }
     }
 
-    /// Room for `bytes` more.
+    /// Takes memory for `bytes` more.
     fn take(&mut self, bytes: usize) -> Result<(), ApiError> {
         let kib = |bytes: usize| bytes.saturating_sub(self.free).div_ceil(KIB);
         let more = kib(self.bytes + bytes) - kib(self.bytes);
@@ -63,7 +60,7 @@ impl<'a> Room<'a> {
         if more == 0 {
             return Ok(());
         }
-        let more = self.state.upload_room(u32::try_from(more).unwrap_or(u32::MAX))?;
+        let more = self.state.take_upload_kib(u32::try_from(more).unwrap_or(u32::MAX))?;
         match &mut self.held {
             Some(held) => held.merge(more),
             None => self.held = Some(more),
@@ -72,29 +69,17 @@ impl<'a> Room<'a> {
     }
 }
 
-/// KiB of recordings that all requests may hold together.
-pub(crate) fn room_kib(config: &ServerConfig) -> usize {
-    (max_request_bytes(config) / KIB + 1)
-        .saturating_mul(LARGEST_AT_ONCE)
-        .min(tokio::sync::Semaphore::MAX_PERMITS)
-}
-
-/// A request that brings a recording.
+/// A request that carries a recording.
 #[derive(Debug)]
 pub(crate) struct Upload<F> {
-    /// Everything else; the recording has been taken out.
+    /// The fields without the recording.
     pub(crate) fields: F,
     pub(crate) recording: Recording,
-    /// Its share of the memory for recordings.
-    pub(crate) room: Option<OwnedSemaphorePermit>,
+    /// Its share of the upload memory.
+    pub(crate) memory: Option<OwnedSemaphorePermit>,
 }
 
-/// The most bytes of the body of a request that brings a recording: base64 of it, and the other fields.
-pub(crate) fn max_request_bytes(config: &ServerConfig) -> usize {
-    (config.max_upload_bytes / 3 + 1).saturating_mul(4).saturating_add(config.max_body_bytes)
-}
-
-impl<F: BringsRecording> FromRequest<AppState> for Upload<F> {
+impl<F: RecordingFields> FromRequest<AppState> for Upload<F> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
@@ -114,13 +99,13 @@ impl<F: BringsRecording> FromRequest<AppState> for Upload<F> {
     }
 }
 
-/// A request to speak, which may bring a recording of the voice to speak in.
+/// A speech request, which may carry a recording to clone.
 #[derive(Debug)]
 pub(crate) struct SpeechUpload {
-    /// The recording among them.
+    /// All fields, with the recording.
     pub(crate) fields: SpeechRequest,
-    /// The recording's share of the memory for recordings.
-    pub(crate) room: Option<OwnedSemaphorePermit>,
+    /// The recording's share of the upload memory.
+    pub(crate) memory: Option<OwnedSemaphorePermit>,
 }
 
 impl FromRequest<AppState> for SpeechUpload {
@@ -133,13 +118,13 @@ impl FromRequest<AppState> for SpeechUpload {
         }
         check_length(&request, state.config())?;
         let plain = state.config().max_body_bytes;
-        let is_large = stated_length(&request) > plain as u64;
+        let is_large = content_length(&request) > plain as u64;
         let config = state.config();
         let limit = if is_large { config.upload_timeout } else { config.body_timeout };
-        let mut room = Room::new(state, plain);
-        let read = tokio::time::timeout(limit, read_body(request, &mut room));
+        let mut memory = UploadMemory::new(state, plain);
+        let read = tokio::time::timeout(limit, read_body(request, &mut memory));
         let bytes = read.await.map_err(|_| ApiError::RequestTimeout)??;
-        // Only a recording may be larger than other bodies.
+        // A body may exceed the common limit only by its recording.
         let too_large = || ApiError::TooLarge(format!("body has more than {plain} bytes; send less"));
         let is_large = bytes.len() > plain;
         let parsed = parse_json::<SpeechRequest>(&bytes);
@@ -149,20 +134,20 @@ impl FromRequest<AppState> for SpeechUpload {
             return Err(too_large());
         }
         check_payload("ref_audio", recording, state.config().max_upload_bytes)?;
-        Ok(Self { fields, room: room.held })
+        Ok(Self { fields, memory: memory.held })
     }
 }
 
-/// The length that a request says its body has; 0 where it says none.
-fn stated_length(request: &Request) -> u64 {
+/// The `Content-Length` of a request; 0 without one.
+fn content_length(request: &Request) -> u64 {
     let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     length.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// Refuses a body that says it is too long, before any of it is read.
+/// Refuses a body by its `Content-Length`, before it is read.
 fn check_length(request: &Request, config: &ServerConfig) -> Result<(), ApiError> {
-    let limit = max_request_bytes(config);
-    if stated_length(request) > limit as u64 { Err(too_large("body", limit)) } else { Ok(()) }
+    let limit = config.max_request_bytes();
+    if content_length(request) > limit as u64 { Err(too_large("body", limit)) } else { Ok(()) }
 }
 
 fn too_large(what: &str, limit: usize) -> ApiError {
@@ -170,8 +155,8 @@ fn too_large(what: &str, limit: usize) -> ApiError {
 }
 
 /// The whole body.
-async fn read_body(request: Request, room: &mut Room<'_>) -> Result<BytesMut, ApiError> {
-    let limit = max_request_bytes(room.state.config());
+async fn read_body(request: Request, memory: &mut UploadMemory<'_>) -> Result<BytesMut, ApiError> {
+    let limit = memory.state.config().max_request_bytes();
     let mut body = request.into_body();
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -180,15 +165,15 @@ async fn read_body(request: Request, room: &mut Room<'_>) -> Result<BytesMut, Ap
         if bytes.len() + data.len() > limit {
             return Err(too_large("body", limit));
         }
-        room.take(data.len())?;
+        memory.take(data.len())?;
         bytes.extend_from_slice(&data);
     }
     Ok(bytes)
 }
 
-async fn read_json<F: BringsRecording>(request: Request, state: &AppState) -> Result<Upload<F>, ApiError> {
-    let mut room = Room::new(state, 0);
-    let bytes = read_body(request, &mut room).await?;
+async fn read_json<F: RecordingFields>(request: Request, state: &AppState) -> Result<Upload<F>, ApiError> {
+    let mut memory = UploadMemory::new(state, 0);
+    let bytes = read_body(request, &mut memory).await?;
     let mut fields: F = parse_json(&bytes)?;
     drop(bytes);
     let (param, base64) = recording_of(&mut fields)?;
@@ -200,11 +185,15 @@ async fn read_json<F: BringsRecording>(request: Request, state: &AppState) -> Re
         return Err(ApiError::invalid(param, format!("{param} is empty; send a recording as base64")));
     }
     check_payload(param, payload, state.config().max_upload_bytes)?;
-    Ok(Upload { fields, recording: Recording { audio: AudioInput::Base64(base64), param }, room: room.held })
+    Ok(Upload {
+        fields,
+        recording: Recording { audio: AudioInput::Base64(base64), param },
+        memory: memory.held,
+    })
 }
 
-/// The one recording of a JSON body, and the member it came in.
-fn recording_of(fields: &mut impl BringsRecording) -> Result<(&'static str, String), ApiError> {
+/// The recording of a JSON body, and the member that carried it.
+fn recording_of(fields: &mut impl RecordingFields) -> Result<(&'static str, String), ApiError> {
     let members = fields.take_recordings();
     let first = members.first().map_or("audio", |(name, _)| *name);
     let mut given = members.into_iter().filter_map(|(name, base64)| Some((name, base64?)));
@@ -228,16 +217,16 @@ fn check_payload(param: &'static str, base64: &str, limit: usize) -> Result<(), 
     Ok(())
 }
 
-async fn read_form<F: BringsRecording>(request: Request, state: &AppState) -> Result<Upload<F>, ApiError> {
-    let limit = max_request_bytes(state.config());
+async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Result<Upload<F>, ApiError> {
+    let limit = state.config().max_request_bytes();
     let mut form = Multipart::from_request(request, state)
         .await
-        .map_err(|_| ApiError::MalformedForm("its content type names no boundary".to_owned()))?;
+        .map_err(|_| ApiError::MalformedForm("its content type has no boundary".to_owned()))?;
     let mut fields = F::default();
     let mut seen = BTreeSet::new();
     let mut file: Option<(&'static str, Bytes)> = None;
     let mut parts = 0;
-    let mut room = Room::new(state, 0);
+    let mut memory = UploadMemory::new(state, 0);
     while let Some(mut field) = form.next_field().await.map_err(|error| broken(&error, limit))? {
         parts += 1;
         if parts > MAX_PARTS {
@@ -258,9 +247,9 @@ async fn read_form<F: BringsRecording>(request: Request, state: &AppState) -> Re
                 return Err(ApiError::invalid(param, message));
             }
             let limit = state.config().max_upload_bytes;
-            file = Some((param, collect(&mut field, Some(param), limit, &mut room).await?));
+            file = Some((param, collect(&mut field, Some(param), limit, &mut memory).await?));
         } else if is_text {
-            let bytes = collect(&mut field, None, MAX_TEXT_BYTES, &mut room).await?;
+            let bytes = collect(&mut field, None, MAX_TEXT_BYTES, &mut memory).await?;
             let text = String::from_utf8(bytes.into())
                 .map_err(|_| ApiError::invalid(&name, format!("{name} is not UTF-8 text")))?;
             fields.take_text(&name, text)?;
@@ -275,17 +264,17 @@ async fn read_form<F: BringsRecording>(request: Request, state: &AppState) -> Re
         return Err(ApiError::invalid(param, format!("{param} is empty; send a recording")));
     }
     let recording = Recording { audio: AudioInput::File(file), param };
-    Ok(Upload { fields, recording, room: room.held })
+    Ok(Upload { fields, recording, memory: memory.held })
 }
 
-/// The bytes of a part, at most `limit` of them. `recording` is the part's name where it is the recording.
+/// The bytes of a part, at most `limit`. `recording` is the part's name if it is the recording.
 async fn collect(
     field: &mut Field<'_>,
     recording: Option<&'static str>,
     limit: usize,
-    room: &mut Room<'_>,
+    memory: &mut UploadMemory<'_>,
 ) -> Result<Bytes, ApiError> {
-    let whole = max_request_bytes(room.state.config());
+    let whole = memory.state.config().max_request_bytes();
     let mut bytes = BytesMut::new();
     while let Some(chunk) = field.chunk().await.map_err(|error| broken(&error, whole))? {
         if bytes.len() + chunk.len() > limit {
@@ -295,7 +284,7 @@ async fn collect(
                 None => ApiError::invalid(name, format!("{name} has more than {limit} bytes; send less")),
             });
         }
-        room.take(chunk.len())?;
+        memory.take(chunk.len())?;
         bytes.extend_from_slice(&chunk);
     }
     Ok(bytes.freeze())
@@ -305,5 +294,5 @@ fn broken(error: &MultipartError, limit: usize) -> ApiError {
     if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return too_large("body", limit);
     }
-    ApiError::MalformedForm(near::shown(&error.body_text()))
+    ApiError::MalformedForm(truncated(&error.body_text()))
 }

@@ -1,36 +1,35 @@
-//! Which voice a name means: a model's own, a saved one, or whatever stands for a name of OpenAI's.
+//! Voice lookup: a name means one of the model's own voices, a saved voice, or an alias for OpenAI's names.
 
 use std::sync::Arc;
 
 use izwi_core::engine::{Engine, ExecutorProfile, RequestId};
 use izwi_hub::{SavedVoice, VoiceError, VoiceStore};
+use izwi_types::suggest;
 
-use crate::error::ApiError;
-use crate::near;
+use crate::error::{ApiError, truncated};
 
-/// Names of OpenAI's voices: clients send them by default, so that each must mean some voice.
+/// Names of OpenAI's voices. Clients send them by default, so each must resolve to some voice.
 /// <https://platform.openai.com/docs/guides/text-to-speech#voice-options>
 pub const OPENAI_VOICES: [&str; 13] = [
     "alloy", "ash", "ballad", "coral", "echo", "fable", "onyx", "nova", "sage", "shimmer", "verse", "marin",
     "cedar",
 ];
 
-/// A voice to speak in.
+/// A voice for speech synthesis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Voice {
     /// One of the model's own.
     Own(String),
-    /// One that a user saved.
+    /// A saved voice.
     Saved {
-        /// Its name.
         name: String,
-        /// Its pack, which fits the model.
+        /// A voice pack that the model accepts.
         pack: Arc<[u8]>,
     },
 }
 
 impl Voice {
-    /// What clients call it.
+    /// Its name for clients.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Own(name) | Self::Saved { name, .. } => name,
@@ -38,13 +37,13 @@ impl Voice {
     }
 }
 
-/// Whether `name` is one of OpenAI's names and nothing else: what clients send when they want any voice.
+/// Whether `name` is one of OpenAI's names, which clients send when they want any voice.
 pub(crate) fn is_alias(name: &str) -> bool {
     OPENAI_VOICES.iter().any(|alias| alias.eq_ignore_ascii_case(name))
 }
 
-/// The voice that `name` means: the model's own first, then saved ones, then OpenAI's names, which are spread over the
-/// voices there are. The model's default without a name; `None` if the model has no voices.
+/// Finds a voice by name: the model's own first, then saved ones, then OpenAI's names, which are spread over the model's
+/// voices. Without a name the model's default; `None` if the model has no voices.
 pub(crate) async fn find(
     name: Option<&str>,
     engine: &Engine,
@@ -61,7 +60,7 @@ pub(crate) async fn find(
     {
         if !profile.clones_voices {
             let message = format!(
-                "voice '{name}' is a saved one, and model '{}' clones no voices; choose a model that does",
+                "voice '{name}' is a saved voice, and model '{}' does not support voice cloning; choose a model that does",
                 profile.model
             );
             return Err(ApiError::invalid("voice", message));
@@ -75,18 +74,18 @@ pub(crate) async fn find(
         return Ok(voices.get(index % voices.len().max(1)).map(|voice| Voice::Own(voice.id.clone())));
     }
     let store = saved.cloned();
-    let more =
+    let saved_names =
         blocking(move || Ok(store.map(|store| store.names()).transpose()?.unwrap_or_default()), "voice");
-    let more = more.await?;
-    let known = voices.iter().map(|voice| voice.id.as_str()).chain(more.iter().map(String::as_str));
+    let saved_names = saved_names.await?;
+    let known = voices.iter().map(|voice| voice.id.as_str()).chain(saved_names.iter().map(String::as_str));
     Err(ApiError::VoiceNotFound {
-        id: near::shown(name),
+        id: truncated(name),
         model: profile.model.clone(),
-        hint: near::hint(name, known),
+        hint: suggest(name, "voices", known),
     })
 }
 
-/// What is known without a look at the disk: the default, or one of the model's own.
+/// Looks a name up without the disk: the model's default, or one of its own voices.
 fn own(profile: &ExecutorProfile, name: Option<&str>) -> Option<Option<Voice>> {
     let voice = match name {
         None => profile.voices.first(),
@@ -95,7 +94,7 @@ fn own(profile: &ExecutorProfile, name: Option<&str>) -> Option<Option<Voice>> {
     Some(voice.map(|voice| Voice::Own(voice.id.clone())))
 }
 
-/// The saved voice of this name and its pack, if there is one.
+/// Reads a saved voice and its pack; `None` if there is none of this name.
 pub(crate) async fn stored(
     store: &VoiceStore,
     name: &str,
@@ -109,7 +108,7 @@ pub(crate) async fn stored(
     blocking(read, "voice").await
 }
 
-/// Runs work on saved voices where it may block; `param` is the field that names the voice.
+/// Runs work on saved voices on a blocking thread. `param` is the field that names the voice.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, VoiceError> + Send + 'static,
     param: &str,
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn openai_names_never_fail_and_real_names_win() {
+    async fn openai_names_always_resolve_and_real_names_take_precedence() {
         let engine = engine(true);
         let store = store("order", &engine, &["one", "nova"]).await;
         for name in OPENAI_VOICES {
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unknown_voice_lists_near_names_saved_ones_too() {
+    async fn an_unknown_voice_gets_suggestions_with_saved_names() {
         let engine = engine(true);
         let store = store("near", &engine, &["anna", "bella"]).await;
         let error = found("ana", &engine, Some(&store)).await.unwrap_err();
@@ -179,6 +178,6 @@ mod tests {
         let error = found("../anna", &engine, Some(&store)).await.unwrap_err();
         assert_eq!(error.code(), "voice_not_found");
         let error = found("anna", &self::engine(false), Some(&store)).await.unwrap_err();
-        assert!(error.to_string().contains("clones no voices"), "{error}");
+        assert!(error.to_string().contains("does not support voice cloning"), "{error}");
     }
 }

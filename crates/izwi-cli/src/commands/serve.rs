@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, TaskType};
 use izwi_hub::{Store, Task};
-use izwi_server::{FleetConfig, Offer, Recorder, Registry, ServerConfig, check_bind};
+use izwi_server::{Offer, Recorder, Registry, RegistryConfig, ServerConfig, check_bind};
 use tokio::net::TcpListener;
 
 use crate::failure::{self, Failure};
@@ -45,11 +45,11 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
     let listener = listen(server).await?;
     let address = listener.local_addr().context("the listener has no address")?;
     let store = models::open(&resolved.settings)?;
-    let fleet = server.fleet(config.model.clone());
-    let names = named(&fleet, &server.models);
+    let registry_config = server.registry(config.model.clone());
+    let names = named(&registry_config, &server.models);
     // Unknown names are errors now, not when the model would be loaded. A server without its ASR model still synthesises:
     // the log and /readyz report that problem.
-    for name in names.iter().filter(|name| Some(*name) != fleet.default_asr.as_ref()) {
+    for name in names.iter().filter(|name| Some(*name) != registry_config.default_asr.as_ref()) {
         store.manifest(name)?;
     }
 
@@ -57,7 +57,9 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
     let recorder = Recorder::install()?;
     let offers = offers(&store, &names);
     // The default models are pulled when they are loaded, which starts now.
-    let is_default = |name: &String| *name == fleet.default_tts || Some(name) == fleet.default_asr.as_ref();
+    let is_default = |name: &String| {
+        *name == registry_config.default_tts || Some(name) == registry_config.default_asr.as_ref()
+    };
     let further: Vec<String> = names.iter().filter(|name| !is_default(name)).cloned().collect();
     let source = Source {
         home: resolved.settings.home.clone(),
@@ -67,7 +69,7 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
     };
     let source = Arc::new(source);
     let loader = Arc::clone(&source);
-    let registry = Registry::with_loader(fleet, offers, Arc::new(move |name| loader.engine(name)));
+    let registry = Registry::with_loader(registry_config, offers, Arc::new(move |name| loader.engine(name)));
     registry.load_defaults();
     tokio::task::spawn_blocking(move || source.install(&further));
 
@@ -137,9 +139,9 @@ fn url(address: SocketAddr) -> String {
 }
 
 /// The models of the settings without repetitions, the default ones first.
-fn named(fleet: &FleetConfig, models: &[String]) -> Vec<String> {
-    let mut names = vec![fleet.default_tts.clone()];
-    for item in fleet.default_asr.iter().chain(models) {
+fn named(config: &RegistryConfig, models: &[String]) -> Vec<String> {
+    let mut names = vec![config.default_tts.clone()];
+    for item in config.default_asr.iter().chain(models) {
         for name in item.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             if !names.iter().any(|known| known == name) {
                 names.push(name.to_owned());

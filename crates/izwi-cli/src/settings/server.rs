@@ -1,7 +1,7 @@
 //! The settings of the server: address, models, and limits.
 
 use izwi_core::engine::config::DEFAULT_ASR_MODEL;
-use izwi_server::{FleetConfig, ServerConfig};
+use izwi_server::{RegistryConfig, ServerConfig};
 
 /// The value of `asr_model` for a server without an ASR model.
 const NO_MODEL: &str = "none";
@@ -51,10 +51,10 @@ impl ServerSettings {
         Some(self.asr_model.as_str()).filter(|name| *name != NO_MODEL)
     }
 
-    /// The configuration of the fleet, with the default TTS model.
-    pub(crate) fn fleet(&self, default_tts: String) -> FleetConfig {
+    /// Settings of the registry, with the default TTS model.
+    pub(crate) fn registry(&self, default_tts: String) -> RegistryConfig {
         let seconds = std::time::Duration::from_secs;
-        FleetConfig {
+        RegistryConfig {
             default_tts,
             default_asr: self.default_asr_model().map(str::to_owned),
             load_timeout: seconds(self.load_timeout_s),

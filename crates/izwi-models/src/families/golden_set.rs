@@ -44,9 +44,14 @@ impl GoldenSet {
 }
 
 /// `$IZWI_TEST_DEVICE`, or the CPU.
-pub(super) fn device() -> Device {
+pub(crate) fn device() -> Device {
     let name = std::env::var("IZWI_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned());
     device::open(name.parse::<DeviceChoice>().unwrap()).unwrap()
+}
+
+/// Whether results on that device do not depend on what else is in a batch, to the bit.
+pub(super) fn is_bit_exact() -> bool {
+    device().is_cpu()
 }
 
 /// `[1, channels, rows]` as `[rows, channels]`.

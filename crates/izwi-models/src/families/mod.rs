@@ -15,12 +15,10 @@ use izwi_nn::precision::{codec_precision, weight_precision};
 use izwi_types::Precision;
 
 #[cfg(test)]
-mod golden_set;
+pub(crate) mod golden_set;
 mod hibari;
 mod lfm2_audio;
 mod qwen3_tts;
-#[cfg(test)]
-mod stage;
 mod whisper;
 
 /// How a checkpoint is loaded.
@@ -82,7 +80,7 @@ const RANDOM: &[RandomModel] =
 /// A model of the published size `model` with random weights.
 ///
 /// # Errors
-/// [`LoadLoadError::UnknownSize`]; [`LoadError::Model`] if the device is out of memory.
+/// [`LoadError::UnknownSize`]; [`LoadError::Model`] if the device is out of memory.
 pub fn random(model: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, LoadError> {
     let Some((_, make)) = RANDOM.iter().find(|(sizes, _)| sizes.contains(&model)) else {
         let sizes: Vec<_> = RANDOM.iter().flat_map(|(sizes, _)| *sizes).copied().collect();

@@ -346,7 +346,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kv_pool::{Carried, KvLayout};
+    use crate::kv_pool::{ConvStateLayout, KvLayout};
 
     fn random(rows: usize, width: usize) -> Tensor {
         Tensor::randn(0f32, 1.0, (rows, width), &Device::Cpu).unwrap()
@@ -395,7 +395,7 @@ mod tests {
             dtype in prop::sample::select(vec![DType::F32, DType::F16, DType::BF16]),
             table in Just((0u32..100).collect::<Vec<_>>()).prop_shuffle(),
         ) {
-            let layout = KvLayout { layers: 2, kv_heads, head_dim, dtype, carried: Carried::NONE };
+            let layout = KvLayout { layers: 2, kv_heads, head_dim, dtype, conv_state: ConvStateLayout::NONE };
             let mut pool = KvPool::new(Some(layout), 100, block_size, &Device::Cpu).unwrap();
             let kv = || random(total, kv_heads * head_dim).reshape((total, kv_heads, head_dim)).unwrap();
             pool.write(1, &pool.slots(&table, 0, total), &kv(), &kv()).unwrap();
@@ -457,8 +457,13 @@ mod tests {
         let q = random(4, 6);
         assert!(bidirectional(&q, &q, &q, 4, &[4]).is_err());
         assert!(bidirectional(&q, &q, &q, 2, &[3]).is_err());
-        let layout =
-            KvLayout { layers: 1, kv_heads: 2, head_dim: 3, dtype: DType::F32, carried: Carried::NONE };
+        let layout = KvLayout {
+            layers: 1,
+            kv_heads: 2,
+            head_dim: 3,
+            dtype: DType::F32,
+            conv_state: ConvStateLayout::NONE,
+        };
         let pool = KvPool::new(Some(layout), 2, 2, &Device::Cpu).unwrap();
         for table in [&[0u32][..], &[0, 2]] {
             let span = PagedSpan { start: 0, num_tokens: 4, block_table: table };

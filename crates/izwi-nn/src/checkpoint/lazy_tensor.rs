@@ -1,8 +1,8 @@
-//! Tensors in a safetensors file, read one by one: a checkpoint is never in memory twice.
+//! Tensors of a safetensors file, read lazily one by one: a checkpoint is never in memory twice.
 //!
-//! Owns the file's format, <https://huggingface.co/docs/safetensors/index#format>, and trusts nothing in it. Files are
-//! read rather than mapped: one that is changed or cut meanwhile is an error and not a crash. A large table of which few
-//! rows are wanted stays in its file.
+//! Owns the file format, <https://huggingface.co/docs/safetensors/index#format>, and validates all of it. Files are read
+//! rather than mapped: a file that is changed or truncated meanwhile is an error, not a crash. A large table of which few
+//! rows are read stays in its file. Knows no checkpoint.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,16 +18,16 @@ use sha2::{Digest, Sha256};
 
 use crate::Error;
 
-/// The longest header that is read.
+/// Limit of the header's length.
 const MAX_HEADER_BYTES: u64 = 100 << 20;
 /// Bytes of the length before the header.
 const LENGTH_BYTES: u64 = 8;
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;
 
-/// Where a tensor lies.
+/// The place of a tensor in its file.
 #[derive(Debug, Clone)]
-pub(crate) struct StoredTensor {
+pub(crate) struct LazyTensor {
     file: Arc<(String, File)>,
     start: u64,
     bytes: usize,
@@ -36,21 +36,21 @@ pub(crate) struct StoredTensor {
 }
 
 /// An open file.
-pub(crate) struct StoredFile {
+pub(crate) struct TensorFile {
     /// Its tensors, by name.
-    pub(crate) tensors: HashMap<String, StoredTensor>,
+    pub(crate) tensors: HashMap<String, LazyTensor>,
     /// Its length.
     pub(crate) bytes: u64,
-    /// Digest of its header, its length and the time of its last change: what tells it from others without reading it
-    /// all. `None` where the system does not know the time.
-    pub(crate) mark: Option<[u8; 32]>,
+    /// SHA-256 of its header, length and modification time: identifies its content without reading it all. `None` if the
+    /// file system has no modification times.
+    pub(crate) fingerprint: Option<[u8; 32]>,
 }
 
 /// Opens the file at `path`.
 ///
 /// # Errors
-/// The file is absent or is not safetensors.
-pub(crate) fn open(path: &Path) -> Result<StoredFile, Error> {
+/// The file is missing or is not safetensors.
+pub(crate) fn open(path: &Path) -> Result<TensorFile, Error> {
     let name = path.display().to_string();
     let fault = |message: String| Error::File { path: name.clone(), message };
     let io = |error: std::io::Error| fault(error.to_string());
@@ -65,7 +65,7 @@ pub(crate) fn open(path: &Path) -> Result<StoredFile, Error> {
     }
     let mut header = vec![0; length as usize];
     file.read_exact(&mut header).map_err(io)?;
-    let mark = mark(&header, &metadata);
+    let fingerprint = fingerprint(&header, &metadata);
     let header: Metadata =
         serde_json::from_slice(&header).map_err(|error| fault(format!("the header is damaged: {error}")))?;
     let data = LENGTH_BYTES + length;
@@ -76,7 +76,7 @@ pub(crate) fn open(path: &Path) -> Result<StoredFile, Error> {
     let file = Arc::new((name, file));
     let stored = header.tensors().into_iter().map(|(name, info)| {
         let (start, end) = info.data_offsets;
-        let stored = StoredTensor {
+        let stored = LazyTensor {
             file: Arc::clone(&file),
             start: data + start as u64,
             bytes: end - start,
@@ -85,10 +85,10 @@ pub(crate) fn open(path: &Path) -> Result<StoredFile, Error> {
         };
         (name, stored)
     });
-    Ok(StoredFile { tensors: stored.collect(), bytes: size, mark })
+    Ok(TensorFile { tensors: stored.collect(), bytes: size, fingerprint })
 }
 
-fn mark(header: &[u8], metadata: &std::fs::Metadata) -> Option<[u8; 32]> {
+fn fingerprint(header: &[u8], metadata: &std::fs::Metadata) -> Option<[u8; 32]> {
     let changed = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
     let mut digest = Sha256::new();
     digest.update(metadata.len().to_le_bytes());
@@ -97,10 +97,10 @@ fn mark(header: &[u8], metadata: &std::fs::Metadata) -> Option<[u8; 32]> {
     Some(digest.finalize().into())
 }
 
-/// Fills `to` from byte `start` of a file on, whatever others read of it meanwhile.
+/// Fills `to` from byte `start` of a file; safe to call from several threads.
 ///
 /// # Errors
-/// The file ends before that, or cannot be read.
+/// The file is shorter, or cannot be read.
 pub(crate) fn read_at(file: &File, to: &mut [u8], start: u64) -> io::Result<()> {
     #[cfg(unix)]
     return std::os::unix::fs::FileExt::read_exact_at(file, to, start);
@@ -118,7 +118,7 @@ pub(crate) fn read_at(file: &File, to: &mut [u8], start: u64) -> io::Result<()> 
     }
 }
 
-impl StoredTensor {
+impl LazyTensor {
     /// Its shape.
     pub(crate) fn dims(&self) -> &[usize] {
         &self.shape
@@ -129,7 +129,7 @@ impl StoredTensor {
         self.shape.iter().product()
     }
 
-    /// Its type, if it is one of those that weights are kept in.
+    /// Its type, if it is a floating-point type.
     pub(crate) fn float_type(&self) -> Option<DType> {
         match self.dtype {
             Dtype::F64 => Some(DType::F64),
@@ -140,7 +140,7 @@ impl StoredTensor {
         }
     }
 
-    /// What the file calls its type.
+    /// Its type as the file names it.
     pub(crate) fn type_name(&self) -> String {
         format!("{:?}", self.dtype)
     }
@@ -148,18 +148,18 @@ impl StoredTensor {
     /// Reads it.
     ///
     /// # Errors
-    /// It is of no floating-point type, the file cannot be read any more, or the device is out of memory.
+    /// It is no floating-point tensor, the file cannot be read, or the device is out of memory.
     pub(crate) fn read(&self, device: &Device) -> Result<Tensor, Error> {
         self.read_spans(&[self.start], self.bytes, &self.shape, device)
     }
 
-    /// Reads some rows of a table `[entries, width]`, each id below the number of its entries: `[ids, width]`.
+    /// Reads rows `ids` of a table `[entries, width]`, ids below the number of entries: `[ids, width]`.
     ///
     /// # Errors
     /// As [`Self::read`].
     pub(crate) fn read_rows(&self, ids: &[u32]) -> Result<Tensor, Error> {
         let [entries, width] = self.shape[..] else {
-            return Err(Error::Internal("rows were read of what is no table"));
+            return Err(Error::Internal("rows were read of a tensor that is no table"));
         };
         let row = self.bytes / entries.max(1);
         let starts: Vec<u64> = ids.iter().map(|&id| self.start + u64::from(id) * row as u64).collect();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_comes_back_as_it_was_saved() {
+    fn every_float_type_is_read_back_unchanged() {
         for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
             let (_folder, path, tensor) = saved(dtype);
             let stored = open(&path).unwrap().tensors;
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_while_it_is_open_is_an_error() {
+    fn a_file_truncated_while_open_is_an_error() {
         let (_folder, path, _) = saved(DType::F32);
         let stored = open(&path).unwrap().tensors;
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2000).unwrap();

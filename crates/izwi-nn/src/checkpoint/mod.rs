@@ -1,7 +1,7 @@
 //! Strict reading of safetensors files: every tensor is taken exactly once, by name and shape.
 //!
-//! Owns the tally of what is missing, left over or mis-shaped, and whether packed weights come out of a file of their
-//! own. Knows no architecture.
+//! Collects missing, unknown and mis-shaped tensors into one error, and decides whether packed weights come from the
+//! weight cache. Knows no architecture.
 
 pub(crate) mod lazy_tensor;
 mod weight_cache;
@@ -15,14 +15,14 @@ use half::bf16;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use self::lazy_tensor::{StoredFile, StoredTensor};
+use self::lazy_tensor::{LazyTensor, TensorFile};
 use self::weight_cache::WeightCache;
 use crate::Error;
 use crate::sampling::mix;
 use izwi_kernels::packed::{Packed, Sizes};
 use izwi_types::Precision;
 
-/// Problems listed in one error before the rest is only counted.
+/// Problems listed in one error; the rest is counted.
 const MAX_LISTED: usize = 20;
 
 /// Name of a checkpoint's one file of weights.
@@ -30,46 +30,46 @@ const WHOLE: &str = "model.safetensors";
 /// Name of the list of files of a checkpoint in several.
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Checkpoints of fewer bytes are packed faster than it is worth a file.
+/// Smaller checkpoints have no cache: packing them is fast.
 const MIN_CACHED_BYTES: u64 = 64 << 20;
-/// Bytes that weights can have, packed, for each of the checkpoint.
+/// Limit of packed bytes per byte of the checkpoint.
 const MOST_PACKED: u64 = 4;
 
-/// The tensors of one file, or of several, that nobody has taken yet.
+/// The tensors of one or several files that were not taken yet.
 #[derive(Debug)]
 pub struct Checkpoint {
     file: String,
     device: Device,
-    tensors: HashMap<String, StoredTensor>,
+    tensors: HashMap<String, LazyTensor>,
     origin: Option<Origin>,
     cache: Option<WeightCache>,
     problems: Vec<String>,
     /// Elements of the tensors that were taken.
     taken: usize,
-    /// The type of tensors, where every one that is asked for is made up.
+    /// Type of the tensors of a checkpoint of random weights.
     random: Option<DType>,
 }
 
-/// What a checkpoint's packed weights are made of.
+/// Source of a checkpoint's packed weights.
 #[derive(Debug)]
 struct Origin {
-    /// The file, or where it would be were the checkpoint one file.
+    /// The file, or the path it would have if the checkpoint were one file.
     path: PathBuf,
     bytes: u64,
-    /// What tells its files from others; `None` where nothing does.
-    marks: Option<Vec<[u8; 32]>>,
+    /// Fingerprints of its files; `None` if the file system has no modification times.
+    fingerprints: Option<Vec<[u8; 32]>>,
 }
 
-/// A weight that is made of tensors.
+/// A packed weight and the tensors it is computed from.
 #[derive(Debug)]
 pub struct Recipe<'a> {
     /// The tensors, with their shapes.
     pub parts: &'a [(String, Vec<usize>)],
     /// Names the transform of the tensors: equal ids must give equal weights.
     pub transform_id: &'a str,
-    /// How the outcome is kept.
+    /// Type of the packed weight.
     pub precision: Precision,
-    /// Its sizes.
+    /// Sizes of the packed weight.
     pub sizes: Sizes,
 }
 
@@ -83,18 +83,22 @@ impl Checkpoint {
     /// Opens the file; its tensors are read when they are taken.
     ///
     /// # Errors
-    /// The file is absent or is not safetensors.
+    /// The file is missing or is not safetensors.
     pub fn open(path: &Path, device: &Device) -> Result<Self, Error> {
-        let StoredFile { tensors, bytes, mark } = lazy_tensor::open(path)?;
+        let TensorFile { tensors, bytes, fingerprint } = lazy_tensor::open(path)?;
         let mut whole = Self::new(path.display().to_string(), device, tensors);
-        whole.origin = Some(Origin { path: path.to_owned(), bytes, marks: mark.map(|mark| vec![mark]) });
+        whole.origin = Some(Origin {
+            path: path.to_owned(),
+            bytes,
+            fingerprints: fingerprint.map(|fingerprint| vec![fingerprint]),
+        });
         Ok(whole)
     }
 
     /// Opens the weights of a folder: `model.safetensors`, or the files that `model.safetensors.index.json` names.
     ///
     /// # Errors
-    /// A file is absent or is not what it should be.
+    /// A file is missing or malformed.
     pub fn open_folder(folder: &Path, device: &Device) -> Result<Self, Error> {
         let path = folder.join(INDEX);
         if folder.join(WHOLE).exists() || !path.exists() {
@@ -107,18 +111,21 @@ impl Checkpoint {
         files.sort_unstable();
         files.dedup();
         let mut whole = Self::new(folder.display().to_string(), device, HashMap::new());
-        let mut origin = Origin { path: folder.join(WHOLE), bytes: 0, marks: Some(Vec::new()) };
+        let mut origin = Origin { path: folder.join(WHOLE), bytes: 0, fingerprints: Some(Vec::new()) };
         for file in files {
             if Path::new(file).components().count() != 1 {
-                return Err(fault(format!("names '{file}', which is no file of this folder")));
+                return Err(fault(format!("names '{file}', which is not a file of this folder")));
             }
-            let StoredFile { tensors, bytes, mark } = lazy_tensor::open(&folder.join(file))?;
+            let TensorFile { tensors, bytes, fingerprint } = lazy_tensor::open(&folder.join(file))?;
             origin.bytes += bytes;
-            origin.marks = origin.marks.zip(mark).map(|(marks, mark)| [marks, vec![mark]].concat());
+            origin.fingerprints =
+                origin.fingerprints.zip(fingerprint).map(|(known, new)| [known, vec![new]].concat());
             for (name, tensor) in tensors {
                 match index.weight_map.get(&name) {
                     Some(listed) if listed == file => drop(whole.tensors.insert(name, tensor)),
-                    _ => whole.problems.push(format!("{name}: in {file}, where the index does not have it")),
+                    _ => whole
+                        .problems
+                        .push(format!("{name}: in {file}, which the index does not list for it")),
                 }
             }
         }
@@ -126,8 +133,8 @@ impl Checkpoint {
         Ok(whole)
     }
 
-    /// On the CPU, takes what large weights become in `precision` out of a file beside the checkpoint, or writes that
-    /// file when the reading ends, if the checkpoint is large. All tensors are asked for, and missed, as without it.
+    /// On the CPU and for a large checkpoint, reads packed weights of `precision` from a cache file beside it, or writes
+    /// that file in [`Self::finish`]. Tensors are checked as without a cache.
     #[must_use]
     pub fn with_cache(mut self, precision: Precision) -> Self {
         let is_large = self.origin.as_ref().is_some_and(|origin| origin.bytes >= MIN_CACHED_BYTES);
@@ -137,11 +144,11 @@ impl Checkpoint {
         self
     }
 
-    /// As [`Self::with_cache`], however small the checkpoint is.
+    /// As [`Self::with_cache`], for a checkpoint of any size.
     pub(crate) fn open_cache(&mut self, precision: Precision) {
-        let Some(Origin { path, bytes, marks: Some(marks) }) = &self.origin else { return };
+        let Some(Origin { path, bytes, fingerprints: Some(fingerprints) }) = &self.origin else { return };
         let mut key = Sha256::new();
-        marks.iter().for_each(|mark| key.update(mark));
+        fingerprints.iter().for_each(|fingerprint| key.update(fingerprint));
         key.update([cfg!(target_endian = "big").into()]);
         key.update(precision.to_string());
         let key = key.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -149,15 +156,15 @@ impl Checkpoint {
         self.cache = Some(WeightCache::open(path, key, bytes.saturating_mul(MOST_PACKED)));
     }
 
-    /// Makes up every tensor that is asked for: the same values each time, of a size that lets signals through. Norms
-    /// and variances are 1. For measuring; what such a model says is noise.
+    /// A checkpoint that answers every tensor with reproducible random values scaled by fan-in; norms and variances are 1.
+    /// For benchmarks: the output of such a model is noise.
     pub fn random(device: &Device, dtype: DType) -> Self {
         let mut checkpoint = Self::new("random weights".to_owned(), device, HashMap::new());
         checkpoint.random = Some(dtype);
         checkpoint
     }
 
-    fn new(file: String, device: &Device, tensors: HashMap<String, StoredTensor>) -> Self {
+    fn new(file: String, device: &Device, tensors: HashMap<String, LazyTensor>) -> Self {
         Self {
             file,
             device: device.clone(),
@@ -170,13 +177,13 @@ impl Checkpoint {
         }
     }
 
-    fn make_up(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, Error> {
+    fn random_tensor(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, Error> {
         let count: usize = shape.iter().product();
         let is_one = name.contains("norm") && (name.ends_with("weight") || name.ends_with("running_var"));
         if is_one || name.ends_with("usage") {
             return Ok(Tensor::ones(shape, dtype, &self.device)?);
         }
-        // A sum over the inputs then keeps the size of its terms.
+        // Keeps the variance of a sum over the inputs that of its terms.
         let fan_in: usize = shape.iter().skip(1).product();
         let reach = (3.0 / fan_in.max(1) as f32).sqrt();
         let seed = name.bytes().fold(0, |seed, byte| mix(seed ^ u64::from(byte)));
@@ -204,38 +211,38 @@ impl Checkpoint {
         self.taken
     }
 
-    /// Where its tensors are.
+    /// Device of its tensors.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Bytes of the tensors not yet taken, were they of type `dtype`.
+    /// Bytes that the tensors not yet taken have in type `dtype`.
     pub fn bytes_as(&self, dtype: DType) -> usize {
         self.tensors.values().map(|tensor| tensor.elem_count() * dtype.size_in_bytes()).sum()
     }
 
-    /// The first of several names that a tensor not yet taken has, or the first of them where none has.
+    /// The first of `names` that a tensor not yet taken has, else the first name.
     pub fn first_of(&self, names: impl Iterator<Item = String>) -> String {
         let names: Vec<String> = names.collect();
         let found = names.iter().find(|name| self.tensors.contains_key(*name)).or(names.first());
         found.cloned().unwrap_or_default()
     }
 
-    /// The shape of a tensor that is there and not yet taken.
+    /// Shape of a tensor not yet taken; `None` if there is no such tensor.
     pub fn shape_of(&self, name: &str) -> Option<&[usize]> {
-        self.tensors.get(name).map(StoredTensor::dims)
+        self.tensors.get(name).map(LazyTensor::dims)
     }
 
-    /// Drops the tensors that are known by name and not needed.
+    /// Drops the tensors that `known` selects: known by name and not needed.
     pub fn skip(&mut self, known: impl Fn(&str) -> bool) {
         self.tensors.retain(|name, _| !known(name));
     }
 
-    /// Takes the tensor `name` as contiguous f32. A tensor that is absent or has another shape is noted, and zeros
-    /// stand in for it until [`Self::finish`] reports all such tensors together.
+    /// Takes the tensor `name` as contiguous f32. A missing or mis-shaped tensor is recorded and replaced by zeros;
+    /// [`Self::finish`] reports all of them together.
     ///
     /// # Errors
-    /// The file cannot be read any more, or the device is out of memory.
+    /// The file cannot be read, or the device is out of memory.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, Error> {
         self.take_as(name, shape, DType::F32)
     }
@@ -255,7 +262,7 @@ impl Checkpoint {
     pub fn take_stored(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, Error> {
         self.taken += shape.iter().product::<usize>();
         if let Some(dtype) = self.random {
-            return self.make_up(name, shape, dtype);
+            return self.random_tensor(name, shape, dtype);
         }
         let problem = self.problem(name, shape);
         match (self.tensors.remove(name), problem) {
@@ -267,7 +274,7 @@ impl Checkpoint {
         }
     }
 
-    /// What keeps the tensor from being taken, if anything does.
+    /// Why the tensor cannot be taken, if so.
     fn problem(&self, name: &str, shape: &[usize]) -> Option<String> {
         match self.tensors.get(name) {
             None => Some(format!("{name}: missing, expected {shape:?}")),
@@ -281,9 +288,9 @@ impl Checkpoint {
         }
     }
 
-    /// Takes the table `name` `[entries, width]` without reading it; `None` where it is not there as asked for, or is
-    /// wanted elsewhere than on the CPU.
-    pub(crate) fn leave(&mut self, name: &str, shape: &[usize]) -> Option<StoredTensor> {
+    /// Takes the table `name` `[entries, width]` without reading it. `None` if it is missing, has another shape, or the
+    /// device is not the CPU.
+    pub(crate) fn take_lazy(&mut self, name: &str, shape: &[usize]) -> Option<LazyTensor> {
         if !self.device.is_cpu() || self.problem(name, shape).is_some() {
             return None;
         }
@@ -291,7 +298,7 @@ impl Checkpoint {
         self.tensors.remove(name)
     }
 
-    /// Takes tensors as the weight that `make` makes of them, or that it made of them in an earlier load.
+    /// Takes tensors as the weight that `make` packs, or as the cached weight of an earlier load.
     ///
     /// # Errors
     /// As [`Self::take`], and those of `make`.
@@ -334,10 +341,10 @@ impl Checkpoint {
         floats.map(|(name, tensor)| Ok((name, tensor.read(&self.device)?))).collect()
     }
 
-    /// Ends the reading.
+    /// Checks that every tensor was taken, and writes the weight cache.
     ///
     /// # Errors
-    /// Some tensor was missing, mis-shaped or is left over; each line of the message names one.
+    /// A tensor was missing, mis-shaped or not taken; each line of the message names one.
     pub fn finish(mut self) -> Result<(), Error> {
         let mut unknown: Vec<_> = self.tensors.into_keys().map(|name| format!("{name}: unknown")).collect();
         unknown.sort();
@@ -374,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn all_taken_once_is_fine() {
+    fn taking_every_tensor_once_succeeds() {
         let (_folder, mut checkpoint) = file_with(&[("a", &[2, 3]), ("b", &[1])]);
         assert_eq!(checkpoint.take("a", &[2, 3]).unwrap().dims(), [2, 3]);
         checkpoint.take("b", &[1]).unwrap();
@@ -382,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_skipped_is_no_problem_and_names_are_chosen_by_what_is_there() {
+    fn skipped_tensors_are_no_problem_and_the_first_existing_name_is_chosen() {
         let (_folder, mut checkpoint) = file_with(&[("a", &[2, 3]), ("old", &[1]), ("extra", &[4])]);
         assert_eq!(checkpoint.shape_of("a"), Some(&[2, 3][..]));
         assert_eq!(checkpoint.shape_of("b"), None);
@@ -450,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_file_is_named() {
+    fn a_missing_file_is_named() {
         let error = Checkpoint::open(Path::new("/nowhere/model.safetensors"), &Device::Cpu).unwrap_err();
         assert!(error.to_string().contains("/nowhere/model.safetensors"), "{error}");
     }

@@ -1,12 +1,12 @@
-//! Packed weights in a file beside the checkpoint they were made of, so that a later load need not make them again.
+//! Packed weights in a file beside their checkpoint, so that a later load does not pack them again.
 //!
-//! Owns the file: it is read and checked whole or not at all, replaced and never changed, and whatever is wrong with it
-//! costs the time to pack again and nothing else. Knows no tensor and no layer.
+//! Owns the file: it is read and checked as a whole, and replaced as a whole. A missing or damaged file costs only the
+//! time to pack again. Knows no tensor and no layer.
 //!
 //! ```text
 //! "izwipack", the version, the CRC-32 of the header, its length: each a little-endian u64
-//! the header, JSON: the key, the CRC-32 of the weights, name, kind, sizes and place of each
-//! the weights, each whole lines of the cache
+//! the header, JSON: the key, the CRC-32 of the weights; name, kind, sizes and offset of each
+//! the weights, each padded to whole cache lines
 //! ```
 
 use std::collections::HashMap;
@@ -23,34 +23,34 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint::lazy_tensor::read_at;
 use izwi_kernels::packed::{Packed, PackedKind, Part, Region, Sizes};
 
-/// Raised when weights are packed otherwise than before.
+/// Raised when the packing of weights changes.
 const VERSION: u64 = 1;
 const MAGIC: u64 = u64::from_le_bytes(*b"izwipack");
 /// Bytes before the header.
 const HEAD: usize = 4 * size_of::<u64>();
-/// The longest header that is read.
+/// Limit of the header's length.
 const MAX_HEADER_BYTES: u64 = 16 << 20;
-/// Bytes read and checked at once.
+/// Bytes read and checked together.
 const PIECE: usize = 1 << 20;
-/// What ends the name of a file that is being written.
+/// Suffix of a file that is being written.
 const PARTIAL: &str = "partial";
-/// A partial file that nobody has written to for so long is nobody's.
+/// A partial file that was not written to for this long is abandoned.
 const ABANDONED: Duration = Duration::from_secs(600);
 
-/// The file of one checkpoint at one precision, and what is to be in it.
+/// The cache of one checkpoint at one precision.
 #[derive(Debug)]
 pub(crate) struct WeightCache {
     path: PathBuf,
-    /// What the weights are made of.
+    /// Identifies the checkpoint and the precision.
     key: String,
     found: Option<Found>,
-    /// All that was taken or made, for a file to come.
+    /// All weights of the model, for the next file.
     taken: Vec<(String, Arc<dyn Packed>)>,
-    /// Whether some of it was made.
+    /// Whether the file lacks one of them.
     lacks: bool,
 }
 
-/// What a file holds.
+/// Content of a file.
 #[derive(Debug)]
 struct Found {
     entries: HashMap<String, Entry>,
@@ -69,13 +69,13 @@ struct Entry {
     name: String,
     kind: PackedKind,
     sizes: Sizes,
-    /// Its first byte, from the first weight's on.
+    /// Offset of its first byte from the first weight's.
     start: usize,
     bytes: usize,
 }
 
 impl WeightCache {
-    /// Reads the file at `path` if it is there, is whole, is of this key and holds at most `most` bytes of weights.
+    /// Reads the file at `path` if it exists, is undamaged, has this key and at most `most` bytes of weights.
     pub(crate) fn open(path: PathBuf, key: String, most: u64) -> Self {
         let found = match read(&path, &key, most) {
             Ok(found) => Some(found),
@@ -87,7 +87,7 @@ impl WeightCache {
         Self { path, key, found, taken: Vec::new(), lacks: false }
     }
 
-    /// The weight of this name, if it was kept and has these sizes.
+    /// The cached weight of this name and these sizes.
     pub(crate) fn take<P: Packed>(&mut self, name: &str, sizes: Sizes) -> Option<Arc<P>> {
         let Found { entries, weights } = self.found.as_ref()?;
         let entry = entries.get(name).filter(|entry| entry.sizes == sizes)?;
@@ -97,13 +97,13 @@ impl WeightCache {
         Some(packed)
     }
 
-    /// Has a weight that was made kept.
+    /// Adds a newly packed weight.
     pub(crate) fn add<P: Packed>(&mut self, name: String, packed: &Arc<P>) {
         self.taken.push((name, Arc::clone(packed) as Arc<dyn Packed>));
         self.lacks = true;
     }
 
-    /// Writes the file anew if it lacks a weight that was taken. Where that cannot be done there will be none.
+    /// Replaces the file if it lacks a weight. A failure is logged.
     pub(crate) fn finish(self) {
         if !self.lacks {
             return;
@@ -153,7 +153,7 @@ impl WeightCache {
     }
 }
 
-/// What the file at `path` holds, if it is of this key and unharmed.
+/// Content of the file at `path`, if it has this key and is undamaged.
 fn read(path: &Path, key: &str, most: u64) -> io::Result<Found> {
     let unfit = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
     let mut file = File::open(path)?;
@@ -166,7 +166,9 @@ fn read(path: &Path, key: &str, most: u64) -> io::Result<Found> {
     }
     let (crc, length) = (words.next(), words.next().filter(|length| *length <= MAX_HEADER_BYTES));
     let begin = length.map(|length| HEAD as u64 + length).filter(|begin| *begin <= size);
-    let (Some(length), Some(begin)) = (length, begin) else { return Err(unfit("cut, or not what it says")) };
+    let (Some(length), Some(begin)) = (length, begin) else {
+        return Err(unfit("truncated, or its header has a wrong length"));
+    };
     let mut header = vec![0; length as usize];
     file.read_exact(&mut header)?;
     if crc != Some(crc_of(&header).sum().into()) {
@@ -197,14 +199,14 @@ fn crc_of(bytes: &[u8]) -> Crc {
     crc
 }
 
-/// The checksum of pieces one behind another.
+/// The checksum of consecutive pieces.
 fn combined(pieces: Vec<Crc>) -> u32 {
     let mut whole = Crc::new();
     pieces.iter().for_each(|piece| whole.combine(piece));
     whole.sum()
 }
 
-/// Removes what writers left that were killed.
+/// Removes partial files of killed writers.
 fn remove_abandoned(path: &Path) {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return;

@@ -1,7 +1,7 @@
-//! Residual vector quantisation: a row is a sum of one entry out of each book.
+//! Residual vector quantisation: a row is the sum of one entry of each codebook.
 //!
-//! Books stay on the host in f32 whatever the device: looking up is a copy, and the nearest entry must not depend on
-//! the device's rounding.
+//! Codebooks stay on the host in f32 for every device: a lookup is a copy, and the nearest entry must not depend on the
+//! rounding of a device.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 use rayon::prelude::*;
@@ -10,18 +10,18 @@ use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::layers::conv::Conv1d;
 
-/// Books whose usage is lower count as this:
+/// Codebooks whose usage is lower count as this:
 /// <https://github.com/facebookresearch/encodec/blob/main/encodec/quantization/core_vq.py>, as Mimi has it.
 const MIN_USAGE: f64 = 1e-5;
 /// Sums kept side by side in a distance.
 const LANES: usize = 16;
 
-/// Sizes of a group of books.
+/// Sizes of a group of codebooks.
 #[derive(Debug, Clone, Copy)]
-pub struct BooksShape {
-    /// Books in the group.
-    pub books: usize,
-    /// Entries of a book.
+pub struct CodebookShape {
+    /// Codebooks in the group.
+    pub codebooks: usize,
+    /// Entries of a codebook.
     pub entries: usize,
     /// Channels of an entry.
     pub width: usize,
@@ -29,9 +29,9 @@ pub struct BooksShape {
     pub outer: usize,
 }
 
-/// Names of the tensors of one book, behind the prefix of the book.
+/// Names of the tensors of one codebook, behind the prefix of the codebook.
 #[derive(Debug, Clone, Copy)]
-pub struct BookNames {
+pub struct CodebookNames {
     /// Sums of the vectors that fell to each entry, `[entries, width]`.
     pub sum: &'static str,
     /// How many they were, `[entries]`.
@@ -42,17 +42,17 @@ pub struct BookNames {
 
 /// One codebook.
 #[derive(Debug, Clone)]
-struct Book {
+struct Codebook {
     entries: Vec<f32>, // [entries, width]
     width: usize,
 }
 
-impl Book {
+impl Codebook {
     fn load(
         from: &mut Checkpoint,
         prefix: &str,
-        names: BookNames,
-        shape: BooksShape,
+        names: CodebookNames,
+        shape: CodebookShape,
     ) -> std::result::Result<Self, Error> {
         let host = |tensor: Tensor| tensor.to_device(&Device::Cpu);
         let sum = host(from.take(&format!("{prefix}.{}", names.sum), &[shape.entries, shape.width])?)?;
@@ -95,93 +95,93 @@ fn squared_distance(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// A group of books with a projection into and out of their space.
+/// A group of codebooks with a projection into and out of their space.
 #[derive(Debug, Clone)]
-pub struct ResidualBooks {
-    books: Vec<Book>,
+pub struct ResidualQuantiser {
+    codebooks: Vec<Codebook>,
     entries: usize,
     width: usize,
-    into_books: Conv1d,
-    out_of_books: Conv1d,
+    input_proj: Conv1d,
+    output_proj: Conv1d,
 }
 
-impl ResidualBooks {
+impl ResidualQuantiser {
     /// Takes `{prefix}.input_proj.weight` `[width, outer, 1]`, `{prefix}.output_proj.weight` `[outer, width, 1]` and
-    /// the books `book(k)`.
+    /// the codebooks `codebook(k)`.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
     pub fn load(
         from: &mut Checkpoint,
         prefix: &str,
-        shape: BooksShape,
-        names: BookNames,
-        book: impl Fn(usize) -> String,
+        shape: CodebookShape,
+        names: CodebookNames,
+        codebook: impl Fn(usize) -> String,
     ) -> std::result::Result<Self, Error> {
-        let BooksShape { width, outer, .. } = shape;
-        let into_books = from.take(&format!("{prefix}.input_proj.weight"), &[width, outer, 1])?;
-        let out_of_books = from.take(&format!("{prefix}.output_proj.weight"), &[outer, width, 1])?;
-        let books = (0..shape.books).map(|k| Book::load(from, &book(k), names, shape));
+        let CodebookShape { width, outer, .. } = shape;
+        let input_proj = from.take(&format!("{prefix}.input_proj.weight"), &[width, outer, 1])?;
+        let output_proj = from.take(&format!("{prefix}.output_proj.weight"), &[outer, width, 1])?;
+        let codebooks = (0..shape.codebooks).map(|k| Codebook::load(from, &codebook(k), names, shape));
         Ok(Self {
-            books: books.collect::<std::result::Result<_, _>>()?,
+            codebooks: codebooks.collect::<std::result::Result<_, _>>()?,
             entries: shape.entries,
             width,
-            into_books: Conv1d::new(&into_books, None, 1)?,
-            out_of_books: Conv1d::new(&out_of_books, None, 1)?,
+            input_proj: Conv1d::new(&input_proj, None, 1)?,
+            output_proj: Conv1d::new(&output_proj, None, 1)?,
         })
     }
 
-    /// Keeps the first `count` books only.
+    /// Keeps the first `count` codebooks only.
     pub fn truncate(&mut self, count: usize) {
-        self.books.truncate(count);
+        self.codebooks.truncate(count);
     }
 
-    /// Rows out of one code for each book: `[rows, outer]`.
+    /// Rows from one code per codebook: `[rows, outer]`.
     ///
     /// # Errors
     /// A row has another number of codes, or a code is not below the number of entries.
     pub fn decode<'a>(&self, rows: impl Iterator<Item = &'a [u32]>, device: &Device) -> Result<Tensor> {
         let mut sums: Vec<f32> = Vec::new();
         for codes in rows {
-            if codes.len() != self.books.len() {
-                bail!("codes: {} for {} books", codes.len(), self.books.len())
+            if codes.len() != self.codebooks.len() {
+                bail!("codes: {} for {} codebooks", codes.len(), self.codebooks.len())
             }
             let start = sums.len();
             sums.resize(start + self.width, 0.0);
-            for (book, &code) in self.books.iter().zip(codes) {
-                let Some(entry) = book.entry(code) else {
-                    bail!("code {code} of a book of {}", self.entries)
+            for (codebook, &code) in self.codebooks.iter().zip(codes) {
+                let Some(entry) = codebook.entry(code) else {
+                    bail!("code {code} is out of range for a codebook of {}", self.entries)
                 };
                 sums[start..].iter_mut().zip(entry).for_each(|(sum, value)| *sum += value);
             }
         }
         let rows = sums.len() / self.width.max(1);
         let sums = Tensor::from_vec(sums, (rows, self.width), device)?;
-        self.out_of_books.forward(&sums, &every(rows))
+        self.output_proj.forward(&sums, &every(rows))
     }
 
-    /// One code out of each book for every row of `x` `[rows, outer]`: each book takes the entry nearest to what the
-    /// ones before it have left.
+    /// One code of each codebook for every row of `x` `[rows, outer]`: each codebook takes the entry nearest to the
+    /// residual of those before it.
     ///
     /// # Errors
     /// Shapes do not fit.
     pub fn encode(&self, x: &Tensor) -> Result<Vec<Vec<u32>>> {
-        let x = self.into_books.forward(x, &every(x.dim(0)?))?;
+        let x = self.input_proj.forward(x, &every(x.dim(0)?))?;
         let rows = x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
         let code = |mut rest: Vec<f32>| {
-            let code = |book: &Book| {
-                let code = book.nearest(&rest);
-                let entry = book.entry(code).unwrap_or_default();
+            let code = |codebook: &Codebook| {
+                let code = codebook.nearest(&rest);
+                let entry = codebook.entry(code).unwrap_or_default();
                 rest.iter_mut().zip(entry).for_each(|(rest, value)| *rest -= value);
                 code
             };
-            self.books.iter().map(code).collect()
+            self.codebooks.iter().map(code).collect()
         };
         Ok(rows.into_par_iter().map(code).collect())
     }
 }
 
-/// Every row once.
+/// Indices of all rows.
 fn every(rows: usize) -> Vec<u32> {
     (0..rows as u32).collect()
 }
@@ -196,22 +196,27 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_a_sum_are_found_again_and_wrong_ones_are_named() {
-        let book = |scale: f32| Book {
+    fn codes_round_trip_and_codes_out_of_range_are_named() {
+        let codebook = |scale: f32| Codebook {
             entries: [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]]
                 .map(|e| e.map(|v| v * scale))
                 .concat(),
             width: 2,
         };
-        let books = vec![book(9.0), book(3.0), book(1.0)];
-        let books =
-            ResidualBooks { books, entries: 4, width: 2, into_books: identity(), out_of_books: identity() };
+        let codebooks = vec![codebook(9.0), codebook(3.0), codebook(1.0)];
+        let codebooks = ResidualQuantiser {
+            codebooks,
+            entries: 4,
+            width: 2,
+            input_proj: identity(),
+            output_proj: identity(),
+        };
         let codes: Vec<Vec<u32>> = vec![vec![1, 2, 3], vec![3, 0, 1], vec![2, 1, 0]];
-        let x = books.decode(codes.iter().map(Vec::as_slice), &Device::Cpu).unwrap();
+        let x = codebooks.decode(codes.iter().map(Vec::as_slice), &Device::Cpu).unwrap();
         assert_eq!(x.to_vec2::<f32>().unwrap()[0], [8.0, 2.0]);
-        assert_eq!(books.encode(&x).unwrap(), codes);
-        let error = books.decode([&[0u32, 4, 0][..]].into_iter(), &Device::Cpu).unwrap_err();
-        assert!(error.to_string().contains("code 4 of a book of 4"), "{error}");
-        assert!(books.decode([&[0u32][..]].into_iter(), &Device::Cpu).is_err());
+        assert_eq!(codebooks.encode(&x).unwrap(), codes);
+        let error = codebooks.decode([&[0u32, 4, 0][..]].into_iter(), &Device::Cpu).unwrap_err();
+        assert!(error.to_string().contains("code 4 is out of range for a codebook of 4"), "{error}");
+        assert!(codebooks.decode([&[0u32][..]].into_iter(), &Device::Cpu).is_err());
     }
 }

@@ -28,7 +28,7 @@ pub struct SeanetShape {
     pub residual_units: usize,
     /// Growth of the dilation from unit to unit.
     pub dilation_growth: usize,
-    /// Factor by which a residual unit narrows its channels.
+    /// Factor by which a residual unit reduces its channels.
     pub compress: usize,
     /// Channels of the rows.
     pub width: usize,
@@ -47,8 +47,8 @@ impl SeanetShape {
 /// Two convolutions behind an activation each, added to their input.
 #[derive(Debug, Clone)]
 struct Unit {
-    wide: CausalConv,
-    narrow: CausalConv,
+    conv1: CausalConv,
+    conv2: CausalConv,
 }
 
 impl Unit {
@@ -62,18 +62,18 @@ impl Unit {
     ) -> std::result::Result<Self, Error> {
         let inner = channels / shape.compress.max(1);
         let dilation = shape.dilation_growth.pow(unit as u32);
-        let wide = Kernel { dilation, ..shape.kernel(channels, inner, shape.residual_kernel) };
-        let narrow = shape.kernel(inner, channels, 1);
+        let conv1 = Kernel { dilation, ..shape.kernel(channels, inner, shape.residual_kernel) };
+        let conv2 = shape.kernel(inner, channels, 1);
         let conv = shape.names[0];
         Ok(Self {
-            wide: CausalConv::load(from, &format!("{name}.block.1.{conv}"), wide, streams)?,
-            narrow: CausalConv::load(from, &format!("{name}.block.3.{conv}"), narrow, streams)?,
+            conv1: CausalConv::load(from, &format!("{name}.block.1.{conv}"), conv1, streams)?,
+            conv2: CausalConv::load(from, &format!("{name}.block.3.{conv}"), conv2, streams)?,
         })
     }
 
     fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
-        let change = self.wide.forward(&elu(x)?, streams)?;
-        x + self.narrow.forward(&elu(&change)?, streams)?
+        let change = self.conv1.forward(&elu(x)?, streams)?;
+        x + self.conv2.forward(&elu(&change)?, streams)?
     }
 }
 
@@ -146,12 +146,12 @@ impl SeanetEncoder {
 #[derive(Debug, Clone)]
 pub struct SeanetDecoder {
     first: CausalConv,
-    stages: Vec<Rise>,
+    stages: Vec<UpStage>,
     last: CausalConv,
 }
 
 #[derive(Debug, Clone)]
-struct Rise {
+struct UpStage {
     up: CausalTransposedConv,
     units: Vec<Unit>,
 }
@@ -185,7 +185,7 @@ impl SeanetDecoder {
                 units.push(Unit::load(from, &format!("{prefix}.{index}"), (unit, channels), shape, streams)?);
                 index += 1;
             }
-            stages.push(Rise { up, units });
+            stages.push(UpStage { up, units });
         }
         let last = shape.kernel(channels, 1, shape.last_kernel);
         let last = CausalConv::load(from, &format!("{prefix}.{}.{conv}", index + 1), last, streams)?;

@@ -1,4 +1,4 @@
-//! The small causal transformer inside a codec: over a window in streams, or over a whole sequence.
+//! The causal transformer of a codec: over a window in streams, or over a whole sequence.
 
 use candle_core::{DType, Result, Tensor};
 
@@ -22,8 +22,8 @@ pub enum Style {
 /// How a checkpoint names and lays out the tensors of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
-    /// As Hugging Face's models: projections apart, rotation of a head's element `i` with `i + head_dim / 2`.
-    Apart,
+    /// As Hugging Face's models: separate projections, rotation of a head's element `i` with `i + head_dim / 2`.
+    Split,
     /// As Kyutai's models (<https://github.com/kyutai-labs/moshi>): the three projections in one tensor, rotation of
     /// neighbouring elements.
     Fused,
@@ -50,7 +50,7 @@ pub struct TransformerShape {
     pub eps: f64,
     /// Longest wave of the rotary embedding, over 2π.
     pub rope_theta: f64,
-    /// How weights are kept.
+    /// Type of the large weights.
     pub precision: Precision,
 }
 
@@ -87,7 +87,7 @@ enum FeedForward {
 }
 
 impl CausalTransformer {
-    /// Takes the layers `{prefix}.{i}`. With a window sequences can be given in pieces of whole steps of it.
+    /// Takes the layers `{prefix}.{i}`. A window allows streaming, in chunks of whole steps of the window.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
@@ -106,7 +106,7 @@ impl CausalTransformer {
         Ok(Self { layers, rope: Rope::new(shape.head_dim, shape.rope_theta), heads: shape.heads, window })
     }
 
-    /// New rows `[rows, width]` of each sequence to the same, `tap` naming what each layer makes.
+    /// New rows `[rows, width]` of each sequence to the same; `tap` prefixes the names of recorded layer outputs.
     ///
     /// # Errors
     /// Shapes do not fit, or there is no window.
@@ -131,8 +131,8 @@ impl CausalTransformer {
         Ok(x)
     }
 
-    /// All rows `[rows, width]` of one sequence to the same, every position over all before; `tap` gets the result of
-    /// each layer.
+    /// All rows `[rows, width]` of one sequence to the same, with full causal attention; `tap` gets the output of each
+    /// layer.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -188,7 +188,7 @@ impl Layer {
     }
 }
 
-/// The parts of a layer's names; where there are several for one thing, any of them may be there.
+/// Parts of a layer's tensor names; of several alternatives, the checkpoint has one.
 struct Names {
     norms: [&'static str; 2],
     outputs: &'static [&'static str],
@@ -199,7 +199,7 @@ struct Names {
 impl Naming {
     fn names(self) -> Names {
         match self {
-            Self::Apart => Names {
+            Self::Split => Names {
                 norms: ["input_layernorm", "post_attention_layernorm"],
                 outputs: &["self_attn.o_proj"],
                 plain: ["mlp.fc1", "mlp.fc2"],
@@ -214,7 +214,7 @@ impl Naming {
         }
     }
 
-    /// The three projections as one, rotated by halves.
+    /// The three projections as one, in the half-split layout of [`Rope`].
     fn qkv(
         self,
         from: &mut Checkpoint,
@@ -223,7 +223,7 @@ impl Naming {
     ) -> std::result::Result<Linear, Error> {
         let (width, inner) = (shape.width, shape.heads * shape.head_dim);
         match self {
-            Self::Apart => {
+            Self::Split => {
                 let [q, k, v] = ["q", "k", "v"].map(|part| format!("{name}.{part}_proj"));
                 let parts = [&q, &k, &v].map(|part| (part.as_str(), inner));
                 Linear::load_stacked(from, &parts, width, shape.precision)

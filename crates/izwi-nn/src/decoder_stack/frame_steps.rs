@@ -1,5 +1,5 @@
-//! The few positions a stack computes inside one frame, for several sequences together, over a pool that is gone when
-//! the frame is done.
+//! The positions that a stack computes inside one codec frame, for several sequences together, over a pool that lives as
+//! long as the frame.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
@@ -7,7 +7,7 @@ use crate::attention::PagedSpan;
 use crate::decoder_stack::{DecoderStack, StackRows};
 use crate::kv_pool::KvPool;
 
-/// A frame of several sequences on its way.
+/// An unfinished frame of several sequences.
 #[derive(Debug)]
 pub struct FrameSteps<'a> {
     stack: &'a DecoderStack,
@@ -18,7 +18,7 @@ pub struct FrameSteps<'a> {
 }
 
 impl<'a> FrameSteps<'a> {
-    /// A frame of at most `positions` positions for each of `sequences` sequences. Every layer of the stack has
+    /// A frame of at most `positions` positions for each of `sequences` sequences. Every layer of the stack must be
     /// attention.
     ///
     /// # Errors
@@ -28,15 +28,15 @@ impl<'a> FrameSteps<'a> {
         Ok(Self { stack, kv, tables: (0..sequences as u32).map(|block| [block]).collect(), start: 0 })
     }
 
-    /// The next rows of every sequence, as many of each, one sequence's behind another's: `[sequences * n, width]` to
-    /// the last row of each, `[sequences, width]`, in front of the last norm.
+    /// The next `n` rows of every sequence, sequence after sequence: `[sequences * n, width]` to the last row of each,
+    /// `[sequences, width]`, before the last norm.
     ///
     /// # Errors
-    /// Shapes do not fit, or the frame has not so many positions.
+    /// Shapes do not fit, or the frame has fewer positions.
     pub fn forward(&mut self, x: Tensor) -> Result<Tensor> {
         let (count, rows) = (self.tables.len(), x.dim(0)?);
         if count == 0 || rows == 0 || rows % count != 0 {
-            bail!("frame: {rows} rows of {count} sequences")
+            bail!("frame: {rows} rows do not divide into {count} sequences")
         }
         let num_tokens = rows / count;
         let span = |table| PagedSpan { start: self.start, num_tokens, block_table: table };

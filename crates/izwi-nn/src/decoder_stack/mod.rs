@@ -13,7 +13,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use crate::Error;
 use crate::attention::{PagedSpan, paged};
 use crate::checkpoint::Checkpoint;
-use crate::kv_pool::{Carried, KvLayout, KvPool};
+use crate::kv_pool::{ConvStateLayout, KvLayout, KvPool};
 use crate::layers::activation::silu_gate;
 use crate::layers::conv::{ShortConv, ShortConvShape};
 use crate::layers::{Linear, RmsNorm, Rope, cat_weights, half_split_of_interleaved};
@@ -22,7 +22,7 @@ use izwi_types::Precision;
 pub use frame_steps::FrameSteps;
 pub use shape::{Mixing, Rotation, StackNames, StackShape};
 
-/// Weights of a stack and the norm behind it.
+/// Weights of a stack and its last norm.
 #[derive(Debug)]
 pub struct DecoderStack {
     shape: StackShape,
@@ -42,9 +42,9 @@ struct Layer {
 
 #[derive(Debug)]
 enum Mixer {
-    /// With its place among the pool's layers.
+    /// With its index among the pool's layers.
     Attention(usize, Attention),
-    /// With its place among the layers that carry.
+    /// With its index among the convolution layers.
     Convolution(usize, ShortConv),
 }
 
@@ -56,30 +56,30 @@ struct Attention {
     output: Linear,
 }
 
-/// What the layers of a stack without attention carry on behind a sequence's last position.
+/// State of the convolution layers after a sequence's last position.
 #[derive(Debug, Clone)]
 pub struct StackState {
     columns: Vec<Tensor>, // [taps - 1, width] each
 }
 
-/// Which rows of a pass belong to whom.
+/// Rows of one forward pass: their sequences, positions, slots and states.
 #[derive(Debug)]
 pub struct StackRows<'a> {
     spans: Vec<PagedSpan<'a>>,
     states: Vec<&'a mut StackState>,
     slots: Vec<u32>,
     positions: Vec<u32>,
-    /// Blocks whose last position is among the rows; of each the span and the row in it.
+    /// Blocks whose last position is among the rows, and for each the span and the row in it.
     closed: (Vec<u32>, Vec<(usize, usize)>),
 }
 
 impl<'a> StackRows<'a> {
-    /// The rows of `spans`, one behind another, in a pool; of a stack whose layers all have attention.
+    /// The rows of `spans`, in order, for a stack whose layers are all attention.
     pub fn new(kv: &KvPool, spans: Vec<PagedSpan<'a>>) -> Self {
         Self::with_states(kv, spans, Vec::new())
     }
 
-    /// The rows of `spans`, one behind another, in a pool, and of each what it carries on.
+    /// The rows of `spans`, in order, with the convolution state of each.
     pub fn with_states(kv: &KvPool, spans: Vec<PagedSpan<'a>>, states: Vec<&'a mut StackState>) -> Self {
         let slots = spans.iter().flat_map(|span| kv.slots(span.block_table, span.start, span.num_tokens));
         let slots = slots.collect();
@@ -99,7 +99,7 @@ impl<'a> StackRows<'a> {
 }
 
 impl DecoderStack {
-    /// Takes `{name}.layers.*` and the norm behind them.
+    /// Takes `{name}.layers.*` and the last norm.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
@@ -152,18 +152,18 @@ impl DecoderStack {
         linears.sum()
     }
 
-    /// Shape of one position's keys and values, and of what a block carries.
+    /// Shape of one position's keys and values, and of the convolution state of a block.
     pub fn kv_layout(&self, dtype: DType) -> KvLayout {
         let StackShape { width, kv_heads, head_dim, .. } = self.shape;
-        let carrying: Vec<usize> = self.reaches().collect();
-        // One column more than a layer carries on: whoever computes a block's last position again needs what was
-        // carried in front of it.
-        let carried = Carried {
-            layers: carrying.len(),
-            width: carrying.iter().max().map_or(0, |reach| (reach + 1) * width),
+        let reaches: Vec<usize> = self.reaches().collect();
+        // One column more than a layer's state: a sequence that computes a block's last position again needs the state
+        // before it.
+        let conv_state = ConvStateLayout {
+            layers: reaches.len(),
+            width: reaches.iter().max().map_or(0, |reach| (reach + 1) * width),
         };
-        let layers = self.layers.len() - carrying.len();
-        KvLayout { layers, kv_heads, head_dim, dtype, carried }
+        let layers = self.layers.len() - reaches.len();
+        KvLayout { layers, kv_heads, head_dim, dtype, conv_state }
     }
 
     /// Bytes of a sequence's state.
@@ -171,7 +171,7 @@ impl DecoderStack {
         self.reaches().map(|reach| reach * self.shape.width * size_of::<f32>()).sum()
     }
 
-    /// Positions that each convolution sees beside a row's own.
+    /// Positions that each convolution reads before a row's own.
     fn reaches(&self) -> impl Iterator<Item = usize> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::Attention(..) => None,
@@ -179,7 +179,7 @@ impl DecoderStack {
         })
     }
 
-    /// The state of a sequence that begins.
+    /// The state of a new sequence.
     ///
     /// # Errors
     /// The device is out of memory.
@@ -188,8 +188,8 @@ impl DecoderStack {
         Ok(StackState { columns: self.reaches().map(zeros).collect::<Result<_>>()? })
     }
 
-    /// The state of a sequence whose positions before `start` are in the pool already: all positions of whole blocks, or
-    /// all but the last of them.
+    /// The state of a sequence whose positions before `start` are already in the pool: whole blocks, or whole blocks
+    /// without their last position.
     ///
     /// # Errors
     /// `start` is another position, or a block lies outside the pool.
@@ -205,20 +205,23 @@ impl DecoderStack {
             _ if start == 0 => return self.begin(device),
             (0, _) => (start / size - 1, 1),
             (_, 0) => (start / size, 0),
-            _ => bail!("decoder stack: nothing is carried to position {start} of blocks of {size}"),
+            _ => bail!("decoder stack: blocks of {size} keep no state for position {start}"),
         };
         let Some(&block) = block_table.get(block) else {
-            bail!("decoder stack: a table of {} blocks does not reach {start}", block_table.len())
+            bail!(
+                "decoder stack: a block table of {} blocks does not cover position {start}",
+                block_table.len()
+            )
         };
         let columns = self.reaches().enumerate().map(|(layer, reach)| {
-            let kept = kv.carried(layer, block)?;
+            let kept = kv.conv_state(layer, block)?;
             let seen = kept.narrow(0, 0, (reach + 1) * self.shape.width)?;
             seen.reshape((reach + 1, self.shape.width))?.narrow(0, first, reach)?.copy()
         });
         Ok(StackState { columns: columns.collect::<Result<_>>()? })
     }
 
-    /// Rows `[rows, width]` through every layer, without the last norm. `watch` sees the rows behind each layer.
+    /// Rows `[rows, width]` through every layer, without the last norm. `watch` gets the rows after each layer.
     ///
     /// # Errors
     /// Shapes do not fit, or a block lies outside the pool.
@@ -250,7 +253,7 @@ impl DecoderStack {
         Ok(x)
     }
 
-    /// The norm behind the last layer, where there is one: `[rows, width]` to the same.
+    /// The norm after the last layer, if any: `[rows, width]` to the same.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -312,7 +315,7 @@ fn convolve(
         return layer.forward(normed, &counts, &mut states);
     }
     let (y, seen) = layer.forward_seen(normed, &counts, &mut states, ends)?;
-    kv.carry(index, blocks, &seen)?;
+    kv.write_conv_state(index, blocks, &seen)?;
     Ok(y)
 }
 
@@ -427,10 +430,10 @@ mod tests {
     }
 
     #[test]
-    fn whoever_goes_on_behind_shared_blocks_computes_what_their_owner_did() {
+    fn continuing_after_shared_blocks_equals_the_whole_sequence() {
         let stack = stack(Rotation::Halves);
         let layout = stack.kv_layout(DType::F32);
-        assert_eq!((layout.layers, layout.carried), (2, Carried { layers: 2, width: 72 }));
+        assert_eq!((layout.layers, layout.conv_state), (2, ConvStateLayout { layers: 2, width: 72 }));
         let mut kv = KvPool::new(Some(layout), 16, SIZE, &Device::Cpu).unwrap();
         let x = random(3 * SIZE + 2);
         let mut state = stack.begin(&Device::Cpu).unwrap();
@@ -442,7 +445,7 @@ mod tests {
         let mut fresh = KvPool::new(Some(layout), 16, SIZE, &Device::Cpu).unwrap();
         let mut alone = stack.begin(&Device::Cpu).unwrap();
         assert_eq!(run(&stack, &x, &mut fresh, (0, &[0, 1, 2, 3]), &mut alone), whole);
-        // Behind two shared blocks, and at the last position of the second in a copy of it.
+        // After two shared blocks, and at the last position of the second one in a copy of it.
         kv.copy_blocks(&[(2, 11)]).unwrap();
         for (start, table) in [(2 * SIZE, [9, 2, 12, 13]), (2 * SIZE - 1, [9, 11, 14, 15])] {
             let mut state = stack.resume(&kv, start, &table, &Device::Cpu).unwrap();
@@ -454,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_halves_of_heads_in_another_order() {
+    fn interleaved_heads_equal_half_split_heads_reordered() {
         // At position 0 nothing is rotated: the order of a head's elements makes no difference there.
         let first = |rotation| {
             let stack = stack(rotation);

@@ -1,13 +1,13 @@
 //! Sizes of a decoder stack and names of its tensors. Knows no weight.
 
-/// What mixes the positions of a layer.
+/// The operator that mixes the positions of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mixing {
     /// Attention over all positions before.
     Attention,
-    /// A convolution that sees so many positions, the row's own the last.
+    /// A causal convolution.
     Convolution {
-        /// Positions it sees.
+        /// Positions it reads, the row's own included.
         taps: usize,
     },
 }
@@ -21,31 +21,31 @@ pub enum Rotation {
     Pairs,
 }
 
-/// Names of the parts of a layer, under the layer's own, and of the norm behind the last.
+/// Names of a layer's tensors, relative to the layer, and of the last norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StackNames {
-    /// Norm in front of what mixes positions.
+    /// Norm before attention or convolution.
     pub mixing_norm: &'static str,
-    /// Queries, keys and values: each by itself, or one name where they are stacked in this order.
+    /// Query, key and value projections: three names, or one name if they are concatenated in this order.
     pub query_key_value: &'static [&'static str],
-    /// Norm of a query head.
+    /// Norm of each query head.
     pub query_norm: &'static str,
-    /// Norm of a key head.
+    /// Norm of each key head.
     pub key_norm: &'static str,
-    /// What mixes heads.
+    /// Output projection of the attention.
     pub output: &'static str,
     /// A short convolution.
     pub convolution: &'static str,
-    /// Norm in front of the feed-forward.
+    /// Norm before the feed-forward.
     pub feed_forward_norm: &'static str,
-    /// The gate of the feed-forward, what it gates, and the way back.
+    /// The three projections of the feed-forward: gate, up, down.
     pub gate_up_down: [&'static str; 3],
-    /// The norm behind the last layer; `None` where there is none.
+    /// Norm after the last layer, if any.
     pub last_norm: Option<&'static str>,
 }
 
 impl StackNames {
-    /// Those of the transformers library.
+    /// Names of the transformers library.
     pub const TRANSFORMERS: Self = Self {
         mixing_norm: "input_layernorm",
         query_key_value: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
@@ -66,7 +66,7 @@ pub struct StackShape {
     pub width: usize,
     /// Width of the feed-forward.
     pub hidden: usize,
-    /// What mixes the positions of each layer.
+    /// Operator of each layer.
     pub layers: Vec<Mixing>,
     /// Query heads.
     pub heads: usize,

@@ -27,9 +27,9 @@ pub struct ConvNeXtConfig {
 pub struct ConvNeXtBlock {
     depthwise: DepthwiseConv,
     norm: LayerNorm,
-    expand: Linear,
-    expand_bias: Tensor,
-    project: Linear, // with the layer scale multiplied in
+    pwconv1: Linear,
+    pwconv1_bias: Tensor,
+    pwconv2: Linear, // with the layer scale multiplied in
 }
 
 impl ConvNeXtBlock {
@@ -46,15 +46,15 @@ impl ConvNeXtBlock {
         let ConvNeXtConfig { width, hidden, taps, dilation } = config;
         let depthwise = DepthwiseConv::load(from, &format!("{name}.dw"), width, taps, dilation)?;
         let norm = LayerNorm::load(from, &format!("{name}.norm"), width)?;
-        let expand = from.take(&format!("{name}.pw1.weight"), &[hidden, width])?;
-        let expand_bias = from.take(&format!("{name}.pw1.bias"), &[hidden])?;
+        let pwconv1 = from.take(&format!("{name}.pw1.weight"), &[hidden, width])?;
+        let pwconv1_bias = from.take(&format!("{name}.pw1.bias"), &[hidden])?;
         let gamma = from.take(&format!("{name}.gamma"), &[width])?;
         let weight = from.take(&format!("{name}.pw2.weight"), &[width, hidden])?;
         let weight = weight.broadcast_mul(&gamma.unsqueeze(1)?)?;
         let bias = (from.take(&format!("{name}.pw2.bias"), &[width])? * gamma)?;
-        let project = Linear::with_precision(&weight, Some(bias), precision)?;
-        let expand = Linear::with_precision(&expand, None, precision)?;
-        Ok(Self { depthwise, norm, expand, expand_bias, project })
+        let pwconv2 = Linear::with_precision(&weight, Some(bias), precision)?;
+        let pwconv1 = Linear::with_precision(&pwconv1, None, precision)?;
+        Ok(Self { depthwise, norm, pwconv1, pwconv1_bias, pwconv2 })
     }
 
     /// `[rows, width]` to the same; gaps must be zero and stay zero.
@@ -63,7 +63,7 @@ impl ConvNeXtBlock {
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, packed: &PackedRows) -> Result<Tensor> {
         let h = self.norm.forward(&self.depthwise.forward(x)?)?;
-        let h = bias_gelu(&self.expand.product(&h)?, &self.expand_bias)?; // [rows, hidden]
-        residual(x, packed.clear_gaps(&self.project.forward(&h)?)?)
+        let h = bias_gelu(&self.pwconv1.product(&h)?, &self.pwconv1_bias)?; // [rows, hidden]
+        residual(x, packed.clear_gaps(&self.pwconv2.forward(&h)?)?)
     }
 }

@@ -1,10 +1,10 @@
-//! Embedding tables: rows looked up by id, kept in the type the checkpoint has them in.
+//! Embedding tables in the type of the checkpoint: rows by id.
 
 use candle_core::{DType, Result, Tensor, bail};
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
-use crate::checkpoint::lazy_tensor::StoredTensor;
+use crate::checkpoint::lazy_tensor::LazyTensor;
 
 /// A table `[entries, width]`.
 #[derive(Debug, Clone)]
@@ -15,19 +15,19 @@ pub struct Embedding {
 
 #[derive(Debug, Clone)]
 enum Table {
-    Held(Tensor),
+    Resident(Tensor),
     /// Read row by row.
-    Stored(StoredTensor),
+    Lazy(LazyTensor),
 }
 
 impl Embedding {
     /// From a table `[entries, width]` of any floating-point type.
     ///
     /// # Errors
-    /// It is none.
+    /// It has not two dimensions.
     pub fn new(table: Tensor) -> Result<Self> {
         let (entries, _) = table.dims2()?;
-        Ok(Self { table: Table::Held(table), entries })
+        Ok(Self { table: Table::Resident(table), entries })
     }
 
     /// Takes `{name}.weight` `[entries, width]`.
@@ -41,21 +41,21 @@ impl Embedding {
         width: usize,
     ) -> std::result::Result<Self, Error> {
         let table = from.take_stored(&format!("{name}.weight"), &[entries, width])?;
-        Ok(Self { table: Table::Held(table), entries })
+        Ok(Self { table: Table::Resident(table), entries })
     }
 
-    /// As [`Self::load`], for a large table of which a request reads few rows: on the CPU it stays in the file.
+    /// As [`Self::load`], for a large table of which few rows are read: on the CPU it stays in the file.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
-    pub fn load_rarely_read(
+    pub fn load_lazy(
         from: &mut Checkpoint,
         name: &str,
         entries: usize,
         width: usize,
     ) -> std::result::Result<Self, Error> {
-        match from.leave(&format!("{name}.weight"), &[entries, width]) {
-            Some(stored) => Ok(Self { table: Table::Stored(stored), entries }),
+        match from.take_lazy(&format!("{name}.weight"), &[entries, width]) {
+            Some(stored) => Ok(Self { table: Table::Lazy(stored), entries }),
             None => Self::load(from, name, entries, width),
         }
     }
@@ -63,26 +63,26 @@ impl Embedding {
     /// Rows of the ids, `[ids, width]` f32.
     ///
     /// # Errors
-    /// An id is not in the table; the file of the table cannot be read any more.
+    /// An id is out of range, or the file of the table cannot be read.
     pub fn forward(&self, ids: &[u32]) -> Result<Tensor> {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.entries) {
-            bail!("embedding: {id} of {}", self.entries)
+            bail!("embedding: id {id} is out of range for {} entries", self.entries)
         }
         let rows = match &self.table {
-            Table::Held(table) => table.index_select(&Tensor::new(ids, table.device())?, 0)?,
-            Table::Stored(table) => table.read_rows(ids).map_err(candle_core::Error::wrap)?,
+            Table::Resident(table) => table.index_select(&Tensor::new(ids, table.device())?, 0)?,
+            Table::Lazy(table) => table.read_rows(ids).map_err(candle_core::Error::wrap)?,
         };
         rows.to_dtype(DType::F32)
     }
 
-    /// As [`Self::forward`], of ids `[ids]` u32 on the table's device, which are known to be in the table.
+    /// As [`Self::forward`], for ids `[ids]` u32 on the table's device that are known to be in range.
     ///
     /// # Errors
     /// As [`Self::forward`].
     pub fn select(&self, ids: &Tensor) -> Result<Tensor> {
         match &self.table {
-            Table::Held(table) => table.index_select(ids, 0)?.to_dtype(DType::F32),
-            Table::Stored(_) => self.forward(&ids.to_vec1()?),
+            Table::Resident(table) => table.index_select(ids, 0)?.to_dtype(DType::F32),
+            Table::Lazy(_) => self.forward(&ids.to_vec1()?),
         }
     }
 
@@ -94,8 +94,8 @@ impl Embedding {
     /// Bytes held in memory.
     pub fn bytes(&self) -> usize {
         match &self.table {
-            Table::Held(table) => table.elem_count() * table.dtype().size_in_bytes(),
-            Table::Stored(_) => 0,
+            Table::Resident(table) => table.elem_count() * table.dtype().size_in_bytes(),
+            Table::Lazy(_) => 0,
         }
     }
 }
@@ -118,7 +118,7 @@ mod tests {
             candle_core::safetensors::save(&tensors, &path).unwrap();
             let open = || Checkpoint::open(&path, &Device::Cpu).unwrap();
             let held = Embedding::load(&mut open(), "x", 300, 65).unwrap();
-            let stored = Embedding::load_rarely_read(&mut open(), "x", 300, 65).unwrap();
+            let stored = Embedding::load_lazy(&mut open(), "x", 300, 65).unwrap();
             assert_eq!((stored.bytes(), stored.entries()), (0, 300));
             for ids in [&[][..], &[299], &[7, 0, 7, 298]] {
                 let rows = |from: &Embedding| from.forward(ids).unwrap().to_vec2::<f32>().unwrap();
@@ -126,7 +126,7 @@ mod tests {
             }
             assert!(stored.forward(&[300]).unwrap_err().to_string().contains("300"));
             let mut other = open();
-            Embedding::load_rarely_read(&mut other, "x", 301, 65).unwrap();
+            Embedding::load_lazy(&mut other, "x", 301, 65).unwrap();
             assert!(other.finish().unwrap_err().to_string().contains("expected [301, 65]"));
         }
     }

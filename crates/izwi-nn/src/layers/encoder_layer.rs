@@ -28,9 +28,9 @@ pub struct EncoderLayer {
     output: Linear,
     heads: usize,
     feed_forward_norm: LayerNorm,
-    expand: Linear,
-    expand_bias: Tensor,
-    project: Linear,
+    fc1: Linear,
+    fc1_bias: Tensor,
+    fc2: Linear,
 }
 
 impl EncoderLayer {
@@ -46,16 +46,16 @@ impl EncoderLayer {
         let EncoderConfig { width, heads, hidden } = config;
         let qkv = from.take(&format!("{name}.self_attn.in_proj_weight"), &[3 * width, width])?;
         let qkv_bias = from.take(&format!("{name}.self_attn.in_proj_bias"), &[3 * width])?;
-        let expand = from.take(&format!("{name}.linear1.weight"), &[hidden, width])?;
+        let fc1 = from.take(&format!("{name}.linear1.weight"), &[hidden, width])?;
         Ok(Self {
             attention_norm: LayerNorm::load(from, &format!("{name}.norm1"), width)?,
             qkv: Linear::new(&qkv, Some(qkv_bias))?,
             output: Linear::load(from, &format!("{name}.self_attn.out_proj"), width, width)?,
             heads,
             feed_forward_norm: LayerNorm::load(from, &format!("{name}.norm2"), width)?,
-            expand: Linear::new(&expand, None)?,
-            expand_bias: from.take(&format!("{name}.linear1.bias"), &[hidden])?,
-            project: Linear::load(from, &format!("{name}.linear2"), hidden, width)?,
+            fc1: Linear::new(&fc1, None)?,
+            fc1_bias: from.take(&format!("{name}.linear1.bias"), &[hidden])?,
+            fc2: Linear::load(from, &format!("{name}.linear2"), hidden, width)?,
         })
     }
 
@@ -66,9 +66,9 @@ impl EncoderLayer {
     pub fn forward(&self, x: &Tensor, packed: &PackedRows) -> Result<Tensor> {
         let qkv = self.qkv.forward(&self.attention_norm.forward(x)?)?; // [rows, 3 * width]
         let x = residual(x, self.output.forward(&attend(&qkv, self.heads, packed)?)?)?;
-        let h = self.expand.product(&self.feed_forward_norm.forward(&x)?)?;
-        let h = bias_gelu(&h, &self.expand_bias)?; // [rows, hidden]
-        residual(&x, self.project.forward(&h)?)
+        let h = self.fc1.product(&self.feed_forward_norm.forward(&x)?)?;
+        let h = bias_gelu(&h, &self.fc1_bias)?; // [rows, hidden]
+        residual(&x, self.fc2.forward(&h)?)
     }
 }
 

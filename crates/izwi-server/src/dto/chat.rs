@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Names of the text frames a client may send.
 pub(crate) const CLIENT_FRAMES: &str = "session.config, input.text, input.audio.commit, input.audio.clear, input.done, playback.ack, interrupt, ping";
 
-/// How a session converses. Absent members are the model's own way.
+/// Configuration of a session. The model's defaults stand for absent members.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(expecting = "a JSON object")]
 pub(crate) struct ConfigFields {
@@ -29,7 +29,7 @@ pub(crate) struct ConfigFields {
 pub(crate) enum ClientFrame {
     Config(ConfigFields),
     Text(String),
-    /// Samples of a recording.
+    /// PCM of a recording.
     Audio(Bytes),
     Commit,
     Clear,
@@ -65,7 +65,7 @@ pub(crate) enum ServerFrame<'a> {
         rtf: f32,
         ttfa_ms: Option<f64>,
         finish_reason: &'static str,
-        /// Turns at the beginning of the conversation that the model was not shown any more.
+        /// Turns at the start of the conversation that no longer fit into the model's context.
         forgotten_turns: usize,
     },
     #[serde(rename = "session.done")]

@@ -19,11 +19,11 @@ pub(crate) struct ModelObject {
     pub(crate) default: bool,
     pub(crate) tasks: Vec<&'static str>,
     pub(crate) sample_rate: Option<u32>,
-    /// Languages it hears, once it was loaded.
+    /// Languages it transcribes, once it was loaded.
     pub(crate) languages: Vec<String>,
-    /// Whether it renders speech in English; unknown until it was loaded.
+    /// Whether it translates speech to English; unknown until it was loaded.
     pub(crate) translates: Option<bool>,
-    /// Whether it speaks in the voice of a recording; unknown until it was loaded.
+    /// Whether it clones the voice of a recording; unknown until it was loaded.
     pub(crate) clones_voices: Option<bool>,
 }
 
@@ -38,20 +38,20 @@ pub(crate) struct VoiceObject {
     pub(crate) id: String,
     pub(crate) object: &'static str,
     pub(crate) name: String,
-    /// BCP 47 tag; a saved voice speaks any of its model's.
+    /// BCP 47 tag; `None` for a saved voice, which supports all languages of its model.
     pub(crate) language: Option<String>,
     pub(crate) description: String,
-    /// The model it belongs to, or that made it where that is known.
+    /// The model it belongs to, or the model that made it, if known.
     pub(crate) model: Option<String>,
     pub(crate) default: bool,
-    /// `izwi` for a model's own, `user` for a saved one.
+    /// `izwi` for a model's own voice, `user` for a saved one.
     pub(crate) owned_by: &'static str,
-    /// Models that can speak in it, of those that are loaded or known to.
+    /// Models that accept it, as far as known.
     pub(crate) models: Vec<String>,
     /// When it was saved, as RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) created_at: Option<String>,
-    /// What is said in the recording it was made of.
+    /// Transcript of the recording it was made of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<String>,
 }
@@ -78,7 +78,7 @@ pub(crate) struct VoiceRequest {
     pub(crate) overwrite: Option<bool>,
 }
 
-/// Which model's voices are meant.
+/// Query of the voice routes.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct VoiceQuery {
     pub(crate) model: Option<String>,

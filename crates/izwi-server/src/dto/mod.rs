@@ -1,4 +1,4 @@
-//! Wire types. Nothing else in the server reads or writes JSON by hand, and no wire type is used beyond the edge.
+//! Wire types. No other module derives a serde type, and no wire type is used outside the server.
 
 pub(crate) mod chat;
 pub(crate) mod error;
@@ -7,3 +7,4 @@ pub(crate) mod session;
 pub(crate) mod speech;
 pub(crate) mod status;
 pub(crate) mod transcription;
+pub(crate) mod verbose_json;

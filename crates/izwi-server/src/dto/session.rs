@@ -1,4 +1,4 @@
-//! Frames of the WebSocket `/v1/audio/speech/stream`, and what all WebSockets have in common.
+//! Frames of the WebSocket `/v1/audio/speech/stream`, and the parts that other WebSockets share.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use super::speech::VoiceRef;
 pub(crate) const CLIENT_FRAMES: &str =
     "session.config, input.text, input.flush, input.done, speak, playback.ack, interrupt, ping";
 
-/// What every client frame has.
+/// The member that every client frame has.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "a JSON object")]
 pub(crate) struct Tag {
@@ -94,7 +94,7 @@ pub(crate) enum ServerFrame<'a> {
     Pong,
 }
 
-/// What the server says on any WebSocket about something it does not do.
+/// The error frame.
 #[derive(Debug, Serialize)]
 pub(crate) struct ErrorFrame<'a> {
     #[serde(rename = "type")]

@@ -1,7 +1,6 @@
 //! `POST /v1/audio/transcriptions` and `/v1/audio/translations`. Members that are not listed are ignored, as clients
 //! of the OpenAI API expect.
 
-use izwi_core::transcript::DurationUsage;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Default, Deserialize)]
@@ -19,6 +18,22 @@ pub(crate) struct TranscriptionRequest {
     pub(crate) stream: Option<bool>,
     pub(crate) seed: Option<u64>,
     pub(crate) priority: Option<String>,
+}
+
+/// Usage by the length of the recording.
+#[derive(Debug, Serialize)]
+pub(crate) struct DurationUsage {
+    /// Always `duration`.
+    r#type: &'static str,
+    /// Rounded up.
+    seconds: u64,
+}
+
+impl DurationUsage {
+    /// The usage of a recording of `duration_s` seconds.
+    pub(crate) fn new(duration_s: f64) -> Self {
+        Self { r#type: "duration", seconds: duration_s.max(0.0).ceil() as u64 }
+    }
 }
 
 /// `response_format: "json"`.

@@ -1,4 +1,4 @@
-//! A model in use.
+//! Leases of loaded models.
 
 use std::ops::Deref;
 
@@ -6,7 +6,7 @@ use izwi_core::engine::Engine;
 
 use super::Registry;
 
-/// An engine that stays loaded until this is dropped. Requests keep it until their last byte, sessions until they end.
+/// An engine that stays loaded until this is dropped: by a request after its last byte, by a session at its end.
 #[derive(Debug)]
 pub(crate) struct Lease {
     registry: Registry,
@@ -30,6 +30,6 @@ impl Deref for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.registry.give_back(&self.id);
+        self.registry.release(&self.id);
     }
 }

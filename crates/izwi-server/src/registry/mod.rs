@@ -1,10 +1,10 @@
-//! The models a server offers: which are there, in which state, and which are the defaults.
+//! The models a server offers, and leases of their engines.
 //!
-//! Models load on first use, one load for all who wait; unused ones leave memory after a while, or when another needs
-//! the room. Knows engines as handles; how one is made is the loader's task. What is decided is decided in [`books`].
+//! A model loads on first use, once for all requests that wait for it. An unused model is unloaded after a while, or when
+//! another needs its memory: [`residency`] decides that. The registry knows engines as handles; the loader makes them.
 
-mod books;
 mod lease;
+mod residency;
 #[cfg(test)]
 mod tests;
 
@@ -13,40 +13,41 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use izwi_core::engine::{Engine, TaskType, metrics};
+use izwi_types::suggest;
 use tokio::sync::watch;
 
-use self::books::{Answer, Books, Leaving};
-pub(crate) use self::books::{Entry, Unready};
-pub use self::books::{Offer, Slot};
 pub(crate) use self::lease::Lease;
-use crate::error::ApiError;
-use crate::{metrics as series, near};
+use self::residency::{Decision, Eviction, Residency};
+pub(crate) use self::residency::{Entry, Unready};
+pub use self::residency::{Offer, Slot};
+use crate::error::{ApiError, truncated};
+use crate::metrics as server_metrics;
 
-/// Names of hosted models that stand for the default speaking model.
-pub const DEFAULT_ALIASES: [&str; 3] = ["tts-1", "tts-1-hd", "gpt-4o-mini-tts"];
-/// Names of hosted models that stand for the default listening model.
-pub const LISTENING_ALIASES: [&str; 3] = ["whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe"];
+/// Names of hosted models that stand for the default TTS model.
+pub const TTS_ALIASES: [&str; 3] = ["tts-1", "tts-1-hd", "gpt-4o-mini-tts"];
+/// Names of hosted models that stand for the default ASR model.
+pub const ASR_ALIASES: [&str; 3] = ["whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe"];
 
 /// Loads the model of an id. Called on a blocking thread of the runtime; may take minutes.
 pub type Loader = Arc<dyn Fn(&str) -> Result<Engine, String> + Send + Sync>;
 
-/// What the fleet is told once.
+/// Settings of the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FleetConfig {
-    /// Model that speaks where a request names none; it is loaded at the start and stays.
+pub struct RegistryConfig {
+    /// TTS model of requests that name none. It is loaded at the start and never unloaded.
     pub default_tts: String,
-    /// Model that listens where a request names an alias; it is loaded at the start and stays. `None` for none.
+    /// ASR model of requests that name an alias. It is loaded at the start and never unloaded. `None` for none.
     pub default_asr: Option<String>,
     /// How long a request may wait for its model to load.
     pub load_timeout: Duration,
-    /// How long another model stays loaded unused; `None` for ever.
+    /// How long an unused model stays loaded; `None` for ever.
     pub ttl: Option<Duration>,
-    /// The most bytes that loaded models may take together; `None` for no limit.
+    /// The most memory of all loaded models; `None` for no limit.
     pub memory_budget_bytes: Option<u64>,
 }
 
-impl FleetConfig {
-    /// A fleet whose default speaking model is `default_tts`, with no listening model.
+impl RegistryConfig {
+    /// Defaults with the TTS model `default_tts` and no ASR model.
     pub fn new(default_tts: impl Into<String>) -> Self {
         Self {
             default_tts: default_tts.into(),
@@ -65,9 +66,9 @@ pub struct Registry {
 }
 
 struct Inner {
-    config: FleetConfig,
+    config: RegistryConfig,
     loader: Option<Loader>,
-    books: watch::Sender<Books>,
+    residency: watch::Sender<Residency>,
 }
 
 impl std::fmt::Debug for Registry {
@@ -77,58 +78,59 @@ impl std::fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// A registry that loads nothing itself: its default models count as loading until they are [`Registry::set`].
-    pub fn new(config: FleetConfig) -> Self {
+    /// A registry without a loader: its default models count as loading until they are [`set`](Self::set).
+    pub fn new(config: RegistryConfig) -> Self {
         Self::build(config, Vec::new(), None, Slot::Loading)
     }
 
-    /// A registry of `offers` beside the default models, which `loader` loads when they are needed.
-    pub fn with_loader(config: FleetConfig, offers: Vec<Offer>, loader: Loader) -> Self {
+    /// A registry of the default models and `offers`, which `loader` loads on first use.
+    pub fn with_loader(config: RegistryConfig, offers: Vec<Offer>, loader: Loader) -> Self {
         Self::build(config, offers, Some(loader), Slot::Unloaded)
     }
 
-    fn build(config: FleetConfig, offers: Vec<Offer>, loader: Option<Loader>, first: Slot) -> Self {
+    fn build(config: RegistryConfig, offers: Vec<Offer>, loader: Option<Loader>, first: Slot) -> Self {
         let now = Instant::now();
-        let mut books = Books::new(config.memory_budget_bytes, config.ttl, loader.is_some());
+        let mut residency = Residency::new(config.memory_budget_bytes, config.ttl, loader.is_some());
         for (id, _) in defaults(&config) {
-            books.set(id.to_owned(), first.clone(), now);
+            residency.set(id.to_owned(), first.clone(), now);
         }
         for offer in offers {
-            books.offer(offer, now);
+            residency.offer(offer, now);
         }
         for (id, _) in defaults(&config) {
-            books.keep(id);
+            residency.pin(id);
         }
-        let registry = Self { inner: Arc::new(Inner { config, loader, books: watch::Sender::new(books) }) };
-        for id in registry.inner.books.borrow().entries().keys() {
-            series::set_model_loaded(id, false);
+        let registry =
+            Self { inner: Arc::new(Inner { config, loader, residency: watch::Sender::new(residency) }) };
+        for id in registry.inner.residency.borrow().entries().keys() {
+            server_metrics::set_model_loaded(id, false);
         }
         registry
     }
 
-    /// Begins to load the default models. Must be called within a tokio runtime.
+    /// Starts to load the default models. Must be called within a tokio runtime.
     pub fn load_defaults(&self) {
         for (id, _) in defaults(&self.inner.config) {
-            // A request that nobody waits for: it counts for nothing once it is granted.
-            if let Answer::Granted(_) = self.ask(id) {
-                self.give_back(id);
+            // Only the load is wanted, not a lease.
+            if let Decision::Granted(_) = self.decide(id) {
+                self.release(id);
             }
         }
     }
 
-    /// Puts a model into a state, replacing the one it had.
+    /// Replaces the state of a model.
     pub fn set(&self, id: impl Into<String>, slot: Slot) {
         let id = id.into();
-        show(&id, &slot);
-        self.inner.books.send_modify(|books| books.set(id, slot, Instant::now()));
+        set_gauges(&id, &slot);
+        self.inner.residency.send_modify(|residency| residency.set(id, slot, Instant::now()));
     }
 
-    /// Id of the default speaking model.
+    /// Id of the default TTS model.
     pub fn default_tts(&self) -> &str {
         &self.inner.config.default_tts
     }
 
-    /// Id of the default listening model.
+    /// Id of the default ASR model.
     pub fn default_asr(&self) -> Option<&str> {
         self.inner.config.default_asr.as_deref()
     }
@@ -139,26 +141,26 @@ impl Registry {
         entries.into_iter().map(|(id, entry)| (id, entry.slot)).collect()
     }
 
-    /// Stops engines of models that nobody has used for long.
+    /// Unloads models that were not used for the TTL.
     pub fn expire(&self) {
         self.expire_at(Instant::now());
     }
 
     fn expire_at(&self, now: Instant) {
-        let mut leaving = Vec::new();
-        self.inner.books.send_if_modified(|books| {
-            leaving = books.expire(now);
-            !leaving.is_empty()
+        let mut evictions = Vec::new();
+        self.inner.residency.send_if_modified(|residency| {
+            evictions = residency.expire(now);
+            !evictions.is_empty()
         });
-        for (id, engine) in leaving {
-            tracing::info!(model = id, "model is unused and leaves memory");
-            tokio::spawn(self.clone().see_off((id, engine)));
+        for (id, engine) in evictions {
+            tracing::info!(model = id, "unloading an unused model");
+            tokio::spawn(self.clone().unload((id, engine)));
         }
     }
 
-    /// All that is known of the models, by id.
+    /// All models, by id.
     pub(crate) fn entries(&self) -> BTreeMap<String, Entry> {
-        self.inner.books.borrow().entries().clone()
+        self.inner.residency.borrow().entries().clone()
     }
 
     /// Engines that are loaded.
@@ -167,54 +169,54 @@ impl Registry {
             Slot::Ready(engine) => Some(engine.clone()),
             _ => None,
         };
-        self.inner.books.borrow().entries().values().filter_map(engine).collect()
+        self.inner.residency.borrow().entries().values().filter_map(engine).collect()
     }
 
-    /// Loads nothing any more, and stops every engine.
+    /// Refuses further requests and stops every engine.
     pub(crate) fn close(&self) {
-        self.inner.books.send_modify(Books::close);
+        self.inner.residency.send_modify(Residency::close);
         for engine in self.engines() {
             engine.stop();
         }
     }
 
-    /// The real id that `id` or an alias stands for.
+    /// The model id that `id` or an alias stands for.
     fn resolve<'a>(&'a self, id: &'a str) -> &'a str {
-        let stands_for = if DEFAULT_ALIASES.contains(&id) {
+        let stands_for = if TTS_ALIASES.contains(&id) {
             Some(self.default_tts())
-        } else if LISTENING_ALIASES.contains(&id) {
+        } else if ASR_ALIASES.contains(&id) {
             self.default_asr()
         } else {
             None
         };
-        let is_real = || self.inner.books.borrow().entries().contains_key(id);
+        let is_real = || self.inner.residency.borrow().entries().contains_key(id);
         stands_for.filter(|_| !is_real()).unwrap_or(id)
     }
 
-    /// What is known of the model that `id` or an alias names, with its real id.
+    /// The model that `id` or an alias names, with its own id.
     pub(crate) fn find(&self, id: &str) -> Result<(String, Entry), ApiError> {
         let real = self.resolve(id);
-        let books = self.inner.books.borrow();
-        match books.entries().get(real) {
+        let residency = self.inner.residency.borrow();
+        match residency.entries().get(real) {
             Some(entry) => Ok((real.to_owned(), entry.clone())),
-            None if LISTENING_ALIASES.contains(&id) => {
-                let hint = "this server was started without a listening model; set asr_model".to_owned();
+            None if ASR_ALIASES.contains(&id) => {
+                let hint = "this server has no ASR model; set asr_model".to_owned();
                 Err(ApiError::ModelNotFound { id: id.to_owned(), hint })
             }
             None => {
-                let hint = near::hint(id, books.entries().keys().map(String::as_str));
-                Err(ApiError::ModelNotFound { id: near::shown(id), hint })
+                let hint = suggest(id, "models", residency.entries().keys().map(String::as_str));
+                Err(ApiError::ModelNotFound { id: truncated(id), hint })
             }
         }
     }
 
-    /// The engine of a model that does `task`, loaded if need be; the default one without an id.
+    /// Leases the engine of a model with `task`, loaded if necessary; of the default model without an id.
     pub(crate) async fn lease(&self, id: Option<&str>, task: TaskType) -> Result<Lease, ApiError> {
         let id = match (id, task) {
             (Some(id), _) => id.to_owned(),
             (None, TaskType::Tts) => self.default_tts().to_owned(),
-            (None, TaskType::Asr) => self.default_asr().unwrap_or(LISTENING_ALIASES[0]).to_owned(),
-            (None, TaskType::AudioChat) => self.first_to_converse()?,
+            (None, TaskType::Asr) => self.default_asr().unwrap_or(ASR_ALIASES[0]).to_owned(),
+            (None, TaskType::AudioChat) => self.default_chat()?,
         };
         let (id, entry) = self.find(&id)?;
         if !entry.tasks.is_empty() {
@@ -225,29 +227,32 @@ impl Registry {
         Ok(lease)
     }
 
-    /// The model that converses where nobody names one: the default speaker if it does, else the first that does.
-    fn first_to_converse(&self) -> Result<String, ApiError> {
-        let books = self.inner.books.borrow();
-        let converses = |entry: &Entry| entry.tasks.contains(&TaskType::AudioChat);
-        let speaker = books.entries().get_key_value(self.default_tts());
-        let found = speaker.filter(|(_, entry)| converses(entry));
-        let found = found.or_else(|| books.entries().iter().find(|(_, entry)| converses(entry)));
+    /// The chat model of requests that name none: the default TTS model if it has the task, else the first that has it.
+    fn default_chat(&self) -> Result<String, ApiError> {
+        let residency = self.inner.residency.borrow();
+        let has_chat = |entry: &Entry| entry.tasks.contains(&TaskType::AudioChat);
+        let default_tts = residency.entries().get_key_value(self.default_tts());
+        let found = default_tts.filter(|(_, entry)| has_chat(entry));
+        let found = found.or_else(|| residency.entries().iter().find(|(_, entry)| has_chat(entry)));
         found.map(|(id, _)| id.clone()).ok_or_else(|| {
-            ApiError::invalid("model", "no model here converses; install one that does, see `izwi list`")
+            ApiError::invalid(
+                "model",
+                "no installed model supports the task chat; install one, see `izwi list`",
+            )
         })
     }
 
     async fn acquire(&self, id: &str) -> Result<Lease, ApiError> {
-        let mut changes = self.inner.books.subscribe();
+        let mut changes = self.inner.residency.subscribe();
         let granted = async {
             loop {
-                match self.ask(id) {
-                    Answer::Granted(engine) => return Ok(Lease::new(self.clone(), id.to_owned(), engine)),
-                    // Whether it became ready or ended, its state says so now.
-                    Answer::Warming(engine) => drop(engine.ready().await),
+                match self.decide(id) {
+                    Decision::Granted(engine) => return Ok(Lease::new(self.clone(), id.to_owned(), engine)),
+                    // Its state now shows whether it became ready or ended.
+                    Decision::Warming(engine) => drop(engine.ready().await),
                     // The sender lives as long as this registry.
-                    Answer::Wait | Answer::Load(_) => drop(changes.changed().await),
-                    Answer::Refused(error) => return Err(error),
+                    Decision::Wait | Decision::Load(_) => drop(changes.changed().await),
+                    Decision::Refused(error) => return Err(error),
                 }
             }
         };
@@ -257,34 +262,34 @@ impl Registry {
         }
     }
 
-    /// Asks for a model, and begins to load it where that is the answer.
-    fn ask(&self, id: &str) -> Answer {
-        let mut answer = Answer::Wait;
-        self.inner.books.send_if_modified(|books| {
-            answer = books.request(id, Instant::now());
-            matches!(answer, Answer::Load(_))
+    /// Asks for a lease, and starts to load the model if that is the decision.
+    fn decide(&self, id: &str) -> Decision {
+        let mut decision = Decision::Wait;
+        self.inner.residency.send_if_modified(|residency| {
+            decision = residency.acquire(id, Instant::now());
+            matches!(decision, Decision::Load(_))
         });
-        if let Answer::Load(leaving) = &mut answer {
-            tokio::spawn(self.clone().load(id.to_owned(), std::mem::take(leaving)));
+        if let Decision::Load(evictions) = &mut decision {
+            tokio::spawn(self.clone().load(id.to_owned(), std::mem::take(evictions)));
         }
-        answer
+        decision
     }
 
-    fn give_back(&self, id: &str) {
-        self.inner.books.send_if_modified(|books| {
-            books.give_back(id, Instant::now());
-            // Nobody waits for a model to become unused.
+    fn release(&self, id: &str) {
+        self.inner.residency.send_if_modified(|residency| {
+            residency.release(id, Instant::now());
+            // No task waits for a model to become unused.
             false
         });
     }
 
-    /// Loads a model once there is room, and puts it into its new state.
-    async fn load(self, id: String, leaving: Vec<Leaving>) {
+    /// Loads a model once the evicted engines have stopped, and records its new state.
+    async fn load(self, id: String, evictions: Vec<Eviction>) {
         let Some(loader) = self.inner.loader.clone() else { return };
-        for (other, _) in &leaving {
-            tracing::info!(model = other, room_for = id, "model leaves memory");
+        for (other, _) in &evictions {
+            tracing::info!(model = other, in_favour_of = id, "unloading a model");
         }
-        futures::future::join_all(leaving.into_iter().map(|leaving| self.clone().see_off(leaving))).await;
+        futures::future::join_all(evictions.into_iter().map(|eviction| self.clone().unload(eviction))).await;
         let begun = Instant::now();
         let name = id.clone();
         let loaded = tokio::task::spawn_blocking(move || loader(&name)).await;
@@ -302,62 +307,61 @@ impl Registry {
                     seconds = begun.elapsed().as_secs_f32(),
                     "model is loaded"
                 );
-                show(&id, &Slot::Ready(engine.clone()));
+                set_gauges(&id, &Slot::Ready(engine.clone()));
             }
             Err(reason) => tracing::error!(model = id, reason, "model failed to load"),
         }
         let mut unwanted = None;
-        self.inner.books.send_modify(|books| unwanted = books.settle(&id, loaded, Instant::now()));
+        self.inner
+            .residency
+            .send_modify(|residency| unwanted = residency.finish_load(&id, loaded, Instant::now()));
         if let Some(engine) = unwanted {
             engine.stop();
         }
     }
 
-    /// Stops an engine that was taken off the books, and says when it has gone.
-    async fn see_off(self, (id, engine): Leaving) {
-        // Nobody uses it; what was aborted may still be in a step. An engine that has ended already is gone.
+    /// Stops an evicted engine and records the end.
+    async fn unload(self, (id, engine): Eviction) {
+        // The model is unused, but an aborted request may still be in a step. An engine that has ended already fails here.
         let _ = engine.drain().await;
         engine.stop();
         let _ = engine.run().await;
         drop(engine);
-        show(&id, &Slot::Unloaded);
-        self.inner.books.send_modify(|books| books.left(&id, Instant::now()));
+        set_gauges(&id, &Slot::Unloaded);
+        self.inner.residency.send_modify(|residency| residency.finish_unload(&id, Instant::now()));
     }
 
     /// Whether all default models can take requests.
     pub(crate) fn readiness(&self) -> Result<(), Unready> {
-        let books = self.inner.books.borrow();
+        let residency = self.inner.residency.borrow();
         for (id, _) in defaults(&self.inner.config) {
             let missing = || Unready { code: "failed", reason: format!("model '{id}' is missing") };
-            books.entries().get(id).ok_or_else(missing)?.slot.readiness(id)?;
+            residency.entries().get(id).ok_or_else(missing)?.slot.readiness(id)?;
         }
         Ok(())
     }
 }
 
-/// The default models and what each is the default for.
-fn defaults(config: &FleetConfig) -> impl Iterator<Item = (&str, TaskType)> {
-    let listening = config.default_asr.as_deref().map(|id| (id, TaskType::Asr));
-    std::iter::once((config.default_tts.as_str(), TaskType::Tts)).chain(listening)
+/// The default models and the task of each.
+fn defaults(config: &RegistryConfig) -> impl Iterator<Item = (&str, TaskType)> {
+    let asr = config.default_asr.as_deref().map(|id| (id, TaskType::Asr));
+    std::iter::once((config.default_tts.as_str(), TaskType::Tts)).chain(asr)
 }
 
 fn check_task(id: &str, tasks: &[TaskType], task: TaskType) -> Result<(), ApiError> {
     if tasks.contains(&task) {
         return Ok(());
     }
-    let does = match task {
-        TaskType::Tts => "speak",
-        TaskType::Asr => "transcribe",
-        TaskType::AudioChat => "converse",
-    };
-    let message = format!("model '{id}' does not {does}; choose one that does, see /v1/models");
+    let label = task.label();
+    let message =
+        format!("model '{id}' does not support the task {label}; choose one that does, see /v1/models");
     Err(ApiError::invalid("model", message))
 }
 
 /// Shows a model's new state in the metrics.
-fn show(id: &str, slot: &Slot) {
+fn set_gauges(id: &str, slot: &Slot) {
     if let Slot::Ready(engine) = slot {
         metrics::set_build_info(&engine.profile().device);
     }
-    series::set_model_loaded(id, matches!(slot, Slot::Ready(_)));
+    server_metrics::set_model_loaded(id, matches!(slot, Slot::Ready(_)));
 }

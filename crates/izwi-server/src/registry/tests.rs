@@ -1,4 +1,4 @@
-//! The fleet over engines without weights.
+//! The registry over simulated engines.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
@@ -13,39 +13,39 @@ const GUARD: Duration = Duration::from_secs(30);
 
 fn engine(name: &str) -> Engine {
     let config = EngineCoreConfig { model: name.to_owned(), num_threads: 1, ..Default::default() };
-    let model = SimulatedModel { listens: name.starts_with("ear"), ..Default::default() };
+    let model = SimulatedModel { listens: name.starts_with("asr"), ..Default::default() };
     let executor = SimulatedExecutor::new(&config, model);
     Engine::with_executor(config, Box::new(executor)).unwrap()
 }
 
-/// A model of `bytes`; those whose names begin with `ear` listen.
+/// A model of `bytes`; those whose names begin with `asr` are ASR models.
 fn offer(id: &str, bytes: u64) -> Offer {
-    let task = if id.starts_with("ear") { TaskType::Asr } else { TaskType::Tts };
+    let task = if id.starts_with("asr") { TaskType::Asr } else { TaskType::Tts };
     Offer { id: id.to_owned(), tasks: vec![task], bytes }
 }
 
-fn config() -> FleetConfig {
-    FleetConfig {
-        default_asr: Some("ear".to_owned()),
+fn config() -> RegistryConfig {
+    RegistryConfig {
+        default_asr: Some("asr".to_owned()),
         load_timeout: GUARD,
         ttl: Some(TTL),
-        ..FleetConfig::new("voice")
+        ..RegistryConfig::new("voice")
     }
 }
 
 fn offers() -> Vec<Offer> {
     vec![
         offer("voice", 10),
-        offer("ear", 20),
+        offer("asr", 20),
         offer("a", 30),
         offer("b", 30),
         offer("c", 40),
-        offer("ear-2", 5),
+        offer("asr-2", 5),
     ]
 }
 
-/// A fleet whose loads are counted and never fail.
-fn fleet(config: FleetConfig) -> (Registry, Arc<AtomicUsize>) {
+/// A registry whose loads are counted and never fail.
+fn registry(config: RegistryConfig) -> (Registry, Arc<AtomicUsize>) {
     let loads = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&loads);
     let loader: Loader = Arc::new(move |name: &str| {
@@ -55,8 +55,8 @@ fn fleet(config: FleetConfig) -> (Registry, Arc<AtomicUsize>) {
     (Registry::with_loader(config, offers(), loader), loads)
 }
 
-/// A fleet whose loads wait until they are let through, one by one.
-fn gated(config: FleetConfig) -> (Registry, mpsc::Sender<()>) {
+/// A registry whose loads wait for the gate, one by one.
+fn gated(config: RegistryConfig) -> (Registry, mpsc::Sender<()>) {
     let (gate, turnstile) = mpsc::channel();
     let turnstile = Mutex::new(turnstile);
     let loader: Loader = Arc::new(move |name: &str| {
@@ -66,7 +66,7 @@ fn gated(config: FleetConfig) -> (Registry, mpsc::Sender<()>) {
     (Registry::with_loader(config, offers(), loader), gate)
 }
 
-async fn speaker(registry: &Registry, id: &str) -> Result<Lease, ApiError> {
+async fn lease_tts(registry: &Registry, id: &str) -> Result<Lease, ApiError> {
     registry.lease(Some(id), TaskType::Tts).await
 }
 
@@ -75,7 +75,7 @@ fn code(registry: &Registry, id: &str) -> &'static str {
 }
 
 async fn until(registry: &Registry, id: &str, expected: &str) {
-    let mut changes = registry.inner.books.subscribe();
+    let mut changes = registry.inner.residency.subscribe();
     let wait = async {
         while code(registry, id) != expected {
             changes.changed().await.unwrap();
@@ -87,23 +87,23 @@ async fn until(registry: &Registry, id: &str, expected: &str) {
 #[test]
 fn aliases_stand_for_the_default_models() {
     let registry = Registry::new(config());
-    for alias in DEFAULT_ALIASES {
+    for alias in TTS_ALIASES {
         assert_eq!(registry.find(alias).unwrap().0, "voice");
     }
-    for alias in LISTENING_ALIASES {
-        assert_eq!(registry.find(alias).unwrap().0, "ear");
+    for alias in ASR_ALIASES {
+        assert_eq!(registry.find(alias).unwrap().0, "asr");
     }
     let error = registry.find("vioce").unwrap_err();
     assert!(error.to_string().contains("did you mean 'voice'"), "{error}");
-    let deaf = Registry::new(FleetConfig::new("voice"));
-    let error = deaf.find(LISTENING_ALIASES[0]).unwrap_err();
-    assert!(error.to_string().contains("without a listening model"), "{error}");
+    let tts_only = Registry::new(RegistryConfig::new("voice"));
+    let error = tts_only.find(ASR_ALIASES[0]).unwrap_err();
+    assert!(error.to_string().contains("has no ASR model"), "{error}");
     assert_eq!(error.code(), "model_not_found");
 }
 
 #[test]
-fn readiness_waits_for_every_default_and_says_why_not() {
-    let registry = Registry::new(FleetConfig::new("m"));
+fn readiness_needs_every_default_and_gives_the_reason() {
+    let registry = Registry::new(RegistryConfig::new("m"));
     assert_eq!(registry.readiness().unwrap_err().code, "loading");
     registry.set("m", Slot::Failed("no weights".to_owned()));
     let unready = registry.readiness().unwrap_err();
@@ -113,16 +113,16 @@ fn readiness_waits_for_every_default_and_says_why_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn defaults_load_at_the_start_and_the_rest_on_first_use() {
-    let (registry, loads) = fleet(config());
+    let (registry, loads) = registry(config());
     registry.load_defaults();
     until(&registry, "voice", "ready").await;
-    until(&registry, "ear", "ready").await;
+    until(&registry, "asr", "ready").await;
     assert_eq!(registry.readiness(), Ok(()));
     assert_eq!((code(&registry, "a"), loads.load(Ordering::SeqCst)), ("unloaded", 2));
-    let asked = (0..20).map(|_| speaker(&registry, "a"));
+    let asked = (0..20).map(|_| lease_tts(&registry, "a"));
     let leases = futures::future::try_join_all(asked).await.unwrap();
     assert_eq!((leases.len(), loads.load(Ordering::SeqCst)), (20, 3), "one load for all");
-    assert_eq!(registry.lease(None, TaskType::Asr).await.unwrap().profile().model, "ear");
+    assert_eq!(registry.lease(None, TaskType::Asr).await.unwrap().profile().model, "asr");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -134,66 +134,66 @@ async fn a_default_that_fails_leaves_the_others_alone() {
     });
     let registry = Registry::with_loader(config(), offers(), loader);
     registry.load_defaults();
-    until(&registry, "ear", "failed").await;
-    assert!(speaker(&registry, "tts-1").await.is_ok());
+    until(&registry, "asr", "failed").await;
+    assert!(lease_tts(&registry, "tts-1").await.is_ok());
     let unready = registry.readiness().unwrap_err();
-    assert!(unready.reason.contains("'ear' failed to load: no such file"), "{unready:?}");
-    let error = registry.lease(Some("ear"), TaskType::Asr).await.unwrap_err();
+    assert!(unready.reason.contains("'asr' failed to load: no such file"), "{unready:?}");
+    let error = registry.lease(Some("asr"), TaskType::Asr).await.unwrap_err();
     assert_eq!(error.code(), "model_unavailable");
-    assert_eq!(speaker(&registry, "a").await.unwrap_err().code(), "model_unavailable");
+    assert_eq!(lease_tts(&registry, "a").await.unwrap_err().code(), "model_unavailable");
     assert_eq!(code(&registry, "a"), "failed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_that_takes_too_long_is_told_and_loads_on() {
-    let (registry, gate) = gated(FleetConfig { load_timeout: Duration::from_millis(20), ..config() });
-    let error = speaker(&registry, "a").await.unwrap_err();
+async fn a_slow_load_times_out_for_the_request_and_goes_on() {
+    let (registry, gate) = gated(RegistryConfig { load_timeout: Duration::from_millis(20), ..config() });
+    let error = lease_tts(&registry, "a").await.unwrap_err();
     assert_eq!(error.code(), "model_loading");
     assert_eq!(code(&registry, "a"), "loading");
     gate.send(()).unwrap();
     until(&registry, "a", "ready").await;
-    assert!(speaker(&registry, "a").await.is_ok());
+    assert!(lease_tts(&registry, "a").await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_is_not_loaded_for_what_it_cannot_do() {
-    let (registry, loads) = fleet(config());
+async fn a_model_is_not_loaded_for_a_task_it_lacks() {
+    let (registry, loads) = registry(config());
     let error = registry.lease(Some("a"), TaskType::Asr).await.unwrap_err();
     assert_eq!((error.code(), error.param()), ("invalid_value", Some("model")));
-    let error = speaker(&registry, "ear").await.unwrap_err();
-    assert!(error.to_string().contains("'ear' does not speak"), "{error}");
+    let error = lease_tts(&registry, "asr").await.unwrap_err();
+    assert!(error.to_string().contains("'asr' does not support the task tts"), "{error}");
     assert_eq!(loads.load(Ordering::SeqCst), 0);
 }
 
-// On one thread: a model that leaves does so at the next await, not between two assertions.
+// On one thread: a model is unloaded at the next await, not between two assertions.
 #[tokio::test]
-async fn unused_models_leave_and_come_back() {
-    let (registry, loads) = fleet(config());
+async fn unused_models_are_unloaded_and_load_again() {
+    let (registry, loads) = registry(config());
     registry.load_defaults();
     until(&registry, "voice", "ready").await;
-    until(&registry, "ear", "ready").await;
-    let held = speaker(&registry, "a").await.unwrap();
-    drop(speaker(&registry, "b").await.unwrap());
+    until(&registry, "asr", "ready").await;
+    let held = lease_tts(&registry, "a").await.unwrap();
+    drop(lease_tts(&registry, "b").await.unwrap());
     let gone = held.clone();
     registry.expire_at(Instant::now() + TTL / 2);
     assert_eq!((code(&registry, "a"), code(&registry, "b")), ("ready", "ready"));
     registry.expire_at(Instant::now() + TTL);
     assert_eq!((code(&registry, "a"), code(&registry, "voice")), ("ready", "ready"), "in use, and a default");
-    // Whoever comes while it leaves gets the next one.
+    // A request that arrives during the unload loads the model again.
     assert_eq!(code(&registry, "b"), "unloading");
-    assert!(speaker(&registry, "b").await.is_ok());
+    assert!(lease_tts(&registry, "b").await.is_ok());
     drop(held);
     registry.expire_at(Instant::now() + TTL);
     until(&registry, "a", "unloaded").await;
     assert!(gone.ready().await.is_err(), "its engine has ended");
-    assert!(speaker(&registry, "a").await.is_ok());
-    assert_eq!(loads.load(Ordering::SeqCst), 6, "voice, ear, a twice, b twice");
+    assert!(lease_tts(&registry, "a").await.is_ok());
+    assert_eq!(loads.load(Ordering::SeqCst), 6, "voice, asr, a twice, b twice");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_request_keeps_its_model_without_a_lease() {
-    let (registry, _) = fleet(config());
-    let lease = speaker(&registry, "a").await.unwrap();
+    let (registry, _) = registry(config());
+    let lease = lease_tts(&registry, "a").await.unwrap();
     lease.pause().unwrap();
     let request = izwi_core::engine::EngineCoreRequest::tts("Still to be spoken.");
     let (_, mut chunks) = lease.generate_streaming(request).await.unwrap();
@@ -208,79 +208,79 @@ async fn a_running_request_keeps_its_model_without_a_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_budget_makes_the_longest_unused_leave() {
-    // 30 for the defaults leave 70 for the others.
-    let (registry, loads) = fleet(FleetConfig { memory_budget_bytes: Some(100), ..config() });
+async fn the_budget_evicts_the_least_recently_used() {
+    // the defaults take 30 and 70 remain.
+    let (registry, loads) = registry(RegistryConfig { memory_budget_bytes: Some(100), ..config() });
     registry.load_defaults();
     until(&registry, "voice", "ready").await;
-    until(&registry, "ear", "ready").await;
+    until(&registry, "asr", "ready").await;
     for id in ["a", "b", "a"] {
-        drop(speaker(&registry, id).await.unwrap());
+        drop(lease_tts(&registry, id).await.unwrap());
     }
     assert_eq!(loads.load(Ordering::SeqCst), 4, "a and b fit together");
-    let c = speaker(&registry, "c").await.unwrap();
+    let c = lease_tts(&registry, "c").await.unwrap();
     until(&registry, "b", "unloaded").await;
     assert_eq!((code(&registry, "a"), code(&registry, "c")), ("ready", "ready"), "b was unused for longer");
-    // Nothing that is in use leaves: 30 + 40 + 30 are taken.
-    let a = speaker(&registry, "a").await.unwrap();
-    let error = speaker(&registry, "b").await.unwrap_err();
+    // Models in use are not evicted: 30 + 40 + 30 bytes.
+    let a = lease_tts(&registry, "a").await.unwrap();
+    let error = lease_tts(&registry, "b").await.unwrap_err();
     assert_eq!((error.code(), error.param()), ("memory_budget", Some("model")));
     let message = error.to_string();
     assert!(message.contains("'b' needs 30 bytes; 100 of the memory budget of 100 bytes"), "{message}");
     assert!(message.ends_with("try again later"), "{message}");
     drop((a, c));
-    assert!(speaker(&registry, "b").await.is_ok());
-    assert_eq!((code(&registry, "voice"), code(&registry, "ear")), ("ready", "ready"));
+    assert!(lease_tts(&registry, "b").await.is_ok());
+    assert_eq!((code(&registry, "voice"), code(&registry, "asr")), ("ready", "ready"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_never_fits_is_told_once_and_for_all() {
-    let (registry, loads) = fleet(FleetConfig { memory_budget_bytes: Some(39), ..config() });
-    let error = speaker(&registry, "c").await.unwrap_err();
+async fn a_model_larger_than_the_budget_is_refused_for_good() {
+    let (registry, loads) = registry(RegistryConfig { memory_budget_bytes: Some(39), ..config() });
+    let error = lease_tts(&registry, "c").await.unwrap_err();
     assert!(error.to_string().contains("raise memory_budget_mib"), "{error}");
     assert_eq!(loads.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_load_that_ends_after_the_server_is_not_kept() {
+async fn a_load_that_ends_after_close_is_discarded() {
     let (registry, gate) = gated(config());
     let asked = tokio::spawn({
         let registry = registry.clone();
-        async move { speaker(&registry, "a").await.map(|_| ()) }
+        async move { lease_tts(&registry, "a").await.map(|_| ()) }
     });
     until(&registry, "a", "loading").await;
     registry.close();
     assert_eq!(asked.await.unwrap().unwrap_err().code(), "draining");
     gate.send(()).unwrap();
-    assert_eq!(speaker(&registry, "b").await.unwrap_err().code(), "draining");
+    assert_eq!(lease_tts(&registry, "b").await.unwrap_err().code(), "draining");
 }
 
 #[test]
 fn a_failed_load_is_tried_again_after_a_while() {
     let now = Instant::now();
-    let mut books = Books::new(None, None, true);
-    books.offer(offer("a", 1), now);
-    assert!(matches!(books.request("a", now), Answer::Load(_)));
-    assert!(matches!(books.request("a", now), Answer::Wait));
-    books.settle("a", Err("no".to_owned()), now);
-    assert!(matches!(books.request("a", now + Duration::from_secs(29)), Answer::Refused(_)));
-    assert!(matches!(books.request("a", now + Duration::from_secs(30)), Answer::Load(_)));
+    let mut residency = Residency::new(None, None, true);
+    residency.offer(offer("a", 1), now);
+    assert!(matches!(residency.acquire("a", now), Decision::Load(_)));
+    assert!(matches!(residency.acquire("a", now), Decision::Wait));
+    residency.finish_load("a", Err("no".to_owned()), now);
+    assert!(matches!(residency.acquire("a", now + Duration::from_secs(29)), Decision::Refused(_)));
+    assert!(matches!(residency.acquire("a", now + Duration::from_secs(30)), Decision::Load(_)));
 }
 
 #[tokio::test]
-async fn a_model_that_turns_out_too_large_makes_others_leave() {
+async fn a_model_larger_than_expected_evicts_others() {
     let now = Instant::now();
-    let mut books = Books::new(Some(100), None, true);
+    let mut residency = Residency::new(Some(100), None, true);
     for (id, bytes) in [("a", 30), ("b", 30), ("c", 30)] {
-        books.offer(offer(id, bytes), now);
-        assert!(matches!(books.request(id, now), Answer::Load(_)));
+        residency.offer(offer(id, bytes), now);
+        assert!(matches!(residency.acquire(id, now), Decision::Load(_)));
         let ready = engine(id);
         ready.ready().await.unwrap();
-        books.settle(id, Ok(ready), now + Duration::from_secs(bytes));
+        residency.finish_load(id, Ok(ready), now + Duration::from_secs(bytes));
     }
-    assert!(books.expire(now).is_empty(), "90 of 100");
-    // What it is known to take once it has run.
-    books.offer(offer("b", 60), now);
-    let leaving: Vec<String> = books.expire(now).into_iter().map(|(id, _)| id).collect();
-    assert_eq!(leaving, ["a"], "the longest unused of those that may go");
+    assert!(residency.expire(now).is_empty(), "90 of 100");
+    // Its memory as the engine reports it.
+    residency.offer(offer("b", 60), now);
+    let evicted: Vec<String> = residency.expire(now).into_iter().map(|(id, _)| id).collect();
+    assert_eq!(evicted, ["a"], "the least recently used");
 }

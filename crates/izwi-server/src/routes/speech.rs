@@ -1,42 +1,40 @@
 //! `POST /v1/audio/speech`: one text, one streamed body.
 //!
-//! The body starts with the first chunk, while the rest is being generated; its end is honest: statistics follow as
-//! trailers (to clients that send `TE: trailers`), and a generation that fails half-way cuts the connection.
+//! The body starts with the first chunk, while the rest is being generated. Statistics follow as trailers, to clients that
+//! send `TE: trailers`. A generation that fails halfway cuts the connection.
 
 use std::collections::VecDeque;
 
-use axum::body::Body;
 use axum::extract::{Extension, State};
-use axum::http::{HeaderValue, header};
+use axum::http::HeaderValue;
 use axum::response::Response;
 use base64::Engine as _;
 use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
-use http_body_util::StreamBody;
 use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput, TaskType};
 use tokio::sync::mpsc;
 
+use super::streamed::{self, event};
 use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef};
 use crate::encoding::{self, EncodedUtterance};
-use crate::error::ApiError;
-use crate::numbers::{self, event};
+use crate::error::{ApiError, truncated};
 use crate::registry::Lease;
-use crate::speech::{Cloning, Manner, SpeechOptions, begin, check_text};
+use crate::speech::{Cloning, ResolvedSpeechOptions, SpeechOptions, begin, check_text};
 use crate::state::AppState;
 use crate::upload::SpeechUpload;
-use crate::{near, voices};
+use crate::{stats_headers, voices};
 
-/// How the body carries the audio.
+/// `stream_format` of the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Carrier {
-    /// As it is.
+enum StreamFormat {
+    /// The encoded bytes.
     Audio,
-    /// As base64 in server-sent events.
+    /// Base64 in server-sent events.
     Events,
 }
 
-/// Generation ended before the audio did; the connection is cut so that no client takes the rest for the whole.
+/// Generation failed halfway. The connection is cut, so that no client takes the audio for complete.
 #[derive(Debug, thiserror::Error)]
 #[error("generation was cut off")]
 struct CutOff;
@@ -46,13 +44,13 @@ pub(super) async fn create(
     Extension(id): Extension<RequestId>,
     upload: SpeechUpload,
 ) -> Result<Response, ApiError> {
-    let SpeechUpload { fields: mut body, room } = upload;
+    let SpeechUpload { fields: mut body, memory } = upload;
     let model = required("model", body.model.as_deref())?;
     let input = required("input", body.input.as_deref())?;
     let engine = state.lease(Some(model), TaskType::Tts).await?;
     check_text("input", input, state.config().max_input_chars)?;
     let (format, media_type) = encoding::for_http(body.response_format.as_deref())?;
-    let carrier = carrier(body.stream_format.as_deref())?;
+    let stream_format = stream_format(body.stream_format.as_deref())?;
     let text = input.to_owned();
     let cloning = Cloning::new(body.ref_audio.take(), body.ref_text.take(), body.x_vector_only_mode);
     let has_recording = cloning.has_recording();
@@ -61,19 +59,20 @@ pub(super) async fn create(
         true => None,
         false => voices::find(name.as_deref(), &engine, state.voices()).await?,
     };
-    let manner = Manner::resolve(SpeechOptions { cloning, ..options(body) }, voice, &engine)?;
-    let request = manner.into_request(text).with_id(id);
+    let options = ResolvedSpeechOptions::resolve(SpeechOptions { cloning, ..options(body) }, voice, &engine)?;
+    let request = options.into_request(text).with_id(id);
     let sample_rate = engine.profile().sample_rate;
     let encoded = EncodedUtterance::new(format, sample_rate)?;
     let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
     // The engine has read the recording by now.
-    drop(room);
+    drop(memory);
     let pending = VecDeque::new();
-    let mut speech = Speech { chunks, encoded, carrier, pending, is_over: false, _engine: engine };
+    let mut speech =
+        SpeechStream { chunks, encoded, stream_format, pending, is_over: false, _engine: engine };
     speech.take(first);
-    let content_type = match carrier {
-        Carrier::Audio => media_type,
-        Carrier::Events => "text/event-stream",
+    let content_type = match stream_format {
+        StreamFormat::Audio => media_type,
+        StreamFormat::Events => streamed::EVENT_STREAM,
     };
     Ok(response(speech, content_type, sample_rate))
 }
@@ -82,8 +81,7 @@ fn required<'a>(param: &str, value: Option<&'a str>) -> Result<&'a str, ApiError
     value.ok_or_else(|| ApiError::invalid(param, format!("{param} is missing; it is required")))
 }
 
-/// The name of the voice asked for. Beside a recording of a voice only OpenAI's names are taken, which clients must send
-/// and mean nothing by.
+/// The requested voice. With a recording to clone only OpenAI's names are accepted, and ignored: their SDKs must send one.
 fn voice_name(body: &mut SpeechRequest, has_recording: bool) -> Result<Option<String>, ApiError> {
     let name = body.voice.take().map(VoiceRef::into_id);
     if !has_recording {
@@ -92,19 +90,19 @@ fn voice_name(body: &mut SpeechRequest, has_recording: bool) -> Result<Option<St
     match name.filter(|name| !name.is_empty() && !voices::is_alias(name)) {
         None => Ok(None),
         Some(name) => {
-            let name = near::shown(&name);
+            let name = truncated(&name);
             let message = format!("voice '{name}' and ref_audio are both given; leave one out");
             Err(ApiError::invalid("voice", message))
         }
     }
 }
 
-fn carrier(name: Option<&str>) -> Result<Carrier, ApiError> {
+fn stream_format(name: Option<&str>) -> Result<StreamFormat, ApiError> {
     match name {
-        None | Some("audio") => Ok(Carrier::Audio),
-        Some("sse") => Ok(Carrier::Events),
+        None | Some("audio") => Ok(StreamFormat::Audio),
+        Some("sse") => Ok(StreamFormat::Events),
         Some(other) => {
-            let message = format!("stream_format '{}' is unknown; use audio or sse", near::shown(other));
+            let message = format!("stream_format '{}' is unknown; use audio or sse", truncated(other));
             Err(ApiError::invalid("stream_format", message))
         }
     }
@@ -127,28 +125,24 @@ fn options(body: SpeechRequest) -> SpeechOptions {
     }
 }
 
-fn response(speech: Speech, content_type: &'static str, sample_rate: u32) -> Response {
+fn response(speech: SpeechStream, content_type: &'static str, sample_rate: u32) -> Response {
     let frames = stream::unfold(speech, |mut speech| async { Some((speech.next().await?, speech)) });
-    let mut response = Response::new(Body::new(StreamBody::new(frames)));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(header::TRAILER, HeaderValue::from_static(numbers::NAMES));
-    headers.insert("x-sample-rate", HeaderValue::from(sample_rate));
+    let mut response = streamed::response(frames, content_type);
+    response.headers_mut().insert("x-sample-rate", HeaderValue::from(sample_rate));
     response
 }
 
-/// A body being generated. Dropping it drops the receiver, by which the engine knows that nobody listens.
-struct Speech {
+/// A body being generated. Dropping it drops the engine's receiver, which aborts the request.
+struct SpeechStream {
     chunks: mpsc::Receiver<StreamingOutput>,
     encoded: EncodedUtterance,
-    carrier: Carrier,
+    stream_format: StreamFormat,
     pending: VecDeque<Result<Frame<Bytes>, CutOff>>,
     is_over: bool,
     _engine: Lease,
 }
 
-impl Speech {
+impl SpeechStream {
     async fn next(&mut self) -> Option<Result<Frame<Bytes>, CutOff>> {
         loop {
             if let Some(frame) = self.pending.pop_front() {
@@ -159,7 +153,7 @@ impl Speech {
             }
             match self.chunks.recv().await {
                 Some(chunk) if is_failure(&chunk) => {
-                    tracing::error!(request = %chunk.request_id, stats = ?chunk.stats, "generation failed half-way");
+                    tracing::error!(request = %chunk.request_id, stats = ?chunk.stats, "generation failed halfway");
                     self.is_over = true;
                     return Some(Err(CutOff));
                 }
@@ -183,19 +177,19 @@ impl Speech {
             }
         };
         if !bytes.is_empty() {
-            let data = match self.carrier {
-                Carrier::Audio => bytes,
-                Carrier::Events => event(&SpeechEvent::Delta {
+            let data = match self.stream_format {
+                StreamFormat::Audio => bytes,
+                StreamFormat::Events => event(&SpeechEvent::Delta {
                     audio: base64::engine::general_purpose::STANDARD.encode(&bytes),
                 }),
             };
             self.pending.push_back(Ok(Frame::data(data)));
         }
         if let Some(stats) = &chunk.stats {
-            if self.carrier == Carrier::Events {
+            if self.stream_format == StreamFormat::Events {
                 self.pending.push_back(Ok(Frame::data(event(&SpeechEvent::Done { usage: usage(stats) }))));
             }
-            self.pending.push_back(Ok(Frame::trailers(numbers::of(stats))));
+            self.pending.push_back(Ok(Frame::trailers(stats_headers::of(stats))));
         }
         self.is_over = chunk.is_final;
     }

@@ -1,4 +1,4 @@
-//! Probes, summaries and metrics. They answer while the server loads, drains or is full.
+//! Probes, summaries and metrics. They answer while the server loads, drains or is overloaded.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::registry::{Entry, Slot, Unready};
 use crate::state::AppState;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// How long a summary waits for an engine that is in the middle of a step.
+/// How long a summary waits for an engine that is executing a step.
 const STATISTICS_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) async fn livez() -> Json<Probe> {

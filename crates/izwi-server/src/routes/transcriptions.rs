@@ -1,6 +1,6 @@
-//! `POST /v1/audio/transcriptions` and `/v1/audio/translations`: one recording, its text in one of several forms.
+//! `POST /v1/audio/transcriptions` and `/v1/audio/translations`: one recording in, its text out in one of several formats.
 //!
-//! A client that leaves drops the handler or the body, and with it the engine's request.
+//! A disconnect drops the handler or the body, which aborts the engine's request.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
-use http_body_util::StreamBody;
 use izwi_core::engine::{
     EngineCoreRequest, EngineError, FinishReason, RequestId, RequestStats, StreamingOutput, TaskType,
 };
-use izwi_core::transcript::DurationUsage;
 use tokio::sync::mpsc;
 
-use crate::dto::transcription::{TranscriptEvent, TranscriptionRequest};
+use super::streamed::{self, event};
+use crate::dto::transcription::{DurationUsage, TranscriptEvent, TranscriptionRequest};
 use crate::error::ApiError;
-use crate::listening::{Aim, Ask, Pieces};
-use crate::numbers::{self, event};
 use crate::registry::Lease;
 use crate::state::AppState;
+use crate::stats_headers;
+use crate::transcript_format::AsrTask;
+use crate::transcription::{CheckedRequest, TextDeltas};
 use crate::upload::Upload;
 
-/// How long a stream waits for its first words before it begins without them: until then a failure has a status.
-const FIRST_WORDS: Duration = Duration::from_secs(5);
-/// Between two signs of life while nothing is said.
+/// How long a stream waits for its first text before the response starts. A failure until then has a status.
+const FIRST_TEXT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval of keep-alive comments while there is no new text.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 pub(super) async fn transcribe(
@@ -37,7 +37,7 @@ pub(super) async fn transcribe(
     Extension(id): Extension<RequestId>,
     upload: Upload<TranscriptionRequest>,
 ) -> Result<Response, ApiError> {
-    listen(&state, id, upload, Aim::Transcribe).await
+    respond(&state, id, upload, AsrTask::Transcribe).await
 }
 
 pub(super) async fn translate(
@@ -45,33 +45,33 @@ pub(super) async fn translate(
     Extension(id): Extension<RequestId>,
     upload: Upload<TranscriptionRequest>,
 ) -> Result<Response, ApiError> {
-    listen(&state, id, upload, Aim::Translate).await
+    respond(&state, id, upload, AsrTask::Translate).await
 }
 
-async fn listen(
+async fn respond(
     state: &AppState,
     id: RequestId,
     upload: Upload<TranscriptionRequest>,
-    aim: Aim,
+    task: AsrTask,
 ) -> Result<Response, ApiError> {
-    let Upload { fields, recording, room } = upload;
-    let ask = Ask::check(fields, aim)?;
+    let Upload { fields, recording, memory } = upload;
+    let checked = CheckedRequest::check(fields, task)?;
     let field = recording.param;
-    let engine = state.lease(Some(&ask.model), TaskType::Asr).await?;
-    let request = ask.request(recording, &engine)?.with_id(id.clone());
-    if ask.stream {
-        // The room is given back with the first words: the engine has read the recording by then.
+    let engine = state.lease(Some(&checked.model), TaskType::Asr).await?;
+    let request = checked.request(recording, &engine)?.with_id(id.clone());
+    if checked.stream {
+        // The upload memory is released with the first text: the engine has read the recording by then.
         return stream(engine, request, field).await;
     }
     let result = engine.generate(request).await;
-    drop(room);
+    drop(memory);
     let output = result.map_err(|error| refusal(error, &engine, &id, field))?;
-    let numbers = numbers::of(&output.stats);
-    let content_type = ask.format.content_type();
-    let body = ask.render(output).map_err(|error| ApiError::internal(&error.to_string(), &id))?;
+    let statistics = stats_headers::of(&output.stats);
+    let content_type = checked.format.media_type();
+    let body = checked.render(output).map_err(|error| ApiError::internal(&error.to_string(), &id))?;
     let mut response = Response::new(Body::from(body));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response.headers_mut().extend(numbers);
+    response.headers_mut().extend(statistics);
     Ok(response)
 }
 
@@ -79,7 +79,7 @@ fn refusal(error: EngineError, engine: &Lease, id: &RequestId, field: &'static s
     ApiError::from_engine(error, &engine.profile().model, id).about_recording(field)
 }
 
-/// A response whose body says words as they are heard.
+/// A response whose body sends text as it is transcribed.
 async fn stream(
     engine: Lease,
     request: EngineCoreRequest,
@@ -88,38 +88,34 @@ async fn stream(
     let id = request.id.clone();
     let streaming = engine.generate_streaming(request).await;
     let (_, chunks) = streaming.map_err(|error| refusal(error, &engine, &id, field))?;
-    let mut words = Words {
+    let mut transcript = TranscriptStream {
         chunks,
         id,
-        pieces: Pieces::default(),
+        deltas: TextDeltas::default(),
         pending: VecDeque::new(),
         is_over: false,
         _engine: engine,
     };
-    if let Ok(first) = tokio::time::timeout(FIRST_WORDS, words.chunks.recv()).await {
-        words.take(first)?;
+    if let Ok(first) = tokio::time::timeout(FIRST_TEXT_TIMEOUT, transcript.chunks.recv()).await {
+        transcript.take(first)?;
     }
-    let frames =
-        stream::unfold(words, |mut words| async { Some((Ok::<_, ApiError>(words.next().await?), words)) });
-    let mut response = Response::new(Body::new(StreamBody::new(frames)));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(header::TRAILER, HeaderValue::from_static(numbers::NAMES));
-    Ok(response)
+    let frames = stream::unfold(transcript, |mut transcript| async {
+        Some((Ok::<_, ApiError>(transcript.next().await?), transcript))
+    });
+    Ok(streamed::response(frames, streamed::EVENT_STREAM))
 }
 
-/// A transcript under way. Dropping it drops the receiver, by which the engine knows that nobody listens.
-struct Words {
+/// A transcript in progress. Dropping it drops the engine's receiver, which aborts the request.
+struct TranscriptStream {
     chunks: mpsc::Receiver<StreamingOutput>,
     id: RequestId,
-    pieces: Pieces,
+    deltas: TextDeltas,
     pending: VecDeque<Frame<Bytes>>,
     is_over: bool,
     _engine: Lease,
 }
 
-impl Words {
+impl TranscriptStream {
     async fn next(&mut self) -> Option<Frame<Bytes>> {
         loop {
             if let Some(frame) = self.pending.pop_front() {
@@ -129,7 +125,7 @@ impl Words {
                 return None;
             }
             match tokio::time::timeout(KEEP_ALIVE, self.chunks.recv()).await {
-                // A comment, which clients pass over.
+                // A comment, which clients ignore.
                 Err(_) => return Some(Frame::data(Bytes::from_static(b":\n\n"))),
                 Ok(chunk) => {
                     if let Err(error) = self.take(chunk) {
@@ -146,14 +142,14 @@ impl Words {
         if let Some(stats) = &chunk.stats {
             self.check_end(stats)?;
         }
-        if let Some(delta) = chunk.text.as_deref().and_then(|text| self.pieces.push(text)) {
+        if let Some(delta) = chunk.text.as_deref().and_then(|text| self.deltas.push(text)) {
             self.pending.push_back(Frame::data(event(&TranscriptEvent::Delta { delta })));
         }
         if let Some(stats) = &chunk.stats {
-            let text = std::mem::take(&mut self.pieces).into_text();
+            let text = std::mem::take(&mut self.deltas).into_text();
             let usage = DurationUsage::new(stats.audio_duration.as_secs_f64());
             self.pending.push_back(Frame::data(event(&TranscriptEvent::Done { text, usage })));
-            self.pending.push_back(Frame::trailers(numbers::of(stats)));
+            self.pending.push_back(Frame::trailers(stats_headers::of(stats)));
         }
         self.is_over = chunk.is_final;
         Ok(())

@@ -10,15 +10,15 @@ use izwi_core::engine::{Engine, ReferenceRecording, RequestId, TaskType};
 use izwi_hub::{SavedVoice, VoiceNotes, VoiceStore};
 
 use crate::dto::listing::{VoiceDeleted, VoiceList, VoiceObject, VoiceQuery, VoiceRequest};
-use crate::error::ApiError;
-use crate::extract::{ApiPath, ApiQuery};
+use crate::error::{ApiError, truncated};
+use crate::extract::{ApiPath, ApiQuery, non_blank};
 use crate::registry::{Lease, Slot};
 use crate::state::AppState;
 use crate::upload::Upload;
+use crate::voices;
 use crate::voices::{Voice, blocking, stored};
-use crate::{near, voices};
 
-/// Voices of the model asked for, or of all loaded models that speak; then the saved ones that it, or any, can take.
+/// Voices of the requested model, or of all loaded TTS models; then the saved voices that it, or any, accepts.
 pub(super) async fn list(
     State(state): State<AppState>,
     ApiQuery(query): ApiQuery<VoiceQuery>,
@@ -29,7 +29,7 @@ pub(super) async fn list(
     };
     let engines = match &chosen {
         Some(lease) => vec![Engine::clone(lease)],
-        None => speakers(&state),
+        None => loaded_tts(&state),
     };
     let mut listed: Vec<VoiceObject> = engines.iter().flat_map(voices_of).collect();
     if let Some(store) = state.voices() {
@@ -43,8 +43,7 @@ pub(super) async fn list(
     Ok(Json(VoiceList { object: "list", voices: listed }))
 }
 
-/// One voice: of the model asked for or of the default one, or a saved one; a name of OpenAI's shows the voice it stands
-/// for.
+/// One voice, of the requested model or the default one, or a saved voice. An OpenAI name shows the voice it stands for.
 pub(super) async fn show(
     State(state): State<AppState>,
     ApiPath(id): ApiPath,
@@ -55,7 +54,7 @@ pub(super) async fn show(
     if let Some(store) = state.voices().filter(|_| !is_own)
         && let Some((voice, pack)) = stored(store, &id).await?
     {
-        return Ok(Json(describe_saved(voice, &pack, &speakers(&state)).await));
+        return Ok(Json(describe_saved(voice, &pack, &loaded_tts(&state)).await));
     }
     let found = voices::find(Some(&id), &engine, state.voices()).await?;
     let own = found.as_ref().and_then(|voice| match voice {
@@ -65,42 +64,41 @@ pub(super) async fn show(
     match own {
         Some(voice) => Ok(Json(describe(&engine, voice))),
         None => Err(ApiError::VoiceNotFound {
-            id: near::shown(&id),
+            id: truncated(&id),
             model: engine.profile().model.clone(),
-            hint: "it has no voices to choose from".to_owned(),
+            hint: "the model has no voices".to_owned(),
         }),
     }
 }
 
-/// Saves a voice of a recording.
+/// Makes a voice from a recording and saves it.
 pub(super) async fn create(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
     upload: Upload<VoiceRequest>,
 ) -> Result<(StatusCode, Json<VoiceObject>), ApiError> {
-    let Upload { fields, recording, room } = upload;
-    let given = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
-    let store = keeps_voices(&state)?;
-    let Some(name) = given(fields.name) else {
+    let Upload { fields, recording, memory } = upload;
+    let store = voice_store(&state)?;
+    let Some(name) = non_blank(fields.name) else {
         return Err(ApiError::invalid("name", "name is missing; it is required, a-z, 0-9, '.', '_' and '-'"));
     };
     let overwrite = fields.overwrite.unwrap_or(false);
-    let text = match (given(fields.ref_text), given(fields.text)) {
+    let text = match (non_blank(fields.ref_text), non_blank(fields.text)) {
         (Some(one), Some(other)) if one != other => {
             return Err(ApiError::invalid("text", "ref_text and text are both given; send one"));
         }
         (one, other) => one.or(other),
     };
-    let (free, wanted) = (store.clone(), name.clone());
-    blocking(move || free.check_free(&wanted, overwrite), "name").await?;
+    let (checked, wanted) = (store.clone(), name.clone());
+    blocking(move || checked.check_free(&wanted, overwrite), "name").await?;
 
-    let engine = state.lease(given(fields.model).as_deref(), TaskType::Tts).await?;
+    let engine = state.lease(non_blank(fields.model).as_deref(), TaskType::Tts).await?;
     check_maker(&engine, &name)?;
     let model = engine.profile().model.clone();
     let notes = VoiceNotes { made_by: Some(model.clone()), text: text.clone() };
     let timbre_only = fields.x_vector_only_mode.unwrap_or(false);
     let made = engine.make_voice(ReferenceRecording { audio: recording.audio, text, timbre_only }).await;
-    drop(room);
+    drop(memory);
     let field = recording.param;
     let pack = made.map_err(|error| ApiError::from_engine(error, &model, &id).about_recording(field))?;
     let store = store.clone();
@@ -110,7 +108,7 @@ pub(super) async fn create(
     };
     let (saved, pack) = blocking(save, "name").await?;
     tracing::info!(voice = saved.name, model, "voice saved");
-    Ok((StatusCode::CREATED, Json(describe_saved(saved, &pack.into(), &speakers(&state)).await)))
+    Ok((StatusCode::CREATED, Json(describe_saved(saved, &pack.into(), &loaded_tts(&state)).await)))
 }
 
 /// Removes a saved voice.
@@ -118,23 +116,25 @@ pub(super) async fn remove(
     State(state): State<AppState>,
     ApiPath(id): ApiPath,
 ) -> Result<Json<VoiceDeleted>, ApiError> {
-    let (store, name) = (keeps_voices(&state)?.clone(), id.clone());
+    let (store, name) = (voice_store(&state)?.clone(), id.clone());
     blocking(move || store.remove(&name), "voice").await?;
     tracing::info!(voice = id, "voice removed");
     Ok(Json(VoiceDeleted { id, object: "voice", deleted: true }))
 }
 
-fn keeps_voices(state: &AppState) -> Result<&VoiceStore, ApiError> {
-    let message = "this server keeps no voices; send ref_audio with each request to speak";
+fn voice_store(state: &AppState) -> Result<&VoiceStore, ApiError> {
+    let message = "this server saves no voices; send ref_audio with each speech request";
     state.voices().ok_or_else(|| ApiError::invalid("voice", message))
 }
 
-/// Refuses a model that cannot make the voice, or would never speak in it because the name is taken by its own.
+/// Refuses a model without voice cloning, or with a voice of the same name, which would take precedence.
 fn check_maker(engine: &Engine, name: &str) -> Result<(), ApiError> {
     let profile = engine.profile();
     if !profile.clones_voices {
-        let message =
-            format!("model '{}' clones no voices; name one that does, see /v1/models", profile.model);
+        let message = format!(
+            "model '{}' does not support voice cloning; choose one that does, see /v1/models",
+            profile.model
+        );
         return Err(ApiError::invalid("model", message));
     }
     if profile.voices.iter().any(|voice| voice.id == name) {
@@ -144,25 +144,27 @@ fn check_maker(engine: &Engine, name: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn speakers(state: &AppState) -> Vec<Engine> {
-    let speaker = |(id, slot): (String, Slot)| {
+fn loaded_tts(state: &AppState) -> Vec<Engine> {
+    let tts_engine = |(id, slot): (String, Slot)| {
         let engine = slot.readiness(&id).ok()?.clone();
         engine.profile().tasks.contains(&TaskType::Tts).then_some(engine)
     };
-    state.registry().snapshot().into_iter().filter_map(speaker).collect()
+    state.registry().snapshot().into_iter().filter_map(tts_engine).collect()
 }
 
-/// The saved voices, as far as their files can be read.
+/// The saved voices whose files can be read.
 async fn saved(store: &VoiceStore, engines: &[Engine]) -> Result<Vec<VoiceObject>, ApiError> {
     let names = store.clone();
     let names = blocking(move || names.names(), "voice").await?;
     let mut listed = Vec::with_capacity(names.len());
     for name in names {
-        // One at a time: packs are large beside what is said of them.
+        // One at a time, because packs are large.
         match stored(store, &name).await {
             Ok(Some((voice, pack))) => listed.push(describe_saved(voice, &pack, engines).await),
             Ok(None) => {}
-            Err(error) => tracing::warn!(voice = name, %error, "a saved voice is left out"),
+            Err(error) => {
+                tracing::warn!(voice = name, %error, "a saved voice cannot be read and is not listed")
+            }
         }
     }
     Ok(listed)
@@ -196,9 +198,9 @@ async fn describe_saved(voice: SavedVoice, pack: &Arc<[u8]>, engines: &[Engine])
             models.push(engine.profile().model.clone());
         }
     }
-    // A model that is not loaded cannot be asked; the one that made it can take it.
-    let asked = |model: &String| engines.iter().any(|engine| engine.profile().model == *model);
-    models.extend(voice.made_by.iter().filter(|model| !asked(model)).cloned());
+    // A model that is not loaded cannot check the pack; the one that made it accepts it.
+    let is_loaded = |model: &String| engines.iter().any(|engine| engine.profile().model == *model);
+    models.extend(voice.made_by.iter().filter(|model| !is_loaded(model)).cloned());
     VoiceObject {
         id: voice.name.clone(),
         object: "voice",

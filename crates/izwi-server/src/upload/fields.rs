@@ -1,29 +1,28 @@
-//! What each kind of request that brings a recording is made of, as JSON and as a form. Reads no body.
+//! The fields of the requests that carry a recording, as JSON and as a form. Reads no body.
 
 use serde::de::DeserializeOwned;
 
 use crate::dto::listing::VoiceRequest;
 use crate::dto::transcription::TranscriptionRequest;
-use crate::error::ApiError;
-use crate::near;
+use crate::error::{ApiError, truncated};
 
-/// A request that brings one recording.
-pub(crate) trait BringsRecording: DeserializeOwned + Default + Send {
-    /// Names of the part of a form that is the recording; messages name the first.
+/// The fields of a request that carries one recording.
+pub(crate) trait RecordingFields: DeserializeOwned + Default + Send {
+    /// Names of the form part that holds the recording; error messages name the first.
     const FILES: &'static [&'static str];
-    /// Names of the parts that are text; others are passed over.
+    /// Names of the text parts; other parts are ignored.
     const TEXTS: &'static [&'static str];
-    /// Those of them that may come more than once.
+    /// Text parts that may occur more than once.
     const REPEATED: &'static [&'static str];
 
-    /// Takes the members of a JSON body out that may be the recording; messages name the first.
+    /// Takes out the members of a JSON body that may hold the recording; error messages name the first.
     fn take_recordings(&mut self) -> Vec<(&'static str, Option<String>)>;
 
-    /// Takes a part of a form, which is always text.
+    /// Sets a field from a text part.
     fn take_text(&mut self, name: &str, text: String) -> Result<(), ApiError>;
 }
 
-impl BringsRecording for TranscriptionRequest {
+impl RecordingFields for TranscriptionRequest {
     const FILES: &'static [&'static str] = &["file"];
     const TEXTS: &'static [&'static str] = &[
         "model",
@@ -50,9 +49,9 @@ impl BringsRecording for TranscriptionRequest {
             "prompt" => self.prompt = Some(text),
             "response_format" => self.response_format = Some(text),
             "priority" => self.priority = Some(text),
-            "temperature" => self.temperature = Some(parsed(name, &text, "a number")?),
-            "seed" => self.seed = Some(parsed(name, &text, "a whole number from 0")?),
-            "stream" => self.stream = Some(switch(name, &text)?),
+            "temperature" => self.temperature = Some(parse(name, &text, "a number")?),
+            "seed" => self.seed = Some(parse(name, &text, "a whole number from 0")?),
+            "stream" => self.stream = Some(parse_bool(name, &text)?),
             "timestamp_granularities" | "timestamp_granularities[]" => {
                 self.timestamp_granularities.get_or_insert_default().push(text);
             }
@@ -62,7 +61,7 @@ impl BringsRecording for TranscriptionRequest {
     }
 }
 
-impl BringsRecording for VoiceRequest {
+impl RecordingFields for VoiceRequest {
     const FILES: &'static [&'static str] = &["audio_sample", "file", "ref_audio"];
     const TEXTS: &'static [&'static str] =
         &["name", "model", "ref_text", "text", "x_vector_only_mode", "overwrite"];
@@ -78,26 +77,26 @@ impl BringsRecording for VoiceRequest {
             "model" => self.model = Some(text),
             "ref_text" => self.ref_text = Some(text),
             "text" => self.text = Some(text),
-            "x_vector_only_mode" => self.x_vector_only_mode = Some(switch(name, &text)?),
-            "overwrite" => self.overwrite = Some(switch(name, &text)?),
+            "x_vector_only_mode" => self.x_vector_only_mode = Some(parse_bool(name, &text)?),
+            "overwrite" => self.overwrite = Some(parse_bool(name, &text)?),
             _ => {}
         }
         Ok(())
     }
 }
 
-fn switch(name: &str, text: &str) -> Result<bool, ApiError> {
+fn parse_bool(name: &str, text: &str) -> Result<bool, ApiError> {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "1" => Ok(true),
         "false" | "0" | "" => Ok(false),
-        _ => Err(unparsed(name, text, "true or false")),
+        _ => Err(unparsable(name, text, "true or false")),
     }
 }
 
-fn parsed<T: std::str::FromStr>(name: &str, text: &str, expected: &str) -> Result<T, ApiError> {
-    text.trim().parse().map_err(|_| unparsed(name, text, expected))
+fn parse<T: std::str::FromStr>(name: &str, text: &str, expected: &str) -> Result<T, ApiError> {
+    text.trim().parse().map_err(|_| unparsable(name, text, expected))
 }
 
-fn unparsed(name: &str, text: &str, expected: &str) -> ApiError {
-    ApiError::invalid(name, format!("{name} is '{}'; it must be {expected}", near::shown(text)))
+fn unparsable(name: &str, text: &str, expected: &str) -> ApiError {
+    ApiError::invalid(name, format!("{name} is '{}'; it must be {expected}", truncated(text)))
 }

@@ -4,9 +4,8 @@ use serde_json::Value;
 
 use super::outbox::Outbox;
 use crate::dto::session::{ErrorFrame, Tag};
-use crate::error::ApiError;
+use crate::error::{ApiError, truncated};
 use crate::extract::parse_json;
-use crate::near;
 
 pub(super) const CONFIGURED: ApiError =
     ApiError::OutOfOrder("the session is configured already; open another session");
@@ -23,7 +22,7 @@ pub(super) fn kind(frame: &[u8]) -> Result<String, ApiError> {
 
 /// The refusal of a type that is none of `known`.
 pub(super) fn unknown(kind: &str, known: &'static str) -> ApiError {
-    ApiError::UnknownFrame { kind: near::shown(kind), known }
+    ApiError::UnknownFrame { kind: truncated(kind), known }
 }
 
 pub(super) fn required_text(text: Option<String>) -> Result<String, ApiError> {

@@ -30,7 +30,7 @@ use crate::dto::speech::VoiceRef;
 use crate::encoding::{self, EncodedUtterance};
 use crate::error::ApiError;
 use crate::registry::Lease;
-use crate::speech::{Cloning, Manner, SpeechOptions};
+use crate::speech::{Cloning, ResolvedSpeechOptions, SpeechOptions};
 use crate::state::AppState;
 use crate::voices::{self, Voice};
 
@@ -54,7 +54,7 @@ pub(super) struct Model {
 /// What the session was configured to.
 struct Setup {
     engine: Lease,
-    manner: Manner,
+    options: ResolvedSpeechOptions,
     format: &'static Format,
     chunk_samples: usize,
 }
@@ -161,8 +161,8 @@ impl Protocol for Speech {
     }
 
     fn request(&mut self, utterance: &Utterance, text: String) -> EngineCoreRequest {
-        let Setup { manner, chunk_samples, .. } = &*utterance.setup;
-        manner.request(text).with_chunk_samples(*chunk_samples)
+        let Setup { options, chunk_samples, .. } = &*utterance.setup;
+        options.request(text).with_chunk_samples(*chunk_samples)
     }
 
     fn deliver(
@@ -175,7 +175,7 @@ impl Protocol for Speech {
             let setup = &utterance.setup;
             out.frame(&ServerFrame::AudioStart {
                 utterance: utterance.number,
-                voice: setup.manner.voice_name(),
+                voice: setup.options.voice_name(),
                 model: &setup.engine.profile().model,
             });
         }
@@ -270,8 +270,8 @@ impl Setup {
             streams_text: fields.non_streaming_mode.map(|whole| !whole),
             cloning: Cloning::default(),
         };
-        let manner = Manner::resolve(options, voice, &engine)?;
-        Ok(Self { engine, manner, format, chunk_samples })
+        let options = ResolvedSpeechOptions::resolve(options, voice, &engine)?;
+        Ok(Self { engine, options, format, chunk_samples })
     }
 }
 

@@ -49,8 +49,8 @@ const BANNED: &[(&str, &[&str], &str)] = &[
     ("izwi-hub", &["candle", "tokio", "axum"], "the hub knows files alone: no tensor and no runtime"),
     (
         "izwi-core",
-        &["candle", "axum", "hyper"],
-        "the engine reaches tensors through izwi-models and knows no server",
+        &["candle", "axum", "hyper", "serde", "serde_json"],
+        "the engine reaches tensors through izwi-models, and knows no server and no wire format",
     ),
     ("izwi-server", &["candle"], "the server reaches models through izwi-core"),
     ("izwi-cli", &["candle"], "the binary reaches models through izwi-core"),

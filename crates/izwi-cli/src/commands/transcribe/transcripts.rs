@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use izwi_core::transcript::{self, VerboseTranscript};
+use izwi_server::{AsrTask, FinishedTranscript, TranscriptFormat};
 
 use crate::transcription::Transcription;
 use crate::{failure, output, sink};
@@ -49,17 +49,20 @@ impl Format {
     /// # Errors
     /// Serialising to JSON fails.
     pub(super) fn render(self, done: &Transcription, translated: bool, words: bool) -> Result<String> {
-        Ok(match self {
-            Self::Text => format!("{}\n", done.transcript.text()),
-            Self::Srt => transcript::srt(&done.transcript.segments),
-            Self::Vtt => transcript::vtt(&done.transcript.segments),
-            Self::Json => {
-                let seconds = done.stats.audio_duration.as_secs_f64();
-                let verbose = VerboseTranscript::new(&done.transcript, translated, seconds, words);
-                let json = serde_json::to_string(&verbose).context("cannot write the transcript as JSON")?;
-                format!("{json}\n")
-            }
-        })
+        let (format, end) = match self {
+            Self::Text => (TranscriptFormat::Text, "\n"),
+            Self::Srt => (TranscriptFormat::Srt, ""),
+            Self::Vtt => (TranscriptFormat::Vtt, ""),
+            Self::Json => (TranscriptFormat::VerboseJson, "\n"),
+        };
+        let finished = FinishedTranscript {
+            transcript: &done.transcript,
+            task: if translated { AsrTask::Translate } else { AsrTask::Transcribe },
+            duration_s: done.stats.audio_duration.as_secs_f64(),
+            with_words: words,
+        };
+        let text = format.render(&finished).context("cannot write the transcript as JSON")?;
+        Ok(text + end)
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::detokenizer::{self, Detokenizer};
 use crate::families::LoadOptions;
+use crate::frame_driver::{CodecInfo, FrameCodec, StreamInput};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mimi::{self, Mimi};
@@ -56,16 +57,8 @@ impl Codec {
         }
     }
 
-    /// Samples that come only with the frame behind them, or at the end.
-    pub(super) fn held_back(&self) -> usize {
-        match self {
-            Self::Mimi(_) => 0,
-            Self::Detokenizer(codec) => codec.held_back(),
-        }
-    }
-
-    /// Whether it can sound a frame: one that says something else in any book cannot be heard.
-    pub(super) fn sounds(&self, frame: &[u32]) -> bool {
+    /// Whether it decodes a frame: one with a control code in any codebook is not audible.
+    pub(super) fn is_audible(&self, frame: &[u32]) -> bool {
         let entries = match self {
             Self::Mimi(codec) => codec.codebook_size(),
             Self::Detokenizer(codec) => codec.book_size(),
@@ -96,16 +89,31 @@ impl Codec {
             Self::Detokenizer(codec) => DecoderState::Detokenizer(codec.start()),
         }
     }
+}
 
-    /// New frames of several streams to their samples.
-    ///
-    /// # Errors
-    /// A frame cannot be heard, or a state is another codec's. The states are then undefined and must be dropped.
-    pub(super) fn decode(
-        &self,
-        batch: &mut [(&mut DecoderState, &[Vec<u32>])],
-    ) -> Result<Vec<Vec<f32>>, Error> {
-        let foreign = Error::Internal("a stream is another codec's");
+impl FrameCodec for Codec {
+    /// A code for each codebook.
+    type Frame = Vec<u32>;
+    type Stream = DecoderState;
+
+    fn info(&self) -> CodecInfo {
+        CodecInfo {
+            samples_per_frame: self.samples_per_frame(),
+            held_back: match self {
+                Self::Mimi(_) => 0,
+                Self::Detokenizer(codec) => codec.held_back(),
+            },
+            sample_rate_hz: self.sample_rate(),
+            decoder_bytes: self.bytes(),
+        }
+    }
+
+    fn loop_key(&self, frame: &Vec<u32>) -> Option<u32> {
+        Some(frame.first().copied().unwrap_or_default())
+    }
+
+    fn decode(&self, batch: &mut [StreamInput<'_, Self>]) -> Result<Vec<Vec<f32>>, Error> {
+        let foreign = Error::Internal("a stream is of another codec");
         match self {
             Self::Mimi(codec) => {
                 let batch = batch.iter_mut().map(|(state, frames)| match state {
@@ -125,7 +133,7 @@ impl Codec {
     }
 
     /// The samples a stream holds back; its state is then that of a new one.
-    pub(super) fn finish(&self, state: &mut DecoderState) -> Vec<f32> {
+    fn finish(&self, state: &mut DecoderState) -> Vec<f32> {
         match (self, state) {
             (Self::Detokenizer(codec), DecoderState::Detokenizer(state)) => codec.finish(state),
             (_, state) => {

@@ -7,8 +7,8 @@ use candle_core::{DType, Tensor};
 
 use super::backbone::{Backbone, Row};
 use super::config::Config;
-use super::course::{Course, Modality, Mode, Turn};
 use super::depthformer::{Depthformer, WatchDepth};
+use super::modality::{Course, Modality, Mode, Turn};
 use super::prompt::{Position, Prompt};
 use izwi_nn::Error;
 use izwi_nn::attention::PagedSpan;
@@ -42,10 +42,22 @@ pub(super) struct Generator {
 #[derive(Debug, Clone)]
 pub(super) struct Pass {
     pub(super) prompt: Prompt,
+    /// The part of the recording that is transcribed, in a transcription.
+    pub(super) window: Option<Window>,
     pub(super) mode: Mode,
     pub(super) text_sampling: SamplingParams,
     pub(super) audio_sampling: SamplingParams,
     pub(super) draws: Draws,
+}
+
+/// A window of a recording.
+#[derive(Debug, Clone)]
+pub(super) struct Window {
+    /// Start and end, in seconds from the start of the recording.
+    pub(super) start_s: f64,
+    pub(super) end_s: f64,
+    /// Whether it is the first of the recording.
+    pub(super) is_first: bool,
 }
 
 /// What of a pass has been said.

@@ -8,11 +8,11 @@ use serde::Deserialize;
 
 use super::backbone::Row;
 use super::config::Config;
-use super::course::Mode;
 use super::depthformer::WatchDepth;
 use super::generation::{Generator, Outcome, PARTS, Pass, Said, Share, Unwatched, Watch};
 use super::golden_set::{TOLERANCE, compare, device, ids, json, root, tensors, values};
 use super::mel::FrontEnd;
+use super::modality::Mode;
 use super::prompt::{Position, Prompt, Recording};
 use super::tokens::{Role, Vocabulary};
 use izwi_nn::attention::PagedSpan;
@@ -158,6 +158,7 @@ fn case(loaded: &Loaded, name: &'static str) -> Case {
     };
     let pass = Pass {
         prompt,
+        window: None,
         mode,
         text_sampling: sampling(arguments.text_temperature, arguments.text_top_k),
         audio_sampling: sampling(arguments.audio_temperature, arguments.audio_top_k),

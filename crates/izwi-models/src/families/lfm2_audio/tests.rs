@@ -2,26 +2,33 @@
 
 use candle_core::Device;
 
-use super::super::stage::{Running as Ran, Stage, alone, keys};
 use super::golden::{CASES, arguments, emitted, recording};
 use super::golden_set::{TOLERANCE, compare, device, root, tensors, values};
 use super::*;
+use crate::frame_driver::{FrameCodec, RequestState};
+use crate::mini_engine::{MiniEngine, Sequence, alone, keys};
 use izwi_types::Precision;
-use izwi_types::{Emission, ListenInput, SamplingParams, SpeakInput};
+use izwi_types::{Emission, ListenInput, Prepared, SamplingParams, SpeakInput};
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };
 const BLOCK: usize = 8;
 
-fn model_at(precision: Precision, device: Device) -> LfmAudio {
-    LfmAudio::load(&root(), &LoadOptions::new(device, precision)).unwrap()
+type Driver = FrameDriver<LfmAudio>;
+
+fn model_at(precision: Precision, device: Device) -> Driver {
+    driver(LfmAudio::load(&root(), &LoadOptions::new(device.clone(), precision)).unwrap(), &device)
 }
 
-fn model() -> LfmAudio {
+fn driver(model: LfmAudio, device: &Device) -> Driver {
+    FrameDriver::new(model, device)
+}
+
+fn model() -> Driver {
     model_at(Precision::F32, Device::Cpu)
 }
 
 /// The checkpoint with the older codec alone.
-fn with_mimi() -> LfmAudio {
+fn with_mimi() -> Driver {
     let folder = tempfile::tempdir().unwrap();
     for file in std::fs::read_dir(root()).unwrap() {
         let file = file.unwrap();
@@ -30,11 +37,11 @@ fn with_mimi() -> LfmAudio {
         }
     }
     let options = LoadOptions::new(Device::Cpu, Precision::F32);
-    LfmAudio::load(folder.path(), &options).unwrap()
+    driver(LfmAudio::load(folder.path(), &options).unwrap(), &Device::Cpu)
 }
 
 fn say(text: &str, seed: u64) -> Input {
-    Input::Speak(SpeakInput { seed, sampling: order::SPEAKING, ..SpeakInput::plain(text) })
+    Input::Speak(SpeakInput { seed, sampling: plan::SPEAKING, ..SpeakInput::plain(text) })
 }
 
 fn hear(samples: Arc<[f32]>) -> Input {
@@ -65,13 +72,13 @@ fn asked(name: &str) -> Turn {
     Turn::User(vec![Message::Recording(recording(name))])
 }
 
-fn prepare(model: &LfmAudio, input: &Input) -> Prepared {
+fn prepare(model: &Driver, input: &Input) -> Prepared {
     model.prepare(input, &LIMITS).unwrap()
 }
 
 /// A text, a recording, and a conversation.
-fn mixed(model: &LfmAudio) -> Vec<Prepared> {
-    let sampling = Some(order::CONVERSING);
+fn mixed(model: &Driver) -> Vec<Prepared> {
+    let sampling = Some(plan::CONVERSING);
     let inputs = [
         say("Hello world, this is a test.", 1),
         hear(recording("w1")),
@@ -83,8 +90,8 @@ fn mixed(model: &LfmAudio) -> Vec<Prepared> {
     inputs.iter().map(|input| prepare(model, input)).collect()
 }
 
-fn units(ran: &Ran) -> &[Emission] {
-    &ran.state.downcast_ref::<Running>().unwrap().said.units
+fn units(ran: &Sequence) -> &[Emission] {
+    &ran.state.downcast_ref::<RequestState<LfmAudio>>().unwrap().state.said.units
 }
 
 #[test]
@@ -111,28 +118,29 @@ fn speech_made_beside_the_next_step_is_the_same_and_begins_as_early() {
     let mut model = model_at(Precision::F32, Device::Cpu);
     let two = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     let texts = ["Hello world, this is a test.", "Seventeen sleepy seals slid south."];
-    for chunk_samples in [1, 3 * model.codec.samples_per_frame()] {
+    for chunk_samples in [1, 3 * model.model.codec.samples_per_frame()] {
         let inputs = texts.iter().zip([16, 27]).map(|(text, max_tokens)| {
             Input::Speak(SpeakInput { chunk_samples, max_tokens, ..SpeakInput::plain(*text) })
         });
         let prepared: Vec<Prepared> = inputs.map(|input| prepare(&model, &input)).collect();
         let [beside, behind] = [true, false].map(|overlaps| {
             model.overlaps = overlaps;
-            let mut stage = Stage::new(&model, 8, 9, 27);
-            prepared.iter().for_each(|prepared| stage.admit(prepared));
+            let mut engine = MiniEngine::new(&model, 8, 9, 27);
+            prepared.iter().for_each(|prepared| engine.admit(prepared));
             let mut waited = 0;
             two.install(|| {
-                while stage.goes_on() {
-                    stage.step();
-                    let states = stage.running.iter().map(|ran| ran.state.downcast_ref::<Running>());
-                    waited += states.flatten().filter(|state| !state.sounding.waiting().is_empty()).count();
+                while engine.has_work() {
+                    engine.step();
+                    let states =
+                        engine.sequences.iter().map(|ran| ran.state.downcast_ref::<RequestState<LfmAudio>>());
+                    waited += states.flatten().filter(|request| request.buffer.has_deferred()).count();
                 }
             });
             assert_eq!(waited > 0, overlaps);
-            stage.finish()
+            engine.finish()
         });
         for (beside, behind) in beside.iter().zip(&behind) {
-            assert_eq!((&beside.samples, beside.portions[0]), (&behind.samples, behind.portions[0]));
+            assert_eq!((&beside.samples, beside.chunks[0]), (&behind.samples, behind.chunks[0]));
         }
     }
 }
@@ -173,12 +181,12 @@ fn mixed_work_together_is_each_alone_to_the_bit_however_prompts_are_cut() {
     for precision in [Precision::F32, Precision::Bf16, Precision::Q8] {
         let model = model_at(precision, Device::Cpu);
         let prepared = mixed(&model);
-        let mut stage = Stage::new(&model, BLOCK, 7, 24);
-        prepared.iter().for_each(|prepared| stage.admit(prepared));
-        let together = stage.finish();
+        let mut engine = MiniEngine::new(&model, BLOCK, 7, 24);
+        prepared.iter().for_each(|prepared| engine.admit(prepared));
+        let together = engine.finish();
         assert!(together.iter().any(|ran| ran.generated > BLOCK));
         for (ran, prepared) in together.iter().zip(&prepared) {
-            assert_eq!(ran.heard(), alone(&model, prepared, 24).heard(), "{precision}");
+            assert_eq!(ran.outputs(), alone(&model, prepared, 24).outputs(), "{precision}");
         }
     }
 }
@@ -187,18 +195,18 @@ fn mixed_work_together_is_each_alone_to_the_bit_however_prompts_are_cut() {
 fn what_was_preempted_goes_on_as_if_it_had_not_been() {
     let model = model();
     let prepared = mixed(&model);
-    let mut stage = Stage::new(&model, BLOCK, 11, 24);
-    prepared.iter().for_each(|prepared| stage.admit(prepared));
+    let mut engine = MiniEngine::new(&model, BLOCK, 11, 24);
+    prepared.iter().for_each(|prepared| engine.admit(prepared));
     for step in 0..40 {
-        stage.preempt(step % prepared.len());
+        engine.preempt(step % prepared.len());
         for _ in 0..=step % 4 * 5 {
-            if stage.goes_on() {
-                stage.step();
+            if engine.has_work() {
+                engine.step();
             }
         }
     }
-    for (ran, prepared) in stage.finish().iter().zip(&prepared) {
-        assert_eq!(ran.heard(), alone(&model, prepared, 24).heard());
+    for (ran, prepared) in engine.finish().iter().zip(&prepared) {
+        assert_eq!(ran.outputs(), alone(&model, prepared, 24).outputs());
     }
 }
 
@@ -209,34 +217,34 @@ fn a_prefix_in_anothers_blocks_changes_nothing() {
         ["One text.", "Another text, and a longer one."].map(|text| prepare(&model, &say(text, 3)));
     let same = keys(&first).iter().zip(keys(&second)).take_while(|(a, b)| a == b).count();
     assert!(same >= 2 * BLOCK, "the instructions are the same: {same} positions");
-    let mut stage = Stage::new(&model, BLOCK, 5, 16);
-    stage.admit(&first);
-    (0..8).for_each(|_| stage.step());
-    stage.admit_behind(&second, 0, same);
-    let together = stage.finish();
-    assert_eq!(together[1].heard(), alone(&model, &second, 16).heard());
+    let mut engine = MiniEngine::new(&model, BLOCK, 5, 16);
+    engine.admit(&first);
+    (0..8).for_each(|_| engine.step());
+    engine.admit_with_prefix(&second, 0, same);
+    let together = engine.finish();
+    assert_eq!(together[1].outputs(), alone(&model, &second, 16).outputs());
 }
 
 #[test]
 fn the_next_turn_goes_on_in_the_blocks_of_the_one_before() {
     let model = model();
     let first = prepare(&model, &talk(vec![asked("w1")], Some(SamplingParams::GREEDY), 0));
-    let mut stage = Stage::new(&model, 4, usize::MAX, 40);
-    stage.admit(&first);
-    while stage.goes_on() {
-        stage.step();
+    let mut engine = MiniEngine::new(&model, 4, usize::MAX, 40);
+    engine.admit(&first);
+    while engine.has_work() {
+        engine.step();
     }
-    let said = stage.running[0].emissions.clone();
+    let said = engine.sequences[0].emissions.clone();
     let reply = Turn::User(vec![Message::Text("Please speak slowly.".to_owned())]);
     let turns = vec![asked("w1"), Turn::Model(said.into()), reply];
-    let second = prepare(&model, &talk(turns, Some(order::CONVERSING), 7));
-    let known: Vec<u64> = keys(&first).iter().chain(&stage.running[0].keys).copied().collect();
+    let second = prepare(&model, &talk(turns, Some(plan::CONVERSING), 7));
+    let known: Vec<u64> = keys(&first).iter().chain(&engine.sequences[0].keys).copied().collect();
     assert_eq!(keys(&second)[..known.len()], known);
-    let computed = stage.running[0].start;
-    stage.admit_behind(&second, 0, computed.min(known.len()));
-    assert!(stage.running[1].start > 0 && computed > keys(&first).len());
-    let together = stage.finish();
-    assert_eq!(together[1].heard(), alone(&model, &second, 40).heard());
+    let computed = engine.sequences[0].start;
+    engine.admit_with_prefix(&second, 0, computed.min(known.len()));
+    assert!(engine.sequences[1].start > 0 && computed > keys(&first).len());
+    let together = engine.finish();
+    assert_eq!(together[1].outputs(), alone(&model, &second, 40).outputs());
 }
 
 #[test]
@@ -245,7 +253,7 @@ fn a_seed_decides_and_states_are_fresh() {
         let said = |seed| alone(&model, &prepare(&model, &say("Once more.", seed)), 30).samples;
         assert_eq!(said(1), said(1));
         let talked = |seed| {
-            let input = talk(vec![asked("w2")], Some(order::CONVERSING), seed);
+            let input = talk(vec![asked("w2")], Some(plan::CONVERSING), seed);
             alone(&model, &prepare(&model, &input), 30).emissions
         };
         assert_eq!(talked(1), talked(1));
@@ -256,17 +264,17 @@ fn a_seed_decides_and_states_are_fresh() {
 #[test]
 fn what_streams_out_is_the_offline_decoding_whatever_the_listener_gets_at_once() {
     for model in [model(), with_mimi()] {
-        let frame = model.codec.samples_per_frame();
+        let frame = model.model.codec.samples_per_frame();
         let talked = |chunk_samples, seed| {
-            let Input::Converse(input) = talk(vec![asked("w1")], Some(order::CONVERSING), seed) else {
+            let Input::Converse(input) = talk(vec![asked("w1")], Some(plan::CONVERSING), seed) else {
                 panic!()
             };
             let input = Input::Converse(ConverseInput { chunk_samples, max_tokens: 34, ..input });
             alone(&model, &prepare(&model, &input), 34)
         };
-        let frames = |ran: &Ran| -> Vec<Vec<u32>> {
+        let frames = |ran: &Sequence| -> Vec<Vec<u32>> {
             let frames = ran.emissions.iter().filter_map(|unit| match unit {
-                Emission::Frame(codes) if model.codec.sounds(codes) => Some(codes.to_vec()),
+                Emission::Frame(codes) if model.model.codec.is_audible(codes) => Some(codes.to_vec()),
                 _ => None,
             });
             frames.collect()
@@ -275,9 +283,9 @@ fn what_streams_out_is_the_offline_decoding_whatever_the_listener_gets_at_once()
         let (seed, each) =
             (0..50).map(|seed| (seed, talked(1, seed))).find(|(_, ran)| frames(ran).len() > 4).unwrap();
         let frames = frames(&each);
-        let mut fresh = model.codec.start();
-        let mut offline = model.codec.decode(&mut [(&mut fresh, frames.as_slice())]).unwrap().remove(0);
-        offline.extend(model.codec.finish(&mut fresh));
+        let mut fresh = model.model.codec.start();
+        let mut offline = model.model.codec.decode(&mut [(&mut fresh, frames.as_slice())]).unwrap().remove(0);
+        offline.extend(model.model.codec.finish(&mut fresh));
         assert_eq!(offline.len(), frames.len() * frame);
         assert_eq!(each.samples, offline);
         for chunk in [frame / 3, frame, 2 * frame + frame / 2, 100 * frame] {
@@ -291,7 +299,7 @@ fn long_texts_are_spoken_in_several_passes() {
     let model = model();
     let tight = PrepareLimits { max_positions: 300, ..LIMITS };
     let prepared = model.prepare(&say(&"This is one sentence of very many. ".repeat(12), 4), &tight).unwrap();
-    let expected = prepared.payload.downcast_ref::<Errand>().unwrap().passes.len();
+    let expected = prepared.payload.downcast_ref::<Plan<LfmAudio>>().unwrap().passes.len();
     assert!(expected > 1);
     // Whatever tiny random weights say, their budget ends every pass.
     let ran = alone(&model, &prepared, usize::MAX);
@@ -366,7 +374,7 @@ fn every_precision_loads_and_works_and_warms_up() {
         assert!(ran.generated > 0 && ran.samples.iter().all(|sample| sample.is_finite()), "{precision}");
         let heard = alone(&model, &prepare(&model, &hear(recording("w2"))), 6);
         assert!(heard.generated > 0);
-        assert!(model.info.weight_bytes > 0 && model.info.state_bytes > 0);
+        assert!(model.model.info.weight_bytes > 0 && model.model.info.state_bytes > 0);
         assert!(model.step_bytes(1) >= model.step_bytes(100_000));
     }
 }
@@ -376,13 +384,14 @@ fn made_up_weights_speak_without_end() {
     Config::parse(include_str!("shapes/1.5b.json")).unwrap();
     let config = config::read(&root().join("config.json")).unwrap();
     let options = LoadOptions::new(Device::Cpu, Precision::Q8);
-    let model = LfmAudio::random(&config, &options).unwrap();
+    let model = driver(LfmAudio::random(&config, &options).unwrap(), &options.device);
     let input = Input::Speak(SpeakInput { max_tokens: 6, ..SpeakInput::plain("Hi.") });
     let ran = alone(&model, &prepare(&model, &input), 6);
     assert!(!ran.finished && ran.generated == 6 && ran.samples.iter().any(|&sample| sample != 0.0));
-    let frames =
-        units(&ran).iter().filter(|unit| matches!(unit, Emission::Frame(codes) if model.codec.sounds(codes)));
-    assert_eq!(ran.samples.len(), frames.count() * model.codec.samples_per_frame());
+    let frames = units(&ran)
+        .iter()
+        .filter(|unit| matches!(unit, Emission::Frame(codes) if model.model.codec.is_audible(codes)));
+    assert_eq!(ran.samples.len(), frames.count() * model.model.codec.samples_per_frame());
 }
 
 #[test]

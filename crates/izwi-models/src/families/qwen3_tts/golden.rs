@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::config::{Kind, Settings};
 use super::generation::{Generator, Outcome, PARTS, Pass, Said, Share, Unwatched, Watch, restrict};
 use super::golden_set::{TOLERANCE, compare, device, ids, json, root, tensors, values};
-use super::order;
+use super::lookup;
 use super::prompt::{Codec, Frame, Order, Prompt, Spoken};
 use super::tokens::Vocabulary;
 use izwi_nn::attention::PagedSpan;
@@ -92,7 +92,7 @@ impl Loaded {
     /// The reference's prompt, the voice of a recording taken from its own dumps.
     fn order(&self, arguments: &Arguments) -> Order {
         let config = &self.settings.config;
-        let voice = order::voice(config, arguments.speaker.as_deref()).unwrap();
+        let voice = lookup::voice(config, arguments.speaker.as_deref()).unwrap();
         let voice = voice.filter(|_| arguments.speaker.is_some());
         let (mut speaker, mut spoken) = (voice.map(|(_, id)| Codec::Token(id)), None);
         if let Some(timbre_only) = arguments.x_vector_only_mode {
@@ -109,7 +109,7 @@ impl Loaded {
         Order {
             script: self.vocabulary.script(&arguments.text).unwrap(),
             instructions: instruct.map(|text| self.vocabulary.instructions(text)).unwrap_or_default(),
-            language: order::language(config, arguments.language.as_deref(), voice.map(|(name, _)| name))
+            language: lookup::language(config, arguments.language.as_deref(), voice.map(|(name, _)| name))
                 .unwrap(),
             speaker,
             spoken,

@@ -53,7 +53,7 @@ impl Talker {
         });
         let books = books.collect::<std::result::Result<_, _>>()?;
         let text = "talker.model.text_embedding";
-        let text = Embedding::load_rarely_read(from, text, talker.text_vocab_size, text_width)?;
+        let text = Embedding::load_lazy(from, text, talker.text_vocab_size, text_width)?;
         let widen = projection(from, "linear_fc1", text_width)?;
         let narrow = projection(from, "linear_fc2", width)?;
         let pad = project(&text, &widen, &narrow, &[config.tts_pad_token_id])?;

@@ -4,20 +4,25 @@ use std::collections::HashMap;
 
 use candle_core::Device;
 
-use super::super::stage::{self, Stage};
 use super::golden::{Arguments, cases};
 use super::golden_set::{TOLERANCE, compare, device, root, tensors, values};
 use super::*;
+use crate::frame_driver::{FrameCodec, RequestState};
+use crate::mini_engine::{self, MiniEngine};
 use izwi_types::Precision;
+use izwi_types::{Prepared, SamplingParams};
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };
 const BLOCK: usize = 8;
 
-fn model_at(checkpoint: &str, precision: Precision, device: Device) -> QwenTts {
-    QwenTts::load(&root().join(checkpoint), &LoadOptions::new(device, precision)).unwrap()
+type Driver = FrameDriver<QwenTts>;
+
+fn model_at(checkpoint: &str, precision: Precision, device: Device) -> Driver {
+    let options = LoadOptions::new(device, precision);
+    FrameDriver::new(QwenTts::load(&root().join(checkpoint), &options).unwrap(), &options.device)
 }
 
-fn model(checkpoint: &str) -> QwenTts {
+fn model(checkpoint: &str) -> Driver {
     model_at(checkpoint, Precision::F32, Device::Cpu)
 }
 
@@ -26,7 +31,7 @@ fn say(text: &str, seed: u64) -> SpeakInput {
     SpeakInput { seed, sampling, ..SpeakInput::plain(text) }
 }
 
-fn prepare(model: &QwenTts, input: SpeakInput) -> Prepared {
+fn prepare(model: &Driver, input: SpeakInput) -> Prepared {
     model.prepare(&Input::Speak(input), &LIMITS).unwrap()
 }
 
@@ -37,8 +42,8 @@ fn recording(text: Option<&str>) -> VoiceRecording {
 }
 
 /// Samples of one sequence alone.
-fn alone(model: &QwenTts, prepared: &Prepared, most: usize) -> Vec<f32> {
-    stage::alone(model, prepared, most).samples
+fn alone(model: &Driver, prepared: &Prepared, most: usize) -> Vec<f32> {
+    mini_engine::alone(model, prepared, most).samples
 }
 
 const TEXTS: [&str; 8] = [
@@ -54,7 +59,7 @@ const TEXTS: [&str; 8] = [
 
 #[test]
 fn golden_speech_is_the_references_from_text_to_samples() {
-    let mut models: HashMap<String, QwenTts> = HashMap::new();
+    let mut models: HashMap<String, Driver> = HashMap::new();
     for (name, checkpoint, arguments) in cases() {
         let model = models
             .entry(checkpoint.clone())
@@ -62,12 +67,12 @@ fn golden_speech_is_the_references_from_text_to_samples() {
         let golden = tensors(&name);
         let frames = golden["codes"].dim(1).unwrap();
         let input = SpeakInput { max_tokens: frames, ..input(model, &arguments) };
-        let mut utterance = model.utterance(&input, &LIMITS).unwrap();
+        let mut plan = model.model.plan_speech(&input, &LIMITS).unwrap();
         if let Some(uniforms) = golden.get("uniforms") {
-            utterance.passes[0].draws =
+            plan.passes[0].pass.draws =
                 izwi_nn::sampling::Draws::recorded(uniforms.to_vec1::<f64>().unwrap().into());
         }
-        let prepared = Prepared { work: utterance.work(0).unwrap(), payload: Arc::new(utterance) };
+        let prepared = Driver::prepared(plan);
         let ours = alone(model, &prepared, frames);
         let theirs = values(&golden["wav0"]);
         // The reference cuts a recording off by a share of the length and may keep its last sample.
@@ -78,11 +83,11 @@ fn golden_speech_is_the_references_from_text_to_samples() {
 }
 
 /// The reference's call as a request.
-fn input(model: &QwenTts, arguments: &Arguments) -> SpeakInput {
+fn input(model: &Driver, arguments: &Arguments) -> SpeakInput {
     let sampling = if arguments.do_sample {
-        model.settings.sampling
+        model.model.settings.sampling
     } else {
-        SamplingParams { temperature: 0.0, ..model.settings.sampling }
+        SamplingParams { temperature: 0.0, ..model.model.settings.sampling }
     };
     let reference = arguments.x_vector_only_mode.map(|timbre_only| {
         let text = arguments.ref_text.as_deref().filter(|_| !timbre_only);
@@ -105,10 +110,10 @@ fn eight_together_are_each_alone_to_the_bit_however_prompts_are_cut() {
         let model = model_at("cv06", precision, Device::Cpu);
         let inputs = TEXTS.iter().enumerate();
         let prepared: Vec<Prepared> = inputs.map(|(n, text)| prepare(&model, say(text, n as u64))).collect();
-        let mut stage = Stage::new(&model, BLOCK, 7, 20);
-        prepared.iter().for_each(|prepared| stage.admit(prepared));
-        for (running, prepared) in stage.finish().iter().zip(&prepared) {
-            assert!(running.portions.len() > 1);
+        let mut engine = MiniEngine::new(&model, BLOCK, 7, 20);
+        prepared.iter().for_each(|prepared| engine.admit(prepared));
+        for (running, prepared) in engine.finish().iter().zip(&prepared) {
+            assert!(running.chunks.len() > 1);
             assert_eq!(running.samples, alone(&model, prepared, 20), "{precision}");
         }
     }
@@ -118,17 +123,17 @@ fn eight_together_are_each_alone_to_the_bit_however_prompts_are_cut() {
 fn what_was_preempted_goes_on_as_if_it_had_not_been() {
     let model = model("cv06");
     let prepared: Vec<Prepared> = TEXTS.iter().take(3).map(|text| prepare(&model, say(text, 5))).collect();
-    let mut stage = Stage::new(&model, BLOCK, 5, 24);
-    prepared.iter().for_each(|prepared| stage.admit(prepared));
+    let mut engine = MiniEngine::new(&model, BLOCK, 5, 24);
+    prepared.iter().for_each(|prepared| engine.admit(prepared));
     for step in 0..60 {
-        stage.preempt(step % 3);
+        engine.preempt(step % 3);
         (0..=step % 4 * 5).for_each(|_| {
-            if stage.goes_on() {
-                stage.step();
+            if engine.has_work() {
+                engine.step();
             }
         });
     }
-    for (running, prepared) in stage.finish().iter().zip(&prepared) {
+    for (running, prepared) in engine.finish().iter().zip(&prepared) {
         assert_eq!(running.samples, alone(&model, prepared, 24));
     }
 }
@@ -141,14 +146,15 @@ fn a_prefix_in_anothers_blocks_changes_nothing() {
         ..say(text, 3)
     };
     let (first, second) = (prepare(&model, styled(TEXTS[1])), prepare(&model, styled(TEXTS[4])));
-    let shared = stage::keys(&first).iter().zip(stage::keys(&second)).take_while(|(a, b)| a == b).count();
+    let shared =
+        mini_engine::keys(&first).iter().zip(mini_engine::keys(&second)).take_while(|(a, b)| a == b).count();
     let blocks = shared / BLOCK;
     assert!(blocks >= 2, "the style, the role and the voice are the same: {shared} positions");
-    let mut stage = Stage::new(&model, BLOCK, usize::MAX, 12);
-    stage.admit(&first);
-    stage.step();
-    stage.admit_behind(&second, 0, shared);
-    let together = stage.finish();
+    let mut engine = MiniEngine::new(&model, BLOCK, usize::MAX, 12);
+    engine.admit(&first);
+    engine.step();
+    engine.admit_with_prefix(&second, 0, shared);
+    let together = engine.finish();
     assert_eq!(together[1].samples, alone(&model, &second, 12));
 }
 
@@ -164,42 +170,42 @@ fn a_seed_decides_and_states_are_fresh() {
 fn what_streams_out_is_the_offline_decoding() {
     let model = model("cv06");
     let prepared = prepare(&model, say(TEXTS[3], 9));
-    let mut stage = Stage::new(&model, BLOCK, usize::MAX, 40);
-    stage.admit(&prepared);
-    let running = stage.finish().remove(0);
-    let speaking = running.state.downcast_ref::<Speaking>().unwrap();
-    let frames: Vec<Vec<u32>> = speaking.said.frames.iter().map(|frame| frame.to_vec()).collect();
-    let mut fresh = model.codec.start();
-    let offline = model.codec.decode(&mut [(&mut fresh, &frames)]).unwrap().remove(0);
+    let mut engine = MiniEngine::new(&model, BLOCK, usize::MAX, 40);
+    engine.admit(&prepared);
+    let running = engine.finish().remove(0);
+    let request = running.state.downcast_ref::<RequestState<QwenTts>>().unwrap();
+    let frames: Vec<Vec<u32>> = request.state.frames.iter().map(|frame| frame.to_vec()).collect();
+    let mut fresh = model.model.codec.start();
+    let offline = model.model.codec.decode(&mut [(&mut fresh, &frames)]).unwrap().remove(0);
     assert_eq!(running.samples, offline[..running.samples.len()]);
 }
 
 #[test]
 fn sound_comes_in_the_portions_that_complete_chunks_and_none_is_lost_at_a_limit() {
     // Each portion in the step that completes it.
-    let model = QwenTts { overlaps: false, ..model("cv06") };
-    let (frame, most) = (model.codec.samples_per_frame(), 11);
+    let model = FrameDriver { overlaps: false, ..model("cv06") };
+    let (frame, most) = (model.model.codec.samples_per_frame(), 11);
     let spoken = |chunk_samples, seed| {
-        let mut stage = Stage::new(&model, BLOCK, usize::MAX, most);
-        stage.admit(&prepare(&model, SpeakInput { chunk_samples, max_tokens: most, ..say(TEXTS[3], seed) }));
-        stage.finish().remove(0)
+        let mut engine = MiniEngine::new(&model, BLOCK, usize::MAX, most);
+        engine.admit(&prepare(&model, SpeakInput { chunk_samples, max_tokens: most, ..say(TEXTS[3], seed) }));
+        engine.finish().remove(0)
     };
     for seed in 0..4 {
         let each = spoken(1, seed);
-        assert!(each.portions.iter().all(|&samples| samples == frame));
+        assert!(each.chunks.iter().all(|&samples| samples == frame));
         for chunk in [frame / 3, frame, 2 * frame + frame / 2, 100 * frame] {
             let portions = spoken(chunk, seed);
             assert_eq!(portions.samples, each.samples, "chunks of {chunk}");
             let mut before = 0;
-            for (at, samples) in portions.portions.iter().enumerate() {
+            for (at, samples) in portions.chunks.iter().enumerate() {
                 let after = before + samples / frame;
                 let completes = |frames: usize| frames * frame / chunk > before * frame / chunk;
                 let fewest = (before + 1..=after).find(|&frames| completes(frames)).unwrap_or(usize::MAX);
-                let last = at + 1 == portions.portions.len();
+                let last = at + 1 == portions.chunks.len();
                 assert!(
                     last || after == fewest.min(before + 4),
                     "{:?} in chunks of {chunk}",
-                    portions.portions
+                    portions.chunks
                 );
                 before = after;
             }
@@ -211,35 +217,38 @@ fn sound_comes_in_the_portions_that_complete_chunks_and_none_is_lost_at_a_limit(
 fn sound_made_beside_the_next_step_is_the_same_and_begins_as_early() {
     let mut model = model("cv06");
     let two = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
-    for chunk_samples in [1, 2 * model.codec.samples_per_frame()] {
+    for chunk_samples in [1, 2 * model.model.codec.samples_per_frame()] {
         let inputs = TEXTS.iter().zip([9, 14, 15, 30]);
         let inputs =
             inputs.map(|(text, max_tokens)| SpeakInput { chunk_samples, max_tokens, ..say(text, 1) });
         let prepared: Vec<Prepared> = inputs.map(|input| prepare(&model, input)).collect();
         let [beside, behind] = [true, false].map(|overlaps| {
             model.overlaps = overlaps;
-            let mut stage = Stage::new(&model, BLOCK, 9, 30);
-            prepared.iter().for_each(|prepared| stage.admit(prepared));
+            let mut engine = MiniEngine::new(&model, BLOCK, 9, 30);
+            prepared.iter().for_each(|prepared| engine.admit(prepared));
             let mut waited = 0;
             two.install(|| {
                 for step in 0.. {
                     if step % 11 == 10 {
-                        stage.preempt(step % 4);
+                        engine.preempt(step % 4);
                     }
-                    if !stage.goes_on() {
+                    if !engine.has_work() {
                         break;
                     }
-                    stage.step();
-                    let states = stage.running.iter().map(|running| running.state.downcast_ref::<Speaking>());
-                    waited += states.flatten().filter(|state| !state.sounding.waiting().is_empty()).count();
+                    engine.step();
+                    let states = engine
+                        .sequences
+                        .iter()
+                        .map(|running| running.state.downcast_ref::<RequestState<QwenTts>>());
+                    waited += states.flatten().filter(|request| request.buffer.has_deferred()).count();
                 }
             });
             assert_eq!(waited > 0, overlaps);
-            stage.finish()
+            engine.finish()
         });
         for (beside, behind) in beside.iter().zip(&behind) {
             assert_eq!(beside.samples, behind.samples);
-            assert_eq!(beside.portions[0], behind.portions[0]);
+            assert_eq!(beside.chunks[0], behind.chunks[0]);
         }
     }
 }
@@ -249,15 +258,15 @@ fn a_runaway_is_cut_off_and_said_to_be_one() {
     let model = model("cv06");
     for chunk_samples in [1, 100_000] {
         let input = SpeakInput { chunk_samples, ..say(TEXTS[1], 4) };
-        let mut utterance = model.utterance(&input, &LIMITS).unwrap();
-        // An end is ruled out for two frames.
-        utterance.budgets = vec![2];
-        let prepared = Prepared { work: utterance.work(0).unwrap(), payload: Arc::new(utterance) };
-        let mut stage = Stage::new(&model, BLOCK, usize::MAX, 100);
-        stage.admit(&prepared);
-        let running = stage.finish().remove(0);
+        let mut plan = model.model.plan_speech(&input, &LIMITS).unwrap();
+        // No end token in the first two frames.
+        plan.passes[0].max_frames = Some(2);
+        let prepared = Driver::prepared(plan);
+        let mut engine = MiniEngine::new(&model, BLOCK, usize::MAX, 100);
+        engine.admit(&prepared);
+        let running = engine.finish().remove(0);
         assert!(running.finished && running.runaway);
-        assert_eq!(running.samples.len(), 2 * model.codec.samples_per_frame());
+        assert_eq!(running.samples.len(), 2 * model.model.codec.samples_per_frame());
     }
 }
 
@@ -266,13 +275,13 @@ fn long_texts_are_spoken_in_several_passes() {
     let model = model("cv06");
     let text = "This is one sentence of very many. ".repeat(80);
     let prepared = prepare(&model, say(&text, 4));
-    let utterance = prepared.payload.downcast_ref::<Utterance>().unwrap();
-    let expected = utterance.passes.len();
+    let plan = prepared.payload.downcast_ref::<Plan<QwenTts>>().unwrap();
+    let expected = plan.passes.len();
     assert!(expected > 2);
-    let mut stage = Stage::new(&model, BLOCK, usize::MAX, usize::MAX);
-    stage.admit(&prepared);
+    let mut engine = MiniEngine::new(&model, BLOCK, usize::MAX, usize::MAX);
+    engine.admit(&prepared);
     // Whatever tiny random weights say, the watchdog ends every pass.
-    let running = stage.finish().remove(0);
+    let running = engine.finish().remove(0);
     assert_eq!(running.passes, expected);
     assert!(running.finished);
 }
@@ -293,7 +302,7 @@ fn a_packed_voice_is_the_recordings() {
     }
 }
 
-fn check_refused_packs(model: &QwenTts, pack: &[u8]) {
+fn check_refused_packs(model: &Driver, pack: &[u8]) {
     let refused = |pack: &[u8]| model.check_voice(pack).unwrap_err();
     assert!(refused(&pack[..pack.len() / 2]).message.contains("damaged"));
     assert!(refused(b"").message.contains("damaged"));
@@ -309,7 +318,7 @@ fn check_refused_packs(model: &QwenTts, pack: &[u8]) {
 #[test]
 fn what_cannot_be_done_is_refused_by_field() {
     let (own, base) = (model("cv06"), model("base17"));
-    let refused = |model: &QwenTts, input: SpeakInput, limits: &PrepareLimits| {
+    let refused = |model: &Driver, input: SpeakInput, limits: &PrepareLimits| {
         model.prepare(&Input::Speak(input), limits).unwrap_err()
     };
     let hi = || say("Hi.", 1);
@@ -338,9 +347,9 @@ fn every_precision_loads_and_speaks_and_warms_up() {
             let Input::Speak(input) = model.warm_up_input() else { panic!("it speaks") };
             let prepared = prepare(&model, SpeakInput { max_tokens: 3, ..input });
             let samples = alone(&model, &prepared, 3);
-            assert!(samples.len() == 3 * model.codec.samples_per_frame());
+            assert!(samples.len() == 3 * model.model.codec.samples_per_frame());
             assert!(samples.iter().all(|sample| sample.is_finite() && sample.abs() <= 1.0));
-            assert!(model.info.weight_bytes > 0);
+            assert!(model.model.info.weight_bytes > 0);
         }
     }
 }

@@ -12,6 +12,7 @@ use super::codec::{Codec, DecoderState};
 use super::prompt::{Frame, Spoken};
 use super::speaker::SpeakerEncoder;
 use super::tokens::Vocabulary;
+use crate::frame_driver::FrameCodec;
 use izwi_nn::Error;
 use izwi_types::{InputError, VoiceRecording};
 

@@ -9,7 +9,7 @@ use super::config::Config;
 use izwi_nn::Error;
 use izwi_nn::attention::{CrossKv, PagedSpan, cross, paged};
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::kv_pool::{Carried, KvLayout, KvPool};
+use izwi_nn::kv_pool::{ConvStateLayout, KvLayout, KvPool};
 use izwi_nn::layers::activation::{bias_gelu, residual};
 use izwi_nn::layers::{LayerNorm, Linear};
 use izwi_types::Precision;
@@ -128,7 +128,7 @@ impl Decoder {
             kv_heads: self.heads,
             head_dim: self.width / self.heads,
             dtype: DType::F32,
-            carried: Carried::NONE,
+            conv_state: ConvStateLayout::NONE,
         }
     }
 

@@ -20,8 +20,8 @@ use self::tokens::Vocabulary;
 use self::windows::{Context, Kind, Listening, Order, Recording};
 use super::LoadOptions;
 use crate::model::{BatchEntry, SequenceState, SpeechModel};
-use crate::regions;
-use crate::regions::Region;
+use crate::regions::{self, Region};
+use crate::warm_up;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
@@ -127,7 +127,7 @@ impl Whisper {
             decoder,
             scribe: Scribe { rules: Rules::new(&settings, &vocabulary), vocabulary, context, multilingual },
             max_positions: (config.max_source_positions, config.max_target_positions),
-            warm_up: warm_up_samples(),
+            warm_up: warm_up::noise(SAMPLE_RATE_HZ),
         })
     }
 
@@ -324,10 +324,4 @@ impl SpeechModel for Whisper {
             seed: 0,
         })
     }
-}
-
-/// A second of soft, even noise.
-fn warm_up_samples() -> Arc<[f32]> {
-    let noise = |n: usize| (izwi_nn::sampling::mix(n as u64) >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
-    (0..SAMPLE_RATE_HZ).map(|n| 0.1 * noise(n)).collect::<Vec<_>>().into()
 }

@@ -1,4 +1,4 @@
-//! What the file holds is what was packed, and nothing that is wrong with it does harm.
+//! The file holds what was packed, and no damage to it causes an error.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -123,7 +123,7 @@ fn check_remade(place: &Place) {
 }
 
 #[test]
-fn what_is_kept_is_what_was_packed_at_every_precision() {
+fn cached_weights_equal_packed_weights_at_every_precision() {
     let place = Place::new();
     let x = Tensor::randn(0f32, 1.0, (3, WIDTH), &Device::Cpu).unwrap();
     let signal = Tensor::randn(0f32, 1.0, (9, 6), &Device::Cpu).unwrap();
@@ -155,7 +155,7 @@ fn what_is_kept_is_what_was_packed_at_every_precision() {
 }
 
 #[test]
-fn a_checkpoint_that_was_changed_is_packed_anew() {
+fn a_changed_checkpoint_is_packed_again() {
     let place = Place::new();
     check_remade(&place);
     let (before, _) = load(place.open());
@@ -229,7 +229,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_bytes_harm(
+    fn arbitrary_bytes_are_ignored(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
         at in any::<prop::sample::Index>(),
         keeps_head in any::<bool>(),
@@ -256,7 +256,7 @@ fn file_of(key: &str, entries: Vec<Entry>, weights: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn entries_that_promise_what_is_not_there_are_passed_over() {
+fn entries_out_of_range_are_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.cache");
     let right = packed(&Tensor::ones((70, WIDTH), DType::F32, &Device::Cpu).unwrap(), Precision::Q8);
@@ -291,7 +291,7 @@ fn entries_that_promise_what_is_not_there_are_passed_over() {
 }
 
 #[test]
-fn where_nothing_can_be_written_there_is_no_file() {
+fn a_read_only_folder_gets_no_file() {
     let place = Place::new();
     fs::create_dir(place.cache()).unwrap();
     for _ in 0..2 {
@@ -309,7 +309,7 @@ fn where_nothing_can_be_written_there_is_no_file() {
 }
 
 #[test]
-fn loaders_at_once_leave_one_whole_file() {
+fn concurrent_loaders_leave_one_complete_file() {
     let place = Place::new();
     let (fresh, _) = load(place.open());
     for _ in 0..5 {
@@ -324,7 +324,7 @@ fn loaders_at_once_leave_one_whole_file() {
 }
 
 #[test]
-fn what_a_killed_writer_left_is_removed_and_what_another_writes_is_not() {
+fn abandoned_partial_files_are_removed_and_active_ones_kept() {
     let place = Place::new();
     let partial = |process: &str| place.0.path().join(format!("model.izwi-q8.cache.{process}.partial"));
     for process in ["1", "2"] {
@@ -337,7 +337,7 @@ fn what_a_killed_writer_left_is_removed_and_what_another_writes_is_not() {
 }
 
 #[test]
-fn a_checkpoint_is_read_as_strictly_with_the_file_as_without() {
+fn checkpoints_are_checked_as_strictly_with_a_cache() {
     let place = Place::new();
     check_remade(&place);
     let told = |mut from: Checkpoint| {
@@ -365,7 +365,7 @@ fn a_checkpoint_is_read_as_strictly_with_the_file_as_without() {
 }
 
 #[test]
-fn small_checkpoints_are_not_worth_a_file() {
+fn small_checkpoints_have_no_cache() {
     let place = Place::new();
     load(place.open().with_cache(Precision::Q8));
     assert_eq!(place.files(), ["model.safetensors"]);

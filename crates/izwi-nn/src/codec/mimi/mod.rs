@@ -13,7 +13,7 @@ use crate::Error;
 use crate::attention::window::Window;
 use crate::checkpoint::Checkpoint;
 use crate::codec::conv::CausalDepthwiseTransposedConv;
-use crate::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
+use crate::codec::quantiser::{CodebookNames, CodebookShape, ResidualQuantiser};
 use crate::codec::seanet::{SeanetDecoder, SeanetShape};
 use crate::codec::stream::{Pieces, StreamShape, StreamState, Streams};
 use crate::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
@@ -36,8 +36,8 @@ pub struct Mimi {
     config: Config,
     device: Device,
     shape: StreamShape,
-    semantic: ResidualBooks,
-    acoustic: ResidualBooks,
+    semantic: ResidualQuantiser,
+    acoustic: ResidualQuantiser,
     upsample: CausalDepthwiseTransposedConv,
     transformer: CausalTransformer,
     seanet: SeanetDecoder,
@@ -73,16 +73,16 @@ impl Mimi {
         let before = from.taken();
         let mut shape = StreamShape::default();
         let s = &mut shape;
-        let books = |from: &mut Checkpoint, group: &str, books: usize| {
+        let books = |from: &mut Checkpoint, group: &str, codebooks: usize| {
             let names =
-                BookNames { sum: "embedding_sum", usage: "cluster_usage", flag: Some("_initialized") };
-            let sizes = BooksShape {
-                books,
+                CodebookNames { sum: "embedding_sum", usage: "cluster_usage", flag: Some("_initialized") };
+            let sizes = CodebookShape {
+                codebooks,
                 entries: config.entries,
                 width: config.codebook_width,
                 outer: config.width,
             };
-            ResidualBooks::load(from, &format!("quantizer.{group}"), sizes, names, |k| codebook(group, k))
+            ResidualQuantiser::load(from, &format!("quantizer.{group}"), sizes, names, |k| codebook(group, k))
         };
         let (semantic, acoustic) = (books(from, "rvq_first", SEMANTIC)?, books(from, "rvq_rest", acoustic)?);
         let rise = (config.width, UPSAMPLE_FRAMES * config.rows_per_frame, config.rows_per_frame);

@@ -6,6 +6,7 @@ use izwi_core::engine::{ChatOptions, Conversation, EngineCoreRequest, Generation
 use crate::dto::chat::ConfigFields;
 use crate::encoding;
 use crate::error::ApiError;
+use crate::extract::{check_range, non_blank, parse_priority};
 use crate::registry::Lease;
 use crate::ws::chunking;
 
@@ -33,18 +34,8 @@ impl Setup {
         let format = encoding::for_session(fields.response_format.as_deref())?;
         let chunk_samples = chunking::samples(fields.chunk_ms, profile.sample_rate)?;
         let input_rate = fields.input_sample_rate.unwrap_or(profile.heard_rate);
-        if !INPUT_RATES.contains(&input_rate) {
-            let message = format!(
-                "input_sample_rate is {input_rate}; it must be between {} and {}",
-                INPUT_RATES.start(),
-                INPUT_RATES.end()
-            );
-            return Err(ApiError::invalid("input_sample_rate", message));
-        }
-        let priority = match fields.priority.as_deref() {
-            None => Priority::Normal,
-            Some(text) => text.parse().map_err(|message: String| ApiError::invalid("priority", message))?,
-        };
+        check_range("input_sample_rate", input_rate, &INPUT_RATES)?;
+        let priority = parse_priority(fields.priority.as_deref())?;
         let own_sampling = fields.temperature.is_none() && fields.top_p.is_none() && fields.top_k.is_none();
         let defaults = &profile.default_params;
         let params = GenerationParams {
@@ -55,7 +46,7 @@ impl Setup {
             seed: fields.seed.or(defaults.seed),
             ..defaults.clone()
         };
-        let instructions = fields.instructions.filter(|text| !text.trim().is_empty());
+        let instructions = non_blank(fields.instructions);
         Ok(Self {
             format,
             input_rate,

@@ -10,7 +10,7 @@ use izwi_nn::Error;
 use izwi_nn::attention::window::Window;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::conv::{CausalConv, CausalDepthwiseConv, CausalTransposedConv, Kernel};
-use izwi_nn::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
+use izwi_nn::codec::quantiser::{CodebookNames, CodebookShape, ResidualQuantiser};
 use izwi_nn::codec::snake::SnakeBeta;
 use izwi_nn::codec::stream::{StreamShape, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
@@ -36,8 +36,8 @@ type Loaded<T> = std::result::Result<T, Error>;
 pub(super) struct Decoder {
     device: Device,
     shape: StreamShape,
-    semantic: ResidualBooks,
-    acoustic: ResidualBooks,
+    semantic: ResidualQuantiser,
+    acoustic: ResidualQuantiser,
     pre_conv: CausalConv,
     transformer: CausalTransformer,
     input: Linear,
@@ -63,16 +63,18 @@ impl Decoder {
         let mut shape = StreamShape::default();
         let s = &mut shape;
         let (latent, hidden) = (config.latent_dim, config.hidden_size);
-        let books = |from: &mut Checkpoint, group: &str, books: usize| {
+        let books = |from: &mut Checkpoint, group: &str, codebooks: usize| {
             let prefix = format!("{name}.quantizer.{group}");
-            let shape = BooksShape {
-                books,
+            let shape = CodebookShape {
+                codebooks,
                 entries: config.codebook_size,
                 width: config.codebook_dim / 2,
                 outer: config.codebook_dim,
             };
-            let names = BookNames { sum: "embedding_sum", usage: "cluster_usage", flag: None };
-            ResidualBooks::load(from, &prefix, shape, names, |k| format!("{prefix}.vq.layers.{k}._codebook"))
+            let names = CodebookNames { sum: "embedding_sum", usage: "cluster_usage", flag: None };
+            ResidualQuantiser::load(from, &prefix, shape, names, |k| {
+                format!("{prefix}.vq.layers.{k}._codebook")
+            })
         };
         let semantic = books(from, "rvq_first", config.num_semantic_quantizers)?;
         let acoustic = books(from, "rvq_rest", config.num_quantizers - config.num_semantic_quantizers)?;
@@ -170,7 +172,7 @@ impl Decoder {
 fn transformer_shape(config: &DecoderConfig, precision: Precision) -> TransformerShape {
     TransformerShape {
         style: Style::Gated,
-        naming: Naming::Apart,
+        naming: Naming::Split,
         layers: config.num_hidden_layers,
         width: config.hidden_size,
         heads: config.num_attention_heads,

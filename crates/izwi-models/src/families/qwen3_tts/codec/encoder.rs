@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor};
 use super::config::Config;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::codec::quantiser::{BookNames, BooksShape, ResidualBooks};
+use izwi_nn::codec::quantiser::{CodebookNames, CodebookShape, ResidualQuantiser};
 use izwi_nn::codec::seanet::{SeanetEncoder, SeanetShape};
 use izwi_nn::codec::stream::{StreamShape, StreamState, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
@@ -24,8 +24,8 @@ pub(super) struct Encoder {
     downsample: Conv1d,
     stride: usize,
     samples_per_frame: usize,
-    semantic: ResidualBooks,
-    acoustic: ResidualBooks,
+    semantic: ResidualQuantiser,
+    acoustic: ResidualQuantiser,
 }
 
 impl Encoder {
@@ -53,7 +53,7 @@ impl Encoder {
         let seanet = SeanetEncoder::load(from, &format!("{name}.encoder.layers"), &seanet_shape, &mut shape)?;
         let transformer_shape = TransformerShape {
             style: Style::Plain,
-            naming: Naming::Apart,
+            naming: Naming::Split,
             layers: sizes.num_hidden_layers,
             width: sizes.hidden_size,
             heads: sizes.num_attention_heads,
@@ -71,15 +71,15 @@ impl Encoder {
         let downsample = from.take(&format!("{name}.downsample.conv.weight"), &downsample)?;
         let mut books = |group: &str, count: usize, kept: usize| {
             let prefix = format!("{name}.quantizer.{group}_residual_vector_quantizer");
-            let names = BookNames { sum: "embed_sum", usage: "cluster_usage", flag: Some("initialized") };
-            let shape = BooksShape {
-                books: count,
+            let names = CodebookNames { sum: "embed_sum", usage: "cluster_usage", flag: Some("initialized") };
+            let shape = CodebookShape {
+                codebooks: count,
                 entries: sizes.codebook_size,
                 width: sizes.codebook_dim,
                 outer: sizes.hidden_size,
             };
             let book = |k: usize| format!("{prefix}.layers.{k}.codebook");
-            let mut books = ResidualBooks::load(from, &prefix, shape, names, book)?;
+            let mut books = ResidualQuantiser::load(from, &prefix, shape, names, book)?;
             books.truncate(kept);
             Ok::<_, Error>(books)
         };

@@ -13,6 +13,7 @@ use candle_core::{Device, Tensor};
 use self::decoder::Decoder;
 use self::encoder::Encoder;
 use crate::families::LoadOptions;
+use crate::frame_driver::{CodecInfo, FrameCodec, StreamInput};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 #[cfg(test)]
@@ -126,11 +127,6 @@ impl Codec {
         self.weight_bytes
     }
 
-    /// Bytes of the decoder's weights.
-    pub(crate) fn decoder_bytes(&self) -> usize {
-        self.decoder_bytes
-    }
-
     /// Bytes of a state once it has seen a frame.
     pub(crate) fn state_bytes(&self) -> usize {
         self.decoder.shape().bytes()
@@ -141,27 +137,11 @@ impl Codec {
         DecoderState::default()
     }
 
-    /// New frames of several streams to their samples, [`Self::samples_per_frame`] for each frame. All streams go
-    /// through each layer together; on the CPU what a stream gets is the same to the bit alone, among others and
-    /// however its frames are cut.
-    ///
-    /// # Errors
-    /// A frame has another number of codes or a code that is too large. The states are then undefined and must be
-    /// dropped.
-    pub(crate) fn decode(
-        &self,
-        batch: &mut [(&mut DecoderState, &[Vec<u32>])],
-    ) -> Result<Vec<Vec<f32>>, Error> {
-        let pieces = Pieces { shape: self.decoder.shape(), device: &self.device, frames: PIECE_FRAMES };
-        let mut batch: Vec<_> = batch.iter_mut().map(|(state, frames)| (&mut state.0, *frames)).collect();
-        Ok(pieces.run(&mut batch, |frames, streams| self.decoder.forward(frames, streams))?)
-    }
-
     /// Frames to samples as the reference computes them: chunks of 300 frames, each behind 25 it decodes again. Equal
-    /// to [`Self::decode`] up to frame 300, different behind it, for 25 frames are less than the network remembers.
+    /// to [`FrameCodec::decode`] up to frame 300, different behind it, for 25 frames are less than the network remembers.
     ///
     /// # Errors
-    /// As [`Self::decode`].
+    /// As [`FrameCodec::decode`].
     #[cfg(test)]
     pub(crate) fn decode_official(&self, frames: &[Vec<u32>]) -> Result<Vec<f32>, Error> {
         let mut samples = Vec::with_capacity(frames.len() * self.samples_per_frame());
@@ -193,6 +173,38 @@ impl Codec {
             return Ok(Vec::new());
         }
         Ok(self.encoder.forward(samples, &self.device, tap)?)
+    }
+}
+
+impl FrameCodec for Codec {
+    /// A code for each codebook.
+    type Frame = Vec<u32>;
+    type Stream = DecoderState;
+
+    fn info(&self) -> CodecInfo {
+        CodecInfo {
+            samples_per_frame: self.samples_per_frame(),
+            held_back: 0,
+            sample_rate_hz: self.sample_rate(),
+            decoder_bytes: self.decoder_bytes,
+        }
+    }
+
+    fn loop_key(&self, frame: &Vec<u32>) -> Option<u32> {
+        Some(frame.first().copied().unwrap_or_default())
+    }
+
+    /// As the trait says; on the CPU a stream's samples are the same bits alone, among others, and however its frames are
+    /// split.
+    fn decode(&self, batch: &mut [StreamInput<'_, Self>]) -> Result<Vec<Vec<f32>>, Error> {
+        let pieces = Pieces { shape: self.decoder.shape(), device: &self.device, frames: PIECE_FRAMES };
+        let mut batch: Vec<_> = batch.iter_mut().map(|(state, frames)| (&mut state.0, *frames)).collect();
+        Ok(pieces.run(&mut batch, |frames, streams| self.decoder.forward(frames, streams))?)
+    }
+
+    /// No samples: the decoder holds none back.
+    fn finish(&self, _state: &mut DecoderState) -> Vec<f32> {
+        Vec::new()
     }
 }
 

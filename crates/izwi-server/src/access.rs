@@ -1,21 +1,14 @@
-//! Who may talk to the server: binding rules, `Host`, `Origin` and the API key.
-//!
-//! The key is asked for on `/v1/*` only: `/livez`, `/readyz`, `/health`, `/version` and `/metrics` stay open to probes
-//! and scrapers, and carry no text, audio or key. `Host` and `Origin` are checked on every route.
+//! Access rules: the bind address, `Host`, `Origin` and the API key. Knows no route and no state of the server.
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, header};
 use subtle::ConstantTimeEq;
 
 use crate::config::ServerConfig;
-use crate::error::ApiError;
-use crate::near;
-use crate::state::AppState;
+use crate::error::{ApiError, truncated};
 
 /// An address that must not be bound.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,7 +17,7 @@ use crate::state::AppState;
 )]
 pub struct BindError(pub SocketAddr);
 
-/// Refuses to bind anything but loopback without a key, unless that was asked for.
+/// Refuses to bind an address other than loopback without a key, unless `insecure` is set.
 ///
 /// # Errors
 /// The address is not loopback, there is no key, and `insecure` is not set.
@@ -32,12 +25,12 @@ pub fn check_bind(address: SocketAddr, has_key: bool, insecure: bool) -> Result<
     if is_loopback(address.ip()) || has_key || insecure { Ok(()) } else { Err(BindError(address)) }
 }
 
-/// Who is let in, in comparable form.
+/// Allowed hosts and origins, normalised for comparison.
 #[derive(Debug)]
 pub(crate) struct AccessRules {
     hosts: Vec<String>,
     origins: Vec<String>,
-    /// Whether the server listens on every address: then any literal address may name it. DNS rebinding needs a name.
+    /// Whether the server listens on every address: then any literal address is allowed. DNS rebinding needs a name.
     any_literal: bool,
 }
 
@@ -67,25 +60,24 @@ impl AccessRules {
             })
     }
 
-    fn check(&self, request: &Request) -> Result<(), ApiError> {
+    /// Checks `Host` and `Origin` of a request.
+    pub(crate) fn check(&self, request: &Request) -> Result<(), ApiError> {
         let headers = request.headers();
         let host = match request.uri().authority() {
             Some(authority) => authority.as_str(),
             None => single(headers, header::HOST).map_err(ApiError::ForbiddenHost)?.unwrap_or_default(),
         };
         if !self.admits_host(host) {
-            return Err(ApiError::ForbiddenHost(near::shown(host)));
+            return Err(ApiError::ForbiddenHost(truncated(host)));
         }
         match single(headers, header::ORIGIN).map_err(ApiError::ForbiddenOrigin)? {
-            Some(origin) if !self.admits_origin(origin) => {
-                Err(ApiError::ForbiddenOrigin(near::shown(origin)))
-            }
+            Some(origin) if !self.admits_origin(origin) => Err(ApiError::ForbiddenOrigin(truncated(origin))),
             _ => Ok(()),
         }
     }
 }
 
-/// The only value of a header; several, or bytes that are no text, are nothing to trust.
+/// The only value of a header. Several values, or bytes that are not text, are an error.
 fn single(headers: &HeaderMap, name: header::HeaderName) -> Result<Option<&str>, String> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
@@ -119,42 +111,8 @@ fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 
-/// Middleware: refuses foreign hosts and origins, and lets pages of the others read the answers (CORS,
-/// <https://fetch.spec.whatwg.org/#http-cors-protocol>).
-pub(crate) async fn check_host_and_origin(
-    State(state): State<AppState>,
-    request: Request,
-    next: Next,
-) -> Response {
-    if let Err(error) = state.access().check(&request) {
-        return error.into_response();
-    }
-    let Some(origin) = request.headers().get(header::ORIGIN).cloned() else { return next.run(request).await };
-    let is_preflight = request.method() == Method::OPTIONS
-        && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
-    let mut response =
-        if is_preflight { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await };
-    let headers = response.headers_mut();
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    headers.append(header::VARY, HeaderValue::from_static("Origin"));
-    if is_preflight {
-        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
-        let allowed = HeaderValue::from_static("authorization, content-type, x-api-key");
-        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
-    } else {
-        let exposed = HeaderValue::from_static("x-request-id, x-sample-rate, retry-after");
-        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
-    }
-    response
-}
-
-/// Middleware: asks for the key, where one is set.
-pub(crate) async fn check_key(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let admitted = state.config().api_key.as_deref().is_none_or(|key| has_key(request.headers(), key));
-    if admitted { next.run(request).await } else { ApiError::Unauthorized.into_response() }
-}
-
-fn has_key(headers: &HeaderMap, key: &str) -> bool {
+/// Whether a request carries the key, compared in constant time.
+pub(crate) fn has_key(headers: &HeaderMap, key: &str) -> bool {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
         let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
@@ -219,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_on_every_address_answers_to_every_literal_address() {
+    fn a_server_on_every_address_accepts_every_literal_address() {
         let rules = rules("0.0.0.0:8080");
         assert!(rules.admits_host("192.168.7.7:8080"));
         assert!(!rules.admits_host("rebound.example.net:8080"));

@@ -1,22 +1,22 @@
-//! What a user asks for, in the model's terms: voices by what the model is told, texts and recordings in pieces it was
-//! trained for, conversations with all their turns.
+//! From a request to the passes that generate it: the prompt of a voice, texts and recordings in pieces of the length the
+//! model was trained for, conversations with all their turns.
+//!
+//! Knows no running sequence.
 
 use std::ops::Range;
 
-use super::config::Config;
-use super::course::Mode;
-use super::errand::{Errand, Task};
-use super::generation::Pass;
-use super::mel::FrontEnd;
+use super::LfmAudio;
+use super::generation::{Pass, Window};
+use super::modality::Mode;
 use super::prompt::{Prompt, Recording};
-use super::tokens::{Role, Vocabulary};
-use crate::portions::{self, Portions};
+use super::tokens::Role;
+use crate::frame_driver::{ChunkPolicy, PassLimits, PassPlan, Plan, max_frames, pass_seed};
 use crate::regions::{self, HOP, WINDOW_FRAMES};
 use crate::text::pieces::pieces;
-use izwi_nn::sampling::{Draws, mix};
+use izwi_nn::sampling::Draws;
 use izwi_types::{
     ConverseInput, Emission, InputError, ListenInput, Message, PrepareLimits, SamplingParams, SpeakInput,
-    Turn, Voice,
+    Task, Turn, Voice,
 };
 
 /// How codes are drawn where only sound is asked for, and in a conversation:
@@ -47,6 +47,10 @@ const MIN_TOKENS: usize = 16;
 /// Tokens of what is said in a second, at the most, and in any case.
 const TOKENS_PER_S: usize = 12;
 const TOKENS: usize = 32;
+/// Positions a pass may generate beside its frames: text, and control codes.
+const SPARE_POSITIONS: usize = 16;
+/// Rows of the encoder that cost as much as one token of the language model.
+const ROWS_PER_TOKEN: usize = 4;
 /// Rows of the encoder in a second, rounded up.
 const ROWS_PER_S: usize = 13;
 /// Frames before the end of a window in which it may be cut, and those whose loudness is compared.
@@ -63,23 +67,16 @@ pub(super) fn voices() -> Vec<Voice> {
     VOICES.iter().map(voice).collect()
 }
 
-/// What turns inputs into errands.
-pub(super) struct Clerk<'a> {
-    pub(super) config: &'a Config,
-    pub(super) vocabulary: &'a Vocabulary,
-    pub(super) front_end: &'a FrontEnd,
-    /// Samples of a frame, those held back, and their rate.
-    pub(super) sound: (usize, usize, usize),
-    /// Whether weights are made up: such a model would begin no frame, and end none.
-    pub(super) is_made_up: bool,
-}
-
-impl Clerk<'_> {
-    /// A text to be spoken.
+impl LfmAudio {
+    /// The passes of a text to speak.
     ///
     /// # Errors
     /// As [`crate::model::SpeechModel::prepare`].
-    pub(super) fn speak(&self, input: &SpeakInput, limits: &PrepareLimits) -> Result<Errand, InputError> {
+    pub(super) fn plan_speech(
+        &self,
+        input: &SpeakInput,
+        limits: &PrepareLimits,
+    ) -> Result<Plan<Self>, InputError> {
         if input.reference.is_some() {
             let message = "this model does not speak in the voice of a recording; leave it out, or choose a model that does";
             return Err(InputError { param: "ref_audio", message: message.to_owned() });
@@ -87,8 +84,8 @@ impl Clerk<'_> {
         check_language(input.language.as_deref())?;
         let instructions = format!("Perform TTS. Use the {} voice.", voice(input.voice.as_deref())?);
         let prompt = |text: &str| {
-            let mut prompt = self.asked(&instructions, |prompt| prompt.text(self.vocabulary, text));
-            if self.is_made_up {
+            let mut prompt = self.asked(&instructions, |prompt| prompt.text(&self.vocabulary, text));
+            if self.has_random_weights {
                 prompt.said(&[Emission::Token(super::config::AUDIO_START)]);
             }
             prompt
@@ -101,31 +98,45 @@ impl Clerk<'_> {
         }
         let tokens = |text: &str| self.vocabulary.encode(text).len();
         let pieces = pieces(&input.text, room.min(MAX_TOKENS), tokens);
-        let watched = pieces.iter().filter(|_| !self.is_made_up);
-        let budgets = watched.map(|piece| portions::budget(tokens(piece))).collect();
-        let mode = if self.is_made_up { Mode::Frames } else { Mode::Sequential };
-        let passes = pieces.iter().enumerate().map(|(index, piece)| Pass {
-            prompt: prompt(piece),
-            mode,
-            text_sampling: SamplingParams::GREEDY,
-            audio_sampling: decided(input.sampling),
-            draws: draws(input.seed, index),
+        let mode = if self.has_random_weights { Mode::Frames } else { Mode::Sequential };
+        let passes = pieces.iter().enumerate().map(|(index, piece)| {
+            let max_frames = (!self.has_random_weights).then(|| max_frames(tokens(piece)));
+            let pass = Pass {
+                prompt: prompt(piece),
+                window: None,
+                mode,
+                text_sampling: SamplingParams::GREEDY,
+                audio_sampling: decided(input.sampling),
+                draws: Draws::new(pass_seed(input.seed, index)),
+            };
+            PassPlan {
+                max_frames,
+                max_positions: max_frames.map(|frames| frames + SPARE_POSITIONS),
+                ..pass_plan(pass)
+            }
         });
-        Ok(Errand {
-            task: Task::Speak,
-            passes: passes.collect(),
-            budgets,
-            windows: Vec::new(),
-            portions: self.portions(input.chunk_samples, input.max_tokens, limits),
-            language: None,
+        let passes = passes.collect();
+        Ok(Plan {
+            request: Task::Tts,
+            passes,
+            chunk_policy: ChunkPolicy { chunk_samples: input.chunk_samples, may_defer: true },
+            limits: PassLimits {
+                max_tokens: input.max_tokens,
+                max_positions: limits.max_positions,
+                starts_next_pass: false,
+            },
         })
     }
 
-    /// A recording to be transcribed: whole where a window holds it, else where there is speech.
+    /// The passes of a recording to transcribe: one where a window holds it, else one for each stretch of speech.
     ///
     /// # Errors
     /// As [`crate::model::SpeechModel::prepare`].
-    pub(super) fn listen(&self, input: &ListenInput, limits: &PrepareLimits) -> Result<Errand, InputError> {
+    pub(super) fn plan_transcription(
+        &self,
+        input: &ListenInput,
+        limits: &PrepareLimits,
+    ) -> Result<Plan<Self>, InputError> {
         check_language(input.language.as_deref())?;
         let refused = |param, what: &str| {
             let message = format!("this model does not {what}; choose another for it");
@@ -149,46 +160,55 @@ impl Clerk<'_> {
         let windows: Vec<Range<usize>> =
             windows(samples, frames * HOP).into_iter().filter(|window| window.len() >= shortest).collect();
         let text_sampling = SamplingParams { temperature: input.temperature, ..SamplingParams::GREEDY };
+        let seconds = |samples: usize| samples as f64 / (100 * HOP) as f64;
         let passes = windows.iter().enumerate().map(|(index, window)| {
-            let recording = Recording::new(&samples[window.clone()], self.front_end);
-            Pass {
+            let recording = Recording::new(&samples[window.clone()], &self.front_end);
+            let pass = Pass {
                 prompt: self.asked(LISTENING, |prompt| prompt.recording(recording)),
+                window: Some(Window {
+                    start_s: seconds(window.start),
+                    end_s: seconds(window.end),
+                    is_first: index == 0,
+                }),
                 mode: Mode::Sequential,
                 text_sampling: decided(text_sampling),
                 audio_sampling: SamplingParams::GREEDY,
-                draws: draws(input.seed, index),
-            }
+                draws: Draws::new(pass_seed(input.seed, index)),
+            };
+            let most = TOKENS + window.len().div_ceil(100 * HOP) * TOKENS_PER_S + SPARE_POSITIONS;
+            PassPlan { max_positions: (!self.has_random_weights).then_some(most), ..pass_plan(pass) }
         });
-        let seconds = |samples: usize| samples as f64 / (100 * HOP) as f64;
-        let watched = windows.iter().filter(|_| !self.is_made_up);
-        Ok(Errand {
-            task: Task::Listen,
-            passes: passes.collect(),
-            budgets: watched.map(|window| TOKENS + window.len().div_ceil(100 * HOP) * TOKENS_PER_S).collect(),
-            windows: windows.iter().map(|window| (seconds(window.start), seconds(window.end))).collect(),
-            portions: self.portions(1, usize::MAX, limits),
-            language: Some(LANGUAGE.to_owned()),
+        let passes = passes.collect();
+        Ok(Plan {
+            request: Task::Asr,
+            passes,
+            chunk_policy: ChunkPolicy { chunk_samples: 1, may_defer: false },
+            limits: PassLimits {
+                max_tokens: usize::MAX,
+                max_positions: limits.max_positions,
+                starts_next_pass: true,
+            },
         })
     }
 
-    /// A conversation in which the model speaks next.
+    /// The pass of a conversation in which the model speaks next.
     ///
     /// # Errors
     /// As [`crate::model::SpeechModel::prepare`].
-    pub(super) fn converse(
+    pub(super) fn plan_conversation(
         &self,
         input: &ConverseInput,
         limits: &PrepareLimits,
-    ) -> Result<Errand, InputError> {
+    ) -> Result<Plan<Self>, InputError> {
         let fault = |message: &str| InputError { param: "input", message: message.to_owned() };
         if !matches!(input.turns.last(), Some(Turn::User(_))) {
             return Err(fault("nobody has said anything yet; send text or a recording"));
         }
-        let mut prompt = Prompt::begin(self.vocabulary, input.instructions.as_deref().unwrap_or(TALKING));
+        let mut prompt = Prompt::begin(&self.vocabulary, input.instructions.as_deref().unwrap_or(TALKING));
         for turn in &input.turns {
             match turn {
                 Turn::User(messages) => {
-                    prompt.turn(self.vocabulary, Role::User);
+                    prompt.turn(&self.vocabulary, Role::User);
                     for message in messages {
                         self.message(&mut prompt, message)?;
                     }
@@ -197,13 +217,13 @@ impl Clerk<'_> {
                     if !units.iter().all(|unit| self.is_known(unit)) {
                         return Err(fault("a turn of the conversation was not this model's"));
                     }
-                    prompt.turn(self.vocabulary, Role::Assistant);
+                    prompt.turn(&self.vocabulary, Role::Assistant);
                     prompt.said(units);
                 }
             }
-            prompt.end(self.vocabulary);
+            prompt.end(&self.vocabulary);
         }
-        prompt.turn(self.vocabulary, Role::Assistant);
+        prompt.turn(&self.vocabulary, Role::Assistant);
         let positions = limits.max_positions.min(self.config.lfm.max_position_embeddings);
         let overhead = prompt.positions.len();
         if overhead + MIN_TOKENS > positions {
@@ -215,31 +235,34 @@ impl Clerk<'_> {
         };
         let pass = Pass {
             prompt,
+            window: None,
             mode,
             text_sampling: decided(input.text_sampling.unwrap_or(SamplingParams::GREEDY)),
             audio_sampling: decided(input.sampling.unwrap_or(CONVERSING)),
-            draws: draws(input.seed, 0),
+            draws: Draws::new(input.seed),
         };
-        Ok(Errand {
-            task: Task::Converse,
-            passes: vec![pass],
-            budgets: Vec::new(),
-            windows: Vec::new(),
-            portions: self.portions(input.chunk_samples, input.max_tokens, limits),
-            language: None,
+        Ok(Plan {
+            request: Task::Chat,
+            passes: vec![pass_plan(pass)],
+            chunk_policy: ChunkPolicy { chunk_samples: input.chunk_samples, may_defer: false },
+            limits: PassLimits {
+                max_tokens: input.max_tokens,
+                max_positions: limits.max_positions,
+                starts_next_pass: false,
+            },
         })
     }
 
     fn message(&self, prompt: &mut Prompt, message: &Message) -> Result<(), InputError> {
         match message {
-            Message::Text(text) => prompt.text(self.vocabulary, text),
+            Message::Text(text) => prompt.text(&self.vocabulary, text),
             Message::Recording(samples) => {
                 if samples.len() < self.front_end.min_samples() {
                     let message =
                         "the recording is too short to hear anything in; send a tenth of a second at least";
                     return Err(InputError { param: "audio", message: message.to_owned() });
                 }
-                prompt.recording(Recording::new(samples, self.front_end));
+                prompt.recording(Recording::new(samples, &self.front_end));
             }
         }
         Ok(())
@@ -257,24 +280,24 @@ impl Clerk<'_> {
 
     /// A conversation of one turn of the user's.
     fn asked(&self, instructions: &str, content: impl FnOnce(&mut Prompt)) -> Prompt {
-        let mut prompt = Prompt::begin(self.vocabulary, instructions);
-        prompt.turn(self.vocabulary, Role::User);
+        let mut prompt = Prompt::begin(&self.vocabulary, instructions);
+        prompt.turn(&self.vocabulary, Role::User);
         content(&mut prompt);
-        prompt.end(self.vocabulary);
-        prompt.turn(self.vocabulary, Role::Assistant);
+        prompt.end(&self.vocabulary);
+        prompt.turn(&self.vocabulary, Role::Assistant);
         prompt
     }
+}
 
-    fn portions(&self, chunk_samples: usize, max_units: usize, limits: &PrepareLimits) -> Portions {
-        let (frame, held_back, rate) = self.sound;
-        Portions {
-            frame,
-            held_back,
-            rate,
-            chunk: chunk_samples.max(1),
-            max_units,
-            max_positions: limits.max_positions,
-        }
+/// A pass without limits of its own.
+fn pass_plan(pass: Pass) -> PassPlan<Pass> {
+    let rows: usize = pass.prompt.recordings.iter().map(|recording| recording.rows()).sum();
+    PassPlan {
+        prompt_keys: pass.prompt.keys(),
+        encoder_tokens: rows.div_ceil(ROWS_PER_TOKEN),
+        max_frames: None,
+        max_positions: None,
+        pass,
     }
 }
 
@@ -310,10 +333,6 @@ fn too_small(param: &'static str, overhead: usize, positions: usize) -> InputErr
 /// One candidate is the likeliest.
 fn decided(sampling: SamplingParams) -> SamplingParams {
     if sampling.top_k == 1 { SamplingParams::GREEDY } else { sampling }
-}
-
-fn draws(seed: u64, pass: usize) -> Draws {
-    Draws::new(if pass == 0 { seed } else { mix(seed).wrapping_add(pass as u64) })
 }
 
 /// The parts of a recording that are listened to, each of at most `longest` samples.

@@ -1,7 +1,7 @@
-//! Bodies that nobody reads to their end.
+//! Graceful close of requests that are refused before their body was read.
 //!
-//! A server that closes a connection with bytes unread resets it, and a reset may take the answer with it. A body
-//! that was refused is therefore read on and thrown away for a moment, so that its sender gets to read why.
+//! A server that closes a connection with bytes unread resets it, and the client may lose the response. The rest of a
+//! refused body is therefore read and discarded, within limits, so that the client can read the response.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,26 +16,26 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 
-/// How long and how far a refused body is read on.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Limits on reading a refused body.
+const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_BYTES: usize = 256 << 20;
 
-/// Middleware: lets the rest of a body come in after its request was answered.
-pub(crate) async fn linger(request: Request, next: Next) -> Response {
-    // Such a client sends nothing until somebody reads.
+/// Middleware: reads the rest of a body after its request was answered.
+pub(crate) async fn drain_refused_bodies(request: Request, next: Next) -> Response {
+    // Such a client sends no body before the server asks for it.
     let waits = request.headers().contains_key(header::EXPECT);
     if waits || request.body().is_end_stream() {
         return next.run(request).await;
     }
-    next.run(request.map(|body| Body::new(Lingering { body: Some(body) }))).await
+    next.run(request.map(|body| Body::new(DrainOnDrop { body: Some(body) }))).await
 }
 
-/// A body that is read on when it is dropped before its end.
-struct Lingering {
+/// A body whose rest is read when it is dropped before its end.
+struct DrainOnDrop {
     body: Option<Body>,
 }
 
-impl http_body::Body for Lingering {
+impl http_body::Body for DrainOnDrop {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -60,10 +60,10 @@ impl http_body::Body for Lingering {
     }
 }
 
-impl Drop for Lingering {
+impl Drop for DrainOnDrop {
     fn drop(&mut self) {
         let Some(mut body) = self.body.take().filter(|body| !body.is_end_stream()) else { return };
-        // Without a runtime there is no connection either.
+        // Without a runtime there is no connection to close.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let rest = async move {
             let mut left = MAX_BYTES;
@@ -74,6 +74,6 @@ impl Drop for Lingering {
                 }
             }
         };
-        runtime.spawn(tokio::time::timeout(PATIENCE, rest));
+        runtime.spawn(tokio::time::timeout(TIMEOUT, rest));
     }
 }

@@ -1,6 +1,6 @@
-//! The books of the fleet: which model is in which state, who uses it, and what may go to make room for another.
+//! Which models are in memory: the state of each, its open leases, and which to evict under the memory budget.
 //!
-//! Decides and computes nothing else: loading, unloading and waiting are done by whoever asked. Knows no request.
+//! It decides only: the [registry](super) loads, unloads and waits. It knows no request.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use izwi_core::engine::{Engine, EngineState, TaskType};
 
 use crate::error::ApiError;
 
-/// How long a model that failed to load is left alone before a request tries again.
+/// Pause after a failed load before a request loads the model again.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// State of one model.
@@ -21,7 +21,7 @@ pub enum Slot {
     Loading,
     /// Loaded; the engine knows whether it is warm and alive.
     Ready(Engine),
-    /// Leaving memory.
+    /// Being unloaded.
     Unloading,
     /// Could not be loaded, with the reason.
     Failed(String),
@@ -30,7 +30,7 @@ pub enum Slot {
 /// Why a model takes no requests at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unready {
-    /// One of a fixed set of words.
+    /// One of a fixed set of codes.
     pub(crate) code: &'static str,
     pub(crate) reason: String,
 }
@@ -41,7 +41,7 @@ impl Slot {
         let unready = |code, reason| Err(Unready { code, reason });
         match self {
             Self::Unloaded => unready("unloaded", format!("model '{id}' loads on first use")),
-            Self::Unloading => unready("unloading", format!("model '{id}' is leaving memory")),
+            Self::Unloading => unready("unloading", format!("model '{id}' is being unloaded")),
             Self::Loading => unready("loading", format!("model '{id}' is loading")),
             Self::Failed(reason) => unready("failed", format!("model '{id}' failed to load: {reason}")),
             Self::Ready(engine) => match engine.status().state {
@@ -55,39 +55,39 @@ impl Slot {
     }
 }
 
-/// A model that can be had.
+/// A model that the registry can load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// Its id.
+    /// Model id.
     pub id: String,
-    /// What it does, as far as is known before it is loaded.
+    /// Its tasks, as far as known before it is loaded.
     pub tasks: Vec<TaskType>,
-    /// Bytes it is expected to take, 0 where that is not known.
+    /// Expected memory, 0 if unknown.
     pub bytes: u64,
 }
 
-/// What the books know of one model.
+/// One model.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) slot: Slot,
-    /// What it does; empty until that is known.
+    /// Its tasks; empty until known.
     pub(crate) tasks: Vec<TaskType>,
-    /// Bytes it takes: expected, and once it was loaded as its engine says.
+    /// Memory: expected, or as the engine reported once it was loaded.
     bytes: u64,
-    /// A default model: it is never unloaded.
-    stays: bool,
-    /// Requests and sessions that hold it.
-    open: usize,
-    /// When it last changed its state or was given back.
+    /// A default model, which is never unloaded.
+    is_pinned: bool,
+    /// Requests and sessions that hold a lease.
+    leases: usize,
+    /// When it last changed its state or a lease ended.
     used_at: Instant,
 }
 
 impl Entry {
     fn new(slot: Slot, now: Instant) -> Self {
-        Self { slot, tasks: Vec::new(), bytes: 0, stays: false, open: 0, used_at: now }
+        Self { slot, tasks: Vec::new(), bytes: 0, is_pinned: false, leases: 0, used_at: now }
     }
 
-    fn move_to(&mut self, slot: Slot, now: Instant) {
+    fn set_slot(&mut self, slot: Slot, now: Instant) {
         if let Slot::Ready(engine) = &slot {
             self.tasks.clone_from(&engine.profile().tasks);
             let bytes = engine.profile().memory_bytes as u64;
@@ -97,10 +97,10 @@ impl Entry {
         self.used_at = now;
     }
 
-    /// The engine, if nobody uses it and it may go.
-    fn dispensable(&self) -> Option<&Engine> {
+    /// The engine, if the model is unused and not pinned.
+    fn evictable(&self) -> Option<&Engine> {
         match &self.slot {
-            Slot::Ready(engine) if !self.stays && self.open == 0 => {
+            Slot::Ready(engine) if !self.is_pinned && self.leases == 0 => {
                 let status = engine.status();
                 (status.running + status.pending == 0).then_some(engine)
             }
@@ -108,41 +108,42 @@ impl Entry {
         }
     }
 
-    fn takes_memory(&self) -> bool {
+    fn is_resident(&self) -> bool {
         matches!(self.slot, Slot::Ready(_) | Slot::Loading)
     }
 }
 
-/// An engine that was taken off the books and must be stopped, with the model's id.
-pub(super) type Leaving = (String, Engine);
+/// An evicted model and its engine, which must be stopped.
+pub(super) type Eviction = (String, Engine);
 
-/// What becomes of a request for a model.
-pub(super) enum Answer {
-    /// Here it is; it counts as used until it is given back.
+/// The answer to a request for a model.
+pub(super) enum Decision {
+    /// The model is loaded. The lease lasts until [`Residency::release`].
     Granted(Engine),
-    /// It runs warm; wait for that and ask again.
+    /// It is warming up; wait for that and ask again.
     Warming(Engine),
-    /// Somebody loads or unloads it; wait for the next change and ask again.
+    /// It is being loaded or unloaded; wait for the next change and ask again.
     Wait,
-    /// Stop those that leave, load it, settle it, and ask again. It counts as loading from now on.
-    Load(Vec<Leaving>),
-    /// No.
+    /// Stop the evicted engines, load the model, call [`Residency::finish_load`], and ask again. It counts as loading from
+    /// now on.
+    Load(Vec<Eviction>),
+    /// The request fails.
     Refused(ApiError),
 }
 
-/// Every model, and the limits on all together.
+/// All models, and their common limits.
 #[derive(Debug)]
-pub(super) struct Books {
+pub(super) struct Residency {
     entries: BTreeMap<String, Entry>,
-    /// The most bytes that loaded models may take together; `None` for no limit.
+    /// The most memory of all loaded models; `None` for no limit.
     budget_bytes: Option<u64>,
-    /// Unused models go after this; `None` for never.
+    /// Unused models are unloaded after this; `None` for never.
     ttl: Option<Duration>,
     can_load: bool,
     is_closed: bool,
 }
 
-impl Books {
+impl Residency {
     pub(super) fn new(budget_bytes: Option<u64>, ttl: Option<Duration>, can_load: bool) -> Self {
         Self { entries: BTreeMap::new(), budget_bytes, ttl, can_load, is_closed: false }
     }
@@ -158,108 +159,106 @@ impl Books {
         entry.bytes = offer.bytes;
     }
 
-    /// Puts a model into a state; what it was before is forgotten.
+    /// Replaces the state of a model.
     pub(super) fn set(&mut self, id: String, slot: Slot, now: Instant) {
-        self.entries.entry(id).or_insert_with(|| Entry::new(Slot::Unloaded, now)).move_to(slot, now);
+        self.entries.entry(id).or_insert_with(|| Entry::new(Slot::Unloaded, now)).set_slot(slot, now);
     }
 
-    /// Makes a model one that is never unloaded.
-    pub(super) fn keep(&mut self, id: &str) {
+    /// Never unloads this model.
+    pub(super) fn pin(&mut self, id: &str) {
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.stays = true;
+            entry.is_pinned = true;
         }
     }
 
-    /// A request asks for a model.
-    pub(super) fn request(&mut self, id: &str, now: Instant) -> Answer {
+    /// Asks for a lease of a model.
+    pub(super) fn acquire(&mut self, id: &str, now: Instant) -> Decision {
         if self.is_closed {
-            return Answer::Refused(ApiError::Draining);
+            return Decision::Refused(ApiError::Draining);
         }
         let can_load = self.can_load;
-        let unavailable = || Answer::Refused(ApiError::ModelUnavailable(id.to_owned()));
+        let unavailable = || Decision::Refused(ApiError::ModelUnavailable(id.to_owned()));
         let Some(entry) = self.entries.get_mut(id) else { return unavailable() };
         match &entry.slot {
             Slot::Ready(engine) => match engine.status().state {
                 EngineState::Ready => {
                     let engine = engine.clone();
-                    entry.open += 1;
-                    Answer::Granted(engine)
+                    entry.leases += 1;
+                    Decision::Granted(engine)
                 }
-                EngineState::Starting => Answer::Warming(engine.clone()),
-                EngineState::Draining => Answer::Refused(ApiError::Draining),
+                EngineState::Starting => Decision::Warming(engine.clone()),
+                EngineState::Draining => Decision::Refused(ApiError::Draining),
                 EngineState::Stopped | EngineState::Dead(_) => unavailable(),
             },
-            Slot::Loading | Slot::Unloading => Answer::Wait,
+            Slot::Loading | Slot::Unloading => Decision::Wait,
             Slot::Failed(_) if !can_load || now.duration_since(entry.used_at) < RETRY_AFTER => unavailable(),
             Slot::Unloaded if !can_load => unavailable(),
             Slot::Unloaded | Slot::Failed(_) => self.begin_load(id, now),
         }
     }
 
-    /// Reserves room for a model, at the cost of those unused for longest.
-    fn begin_load(&mut self, id: &str, now: Instant) -> Answer {
+    /// Reserves memory for a model and evicts the least recently used ones.
+    fn begin_load(&mut self, id: &str, now: Instant) -> Decision {
         let need = self.entries.get(id).map_or(0, |entry| entry.bytes);
-        let leaving = match self.budget_bytes {
+        let evictions = match self.budget_bytes {
             None => Vec::new(),
             Some(budget) => match self.room_for(id, need, budget) {
-                Ok(leaving) => leaving,
-                Err(error) => return Answer::Refused(error),
+                Ok(evictions) => evictions,
+                Err(error) => return Decision::Refused(error),
             },
         };
-        let leaving = leaving.into_iter().filter_map(|id| self.take_off(&id, now)).collect();
+        let evictions = evictions.into_iter().filter_map(|id| self.evict(&id, now)).collect();
         self.set(id.to_owned(), Slot::Loading, now);
-        Answer::Load(leaving)
+        Decision::Load(evictions)
     }
 
-    /// Which models must go so that `need` bytes more fit.
+    /// Which models to evict so that `need` more bytes fit.
     fn room_for(&self, id: &str, need: u64, budget: u64) -> Result<Vec<String>, ApiError> {
-        let (leaving, used) = self.to_leave(need, budget);
+        let (evictions, used) = self.evictions_for(need, budget);
         if used.saturating_add(need) <= budget {
-            return Ok(leaving);
+            return Ok(evictions);
         }
-        let staying = self.entries.values().filter(|entry| entry.stays && entry.takes_memory());
-        let staying: u64 = staying.map(|entry| entry.bytes).sum();
-        let may_fit_later = staying.saturating_add(need) <= budget;
+        let pinned = self.entries.values().filter(|entry| entry.is_pinned && entry.is_resident());
+        let pinned: u64 = pinned.map(|entry| entry.bytes).sum();
+        let may_fit_later = pinned.saturating_add(need) <= budget;
         Err(ApiError::NoRoom { id: id.to_owned(), need, budget, used, may_fit_later })
     }
 
-    /// Unused models, those unused for longest first, whose leaving would make room for `need` bytes more, and the bytes
-    /// that would then be taken.
-    fn to_leave(&self, need: u64, budget: u64) -> (Vec<String>, u64) {
-        let loaded = self.entries.values().filter(|entry| entry.takes_memory());
+    /// Unused models to evict for `need` more bytes, least recently used first, and the bytes in use after that.
+    fn evictions_for(&self, need: u64, budget: u64) -> (Vec<String>, u64) {
+        let loaded = self.entries.values().filter(|entry| entry.is_resident());
         let mut used: u64 = loaded.map(|entry| entry.bytes).sum();
-        let mut idle: Vec<_> =
-            self.entries.iter().filter(|(_, entry)| entry.dispensable().is_some()).collect();
+        let mut idle: Vec<_> = self.entries.iter().filter(|(_, entry)| entry.evictable().is_some()).collect();
         idle.sort_by_key(|(_, entry)| entry.used_at);
-        let mut leaving = Vec::new();
+        let mut evictions = Vec::new();
         for (id, entry) in idle {
             if used.saturating_add(need) <= budget {
                 break;
             }
             used = used.saturating_sub(entry.bytes);
-            leaving.push(id.clone());
+            evictions.push(id.clone());
         }
-        (leaving, used)
+        (evictions, used)
     }
 
-    /// Takes a loaded model off the books; its engine is to be stopped.
-    fn take_off(&mut self, id: &str, now: Instant) -> Option<Leaving> {
+    /// Evicts a loaded model. `None` if it is in use or pinned.
+    fn evict(&mut self, id: &str, now: Instant) -> Option<Eviction> {
         let entry = self.entries.get_mut(id)?;
-        let engine = entry.dispensable()?.clone();
-        entry.move_to(Slot::Unloading, now);
+        let engine = entry.evictable()?.clone();
+        entry.set_slot(Slot::Unloading, now);
         Some((id.to_owned(), engine))
     }
 
-    /// A request or session that was granted a model has ended.
-    pub(super) fn give_back(&mut self, id: &str, now: Instant) {
+    /// Ends a lease.
+    pub(super) fn release(&mut self, id: &str, now: Instant) {
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.open = entry.open.saturating_sub(1);
+            entry.leases = entry.leases.saturating_sub(1);
             entry.used_at = now;
         }
     }
 
-    /// A load has ended. Gives the engine back if nobody wants it any more.
-    pub(super) fn settle(
+    /// Records the end of a load. Returns the engine if the registry was closed meanwhile.
+    pub(super) fn finish_load(
         &mut self,
         id: &str,
         loaded: Result<Engine, String>,
@@ -273,23 +272,22 @@ impl Books {
         None
     }
 
-    /// An engine that left has stopped.
-    pub(super) fn left(&mut self, id: &str, now: Instant) {
+    /// Records that an evicted engine has stopped.
+    pub(super) fn finish_unload(&mut self, id: &str, now: Instant) {
         self.set(id.to_owned(), Slot::Unloaded, now);
     }
 
-    /// Takes off the books what nobody has used for long, and what is too much: a model may turn out larger than it was
-    /// expected to be.
-    pub(super) fn expire(&mut self, now: Instant) -> Vec<Leaving> {
+    /// Evicts models unused for longer than the TTL, and those beyond the budget: a model may be larger than expected.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<Eviction> {
         let is_old = |entry: &Entry| self.ttl.is_some_and(|ttl| now.duration_since(entry.used_at) >= ttl);
         let old = self.entries.iter().filter(|(_, entry)| is_old(entry));
         let mut ids: Vec<String> = old.map(|(id, _)| id.clone()).collect();
-        ids.extend(self.budget_bytes.map(|budget| self.to_leave(0, budget).0).unwrap_or_default());
-        // What is in use or has been taken off stays as it is.
-        ids.into_iter().filter_map(|id| self.take_off(&id, now)).collect()
+        ids.extend(self.budget_bytes.map(|budget| self.evictions_for(0, budget).0).unwrap_or_default());
+        // Models in use, pinned or evicted already are skipped.
+        ids.into_iter().filter_map(|id| self.evict(&id, now)).collect()
     }
 
-    /// Loads nothing any more.
+    /// Refuses further requests and loads.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
     }

@@ -1,12 +1,14 @@
-//! Codec decoding of the last frames beside the next forward pass.
+//! Runs the codec decode of earlier frames beside the next step of the language model.
+//!
+//! Knows neither: both are closures.
 
 use std::time::{Duration, Instant};
 
 use izwi_kernels::threads::run_pair;
 use izwi_types::PartTimes;
 
-/// Runs both, at once where there are threads for both, and adds to the part at `index` by how much longer `second`
-/// takes than `first`, which records its own time. Without a second it is the first alone.
+/// Runs both, concurrently where there are threads for both. Adds to the part at `index` the time by which `second`
+/// outlasts `first`, which records its own time. Without a second, runs the first alone.
 ///
 /// # Errors
 /// That of the first, or of the second.

@@ -1,0 +1,125 @@
+//! The state of a running pass: what was generated, what the encoder computed, and the text so far.
+//!
+//! Knows no scheduling and no codec.
+
+use candle_core::Tensor;
+
+use super::generation::{Outcome, Pass, Said};
+use super::plan::LANGUAGE;
+use super::prompt::{self, Position};
+use super::tokens::{TextStream, Vocabulary};
+use crate::frame_driver::{self, StepResult};
+use izwi_types::{Emission, Segment, StepOutput, Task};
+
+/// The state of a running pass.
+#[derive(Debug)]
+pub(super) struct PassState {
+    pub(super) said: Said,
+    /// The encoder's rows of each recording of the prompt, `[rows, width]`; `None` where it has not run yet.
+    pub(super) encoded: Vec<Option<Tensor>>,
+    text: TextStream,
+    /// Text of the pass, in a transcription.
+    transcript: String,
+}
+
+impl PassState {
+    /// The state of a pass that starts.
+    pub(super) fn new(pass: &Pass) -> Self {
+        Self {
+            said: Said::new(pass.mode),
+            encoded: vec![None; pass.prompt.recordings.len()],
+            text: TextStream::default(),
+            transcript: String::new(),
+        }
+    }
+
+    /// The recordings that positions `start..end` need and that the encoder has not run over.
+    pub(super) fn missing_recordings(&self, pass: &Pass, start: usize, end: usize) -> Vec<usize> {
+        let positions = &pass.prompt.positions;
+        let wanted = positions.get(start..end.min(positions.len())).unwrap_or_default();
+        let mut recordings: Vec<usize> = wanted
+            .iter()
+            .filter_map(|position| match position {
+                Position::Heard { recording, .. } => Some(*recording),
+                Position::Said(_) => None,
+            })
+            .collect();
+        recordings.dedup();
+        recordings.retain(|&recording| self.encoded.get(recording).is_some_and(Option::is_none));
+        recordings
+    }
+
+    /// What an outcome of the language model is to the driver: text as far as it is complete, and a frame where
+    /// `is_audible` says that the codec decodes it.
+    pub(super) fn result(
+        &mut self,
+        task: Task,
+        pass: &Pass,
+        outcome: Outcome,
+        vocabulary: &Vocabulary,
+        is_audible: impl Fn(&[u32]) -> bool,
+    ) -> StepResult<Vec<u32>> {
+        let (unit, ends) = match outcome {
+            Outcome::Pending => return frame_driver::Outcome::Pending.into(),
+            Outcome::Said(unit) => (Some(unit), false),
+            Outcome::Last(unit) => (Some(unit), true),
+            Outcome::End => (None, true),
+        };
+        let text = match &unit {
+            Some(Emission::Token(id)) if task != Task::Tts => {
+                let text = self.text.push(vocabulary.bytes(*id));
+                self.written(pass, text)
+            }
+            _ => String::new(),
+        };
+        let outcome = match &unit {
+            _ if ends => frame_driver::Outcome::End,
+            Some(Emission::Frame(codes)) if task != Task::Asr && is_audible(codes) => {
+                frame_driver::Outcome::Frame(codes.to_vec())
+            }
+            _ => frame_driver::Outcome::Token,
+        };
+        let unit = unit.filter(|_| task == Task::Chat);
+        StepResult { outcome, text, content_key: unit.as_ref().map(prompt::key), emission: unit }
+    }
+
+    /// Adds the rest of the text, and the segment of a transcription.
+    pub(super) fn finish(&mut self, task: Task, pass: &Pass, output: &mut StepOutput) {
+        if task != Task::Tts {
+            let rest = self.text.finish();
+            output.text.push_str(&self.written(pass, rest));
+        }
+        if pass.window.is_some() {
+            output.language = Some(LANGUAGE.to_owned());
+            output.segments.extend(self.segment(pass));
+        }
+    }
+
+    /// Notes the text of a transcription; windows of a recording are joined by a space.
+    fn written(&mut self, pass: &Pass, text: String) -> String {
+        let Some(window) = &pass.window else { return text };
+        let needs_space =
+            self.transcript.is_empty() && !window.is_first && !text.is_empty() && !text.starts_with(' ');
+        let text = if needs_space { format!(" {text}") } else { text };
+        self.transcript.push_str(&text);
+        text
+    }
+
+    /// The segment of a window; `None` where its transcript is empty.
+    fn segment(&mut self, pass: &Pass) -> Option<Segment> {
+        let window = pass.window.as_ref()?;
+        let text = std::mem::take(&mut self.transcript);
+        let token = |unit: &Emission| match unit {
+            Emission::Token(id) => Some(*id),
+            Emission::Frame(_) => None,
+        };
+        (!text.is_empty()).then(|| Segment {
+            window_start_s: window.start_s,
+            start_s: window.start_s,
+            end_s: window.end_s,
+            text,
+            tokens: self.said.units.iter().filter_map(token).collect(),
+            ..Segment::default()
+        })
+    }
+}

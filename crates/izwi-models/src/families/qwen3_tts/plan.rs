@@ -1,0 +1,178 @@
+//! From a request to the passes that generate it: the voice, the language, the text in pieces.
+//!
+//! Knows no tensor and no running sequence.
+
+use std::sync::Arc;
+
+use super::QwenTts;
+use super::config::Kind;
+use super::generation::Pass;
+use super::lookup;
+use super::prompt::{Codec as CodecSide, Order};
+use super::tokens::{Script, Vocabulary};
+use super::voice::ClonedVoice;
+use crate::frame_driver::{ChunkPolicy, PassLimits, PassPlan, Plan, max_frames, pass_seed};
+use crate::text::pieces;
+use izwi_nn::sampling::Draws;
+use izwi_types::{InputError, PrepareLimits, SamplingParams, SpeakInput, VoiceReference};
+
+/// Tokens of text in one pass: about a minute of speech. What is longer is cut between sentences, for the models lose
+/// their way in long texts, and a pass has to fit the pool.
+const MAX_TOKENS: usize = 250;
+/// Frames of a token of text, for most languages and tempi.
+const FRAMES_PER_TOKEN: usize = 5;
+
+/// A pass needs room for this many tokens of text to be worth its prompt.
+const MIN_TOKENS: usize = 16;
+
+/// The voice of a request.
+enum RequestVoice<'a> {
+    /// A voice of the checkpoint with its token; none where the voice is described or left to the model.
+    BuiltIn(Option<(&'a str, u32)>),
+    /// The voice of a recording.
+    Cloned(Arc<ClonedVoice>),
+}
+
+impl QwenTts {
+    /// The voice of an input: one of the model, or that of a recording.
+    fn voice<'a>(&'a self, input: &SpeakInput) -> Result<RequestVoice<'a>, InputError> {
+        let config = &self.settings.config;
+        match (&self.cloner, &input.reference) {
+            (None, None) => Ok(RequestVoice::BuiltIn(lookup::voice(config, input.voice.as_deref())?)),
+            (None, Some(_)) => Err(InputError {
+                param: "ref_audio",
+                message: "this model does not speak in the voice of a recording; leave it out, or choose a model that does".to_owned(),
+            }),
+            (Some(_), None) => Err(InputError {
+                param: "ref_audio",
+                message: "this model speaks in the voice of a recording and has none of its own; give ref_audio, or a voice that was saved".to_owned(),
+            }),
+            (Some(cloner), Some(VoiceReference::Recording(recording))) => {
+                Ok(RequestVoice::Cloned(cloner.of_recording(recording, &self.codec, &self.vocabulary)?))
+            }
+            (Some(cloner), Some(VoiceReference::Pack(pack))) => {
+                Ok(RequestVoice::Cloned(cloner.of_pack(pack, &self.codec, &self.vocabulary)?))
+            }
+        }
+    }
+
+    /// The passes of an input.
+    ///
+    /// # Errors
+    /// As [`crate::model::SpeechModel::prepare`].
+    pub(super) fn plan_speech(
+        &self,
+        input: &SpeakInput,
+        limits: &PrepareLimits,
+    ) -> Result<Plan<Self>, InputError> {
+        let config = &self.settings.config;
+        let (own, cloned) = match self.voice(input)? {
+            RequestVoice::BuiltIn(own) => (own, None),
+            RequestVoice::Cloned(voice) => (None, Some(voice)),
+        };
+        let language = lookup::language(config, input.language.as_deref(), own.map(|(name, _)| name))?;
+        let instructions = input.instructions.as_deref().map(str::trim).filter(|text| !text.is_empty());
+        let instructions = instructions.filter(|_| config.takes_instructions());
+        let instructions = instructions.map(|text| self.vocabulary.instructions(text)).unwrap_or_default();
+        let speaker = match &cloned {
+            Some(voice) => Some(CodecSide::Speaker(Arc::clone(&voice.speaker))),
+            None => own.map(|(_, id)| CodecSide::Token(id)),
+        };
+        let order = |script: Script| Order {
+            script,
+            instructions: instructions.clone(),
+            language,
+            speaker: speaker.clone(),
+            spoken: cloned.as_ref().and_then(|voice| voice.spoken.clone()),
+            streams_text: input.streams_text.unwrap_or(config.kind == Kind::Base),
+        };
+        let unreadable =
+            || InputError { param: "input", message: "this text cannot be tokenised".to_owned() };
+        let empty = self.vocabulary.script("").ok_or_else(unreadable)?;
+        let overhead = order(empty).prompt(config).positions.len();
+        let positions = limits.max_positions.min(config.talker_config.max_position_embeddings);
+        let room = positions.saturating_sub(overhead) / (1 + FRAMES_PER_TOKEN);
+        if room < MIN_TOKENS {
+            let message = format!(
+                "the prompt takes {overhead} of {positions} positions and leaves no room for speech; shorten the \
+                 instructions or the recording, or raise max_blocks"
+            );
+            return Err(InputError { param: "input", message });
+        }
+        let pieces = pieces(&input.text, &self.vocabulary, room.min(MAX_TOKENS));
+        let pieces = pieces.filter(|pieces| !pieces.is_empty()).ok_or_else(unreadable)?;
+        let greedy = input.sampling.temperature <= 0.0;
+        let residual = if greedy { SamplingParams::GREEDY } else { self.settings.residual_sampling };
+        let passes = pieces.into_iter().enumerate().map(|(index, script)| {
+            let max_frames = self.has_watchdog.then(|| max_frames(script.body.len()));
+            let prompt = order(script).prompt(config);
+            PassPlan {
+                prompt_keys: prompt.positions.iter().map(|position| position.key()).collect(),
+                encoder_tokens: 0,
+                max_frames,
+                max_positions: None,
+                pass: Pass {
+                    prompt,
+                    sampling: input.sampling,
+                    residual_sampling: residual,
+                    draws: Draws::new(pass_seed(input.seed, index)),
+                },
+            }
+        });
+        let passes = passes.collect();
+        Ok(Plan {
+            passes,
+            request: cloned,
+            chunk_policy: ChunkPolicy { chunk_samples: input.chunk_samples, may_defer: true },
+            limits: PassLimits {
+                max_tokens: input.max_tokens,
+                max_positions: limits.max_positions,
+                starts_next_pass: false,
+            },
+        })
+    }
+}
+
+/// Cuts a text into pieces of at most `most` tokens: whole where it fits, else between sentences, and within one only
+/// where it alone is too long.
+fn pieces(text: &str, vocabulary: &Vocabulary, most: usize) -> Option<Vec<Script>> {
+    let whole = vocabulary.script(text)?;
+    if whole.body.len() <= most {
+        return Some(vec![whole]);
+    }
+    let pieces = pieces::pieces(text, most, |part| vocabulary.encode(part).len());
+    pieces.iter().map(|piece| vocabulary.script(piece)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::golden_set::root;
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        #[test]
+        fn pieces_fit_and_lose_nothing(text in "[a-zA-Z .,!?é你\n]{1,400}", most in 8usize..60) {
+            let vocabulary = Vocabulary::load(&root().join("cv06"), usize::MAX).unwrap();
+            let pieces = pieces(&text, &vocabulary, most).unwrap();
+            prop_assert!(pieces.iter().all(|piece| piece.body.len() <= most.max(8) + 1));
+            let whole = vocabulary.script(&text).unwrap();
+            if whole.body.len() <= most {
+                prop_assert_eq!(pieces, vec![whole]);
+            }
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_sentences() {
+        let vocabulary = Vocabulary::load(&root().join("cv06"), usize::MAX).unwrap();
+        let sentence = "This is one sentence of several. ";
+        let text = sentence.repeat(12);
+        let most = vocabulary.encode(sentence).len() * 4;
+        let pieces = pieces(&text, &vocabulary, most).unwrap();
+        assert!(pieces.len() >= 3 && pieces.len() <= 6, "{}", pieces.len());
+    }
+}

@@ -1,0 +1,108 @@
+//! Middleware of the routes: request ids, access rules, the refusal while draining, and the limit of concurrent requests.
+//!
+//! The key is required on `/v1/*` only: `/livez`, `/readyz`, `/health`, `/version` and `/metrics` stay open to probes
+//! and scrapers, and carry no text, audio or key. `Host` and `Origin` are checked on every route.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use izwi_core::engine::RequestId;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::access;
+use crate::error::ApiError;
+use crate::state::AppState;
+
+/// Header with the id of a request, which the log uses too.
+pub(crate) const REQUEST_ID: &str = "x-request-id";
+
+/// Middleware: gives the request an id for engine, log and response.
+pub(crate) async fn assign_request_id(mut request: Request, next: Next) -> Response {
+    let id = RequestId::random();
+    request.extensions_mut().insert(id.clone());
+    let mut response = next.run(request).await;
+    if let Ok(value) = HeaderValue::from_str(id.as_str()) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    response
+}
+
+/// Middleware: refuses foreign hosts and origins, and lets pages of allowed origins read responses (CORS,
+/// <https://fetch.spec.whatwg.org/#http-cors-protocol>).
+pub(crate) async fn check_host_and_origin(
+    State(state): State<AppState>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if let Err(error) = state.access().check(&request) {
+        return error.into_response();
+    }
+    let Some(origin) = request.headers().get(header::ORIGIN).cloned() else { return next.run(request).await };
+    let is_preflight = request.method() == Method::OPTIONS
+        && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    let mut response =
+        if is_preflight { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await };
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.append(header::VARY, HeaderValue::from_static("Origin"));
+    if is_preflight {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
+        let allowed = HeaderValue::from_static("authorization, content-type, x-api-key");
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+    } else {
+        let exposed = HeaderValue::from_static("x-request-id, x-sample-rate, retry-after");
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+    }
+    response
+}
+
+/// Middleware: requires the key, if one is set.
+pub(crate) async fn check_key(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    let admitted =
+        state.config().api_key.as_deref().is_none_or(|key| access::has_key(request.headers(), key));
+    if admitted { next.run(request).await } else { ApiError::Unauthorized.into_response() }
+}
+
+/// Middleware: refuses new requests while draining, and beyond the limit. A request counts until its body has ended.
+pub(crate) async fn admit(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    if state.is_draining() {
+        return ApiError::Draining.into_response();
+    }
+    match state.admit_request() {
+        Ok(permit) => next.run(request).await.map(|body| Body::new(Admitted { body, _permit: permit })),
+        Err(error) => error.into_response(),
+    }
+}
+
+/// A body that holds its request's permit until it is sent or dropped.
+struct Admitted {
+    body: Body,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl http_body::Body for Admitted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
