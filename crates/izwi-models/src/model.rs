@@ -1,4 +1,4 @@
-//! What every family gives its executor: static facts, preparation of inputs, and one batched forward pass.
+//! The interface of a model to its executor: static facts, preparation of inputs, and one batched forward pass.
 //!
 //! Weights are `&self`; everything that changes while a sequence runs is a [`SequenceState`] the executor holds, so
 //! that a reset is a new value. A family must not know which other sequences exist outside the batch it is handed.
@@ -11,19 +11,19 @@ use izwi_types::{
     Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, VoiceRecording,
 };
 
-/// Everything about one running sequence that changes; only its family looks inside.
+/// Everything about one running sequence that changes, opaque to the executor.
 pub type SequenceState = Box<dyn Any + Send>;
 
-/// One sequence's share of a forward pass.
+/// One sequence in a forward pass.
 pub struct BatchEntry<'a> {
-    /// What [`SpeechModel::prepare`] made.
+    /// The result of [`SpeechModel::prepare`].
     pub prepared: &'a Prepared,
-    /// What [`SpeechModel::start`] made, as the last pass left it.
+    /// The result of [`SpeechModel::start`], as updated by earlier passes.
     pub state: &'a mut SequenceState,
     /// First position to compute. For [`Work::Units`]: the index of the unit.
     pub start: usize,
-    /// Whether this is the first entry since the sequence was admitted. On one that already ran, what it had computed
-    /// was given away and is computed again; positions before `start` are in its blocks by prefix sharing.
+    /// Whether this is the first entry since admission or preemption. A preempted sequence recomputes its positions; those
+    /// before `start` are in its blocks by prefix sharing.
     pub begins: bool,
     /// Positions to compute in this pass.
     pub num_tokens: usize,
@@ -65,8 +65,8 @@ pub trait SpeechModel: Send + Sync {
     /// The whole pass failed; states of the batch are then undefined and must be dropped.
     fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error>;
 
-    /// Makes a voice pack of a recording, to be given as [`VoiceReference::Pack`]: a safetensors file that says which
-    /// checkpoint it fits. Runs on a blocking thread.
+    /// Encodes a recording as a voice pack for [`VoiceReference::Pack`]: a safetensors file that names its checkpoint. Runs
+    /// on a blocking thread.
     ///
     /// # Errors
     /// The model does not clone voices, or the recording cannot be taken; the error names the field.
@@ -82,12 +82,12 @@ pub trait SpeechModel: Send + Sync {
         Err(clones_no_voices("voice"))
     }
 
-    /// Bytes of weights that a step of one token reads, where the listener gets `chunk_samples` at once.
+    /// Bytes of weights that a step of one token reads, for chunks of `chunk_samples`.
     fn step_bytes(&self, _chunk_samples: usize) -> usize {
         self.info().weight_bytes
     }
 
-    /// Where the time of its passes went.
+    /// Time spent in the parts of its passes.
     fn part_times(&self) -> PartTimes {
         PartTimes::default()
     }

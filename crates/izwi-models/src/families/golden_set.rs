@@ -1,4 +1,4 @@
-//! Golden data of reference implementations, a set for each family, and how it is compared.
+//! Golden data of reference implementations, one set for each family, and comparison with tolerances.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use izwi_nn::device;
 use izwi_types::DeviceChoice;
 
-/// What is allowed to differ, relative to the largest value or 1.
+/// Tolerance relative to the largest value or 1.
 pub(super) const TOLERANCE: f32 = 1e-4;
 
 /// The folder of a family's golden data.
@@ -16,12 +16,12 @@ pub(super) const TOLERANCE: f32 = 1e-4;
 pub(super) struct GoldenSet {
     /// Its name under `tests/golden/`.
     pub(super) name: &'static str,
-    /// The variable of the environment that names another folder.
+    /// The environment variable that overrides the folder.
     pub(super) variable: &'static str,
 }
 
 impl GoldenSet {
-    /// Where it lies.
+    /// The folder.
     pub(super) fn root(self) -> PathBuf {
         let own = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(self.name);
         std::env::var_os(self.variable).map_or_else(own, PathBuf::from)
@@ -64,7 +64,7 @@ pub(super) fn values(x: &Tensor) -> Vec<f32> {
     x.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// Rows of codes `[frames, books]`.
+/// Rows of codes `[frames, codebooks]`.
 pub(super) fn codes(x: &Tensor) -> Vec<Vec<u32>> {
     x.to_dtype(DType::U32).unwrap().to_vec2().unwrap()
 }

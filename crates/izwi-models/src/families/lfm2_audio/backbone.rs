@@ -1,4 +1,5 @@
-//! The language model: reads text, recordings and frames, and decides text; its last row is what frames are made of.
+//! The language model: a decoder over text, encoded recordings and frames. Its hidden states decide text, and frames
+//! through the depth transformer.
 
 use candle_core::{DType, Result, Tensor};
 
@@ -14,21 +15,21 @@ use izwi_types::Precision;
 #[derive(Debug)]
 pub(super) struct Backbone {
     pub(super) stack: DecoderStack,
-    /// Text in and out.
+    /// Embedding and head of text.
     tokens: Linear,
-    /// Frames in: the books' tables one behind another.
+    /// Embeddings of frames: the tables of all codebooks, concatenated.
     codes: Embedding,
-    books: usize,
+    codebooks: usize,
     precision: Precision,
 }
 
-/// What one position is embedded from.
+/// The content of one position.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Row<'a> {
     Token(u32),
     Frame(&'a [u32]),
-    /// A row of `[rows, width]`.
-    Heard(&'a Tensor, usize),
+    /// A row of an encoded recording `[rows, width]`.
+    Encoded(&'a Tensor, usize),
 }
 
 impl Backbone {
@@ -42,16 +43,16 @@ impl Backbone {
         precision: Precision,
     ) -> std::result::Result<Self, Error> {
         let shape = config.backbone().map_err(Error::Checkpoint)?;
-        let (width, books) = (shape.width, config.codebooks);
-        // Of a head for all books at once, which nothing computes with.
+        let (width, codebooks) = (shape.width, config.codebooks);
+        // A head for all codebooks at once, unused in inference.
         let unused = ["embedding_norm", "to_logits"].map(|part| format!("audio_embedding.{part}.weight"));
         from.skip(|name| unused.iter().any(|unused| unused == name));
         let tokens = ("lfm.embed_tokens", config.lfm.vocab_size);
         Ok(Self {
             tokens: Linear::load_stacked(from, &[tokens], width, precision)?,
-            codes: Embedding::load(from, "audio_embedding.embedding", books * CODES, width)?,
+            codes: Embedding::load(from, "audio_embedding.embedding", codebooks * CODES, width)?,
             stack: DecoderStack::load(from, "lfm", shape, &BACKBONE_NAMES, precision)?,
-            books,
+            codebooks,
             precision,
         })
     }
@@ -61,7 +62,7 @@ impl Backbone {
         self.tokens.bytes() + self.codes.bytes() + self.stack.bytes()
     }
 
-    /// Shape of one position's keys and values: at f32 where the weights are exact, else at half of that.
+    /// Shape of one position's keys and values: f32 where the weights are, else f16.
     pub(super) fn kv_layout(&self) -> KvLayout {
         let dtype = if self.precision == Precision::F32 { DType::F32 } else { DType::F16 };
         self.stack.kv_layout(dtype)
@@ -72,7 +73,7 @@ impl Backbone {
     /// # Errors
     /// A token, code or row does not exist.
     pub(super) fn embed(&self, rows: &[Row<'_>]) -> Result<Tensor> {
-        let (mut ids, mut frames, mut heard) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ids, mut frames, mut encoded) = (Vec::new(), Vec::new(), Vec::new());
         let (mut id_rows, mut frame_rows, mut heard_rows) = (Vec::new(), Vec::new(), Vec::new());
         for (at, row) in rows.iter().enumerate() {
             match *row {
@@ -84,8 +85,8 @@ impl Backbone {
                     frames.push(codes);
                     frame_rows.push(at);
                 }
-                Row::Heard(recording, row) => {
-                    heard.push(recording.narrow(0, row, 1)?);
+                Row::Encoded(recording, row) => {
+                    encoded.push(recording.narrow(0, row, 1)?);
                     heard_rows.push(at);
                 }
             }
@@ -97,7 +98,7 @@ impl Backbone {
         if !frames.is_empty() {
             parts.push(self.embed_frames(&frames)?);
         }
-        parts.extend(heard);
+        parts.extend(encoded);
         let x = Tensor::cat(&parts, 0)?;
         let mut order = vec![0u32; rows.len()];
         let places = id_rows.into_iter().chain(frame_rows).chain(heard_rows);
@@ -108,16 +109,16 @@ impl Backbone {
         x.index_select(&Tensor::new(order, x.device())?, 0)
     }
 
-    /// Embeddings of frames, the books' added up in order: `[frames, width]`.
+    /// Embeddings of frames, summed over codebooks in order: `[frames, width]`.
     fn embed_frames(&self, frames: &[&[u32]]) -> Result<Tensor> {
-        let book = |book: usize| {
-            let ids = frames.iter().map(|codes| codes[book] + (book * CODES) as u32);
+        let codebook = |codebook: usize| {
+            let ids = frames.iter().map(|codes| codes[codebook] + (codebook * CODES) as u32);
             self.codes.forward(&ids.collect::<Vec<_>>())
         };
-        (1..self.books).try_fold(book(0)?, |sum, at| sum + book(at)?)
+        (1..self.codebooks).try_fold(codebook(0)?, |sum, at| sum + codebook(at)?)
     }
 
-    /// Positions through the stack: the rows behind the last norm, `[rows, width]`, of the wanted `rows`.
+    /// Runs the decoder stack over positions: the normalised hidden states `[rows, width]` of the `wanted` rows.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -131,7 +132,7 @@ impl Backbone {
         self.stack.forward_normed(x, kv, rows, wanted)
     }
 
-    /// Logits of the next text token, `[rows, vocabulary]`, of rows behind the last norm.
+    /// Logits of the next text token, `[rows, vocabulary]`, from normalised hidden states.
     ///
     /// # Errors
     /// Shapes do not fit.

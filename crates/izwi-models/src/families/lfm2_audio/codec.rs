@@ -1,4 +1,6 @@
-//! Frames to samples, by whichever of the two codecs a checkpoint comes with.
+//! Frames to samples, by the codec of a checkpoint: Mimi or the detokenizer.
+//!
+//! Knows no language model.
 
 use std::path::Path;
 
@@ -21,7 +23,7 @@ pub(super) enum Codec {
     Detokenizer(Box<Detokenizer>),
 }
 
-/// What one stream of frames carries along.
+/// State of one stream of frames.
 #[derive(Debug, Clone)]
 pub(super) enum DecoderState {
     Mimi(mimi::DecoderState),
@@ -61,7 +63,7 @@ impl Codec {
     pub(super) fn is_audible(&self, frame: &[u32]) -> bool {
         let entries = match self {
             Self::Mimi(codec) => codec.codebook_size(),
-            Self::Detokenizer(codec) => codec.book_size(),
+            Self::Detokenizer(codec) => codec.codebook_size(),
         };
         frame.iter().all(|&code| (code as usize) < entries)
     }

@@ -1,6 +1,6 @@
-//! What a checkpoint folder says about itself: `config.json`.
+//! Configuration of a checkpoint: `config.json`.
 //!
-//! Owns sizes; ids that every checkpoint shares are here too, for the files do not name them. Knows no tensor.
+//! Owns sizes, and the token ids that every checkpoint shares and no file names. Knows no tensor.
 
 use std::path::Path;
 
@@ -12,16 +12,16 @@ use izwi_nn::decoder_stack::{Mixing, Rotation, StackNames, StackShape};
 
 /// Ends a turn.
 pub(super) const IM_END: u32 = 7;
-/// Behind it come frames.
+/// Frames follow it.
 pub(super) const AUDIO_START: u32 = 128;
-/// Behind it comes no more text.
+/// Ends the text of a turn.
 pub(super) const TEXT_END: u32 = 130;
 /// The code that ends audio.
 pub(super) const END_OF_AUDIO: u32 = 2048;
-/// Codes of a book, the end of audio among them.
+/// Codes of a codebook, with the end of audio.
 pub(super) const CODES: usize = 2049;
 
-/// Heads of the small stack, which no file names:
+/// Sizes of the depth transformer that no file names:
 /// <https://github.com/Liquid4All/liquid-audio>.
 const DEPTH_HEADS: usize = 32;
 const DEPTH_KV_HEADS: usize = 8;
@@ -42,7 +42,7 @@ pub(super) const BACKBONE_NAMES: StackNames = StackNames {
     last_norm: Some("embedding_norm"),
 };
 
-/// Names of the small stack's tensors.
+/// Names of the depth transformer's tensors.
 pub(super) const DEPTH_NAMES: StackNames = StackNames {
     query_key_value: &["operator.qkv_proj"],
     query_norm: "operator.bounded_attention.q_layernorm",
@@ -56,9 +56,9 @@ pub(super) const DEPTH_NAMES: StackNames = StackNames {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Config {
     architectures: Vec<String>,
-    /// Books of a frame.
+    /// Codebooks of a frame.
     pub(super) codebooks: usize,
-    /// Text tokens and frames that take turns.
+    /// Text tokens and frames in turn.
     pub(super) interleaved_n_text: usize,
     pub(super) interleaved_n_audio: usize,
     pub(super) preprocessor: mel::Config,
@@ -104,12 +104,12 @@ pub(super) struct BackboneConfig {
     block_multiple_of: usize,
 }
 
-/// The model of a frame's codes.
+/// The depth transformer.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct DepthConfig {
     layers: usize,
     pub(super) dim: usize,
-    /// Whether each book's head is its embedding.
+    /// Whether the head of each codebook is its embedding.
     pub(super) tie: bool,
 }
 
@@ -216,7 +216,7 @@ impl Config {
         })
     }
 
-    /// Sizes of the model of a frame's codes.
+    /// Sizes of the depth transformer.
     pub(super) fn depth(&self) -> StackShape {
         let DepthConfig { layers, dim, .. } = self.depthformer;
         StackShape {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn both_spellings_say_the_same() {
+    fn both_spellings_are_equivalent() {
         let older = with(|_| ()).unwrap();
         let newer = with(|value| {
             let lfm = value["lfm"].as_object_mut().unwrap();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_feed_forwards_width_follows_its_rule() {
+    fn the_feed_forward_width_follows_its_rule() {
         let width = |base: usize, adjust: bool, multiplier: Option<f64>| {
             let config = with(|value| {
                 value["lfm"]["block_ff_dim"] = base.into();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_not_computed_is_named() {
+    fn missing_and_unsupported_fields_are_named() {
         let refused = |path: [&str; 2], value: serde_json::Value| {
             with(|config| config[path[0]][path[1]] = value).unwrap_err()
         };

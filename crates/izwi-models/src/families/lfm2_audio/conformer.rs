@@ -1,4 +1,4 @@
-//! The audio encoder and the adapter behind it: mel frames of several recordings to rows the language model reads.
+//! The audio encoder and its adapter: mel frames of several recordings to rows of the language model.
 //!
 //! Recordings are packed into one block of rows with gaps as wide as the convolutions reach, so that none is padded to
 //! the longest. Source: the Python package `liquid-audio` 1.3.0 (pip), whose encoder is NVIDIA NeMo's
@@ -23,7 +23,7 @@ pub(crate) use self::config::Config;
 
 /// Added to variances by the batch norms: PyTorch's default.
 const BATCH_NORM_EPS: f64 = 1e-5;
-/// Share of a feed-forward network that a layer adds.
+/// StepInput of a feed-forward network that a layer adds.
 const HALF: f64 = 0.5;
 
 type Loaded<T> = Result<T, Error>;
@@ -72,7 +72,7 @@ impl AudioEncoder {
     /// is the same bits whatever others there are.
     ///
     /// # Errors
-    /// The device has not the memory.
+    /// Out of device memory.
     pub(crate) fn forward(&self, recordings: &[&Mel]) -> Loaded<Vec<Tensor>> {
         self.forward_tapped(recordings, |_, _, _| Ok(()))
     }
@@ -160,7 +160,7 @@ impl Layer {
         })
     }
 
-    /// `[rows, width]` to the same; what comes out in the gaps means nothing.
+    /// `[rows, width]` to the same; rows of gaps are undefined.
     fn forward(&self, x: &Tensor, distances: &Tensor, heads: usize, packed: &PackedRows) -> Loaded<Tensor> {
         let change = self.first.forward(&self.first_norm.forward(x)?)?;
         let (x, h) = self.attention_norm.forward_sum(x, &change)?;
@@ -173,7 +173,7 @@ impl Layer {
     }
 }
 
-/// Two linear layers with SiLU between, half of what they make.
+/// Two linear layers with SiLU between; the output is halved.
 #[derive(Debug)]
 struct FeedForward {
     wide: Linear,
@@ -338,7 +338,7 @@ impl Adapter {
 /// For tests: intermediate results, recording by recording.
 #[cfg(test)]
 impl AudioEncoder {
-    /// What each layer makes of each recording: name and rows of every one.
+    /// The output of each layer for each recording, with its name.
     pub(super) fn taps(&self, recordings: &[&Mel]) -> Vec<(String, Vec<Tensor>)> {
         let mut taps = Vec::new();
         let keep = |name: &str, x: &Tensor, packed: &PackedRows| {

@@ -1,5 +1,5 @@
-//! The codes of a frame out of the row that decided it: a small stack reads the row's part for each book and the code
-//! before, one fused step for all sequences.
+//! The depth transformer: the codes of a frame from one hidden state, codebook after codebook, in one fused step for all
+//! sequences. Its input is the hidden state's part for the codebook plus the embedding of the code before.
 
 use candle_core::{Result, Tensor};
 
@@ -11,30 +11,30 @@ use izwi_nn::layers::{Embedding, Linear, RmsNorm};
 use izwi_nn::sampling::{Draw, FrameDraws};
 use izwi_types::Precision;
 
-/// Weights of the small stack and of each book.
+/// Weights of the transformer and of each codebook.
 #[derive(Debug)]
 pub(super) struct Depthformer {
-    /// A part for each book, `[books * width]`.
+    /// A part for each codebook, `[codebooks * width]`.
     split: Linear,
     stack: DecoderStack,
-    books: Vec<Book>,
+    codebooks: Vec<Codebook>,
     width: usize,
 }
 
 #[derive(Debug)]
-struct Book {
-    /// What the code is to the book behind.
+struct Codebook {
+    /// Embedding of the code, for the next codebook.
     codes: Embedding,
     norm: RmsNorm,
     head: Linear,
 }
 
-/// What is computed on the way to a frame, for comparison with a reference.
-pub(super) trait WatchDepth {
-    /// The rows' parts, `[sequences, books * width]`.
+/// Receives the intermediate results of a frame, for comparison with a reference.
+pub(super) trait DepthObserver {
+    /// The rows' parts, `[sequences, codebooks * width]`.
     fn split(&mut self, _parts: &Tensor) {}
-    /// Logits of one book, `[sequences, codes]`.
-    fn book(&mut self, _logits: &Tensor) {}
+    /// Logits of one codebook, `[sequences, codes]`.
+    fn codebook(&mut self, _logits: &Tensor) {}
 }
 
 impl Depthformer {
@@ -48,39 +48,40 @@ impl Depthformer {
         precision: Precision,
     ) -> std::result::Result<Self, Error> {
         let shape = config.depth();
-        let (width, books) = (shape.width, config.codebooks);
-        let sizes = (config.lfm.hidden_size, books * width);
+        let (width, codebooks) = (shape.width, config.codebooks);
+        let sizes = (config.lfm.hidden_size, codebooks * width);
         let split = Linear::load_with_precision(from, "depth_linear", sizes, true, precision)?;
         let eps = shape.eps;
-        let book = |book| {
-            let name = format!("depth_embeddings.{book}");
+        let codebook = |codebook| {
+            let name = format!("depth_embeddings.{codebook}");
             let (codes, head) = tables(from, &name, width, config.depthformer.tie)?;
             let norm = RmsNorm::load(from, &format!("{name}.embedding_norm"), width, eps)?;
             let head = Linear::with_precision(&head, None, precision)?;
-            Ok(Book { codes: Embedding::new(codes)?, norm, head })
+            Ok(Codebook { codes: Embedding::new(codes)?, norm, head })
         };
-        let books = (0..books).map(book).collect::<std::result::Result<_, Error>>()?;
+        let codebooks = (0..codebooks).map(codebook).collect::<std::result::Result<_, Error>>()?;
         Ok(Self {
             split,
             stack: DecoderStack::load(from, "depthformer", shape, &DEPTH_NAMES, precision)?,
-            books,
+            codebooks,
             width,
         })
     }
 
     /// Bytes of the weights.
     pub(super) fn bytes(&self) -> usize {
-        let books: usize = self.books.iter().map(|book| book.codes.bytes() + book.head.bytes()).sum();
-        self.split.bytes() + self.stack.bytes() + books
+        let codebooks: usize =
+            self.codebooks.iter().map(|codebook| codebook.codes.bytes() + codebook.head.bytes()).sum();
+        self.split.bytes() + self.stack.bytes() + codebooks
     }
 
-    /// Bytes of the weights that one frame reads: the stack once for every book.
+    /// Bytes of the weights that one frame reads: the stack once for every codebook.
     pub(super) fn frame_bytes(&self) -> usize {
-        let heads: usize = self.books.iter().map(|book| book.head.bytes()).sum();
-        self.split.bytes() + self.stack.bytes() * self.books.len() + heads
+        let heads: usize = self.codebooks.iter().map(|codebook| codebook.head.bytes()).sum();
+        self.split.bytes() + self.stack.bytes() * self.codebooks.len() + heads
     }
 
-    /// A frame of each sequence, out of the rows `hidden` `[sequences, width]` that decided them.
+    /// A frame of each sequence, from its hidden state `[sequences, width]`.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -88,29 +89,29 @@ impl Depthformer {
         &self,
         hidden: &Tensor,
         draws: &[Draw<'_>],
-        watch: &mut dyn WatchDepth,
+        observer: &mut dyn DepthObserver,
     ) -> Result<Vec<Vec<u32>>> {
-        let parts = self.split.forward(hidden)?; // [sequences, books * width]
-        watch.split(&parts);
+        let parts = self.split.forward(hidden)?; // [sequences, codebooks * width]
+        observer.split(&parts);
         let count = draws.len();
-        let mut frame = FrameSteps::new(&self.stack, count, self.books.len(), hidden.device())?;
-        let mut frames = FrameDraws::new(draws, 0, self.books.len(), hidden.device())?;
+        let mut frame = FrameSteps::new(&self.stack, count, self.codebooks.len(), hidden.device())?;
+        let mut frames = FrameDraws::new(draws, 0, self.codebooks.len(), hidden.device())?;
         let mut before: Option<Tensor> = None;
-        for (at, book) in self.books.iter().enumerate() {
+        for (at, codebook) in self.codebooks.iter().enumerate() {
             let part = parts.narrow(1, at * self.width, self.width)?.contiguous()?;
             let x = match before {
                 Some(before) => (part + before)?,
                 None => part,
             };
-            let logits = book.head.forward(&book.norm.forward(&frame.forward(x)?)?)?; // [sequences, codes]
-            watch.book(&logits);
-            before = Some(book.codes.select(&frames.choose(&logits)?)?);
+            let logits = codebook.head.forward(&codebook.norm.forward(&frame.forward(x)?)?)?; // [sequences, codes]
+            observer.codebook(&logits);
+            before = Some(codebook.codes.select(&frames.choose(&logits)?)?);
         }
         frames.finish()
     }
 }
 
-/// A book's embedding and its head. Where they are tied, files have both names or one of them.
+/// A codebook's embedding and its head. Where they are tied, files have both names or one of them.
 fn tables(
     from: &mut Checkpoint,
     name: &str,

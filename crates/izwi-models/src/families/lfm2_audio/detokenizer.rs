@@ -26,8 +26,8 @@ pub(crate) use self::config::Config;
 /// Rate of the samples, in Hz.
 const SAMPLE_RATE_HZ: usize = 24_000;
 /// Codes of a frame.
-const BOOKS: usize = 8;
-/// Entries of a book: one less than in the language model, which also says where speech ends.
+const CODEBOOKS: usize = 8;
+/// Entries of a codebook: one less than in the language model, which has a code for the end of audio.
 const ENTRIES: usize = 2048;
 /// Spectra of a frame.
 const SPECTRA_PER_FRAME: usize = 6;
@@ -47,14 +47,14 @@ type Loaded<T> = std::result::Result<T, Error>;
 pub(crate) struct Detokenizer {
     device: Device,
     shape: StreamShape,
-    books: Embedding,
+    codebooks: Embedding,
     stack: Stack,
     output: Linear,
     inverse: InverseStft,
     weight_bytes: usize,
 }
 
-/// What one stream of frames carries along; a fresh one holds nothing, any other the same number of bytes.
+/// State of one stream of frames; a fresh one holds nothing, any other the same number of bytes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DecoderState {
     stream: StreamState,
@@ -93,20 +93,20 @@ impl Detokenizer {
         config: &Config,
         precision: Precision,
     ) -> Loaded<Self> {
-        // A table of text tokens that nothing reads.
+        // An embedding of text tokens, unused in inference.
         from.skip(|name| name == "lfm.embed_tokens.weight");
         let before = from.taken();
         let width = config.hidden_size;
         let mut shape = StreamShape::default();
-        let books = Embedding::load(from, "emb.emb", BOOKS * ENTRIES, width)?;
+        let codebooks = Embedding::load(from, "emb.emb", CODEBOOKS * ENTRIES, width)?;
         let stack = Stack::load(from, "lfm", config, precision, &mut shape)?;
         let output = Linear::load_with_precision(from, "lin", (width, 2 * BINS), true, precision)?;
         let window = from.take("istft.window", &[TRANSFORM])?.to_device(&Device::Cpu)?.to_vec1()?;
-        let large = (from.taken() - before).saturating_sub(BOOKS * ENTRIES * width);
+        let large = (from.taken() - before).saturating_sub(CODEBOOKS * ENTRIES * width);
         Ok(Self {
             device: from.device().clone(),
-            weight_bytes: books.bytes() + large * bytes_per_weight(precision),
-            books,
+            weight_bytes: codebooks.bytes() + large * bytes_per_weight(precision),
+            codebooks,
             stack,
             output,
             inverse: InverseStft::new(window, HOP).map_err(Error::Checkpoint)?,
@@ -130,7 +130,7 @@ impl Detokenizer {
     }
 
     /// Entries of a codebook: every code is below.
-    pub(crate) fn book_size(&self) -> usize {
+    pub(crate) fn codebook_size(&self) -> usize {
         ENTRIES
     }
 
@@ -151,7 +151,7 @@ impl Detokenizer {
 
     /// New frames of several streams to the samples that no later frame changes: [`Self::samples_per_frame`] for each
     /// frame, less [`Self::held_back`] for a stream's first. All streams go through each layer together; on the CPU what
-    /// a stream gets is the same to the bit alone, among others and however its frames are cut.
+    /// a stream gets is the same to the bit alone, among others and however its frames are split.
     ///
     /// # Errors
     /// A frame has another number of codes or a code that is too large. The states are then undefined and must be
@@ -188,21 +188,21 @@ impl Detokenizer {
     /// New frames of every stream, one after another, to logarithms of magnitudes and phases
     /// `[SPECTRA_PER_FRAME * frames, 2 * BINS]` in the same order.
     fn forward(&self, frames: &[&Vec<u32>], streams: &mut Streams<'_>) -> Result<Tensor> {
-        let mut ids = Vec::with_capacity(frames.len() * BOOKS);
+        let mut ids = Vec::with_capacity(frames.len() * CODEBOOKS);
         for codes in frames {
-            if codes.len() != BOOKS {
-                bail!("codes: {} for {BOOKS} books", codes.len())
+            if codes.len() != CODEBOOKS {
+                bail!("codes: {} for {CODEBOOKS} codebooks", codes.len())
             }
-            for (book, &code) in codes.iter().enumerate() {
+            for (codebook, &code) in codes.iter().enumerate() {
                 if code as usize >= ENTRIES {
-                    bail!("code {code} of a book of {ENTRIES}")
+                    bail!("code {code} is out of range for a codebook of {ENTRIES}")
                 }
-                ids.push((book * ENTRIES) as u32 + code);
+                ids.push((codebook * ENTRIES) as u32 + code);
             }
         }
-        let x = self.books.forward(&ids)?;
+        let x = self.codebooks.forward(&ids)?;
         let (count, width) = (frames.len(), x.dim(1)?);
-        let x = (x.reshape((count, BOOKS, width))?.sum(1)? * (1.0 / BOOKS as f64))?; // [frames, width]
+        let x = (x.reshape((count, CODEBOOKS, width))?.sum(1)? * (1.0 / CODEBOOKS as f64))?; // [frames, width]
         streams.tap(|| "emb".to_owned(), &x);
         streams.multiply(SPECTRA_PER_FRAME);
         let repeated = x.unsqueeze(1)?.broadcast_as((count, SPECTRA_PER_FRAME, width))?;

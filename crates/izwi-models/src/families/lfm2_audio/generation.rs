@@ -1,5 +1,5 @@
-//! From prompts to units: one pass of the language model over the rows of a step; then text tokens, and one fused step
-//! of the small stack for every sequence that speaks.
+//! Generation of emissions: one pass of the language model over the positions of a step; then text tokens, and one fused
+//! step of the depth transformer for every sequence whose next emission is a frame. Knows no codec and no scheduling.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use candle_core::{DType, Tensor};
 
 use super::backbone::{Backbone, Row};
 use super::config::Config;
-use super::depthformer::{Depthformer, WatchDepth};
-use super::modality::{Course, Modality, Mode, Turn};
+use super::depthformer::{DepthObserver, Depthformer};
+use super::modality::{Modality, ModalityState, Mode, TextOutcome};
 use super::prompt::{Position, Prompt};
 use izwi_nn::Error;
 use izwi_nn::attention::PagedSpan;
@@ -20,7 +20,7 @@ use izwi_types::PartTimes;
 use izwi_types::Precision;
 use izwi_types::{Emission, SamplingParams};
 
-/// Parts of a pass that are timed.
+/// Timed parts of a step.
 pub(super) const PARTS: [&str; 5] = ["encoder", "backbone", "depthformer", "sampling", "codec"];
 /// Index of the encoder in [`PARTS`].
 pub(super) const ENCODER: usize = 0;
@@ -30,7 +30,7 @@ const SAMPLING: usize = 3;
 /// Index of the codec in [`PARTS`].
 pub(super) const CODEC: usize = 4;
 
-/// The language side of a checkpoint.
+/// The language model of a checkpoint.
 #[derive(Debug)]
 pub(super) struct Generator {
     pub(super) backbone: Backbone,
@@ -38,7 +38,7 @@ pub(super) struct Generator {
     times: PartTimes,
 }
 
-/// What one sequence was asked for, one pass of it.
+/// One pass: the prompt and how to sample.
 #[derive(Debug, Clone)]
 pub(super) struct Pass {
     pub(super) prompt: Prompt,
@@ -60,69 +60,69 @@ pub(super) struct Window {
     pub(super) is_first: bool,
 }
 
-/// What of a pass has been said.
+/// What a pass has generated.
 #[derive(Debug, Clone)]
-pub(super) struct Said {
-    pub(super) units: Vec<Emission>,
-    course: Course,
-    /// Numbers drawn.
-    drawn: u64,
-    /// What the stack carries on; `None` before the first step.
-    carried: Option<StackState>,
+pub(super) struct Generated {
+    pub(super) emissions: Vec<Emission>,
+    modality: ModalityState,
+    /// Random numbers drawn.
+    num_draws: u64,
+    /// State of the convolution layers; `None` before the first step.
+    conv_state: Option<StackState>,
 }
 
-impl Said {
-    /// Nothing yet.
+impl Generated {
+    /// The state of a pass that starts.
     pub(super) fn new(mode: Mode) -> Self {
-        Self { units: Vec::new(), course: Course::new(mode), drawn: 0, carried: None }
+        Self { emissions: Vec::new(), modality: ModalityState::new(mode), num_draws: 0, conv_state: None }
     }
 }
 
-/// One sequence's share of a step.
-pub(super) struct Share<'a> {
+/// One sequence in a step.
+pub(super) struct StepInput<'a> {
     pub(super) pass: &'a Pass,
-    pub(super) said: &'a mut Said,
-    /// What the encoder made of each recording, `[rows, width]`, where a row of it is among the positions.
-    pub(super) heard: &'a [Option<Tensor>],
+    pub(super) generated: &'a mut Generated,
+    /// The encoder's rows of each recording, `[rows, width]`; required where the positions include one of them.
+    pub(super) encoded: &'a [Option<Tensor>],
     /// Positions to compute.
     pub(super) start: usize,
     pub(super) end: usize,
-    /// Whether what was computed before is gone, but for what the blocks hold.
+    /// Whether earlier results are only in the blocks.
     pub(super) begins: bool,
     pub(super) block_table: &'a [u32],
 }
 
-/// What one sequence got out of a step.
+/// What a step generated for one sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Outcome {
-    /// Its prompt, or what it had said, is not computed to its end.
+    /// Nothing: prompt or recomputed positions remain.
     Pending,
-    /// It said this.
-    Said(Emission),
-    /// It said this, and has come to its end.
+    /// An emission.
+    Emission(Emission),
+    /// The last emission.
     Last(Emission),
-    /// It has come to its end.
+    /// The end, without an emission.
     End,
 }
 
-/// Everything a step computes on its way, for comparison with a reference.
-pub(super) trait Watch: WatchDepth {
-    /// The embeddings of the step's rows.
+/// Receives the intermediate results of a step, for comparison with a reference.
+pub(super) trait Observer: DepthObserver {
+    /// Embeddings of the step's positions, `[rows, width]`.
     fn embedded(&mut self, _x: &Tensor) {}
-    /// Rows behind the last norm that decide units.
+    /// Normalised hidden states that decide emissions.
     fn decided(&mut self, _hidden: &Tensor) {}
     /// Logits of text, `[sequences, vocabulary]`.
     fn text(&mut self, _logits: &Tensor) {}
 }
 
-/// Looks at nothing.
-pub(super) struct Unwatched;
+/// Discards intermediate results.
+pub(super) struct NoObserver;
 
-impl WatchDepth for Unwatched {}
-impl Watch for Unwatched {}
+impl DepthObserver for NoObserver {}
+impl Observer for NoObserver {}
 
 impl Generator {
-    /// Takes the language side of a checkpoint.
+    /// Takes the language model of a checkpoint.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
@@ -132,7 +132,7 @@ impl Generator {
         precision: Precision,
         times: PartTimes,
     ) -> Result<Self, Error> {
-        // Of training.
+        // Used in training only.
         from.skip(|name| ["codebook_offsets", "audio_loss_weights"].contains(&name));
         Ok(Self {
             backbone: Backbone::load(from, config, precision)?,
@@ -151,104 +151,105 @@ impl Generator {
         self.backbone.stack.bytes() + self.depthformer.frame_bytes()
     }
 
-    /// Computes a step of all shares.
+    /// Computes a step of all sequences.
     ///
     /// # Errors
-    /// A share asks for positions nobody knows, or a tensor operation failed.
+    /// An input asks for positions that do not exist, or a tensor operation failed.
     pub(super) fn step(
         &self,
         kv: &mut KvPool,
-        shares: &mut [Share<'_>],
-        watch: &mut dyn Watch,
+        inputs: &mut [StepInput<'_>],
+        observer: &mut dyn Observer,
     ) -> Result<Vec<Outcome>, Error> {
-        let unknown = Error::Internal("an entry asks for positions nobody knows");
-        let rows = shares.iter().map(Share::rows).collect::<Option<Vec<_>>>().ok_or(unknown)?;
+        let unknown = Error::Internal("an entry asks for positions that do not exist");
+        let rows = inputs.iter().map(StepInput::rows).collect::<Option<Vec<_>>>().ok_or(unknown)?;
         let x = self.times.time(BACKBONE, || self.backbone.embed(&rows.concat()))?;
         drop(rows);
-        watch.embedded(&x);
-        let ready: Vec<usize> = (0..shares.len()).filter(|&at| shares[at].is_ready()).collect();
-        let ends = shares.iter().scan(0, |rows, share| {
-            *rows += share.end - share.start;
+        observer.embedded(&x);
+        let ready: Vec<usize> = (0..inputs.len()).filter(|&at| inputs[at].is_ready()).collect();
+        let ends = inputs.iter().scan(0, |rows, input| {
+            *rows += input.end - input.start;
             Some(*rows as u32 - 1)
         });
         let ends: Vec<u32> = ends.collect();
         let wanted: Vec<u32> = ready.iter().map(|&at| ends[at]).collect();
-        let hidden = self.times.time(BACKBONE, || self.forward(x, kv, shares, &wanted))?;
-        let mut outcomes = vec![Outcome::Pending; shares.len()];
+        let hidden = self.times.time(BACKBONE, || self.forward(x, kv, inputs, &wanted))?;
+        let mut outcomes = vec![Outcome::Pending; inputs.len()];
         if !ready.is_empty() {
-            watch.decided(&hidden);
-            self.decide(&hidden, &ready, shares, &mut outcomes, watch)?;
+            observer.decided(&hidden);
+            self.decide(&hidden, &ready, inputs, &mut outcomes, observer)?;
         }
         Ok(outcomes)
     }
 
-    /// The shares' rows `x` through the backbone: those behind the last norm that are wanted.
+    /// Runs the backbone over the rows `x` of all inputs: the normalised hidden states of the `wanted` rows.
     fn forward(
         &self,
         x: Tensor,
         kv: &mut KvPool,
-        shares: &mut [Share<'_>],
+        inputs: &mut [StepInput<'_>],
         wanted: &[u32],
     ) -> Result<Tensor, Error> {
         let (stack, device) = (&self.backbone.stack, x.device().clone());
-        let carried = shares.iter_mut().map(|share| match share.said.carried.take() {
-            _ if share.begins => Ok(stack.resume(kv, share.start, share.block_table, &device)?),
-            Some(carried) => Ok(carried),
-            None => Err(Error::Internal("an entry goes on from nothing")),
+        let conv_state = inputs.iter_mut().map(|input| match input.generated.conv_state.take() {
+            _ if input.begins => Ok(stack.resume(kv, input.start, input.block_table, &device)?),
+            Some(conv_state) => Ok(conv_state),
+            None => Err(Error::Internal("an entry continues without a state")),
         });
-        let mut carried = carried.collect::<Result<Vec<StackState>, Error>>()?;
-        let spans = shares.iter().map(|share| PagedSpan {
-            start: share.start,
-            num_tokens: share.end - share.start,
-            block_table: share.block_table,
+        let mut conv_state = conv_state.collect::<Result<Vec<StackState>, Error>>()?;
+        let spans = inputs.iter().map(|input| PagedSpan {
+            start: input.start,
+            num_tokens: input.end - input.start,
+            block_table: input.block_table,
         });
-        let mut rows = StackRows::with_states(kv, spans.collect(), carried.iter_mut().collect());
+        let mut rows = StackRows::with_states(kv, spans.collect(), conv_state.iter_mut().collect());
         let hidden = self.backbone.forward(x, kv, &mut rows, wanted)?;
         drop(rows);
-        for (share, carried) in shares.iter_mut().zip(carried) {
-            share.said.carried = Some(carried);
+        for (input, conv_state) in inputs.iter_mut().zip(conv_state) {
+            input.generated.conv_state = Some(conv_state);
         }
         Ok(hidden)
     }
 
-    /// The next unit of each of the `ready` shares, whose rows behind the last norm are `hidden`.
+    /// Samples the next emission of the `ready` inputs from their normalised `hidden` states.
     fn decide(
         &self,
         hidden: &Tensor,
         ready: &[usize],
-        shares: &mut [Share<'_>],
+        inputs: &mut [StepInput<'_>],
         outcomes: &mut [Outcome],
-        watch: &mut dyn Watch,
+        observer: &mut dyn Observer,
     ) -> Result<(), Error> {
         let places: Vec<(usize, usize)> = ready.iter().copied().enumerate().collect();
-        let speaks = |&(_, at): &(usize, usize)| shares[at].said.course.next() == Modality::Audio;
-        let (audio, text): (Vec<_>, Vec<_>) = places.into_iter().partition(speaks);
+        let is_audio = |&(_, at): &(usize, usize)| inputs[at].generated.modality.next() == Modality::Audio;
+        let (audio, text): (Vec<_>, Vec<_>) = places.into_iter().partition(is_audio);
         if !text.is_empty() {
             let hidden = select(hidden, &text)?;
             let logits = self.times.time(BACKBONE, || self.backbone.logits(&hidden))?;
-            watch.text(&logits);
+            observer.text(&logits);
             let logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
             for (&(_, at), logits) in text.iter().zip(&logits) {
-                let draw = shares[at].draw(Modality::Text);
+                let draw = inputs[at].draw(Modality::Text);
                 let token = self.times.time(SAMPLING, || draw.choose(logits, 0));
-                outcomes[at] = shares[at].said.take_text(token, u64::from(draws_numbers(draw.sampling)));
+                outcomes[at] = inputs[at].generated.take_text(token, u64::from(draws_numbers(draw.sampling)));
             }
         }
         if !audio.is_empty() {
             let hidden = select(hidden, &audio)?;
-            let draws: Vec<_> = audio.iter().map(|&(_, at)| shares[at].draw(Modality::Audio)).collect();
-            let frames = self.times.time(DEPTHFORMER, || self.depthformer.frames(&hidden, &draws, watch))?;
+            let draws: Vec<_> = audio.iter().map(|&(_, at)| inputs[at].draw(Modality::Audio)).collect();
+            let frames =
+                self.times.time(DEPTHFORMER, || self.depthformer.frames(&hidden, &draws, observer))?;
             for (&(_, at), frame) in audio.iter().zip(frames) {
-                let drawn = draws_numbers(&shares[at].pass.audio_sampling);
+                let drawn = draws_numbers(&inputs[at].pass.audio_sampling);
                 let numbers = if drawn { frame.len() } else { 0 };
-                outcomes[at] = shares[at].said.take_frame(frame, numbers as u64);
+                outcomes[at] = inputs[at].generated.take_frame(frame, numbers as u64);
             }
         }
         Ok(())
     }
 }
 
-/// Rows of `hidden` by their places.
+/// Selects rows of `hidden`.
 fn select(hidden: &Tensor, rows: &[(usize, usize)]) -> candle_core::Result<Tensor> {
     if rows.len() == hidden.dim(0)? {
         return Ok(hidden.clone());
@@ -261,36 +262,36 @@ fn draws_numbers(sampling: &SamplingParams) -> bool {
     sampling.temperature > 0.0
 }
 
-impl Said {
+impl Generated {
     fn take_text(&mut self, token: u32, numbers: u64) -> Outcome {
-        self.drawn += numbers;
-        let unit = Emission::Token(token);
-        match self.course.text(token) {
-            Turn::EndsBefore => Outcome::End,
-            Turn::EndsWith => {
-                self.units.push(unit.clone());
-                Outcome::Last(unit)
+        self.num_draws += numbers;
+        let emission = Emission::Token(token);
+        match self.modality.text(token) {
+            TextOutcome::EndBefore => Outcome::End,
+            TextOutcome::EndAfter => {
+                self.emissions.push(emission.clone());
+                Outcome::Last(emission)
             }
-            Turn::Goes => {
-                self.units.push(unit.clone());
-                Outcome::Said(unit)
+            TextOutcome::Continue => {
+                self.emissions.push(emission.clone());
+                Outcome::Emission(emission)
             }
         }
     }
 
     fn take_frame(&mut self, mut codes: Vec<u32>, numbers: u64) -> Outcome {
-        self.drawn += numbers;
-        self.course.frame(&mut codes);
-        let unit = Emission::Frame(Arc::from(codes));
-        self.units.push(unit.clone());
-        Outcome::Said(unit)
+        self.num_draws += numbers;
+        self.modality.frame(&mut codes);
+        let emission = Emission::Frame(Arc::from(codes));
+        self.emissions.push(emission.clone());
+        Outcome::Emission(emission)
     }
 }
 
-impl<'a> Share<'a> {
-    /// Whether the next unit can be drawn behind the share's rows.
+impl<'a> StepInput<'a> {
+    /// Whether the step computes the last known position, so that the next emission can be sampled.
     fn is_ready(&self) -> bool {
-        self.end == self.pass.prompt.positions.len() + self.said.units.len()
+        self.end == self.pass.prompt.positions.len() + self.generated.emissions.len()
     }
 
     fn draw(&self, modality: Modality) -> Draw<'a> {
@@ -298,22 +299,22 @@ impl<'a> Share<'a> {
             Modality::Text => &self.pass.text_sampling,
             Modality::Audio => &self.pass.audio_sampling,
         };
-        Draw { draws: &self.pass.draws, counter: self.said.drawn, sampling }
+        Draw { draws: &self.pass.draws, counter: self.generated.num_draws, sampling }
     }
 
-    /// The positions to compute, prompt and units that were said.
+    /// The positions to compute, of the prompt and of generated emissions; `None` where one does not exist.
     fn rows(&self) -> Option<Vec<Row<'_>>> {
         let prompt = &self.pass.prompt.positions;
-        let said = |unit| match unit {
+        let generated = |emission| match emission {
             &Emission::Token(id) => Row::Token(id),
             Emission::Frame(codes) => Row::Frame(codes),
         };
         let row = |at: usize| match at.checked_sub(prompt.len()) {
-            Some(unit) => self.said.units.get(unit).map(said),
+            Some(emission) => self.generated.emissions.get(emission).map(generated),
             None => match &prompt[at] {
-                Position::Said(unit) => Some(said(unit)),
-                Position::Heard { recording, row } => {
-                    Some(Row::Heard(self.heard.get(*recording)?.as_ref()?, *row))
+                Position::Emission(emission) => Some(generated(emission)),
+                Position::Encoded { recording, row } => {
+                    Some(Row::Encoded(self.encoded.get(*recording)?.as_ref()?, *row))
                 }
             },
         };

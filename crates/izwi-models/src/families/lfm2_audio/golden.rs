@@ -1,4 +1,4 @@
-//! Parity of the language side with the official implementation: prompts, layers, both ways of generating, sampling.
+//! Parity of the language model with the official implementation: prompts, layers, both modes of generation, sampling.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use super::backbone::Row;
 use super::config::Config;
-use super::depthformer::WatchDepth;
-use super::generation::{Generator, Outcome, PARTS, Pass, Said, Share, Unwatched, Watch};
+use super::depthformer::DepthObserver;
+use super::generation::{Generated, Generator, NoObserver, Observer, Outcome, PARTS, Pass, StepInput};
 use super::golden_set::{TOLERANCE, compare, device, ids, json, root, tensors, values};
 use super::mel::FrontEnd;
 use super::modality::Mode;
@@ -24,7 +24,7 @@ use izwi_types::PartTimes;
 use izwi_types::Precision;
 use izwi_types::{Emission, SamplingParams};
 
-/// Tokens in a block of the tests: not the engine's, so that tables are long.
+/// Tokens in a KV block: few, so that block tables are long.
 const BLOCK: usize = 4;
 const BLOCKS: usize = 48;
 /// Kinds of positions as the reference numbers them.
@@ -32,7 +32,7 @@ const TEXT: u32 = 1;
 const AUDIO_IN: u32 = 2;
 const AUDIO_OUT: u32 = 3;
 
-/// What the reference was called with.
+/// Arguments of the reference's call.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Arguments {
     pub(super) mode: String,
@@ -52,7 +52,7 @@ struct Called {
     args: Arguments,
 }
 
-/// The golden cases of the language side.
+/// The golden cases of the language model.
 pub(super) const CASES: [&str; 6] = ["asr", "asr24", "tts", "chat1", "chat2", "chat_sampled"];
 
 pub(super) fn arguments(name: &str) -> Arguments {
@@ -81,16 +81,16 @@ fn load(precision: Precision) -> Loaded {
 /// What the reference emitted.
 pub(super) fn emitted(golden: &HashMap<String, Tensor>) -> Vec<Emission> {
     let mut text = ids(&golden["out.text"]).into_iter();
-    let frames = golden["out.audio"].t().unwrap().contiguous().unwrap(); // [frames, books]
-    let books = frames.dim(1).unwrap();
+    let frames = golden["out.audio"].t().unwrap().contiguous().unwrap(); // [frames, codebooks]
+    let codebooks = frames.dim(1).unwrap();
     let frames = ids(&frames);
-    let mut frames = frames.chunks_exact(books);
-    let unit = |kind| match kind {
+    let mut frames = frames.chunks_exact(codebooks);
+    let emission = |kind| match kind {
         TEXT => Emission::Token(text.next().unwrap()),
         _ => Emission::Frame(frames.next().unwrap().into()),
     };
     let Some(kinds) = golden.get("out.modality") else { return text.map(Emission::Token).collect() };
-    ids(kinds).into_iter().map(unit).collect()
+    ids(kinds).into_iter().map(emission).collect()
 }
 
 /// The prompts that `scripts/golden/lfm2_audio.py` writes.
@@ -110,7 +110,7 @@ fn prompt(vocabulary: &Vocabulary, front_end: &FrontEnd, name: &str) -> Prompt {
     prompt.end(vocabulary);
     prompt.turn(vocabulary, Role::Assistant);
     if name == "chat2" {
-        prompt.said(&emitted(&tensors("chat1")));
+        prompt.emissions(&emitted(&tensors("chat1")));
         prompt.end(vocabulary);
         prompt.turn(vocabulary, Role::User);
         prompt.text(vocabulary, "Please speak slowly.");
@@ -121,12 +121,12 @@ fn prompt(vocabulary: &Vocabulary, front_end: &FrontEnd, name: &str) -> Prompt {
     prompt
 }
 
-/// A case ready to run: what was asked for, and what the reference's encoder made of its recordings.
+/// A case ready to run: its pass, and the recordings as the reference encoded them.
 struct Case {
     name: &'static str,
     golden: HashMap<String, Tensor>,
     pass: Pass,
-    heard: Vec<Option<Tensor>>,
+    encoded: Vec<Option<Tensor>>,
     most: usize,
 }
 
@@ -137,13 +137,13 @@ fn case(loaded: &Loaded, name: &'static str) -> Case {
     let prompt = prompt(&loaded.vocabulary, &front_end, name);
     let embedded = golden["prefill.in_emb"].squeeze(0).unwrap().to_device(&device()).unwrap();
     let first = |wanted: usize| {
-        let is_first = |position: &Position| *position == Position::Heard { recording: wanted, row: 0 };
+        let is_first = |position: &Position| *position == Position::Encoded { recording: wanted, row: 0 };
         prompt.positions.iter().position(is_first).unwrap()
     };
     let recordings = prompt.recordings.iter().enumerate();
-    let heard =
+    let encoded =
         recordings.map(|(at, recording)| embedded.narrow(0, first(at), recording.rows()).map(Some).unwrap());
-    let heard = heard.collect();
+    let encoded = encoded.collect();
     let sampling = |temperature, top_k| SamplingParams { temperature, top_k, ..SamplingParams::GREEDY };
     let mut draws = Draws::new(0);
     if arguments.audio_temperature > 0.0 {
@@ -164,30 +164,30 @@ fn case(loaded: &Loaded, name: &'static str) -> Case {
         audio_sampling: sampling(arguments.audio_temperature, arguments.audio_top_k),
         draws,
     };
-    Case { name, golden, pass, heard, most: arguments.max_new_tokens }
+    Case { name, golden, pass, encoded, most: arguments.max_new_tokens }
 }
 
-/// Keeps what a run computes on its way.
+/// Records intermediate results.
 #[derive(Default)]
 struct Record {
     embedded: Vec<Tensor>,
     hidden: Vec<Tensor>,
     text: Vec<Tensor>,
     split: Vec<Tensor>,
-    books: Vec<Tensor>,
+    codebooks: Vec<Tensor>,
 }
 
-impl WatchDepth for Record {
+impl DepthObserver for Record {
     fn split(&mut self, parts: &Tensor) {
         self.split.push(parts.clone());
     }
 
-    fn book(&mut self, logits: &Tensor) {
-        self.books.push(logits.clone());
+    fn codebook(&mut self, logits: &Tensor) {
+        self.codebooks.push(logits.clone());
     }
 }
 
-impl Watch for Record {
+impl Observer for Record {
     fn embedded(&mut self, x: &Tensor) {
         self.embedded.push(x.clone());
     }
@@ -201,14 +201,14 @@ impl Watch for Record {
     }
 }
 
-/// Runs cases together, prompts in chunks of at most `chunk` positions, each until it has come to its end or has said
-/// as much as the reference was allowed to. With `forget`, everything is given away and computed again now and then.
+/// Runs cases together, prompts in chunks of at most `chunk` positions, each until it has ended or has generated
+/// as much as the reference was allowed to. With `recompute`, everything is freed and computed again now and then.
 fn run(
     loaded: &Loaded,
     cases: &[Case],
     chunk: usize,
-    forget: bool,
-    watch: &mut dyn Watch,
+    recompute: bool,
+    observer: &mut dyn Observer,
 ) -> Vec<Vec<Emission>> {
     let layout = loaded.generator.backbone.kv_layout();
     let mut kv = KvPool::new(Some(layout), BLOCKS * cases.len(), BLOCK, &device()).unwrap();
@@ -216,26 +216,26 @@ fn run(
     let tables: Vec<Vec<u32>> = (0..cases.len())
         .map(|n| (0..BLOCKS).rev().map(|block| (block * cases.len() + n) as u32).collect())
         .collect();
-    let mut said: Vec<Said> = cases.iter().map(|case| Said::new(case.pass.mode)).collect();
+    let mut generated: Vec<Generated> = cases.iter().map(|case| Generated::new(case.pass.mode)).collect();
     let mut starts = vec![0usize; cases.len()];
     let mut ended = vec![false; cases.len()];
     for step in 0.. {
-        let (mut places, mut shares) = (Vec::new(), Vec::new());
-        for (n, said) in said.iter_mut().enumerate() {
+        let (mut places, mut inputs) = (Vec::new(), Vec::new());
+        for (n, generated) in generated.iter_mut().enumerate() {
             let case = &cases[n];
-            if ended[n] || said.units.len() >= case.most {
+            if ended[n] || generated.emissions.len() >= case.most {
                 continue;
             }
-            if forget && step < 80 && step % 13 == n {
+            if recompute && step < 80 && step % 13 == n {
                 starts[n] = 0;
             }
-            let known = case.pass.prompt.positions.len() + said.units.len();
+            let known = case.pass.prompt.positions.len() + generated.emissions.len();
             let (start, end) = (starts[n], known.min(starts[n].saturating_add(chunk)));
             places.push(n);
-            shares.push(Share {
+            inputs.push(StepInput {
                 pass: &case.pass,
-                said,
-                heard: &case.heard,
+                generated,
+                encoded: &case.encoded,
                 start,
                 end,
                 begins: start == 0,
@@ -243,34 +243,34 @@ fn run(
             });
             starts[n] = end;
         }
-        if shares.is_empty() {
+        if inputs.is_empty() {
             break;
         }
-        let outcomes = loaded.generator.step(&mut kv, &mut shares, watch).unwrap();
+        let outcomes = loaded.generator.step(&mut kv, &mut inputs, observer).unwrap();
         for (n, outcome) in places.into_iter().zip(outcomes) {
             ended[n] = matches!(outcome, Outcome::End | Outcome::Last(_));
         }
     }
-    said.into_iter().map(|said| said.units).collect()
+    generated.into_iter().map(|generated| generated.emissions).collect()
 }
 
 #[test]
-fn golden_prompts_are_the_references() {
+fn golden_prompts_match_the_reference() {
     let loaded = load(Precision::F32);
     for name in CASES {
         let case = case(&loaded, name);
         let (mut kinds, mut text, mut codes) = (Vec::new(), Vec::new(), Vec::new());
         for position in &case.pass.prompt.positions {
             kinds.push(match position {
-                Position::Said(Emission::Token(id)) => {
+                Position::Emission(Emission::Token(id)) => {
                     text.push(*id);
                     TEXT
                 }
-                Position::Said(Emission::Frame(frame)) => {
+                Position::Emission(Emission::Frame(frame)) => {
                     codes.extend_from_slice(frame);
                     AUDIO_OUT
                 }
-                Position::Heard { .. } => AUDIO_IN,
+                Position::Encoded { .. } => AUDIO_IN,
             });
         }
         assert_eq!(kinds, ids(&case.golden["in.modality_flag"]), "{name}");
@@ -281,15 +281,17 @@ fn golden_prompts_are_the_references() {
 }
 
 #[test]
-fn golden_layers_are_the_references() {
+fn golden_layers_match_the_reference() {
     let loaded = load(Precision::F32);
     let backbone = &loaded.generator.backbone;
     for name in CASES {
         let case = case(&loaded, name);
         let rows = case.pass.prompt.positions.iter().map(|position| match position {
-            Position::Said(Emission::Token(id)) => Row::Token(*id),
-            Position::Said(Emission::Frame(codes)) => Row::Frame(codes),
-            Position::Heard { recording, row } => Row::Heard(case.heard[*recording].as_ref().unwrap(), *row),
+            Position::Emission(Emission::Token(id)) => Row::Token(*id),
+            Position::Emission(Emission::Frame(codes)) => Row::Frame(codes),
+            Position::Encoded { recording, row } => {
+                Row::Encoded(case.encoded[*recording].as_ref().unwrap(), *row)
+            }
         });
         let x = backbone.embed(&rows.collect::<Vec<_>>()).unwrap();
         let golden = &case.golden;
@@ -312,16 +314,16 @@ fn golden_layers_are_the_references() {
 }
 
 #[test]
-fn golden_units_are_the_references_with_their_logits() {
+fn golden_emissions_and_logits_match_the_reference() {
     let loaded = load(Precision::F32);
     for name in CASES {
         let case = case(&loaded, name);
         let expected = emitted(&case.golden);
         let mut record = Record::default();
         let cases = [case];
-        let said = run(&loaded, &cases, usize::MAX, false, &mut record).remove(0);
+        let generated = run(&loaded, &cases, usize::MAX, false, &mut record).remove(0);
         let golden = &cases[0].golden;
-        assert_eq!(said, expected, "{name}");
+        assert_eq!(generated, expected, "{name}");
         let together = |tensors: &[Tensor]| tensors.iter().flat_map(values).collect::<Vec<f32>>();
         let check = |what: &str, ours: &[Tensor], theirs: &str| {
             let Some(theirs) = golden.get(theirs) else { return };
@@ -337,35 +339,36 @@ fn golden_units_are_the_references_with_their_logits() {
         check("hidden", &record.hidden, "steps.out");
         check("text", &record.text, "text_logits");
         check("parts", &record.split, "depth_linear");
-        check("books", &record.books, "depth_logits");
+        check("codebooks", &record.codebooks, "depth_logits");
         assert_eq!(together(&record.text).len(), values(&golden["text_logits"]).len(), "{name}");
         assert_eq!(record.hidden.len(), golden["steps.out"].dim(1).unwrap(), "{name}");
     }
 }
 
 #[test]
-fn golden_cases_together_cut_and_computed_again_are_the_references() {
+fn golden_batches_chunked_and_recomputed_match_the_reference() {
     let loaded = load(Precision::F32);
     let cases: Vec<Case> = CASES.into_iter().map(|name| case(&loaded, name)).collect();
-    for (chunk, forget) in [(usize::MAX, false), (5, false), (9, true)] {
-        let said = run(&loaded, &cases, chunk, forget, &mut Unwatched);
-        for (case, said) in cases.iter().zip(said) {
-            assert_eq!(said, emitted(&case.golden), "{} in chunks of {chunk}", case.name);
+    for (chunk, recompute) in [(usize::MAX, false), (5, false), (9, true)] {
+        let generated = run(&loaded, &cases, chunk, recompute, &mut NoObserver);
+        for (case, generated) in cases.iter().zip(generated) {
+            assert_eq!(generated, emitted(&case.golden), "{} in chunks of {chunk}", case.name);
         }
     }
 }
 
 #[test]
-fn golden_bf16_weights_stay_within_the_references_own_rounding() {
+fn golden_bf16_weights_are_within_the_rounding_of_the_reference() {
     let (golden, exact) = (tensors("asr_bf16"), tensors("asr"));
     let loaded = load(Precision::Bf16);
     let case = case(&loaded, "asr");
     let mut record = Record::default();
-    let said = run(&loaded, &[case], usize::MAX, false, &mut record).remove(0);
+    let generated = run(&loaded, &[case], usize::MAX, false, &mut record).remove(0);
     // Rows behind the same history: up to where one of the three first says something else.
-    let said = said.iter().map(|unit| if let Emission::Token(id) = unit { *id } else { u32::MAX });
+    let generated =
+        generated.iter().map(|emission| if let Emission::Token(id) = emission { *id } else { u32::MAX });
     let (theirs, exact_text) = (ids(&golden["out.text"]), ids(&exact["out.text"]));
-    let same = said.zip(&theirs).zip(&exact_text).take_while(|((a, b), c)| a == *b && b == c).count();
+    let same = generated.zip(&theirs).zip(&exact_text).take_while(|((a, b), c)| a == *b && b == c).count();
     let rows = (same + 1).min(theirs.len()).min(exact_text.len()).min(record.text.len());
     let rows_of = |logits: &[f32], width: usize| logits[..rows * width].to_vec();
     let width = golden["text_logits"].dim(1).unwrap();

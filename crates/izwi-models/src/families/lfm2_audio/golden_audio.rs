@@ -1,4 +1,4 @@
-//! The audio side beside the reference: front end, encoder, detokenizer, codec; and their streams beside themselves.
+//! Parity of front end, encoder, detokenizer and codec with the reference; streaming against offline decoding.
 
 use std::collections::HashMap;
 
@@ -129,7 +129,7 @@ fn lfm2_audio_golden_encoder() {
 }
 
 #[test]
-fn lfm2_audio_golden_encoder_hears_samples_and_stays_near_in_fewer_bits() {
+fn lfm2_audio_golden_encoder_is_near_the_reference_in_every_precision() {
     let (golden, samples) = (tensors("asr"), values(&tensors("mel")["w1"]));
     let mel = front_end().frames(&samples);
     let theirs = values(&golden["adapter"]);
@@ -141,8 +141,8 @@ fn lfm2_audio_golden_encoder_hears_samples_and_stays_near_in_fewer_bits() {
     }
 }
 
-/// Frames of a made-up recording.
-fn made_up(frames: usize, seed: usize) -> Mel {
+/// Mel frames of a deterministic recording.
+fn recording_of(frames: usize, seed: usize) -> Mel {
     let bins = part::<mel::Config>("preprocessor").features;
     let value = |n: usize| ((n * n * 31 + n * 17 + seed * 7919) % 2003) as f32 / 1000.0 - 1.0;
     Mel { values: (0..frames * bins).map(value).collect(), frames }
@@ -152,13 +152,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(6))]
 
     #[test]
-    fn lfm2_audio_golden_recordings_are_heard_alike_alone_and_among_others(
+    fn lfm2_audio_golden_encoding_in_a_batch_equals_each_alone(
         lengths in prop::collection::vec(9usize..400, 1..5),
         precision in prop::sample::select(vec![Precision::F32, Precision::Q8]),
     ) {
         let encoder = encoder_in(precision);
         let recordings: Vec<Mel> =
-            lengths.iter().enumerate().map(|(seed, &frames)| made_up(frames, seed)).collect();
+            lengths.iter().enumerate().map(|(seed, &frames)| recording_of(frames, seed)).collect();
         let together = encoder.forward(&all(&recordings)).unwrap();
         for (mel, together) in recordings.iter().zip(together) {
             let alone = encoder.forward(&[mel]).unwrap().remove(0);
@@ -173,20 +173,20 @@ proptest! {
 }
 
 #[test]
-fn lfm2_audio_golden_no_recording_is_no_row() {
+fn lfm2_audio_golden_an_empty_batch_encodes_to_nothing() {
     assert!(encoder().forward(&[]).unwrap().is_empty());
 }
 
-/// What both decoders have in common.
+/// The common interface of both decoders.
 trait Decoding {
     type State: Default;
     fn decode(&self, batch: &mut [(&mut Self::State, &[Vec<u32>])]) -> Result<Vec<Vec<f32>>, Error>;
     fn finish(&self, state: &mut Self::State) -> Vec<f32>;
-    /// Entries of a book, bytes of a state, samples of a frame, samples held back.
+    /// Entries of a codebook, bytes of a state, samples of a frame, samples held back.
     fn sizes(&self) -> (usize, usize, usize, usize);
     fn bytes(state: &Self::State) -> usize;
 
-    /// Everything a stream of its own makes.
+    /// All samples of a fresh stream.
     fn whole(&self, frames: &[Vec<u32>]) -> Vec<f32> {
         let mut state = Self::State::default();
         let mut samples = self.decode(&mut [(&mut state, frames)]).unwrap().remove(0);
@@ -221,7 +221,7 @@ impl Decoding for Detokenizer {
         self.finish(state)
     }
     fn sizes(&self) -> (usize, usize, usize, usize) {
-        (self.book_size(), self.state_bytes(), self.samples_per_frame(), self.held_back())
+        (self.codebook_size(), self.state_bytes(), self.samples_per_frame(), self.held_back())
     }
     fn bytes(state: &Self::State) -> usize {
         state.bytes()
@@ -246,7 +246,7 @@ fn detokenizer_in(precision: Precision) -> Detokenizer {
     Detokenizer::load(&root().join("audio_detokenizer"), &LoadOptions::new(device(), precision)).unwrap()
 }
 
-/// Frames of golden codes `[1, books, frames]`.
+/// Frames of golden codes `[1, codebooks, frames]`.
 fn golden_frames(x: &Tensor) -> Vec<Vec<u32>> {
     codes(&x.to_dtype(DType::U32).unwrap().squeeze(0).unwrap().t().unwrap().contiguous().unwrap())
 }
@@ -311,7 +311,7 @@ fn lfm2_audio_golden_mimi_streaming() {
 }
 
 #[test]
-fn lfm2_audio_golden_codecs_stay_near_in_fewer_bits() {
+fn lfm2_audio_golden_codecs_are_near_the_reference_in_every_precision() {
     let golden = tensors("mimi");
     let frames = golden_frames(&golden["codes"]);
     let ratio = ratio_db(&mimi_in(Precision::Bf16).whole(&frames), &values(&golden["decoded_streaming"]));
@@ -327,7 +327,7 @@ fn lfm2_audio_golden_codecs_stay_near_in_fewer_bits() {
 }
 
 #[test]
-fn lfm2_audio_golden_mimis_file_is_read_strictly() {
+fn lfm2_audio_golden_the_mimi_file_is_read_strictly() {
     let file = root().join(MIMI_FILE);
     let options = LoadOptions::new(device(), Precision::F32);
     let codec = load_mimi(&file, 8, &options).unwrap();
@@ -351,13 +351,16 @@ fn lfm2_audio_golden_mimis_file_is_read_strictly() {
     }
 }
 
-/// Frames of made-up codes.
+/// Frames of deterministic codes.
 fn frames(entries: usize, count: usize, seed: usize) -> Vec<Vec<u32>> {
-    let code = |frame: usize, book: usize| frame * 131 + book * 29 + seed * 7919 + frame * book * 17;
-    (0..count).map(|frame| (0..8).map(|book| (code(frame, book) % entries) as u32).collect()).collect()
+    let code =
+        |frame: usize, codebook: usize| frame * 131 + codebook * 29 + seed * 7919 + frame * codebook * 17;
+    (0..count)
+        .map(|frame| (0..8).map(|codebook| (code(frame, codebook) % entries) as u32).collect())
+        .collect()
 }
 
-/// Streams in pieces, together, beside each of them alone at once.
+/// Streams in pieces and in a batch against each alone in one piece.
 fn pieces_equal_the_whole<D: Decoding>(decoder: &D, cuts: &[Vec<usize>]) {
     let (entries, _, per_frame, _) = decoder.sizes();
     let counts = cuts.iter().map(|cuts| cuts.iter().sum::<usize>());
@@ -396,7 +399,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
-    fn lfm2_audio_golden_streaming_equals_at_once_and_batch_equals_alone(
+    fn lfm2_audio_golden_streaming_equals_offline_and_batch_equals_alone(
         cuts in prop::collection::vec(prop::collection::vec(0usize..9, 1..9), 1..4),
         precision in prop::sample::select(vec![Precision::F32, Precision::Bf16]),
     ) {
@@ -405,7 +408,7 @@ proptest! {
     }
 }
 
-fn a_state_keeps_its_size<D: Decoding>(decoder: &D) {
+fn check_state_size<D: Decoding>(decoder: &D) {
     let (entries, bytes, per_frame, held_back) = decoder.sizes();
     let input = frames(entries, 700, 1);
     let mut state = D::State::default();
@@ -422,18 +425,21 @@ fn a_state_keeps_its_size<D: Decoding>(decoder: &D) {
 }
 
 #[test]
-fn lfm2_audio_golden_states_keep_their_size_and_fresh_ones_know_nothing() {
-    a_state_keeps_its_size(&mimi_in(Precision::F32));
-    a_state_keeps_its_size(&detokenizer_in(Precision::F32));
+fn lfm2_audio_golden_states_have_constant_size_and_fresh_ones_are_empty() {
+    check_state_size(&mimi_in(Precision::F32));
+    check_state_size(&detokenizer_in(Precision::F32));
 }
 
-fn bad_codes_are_named<D: Decoding>(decoder: &D) {
+fn check_invalid_codes<D: Decoding>(decoder: &D) {
     let (entries, ..) = decoder.sizes();
     let mut input = frames(entries, 1, 1);
     input[0][3] = entries as u32;
     let decode = |frames: &[Vec<u32>]| decoder.decode(&mut [(&mut D::State::default(), frames)]);
     let error = decode(&input).unwrap_err().to_string();
-    assert!(error.contains(&format!("code {entries} of a book of {entries}")), "{error}");
+    assert!(
+        error.contains(&format!("code {entries} is out of range for a codebook of {entries}")),
+        "{error}"
+    );
     input[0].pop();
     assert!(decode(&input).is_err());
     assert!(decode(&[vec![]]).is_err());
@@ -441,7 +447,7 @@ fn bad_codes_are_named<D: Decoding>(decoder: &D) {
 }
 
 #[test]
-fn lfm2_audio_golden_bad_codes_are_named() {
-    bad_codes_are_named(&mimi_in(Precision::F32));
-    bad_codes_are_named(&detokenizer_in(Precision::F32));
+fn lfm2_audio_golden_invalid_codes_are_errors() {
+    check_invalid_codes(&mimi_in(Precision::F32));
+    check_invalid_codes(&detokenizer_in(Precision::F32));
 }

@@ -1,6 +1,6 @@
 //! The front end: recordings to normalised log-mel frames.
 //!
-//! Owns the transform and what `preprocessor` of a configuration says; knows no tensor. Source:
+//! Owns the part `preprocessor` of a configuration; knows no tensor. Source:
 //! the Python package `liquid-audio` 1.3.0 (pip; NeMo's `FilterbankFeatures`).
 
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use izwi_nn::codec::mel::MelFilterBank;
 use izwi_nn::codec::stft::{Stft, hann};
 
-/// Share of a sample that is taken from the next.
+/// StepInput of a sample that is taken from the next.
 const PRE_EMPHASIS: f32 = 0.97;
 /// Added to energies under the logarithm: 2⁻²⁴.
 const GUARD: f32 = 1.0 / (1 << 24) as f32;
@@ -33,7 +33,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// What could not be computed.
+    /// Refuses settings that are not supported.
     pub(super) fn check(&self) -> Result<(), String> {
         let fault = |what: &str, value: &dyn std::fmt::Display, only: &str| {
             Err(format!("preprocessor.{what} {value} is not supported, only {only}"))
@@ -82,7 +82,7 @@ pub(super) struct Mel {
 }
 
 impl Mel {
-    /// Rows that the encoder makes of them.
+    /// Rows of the encoder for these frames.
     pub(super) fn rows(&self) -> usize {
         self.frames.div_ceil(FRAMES_PER_ROW)
     }
@@ -97,7 +97,7 @@ pub(super) struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// As `config` says, which was checked.
+    /// A front end of a checked configuration.
     pub(super) fn new(config: &Config) -> Self {
         let (length, transform) = (config.window_samples(), config.n_fft);
         let mut window = vec![0f32; transform];
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_computed_is_named() {
+    fn unsupported_settings_are_named() {
         for (field, value) in [
             ("window", serde_json::json!("hamming")),
             ("normalize", serde_json::json!("all_features")),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_counted_normalised_and_end_in_silence() {
+    fn frames_are_normalised_and_end_in_silence() {
         let front_end = FrontEnd::new(&config(|_| ()).unwrap());
         let samples: Vec<f32> = (0..5000).map(|n| ((n * n % 977) as f32 - 488.0) / 500.0).collect();
         for (count, frames) in [(1279, 0), (1280, 9), (1439, 9), (1440, 10), (5000, 32)] {

@@ -12,7 +12,7 @@ use candle_core::DType;
 use self::codec::{Codec, DecoderState};
 use self::config::Config;
 use self::conformer::AudioEncoder;
-use self::generation::{CODEC, ENCODER, Generator, PARTS, Pass, Share, Unwatched};
+use self::generation::{CODEC, ENCODER, Generator, NoObserver, PARTS, Pass, StepInput};
 use self::mel::{FrontEnd, Mel};
 use self::state::PassState;
 use self::tokens::Vocabulary;
@@ -138,7 +138,7 @@ impl LfmAudio {
             languages: vec![plan::LANGUAGE.to_owned()],
             translates: false,
             clones_voices: false,
-            sampling: plan::SPEAKING,
+            sampling: plan::TTS_SAMPLING,
             weight_bytes: generator.bytes() + codec.bytes() + encoder_bytes,
             state_bytes: generator.backbone.stack.state_bytes() + codec.state_bytes() + rows,
         };
@@ -241,12 +241,12 @@ impl FrameModel for LfmAudio {
         entries: &mut [StepEntry<'_, Self>],
     ) -> Result<Vec<StepResult<Vec<u32>>>, Error> {
         self.encode(entries)?;
-        let shares = entries.iter_mut().map(|entry| {
+        let inputs = entries.iter_mut().map(|entry| {
             let StepEntry { pass, start, end, begins, block_table, .. } = *entry;
-            let PassState { said, encoded, .. } = &mut *entry.state;
-            Share { pass, said, heard: encoded, start, end, begins, block_table }
+            let PassState { generated, encoded, .. } = &mut *entry.state;
+            StepInput { pass, generated, encoded, start, end, begins, block_table }
         });
-        let outcomes = self.generator.step(kv, &mut shares.collect::<Vec<_>>(), &mut Unwatched)?;
+        let outcomes = self.generator.step(kv, &mut inputs.collect::<Vec<_>>(), &mut NoObserver)?;
         let results = entries.iter_mut().zip(outcomes).map(|(entry, outcome)| {
             let is_audible = |codes: &[u32]| self.codec.is_audible(codes);
             entry.state.result(*entry.request, entry.pass, outcome, &self.vocabulary, is_audible)

@@ -19,16 +19,16 @@ use izwi_types::{
     Task, Turn, Voice,
 };
 
-/// How codes are drawn where only sound is asked for, and in a conversation:
+/// Sampling of codes in text to speech, and in a conversation:
 /// <https://github.com/Liquid4All/liquid-audio#readme>.
-pub(super) const SPEAKING: SamplingParams =
+pub(super) const TTS_SAMPLING: SamplingParams =
     SamplingParams { temperature: 0.8, top_k: 64, ..SamplingParams::GREEDY };
-pub(super) const CONVERSING: SamplingParams =
+pub(super) const CHAT_SAMPLING: SamplingParams =
     SamplingParams { temperature: 1.0, top_k: 4, ..SamplingParams::GREEDY };
-const LISTENING: &str = "Perform ASR.";
-const TALKING: &str = "Respond with interleaved text and audio.";
+const ASR_INSTRUCTIONS: &str = "Perform ASR.";
+const CHAT_INSTRUCTIONS: &str = "Respond with interleaved text and audio.";
 
-/// Names of the voices, what they are, and their languages.
+/// The voices: names, descriptions, languages.
 const VOICES: [(&str, &str, &str); 4] = [
     ("us_male", "US male", "en-US"),
     ("us_female", "US female", "en-US"),
@@ -38,13 +38,13 @@ const VOICES: [(&str, &str, &str); 4] = [
 /// The language it was trained for.
 pub(super) const LANGUAGE: &str = "en";
 
-/// Tokens of text in one pass of speech: about a minute.
+/// Text tokens in one pass of speech: about a minute.
 const MAX_TOKENS: usize = 250;
-/// Frames of a token of text, for most tempi.
+/// The most frames of a text token, for most tempi.
 const FRAMES_PER_TOKEN: usize = 5;
-/// A pass needs room for this many tokens to be worth its prompt.
+/// The fewest tokens a pass must have room for.
 const MIN_TOKENS: usize = 16;
-/// Tokens of what is said in a second, at the most, and in any case.
+/// The most text tokens of a second of speech, and in addition for any recording.
 const TOKENS_PER_S: usize = 12;
 const TOKENS: usize = 32;
 /// Positions a pass may generate beside its frames: text, and control codes.
@@ -84,9 +84,9 @@ impl LfmAudio {
         check_language(input.language.as_deref())?;
         let instructions = format!("Perform TTS. Use the {} voice.", voice(input.voice.as_deref())?);
         let prompt = |text: &str| {
-            let mut prompt = self.asked(&instructions, |prompt| prompt.text(&self.vocabulary, text));
+            let mut prompt = self.single_turn(&instructions, |prompt| prompt.text(&self.vocabulary, text));
             if self.has_random_weights {
-                prompt.said(&[Emission::Token(super::config::AUDIO_START)]);
+                prompt.emissions(&[Emission::Token(super::config::AUDIO_START)]);
             }
             prompt
         };
@@ -106,7 +106,7 @@ impl LfmAudio {
                 window: None,
                 mode,
                 text_sampling: SamplingParams::GREEDY,
-                audio_sampling: decided(input.sampling),
+                audio_sampling: greedy_if_single(input.sampling),
                 draws: Draws::new(pass_seed(input.seed, index)),
             };
             PassPlan {
@@ -146,9 +146,9 @@ impl LfmAudio {
             return refused("model", "translate");
         }
         if input.word_timestamps {
-            return refused("timestamp_granularities", "tell when words were said");
+            return refused("timestamp_granularities", "give word timestamps");
         }
-        let overhead = self.asked(LISTENING, |_| ()).positions.len();
+        let overhead = self.single_turn(ASR_INSTRUCTIONS, |_| ()).positions.len();
         let positions = limits.max_positions.min(self.config.lfm.max_position_embeddings);
         let longest_s = positions.saturating_sub(overhead + TOKENS) / (ROWS_PER_S + TOKENS_PER_S);
         if longest_s == 0 {
@@ -164,14 +164,14 @@ impl LfmAudio {
         let passes = windows.iter().enumerate().map(|(index, window)| {
             let recording = Recording::new(&samples[window.clone()], &self.front_end);
             let pass = Pass {
-                prompt: self.asked(LISTENING, |prompt| prompt.recording(recording)),
+                prompt: self.single_turn(ASR_INSTRUCTIONS, |prompt| prompt.recording(recording)),
                 window: Some(Window {
                     start_s: seconds(window.start),
                     end_s: seconds(window.end),
                     is_first: index == 0,
                 }),
                 mode: Mode::Sequential,
-                text_sampling: decided(text_sampling),
+                text_sampling: greedy_if_single(text_sampling),
                 audio_sampling: SamplingParams::GREEDY,
                 draws: Draws::new(pass_seed(input.seed, index)),
             };
@@ -202,9 +202,10 @@ impl LfmAudio {
     ) -> Result<Plan<Self>, InputError> {
         let fault = |message: &str| InputError { param: "input", message: message.to_owned() };
         if !matches!(input.turns.last(), Some(Turn::User(_))) {
-            return Err(fault("nobody has said anything yet; send text or a recording"));
+            return Err(fault("the conversation has no user turn to answer; send text or a recording"));
         }
-        let mut prompt = Prompt::begin(&self.vocabulary, input.instructions.as_deref().unwrap_or(TALKING));
+        let mut prompt =
+            Prompt::begin(&self.vocabulary, input.instructions.as_deref().unwrap_or(CHAT_INSTRUCTIONS));
         for turn in &input.turns {
             match turn {
                 Turn::User(messages) => {
@@ -213,12 +214,12 @@ impl LfmAudio {
                         self.message(&mut prompt, message)?;
                     }
                 }
-                Turn::Model(units) => {
-                    if !units.iter().all(|unit| self.is_known(unit)) {
+                Turn::Model(emissions) => {
+                    if !emissions.iter().all(|emission| self.is_known(emission)) {
                         return Err(fault("a turn of the conversation was not this model's"));
                     }
                     prompt.turn(&self.vocabulary, Role::Assistant);
-                    prompt.said(units);
+                    prompt.emissions(emissions);
                 }
             }
             prompt.end(&self.vocabulary);
@@ -237,8 +238,8 @@ impl LfmAudio {
             prompt,
             window: None,
             mode,
-            text_sampling: decided(input.text_sampling.unwrap_or(SamplingParams::GREEDY)),
-            audio_sampling: decided(input.sampling.unwrap_or(CONVERSING)),
+            text_sampling: greedy_if_single(input.text_sampling.unwrap_or(SamplingParams::GREEDY)),
+            audio_sampling: greedy_if_single(input.sampling.unwrap_or(CHAT_SAMPLING)),
             draws: Draws::new(input.seed),
         };
         Ok(Plan {
@@ -259,7 +260,7 @@ impl LfmAudio {
             Message::Recording(samples) => {
                 if samples.len() < self.front_end.min_samples() {
                     let message =
-                        "the recording is too short to hear anything in; send a tenth of a second at least";
+                        "the recording is too short to transcribe; send a tenth of a second at least";
                     return Err(InputError { param: "audio", message: message.to_owned() });
                 }
                 prompt.recording(Recording::new(samples, &self.front_end));
@@ -268,8 +269,8 @@ impl LfmAudio {
         Ok(())
     }
 
-    fn is_known(&self, unit: &Emission) -> bool {
-        match unit {
+    fn is_known(&self, emission: &Emission) -> bool {
+        match emission {
             Emission::Token(id) => (*id as usize) < self.config.lfm.vocab_size,
             Emission::Frame(codes) => {
                 codes.len() == self.config.codebooks
@@ -278,8 +279,8 @@ impl LfmAudio {
         }
     }
 
-    /// A conversation of one turn of the user's.
-    fn asked(&self, instructions: &str, content: impl FnOnce(&mut Prompt)) -> Prompt {
+    /// A conversation of one turn of the user.
+    fn single_turn(&self, instructions: &str, content: impl FnOnce(&mut Prompt)) -> Prompt {
         let mut prompt = Prompt::begin(&self.vocabulary, instructions);
         prompt.turn(&self.vocabulary, Role::User);
         content(&mut prompt);
@@ -301,7 +302,7 @@ fn pass_plan(pass: Pass) -> PassPlan<Pass> {
     }
 }
 
-/// What the model is told of a voice, the first where none is named.
+/// Description of a voice in the prompt; of the first where none is named.
 fn voice(wanted: Option<&str>) -> Result<&'static str, InputError> {
     let [(_, first, _), ..] = VOICES;
     let Some(wanted) = wanted else { return Ok(first) };
@@ -330,12 +331,12 @@ fn too_small(param: &'static str, overhead: usize, positions: usize) -> InputErr
     InputError { param, message }
 }
 
-/// One candidate is the likeliest.
-fn decided(sampling: SamplingParams) -> SamplingParams {
+/// Greedy sampling where there is one candidate.
+fn greedy_if_single(sampling: SamplingParams) -> SamplingParams {
     if sampling.top_k == 1 { SamplingParams::GREEDY } else { sampling }
 }
 
-/// The parts of a recording that are listened to, each of at most `longest` samples.
+/// The parts of a recording with speech, each of at most `longest` samples.
 fn windows(samples: &[f32], longest: usize) -> Vec<Range<usize>> {
     let whole = 0..samples.len();
     if samples.len() <= longest {
@@ -346,7 +347,7 @@ fn windows(samples: &[f32], longest: usize) -> Vec<Range<usize>> {
     parts.flat_map(|part| cut(samples, part, longest)).collect()
 }
 
-/// Cuts a part that is too long where it is quietest near the end of each window.
+/// Splits a part that is too long, where it is quietest near the end of each window.
 fn cut(samples: &[f32], mut part: Range<usize>, longest: usize) -> Vec<Range<usize>> {
     let mut pieces = Vec::new();
     while part.len() > longest {
@@ -371,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_parts_are_cut_where_it_is_quiet_and_lose_nothing() {
+    fn long_parts_are_split_where_it_is_quiet() {
         let mut samples = vec![0.5f32; 100 * HOP * 100];
         let quiet = 26 * 100 * HOP;
         samples[quiet..quiet + 20 * HOP].fill(0.0);
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn voices_are_found_in_any_case_and_unknown_ones_are_told() {
+    fn voice_names_ignore_case_and_unknown_ones_are_errors() {
         assert_eq!((voice(None), voice(Some("UK_Female"))), (Ok("US male"), Ok("UK female")));
         assert!(voice(Some("nobody")).unwrap_err().message.contains("us_female"));
         assert!(check_language(Some("en-GB")).is_ok() && check_language(None).is_ok());

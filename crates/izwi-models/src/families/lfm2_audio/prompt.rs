@@ -1,6 +1,6 @@
-//! What the model reads: for each position a text token, a frame, or a row of what the encoder made of a recording.
+//! The prompt of the language model: for each position a text token, a frame, or a row of an encoded recording.
 //!
-//! Owns the form of a conversation. Computes no embedding.
+//! Owns the template of a conversation. Computes no embedding.
 
 use std::sync::Arc;
 
@@ -12,23 +12,23 @@ use izwi_types::Emission;
 /// One position.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Position {
-    /// Something said, by whomever.
-    Said(Emission),
-    /// A row of a recording.
-    Heard { recording: usize, row: usize },
+    /// A text token or a frame, of any role.
+    Emission(Emission),
+    /// A row of an encoded recording.
+    Encoded { recording: usize, row: usize },
 }
 
 /// A recording in a conversation.
 #[derive(Debug, Clone)]
 pub(super) struct Recording {
-    /// What the encoder is to see.
+    /// The input of the encoder.
     pub(super) mel: Mel,
-    /// Stands for its content.
+    /// Content key.
     key: u64,
 }
 
 impl Recording {
-    /// Of mono samples at the encoder's rate.
+    /// A recording of mono samples at the encoder's rate.
     pub(super) fn new(samples: &[f32], front_end: &FrontEnd) -> Self {
         let key = samples
             .iter()
@@ -42,7 +42,7 @@ impl Recording {
     }
 }
 
-/// Positions before the first unit, and the recordings among them.
+/// Positions before the first generated one, and the recordings among them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Prompt {
     pub(super) positions: Vec<Position>,
@@ -50,7 +50,7 @@ pub(super) struct Prompt {
 }
 
 impl Prompt {
-    /// A conversation under these instructions, nobody having spoken yet.
+    /// A conversation without turns under these instructions.
     pub(super) fn begin(vocabulary: &Vocabulary, instructions: &str) -> Self {
         let mut prompt = Self::default();
         prompt.tokens(vocabulary.start());
@@ -79,24 +79,24 @@ impl Prompt {
     pub(super) fn recording(&mut self, recording: Recording) {
         let index = self.recordings.len();
         let rows = 0..recording.rows();
-        self.positions.extend(rows.map(|row| Position::Heard { recording: index, row }));
+        self.positions.extend(rows.map(|row| Position::Encoded { recording: index, row }));
         self.recordings.push(recording);
     }
 
-    /// What the model said in an earlier turn.
-    pub(super) fn said(&mut self, units: &[Emission]) {
-        self.positions.extend(units.iter().cloned().map(Position::Said));
+    /// The emissions of an earlier turn of the model.
+    pub(super) fn emissions(&mut self, emissions: &[Emission]) {
+        self.positions.extend(emissions.iter().cloned().map(Position::Emission));
     }
 
     fn tokens(&mut self, ids: Vec<u32>) {
-        self.positions.extend(ids.into_iter().map(|id| Position::Said(Emission::Token(id))));
+        self.positions.extend(ids.into_iter().map(|id| Position::Emission(Emission::Token(id))));
     }
 
     /// A content key for each position.
     pub(super) fn keys(&self) -> Arc<[u64]> {
         let key = |position: &Position| match position {
-            Position::Said(unit) => key(unit),
-            Position::Heard { recording, row } => {
+            Position::Emission(emission) => key(emission),
+            Position::Encoded { recording, row } => {
                 let of = self.recordings.get(*recording).map_or(0, |recording| recording.key);
                 mix(mix(of ^ 3) ^ *row as u64)
             }
@@ -105,9 +105,9 @@ impl Prompt {
     }
 }
 
-/// Content key of the position of something said.
-pub(super) fn key(unit: &Emission) -> u64 {
-    match unit {
+/// Content key of the position of an emission.
+pub(super) fn key(emission: &Emission) -> u64 {
+    match emission {
         Emission::Token(id) => mix(mix(1) ^ u64::from(*id)),
         Emission::Frame(codes) => codes.iter().fold(mix(2), |key, &code| mix(key ^ u64::from(code))),
     }
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_tell_content_apart() {
+    fn keys_differ_with_content() {
         let config = super::super::config::Config::load(&super::super::golden_set::root()).unwrap();
         let front_end = FrontEnd::new(&config.preprocessor);
         let mut prompt = Prompt::default();
@@ -128,7 +128,7 @@ mod tests {
             prompt.recording(Recording::new(&samples, &front_end));
         }
         let frame = |codes: &[u32]| Emission::Frame(codes.into());
-        prompt.said(&[Emission::Token(1), Emission::Token(2), frame(&[1, 2]), frame(&[2, 1])]);
+        prompt.emissions(&[Emission::Token(1), Emission::Token(2), frame(&[1, 2]), frame(&[2, 1])]);
         let keys = prompt.keys();
         assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
         assert_eq!(keys.len(), 3 * 3 + 4);

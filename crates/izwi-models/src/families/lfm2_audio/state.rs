@@ -4,7 +4,7 @@
 
 use candle_core::Tensor;
 
-use super::generation::{Outcome, Pass, Said};
+use super::generation::{Generated, Outcome, Pass};
 use super::plan::LANGUAGE;
 use super::prompt::{self, Position};
 use super::tokens::{TextStream, Vocabulary};
@@ -14,7 +14,7 @@ use izwi_types::{Emission, Segment, StepOutput, Task};
 /// The state of a running pass.
 #[derive(Debug)]
 pub(super) struct PassState {
-    pub(super) said: Said,
+    pub(super) generated: Generated,
     /// The encoder's rows of each recording of the prompt, `[rows, width]`; `None` where it has not run yet.
     pub(super) encoded: Vec<Option<Tensor>>,
     text: TextStream,
@@ -26,7 +26,7 @@ impl PassState {
     /// The state of a pass that starts.
     pub(super) fn new(pass: &Pass) -> Self {
         Self {
-            said: Said::new(pass.mode),
+            generated: Generated::new(pass.mode),
             encoded: vec![None; pass.prompt.recordings.len()],
             text: TextStream::default(),
             transcript: String::new(),
@@ -40,8 +40,8 @@ impl PassState {
         let mut recordings: Vec<usize> = wanted
             .iter()
             .filter_map(|position| match position {
-                Position::Heard { recording, .. } => Some(*recording),
-                Position::Said(_) => None,
+                Position::Encoded { recording, .. } => Some(*recording),
+                Position::Emission(_) => None,
             })
             .collect();
         recordings.dedup();
@@ -59,28 +59,28 @@ impl PassState {
         vocabulary: &Vocabulary,
         is_audible: impl Fn(&[u32]) -> bool,
     ) -> StepResult<Vec<u32>> {
-        let (unit, ends) = match outcome {
+        let (emission, ends) = match outcome {
             Outcome::Pending => return frame_driver::Outcome::Pending.into(),
-            Outcome::Said(unit) => (Some(unit), false),
-            Outcome::Last(unit) => (Some(unit), true),
+            Outcome::Emission(emission) => (Some(emission), false),
+            Outcome::Last(emission) => (Some(emission), true),
             Outcome::End => (None, true),
         };
-        let text = match &unit {
+        let text = match &emission {
             Some(Emission::Token(id)) if task != Task::Tts => {
                 let text = self.text.push(vocabulary.bytes(*id));
                 self.written(pass, text)
             }
             _ => String::new(),
         };
-        let outcome = match &unit {
+        let outcome = match &emission {
             _ if ends => frame_driver::Outcome::End,
             Some(Emission::Frame(codes)) if task != Task::Asr && is_audible(codes) => {
                 frame_driver::Outcome::Frame(codes.to_vec())
             }
             _ => frame_driver::Outcome::Token,
         };
-        let unit = unit.filter(|_| task == Task::Chat);
-        StepResult { outcome, text, content_key: unit.as_ref().map(prompt::key), emission: unit }
+        let emission = emission.filter(|_| task == Task::Chat);
+        StepResult { outcome, text, content_key: emission.as_ref().map(prompt::key), emission }
     }
 
     /// Adds the rest of the text, and the segment of a transcription.
@@ -109,7 +109,7 @@ impl PassState {
     fn segment(&mut self, pass: &Pass) -> Option<Segment> {
         let window = pass.window.as_ref()?;
         let text = std::mem::take(&mut self.transcript);
-        let token = |unit: &Emission| match unit {
+        let token = |emission: &Emission| match emission {
             Emission::Token(id) => Some(*id),
             Emission::Frame(_) => None,
         };
@@ -118,7 +118,7 @@ impl PassState {
             start_s: window.start_s,
             end_s: window.end_s,
             text,
-            tokens: self.said.units.iter().filter_map(token).collect(),
+            tokens: self.generated.emissions.iter().filter_map(token).collect(),
             ..Segment::default()
         })
     }

@@ -1,4 +1,4 @@
-//! Behaviour of the whole family on the tiny checkpoint: an executor's view, from text and recordings to text and sound.
+//! The whole family on the tiny checkpoint, as an executor sees it: from text and recordings to text and samples.
 
 use candle_core::Device;
 
@@ -40,11 +40,11 @@ fn with_mimi() -> Driver {
     driver(LfmAudio::load(folder.path(), &options).unwrap(), &Device::Cpu)
 }
 
-fn say(text: &str, seed: u64) -> Input {
-    Input::Speak(SpeakInput { seed, sampling: plan::SPEAKING, ..SpeakInput::plain(text) })
+fn speak(text: &str, seed: u64) -> Input {
+    Input::Speak(SpeakInput { seed, sampling: plan::TTS_SAMPLING, ..SpeakInput::plain(text) })
 }
 
-fn hear(samples: Arc<[f32]>) -> Input {
+fn transcribe(samples: Arc<[f32]>) -> Input {
     Input::Listen(ListenInput {
         samples,
         language: None,
@@ -56,7 +56,7 @@ fn hear(samples: Arc<[f32]>) -> Input {
     })
 }
 
-fn talk(turns: Vec<Turn>, sampling: Option<SamplingParams>, seed: u64) -> Input {
+fn converse(turns: Vec<Turn>, sampling: Option<SamplingParams>, seed: u64) -> Input {
     Input::Converse(ConverseInput {
         instructions: None,
         turns,
@@ -68,7 +68,7 @@ fn talk(turns: Vec<Turn>, sampling: Option<SamplingParams>, seed: u64) -> Input 
     })
 }
 
-fn asked(name: &str) -> Turn {
+fn user_turn(name: &str) -> Turn {
     Turn::User(vec![Message::Recording(recording(name))])
 }
 
@@ -78,24 +78,24 @@ fn prepare(model: &Driver, input: &Input) -> Prepared {
 
 /// A text, a recording, and a conversation.
 fn mixed(model: &Driver) -> Vec<Prepared> {
-    let sampling = Some(plan::CONVERSING);
+    let sampling = Some(plan::CHAT_SAMPLING);
     let inputs = [
-        say("Hello world, this is a test.", 1),
-        hear(recording("w1")),
-        talk(vec![asked("w2")], sampling, 3),
-        say("Seventeen sleepy seals slid south.", 4),
-        talk(vec![Turn::User(vec![Message::Text("And you?".to_owned())])], sampling, 5),
-        hear(recording("w24_resampled_16k")),
+        speak("Hello world, this is a test.", 1),
+        transcribe(recording("w1")),
+        converse(vec![user_turn("w2")], sampling, 3),
+        speak("Seventeen sleepy seals slid south.", 4),
+        converse(vec![Turn::User(vec![Message::Text("And you?".to_owned())])], sampling, 5),
+        transcribe(recording("w24_resampled_16k")),
     ];
     inputs.iter().map(|input| prepare(model, input)).collect()
 }
 
-fn units(ran: &Sequence) -> &[Emission] {
-    &ran.state.downcast_ref::<RequestState<LfmAudio>>().unwrap().state.said.units
+fn generated(ran: &Sequence) -> &[Emission] {
+    &ran.state.downcast_ref::<RequestState<LfmAudio>>().unwrap().state.generated.emissions
 }
 
 #[test]
-fn golden_speech_is_the_references_from_text_to_samples() {
+fn golden_speech_matches_the_reference_from_text_to_samples() {
     let model = model_at(Precision::F32, device());
     let input =
         SpeakInput { voice: Some("uk_male".to_owned()), ..SpeakInput::plain("Hello world, this is a test.") };
@@ -103,18 +103,18 @@ fn golden_speech_is_the_references_from_text_to_samples() {
     let input = Input::Speak(SpeakInput { max_tokens: most, ..input });
     let expected = emitted(&tensors("tts"));
     let ran = alone(&model, &prepare(&model, &input), most);
-    assert_eq!(units(&ran), expected);
+    assert_eq!(generated(&ran), expected);
     // The reference's recipe drops the last frame, which ends audio where the limit did not.
     let ended = expected
         .iter()
-        .any(|unit| matches!(unit, Emission::Frame(codes) if codes[0] == config::END_OF_AUDIO));
+        .any(|emission| matches!(emission, Emission::Frame(codes) if codes[0] == config::END_OF_AUDIO));
     if ended {
         compare("speech", &ran.samples, &values(&tensors("detok_tts")["wav"]), TOLERANCE);
     }
 }
 
 #[test]
-fn speech_made_beside_the_next_step_is_the_same_and_begins_as_early() {
+fn overlapped_decoding_gives_the_same_samples_and_first_chunk() {
     let mut model = model_at(Precision::F32, Device::Cpu);
     let two = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     let texts = ["Hello world, this is a test.", "Seventeen sleepy seals slid south."];
@@ -123,30 +123,33 @@ fn speech_made_beside_the_next_step_is_the_same_and_begins_as_early() {
             Input::Speak(SpeakInput { chunk_samples, max_tokens, ..SpeakInput::plain(*text) })
         });
         let prepared: Vec<Prepared> = inputs.map(|input| prepare(&model, &input)).collect();
-        let [beside, behind] = [true, false].map(|overlaps| {
+        let [overlapped, sequential] = [true, false].map(|overlaps| {
             model.overlaps = overlaps;
             let mut engine = MiniEngine::new(&model, 8, 9, 27);
             prepared.iter().for_each(|prepared| engine.admit(prepared));
-            let mut waited = 0;
+            let mut num_deferred = 0;
             two.install(|| {
                 while engine.has_work() {
                     engine.step();
                     let states =
                         engine.sequences.iter().map(|ran| ran.state.downcast_ref::<RequestState<LfmAudio>>());
-                    waited += states.flatten().filter(|request| request.buffer.has_deferred()).count();
+                    num_deferred += states.flatten().filter(|request| request.buffer.has_deferred()).count();
                 }
             });
-            assert_eq!(waited > 0, overlaps);
+            assert_eq!(num_deferred > 0, overlaps);
             engine.finish()
         });
-        for (beside, behind) in beside.iter().zip(&behind) {
-            assert_eq!((&beside.samples, beside.chunks[0]), (&behind.samples, behind.chunks[0]));
+        for (overlapped, sequential) in overlapped.iter().zip(&sequential) {
+            assert_eq!(
+                (&overlapped.samples, overlapped.chunks[0]),
+                (&sequential.samples, sequential.chunks[0])
+            );
         }
     }
 }
 
 #[test]
-fn golden_recordings_and_conversations_are_the_references_from_samples_to_units() {
+fn golden_transcriptions_and_conversations_match_the_reference() {
     let model = model_at(Precision::F32, device());
     let first = emitted(&tensors("chat1"));
     for name in CASES.into_iter().filter(|name| !["tts", "chat_sampled"].contains(name)) {
@@ -155,18 +158,18 @@ fn golden_recordings_and_conversations_are_the_references_from_samples_to_units(
             Message::Recording(recording("w2")),
         ]);
         let input = match name {
-            "asr" => hear(recording("w1")),
-            "asr24" => hear(recording("w24_resampled_16k")),
-            "chat1" => talk(vec![asked("w1")], Some(SamplingParams::GREEDY), 0),
-            _ => talk(
-                vec![asked("w1"), Turn::Model(first.clone().into()), second],
+            "asr" => transcribe(recording("w1")),
+            "asr24" => transcribe(recording("w24_resampled_16k")),
+            "chat1" => converse(vec![user_turn("w1")], Some(SamplingParams::GREEDY), 0),
+            _ => converse(
+                vec![user_turn("w1"), Turn::Model(first.clone().into()), second],
                 Some(SamplingParams::GREEDY),
                 0,
             ),
         };
         let ran = alone(&model, &prepare(&model, &input), arguments(name).max_new_tokens);
         let expected = emitted(&tensors(name));
-        assert_eq!(units(&ran), expected, "{name}");
+        assert_eq!(generated(&ran), expected, "{name}");
         if name.starts_with("chat") {
             assert_eq!(ran.emissions, expected, "{name}");
         } else if ran.finished {
@@ -177,7 +180,7 @@ fn golden_recordings_and_conversations_are_the_references_from_samples_to_units(
 }
 
 #[test]
-fn mixed_work_together_is_each_alone_to_the_bit_however_prompts_are_cut() {
+fn a_mixed_batch_equals_each_alone_with_chunked_prefill() {
     for precision in [Precision::F32, Precision::Bf16, Precision::Q8] {
         let model = model_at(precision, Device::Cpu);
         let prepared = mixed(&model);
@@ -192,7 +195,7 @@ fn mixed_work_together_is_each_alone_to_the_bit_however_prompts_are_cut() {
 }
 
 #[test]
-fn what_was_preempted_goes_on_as_if_it_had_not_been() {
+fn preempted_sequences_give_the_same_outputs() {
     let model = model();
     let prepared = mixed(&model);
     let mut engine = MiniEngine::new(&model, BLOCK, 11, 24);
@@ -211,10 +214,10 @@ fn what_was_preempted_goes_on_as_if_it_had_not_been() {
 }
 
 #[test]
-fn a_prefix_in_anothers_blocks_changes_nothing() {
+fn a_shared_prefix_gives_the_same_outputs() {
     let model = model();
     let [first, second] =
-        ["One text.", "Another text, and a longer one."].map(|text| prepare(&model, &say(text, 3)));
+        ["One text.", "Another text, and a longer one."].map(|text| prepare(&model, &speak(text, 3)));
     let same = keys(&first).iter().zip(keys(&second)).take_while(|(a, b)| a == b).count();
     assert!(same >= 2 * BLOCK, "the instructions are the same: {same} positions");
     let mut engine = MiniEngine::new(&model, BLOCK, 5, 16);
@@ -226,18 +229,18 @@ fn a_prefix_in_anothers_blocks_changes_nothing() {
 }
 
 #[test]
-fn the_next_turn_goes_on_in_the_blocks_of_the_one_before() {
+fn the_next_turn_reuses_the_blocks_of_the_one_before() {
     let model = model();
-    let first = prepare(&model, &talk(vec![asked("w1")], Some(SamplingParams::GREEDY), 0));
+    let first = prepare(&model, &converse(vec![user_turn("w1")], Some(SamplingParams::GREEDY), 0));
     let mut engine = MiniEngine::new(&model, 4, usize::MAX, 40);
     engine.admit(&first);
     while engine.has_work() {
         engine.step();
     }
-    let said = engine.sequences[0].emissions.clone();
+    let generated = engine.sequences[0].emissions.clone();
     let reply = Turn::User(vec![Message::Text("Please speak slowly.".to_owned())]);
-    let turns = vec![asked("w1"), Turn::Model(said.into()), reply];
-    let second = prepare(&model, &talk(turns, Some(plan::CONVERSING), 7));
+    let turns = vec![user_turn("w1"), Turn::Model(generated.into()), reply];
+    let second = prepare(&model, &converse(turns, Some(plan::CHAT_SAMPLING), 7));
     let known: Vec<u64> = keys(&first).iter().chain(&engine.sequences[0].keys).copied().collect();
     assert_eq!(keys(&second)[..known.len()], known);
     let computed = engine.sequences[0].start;
@@ -248,12 +251,12 @@ fn the_next_turn_goes_on_in_the_blocks_of_the_one_before() {
 }
 
 #[test]
-fn a_seed_decides_and_states_are_fresh() {
+fn a_seed_determines_outputs_and_states_are_fresh() {
     for model in [model(), with_mimi()] {
-        let said = |seed| alone(&model, &prepare(&model, &say("Once more.", seed)), 30).samples;
-        assert_eq!(said(1), said(1));
+        let generated = |seed| alone(&model, &prepare(&model, &speak("Once more.", seed)), 30).samples;
+        assert_eq!(generated(1), generated(1));
         let talked = |seed| {
-            let input = talk(vec![asked("w2")], Some(plan::CONVERSING), seed);
+            let input = converse(vec![user_turn("w2")], Some(plan::CHAT_SAMPLING), seed);
             alone(&model, &prepare(&model, &input), 30).emissions
         };
         assert_eq!(talked(1), talked(1));
@@ -262,24 +265,25 @@ fn a_seed_decides_and_states_are_fresh() {
 }
 
 #[test]
-fn what_streams_out_is_the_offline_decoding_whatever_the_listener_gets_at_once() {
+fn streaming_equals_offline_decoding_for_every_chunk_size() {
     for model in [model(), with_mimi()] {
         let frame = model.model.codec.samples_per_frame();
         let talked = |chunk_samples, seed| {
-            let Input::Converse(input) = talk(vec![asked("w1")], Some(plan::CONVERSING), seed) else {
+            let Input::Converse(input) = converse(vec![user_turn("w1")], Some(plan::CHAT_SAMPLING), seed)
+            else {
                 panic!()
             };
             let input = Input::Converse(ConverseInput { chunk_samples, max_tokens: 34, ..input });
             alone(&model, &prepare(&model, &input), 34)
         };
         let frames = |ran: &Sequence| -> Vec<Vec<u32>> {
-            let frames = ran.emissions.iter().filter_map(|unit| match unit {
+            let frames = ran.emissions.iter().filter_map(|emission| match emission {
                 Emission::Frame(codes) if model.model.codec.is_audible(codes) => Some(codes.to_vec()),
                 _ => None,
             });
             frames.collect()
         };
-        // Whether it says much is chance.
+        // The number of frames depends on the seed.
         let (seed, each) =
             (0..50).map(|seed| (seed, talked(1, seed))).find(|(_, ran)| frames(ran).len() > 4).unwrap();
         let frames = frames(&each);
@@ -295,19 +299,20 @@ fn what_streams_out_is_the_offline_decoding_whatever_the_listener_gets_at_once()
 }
 
 #[test]
-fn long_texts_are_spoken_in_several_passes() {
+fn long_texts_take_several_passes() {
     let model = model();
     let tight = PrepareLimits { max_positions: 300, ..LIMITS };
-    let prepared = model.prepare(&say(&"This is one sentence of very many. ".repeat(12), 4), &tight).unwrap();
+    let prepared =
+        model.prepare(&speak(&"This is one sentence of very many. ".repeat(12), 4), &tight).unwrap();
     let expected = prepared.payload.downcast_ref::<Plan<LfmAudio>>().unwrap().passes.len();
     assert!(expected > 1);
-    // Whatever tiny random weights say, their budget ends every pass.
+    // Tiny random weights rarely end by themselves; the limit of positions ends every pass.
     let ran = alone(&model, &prepared, usize::MAX);
     assert!(ran.finished && ran.passes == expected);
 }
 
 #[test]
-fn long_recordings_are_heard_in_windows_whose_segments_are_the_text() {
+fn long_recordings_are_transcribed_in_windows_whose_segments_are_the_text() {
     let model = model();
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/speech/jfk.wav");
     let bytes = std::fs::read(path).unwrap();
@@ -316,7 +321,7 @@ fn long_recordings_are_heard_in_windows_whose_segments_are_the_text() {
         bytes[44..].as_chunks().0.iter().map(|&bytes| f32::from(i16::from_le_bytes(bytes)) / 32768.0);
     let speech: Vec<f32> = speech.collect();
     let long: Vec<f32> = speech.iter().chain(&speech).chain(&speech).chain(&speech).copied().collect();
-    let prepared = prepare(&model, &hear(long.clone().into()));
+    let prepared = prepare(&model, &transcribe(long.clone().into()));
     let ran = alone(&model, &prepared, usize::MAX);
     assert!(ran.finished && ran.passes > 1);
     let told: String = ran.segments.iter().map(|segment| segment.text.as_str()).collect();
@@ -331,7 +336,7 @@ fn long_recordings_are_heard_in_windows_whose_segments_are_the_text() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_by_field() {
+fn unsupported_inputs_are_refused_by_field() {
     let model = model();
     let refused = |input: &Input, limits: &PrepareLimits| model.prepare(input, limits).unwrap_err();
     let hi = || SpeakInput::plain("Hi.");
@@ -341,15 +346,15 @@ fn what_cannot_be_done_is_refused_by_field() {
     assert_eq!(refused(&language, &LIMITS).param, "language");
     let tight = PrepareLimits { max_positions: 40, ..LIMITS };
     assert!(refused(&Input::Speak(hi()), &tight).message.contains("max_blocks"));
-    assert!(refused(&hear(recording("w1")), &tight).message.contains("max_blocks"));
-    assert!(refused(&talk(vec![asked("w1")], None, 0), &tight).message.contains("max_blocks"));
-    assert_eq!(refused(&talk(Vec::new(), None, 0), &LIMITS).param, "input");
+    assert!(refused(&transcribe(recording("w1")), &tight).message.contains("max_blocks"));
+    assert!(refused(&converse(vec![user_turn("w1")], None, 0), &tight).message.contains("max_blocks"));
+    assert_eq!(refused(&converse(Vec::new(), None, 0), &LIMITS).param, "input");
     let short = Turn::User(vec![Message::Recording(vec![0.1; 100].into())]);
-    assert_eq!(refused(&talk(vec![short], None, 0), &LIMITS).param, "audio");
+    assert_eq!(refused(&converse(vec![short], None, 0), &LIMITS).param, "audio");
     let foreign = Turn::Model(vec![Emission::Frame([1, 2].into())].into());
-    let foreign = talk(vec![asked("w1"), foreign, asked("w1")], None, 0);
+    let foreign = converse(vec![user_turn("w1"), foreign, user_turn("w1")], None, 0);
     assert!(refused(&foreign, &LIMITS).message.contains("not this model's"));
-    let Input::Listen(input) = hear(recording("w1")) else { panic!() };
+    let Input::Listen(input) = transcribe(recording("w1")) else { panic!() };
     let words = Input::Listen(ListenInput { word_timestamps: true, ..input.clone() });
     assert_eq!(refused(&words, &LIMITS).param, "timestamp_granularities");
     let translated = Input::Listen(ListenInput { translate: true, ..input });
@@ -357,14 +362,14 @@ fn what_cannot_be_done_is_refused_by_field() {
 }
 
 #[test]
-fn a_recording_too_short_to_hear_ends_at_once_and_silently() {
+fn a_recording_that_is_too_short_gives_an_empty_transcript() {
     let model = model();
-    let ran = alone(&model, &prepare(&model, &hear(vec![0.0; 100].into())), 5);
+    let ran = alone(&model, &prepare(&model, &transcribe(vec![0.0; 100].into())), 5);
     assert!(ran.finished && ran.text.is_empty() && ran.segments.is_empty());
 }
 
 #[test]
-fn every_precision_loads_and_works_and_warms_up() {
+fn every_precision_loads_generates_and_warms_up() {
     for precision in
         [Precision::Auto, Precision::F32, Precision::Bf16, Precision::F16, Precision::Q8, Precision::Q4]
     {
@@ -372,15 +377,15 @@ fn every_precision_loads_and_works_and_warms_up() {
         let prepared = prepare(&model, &model.warm_up_input());
         let ran = alone(&model, &prepared, 6);
         assert!(ran.generated > 0 && ran.samples.iter().all(|sample| sample.is_finite()), "{precision}");
-        let heard = alone(&model, &prepare(&model, &hear(recording("w2"))), 6);
-        assert!(heard.generated > 0);
+        let ran = alone(&model, &prepare(&model, &transcribe(recording("w2"))), 6);
+        assert!(ran.generated > 0);
         assert!(model.model.info.weight_bytes > 0 && model.model.info.state_bytes > 0);
         assert!(model.step_bytes(1) >= model.step_bytes(100_000));
     }
 }
 
 #[test]
-fn made_up_weights_speak_without_end() {
+fn random_weights_generate_frames_without_end() {
     Config::parse(include_str!("shapes/1.5b.json")).unwrap();
     let config = config::read(&root().join("config.json")).unwrap();
     let options = LoadOptions::new(Device::Cpu, Precision::Q8);
@@ -388,14 +393,14 @@ fn made_up_weights_speak_without_end() {
     let input = Input::Speak(SpeakInput { max_tokens: 6, ..SpeakInput::plain("Hi.") });
     let ran = alone(&model, &prepare(&model, &input), 6);
     assert!(!ran.finished && ran.generated == 6 && ran.samples.iter().any(|&sample| sample != 0.0));
-    let frames = units(&ran)
+    let frames = generated(&ran)
         .iter()
-        .filter(|unit| matches!(unit, Emission::Frame(codes) if model.model.codec.is_audible(codes)));
+        .filter(|emission| matches!(emission, Emission::Frame(codes) if model.model.codec.is_audible(codes)));
     assert_eq!(ran.samples.len(), frames.count() * model.model.codec.samples_per_frame());
 }
 
 #[test]
-fn what_does_not_fit_the_checkpoint_is_named() {
+fn tensors_that_do_not_fit_are_named() {
     let folder = tempfile::tempdir().unwrap();
     for file in ["config.json", "tokenizer.json"] {
         std::fs::copy(root().join(file), folder.path().join(file)).unwrap();
@@ -415,12 +420,12 @@ fn what_does_not_fit_the_checkpoint_is_named() {
     candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).unwrap();
     let error = load();
     assert!(error.contains("depth_linear.bias: missing") && error.contains("lfm.extra: unknown"), "{error}");
-    // Of the tied tables either alone will do.
+    // One of two tied tables suffices.
     let weights = Checkpoint::open_folder(&root(), &Device::Cpu).unwrap();
     let mut tensors = weights.into_tensors().unwrap();
-    let book = "depth_embeddings.0";
-    let table = tensors.remove(&format!("{book}.embedding.weight")).unwrap();
-    tensors.insert(format!("{book}.to_logits.weight"), table);
+    let codebook = "depth_embeddings.0";
+    let table = tensors.remove(&format!("{codebook}.embedding.weight")).unwrap();
+    tensors.insert(format!("{codebook}.to_logits.weight"), table);
     candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).unwrap();
     let options = LoadOptions::new(Device::Cpu, Precision::F32);
     LfmAudio::load(folder.path(), &options).unwrap();

@@ -1,4 +1,4 @@
-//! Text to ids and back, and the form of a conversation.
+//! Text to token ids and back, and the template of a conversation.
 //!
 //! Owns `tokenizer.json`. Every piece of a conversation is encoded by itself, as in training.
 
@@ -12,9 +12,9 @@ use tokenizers::{AddedToken, Tokenizer};
 use super::config::{AUDIO_START, IM_END, TEXT_END, file_error};
 use izwi_nn::Error;
 
-/// Begins every conversation.
+/// The first token of every conversation.
 const START: &str = "<|startoftext|>";
-/// Tokens whose ids every checkpoint shares.
+/// Tokens with the same id in every checkpoint.
 const NAMED: [(&str, u32); 5] = [
     (START, 1),
     ("<|im_start|>", 6),
@@ -23,7 +23,7 @@ const NAMED: [(&str, u32); 5] = [
     ("<|text_end|>", TEXT_END),
 ];
 
-/// Who speaks in a turn.
+/// The role of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     System,
@@ -50,7 +50,7 @@ impl Vocabulary {
         Self::new(tokenizer, size).map_err(|message| file_error(&path, message))
     }
 
-    /// Single bytes and the special tokens, without any merge: enough to exercise a network without a checkpoint.
+    /// A tokenizer of single bytes and the special tokens, without merges, for networks with random weights.
     ///
     /// # Errors
     /// The parts do not make a tokenizer.
@@ -72,7 +72,7 @@ impl Vocabulary {
     fn new(tokenizer: Tokenizer, size: usize) -> Result<Self, String> {
         for (name, id) in NAMED {
             if tokenizer.token_to_id(name) != Some(id) {
-                return Err(format!("token {name} has not the id {id} that the model knows it by"));
+                return Err(format!("token {name} does not have the id {id} that the model expects"));
             }
         }
         let vocabulary = tokenizer.get_vocab(true);
@@ -96,19 +96,19 @@ impl Vocabulary {
         match self.tokenizer.encode_fast(text, false) {
             Ok(encoding) => encoding.get_ids().to_vec(),
             Err(error) => {
-                // Byte-level pairs take any text; this is a tokenizer file that does not.
+                // Byte-level BPE takes any text; only a faulty tokenizer file fails.
                 tracing::error!(%error, "text cannot be tokenised");
                 Vec::new()
             }
         }
     }
 
-    /// What stands before the first turn.
+    /// Tokens before the first turn.
     pub(super) fn start(&self) -> Vec<u32> {
         self.encode(START)
     }
 
-    /// What stands before the content of a turn.
+    /// Tokens before the content of a turn.
     pub(super) fn turn(&self, role: Role) -> Vec<u32> {
         self.encode(match role {
             Role::System => "<|im_start|>system\n",
@@ -117,7 +117,7 @@ impl Vocabulary {
         })
     }
 
-    /// What stands behind the content of a turn.
+    /// Tokens after the content of a turn.
     pub(super) fn end(&self) -> Vec<u32> {
         self.encode("<|im_end|>\n")
     }
@@ -147,14 +147,14 @@ fn bytes_of(token: &str, letters: &HashMap<char, u8>) -> Box<[u8]> {
     }
 }
 
-/// Text that comes in tokens whose bytes may cut letters in two.
+/// Decodes the bytes of tokens to text; a token may end inside a character.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TextStream {
     pending: Vec<u8>,
 }
 
 impl TextStream {
-    /// The text that is whole with these bytes.
+    /// The text that is complete with these bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) -> String {
         self.pending.extend_from_slice(bytes);
         let mut text = String::new();
@@ -175,13 +175,13 @@ impl TextStream {
         text
     }
 
-    /// What is left where nothing more comes.
+    /// The rest, incomplete characters replaced.
     pub(super) fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
     }
 }
 
-/// Whether more bytes can make a letter of these.
+/// Whether these bytes are the start of a character.
 fn is_begun(bytes: &[u8]) -> bool {
     !bytes.is_empty() && std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn golden_tokens_are_the_references() {
+    fn golden_tokens_match_the_reference() {
         #[derive(serde::Deserialize)]
         struct Row {
             text: String,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tokenizer_that_does_not_fit_is_told() {
+    fn a_tokenizer_that_does_not_fit_is_an_error() {
         let error = Vocabulary::load(&root(), 100).unwrap_err().to_string();
         assert!(error.contains("the network knows 100"), "{error}");
         let vocabulary = Vocabulary::single_bytes(65_536).unwrap();
@@ -217,20 +217,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_in_tokens_is_the_text(text in "\\PC{0,40}") {
+        fn decoded_tokens_are_the_text(text in "\\PC{0,40}") {
             for vocabulary in
                 [Vocabulary::load(&root(), usize::MAX).unwrap(), Vocabulary::single_bytes(65_536).unwrap()]
             {
                 let mut stream = TextStream::default();
                 let ids = vocabulary.encode(&text);
-                let mut heard: String = ids.into_iter().map(|id| stream.push(vocabulary.bytes(id))).collect();
-                heard.push_str(&stream.finish());
-                prop_assert_eq!(&heard, &text);
+                let mut decoded: String = ids.into_iter().map(|id| stream.push(vocabulary.bytes(id))).collect();
+                decoded.push_str(&stream.finish());
+                prop_assert_eq!(&decoded, &text);
             }
         }
 
         #[test]
-        fn any_bytes_in_any_pieces_are_their_lossy_text(bytes in prop::collection::vec(any::<u8>(), 0..30), size in 1usize..6) {
+        fn bytes_in_pieces_decode_to_their_lossy_text(bytes in prop::collection::vec(any::<u8>(), 0..30), size in 1usize..6) {
             let mut stream = TextStream::default();
             let mut text: String = bytes.chunks(size).map(|piece| stream.push(piece)).collect();
             text.push_str(&stream.finish());

@@ -1,4 +1,4 @@
-//! What a checkpoint folder says about itself: `config.json` and `generation_config.json`.
+//! Configuration of a checkpoint: `config.json` and `generation_config.json`.
 //!
 //! Owns sizes, ids and names, all from the files: the reference implementation's own defaults differ from what the
 //! published checkpoints say, so a field that is missing is an error. Knows no tensor.
@@ -19,9 +19,9 @@ use izwi_types::SamplingParams;
 pub(super) enum Kind {
     /// Speaks in the voice of a recording.
     Base,
-    /// Has voices of its own.
+    /// Has built-in voices.
     CustomVoice,
-    /// Makes a voice up from a description.
+    /// Designs a voice from a description.
     VoiceDesign,
 }
 
@@ -129,9 +129,9 @@ struct GenerationConfig {
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) config: Config,
-    /// How the first code of a frame is drawn.
+    /// Sampling of the first code of a frame.
     pub(super) sampling: SamplingParams,
-    /// How the others are drawn.
+    /// Sampling of the other codes.
     pub(super) residual_sampling: SamplingParams,
 }
 
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_field_is_named_and_what_is_not_computed_is_refused() {
+    fn missing_and_unsupported_fields_are_named() {
         let (config, generation) = texts();
         Settings::from_texts(&config, &generation).unwrap();
         let cases = [

@@ -1,5 +1,5 @@
-//! From prompts to frames: one pass of the talker over the rows of a step, then one fused step of the code predictor
-//! for every sequence whose rows are all there.
+//! Generation of frames: one pass of the talker over the positions of a step, then one fused step of the code predictor
+//! for every sequence whose prompt is complete. Knows no codec and no scheduling.
 
 use std::sync::Arc;
 
@@ -19,19 +19,19 @@ use izwi_types::PartTimes;
 use izwi_types::Precision;
 use izwi_types::SamplingParams;
 
-/// Parts of a pass that are timed.
+/// Timed parts of a step.
 pub(super) const PARTS: [&str; 4] = ["talker", "code predictor", "sampling", "codec"];
 const TALKER: usize = 0;
 const PREDICTOR: usize = 1;
 const SAMPLING: usize = 2;
 /// Index of the codec in [`PARTS`].
 pub(super) const CODEC: usize = 3;
-/// Ids at the end of the talker's vocabulary that are no codes: never drawn, the end of speech aside.
+/// Ids at the end of the talker's vocabulary that are no codes: never sampled, except for the end of speech.
 const CONTROL_TOKENS: usize = 1024;
-/// Tokens before which speech does not end.
+/// The fewest frames of speech.
 const MIN_TOKENS: usize = 2;
 
-/// The language side of a checkpoint.
+/// The language model of a checkpoint.
 #[derive(Debug)]
 pub(super) struct Generator {
     pub(super) config: Config,
@@ -40,7 +40,7 @@ pub(super) struct Generator {
     times: PartTimes,
 }
 
-/// What one sequence was asked for, one pass of it.
+/// One pass: the prompt and how to sample.
 #[derive(Debug, Clone)]
 pub(super) struct Pass {
     pub(super) prompt: Prompt,
@@ -49,49 +49,49 @@ pub(super) struct Pass {
     pub(super) draws: Draws,
 }
 
-/// What of a pass has been said.
+/// The frames generated in a pass.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Said {
+pub(super) struct Generated {
     pub(super) frames: Vec<Frame>,
     /// The first code of each frame.
     drawn: Vec<u32>,
 }
 
-/// One sequence's share of a step.
-pub(super) struct Share<'a> {
+/// One sequence in a step.
+pub(super) struct StepInput<'a> {
     pub(super) pass: &'a Pass,
-    pub(super) said: &'a mut Said,
+    pub(super) generated: &'a mut Generated,
     /// Positions to compute.
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) block_table: &'a [u32],
 }
 
-/// What one sequence got out of a step.
+/// What a step generated for one sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Outcome {
-    /// Its prompt, or what it had said, is not computed to its end.
+    /// Nothing: prompt or recomputed positions remain.
     Pending,
-    /// It said this.
+    /// A frame.
     Frame(Frame),
-    /// It has come to its end.
+    /// The end of speech.
     End,
 }
 
-/// Everything a step computes on its way, for comparison with a reference.
-pub(super) trait Watch {
-    /// The embeddings of the step's rows.
+/// Receives the intermediate results of a step, for comparison with a reference.
+pub(super) trait Observer {
+    /// Embeddings of the step's positions, `[rows, width]`.
     fn embedded(&mut self, _x: &Tensor) {}
-    /// Rows behind the last norm that decide tokens, and their raw logits.
+    /// Normalised hidden states that decide tokens, and their raw logits.
     fn decided(&mut self, _hidden: &Tensor, _logits: &[Vec<f32>]) {}
-    /// Logits of one book.
-    fn book(&mut self, _logits: &Tensor) {}
+    /// Logits of one codebook.
+    fn codebook(&mut self, _logits: &Tensor) {}
 }
 
-/// Looks at nothing.
-pub(super) struct Unwatched;
+/// Discards intermediate results.
+pub(super) struct NoObserver;
 
-impl Watch for Unwatched {}
+impl Observer for NoObserver {}
 
 impl Generator {
     /// Takes everything under `talker`.
@@ -123,60 +123,60 @@ impl Generator {
         self.talker.frame_bytes() + self.predictor.frame_bytes()
     }
 
-    /// Computes a step of all shares.
+    /// Computes a step of all sequences.
     ///
     /// # Errors
-    /// A share asks for positions nobody knows, or a tensor operation failed.
+    /// An input asks for positions that do not exist, or a tensor operation failed.
     pub(super) fn step(
         &self,
         kv: &mut KvPool,
-        shares: &mut [Share<'_>],
-        watch: &mut dyn Watch,
+        inputs: &mut [StepInput<'_>],
+        observer: &mut dyn Observer,
     ) -> Result<Vec<Outcome>, Error> {
-        let positions = shares.iter().map(|share| share.positions(&self.config));
+        let positions = inputs.iter().map(|input| input.positions(&self.config));
         let positions = positions.collect::<Option<Vec<_>>>();
-        let positions = positions.ok_or(Error::Internal("an entry asks for positions nobody knows"))?;
+        let positions = positions.ok_or(Error::Internal("an entry asks for positions that do not exist"))?;
         let positions: Vec<_> = positions.iter().flatten().collect();
         let x = self.times.time(TALKER, || self.talker.embed(&positions))?;
-        watch.embedded(&x);
-        let spans = shares.iter().map(|share| PagedSpan {
-            start: share.start,
-            num_tokens: share.end - share.start,
-            block_table: share.block_table,
+        observer.embedded(&x);
+        let spans = inputs.iter().map(|input| PagedSpan {
+            start: input.start,
+            num_tokens: input.end - input.start,
+            block_table: input.block_table,
         });
         let mut rows = StackRows::new(kv, spans.collect());
-        let ready: Vec<usize> = (0..shares.len()).filter(|&at| shares[at].is_ready()).collect();
-        let mut ends = shares.iter().scan(0, |rows, share| {
-            *rows += share.end - share.start;
+        let ready: Vec<usize> = (0..inputs.len()).filter(|&at| inputs[at].is_ready()).collect();
+        let mut ends = inputs.iter().scan(0, |rows, input| {
+            *rows += input.end - input.start;
             Some(*rows - 1)
         });
         let ends: Vec<u32> = ends.by_ref().map(|row| row as u32).collect();
         let wanted: Vec<u32> = ready.iter().map(|&at| ends[at]).collect();
         let hidden = self.times.time(TALKER, || self.talker.forward(x, kv, &mut rows, &wanted))?;
-        let mut outcomes = vec![Outcome::Pending; shares.len()];
+        let mut outcomes = vec![Outcome::Pending; inputs.len()];
         if !ready.is_empty() {
-            for (at, outcome) in ready.iter().zip(self.decide(&hidden, &ready, shares, watch)?) {
+            for (at, outcome) in ready.iter().zip(self.decide(&hidden, &ready, inputs, observer)?) {
                 outcomes[*at] = outcome;
             }
         }
         Ok(outcomes)
     }
 
-    /// Draws the next token of the `ready` shares, whose rows behind the last norm are `hidden`, and completes frames.
+    /// Samples the next token of the `ready` inputs from their normalised `hidden` states, and completes frames.
     fn decide(
         &self,
         hidden: &Tensor,
         ready: &[usize],
-        shares: &mut [Share<'_>],
-        watch: &mut dyn Watch,
+        inputs: &mut [StepInput<'_>],
+        observer: &mut dyn Observer,
     ) -> Result<Vec<Outcome>, Error> {
         let logits = self.times.time(TALKER, || self.talker.logits(hidden))?;
         let mut logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
-        watch.decided(hidden, &logits);
+        observer.decided(hidden, &logits);
         let mut outcomes = vec![Outcome::End; ready.len()];
         let (mut going, mut first) = (Vec::new(), Vec::new());
         for (place, (&at, logits)) in ready.iter().zip(&mut logits).enumerate() {
-            let token = self.times.time(SAMPLING, || self.draw(&shares[at], logits));
+            let token = self.times.time(SAMPLING, || self.draw(&inputs[at], logits));
             if token != self.config.talker_config.codec_eos_token_id {
                 going.push(place);
                 first.push(token);
@@ -192,38 +192,38 @@ impl Generator {
             hidden.index_select(&Tensor::new(rows, hidden.device())?, 0)?
         };
         let draws = going.iter().map(|&place| {
-            let share = &shares[ready[place]];
-            let counter = self.counter(share);
-            Draw { draws: &share.pass.draws, counter, sampling: &share.pass.residual_sampling }
+            let input = &inputs[ready[place]];
+            let counter = self.counter(input);
+            Draw { draws: &input.pass.draws, counter, sampling: &input.pass.residual_sampling }
         });
         let draws: Vec<_> = draws.collect();
         let others = self.times.time(PREDICTOR, || {
-            self.predictor.complete(&self.talker, &hidden, &first, &draws, |logits| watch.book(logits))
+            self.predictor.complete(&self.talker, &hidden, &first, &draws, |logits| observer.codebook(logits))
         })?;
         for ((place, first), others) in going.into_iter().zip(first).zip(others) {
             let frame: Frame = std::iter::once(first).chain(others).collect::<Vec<_>>().into();
-            let said = &mut *shares[ready[place]].said;
-            said.drawn.push(first);
-            said.frames.push(Arc::clone(&frame));
+            let generated = &mut *inputs[ready[place]].generated;
+            generated.drawn.push(first);
+            generated.frames.push(Arc::clone(&frame));
             outcomes[place] = Outcome::Frame(frame);
         }
         Ok(outcomes)
     }
 
     /// Counter of the next frame's first draw.
-    fn counter(&self, share: &Share<'_>) -> u64 {
-        (share.said.frames.len() * self.config.talker_config.stack.num_code_groups) as u64
+    fn counter(&self, input: &StepInput<'_>) -> u64 {
+        (input.generated.frames.len() * self.config.talker_config.stack.num_code_groups) as u64
     }
 
-    /// The next token of a share.
-    fn draw(&self, share: &Share<'_>, logits: &mut [f32]) -> u32 {
+    /// Samples the next token of an input.
+    fn draw(&self, input: &StepInput<'_>, logits: &mut [f32]) -> u32 {
         let end = self.config.talker_config.codec_eos_token_id as usize;
-        restrict(logits, &share.said.drawn, end, share.pass.sampling.repetition_penalty);
-        choose(logits, &share.pass.sampling, share.pass.draws.uniform(self.counter(share)))
+        restrict(logits, &input.generated.drawn, end, input.pass.sampling.repetition_penalty);
+        choose(logits, &input.pass.sampling, input.pass.draws.uniform(self.counter(input)))
     }
 }
 
-/// The rules on the next token, in the reference's order: repetition, no early end, codes and the end alone.
+/// Restricts the next token, in the reference's order: repetition penalty, minimum length, no control tokens.
 pub(super) fn restrict(logits: &mut [f32], drawn: &[u32], end: usize, penalty: f32) {
     penalise(logits, drawn, penalty);
     if drawn.len() < MIN_TOKENS {
@@ -237,18 +237,18 @@ pub(super) fn restrict(logits: &mut [f32], drawn: &[u32], end: usize, penalty: f
     }
 }
 
-impl Share<'_> {
-    /// Whether the next token can be drawn behind the share's rows.
+impl StepInput<'_> {
+    /// Whether the step computes the last known position, so that the next token can be sampled.
     fn is_ready(&self) -> bool {
-        self.end == self.pass.prompt.positions.len() + self.said.frames.len()
+        self.end == self.pass.prompt.positions.len() + self.generated.frames.len()
     }
 
-    /// The positions to compute, prompt and frames that were said.
+    /// The positions to compute, of the prompt and of generated frames; `None` where one does not exist.
     fn positions(&self, config: &Config) -> Option<Vec<Position>> {
         let prompt = &self.pass.prompt;
         let position = |at: usize| match at.checked_sub(prompt.positions.len()) {
             None => prompt.positions.get(at).cloned(),
-            Some(frame) => self.said.frames.get(frame).map(|codes| Position {
+            Some(frame) => self.generated.frames.get(frame).map(|codes| Position {
                 text: prompt.trailing.get(frame).copied().unwrap_or(config.tts_pad_token_id),
                 codec: Codec::Frame(Arc::clone(codes)),
             }),

@@ -1,4 +1,4 @@
-//! Parity of the language side with the official implementation: tokens, prompts, talker, code predictor, sampling.
+//! Parity of the language model with the official implementation: tokens, prompts, talker, code predictor, sampling.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,10 +7,12 @@ use candle_core::{DType, Tensor};
 use serde::Deserialize;
 
 use super::config::{Kind, Settings};
-use super::generation::{Generator, Outcome, PARTS, Pass, Said, Share, Unwatched, Watch, restrict};
+use super::generation::{
+    Generated, Generator, NoObserver, Observer, Outcome, PARTS, Pass, StepInput, restrict,
+};
 use super::golden_set::{TOLERANCE, compare, device, ids, json, root, tensors, values};
 use super::lookup;
-use super::prompt::{Codec, Frame, Order, Prompt, Spoken};
+use super::prompt::{Codec, Frame, Prompt, PromptSpec, ReferenceSpeech};
 use super::tokens::Vocabulary;
 use izwi_nn::attention::PagedSpan;
 use izwi_nn::checkpoint::Checkpoint;
@@ -21,11 +23,11 @@ use izwi_types::PartTimes;
 use izwi_types::Precision;
 use izwi_types::SamplingParams;
 
-/// Tokens in a block of the tests: not the engine's, so that tables are long.
+/// Tokens in a KV block: few, so that block tables are long.
 const BLOCK: usize = 4;
 const BLOCKS: usize = 64;
 
-/// What the reference was called with.
+/// Arguments of the reference's call.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Arguments {
     pub(super) text: String,
@@ -72,7 +74,7 @@ pub(super) fn cases() -> Vec<(String, String, Arguments)> {
     cases
 }
 
-/// A checkpoint's language side.
+/// The language model of a checkpoint.
 pub(super) struct Loaded {
     pub(super) settings: Settings,
     vocabulary: Vocabulary,
@@ -90,29 +92,31 @@ fn load(checkpoint: &str, precision: Precision) -> Loaded {
 
 impl Loaded {
     /// The reference's prompt, the voice of a recording taken from its own dumps.
-    fn order(&self, arguments: &Arguments) -> Order {
+    fn prompt_spec(&self, arguments: &Arguments) -> PromptSpec {
         let config = &self.settings.config;
         let voice = lookup::voice(config, arguments.speaker.as_deref()).unwrap();
         let voice = voice.filter(|_| arguments.speaker.is_some());
-        let (mut speaker, mut spoken) = (voice.map(|(_, id)| Codec::Token(id)), None);
+        let (mut speaker, mut reference) = (voice.map(|(_, id)| Codec::Token(id)), None);
         if let Some(timbre_only) = arguments.x_vector_only_mode {
             let recording = tensors("base17.speaker");
             speaker = Some(Codec::Speaker(values(&recording["embedding"]).into()));
             if !timbre_only {
-                let body = self.vocabulary.recorded(arguments.ref_text.as_deref().unwrap()).unwrap();
-                spoken = Some(Arc::new(Spoken { body, frames: frames(&recording["ref_code24"]) }));
+                let body =
+                    self.vocabulary.tokenize_reference(arguments.ref_text.as_deref().unwrap()).unwrap();
+                reference =
+                    Some(Arc::new(ReferenceSpeech { body, frames: frames(&recording["ref_code24"]) }));
             }
         }
         let instruct =
             arguments.instruct.as_deref().filter(|text| config.takes_instructions() && !text.is_empty());
         let whole = arguments.non_streaming_mode.unwrap_or(config.kind != Kind::Base);
-        Order {
-            script: self.vocabulary.script(&arguments.text).unwrap(),
+        PromptSpec {
+            text: self.vocabulary.tokenize(&arguments.text).unwrap(),
             instructions: instruct.map(|text| self.vocabulary.instructions(text)).unwrap_or_default(),
             language: lookup::language(config, arguments.language.as_deref(), voice.map(|(name, _)| name))
                 .unwrap(),
             speaker,
-            spoken,
+            reference,
             streams_text: !whole,
         }
     }
@@ -125,7 +129,7 @@ impl Loaded {
             SamplingParams { temperature, ..sampling }
         };
         Pass {
-            prompt: self.order(arguments).prompt(&self.settings.config),
+            prompt: self.prompt_spec(arguments).prompt(&self.settings.config),
             sampling: greedy(self.settings.sampling),
             residual_sampling: greedy(self.settings.residual_sampling),
             draws,
@@ -143,16 +147,16 @@ pub(super) fn frames(codes: &Tensor) -> Vec<Frame> {
     ids(codes).chunks_exact(width).map(Arc::from).collect()
 }
 
-/// Keeps what a run computes on its way.
+/// Records intermediate results.
 #[derive(Default)]
 struct Record {
     logits: Vec<Vec<Vec<f32>>>,
     hidden: Vec<Tensor>,
-    books: Vec<Tensor>,
+    codebooks: Vec<Tensor>,
     embedded: Vec<Tensor>,
 }
 
-impl Watch for Record {
+impl Observer for Record {
     fn embedded(&mut self, x: &Tensor) {
         self.embedded.push(x.clone());
     }
@@ -162,48 +166,56 @@ impl Watch for Record {
         self.logits.push(logits.to_vec());
     }
 
-    fn book(&mut self, logits: &Tensor) {
-        self.books.push(logits.clone());
+    fn codebook(&mut self, logits: &Tensor) {
+        self.codebooks.push(logits.clone());
     }
 }
 
-/// Runs passes together, prompts in chunks of at most `chunk` positions, until each has come to its end or has said
+/// Runs passes together, prompts in chunks of at most `chunk` positions, until each has ended or has generated
 /// `most` frames.
 fn run(
     loaded: &Loaded,
     passes: &[Pass],
     most: usize,
     chunk: usize,
-    watch: &mut dyn Watch,
+    observer: &mut dyn Observer,
 ) -> Vec<(Vec<Frame>, bool)> {
     let mut kv = loaded.pool(BLOCKS * passes.len());
     // Scattered over the pool.
     let tables: Vec<Vec<u32>> = (0..passes.len())
         .map(|n| (0..BLOCKS).rev().map(|block| (block * passes.len() + n) as u32).collect())
         .collect();
-    let mut said = vec![Said::default(); passes.len()];
+    let mut generated = vec![Generated::default(); passes.len()];
     let mut starts = vec![0usize; passes.len()];
     let mut ended = vec![false; passes.len()];
-    while (0..passes.len()).any(|n| !ended[n] && said[n].frames.len() < most) {
+    while (0..passes.len()).any(|n| !ended[n] && generated[n].frames.len() < most) {
         let mut places = Vec::new();
-        let mut shares = Vec::new();
-        for (n, said) in
-            said.iter_mut().enumerate().filter(|(n, said)| !ended[*n] && said.frames.len() < most)
+        let mut inputs = Vec::new();
+        for (n, generated) in generated
+            .iter_mut()
+            .enumerate()
+            .filter(|(n, generated)| !ended[*n] && generated.frames.len() < most)
         {
-            let known = passes[n].prompt.positions.len() + said.frames.len();
+            let known = passes[n].prompt.positions.len() + generated.frames.len();
             let end = known.min(starts[n].saturating_add(chunk));
             places.push(n);
-            shares.push(Share { pass: &passes[n], said, start: starts[n], end, block_table: &tables[n] });
+            inputs.push(StepInput {
+                pass: &passes[n],
+                generated,
+                start: starts[n],
+                end,
+                block_table: &tables[n],
+            });
             starts[n] = end;
         }
-        let outcomes = loaded.generator.step(&mut kv, &mut shares, watch).unwrap();
+        let outcomes = loaded.generator.step(&mut kv, &mut inputs, observer).unwrap();
         places.iter().zip(outcomes).for_each(|(&n, outcome)| ended[n] = outcome == Outcome::End);
     }
-    said.into_iter().zip(ended).map(|(said, ended)| (said.frames, ended)).collect()
+    generated.into_iter().zip(ended).map(|(generated, ended)| (generated.frames, ended)).collect()
 }
 
 #[test]
-fn golden_tokens_are_the_references() {
+fn golden_tokens_match_the_reference() {
     #[derive(Deserialize)]
     struct Row {
         text: String,
@@ -225,12 +237,12 @@ fn golden_tokens_are_the_references() {
 }
 
 #[test]
-fn golden_prompts_and_layers_are_the_references() {
+fn golden_prompts_and_layers_match_the_reference() {
     for (name, checkpoint, arguments) in cases() {
         let loaded = load(&checkpoint, Precision::F32);
         let golden = tensors(&name);
         check_tokens(&loaded, &arguments, &golden);
-        let Prompt { positions, trailing } = loaded.order(&arguments).prompt(&loaded.settings.config);
+        let Prompt { positions, trailing } = loaded.prompt_spec(&arguments).prompt(&loaded.settings.config);
         let talker = &loaded.generator.talker;
         let x = talker.embed(&positions.iter().collect::<Vec<_>>()).unwrap();
         compare(&format!("{name} prompt"), &values(&x), &values(&golden["prefill.inputs_embeds"]), TOLERANCE);
@@ -279,7 +291,7 @@ fn check_tokens(loaded: &Loaded, arguments: &Arguments, golden: &HashMap<String,
 }
 
 #[test]
-fn golden_frames_are_the_references_with_their_logits() {
+fn golden_frames_and_logits_match_the_reference() {
     for (name, checkpoint, arguments) in cases() {
         let loaded = load(&checkpoint, Precision::F32);
         let golden = tensors(&name);
@@ -287,15 +299,16 @@ fn golden_frames_are_the_references_with_their_logits() {
         let expected = frames(&golden["codes"]);
         let mut record = Record::default();
         // The reference decides one token more than it has frames: the end, or the one its limit cuts off.
-        let said = run(&loaded, std::slice::from_ref(&pass), expected.len() + 1, usize::MAX, &mut record);
-        let (said, ended) = &said[0];
-        assert_eq!(said[..expected.len()], expected, "{name}");
+        let generated =
+            run(&loaded, std::slice::from_ref(&pass), expected.len() + 1, usize::MAX, &mut record);
+        let (generated, ended) = &generated[0];
+        assert_eq!(generated[..expected.len()], expected, "{name}");
         assert_eq!(*ended, expected.len() + 1 < arguments.max_new_tokens, "{name}");
         let logits: Vec<f32> = record.logits.iter().flatten().flatten().copied().collect();
         compare(&format!("{name} logits"), &logits, &values(&golden["logits"]), TOLERANCE);
-        let books = golden["cp.logits"].elem_count() / golden["cp.logits"].dims().last().unwrap();
-        let ours: Vec<f32> = record.books[..books].iter().flat_map(values).collect();
-        compare(&format!("{name} books"), &ours, &values(&golden["cp.logits"]), TOLERANCE);
+        let codebooks = golden["cp.logits"].elem_count() / golden["cp.logits"].dims().last().unwrap();
+        let ours: Vec<f32> = record.codebooks[..codebooks].iter().flat_map(values).collect();
+        compare(&format!("{name} codebooks"), &ours, &values(&golden["cp.logits"]), TOLERANCE);
         let steps = golden["steps.norm"].dim(1).unwrap();
         let hidden = Tensor::cat(&record.hidden[1..=steps], 0).unwrap();
         compare(&format!("{name} steps"), &values(&hidden), &values(&golden["steps.norm"]), TOLERANCE);
@@ -306,13 +319,13 @@ fn golden_frames_are_the_references_with_their_logits() {
             &values(&golden["steps.inputs_embeds"]),
             TOLERANCE,
         );
-        let chunked = run(&loaded, &[pass], expected.len(), 5, &mut Unwatched);
+        let chunked = run(&loaded, &[pass], expected.len(), 5, &mut NoObserver);
         assert_eq!(chunked[0].0, expected, "{name} in chunks");
     }
 }
 
 #[test]
-fn golden_batches_are_the_references_and_each_is_the_same_alone() {
+fn golden_batches_match_the_reference_and_each_sequence_alone() {
     #[derive(Deserialize)]
     struct Batch {
         text: Vec<String>,
@@ -343,17 +356,17 @@ fn golden_batches_are_the_references_and_each_is_the_same_alone() {
         .collect();
     let lengths = ids(&golden["codes_len"]);
     let most = golden["codes"].dim(1).unwrap();
-    let together = run(&loaded, &passes, most, 7, &mut Unwatched);
-    for (n, (said, _)) in together.iter().enumerate() {
+    let together = run(&loaded, &passes, most, 7, &mut NoObserver);
+    for (n, (generated, _)) in together.iter().enumerate() {
         let expected = frames(&golden["codes"].get(n).unwrap());
-        assert_eq!(said[..], expected[..lengths[n] as usize], "{n}");
-        let alone = run(&loaded, &passes[n..=n], most, usize::MAX, &mut Unwatched);
-        assert_eq!(alone[0].0, *said, "{n} alone");
+        assert_eq!(generated[..], expected[..lengths[n] as usize], "{n}");
+        let alone = run(&loaded, &passes[n..=n], most, usize::MAX, &mut NoObserver);
+        assert_eq!(alone[0].0, *generated, "{n} alone");
     }
 }
 
 #[test]
-fn golden_bf16_weights_stay_within_the_references_own_rounding() {
+fn golden_bf16_weights_are_within_the_rounding_of_the_reference() {
     let (golden, exact) = (tensors("cv06.nonstream_bf16"), tensors("cv06.nonstream"));
     let case: Case = json("cv06.nonstream");
     let arguments: Arguments = serde_json::from_value(case.args).unwrap();
@@ -361,9 +374,9 @@ fn golden_bf16_weights_stay_within_the_references_own_rounding() {
     let pass = loaded.pass(&arguments, None);
     let mut record = Record::default();
     let expected = frames(&golden["codes"]);
-    let said = run(&loaded, &[pass], expected.len(), usize::MAX, &mut record);
+    let generated = run(&loaded, &[pass], expected.len(), usize::MAX, &mut record);
     if frames(&exact["codes"]) == expected {
-        assert_eq!(said[0].0, expected);
+        assert_eq!(generated[0].0, expected);
     }
     // What the reference loses by computing in bf16; Izwi keeps weights in bf16 and computes in f32.
     let off = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
@@ -375,7 +388,7 @@ fn golden_bf16_weights_stay_within_the_references_own_rounding() {
 }
 
 #[test]
-fn golden_probabilities_are_the_references() {
+fn golden_probabilities_match_the_reference() {
     #[derive(Deserialize)]
     struct Rules {
         eos: usize,

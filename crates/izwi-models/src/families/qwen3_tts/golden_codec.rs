@@ -1,4 +1,4 @@
-//! The codec beside the reference, and its streams beside themselves.
+//! Parity of the codec with the reference; streaming against offline decoding.
 
 use std::collections::HashMap;
 
@@ -52,7 +52,7 @@ fn qwen3_tts_golden_codec_decode() {
 }
 
 #[test]
-fn qwen3_tts_golden_codec_stays_near_and_streams_in_every_precision() {
+fn qwen3_tts_golden_codec_is_near_the_reference_and_streams_in_every_precision() {
     let golden = tensors("codec.decode");
     let (frames, theirs) = (codes(&golden["codes"]), values(&golden["wav"]));
     for (precision, least_db) in [(Precision::F32, 90.0), (Precision::Bf16, 30.0)] {
@@ -95,11 +95,15 @@ fn qwen3_tts_golden_codec_encode() {
     assert!(codec.encode(&[]).unwrap().is_empty());
 }
 
-/// Frames of made-up codes.
+/// Frames of deterministic codes.
 fn frames(codec: &Codec, count: usize, seed: usize) -> Vec<Vec<u32>> {
-    let code = |frame: usize, book: usize| (frame * 131 + book * 29 + seed * 7919 + frame * book * 17) as u32;
-    let size = codec.book_size() as u32;
-    (0..count).map(|frame| (0..codec.codebooks()).map(|book| code(frame, book) % size).collect()).collect()
+    let code = |frame: usize, codebook: usize| {
+        (frame * 131 + codebook * 29 + seed * 7919 + frame * codebook * 17) as u32
+    };
+    let size = codec.codebook_size() as u32;
+    (0..count)
+        .map(|frame| (0..codec.codebooks()).map(|codebook| code(frame, codebook) % size).collect())
+        .collect()
 }
 
 proptest! {
@@ -141,7 +145,7 @@ proptest! {
 }
 
 #[test]
-fn qwen3_tts_golden_a_state_keeps_its_size_and_a_fresh_one_knows_nothing() {
+fn qwen3_tts_golden_states_have_constant_size_and_fresh_ones_are_empty() {
     let codec = codec();
     let input = frames(&codec, 3000, 1);
     let mut state = codec.start();
@@ -159,13 +163,17 @@ fn qwen3_tts_golden_a_state_keeps_its_size_and_a_fresh_one_knows_nothing() {
 }
 
 #[test]
-fn qwen3_tts_golden_bad_codes_are_named() {
+fn qwen3_tts_golden_invalid_codes_are_errors() {
     let codec = codec();
     let mut input = frames(&codec, 1, 1);
-    input[0][3] = codec.book_size() as u32;
+    input[0][3] = codec.codebook_size() as u32;
     let error = codec.decode(&mut [(&mut codec.start(), &input)]).unwrap_err().to_string();
     assert!(
-        error.contains(&format!("code {} of a book of {}", codec.book_size(), codec.book_size())),
+        error.contains(&format!(
+            "code {} is out of range for a codebook of {}",
+            codec.codebook_size(),
+            codec.codebook_size()
+        )),
         "{error}"
     );
     input[0].pop();

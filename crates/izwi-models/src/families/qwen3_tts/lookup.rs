@@ -1,4 +1,4 @@
-//! What a user asks for, in the model's terms: languages and voices by the checkpoint's own names.
+//! Languages and voices by name: from a user's spelling to the checkpoint's ids.
 
 use super::config::{Config, Kind};
 use izwi_types::InputError;
@@ -23,9 +23,9 @@ const LANGUAGES: &[(&str, &str)] = &[
     ("vi", "vietnamese"),
     ("zh", "chinese"),
 ];
-/// Leaves the language to the model.
+/// The name that leaves the language to the model.
 const AUTO: &str = "auto";
-/// Marks names that are no languages of their own.
+/// Part of the names of dialects, which cannot be asked for.
 const DIALECT: &str = "dialect";
 
 /// Id of the language that `wanted` names: a BCP 47 tag, an English name or `auto`. A voice that speaks a dialect speaks
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn languages_are_named_in_any_way_and_dialects_follow_their_voices() {
+    fn languages_have_several_spellings_and_dialects_follow_voices() {
         let config = Settings::load(&root().join("cv06")).unwrap().config;
         let known = &config.talker_config.codec_language_id;
         let id = |wanted: Option<&str>, voice: Option<&str>| language(&config, wanted, voice).unwrap();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn voices_are_found_in_any_case_and_unknown_ones_are_told() {
+    fn voice_names_ignore_case_and_unknown_ones_are_errors() {
         let config = Settings::load(&root().join("cv06")).unwrap().config;
         let name = config.talker_config.spk_id.keys().next_back().unwrap();
         let found = voice(&config, Some(&name.to_uppercase())).unwrap().unwrap();

@@ -12,10 +12,10 @@ use sha2::{Digest, Sha256};
 
 use self::codec::{Codec, DecoderState};
 use self::config::{Kind, Settings};
-use self::generation::{CODEC, Generator, Outcome, PARTS, Pass, Said, Share, Unwatched};
+use self::generation::{CODEC, Generated, Generator, NoObserver, Outcome, PARTS, Pass, StepInput};
 use self::speaker::{SpeakerConfig, SpeakerEncoder};
 use self::tokens::Vocabulary;
-use self::voice::{ClonedVoice, Cloner, Kept};
+use self::voice::{ClonedVoice, VoiceCache, VoiceCloner};
 use super::LoadOptions;
 use crate::frame_driver::{self, FrameDriver, FrameModel, Plan, StepEntry, StepResult};
 use crate::model::SpeechModel;
@@ -81,7 +81,7 @@ struct QwenTts {
     vocabulary: Vocabulary,
     generator: Generator,
     codec: Codec,
-    cloner: Option<Cloner>,
+    cloner: Option<VoiceCloner>,
     /// Whether the watchdog is on. Random weights never generate an end token, so it is off for them.
     has_watchdog: bool,
     times: PartTimes,
@@ -130,14 +130,14 @@ impl QwenTts {
         options: &LoadOptions,
     ) -> Result<Self, Error> {
         let config = &settings.config;
-        let books = config.talker_config.stack.num_code_groups;
-        if codec.codebooks() != books
-            || config.talker_config.code_predictor_config.vocab_size > codec.book_size()
+        let codebooks = config.talker_config.stack.num_code_groups;
+        if codec.codebooks() != codebooks
+            || config.talker_config.code_predictor_config.vocab_size > codec.codebook_size()
         {
             return Err(Error::Checkpoint(format!(
-                "the codec has {} codebooks of {}, the talker generates {books} of {}",
+                "the codec has {} codebooks of {}, the talker generates {codebooks} of {}",
                 codec.codebooks(),
-                codec.book_size(),
+                codec.codebook_size(),
                 config.talker_config.code_predictor_config.vocab_size
             )));
         }
@@ -149,10 +149,10 @@ impl QwenTts {
                 let speaker: SpeakerConfig = serde_json::from_value(value.clone())
                     .map_err(|error| Error::Checkpoint(format!("speaker_encoder_config: {error}")))?;
                 let encoder = SpeakerEncoder::load(weights, &speaker)?;
-                generator.talker.identify(&mut fingerprint)?;
+                generator.talker.update_fingerprint(&mut fingerprint)?;
                 let fingerprint = fingerprint.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
                 let width = config.talker_config.stack.hidden_size;
-                Some(Cloner { encoder, fingerprint, width, kept: Kept::default() })
+                Some(VoiceCloner { encoder, fingerprint, width, cache: VoiceCache::default() })
             }
             _ => None,
         };
@@ -192,7 +192,7 @@ impl FrameModel for QwenTts {
     type Codec = Codec;
     type Request = Option<Arc<ClonedVoice>>;
     type Pass = Pass;
-    type State = Said;
+    type State = Generated;
 
     const CODEC_PART: usize = CODEC;
 
@@ -239,8 +239,8 @@ impl FrameModel for QwenTts {
         Ok(plan)
     }
 
-    fn start(&self, _voice: &Option<Arc<ClonedVoice>>, _pass: &Pass) -> Said {
-        Said::default()
+    fn start(&self, _voice: &Option<Arc<ClonedVoice>>, _pass: &Pass) -> Generated {
+        Generated::default()
     }
 
     fn start_stream(&self, voice: &Option<Arc<ClonedVoice>>) -> Result<DecoderState, Error> {
@@ -255,11 +255,11 @@ impl FrameModel for QwenTts {
         kv: &mut KvPool,
         entries: &mut [StepEntry<'_, Self>],
     ) -> Result<Vec<StepResult<Vec<u32>>>, Error> {
-        let shares = entries.iter_mut().map(|entry| {
+        let inputs = entries.iter_mut().map(|entry| {
             let StepEntry { pass, start, end, block_table, .. } = *entry;
-            Share { pass, said: &mut *entry.state, start, end, block_table }
+            StepInput { pass, generated: &mut *entry.state, start, end, block_table }
         });
-        let outcomes = self.generator.step(kv, &mut shares.collect::<Vec<_>>(), &mut Unwatched)?;
+        let outcomes = self.generator.step(kv, &mut inputs.collect::<Vec<_>>(), &mut NoObserver)?;
         let results = outcomes.into_iter().map(|outcome| match outcome {
             Outcome::Pending => frame_driver::Outcome::Pending,
             Outcome::Frame(codes) => frame_driver::Outcome::Frame(codes.to_vec()),
@@ -272,23 +272,23 @@ impl FrameModel for QwenTts {
         &self,
         _voice: &Option<Arc<ClonedVoice>>,
         _pass: &Pass,
-        _state: &mut Said,
+        _state: &mut Generated,
         _output: &mut StepOutput,
     ) {
     }
 
     fn make_voice(&self, recording: &VoiceRecording) -> Result<Vec<u8>, InputError> {
         let cloner = self.cloner()?;
-        cloner.pack(&*cloner.of_recording(recording, &self.codec, &self.vocabulary)?)
+        cloner.pack(&*cloner.from_recording(recording, &self.codec, &self.vocabulary)?)
     }
 
     fn check_voice(&self, pack: &[u8]) -> Result<(), InputError> {
-        self.cloner()?.of_pack(pack, &self.codec, &self.vocabulary).map(drop)
+        self.cloner()?.from_pack(pack, &self.codec, &self.vocabulary).map(drop)
     }
 }
 
 impl QwenTts {
-    fn cloner(&self) -> Result<&Cloner, InputError> {
+    fn cloner(&self) -> Result<&VoiceCloner, InputError> {
         self.cloner.as_ref().ok_or_else(|| InputError {
             param: "model",
             message: "this model does not speak in the voice of a recording; choose one that does".to_owned(),

@@ -8,21 +8,21 @@ use super::QwenTts;
 use super::config::Kind;
 use super::generation::Pass;
 use super::lookup;
-use super::prompt::{Codec as CodecSide, Order};
-use super::tokens::{Script, Vocabulary};
+use super::prompt::{Codec as CodecSide, PromptSpec};
+use super::tokens::{TokenizedText, Vocabulary};
 use super::voice::ClonedVoice;
 use crate::frame_driver::{ChunkPolicy, PassLimits, PassPlan, Plan, max_frames, pass_seed};
 use crate::text::pieces;
 use izwi_nn::sampling::Draws;
 use izwi_types::{InputError, PrepareLimits, SamplingParams, SpeakInput, VoiceReference};
 
-/// Tokens of text in one pass: about a minute of speech. What is longer is cut between sentences, for the models lose
-/// their way in long texts, and a pass has to fit the pool.
+/// Text tokens in one pass: about a minute of speech. A longer text is split between sentences, because the models degrade
+/// in long texts and a pass has to fit the KV pool.
 const MAX_TOKENS: usize = 250;
-/// Frames of a token of text, for most languages and tempi.
+/// The most frames of a text token, for most languages and tempi.
 const FRAMES_PER_TOKEN: usize = 5;
 
-/// A pass needs room for this many tokens of text to be worth its prompt.
+/// The fewest text tokens a pass must have room for.
 const MIN_TOKENS: usize = 16;
 
 /// The voice of a request.
@@ -48,10 +48,10 @@ impl QwenTts {
                 message: "this model speaks in the voice of a recording and has none of its own; give ref_audio, or a voice that was saved".to_owned(),
             }),
             (Some(cloner), Some(VoiceReference::Recording(recording))) => {
-                Ok(RequestVoice::Cloned(cloner.of_recording(recording, &self.codec, &self.vocabulary)?))
+                Ok(RequestVoice::Cloned(cloner.from_recording(recording, &self.codec, &self.vocabulary)?))
             }
             (Some(cloner), Some(VoiceReference::Pack(pack))) => {
-                Ok(RequestVoice::Cloned(cloner.of_pack(pack, &self.codec, &self.vocabulary)?))
+                Ok(RequestVoice::Cloned(cloner.from_pack(pack, &self.codec, &self.vocabulary)?))
             }
         }
     }
@@ -78,18 +78,18 @@ impl QwenTts {
             Some(voice) => Some(CodecSide::Speaker(Arc::clone(&voice.speaker))),
             None => own.map(|(_, id)| CodecSide::Token(id)),
         };
-        let order = |script: Script| Order {
-            script,
+        let spec = |text: TokenizedText| PromptSpec {
+            text,
             instructions: instructions.clone(),
             language,
             speaker: speaker.clone(),
-            spoken: cloned.as_ref().and_then(|voice| voice.spoken.clone()),
+            reference: cloned.as_ref().and_then(|voice| voice.reference.clone()),
             streams_text: input.streams_text.unwrap_or(config.kind == Kind::Base),
         };
         let unreadable =
             || InputError { param: "input", message: "this text cannot be tokenised".to_owned() };
-        let empty = self.vocabulary.script("").ok_or_else(unreadable)?;
-        let overhead = order(empty).prompt(config).positions.len();
+        let empty = self.vocabulary.tokenize("").ok_or_else(unreadable)?;
+        let overhead = spec(empty).prompt(config).positions.len();
         let positions = limits.max_positions.min(config.talker_config.max_position_embeddings);
         let room = positions.saturating_sub(overhead) / (1 + FRAMES_PER_TOKEN);
         if room < MIN_TOKENS {
@@ -103,9 +103,9 @@ impl QwenTts {
         let pieces = pieces.filter(|pieces| !pieces.is_empty()).ok_or_else(unreadable)?;
         let greedy = input.sampling.temperature <= 0.0;
         let residual = if greedy { SamplingParams::GREEDY } else { self.settings.residual_sampling };
-        let passes = pieces.into_iter().enumerate().map(|(index, script)| {
-            let max_frames = self.has_watchdog.then(|| max_frames(script.body.len()));
-            let prompt = order(script).prompt(config);
+        let passes = pieces.into_iter().enumerate().map(|(index, text)| {
+            let max_frames = self.has_watchdog.then(|| max_frames(text.body.len()));
+            let prompt = spec(text).prompt(config);
             PassPlan {
                 prompt_keys: prompt.positions.iter().map(|position| position.key()).collect(),
                 encoder_tokens: 0,
@@ -133,15 +133,15 @@ impl QwenTts {
     }
 }
 
-/// Cuts a text into pieces of at most `most` tokens: whole where it fits, else between sentences, and within one only
-/// where it alone is too long.
-fn pieces(text: &str, vocabulary: &Vocabulary, most: usize) -> Option<Vec<Script>> {
-    let whole = vocabulary.script(text)?;
+/// Splits a text into pieces of at most `most` tokens: whole where it fits, else between sentences, and within a sentence
+/// only where it alone is too long.
+fn pieces(text: &str, vocabulary: &Vocabulary, most: usize) -> Option<Vec<TokenizedText>> {
+    let whole = vocabulary.tokenize(text)?;
     if whole.body.len() <= most {
         return Some(vec![whole]);
     }
     let pieces = pieces::pieces(text, most, |part| vocabulary.encode(part).len());
-    pieces.iter().map(|piece| vocabulary.script(piece)).collect()
+    pieces.iter().map(|piece| vocabulary.tokenize(piece)).collect()
 }
 
 #[cfg(test)]
@@ -159,7 +159,7 @@ mod tests {
             let vocabulary = Vocabulary::load(&root().join("cv06"), usize::MAX).unwrap();
             let pieces = pieces(&text, &vocabulary, most).unwrap();
             prop_assert!(pieces.iter().all(|piece| piece.body.len() <= most.max(8) + 1));
-            let whole = vocabulary.script(&text).unwrap();
+            let whole = vocabulary.tokenize(&text).unwrap();
             if whole.body.len() <= most {
                 prop_assert_eq!(pieces, vec![whole]);
             }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_cut_between_sentences() {
+    fn long_texts_are_split_between_sentences() {
         let vocabulary = Vocabulary::load(&root().join("cv06"), usize::MAX).unwrap();
         let sentence = "This is one sentence of several. ";
         let text = sentence.repeat(12);

@@ -1,7 +1,7 @@
-//! The code predictor: from the talker's row and the first code of a frame, the other codes, one book after another.
+//! The code predictor: the other codes of a frame from the talker's hidden state and the first code, one codebook after
+//! another.
 //!
-//! A frame of any number of sequences is one fused step; its keys and values live in a pool of their own that is gone
-//! when the frame is done.
+//! A frame of all sequences is one fused step; its keys and values live in a pool of that step.
 
 use candle_core::{Result, Tensor};
 
@@ -14,13 +14,13 @@ use izwi_nn::layers::Linear;
 use izwi_nn::sampling::{Draw, FrameDraws};
 use izwi_types::Precision;
 
-/// Weights of the predictor, its embeddings aside.
+/// Weights of the predictor without its embeddings.
 #[derive(Debug)]
 pub(super) struct Predictor {
     /// From the talker's width to its own; `None` where they are equal.
     project: Option<Linear>,
     stack: DecoderStack,
-    /// One for each book behind the first.
+    /// One for each codebook after the first.
     heads: Vec<Linear>,
 }
 
@@ -37,8 +37,8 @@ impl Predictor {
         let predictor = &config.talker_config.code_predictor_config;
         let (width, own) = (config.talker_config.stack.hidden_size, predictor.hidden_size);
         let name = "talker.code_predictor";
-        let heads = (0..predictor.num_code_groups - 1).map(|book| {
-            let name = format!("{name}.lm_head.{book}");
+        let heads = (0..predictor.num_code_groups - 1).map(|codebook| {
+            let name = format!("{name}.lm_head.{codebook}");
             Linear::load_stacked(from, &[(&name, predictor.vocab_size)], own, precision)
         });
         let heads = heads.collect::<std::result::Result<_, _>>()?;
@@ -66,15 +66,15 @@ impl Predictor {
         self.project.iter().chain(&self.heads).map(Linear::bytes).sum::<usize>() + self.stack.bytes()
     }
 
-    /// Bytes of the weights that one frame reads: the stack once for every book.
+    /// Bytes of the weights that one frame reads: the stack once for every codebook.
     pub(super) fn frame_bytes(&self) -> usize {
         let heads: usize = self.heads.iter().map(Linear::bytes).sum();
         let every = self.stack.bytes() + self.project.iter().map(Linear::bytes).sum::<usize>();
         heads + every * self.heads.len()
     }
 
-    /// Completes a frame of each sequence: `hidden` `[sequences, width]` are the rows that decided the `first` codes.
-    /// Answers the other codes of each, and shows `watch` the logits `[sequences, codes]` of every book.
+    /// Completes a frame of each sequence: `hidden` `[sequences, width]` are the hidden states that decided the `first`
+    /// codes. Returns the other codes of each, and passes the logits `[sequences, codes]` of every codebook to `observer`.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -84,27 +84,27 @@ impl Predictor {
         hidden: &Tensor,
         first: &[u32],
         draws: &[Draw<'_>],
-        mut watch: impl FnMut(&Tensor),
+        mut observer: impl FnMut(&Tensor),
     ) -> Result<Vec<Vec<u32>>> {
         let (count, device) = (first.len(), hidden.device());
         let mut frame = FrameSteps::new(&self.stack, count, self.heads.len() + 1, device)?;
-        // The first draw was the first code's.
+        // Draw 0 is the first code.
         let mut codes = FrameDraws::new(draws, 1, self.heads.len(), device)?;
-        let embedded = talker.embed_book(0, &Tensor::new(first, device)?)?;
-        // Two rows for each sequence: what the talker thought, and what it said.
+        let embedded = talker.embed_codes(0, &Tensor::new(first, device)?)?;
+        // Two positions for each sequence: the hidden state and the first code.
         let mut x = Tensor::stack(&[hidden, &embedded], 1)?.flatten(0, 1)?;
-        for (book, head) in self.heads.iter().enumerate() {
+        for (codebook, head) in self.heads.iter().enumerate() {
             if let Some(project) = &self.project {
                 x = project.forward(&x)?;
             }
             let y = frame.forward(x)?;
             let logits = head.forward(&self.stack.norm(&y)?)?; // [sequences, codes]
-            watch(&logits);
+            observer(&logits);
             let chosen = codes.choose(&logits)?;
-            if book + 1 == self.heads.len() {
+            if codebook + 1 == self.heads.len() {
                 break;
             }
-            x = talker.embed_book(book + 1, &chosen)?;
+            x = talker.embed_codes(codebook + 1, &chosen)?;
         }
         codes.finish()
     }

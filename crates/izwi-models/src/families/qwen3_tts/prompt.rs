@@ -1,77 +1,77 @@
-//! What the talker reads before it speaks: for each position a text token and what the codec's side says there.
+//! The prompt of the talker: for each position a text token and an input of the codec side.
 //!
 //! Owns the layouts the checkpoints were trained with. Computes no embedding.
 
 use std::sync::Arc;
 
 use super::config::Config;
-use super::tokens::Script;
+use super::tokens::TokenizedText;
 use izwi_nn::sampling::mix;
 
-/// Codes of one frame, the first book first.
+/// Codes of one frame, in the order of codebooks.
 pub(super) type Frame = Arc<[u32]>;
 
-/// The codec's side of a position.
+/// The input of the codec side at a position.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Codec {
-    /// Nothing: the position is text alone.
+    /// None: the position is text alone.
     None,
     /// A token of the talker's vocabulary.
     Token(u32),
     /// A speaker's embedding.
     Speaker(Arc<[f32]>),
-    /// A frame that was spoken.
+    /// A generated or reference frame.
     Frame(Frame),
 }
 
-/// One position of the talker: the two sides are added.
+/// One position of the talker: the embeddings of both sides are added.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Position {
     pub(super) text: u32,
     pub(super) codec: Codec,
 }
 
-/// Positions before the first frame, and the text that is given frame by frame after it.
+/// Positions before the first frame, and text tokens that are given one a frame.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Prompt {
     pub(super) positions: Vec<Position>,
-    /// Text token that goes with each generated frame; padding where they have run out.
+    /// The text token of each generated frame; padding after the last.
     pub(super) trailing: Vec<u32>,
 }
 
-/// A recording to go on from.
+/// A reference recording that the generated speech continues.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Spoken {
-    /// What is said in it.
+pub(super) struct ReferenceSpeech {
+    /// Tokens of its text.
     pub(super) body: Vec<u32>,
     /// Its frames.
     pub(super) frames: Vec<Frame>,
 }
 
-/// Everything a prompt is made of.
+/// The parts of a prompt.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Order {
-    pub(super) script: Script,
-    /// Style prompt with its turn around it; empty for none.
+pub(super) struct PromptSpec {
+    pub(super) text: TokenizedText,
+    /// Tokens of the turn with the style prompt; empty for none.
     pub(super) instructions: Vec<u32>,
-    /// Id of the language; `None` lets the model find out.
+    /// Id of the language; `None` leaves it to the model.
     pub(super) language: Option<u32>,
-    /// Who speaks: a token or an embedding.
+    /// The speaker: a token or an embedding.
     pub(super) speaker: Option<Codec>,
-    pub(super) spoken: Option<Arc<Spoken>>,
-    /// Whether the text is given frame by frame.
+    pub(super) reference: Option<Arc<ReferenceSpeech>>,
+    /// Whether text tokens are given one a frame rather than whole before the first frame.
     pub(super) streams_text: bool,
 }
 
-impl Order {
-    /// Lays the prompt out.
+impl PromptSpec {
+    /// The prompt in the layout the checkpoint was trained with.
     pub(super) fn prompt(&self, config: &Config) -> Prompt {
         let talker = &config.talker_config;
         let text = |text: u32| Position { text, codec: Codec::None };
         let with = |text: u32, codec: u32| Position { text, codec: Codec::Token(codec) };
         let pad = config.tts_pad_token_id;
         let mut positions: Vec<Position> =
-            self.instructions.iter().chain(&self.script.role).map(|&id| text(id)).collect();
+            self.instructions.iter().chain(&self.text.role).map(|&id| text(id)).collect();
         let preamble = match self.language {
             None => vec![talker.codec_nothink_id, talker.codec_think_bos_id, talker.codec_think_eos_id],
             Some(language) => {
@@ -82,8 +82,8 @@ impl Order {
         let speaker = self.speaker.iter().cloned();
         positions.extend(speaker.map(|codec| Position { text: pad, codec }));
         positions.push(with(config.tts_bos_token_id, talker.codec_pad_id));
-        match &self.spoken {
-            Some(spoken) => self.go_on(spoken, config, positions),
+        match &self.reference {
+            Some(reference) => self.continue_from(reference, config, positions),
             None => self.begin(config, positions),
         }
     }
@@ -92,9 +92,9 @@ impl Order {
     fn begin(&self, config: &Config, mut positions: Vec<Position>) -> Prompt {
         let talker = &config.talker_config;
         let with = |text: u32, codec: u32| Position { text, codec: Codec::Token(codec) };
-        let body = &self.script.body;
+        let body = &self.text.body;
         if self.streams_text {
-            positions.push(with(self.script.first, talker.codec_bos_id));
+            positions.push(with(self.text.first, talker.codec_bos_id));
             let rest = body.iter().skip(1).copied();
             return Prompt { positions, trailing: rest.chain([config.tts_eos_token_id]).collect() };
         }
@@ -104,15 +104,20 @@ impl Order {
         Prompt { positions, trailing: Vec::new() }
     }
 
-    /// The layouts that go on from a recording.
-    fn go_on(&self, spoken: &Spoken, config: &Config, mut positions: Vec<Position>) -> Prompt {
+    /// The layouts that continue a reference recording.
+    fn continue_from(
+        &self,
+        reference: &ReferenceSpeech,
+        config: &Config,
+        mut positions: Vec<Position>,
+    ) -> Prompt {
         let talker = &config.talker_config;
         let pad = config.tts_pad_token_id;
         let text: Vec<u32> =
-            spoken.body.iter().chain(&self.script.body).copied().chain([config.tts_eos_token_id]).collect();
-        let codec = spoken.frames.iter().cloned().map(Codec::Frame);
+            reference.body.iter().chain(&self.text.body).copied().chain([config.tts_eos_token_id]).collect();
+        let codec = reference.frames.iter().cloned().map(Codec::Frame);
         let codec = std::iter::once(Codec::Token(talker.codec_bos_id)).chain(codec);
-        let frames = spoken.frames.len() + 1;
+        let frames = reference.frames.len() + 1;
         if !self.streams_text {
             let texts =
                 text.into_iter().map(|text| Position { text, codec: Codec::Token(talker.codec_pad_id) });

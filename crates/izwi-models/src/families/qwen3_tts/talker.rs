@@ -1,4 +1,6 @@
-//! The talker: reads text, decides the first code of every frame, and embeds whole frames for its next position.
+//! The talker: a decoder over text and frames that decides the first code of every frame.
+//!
+//! Owns the embeddings of text, codes and whole frames. Knows no sampling.
 
 use candle_core::{DType, Result, Tensor};
 use sha2::{Digest, Sha256};
@@ -12,16 +14,16 @@ use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::layers::{Embedding, Linear};
 use izwi_types::Precision;
 
-/// Weights of the talker and the codec embeddings of all books.
+/// Weights of the talker and the code embeddings of all codebooks.
 #[derive(Debug)]
 pub(super) struct Talker {
     text: Embedding,
-    widen: Linear,
-    narrow: Linear,
-    /// Its own vocabulary, the first book within it.
+    fc1: Linear,
+    fc2: Linear,
+    /// The talker's vocabulary, with the codes of the first codebook.
     tokens: Embedding,
-    /// The other books, in order.
-    books: Vec<Embedding>,
+    /// Embeddings of the other codebooks, in order.
+    codebooks: Vec<Embedding>,
     pub(super) stack: DecoderStack,
     head: Linear,
     /// Text token of padding, and its embedding `[1, width]`.
@@ -42,27 +44,27 @@ impl Talker {
         let talker = &config.talker_config;
         let shape = StackShape::from(&talker.stack);
         let (width, text_width) = (shape.width, talker.text_hidden_size);
-        // Read once a text token, and what the model makes of its text: not quantised.
+        // Used once for each text token, and decisive for pronunciation: not quantised.
         let projection = |from: &mut Checkpoint, name: &str, outputs| {
             let name = format!("talker.text_projection.{name}");
             Linear::load(from, &name, text_width, outputs)
         };
-        let books = (0..talker.stack.num_code_groups - 1).map(|book| {
-            let name = format!("talker.code_predictor.model.codec_embedding.{book}");
+        let codebooks = (0..talker.stack.num_code_groups - 1).map(|codebook| {
+            let name = format!("talker.code_predictor.model.codec_embedding.{codebook}");
             Embedding::load(from, &name, talker.code_predictor_config.vocab_size, width)
         });
-        let books = books.collect::<std::result::Result<_, _>>()?;
+        let codebooks = codebooks.collect::<std::result::Result<_, _>>()?;
         let text = "talker.model.text_embedding";
         let text = Embedding::load_lazy(from, text, talker.text_vocab_size, text_width)?;
-        let widen = projection(from, "linear_fc1", text_width)?;
-        let narrow = projection(from, "linear_fc2", width)?;
-        let pad = project(&text, &widen, &narrow, &[config.tts_pad_token_id])?;
+        let fc1 = projection(from, "linear_fc1", text_width)?;
+        let fc2 = projection(from, "linear_fc2", width)?;
+        let pad = project(&text, &fc1, &fc2, &[config.tts_pad_token_id])?;
         Ok(Self {
             text,
-            widen,
-            narrow,
+            fc1,
+            fc2,
             tokens: Embedding::load(from, "talker.model.codec_embedding", talker.stack.vocab_size, width)?,
-            books,
+            codebooks,
             stack: DecoderStack::load(from, "talker.model", shape, &StackNames::TRANSFORMERS, precision)?,
             head: Linear::load_stacked(
                 from,
@@ -77,9 +79,12 @@ impl Talker {
 
     /// Bytes of the weights.
     pub(super) fn bytes(&self) -> usize {
-        let linears = [&self.widen, &self.narrow, &self.head].map(Linear::bytes).into_iter().sum::<usize>();
-        let tables =
-            [&self.text, &self.tokens].into_iter().chain(&self.books).map(Embedding::bytes).sum::<usize>();
+        let linears = [&self.fc1, &self.fc2, &self.head].map(Linear::bytes).into_iter().sum::<usize>();
+        let tables = [&self.text, &self.tokens]
+            .into_iter()
+            .chain(&self.codebooks)
+            .map(Embedding::bytes)
+            .sum::<usize>();
         linears + tables + self.stack.bytes()
     }
 
@@ -88,39 +93,39 @@ impl Talker {
         self.stack.bytes() + self.head.bytes()
     }
 
-    /// Feeds what tells this checkpoint from others of its shape.
+    /// Adds weights that differ between checkpoints of the same shape.
     ///
     /// # Errors
-    /// The device does not give its memory.
-    pub(super) fn identify(&self, digest: &mut Sha256) -> Result<()> {
+    /// The tensor cannot be copied from the device.
+    pub(super) fn update_fingerprint(&self, digest: &mut Sha256) -> Result<()> {
         let ids: Vec<u32> = (0..self.tokens.entries() as u32).collect();
         let values = self.tokens.forward(&ids)?.flatten_all()?.to_vec1::<f32>()?;
         values.iter().for_each(|value| digest.update(value.to_le_bytes()));
         Ok(())
     }
 
-    /// Shape of one position's keys and values: at f32 where the weights are exact, else at half of that.
+    /// Shape of one position's keys and values: f32 where the weights are, else f16.
     pub(super) fn kv_layout(&self) -> KvLayout {
         let dtype = if self.precision == Precision::F32 { DType::F32 } else { DType::F16 };
         self.stack.kv_layout(dtype)
     }
 
     /// Embeddings of text tokens, `[ids, width]`.
-    fn read(&self, ids: &[u32]) -> Result<Tensor> {
+    fn embed_text(&self, ids: &[u32]) -> Result<Tensor> {
         let (pad, embedding) = &self.pad;
         if ids.iter().all(|id| id == pad) {
             return embedding.broadcast_as((ids.len(), embedding.dim(1)?))?.contiguous();
         }
-        project(&self.text, &self.widen, &self.narrow, ids)
+        project(&self.text, &self.fc1, &self.fc2, ids)
     }
 
-    /// Embeddings of codes `[codes]` u32 of book `book`, 0 the first, on their device: `[codes, width]`.
-    pub(super) fn embed_book(&self, book: usize, codes: &Tensor) -> Result<Tensor> {
-        self.book(book).select(codes)
+    /// Embeddings of codes `[codes]` u32 of a codebook: `[codes, width]`, on the device of the codes.
+    pub(super) fn embed_codes(&self, codebook: usize, codes: &Tensor) -> Result<Tensor> {
+        self.codebook(codebook).select(codes)
     }
 
-    fn book(&self, book: usize) -> &Embedding {
-        book.checked_sub(1).map_or(&self.tokens, |book| &self.books[book])
+    fn codebook(&self, codebook: usize) -> &Embedding {
+        codebook.checked_sub(1).map_or(&self.tokens, |codebook| &self.codebooks[codebook])
     }
 
     /// Embeddings of positions, `[positions, width]`.
@@ -129,8 +134,8 @@ impl Talker {
     /// A token or code does not exist.
     pub(super) fn embed(&self, positions: &[&Position]) -> Result<Tensor> {
         let texts: Vec<u32> = positions.iter().map(|position| position.text).collect();
-        let read = self.read(&texts)?;
-        // By kind, so that each table is read once.
+        let read = self.embed_text(&texts)?;
+        // Grouped by kind: one lookup for each table.
         let (mut tokens, mut frames, mut speakers) = (Vec::new(), Vec::new(), Vec::new());
         for (row, position) in positions.iter().enumerate() {
             let row = row as u32;
@@ -162,17 +167,17 @@ impl Talker {
         read.index_add(&Tensor::new(rows, read.device())?, &Tensor::cat(&parts, 0)?, 0)
     }
 
-    /// Embeddings of frames, the books' added up in order: `[frames, width]`.
+    /// Embeddings of frames, summed over codebooks in order: `[frames, width]`.
     fn embed_frames(&self, frames: &[&[u32]]) -> Result<Tensor> {
-        let column = |book: usize| frames.iter().map(|codes| codes[book]).collect::<Vec<u32>>();
-        let mut sum = self.book(0).forward(&column(0))?;
-        for book in 1..=self.books.len() {
-            sum = (sum + self.book(book).forward(&column(book))?)?;
+        let column = |codebook: usize| frames.iter().map(|codes| codes[codebook]).collect::<Vec<u32>>();
+        let mut sum = self.codebook(0).forward(&column(0))?;
+        for codebook in 1..=self.codebooks.len() {
+            sum = (sum + self.codebook(codebook).forward(&column(codebook))?)?;
         }
         Ok(sum)
     }
 
-    /// Positions through the stack: the rows behind the last norm, `[rows, width]`, of the wanted `rows`.
+    /// Runs the decoder stack over positions: the normalised hidden states `[rows, width]` of the `wanted` rows.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -186,7 +191,7 @@ impl Talker {
         self.stack.forward_normed(x, kv, rows, wanted)
     }
 
-    /// Logits of the next token, `[rows, vocabulary]`, of rows behind the last norm.
+    /// Logits of the next token, `[rows, vocabulary]`, from normalised hidden states.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -195,6 +200,6 @@ impl Talker {
     }
 }
 
-fn project(text: &Embedding, widen: &Linear, narrow: &Linear, ids: &[u32]) -> Result<Tensor> {
-    narrow.forward(&widen.forward(&text.forward(ids)?)?.silu()?)
+fn project(text: &Embedding, fc1: &Linear, fc2: &Linear, ids: &[u32]) -> Result<Tensor> {
+    fc2.forward(&fc1.forward(&text.forward(ids)?)?.silu()?)
 }

@@ -1,4 +1,4 @@
-//! Behaviour of the whole family on tiny checkpoints: an executor's view, from text to samples.
+//! The whole family on tiny checkpoints, as an executor sees it: from text to samples.
 
 use std::collections::HashMap;
 
@@ -58,7 +58,7 @@ const TEXTS: [&str; 8] = [
 ];
 
 #[test]
-fn golden_speech_is_the_references_from_text_to_samples() {
+fn golden_speech_matches_the_reference_from_text_to_samples() {
     let mut models: HashMap<String, Driver> = HashMap::new();
     for (name, checkpoint, arguments) in cases() {
         let model = models
@@ -105,7 +105,7 @@ fn input(model: &Driver, arguments: &Arguments) -> SpeakInput {
 }
 
 #[test]
-fn eight_together_are_each_alone_to_the_bit_however_prompts_are_cut() {
+fn a_batch_of_eight_equals_each_alone_with_chunked_prefill() {
     for precision in [Precision::F32, Precision::Bf16, Precision::Q8] {
         let model = model_at("cv06", precision, Device::Cpu);
         let inputs = TEXTS.iter().enumerate();
@@ -120,7 +120,7 @@ fn eight_together_are_each_alone_to_the_bit_however_prompts_are_cut() {
 }
 
 #[test]
-fn what_was_preempted_goes_on_as_if_it_had_not_been() {
+fn preempted_sequences_give_the_same_samples() {
     let model = model("cv06");
     let prepared: Vec<Prepared> = TEXTS.iter().take(3).map(|text| prepare(&model, say(text, 5))).collect();
     let mut engine = MiniEngine::new(&model, BLOCK, 5, 24);
@@ -139,7 +139,7 @@ fn what_was_preempted_goes_on_as_if_it_had_not_been() {
 }
 
 #[test]
-fn a_prefix_in_anothers_blocks_changes_nothing() {
+fn a_shared_prefix_gives_the_same_samples() {
     let model = model("cv17");
     let styled = |text: &str| SpeakInput {
         instructions: Some("Speak slowly, in a low voice, as if it were late.".to_owned()),
@@ -159,7 +159,7 @@ fn a_prefix_in_anothers_blocks_changes_nothing() {
 }
 
 #[test]
-fn a_seed_decides_and_states_are_fresh() {
+fn a_seed_determines_samples_and_states_are_fresh() {
     let model = model("cv06");
     let once = alone(&model, &prepare(&model, say(TEXTS[1], 1)), 15);
     assert_eq!(once, alone(&model, &prepare(&model, say(TEXTS[1], 1)), 15));
@@ -167,7 +167,7 @@ fn a_seed_decides_and_states_are_fresh() {
 }
 
 #[test]
-fn what_streams_out_is_the_offline_decoding() {
+fn streaming_equals_offline_decoding() {
     let model = model("cv06");
     let prepared = prepare(&model, say(TEXTS[3], 9));
     let mut engine = MiniEngine::new(&model, BLOCK, usize::MAX, 40);
@@ -181,32 +181,28 @@ fn what_streams_out_is_the_offline_decoding() {
 }
 
 #[test]
-fn sound_comes_in_the_portions_that_complete_chunks_and_none_is_lost_at_a_limit() {
-    // Each portion in the step that completes it.
+fn decoded_frames_complete_chunks_and_none_is_lost_at_a_limit() {
+    // Each chunk in the step that completes it.
     let model = FrameDriver { overlaps: false, ..model("cv06") };
     let (frame, most) = (model.model.codec.samples_per_frame(), 11);
-    let spoken = |chunk_samples, seed| {
+    let run = |chunk_samples, seed| {
         let mut engine = MiniEngine::new(&model, BLOCK, usize::MAX, most);
         engine.admit(&prepare(&model, SpeakInput { chunk_samples, max_tokens: most, ..say(TEXTS[3], seed) }));
         engine.finish().remove(0)
     };
     for seed in 0..4 {
-        let each = spoken(1, seed);
+        let each = run(1, seed);
         assert!(each.chunks.iter().all(|&samples| samples == frame));
         for chunk in [frame / 3, frame, 2 * frame + frame / 2, 100 * frame] {
-            let portions = spoken(chunk, seed);
-            assert_eq!(portions.samples, each.samples, "chunks of {chunk}");
+            let chunked = run(chunk, seed);
+            assert_eq!(chunked.samples, each.samples, "chunks of {chunk}");
             let mut before = 0;
-            for (at, samples) in portions.chunks.iter().enumerate() {
+            for (at, samples) in chunked.chunks.iter().enumerate() {
                 let after = before + samples / frame;
                 let completes = |frames: usize| frames * frame / chunk > before * frame / chunk;
                 let fewest = (before + 1..=after).find(|&frames| completes(frames)).unwrap_or(usize::MAX);
-                let last = at + 1 == portions.chunks.len();
-                assert!(
-                    last || after == fewest.min(before + 4),
-                    "{:?} in chunks of {chunk}",
-                    portions.chunks
-                );
+                let last = at + 1 == chunked.chunks.len();
+                assert!(last || after == fewest.min(before + 4), "{:?} in chunks of {chunk}", chunked.chunks);
                 before = after;
             }
         }
@@ -214,7 +210,7 @@ fn sound_comes_in_the_portions_that_complete_chunks_and_none_is_lost_at_a_limit(
 }
 
 #[test]
-fn sound_made_beside_the_next_step_is_the_same_and_begins_as_early() {
+fn overlapped_decoding_gives_the_same_samples_and_first_chunk() {
     let mut model = model("cv06");
     let two = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     for chunk_samples in [1, 2 * model.model.codec.samples_per_frame()] {
@@ -222,11 +218,11 @@ fn sound_made_beside_the_next_step_is_the_same_and_begins_as_early() {
         let inputs =
             inputs.map(|(text, max_tokens)| SpeakInput { chunk_samples, max_tokens, ..say(text, 1) });
         let prepared: Vec<Prepared> = inputs.map(|input| prepare(&model, input)).collect();
-        let [beside, behind] = [true, false].map(|overlaps| {
+        let [overlapped, sequential] = [true, false].map(|overlaps| {
             model.overlaps = overlaps;
             let mut engine = MiniEngine::new(&model, BLOCK, 9, 30);
             prepared.iter().for_each(|prepared| engine.admit(prepared));
-            let mut waited = 0;
+            let mut num_deferred = 0;
             two.install(|| {
                 for step in 0.. {
                     if step % 11 == 10 {
@@ -240,21 +236,21 @@ fn sound_made_beside_the_next_step_is_the_same_and_begins_as_early() {
                         .sequences
                         .iter()
                         .map(|running| running.state.downcast_ref::<RequestState<QwenTts>>());
-                    waited += states.flatten().filter(|request| request.buffer.has_deferred()).count();
+                    num_deferred += states.flatten().filter(|request| request.buffer.has_deferred()).count();
                 }
             });
-            assert_eq!(waited > 0, overlaps);
+            assert_eq!(num_deferred > 0, overlaps);
             engine.finish()
         });
-        for (beside, behind) in beside.iter().zip(&behind) {
-            assert_eq!(beside.samples, behind.samples);
-            assert_eq!(beside.chunks[0], behind.chunks[0]);
+        for (overlapped, sequential) in overlapped.iter().zip(&sequential) {
+            assert_eq!(overlapped.samples, sequential.samples);
+            assert_eq!(overlapped.chunks[0], sequential.chunks[0]);
         }
     }
 }
 
 #[test]
-fn a_runaway_is_cut_off_and_said_to_be_one() {
+fn a_runaway_is_cut_off_and_reported() {
     let model = model("cv06");
     for chunk_samples in [1, 100_000] {
         let input = SpeakInput { chunk_samples, ..say(TEXTS[1], 4) };
@@ -271,7 +267,7 @@ fn a_runaway_is_cut_off_and_said_to_be_one() {
 }
 
 #[test]
-fn long_texts_are_spoken_in_several_passes() {
+fn long_texts_take_several_passes() {
     let model = model("cv06");
     let text = "This is one sentence of very many. ".repeat(80);
     let prepared = prepare(&model, say(&text, 4));
@@ -280,24 +276,24 @@ fn long_texts_are_spoken_in_several_passes() {
     assert!(expected > 2);
     let mut engine = MiniEngine::new(&model, BLOCK, usize::MAX, usize::MAX);
     engine.admit(&prepared);
-    // Whatever tiny random weights say, the watchdog ends every pass.
+    // Tiny random weights rarely end by themselves; the watchdog ends every pass.
     let running = engine.finish().remove(0);
     assert_eq!(running.passes, expected);
     assert!(running.finished);
 }
 
 #[test]
-fn a_packed_voice_is_the_recordings() {
+fn a_packed_voice_equals_the_voice_of_its_recording() {
     let model = model("base17");
     for text in [None, Some("Perform TTS.")] {
         let pack = model.make_voice(&recording(text)).unwrap();
         model.check_voice(&pack).unwrap();
-        let said = |reference: VoiceReference| {
+        let speak = |reference: VoiceReference| {
             let input = SpeakInput { reference: Some(reference), ..say(TEXTS[4], 2) };
             alone(&model, &prepare(&model, input), 10)
         };
-        let packed = said(VoiceReference::Pack(pack.clone().into()));
-        assert_eq!(packed, said(VoiceReference::Recording(recording(text))));
+        let packed = speak(VoiceReference::Pack(pack.clone().into()));
+        assert_eq!(packed, speak(VoiceReference::Recording(recording(text))));
         check_refused_packs(&model, &pack);
     }
 }
@@ -316,7 +312,7 @@ fn check_refused_packs(model: &Driver, pack: &[u8]) {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_by_field() {
+fn unsupported_inputs_are_refused_by_field() {
     let (own, base) = (model("cv06"), model("base17"));
     let refused = |model: &Driver, input: SpeakInput, limits: &PrepareLimits| {
         model.prepare(&Input::Speak(input), limits).unwrap_err()
@@ -338,7 +334,7 @@ fn what_cannot_be_done_is_refused_by_field() {
 }
 
 #[test]
-fn every_precision_loads_and_speaks_and_warms_up() {
+fn every_precision_loads_generates_and_warms_up() {
     for checkpoint in ["cv06", "base17", "vd17"] {
         for precision in
             [Precision::Auto, Precision::F32, Precision::Bf16, Precision::F16, Precision::Q8, Precision::Q4]

@@ -1,6 +1,6 @@
-//! Text to ids, in the forms the model was trained with.
+//! Text to token ids, in the formats the model was trained with.
 //!
-//! Owns `tokenizer.json`, or the older pair of `vocab.json` and `merges.txt`. Ids are never written down here.
+//! Owns `tokenizer.json`, or the older pair of `vocab.json` and `merges.txt`. Contains no ids.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,16 +17,16 @@ use tokenizers::{AddedToken, Tokenizer};
 use super::config::{file_error, read};
 use izwi_nn::Error;
 
-/// How text is cut before pairs are merged: Qwen2's, <https://huggingface.co/docs/transformers/model_doc/qwen2>.
-const CUT: &str = concat!(
+/// Pre-tokenizer pattern of Qwen2: <https://huggingface.co/docs/transformers/model_doc/qwen2>.
+const PRE_TOKENIZER: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 /// Tokens before the text: the turn's start, its role, a line break.
 const HEAD: usize = 3;
-/// Tokens behind the text to speak: the turn's end, a line break, and the head of the next turn.
+/// Tokens after the text to speak: the turn's end, a line break, and the head of the next turn.
 const TAIL: usize = 5;
-/// Tokens behind the text of a recording: the turn's end and a line break.
+/// Tokens after the text of a recording: the turn's end and a line break.
 const RECORDING_TAIL: usize = 2;
 
 /// The tokenizer of one checkpoint.
@@ -35,10 +35,10 @@ pub(super) struct Vocabulary {
     tokenizer: Tokenizer,
 }
 
-/// A text to speak as tokens.
+/// Tokens of a text to speak.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Script {
-    /// What stands before it.
+pub(super) struct TokenizedText {
+    /// Tokens before it: the turn's start and role.
     pub(super) role: Vec<u32>,
     /// The text.
     pub(super) body: Vec<u32>,
@@ -78,7 +78,7 @@ impl Vocabulary {
         }
     }
 
-    /// Single bytes and these special tokens, without any merge: enough to exercise a network without a checkpoint.
+    /// A tokenizer of single bytes and these special tokens, without merges, for networks with random weights.
     ///
     /// # Errors
     /// The parts do not make a tokenizer.
@@ -102,28 +102,28 @@ impl Vocabulary {
         match self.tokenizer.encode_fast(text, false) {
             Ok(encoding) => encoding.get_ids().to_vec(),
             Err(error) => {
-                // Byte-level pairs take any text; this is a tokenizer file that does not.
+                // Byte-level BPE takes any text; only a faulty tokenizer file fails.
                 tracing::error!(%error, "text cannot be tokenised");
                 Vec::new()
             }
         }
     }
 
-    /// Ids of a text to speak; `None` where the tokenizer does not know the form of a turn.
-    pub(super) fn script(&self, text: &str) -> Option<Script> {
+    /// Tokens of a text to speak; `None` where the tokenizer lacks the tokens of a turn.
+    pub(super) fn tokenize(&self, text: &str) -> Option<TokenizedText> {
         let ids = self.encode(&format!("<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n"));
-        // The cut is by position: a text that begins with a line break shares a token with the head, as in training.
+        // Split by position: a text that begins with a line break shares a token with the head, as in training.
         let body = ids.get(HEAD..ids.len().checked_sub(TAIL)?)?.to_vec();
-        Some(Script { role: ids[..HEAD].to_vec(), body, first: ids[HEAD] })
+        Some(TokenizedText { role: ids[..HEAD].to_vec(), body, first: ids[HEAD] })
     }
 
-    /// Ids of what is said in a recording.
-    pub(super) fn recorded(&self, text: &str) -> Option<Vec<u32>> {
+    /// Tokens of the text of a reference recording; `None` where the tokenizer lacks the tokens of a turn.
+    pub(super) fn tokenize_reference(&self, text: &str) -> Option<Vec<u32>> {
         let ids = self.encode(&format!("<|im_start|>assistant\n{text}<|im_end|>\n"));
         Some(ids.get(HEAD..ids.len().checked_sub(RECORDING_TAIL)?)?.to_vec())
     }
 
-    /// Ids of a style prompt, with its turn around it.
+    /// Tokens of the turn with a style prompt.
     pub(super) fn instructions(&self, text: &str) -> Vec<u32> {
         self.encode(&format!("<|im_start|>user\n{text}<|im_end|>\n"))
     }
@@ -156,7 +156,8 @@ fn from_pair(folder: &Path) -> Result<Tokenizer, Error> {
 
 /// A byte-level tokenizer around `model`.
 fn assemble(model: BPE, path: &Path) -> Result<Tokenizer, Error> {
-    let cut = Split::new(SplitPattern::Regex(CUT.to_owned()), SplitDelimiterBehavior::Isolated, false);
+    let cut =
+        Split::new(SplitPattern::Regex(PRE_TOKENIZER.to_owned()), SplitDelimiterBehavior::Isolated, false);
     let cut = cut.map_err(|error| file_error(path, error.to_string()))?;
     let mut tokenizer = Tokenizer::new(model);
     tokenizer.with_normalizer(Some(NFC)).map_err(|error| file_error(path, error.to_string()))?;
@@ -171,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bare_byte_tokenizer_knows_the_form_of_a_turn() {
+    fn the_byte_tokenizer_has_the_tokens_of_a_turn() {
         let special = [("<|im_start|>", 500), ("<|im_end|>", 501), ("assistant", 502), ("\n", 503)];
         let vocabulary = Vocabulary::bytes(&special).unwrap();
         let ids = vocabulary.encode("<|im_start|>ab<|im_end|>");
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_a_tokenizer_is_told() {
+    fn a_folder_without_a_tokenizer_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let error = Vocabulary::load(folder.path(), 1000).unwrap_err().to_string();
         assert!(error.contains("vocab.json") && error.contains("tokenizer.json"), "{error}");

@@ -1,4 +1,6 @@
-//! Voices of recordings: what the networks make of one, kept by its content, and packed to be kept for good.
+//! Voices cloned from recordings: encoded once, cached by content, and packed into files.
+//!
+//! Knows no request.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,72 +11,72 @@ use safetensors::tensor::{Dtype, TensorView};
 use sha2::{Digest, Sha256};
 
 use super::codec::{Codec, DecoderState};
-use super::prompt::{Frame, Spoken};
+use super::prompt::{Frame, ReferenceSpeech};
 use super::speaker::SpeakerEncoder;
 use super::tokens::Vocabulary;
 use crate::frame_driver::FrameCodec;
 use izwi_nn::Error;
 use izwi_types::{InputError, VoiceRecording};
 
-/// What the metadata of a pack says it is.
+/// Format of voice packs, in their metadata.
 const FORMAT: &str = "izwi-voice-1";
 /// Name of the family in packs.
 const FAMILY: &str = "qwen3_tts";
 const SPEAKER: &str = "speaker";
 const CODES: &str = "codes";
-/// Voices kept: a second of recording takes a few kilobytes, a primed decoder some megabytes.
-const KEPT: usize = 16;
-/// Seconds of recording below which the networks see too little.
+/// Cached voices: a second of recording takes a few kilobytes, a primed decoder some megabytes.
+const MAX_CACHED: usize = 16;
+/// The shortest recording, in seconds.
 const MIN_S: f64 = 0.25;
 
-/// A voice in the model's terms.
+/// A voice of a recording, encoded.
 #[derive(Debug)]
 pub(super) struct ClonedVoice {
     pub(super) speaker: Arc<[f32]>,
-    /// What is said in the recording, where the model goes on from it.
-    pub(super) spoken: Option<Arc<Spoken>>,
+    /// Text and frames of the recording, where the generated speech continues it.
+    pub(super) reference: Option<Arc<ReferenceSpeech>>,
     text: Option<String>,
-    /// The decoder behind the recording's frames, so that what follows begins in its sound.
+    /// The decoder state after the recording's frames, so that generated speech continues their sound.
     primed: OnceLock<DecoderState>,
 }
 
-/// Makes voices of recordings.
+/// Makes voices from recordings and packs.
 #[derive(Debug)]
-pub(super) struct Cloner {
+pub(super) struct VoiceCloner {
     pub(super) encoder: SpeakerEncoder,
-    /// Which checkpoint packs are made for.
+    /// Identifies the checkpoint in packs.
     pub(super) fingerprint: String,
     pub(super) width: usize,
-    pub(super) kept: Kept,
+    pub(super) cache: VoiceCache,
 }
 
-/// The voices used last, by the digest of what they were made of.
+/// The voices used last, by the digest of their recording or pack.
 #[derive(Debug, Default)]
-pub(super) struct Kept(Mutex<VecDeque<([u8; 32], Arc<ClonedVoice>)>>);
+pub(super) struct VoiceCache(Mutex<VecDeque<([u8; 32], Arc<ClonedVoice>)>>);
 
-impl Kept {
+impl VoiceCache {
     fn get(&self, digest: &[u8; 32]) -> Option<Arc<ClonedVoice>> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = kept.iter().position(|(known, _)| known == digest)?;
-        let entry = kept.remove(at)?;
+        let mut voices = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = voices.iter().position(|(known, _)| known == digest)?;
+        let entry = voices.remove(at)?;
         let voice = Arc::clone(&entry.1);
-        kept.push_front(entry);
+        voices.push_front(entry);
         Some(voice)
     }
 
     fn put(&self, digest: [u8; 32], voice: &Arc<ClonedVoice>) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push_front((digest, Arc::clone(voice)));
-        kept.truncate(KEPT);
+        let mut voices = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        voices.push_front((digest, Arc::clone(voice)));
+        voices.truncate(MAX_CACHED);
     }
 }
 
-impl Cloner {
-    /// The voice of a recording; the networks run only where it was not seen before.
+impl VoiceCloner {
+    /// The voice of a recording, from the cache where possible.
     ///
     /// # Errors
     /// The recording cannot be taken.
-    pub(super) fn of_recording(
+    pub(super) fn from_recording(
         &self,
         recording: &VoiceRecording,
         codec: &Codec,
@@ -87,7 +89,7 @@ impl Cloner {
         digest.update([u8::from(text.is_some())]);
         digest.update(text.unwrap_or_default());
         let digest: [u8; 32] = digest.finalize().into();
-        if let Some(voice) = self.kept.get(&digest) {
+        if let Some(voice) = self.cache.get(&digest) {
             return Ok(voice);
         }
         let seconds = recording.samples.len() as f64 / codec.input_sample_rate() as f64;
@@ -107,7 +109,7 @@ impl Cloner {
         };
         let voice = assemble(speaker.into(), text, frames, vocabulary)?;
         let voice = Arc::new(voice);
-        self.kept.put(digest, &voice);
+        self.cache.put(digest, &voice);
         Ok(voice)
     }
 
@@ -123,12 +125,12 @@ impl Cloner {
         let bytes: Vec<u8> = voice.speaker.iter().flat_map(|value| value.to_le_bytes()).collect();
         let view = TensorView::new(Dtype::F32, vec![voice.speaker.len()], &bytes).map_err(fault)?;
         let mut tensors = vec![(SPEAKER, view)];
-        let frames = voice.spoken.iter().flat_map(|spoken| &spoken.frames);
+        let frames = voice.reference.iter().flat_map(|reference| &reference.frames);
         let codes: Vec<u8> =
             frames.flat_map(|frame| frame.iter()).flat_map(|code| code.to_le_bytes()).collect();
-        if let Some(spoken) = &voice.spoken {
-            let books = spoken.frames.first().map_or(0, |frame| frame.len());
-            let shape = vec![spoken.frames.len(), books];
+        if let Some(reference) = &voice.reference {
+            let codebooks = reference.frames.first().map_or(0, |frame| frame.len());
+            let shape = vec![reference.frames.len(), codebooks];
             tensors.push((CODES, TensorView::new(Dtype::U32, shape, &codes).map_err(fault)?));
         }
         let note = |key: &str, value: &str| (key.to_owned(), value.to_owned());
@@ -148,14 +150,14 @@ impl Cloner {
     ///
     /// # Errors
     /// It is damaged or was made for another checkpoint.
-    pub(super) fn of_pack(
+    pub(super) fn from_pack(
         &self,
         pack: &[u8],
         codec: &Codec,
         vocabulary: &Vocabulary,
     ) -> Result<Arc<ClonedVoice>, InputError> {
         let digest: [u8; 32] = Sha256::digest(pack).into();
-        if let Some(voice) = self.kept.get(&digest) {
+        if let Some(voice) = self.cache.get(&digest) {
             return Ok(voice);
         }
         let refuse = |why: String| InputError {
@@ -186,21 +188,21 @@ impl Cloner {
         }
         let text = metadata.get("text").map(String::as_str).filter(|_| !frames.is_empty());
         let voice = Arc::new(assemble(speaker.into(), text, frames, vocabulary)?);
-        self.kept.put(digest, &voice);
+        self.cache.put(digest, &voice);
         Ok(voice)
     }
 }
 
 fn unpack_codes(codes: &TensorView<'_>, codec: &Codec) -> Result<Vec<Vec<u32>>, String> {
-    let books = codec.codebooks();
-    let fits = codes.dtype() == Dtype::U32 && codes.shape().len() == 2 && codes.shape()[1] == books;
+    let codebooks = codec.codebooks();
+    let fits = codes.dtype() == Dtype::U32 && codes.shape().len() == 2 && codes.shape()[1] == codebooks;
     if !fits {
         return Err(format!("holds codes of shape {:?}", codes.shape()));
     }
     let codes: Vec<u32> = codes.data().as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-    match codes.iter().find(|&&code| code as usize >= codec.book_size()) {
+    match codes.iter().find(|&&code| code as usize >= codec.codebook_size()) {
         Some(code) => Err(format!("holds the code {code}")),
-        None => Ok(codes.chunks_exact(books).map(<[u32]>::to_vec).collect()),
+        None => Ok(codes.chunks_exact(codebooks).map(<[u32]>::to_vec).collect()),
     }
 }
 
@@ -211,31 +213,31 @@ fn assemble(
     vocabulary: &Vocabulary,
 ) -> Result<ClonedVoice, InputError> {
     let text = text.filter(|_| !frames.is_empty());
-    let spoken = match text {
+    let reference = match text {
         Some(text) => {
-            let body = vocabulary.recorded(text).ok_or_else(|| InputError {
+            let body = vocabulary.tokenize_reference(text).ok_or_else(|| InputError {
                 param: "ref_text",
                 message: "the text of the recording cannot be tokenised; leave it out".to_owned(),
             })?;
             let frames = frames.into_iter().map(Frame::from).collect();
-            Some(Arc::new(Spoken { body, frames }))
+            Some(Arc::new(ReferenceSpeech { body, frames }))
         }
         None => None,
     };
-    Ok(ClonedVoice { speaker, spoken, text: text.map(str::to_owned), primed: OnceLock::new() })
+    Ok(ClonedVoice { speaker, reference, text: text.map(str::to_owned), primed: OnceLock::new() })
 }
 
 impl ClonedVoice {
-    /// A decoder that has heard the recording; a fresh one where the model does not go on from it.
+    /// The decoder state of a stream that continues the recording; a fresh one without a reference text.
     ///
     /// # Errors
     /// The codec does not take the recording's frames.
     pub(super) fn decoder(&self, codec: &Codec) -> Result<DecoderState, Error> {
-        let Some(spoken) = &self.spoken else { return Ok(codec.start()) };
+        let Some(reference) = &self.reference else { return Ok(codec.start()) };
         if let Some(primed) = self.primed.get() {
             return Ok(primed.clone());
         }
-        let frames: Vec<Vec<u32>> = spoken.frames.iter().map(|frame| frame.to_vec()).collect();
+        let frames: Vec<Vec<u32>> = reference.frames.iter().map(|frame| frame.to_vec()).collect();
         let mut state = codec.start();
         codec.decode(&mut [(&mut state, &frames)])?;
         Ok(self.primed.get_or_init(|| state).clone())

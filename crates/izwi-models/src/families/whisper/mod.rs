@@ -178,10 +178,10 @@ impl Whisper {
     fn language(&self, wanted: &str) -> Result<u32, InputError> {
         let fault = |message: String| Err(InputError { param: "language", message });
         let Some(code) = languages::code_of(wanted) else {
-            let near =
+            let suggestion =
                 languages::nearest(wanted).map(|name| format!(", perhaps '{name}'")).unwrap_or_default();
             return fault(format!(
-                "language '{wanted}' is unknown; use a code such as en, de or fr{near}, or leave it out"
+                "language '{wanted}' is unknown; use a code such as en, de or fr{suggestion}, or leave it out"
             ));
         };
         if !self.info.languages.contains(&code) {

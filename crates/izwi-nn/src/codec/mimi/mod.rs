@@ -21,7 +21,7 @@ use izwi_types::Precision;
 
 pub use self::config::Config;
 
-/// Frames of one sequence in one pass: what they need at the full rate stays near the caches.
+/// Frames of one sequence in one pass: their activations at the full rate fit the caches.
 const PIECE_FRAMES: usize = 4;
 /// Semantic codebooks, distilled from a speech encoder; the others are acoustic.
 const SEMANTIC: usize = 1;
@@ -73,7 +73,7 @@ impl Mimi {
         let before = from.taken();
         let mut shape = StreamShape::default();
         let s = &mut shape;
-        let books = |from: &mut Checkpoint, group: &str, codebooks: usize| {
+        let load = |from: &mut Checkpoint, group: &str, codebooks: usize| {
             let names =
                 CodebookNames { sum: "embedding_sum", usage: "cluster_usage", flag: Some("_initialized") };
             let sizes = CodebookShape {
@@ -84,7 +84,7 @@ impl Mimi {
             };
             ResidualQuantiser::load(from, &format!("quantizer.{group}"), sizes, names, |k| codebook(group, k))
         };
-        let (semantic, acoustic) = (books(from, "rvq_first", SEMANTIC)?, books(from, "rvq_rest", acoustic)?);
+        let (semantic, acoustic) = (load(from, "rvq_first", SEMANTIC)?, load(from, "rvq_rest", acoustic)?);
         let rise = (config.width, UPSAMPLE_FRAMES * config.rows_per_frame, config.rows_per_frame);
         let upsample = CausalDepthwiseTransposedConv::load(from, UPSAMPLE, rise, s)?;
         let window = Window { positions: config.context, step: config.step };

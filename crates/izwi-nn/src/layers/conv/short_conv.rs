@@ -114,8 +114,8 @@ impl ShortConv {
                     let Some(state) = states.get(sequence) else {
                         bail!("short convolution: sequence {sequence} of {}", states.len())
                     };
-                    let carried = state.narrow(0, row, taps - 1 - row)?;
-                    Tensor::cat(&[carried, products(start, row + 1)?], 0)?
+                    let kept_rows = state.narrow(0, row, taps - 1 - row)?;
+                    Tensor::cat(&[kept_rows, products(start, row + 1)?], 0)?
                 }
             });
         }
@@ -128,9 +128,7 @@ impl ShortConv {
         let (taps, width) = self.weight.dims2()?;
         let fits = |state: &&mut Tensor| state.dims() == [taps - 1, width];
         if wide != 3 * width || rows.len() != states.len() || !states.iter().all(fits) {
-            bail!(
-                "short convolution: [{total}, {wide}] or what is carried along does not fit {width} channels"
-            )
+            bail!("short convolution: [{total}, {wide}] or the states do not fit {width} channels")
         }
         if rows.iter().sum::<usize>() != total || rows.is_empty() {
             bail!("short convolution: {total} rows for pieces of {rows:?}")

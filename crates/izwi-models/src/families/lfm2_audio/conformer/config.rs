@@ -1,4 +1,4 @@
-//! The part `encoder` of a configuration: the encoder's sizes. Refuses settings that are not computed.
+//! Configuration of the encoder: the part `encoder` of `config.json`. Refuses settings that are not supported.
 
 use serde::Deserialize;
 
@@ -25,7 +25,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// What could not be computed of spectra of `features` bins.
+    /// Refuses settings that are not supported, for spectra of `features` bins.
     pub(crate) fn check(&self, features: usize) -> Result<(), String> {
         let same = |what: &str, value: &dyn std::fmt::Display, only: &dyn std::fmt::Display| {
             if value.to_string() == only.to_string() {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_computed_is_named() {
+    fn unsupported_settings_are_named() {
         let good = serde_json::json!({
             "feat_in": 128, "n_layers": 17, "d_model": 512, "subsampling_conv_channels": 256,
             "ff_expansion_factor": 4, "n_heads": 8, "conv_kernel_size": 9, "subsampling": "dw_striding",

@@ -1,4 +1,4 @@
-//! What `audio_detokenizer/config.json` says: the network's sizes. Refuses settings that are not computed.
+//! Configuration of the detokenizer: `audio_detokenizer/config.json`. Refuses settings that are not supported.
 
 use std::path::Path;
 
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn widths_and_layers_are_the_packages() {
+    fn widths_and_layers_match_the_package() {
         let config = parse(|_| ()).unwrap();
         assert_eq!((config.feed_forward(), config.window()), (Ok(2304), 30));
         let adjusted = parse(|config| drop(config.insert("block_ff_dim".into(), 12288.into()))).unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_computed_is_named() {
+    fn unsupported_settings_are_named() {
         for (field, value) in [
             ("layer_types", serde_json::json!(["conv", "mamba", "conv"])),
             ("layer_types", serde_json::json!(["conv"])),

@@ -1,4 +1,4 @@
-//! The network between the books and the spectra: layers that mix rows by short convolutions or by attention over a
+//! The network between the codebooks and the spectra: layers that mix rows by short convolutions or by attention over a
 //! window, in streams.
 
 use candle_core::{Result, Tensor};

@@ -1,4 +1,4 @@
-//! What `speech_tokenizer/config.json` says: the codec's sizes. Refuses settings that are not computed.
+//! Configuration of the codec: `speech_tokenizer/config.json`. Refuses settings that are not supported.
 
 use std::path::Path;
 

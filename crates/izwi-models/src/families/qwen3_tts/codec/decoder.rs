@@ -1,4 +1,4 @@
-//! Codes to samples: residual books, a windowed transformer, two plain upsampling stages and a convolutional vocoder.
+//! Codes to samples: residual codebooks, a windowed transformer, two plain upsampling stages and a convolutional vocoder.
 //!
 //! Kernel sizes and dilations are not in the configuration; they are those of
 //! the Python package `qwen-tts` 0.1.1 (pip; `modeling_qwen3_tts_tokenizer_v2.py`).
@@ -18,7 +18,7 @@ use izwi_nn::layers::activation::{bias_gelu, residual};
 use izwi_nn::layers::{LayerNorm, Linear, RmsNorm};
 use izwi_types::Precision;
 
-/// Taps of the convolution behind the books.
+/// Taps of the convolution after the codebooks.
 const PRE_TAPS: usize = 3;
 /// Taps of every other convolution.
 const TAPS: usize = 7;
@@ -63,7 +63,7 @@ impl Decoder {
         let mut shape = StreamShape::default();
         let s = &mut shape;
         let (latent, hidden) = (config.latent_dim, config.hidden_size);
-        let books = |from: &mut Checkpoint, group: &str, codebooks: usize| {
+        let load_codebooks = |from: &mut Checkpoint, group: &str, codebooks: usize| {
             let prefix = format!("{name}.quantizer.{group}");
             let shape = CodebookShape {
                 codebooks,
@@ -76,8 +76,9 @@ impl Decoder {
                 format!("{prefix}.vq.layers.{k}._codebook")
             })
         };
-        let semantic = books(from, "rvq_first", config.num_semantic_quantizers)?;
-        let acoustic = books(from, "rvq_rest", config.num_quantizers - config.num_semantic_quantizers)?;
+        let semantic = load_codebooks(from, "rvq_first", config.num_semantic_quantizers)?;
+        let acoustic =
+            load_codebooks(from, "rvq_rest", config.num_quantizers - config.num_semantic_quantizers)?;
         let pre = kernel(config.codebook_dim, latent, PRE_TAPS);
         let pre_conv = CausalConv::load(from, &format!("{name}.pre_conv.conv"), pre, s)?;
         let inner = format!("{name}.pre_transformer");
@@ -125,7 +126,7 @@ impl Decoder {
         })
     }
 
-    /// What a stream carries along.
+    /// Shape of a stream's state.
     pub(super) fn shape(&self) -> &StreamShape {
         &self.shape
     }

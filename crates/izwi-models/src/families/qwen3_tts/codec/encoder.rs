@@ -1,4 +1,4 @@
-//! Samples to codes: Mimi's encoder, of whose books the first ones are kept.
+//! Samples to codes: Mimi's encoder, with the first of its codebooks.
 
 use candle_core::{Device, Result, Tensor};
 
@@ -69,7 +69,7 @@ impl Encoder {
         let stride = config.encode_downsample_rate / sizes.upsampling_ratios.iter().product::<usize>();
         let downsample = [sizes.hidden_size, sizes.hidden_size, 2 * stride];
         let downsample = from.take(&format!("{name}.downsample.conv.weight"), &downsample)?;
-        let mut books = |group: &str, count: usize, kept: usize| {
+        let mut codebooks = |group: &str, count: usize, kept: usize| {
             let prefix = format!("{name}.quantizer.{group}_residual_vector_quantizer");
             let names = CodebookNames { sum: "embed_sum", usage: "cluster_usage", flag: Some("initialized") };
             let shape = CodebookShape {
@@ -78,10 +78,10 @@ impl Encoder {
                 width: sizes.codebook_dim,
                 outer: sizes.hidden_size,
             };
-            let book = |k: usize| format!("{prefix}.layers.{k}.codebook");
-            let mut books = ResidualQuantiser::load(from, &prefix, shape, names, book)?;
-            books.truncate(kept);
-            Ok::<_, Error>(books)
+            let codebook = |k: usize| format!("{prefix}.layers.{k}.codebook");
+            let mut codebooks = ResidualQuantiser::load(from, &prefix, shape, names, codebook)?;
+            codebooks.truncate(kept);
+            Ok::<_, Error>(codebooks)
         };
         let semantic = sizes.num_semantic_quantizers;
         Ok(Self {
@@ -90,8 +90,8 @@ impl Encoder {
             downsample: Conv1d::new(&downsample, None, 1)?,
             stride,
             samples_per_frame: config.encode_downsample_rate,
-            semantic: books("semantic", semantic, semantic)?,
-            acoustic: books(
+            semantic: codebooks("semantic", semantic, semantic)?,
+            acoustic: codebooks(
                 "acoustic",
                 sizes.num_quantizers - semantic,
                 config.encoder_valid_num_quantizers - semantic,

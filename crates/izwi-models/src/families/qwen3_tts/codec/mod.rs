@@ -1,6 +1,6 @@
 //! The codec of `speech_tokenizer/`: 16 codes a frame to samples, in streams of constant memory, and back.
 //!
-//! Owns reading the folder and cutting work into pieces. Knows no language model.
+//! Owns reading the folder and splitting work into pieces. Knows no language model.
 
 mod config;
 mod decoder;
@@ -23,7 +23,7 @@ use izwi_types::Precision;
 
 pub(crate) use self::config::Config;
 
-/// Frames of one sequence in one pass: what they need at the full rate stays near the caches.
+/// Frames of one sequence in one pass: their activations at the sample rate fit the caches.
 const PIECE_FRAMES: usize = 4;
 /// Frames the reference decodes at once, and how many before them it decodes again and drops:
 /// the Python package `qwen-tts` 0.1.1 (pip; `chunked_decode`).
@@ -43,7 +43,7 @@ pub(crate) struct Codec {
     decoder_bytes: usize,
 }
 
-/// What one stream of frames carries along; a fresh one holds nothing, any other the same number of bytes.
+/// State of one stream of frames; a fresh one holds nothing, any other the same number of bytes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DecoderState(StreamState);
 
@@ -83,7 +83,7 @@ impl Codec {
         let decoder = Decoder::load(from, "decoder", &config.decoder_config, precision)?;
         let taken = from.taken() - before;
         let [grouped, grouped_bytes] = decoder.grouped();
-        // Nearly all of the others: norms, biases and books stay f32.
+        // Norms, biases and codebooks stay f32; they are a small part.
         let others = (taken - grouped) * if precision == Precision::Bf16 { 2 } else { 4 };
         let decoder_bytes = others + grouped_bytes;
         let encoder = Encoder::load(from, "encoder", config)?;
@@ -118,7 +118,7 @@ impl Codec {
     }
 
     /// Entries of a codebook: every code is below.
-    pub(crate) fn book_size(&self) -> usize {
+    pub(crate) fn codebook_size(&self) -> usize {
         self.config.decoder_config.codebook_size
     }
 
@@ -137,8 +137,8 @@ impl Codec {
         DecoderState::default()
     }
 
-    /// Frames to samples as the reference computes them: chunks of 300 frames, each behind 25 it decodes again. Equal
-    /// to [`FrameCodec::decode`] up to frame 300, different behind it, for 25 frames are less than the network remembers.
+    /// Frames to samples as the reference computes them: chunks of 300 frames, each after 25 that it decodes again. Equal
+    /// to [`FrameCodec::decode`] up to frame 300 and different after it, because 25 frames are less than the receptive field.
     ///
     /// # Errors
     /// As [`FrameCodec::decode`].
@@ -158,7 +158,7 @@ impl Codec {
     /// Samples at [`Self::input_sample_rate`] to frames of codes, the last frame filled up with silence.
     ///
     /// # Errors
-    /// The device has not the memory.
+    /// Out of device memory.
     pub(crate) fn encode(&self, samples: &[f32]) -> Result<Vec<Vec<u32>>, Error> {
         self.encode_tapped(samples, |_, _| {})
     }
