@@ -157,7 +157,8 @@ impl clap::Args for OptionFlags {
 
 impl clap::FromArgMatches for OptionFlags {
     fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<Self, clap::Error> {
-        let values = OPTION_FLAGS.iter().filter_map(|flag| Some((flag.member.to_owned(), flag.value(matches)?)));
+        let values =
+            OPTION_FLAGS.iter().filter_map(|flag| Some((flag.member.to_owned(), flag.value(matches)?)));
         let options = serde_json::from_value(serde_json::Value::Object(values.collect()));
         options.map(Self).map_err(|error| clap::Error::raw(clap::error::ErrorKind::ValueValidation, error))
     }

@@ -12,7 +12,8 @@ const PAGE: &str = "extending.md";
 
 /// Writes the page with current examples into the folder `out`.
 pub(crate) fn write(root: &Path, out: &Path) -> Result<()> {
-    let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    let read =
+        |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
     let page = read(&root.join("docs").join(PAGE))?;
     let filled = fill(&page, |path| read(&root.join(path)))?;
     fs::write(out.join(PAGE), filled).with_context(|| format!("cannot write {PAGE}"))
@@ -25,7 +26,8 @@ fn fill(page: &str, read: impl Fn(&str) -> Result<String>) -> Result<String> {
     while let Some(line) = lines.next() {
         filled.push_str(line);
         filled.push('\n');
-        let Some(source) = line.strip_prefix("<!-- example: ").and_then(|rest| rest.strip_suffix(" -->")) else {
+        let Some(source) = line.strip_prefix("<!-- example: ").and_then(|rest| rest.strip_suffix(" -->"))
+        else {
             continue;
         };
         let (path, name) = source.split_once('#').with_context(|| format!("'{source}' is not PATH#NAME"))?;
@@ -44,7 +46,8 @@ fn region(source: &str, name: &str) -> Option<String> {
     let mut lines = source.lines().skip_while(|line| line.trim() != start).skip(1).peekable();
     lines.peek()?;
     let lines: Vec<&str> = lines.take_while(|line| line.trim() != "// end of example").collect();
-    let indents = lines.iter().filter(|line| !line.trim().is_empty()).map(|line| line.len() - line.trim_start().len());
+    let indents =
+        lines.iter().filter(|line| !line.trim().is_empty()).map(|line| line.len() - line.trim_start().len());
     let indent = indents.min()?;
     Some(lines.iter().map(|line| format!("{}\n", line.get(indent..).unwrap_or_default())).collect())
 }
@@ -53,7 +56,8 @@ fn region(source: &str, name: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    const SOURCE: &str = "fn a() {}\n    // example: two\n    fn b() {\n        c();\n\n    }\n    // end of example\n";
+    const SOURCE: &str =
+        "fn a() {}\n    // example: two\n    fn b() {\n        c();\n\n    }\n    // end of example\n";
 
     #[test]
     fn blocks_are_replaced_and_new_ones_inserted() {
