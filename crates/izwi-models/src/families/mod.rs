@@ -5,60 +5,19 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::Device;
-
 use crate::error::LoadError;
 use crate::model::SpeechModel;
 use izwi_nn::Error;
-use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::precision::{codec_precision, weight_precision};
-use izwi_types::Precision;
 
 #[cfg(test)]
 pub(crate) mod golden_set;
 mod hibari;
 mod lfm2_audio;
+mod load_options;
 mod qwen3_tts;
 mod whisper;
 
-/// How a checkpoint is loaded.
-#[derive(Debug, Clone)]
-pub struct LoadOptions {
-    /// Where its tensors go.
-    pub device: Device,
-    /// Type of large weights in memory. Families with small weights ignore it.
-    pub precision: Precision,
-    /// Whether converted weights are cached in a file beside the checkpoint, for faster loads.
-    pub weight_cache: bool,
-}
-
-impl LoadOptions {
-    /// Options without a weight cache.
-    #[must_use]
-    pub fn new(device: Device, precision: Precision) -> Self {
-        Self { device, precision, weight_cache: false }
-    }
-
-    /// The same options with the precision of a codec.
-    pub(crate) fn of_codec(&self) -> Self {
-        Self { precision: self.codec_precision(), ..self.clone() }
-    }
-
-    /// The precision of a codec's weights.
-    pub(crate) fn codec_precision(&self) -> Precision {
-        codec_precision(self.precision, &self.device)
-    }
-
-    /// The precision of large weights, [`Precision::Auto`] resolved.
-    pub(crate) fn weight_precision(&self) -> Precision {
-        weight_precision(self.precision, &self.device)
-    }
-
-    /// `from` with the cache of weights converted to `precision`, if [`Self::weight_cache`] is set.
-    pub(crate) fn cached(&self, from: Checkpoint, precision: Precision) -> Checkpoint {
-        if self.weight_cache { from.with_cache(precision) } else { from }
-    }
-}
+pub use load_options::LoadOptions;
 
 /// Loads a checkpoint folder in the family's layout.
 type Loader = fn(&Path, &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error>;

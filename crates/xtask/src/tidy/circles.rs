@@ -10,14 +10,6 @@ use super::Violation;
 use super::modules::Modules;
 use super::tree::Tree;
 
-/// Crates in which circles are left, and why.
-const EXCEPT: &[(&str, &str)] = &[
-    ("crates/izwi-cli/src/", "commands name the parser's types, the parser their arguments"),
-    ("crates/izwi-core/src/", "the executor's seam is not untied yet"),
-    ("crates/izwi-models/src/", "families name the options of their registry"),
-    ("crates/izwi-server/src/", "uploads name the server's state"),
-];
-
 type Path = Vec<String>;
 
 /// An import inside a circle that leads into another folder.
@@ -31,9 +23,6 @@ struct Import {
 pub(super) fn are_untied(tree: &Tree) -> Result<Vec<Violation>> {
     let mut violations = Vec::new();
     for sources in crates(tree) {
-        if EXCEPT.iter().any(|(sources_of, _)| *sources_of == sources) {
-            continue;
-        }
         let modules = Modules::of(tree, &sources)?;
         for circle in circles(&modules)? {
             for import in circle {
