@@ -33,6 +33,36 @@ mod tests {
 
     use super::*;
 
+    // example: format
+    /// Unsigned 8-bit PCM without a header.
+    const U8: Format = Format {
+        name: "pcm_u8",
+        encoding: "pcm_u8",
+        media_type: None,
+        extensions: &[],
+        streams: true,
+        new_encoder: |_| Ok(Box::new(U8Encoder)),
+    };
+
+    #[derive(Debug)]
+    struct U8Encoder;
+
+    impl Encoder for U8Encoder {
+        fn push(&mut self, samples: &[f32]) -> Result<Vec<u8>, EncodeError> {
+            Ok(samples.iter().map(|sample| (128.0 + sample.clamp(-1.0, 1.0) * 127.0) as u8).collect())
+        }
+
+        fn finish(&mut self) -> Result<Vec<u8>, EncodeError> {
+            Ok(Vec::new())
+        }
+    }
+    // end of example
+
+    #[test]
+    fn a_format_is_a_value_and_an_encoder() {
+        assert_eq!(U8.encode_all(&[0.0, 1.0, -2.0], 24_000).unwrap(), [128, 255, 1]);
+    }
+
     fn signal(length: usize) -> Vec<f32> {
         (0..length).map(|i| (i as f32 * 0.1).sin() * 1.1).collect()
     }

@@ -5,8 +5,8 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::ValueHint;
-use izwi_core::engine::{Engine, EngineCoreRequest, ReferenceAudio, VoiceInput};
+use clap::{Arg, ArgMatches, Command, ValueHint, value_parser};
+use izwi_core::engine::{Engine, EngineCoreRequest, ReferenceAudio, SpeechOptions, VoiceInput};
 use izwi_hub::{Store, VoiceError, VoiceStore};
 use izwi_server::OPENAI_VOICES;
 
@@ -14,7 +14,7 @@ use crate::{failure, input};
 
 /// Options of a synthesis request. The model has defaults for all of them.
 #[derive(Debug, clap::Args)]
-pub(crate) struct SpeechOptions {
+pub(crate) struct SpeechFlags {
     /// Voice: one of the model's voices, or a saved voice (see `izwi voices`)
     #[arg(long, value_name = "NAME")]
     voice: Option<String>,
@@ -27,39 +27,149 @@ pub(crate) struct SpeechOptions {
     /// Use only the timbre of that recording
     #[arg(long, requires = "ref_audio")]
     timbre_only: bool,
-    /// Style prompt, if the model supports one
-    #[arg(long, value_name = "TEXT")]
-    instructions: Option<String>,
-    /// Language of the text, as a BCP 47 tag
-    #[arg(long, value_name = "TAG")]
-    language: Option<String>,
-    /// Tempo; 1 is the voice's normal tempo
-    #[arg(long, value_name = "FACTOR")]
-    speed: Option<f32>,
-    /// Random seed; the same seed gives the same speech
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
-    /// Sampling temperature, 0 to 2; 0 always takes the most likely token
-    #[arg(long, value_name = "T")]
-    temperature: Option<f32>,
-    /// Sample from the most likely tokens that together have this probability
-    #[arg(long, value_name = "P")]
-    top_p: Option<f32>,
-    /// Sample from this many most likely tokens; 0 for all
-    #[arg(long, value_name = "N")]
-    top_k: Option<usize>,
-    /// Penalty for tokens that were generated before; 1 for none
-    #[arg(long, value_name = "FACTOR")]
-    repetition_penalty: Option<f32>,
-    /// Maximum number of generated tokens
-    #[arg(long, value_name = "N")]
-    max_tokens: Option<usize>,
-    /// Feed the whole text to the model before it generates, instead of while it generates
-    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    non_streaming_mode: Option<bool>,
+    #[command(flatten)]
+    options: OptionFlags,
 }
 
-impl SpeechOptions {
+/// A flag that sets the member of [`SpeechOptions`] with its name.
+struct OptionFlag {
+    member: &'static str,
+    kind: FlagKind,
+    value_name: &'static str,
+    help: &'static str,
+}
+
+#[derive(Clone, Copy)]
+enum FlagKind {
+    Text,
+    Integer,
+    Float,
+    Bool,
+}
+
+const OPTION_FLAGS: &[OptionFlag] = &[
+    OptionFlag {
+        member: "instructions",
+        kind: FlagKind::Text,
+        value_name: "TEXT",
+        help: "Style prompt, if the model supports one",
+    },
+    OptionFlag {
+        member: "language",
+        kind: FlagKind::Text,
+        value_name: "TAG",
+        help: "Language of the text, as a BCP 47 tag",
+    },
+    OptionFlag {
+        member: "speed",
+        kind: FlagKind::Float,
+        value_name: "FACTOR",
+        help: "Tempo; 1 is the voice's normal tempo",
+    },
+    OptionFlag {
+        member: "seed",
+        kind: FlagKind::Integer,
+        value_name: "N",
+        help: "Random seed; the same seed gives the same speech",
+    },
+    OptionFlag {
+        member: "temperature",
+        kind: FlagKind::Float,
+        value_name: "T",
+        help: "Sampling temperature, 0 to 2; 0 always takes the most likely token",
+    },
+    OptionFlag {
+        member: "top_p",
+        kind: FlagKind::Float,
+        value_name: "P",
+        help: "Sample from the most likely tokens that together have this probability",
+    },
+    OptionFlag {
+        member: "top_k",
+        kind: FlagKind::Integer,
+        value_name: "N",
+        help: "Sample from this many most likely tokens; 0 for all",
+    },
+    OptionFlag {
+        member: "repetition_penalty",
+        kind: FlagKind::Float,
+        value_name: "FACTOR",
+        help: "Penalty for tokens that were generated before; 1 for none",
+    },
+    OptionFlag {
+        member: "max_tokens",
+        kind: FlagKind::Integer,
+        value_name: "N",
+        help: "Maximum number of generated tokens",
+    },
+    OptionFlag {
+        member: "non_streaming_mode",
+        kind: FlagKind::Bool,
+        value_name: "true|false",
+        help: "Feed the whole text to the model before it generates, instead of while it generates",
+    },
+];
+
+impl OptionFlag {
+    fn arg(&self) -> Arg {
+        let arg = Arg::new(self.member).long(self.member.replace('_', "-"));
+        let arg = arg.value_name(self.value_name).help(self.help);
+        match self.kind {
+            FlagKind::Text => arg,
+            FlagKind::Integer => arg.value_parser(value_parser!(u64)),
+            FlagKind::Float => arg.value_parser(finite),
+            FlagKind::Bool => arg
+                .value_parser(value_parser!(bool))
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true"),
+        }
+    }
+
+    fn value(&self, matches: &ArgMatches) -> Option<serde_json::Value> {
+        match self.kind {
+            FlagKind::Text => matches.get_one::<String>(self.member).cloned().map(Into::into),
+            FlagKind::Integer => matches.get_one::<u64>(self.member).copied().map(Into::into),
+            FlagKind::Float => matches.get_one::<f32>(self.member).copied().map(Into::into),
+            FlagKind::Bool => matches.get_one::<bool>(self.member).copied().map(Into::into),
+        }
+    }
+}
+
+fn finite(text: &str) -> std::result::Result<f32, String> {
+    let value = text.parse::<f32>().map_err(|error| error.to_string())?;
+    if value.is_finite() { Ok(value) } else { Err("it must be a finite number".to_owned()) }
+}
+
+/// The flags of [`OPTION_FLAGS`].
+#[derive(Debug)]
+struct OptionFlags(SpeechOptions);
+
+impl clap::Args for OptionFlags {
+    fn augment_args(command: Command) -> Command {
+        OPTION_FLAGS.iter().fold(command, |command, flag| command.arg(flag.arg()))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl clap::FromArgMatches for OptionFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<Self, clap::Error> {
+        let values =
+            OPTION_FLAGS.iter().filter_map(|flag| Some((flag.member.to_owned(), flag.value(matches)?)));
+        let options = serde_json::from_value(serde_json::Value::Object(values.collect()));
+        options.map(Self).map_err(|error| clap::Error::raw(clap::error::ErrorKind::ValueValidation, error))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> std::result::Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl SpeechFlags {
     /// The model that made the voice, if it is a saved voice of a known model.
     pub(crate) fn voice_model(&self, store: &Store) -> Option<String> {
         let (voice, _) = store.voices().read(self.voice.as_deref()?).ok()?;
@@ -77,23 +187,12 @@ impl SpeechOptions {
         text: String,
     ) -> Result<EngineCoreRequest> {
         let profile = engine.profile();
-        let mut params = profile.default_params();
-        params.speed = self.speed.unwrap_or(params.speed);
-        params.seed = self.seed.or(params.seed);
-        params.sampling.temperature = self.temperature.unwrap_or(params.sampling.temperature);
-        params.sampling.top_p = self.top_p.unwrap_or(params.sampling.top_p);
-        params.sampling.top_k = self.top_k.unwrap_or(params.sampling.top_k);
-        params.sampling.repetition_penalty =
-            self.repetition_penalty.unwrap_or(params.sampling.repetition_penalty);
-        params.max_tokens = self.max_tokens.unwrap_or(params.max_tokens);
-        if self.instructions.is_some() && !profile.info.takes_instructions {
+        let OptionFlags(options) = &self.options;
+        if options.instructions.is_some() && !profile.info.takes_instructions {
             let message = format!("model '{}' supports no style prompt", profile.model);
             return Err(failure::usage(message, "leave --instructions out, or choose another --model"));
         }
-        let mut request = EngineCoreRequest::tts(text).with_params(params);
-        request.language.clone_from(&self.language);
-        request.instructions.clone_from(&self.instructions);
-        request.streams_text = self.non_streaming_mode.map(|whole| !whole);
+        let request = EngineCoreRequest::tts(text).with_speech_options(options, &profile.default_params());
         match (&self.ref_audio, &self.voice) {
             (Some(path), _) => {
                 let recording = ReferenceAudio {
@@ -152,10 +251,10 @@ mod tests {
 
     use super::*;
 
-    fn options(line: &str) -> SpeechOptions {
-        let command = SpeechOptions::augment_args(clap::Command::new("say").no_binary_name(true));
+    fn options(line: &str) -> SpeechFlags {
+        let command = SpeechFlags::augment_args(clap::Command::new("say").no_binary_name(true));
         let matches = command.try_get_matches_from(line.split_whitespace()).unwrap();
-        SpeechOptions::from_arg_matches(&matches).unwrap()
+        SpeechFlags::from_arg_matches(&matches).unwrap()
     }
 
     fn engine(clones: bool) -> Engine {
@@ -212,7 +311,7 @@ mod tests {
 
     #[test]
     fn contradicting_flags_are_refused() {
-        let command = || SpeechOptions::augment_args(clap::Command::new("say").no_binary_name(true));
+        let command = || SpeechFlags::augment_args(clap::Command::new("say").no_binary_name(true));
         for line in ["--ref-text a", "--timbre-only", "--voice a --ref-audio b.wav"] {
             assert!(command().try_get_matches_from(line.split_whitespace()).is_err(), "{line}");
         }

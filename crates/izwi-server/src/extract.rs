@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use axum::extract::{FromRequestParts, Request};
 use axum::http::header;
 use axum::http::request::Parts;
-use izwi_core::engine::Priority;
+use izwi_core::engine::{Priority, SpeechOptions};
 use serde::de::DeserializeOwned;
 
 use crate::error::{ApiError, truncated};
@@ -81,6 +81,20 @@ pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiErro
     })?;
     reader.end().map_err(|error| ApiError::MalformedJson(error.to_string()))?;
     Ok(value)
+}
+
+/// Fields of a request beside which the members of [`SpeechOptions`] stand in the same JSON object.
+pub(crate) trait WithOptions: DeserializeOwned {
+    /// Where the options go.
+    fn options_mut(&mut self) -> &mut SpeechOptions;
+}
+
+/// Reads fields and speech options from one JSON object. Two passes keep the path of a member in errors, which
+/// `#[serde(flatten)]` loses.
+pub(crate) fn parse_with_options<T: WithOptions>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut fields: T = parse_json(bytes)?;
+    *fields.options_mut() = parse_json(bytes)?;
+    Ok(fields)
 }
 
 /// A path parameter.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use izwi_core::engine::{
     Engine, EngineCoreRequest, FinishReason, GenerationParams, Priority, ReferenceAudio, RequestId,
-    SamplingParams, StreamingOutput, VoiceInput,
+    SpeechOptions, StreamingOutput, VoiceInput,
 };
 use tokio::sync::mpsc;
 
@@ -15,23 +15,6 @@ use crate::voices::Voice;
 
 /// Range of `speed`; a model may honour less. <https://platform.openai.com/docs/api-reference/audio/createSpeech>
 const SPEED: std::ops::RangeInclusive<f32> = 0.25..=4.0;
-
-/// Speech options of a request, without the name of the voice. The model's defaults stand for absent members.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct SpeechOptions {
-    pub(crate) language: Option<String>,
-    pub(crate) instructions: Option<String>,
-    pub(crate) seed: Option<u64>,
-    pub(crate) speed: Option<f32>,
-    pub(crate) temperature: Option<f32>,
-    pub(crate) top_p: Option<f32>,
-    pub(crate) top_k: Option<usize>,
-    pub(crate) max_tokens: Option<usize>,
-    pub(crate) repetition_penalty: Option<f32>,
-    pub(crate) priority: Option<String>,
-    pub(crate) streams_text: Option<bool>,
-    pub(crate) cloning: Cloning,
-}
 
 /// Voice cloning from a recording that comes with the request.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -82,6 +65,13 @@ impl Cloning {
     }
 }
 
+/// The voice of a request. A recording to clone takes precedence over a named voice.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct VoiceChoice {
+    pub(crate) voice: Option<Voice>,
+    pub(crate) cloning: Cloning,
+}
+
 /// Speech options checked against a model, with its defaults filled in.
 #[derive(Debug, Clone)]
 pub(crate) struct ResolvedSpeechOptions {
@@ -89,24 +79,23 @@ pub(crate) struct ResolvedSpeechOptions {
     voice: Option<Voice>,
     /// A recording that came with the request.
     reference: Option<VoiceInput>,
-    streams_text: Option<bool>,
-    language: Option<String>,
-    instructions: Option<String>,
-    params: GenerationParams,
+    options: SpeechOptions,
+    defaults: GenerationParams,
     priority: Priority,
 }
 
 impl ResolvedSpeechOptions {
-    /// Checks options against the model's abilities. A recording in `options` takes precedence over `voice`.
+    /// Checks options against the model's abilities.
     pub(crate) fn resolve(
         options: SpeechOptions,
-        voice: Option<Voice>,
+        choice: VoiceChoice,
+        priority: Option<&str>,
         engine: &Engine,
     ) -> Result<Self, ApiError> {
         let profile = engine.profile();
-        let reference = options.cloning.reference(engine)?;
-        let voice = voice.filter(|_| reference.is_none());
-        let instructions = non_blank(options.instructions);
+        let reference = choice.cloning.reference(engine)?;
+        let voice = choice.voice.filter(|_| reference.is_none());
+        let (instructions, language) = (non_blank(options.instructions), non_blank(options.language));
         if instructions.is_some() && !profile.info.takes_instructions {
             let message = format!("model '{}' does not support instructions; leave them out", profile.model);
             return Err(ApiError::invalid("instructions", message));
@@ -114,23 +103,9 @@ impl ResolvedSpeechOptions {
         if let Some(speed) = options.speed {
             check_range("speed", speed, &SPEED)?;
         }
-        let priority = parse_priority(options.priority.as_deref())?;
-        let defaults = profile.default_params();
-        let params = GenerationParams {
-            sampling: SamplingParams {
-                temperature: options.temperature.unwrap_or(defaults.sampling.temperature),
-                top_p: options.top_p.unwrap_or(defaults.sampling.top_p),
-                top_k: options.top_k.unwrap_or(defaults.sampling.top_k),
-                repetition_penalty: options
-                    .repetition_penalty
-                    .unwrap_or(defaults.sampling.repetition_penalty),
-            },
-            max_tokens: options.max_tokens.unwrap_or(defaults.max_tokens),
-            speed: options.speed.unwrap_or(defaults.speed),
-            seed: options.seed.or(defaults.seed),
-        };
-        let (language, streams_text) = (non_blank(options.language), options.streams_text);
-        Ok(Self { voice, reference, streams_text, language, instructions, params, priority })
+        let priority = parse_priority(priority)?;
+        let options = SpeechOptions { instructions, language, ..options };
+        Ok(Self { voice, reference, options, defaults: profile.default_params(), priority })
     }
 
     /// Name of the voice for clients.
@@ -152,8 +127,8 @@ impl ResolvedSpeechOptions {
 
     /// The engine's request for one utterance.
     pub(crate) fn request(&self, text: String) -> EngineCoreRequest {
-        let mut request =
-            EngineCoreRequest::tts(text).with_params(self.params.clone()).with_priority(self.priority);
+        let request = EngineCoreRequest::tts(text).with_speech_options(&self.options, &self.defaults);
+        let mut request = request.with_priority(self.priority);
         match &self.voice {
             Some(Voice::Own(name)) => request.voice = Some(name.clone()),
             Some(Voice::Saved { pack, .. }) => {
@@ -161,9 +136,6 @@ impl ResolvedSpeechOptions {
             }
             None => request.reference.clone_from(&self.reference),
         }
-        request.streams_text = self.streams_text;
-        request.language.clone_from(&self.language);
-        request.instructions.clone_from(&self.instructions);
         request
     }
 }

@@ -19,7 +19,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::config::ServerConfig;
 use crate::dto::speech::SpeechRequest;
 use crate::error::{ApiError, truncated};
-use crate::extract::{ContentType, parse_json};
+use crate::extract::{ContentType, parse_json, parse_with_options};
 use crate::state::AppState;
 use fields::RecordingFields;
 
@@ -127,7 +127,7 @@ impl FromRequest<AppState> for SpeechUpload {
         // A body may exceed the common limit only by its recording.
         let too_large = || ApiError::TooLarge(format!("body has more than {plain} bytes; send less"));
         let is_large = bytes.len() > plain;
-        let parsed = parse_json::<SpeechRequest>(&bytes);
+        let parsed = parse_with_options::<SpeechRequest>(&bytes);
         let fields = if is_large { parsed.map_err(|_| too_large())? } else { parsed? };
         let recording = fields.ref_audio.as_deref().unwrap_or_default();
         if bytes.len() - recording.len().min(bytes.len()) > plain {

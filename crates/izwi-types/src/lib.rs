@@ -22,7 +22,7 @@ pub use input::{ConverseInput, Input, InputError, ListenInput, PrepareLimits, Sp
 pub use model_info::ModelInfo;
 pub use part_times::PartTimes;
 pub use precision::Precision;
-pub use sampling::SamplingParams;
+pub use sampling::{SamplingParams, SpeechOptions, check_finite};
 pub use suggest::{similar, suggest};
 pub use task::Task;
 pub use transcript::{Segment, Transcript, Word};

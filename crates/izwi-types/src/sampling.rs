@@ -1,19 +1,103 @@
-//! Parameters of token sampling.
+//! Sampling parameters, and the options of a speech request that set them.
+//!
+//! A sampling parameter is one row of the table below.
 
-/// Parameters of token sampling.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SamplingParams {
-    /// Temperature, 0.0 for greedy sampling.
-    pub temperature: f32,
-    /// Nucleus (top-p) probability mass, above 0.0 and at most 1.0.
-    pub top_p: f32,
-    /// Number of candidates, 0 for all.
-    pub top_k: usize,
-    /// Penalty of tokens that were generated before, 1.0 for none.
-    pub repetition_penalty: f32,
+use serde::Deserialize;
+
+use crate::InputError;
+
+/// Rows: name, type, value of greedy sampling, smallest and largest value. Values outside the range are clamped.
+macro_rules! sampling_params {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $greedy:expr, $min:expr, $max:expr;)+) => {
+        /// Parameters of token sampling.
+        #[derive(Debug, Clone, Copy, PartialEq)]
+        pub struct SamplingParams {
+            $($(#[$doc])* pub $name: $type,)+
+        }
+
+        /// Options of a speech request, for HTTP, WebSocket, command line and engine. Absent options take the model's
+        /// defaults.
+        #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+        #[serde(default, expecting = "a JSON object")]
+        pub struct SpeechOptions {
+            /// BCP 47 tag of the text.
+            pub language: Option<String>,
+            /// Style prompt.
+            pub instructions: Option<String>,
+            /// Tempo relative to the voice's own, 1.0 for unchanged.
+            pub speed: Option<f32>,
+            /// Seed of all randomness.
+            pub seed: Option<u64>,
+            /// The most tokens to generate.
+            pub max_tokens: Option<usize>,
+            /// Whether the model reads the whole text before it generates (`true`) or while it generates (`false`).
+            pub non_streaming_mode: Option<bool>,
+            $($(#[$doc])* pub $name: Option<$type>,)+
+        }
+
+        impl SamplingParams {
+            /// Greedy sampling.
+            pub const GREEDY: Self = Self { $($name: $greedy,)+ };
+
+            /// These parameters with the given options in their place.
+            #[must_use]
+            pub fn with(self, options: &SpeechOptions) -> Self {
+                Self { $($name: options.$name.unwrap_or(self.$name),)+ }
+            }
+
+            /// The parameters, each within its range.
+            ///
+            /// # Errors
+            /// A value is not finite; the error names the parameter.
+            pub fn clamped(self) -> Result<Self, InputError> {
+                $(check_finite(stringify!($name), self.$name as f64)?;)+
+                Ok(Self { $($name: self.$name.clamp($min, $max),)+ })
+            }
+        }
+
+        impl SpeechOptions {
+            /// Whether an option sets a sampling parameter.
+            pub fn sets_sampling(&self) -> bool {
+                $(self.$name.is_some() ||)+ false
+            }
+        }
+    };
 }
 
-impl SamplingParams {
-    /// Greedy sampling.
-    pub const GREEDY: Self = Self { temperature: 0.0, top_p: 1.0, top_k: 0, repetition_penalty: 1.0 };
+sampling_params! {
+    /// Temperature, 0.0 for greedy sampling.
+    temperature: f32 = 0.0, 0.0, 2.0;
+    /// Nucleus (top-p) probability mass, above 0.0 and at most 1.0.
+    top_p: f32 = 1.0, f32::EPSILON, 1.0;
+    /// Number of candidates, 0 for all.
+    top_k: usize = 0, 0, usize::MAX;
+    /// Penalty of tokens that were generated before, 1.0 for none.
+    repetition_penalty: f32 = 1.0, 0.5, 2.0;
+}
+
+/// Refuses infinities and NaN.
+///
+/// # Errors
+/// The value is not finite; the error names the parameter.
+pub fn check_finite(param: &'static str, value: f64) -> Result<(), InputError> {
+    if value.is_finite() {
+        return Ok(());
+    }
+    Err(InputError { param, message: format!("{param} is {value}; it must be a finite number") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_replace_defaults_and_values_are_clamped() {
+        let options = SpeechOptions { top_k: Some(7), temperature: Some(9.0), ..SpeechOptions::default() };
+        assert!(options.sets_sampling() && !SpeechOptions::default().sets_sampling());
+        let params = SamplingParams { top_p: 0.5, ..SamplingParams::GREEDY }.with(&options);
+        assert_eq!((params.top_k, params.top_p, params.temperature), (7, 0.5, 9.0));
+        assert_eq!(params.clamped().unwrap().temperature, 2.0);
+        let error = SamplingParams { top_p: f32::NAN, ..params }.clamped().unwrap_err();
+        assert_eq!(error.param, "top_p");
+    }
 }

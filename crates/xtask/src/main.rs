@@ -8,6 +8,7 @@
 mod aarch64;
 mod ci;
 mod docs;
+mod examples;
 mod figures;
 mod metal;
 mod process;

@@ -16,7 +16,7 @@ use crate::interrupt::Interrupt;
 use crate::player::{Player, Playing};
 use crate::settings::Resolved;
 use crate::sink::{self, StdoutStream, Target, TargetOptions};
-use crate::speech_options::SpeechOptions;
+use crate::speech_options::SpeechFlags;
 use crate::synthesis::{self, Speech};
 use crate::{engine, failure, input, logging, models, output};
 
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long)]
     stream: bool,
     #[command(flatten)]
-    options: SpeechOptions,
+    options: SpeechFlags,
     /// Print a JSON report to standard output
     #[arg(long)]
     json: bool,

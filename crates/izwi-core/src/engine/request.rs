@@ -6,7 +6,7 @@ mod audio_input;
 mod processor;
 mod voice_input;
 
-use izwi_types::Task;
+use izwi_types::{SpeechOptions, Task};
 
 use super::conversation::Conversation;
 use super::types::{GenerationParams, Priority, RequestId};
@@ -158,6 +158,16 @@ impl EngineCoreRequest {
     #[must_use]
     pub fn with_streams_text(mut self, streams_text: bool) -> Self {
         self.streams_text = Some(streams_text);
+        self
+    }
+
+    /// Sets speech options; absent ones take `defaults`.
+    #[must_use]
+    pub fn with_speech_options(mut self, options: &SpeechOptions, defaults: &GenerationParams) -> Self {
+        self.language.clone_from(&options.language);
+        self.instructions.clone_from(&options.instructions);
+        self.streams_text = options.non_streaming_mode.map(|whole| !whole);
+        self.params = Some(defaults.with(options));
         self
     }
 

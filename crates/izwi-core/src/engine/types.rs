@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use izwi_types::{Emission, SamplingParams, Segment, Task, Transcript};
+use izwi_types::{Emission, SamplingParams, Segment, SpeechOptions, Task, Transcript};
 
 /// Identifies a request, unique within a process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -100,7 +100,7 @@ impl FinishReason {
 /// Generation parameters of a request. A request without them uses the model's own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerationParams {
-    /// Sampling: `temperature` 0.0 (greedy) to 2.0, `repetition_penalty` 0.5 to 2.0.
+    /// Sampling parameters; values outside their ranges are clamped.
     pub sampling: SamplingParams,
     /// The most tokens to generate.
     pub max_tokens: usize,
@@ -108,6 +108,19 @@ pub struct GenerationParams {
     pub speed: f32,
     /// Seed of all randomness; `None` for a random seed.
     pub seed: Option<u64>,
+}
+
+impl GenerationParams {
+    /// These parameters with the given options in their place.
+    #[must_use]
+    pub fn with(&self, options: &SpeechOptions) -> Self {
+        Self {
+            sampling: self.sampling.with(options),
+            max_tokens: options.max_tokens.unwrap_or(self.max_tokens),
+            speed: options.speed.unwrap_or(self.speed),
+            seed: options.seed.or(self.seed),
+        }
+    }
 }
 
 impl Default for GenerationParams {

@@ -19,6 +19,7 @@ const FRAMES_PER_BYTE: usize = 2;
 /// Samples of a recording that one pass transcribes.
 const WINDOW: usize = 4;
 
+// example: codec
 /// Frequency and amplitude of a sine: a frame that is not an integer.
 type Latent = [f32; 2];
 
@@ -66,6 +67,7 @@ impl FrameCodec for SineCodec {
         std::mem::take(stream).held_back
     }
 }
+// end of example
 
 struct Toy {
     info: ModelInfo,
@@ -127,6 +129,7 @@ fn pass_of(prompt: &[u8], count: usize) -> PassPlan<ToyPass> {
     }
 }
 
+// example: family
 impl FrameModel for Toy {
     type Codec = SineCodec;
     type Request = Task;
@@ -240,6 +243,7 @@ impl FrameModel for Toy {
         }
     }
 }
+// end of example
 
 fn say(text: &str) -> SpeakInput {
     SpeakInput::plain(text)

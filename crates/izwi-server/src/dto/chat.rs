@@ -1,7 +1,10 @@
 //! Frames of the WebSocket `/v1/audio/chat/stream`.
 
 use bytes::Bytes;
+use izwi_core::engine::SpeechOptions;
 use serde::{Deserialize, Serialize};
+
+use crate::extract::WithOptions;
 
 /// Names of the text frames a client may send.
 pub(crate) const CLIENT_FRAMES: &str = "session.config, input.text, input.audio.commit, input.audio.clear, input.done, playback.ack, interrupt, ping";
@@ -11,17 +14,20 @@ pub(crate) const CLIENT_FRAMES: &str = "session.config, input.text, input.audio.
 #[serde(expecting = "a JSON object")]
 pub(crate) struct ConfigFields {
     pub(crate) model: Option<String>,
-    pub(crate) instructions: Option<String>,
-    pub(crate) seed: Option<u64>,
-    pub(crate) temperature: Option<f32>,
-    pub(crate) top_p: Option<f32>,
-    pub(crate) top_k: Option<usize>,
     pub(crate) text_temperature: Option<f32>,
-    pub(crate) max_tokens: Option<usize>,
     pub(crate) response_format: Option<String>,
     pub(crate) chunk_ms: Option<u64>,
     pub(crate) input_sample_rate: Option<u32>,
     pub(crate) priority: Option<String>,
+    /// Of these, `language`, `speed` and `non_streaming_mode` have no effect.
+    #[serde(skip)]
+    pub(crate) options: SpeechOptions,
+}
+
+impl WithOptions for ConfigFields {
+    fn options_mut(&mut self) -> &mut SpeechOptions {
+        &mut self.options
+    }
 }
 
 /// A frame of the client, checked for shape.

@@ -1,8 +1,10 @@
 //! Frames of the WebSocket `/v1/audio/speech/stream`, and the parts that other WebSockets share.
 
+use izwi_core::engine::SpeechOptions;
 use serde::{Deserialize, Serialize};
 
 use super::speech::VoiceRef;
+use crate::extract::WithOptions;
 
 /// Names of the frames a client may send.
 pub(crate) const CLIENT_FRAMES: &str =
@@ -21,19 +23,17 @@ pub(crate) struct Tag {
 pub(crate) struct ConfigFields {
     pub(crate) model: Option<String>,
     pub(crate) voice: Option<VoiceRef>,
-    pub(crate) language: Option<String>,
-    pub(crate) instructions: Option<String>,
-    pub(crate) seed: Option<u64>,
-    pub(crate) speed: Option<f32>,
-    pub(crate) temperature: Option<f32>,
-    pub(crate) top_p: Option<f32>,
-    pub(crate) top_k: Option<usize>,
-    pub(crate) max_tokens: Option<usize>,
-    pub(crate) repetition_penalty: Option<f32>,
-    pub(crate) non_streaming_mode: Option<bool>,
     pub(crate) response_format: Option<String>,
     pub(crate) chunk_ms: Option<u64>,
     pub(crate) priority: Option<String>,
+    #[serde(skip)]
+    pub(crate) options: SpeechOptions,
+}
+
+impl WithOptions for ConfigFields {
+    fn options_mut(&mut self) -> &mut SpeechOptions {
+        &mut self.options
+    }
 }
 
 impl ConfigFields {
@@ -46,14 +46,6 @@ impl ConfigFields {
 #[serde(expecting = "a JSON object")]
 pub(crate) struct TextFields {
     pub(crate) text: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "a JSON object")]
-pub(crate) struct SpeakFields {
-    pub(crate) text: Option<String>,
-    #[serde(flatten)]
-    pub(crate) config: ConfigFields,
 }
 
 /// A frame of the client, checked for shape.

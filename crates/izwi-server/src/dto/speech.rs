@@ -1,6 +1,9 @@
 //! `POST /v1/audio/speech`. Members that are not listed are ignored, as clients of the OpenAI API expect.
 
+use izwi_core::engine::SpeechOptions;
 use serde::{Deserialize, Serialize};
+
+use crate::extract::WithOptions;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(expecting = "a JSON object")]
@@ -10,21 +13,19 @@ pub(crate) struct SpeechRequest {
     pub(crate) voice: Option<VoiceRef>,
     pub(crate) response_format: Option<String>,
     pub(crate) stream_format: Option<String>,
-    pub(crate) speed: Option<f32>,
-    pub(crate) instructions: Option<String>,
-    pub(crate) language: Option<String>,
-    pub(crate) seed: Option<u64>,
-    pub(crate) temperature: Option<f32>,
-    pub(crate) top_p: Option<f32>,
-    pub(crate) top_k: Option<usize>,
-    pub(crate) max_tokens: Option<usize>,
-    pub(crate) repetition_penalty: Option<f32>,
     pub(crate) priority: Option<String>,
     /// Base64 of a recording, or a `data:` URL.
     pub(crate) ref_audio: Option<String>,
     pub(crate) ref_text: Option<String>,
     pub(crate) x_vector_only_mode: Option<bool>,
-    pub(crate) non_streaming_mode: Option<bool>,
+    #[serde(skip)]
+    pub(crate) options: SpeechOptions,
+}
+
+impl WithOptions for SpeechRequest {
+    fn options_mut(&mut self) -> &mut SpeechOptions {
+        &mut self.options
+    }
 }
 
 /// A voice, by name or as an object.

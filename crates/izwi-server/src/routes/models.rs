@@ -15,6 +15,7 @@ pub(super) async fn list(State(state): State<AppState>) -> Json<ModelList> {
     Json(ModelList { object: "list", data })
 }
 
+// example: route
 pub(super) async fn show(
     State(state): State<AppState>,
     ApiPath(id): ApiPath,
@@ -22,6 +23,7 @@ pub(super) async fn show(
     let (id, entry) = state.registry().find(&id)?;
     Ok(Json(describe(&state, id, &entry)))
 }
+// end of example
 
 fn describe(state: &AppState, id: String, entry: &Entry) -> ModelObject {
     let profile = match &entry.slot {

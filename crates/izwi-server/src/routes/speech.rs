@@ -20,7 +20,7 @@ use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef};
 use crate::encoding::{self, EncodedUtterance};
 use crate::error::{ApiError, truncated};
 use crate::registry::Lease;
-use crate::speech::{Cloning, ResolvedSpeechOptions, SpeechOptions, begin, check_text};
+use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_text};
 use crate::state::AppState;
 use crate::upload::SpeechUpload;
 use crate::{stats_headers, voices};
@@ -59,7 +59,8 @@ pub(super) async fn create(
         true => None,
         false => voices::find(name.as_deref(), &engine, state.voices()).await?,
     };
-    let options = ResolvedSpeechOptions::resolve(SpeechOptions { cloning, ..options(body) }, voice, &engine)?;
+    let choice = VoiceChoice { voice, cloning };
+    let options = ResolvedSpeechOptions::resolve(body.options, choice, body.priority.as_deref(), &engine)?;
     let request = options.into_request(text).with_id(id);
     let sample_rate = engine.profile().info.sample_rate_hz;
     let encoded = EncodedUtterance::new(format, sample_rate)?;
@@ -105,23 +106,6 @@ fn stream_format(name: Option<&str>) -> Result<StreamFormat, ApiError> {
             let message = format!("stream_format '{}' is unknown; use audio or sse", truncated(other));
             Err(ApiError::invalid("stream_format", message))
         }
-    }
-}
-
-fn options(body: SpeechRequest) -> SpeechOptions {
-    SpeechOptions {
-        language: body.language,
-        instructions: body.instructions,
-        seed: body.seed,
-        speed: body.speed,
-        temperature: body.temperature,
-        top_p: body.top_p,
-        top_k: body.top_k,
-        max_tokens: body.max_tokens,
-        repetition_penalty: body.repetition_penalty,
-        priority: body.priority,
-        streams_text: body.non_streaming_mode.map(|whole| !whole),
-        cloning: Cloning::default(),
     }
 }
 

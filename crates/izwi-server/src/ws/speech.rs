@@ -30,7 +30,7 @@ use crate::dto::speech::VoiceRef;
 use crate::encoding::{self, EncodedUtterance};
 use crate::error::ApiError;
 use crate::registry::Lease;
-use crate::speech::{Cloning, ResolvedSpeechOptions, SpeechOptions};
+use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice};
 use crate::state::AppState;
 use crate::voices::{self, Voice};
 
@@ -256,21 +256,9 @@ impl Setup {
     fn resolve(fields: ConfigFields, Model { engine, voice }: Model) -> Result<Self, ApiError> {
         let format = encoding::for_session(fields.response_format.as_deref())?;
         let chunk_samples = chunking::samples(fields.chunk_ms, engine.profile().info.sample_rate_hz)?;
-        let options = SpeechOptions {
-            language: fields.language,
-            instructions: fields.instructions,
-            seed: fields.seed,
-            speed: fields.speed,
-            temperature: fields.temperature,
-            top_p: fields.top_p,
-            top_k: fields.top_k,
-            max_tokens: fields.max_tokens,
-            repetition_penalty: fields.repetition_penalty,
-            priority: fields.priority,
-            streams_text: fields.non_streaming_mode.map(|whole| !whole),
-            cloning: Cloning::default(),
-        };
-        let options = ResolvedSpeechOptions::resolve(options, voice, &engine)?;
+        let choice = VoiceChoice { voice, cloning: Cloning::default() };
+        let priority = fields.priority.as_deref();
+        let options = ResolvedSpeechOptions::resolve(fields.options, choice, priority, &engine)?;
         Ok(Self { engine, options, format, chunk_samples })
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use izwi_audio::decode::{self, DecodeError, DecodeLimits};
 use izwi_types::{
     ConverseInput, Input, ListenInput, Message, Prepared, SamplingParams, SpeakInput, Task, Turn,
-    VoiceRecording, VoiceReference, Work,
+    VoiceRecording, VoiceReference, Work, check_finite,
 };
 
 use super::voice_input;
@@ -24,8 +24,6 @@ use crate::engine::types::{GenerationParams, Priority, RequestId, audio_duration
 pub const MAX_TEXT_CHARS: usize = 65_536;
 /// Range of `temperature`.
 const TEMPERATURE: (f32, f32) = (0.0, 2.0);
-/// Range of `repetition_penalty`.
-const REPETITION_PENALTY: (f32, f32) = (0.5, 2.0);
 
 /// A validated and prepared request.
 #[derive(Debug, Clone)]
@@ -332,15 +330,8 @@ impl RequestProcessor {
             // The model's own temperature is for speech synthesis.
             params.sampling.temperature = 0.0;
         }
-        let floats = [
-            ("temperature", params.sampling.temperature),
-            ("top_p", params.sampling.top_p),
-            ("repetition_penalty", params.sampling.repetition_penalty),
-            ("speed", params.speed),
-        ];
-        if let Some((name, value)) = floats.iter().find(|(_, value)| !value.is_finite()) {
-            return Err(EngineError::invalid(name, format!("{name} is {value}; it must be a finite number")));
-        }
+        params.sampling = params.sampling.clamped()?;
+        check_finite("speed", params.speed.into())?;
         if params.max_tokens == 0 {
             return Err(EngineError::invalid("max_tokens", "max_tokens is 0; it must be at least 1"));
         }
@@ -357,11 +348,6 @@ impl RequestProcessor {
             }
             _ => {}
         }
-        let sampling = &mut params.sampling;
-        sampling.temperature = sampling.temperature.clamp(TEMPERATURE.0, TEMPERATURE.1);
-        sampling.top_p = sampling.top_p.clamp(f32::EPSILON, 1.0);
-        sampling.repetition_penalty =
-            sampling.repetition_penalty.clamp(REPETITION_PENALTY.0, REPETITION_PENALTY.1);
         // Random seeds fit the integers of a 64-bit float, so that every client can send them back.
         params.seed = Some(params.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 >> 11));
         Ok(params)

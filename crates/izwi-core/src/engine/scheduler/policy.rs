@@ -88,6 +88,7 @@ impl Policy for Priority {
     }
 }
 
+// example: policy
 impl Policy for Deadline {
     fn rank(&self, sequence: &Sequence) -> u64 {
         sequence.due_us
@@ -101,6 +102,7 @@ impl Policy for Deadline {
         false
     }
 }
+// end of example
 
 /// 0 for streams that are due, 1 for those with enough audio ahead.
 fn not_due(sequence: &Sequence, soon_us: u64) -> u64 {

@@ -12,6 +12,7 @@ use crate::arch::level::{Level, Run};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx2Level;
 
+// example: level
 // SAFETY: `enter` enables the features that `is_supported` detects, and no others.
 unsafe impl Level for Avx2Level {
     type F32 = Avx2;
@@ -28,6 +29,7 @@ unsafe impl Level for Avx2Level {
         job.run::<Self>();
     }
 }
+// end of example
 
 /// 16 lanes in two registers.
 #[derive(Debug, Clone, Copy)]

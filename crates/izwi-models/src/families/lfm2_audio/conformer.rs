@@ -176,9 +176,9 @@ impl Layer {
 /// Two linear layers with SiLU between; the output is halved.
 #[derive(Debug)]
 struct FeedForward {
-    wide: Linear,
-    wide_bias: Tensor,
-    narrow: Linear, // halved
+    fc1: Linear,
+    fc1_bias: Tensor,
+    fc2: Linear, // halved
 }
 
 impl FeedForward {
@@ -188,22 +188,21 @@ impl FeedForward {
         (width, inner): (usize, usize),
         precision: Precision,
     ) -> Loaded<Self> {
-        let wide = format!("{name}.linear1");
-        let narrow = [(format!("{name}.linear2.weight"), vec![width, inner])];
+        let fc1 = format!("{name}.linear1");
+        let fc2 = [(format!("{name}.linear2.weight"), vec![width, inner])];
         // Halving is exact in every floating-point type.
         let halved = |weights| Ok((cat_weights(weights)? * HALF)?);
-        let narrow =
-            Linear::load_transformed(from, (&narrow, "halved, "), (inner, width), precision, halved)?;
+        let fc2 = Linear::load_transformed(from, (&fc2, "halved, "), (inner, width), precision, halved)?;
         let bias = (from.take(&format!("{name}.linear2.bias"), &[width])? * HALF)?;
         Ok(Self {
-            wide_bias: from.take(&format!("{wide}.bias"), &[inner])?,
-            wide: Linear::load_with_precision(from, &wide, (width, inner), false, precision)?,
-            narrow: narrow.with_bias(&bias)?.into(),
+            fc1_bias: from.take(&format!("{fc1}.bias"), &[inner])?,
+            fc1: Linear::load_with_precision(from, &fc1, (width, inner), false, precision)?,
+            fc2: fc2.with_bias(&bias)?,
         })
     }
 
     fn forward(&self, x: &Tensor) -> Loaded<Tensor> {
-        Ok(self.narrow.forward(&bias_silu(&self.wide.product(x)?, &self.wide_bias)?)?)
+        Ok(self.fc2.forward(&bias_silu(&self.fc1.product(x)?, &self.fc1_bias)?)?)
     }
 }
 
@@ -232,7 +231,7 @@ impl Attention {
         };
         let biases = [bias_of("u")?, bias_of("v")?];
         Ok(Self {
-            qkv: qkv.with_bias(&bias)?.into(),
+            qkv: qkv.with_bias(&bias)?,
             place,
             biases,
             output: Linear::load_with_precision(
@@ -302,8 +301,8 @@ impl Convolution {
 #[derive(Debug)]
 struct Adapter {
     norm: LayerNorm,
-    wide: Linear,
-    wide_bias: Tensor,
+    fc1: Linear,
+    fc1_bias: Tensor,
     output: Linear,
 }
 
@@ -314,11 +313,11 @@ impl Adapter {
         (width, hidden): (usize, usize),
         precision: Precision,
     ) -> Loaded<Self> {
-        let wide = format!("{name}.1");
+        let fc1 = format!("{name}.1");
         Ok(Self {
             norm: LayerNorm::load(from, &format!("{name}.0"), width)?,
-            wide_bias: from.take(&format!("{wide}.bias"), &[hidden])?,
-            wide: Linear::load_with_precision(from, &wide, (width, hidden), false, precision)?,
+            fc1_bias: from.take(&format!("{fc1}.bias"), &[hidden])?,
+            fc1: Linear::load_with_precision(from, &fc1, (width, hidden), false, precision)?,
             output: Linear::load_with_precision(
                 from,
                 &format!("{name}.3"),
@@ -330,8 +329,8 @@ impl Adapter {
     }
 
     fn forward(&self, x: &Tensor) -> Loaded<Tensor> {
-        let h = self.wide.product(&self.norm.forward(x)?)?;
-        Ok(self.output.forward(&bias_gelu(&h, &self.wide_bias)?)?)
+        let h = self.fc1.product(&self.norm.forward(x)?)?;
+        Ok(self.output.forward(&bias_gelu(&h, &self.fc1_bias)?)?)
     }
 }
 

@@ -279,11 +279,11 @@ impl FrameModel for QwenTts {
 
     fn make_voice(&self, recording: &VoiceRecording) -> Result<Vec<u8>, InputError> {
         let cloner = self.cloner()?;
-        cloner.pack(&*cloner.from_recording(recording, &self.codec, &self.vocabulary)?)
+        cloner.pack(&*cloner.encode_recording(recording, &self.codec, &self.vocabulary)?)
     }
 
     fn check_voice(&self, pack: &[u8]) -> Result<(), InputError> {
-        self.cloner()?.from_pack(pack, &self.codec, &self.vocabulary).map(drop)
+        self.cloner()?.load_pack(pack, &self.codec, &self.vocabulary).map(drop)
     }
 }
 

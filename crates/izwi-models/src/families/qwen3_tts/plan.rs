@@ -48,10 +48,10 @@ impl QwenTts {
                 message: "this model speaks in the voice of a recording and has none of its own; give ref_audio, or a voice that was saved".to_owned(),
             }),
             (Some(cloner), Some(VoiceReference::Recording(recording))) => {
-                Ok(RequestVoice::Cloned(cloner.from_recording(recording, &self.codec, &self.vocabulary)?))
+                Ok(RequestVoice::Cloned(cloner.encode_recording(recording, &self.codec, &self.vocabulary)?))
             }
             (Some(cloner), Some(VoiceReference::Pack(pack))) => {
-                Ok(RequestVoice::Cloned(cloner.from_pack(pack, &self.codec, &self.vocabulary)?))
+                Ok(RequestVoice::Cloned(cloner.load_pack(pack, &self.codec, &self.vocabulary)?))
             }
         }
     }

@@ -76,7 +76,7 @@ impl VoiceCloner {
     ///
     /// # Errors
     /// The recording cannot be taken.
-    pub(super) fn from_recording(
+    pub(super) fn encode_recording(
         &self,
         recording: &VoiceRecording,
         codec: &Codec,
@@ -150,7 +150,7 @@ impl VoiceCloner {
     ///
     /// # Errors
     /// It is damaged or was made for another checkpoint.
-    pub(super) fn from_pack(
+    pub(super) fn load_pack(
         &self,
         pack: &[u8],
         codec: &Codec,

@@ -3,14 +3,14 @@
 use crate::dto::chat::{CLIENT_FRAMES, ClientFrame};
 use crate::dto::session::TextFields;
 use crate::error::ApiError;
-use crate::extract::parse_json;
+use crate::extract::{parse_json, parse_with_options};
 use crate::ws::frame::{kind, required_text, unknown};
 
 /// Reads a frame; members it does not know are ignored.
 pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
     let bytes = text.as_bytes();
     Ok(match kind(bytes)?.as_str() {
-        "session.config" => ClientFrame::Config(parse_json(bytes)?),
+        "session.config" => ClientFrame::Config(parse_with_options(bytes)?),
         "input.text" => ClientFrame::Text(required_text(parse_json::<TextFields>(bytes)?.text)?),
         "input.audio.commit" => ClientFrame::Commit,
         "input.audio.clear" => ClientFrame::Clear,

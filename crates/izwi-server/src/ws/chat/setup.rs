@@ -1,9 +1,7 @@
 //! The configuration of a conversation: checked against its model, and made into the engine's requests.
 
 use izwi_audio::encode::Format;
-use izwi_core::engine::{
-    ChatOptions, Conversation, EngineCoreRequest, GenerationParams, Priority, SamplingParams,
-};
+use izwi_core::engine::{ChatOptions, Conversation, EngineCoreRequest, GenerationParams, Priority};
 
 use crate::dto::chat::ConfigFields;
 use crate::encoding;
@@ -38,20 +36,10 @@ impl Setup {
         let input_rate = fields.input_sample_rate.unwrap_or(profile.info.input_sample_rate_hz);
         check_range("input_sample_rate", input_rate, &INPUT_RATES)?;
         let priority = parse_priority(fields.priority.as_deref())?;
-        let own_sampling = fields.temperature.is_none() && fields.top_p.is_none() && fields.top_k.is_none();
+        let own_sampling = !fields.options.sets_sampling();
         let defaults = profile.default_params();
-        let params = GenerationParams {
-            sampling: SamplingParams {
-                temperature: fields.temperature.unwrap_or(defaults.sampling.temperature),
-                top_p: fields.top_p.unwrap_or(defaults.sampling.top_p),
-                top_k: fields.top_k.unwrap_or(defaults.sampling.top_k),
-                ..defaults.sampling
-            },
-            max_tokens: fields.max_tokens.unwrap_or(defaults.max_tokens),
-            seed: fields.seed.or(defaults.seed),
-            ..defaults.clone()
-        };
-        let instructions = non_blank(fields.instructions);
+        let params = GenerationParams { speed: defaults.speed, ..defaults.with(&fields.options) };
+        let instructions = non_blank(fields.options.instructions);
         Ok(Self {
             format,
             input_rate,

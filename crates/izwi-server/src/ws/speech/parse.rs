@@ -1,22 +1,22 @@
 //! Reading a client's text frame.
 
-use crate::dto::session::{CLIENT_FRAMES, ClientFrame, SpeakFields, TextFields};
+use crate::dto::session::{CLIENT_FRAMES, ClientFrame, TextFields};
 use crate::error::ApiError;
-use crate::extract::parse_json;
+use crate::extract::{parse_json, parse_with_options};
 use crate::ws::frame::{kind, required_text, unknown};
 
 /// Reads a frame; members it does not know are ignored.
 pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
     let bytes = text.as_bytes();
     Ok(match kind(bytes)?.as_str() {
-        "session.config" => ClientFrame::Config(parse_json(bytes)?),
+        "session.config" => ClientFrame::Config(parse_with_options(bytes)?),
         "input.text" => ClientFrame::Text(required_text(parse_json::<TextFields>(bytes)?.text)?),
         "input.flush" => ClientFrame::Flush,
         "input.done" => ClientFrame::Done,
-        "speak" => {
-            let fields: SpeakFields = parse_json(bytes)?;
-            ClientFrame::Speak { text: required_text(fields.text)?, config: fields.config }
-        }
+        "speak" => ClientFrame::Speak {
+            text: required_text(parse_json::<TextFields>(bytes)?.text)?,
+            config: parse_with_options(bytes)?,
+        },
         "playback.ack" => ClientFrame::PlaybackAck,
         "interrupt" => ClientFrame::Interrupt,
         "ping" => ClientFrame::Ping,
@@ -52,6 +52,7 @@ mod tests {
         check(r#"{"type":"input.text","text":7}"#, "invalid_value", Some("text"));
         check(r#"{"type":"session.config","seed":"x"}"#, "invalid_value", Some("seed"));
         check(r#"{"type":"session.config","voice":7}"#, "invalid_value", Some("voice"));
+        check(r#"{"type":"speak","text":"a","top_p":"x"}"#, "invalid_value", Some("top_p"));
         check(r#"{"type":"input.text","text":"a"} trailing"#, "invalid_json", None);
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use izwi_types::{InputError, SamplingParams, SpeakInput, VoiceRecording, VoiceReference};
+use izwi_types::{InputError, SpeakInput, VoiceRecording, VoiceReference};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 
@@ -67,8 +67,7 @@ pub(super) fn trace(model: &str, input: &SpeakInput) -> Result<u64, InputError> 
         Some(VoiceReference::Recording(recording)) => Some(identity(recording)),
         Some(VoiceReference::Pack(pack)) => Some(unpack(model, pack)?),
     };
-    let SamplingParams { temperature, top_p, top_k, repetition_penalty } = input.sampling;
     let voice = (&input.voice, speaker, &input.language, &input.instructions, input.streams_text);
-    let options = format!("{voice:?} {temperature} {top_p} {top_k} {repetition_penalty} {}", input.speed);
+    let options = format!("{voice:?} {:?} {}", input.sampling, input.speed);
     Ok(digest(options.bytes()))
 }

@@ -133,7 +133,7 @@ impl Decoder {
 
     /// Elements of the weights that are computed by groups, and the bytes they take.
     pub(super) fn grouped(&self) -> [usize; 2] {
-        let units = self.blocks.iter().flat_map(|block| &block.units).map(|unit| unit.wide.grouped());
+        let units = self.blocks.iter().flat_map(|block| &block.units).map(|unit| unit.fc1.grouped());
         units.fold([0, 0], |sum, [elements, bytes]| [sum[0] + elements, sum[1] + bytes])
     }
 
@@ -191,9 +191,9 @@ fn transformer_shape(config: &DecoderConfig, precision: Precision) -> Transforme
 struct ConvNext {
     conv: CausalDepthwiseConv,
     norm: LayerNorm,
-    wide: Linear,
-    wide_bias: Tensor, // [4 * channels]
-    narrow: Linear,
+    fc1: Linear,
+    fc1_bias: Tensor, // [4 * channels]
+    fc2: Linear,
     gamma: Tensor, // [channels]
 }
 
@@ -205,13 +205,13 @@ impl ConvNext {
         shape: &mut StreamShape,
     ) -> Loaded<Self> {
         let inner = STAGE_WIDENING * channels;
-        let wide = format!("{name}.pwconv1");
+        let fc1 = format!("{name}.pwconv1");
         Ok(Self {
             conv: CausalDepthwiseConv::load(from, &format!("{name}.dwconv.conv"), channels, TAPS, shape)?,
             norm: LayerNorm::load_with_eps(from, &format!("{name}.norm"), channels, STAGE_EPS)?,
-            wide_bias: from.take(&format!("{wide}.bias"), &[inner])?,
-            wide: Linear::load_with_precision(from, &wide, (channels, inner), false, precision)?,
-            narrow: Linear::load_with_precision(
+            fc1_bias: from.take(&format!("{fc1}.bias"), &[inner])?,
+            fc1: Linear::load_with_precision(from, &fc1, (channels, inner), false, precision)?,
+            fc2: Linear::load_with_precision(
                 from,
                 &format!("{name}.pwconv2"),
                 (inner, channels),
@@ -224,8 +224,8 @@ impl ConvNext {
 
     fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
         let y = self.norm.forward(&self.conv.forward(x, streams)?)?;
-        let y = bias_gelu(&self.wide.forward(&y)?, &self.wide_bias)?;
-        residual(x, self.narrow.forward(&y)?.broadcast_mul(&self.gamma)?)
+        let y = bias_gelu(&self.fc1.forward(&y)?, &self.fc1_bias)?;
+        residual(x, self.fc2.forward(&y)?.broadcast_mul(&self.gamma)?)
     }
 }
 
@@ -240,7 +240,7 @@ struct Block {
 #[derive(Debug)]
 struct Unit {
     wide_snake: SnakeBeta,
-    wide: CausalConv,
+    fc1: CausalConv,
     point_snake: SnakeBeta,
     point: CausalConv,
 }
@@ -278,18 +278,18 @@ impl Unit {
         shape: &mut StreamShape,
     ) -> Loaded<Self> {
         let channels = inner.inputs;
-        let wide = Kernel { taps: TAPS, dilation, ..inner };
+        let fc1 = Kernel { taps: TAPS, dilation, ..inner };
         let point = Kernel { taps: 1, ..inner };
         Ok(Self {
             wide_snake: SnakeBeta::load(from, &format!("{name}.act1"), channels)?,
-            wide: CausalConv::load(from, &format!("{name}.conv1.conv"), wide, shape)?,
+            fc1: CausalConv::load(from, &format!("{name}.conv1.conv"), fc1, shape)?,
             point_snake: SnakeBeta::load(from, &format!("{name}.act2"), channels)?,
             point: CausalConv::load(from, &format!("{name}.conv2.conv"), point, shape)?,
         })
     }
 
     fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
-        let y = self.wide.forward(&self.wide_snake.forward(x)?, streams)?;
+        let y = self.fc1.forward(&self.wide_snake.forward(x)?, streams)?;
         residual(x, self.point.forward(&self.point_snake.forward(&y)?, streams)?)
     }
 }
