@@ -412,7 +412,7 @@ fn saved_voices_are_listed_shown_and_removed() {
         &["--model with one of"],
     );
     assert!(izwi.run(&["voices", "rm", "anna", "bad"]).status.success());
-    refused(&izwi.run(&["voices", "rm", "anna"]), 1, &["none is saved yet"]);
+    refused(&izwi.run(&["voices", "rm", "anna"]), 1, &["there are no voices yet"]);
 }
 
 #[test]
