@@ -33,7 +33,7 @@ impl WithOptions for ConfigFields {
 /// A frame of the client, checked for shape.
 #[derive(Debug)]
 pub(crate) enum ClientFrame {
-    Config(ConfigFields),
+    Config(Box<ConfigFields>),
     Text(String),
     /// PCM of a recording.
     Audio(Bytes),

@@ -130,7 +130,7 @@ impl Protocol for Chat {
         out: &mut Outbox,
     ) -> Result<Action, ApiError> {
         match frame {
-            ClientFrame::Config(fields) => drop(self.configure(fields, model, out)?),
+            ClientFrame::Config(fields) => drop(self.configure(*fields, model, out)?),
             ClientFrame::Text(text) => {
                 self.check_open()?;
                 check_text("text", &text, self.state.config().max_input_chars)?;

@@ -123,6 +123,7 @@ impl EngineCore {
                 }
                 self.mode = Mode::Running;
                 self.drain_waiters.push(reply);
+                self.publish();
             }
             Command::Stop => self.stopping = true,
             Command::AwaitEnd(reply) => {

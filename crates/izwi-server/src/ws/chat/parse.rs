@@ -10,7 +10,7 @@ use crate::ws::frame::{kind, required_text, unknown};
 pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
     let bytes = text.as_bytes();
     Ok(match kind(bytes)?.as_str() {
-        "session.config" => ClientFrame::Config(parse_with_options(bytes)?),
+        "session.config" => ClientFrame::Config(Box::new(parse_with_options(bytes)?)),
         "input.text" => ClientFrame::Text(required_text(parse_json::<TextFields>(bytes)?.text)?),
         "input.audio.commit" => ClientFrame::Commit,
         "input.audio.clear" => ClientFrame::Clear,
