@@ -75,7 +75,7 @@ class Model:
         self.rules = json.loads((folder / "generation_config.json").read_text())
         self.eot, self.sot = self.rules["eos_token_id"], self.rules["decoder_start_token_id"]
         self.multilingual = self.rules["is_multilingual"]
-        self.said = {"language": "en", "task": "transcribe"} if self.multilingual else {}
+        self.generate_options = {"language": "en", "task": "transcribe"} if self.multilingual else {}
         self.prompt = [self.sot]
         if self.multilingual:
             self.prompt += [self.rules["lang_to_id"]["<|en|>"], self.rules["task_to_id"]["transcribe"]]
@@ -151,7 +151,7 @@ class Model:
         return ids[begin:], np.stack(raw)
 
     def generated(self, mel):
-        out = self.net.generate(mel, return_timestamps=True, do_sample=False, num_beams=1, **self.said)
+        out = self.net.generate(mel, return_timestamps=True, do_sample=False, num_beams=1, **self.generate_options)
         return out[0].tolist()
 
     def languages(self, encoded):
@@ -179,7 +179,7 @@ class Model:
             model=self.net, feature_extractor=self.extractor, tokenizer=self.tokenizer, device="cpu"
         )
         raw = {"raw": samples, "sampling_rate": RATE}
-        chunks = recogniser(raw, return_timestamps="word", generate_kwargs=dict(self.said))["chunks"]
+        chunks = recogniser(raw, return_timestamps="word", generate_kwargs=dict(self.generate_options))["chunks"]
         return [[chunk["text"], *chunk["timestamp"]] for chunk in chunks]
 
 

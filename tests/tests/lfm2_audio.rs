@@ -109,7 +109,7 @@ async fn a_turn_over_the_socket_equals_the_engine() -> Result<()> {
     let samples = sweep(1.2, 700.0);
     let turn = send_sweep(&mut begin(&server, 3, 40).await?, &samples).await?;
     let (text, audio) = checked_output(&turn)?;
-    ensure!(!text.is_empty(), "nothing is said");
+    ensure!(!text.is_empty(), "no text");
 
     let file = izwi_audio::wav::to_bytes(&samples, HEARD_RATE as u32)?;
     let engine = server.engine()?;
@@ -128,7 +128,10 @@ async fn a_turn_over_the_socket_equals_the_engine() -> Result<()> {
     ensure!(whole.emissions.len() <= 40 && !whole.emissions.is_empty());
     let other = base64(&izwi_audio::wav::to_bytes(&sweep(1.2, 300.0), HEARD_RATE as u32)?);
     let other = EngineCoreRequest { audio_input: Some(other.into()), ..request };
-    ensure!(engine.generate(other).await?.emissions != whole.emissions, "what is said is not checked_output");
+    ensure!(
+        engine.generate(other).await?.emissions != whole.emissions,
+        "the recording does not change the answer"
+    );
     server.assert_balanced().await
 }
 
@@ -153,8 +156,8 @@ async fn a_second_turn_computes_only_new_positions() -> Result<()> {
         ..engine.profile().default_params()
     };
     let (mut kept, mut known, mut reused) = (Conversation::new(), 0, 0);
-    for said in turns {
-        kept.ask(said);
+    for turn in turns {
+        kept.ask(turn);
         let chat =
             ChatOptions { conversation: kept.clone(), text_temperature: Some(1.0), own_sampling: false };
         let request = EngineCoreRequest::audio_chat(None, None).with_params(params.clone()).with_chat(chat);
@@ -263,7 +266,7 @@ async fn eight_mixed_sessions_equal_each_alone_under_preemption() -> Result<()> 
         server.assert_balanced().await?;
     }
     let preempted = server.metric("izwi_num_preemptions_total", &[]).await?;
-    ensure!(preempted > 0.0, "nobody was preempted");
+    ensure!(preempted > 0.0, "no sequence was preempted");
     Ok(())
 }
 

@@ -53,7 +53,7 @@ async fn spoken(server: &TestServer, extra: Value) -> Result<Vec<u8>> {
     let status = response.status();
     let bytes = guarded(response.bytes()).await??;
     ensure!(status == 200, "{extra}: {status} {}", String::from_utf8_lossy(&bytes));
-    ensure!(!bytes.is_empty(), "{extra}: nothing is said");
+    ensure!(!bytes.is_empty(), "{extra}: no audio");
     Ok(bytes.to_vec())
 }
 
@@ -145,7 +145,7 @@ async fn a_stream_equals_the_whole_in_exact_chunks() -> Result<()> {
 
 /// Minutes of audio, in several passes.
 fn long_text() -> String {
-    "This is one sentence of very many, and nobody is going to hear the last of them. ".repeat(40)
+    "This is one sentence of very many, and the last of them is never played. ".repeat(40)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -200,10 +200,10 @@ async fn check_together(server: &TestServer, alone: &[Vec<u8>]) -> Result<()> {
         session.expect_done(1000).await?;
         audio(&utterance)
     });
-    for (text, (heard, alone)) in
+    for (text, (batched, alone)) in
         TEXTS.iter().zip(futures::future::try_join_all(streams).await?.iter().zip(alone))
     {
-        ensure!(heard == alone, "'{text}' is another among others");
+        ensure!(batched == alone, "'{text}' differs in a batch");
     }
     server.assert_balanced().await
 }
@@ -221,7 +221,7 @@ async fn eight_streams_equal_each_alone_under_preemption() -> Result<()> {
     let tight = EngineCoreConfig { max_blocks: 26, chunked_prefill_threshold: 7, ..config(OWN) };
     let tight = TestServer::with_weights(tight, &checkpoint("cv06")).await?;
     check_together(&tight, &alone).await?;
-    assert!(tight.metric("izwi_num_preemptions_total", &[]).await? > 0.0, "nobody was preempted");
+    assert!(tight.metric("izwi_num_preemptions_total", &[]).await? > 0.0, "no sequence was preempted");
     Ok(())
 }
 
@@ -242,7 +242,7 @@ async fn a_cloned_voice_is_used_and_saved() -> Result<()> {
     let timbre = spoken(&server, json!({"ref_audio": recording})).await?;
     let with_text = json!({"ref_audio": recording, "ref_text": SAID});
     let cloned = spoken(&server, with_text.clone()).await?;
-    assert!(timbre != cloned, "what is said in the recording tells more than its timbre");
+    assert!(timbre != cloned, "the transcript adds to the timbre");
     let both = json!({"ref_audio": recording, "ref_text": SAID, "x_vector_only_mode": true});
     assert!(timbre == spoken(&server, both).await?);
     assert!(timbre != spoken(&server, json!({"ref_audio": base64(&clip(1.2)?)})).await?);
@@ -322,7 +322,10 @@ async fn shared_instructions_are_computed_once() -> Result<()> {
     let plain = EngineCoreConfig { enable_prefix_caching: false, ..config(STYLED) };
     let plain = TestServer::with_weights(plain, &checkpoint("cv17")).await?;
     assert!(second == spoken(&plain, asked("It is late.")).await?);
-    assert!(second != spoken(&server, json!({"input": "It is late."})).await?, "the style is heard");
+    assert!(
+        second != spoken(&server, json!({"input": "It is late."})).await?,
+        "the instructions change the audio"
+    );
     server.assert_balanced().await
 }
 

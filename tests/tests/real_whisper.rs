@@ -35,7 +35,7 @@ fn config() -> EngineCoreConfig {
 }
 
 fn engine(config: EngineCoreConfig) -> Engine {
-    Engine::new(config).expect("the small ear is needed; run `cargo xtask pull`")
+    Engine::new(config).expect("whisper-tiny.en or whisper-base is missing; run `cargo xtask pull`")
 }
 
 /// Tokens and times of all segments.
@@ -113,11 +113,11 @@ async fn the_jfk_clip_is_transcribed_exactly() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_models_share_a_device_step_by_step() {
     let arbiter = DeviceArbiter::new();
-    let ear = Engine::sharing(config(), &arbiter).unwrap();
+    let asr = Engine::sharing(config(), &arbiter).unwrap();
     let voice =
         Engine::sharing(EngineCoreConfig { model: "hibari".to_owned(), ..config() }, &arbiter).unwrap();
     let text = "One sentence. Another sentence. A third sentence.";
-    let requests = CLIPS.iter().map(|name| ear.generate(EngineCoreRequest::asr(clip(name))));
+    let requests = CLIPS.iter().map(|name| asr.generate(EngineCoreRequest::asr(clip(name))));
     let spoken = voice.generate(EngineCoreRequest::tts(text));
     let (segments, spoken) = futures::future::join(futures::future::join_all(requests), spoken).await;
     assert!(segments.iter().all(|output| !output.as_ref().unwrap().text.as_ref().unwrap().is_empty()));

@@ -113,11 +113,11 @@ async fn a_stream_sends_words_during_transcription() -> Result<()> {
         for response in [by_json, by_form] {
             assert_eq!(response.status(), 200);
             assert_eq!(response.headers()["content-type"], "text/event-stream");
-            let (events, said) = transcript_events(&response.text().await?)?;
-            assert_eq!(said, "word0 word1 word2");
+            let (events, text) = transcript_events(&response.text().await?)?;
+            assert_eq!(text, "word0 word1 word2");
             assert_eq!(events.len(), 4, "a delta for each segment, and the end");
             let usage = json!({"type": "duration", "seconds": 3});
-            let done = json!({"type": "transcript.text.done", "text": said, "usage": usage});
+            let done = json!({"type": "transcript.text.done", "text": text, "usage": usage});
             assert_eq!(events[3], done);
         }
     }

@@ -71,8 +71,8 @@ async fn oversized_uploads_are_refused_in_every_encoding() -> Result<()> {
         }
     }
     // A declared length over the limit is refused before the body is sent.
-    let said = head("application/json", "Content-Length: 99999999999");
-    assert!(exchange(server.address, said.as_bytes()).await?.head.starts_with("http/1.1 413"));
+    let request = head("application/json", "Content-Length: 99999999999");
+    assert!(exchange(server.address, request.as_bytes()).await?.head.starts_with("http/1.1 413"));
     let polite = head("application/json", "Content-Length: 999999\r\nExpect: 100-continue");
     let response = exchange(server.address, polite.as_bytes()).await?;
     assert!(response.head.starts_with("http/1.1 413"), "{}", response.head);
@@ -196,8 +196,8 @@ async fn a_stream_that_fails_midway_reports_an_error() -> Result<()> {
     body["stream"] = json!(true);
     let response = server.post(TRANSCRIPTIONS, &body).await?;
     assert_eq!(response.status(), 200);
-    let (events, said) = transcript_events(&response.text().await?)?;
-    assert_eq!(said, "word0 word1");
+    let (events, text) = transcript_events(&response.text().await?)?;
+    assert_eq!(text, "word0 word1");
     let last = events.last().context("an event")?;
     assert_eq!(last["error"]["code"], "internal_error", "{last}");
     Ok(())
@@ -259,13 +259,13 @@ async fn tts_and_asr_models_share_one_device() -> Result<()> {
     let speaks = SimulatedModel { step_time, ..Default::default() };
     let listens = SimulatedModel { transcribes: true, sample_rate: 16_000, step_time, ..Default::default() };
     let registry_config =
-        RegistryConfig { default_asr: Some("shared-ear".to_owned()), ..RegistryConfig::new("shared-voice") };
+        RegistryConfig { default_asr: Some("shared-asr".to_owned()), ..RegistryConfig::new("shared-tts") };
     let registry = Registry::new(registry_config);
     let server = TestServer::listen(ServerConfig::default(), registry.clone(), Recorder::install()?).await?;
     assert_eq!(server.get("/readyz").await?.status(), 503);
-    registry.set("shared-voice", Slot::Ready(sharing("shared-voice", speaks, &arbiter).await?));
-    assert!(server.page("/readyz").await?.contains("'shared-ear' is loading"));
-    registry.set("shared-ear", Slot::Ready(sharing("shared-ear", listens, &arbiter).await?));
+    registry.set("shared-tts", Slot::Ready(sharing("shared-tts", speaks, &arbiter).await?));
+    assert!(server.page("/readyz").await?.contains("'shared-asr' is loading"));
+    registry.set("shared-asr", Slot::Ready(sharing("shared-asr", listens, &arbiter).await?));
     assert_eq!(server.get("/readyz").await?.status(), 200);
 
     let speech =
@@ -275,13 +275,13 @@ async fn tts_and_asr_models_share_one_device() -> Result<()> {
     let request = body(4.0);
     let listening = (0..6)
         .map(|_| async { anyhow::Ok(server.post(TRANSCRIPTIONS, &request).await?.json::<Value>().await?) });
-    let (spoken, heard) = guarded(async {
+    let (spoken, transcribed) = guarded(async {
         tokio::join!(futures::future::try_join_all(speaking), futures::future::try_join_all(listening))
     })
     .await?;
     assert!(spoken?.iter().all(|audio| *audio == alone));
-    assert!(heard?.iter().all(|body| body["text"] == "word0 word1 word2 word3"));
-    for (model, task) in [("shared-voice", "tts"), ("shared-ear", "asr")] {
+    assert!(transcribed?.iter().all(|body| body["text"] == "word0 word1 word2 word3"));
+    for (model, task) in [("shared-tts", "tts"), ("shared-asr", "asr")] {
         let labels = [&*format!("model=\"{model}\""), &format!("task=\"{task}\"")];
         assert!(server.metric("izwi_requests_total", &labels).await? >= 6.0, "{model}");
         assert_eq!(server.metric("izwi_models_loaded", &labels[..1]).await?, 1.0);

@@ -195,7 +195,7 @@ async fn every_speech_option_reaches_the_model() -> Result<()> {
             == spoken(&server, json!({"instructions": "", "ref_text": "", "x_vector_only_mode": false}))
                 .await?
     );
-    let mut heard = vec![plain];
+    let mut outputs = vec![plain];
     for extra in [
         json!({"seed": 6}),
         json!({"language": "de"}),
@@ -211,11 +211,11 @@ async fn every_speech_option_reaches_the_model() -> Result<()> {
         json!({"ref_audio": base64(&recording(1.5)), "voice": "alloy"}),
     ] {
         let audio = spoken(&server, extra.clone()).await?;
-        ensure!(!heard.contains(&audio), "{extra} changes nothing");
+        ensure!(!outputs.contains(&audio), "{extra} changes nothing");
         if extra.get("ref_audio").is_none() {
             ensure!(audio == streamed(&server, &extra).await?, "{extra} is lost on the WebSocket");
         }
-        heard.push(audio);
+        outputs.push(audio);
     }
     let timbre =
         spoken(&server, json!({"ref_audio": clip, "ref_text": "ah", "x_vector_only_mode": true})).await?;

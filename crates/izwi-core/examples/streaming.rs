@@ -23,7 +23,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-#[allow(clippy::print_stdout, reason = "an example speaks to whoever runs it")]
+#[allow(clippy::print_stdout, reason = "an example prints its result")]
 fn print(line: &str) {
     println!("{line}");
 }

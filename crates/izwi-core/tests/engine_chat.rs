@@ -1,4 +1,4 @@
-//! Conversations through an engine: what is said goes on from turn to turn, and what was computed is not computed again.
+//! Conversations through an engine: the history continues from turn to turn, and cached positions are not recomputed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -35,15 +35,15 @@ fn text(text: &str) -> Vec<Message> {
     vec![Message::Text(text.to_owned())]
 }
 
-/// A tone of `seconds` at a rate that nobody listens at, as a WAV file.
+/// A tone of `seconds` at a rate that no model takes, as a WAV file.
 fn tone(seconds: f32) -> Vec<u8> {
     let samples: Vec<f32> = (0..(seconds * 48_000.0) as usize).map(|at| (at as f32 * 0.02).sin()).collect();
     izwi_audio::wav::to_bytes(&samples, 48_000).unwrap()
 }
 
 /// One turn, entered into the conversation.
-async fn answer(engine: &Engine, conversation: &mut Conversation, said: Vec<Message>) -> EngineOutput {
-    conversation.ask(said);
+async fn answer(engine: &Engine, conversation: &mut Conversation, messages: Vec<Message>) -> EngineOutput {
+    conversation.ask(messages);
     let output = engine.generate(request(conversation)).await.unwrap();
     conversation.answer(output.emissions.clone(), output.stats.prompt_tokens);
     output
@@ -53,24 +53,24 @@ async fn answer(engine: &Engine, conversation: &mut Conversation, said: Vec<Mess
 async fn a_later_turn_computes_only_what_is_new_and_says_the_same() {
     let engine = engine_with(config(), conversing());
     let plain = engine_with(EngineCoreConfig { enable_prefix_caching: false, ..config() }, conversing());
-    let heard = engine.decode_message(tone(1.5).into()).await.unwrap();
-    assert_eq!(heard.len(), 24_000, "at the rate the model listens at");
+    let samples = engine.decode_message(tone(1.5).into()).await.unwrap();
+    assert_eq!(samples.len(), 24_000, "at the model's input rate");
     let (mut kept, mut anew) = (Conversation::new(), Conversation::new());
     let mut known = 0;
-    for said in [vec![Message::Recording(heard)], text("And then?"), text("Tell me more of it.")] {
+    for messages in [vec![Message::Recording(samples)], text("And then?"), text("Tell me more of it.")] {
         let before = engine.status().kv;
-        let first = answer(&engine, &mut kept, said.clone()).await;
-        let second = answer(&plain, &mut anew, said).await;
+        let first = answer(&engine, &mut kept, messages.clone()).await;
+        let second = answer(&plain, &mut anew, messages).await;
         assert_eq!((first.task_type, first.stats.finish_reason), (Task::Chat, FinishReason::Stop));
         assert_eq!((&first.audio, &first.text), (&second.audio, &second.text));
         assert_eq!(first.emissions, second.emissions);
-        let frames = first.emissions.iter().filter(|said| matches!(said, Emission::Frame(_))).count();
+        let frames = first.emissions.iter().filter(|emission| matches!(emission, Emission::Frame(_))).count();
         assert_eq!(first.audio.samples.len(), frames * FRAME);
-        assert_eq!(first.stats.audio_duration, first.audio.duration(), "of what is spoken, not heard");
+        assert_eq!(first.stats.audio_duration, first.audio.duration(), "of the generated audio");
 
         let now = engine.status().kv;
         let hits = (now.prefix_hits - before.prefix_hits) as usize;
-        // All blocks that prompt and answer of the turn before filled; the last thing said was never computed.
+        // All blocks that prompt and answer of the turn before filled; the last generated position was never computed.
         assert_eq!(hits, known / BLOCK, "of {known} positions");
         known = first.stats.prompt_tokens + first.emissions.len() - 1;
     }
@@ -87,12 +87,12 @@ async fn what_was_handed_over_when_it_was_broken_off_is_what_the_next_turn_goes_
     conversation.ask(text(&"a long question, ".repeat(12)));
     let (id, mut chunks) =
         engine.generate_streaming(request(&conversation).with_chunk_samples(2 * FRAME)).await.unwrap();
-    let (mut said, mut samples) = (Vec::new(), 0);
-    while said.len() < 12 {
+    let (mut emissions, mut samples) = (Vec::new(), 0);
+    while emissions.len() < 12 {
         let chunk = chunks.recv().await.unwrap();
         samples += chunk.samples.len();
-        said.extend(chunk.emissions);
-        let frames = said.iter().filter(|said| matches!(said, Emission::Frame(_))).count();
+        emissions.extend(chunk.emissions);
+        let frames = emissions.iter().filter(|emission| matches!(emission, Emission::Frame(_))).count();
         assert!(frames * FRAME <= samples, "{frames} frames in {samples} samples");
     }
     assert!(engine.interrupt_request(&id).await.unwrap());
@@ -104,15 +104,15 @@ async fn what_was_handed_over_when_it_was_broken_off_is_what_the_next_turn_goes_
     };
     let stats = last.stats.unwrap();
     assert_eq!(stats.finish_reason, FinishReason::Interrupted);
-    let count = said.len();
-    conversation.answer(said.clone(), stats.prompt_tokens);
+    let count = emissions.len();
+    conversation.answer(emissions.clone(), stats.prompt_tokens);
 
     let hits = engine.status().kv.prefix_hits;
     let next = answer(&engine, &mut conversation, text("Wait!")).await;
     let reused = (engine.status().kv.prefix_hits - hits) as usize * BLOCK;
     let known = stats.prompt_tokens + count;
     assert!(reused > known - 2 * BLOCK && reused <= known, "{reused} of {known}");
-    assert_eq!(conversation.turns()[1], Turn::Model(said.into()));
+    assert_eq!(conversation.turns()[1], Turn::Model(emissions.into()));
     let plain = engine_with(EngineCoreConfig { enable_prefix_caching: false, ..config() }, conversing());
     let mut again = Conversation::new();
     again.ask(text(&"a long question, ".repeat(12)));
@@ -132,15 +132,15 @@ async fn conversations_that_share_too_few_blocks_are_as_if_alone() {
                 engine_with(EngineCoreConfig { enable_prefix_caching: false, ..config() }, conversing());
             let (mut among, mut quiet) = (Conversation::new(), Conversation::new());
             for turn in 0..3 {
-                let said = text(&"word ".repeat(1 + (talk + turn) % 4));
-                let first = answer(&engine, &mut among, said.clone()).await;
-                let second = answer(&alone, &mut quiet, said).await;
+                let messages = text(&"word ".repeat(1 + (talk + turn) % 4));
+                let first = answer(&engine, &mut among, messages.clone()).await;
+                let second = answer(&alone, &mut quiet, messages).await;
                 assert_eq!(first.emissions, second.emissions, "talk {talk}, turn {turn}");
             }
         }
     });
     futures::future::join_all(talks).await;
-    assert!(engine.status().preemptions > 0, "nobody was preempted");
+    assert!(engine.status().preemptions > 0, "no sequence was preempted");
     assert_eq!(engine.check_invariants().await.unwrap(), Ok(()));
     assert_eq!(engine.status().kv.used_blocks, 0);
 }
@@ -157,7 +157,7 @@ async fn turns_that_cannot_be_taken_are_refused_by_field() {
     assert_eq!(refused(EngineCoreRequest::audio_chat(None, Some("  ".to_owned()))).await, "input");
     let mut conversation = Conversation::new();
     for turn in ["a", "b", "c"] {
-        assert_eq!(refused(request(&conversation)).await, "input", "nobody asked");
+        assert_eq!(refused(request(&conversation)).await, "input", "no user turn");
         answer(&engine, &mut conversation, text(turn)).await;
     }
     conversation.ask(text("d"));

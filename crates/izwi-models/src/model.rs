@@ -98,5 +98,5 @@ pub trait SpeechModel: Send + Sync {
 
 /// The error of a model that does not clone voices.
 pub(crate) fn clones_no_voices(param: &'static str) -> InputError {
-    InputError::other_task("has voices of its own and clones none", param)
+    InputError::other_task("does not support voice cloning", param)
 }

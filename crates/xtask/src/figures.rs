@@ -41,19 +41,19 @@ const QWEN3_TTS: &[&str] = &[
 const FIGURES: [Figures; 7] = [
     Figures {
         file: "qwen3-tts",
-        title: "Speaking frame by frame: Qwen3-TTS",
+        title: "Frame models: Qwen3-TTS",
         command: "izwi bench --random-weights --models qwen3-tts-0.6b,qwen3-tts-1.7b --dtypes q8,bf16,f32 --json",
         columns: QWEN3_TTS,
     },
     Figures {
         file: "qwen3-tts-xeon",
-        title: "Speaking frame by frame: Qwen3-TTS on a slower machine",
+        title: "Frame models: Qwen3-TTS on a slower machine",
         command: "izwi bench --random-weights --model qwen3-tts-0.6b --thread-counts 1,2 --tokens 30 --json",
         columns: QWEN3_TTS,
     },
     Figures {
         file: "lfm2-audio",
-        title: "Speaking frame by frame: LFM2-Audio",
+        title: "Frame models: LFM2-Audio",
         command: "izwi bench --random-weights --model lfm2-audio-1.5b --dtypes q8 --tokens 50",
         columns: &[
             "model",
@@ -71,13 +71,13 @@ const FIGURES: [Figures; 7] = [
     },
     Figures {
         file: "hibari",
-        title: "Speaking sentence by sentence beside the official package",
+        title: "hibari compared with the official package",
         command: "benches/hibari_official.py target/release/izwi",
         columns: &["text", "dtype", "threads", "audio_s", "izwi_rtf", "official_rtf", "times_faster"],
     },
     Figures {
         file: "asr",
-        title: "Listening beside faster-whisper",
+        title: "ASR compared with faster-whisper",
         command: "cargo run --release -p izwi-benches --bin asr",
         columns: &["model", "threads", "workload", "runner", "rounds", "seconds", "times_izwi"],
     },
@@ -100,7 +100,7 @@ const FIGURES: [Figures; 7] = [
     },
     Figures {
         file: "micro",
-        title: "The engine's own share",
+        title: "Engine overhead",
         command: "cargo bench -p izwi-benches",
         columns: &["name", "median_ns"],
     },
