@@ -70,14 +70,14 @@ impl Form {
 /// A line is not a valid event.
 pub fn transcript_events(text: &str) -> Result<(Vec<serde_json::Value>, String)> {
     let mut events = Vec::new();
-    let mut text = String::new();
+    let mut joined = String::new();
     for event in text.split_terminator("\n\n").filter(|event| !event.starts_with(':')) {
         let data = event.strip_prefix("data: ").ok_or_else(|| anyhow::anyhow!("no data: {event}"))?;
         let event: serde_json::Value = serde_json::from_str(data)?;
         if event["type"] == "transcript.text.delta" {
-            text.push_str(event["delta"].as_str().unwrap_or_default());
+            joined.push_str(event["delta"].as_str().unwrap_or_default());
         }
         events.push(event);
     }
-    Ok((events, text))
+    Ok((events, joined))
 }
