@@ -154,12 +154,8 @@ async fn simulate(seed: u64, policy: SchedulingPolicy, steps: u64, expected: &[E
 async fn every_request_ends_once_and_as_if_it_were_alone() {
     let expected = alone().await;
     let (mut steps, mut preemptions) = (0, 0);
-    for (seed, policy) in [
-        (1, SchedulingPolicy::Fcfs),
-        (2, SchedulingPolicy::Priority),
-        (3, SchedulingPolicy::Deadline),
-        (4, SchedulingPolicy::Fcfs),
-    ] {
+    let policies = SchedulingPolicy::ALL.iter().chain([&SchedulingPolicy::Fcfs]);
+    for (seed, &policy) in (1..).zip(policies) {
         let (s, p) = simulate(seed, policy, 4_000, &expected).await;
         steps += s;
         preemptions += p;

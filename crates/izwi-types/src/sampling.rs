@@ -75,6 +75,13 @@ sampling_params! {
     repetition_penalty: f32 = 1.0, 0.5, 2.0;
 }
 
+impl SamplingParams {
+    /// Greedy sampling with a repetition penalty.
+    pub const fn repeating(repetition_penalty: f32) -> Self {
+        Self { repetition_penalty, ..Self::GREEDY }
+    }
+}
+
 /// Refuses infinities and NaN.
 ///
 /// # Errors

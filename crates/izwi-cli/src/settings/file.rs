@@ -190,11 +190,13 @@ mod tests {
 
     #[test]
     fn invalid_values_list_the_valid_ones() {
+        let policies = izwi_core::engine::SchedulingPolicy::LABELS.join(" or ");
+        let lifo = format!("c.toml:3: engine.scheduling_policy: 'lifo' is not {policies}");
         assert_eq!(
             problems("[engine]\nthreads = \"many\"\nscheduling_policy = \"lifo\"\ndevice = \"gpu\"\n"),
             [
                 "c.toml:2: engine.threads: a value of type string is not a whole number from 1 to 1024",
-                "c.toml:3: engine.scheduling_policy: 'lifo' is not fcfs or priority or deadline",
+                lifo.as_str(),
                 "c.toml:4: engine.device: device 'gpu' is unknown; use auto, cpu, metal, metal:N, cuda or cuda:N"
             ]
         );

@@ -255,7 +255,7 @@ pub(crate) static TABLE: &[Setting] = &[
             "scheduling_policy",
             Kind::Choice(SchedulingPolicy::LABELS),
             "POLICY",
-            "Order of sequences: arrival, priority, or the time until the audio of the stream runs out",
+            "Order of sequences; deadline orders by the time until the audio of a stream runs out",
         )
     },
     whole!(Engine, Tuning, "block_size", ANY_COUNT "N", engine.block_size, "Tokens in a KV block"),

@@ -125,7 +125,7 @@ impl GenerationParams {
 
 impl Default for GenerationParams {
     fn default() -> Self {
-        let sampling = SamplingParams { temperature: 0.7, top_p: 0.9, top_k: 50, repetition_penalty: 1.0 };
+        let sampling = SamplingParams { temperature: 0.7, top_p: 0.9, top_k: 50, ..SamplingParams::GREEDY };
         Self { sampling, max_tokens: 2048, speed: 1.0, seed: None }
     }
 }

@@ -428,25 +428,22 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn random_config() -> impl Strategy<Value = EngineCoreConfig> {
-    (1usize..5, 20usize..64, 0u8..3, any::<[bool; 3]>(), 13usize..24).prop_map(
-        |(max_batch_size, tokens, policy, [chunked, preemption, caching], max_blocks)| EngineCoreConfig {
-            max_batch_size,
-            max_tokens_per_step: if chunked { tokens } else { 64 },
-            max_running_requests: 5,
-            scheduling_policy: [
-                SchedulingPolicy::Fcfs,
-                SchedulingPolicy::Priority,
-                SchedulingPolicy::Deadline,
-            ][usize::from(policy)],
-            enable_chunked_prefill: chunked,
-            chunked_prefill_threshold: 16,
-            enable_preemption: preemption,
-            enable_prefix_caching: caching,
-            block_size: 4,
-            max_blocks,
-            ..Default::default()
-        },
-    )
+    (1usize..5, 20usize..64, proptest::sample::select(SchedulingPolicy::ALL), any::<[bool; 3]>(), 13usize..24)
+        .prop_map(|(max_batch_size, tokens, policy, [chunked, preemption, caching], max_blocks)| {
+            EngineCoreConfig {
+                max_batch_size,
+                max_tokens_per_step: if chunked { tokens } else { 64 },
+                max_running_requests: 5,
+                scheduling_policy: policy,
+                enable_chunked_prefill: chunked,
+                chunked_prefill_threshold: 16,
+                enable_preemption: preemption,
+                enable_prefix_caching: caching,
+                block_size: 4,
+                max_blocks,
+                ..Default::default()
+            }
+        })
 }
 
 proptest! {

@@ -163,13 +163,13 @@ impl Settings {
             temperature: if generation.subtalker_dosample { generation.subtalker_temperature } else { 0.0 },
             top_p: generation.subtalker_top_p,
             top_k: generation.subtalker_top_k,
-            repetition_penalty: 1.0,
+            ..SamplingParams::GREEDY
         };
         let sampling = SamplingParams {
             temperature: if generation.do_sample { generation.temperature } else { 0.0 },
             top_p: generation.top_p,
             top_k: generation.top_k,
-            repetition_penalty: generation.repetition_penalty,
+            ..SamplingParams::repeating(generation.repetition_penalty)
         };
         Ok(Self { config, sampling, residual_sampling })
     }

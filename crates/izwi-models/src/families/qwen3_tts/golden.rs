@@ -416,7 +416,7 @@ fn golden_probabilities_match_the_reference() {
             temperature: knobs.temperature,
             top_p: knobs.top_p,
             top_k: knobs.top_k,
-            repetition_penalty: knobs.repetition_penalty,
+            ..SamplingParams::repeating(knobs.repetition_penalty)
         };
         for (row, theirs) in theirs.to_vec2::<f32>().unwrap().iter().enumerate() {
             let drawn: Vec<u32> = history[row][..length].iter().map(|&id| id as u32).collect();

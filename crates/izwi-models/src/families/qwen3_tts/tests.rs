@@ -27,7 +27,7 @@ fn model(checkpoint: &str) -> Driver {
 }
 
 fn say(text: &str, seed: u64) -> SpeakInput {
-    let sampling = SamplingParams { temperature: 0.9, top_p: 1.0, top_k: 50, repetition_penalty: 1.05 };
+    let sampling = SamplingParams { temperature: 0.9, top_k: 50, ..SamplingParams::repeating(1.05) };
     SpeakInput { seed, sampling, ..SpeakInput::plain(text) }
 }
 
