@@ -60,6 +60,20 @@ impl Linear {
         }
     }
 
+    /// From a weight `[outputs, inputs]` on the CPU, without bias, kept in `precision` on `device`. It is converted on the
+    /// CPU: the device gets one buffer of the final type.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn on_device(weight: &Tensor, precision: Precision, device: &Device) -> Result<Self> {
+        if device.is_cpu() {
+            return Self::with_precision(weight, None, precision);
+        }
+        let (outputs, inputs) = weight.dims2()?;
+        let weight = weight.to_dtype(DType::F32)?.t()?.contiguous()?.to_device(device)?;
+        Ok(Self { weight: Weight::Device(weight), bias: None, inputs, outputs })
+    }
+
     /// Takes `{name}.weight` `[outputs, inputs]` and `{name}.bias` `[outputs]`.
     ///
     /// # Errors
@@ -127,9 +141,9 @@ impl Linear {
             let weights = from.take_packed(&recipe, |tensors| Ok(pack(&transform(tensors)?, precision)?))?;
             return Ok(Self { weight: Weight::Cpu(weights), bias: None, inputs, outputs });
         }
-        let tensors = parts.iter().map(|(name, shape)| from.take_stored(name, shape));
+        let tensors = parts.iter().map(|(name, shape)| from.take_host(name, shape));
         let weight = transform(tensors.collect::<std::result::Result<_, _>>()?)?;
-        Ok(Self::with_precision(&weight, None, precision)?)
+        Ok(Self::on_device(&weight, precision, from.device())?)
     }
 
     /// Replaces the bias, `[outputs]`.
