@@ -72,6 +72,16 @@ impl Linear {
         }
     }
 
+    /// From a weight `[outputs, inputs]` on the CPU, without bias, kept in `precision` on `device`. It is converted on the
+    /// CPU: the device gets one buffer of the final type.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn on_device(weight: &Tensor, precision: Precision, device: &Device) -> Result<Self> {
+        let (outputs, inputs) = weight.dims2()?;
+        Ok(Self { weight: Weight::new(weight, precision, device)?, bias: None, inputs, outputs })
+    }
+
     /// Takes `{name}.weight` `[outputs, inputs]` and `{name}.bias` `[outputs]`.
     ///
     /// # Errors
@@ -139,10 +149,9 @@ impl Linear {
             let weights = from.take_packed(&recipe, |tensors| Ok(pack(&transform(tensors)?, precision)?))?;
             return Ok(Self { weight: Weight::Cpu(weights), bias: None, inputs, outputs });
         }
-        let tensors = parts.iter().map(|(name, shape)| from.take_on_host(name, shape));
+        let tensors = parts.iter().map(|(name, shape)| from.take_host(name, shape));
         let weight = transform(tensors.collect::<std::result::Result<_, _>>()?)?;
-        let weight = Weight::new(&weight, precision, from.device())?;
-        Ok(Self { weight, bias: None, inputs, outputs })
+        Ok(Self::on_device(&weight, precision, from.device())?)
     }
 
     /// Replaces the bias, `[outputs]`.
