@@ -93,7 +93,8 @@ impl Pass<'_> {
             Activation::Relu => 3,
             Activation::GatedSilu => 4,
         };
-        let fits = |tensor: Option<&Tensor>, dims: &[usize]| tensor.is_none_or(|tensor| tensor.dims() == dims);
+        let fits =
+            |tensor: Option<&Tensor>, dims: &[usize]| tensor.is_none_or(|tensor| tensor.dims() == dims);
         if !fits(fused.bias, &[weights.outputs()]) || !fits(fused.residual, y.dims()) {
             bail!("linear: the bias or the residual does not fit {outputs} outputs of {rows} rows")
         }

@@ -1,7 +1,7 @@
 //! A pass: kernels encoded one after another into candle's current command buffer. Knows no layer.
 
-use candle_core::{DType, Device, MetalDevice, MetalStorage, Result, Shape, Storage, Tensor, bail};
 use candle_core::op::BackpropOp;
+use candle_core::{DType, Device, MetalDevice, MetalStorage, Result, Shape, Storage, Tensor, bail};
 use candle_metal_kernels::metal::CommandsGuard;
 use objc2_metal::MTLSize;
 

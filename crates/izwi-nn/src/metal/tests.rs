@@ -71,7 +71,8 @@ fn norms_activations_and_residuals_fuse() {
         let rms = candle_nn::ops::rms_norm(&x, &scale, 1e-5).unwrap();
         let layer = candle_nn::ops::layer_norm(&x, &scale, &shift, 1e-5).unwrap();
         let gated = |y: Tensor| {
-            let (gate, up) = (y.narrow(1, 0, outputs / 2).unwrap(), y.narrow(1, outputs / 2, outputs / 2).unwrap());
+            let (gate, up) =
+                (y.narrow(1, 0, outputs / 2).unwrap(), y.narrow(1, outputs / 2, outputs / 2).unwrap());
             (gate.silu().unwrap() * up).unwrap()
         };
         let (on_scale, on_shift, on_x) = (to(&scale), to(&shift), to(&x));
@@ -93,10 +94,7 @@ fn norms_activations_and_residuals_fuse() {
             ),
             (Fused { activation: Activation::Silu, ..Fused::default() }, product(&x).silu().unwrap()),
             (Fused { activation: Activation::Relu, ..Fused::default() }, product(&x).relu().unwrap()),
-            (
-                Fused { residual: Some(&on_residual), ..Fused::default() },
-                (product(&x) + &residual).unwrap(),
-            ),
+            (Fused { residual: Some(&on_residual), ..Fused::default() }, (product(&x) + &residual).unwrap()),
         ];
         for (index, (fused, expected)) in cases.into_iter().enumerate() {
             let pass = Pass::open(on).unwrap();

@@ -85,12 +85,8 @@ impl MetalWeights {
     pub(crate) fn lookup(&self, ids: &Tensor) -> Result<Tensor> {
         let pass = Pass::of(ids)?;
         let rows = pass.empty((ids.dim(0)?, self.inputs), DType::F32)?;
-        let params = [
-            self.inputs as u32,
-            self.row_bytes() as u32,
-            self.scales() as u32,
-            self.blocks() as u32,
-        ];
+        let params =
+            [self.inputs as u32, self.row_bytes() as u32, self.scales() as u32, self.blocks() as u32];
         let grid = Grid { groups: [self.inputs.div_ceil(256), ids.dim(0)?, 1], threads: 32 };
         let args = [Arg::In(&self.data), Arg::In(ids), Arg::Out(&rows), Arg::Params(&params)];
         pass.run(Kernel(Source::Linear, self.lookup_kernel()), &args, grid)?;
