@@ -11,6 +11,8 @@ pub mod device;
 mod error;
 pub mod kv_pool;
 pub mod layers;
+#[cfg(feature = "metal")]
+mod metal;
 pub mod precision;
 pub mod sampling;
 pub mod slices;
