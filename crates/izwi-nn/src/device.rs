@@ -59,6 +59,13 @@ pub fn name(device: &Device) -> String {
     }
 }
 
+/// `$IZWI_TEST_DEVICE`, or the CPU.
+#[cfg(test)]
+pub(crate) fn of_tests() -> Device {
+    let name = std::env::var("IZWI_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned());
+    open(name.parse::<DeviceChoice>().unwrap()).unwrap()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

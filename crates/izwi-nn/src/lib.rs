@@ -13,6 +13,8 @@ pub mod emulated_metal;
 mod error;
 pub mod kv_pool;
 pub mod layers;
+#[cfg(feature = "metal")]
+mod metal;
 pub mod precision;
 pub mod sampling;
 pub mod slices;

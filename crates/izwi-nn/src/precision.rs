@@ -30,5 +30,5 @@ pub fn codec_precision(precision: Precision, device: &Device) -> Precision {
 /// The precision of large weights on `device`: [`Precision::Auto`] resolved.
 #[must_use]
 pub fn weight_precision(precision: Precision, device: &Device) -> Precision {
-    precision.on(device.is_cpu())
+    precision.on(device.is_cpu() || device.is_metal())
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// The type of the large weights of a model in memory. Activations and sums are f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Precision {
-    /// Depends on the device: [`Self::Q8`] on the CPU, [`Self::F32`] elsewhere.
+    /// Depends on the device: [`Self::Q8`] where it has kernels for 8 bits (the CPU, Metal), [`Self::F32`] elsewhere.
     #[default]
     Auto,
     /// 32 bits: the values of the checkpoint, exact.
@@ -49,11 +49,12 @@ impl fmt::Display for Precision {
 }
 
 impl Precision {
-    /// The type that [`Self::Auto`] selects on a device; any other type is returned unchanged.
+    /// The type that [`Self::Auto`] selects on a device with or without kernels for 8 bits; any other type is returned
+    /// unchanged.
     #[must_use]
-    pub fn on(self, is_cpu: bool) -> Self {
+    pub fn on(self, has_q8: bool) -> Self {
         match self {
-            Self::Auto if is_cpu => Self::Q8,
+            Self::Auto if has_q8 => Self::Q8,
             Self::Auto => Self::F32,
             chosen => chosen,
         }

@@ -145,12 +145,12 @@ impl LazyTensor {
         format!("{:?}", self.dtype)
     }
 
-    /// Reads it.
+    /// Reads it, onto the CPU.
     ///
     /// # Errors
-    /// It is no floating-point tensor, the file cannot be read, or the device is out of memory.
-    pub(crate) fn read(&self, device: &Device) -> Result<Tensor, Error> {
-        self.read_spans(&[self.start], self.bytes, &self.shape, device)
+    /// It is no floating-point tensor, or the file cannot be read.
+    pub(crate) fn read(&self) -> Result<Tensor, Error> {
+        self.read_spans(&[self.start], self.bytes, &self.shape)
     }
 
     /// Reads rows `ids` of a table `[entries, width]`, ids below the number of entries: `[ids, width]`.
@@ -163,17 +163,12 @@ impl LazyTensor {
         };
         let row = self.bytes / entries.max(1);
         let starts: Vec<u64> = ids.iter().map(|&id| self.start + u64::from(id) * row as u64).collect();
-        self.read_spans(&starts, row, &[ids.len(), width], &Device::Cpu)
+        self.read_spans(&starts, row, &[ids.len(), width])
     }
 
     /// The values of spans of `bytes` each.
-    fn read_spans(
-        &self,
-        starts: &[u64],
-        bytes: usize,
-        shape: &[usize],
-        device: &Device,
-    ) -> Result<Tensor, Error> {
+    fn read_spans(&self, starts: &[u64], bytes: usize, shape: &[usize]) -> Result<Tensor, Error> {
+        let device = &Device::Cpu;
         let spans = Spans { file: &self.file, starts, bytes };
         let tensor = match self.float_type() {
             Some(DType::F64) => Tensor::from_vec(spans.values(f64::from_le_bytes)?, shape, device),
@@ -230,8 +225,8 @@ mod tests {
             let (_folder, path, tensor) = saved(dtype);
             let stored = open(&path).unwrap().tensors;
             assert_eq!((stored["b"].dims(), stored["b"].float_type()), (&[700, 801][..], Some(dtype)));
-            assert!(stored["a"].float_type().is_none() && stored["a"].read(&Device::Cpu).is_err());
-            let read = stored["b"].read(&Device::Cpu).unwrap();
+            assert!(stored["a"].float_type().is_none() && stored["a"].read().is_err());
+            let read = stored["b"].read().unwrap();
             assert_eq!(read.dtype(), dtype);
             let ids = [699, 0, 350, 0];
             let rows = tensor.index_select(&Tensor::new(&ids[..], &Device::Cpu).unwrap(), 0).unwrap();
@@ -268,7 +263,7 @@ mod tests {
         let (_folder, path, _) = saved(DType::F32);
         let stored = open(&path).unwrap().tensors;
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2000).unwrap();
-        assert!(matches!(stored["b"].read(&Device::Cpu), Err(Error::File { .. })));
+        assert!(matches!(stored["b"].read(), Err(Error::File { .. })));
         assert!(matches!(stored["b"].read_rows(&[699]), Err(Error::File { .. })));
     }
 }

@@ -177,30 +177,6 @@ impl Checkpoint {
         }
     }
 
-    fn random_tensor(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, Error> {
-        let count: usize = shape.iter().product();
-        let is_one = name.contains("norm") && (name.ends_with("weight") || name.ends_with("running_var"));
-        if is_one || name.ends_with("usage") {
-            return Ok(Tensor::ones(shape, dtype, &self.device)?);
-        }
-        // Keeps the variance of a sum over the inputs that of its terms.
-        let fan_in: usize = shape.iter().skip(1).product();
-        let reach = (3.0 / fan_in.max(1) as f32).sqrt();
-        let seed = name.bytes().fold(0, |seed, byte| mix(seed ^ u64::from(byte)));
-        let value =
-            |n: usize| ((mix(seed.wrapping_add(n as u64)) >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * reach;
-        let tensor = match dtype {
-            // The type of published checkpoints, without a copy at f32.
-            DType::BF16 => {
-                let values: Vec<bf16> = (0..count).map(|n| bf16::from_f32(value(n))).collect();
-                Tensor::from_vec(values, shape, &self.device)?
-            }
-            _ => Tensor::from_vec((0..count).map(value).collect::<Vec<f32>>(), shape, &self.device)?
-                .to_dtype(dtype)?,
-        };
-        Ok(tensor)
-    }
-
     /// Whether it holds a tensor of this name that was not taken.
     pub fn has(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
@@ -252,7 +228,8 @@ impl Checkpoint {
     /// # Errors
     /// As [`Self::take`].
     pub fn take_as(&mut self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, Error> {
-        Ok(self.take_stored(name, shape)?.to_dtype(dtype)?)
+        // Converted on the host: a device would hold both types until its allocator gives one back.
+        Ok(self.take_host(name, shape)?.to_dtype(dtype)?.to_device(&self.device)?)
     }
 
     /// As [`Self::take`], in the floating-point type the file has it in.
@@ -260,16 +237,25 @@ impl Checkpoint {
     /// # Errors
     /// As [`Self::take`].
     pub fn take_stored(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, Error> {
+        Ok(self.take_host(name, shape)?.to_device(&self.device)?)
+    }
+
+    /// As [`Self::take_stored`], on the CPU whatever the checkpoint's device: for weights that are transformed before
+    /// they go there.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub fn take_host(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, Error> {
         self.taken += shape.iter().product::<usize>();
         if let Some(dtype) = self.random {
-            return self.random_tensor(name, shape, dtype);
+            return random_tensor(name, shape, dtype);
         }
         let problem = self.problem(name, shape);
         match (self.tensors.remove(name), problem) {
-            (Some(tensor), None) => tensor.read(&self.device),
+            (Some(tensor), None) => tensor.read(),
             (_, problem) => {
                 self.problems.extend(problem);
-                Ok(Tensor::zeros(shape, DType::F32, &self.device)?)
+                Ok(Tensor::zeros(shape, DType::F32, &Device::Cpu)?)
             }
         }
     }
@@ -322,7 +308,7 @@ impl Checkpoint {
                 packed
             }
             None => {
-                let tensors = parts.iter().map(|(name, shape)| self.take_stored(name, shape));
+                let tensors = parts.iter().map(|(name, shape)| self.take_host(name, shape));
                 let packed = Arc::new(make(tensors.collect::<Result<_, _>>()?)?);
                 cache.iter_mut().for_each(|cache| cache.add(name.clone(), &packed));
                 packed
@@ -338,7 +324,7 @@ impl Checkpoint {
     /// A tensor cannot be read.
     pub fn into_tensors(self) -> Result<HashMap<String, Tensor>, Error> {
         let floats = self.tensors.into_iter().filter(|(_, tensor)| tensor.float_type().is_some());
-        floats.map(|(name, tensor)| Ok((name, tensor.read(&self.device)?))).collect()
+        floats.map(|(name, tensor)| Ok((name, tensor.read()?.to_device(&self.device)?))).collect()
     }
 
     /// Checks that every tensor was taken, and writes the weight cache.
@@ -362,6 +348,31 @@ impl Checkpoint {
         }
         Err(Error::Checkpoint(format!("{}:\n{}", self.file, self.problems.join("\n"))))
     }
+}
+
+/// Reproducible random values, on the CPU.
+fn random_tensor(name: &str, shape: &[usize], dtype: DType) -> Result<Tensor, Error> {
+    let count: usize = shape.iter().product();
+    let is_one = name.contains("norm") && (name.ends_with("weight") || name.ends_with("running_var"));
+    if is_one || name.ends_with("usage") {
+        return Ok(Tensor::ones(shape, dtype, &Device::Cpu)?);
+    }
+    // Keeps the variance of a sum over the inputs that of its terms.
+    let fan_in: usize = shape.iter().skip(1).product();
+    let reach = (3.0 / fan_in.max(1) as f32).sqrt();
+    let seed = name.bytes().fold(0, |seed, byte| mix(seed ^ u64::from(byte)));
+    let value =
+        |n: usize| ((mix(seed.wrapping_add(n as u64)) >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * reach;
+    let tensor = match dtype {
+        // The type of published checkpoints, without a copy at f32.
+        DType::BF16 => {
+            let values: Vec<bf16> = (0..count).map(|n| bf16::from_f32(value(n))).collect();
+            Tensor::from_vec(values, shape, &Device::Cpu)?
+        }
+        _ => Tensor::from_vec((0..count).map(value).collect::<Vec<f32>>(), shape, &Device::Cpu)?
+            .to_dtype(dtype)?,
+    };
+    Ok(tensor)
 }
 
 #[cfg(test)]

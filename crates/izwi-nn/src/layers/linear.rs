@@ -8,6 +8,8 @@ use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor, bail};
 
 use crate::Error;
 use crate::checkpoint::{Checkpoint, Recipe};
+#[cfg(feature = "metal")]
+use crate::metal::{Fused, MetalWeights, Pass};
 use crate::precision::weight_type;
 use crate::slices::with_slices;
 use izwi_kernels::linear::{Rows, WeightSource, Weights};
@@ -16,8 +18,8 @@ use izwi_types::Precision;
 /// `y = x Wᵀ (+ b)`; on the CPU a row of `y` is the same bits for any number of rows of `x` and any other rows.
 ///
 /// On the CPU the weight is packed in a [`Precision`] and read once a call for up to 6 rows; at 8 and 4 bits the rows are
-/// quantised to 8 bits too. Other devices keep f32 at every precision and do not promise the same bits. A clone shares
-/// the weight.
+/// quantised to 8 bits too. Metal keeps the same levels and f32 rows. Other devices keep f32 at every precision. A clone
+/// shares the weight.
 #[derive(Debug, Clone)]
 pub struct Linear {
     weight: Weight,
@@ -29,7 +31,21 @@ pub struct Linear {
 #[derive(Debug, Clone)]
 enum Weight {
     Cpu(Arc<Weights>),
+    #[cfg(feature = "metal")]
+    Metal(MetalWeights),
     Device(Tensor), // [inputs, outputs]
+}
+
+impl Weight {
+    /// A weight `[outputs, inputs]` as it is kept on `device`.
+    fn new(weight: &Tensor, precision: Precision, device: &Device) -> Result<Self> {
+        match device {
+            Device::Cpu => Ok(Self::Cpu(Arc::new(pack(weight, precision)?))),
+            #[cfg(feature = "metal")]
+            Device::Metal(device) => Ok(Self::Metal(MetalWeights::new(weight, precision, device)?)),
+            device => Ok(Self::Device(weight.to_dtype(DType::F32)?.t()?.contiguous()?.to_device(device)?)),
+        }
+    }
 }
 
 impl Linear {
@@ -48,16 +64,22 @@ impl Linear {
     /// As [`Self::new`].
     pub fn with_precision(weight: &Tensor, bias: Option<Tensor>, precision: Precision) -> Result<Self> {
         let (outputs, inputs) = weight.dims2()?;
-        let weight = if weight.device().is_cpu() {
-            Weight::Cpu(Arc::new(pack(weight, precision)?))
-        } else {
-            Weight::Device(weight.to_dtype(DType::F32)?.t()?.contiguous()?)
-        };
+        let weight = Weight::new(weight, precision, weight.device())?;
         let linear = Self { weight, bias: None, inputs, outputs };
         match bias {
             Some(bias) => linear.with_bias(&bias),
             None => Ok(linear),
         }
+    }
+
+    /// From a weight `[outputs, inputs]` on the CPU, without bias, kept in `precision` on `device`. It is converted on the
+    /// CPU: the device gets one buffer of the final type.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn on_device(weight: &Tensor, precision: Precision, device: &Device) -> Result<Self> {
+        let (outputs, inputs) = weight.dims2()?;
+        Ok(Self { weight: Weight::new(weight, precision, device)?, bias: None, inputs, outputs })
     }
 
     /// Takes `{name}.weight` `[outputs, inputs]` and `{name}.bias` `[outputs]`.
@@ -127,9 +149,9 @@ impl Linear {
             let weights = from.take_packed(&recipe, |tensors| Ok(pack(&transform(tensors)?, precision)?))?;
             return Ok(Self { weight: Weight::Cpu(weights), bias: None, inputs, outputs });
         }
-        let tensors = parts.iter().map(|(name, shape)| from.take_stored(name, shape));
+        let tensors = parts.iter().map(|(name, shape)| from.take_host(name, shape));
         let weight = transform(tensors.collect::<std::result::Result<_, _>>()?)?;
-        Ok(Self::with_precision(&weight, None, precision)?)
+        Ok(Self::on_device(&weight, precision, from.device())?)
     }
 
     /// Replaces the bias, `[outputs]`.
@@ -147,6 +169,8 @@ impl Linear {
     pub fn bytes(&self) -> usize {
         match &self.weight {
             Weight::Cpu(weights) => weights.bytes(),
+            #[cfg(feature = "metal")]
+            Weight::Metal(weights) => weights.bytes(),
             Weight::Device(weight) => weight.elem_count() * weight.dtype().size_in_bytes(),
         }
     }
@@ -180,6 +204,11 @@ impl Linear {
         match (&self.weight, bias) {
             (Weight::Cpu(weights), None) => self.on_cpu(weights, [x], rows),
             (Weight::Cpu(weights), Some(bias)) => self.on_cpu(weights, [x, bias], rows),
+            #[cfg(feature = "metal")]
+            (Weight::Metal(weights), bias) => {
+                let x = x.contiguous()?;
+                Pass::of(&x)?.linear(&x, weights, Fused { bias, ..Fused::default() })
+            }
             (Weight::Device(weight), None) => x.matmul(weight),
             (Weight::Device(weight), Some(bias)) => x.matmul(weight)?.broadcast_add(bias),
         }
@@ -215,6 +244,8 @@ impl Linear {
                 ids.iter().for_each(|&id| weights.push_column(id as usize, &mut rows));
                 Tensor::from_vec(rows, (ids.len(), self.inputs), &Device::Cpu)
             }
+            #[cfg(feature = "metal")]
+            Weight::Metal(weights) => weights.lookup(&Tensor::new(ids, weights.device())?),
             Weight::Device(weight) => {
                 weight.index_select(&Tensor::new(ids, weight.device())?, 1)?.t()?.contiguous()
             }

@@ -56,8 +56,8 @@ impl Depthformer {
             let name = format!("depth_embeddings.{codebook}");
             let (codes, head) = tables(from, &name, width, config.depthformer.tie)?;
             let norm = RmsNorm::load(from, &format!("{name}.embedding_norm"), width, eps)?;
-            let head = Linear::with_precision(&head, None, precision)?;
-            Ok(Codebook { codes: Embedding::new(codes)?, norm, head })
+            let head = Linear::on_device(&head, precision, from.device())?;
+            Ok(Codebook { codes: Embedding::new(codes.to_device(from.device())?)?, norm, head })
         };
         let codebooks = (0..codebooks).map(codebook).collect::<std::result::Result<_, Error>>()?;
         Ok(Self {
@@ -122,15 +122,15 @@ fn tables(
     let shape = [CODES, width];
     match (from.shape_of(&codes).is_some(), from.shape_of(&head).is_some()) {
         (false, true) if tied => {
-            let table = from.take_stored(&head, &shape)?;
+            let table = from.take_host(&head, &shape)?;
             Ok((table.clone(), table))
         }
         (_, false) if tied => {
-            let table = from.take_stored(&codes, &shape)?;
+            let table = from.take_host(&codes, &shape)?;
             Ok((table.clone(), table))
         }
         _ => {
-            let tables = (from.take_stored(&codes, &shape)?, from.take_stored(&head, &shape)?);
+            let tables = (from.take_host(&codes, &shape)?, from.take_host(&head, &shape)?);
             if tied && tables.0.dims() == tables.1.dims() && !are_equal(&tables.0, &tables.1)? {
                 return Err(Error::Checkpoint(format!("{codes} and {head} are tied, and differ")));
             }

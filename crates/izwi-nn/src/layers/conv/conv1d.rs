@@ -98,7 +98,9 @@ impl Conv1d {
             let made = |tensors: Vec<Tensor>| Ok(pack(&transform(cat_weights(tensors)?)?, precision)?);
             Weight::Cpu(from.take_packed(&recipe, made)?)
         } else {
-            Weight::Device(on_device(&transform(from.take(&part.0, &part.1)?)?)?)
+            // Transformed on the host: the device gets one buffer of the final layout.
+            let weight = transform(from.take_host(&part.0, &part.1)?.to_dtype(DType::F32)?)?;
+            Weight::Device(on_device(&weight)?.to_device(from.device())?)
         };
         Ok(Self::assemble(weight, bias, kernel)?)
     }
@@ -155,15 +157,17 @@ impl Conv1d {
 
     /// The input of each output (im2col): `[starts, taps * inputs]`.
     fn columns(&self, x: &Tensor, starts: &[u32]) -> Result<Tensor> {
-        let column = |tap: usize| {
-            let rows: Vec<u32> = starts.iter().map(|start| start + (tap * self.dilation) as u32).collect();
-            x.index_select(&Tensor::from_vec(rows, starts.len(), x.device())?, 0)
+        let taps = |start: &u32| {
+            let start = *start;
+            (0..self.taps).map(move |tap| start + (tap * self.dilation) as u32)
         };
-        Tensor::cat(&(0..self.taps).map(column).collect::<Result<Vec<_>>>()?, 1)
+        let rows: Vec<u32> = starts.iter().flat_map(taps).collect();
+        let rows = Tensor::from_vec(rows, starts.len() * self.taps, x.device())?;
+        x.contiguous()?.index_select(&rows, 0)?.reshape((starts.len(), self.taps * self.inputs))
     }
 }
 
-/// A weight `[outputs, inputs, taps]` as `[taps * inputs, outputs]`.
+/// A weight `[outputs, inputs, taps]` as `[taps * inputs, outputs]`, on its own device.
 fn on_device(weight: &Tensor) -> Result<Tensor> {
     let (outputs, inputs, taps) = weight.dims3()?;
     let rows = weight.to_dtype(DType::F32)?.transpose(1, 2)?.contiguous()?; // [outputs, taps, inputs]

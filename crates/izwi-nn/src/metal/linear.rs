@@ -1,0 +1,165 @@
+//! Products with stored weights, fused with the norm before and the operations after. Knows no layer.
+
+use candle_core::{DType, Result, Tensor, bail};
+
+use super::library::{Kernel, Source};
+use super::pass::{Arg, Grid, Pass};
+use super::weights::MetalWeights;
+
+/// Rows up to which a kernel reads each weight once without tiles.
+const FEW_ROWS: usize = 16;
+/// Simdgroups of a threadgroup for few rows.
+const SIMDGROUPS: usize = 2;
+
+/// The norm of the rows before a product.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum Norm<'a> {
+    /// None.
+    #[default]
+    None,
+    /// Root mean square with a weight `[inputs]`.
+    Rms { weight: &'a Tensor, eps: f32 },
+    /// Mean and variance with a weight and a bias, `[inputs]` each.
+    Layer { weight: &'a Tensor, bias: &'a Tensor, eps: f32 },
+}
+
+/// What happens to a product, after the bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Activation {
+    /// Nothing.
+    #[default]
+    None,
+    /// `x / (1 + exp(-x))`.
+    Silu,
+    /// By the error function.
+    Gelu,
+    /// The larger of the value and 0.
+    Relu,
+    /// The weight has twice the outputs: SiLU of the first half times the second half.
+    GatedSilu,
+}
+
+/// A product and what is fused with it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Fused<'a> {
+    pub(crate) norm: Norm<'a>,
+    /// `[stored outputs]`.
+    pub(crate) bias: Option<&'a Tensor>,
+    pub(crate) activation: Activation,
+    /// Added to the result, of its shape.
+    pub(crate) residual: Option<&'a Tensor>,
+}
+
+impl Pass<'_> {
+    /// `[rows, inputs]` f32, contiguous, to `[rows, outputs]` f32.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub(crate) fn linear(&self, x: &Tensor, weights: &MetalWeights, fused: Fused<'_>) -> Result<Tensor> {
+        let outputs = outputs(weights, fused);
+        let y = self.empty((x.dim(0)?, outputs), DType::F32)?;
+        self.linear_into(x, weights, fused, &y)?;
+        Ok(y)
+    }
+
+    /// As [`Self::linear`], into a tensor `[rows, outputs]`.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub(crate) fn linear_into(
+        &self,
+        x: &Tensor,
+        weights: &MetalWeights,
+        fused: Fused<'_>,
+        y: &Tensor,
+    ) -> Result<()> {
+        let (rows, inputs) = x.dims2()?;
+        let outputs = outputs(weights, fused);
+        let odd = fused.activation == Activation::GatedSilu && !weights.outputs().is_multiple_of(2);
+        if inputs != weights.inputs() || y.dims() != [rows, outputs] || odd {
+            bail!(
+                "linear: {:?} to {:?} does not fit a weight of {} outputs and {} inputs",
+                x.dims(),
+                y.dims(),
+                weights.outputs(),
+                weights.inputs()
+            )
+        }
+        let (norm, [scale, shift], eps) = norm_args(fused.norm, inputs)?;
+        let activation = match fused.activation {
+            Activation::None => 0,
+            Activation::Silu => 1,
+            Activation::Gelu => 2,
+            Activation::Relu => 3,
+            Activation::GatedSilu => 4,
+        };
+        let fits =
+            |tensor: Option<&Tensor>, dims: &[usize]| tensor.is_none_or(|tensor| tensor.dims() == dims);
+        if !fits(fused.bias, &[weights.outputs()]) || !fits(fused.residual, y.dims()) {
+            bail!("linear: the bias or the residual does not fit {outputs} outputs of {rows} rows")
+        }
+        let params = [
+            inputs as u32,
+            outputs as u32,
+            rows as u32,
+            inputs as u32,
+            weights.row_bytes() as u32,
+            weights.scales() as u32,
+            weights.blocks() as u32,
+            norm,
+            eps.to_bits(),
+            fused.bias.is_some().into(),
+            activation,
+            fused.residual.is_some().into(),
+            0,
+            outputs as u32,
+        ];
+        let args = [
+            Arg::In(weights.data()),
+            Arg::In(x),
+            Arg::Out(y),
+            Arg::Params(&params),
+            scale,
+            shift,
+            Arg::optional(fused.bias),
+            Arg::optional(fused.residual),
+        ];
+        let (name, grid) = plan(weights, rows, outputs, fused.activation == Activation::GatedSilu);
+        self.run(Kernel(Source::Linear, name), &args, grid)
+    }
+}
+
+fn outputs(weights: &MetalWeights, fused: Fused<'_>) -> usize {
+    if fused.activation == Activation::GatedSilu { weights.outputs() / 2 } else { weights.outputs() }
+}
+
+fn norm_args<'a>(norm: Norm<'a>, inputs: usize) -> Result<(u32, [Arg<'a>; 2], f32)> {
+    let tensors = match norm {
+        Norm::None => return Ok((0, [Arg::Unused; 2], 0.0)),
+        Norm::Rms { weight, .. } => [weight, weight],
+        Norm::Layer { weight, bias, .. } => [weight, bias],
+    };
+    if tensors.iter().any(|tensor| tensor.dims() != [inputs]) {
+        bail!("linear: a norm of {:?} does not fit {inputs} inputs", tensors[0].dims())
+    }
+    Ok(match norm {
+        Norm::Rms { weight, eps } => (1, [Arg::In(weight), Arg::Unused], eps),
+        Norm::Layer { weight, bias, eps } => (2, [Arg::In(weight), Arg::In(bias)], eps),
+        Norm::None => (0, [Arg::Unused; 2], 0.0),
+    })
+}
+
+/// The kernel and its grid.
+fn plan(weights: &MetalWeights, rows: usize, outputs: usize, gated: bool) -> (&'static str, Grid) {
+    if rows > FEW_ROWS {
+        let step = if gated { 16 } else { 32 };
+        let groups = [outputs.div_ceil(step), rows.div_ceil(32), 1];
+        return (weights.tiles_kernel(), Grid { groups, threads: 128 });
+    }
+    let at_once = rows.next_power_of_two();
+    // Stored rows of a simdgroup, as in linear.metal.
+    let stored = if at_once == 16 { 2 } else { 4 };
+    let step = SIMDGROUPS * if gated { stored / 2 } else { stored };
+    let grid = Grid { groups: [outputs.div_ceil(step), 1, 1], threads: 32 * SIMDGROUPS };
+    (weights.rows_kernel(at_once), grid)
+}

@@ -1,0 +1,29 @@
+//! Fused kernels for Metal: sources in the Metal shading language, their pipelines, and passes that encode them.
+//!
+//! A layer opens a [`Pass`] and encodes its kernels into it; candle's operations come before or after the pass. Knows no
+//! layer and no model.
+
+mod library;
+mod linear;
+mod pass;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+use candle_core::{Storage, Tensor};
+
+pub(crate) use linear::{Activation, Fused, Norm};
+pub(crate) use pass::{Pass, metal};
+pub(crate) use weights::MetalWeights;
+
+/// Runs `work` with the storage of a tensor on Metal.
+fn with_storage<T>(
+    tensor: &Tensor,
+    work: impl FnOnce(&candle_core::MetalStorage, &candle_core::Layout) -> candle_core::Result<T>,
+) -> candle_core::Result<T> {
+    let (storage, layout) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Metal(storage) => work(storage, layout),
+        _ => candle_core::bail!("metal: a tensor of {:?} is on another device", tensor.dims()),
+    }
+}
