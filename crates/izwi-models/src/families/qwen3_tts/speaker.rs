@@ -116,7 +116,7 @@ impl MirroredConv {
             (if at < rows { at } else { 2 * (rows - 1) - at }) as u32
         };
         let padded = Tensor::from_iter((0..rows + 2 * pad).map(mirrored), x.device())?;
-        self.conv.forward(&x.index_select(&padded, 0)?, &starts)
+        self.conv.forward(&x.contiguous()?.index_select(&padded, 0)?, &starts)
     }
 
     fn forward_relu(&self, x: &Tensor) -> Result<Tensor> {

@@ -133,6 +133,6 @@ impl Encoder {
             (0..(frames + 1) * self.stride).map(|at| at.saturating_sub(self.stride).min(rows - 1) as u32);
         let padded = Tensor::from_iter(padded, x.device())?;
         let starts: Vec<u32> = (0..frames).map(|frame| (frame * self.stride) as u32).collect();
-        self.downsample.forward(&x.index_select(&padded, 0)?, &starts)
+        self.downsample.forward(&x.contiguous()?.index_select(&padded, 0)?, &starts)
     }
 }
