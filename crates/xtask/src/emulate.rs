@@ -64,7 +64,8 @@ impl Emulation {
         let workspace = folder.join("workspace");
         let version = locked_version(&read(&root.join("Cargo.lock"))?, KERNELS)?;
         let kernels = registry_source(root, KERNELS, &version)?;
-        let sources = [kernels.join("src/metal_src"), root.join(OWN_SHADERS)];
+        let rules = root.join(EMULATOR).join("stand-ins").join(SELF).join("tests");
+        let sources = [kernels.join("src/metal_src"), root.join(OWN_SHADERS), rules];
         make_workspace(root, &workspace)?;
         copy_kernels(&kernels, &workspace.join(KERNELS))?;
         let shaders = compile_shaders(root, steps, &folder, &sources)?;
