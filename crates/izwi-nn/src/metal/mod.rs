@@ -6,6 +6,7 @@
 mod library;
 mod linear;
 mod pass;
+mod sampling;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -14,6 +15,7 @@ use candle_core::{Storage, Tensor};
 
 pub(crate) use linear::{Activation, Fused, Norm};
 pub(crate) use pass::{Pass, metal};
+pub(crate) use sampling::{DrawTable, Limits, Lookup, RowDraw};
 pub(crate) use weights::MetalWeights;
 
 /// Runs `work` with the storage of a tensor on Metal.
