@@ -26,7 +26,7 @@ const OWN_SHADERS: &str = "crates/izwi-nn/src/metal/kernels";
 const SELF: &str = "objc2-metal";
 /// Differs from the half-precision reference in the last digit: the reference is not rounded step by step.
 const KNOWN: &str = "not (package(candle-metal-kernels) & test(/gelu_f16/))";
-const NEXTEST: [&str; 4] = ["nextest", "run", "--profile", "emulated"];
+const NEXTEST: [&str; 4] = ["nextest", "run", "--profile", "device"];
 
 /// Runs the tests of the crates with device code, or those that `args` of nextest select.
 pub(crate) fn run(root: &Path, steps: &mut Steps, args: &[String]) -> Result<()> {

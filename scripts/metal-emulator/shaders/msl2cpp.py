@@ -50,6 +50,8 @@ TWICE = {
         ),
     ],
 }
+# Sources in which threads leave before others meet at a simdgroup operation: of a product, the rows behind its end.
+LEAVES = {"gemv.metal"}
 
 
 def closing(text, at, opens="(", closes=")"):
@@ -223,6 +225,8 @@ def main(source, out):
         for function, bound in bindings.items():
             table = ", ".join(f"{{emu::{kind}, {index}, {switch}}}" for kind, index, switch in bound)
             file.write(f"constexpr emu::Bind emu_b_{function}[] = {{{table}}};\n")
+        if name in LEAVES:
+            file.write("static const bool emu_leaves = emu::threads_may_leave();\n")
         for index, (host, function) in enumerate(plain + instances):
             table = "emu_b_" + re.match(r"\w+", function)[0]
             file.write(f'static emu::Reg emu_r{index}("{host}", {table}, emu::Make<&{function}, {table}>{{}});\n')

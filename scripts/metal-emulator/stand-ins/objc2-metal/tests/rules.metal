@@ -85,3 +85,7 @@ kernel void reads_fresh_memory(
     held[in_group] = 1.0;
     given[in_group] = 1.0;
 }
+
+kernel void reads_beyond(device float *y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+    y[i] = simd_shuffle_down(float(i), ushort(1));
+}

@@ -109,6 +109,13 @@ fn threads_of_a_simdgroup_meet_at_its_operations() {
 }
 
 #[test]
+fn what_no_thread_gives_is_nan() {
+    let values = Call::of("reads_beyond", vec![floats(64)]).run().unwrap();
+    assert_eq!((values[0], values[30]), (1.0, 31.0));
+    assert!(values[31].is_nan() && values[63].is_nan(), "{values:?}");
+}
+
+#[test]
 fn threads_of_a_threadgroup_meet_at_one_barrier() {
     Call::of("barrier_of_some", vec![floats(64)]).fails_with("diverge at a barrier");
     Call::of("two_barriers", vec![floats(64)]).fails_with("diverge at a barrier");
