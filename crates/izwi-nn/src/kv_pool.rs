@@ -53,6 +53,7 @@ struct Layer {
 /// Keys and values of every running sequence.
 pub struct KvPool {
     block_size: usize,
+    num_blocks: usize,
     layers: Vec<Layer>,
     conv_states: Vec<Tensor>, // [num_blocks, width] each
 }
@@ -89,7 +90,7 @@ impl KvPool {
                 conv_states.push(Tensor::zeros((num_blocks, layout.conv_state.width), DType::F32, device)?);
             }
         }
-        Ok(Self { block_size, layers, conv_states })
+        Ok(Self { block_size, num_blocks, layers, conv_states })
     }
 
     /// Rows of the flattened pool that hold positions `start..start + len` of a sequence.
@@ -149,9 +150,32 @@ impl KvPool {
         }
     }
 
+    /// As [`Self::write`], for rows whose slots are on the pool's device: `slots` `[T, kv_heads, head_dim]` u32.
+    pub(crate) fn write_indexed(
+        &mut self,
+        layer: usize,
+        slots: &Tensor,
+        keys: &Tensor,
+        values: &Tensor,
+    ) -> Result<()> {
+        let (pool_keys, pool_values) = self.layer(layer)?;
+        for (pool, rows) in [(pool_keys, keys), (pool_values, values)] {
+            if rows.dims() != slots.dims() {
+                bail!("kv pool: {:?} do not fit slots {:?}", rows.dims(), slots.dims())
+            }
+            pool.scatter_set(slots, &rows.to_dtype(pool.dtype())?.contiguous()?, 0)?;
+        }
+        Ok(())
+    }
+
     /// Tokens of a block.
     pub fn block_size(&self) -> usize {
         self.block_size
+    }
+
+    /// Blocks of the pool.
+    pub fn num_blocks(&self) -> usize {
+        self.num_blocks
     }
 
     /// Keys and values of one layer, `[num_blocks * block_size, kv_heads, head_dim]` each.

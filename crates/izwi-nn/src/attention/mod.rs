@@ -4,6 +4,7 @@
 //! Rows are `[rows, heads * head_dim]` f32; the scale `1 / sqrt(head_dim)` is applied inside. On the CPU a row's result
 //! is the same bits in any batch. Knows no projection and no model.
 
+mod paged_rows;
 pub mod relative;
 pub mod window;
 
@@ -15,16 +16,7 @@ use crate::slices::with_slices;
 use izwi_kernels::Element;
 use izwi_kernels::attention::{self as kernels, HeadKv, PagedCache, PagedQuery, Span as KernelSpan};
 
-/// One sequence's share of the rows given to [`paged`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PagedSpan<'a> {
-    /// Position of the first row.
-    pub start: usize,
-    /// Rows, at consecutive positions.
-    pub num_tokens: usize,
-    /// Blocks that hold the positions `0..start + num_tokens`, in order.
-    pub block_table: &'a [u32],
-}
+pub use self::paged_rows::{PagedRows, PagedSpan};
 
 /// Keys and values of one layer over one sequence's encoder output.
 #[derive(Debug, Clone)]
@@ -127,36 +119,24 @@ fn bidirectional_composite(
     Tensor::cat(&parts, 0)
 }
 
-/// Causal attention of each span's rows over the positions `0..=own` of its sequence, read through the block table:
-/// `q` and the result are `[rows, heads * head_dim]`, span after span. The pool's `kv_heads` divide
-/// `heads`; keys and values of the rows are already in the pool.
+/// Causal attention of each row over the positions `0..=own` of its sequence, read through the block table: `q` and the
+/// result are `[rows, heads * head_dim]`. The pool's `kv_heads` divide `heads`; keys and values of the rows are already in
+/// the pool.
 ///
 /// # Errors
-/// Shapes do not fit, or a block lies outside the pool.
-pub fn paged(
-    pool: &KvPool,
-    layer: usize,
-    q: &Tensor,
-    spans: &[PagedSpan<'_>],
-    heads: usize,
-) -> Result<Tensor> {
+/// Shapes do not fit.
+pub fn paged(pool: &KvPool, layer: usize, q: &Tensor, rows: &PagedRows<'_>, heads: usize) -> Result<Tensor> {
     let head_dim = head_dim(q, heads)?;
     let (keys, values) = pool.layer(layer)?;
-    let (slots, kv_heads, kv_dim) = keys.dims3()?;
-    let fits = |span: &PagedSpan<'_>| {
-        let used = (span.start + span.num_tokens).div_ceil(pool.block_size());
-        let blocks = slots / pool.block_size();
-        span.block_table.len() >= used
-            && span.block_table[..used].iter().all(|&block| (block as usize) < blocks)
-    };
-    let rows: usize = spans.iter().map(|span| span.num_tokens).sum();
-    if head_dim != kv_dim || !heads.is_multiple_of(kv_heads) || rows != q.dim(0)? || !spans.iter().all(fits) {
-        bail!("paged attention: {:?}, {heads} heads, do not fit {:?} or its tables", q.dims(), keys.dims())
+    let (_, kv_heads, kv_dim) = keys.dims3()?;
+    if head_dim != kv_dim || !heads.is_multiple_of(kv_heads) || rows.count() != q.dim(0)? {
+        bail!("paged attention: {:?}, {heads} heads, do not fit {:?} or the rows", q.dims(), keys.dims())
     }
     if !q.device().is_cpu() {
-        return paged_composite(pool, layer, q, spans, heads);
+        return rows.composite(pool, layer, q, heads);
     }
-    let rows: Vec<_> = spans
+    let rows: Vec<_> = rows
+        .spans()
         .iter()
         .flat_map(|span| {
             let own = span.start..span.start + span.num_tokens;
@@ -189,28 +169,6 @@ fn paged_rows<W: Element + WithDType>(
     let mut y = vec![0f32; q.len()];
     kernels::paged_attention(q, rows, &cache, &mut y);
     Ok(y)
-}
-
-fn paged_composite(
-    pool: &KvPool,
-    layer: usize,
-    q: &Tensor,
-    spans: &[PagedSpan<'_>],
-    heads: usize,
-) -> Result<Tensor> {
-    let mut parts = Vec::new();
-    let mut row = 0;
-    for span in spans {
-        let slots = pool.slots(span.block_table, 0, span.start + span.num_tokens);
-        let (k, v) = pool.gather(layer, &slots)?;
-        for position in span.start..span.start + span.num_tokens {
-            let part = |x: &Tensor| repeat_heads(&x.narrow(0, 0, position + 1)?.to_dtype(DType::F32)?, heads);
-            let q = by_head(&q.narrow(0, row, 1)?, heads)?;
-            parts.push(composite(&q, &part(&k)?, &part(&v)?, None)?.0);
-            row += 1;
-        }
-    }
-    Tensor::cat(&parts, 0)
 }
 
 /// Attention of each span's rows over all positions of its [`CrossKv`]: `q` and the result are
@@ -316,13 +274,6 @@ fn by_head(x: &Tensor, heads: usize) -> Result<Tensor> {
     x.reshape((rows, heads, width / heads))?.transpose(0, 1)?.contiguous()
 }
 
-/// `[rows, kv_heads, head_dim]` to `[heads, rows, head_dim]`: consecutive heads share keys and values.
-fn repeat_heads(x: &Tensor, heads: usize) -> Result<Tensor> {
-    let (rows, kv_heads, head_dim) = x.dims3()?;
-    let shape = (kv_heads, heads / kv_heads, rows, head_dim);
-    x.transpose(0, 1)?.unsqueeze(1)?.broadcast_as(shape)?.reshape((heads, rows, head_dim))
-}
-
 /// `q` `[heads, rows, head_dim]` over `k` and `v` `[heads, positions, head_dim]`: `[rows, heads * head_dim]`, and for
 /// each recorded head the weights `[rows, positions]`.
 fn composite(
@@ -358,6 +309,24 @@ mod tests {
 
     fn rows(x: &Tensor) -> Vec<Vec<f32>> {
         x.to_vec2().unwrap()
+    }
+
+    /// One position after another, over a gathered history with repeated heads.
+    fn row_by_row(pool: &KvPool, q: &Tensor, span: PagedSpan<'_>, heads: usize) -> Tensor {
+        let slots = pool.slots(span.block_table, 0, span.start + span.num_tokens);
+        let (k, v) = pool.gather(1, &slots).unwrap();
+        let repeated = |x: &Tensor, positions: usize| {
+            let x = x.narrow(0, 0, positions).unwrap().to_dtype(DType::F32).unwrap().transpose(0, 1).unwrap();
+            let (kv_heads, rows, head_dim) = x.dims3().unwrap();
+            let shape = (kv_heads, heads / kv_heads, rows, head_dim);
+            x.unsqueeze(1).unwrap().broadcast_as(shape).unwrap().reshape((heads, rows, head_dim)).unwrap()
+        };
+        let parts = (0..span.num_tokens).map(|row| {
+            let q = by_head(&q.narrow(0, row, 1).unwrap(), heads).unwrap();
+            let (k, v) = (repeated(&k, span.start + row + 1), repeated(&v, span.start + row + 1));
+            composite(&q, &k, &v, None).unwrap().0
+        });
+        Tensor::cat(&parts.collect::<Vec<_>>(), 0).unwrap()
     }
 
     proptest! {
@@ -402,19 +371,29 @@ mod tests {
             let heads = kv_heads * group;
             let q = random(total, heads * head_dim);
             let span = |start, num_tokens| PagedSpan { start, num_tokens, block_table: &table };
-            let whole = paged(&pool, 1, &q, &[span(0, total)], heads).unwrap();
-            let reference = paged_composite(&pool, 1, &q, &[span(0, total)], heads).unwrap();
-            prop_assert!(worst(&whole, &reference) < 5e-6);
+            let attend = |q: &Tensor, spans: &[PagedSpan<'_>]| {
+                let rows = PagedRows::new(&pool, spans).unwrap();
+                let y = paged(&pool, 1, q, &rows, heads).unwrap();
+                assert!(worst(&y, &rows.composite(&pool, 1, q, heads).unwrap()) < 5e-6);
+                y
+            };
+            let whole = attend(&q, &[span(0, total)]);
+            prop_assert!(worst(&whole, &row_by_row(&pool, &q, span(0, total), heads)) < 5e-6);
             let cut = 1 + cut % (total - 1);
-            let first = paged(&pool, 1, &q.narrow(0, 0, cut).unwrap(), &[span(0, cut)], heads).unwrap();
+            let first = attend(&q.narrow(0, 0, cut).unwrap(), &[span(0, cut)]);
             prop_assert_eq!(rows(&first), rows(&whole)[..cut].to_vec());
             // The rest and then one row again, in one batch.
             let last = q.narrow(0, total - 1, 1).unwrap();
             let rest = Tensor::cat(&[&q.narrow(0, cut, total - cut).unwrap(), &last], 0).unwrap();
             let spans = [span(cut, total - cut), span(total - 1, 1)];
-            let second = rows(&paged(&pool, 1, &rest, &spans, heads).unwrap());
+            let second = rows(&attend(&rest, &spans));
             prop_assert_eq!(&second[..total - cut], &rows(&whole)[cut..]);
             prop_assert_eq!(&second[total - cut], &rows(&whole)[total - 1]);
+            // Three sequences of one row each, of different lengths.
+            let spans = [span(total - 1, 1), span(0, 1), span(cut, 1)];
+            let pick = Tensor::new(&[total as u32 - 1, 0, cut as u32], &Device::Cpu).unwrap();
+            let third = rows(&attend(&q.index_select(&pick, 0).unwrap(), &spans));
+            prop_assert_eq!(third, [total - 1, 0, cut].map(|row| rows(&whole)[row].clone()));
         }
 
         #[test]
@@ -466,8 +445,13 @@ mod tests {
         };
         let pool = KvPool::new(Some(layout), 2, 2, &Device::Cpu).unwrap();
         for table in [&[0u32][..], &[0, 2]] {
-            let span = PagedSpan { start: 0, num_tokens: 4, block_table: table };
-            assert!(paged(&pool, 0, &q, &[span], 2).is_err());
+            let spans = [PagedSpan { start: 0, num_tokens: 4, block_table: table }];
+            assert!(PagedRows::new(&pool, &spans).is_err());
+            let spans = [PagedSpan { start: 0, num_tokens: 2, block_table: table }];
+            let rows = PagedRows::new(&pool, &spans).unwrap();
+            assert!(paged(&pool, 0, &q, &rows, 2).is_err());
+            let two = q.narrow(0, 0, 2).unwrap();
+            assert!(paged(&pool, 0, &two, &rows, 3).is_err() && paged(&pool, 0, &two, &rows, 2).is_ok());
         }
         let kept = CrossKv::new(&q, &q, 2, DType::F16).unwrap();
         assert!(cross(&q, &[(3, &kept)], 2, None).is_err());

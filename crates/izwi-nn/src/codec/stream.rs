@@ -140,6 +140,12 @@ impl<'a> Streams<'a> {
         self.states.iter_mut().map(|state| &mut state.windows[place.0]).collect()
     }
 
+    /// Positions of the new rows in an attention layer that has not computed them yet, sequence after sequence.
+    pub fn positions(&self, place: WindowPlace) -> Vec<u32> {
+        let starts = self.states.iter().map(|state| state.windows[place.0].positions());
+        starts.zip(&self.rows).flat_map(|(start, &rows)| (start..start + rows).map(|at| at as u32)).collect()
+    }
+
     /// Every sequence's tail in one layer, for layers that replace it themselves.
     pub fn tails(&mut self, place: TailPlace) -> Vec<&mut Tensor> {
         self.states.iter_mut().map(|state| &mut state.tails[place.0]).collect()

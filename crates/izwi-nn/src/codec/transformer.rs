@@ -7,7 +7,7 @@ use crate::Error;
 use crate::attention::window::{Window, causal, windowed};
 use crate::checkpoint::Checkpoint;
 use crate::layers::activation::{bias_gelu, silu_gate};
-use crate::layers::{LayerNorm, Linear, RmsNorm, Rope, cat_weights, half_split_of_interleaved};
+use crate::layers::{LayerNorm, Linear, RmsNorm, Rope, RopeRows, cat_weights, half_split_of_interleaved};
 use izwi_types::Precision;
 
 /// Which normalisation and feed-forward layers a transformer has.
@@ -114,15 +114,13 @@ impl CausalTransformer {
         let Some((window, places)) = &self.window else {
             candle_core::bail!("transformer: loaded without a window")
         };
+        let Some(&place) = places.first() else { return Ok(x.clone()) };
+        // Every layer has seen as many positions.
+        let positions = self.rope.rows(streams.positions(place), x.device())?;
+        let rows = streams.rows().to_vec();
         let mut x = x.clone();
         for (index, (layer, &place)) in self.layers.iter().zip(places).enumerate() {
-            let rows = streams.rows().to_vec();
             let mut states = streams.windows(place);
-            let positions: Vec<u32> = states
-                .iter()
-                .zip(&rows)
-                .flat_map(|(state, &rows)| (state.positions()..state.positions() + rows).map(|p| p as u32))
-                .collect();
             x = layer.forward(&x, &self.rope, &positions, |qkv| {
                 windowed(qkv, self.heads, *window, &rows, &mut states)
             })?;
@@ -137,7 +135,7 @@ impl CausalTransformer {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward_whole(&self, x: &Tensor, mut tap: impl FnMut(usize, &Tensor)) -> Result<Tensor> {
-        let positions: Vec<u32> = (0..x.dim(0)? as u32).collect();
+        let positions = self.rope.rows((0..x.dim(0)? as u32).collect(), x.device())?;
         let mut x = x.clone();
         for (index, layer) in self.layers.iter().enumerate() {
             x = layer.forward(&x, &self.rope, &positions, |qkv| causal(qkv, self.heads))?;
@@ -174,7 +172,7 @@ impl Layer {
         &self,
         x: &Tensor,
         rope: &Rope,
-        positions: &[u32],
+        positions: &RopeRows,
         attend: impl FnOnce([&Tensor; 3]) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let qkv = self.qkv.forward(&self.attention_norm.forward(x)?)?;

@@ -8,15 +8,17 @@
 mod frame_steps;
 mod shape;
 
+use std::sync::Mutex;
+
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::Error;
-use crate::attention::{PagedSpan, paged};
+use crate::attention::{PagedRows, PagedSpan, paged};
 use crate::checkpoint::Checkpoint;
 use crate::kv_pool::{ConvStateLayout, KvLayout, KvPool};
 use crate::layers::activation::silu_gate;
 use crate::layers::conv::{ShortConv, ShortConvShape};
-use crate::layers::{Linear, RmsNorm, Rope, cat_weights, half_split_of_interleaved};
+use crate::layers::{Linear, RmsNorm, Rope, RopeRows, cat_weights, half_split_of_interleaved};
 use izwi_types::Precision;
 
 pub use frame_steps::FrameSteps;
@@ -29,6 +31,8 @@ pub struct DecoderStack {
     layers: Vec<Layer>,
     norm: Option<RmsNorm>,
     rope: Rope,
+    /// The pool of the last [`FrameSteps`]: a frame takes it and gives it back.
+    frame_pool: Mutex<Option<KvPool>>,
 }
 
 #[derive(Debug)]
@@ -62,15 +66,23 @@ pub struct StackState {
     columns: Vec<Tensor>, // [taps - 1, width] each
 }
 
-/// Rows of one forward pass: their sequences, positions, slots and states.
+/// Rows of one forward pass: their sequences, positions and states.
 #[derive(Debug)]
 pub struct StackRows<'a> {
     spans: Vec<PagedSpan<'a>>,
     states: Vec<&'a mut StackState>,
-    slots: Vec<u32>,
     positions: Vec<u32>,
     /// Blocks whose last position is among the rows, and for each the span and the row in it.
     closed: (Vec<u32>, Vec<(usize, usize)>),
+}
+
+/// What all layers need of the rows of a pass, on the device of the pool.
+#[derive(Debug)]
+struct Step<'a> {
+    paged: PagedRows<'a>,
+    turns: RopeRows,
+    /// As in [`StackRows`].
+    closed: &'a (Vec<u32>, Vec<(usize, usize)>),
 }
 
 impl<'a> StackRows<'a> {
@@ -81,8 +93,6 @@ impl<'a> StackRows<'a> {
 
     /// The rows of `spans`, in order, with the convolution state of each.
     pub fn with_states(kv: &KvPool, spans: Vec<PagedSpan<'a>>, states: Vec<&'a mut StackState>) -> Self {
-        let slots = spans.iter().flat_map(|span| kv.slots(span.block_table, span.start, span.num_tokens));
-        let slots = slots.collect();
         let positions = spans.iter().flat_map(|span| (span.start..).take(span.num_tokens));
         let positions = positions.map(|at| at as u32).collect();
         let size = kv.block_size();
@@ -94,7 +104,7 @@ impl<'a> StackRows<'a> {
                 closed.1.push((index, (block + 1) * size - 1 - span.start));
             }
         }
-        Self { spans, states, slots, positions, closed }
+        Self { spans, states, positions, closed }
     }
 }
 
@@ -135,7 +145,7 @@ impl DecoderStack {
             RmsNorm::load(from, &name, shape.width, shape.eps)
         });
         let rope = Rope::new(shape.head_dim, shape.theta);
-        Ok(Self { shape, layers, norm: norm.transpose()?, rope })
+        Ok(Self { shape, layers, norm: norm.transpose()?, rope, frame_pool: Mutex::new(None) })
     }
 
     /// Bytes of the weights, the norms aside.
@@ -232,6 +242,9 @@ impl DecoderStack {
         rows: &mut StackRows<'_>,
         mut watch: impl FnMut(&Tensor),
     ) -> Result<Tensor> {
+        let StackRows { spans, states, positions, closed } = rows;
+        let turns = self.rope.rows(positions.clone(), x.device())?;
+        let step = Step { paged: PagedRows::new(kv, spans)?, turns, closed };
         let mut x = x;
         let mut normed = match self.layers.first() {
             Some(layer) => layer.mixing_norm.forward(&x)?,
@@ -239,8 +252,10 @@ impl DecoderStack {
         };
         for (index, layer) in self.layers.iter().enumerate() {
             let change = match &layer.mixer {
-                Mixer::Attention(at, attention) => self.attend(attention, *at, &normed, kv, rows)?,
-                Mixer::Convolution(at, convolution) => convolve(convolution, *at, &normed, kv, rows)?,
+                Mixer::Attention(at, attention) => self.attend(attention, *at, &normed, kv, &step)?,
+                Mixer::Convolution(at, convolution) => {
+                    convolve(convolution, *at, &normed, kv, (&step, states))?
+                }
             };
             (x, normed) = layer.feed_forward_norm.forward_sum(&x, &change)?;
             let change = layer.down.forward(&silu_gate(&layer.gate_up.forward(&normed)?)?)?;
@@ -289,19 +304,19 @@ impl DecoderStack {
         index: usize,
         normed: &Tensor,
         kv: &mut KvPool,
-        rows: &StackRows<'_>,
+        step: &Step<'_>,
     ) -> Result<Tensor> {
         let StackShape { heads, kv_heads, head_dim, .. } = self.shape;
         let (q, own) = (heads * head_dim, kv_heads * head_dim);
         let mixed = layer.query_key_value.forward(normed)?; // [rows, (heads + 2 kv_heads) * head_dim]
         let count = mixed.dim(0)?;
         let part = |start: usize, width: usize| mixed.narrow(1, start, width);
-        let queries = self.rope.forward_normed(&part(0, q)?, &rows.positions, &layer.query_norm)?;
-        let keys = self.rope.forward_normed(&part(q, own)?, &rows.positions, &layer.key_norm)?;
+        let queries = self.rope.forward_normed(&part(0, q)?, &step.turns, &layer.query_norm)?;
+        let keys = self.rope.forward_normed(&part(q, own)?, &step.turns, &layer.key_norm)?;
         let values = part(q + own, own)?.contiguous()?;
         let shape = (count, kv_heads, head_dim);
-        kv.write(index, &rows.slots, &keys.reshape(shape)?, &values.reshape(shape)?)?;
-        layer.output.forward(&paged(kv, index, &queries, &rows.spans, heads)?)
+        step.paged.write(kv, index, &keys.reshape(shape)?, &values.reshape(shape)?)?;
+        layer.output.forward(&paged(kv, index, &queries, &step.paged, heads)?)
     }
 }
 
@@ -310,12 +325,12 @@ fn convolve(
     index: usize,
     normed: &Tensor,
     kv: &mut KvPool,
-    rows: &mut StackRows<'_>,
+    (step, states): (&Step<'_>, &mut [&mut StackState]),
 ) -> Result<Tensor> {
-    let counts: Vec<usize> = rows.spans.iter().map(|span| span.num_tokens).collect();
-    let states = rows.states.iter_mut().filter_map(|state| state.columns.get_mut(index));
+    let counts: Vec<usize> = step.paged.spans().iter().map(|span| span.num_tokens).collect();
+    let states = states.iter_mut().filter_map(|state| state.columns.get_mut(index));
     let mut states: Vec<&mut Tensor> = states.collect();
-    let (blocks, ends) = &rows.closed;
+    let (blocks, ends) = step.closed;
     if blocks.is_empty() {
         return layer.forward(normed, &counts, &mut states);
     }
@@ -486,6 +501,46 @@ mod tests {
             last
         };
         run(1).into_iter().zip(run(3)).for_each(|(a, b)| assert!((a - b).abs() < 1e-5, "{a} {b}"));
+    }
+
+    #[test]
+    fn a_device_computes_what_the_cpu_does_over_slots_that_were_never_written() {
+        let device = crate::device::of_tests();
+        let (x, tables) = (random(17), [[3, 0, 6], [1, 7, 2], [5, 4, 8]]);
+        let run = |device: &Device, dtype: DType| {
+            let stack = stack_on(Rotation::Halves, device);
+            let mut kv = KvPool::new(Some(stack.kv_layout(dtype)), 9, SIZE, device).unwrap();
+            let mut states = [(); 3].map(|()| stack.begin(device).unwrap());
+            let mut outputs = Vec::new();
+            // A prefill of two sequences; then the rest of one, a decode of the other, and a third.
+            let mut first = 0;
+            for spans in [
+                &[(0, 0, 5), (1, 0, 2)][..],
+                &[(0, 5, 4), (1, 2, 1)],
+                &[(1, 3, 1), (2, 0, 1)],
+                &[(0, 9, 1), (1, 4, 1), (2, 1, 1)],
+            ] {
+                let mut used: Vec<_> = states.iter_mut().map(Some).collect();
+                let picked = spans.iter().map(|&(sequence, ..)| used[sequence].take().unwrap()).collect();
+                let of = |&(sequence, start, num_tokens): &(usize, usize, usize)| PagedSpan {
+                    start,
+                    num_tokens,
+                    block_table: &tables[sequence],
+                };
+                let mut rows = StackRows::with_states(&kv, spans.iter().map(of).collect(), picked);
+                let count = rows.positions.len();
+                let x = x.narrow(0, first, count).unwrap().to_device(device).unwrap();
+                let y = stack.forward(x, &mut kv, &mut rows, |_| ()).unwrap();
+                outputs.extend(y.to_vec2::<f32>().unwrap().concat());
+                first += count;
+            }
+            outputs
+        };
+        for (dtype, most) in [(DType::F32, 1e-4), (DType::F16, 1e-2)] {
+            let (ours, theirs) = (run(&device, dtype), run(&Device::Cpu, dtype));
+            assert_eq!(ours.len(), 17 * 24);
+            ours.iter().zip(theirs).for_each(|(a, b)| assert!((a - b).abs() < most, "{a} {b}"));
+        }
     }
 
     #[test]

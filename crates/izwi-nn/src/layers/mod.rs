@@ -21,4 +21,4 @@ pub use layer_norm::LayerNorm;
 pub use linear::{Linear, cat_weights};
 pub use packed_rows::{PackedRows, ROW_ALIGN};
 pub use rms_norm::RmsNorm;
-pub use rope::{Rope, half_split_of_interleaved};
+pub use rope::{Rope, RopeRows, half_split_of_interleaved};

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Device, Result, Tensor, bail};
+use candle_nn::rotary_emb::rope_thd;
 
 use crate::layers::RmsNorm;
 use crate::slices::with_rows;
@@ -12,6 +13,14 @@ use izwi_kernels::elementwise::{self, apply_rope};
 const PAGE: usize = 64;
 /// Pages cached; later positions are computed on each call.
 const PAGES: usize = 512;
+
+/// The positions of a step's rows, with what candle's operations need of them on a device, uploaded once.
+#[derive(Debug, Clone)]
+pub struct RopeRows {
+    positions: Vec<u32>,
+    /// Cosines and sines, `[2, rows, head_dim / 2]`. Computed on the CPU: shaders round the sines of large angles.
+    turns: Option<Tensor>,
+}
 
 /// Rotation of heads by their positions. <https://arxiv.org/abs/2104.09864>.
 ///
@@ -34,28 +43,51 @@ impl Rope {
         }
     }
 
+    /// Rows at `positions` for the layers of a step on `device`.
+    ///
+    /// # Errors
+    /// The device is out of memory.
+    pub fn rows(&self, positions: Vec<u32>, device: &Device) -> Result<RopeRows> {
+        let turns = if device.is_cpu() || positions.is_empty() {
+            None
+        } else {
+            Some(self.turns(&positions, device)?)
+        };
+        Ok(RopeRows { positions, turns })
+    }
+
+    fn turns(&self, positions: &[u32], device: &Device) -> Result<Tensor> {
+        let half = self.frequencies.len();
+        let all: Vec<_> = positions.iter().map(|&at| self.cos_sin(at)).collect();
+        let part = |part: usize| all.iter().flat_map(move |turn| turn[part * half..][..half].to_vec());
+        let turns: Vec<f32> = part(0).chain(part(1)).collect();
+        Tensor::from_vec(turns, (2, positions.len(), half), device)
+    }
+
     /// Rotates every head of `x` `[rows, heads * head_dim]` by its row's position.
     ///
     /// # Errors
     /// Shapes do not fit.
-    pub fn forward(&self, x: &Tensor, positions: &[u32]) -> Result<Tensor> {
-        self.check(x, positions)?;
-        if x.device().is_cpu() { self.on_cpu(x, positions, None) } else { self.composite(x, positions) }
+    pub fn forward(&self, x: &Tensor, rows: &RopeRows) -> Result<Tensor> {
+        self.check(x, &rows.positions)?;
+        match &rows.turns {
+            Some(turns) => self.composite(x, turns),
+            None => self.on_cpu(x, &rows.positions, None),
+        }
     }
 
     /// Normalises every head of `x` `[rows, heads * head_dim]`, then rotates it by its row's position.
     ///
     /// # Errors
     /// Shapes do not fit.
-    pub fn forward_normed(&self, x: &Tensor, positions: &[u32], norm: &RmsNorm) -> Result<Tensor> {
-        self.check(x, positions)?;
+    pub fn forward_normed(&self, x: &Tensor, rows: &RopeRows, norm: &RmsNorm) -> Result<Tensor> {
+        self.check(x, &rows.positions)?;
         if norm.width() != 2 * self.frequencies.len() {
             bail!("rope: a norm of {} for heads of {}", norm.width(), 2 * self.frequencies.len())
         }
-        if x.device().is_cpu() {
-            norm.with(|norm| self.on_cpu(x, positions, Some(norm)))
-        } else {
-            self.composite(&norm.forward(x)?, positions)
+        match &rows.turns {
+            Some(turns) => self.composite(&norm.forward(x)?, turns),
+            None => norm.with(|norm| self.on_cpu(x, &rows.positions, Some(norm))),
         }
     }
 
@@ -102,19 +134,12 @@ impl Rope {
         angles().map(f32::cos).chain(angles().map(f32::sin)).collect()
     }
 
-    fn composite(&self, x: &Tensor, positions: &[u32]) -> Result<Tensor> {
+    /// With `turns` as of [`RopeRows`].
+    fn composite(&self, x: &Tensor, turns: &Tensor) -> Result<Tensor> {
         let (rows, width) = x.dims2()?;
-        let half = self.frequencies.len();
-        let angles = positions.iter().flat_map(|&p| self.frequencies.iter().map(move |f| p as f32 * f));
-        let angles = Tensor::from_vec(angles.collect::<Vec<f32>>(), (rows, 1, half), x.device())?;
-        let (sin, cos) = (angles.sin()?, angles.cos()?);
-        let x = x.reshape((rows, width / (2 * half), 2 * half))?;
-        let (first, second) = (x.narrow(2, 0, half)?, x.narrow(2, half, half)?);
-        let rotated = [
-            (first.broadcast_mul(&cos)? - second.broadcast_mul(&sin)?)?,
-            (second.broadcast_mul(&cos)? + first.broadcast_mul(&sin)?)?,
-        ];
-        Tensor::cat(&rotated, 2)?.reshape((rows, width))
+        let head = 2 * self.frequencies.len();
+        let heads = x.contiguous()?.reshape((1, rows, width / head, head))?;
+        rope_thd(&heads, &turns.get(0)?, &turns.get(1)?)?.reshape((rows, width))
     }
 }
 
@@ -135,18 +160,21 @@ pub fn half_split_of_interleaved(weight: &Tensor, head_dim: usize) -> Result<Ten
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
-
     use super::*;
+
+    fn rows(rope: &Rope, positions: &[u32]) -> RopeRows {
+        rope.rows(positions.to_vec(), &Device::Cpu).unwrap()
+    }
 
     #[test]
     fn the_fused_form_equals_the_composite() {
         let rope = Rope::new(32, 1e6);
         let x = Tensor::randn(0f32, 1.0, (5, 96), &Device::Cpu).unwrap();
         let positions = [0, 1, 17, 900, 4000];
-        let off = (rope.forward(&x, &positions).unwrap() - rope.composite(&x, &positions).unwrap()).unwrap();
+        let composite = rope.composite(&x, &rope.turns(&positions, &Device::Cpu).unwrap()).unwrap();
+        let off = (rope.forward(&x, &rows(&rope, &positions)).unwrap() - composite).unwrap();
         assert!(off.abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap() < 1e-5);
-        assert!(rope.forward(&x, &[0]).is_err());
+        assert!(rope.forward(&x, &rows(&rope, &[0])).is_err());
     }
 
     #[test]
@@ -156,15 +184,16 @@ mod tests {
         let wide = Tensor::randn(0f32, 1.0, (200, 5 * 24), &Device::Cpu).unwrap();
         let x = wide.narrow(1, 24, 72).unwrap();
         let positions: Vec<u32> = (0..200).map(|row| row * row * 2).collect();
-        let y = rope.forward_normed(&x, &positions, &norm).unwrap();
-        let apart = rope.forward(&norm.forward(&x).unwrap(), &positions).unwrap();
+        let all = rows(&rope, &positions);
+        let y = rope.forward_normed(&x, &all, &norm).unwrap();
+        let apart = rope.forward(&norm.forward(&x).unwrap(), &all).unwrap();
         assert_eq!(y.to_vec2::<f32>().unwrap(), apart.to_vec2::<f32>().unwrap());
         for row in [0, 3, 150, 199] {
             let alone = x.narrow(0, row, 1).unwrap();
-            let alone = rope.forward_normed(&alone, &positions[row..=row], &norm).unwrap();
+            let alone = rope.forward_normed(&alone, &rows(&rope, &positions[row..=row]), &norm).unwrap();
             assert_eq!(alone.to_vec2::<f32>().unwrap()[0], y.to_vec2::<f32>().unwrap()[row]);
         }
-        assert!(Rope::new(12, 1e4).forward_normed(&x, &positions, &norm).is_err());
+        assert!(Rope::new(12, 1e4).forward_normed(&x, &all, &norm).is_err());
     }
     #[test]
     fn half_split_rotation_equals_interleaved_rotation() {
@@ -173,7 +202,7 @@ mod tests {
         let x = Tensor::randn(0f32, 1.0, (2, 5), &Device::Cpu).unwrap();
         let halves = x.matmul(&half_split_of_interleaved(&weight, head_dim).unwrap().t().unwrap()).unwrap();
         let rope = Rope::new(head_dim, 1e4);
-        let ours = rope.forward(&halves, &positions).unwrap().to_vec2::<f32>().unwrap();
+        let ours = rope.forward(&halves, &rows(&rope, &positions)).unwrap().to_vec2::<f32>().unwrap();
         let neighbours = x.matmul(&weight.t().unwrap()).unwrap().to_vec2::<f32>().unwrap();
         for (row, position) in positions.into_iter().enumerate() {
             for at in 0..heads * head_dim / 2 {

@@ -7,7 +7,7 @@ use candle_core::{DType, Tensor};
 
 use super::config::Config;
 use izwi_nn::Error;
-use izwi_nn::attention::{CrossKv, PagedSpan, cross, paged};
+use izwi_nn::attention::{CrossKv, PagedRows, PagedSpan, cross, paged};
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{ConvStateLayout, KvLayout, KvPool};
 use izwi_nn::layers::activation::{bias_gelu, residual};
@@ -158,11 +158,16 @@ impl Decoder {
     /// A token, position or block does not exist.
     pub(super) fn forward(&self, kv: &mut KvPool, spans: &[Span<'_>]) -> Result<Vec<SpanOutput>, Error> {
         let mut outputs: Vec<SpanOutput> = spans.iter().map(|_| SpanOutput::default()).collect();
-        let slots: Vec<u32> =
-            spans.iter().flat_map(|span| kv.slots(span.block_table, span.start, span.tokens.len())).collect();
+        let paged = spans.iter().map(|span| PagedSpan {
+            start: span.start,
+            num_tokens: span.tokens.len(),
+            block_table: span.block_table,
+        });
+        let paged: Vec<_> = paged.collect();
+        let rows = PagedRows::new(kv, &paged)?;
         let mut x = self.embed(spans)?; // [rows, width]
         for (index, layer) in self.layers.iter().enumerate() {
-            x = self.self_attention(layer, index, &x, kv, (spans, &slots))?;
+            x = self.self_attention(layer, index, &x, kv, &rows)?;
             let (normed, cross_weights);
             (x, normed, cross_weights) = self.cross_attention(layer, index, &x, spans)?;
             for ((output, cross_weights), span) in outputs.iter_mut().zip(cross_weights).zip(spans) {
@@ -193,22 +198,14 @@ impl Decoder {
         index: usize,
         x: &Tensor,
         kv: &mut KvPool,
-        (spans, slots): (&[Span<'_>], &[u32]),
+        rows: &PagedRows<'_>,
     ) -> Result<Tensor, Error> {
         let h = layer.self_attn_norm.forward(x)?;
-        let shape = (slots.len(), self.heads, self.width / self.heads);
+        let shape = (rows.count(), self.heads, self.width / self.heads);
         let keys = layer.key.forward(&h)?.reshape(shape)?; // [rows, heads, head_dim]
         let values = layer.value.forward(&h)?.reshape(shape)?;
-        kv.write(index, slots, &keys, &values)?;
-        let spans: Vec<PagedSpan<'_>> = spans
-            .iter()
-            .map(|span| PagedSpan {
-                start: span.start,
-                num_tokens: span.tokens.len(),
-                block_table: span.block_table,
-            })
-            .collect();
-        let mixed = paged(kv, index, &layer.self_attn.query.forward(&h)?, &spans, self.heads)?;
+        rows.write(kv, index, &keys, &values)?;
+        let mixed = paged(kv, index, &layer.self_attn.query.forward(&h)?, rows, self.heads)?;
         Ok(residual(x, layer.self_attn.output.forward(&mixed)?)?)
     }
 

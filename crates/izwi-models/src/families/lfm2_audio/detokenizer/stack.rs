@@ -10,7 +10,7 @@ use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::stream::{StreamShape, Streams, TailPlace, WindowPlace};
 use izwi_nn::layers::activation::silu_gate;
 use izwi_nn::layers::conv::{ShortConv, ShortConvShape};
-use izwi_nn::layers::{Linear, RmsNorm, Rope};
+use izwi_nn::layers::{Linear, RmsNorm, Rope, RopeRows};
 use izwi_types::Precision;
 
 type Loaded<T> = std::result::Result<T, Error>;
@@ -73,9 +73,16 @@ impl Stack {
 
     /// New rows `[rows, width]` of each sequence to the same.
     pub(super) fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        // Every attention layer has seen as many positions.
+        let place = self.layers.iter().find_map(|layer| match &layer.mixing {
+            Operator::Attention { place, .. } => Some(*place),
+            Operator::Convolution { .. } => None,
+        });
+        let positions = place.map(|place| streams.positions(place)).unwrap_or_default();
+        let positions = self.rope.rows(positions, x.device())?;
         let mut x = x.clone();
         for (index, layer) in self.layers.iter().enumerate() {
-            x = layer.forward(&x, &self.rope, streams)?;
+            x = layer.forward(&x, (&self.rope, &positions), streams)?;
             streams.tap(|| format!("layer{index}"), &x);
         }
         self.norm.forward(&x)
@@ -118,7 +125,7 @@ impl Layer {
         })
     }
 
-    fn forward(&self, x: &Tensor, rope: &Rope, streams: &mut Streams<'_>) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, rope: (&Rope, &RopeRows), streams: &mut Streams<'_>) -> Result<Tensor> {
         let h = self.mixing_norm.forward(x)?;
         let change = match &self.mixing {
             Operator::Convolution { conv, place } => {
@@ -155,22 +162,17 @@ impl Attention {
     fn forward(
         &self,
         x: &Tensor,
-        rope: &Rope,
+        (rope, positions): (&Rope, &RopeRows),
         place: WindowPlace,
         streams: &mut Streams<'_>,
     ) -> Result<Tensor> {
         let rows = streams.rows().to_vec();
         let mut states = streams.windows(place);
-        let starts = states.iter().map(|state| state.positions());
-        let positions: Vec<u32> = starts
-            .zip(&rows)
-            .flat_map(|(start, &rows)| (start..start + rows).map(|position| position as u32))
-            .collect();
         let width = x.dim(1)?;
         let kv_width = width / self.heads * self.kv_heads;
         let qkv = self.qkv.forward(x)?;
-        let q = rope.forward_normed(&qkv.narrow(1, 0, width)?, &positions, &self.query_norm)?;
-        let k = rope.forward_normed(&qkv.narrow(1, width, kv_width)?, &positions, &self.key_norm)?;
+        let q = rope.forward_normed(&qkv.narrow(1, 0, width)?, positions, &self.query_norm)?;
+        let k = rope.forward_normed(&qkv.narrow(1, width, kv_width)?, positions, &self.key_norm)?;
         let v = qkv.narrow(1, width + kv_width, kv_width)?;
         self.output.forward(&windowed([&q, &k, &v], self.heads, self.window, &rows, &mut states)?)
     }
