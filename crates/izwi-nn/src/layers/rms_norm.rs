@@ -34,6 +34,12 @@ impl RmsNorm {
         Ok(Self { weight: from.take(&format!("{name}.weight"), &[width])?, eps: eps as f32 })
     }
 
+    /// The weight `[width]` and ε.
+    #[cfg(feature = "metal")]
+    pub(crate) fn weight(&self) -> (&Tensor, f32) {
+        (&self.weight, self.eps)
+    }
+
     /// Width of a row.
     pub fn width(&self) -> usize {
         self.weight.elem_count()

@@ -3,6 +3,7 @@
 //! A layer opens a [`Pass`] and encodes its kernels into it; candle's operations come before or after the pass. Knows no
 //! layer and no model.
 
+mod attention;
 mod library;
 mod linear;
 mod pass;
@@ -12,6 +13,7 @@ mod weights;
 
 use candle_core::{Storage, Tensor};
 
+pub(crate) use attention::{Heads, MAX_TAPS, StepTable, TableSpan};
 pub(crate) use linear::{Activation, Fused, Norm};
 pub(crate) use pass::{Pass, metal};
 pub(crate) use weights::MetalWeights;

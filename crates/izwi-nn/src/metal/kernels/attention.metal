@@ -8,7 +8,7 @@
 #include <metal_simdgroup>
 using namespace metal;
 
-constant uint MAX_HEAD = 256;   // elements of a head
+constant uint MAX_HEAD = 128;   // elements of a head
 constant uint MAX_SIMDGROUPS = 8;
 constant uint TILE_ROWS = 8;
 constant uint TILE_POSITIONS = 16;
@@ -172,22 +172,20 @@ METAL_FUNC void attend_step(
         uint3 size [[threads_per_threadgroup]], uint thread_index [[thread_index_in_threadgroup]],                     \
         uint simdgroup [[simdgroup_index_in_threadgroup]], uint simdgroups [[simdgroups_per_threadgroup]],             \
         uint lane [[thread_index_in_simdgroup]]) {                                                                     \
-        threadgroup float query[256];                                                                                  \
-        threadgroup float key[256];                                                                                    \
-        threadgroup float value[256];                                                                                  \
-        threadgroup float parts[2048];                                                                                 \
-        threadgroup float peaks[8];                                                                                    \
-        threadgroup float totals[8];                                                                                   \
+        threadgroup float query[MAX_HEAD];                                                                                  \
+        threadgroup float key[MAX_HEAD];                                                                                  \
+        threadgroup float value[MAX_HEAD];                                                                                  \
+        threadgroup float parts[MAX_SIMDGROUPS * MAX_HEAD];                                                                                 \
+        threadgroup float peaks[MAX_SIMDGROUPS];                                                                                    \
+        threadgroup float totals[MAX_SIMDGROUPS];                                                                                   \
         attend_step<KV, per>(                                                                                          \
             mixed, y, keys, values, query_norm, key_norm, table, p, group.x, group.y, thread_index, size.x, simdgroup, \
             simdgroups, lane, query, key, value, parts, peaks, totals);                                                \
     }
 STEP(step_f32_2, float, 2)
 STEP(step_f32_4, float, 4)
-STEP(step_f32_8, float, 8)
 STEP(step_f16_2, half, 2)
 STEP(step_f16_4, half, 4)
-STEP(step_f16_8, half, 8)
 
 // Norms and rotates one head of one row: queries to `queries`, keys and values into the pool.
 template <typename KV>
@@ -234,7 +232,7 @@ METAL_FUNC void write_head(
         device const float *key_norm [[buffer(5)]], device const uint *table [[buffer(6)]],                            \
         constant AttentionParams &p [[buffer(7)]], uint3 group [[threadgroup_position_in_grid]],                       \
         uint lane [[thread_index_in_simdgroup]]) {                                                                     \
-        threadgroup float kept[256];                                                                                   \
+        threadgroup float kept[MAX_HEAD];                                                                                   \
         write_head<KV>(                                                                                                \
             mixed, queries, keys, values, query_norm, key_norm, table, p, group.x, group.y, lane, kept);               \
     }
@@ -314,7 +312,7 @@ METAL_FUNC void attend_tile(
     }
 }
 
-// Queries 4 KB at most, keys and values 8 KB each for heads of 128: wider heads take the kernels with 8 elements a lane.
+// Queries take 4 KB, keys and values 8 KB each for heads of 128.
 #define TILE(name, KV, per, width)                                                                                     \
     kernel void name(                                                                                                  \
         device const float *queries [[buffer(0)]], device float *y [[buffer(1)]], device const KV *keys [[buffer(2)]], \
