@@ -5,6 +5,9 @@
 //! Architectures: <https://arxiv.org/abs/2505.09388> (Qwen3), <https://arxiv.org/abs/2511.23404> (LFM2). Knows no
 //! embedding, no head and no model.
 
+mod frame_decoder;
+#[cfg(feature = "metal")]
+mod frame_metal;
 mod frame_steps;
 #[cfg(feature = "metal")]
 mod metal;
@@ -23,7 +26,8 @@ use crate::layers::conv::{ShortConv, ShortConvShape};
 use crate::layers::{Linear, RmsNorm, Rope, RopeRows, cat_weights, half_split_of_interleaved};
 use izwi_types::Precision;
 
-pub use frame_steps::FrameSteps;
+pub use frame_decoder::{CodebookHead, FrameDecoder, FrameStart};
+use frame_steps::FrameSteps;
 pub use shape::{Mixing, Rotation, StackNames, StackShape};
 
 /// Weights of a stack and its last norm.
@@ -280,6 +284,11 @@ impl DecoderStack {
             watch(&x);
         }
         Ok(x)
+    }
+
+    /// The norm after the last layer, if any.
+    pub fn last_norm(&self) -> Option<&RmsNorm> {
+        self.norm.as_ref()
     }
 
     /// The norm after the last layer, if any: `[rows, width]` to the same.
