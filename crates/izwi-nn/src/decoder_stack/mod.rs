@@ -350,6 +350,9 @@ fn convolve(
     kv: &mut KvPool,
     (step, states): (&Step<'_>, &mut [&mut StackState]),
 ) -> Result<Tensor> {
+    if states.iter().any(|state| state.skip.is_some()) {
+        bail!("decoder stack: the pool keeps the convolution states, which needs the fused kernels")
+    }
     let counts: Vec<usize> = step.paged.spans().iter().map(|span| span.num_tokens).collect();
     let states = states.iter_mut().filter_map(|state| state.columns.get_mut(index));
     let mut states: Vec<&mut Tensor> = states.collect();

@@ -91,12 +91,12 @@ impl Depthformer {
     ) -> Result<Vec<Vec<u32>>> {
         let parts = self.split.forward(hidden)?; // [sequences, codebooks * width]
         observer.split(&parts);
-        let head = |codebook: &'_ Codebook| CodebookHead {
+        let heads = self.codebooks.iter().map(|codebook| CodebookHead {
             norm: Some(&codebook.norm),
             head: &codebook.head,
             codes: &codebook.codes,
-        };
-        let heads: Vec<CodebookHead<'_>> = self.codebooks.iter().map(head).collect();
+        });
+        let heads: Vec<CodebookHead<'_>> = heads.collect();
         let decoder = FrameDecoder { stack: &self.stack, project: None, heads: &heads };
         decoder.decode(FrameStart::Parts(&parts), draws, 0, &mut |logits| observer.codebook(logits))
     }

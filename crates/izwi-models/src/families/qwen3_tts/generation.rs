@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use super::config::{Config, Settings};
+use super::config::{CONTROL_TOKENS, Config, Settings};
 use super::predictor::Predictor;
 use super::prompt::{Codec, Frame, Position, Prompt};
 use super::talker::Talker;
@@ -26,8 +26,6 @@ const PREDICTOR: usize = 1;
 const SAMPLING: usize = 2;
 /// Index of the codec in [`PARTS`].
 pub(super) const CODEC: usize = 3;
-/// Ids at the end of the talker's vocabulary that are no codes: never sampled, except for the end of speech.
-const CONTROL_TOKENS: usize = 1024;
 /// The fewest frames of speech.
 const MIN_TOKENS: usize = 2;
 
