@@ -25,6 +25,7 @@ macro_rules! sources {
 sources! {
     Attention = "attention.metal",
     Linear = "linear.metal",
+    Sampling = "sampling.metal",
 }
 
 /// A kernel: its source and its name there.

@@ -7,6 +7,7 @@ mod attention;
 mod library;
 mod linear;
 mod pass;
+mod sampling;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -16,6 +17,7 @@ use candle_core::{Storage, Tensor};
 pub(crate) use attention::{Heads, MAX_TAPS, StepTable, TableSpan};
 pub(crate) use linear::{Activation, Fused, Norm};
 pub(crate) use pass::{Pass, metal};
+pub(crate) use sampling::{DrawTable, Limits, Lookup, RowDraw};
 pub(crate) use weights::MetalWeights;
 
 /// Runs `work` with the storage of a tensor on Metal.

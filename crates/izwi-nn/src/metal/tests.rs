@@ -6,7 +6,7 @@ use izwi_types::Precision;
 use super::*;
 
 /// The Metal device to test on.
-fn device() -> Option<Device> {
+pub(super) fn device() -> Option<Device> {
     let name = std::env::var("IZWI_TEST_DEVICE").ok()?;
     let choice: izwi_types::DeviceChoice = name.parse().unwrap();
     Some(crate::device::open(choice).unwrap()).filter(Device::is_metal)
