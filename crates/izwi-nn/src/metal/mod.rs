@@ -17,7 +17,7 @@ use candle_core::{Storage, Tensor};
 pub(crate) use attention::{Heads, MAX_TAPS, StepTable, TableSpan};
 pub(crate) use linear::{Activation, Fused, Norm};
 pub(crate) use pass::{Pass, metal};
-pub(crate) use sampling::{DrawTable, Limits, Lookup, RowDraw};
+pub(crate) use sampling::{DrawTable, Lookup, RowDraw};
 pub(crate) use weights::MetalWeights;
 
 /// Runs `work` with the storage of a tensor on Metal.
