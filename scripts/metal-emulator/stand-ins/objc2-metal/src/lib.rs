@@ -101,13 +101,17 @@ pub trait MTLDevice {
         d: &MTLResidencySetDescriptor,
     ) -> Result<Obj<dyn MTLResidencySet>, Retained<NSError>>;
 }
-pub fn MTLCreateSystemDefaultDevice() -> Option<Obj<dyn MTLDevice>> {
+/// One, or none where `EMU_DEVICES` is 0.
+fn devices() -> Vec<Obj<dyn MTLDevice>> {
     counters::start();
-    Some(ProtocolObject::emulate(Device))
+    let none = std::env::var("EMU_DEVICES").is_ok_and(|count| count == "0");
+    if none { Vec::new() } else { vec![ProtocolObject::emulate(Device)] }
+}
+pub fn MTLCreateSystemDefaultDevice() -> Option<Obj<dyn MTLDevice>> {
+    devices().pop()
 }
 pub fn MTLCopyAllDevices() -> Retained<NSArray<ProtocolObject<dyn MTLDevice>>> {
-    counters::start();
-    Retained::from_value(NSArray(vec![ProtocolObject::emulate(Device)]))
+    Retained::from_value(NSArray(devices()))
 }
 impl MTLDevice for ProtocolObject<dyn MTLDevice> {
     fn name(&self) -> Retained<NSString> {

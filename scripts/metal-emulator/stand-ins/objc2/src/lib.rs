@@ -77,6 +77,15 @@ pub mod runtime {
     use std::{any::Any, fmt, marker::PhantomData};
     pub struct AnyObject(());
     static ANY: AnyObject = AnyObject(());
+    pub struct AnyClass(());
+    static CLASS: AnyClass = AnyClass(());
+    impl AnyClass {
+        /// Every class exists, but those that macOS has only since version 15 where `EMU_MACOS` names an older one.
+        pub fn get(name: &std::ffi::CStr) -> Option<&'static Self> {
+            let version = std::env::var("EMU_MACOS").ok().and_then(|version| version.parse().ok()).unwrap_or(15);
+            (version >= 15 || !name.to_bytes().starts_with(b"MTLResidencySet")).then_some(&CLASS)
+        }
+    }
     /// What a message answers.
     /// # Safety
     /// None is needed here; a message to Objective-C needs some.
