@@ -113,10 +113,6 @@ impl StepTable {
         })
     }
 
-    /// Rows of the step.
-    pub(crate) fn rows(&self) -> usize {
-        self.rows
-    }
 }
 
 /// A table before its words are on the device.
