@@ -191,6 +191,20 @@ impl Linear {
         self.apply(x, None)
     }
 
+    /// The weight for kernels on Metal.
+    #[cfg(feature = "metal")]
+    pub(crate) fn on_metal(&self) -> Option<&MetalWeights> {
+        match &self.weight {
+            Weight::Metal(weights) => Some(weights),
+            _ => None,
+        }
+    }
+
+    /// Outputs of the weight.
+    pub(crate) fn outputs(&self) -> usize {
+        self.outputs
+    }
+
     /// The bias `[outputs]`, if any.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()

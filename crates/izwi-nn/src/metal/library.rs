@@ -24,7 +24,9 @@ macro_rules! sources {
 
 sources! {
     Attention = "attention.metal",
+    Conv = "conv.metal",
     Linear = "linear.metal",
+    Window = "window.metal",
 }
 
 /// A kernel: its source and its name there.

@@ -6,7 +6,7 @@ use izwi_types::Precision;
 use super::*;
 
 /// The Metal device to test on.
-fn device() -> Option<Device> {
+pub(super) fn device() -> Option<Device> {
     let name = std::env::var("IZWI_TEST_DEVICE").ok()?;
     let choice: izwi_types::DeviceChoice = name.parse().unwrap();
     Some(crate::device::open(choice).unwrap()).filter(Device::is_metal)
@@ -16,7 +16,7 @@ fn random(shape: (usize, usize)) -> Tensor {
     Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
 }
 
-fn worst(a: &Tensor, b: &Tensor) -> f32 {
+pub(super) fn worst(a: &Tensor, b: &Tensor) -> f32 {
     let b = b.to_device(&Device::Cpu).unwrap();
     let off = (a.to_device(&Device::Cpu).unwrap() - b).unwrap().abs().unwrap();
     off.flatten_all().unwrap().max(0).unwrap().to_scalar().unwrap()
