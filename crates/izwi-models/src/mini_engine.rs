@@ -33,9 +33,11 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// Everything a client gets.
-    pub(crate) fn outputs(&self) -> (&[f32], &str, &[Emission], &[Segment]) {
-        (&self.samples, &self.text, &self.emissions, &self.segments)
+    /// Everything a client gets is that of `other`.
+    pub(crate) fn assert_same(&self, other: &Self, name: &str) {
+        let told = |ran: &Self| (ran.text.clone(), ran.emissions.clone(), ran.segments.clone());
+        assert_eq!(told(self), told(other), "{name}");
+        golden_set::assert_same(name, &self.samples, &other.samples);
     }
 }
 

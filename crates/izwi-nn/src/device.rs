@@ -1,11 +1,19 @@
-//! Opens compute devices. Knows no tensor.
+//! Compute devices: opening each once, their names, and the memory that their allocators keep. Knows no tensor.
 
-use candle_core::Device;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+
+pub use candle_core::Device;
 use izwi_types::DeviceChoice;
 
 use crate::Error;
 
-/// Opens a device. `Auto` falls back to the CPU; a named device that does not exist is an error.
+/// Devices of the process: each is opened once. Tensors of two openings of one device do not fit together, and each opening
+/// compiles its own shaders.
+static OPENED: Mutex<Vec<(DeviceChoice, Device)>> = Mutex::new(Vec::new());
+
+/// Opens a device; a later call returns the same one. `Auto` falls back to the CPU and logs why; a named device that does
+/// not exist is an error.
 ///
 /// # Errors
 /// The named device cannot be opened, or this build lacks its backend.
@@ -13,36 +21,113 @@ pub fn open(choice: DeviceChoice) -> Result<Device, Error> {
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),
         DeviceChoice::Auto => Ok(open_gpu().unwrap_or(Device::Cpu)),
-        DeviceChoice::Metal(index) => {
-            named(choice, cfg!(feature = "metal"), "metal", || Device::new_metal(index))
-        }
-        DeviceChoice::Cuda(index) => {
-            named(choice, cfg!(feature = "cuda"), "cuda", || Device::new_cuda(index))
-        }
+        DeviceChoice::Metal(index) => open_once(choice, || open_metal(index)),
+        DeviceChoice::Cuda(index) => open_once(choice, || open_cuda(index)),
     }
 }
 
-fn named(
-    choice: DeviceChoice,
-    built_in: bool,
-    feature: &str,
-    open: impl FnOnce() -> candle_core::Result<Device>,
-) -> Result<Device, Error> {
-    if !built_in {
-        let message = format!("this build lacks it; build with `--features {feature}` or use `cpu`");
-        return Err(Error::Device { device: choice.to_string(), message });
+fn open_once(choice: DeviceChoice, open: impl FnOnce() -> Result<Device, String>) -> Result<Device, Error> {
+    // An opening that panicked has not added its device.
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, device)) = opened.iter().find(|(known, _)| *known == choice) {
+        return Ok(device.clone());
     }
-    open().map_err(|error| Error::Device { device: choice.to_string(), message: error.to_string() })
+    let device = open().map_err(|message| Error::Device { device: choice.to_string(), message })?;
+    opened.push((choice, device.clone()));
+    Ok(device)
+}
+
+fn open_metal(index: usize) -> Result<Device, String> {
+    if !cfg!(feature = "metal") {
+        return Err(missing("metal"));
+    }
+    if let Some(reason) = metal_fault(index) {
+        return Err(format!("{reason}, or use `cpu`"));
+    }
+    caught(|| Device::new_metal(index))
+}
+
+fn open_cuda(index: usize) -> Result<Device, String> {
+    if !cfg!(feature = "cuda") {
+        return Err(missing("cuda"));
+    }
+    caught(|| Device::new_cuda(index))
+}
+
+fn missing(feature: &str) -> String {
+    format!("this build lacks it; build with `--features {feature}` or use `cpu`")
+}
+
+/// Opens a device; a panic of its driver's bindings is an error too.
+fn caught(open: impl FnOnce() -> candle_core::Result<Device>) -> Result<Device, String> {
+    match catch_unwind(AssertUnwindSafe(open)) {
+        Ok(Ok(device)) => Ok(device),
+        Ok(Err(error)) => Err(format!("{error}; check its driver, or use `cpu`")),
+        Err(_) => Err("opening it ended abnormally; check its driver, or use `cpu`".to_owned()),
+    }
+}
+
+/// Why the Metal device cannot be opened, with a remedy. candle panics in these cases.
+#[cfg(feature = "metal")]
+fn metal_fault(index: usize) -> Option<String> {
+    let count = with_autorelease_pool(|| candle_metal_kernels::metal::Device::all().len());
+    if index >= count {
+        let (noun, last) = if count == 1 { ("device", "metal:0") } else { ("devices", "a lower index") };
+        return Some(match count {
+            0 => "this machine has no Metal device; use a Mac with Apple Silicon".to_owned(),
+            _ => format!("this machine has {count} Metal {noun}; use {last}"),
+        });
+    }
+    // Buffers are kept resident by a class that macOS has since version 15.
+    let has_residency_sets = objc2::runtime::AnyClass::get(c"MTLResidencySetDescriptor").is_some();
+    (!has_residency_sets).then(|| "Metal needs macOS 15 or later; update macOS".to_owned())
+}
+
+#[cfg(not(feature = "metal"))]
+fn metal_fault(_index: usize) -> Option<String> {
+    None
 }
 
 fn open_gpu() -> Option<Device> {
-    if cfg!(feature = "metal") && candle_core::utils::metal_is_available() {
-        return Device::new_metal(0).ok();
+    let choices =
+        [(cfg!(feature = "metal"), DeviceChoice::Metal(0)), (cfg!(feature = "cuda"), DeviceChoice::Cuda(0))];
+    choices.into_iter().filter(|(is_built_in, _)| *is_built_in).find_map(|(_, choice)| match open(choice) {
+        Ok(device) => Some(device),
+        Err(error) => {
+            tracing::warn!(%error, "auto uses the CPU");
+            None
+        }
+    })
+}
+
+/// Runs `work`, then frees what Apple's frameworks left to the autorelease pool of the thread: without one of their own,
+/// threads keep half a kilobyte of each operation. Elsewhere it only runs `work`.
+pub fn with_autorelease_pool<T>(work: impl FnOnce() -> T) -> T {
+    #[cfg(feature = "metal")]
+    return objc2::rc::autoreleasepool(|_| work());
+    #[cfg(not(feature = "metal"))]
+    work()
+}
+
+/// Frees the buffers that the device's allocator keeps for later operations. Waits for the operations in progress.
+///
+/// # Errors
+/// An operation in progress failed.
+pub fn free_unused(device: &Device) -> Result<(), Error> {
+    if !device.is_cpu() {
+        device.synchronize()?;
     }
-    if cfg!(feature = "cuda") && candle_core::utils::cuda_is_available() {
-        return Device::new_cuda(0).ok();
+    Ok(())
+}
+
+/// Bytes that this process holds on the device, the allocator's unused buffers included; `None` if the device does not
+/// tell.
+pub fn allocated_bytes(device: &Device) -> Option<usize> {
+    match device {
+        #[cfg(feature = "metal")]
+        Device::Metal(metal) => Some(metal.metal_device().current_allocated_size()),
+        _ => None,
     }
-    None
 }
 
 /// Whether a codec decodes on other threads while a forward pass runs: on the CPU. Other devices run one queue.
@@ -52,10 +137,15 @@ pub fn decodes_in_parallel(device: &Device) -> bool {
 
 /// The device's name for logs, `/health` and `izwi_build_info`.
 pub fn name(device: &Device) -> String {
-    match device.location() {
-        candle_core::DeviceLocation::Cpu => "cpu".to_owned(),
-        candle_core::DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
-        candle_core::DeviceLocation::Metal { gpu_id } => format!("metal:{gpu_id}"),
+    let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    match opened.iter().find(|(_, known)| known.same_device(device)) {
+        Some((choice, _)) => choice.to_string(),
+        None => match device.location() {
+            candle_core::DeviceLocation::Cpu => "cpu".to_owned(),
+            candle_core::DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
+            // Metal tells a number of its registry, not the index.
+            candle_core::DeviceLocation::Metal { .. } => "metal".to_owned(),
+        },
     }
 }
 
@@ -75,5 +165,55 @@ mod tests {
     fn a_device_missing_from_the_build_names_its_feature() {
         let error = open(DeviceChoice::Cuda(0)).unwrap_err().to_string();
         assert!(error.contains("--features cuda"), "{error}");
+    }
+
+    #[test]
+    fn a_device_is_opened_once_and_has_its_own_name() {
+        let device = of_tests();
+        assert!(device.same_device(&of_tests()));
+        let choice = std::env::var("IZWI_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned());
+        assert!(name(&device).starts_with(&choice), "{}", name(&device));
+        free_unused(&device).unwrap();
+        let one = Device::Cpu;
+        assert_eq!((name(&one).as_str(), allocated_bytes(&one)), ("cpu", None));
+        assert_eq!(with_autorelease_pool(|| 7), 7);
+    }
+
+    #[test]
+    fn auto_opens_a_device() {
+        println!("opened {}", name(&open(DeviceChoice::Auto).unwrap()));
+    }
+
+    /// What a machine without Metal, and an older macOS, answers under emulation; elsewhere the variables say nothing.
+    #[test]
+    #[cfg(feature = "metal")]
+    fn auto_falls_back_to_the_cpu_and_a_named_device_is_an_error_with_a_remedy() {
+        if std::env::var_os("EMU_OUT").is_none() {
+            return;
+        }
+        let run = |test: &str, variable: (&str, &str)| {
+            let mut test_binary = std::process::Command::new(std::env::current_exe().unwrap());
+            test_binary.args(["--exact", &format!("device::tests::{test}"), "--nocapture"]);
+            let output = test_binary.env(variable.0, variable.1).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        for (variable, reason) in
+            [(("EMU_DEVICES", "0"), "no Metal device"), (("EMU_MACOS", "14"), "macOS 15 or later")]
+        {
+            assert!(run("auto_opens_a_device", variable).contains("opened cpu"), "{variable:?}");
+            let told = run("a_named_metal_device_opens_or_tells_why", variable);
+            assert!(told.contains(reason) && told.contains("use `cpu`"), "{variable:?}: {told}");
+        }
+        assert!(run("auto_opens_a_device", ("EMU_DEVICES", "1")).contains("opened metal:0"));
+        let error = open(DeviceChoice::Metal(3)).unwrap_err().to_string();
+        assert!(error.contains("1 Metal device; use metal:0"), "{error}");
+    }
+
+    #[test]
+    fn a_named_metal_device_opens_or_tells_why() {
+        match open(DeviceChoice::Metal(0)) {
+            Ok(device) => assert_eq!(name(&device), "metal:0"),
+            Err(error) => println!("{error}"),
+        }
     }
 }

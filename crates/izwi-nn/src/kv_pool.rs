@@ -56,6 +56,8 @@ pub struct KvPool {
     num_blocks: usize,
     layers: Vec<Layer>,
     conv_states: Vec<Tensor>, // [num_blocks, width] each
+    /// Dropped last, after the tensors over them.
+    _buffers: Buffers,
 }
 
 impl std::fmt::Debug for KvPool {
@@ -68,7 +70,7 @@ impl std::fmt::Debug for KvPool {
 }
 
 impl KvPool {
-    /// Allocates the whole pool at once; a model without KV (`layout` is `None`) gets an empty one.
+    /// Allocates the whole pool at once, on Metal without filling it; a model without KV (`layout` is `None`) gets an empty one.
     ///
     /// # Errors
     /// The device is out of memory.
@@ -79,18 +81,18 @@ impl KvPool {
         device: &Device,
     ) -> Result<Self> {
         let (mut layers, mut conv_states) = (Vec::new(), Vec::new());
+        let mut buffers = Buffers::default();
         if let Some(layout) = layout {
             let shape = (num_blocks * block_size, layout.kv_heads, layout.head_dim);
             for _ in 0..layout.layers {
-                let (keys, values) =
-                    (empty(shape, layout.dtype, device)?, empty(shape, layout.dtype, device)?);
-                layers.push(Layer { keys, values });
+                let mut empty = || buffers.empty(shape, layout.dtype, device);
+                layers.push(Layer { keys: empty()?, values: empty()? });
             }
             for _ in 0..layout.conv_state.layers {
                 conv_states.push(Tensor::zeros((num_blocks, layout.conv_state.width), DType::F32, device)?);
             }
         }
-        Ok(Self { block_size, num_blocks, layers, conv_states })
+        Ok(Self { block_size, num_blocks, layers, conv_states, _buffers: buffers })
     }
 
     /// Rows of the flattened pool that hold positions `start..start + len` of a sequence.
@@ -217,9 +219,46 @@ impl KvPool {
     }
 }
 
+/// What the pool must give back itself at its end: nothing but on Metal.
+#[derive(Default)]
+struct Buffers {
+    #[cfg(feature = "metal")]
+    metal: Option<(candle_core::MetalDevice, Vec<std::sync::Arc<candle_metal_kernels::metal::Buffer>>)>,
+}
+
+impl Buffers {
+    /// A tensor of the pool. On Metal it is exactly as large as it need be, and not filled: the device's own allocator
+    /// would round its size up to a power of two.
+    fn empty(&mut self, shape: (usize, usize, usize), dtype: DType, device: &Device) -> Result<Tensor> {
+        #[cfg(feature = "metal")]
+        if let Device::Metal(device) = device {
+            let count = shape.0 * shape.1 * shape.2;
+            let buffer = device.new_private_buffer(count, dtype, "kv")?;
+            let (_, buffers) = self.metal.get_or_insert_with(|| (device.clone(), Vec::new()));
+            buffers.push(std::sync::Arc::clone(&buffer));
+            let storage = candle_core::MetalStorage::new(buffer, device.clone(), count, dtype);
+            let storage = candle_core::Storage::Metal(storage);
+            return Ok(Tensor::from_storage(storage, shape, candle_core::op::BackpropOp::none(), false));
+        }
+        zeros(shape, dtype, device)
+    }
+}
+
+#[cfg(feature = "metal")]
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        let Some((device, buffers)) = &self.metal else { return };
+        // The device's set of resident buffers holds them until they are taken out, after the last kernel.
+        if let Err(error) = device.wait_until_completed() {
+            tracing::warn!(%error, "the last step over a dropped KV pool failed");
+        }
+        device.unregister_buffers(buffers.iter().map(|buffer| &**buffer));
+    }
+}
+
 /// Zeros. On the CPU the system maps their pages at the first write, so that a pool costs only the part in use. (A vector
 /// of 16-bit floats would be written once to become zero.)
-fn empty(shape: (usize, usize, usize), dtype: DType, device: &Device) -> Result<Tensor> {
+fn zeros(shape: (usize, usize, usize), dtype: DType, device: &Device) -> Result<Tensor> {
     let zeros = || vec![0u16; shape.0 * shape.1 * shape.2];
     match (device.is_cpu(), dtype) {
         (true, DType::F16) => Tensor::from_vec(zeros().reinterpret_into::<f16>(), shape, device),

@@ -8,6 +8,8 @@ pub mod checkpoint;
 pub mod codec;
 pub mod decoder_stack;
 pub mod device;
+#[cfg(all(feature = "metal", not(target_vendor = "apple")))]
+pub mod emulated_metal;
 mod error;
 pub mod kv_pool;
 pub mod layers;

@@ -8,9 +8,9 @@
 mod aarch64;
 mod ci;
 mod docs;
+mod emulate;
 mod examples;
 mod figures;
-mod metal;
 mod process;
 mod steps;
 mod suite;
@@ -28,7 +28,7 @@ use steps::Steps;
 const USAGE: &str = "usage: cargo xtask CHORE
 
 chores:
-  ci                        fmt, clippy, tidy, metal, aarch64, cargo-deny where installed, then test
+  ci                        fmt, clippy, tidy, aarch64, cargo-deny where installed, then test
   test                      everything: pull of the test models, generated pages, doc tests, all tests
   test -- ARGS              the tests that ARGS of nextest select (`-p CRATE` builds that crate only)
   test --fast [-- ARGS]     no pull, no Python: all tests but those that need real weights
@@ -36,7 +36,9 @@ chores:
   tidy                      the structural rules of this repository
   docs [--check]            write the generated pages of docs/ (or only compare them)
   record NOTE               keep the durations of the last `ci` as benches/baselines/ci.json
-  metal                     type-check the metal feature on a machine without Metal
+  metal-emulate [-- ARGS]   the tests of izwi-nn and izwi-models that ARGS of nextest select, on an emulated Metal device
+  metal-emulate --self-check [-- ARGS]
+                            the emulator's own tests, and those of candle's Metal kernels
   aarch64                   run the tests of the CPU kernels for aarch64 in an emulator";
 
 fn main() -> ExitCode {
@@ -64,13 +66,17 @@ enum Chore {
     Tidy,
     Docs { check: bool },
     Record { note: String },
-    Metal,
+    MetalEmulate { self_check: bool, nextest_args: Vec<String> },
     Aarch64,
 }
 
 fn parse(args: &[&str]) -> Option<Chore> {
     let test = |fast, args: &[&str]| Chore::Test {
         fast,
+        nextest_args: args.iter().map(ToString::to_string).collect(),
+    };
+    let emulate = |self_check, args: &[&str]| Chore::MetalEmulate {
+        self_check,
         nextest_args: args.iter().map(ToString::to_string).collect(),
     };
     match args {
@@ -84,7 +90,10 @@ fn parse(args: &[&str]) -> Option<Chore> {
         ["docs"] => Some(Chore::Docs { check: false }),
         ["docs", "--check"] => Some(Chore::Docs { check: true }),
         ["record", note @ ..] if !note.is_empty() => Some(Chore::Record { note: note.join(" ") }),
-        ["metal"] => Some(Chore::Metal),
+        ["metal-emulate"] => Some(emulate(false, &[])),
+        ["metal-emulate", "--", rest @ ..] => Some(emulate(false, rest)),
+        ["metal-emulate", "--self-check"] => Some(emulate(true, &[])),
+        ["metal-emulate", "--self-check", "--", rest @ ..] => Some(emulate(true, rest)),
         ["aarch64"] => Some(Chore::Aarch64),
         _ => None,
     }
@@ -102,7 +111,8 @@ fn run(root: &Path, chore: &Chore) -> Result<()> {
         Chore::Docs { check: false } => docs::write(root, steps),
         Chore::Docs { check: true } => docs::check(root, steps),
         Chore::Record { note } => steps::record(root, note),
-        Chore::Metal => metal::check(root, steps),
+        Chore::MetalEmulate { self_check: false, nextest_args } => emulate::run(root, steps, nextest_args),
+        Chore::MetalEmulate { nextest_args, .. } => emulate::self_check(root, steps, nextest_args),
         Chore::Aarch64 => aarch64::check(root, steps),
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn run_all(root: &Path, steps: &mut Steps) -> Result<()> {
     steps.run("build tests", &mut cargo(root, &["nextest", "run", "--workspace", "--no-run"]))?;
     let izwi = built_izwi()?;
     pull_with(root, steps, &izwi)?;
-    venv::make(root, steps)?;
+    venv::make(root, steps, venv::CLIENTS)?;
     docs::check_with(root, steps, &izwi)?;
     steps.run("doc tests", &mut tests(root, &["test", "--doc", "--workspace"]))?;
     steps.run_last("tests", tests(root, &NEXTEST).arg("--workspace"))
@@ -39,7 +39,7 @@ pub(crate) fn run_selected(root: &Path, steps: &mut Steps, args: &[String]) -> R
         pull(root, steps)?;
     }
     if selects(RUNS_PYTHON) {
-        venv::make(root, steps)?;
+        venv::make(root, steps, venv::CLIENTS)?;
     }
     let mut command = tests(root, &NEXTEST);
     if packages.is_empty() {
@@ -94,7 +94,7 @@ fn tests(root: &Path, args: &[&str]) -> std::process::Command {
 }
 
 /// The model store of the tests, which is never the user's own.
-fn home(root: &Path) -> PathBuf {
+pub(crate) fn home(root: &Path) -> PathBuf {
     root.join("target/izwi-home")
 }
 
@@ -103,7 +103,7 @@ fn models_are_installed(root: &Path) -> bool {
 }
 
 /// The packages that `-p` and its other spellings select.
-fn packages(args: &[String]) -> Vec<&str> {
+pub(crate) fn packages(args: &[String]) -> Vec<&str> {
     let mut packages = Vec::new();
     let mut args = args.iter().map(String::as_str);
     while let Some(arg) = args.next() {

@@ -1,5 +1,4 @@
-//! The Python of the tests that use published clients: a virtual environment in `target/` with pinned packages, made
-//! again when their list changes.
+//! Python environments below `target/` with pinned packages, each made again when its list changes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,30 +6,44 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::steps::Steps;
+use crate::workspace::read;
 
-const REQUIREMENTS: &str = "tests/openai/requirements.txt";
+/// One environment: its folder below `target/`, and the list of its packages.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Environment {
+    pub(crate) folder: &'static str,
+    pub(crate) requirements: &'static str,
+}
 
-/// Makes the environment, unless it is there and complete.
-pub(crate) fn make(root: &Path, steps: &mut Steps) -> Result<()> {
-    let list = root.join(REQUIREMENTS);
-    let wanted = std::fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
-    let folder = root.join("target/venv");
+/// The published clients that tests run.
+pub(crate) const CLIENTS: Environment =
+    Environment { folder: "venv", requirements: "tests/openai/requirements.txt" };
+/// The C++ compiler of the Metal emulator.
+pub(crate) const ZIG: Environment =
+    Environment { folder: "venv-zig", requirements: "scripts/metal-emulator/requirements.txt" };
+
+/// Makes the environment, unless it is there and complete. Returns its Python.
+pub(crate) fn make(root: &Path, steps: &mut Steps, environment: Environment) -> Result<PathBuf> {
+    let list = root.join(environment.requirements);
+    let wanted = read(&list)?;
+    let folder = root.join("target").join(environment.folder);
     // Written last, so that an environment that is not complete is made again.
     let stamp = folder.join("requirements.txt");
     if std::fs::read_to_string(&stamp).is_ok_and(|made| made == wanted) {
-        return Ok(());
+        return Ok(python(&folder));
     }
     let mut create = Command::new("python3");
     create.args(["-m", "venv", "--clear"]).arg(&folder);
     steps.run("python environment", &mut create).context(
-        "the tests need Python 3.10 or later with its venv module: install it (on Debian: python3 and python3-venv)",
+        "this needs Python 3.10 or later with its venv module: install it (on Debian: python3 and python3-venv)",
     )?;
     let mut install = Command::new(python(&folder));
     install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]).arg(&list);
     steps
         .run("python packages", &mut install)
-        .with_context(|| format!("the packages of {REQUIREMENTS} cannot be installed"))?;
-    std::fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
+        .with_context(|| format!("the packages of {} cannot be installed", environment.requirements))?;
+    std::fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
+    Ok(python(&folder))
 }
 
 fn python(folder: &Path) -> PathBuf {

@@ -121,7 +121,7 @@ impl Default for EngineCoreConfig {
             dtype: Precision::Auto,
             weight_cache: true,
             random_weights: false,
-            num_threads: num_cpus::get_physical().clamp(1, 8),
+            num_threads: izwi_kernels::threads::default_threads(),
             enable_preemption: true,
             enable_optimistic_scheduling: true,
         }

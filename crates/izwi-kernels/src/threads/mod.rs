@@ -1,8 +1,10 @@
 //! Tasks over the threads of the process. All state lives in one [`Pool`]. Knows no kernel.
 
+mod default;
 mod pool;
 mod workers;
 
+pub use default::default_threads;
 use pool::Pool;
 
 /// The pool of the process: kernels are functions, which own no threads.

@@ -50,7 +50,7 @@ pub(crate) fn device() -> Device {
 }
 
 /// Whether results on that device do not depend on what else is in a batch, to the bit.
-pub(super) fn is_bit_exact() -> bool {
+pub(crate) fn is_bit_exact() -> bool {
     device().is_cpu()
 }
 
@@ -78,6 +78,15 @@ pub(super) fn compare(name: &str, ours: &[f32], theirs: &[f32], tolerance: f32) 
     let worst = ours.iter().zip(theirs).map(off).fold(0f32, f32::max);
     println!("{name}: within {:.1e} of {scale:.1e}", worst / scale);
     assert!(worst <= tolerance * scale, "{name}: differs by {worst} at a scale of {scale}");
+}
+
+/// Two ways to one result: the same bits where that is promised, within [`TOLERANCE`] on other devices. Both may be empty.
+pub(crate) fn assert_same(name: &str, ours: &[f32], theirs: &[f32]) {
+    if is_bit_exact() || theirs.is_empty() {
+        assert!(ours == theirs, "{name}: {} and {} values differ", ours.len(), theirs.len());
+    } else {
+        compare(name, ours, theirs, TOLERANCE);
+    }
 }
 
 /// All values as ids.

@@ -7,6 +7,7 @@ mod conv;
 mod library;
 mod linear;
 mod pass;
+mod sampling;
 mod stream_slots;
 #[cfg(test)]
 mod stream_tests;
@@ -22,6 +23,7 @@ pub(crate) use conv::{
 };
 pub(crate) use linear::{Activation, Fused, Norm};
 pub(crate) use pass::{Pass, metal};
+pub(crate) use sampling::{DrawTable, Limits, Lookup, RowDraw};
 pub(crate) use stream_slots::{HeldSlots, Slot, StreamSlots};
 pub(crate) use weights::MetalWeights;
 

@@ -1,12 +1,14 @@
 //! Samples the codes of one codec frame, codebook by codebook for several sequences, on the device of the logits.
 //!
-//! The CPU uses [`sampling`](crate::sampling). On other devices a draw is a few tensor operations, and the codes are read
-//! once per frame instead of once per codebook. Knows no codec.
+//! The CPU uses [`sampling`](crate::sampling). On Metal a draw is one kernel, on other devices a few tensor operations; there
+//! the codes are read once per frame instead of once per codebook. Knows no codec.
 
 use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 
+#[cfg(feature = "metal")]
+use crate::metal::{self, DrawTable};
 use crate::sampling::Draw;
 
 /// Logits that a device sorts at once: candle's kernels sort a row in one thread block.
@@ -22,11 +24,20 @@ const NO_TOKEN: f32 = 1e9;
 #[derive(Debug)]
 pub struct FrameDraws<'a> {
     draws: &'a [Draw<'a>],
-    /// Index of the next draw of each sequence.
-    next: usize,
+    /// Index of the first draw of each sequence.
+    first: usize,
     /// Codes drawn, `[sequences]` each.
     drawn: Vec<Tensor>,
-    on_device: Option<OnDevice>,
+    sampler: Sampler,
+}
+
+/// Where codes are drawn.
+#[derive(Debug)]
+enum Sampler {
+    Host,
+    Device(OnDevice),
+    #[cfg(feature = "metal")]
+    Metal(OnMetal),
 }
 
 impl<'a> FrameDraws<'a> {
@@ -35,9 +46,8 @@ impl<'a> FrameDraws<'a> {
     /// # Errors
     /// The device is out of memory.
     pub fn new(draws: &'a [Draw<'a>], first: usize, codebooks: usize, device: &Device) -> Result<Self> {
-        let on_device =
-            if device.is_cpu() { None } else { OnDevice::new(draws, first..first + codebooks, device)? };
-        Ok(Self { draws, next: first, drawn: Vec::with_capacity(codebooks), on_device })
+        let sampler = Sampler::new(draws, first..first + codebooks, device)?;
+        Ok(Self { draws, first, drawn: Vec::with_capacity(codebooks), sampler })
     }
 
     /// Draws the next code of each sequence from `logits` `[sequences, codes]`: `[sequences]` u32 on the same device.
@@ -45,16 +55,18 @@ impl<'a> FrameDraws<'a> {
     /// # Errors
     /// Shapes do not fit.
     pub fn choose(&mut self, logits: &Tensor) -> Result<Tensor> {
-        let chosen = match &self.on_device {
-            Some(device) if device.takes(logits.dim(1)?) => device.choose(logits, self.drawn.len())?,
+        let codebook = self.drawn.len();
+        let chosen = match &self.sampler {
+            Sampler::Device(device) if device.takes(logits.dim(1)?) => device.choose(logits, codebook)?,
+            #[cfg(feature = "metal")]
+            Sampler::Metal(metal) => metal.choose(logits, codebook)?,
             _ => {
-                let rows = logits.to_vec2::<f32>()?;
-                let chosen = rows.iter().zip(self.draws).map(|(row, draw)| draw.choose(row, self.next));
+                let (rows, index) = (logits.to_vec2::<f32>()?, self.first + codebook);
+                let chosen = rows.iter().zip(self.draws).map(|(row, draw)| draw.choose(row, index));
                 let chosen: Vec<u32> = chosen.collect();
                 Tensor::new(chosen, logits.device())?
             }
         };
-        self.next += 1;
         self.drawn.push(chosen.clone());
         Ok(chosen)
     }
@@ -64,7 +76,47 @@ impl<'a> FrameDraws<'a> {
     /// # Errors
     /// The device failed.
     pub fn finish(self) -> Result<Vec<Vec<u32>>> {
+        #[cfg(feature = "metal")]
+        if let Sampler::Metal(metal) = &self.sampler {
+            return metal.read(self.drawn.len());
+        }
         Tensor::stack(&self.drawn, 1)?.to_vec2()
+    }
+}
+
+impl Sampler {
+    fn new(draws: &[Draw<'_>], indices: Range<usize>, device: &Device) -> Result<Self> {
+        #[cfg(feature = "metal")]
+        if let (Some(device), false) = (metal::metal(device), draws.is_empty()) {
+            let table = DrawTable::unlimited(device, draws, indices.start, indices.len())?;
+            return Ok(Self::Metal(OnMetal { codes: table.codes(device)?, table }));
+        }
+        let on_device = if device.is_cpu() { None } else { OnDevice::new(draws, indices, device)? };
+        Ok(on_device.map_or(Self::Host, Self::Device))
+    }
+}
+
+/// A kernel for each draw.
+#[cfg(feature = "metal")]
+#[derive(Debug)]
+struct OnMetal {
+    table: DrawTable,
+    codes: Tensor, // [codebooks, sequences]
+}
+
+#[cfg(feature = "metal")]
+impl OnMetal {
+    fn choose(&self, logits: &Tensor, codebook: usize) -> Result<Tensor> {
+        let logits = logits.to_dtype(DType::F32)?.contiguous()?;
+        metal::Pass::of(&logits)?.draw(&logits, &self.table, codebook, &self.codes, None)?;
+        self.codes.get(codebook)
+    }
+
+    /// The first `drawn` codes of each sequence.
+    fn read(&self, drawn: usize) -> Result<Vec<Vec<u32>>> {
+        let codes = self.codes.to_vec2::<u32>()?;
+        let of = |row: usize| codes.iter().take(drawn).map(|codes| codes[row]).collect();
+        Ok((0..self.codes.dim(1)?).map(of).collect())
     }
 }
 

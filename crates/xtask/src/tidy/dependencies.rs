@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("izwi-nn", &["izwi-kernels", "izwi-types"]),
     ("izwi-models", &["izwi-audio", "izwi-kernels", "izwi-nn", "izwi-types"]),
     ("izwi-hub", &["izwi-types"]),
-    ("izwi-core", &["izwi-audio", "izwi-hub", "izwi-models", "izwi-nn", "izwi-types"]),
+    ("izwi-core", &["izwi-audio", "izwi-hub", "izwi-kernels", "izwi-models", "izwi-nn", "izwi-types"]),
     ("izwi-server", &["izwi-audio", "izwi-core", "izwi-hub", "izwi-types"]),
     ("izwi-cli", &["izwi-audio", "izwi-core", "izwi-hub", "izwi-server", "izwi-types"]),
     ("xtask", &[]),

@@ -6,9 +6,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use izwi_hub::Store;
+use izwi_models::error::LoadError;
 use izwi_models::families::{self, LoadOptions};
 use izwi_models::model::{BatchEntry, SequenceState, SpeechModel};
-use izwi_nn::device;
+use izwi_nn::Error;
+use izwi_nn::device::{self, Device, with_autorelease_pool};
 use izwi_nn::kv_pool::KvPool;
 use izwi_types::{Input, InputError, PrepareLimits, Prepared, StepOutput, VoiceRecording, Work};
 
@@ -33,6 +35,19 @@ pub struct NativeExecutor {
     geometry: BlockGeometry,
     pool: KvPool,
     sequences: HashMap<SequenceId, Running>,
+    /// Dropped last, after what it frees.
+    device: UnusedMemory,
+}
+
+/// Frees what the device's allocator still keeps of an executor that was dropped.
+struct UnusedMemory(Device);
+
+impl Drop for UnusedMemory {
+    fn drop(&mut self) {
+        if let Err(error) = with_autorelease_pool(|| device::free_unused(&self.0)) {
+            tracing::warn!(%error, "the device did not free the memory of a model");
+        }
+    }
 }
 
 impl std::fmt::Debug for NativeExecutor {
@@ -47,30 +62,35 @@ impl NativeExecutor {
     /// # Errors
     /// The model is unknown, not pulled or does not load; the device cannot be opened or is out of memory.
     pub fn load(config: &EngineCoreConfig) -> Result<Self> {
-        let load = |error: &dyn std::error::Error| EngineError::Load(chain(error));
-        let device = device::open(config.device).map_err(|error| load(&error))?;
-        let weight_cache = config.weight_cache;
-        let options = LoadOptions { device: device.clone(), precision: config.dtype, weight_cache };
-        let model = if config.random_weights {
-            families::random(&config.model, &options).map_err(|error| load(&error))?
-        } else {
-            let store = Store::open(config.home.clone()).map_err(|error| load(&error))?;
-            let store = store.with_models_dir(config.models_dir.clone());
-            let manifest = store.manifest(&config.model).map_err(|error| load(&error))?;
-            let folder = store.installed(&config.model).map_err(|error| load(&error))?;
-            families::load(&manifest.family, &folder, &options).map_err(|error| load(&error))?
-        };
+        with_autorelease_pool(|| Self::load_on_device(config))
+    }
+
+    fn load_on_device(config: &EngineCoreConfig) -> Result<Self> {
+        let device = device::open(config.device).map_err(|error| EngineError::Load(chain(&error)))?;
+        let held_before = device::allocated_bytes(&device);
+        let model = load_model(config, &device)?;
         let geometry = config.geometry();
         let pool = KvPool::new(model.kv_layout(), geometry.num_blocks, geometry.block_size, &device)
             .map_err(|error| {
                 EngineError::Load(format!("the KV pool cannot be allocated: {error}; lower max_blocks"))
             })?;
-        let profile = Arc::new(profile(config, &*model, device::name(&device)));
+        let freed = device::free_unused(&device);
+        freed.map_err(|error| EngineError::Load(with_remedy(&error, &device)))?;
+        let mut profile = profile(config, &*model, device::name(&device));
+        if let Some((before, now)) = held_before.zip(device::allocated_bytes(&device)) {
+            profile.memory_bytes = profile.memory_bytes.max(now.saturating_sub(before));
+        }
+        let profile = Arc::new(profile);
         let limits = PrepareLimits {
             max_tokens_per_step: config.max_tokens_per_step,
             max_positions: config.sequence_capacity(model.kv_layout().is_some()),
         };
-        Ok(Self { profile, model, limits, geometry, pool, sequences: HashMap::new() })
+        let device = UnusedMemory(device);
+        Ok(Self { profile, model, limits, geometry, pool, sequences: HashMap::new(), device })
+    }
+
+    fn failed(&self, error: impl Into<Error>) -> ExecutorError {
+        ExecutorError(with_remedy(&error.into(), &self.device.0))
     }
 
     fn admit(&mut self, new: &NewSequenceData) {
@@ -78,21 +98,12 @@ impl NativeExecutor {
         let state = self.model.start(&prepared);
         self.sequences.insert(new.sequence, Running { prepared, state });
     }
-}
 
-impl ModelExecutor for NativeExecutor {
-    fn profile(&self) -> Arc<ExecutorProfile> {
-        Arc::clone(&self.profile)
-    }
-
-    fn preparer(&self) -> Arc<dyn RequestPreparer> {
-        Arc::new(NativePreparer { model: Arc::clone(&self.model), limits: self.limits })
-    }
-
-    fn initialize(&mut self) -> std::result::Result<(), ExecutorError> {
-        let failed = |error: &dyn std::error::Error| ExecutorError(chain(error));
+    /// Runs the warm-up input for some steps.
+    fn warm_up(&mut self) -> std::result::Result<(), ExecutorError> {
         let input = self.model.warm_up_input();
-        let prepared = self.model.prepare(&input, &self.limits).map_err(|error| failed(&error))?;
+        let prepared = self.model.prepare(&input, &self.limits);
+        let prepared = prepared.map_err(|error| ExecutorError(chain(&error)))?;
         let mut state = self.model.start(&prepared);
         // No sequence runs yet: the warm-up uses the pool's first blocks.
         let blocks = self.geometry.blocks_for(WARM_UP_POSITIONS).min(self.geometry.num_blocks);
@@ -108,7 +119,8 @@ impl ModelExecutor for NativeExecutor {
                 num_tokens,
                 block_table: &block_table,
             };
-            let outputs = self.model.forward(&mut self.pool, &mut [entry]).map_err(|error| failed(&error))?;
+            let outputs = self.model.forward(&mut self.pool, &mut [entry]);
+            let outputs = outputs.map_err(|error| self.failed(error))?;
             match outputs.into_iter().next() {
                 Some(StepOutput { finished: false, next_pass: Some(next), .. }) => (work, start) = (next, 0),
                 Some(StepOutput { finished: false, .. }) => start = next_start(&work, start, num_tokens),
@@ -119,13 +131,14 @@ impl ModelExecutor for NativeExecutor {
         Ok(())
     }
 
-    fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError> {
+    /// Computes a plan.
+    fn step(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError> {
         for new in &plan.new_sequences {
             self.admit(new);
         }
         let copies: Vec<(u32, u32)> =
             plan.schedule.block_copies.iter().map(|copy| (copy.from, copy.to)).collect();
-        self.pool.copy_blocks(&copies).map_err(|error| ExecutorError(chain(&error)))?;
+        self.pool.copy_blocks(&copies).map_err(|error| self.failed(error))?;
 
         // Moved out of the map for the pass: every entry borrows its own state mutably.
         let mut batch: Vec<(SequenceId, Running)> = Vec::with_capacity(plan.schedule.batch_size());
@@ -147,10 +160,46 @@ impl ModelExecutor for NativeExecutor {
                 block_table: &item.block_table,
             })
             .collect();
-        let outputs =
-            self.model.forward(&mut self.pool, &mut entries).map_err(|error| ExecutorError(chain(&error)))?;
+        let outputs = self.model.forward(&mut self.pool, &mut entries).map_err(|error| self.failed(error))?;
         self.sequences.extend(batch);
         Ok(outputs.into_iter().map(Ok).collect())
+    }
+}
+
+fn load_model(config: &EngineCoreConfig, device: &Device) -> Result<Arc<dyn SpeechModel>> {
+    let load = |error: &dyn std::error::Error| EngineError::Load(chain(error));
+    let options =
+        LoadOptions { device: device.clone(), precision: config.dtype, weight_cache: config.weight_cache };
+    let model = if config.random_weights {
+        families::random(&config.model, &options)
+    } else {
+        let store = Store::open(config.home.clone()).map_err(|error| load(&error))?;
+        let store = store.with_models_dir(config.models_dir.clone());
+        let manifest = store.manifest(&config.model).map_err(|error| load(&error))?;
+        let folder = store.installed(&config.model).map_err(|error| load(&error))?;
+        families::load(&manifest.family, &folder, &options)
+    };
+    model.map_err(|error| match error {
+        LoadError::Model(error) => EngineError::Load(with_remedy(&error, device)),
+        other => load(&other),
+    })
+}
+
+impl ModelExecutor for NativeExecutor {
+    fn profile(&self) -> Arc<ExecutorProfile> {
+        Arc::clone(&self.profile)
+    }
+
+    fn preparer(&self) -> Arc<dyn RequestPreparer> {
+        Arc::new(NativePreparer { model: Arc::clone(&self.model), limits: self.limits })
+    }
+
+    fn initialize(&mut self) -> std::result::Result<(), ExecutorError> {
+        with_autorelease_pool(|| self.warm_up())
+    }
+
+    fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError> {
+        with_autorelease_pool(|| self.step(plan))
     }
 
     fn release(&mut self, sequences: &[SequenceId]) {
@@ -175,15 +224,15 @@ struct NativePreparer {
 
 impl RequestPreparer for NativePreparer {
     fn prepare(&self, input: &Input) -> std::result::Result<Prepared, InputError> {
-        self.model.prepare(input, &self.limits)
+        with_autorelease_pool(|| self.model.prepare(input, &self.limits))
     }
 
     fn make_voice(&self, recording: &VoiceRecording) -> std::result::Result<Vec<u8>, InputError> {
-        self.model.make_voice(recording)
+        with_autorelease_pool(|| self.model.make_voice(recording))
     }
 
     fn check_voice(&self, pack: &[u8]) -> std::result::Result<(), InputError> {
-        self.model.check_voice(pack)
+        with_autorelease_pool(|| self.model.check_voice(pack))
     }
 }
 
@@ -221,6 +270,18 @@ fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: String) -
         step_bytes: model.step_bytes(config.streaming_chunk_size),
         part_times: model.part_times(),
         info,
+    }
+}
+
+/// An error, with what to do about it where a tensor operation failed on a GPU: most often it is out of memory.
+fn with_remedy(error: &Error, device: &Device) -> String {
+    let text = chain(error);
+    match error {
+        Error::Tensor(_) if !device.is_cpu() => format!(
+            "{text} (on {}): free its memory, choose a smaller model or --dtype q8, lower max_blocks, or use --device cpu",
+            device::name(device)
+        ),
+        _ => text,
     }
 }
 

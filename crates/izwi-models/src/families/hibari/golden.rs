@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use candle_core::Device;
 use serde::Deserialize;
 
+use super::super::golden_set::device;
 use super::network::{BINS, HEAD_VALUES, Utterance};
 use super::*;
 use izwi_types::Precision;
@@ -30,9 +30,9 @@ pub(super) fn checkpoint_folder() -> PathBuf {
     folder
 }
 
-/// The CPU, weights kept in `precision`.
+/// The device of tests, weights kept in `precision`.
 pub(super) fn kept_as(precision: Precision) -> LoadOptions {
-    LoadOptions::new(Device::Cpu, precision)
+    LoadOptions::new(device(), precision)
 }
 
 fn golden(name: &str) -> Vec<u8> {

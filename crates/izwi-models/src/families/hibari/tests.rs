@@ -1,8 +1,8 @@
 //! Behaviour of the whole family on real weights.
 
-use candle_core::Device;
 use proptest::prelude::*;
 
+use super::super::golden_set::{assert_same, device};
 use super::golden::{checkpoint_folder, kept_as};
 use super::*;
 use izwi_types::Precision;
@@ -34,7 +34,7 @@ fn prepare(model: &Hibari, input: SpeakInput) -> Prepared {
 
 /// One pass over one unit of each.
 fn pass(model: &Hibari, batch: &[(&Prepared, usize)]) -> Vec<StepOutput> {
-    let mut kv = KvPool::new(None, 0, 16, &Device::Cpu).unwrap();
+    let mut kv = KvPool::new(None, 0, 16, &device()).unwrap();
     let mut states: Vec<SequenceState> = batch.iter().map(|(prepared, _)| model.start(prepared)).collect();
     let mut entries: Vec<BatchEntry<'_>> = batch
         .iter()
@@ -73,7 +73,8 @@ fn an_entry_is_the_same_bits_alone_and_in_a_batch_of_eight() {
     for order in [[0, 1, 2, 3, 4, 5, 6, 7], [3, 7, 1, 0, 6, 2, 5, 4], [5, 4, 3, 2, 1, 0, 7, 6]] {
         let batch: Vec<_> = order.iter().map(|&index| (&prepared[index], 0)).collect();
         for (&index, output) in order.iter().zip(pass(&model, &batch)) {
-            assert_eq!(output, alone[index], "entry {index} in {order:?}");
+            assert_same(&format!("entry {index} in {order:?}"), &output.samples, &alone[index].samples);
+            assert_eq!(StepOutput { samples: alone[index].samples.clone(), ..output }, alone[index]);
         }
     }
 }
@@ -82,7 +83,7 @@ fn an_entry_is_the_same_bits_alone_and_in_a_batch_of_eight() {
 fn a_seed_fixes_the_samples() {
     let model = model();
     let first = whole(&model, speak(TEXTS[1]));
-    assert_eq!(first, whole(&model, speak(TEXTS[1])));
+    assert_same("again", &first, &whole(&model, speak(TEXTS[1])));
     let other = whole(&model, SpeakInput { seed: 12, ..speak(TEXTS[1]) });
     assert_eq!(first.len(), other.len());
     assert_ne!(first, other);

@@ -9,7 +9,7 @@ use super::codec::load_mimi;
 use super::conformer::AudioEncoder;
 use super::detokenizer::{self, Detokenizer};
 use super::golden_set::{
-    TOLERANCE, by_rows, codes, compare, device, ids, is_bit_exact, json, root, tensors, values,
+    TOLERANCE, assert_same, by_rows, codes, compare, device, ids, json, root, tensors, values,
 };
 use super::mel::{self, FrontEnd, Mel};
 use crate::families::LoadOptions;
@@ -163,11 +163,7 @@ proptest! {
         for (mel, together) in recordings.iter().zip(together) {
             let alone = encoder.forward(&[mel]).unwrap().remove(0);
             prop_assert_eq!(alone.dim(0).unwrap(), mel.frames.div_ceil(8));
-            if is_bit_exact() {
-                prop_assert!(values(&alone) == values(&together));
-            } else {
-                compare("among others", &values(&together), &values(&alone), TOLERANCE);
-            }
+            assert_same("among others", &values(&together), &values(&alone));
         }
     }
 }
@@ -387,11 +383,7 @@ fn pieces_equal_the_whole<D: Decoding>(decoder: &D, cuts: &[Vec<usize>]) {
     for (input, streamed) in inputs.iter().zip(streamed) {
         let alone = decoder.whole(input);
         assert_eq!(alone.len(), input.len() * per_frame);
-        if is_bit_exact() {
-            assert!(alone == streamed);
-        } else {
-            compare("streamed", &streamed, &alone, TOLERANCE);
-        }
+        assert_same("streamed", &streamed, &alone);
     }
 }
 
@@ -421,7 +413,7 @@ fn check_state_size<D: Decoding>(decoder: &D) {
         assert_eq!((samples.len(), D::bytes(&state)), (piece.len() * per_frame, bytes));
     }
     assert_eq!(decoder.finish(&mut state).len(), held_back);
-    assert!(decoder.decode(&mut [(&mut state, &input[..2])]).unwrap()[0] == first);
+    assert_same("fresh", &decoder.decode(&mut [(&mut state, &input[..2])]).unwrap()[0], &first);
 }
 
 #[test]

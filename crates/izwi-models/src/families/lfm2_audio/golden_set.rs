@@ -7,7 +7,7 @@ use candle_core::Tensor;
 
 use super::super::golden_set::GoldenSet;
 pub(super) use super::super::golden_set::{
-    TOLERANCE, by_rows, codes, compare, device, ids, is_bit_exact, values,
+    TOLERANCE, assert_same, by_rows, codes, compare, device, ids, is_bit_exact, values,
 };
 
 const SET: GoldenSet = GoldenSet { name: "lfm2_audio", variable: "IZWI_GOLDEN_LFM2_AUDIO" };

@@ -6,7 +6,7 @@ use candle_core::Tensor;
 use proptest::prelude::*;
 
 use super::codec::{Codec, DecoderState};
-use super::golden_set::{TOLERANCE, by_rows, codes, compare, device, is_bit_exact, root, tensors, values};
+use super::golden_set::{TOLERANCE, assert_same, by_rows, codes, compare, device, root, tensors, values};
 use crate::families::LoadOptions;
 use crate::frame_driver::FrameCodec;
 use izwi_types::Precision;
@@ -67,7 +67,7 @@ fn qwen3_tts_golden_codec_is_near_the_reference_and_streams_in_every_precision()
         for piece in frames.chunks(3) {
             pieces.extend(codec.decode(&mut [(&mut state, piece)]).unwrap().remove(0));
         }
-        assert_eq!(pieces, whole);
+        assert_same("in pieces", &pieces, &whole);
     }
 }
 
@@ -135,11 +135,7 @@ proptest! {
         }
         for (input, streamed) in inputs.iter().zip(streamed) {
             let alone = decode(&codec, input);
-            if is_bit_exact() {
-                prop_assert!(alone == streamed);
-            } else {
-                compare("streamed", &streamed, &alone, TOLERANCE);
-            }
+            assert_same("streamed", &streamed, &alone);
         }
     }
 }
@@ -159,7 +155,7 @@ fn qwen3_tts_golden_states_have_constant_size_and_fresh_ones_are_empty() {
         assert_eq!(state.bytes(), bytes);
     }
     state = codec.start();
-    assert!(codec.decode(&mut [(&mut state, &input[..2])]).unwrap()[0] == first);
+    assert_same("fresh", &codec.decode(&mut [(&mut state, &input[..2])]).unwrap()[0], &first);
 }
 
 #[test]

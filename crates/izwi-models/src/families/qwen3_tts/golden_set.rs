@@ -7,7 +7,7 @@ use candle_core::Tensor;
 
 use super::super::golden_set::GoldenSet;
 pub(super) use super::super::golden_set::{
-    TOLERANCE, by_rows, codes, compare, device, ids, is_bit_exact, values,
+    TOLERANCE, assert_same, by_rows, codes, compare, device, ids, is_bit_exact, values,
 };
 
 const SET: GoldenSet = GoldenSet { name: "qwen3_tts", variable: "IZWI_GOLDEN_QWEN3_TTS" };

@@ -6,6 +6,7 @@ use candle_core::{Device, Tensor};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::super::golden_set::device;
 use super::decoder::Span;
 use super::encoder::WindowMel;
 use super::front_end::FrontEnd;
@@ -153,7 +154,7 @@ fn whisper_golden_mel() {
 
 /// Raw logits after each of `tokens`, in one pass.
 pub(super) fn logits(model: &Whisper, encoded: &Tensor, tokens: &[u32]) -> Vec<Vec<f32>> {
-    let mut kv = KvPool::new(model.kv_layout(), 32, 16, &Device::Cpu).unwrap();
+    let mut kv = KvPool::new(model.kv_layout(), 32, 16, &device()).unwrap();
     let window = model.decoder.windows(std::slice::from_ref(encoded)).unwrap().remove(0);
     let block_table: Vec<u32> = (0..32).rev().collect();
     let span = Span {

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use candle_core::Device;
 
+use super::super::golden_set::{device, is_bit_exact};
 use super::golden::{checkpoint_folder, clip, clips};
 use super::*;
 use izwi_nn::sampling::mix;
@@ -24,9 +25,9 @@ pub(super) fn model(name: &str, context: Context) -> Whisper {
     Whisper::load(&checkpoint_folder(name), &kept_as(Precision::F32), context).unwrap()
 }
 
-/// The CPU, weights kept in `precision`.
+/// The device of tests, weights kept in `precision`.
 pub(super) fn kept_as(precision: Precision) -> LoadOptions {
-    LoadOptions::new(Device::Cpu, precision)
+    LoadOptions::new(device(), precision)
 }
 
 pub(super) fn listen(samples: &[f32]) -> ListenInput {
@@ -49,6 +50,18 @@ pub(super) struct Transcript {
     language: Option<String>,
     tokens: usize,
     passes: usize,
+}
+
+/// The same bits where that is promised; on other devices the same tokens.
+fn assert_same(ours: &[Transcript], theirs: &[Transcript]) {
+    if is_bit_exact() {
+        return assert_eq!(ours, theirs);
+    }
+    let told = |transcript: &Transcript| {
+        let tokens = transcript.segments.iter().map(|segment| segment.tokens.clone());
+        (transcript.text.clone(), transcript.language.clone(), tokens.collect::<Vec<_>>())
+    };
+    assert_eq!(ours.iter().map(told).collect::<Vec<_>>(), theirs.iter().map(told).collect::<Vec<_>>());
 }
 
 /// One sequence, as a scheduler sees it.
@@ -131,7 +144,7 @@ struct Engine<'a> {
 
 impl<'a> Engine<'a> {
     fn new(model: &'a Whisper, dice: Option<u64>) -> Self {
-        let kv = KvPool::new(model.kv_layout(), BLOCKS, BLOCK_SIZE, &Device::Cpu).unwrap();
+        let kv = KvPool::new(model.kv_layout(), BLOCKS, BLOCK_SIZE, &device()).unwrap();
         Self { model, kv, free: (0..BLOCKS as u32).collect(), shared: HashMap::new(), dice, reused: 0 }
     }
 
@@ -301,12 +314,12 @@ fn transcripts_are_the_same_bits_alone_and_in_any_batch() {
         let alone: Vec<Transcript> = eight().into_iter().map(|input| one(model, input)).collect();
         assert!(alone[4].passes >= 2 && alone[5].text.is_empty() && !alone[0].segments[0].words.is_empty());
         let prepared = || eight().into_iter().map(|input| prepare(model, input)).collect();
-        assert_eq!(Engine::new(model, None).run(prepared()), alone);
+        assert_same(&Engine::new(model, None).run(prepared()), &alone);
         let mut unruly = Engine::new(model, Some(dice));
-        assert_eq!(unruly.run(prepared()), alone);
+        assert_same(&unruly.run(prepared()), &alone);
         // Again over the same pool: now prompts reuse blocks of the first run.
         let reused = unruly.reused;
-        assert_eq!(unruly.run(prepared()), alone);
+        assert_same(&unruly.run(prepared()), &alone);
         assert!(unruly.reused > reused);
     }
 }
@@ -401,7 +414,7 @@ fn a_seed_fixes_the_samples() {
     let samples = clip("sense_and_sensibility_01_austen_64kb-0890");
     let drawn = |seed| one(&BASE, ListenInput { temperature: 1.0, seed, ..listen(&samples) });
     let first = drawn(1);
-    assert_eq!(first, drawn(1));
+    assert_same(&[drawn(1)], std::slice::from_ref(&first));
     assert!((2..6).any(|seed| drawn(seed).segments != first.segments));
 }
 
@@ -465,7 +478,7 @@ fn the_warm_up_input_reaches_the_network() {
 
 #[test]
 fn an_entry_of_another_family_is_an_error() {
-    let mut kv = KvPool::new(None, 0, BLOCK_SIZE, &Device::Cpu).unwrap();
+    let mut kv = KvPool::new(None, 0, BLOCK_SIZE, &device()).unwrap();
     let prepared = Prepared { work: Work::Units(Arc::new([1])), payload: Arc::new(()) };
     let mut state = TINY.start(&prepared);
     let entry = BatchEntry {

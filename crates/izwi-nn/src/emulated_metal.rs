@@ -1,0 +1,31 @@
+//! Counters of the emulated Metal device, for tests under `cargo xtask metal-emulate`; on a Mac this module is not there.
+//!
+//! Knows nothing of what a kernel computes. The counters belong to the process, so a test that reads them needs one of
+//! its own, as under nextest.
+
+pub use objc2_metal::counters::{
+    Counts, KernelCounts, allocated_bytes, counts, kernels, peak_bytes, reset, text,
+};
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn launches_and_uploads_are_counted() {
+        let device = Device::new_metal(0).unwrap();
+        let x = Tensor::new(&[1.0f32, 2.0, 3.0], &device).unwrap();
+        device.synchronize().unwrap();
+        reset();
+        let y = x.affine(2.0, 1.0).unwrap();
+        let z = Tensor::zeros((2, 2), DType::F32, &Device::Cpu).unwrap().to_device(&device).unwrap();
+        assert_eq!(y.to_vec1::<f32>().unwrap(), [3.0, 5.0, 7.0]);
+        let counts = counts();
+        assert_eq!((counts.dispatches, counts.uploads, counts.waits), (1, 1, 1), "{}", text("affine"));
+        assert_eq!(kernels().values().map(|kernel| kernel.dispatches).sum::<u64>(), 1);
+        assert!(peak_bytes() >= allocated_bytes() && allocated_bytes() > 0);
+        drop(z);
+    }
+}

@@ -1,0 +1,493 @@
+//! Draws of tokens on a device, each with the lookup of its embedding in one kernel. Knows no layer and no codec.
+//!
+//! A draw follows [`sampling::choose`](crate::sampling::choose), with probabilities that are f32 rounded to multiples of
+//! 2⁻⁴⁰ instead of f64: it differs where a uniform number falls within about 1e-7 of the edge between two tokens, and never
+//! chooses a token less than 2⁻⁴⁰ times as likely as the first. It depends on the row alone, not on the batch.
+
+use candle_core::{DType, MetalDevice, Result, Tensor, bail};
+
+use super::library::{Kernel, Source};
+use super::pass::{Arg, Grid, Pass, upload};
+use crate::sampling::Draw;
+
+/// Words of a setting, as in sampling.metal.
+const SETTING: usize = 8;
+/// Most tokens of a row: the sum of a thread's probabilities stays below 2⁵¹.
+const MAX_CODES: usize = 1 << 20;
+
+/// What a draw may choose, beside its sampling parameters.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Repetition penalty on the row's drawn tokens, 1 for none. Draws with another value add their token to those.
+    pub(crate) penalty: f32,
+    /// This token and those behind it are never drawn,
+    pub(crate) first_forbidden: u32,
+    /// except for this one.
+    pub(crate) allowed: Option<u32>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { penalty: 1.0, first_forbidden: u32::MAX, allowed: None }
+    }
+}
+
+/// One draw of one row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowDraw<'a> {
+    pub(crate) draw: Draw<'a>,
+    /// Index among the draws of `draw`.
+    pub(crate) index: usize,
+    pub(crate) limits: Limits,
+}
+
+/// Parameters of all draws of all rows, uploaded together.
+#[derive(Debug, Clone)]
+pub(crate) struct DrawTable {
+    settings: Tensor, // [bytes] u8
+    /// A bit for each token drawn before, `[bytes]` u8; the kernel adds to them.
+    drawn: Option<Tensor>,
+    rows: usize,
+    draws: usize,
+    /// Words of a row of `drawn`.
+    mask_words: usize,
+}
+
+/// The embedding of a drawn token.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lookup<'a> {
+    /// `[entries, width]` of f32, f16 or bf16.
+    pub(crate) table: &'a Tensor,
+    /// `[rows, n]` f32, added from this column on.
+    pub(crate) add: Option<(&'a Tensor, usize)>,
+    /// f32, the same number of elements for each row of logits: the embedding goes to `width` of them.
+    pub(crate) out: &'a Tensor,
+    /// The first of those elements.
+    pub(crate) start: usize,
+}
+
+impl DrawTable {
+    /// Of `draws` `[draws, rows]`. `drawn` has for each row the tokens that its penalties lower, each below `codes`; it is
+    /// read where a draw has a penalty.
+    ///
+    /// # Errors
+    /// The numbers of draws and rows do not fit, or the device is out of memory.
+    pub(crate) fn new(
+        device: &MetalDevice,
+        draws: &[RowDraw<'_>],
+        rows: usize,
+        drawn: &[&[u32]],
+        codes: usize,
+    ) -> Result<Self> {
+        let penalised = draws.iter().any(|draw| draw.limits.penalty != 1.0);
+        if rows == 0 || !draws.len().is_multiple_of(rows) || (penalised && drawn.len() != rows) {
+            bail!("draw: {} draws and {} masks do not fit {rows} rows", draws.len(), drawn.len())
+        }
+        let mask_words = if penalised { codes.div_ceil(32) } else { 0 };
+        let mut words: Vec<u32> = draws.iter().flat_map(RowDraw::setting).collect();
+        let settings = 4 * words.len();
+        let start = words.len();
+        words.resize(start + rows * mask_words, 0);
+        for (mask, drawn) in words[start..].chunks_exact_mut(mask_words.max(1)).zip(drawn) {
+            for &token in drawn.iter().filter(|&&token| (token as usize) < codes) {
+                mask[token as usize / 32] |= 1 << (token % 32);
+            }
+        }
+        let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+        let bytes = upload(device, &bytes)?;
+        let drawn = match penalised {
+            true => Some(bytes.narrow(0, settings, bytes.elem_count() - settings)?),
+            false => None,
+        };
+        let draws = draws.len() / rows;
+        Ok(Self { settings: bytes.narrow(0, 0, settings)?, drawn, rows, draws, mask_words })
+    }
+
+    /// `draws` draws of each row without limits; the first has index `first`.
+    ///
+    /// # Errors
+    /// The device is out of memory.
+    pub(crate) fn unlimited(
+        device: &MetalDevice,
+        rows: &[Draw<'_>],
+        first: usize,
+        draws: usize,
+    ) -> Result<Self> {
+        let draw = |index| {
+            let limits = Limits::default();
+            rows.iter().map(move |&draw| RowDraw { draw, index, limits })
+        };
+        let all: Vec<RowDraw<'_>> = (first..first + draws).flat_map(draw).collect();
+        Self::new(device, &all, rows.len(), &[], 0)
+    }
+
+    /// With the drawn tokens of another table of as many rows, where its kernels leave them: for a frame that is encoded
+    /// before the codes of the frame before are read.
+    #[must_use]
+    pub(crate) fn after(self, before: &Self) -> Self {
+        Self { drawn: before.drawn.clone(), mask_words: before.mask_words, ..self }
+    }
+
+    /// A tensor for the tokens of all draws, `[draws, rows]` u32.
+    ///
+    /// # Errors
+    /// The device is out of memory.
+    pub(crate) fn codes(&self, device: &MetalDevice) -> Result<Tensor> {
+        super::pass::empty(device, (self.draws, self.rows), DType::U32)
+    }
+}
+
+impl RowDraw<'_> {
+    fn setting(&self) -> [u32; SETTING] {
+        let sampling = self.draw.sampling;
+        let temperature = if self.draw.is_greedy() { 0.0 } else { sampling.temperature };
+        // A conversion from f64 saturates.
+        let top_p = (f64::from(sampling.top_p) * 2f64.powi(32)) as u32;
+        let uniform = (self.draw.uniform(self.index) * 2f64.powi(64)) as u64;
+        [
+            (uniform >> 32) as u32,
+            uniform as u32,
+            temperature.to_bits(),
+            u32::try_from(sampling.top_k).unwrap_or(0),
+            if sampling.top_p < 1.0 { top_p.max(1) } else { 0 },
+            self.limits.penalty.to_bits(),
+            self.limits.first_forbidden,
+            self.limits.allowed.unwrap_or(u32::MAX),
+        ]
+    }
+}
+
+impl Pass<'_> {
+    /// Draws the tokens of draw `draw` of a table from `logits` `[rows, codes]` f32 into row `draw` of `codes`
+    /// `[draws, rows]` u32, and looks up their embeddings.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub(crate) fn draw(
+        &self,
+        logits: &Tensor,
+        table: &DrawTable,
+        draw: usize,
+        codes: &Tensor,
+        lookup: Option<Lookup<'_>>,
+    ) -> Result<()> {
+        let (rows, count) = logits.dims2()?;
+        let masks = 32 * table.mask_words;
+        let fits = logits.dtype() == DType::F32
+            && rows == table.rows
+            && draw < table.draws
+            && codes.dims() == [table.draws, rows];
+        if !fits || count == 0 || count > MAX_CODES || (masks > 0 && masks < count) {
+            bail!(
+                "draw: logits {:?} of {:?} do not fit draw {draw} of {} of {} rows and {masks} tokens, codes {:?}",
+                logits.dims(),
+                logits.dtype(),
+                table.draws,
+                table.rows,
+                codes.dims()
+            )
+        }
+        let id_bits = (usize::BITS - (count - 1).leading_zeros()).next_multiple_of(2).max(2);
+        let codes = codes.narrow(0, draw, 1)?;
+        let mut params = vec![count as u32, id_bits, (draw * rows) as u32, table.mask_words as u32];
+        params.extend(lookup.map_or(Ok([0; 8]), |lookup| lookup.params(rows))?);
+        let args = [
+            Arg::In(logits),
+            Arg::In(&table.settings),
+            Arg::Out(table.drawn.as_ref().unwrap_or(&codes)),
+            Arg::Out(&codes),
+            Arg::Params(&params),
+            Arg::optional(lookup.map(|lookup| lookup.table)),
+            Arg::optional(lookup.and_then(|lookup| lookup.add).map(|(add, _)| add)),
+            Arg::Out(lookup.map_or(&codes, |lookup| lookup.out)),
+        ];
+        let threads = count.div_ceil(8).next_multiple_of(32).min(512);
+        self.run(Kernel(Source::Sampling, "draw"), &args, Grid { groups: [rows, 1, 1], threads })
+    }
+}
+
+impl Lookup<'_> {
+    /// The part of the kernel's parameters.
+    fn params(&self, rows: usize) -> Result<[u32; 8]> {
+        let (entries, width) = self.table.dims2()?;
+        let stride = self.out.elem_count() / rows.max(1);
+        let (add_stride, add_start) = match self.add {
+            Some((add, start)) => (add.elem_count() / rows.max(1), start),
+            None => (0, 0),
+        };
+        let added = self.add.map_or(width, |_| add_stride.saturating_sub(add_start));
+        if entries == 0 || self.start + width > stride || added < width {
+            bail!(
+                "draw: embeddings {:?} do not fit {:?} from element {} of {rows} rows",
+                self.table.dims(),
+                self.out.dims(),
+                self.start
+            )
+        }
+        Ok([
+            width as u32,
+            entries as u32,
+            dtype_code(self.table)?,
+            self.add.is_some().into(),
+            add_stride as u32,
+            add_start as u32,
+            stride as u32,
+            self.start as u32,
+        ])
+    }
+}
+
+/// The number of a table's type in the kernels.
+///
+/// # Errors
+/// The table is not f32, f16 or bf16.
+pub(super) fn dtype_code(table: &Tensor) -> Result<u32> {
+    Ok(match table.dtype() {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::BF16 => 2,
+        other => bail!("embedding: a table of type {other:?} is not f32, f16 or bf16"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+    use izwi_types::SamplingParams;
+
+    use super::*;
+    use crate::metal::{metal, tests::device};
+    use crate::sampling::{Draws, mix, penalise};
+
+    const GREEDY: SamplingParams = SamplingParams::GREEDY;
+
+    /// Temperature, top_k and top_p.
+    fn settings() -> Vec<SamplingParams> {
+        let mut all = vec![GREEDY];
+        for temperature in [0.7, 1.5] {
+            for top_k in [0, 1, 7, 50] {
+                for top_p in [0.3, 0.8, 1.0] {
+                    all.push(SamplingParams { temperature, top_k, top_p, ..GREEDY });
+                }
+            }
+        }
+        all
+    }
+
+    /// Logits like a model's, the same in every run: three of every kind of row.
+    fn logits(codes: usize, row: u64) -> Vec<f32> {
+        let uniform = |at: u64| (mix(row << 32 | at) >> 40) as f32 / (1 << 24) as f32;
+        let normal = |at: u64| (0..6).map(|n| uniform(6 * at + n) - 0.5).sum::<f32>() * 4.0;
+        let value = |at: u64| match row % 4 {
+            // Many ties, also at the edge of the candidates.
+            1 => (normal(at) * 2.0).round() / 2.0,
+            2 if at % 3 == 0 => f32::NEG_INFINITY,
+            3 if at % 5 == 0 => [0.0, -0.0][(at / 5 % 2) as usize],
+            _ => normal(at),
+        };
+        (0..codes as u64).map(value).collect()
+    }
+
+    fn draw_on(device: &Device, rows: &[Vec<f32>], draws: &[RowDraw<'_>], drawn: &[&[u32]]) -> Vec<u32> {
+        let on = metal(device).unwrap();
+        let table = DrawTable::new(on, draws, rows.len(), drawn, rows[0].len()).unwrap();
+        let codes = table.codes(on).unwrap();
+        let logits = Tensor::new(rows.to_vec(), device).unwrap();
+        let pass = Pass::open(on).unwrap();
+        let run = (0..table.draws).try_for_each(|draw| pass.draw(&logits, &table, draw, &codes, None));
+        drop(pass);
+        run.unwrap();
+        codes.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    /// The CPU's draw.
+    fn expected(row: &[f32], draw: &RowDraw<'_>, drawn: &[u32]) -> u32 {
+        let mut row = row.to_vec();
+        penalise(&mut row, drawn, draw.limits.penalty);
+        let forbidden = row.iter_mut().enumerate().skip(draw.limits.first_forbidden as usize);
+        forbidden
+            .filter(|&(id, _)| Some(id as u32) != draw.limits.allowed)
+            .for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+        draw.draw.choose(&row, draw.index)
+    }
+
+    fn compare(device: &Device, codes: usize, rows: usize, draws: usize) {
+        let recorded = [0.0, 1.0 - f64::EPSILON].map(|u| Draws::recorded(vec![u; draws].into()));
+        let settings = settings();
+        for (group, settings) in settings.chunks(rows).enumerate() {
+            let random: Vec<Draws> = (0..rows as u64).map(|row| Draws::new(row + 7)).collect();
+            let logits: Vec<Vec<f32>> =
+                (0..settings.len() as u64).map(|row| logits(codes, row + group as u64)).collect();
+            let draw = |index: usize, row: usize| {
+                let draws = if index < 2 { &recorded[index] } else { &random[row] };
+                let draw = Draw { draws, counter: 0, sampling: &settings[row] };
+                RowDraw { draw, index, limits: Limits::default() }
+            };
+            let places = (0..draws).flat_map(|index| (0..settings.len()).map(move |row| (index, row)));
+            let draws: Vec<RowDraw<'_>> = places.map(|(index, row)| draw(index, row)).collect();
+            let chosen = draw_on(device, &logits, &draws, &[]);
+            for (at, (&chosen, draw)) in chosen.iter().zip(&draws).enumerate() {
+                let row = at % logits.len();
+                let expected = expected(&logits[row], draw, &[]);
+                assert_eq!(chosen, expected, "{codes} codes, row {row}: {draw:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn draws_equal_the_cpu_for_any_setting() {
+        let Some(device) = device() else { return };
+        compare(&device, 50, 8, 100);
+        compare(&device, 1024, 2, 30);
+        compare(&device, 2049, 7, 20);
+        compare(&device, 3072, 8, 20);
+    }
+
+    #[test]
+    fn draws_of_65536_tokens_equal_the_cpu() {
+        let Some(device) = device() else { return };
+        let draws = Draws::new(3);
+        let settings = [(1.0, 0, 1.0), (0.7, 50, 0.8), (1.5, 0, 0.3)];
+        for (row, (temperature, top_k, top_p)) in settings.into_iter().enumerate() {
+            let sampling = SamplingParams { temperature, top_k, top_p, ..GREEDY };
+            let draw = Draw { draws: &draws, counter: row as u64, sampling: &sampling };
+            let draw = RowDraw { draw, index: 0, limits: Limits::default() };
+            let logits = logits(65_536, row as u64);
+            assert_eq!(draw_on(&device, &[logits.clone()], &[draw], &[]), [expected(&logits, &draw, &[])]);
+        }
+    }
+
+    #[test]
+    fn penalties_and_forbidden_tokens_equal_the_cpu_and_drawn_tokens_are_added() {
+        let Some(device) = device() else { return };
+        let (codes, rows, count) = (300, 3, 12);
+        let source = Draws::new(5);
+        let sampling = [0.0, 1.0, 0.8].map(|temperature| SamplingParams { temperature, top_k: 9, ..GREEDY });
+        let drawn: [&[u32]; 3] = [&[3, 299, 3], &[], &[77, 78, 79, 500]];
+        let logits: Vec<Vec<f32>> = (0..rows as u64).map(|row| logits(codes, row)).collect();
+        let limits = |row: usize, index: usize| Limits {
+            penalty: [1.3, 1.05, 1.0][row],
+            first_forbidden: [100, 250, u32::MAX][(row + index) % 3],
+            allowed: [None, Some(280)][index % 2],
+        };
+        let draw = |row: usize, index| RowDraw {
+            draw: Draw { draws: &source, counter: 100 * row as u64, sampling: &sampling[row] },
+            index,
+            limits: limits(row, index),
+        };
+        let places = (0..count).flat_map(|index| (0..rows).map(move |row| (row, index)));
+        let draws: Vec<_> = places.map(|(row, index)| draw(row, index)).collect();
+        let chosen = draw_on(&device, &logits, &draws, &drawn);
+        for row in 0..rows {
+            let mut before = drawn[row].to_vec();
+            for index in 0..count {
+                let expected = expected(&logits[row], &draw(row, index), &before);
+                assert_eq!(chosen[index * rows + row], expected, "row {row}, draw {index}");
+                before.push(expected);
+            }
+        }
+    }
+
+    #[test]
+    fn the_next_frame_continues_with_the_drawn_tokens_of_the_frame_before() {
+        let Some(device) = device() else { return };
+        let on = metal(&device).unwrap();
+        let source = Draws::new(2);
+        let draw = Draw { draws: &source, counter: 0, sampling: &GREEDY };
+        let limits = Limits { penalty: 2.0, ..Limits::default() };
+        let draw = [RowDraw { draw, index: 0, limits }];
+        let logits = vec![1.0f32, 4.0, 3.0, 2.5];
+        let first = DrawTable::new(on, &draw, 1, &[&[3]], 4).unwrap();
+        let second = DrawTable::new(on, &draw, 1, &[&[]], 4).unwrap().after(&first);
+        let codes = [first.codes(on).unwrap(), second.codes(on).unwrap()];
+        let logits = Tensor::new(vec![logits], &device).unwrap();
+        let pass = Pass::open(on).unwrap();
+        let run = pass.draw(&logits, &first, 0, &codes[0], None);
+        let run = run.and_then(|()| pass.draw(&logits, &second, 0, &codes[1], None));
+        drop(pass);
+        run.unwrap();
+        let [first, second] = codes.map(|codes| codes.to_vec2::<u32>().unwrap()[0][0]);
+        assert_eq!((first, second), (1, 2));
+    }
+
+    #[test]
+    fn frames_are_drawn_as_on_the_cpu() {
+        let Some(device) = device() else { return };
+        let sources: Vec<Draws> = (0..2).map(Draws::new).collect();
+        let sampling = SamplingParams { temperature: 1.1, ..GREEDY };
+        let draw = |draws| Draw { draws, counter: 40, sampling: &sampling };
+        let draws: Vec<Draw<'_>> = sources.iter().map(draw).collect();
+        let rows = vec![logits(80, 0), logits(80, 1)];
+        let frame = |device: &Device| {
+            let mut frame = crate::sampling::FrameDraws::new(&draws, 1, 5, device).unwrap();
+            let logits = Tensor::new(rows.clone(), device).unwrap();
+            (0..4).for_each(|_| drop(frame.choose(&logits).unwrap()));
+            frame.finish().unwrap()
+        };
+        assert_eq!(frame(&device), frame(&Device::Cpu));
+    }
+
+    #[test]
+    fn a_row_is_drawn_the_same_alone_and_in_any_batch() {
+        let Some(device) = device() else { return };
+        let draws: Vec<Draws> = (0..6).map(Draws::new).collect();
+        let sampling = SamplingParams { temperature: 1.2, top_k: 40, top_p: 0.9, ..GREEDY };
+        let draw = |row: usize| RowDraw {
+            draw: Draw { draws: &draws[row], counter: 2, sampling: &sampling },
+            index: 0,
+            limits: Limits::default(),
+        };
+        let rows: Vec<Vec<f32>> = (0..6).map(|row| logits(700, row)).collect();
+        let all = draw_on(&device, &rows, &(0..6).map(draw).collect::<Vec<_>>(), &[]);
+        for row in 0..6 {
+            assert_eq!(draw_on(&device, &rows[row..=row], &[draw(row)], &[]), all[row..=row]);
+        }
+        assert_eq!(draw_on(&device, &rows[2..5], &(2..5).map(draw).collect::<Vec<_>>(), &[]), all[2..5]);
+    }
+
+    #[test]
+    fn rows_without_a_finite_logit_choose_as_the_cpu() {
+        let Some(device) = device() else { return };
+        let source = Draws::new(1);
+        let sampling = SamplingParams { temperature: 1.0, ..GREEDY };
+        let draw = Draw { draws: &source, counter: 0, sampling: &sampling };
+        let draw = RowDraw { draw, index: 0, limits: Limits::default() };
+        let nan = vec![f32::NAN; 70];
+        let nothing = vec![f32::NEG_INFINITY; 70];
+        assert_eq!(draw_on(&device, &[nothing, nan], &[draw; 2], &[]), [0, 0]);
+    }
+
+    #[test]
+    fn the_embedding_of_the_drawn_token_is_looked_up_and_added() {
+        let Some(device) = device() else { return };
+        let on = metal(&device).unwrap();
+        let (rows, codes, width) = (3, 90, 70);
+        let random = |shape: (usize, usize)| Tensor::randn(0f32, 1.0, shape, &device).unwrap();
+        let logits = random((rows, codes));
+        let source = Draws::new(9);
+        let draw =
+            Draw { draws: &source, counter: 0, sampling: &SamplingParams { temperature: 1.0, ..GREEDY } };
+        let table = DrawTable::unlimited(on, &[draw; 3], 0, 2).unwrap();
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let embedding = random((codes, width)).to_dtype(dtype).unwrap();
+            let add = random((rows, 3 * width));
+            let out = Tensor::zeros((2 * rows, width), DType::F32, &device).unwrap();
+            let codes = table.codes(on).unwrap();
+            let pass = Pass::open(on).unwrap();
+            let first = Lookup { table: &embedding, add: None, out: &out, start: 0 };
+            let second = Lookup { add: Some((&add, width)), start: width, ..first };
+            let run = pass.draw(&logits, &table, 0, &codes, Some(first));
+            let run = run.and_then(|()| pass.draw(&logits, &table, 1, &codes, Some(second)));
+            drop(pass);
+            run.unwrap();
+            let of = |draw| {
+                let rows = embedding.index_select(&codes.get(draw).unwrap(), 0).unwrap();
+                rows.to_dtype(DType::F32).unwrap()
+            };
+            let second = (of(1) + add.narrow(1, width, width).unwrap().contiguous().unwrap()).unwrap();
+            let expected = Tensor::cat(&[of(0), second], 1).unwrap();
+            let out = out.reshape((rows, 2 * width)).unwrap();
+            assert_eq!(out.to_vec2::<f32>().unwrap(), expected.to_vec2::<f32>().unwrap(), "{dtype:?}");
+        }
+    }
+}

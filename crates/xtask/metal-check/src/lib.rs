@@ -1,2 +1,0 @@
-//! Nothing of its own: the dependencies are what is type-checked.
-#![forbid(unsafe_code)]

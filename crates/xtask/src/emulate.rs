@@ -1,0 +1,228 @@
+//! Runs tests on an emulated Metal device: candle's `metal` feature over stand-ins for the Objective-C bindings, with
+//! shaders compiled for this CPU. `docs/metal.md` says what that proves.
+//!
+//! The workspace lies below the target folder: links to the repository's folders, and a manifest that patches the
+//! bindings. The tree and its lock file stay as they are.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::process::{self, cargo};
+use crate::steps::Steps;
+use crate::workspace::{copy_folder, locked_version, read, registry_source, write};
+use crate::{suite, venv};
+
+const EMULATOR: &str = "scripts/metal-emulator";
+/// The packages of the bindings, each a folder of stand-ins.
+const BINDINGS: [&str; 4] = ["block2", "objc2", "objc2-foundation", "objc2-metal"];
+/// Patched with a copy, so that its own tests can be run.
+const KERNELS: &str = "candle-metal-kernels";
+/// Where the shaders of this repository lie, if there are any.
+const OWN_SHADERS: &str = "crates/izwi-nn/src/metal/kernels";
+/// The emulator's own tests are those of this stand-in.
+const SELF: &str = "objc2-metal";
+/// Differs from the half-precision reference in the last digit: the reference is not rounded step by step.
+const KNOWN: &str = "not (package(candle-metal-kernels) & test(/gelu_f16/))";
+const NEXTEST: [&str; 4] = ["nextest", "run", "--profile", "emulated"];
+
+/// Runs the tests of the crates with device code, or those that `args` of nextest select.
+pub(crate) fn run(root: &Path, steps: &mut Steps, args: &[String]) -> Result<()> {
+    let emulation = Emulation::prepare(root, steps)?;
+    let mut command = emulation.cargo(&NEXTEST);
+    command.args(["--features", "metal"]);
+    if suite::packages(args).is_empty() {
+        command.args(["-p", "izwi-nn", "-p", "izwi-models"]);
+    }
+    steps.run_last("emulated Metal", command.args(args).env("IZWI_HOME", suite::home(root)))
+}
+
+/// Runs the emulator's own tests and those of candle's Metal kernels.
+pub(crate) fn self_check(root: &Path, steps: &mut Steps, args: &[String]) -> Result<()> {
+    let emulation = Emulation::prepare(root, steps)?;
+    let mut command = emulation.cargo(&NEXTEST);
+    command.args(["-p", SELF, "-p", KERNELS, "-E", KNOWN]);
+    steps.run_last("Metal emulator", command.args(args))
+}
+
+/// A workspace and the shaders compiled for it.
+struct Emulation {
+    workspace: PathBuf,
+    shaders: PathBuf,
+}
+
+impl Emulation {
+    fn prepare(root: &Path, steps: &mut Steps) -> Result<Self> {
+        ensure!(
+            cfg!(all(target_arch = "x86_64", target_os = "linux")),
+            "the Metal emulator runs on x86-64 Linux; on a Mac run the tests with `--features metal` and \
+             IZWI_TEST_DEVICE=metal"
+        );
+        let folder = process::target_folder()?.join("metal-emulate");
+        let workspace = folder.join("workspace");
+        let version = locked_version(&read(&root.join("Cargo.lock"))?, KERNELS)?;
+        let kernels = registry_source(root, KERNELS, &version)?;
+        let sources = [kernels.join("src/metal_src"), root.join(OWN_SHADERS)];
+        make_workspace(root, &workspace)?;
+        copy_kernels(&kernels, &workspace.join(KERNELS))?;
+        let shaders = compile_shaders(root, steps, &folder, &sources)?;
+        Ok(Self { workspace, shaders })
+    }
+
+    /// Cargo in the workspace, with the emulated device as the device of tests.
+    fn cargo(&self, args: &[&str]) -> Command {
+        let mut command = cargo(&self.workspace, args);
+        if let Ok(target) = process::target_folder() {
+            command.arg("--target-dir").arg(target);
+        }
+        // Emulated kernels take the time: what is around them needs little optimisation.
+        for package in ["IZWI_NN", "IZWI_MODELS"] {
+            command.env(format!("CARGO_PROFILE_DEV_PACKAGE_{package}_OPT_LEVEL"), "1");
+        }
+        command.env("EMU_OUT", &self.shaders).env("IZWI_TEST_DEVICE", "metal").env("RAYON_NUM_THREADS", "1");
+        command
+    }
+}
+
+/// Links, manifest and lock file.
+fn make_workspace(root: &Path, workspace: &Path) -> Result<()> {
+    fs::create_dir_all(workspace).with_context(|| format!("cannot make {}", workspace.display()))?;
+    for entry in fs::read_dir(root).with_context(|| format!("cannot list {}", root.display()))? {
+        let entry = entry?;
+        let link = workspace.join(entry.file_name());
+        let is_made_here =
+            [".git", "target", "Cargo.toml", "Cargo.lock"].iter().any(|n| entry.file_name() == *n);
+        if !is_made_here && fs::symlink_metadata(&link).is_err() {
+            symlink(&entry.path(), &link).with_context(|| format!("cannot make {}", link.display()))?;
+        }
+    }
+    write(&workspace.join("Cargo.toml"), &patched(&read(&root.join("Cargo.toml"))?)?)?;
+    // Cargo adapts the copy to the patches; it is made again when the original changes.
+    let lock = read(&root.join("Cargo.lock"))?;
+    let original = workspace.join("Cargo.lock.original");
+    if fs::read_to_string(&original).is_ok_and(|old| old == lock) {
+        return Ok(());
+    }
+    write(&workspace.join("Cargo.lock"), &lock)?;
+    write(&original, &lock)
+}
+
+/// The published package without its profiles, which only a workspace may have.
+fn copy_kernels(from: &Path, to: &Path) -> Result<()> {
+    copy_folder(&from.join("src"), &to.join("src"))?;
+    let mut manifest: toml::Table =
+        read(&from.join("Cargo.toml"))?.parse().with_context(|| format!("{KERNELS} has a bad manifest"))?;
+    manifest.remove("profile");
+    manifest.remove("example");
+    write(&to.join("Cargo.toml"), &toml::to_string(&manifest).context("the manifest cannot be written")?)
+}
+
+#[cfg(unix)]
+fn symlink(to: &Path, link: &Path) -> std::io::Result<()> {
+    std::os::unix::fs::symlink(to, link)
+}
+
+#[cfg(not(unix))]
+fn symlink(_to: &Path, _link: &Path) -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
+/// The repository's manifest with the stand-ins and the copy of the kernels as members and patches.
+fn patched(manifest: &str) -> Result<String> {
+    let mut manifest: toml::Table = manifest.parse().context("Cargo.toml does not parse")?;
+    let workspace = manifest.get_mut("workspace").and_then(toml::Value::as_table_mut);
+    let workspace = workspace.context("Cargo.toml has no workspace")?;
+    workspace.remove("exclude");
+    let members = workspace.get_mut("members").and_then(toml::Value::as_array_mut);
+    let members = members.context("Cargo.toml has no workspace.members")?;
+    let mut patches = toml::Table::new();
+    let stand_ins = BINDINGS.map(|name| (name, format!("{EMULATOR}/stand-ins/{name}")));
+    for (name, path) in stand_ins.into_iter().chain([(KERNELS, KERNELS.to_owned())]) {
+        members.push(path.clone().into());
+        patches.insert(name.to_owned(), toml::Table::from_iter([("path".to_owned(), path.into())]).into());
+    }
+    let registries = toml::Table::from_iter([("crates-io".to_owned(), patches.into())]);
+    manifest.insert("patch".to_owned(), registries.into());
+    toml::to_string(&manifest).context("the manifest cannot be written")
+}
+
+/// Compiles the shaders of `sources` that are missing. Their folder is named by the translator and the compiler, and
+/// each shader in it by its text. Returns the folder.
+fn compile_shaders(root: &Path, steps: &mut Steps, folder: &Path, sources: &[PathBuf]) -> Result<PathBuf> {
+    let all = folder.join("shaders");
+    let key = hash(root)?;
+    remove_others(&all, &key)?;
+    let out = all.join(&key);
+    let python = venv::make(root, steps, venv::ZIG)?;
+    let mut build = Command::new(python);
+    build.arg(root.join(EMULATOR).join("shaders/build.py")).arg(&out);
+    build.env("PYTHONDONTWRITEBYTECODE", "1");
+    for cache in ["ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"] {
+        build.env(cache, folder.join("zig-cache"));
+    }
+    for source in sources.iter().filter(|source| source.is_dir()) {
+        build.arg("--sources").arg(source);
+    }
+    steps.run("emulated shaders", &mut build)?;
+    Ok(out)
+}
+
+/// FNV-1a over the translator's files and the list of the compiler's package.
+fn hash(root: &Path) -> Result<String> {
+    let folder = root.join(EMULATOR).join("shaders");
+    let files = fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut files = files.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    files.retain(|file| file.is_file());
+    files.push(root.join(venv::ZIG.requirements));
+    files.sort();
+    let texts = files.iter().map(|file| read(file)).collect::<Result<Vec<_>>>()?;
+    let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    Ok(format!("{hash:016x}"))
+}
+
+/// Shaders of another translator are never used again.
+fn remove_others(all: &Path, key: &str) -> Result<()> {
+    let Ok(entries) = fs::read_dir(all) else { return Ok(()) };
+    for entry in entries.flatten().filter(|entry| entry.file_name() != key) {
+        fs::remove_dir_all(entry.path())
+            .with_context(|| format!("cannot remove {}", entry.path().display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manifest_patches_the_bindings_and_keeps_the_rest() {
+        let manifest =
+            "[workspace]\nmembers = [\"crates/*\"]\nexclude = [\"x\"]\n[profile.dev]\ndebug = false\n";
+        let patched: toml::Table = patched(manifest).unwrap().parse().unwrap();
+        let patches = &patched["patch"]["crates-io"];
+        assert_eq!(patches["objc2"]["path"].as_str(), Some("scripts/metal-emulator/stand-ins/objc2"));
+        assert_eq!(patches[KERNELS]["path"].as_str(), Some(KERNELS));
+        assert_eq!(patched["workspace"]["members"].as_array().unwrap().len(), 6);
+        assert!(patched["workspace"].get("exclude").is_none());
+        assert_eq!(patched["profile"]["dev"]["debug"].as_bool(), Some(false));
+        assert!(super::patched("[package]\n").is_err());
+    }
+
+    #[test]
+    fn each_stand_in_has_the_version_that_the_lock_file_has() {
+        let root = crate::root();
+        let lock = read(&root.join("Cargo.lock")).unwrap();
+        for name in BINDINGS {
+            let manifest =
+                read(&root.join(EMULATOR).join("stand-ins").join(name).join("Cargo.toml")).unwrap();
+            let manifest: toml::Table = manifest.parse().unwrap();
+            let version = manifest["package"]["version"].as_str().unwrap();
+            assert_eq!(version, locked_version(&lock, name).unwrap(), "{name}");
+        }
+    }
+}
