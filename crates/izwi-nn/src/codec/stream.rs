@@ -12,7 +12,6 @@ mod on_metal;
 
 pub use attention::{MixedHeads, attend_whole};
 
-
 /// Layout of a network's streaming state; each layer allocates its slot when it is loaded.
 #[derive(Debug, Clone, Default)]
 pub struct StreamShape {

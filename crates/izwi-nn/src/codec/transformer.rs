@@ -173,8 +173,7 @@ impl Layer {
     fn forward(&self, x: &Tensor, attend: impl FnOnce(Tensor) -> Result<Tensor>) -> Result<Tensor> {
         let norm = Some(self.attention_norm.of_rows());
         let mixed = self.qkv.forward_fused(x, Fused { norm, ..Fused::default() })?;
-        let scaled =
-            Fused { scale: Some(&self.attention_scale), residual: Some(x), ..Fused::default() };
+        let scaled = Fused { scale: Some(&self.attention_scale), residual: Some(x), ..Fused::default() };
         let x = self.output.forward_fused(&attend(mixed)?, scaled)?;
         let norm = Some(self.feed_forward_norm.of_rows());
         let (epilogue, up, down) = match &self.feed_forward {
@@ -182,8 +181,7 @@ impl Layer {
             FeedForward::Plain { up, down } => (Epilogue::Gelu, up, down),
         };
         let inner = up.forward_fused(&x, Fused { norm, epilogue, ..Fused::default() })?;
-        let scaled =
-            Fused { scale: Some(&self.feed_forward_scale), residual: Some(&x), ..Fused::default() };
+        let scaled = Fused { scale: Some(&self.feed_forward_scale), residual: Some(&x), ..Fused::default() };
         down.forward_fused(&inner, scaled)
     }
 }

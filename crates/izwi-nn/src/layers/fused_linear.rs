@@ -112,9 +112,8 @@ mod tests {
 
     #[test]
     fn fused_products_equal_the_single_operations_to_the_bit() {
-        let random = |rows: usize, width: usize| {
-            Tensor::randn(0f32, 1.0, (rows, width), &Device::Cpu).unwrap()
-        };
+        let random =
+            |rows: usize, width: usize| Tensor::randn(0f32, 1.0, (rows, width), &Device::Cpu).unwrap();
         let column = |width| random(1, width).squeeze(0).unwrap();
         let (bias, scale, x, addend) = (column(20), column(20), random(3, 12), random(3, 20));
         let linear = Linear::new(&random(20, 12), Some(bias.clone())).unwrap();

@@ -323,7 +323,12 @@ impl Depthwise<'_> {
 ///
 /// # Errors
 /// The tensors are on another device.
-pub(crate) fn copy_elements([source, target]: [&Tensor; 2], from: usize, to: usize, count: usize) -> Result<()> {
+pub(crate) fn copy_elements(
+    [source, target]: [&Tensor; 2],
+    from: usize,
+    to: usize,
+    count: usize,
+) -> Result<()> {
     if from + count > source.elem_count() || to + count > target.elem_count() {
         bail!("copy: {count} elements do not fit")
     }

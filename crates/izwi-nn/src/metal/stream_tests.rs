@@ -65,9 +65,14 @@ fn causal_convolutions_equal_the_cpu_in_any_chunks() {
     if device().is_none() {
         return;
     }
-    for (inputs, outputs, taps, dilation, stride) in
-        [(5, 3, 4, 2, 1), (16, 40, 7, 9, 1), (1, 9, 7, 1, 1), (24, 70, 1, 1, 1), (8, 12, 8, 1, 4), (32, 1, 3, 1, 1)]
-    {
+    for (inputs, outputs, taps, dilation, stride) in [
+        (5, 3, 4, 2, 1),
+        (16, 40, 7, 9, 1),
+        (1, 9, 7, 1, 1),
+        (24, 70, 1, 1, 1),
+        (8, 12, 8, 1, 4),
+        (32, 1, 3, 1, 1),
+    ] {
         let (weight, bias) = (random((outputs, inputs, taps)), random(outputs));
         let (frequency, amplitude) = (random(outputs), random(outputs));
         compare(
@@ -83,14 +88,14 @@ fn causal_convolutions_equal_the_cpu_in_any_chunks() {
                 let snake = Activation::Snake { frequency, amplitude };
                 if stride > 1 {
                     // A partial chunk must be the last one.
-                    let x = Tensor::cat(&vec![x.narrow(0, 0, 1).unwrap(); streams.total_rows() * 4], 0).unwrap();
+                    let x =
+                        Tensor::cat(&vec![x.narrow(0, 0, 1).unwrap(); streams.total_rows() * 4], 0).unwrap();
                     streams.multiply(4);
                     return vec![conv.forward(&x, streams).unwrap()];
                 }
                 let rows = x.dim(0).unwrap();
                 let addend = x.narrow(1, 0, 1).unwrap().broadcast_as((rows, outputs)).unwrap().contiguous();
-                let (y, activated) =
-                    conv.forward_pair(x, Some(&addend.unwrap()), snake, streams).unwrap();
+                let (y, activated) = conv.forward_pair(x, Some(&addend.unwrap()), snake, streams).unwrap();
                 vec![y, activated]
             },
         );
@@ -104,7 +109,9 @@ fn depthwise_convolutions_equal_the_cpu_in_any_chunks() {
         "transposed",
         6,
         1e-5,
-        |device, shape| CausalDepthwiseTransposedConv::new(&weight.to_device(device).unwrap(), 3, shape).unwrap(),
+        |device, shape| {
+            CausalDepthwiseTransposedConv::new(&weight.to_device(device).unwrap(), 3, shape).unwrap()
+        },
         |conv, x, streams| vec![conv.forward(x, streams).unwrap()],
     );
     let Some(device) = device() else { return };

@@ -238,7 +238,12 @@ impl Conv1d {
 
 impl Weight {
     /// A weight `[outputs, inputs, taps]` on the CPU as it is kept on `device`.
-    fn on_device(weight: &Tensor, bias: Option<&Tensor>, kernel: Conv1dShape, device: &Device) -> Result<Self> {
+    fn on_device(
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        kernel: Conv1dShape,
+        device: &Device,
+    ) -> Result<Self> {
         #[cfg(feature = "metal")]
         if let Device::Metal(device) = device {
             let Conv1dShape { dilation, precision, .. } = kernel;
