@@ -145,10 +145,7 @@ fn head_logits(pass: &Pass<'_>, y: &Tensor, sequences: usize, head: &CodebookHea
     let (rows, width) = y.dims2()?;
     let of_sequence = rows / sequences;
     let last = y.reshape((sequences, of_sequence * width))?.narrow(1, (of_sequence - 1) * width, width)?;
-    let norm = match head.norm.map(RmsNorm::weight) {
-        Some((weight, eps)) => Norm::Rms { weight, eps },
-        None => Norm::None,
-    };
+    let norm = head.norm.map_or(Norm::None, RmsNorm::on_metal);
     pass.linear(&last, stored(head.head)?, Fused { norm, bias: head.head.bias(), ..Fused::default() })
 }
 

@@ -5,7 +5,7 @@ use candle_core::{Device, MetalDevice, Result, Tensor, bail};
 use super::{Attention, DecoderStack, Layer, Mixer, StackRows, StackShape};
 use crate::kv_pool::KvPool;
 use crate::layers::Linear;
-use crate::metal::{self, Activation, Fused, Heads, MAX_TAPS, Norm, Pass, StepTable, TableSpan};
+use crate::metal::{self, Activation, Fused, Heads, MAX_TAPS, Pass, StepTable, TableSpan};
 
 /// Columns of a block's convolution state that come before those a continuing sequence reads.
 pub(super) const AFTER_THE_POSITION_BEFORE: u32 = 1;
@@ -24,8 +24,9 @@ impl DecoderStack {
 
     fn heads<'a>(&self, attention: &'a Attention) -> Heads<'a> {
         let StackShape { heads, kv_heads, head_dim, .. } = self.shape;
-        let ((query, eps), (key, _)) = (attention.query_norm.weight(), attention.key_norm.weight());
-        Heads { heads, kv_heads, head_dim, norms: Some((query, key, eps)), rotates: true }
+        let (query, key) = (&attention.query_norm, &attention.key_norm);
+        let norms = Some((query.weight(), key.weight(), query.eps()));
+        Heads { heads, kv_heads, head_dim, norms, rotates: true }
     }
 
     /// Tables of several steps in one upload.
@@ -91,12 +92,7 @@ impl DecoderStack {
         kv: &KvPool,
         table: &StepTable,
     ) -> Result<Tensor> {
-        let normed = |norm: &'_ crate::layers::RmsNorm| {
-            let (weight, eps) = norm.weight();
-            (weight.clone(), eps)
-        };
-        let (weight, eps) = normed(&layer.mixing_norm);
-        let into = Fused { norm: Norm::Rms { weight: &weight, eps }, ..Fused::default() };
+        let into = Fused { norm: layer.mixing_norm.on_metal(), ..Fused::default() };
         let sum = Fused { residual: Some(x), ..Fused::default() };
         let x = match &layer.mixer {
             Mixer::Attention(index, attention) => {
@@ -111,8 +107,7 @@ impl DecoderStack {
                 pass.linear(&y, stored(output)?, sum)?
             }
         };
-        let (weight, eps) = normed(&layer.feed_forward_norm);
-        let norm = Norm::Rms { weight: &weight, eps };
+        let norm = layer.feed_forward_norm.on_metal();
         let gate_up = Fused { norm, activation: Activation::GatedSilu, ..Fused::default() };
         let hidden = pass.linear(&x, stored(&layer.gate_up)?, gate_up)?;
         pass.linear(&hidden, stored(&layer.down)?, Fused { residual: Some(&x), ..Fused::default() })
@@ -121,7 +116,7 @@ impl DecoderStack {
 
 /// The weights of a linear layer on Metal.
 pub(super) fn stored(linear: &Linear) -> Result<&metal::MetalWeights> {
-    match linear.metal() {
+    match linear.on_metal() {
         Some(weights) => Ok(weights),
         None => bail!("decoder stack: a weight is not on the device of its rows"),
     }
