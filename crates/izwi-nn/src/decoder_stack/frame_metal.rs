@@ -149,7 +149,6 @@ fn head_logits(pass: &Pass<'_>, y: &Tensor, sequences: usize, head: &CodebookHea
     pass.linear(&last, stored(head.head)?, Fused { norm, bias: head.head.bias(), ..Fused::default() })
 }
 
-
 fn draw_table(
     on: &MetalDevice,
     start: FrameStart<'_>,

@@ -26,7 +26,12 @@ impl<'a> FrameSteps<'a> {
     ///
     /// # Errors
     /// The device is out of memory.
-    pub(super) fn new(stack: &'a DecoderStack, sequences: usize, positions: usize, device: &Device) -> Result<Self> {
+    pub(super) fn new(
+        stack: &'a DecoderStack,
+        sequences: usize,
+        positions: usize,
+        device: &Device,
+    ) -> Result<Self> {
         let kept = stack.frame_pool.lock().unwrap_or_else(PoisonError::into_inner).take();
         let fits = |kv: &KvPool| kv.num_blocks() >= sequences && kv.block_size() >= positions;
         let kv = match kept.filter(fits) {

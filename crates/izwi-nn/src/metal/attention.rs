@@ -112,7 +112,6 @@ impl StepTable {
             block_size,
         })
     }
-
 }
 
 /// A table before its words are on the device.
@@ -131,8 +130,18 @@ struct Unplaced {
 
 impl Unplaced {
     fn with_words(self, words: &Tensor) -> StepTable {
-        let Self { rows, rows_at, turns_at, tiles, tiles_at, spans, spans_at, is_decode, longest, block_size } =
-            self;
+        let Self {
+            rows,
+            rows_at,
+            turns_at,
+            tiles,
+            tiles_at,
+            spans,
+            spans_at,
+            is_decode,
+            longest,
+            block_size,
+        } = self;
         StepTable {
             words: words.clone(),
             rows,
@@ -263,8 +272,7 @@ impl Pass<'_> {
             bail!("short convolution: {:?} or {:?} do not fit {width} channels", mixed.dims(), states.dims())
         }
         let y = self.empty((table.rows, width), DType::F32)?;
-        let params =
-            [width as u32, taps as u32, table.block_size as u32, table.rows_at, table.spans_at];
+        let params = [width as u32, taps as u32, table.block_size as u32, table.rows_at, table.spans_at];
         let args = [
             Arg::In(mixed),
             Arg::Out(&y),

@@ -256,11 +256,8 @@ impl Generator {
         let (drawn, sampling) = (&input.generated.drawn, &input.pass.sampling);
         let draw = Draw { draws: &input.pass.draws, counter: self.counter(input), sampling };
         let talker = &self.config.talker_config;
-        let limits = limits(
-            drawn,
-            (talker.stack.vocab_size, talker.codec_eos_token_id),
-            sampling.repetition_penalty,
-        );
+        let limits =
+            limits(drawn, (talker.stack.vocab_size, talker.codec_eos_token_id), sampling.repetition_penalty);
         TokenDraw { draw, limits, drawn }
     }
 }

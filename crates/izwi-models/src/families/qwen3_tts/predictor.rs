@@ -9,9 +9,7 @@ use super::config::Config;
 use super::talker::Talker;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::decoder_stack::{
-    CodebookHead, DecoderStack, FrameDecoder, FrameStart, StackNames, StackShape,
-};
+use izwi_nn::decoder_stack::{CodebookHead, DecoderStack, FrameDecoder, FrameStart, StackNames, StackShape};
 use izwi_nn::layers::Linear;
 use izwi_nn::sampling::Draw;
 use izwi_types::Precision;
