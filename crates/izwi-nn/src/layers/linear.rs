@@ -193,6 +193,20 @@ impl Linear {
         self.apply(x, None)
     }
 
+    /// The weight for kernels on Metal.
+    #[cfg(feature = "metal")]
+    pub(crate) fn on_metal(&self) -> Option<&MetalWeights> {
+        match &self.weight {
+            Weight::Metal(weights) => Some(weights),
+            _ => None,
+        }
+    }
+
+    /// Outputs of the weight.
+    pub(crate) fn outputs(&self) -> usize {
+        self.outputs
+    }
+
     /// The bias `[outputs]`, if any.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
@@ -208,7 +222,7 @@ impl Linear {
             (Weight::Cpu(weights), Some(bias)) => self.on_cpu(weights, [x, bias], rows),
             #[cfg(feature = "metal")]
             (Weight::Metal(weights), bias) => {
-                let x = x.contiguous()?;
+                let x = if x.stride()[1] == 1 { x.clone() } else { x.contiguous()? };
                 Pass::of(&x)?.linear(&x, weights, Fused { bias, ..Fused::default() })
             }
             (Weight::Device(weight), bias) => {

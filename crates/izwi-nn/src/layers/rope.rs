@@ -22,6 +22,14 @@ pub struct RopeRows {
     turns: Option<Tensor>,
 }
 
+impl RopeRows {
+    /// Cosines and sines, `[2, rows, head_dim / 2]`, off the CPU.
+    #[cfg(feature = "metal")]
+    pub(crate) fn turns(&self) -> Option<&Tensor> {
+        self.turns.as_ref()
+    }
+}
+
 /// Rotation of heads by their positions. <https://arxiv.org/abs/2104.09864>.
 ///
 /// Cosines and sines are computed once per position and cached; a clone shares them. A row's result is the same bits in
@@ -129,7 +137,7 @@ impl Rope {
     }
 
     /// Cosines, then sines of a position's angles: `[head_dim]`.
-    fn cos_sin(&self, position: u32) -> Vec<f32> {
+    pub(crate) fn cos_sin(&self, position: u32) -> Vec<f32> {
         let angles = || self.frequencies.iter().map(|frequency| position as f32 * frequency);
         angles().map(f32::cos).chain(angles().map(f32::sin)).collect()
     }

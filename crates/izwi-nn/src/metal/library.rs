@@ -24,8 +24,10 @@ macro_rules! sources {
 
 sources! {
     Attention = "attention.metal",
+    Conv = "conv.metal",
     Linear = "linear.metal",
     Sampling = "sampling.metal",
+    Window = "window.metal",
 }
 
 /// A kernel: its source and its name there.

@@ -63,6 +63,12 @@ impl ShortConv {
         Tensor::zeros((taps - 1, width), DType::F32, device)
     }
 
+    /// The first linear layer, the taps `[taps, width]` and the second linear layer.
+    #[cfg(feature = "metal")]
+    pub(crate) fn parts(&self) -> (&Linear, &Tensor, &Linear) {
+        (&self.input, &self.weight, &self.output)
+    }
+
     /// Taps of the kernel.
     pub fn taps(&self) -> usize {
         self.weight.dims()[0]
@@ -123,7 +129,19 @@ impl ShortConv {
         Ok((self.output.forward(&self.convolve(&wide, rows, states)?)?, kept))
     }
 
-    fn convolve(&self, x: &Tensor, rows: &[usize], states: &mut [&mut Tensor]) -> Result<Tensor> {
+    /// The products before and behind the convolution.
+    pub(crate) fn linears(&self) -> [&Linear; 2] {
+        [&self.input, &self.output]
+    }
+
+    /// `[taps, width]`.
+    #[cfg(feature = "metal")]
+    pub(crate) fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    /// Convolves what the product before made, and replaces the states.
+    pub(crate) fn convolve(&self, x: &Tensor, rows: &[usize], states: &mut [&mut Tensor]) -> Result<Tensor> {
         let (total, wide) = x.dims2()?;
         let (taps, width) = self.weight.dims2()?;
         let fits = |state: &&mut Tensor| state.dims() == [taps - 1, width];
