@@ -15,6 +15,12 @@ use crate::steps::Steps;
 use crate::workspace::{copy_folder, locked_version, read, registry_source, write};
 use crate::{suite, venv};
 
+/// Fibers are switched by assembly.
+const IS_SUPPORTED: bool = cfg!(all(target_arch = "x86_64", target_os = "linux"));
+const UNSUPPORTED: &str = "the Metal emulator runs on x86-64 Linux; on a Mac run the tests with `--features metal` and \
+                           IZWI_TEST_DEVICE=metal";
+/// The crates with code for devices.
+const CRATES: [&str; 4] = ["-p", "izwi-nn", "-p", "izwi-models"];
 const EMULATOR: &str = "scripts/metal-emulator";
 /// The packages of the bindings, each a folder of stand-ins.
 const BINDINGS: [&str; 4] = ["block2", "objc2", "objc2-foundation", "objc2-metal"];
@@ -29,24 +35,35 @@ const SELF: &str = "objc2-metal";
 /// Differs from the half-precision reference in the last digit: the reference is not rounded step by step.
 const KNOWN: &str = "not (package(candle-metal-kernels) & test(/gelu_f16/))";
 const NEXTEST: [&str; 4] = ["nextest", "run", "--profile", "device"];
+/// Its filter in `.config/nextest.toml` is the list of the tests that CI runs.
+const NEXTEST_CI: [&str; 4] = ["nextest", "run", "--profile", "device-ci"];
+
+/// What CI runs: the emulator's own tests, candle's kernels, and some tests of each layer and family.
+pub(crate) fn check(root: &Path, steps: &mut Steps) -> Result<()> {
+    if !IS_SUPPORTED {
+        eprintln!("\n==> emulated Metal: skipped, {UNSUPPORTED}");
+        return Ok(());
+    }
+    let emulation = Emulation::prepare(root, steps)?;
+    steps.run("Metal emulator", &mut emulation.self_check())?;
+    let mut command = emulation.tests(root, &NEXTEST_CI);
+    steps.run("emulated Metal", command.args(CRATES))
+}
 
 /// Runs the tests of the crates with device code, or those that `args` of nextest select.
 pub(crate) fn run(root: &Path, steps: &mut Steps, args: &[String]) -> Result<()> {
     let emulation = Emulation::prepare(root, steps)?;
-    let mut command = emulation.cargo(&NEXTEST);
-    command.args(["--features", "metal"]);
+    let mut command = emulation.tests(root, &NEXTEST);
     if suite::packages(args).is_empty() {
-        command.args(["-p", "izwi-nn", "-p", "izwi-models"]);
+        command.args(CRATES);
     }
-    steps.run_last("emulated Metal", command.args(args).env("IZWI_HOME", suite::home(root)))
+    steps.run_last("emulated Metal", command.args(args))
 }
 
 /// Runs the emulator's own tests and those of candle's Metal kernels.
 pub(crate) fn self_check(root: &Path, steps: &mut Steps, args: &[String]) -> Result<()> {
     let emulation = Emulation::prepare(root, steps)?;
-    let mut command = emulation.cargo(&NEXTEST);
-    command.args(["-p", SELF, "-p", KERNELS, "-E", KNOWN]);
-    steps.run_last("Metal emulator", command.args(args))
+    steps.run_last("Metal emulator", emulation.self_check().args(args))
 }
 
 /// A workspace and the shaders compiled for it.
@@ -57,11 +74,7 @@ struct Emulation {
 
 impl Emulation {
     fn prepare(root: &Path, steps: &mut Steps) -> Result<Self> {
-        ensure!(
-            cfg!(all(target_arch = "x86_64", target_os = "linux")),
-            "the Metal emulator runs on x86-64 Linux; on a Mac run the tests with `--features metal` and \
-             IZWI_TEST_DEVICE=metal"
-        );
+        ensure!(IS_SUPPORTED, "{UNSUPPORTED}");
         let folder = process::target_folder()?.join("metal-emulate");
         let workspace = folder.join("workspace");
         let version = locked_version(&read(&root.join("Cargo.lock"))?, KERNELS)?;
@@ -72,6 +85,18 @@ impl Emulation {
         copy_kernels(&kernels, &workspace.join(KERNELS))?;
         let shaders = compile_shaders(root, steps, &folder, &sources)?;
         Ok(Self { workspace, shaders })
+    }
+
+    fn self_check(&self) -> Command {
+        let mut command = self.cargo(&NEXTEST);
+        command.args(["-p", SELF, "-p", KERNELS, "-E", KNOWN]);
+        command
+    }
+
+    fn tests(&self, root: &Path, nextest: &[&str]) -> Command {
+        let mut command = self.cargo(nextest);
+        command.args(["--features", "metal"]).env("IZWI_HOME", suite::home(root));
+        command
     }
 
     /// Cargo in the workspace, with the emulated device as the device of tests.
