@@ -5,6 +5,7 @@
 
 mod attention;
 mod conv;
+mod counters;
 mod library;
 mod linear;
 mod pass;
@@ -23,6 +24,7 @@ pub(crate) use attention::{Heads, MAX_TAPS, StepTable, TableSpan};
 pub(crate) use conv::{
     ConvArgs, ConvWeights, Depthwise, DepthwiseForm, Edge, Epilogue, NO_STATE, SequenceTable, conv,
 };
+pub use counters::KernelCosts;
 pub(crate) use linear::{Activation, Fused, Norm};
 pub(crate) use pass::{Pass, metal};
 pub(crate) use sampling::{DrawTable, Lookup, RowDraw};

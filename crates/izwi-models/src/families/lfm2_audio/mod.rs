@@ -35,6 +35,8 @@ mod conformer;
 mod depthformer;
 mod detokenizer;
 mod generation;
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod budgets;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]

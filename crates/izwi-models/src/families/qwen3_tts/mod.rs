@@ -31,6 +31,8 @@ use izwi_types::{
 mod codec;
 mod config;
 mod generation;
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod budgets;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
