@@ -12,6 +12,8 @@ use candle_core::{DType, Result, Storage, Tensor, WithDType, bail};
 use half::{bf16, f16};
 
 use crate::kv_pool::KvPool;
+#[cfg(feature = "metal")]
+use crate::metal::{Columns, HeadShape, MAX_HEAD_DIM, Pass, takes_window};
 use crate::slices::with_slices;
 use izwi_kernels::Element;
 use izwi_kernels::attention::{self as kernels, HeadKv, PagedCache, PagedQuery, Span as KernelSpan};
@@ -30,7 +32,8 @@ pub struct CrossKv {
 enum Kept {
     F32(Vec<HeadKv<f32>>),
     F16(Vec<HeadKv<f16>>),
-    Device { keys: Tensor, values: Tensor }, // [heads, positions, head_dim]
+    /// Heads of keys, then heads of values: `[2 * heads, positions, head_dim]`.
+    Device(Tensor),
 }
 
 impl CrossKv {
@@ -52,13 +55,41 @@ impl CrossKv {
             (true, DType::F16) => Kept::F16(with_slices([keys, values], |[keys, values]| {
                 kernels::pack_heads(keys, values, heads, head_dim, &[positions]).pop().unwrap_or_default()
             })?),
-            (false, DType::F32 | DType::F16) => Kept::Device {
-                keys: by_head(keys, heads)?.to_dtype(dtype)?,
-                values: by_head(values, heads)?.to_dtype(dtype)?,
-            },
+            #[cfg(feature = "metal")]
+            (false, DType::F32 | DType::F16) if keys.device().is_metal() => {
+                let (keys, values) = (keys.contiguous()?, values.contiguous()?);
+                let shape = HeadShape { heads, head_dim };
+                let columns = [&keys, &values].map(Columns::from);
+                Kept::Device(Pass::of(&keys)?.pack_window(columns, shape, dtype)?)
+            }
+            (false, DType::F32 | DType::F16) => {
+                let both = [by_head(keys, heads)?, by_head(values, heads)?];
+                Kept::Device(Tensor::cat(&both, 0)?.to_dtype(dtype)?)
+            }
             _ => bail!("cross attention: keys and values are kept at f32 or f16, not {dtype:?}"),
         };
         Ok(Self { positions, head_dim, kept })
+    }
+
+    /// As [`Self::new`], from keys and values side by side on Metal, `[positions, 2 * heads * head_dim]`.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    #[cfg(feature = "metal")]
+    pub(crate) fn of_joint(both: &Tensor, heads: usize, dtype: DType) -> Result<Self> {
+        let (positions, head_dim) = (both.dim(0)?, head_dim(both, 2 * heads)?);
+        let columns = [0, heads * head_dim].map(|start| Columns { tensor: both, start });
+        let window = Pass::of(both)?.pack_window(columns, HeadShape { heads, head_dim }, dtype)?;
+        Ok(Self { positions, head_dim, kept: Kept::Device(window) })
+    }
+
+    /// Heads of keys, then heads of values, `[2 * heads, positions, head_dim]`, where they are on a device.
+    #[cfg(feature = "metal")]
+    pub(crate) fn window(&self) -> Option<&Tensor> {
+        match &self.kept {
+            Kept::Device(window) => Some(window),
+            _ => None,
+        }
     }
 
     /// Positions of the encoder output.
@@ -71,9 +102,7 @@ impl CrossKv {
         match &self.kept {
             Kept::F32(heads) => heads.iter().map(HeadKv::bytes).sum(),
             Kept::F16(heads) => heads.iter().map(HeadKv::bytes).sum(),
-            Kept::Device { keys, values } => {
-                [keys, values].iter().map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes()).sum()
-            }
+            Kept::Device(both) => both.elem_count() * both.dtype().size_in_bytes(),
         }
     }
 }
@@ -87,6 +116,12 @@ pub fn bidirectional(q: &Tensor, k: &Tensor, v: &Tensor, heads: usize, spans: &[
     let head_dim = head_dim(q, heads)?;
     if q.dims() != k.dims() || q.dims() != v.dims() || spans.iter().sum::<usize>() != q.dim(0)? {
         bail!("attention: {:?} {:?} {:?} do not fit {spans:?}", q.dims(), k.dims(), v.dims())
+    }
+    #[cfg(feature = "metal")]
+    if q.device().is_metal() && head_dim <= MAX_HEAD_DIM {
+        let (q, k, v) = (q.contiguous()?, k.contiguous()?, v.contiguous()?);
+        let columns = [&q, &k, &v].map(Columns::from);
+        return Pass::of(&q)?.encoder_attention(columns, HeadShape { heads, head_dim }, spans);
     }
     if !q.device().is_cpu() {
         return bidirectional_composite(q, k, v, heads, spans);
@@ -200,7 +235,7 @@ pub fn cross(
         spans.iter().map(|(rows, kv)| vec![0f32; record.len() * rows * kv.positions]).collect();
     let y = match spans.first().map(|(_, kv)| &kv.kept) {
         None => return Ok((q.clone(), weights)),
-        Some(Kept::Device { .. }) => return cross_composite(q, spans, heads, record),
+        Some(Kept::Device(_)) => return cross_on_device(q, spans, heads, record),
         Some(Kept::F32(_)) => cross_rows(q, spans, record, &mut weights, |kept| match kept {
             Kept::F32(heads) => Some(heads),
             _ => None,
@@ -237,6 +272,55 @@ fn cross_rows<W: Element>(
     })
 }
 
+fn cross_on_device(
+    q: &Tensor,
+    spans: &[(usize, &CrossKv)],
+    heads: usize,
+    record: &[usize],
+) -> Result<(Tensor, Vec<Vec<f32>>)> {
+    #[cfg(feature = "metal")]
+    if let Some((y, recorded)) = cross_on_metal(q, spans, heads, record)? {
+        let sizes: Vec<usize> = spans.iter().map(|(rows, kv)| record.len() * rows * kv.positions).collect();
+        return Ok((y, split_weights(recorded.as_ref(), &sizes)?));
+    }
+    cross_composite(q, spans, heads, record)
+}
+
+/// The kernel; `None` where it does not take the heads.
+#[cfg(feature = "metal")]
+fn cross_on_metal(
+    q: &Tensor,
+    spans: &[(usize, &CrossKv)],
+    heads: usize,
+    record: &[usize],
+) -> Result<Option<(Tensor, Option<Tensor>)>> {
+    let shape = HeadShape { heads, head_dim: head_dim(q, heads)? };
+    let windows = spans.iter().map(|&(rows, kv)| Some((rows, kv.window()?))).collect::<Option<Vec<_>>>();
+    let fits = q.device().is_metal() && spans.iter().all(|(_, kv)| takes_window(kv.positions, shape));
+    match windows {
+        Some(windows) if fits => {
+            let q = q.contiguous()?;
+            Pass::of(&q)?.cross_attention(&q, &windows, shape, record).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Recorded weights of one span after another.
+#[cfg(feature = "metal")]
+pub(crate) fn split_weights(recorded: Option<&Tensor>, sizes: &[usize]) -> Result<Vec<Vec<f32>>> {
+    let all = recorded.map_or(Ok(Vec::new()), Tensor::to_vec1::<f32>)?;
+    let mut rest = &all[..];
+    let parts = sizes.iter().map(|&size| match rest.split_at_checked(size) {
+        Some((part, behind)) => {
+            rest = behind;
+            Ok(part.to_vec())
+        }
+        None => bail!("cross attention: {size} recorded weights are missing"),
+    });
+    parts.collect()
+}
+
 fn cross_composite(
     q: &Tensor,
     spans: &[(usize, &CrossKv)],
@@ -246,12 +330,11 @@ fn cross_composite(
     let (mut parts, mut recorded) = (Vec::new(), Vec::with_capacity(spans.len()));
     let mut start = 0;
     for &(rows, kv) in spans {
-        let Kept::Device { keys, values } = &kv.kept else {
-            bail!("cross attention: spans on different devices")
-        };
+        let Kept::Device(both) = &kv.kept else { bail!("cross attention: spans on different devices") };
+        let both = both.to_dtype(DType::F32)?;
         let q = by_head(&q.narrow(0, start, rows)?, heads)?;
-        let (mixed, weights) =
-            composite(&q, &keys.to_dtype(DType::F32)?, &values.to_dtype(DType::F32)?, Some(record))?;
+        let (keys, values) = (both.narrow(0, 0, heads)?, both.narrow(0, heads, heads)?);
+        let (mixed, weights) = composite(&q, &keys, &values, Some(record))?;
         parts.push(mixed);
         recorded.push(weights.concat());
         start += rows;

@@ -42,6 +42,12 @@ impl LayerNorm {
         Ok(Self { weight, bias, eps: eps as f32 })
     }
 
+    /// The norm for a product on Metal.
+    #[cfg(feature = "metal")]
+    pub(crate) fn metal(&self) -> crate::metal::Norm<'_> {
+        crate::metal::Norm::Layer { weight: &self.weight, bias: &self.bias, eps: self.eps }
+    }
+
     /// `[rows, width]` to the same.
     ///
     /// # Errors

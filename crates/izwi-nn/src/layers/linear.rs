@@ -191,6 +191,15 @@ impl Linear {
         self.apply(x, None)
     }
 
+    /// The weight as the Metal kernels read it, if it is on such a device.
+    #[cfg(feature = "metal")]
+    pub(crate) fn metal(&self) -> Option<&MetalWeights> {
+        match &self.weight {
+            Weight::Metal(weights) => Some(weights),
+            _ => None,
+        }
+    }
+
     /// The bias `[outputs]`, if any.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()

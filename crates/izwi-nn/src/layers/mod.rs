@@ -15,7 +15,7 @@ mod rms_norm;
 mod rope;
 
 pub use conv_next::{ConvNeXtBlock, ConvNeXtConfig};
-pub use embedding::Embedding;
+pub use embedding::{Embedding, sum_embeddings};
 pub use encoder_layer::{EncoderConfig, EncoderLayer};
 pub use layer_norm::LayerNorm;
 pub use linear::{Linear, cat_weights};

@@ -3,6 +3,9 @@
 //! A layer opens a [`Pass`] and encodes its kernels into it; candle's operations come before or after the pass. Knows no
 //! layer and no model.
 
+mod cross_attention;
+mod embedding;
+mod encoder_attention;
 mod library;
 mod linear;
 mod pass;
@@ -13,6 +16,9 @@ mod weights;
 
 use candle_core::{Storage, Tensor};
 
+pub(crate) use cross_attention::takes_window;
+pub(crate) use embedding::{Entries, IdOrder, MAX_TABLES};
+pub(crate) use encoder_attention::{Columns, HeadShape, MAX_HEAD_DIM};
 pub(crate) use linear::{Activation, Fused, Norm};
 pub(crate) use pass::{Pass, metal};
 pub(crate) use sampling::{DrawTable, Limits, Lookup, RowDraw};

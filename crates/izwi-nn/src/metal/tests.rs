@@ -16,7 +16,7 @@ fn random(shape: (usize, usize)) -> Tensor {
     Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
 }
 
-fn worst(a: &Tensor, b: &Tensor) -> f32 {
+pub(super) fn worst(a: &Tensor, b: &Tensor) -> f32 {
     let b = b.to_device(&Device::Cpu).unwrap();
     let off = (a.to_device(&Device::Cpu).unwrap() - b).unwrap().abs().unwrap();
     off.flatten_all().unwrap().max(0).unwrap().to_scalar().unwrap()
