@@ -5,7 +5,10 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::stream::{StreamShape, Streams, TailPlace};
 use crate::Error;
 use crate::checkpoint::Checkpoint;
+use crate::layers::activation::{Activation, residual};
 use crate::layers::conv::{Conv1d, Conv1dShape, DepthwiseConv, WinogradConv1d};
+#[cfg(feature = "metal")]
+use crate::metal;
 use izwi_types::Precision;
 
 /// The sizes of a convolution.
@@ -116,6 +119,10 @@ impl CausalConv {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        #[cfg(feature = "metal")]
+        if let Some([Some(y), _]) = self.on_metal(x, metal::Epilogue::default(), streams)? {
+            return Ok(y);
+        }
         let (x, starts) = match self.tail {
             Some(tail) => streams.join(tail, x, self.stride)?,
             None if self.stride == 1 => (x.clone(), vec![0]),
@@ -134,6 +141,79 @@ impl CausalConv {
         let starts =
             outputs.flat_map(|(&start, &rows)| (0..rows / group).map(move |at| (start + at * step) as u32));
         self.form.rows(&x, starts.collect())
+    }
+
+    /// As [`Self::forward`] with `addend` of its shape added, if any; that, and the same activated.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward_pair(
+        &self,
+        x: &Tensor,
+        addend: Option<&Tensor>,
+        activation: Activation<'_>,
+        streams: &mut Streams<'_>,
+    ) -> Result<(Tensor, Tensor)> {
+        #[cfg(feature = "metal")]
+        {
+            let epilogue =
+                metal::Epilogue { residual: addend, activation: Some(activation), drops_plain: false };
+            if let Some([Some(y), Some(activated)]) = self.on_metal(x, epilogue, streams)? {
+                return Ok((y, activated));
+            }
+        }
+        let y = self.forward(x, streams)?;
+        let y = if let Some(addend) = addend { residual(addend, y)? } else { y };
+        let activated = activation.forward(&y)?;
+        Ok((y, activated))
+    }
+
+    /// The second of [`Self::forward_pair`].
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward_activated(
+        &self,
+        x: &Tensor,
+        addend: Option<&Tensor>,
+        activation: Activation<'_>,
+        streams: &mut Streams<'_>,
+    ) -> Result<Tensor> {
+        #[cfg(feature = "metal")]
+        {
+            let epilogue =
+                metal::Epilogue { residual: addend, activation: Some(activation), drops_plain: true };
+            if let Some([_, Some(activated)]) = self.on_metal(x, epilogue, streams)? {
+                return Ok(activated);
+            }
+        }
+        Ok(self.forward_pair(x, addend, activation, streams)?.1)
+    }
+
+    /// With the kernel for Metal, if the weight is there.
+    #[cfg(feature = "metal")]
+    fn on_metal(
+        &self,
+        x: &Tensor,
+        epilogue: metal::Epilogue<'_>,
+        streams: &mut Streams<'_>,
+    ) -> Result<Option<[Option<Tensor>; 2]>> {
+        let Form::Rows(conv) = &self.form else { return Ok(None) };
+        let (Some(weights), Some(table)) = (conv.on_metal(), streams.sequence_table(self.tail, self.stride)?)
+        else {
+            return Ok(None);
+        };
+        if self.tail.is_none() && self.stride > 1 {
+            bail!("causal convolution: a kernel as long as its stride needs whole chunks")
+        }
+        let args = metal::ConvArgs {
+            stride: self.stride,
+            before: conv.reach() + 1 - self.stride,
+            edge: metal::Edge::Zero,
+        };
+        let results = metal::conv(x, weights, args, &table, epilogue)?;
+        streams.divide(self.stride);
+        Ok(Some(results))
     }
 }
 
@@ -197,6 +277,35 @@ impl CausalTransposedConv {
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
         let y = self.conv.forward(x, streams)?;
+        self.spread(&y, streams)
+    }
+
+    /// As [`Self::forward`]; that, and the same activated.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward_pair(
+        &self,
+        x: &Tensor,
+        activation: Activation<'_>,
+        streams: &mut Streams<'_>,
+    ) -> Result<(Tensor, Tensor)> {
+        #[cfg(feature = "metal")]
+        {
+            let epilogue = metal::Epilogue { activation: Some(activation), ..Default::default() };
+            if let Some([Some(y), Some(activated)]) = self.conv.on_metal(x, epilogue, streams)? {
+                let y = self.spread(&y, streams)?;
+                let activated = activated.reshape(y.dims())?;
+                return Ok((y, activated));
+            }
+        }
+        let y = self.forward(x, streams)?;
+        let activated = activation.forward(&y)?;
+        Ok((y, activated))
+    }
+
+    /// `[rows, stride * outputs]` as `[rows * stride, outputs]`.
+    fn spread(&self, y: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
         streams.multiply(self.stride);
         y.reshape((streams.total_rows(), self.outputs))
     }
@@ -260,6 +369,21 @@ impl CausalDepthwiseTransposedConv {
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
         let (steps, stride, channels) = self.weight.dims3()?;
+        #[cfg(feature = "metal")]
+        if let Some(table) = streams.sequence_table(Some(self.tail), 1)? {
+            let conv = metal::Depthwise {
+                weight: &self.weight.reshape((steps, stride * channels))?,
+                bias: None,
+                inputs: channels,
+                dilation: 1,
+                before: steps - 1,
+                form: metal::DepthwiseForm::Plain,
+                activation: None,
+            };
+            let y = conv.run(x, &table)?;
+            streams.multiply(stride);
+            return y.reshape((streams.total_rows(), channels));
+        }
         let (x, starts) = streams.join(self.tail, x, 1)?;
         let mut parts = Vec::with_capacity(starts.len());
         for (&start, &rows) in starts.iter().zip(streams.rows()) {
@@ -307,6 +431,10 @@ impl CausalDepthwiseConv {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        #[cfg(feature = "metal")]
+        if let Some(table) = streams.sequence_table(Some(self.tail), 1)? {
+            return self.conv.on_metal(2 * self.centre).run(x, &table);
+        }
         let (x, starts) = streams.join(self.tail, x, 1)?;
         let y = self.conv.forward(&x)?; // centred: a causal output lies half a kernel behind its first row
         let parts = starts.iter().zip(streams.rows());

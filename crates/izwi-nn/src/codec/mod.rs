@@ -11,6 +11,7 @@ pub mod mel;
 pub mod mimi;
 pub mod quantiser;
 pub mod seanet;
+pub mod short_conv;
 pub mod snake;
 pub mod stft;
 pub mod stream;

@@ -8,11 +8,13 @@ use rayon::prelude::*;
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
-use crate::layers::conv::Conv1d;
+use crate::layers::conv::{Conv1d, Padding};
 
 /// Lower limit of an entry's usage:
 /// <https://github.com/facebookresearch/encodec/blob/main/encodec/quantization/core_vq.py>, with Mimi's value.
 const MIN_USAGE: f64 = 1e-5;
+/// A projection reads its own row.
+const UNPADDED: (Padding, [usize; 2]) = (Padding::Zero, [0; 2]);
 /// Parallel sums of a distance.
 const LANES: usize = 16;
 
@@ -157,7 +159,7 @@ impl ResidualQuantiser {
         }
         let rows = sums.len() / self.width.max(1);
         let sums = Tensor::from_vec(sums, (rows, self.width), device)?;
-        self.output_proj.forward(&sums, &every(rows))
+        self.output_proj.forward_padded(&sums, UNPADDED, 1, None)
     }
 
     /// One code of each codebook for every row of `x` `[rows, outer]`: each codebook takes the entry nearest to the
@@ -166,7 +168,7 @@ impl ResidualQuantiser {
     /// # Errors
     /// Shapes do not fit.
     pub fn encode(&self, x: &Tensor) -> Result<Vec<Vec<u32>>> {
-        let x = self.input_proj.forward(x, &every(x.dim(0)?))?;
+        let x = self.input_proj.forward_padded(x, UNPADDED, 1, None)?;
         let rows = x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
         let code = |mut rest: Vec<f32>| {
             let code = |codebook: &Codebook| {
@@ -179,11 +181,6 @@ impl ResidualQuantiser {
         };
         Ok(rows.into_par_iter().map(code).collect())
     }
-}
-
-/// Indices of all rows.
-fn every(rows: usize) -> Vec<u32> {
-    (0..rows as u32).collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::conv::{CausalConv, CausalTransposedConv, Kernel};
 use super::stream::{StreamShape, Streams};
 use crate::Error;
 use crate::checkpoint::Checkpoint;
-use crate::layers::activation::elu;
+use crate::layers::activation::Activation::Elu;
 use izwi_types::Precision;
 
 /// Sizes of an encoder, or of a decoder, which is the encoder in reverse.
@@ -70,9 +70,11 @@ impl Unit {
         })
     }
 
-    fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
-        let change = self.conv1.forward(&elu(x)?, streams)?;
-        x + self.conv2.forward(&elu(&change)?, streams)?
+    /// `x` and the same activated to the sum and the same activated.
+    fn forward(&self, pair: (Tensor, Tensor), streams: &mut Streams<'_>) -> Result<(Tensor, Tensor)> {
+        let (x, activated) = pair;
+        let change = self.conv1.forward_activated(&activated, None, Elu, streams)?;
+        self.conv2.forward_pair(&change, Some(&x), Elu, streams)
     }
 }
 
@@ -130,14 +132,14 @@ impl SeanetEncoder {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward(&self, samples: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
-        let mut x = self.first.forward(samples, streams)?;
+        let mut pair = self.first.forward_pair(samples, None, Elu, streams)?;
         for stage in &self.stages {
             for unit in &stage.units {
-                x = unit.forward(&x, streams)?;
+                pair = unit.forward(pair, streams)?;
             }
-            x = stage.down.forward(&elu(&x)?, streams)?;
+            pair = stage.down.forward_pair(&pair.1, None, Elu, streams)?;
         }
-        self.last.forward(&elu(&x)?, streams)
+        self.last.forward(&pair.1, streams)
     }
 }
 
@@ -196,14 +198,14 @@ impl SeanetDecoder {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
-        let mut x = self.first.forward(x, streams)?;
-        streams.tap(|| "first".to_owned(), &x);
+        let mut pair = self.first.forward_pair(x, None, Elu, streams)?;
+        streams.tap(|| "first".to_owned(), &pair.0);
         for stage in &self.stages {
-            x = stage.up.forward(&elu(&x)?, streams)?;
+            pair = stage.up.forward_pair(&pair.1, Elu, streams)?;
             for unit in &stage.units {
-                x = unit.forward(&x, streams)?;
+                pair = unit.forward(pair, streams)?;
             }
         }
-        self.last.forward(&elu(&x)?, streams)
+        self.last.forward(&pair.1, streams)
     }
 }

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
-use crate::layers::activation::snake;
+use crate::layers::activation::{Activation, snake};
 
 /// Added to the amplitude's divisor: <https://github.com/NVIDIA/BigVGAN/blob/main/activations.py>.
 const EPS: f64 = 1e-9;
@@ -25,6 +25,11 @@ impl SnakeBeta {
         let frequency = from.take(&format!("{name}.alpha"), &[channels])?.exp()?;
         let beta = from.take(&format!("{name}.beta"), &[channels])?.exp()?;
         Ok(Self { frequency, amplitude: (beta + EPS)?.recip()? })
+    }
+
+    /// For a layer that fuses it.
+    pub fn activation(&self) -> Activation<'_> {
+        Activation::Snake { frequency: &self.frequency, amplitude: &self.amplitude }
     }
 
     /// `[rows, channels]` to the same.

@@ -3,12 +3,22 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::attention::window::WindowKv;
+#[cfg(feature = "metal")]
+use crate::metal::StreamSlots;
+
+mod attention;
+#[cfg(feature = "metal")]
+mod on_metal;
+
+pub use attention::{MixedHeads, attend_whole};
 
 /// Layout of a network's streaming state; each layer allocates its slot when it is loaded.
 #[derive(Debug, Clone, Default)]
 pub struct StreamShape {
     tails: Vec<(usize, usize)>,   // rows, channels
     windows: Vec<(usize, usize)>, // slots, width
+    #[cfg(feature = "metal")]
+    slots: StreamSlots,
 }
 
 /// Slot of a convolution's last input rows.
@@ -45,11 +55,17 @@ impl StreamShape {
 pub struct StreamState {
     tails: Vec<Tensor>,
     windows: Vec<WindowKv>,
+    #[cfg(feature = "metal")]
+    on_metal: Option<on_metal::Kept>,
 }
 
 impl StreamState {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
+        #[cfg(feature = "metal")]
+        if let Some(kept) = &self.on_metal {
+            return kept.bytes();
+        }
         let tails: usize = self.tails.iter().map(Tensor::elem_count).sum();
         tails * size_of::<f32>() + self.windows.iter().map(WindowKv::bytes).sum::<usize>()
     }
@@ -67,6 +83,15 @@ impl StreamState {
         self.windows = shape.windows.iter().map(window).collect::<Result<_>>()?;
         Ok(())
     }
+
+    /// Positions that an attention layer has seen.
+    fn positions(&self, place: WindowPlace) -> usize {
+        #[cfg(feature = "metal")]
+        if let Some(kept) = &self.on_metal {
+            return kept.positions(place);
+        }
+        self.windows.get(place.0).map_or(0, WindowKv::positions)
+    }
 }
 
 /// One pass over new rows of several sequences. Layers read and replace their share of each state; after an error the
@@ -76,6 +101,8 @@ pub struct Streams<'a> {
     states: Vec<&'a mut StreamState>,
     rows: Vec<usize>,
     taps: Option<Vec<(String, Tensor)>>,
+    #[cfg(feature = "metal")]
+    on_metal: Option<on_metal::Held<'a>>,
 }
 
 impl<'a> Streams<'a> {
@@ -84,7 +111,7 @@ impl<'a> Streams<'a> {
     /// # Errors
     /// The device is out of memory, or a state is of another network.
     pub fn new(
-        shape: &StreamShape,
+        shape: &'a StreamShape,
         mut states: Vec<&'a mut StreamState>,
         rows: Vec<usize>,
         device: &Device,
@@ -92,10 +119,21 @@ impl<'a> Streams<'a> {
         if states.len() != rows.len() || rows.contains(&0) {
             bail!("stream: {} states for chunks of {rows:?} rows", states.len())
         }
+        #[cfg(feature = "metal")]
+        if let Device::Metal(device) = device {
+            let held = on_metal::Held::new(shape, &mut states, device)?;
+            return Ok(Self { states, rows, taps: None, on_metal: Some(held) });
+        }
         for state in &mut states {
             state.prepare(shape, device)?;
         }
-        Ok(Self { states, rows, taps: None })
+        Ok(Self {
+            states,
+            rows,
+            taps: None,
+            #[cfg(feature = "metal")]
+            on_metal: None,
+        })
     }
 
     /// New rows of each sequence.
@@ -135,29 +173,42 @@ impl<'a> Streams<'a> {
         }
     }
 
-    /// The keys and values of every sequence in one layer.
-    pub fn windows(&mut self, place: WindowPlace) -> Vec<&mut WindowKv> {
-        self.states.iter_mut().map(|state| &mut state.windows[place.0]).collect()
+    /// Whether results are recorded.
+    pub fn is_recording(&self) -> bool {
+        self.taps.is_some()
+    }
+
+    /// The keys and values of every sequence in one layer; not on Metal.
+    pub(crate) fn windows(&mut self, place: WindowPlace) -> Vec<&mut WindowKv> {
+        self.states.iter_mut().filter_map(|state| state.windows.get_mut(place.0)).collect()
     }
 
     /// Positions of the new rows in an attention layer that has not computed them yet, sequence after sequence.
     pub fn positions(&self, place: WindowPlace) -> Vec<u32> {
-        let starts = self.states.iter().map(|state| state.windows[place.0].positions());
+        let starts = self.states.iter().map(|state| state.positions(place));
         starts.zip(&self.rows).flat_map(|(start, &rows)| (start..start + rows).map(|at| at as u32)).collect()
     }
 
-    /// Every sequence's tail in one layer, for layers that replace it themselves.
-    pub fn tails(&mut self, place: TailPlace) -> Vec<&mut Tensor> {
-        self.states.iter_mut().map(|state| &mut state.tails[place.0]).collect()
+    /// Every sequence's tail in one layer, for layers that replace it themselves; not on Metal.
+    pub(crate) fn tails(&mut self, place: TailPlace) -> Vec<&mut Tensor> {
+        self.states.iter_mut().filter_map(|state| state.tails.get_mut(place.0)).collect()
     }
 
     /// `x` with each sequence's tail before its rows and zeros after them up to a multiple of `stride`, and the start row
-    /// of each sequence in it. Replaces the tail by the last of these rows.
+    /// of each sequence in it. Replaces the tail by the last of these rows. Not on Metal.
     ///
     /// # Errors
     /// Shapes do not fit.
-    pub fn join(&mut self, place: TailPlace, x: &Tensor, stride: usize) -> Result<(Tensor, Vec<usize>)> {
+    pub(crate) fn join(
+        &mut self,
+        place: TailPlace,
+        x: &Tensor,
+        stride: usize,
+    ) -> Result<(Tensor, Vec<usize>)> {
         let (total, channels) = x.dims2()?;
+        if self.states.iter().any(|state| place.0 >= state.tails.len()) {
+            bail!("stream: a layer without kernels for Metal")
+        }
         if total != self.total_rows() {
             bail!("stream: {total} rows for chunks of {:?}", self.rows)
         }
@@ -278,6 +329,7 @@ mod tests {
             let x = Tensor::arange(0f32, 2.0 * (rows as f32 + 1.0), &Device::Cpu).unwrap();
             let (joined, starts) = streams.join(tail, &x.reshape((rows + 1, 2)).unwrap(), 1).unwrap();
             assert_eq!((joined.dims(), &starts[..]), (&[rows + 7, 2][..], &[0, rows + 3][..]));
+            drop(streams);
             bytes.push((a.bytes(), b.bytes()));
         }
         assert_eq!(bytes, [(shape.bytes(), shape.bytes()); 3]);

@@ -1,13 +1,14 @@
 //! The causal transformer of a codec: over a window in streams, or over a whole sequence.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{Result, Tensor};
 
-use super::stream::{StreamShape, Streams, WindowPlace};
+use super::stream::{MixedHeads, StreamShape, Streams, WindowPlace, attend_whole};
 use crate::Error;
-use crate::attention::window::{Window, causal, windowed};
+use crate::attention::window::Window;
 use crate::checkpoint::Checkpoint;
-use crate::layers::activation::{bias_gelu, silu_gate};
-use crate::layers::{LayerNorm, Linear, RmsNorm, Rope, RopeRows, cat_weights, half_split_of_interleaved};
+use crate::layers::{
+    self, Epilogue, Fused, LayerNorm, Linear, RmsNorm, Rope, RopeRows, cat_weights, half_split_of_interleaved,
+};
 use izwi_types::Precision;
 
 /// Which normalisation and feed-forward layers a transformer has.
@@ -83,7 +84,7 @@ enum Norm {
 #[derive(Debug, Clone)]
 enum FeedForward {
     Gated { gate_up: Linear, down: Linear },
-    Plain { up: Linear, no_bias: Tensor, down: Linear },
+    Plain { up: Linear, down: Linear },
 }
 
 impl CausalTransformer {
@@ -117,13 +118,10 @@ impl CausalTransformer {
         let Some(&place) = places.first() else { return Ok(x.clone()) };
         // Every layer has seen as many positions.
         let positions = self.rope.rows(streams.positions(place), x.device())?;
-        let rows = streams.rows().to_vec();
+        let heads = self.heads(&positions);
         let mut x = x.clone();
         for (index, (layer, &place)) in self.layers.iter().zip(places).enumerate() {
-            let mut states = streams.windows(place);
-            x = layer.forward(&x, &self.rope, &positions, |qkv| {
-                windowed(qkv, self.heads, *window, &rows, &mut states)
-            })?;
+            x = layer.forward(&x, |mixed| streams.attend(place, mixed, heads, *window))?;
             streams.tap(|| format!("{tap}{index}"), &x);
         }
         Ok(x)
@@ -138,10 +136,14 @@ impl CausalTransformer {
         let positions = self.rope.rows((0..x.dim(0)? as u32).collect(), x.device())?;
         let mut x = x.clone();
         for (index, layer) in self.layers.iter().enumerate() {
-            x = layer.forward(&x, &self.rope, &positions, |qkv| causal(qkv, self.heads))?;
+            x = layer.forward(&x, |mixed| attend_whole(mixed, self.heads(&positions)))?;
             tap(index, &x);
         }
         Ok(x)
+    }
+
+    fn heads<'a>(&'a self, positions: &'a RopeRows) -> MixedHeads<'a> {
+        MixedHeads { heads: self.heads, kv_heads: self.heads, rope: &self.rope, positions, norms: None }
     }
 }
 
@@ -168,21 +170,19 @@ impl Layer {
         })
     }
 
-    fn forward(
-        &self,
-        x: &Tensor,
-        rope: &Rope,
-        positions: &RopeRows,
-        attend: impl FnOnce([&Tensor; 3]) -> Result<Tensor>,
-    ) -> Result<Tensor> {
-        let qkv = self.qkv.forward(&self.attention_norm.forward(x)?)?;
-        let width = qkv.dim(1)? / 3;
-        let [q, k, v] = [0, 1, 2].map(|part| qkv.narrow(1, part * width, width));
-        let (q, k) = (rope.forward(&q?, positions)?, rope.forward(&k?, positions)?);
-        let attended = self.output.forward(&attend([&q, &k, &v?])?)?;
-        let x = (x + attended.broadcast_mul(&self.attention_scale)?)?;
-        let change = self.feed_forward.forward(&self.feed_forward_norm.forward(&x)?)?;
-        x + change.broadcast_mul(&self.feed_forward_scale)?
+    fn forward(&self, x: &Tensor, attend: impl FnOnce(Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        let norm = Some(self.attention_norm.of_rows());
+        let mixed = self.qkv.forward_fused(x, Fused { norm, ..Fused::default() })?;
+        let scaled = Fused { scale: Some(&self.attention_scale), residual: Some(x), ..Fused::default() };
+        let x = self.output.forward_fused(&attend(mixed)?, scaled)?;
+        let norm = Some(self.feed_forward_norm.of_rows());
+        let (epilogue, up, down) = match &self.feed_forward {
+            FeedForward::Gated { gate_up, down } => (Epilogue::GatedSilu, gate_up, down),
+            FeedForward::Plain { up, down } => (Epilogue::Gelu, up, down),
+        };
+        let inner = up.forward_fused(&x, Fused { norm, epilogue, ..Fused::default() })?;
+        let scaled = Fused { scale: Some(&self.feed_forward_scale), residual: Some(&x), ..Fused::default() };
+        down.forward_fused(&inner, scaled)
     }
 }
 
@@ -256,10 +256,10 @@ impl Norm {
         })
     }
 
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    fn of_rows(&self) -> layers::Norm<'_> {
         match self {
-            Self::Rms(norm) => norm.forward(x),
-            Self::Layer(norm) => norm.forward(x),
+            Self::Rms(norm) => layers::Norm::Rms(norm),
+            Self::Layer(norm) => layers::Norm::Layer(norm),
         }
     }
 }
@@ -280,17 +280,9 @@ impl FeedForward {
                 let [up, down] = shape.naming.names().plain.map(|part| format!("{name}.{part}"));
                 let up = linear(from, &up, (width, inner), shape)?;
                 let down = linear(from, &down, (inner, width), shape)?;
-                let no_bias = Tensor::zeros(inner, DType::F32, from.device())?;
-                Self::Plain { up, no_bias, down }
+                Self::Plain { up, down }
             }
         })
-    }
-
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Gated { gate_up, down } => down.forward(&silu_gate(&gate_up.forward(x)?)?),
-            Self::Plain { up, no_bias, down } => down.forward(&bias_gelu(&up.forward(x)?, no_bias)?),
-        }
     }
 }
 

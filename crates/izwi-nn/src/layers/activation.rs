@@ -5,6 +5,42 @@ use candle_core::{CpuStorage, DType, InplaceOp2, Layout, Result, Tensor, bail};
 use crate::slices::{cpu_slice, with_rows, with_slices};
 use izwi_kernels::elementwise;
 
+/// An activation, for layers that fuse it with what they compute.
+#[derive(Debug, Clone, Copy)]
+pub enum Activation<'a> {
+    /// `x / (1 + exp(-x))`.
+    Silu,
+    /// By the error function.
+    Gelu,
+    /// The larger of the value and 0.
+    Relu,
+    /// As [`elu`].
+    Elu,
+    /// As [`snake`], `[channels]` each.
+    Snake {
+        /// Of each channel.
+        frequency: &'a Tensor,
+        /// Of each channel.
+        amplitude: &'a Tensor,
+    },
+}
+
+impl Activation<'_> {
+    /// Of every element of `x` `[rows, width]`; the width of Snake is a multiple of its channels.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward(self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Silu => x.silu(),
+            Self::Gelu => x.gelu_erf(),
+            Self::Relu => x.relu(),
+            Self::Elu => elu(x),
+            Self::Snake { frequency, amplitude } => snake(x, frequency, amplitude),
+        }
+    }
+}
+
 /// `x + change`, both of one shape. On the CPU the sum overwrites `change`, whose storage must not be shared.
 ///
 /// # Errors

@@ -42,9 +42,9 @@ impl LayerNorm {
         Ok(Self { weight, bias, eps: eps as f32 })
     }
 
-    /// The norm for a product on Metal.
+    /// For kernels on Metal.
     #[cfg(feature = "metal")]
-    pub(crate) fn metal(&self) -> crate::metal::Norm<'_> {
+    pub(crate) fn on_metal(&self) -> crate::metal::Norm<'_> {
         crate::metal::Norm::Layer { weight: &self.weight, bias: &self.bias, eps: self.eps }
     }
 

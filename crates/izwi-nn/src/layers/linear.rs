@@ -191,13 +191,18 @@ impl Linear {
         self.apply(x, None)
     }
 
-    /// The weight as the Metal kernels read it, if it is on such a device.
+    /// The weight for kernels on Metal.
     #[cfg(feature = "metal")]
-    pub(crate) fn metal(&self) -> Option<&MetalWeights> {
+    pub(crate) fn on_metal(&self) -> Option<&MetalWeights> {
         match &self.weight {
             Weight::Metal(weights) => Some(weights),
             _ => None,
         }
+    }
+
+    /// Outputs of the weight.
+    pub(crate) fn outputs(&self) -> usize {
+        self.outputs
     }
 
     /// The bias `[outputs]`, if any.

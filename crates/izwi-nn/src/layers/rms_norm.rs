@@ -34,6 +34,22 @@ impl RmsNorm {
         Ok(Self { weight: from.take(&format!("{name}.weight"), &[width])?, eps: eps as f32 })
     }
 
+    /// For kernels on Metal.
+    #[cfg(feature = "metal")]
+    pub(crate) fn on_metal(&self) -> crate::metal::Norm<'_> {
+        crate::metal::Norm::Rms { weight: &self.weight, eps: self.eps }
+    }
+
+    #[cfg(feature = "metal")]
+    pub(crate) fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    #[cfg(feature = "metal")]
+    pub(crate) fn eps(&self) -> f32 {
+        self.eps
+    }
+
     /// Width of a row.
     pub fn width(&self) -> usize {
         self.weight.elem_count()

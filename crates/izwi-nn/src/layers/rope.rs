@@ -22,6 +22,14 @@ pub struct RopeRows {
     turns: Option<Tensor>,
 }
 
+impl RopeRows {
+    /// Cosines and sines, `[2, rows, head_dim / 2]`, off the CPU.
+    #[cfg(feature = "metal")]
+    pub(crate) fn turns(&self) -> Option<&Tensor> {
+        self.turns.as_ref()
+    }
+}
+
 /// Rotation of heads by their positions. <https://arxiv.org/abs/2104.09864>.
 ///
 /// Cosines and sines are computed once per position and cached; a clone shares them. A row's result is the same bits in

@@ -27,8 +27,10 @@ sources! {
     CrossAttention = "cross_attention.metal",
     Embedding = "embedding.metal",
     EncoderAttention = "encoder_attention.metal",
+    Conv = "conv.metal",
     Linear = "linear.metal",
     Sampling = "sampling.metal",
+    Window = "window.metal",
 }
 
 /// A kernel: its source and its name there.

@@ -46,6 +46,8 @@ pub(crate) struct Fused<'a> {
     /// `[stored outputs]`.
     pub(crate) bias: Option<&'a Tensor>,
     pub(crate) activation: Activation,
+    /// Factors of the outputs, `[outputs]`.
+    pub(crate) scale: Option<&'a Tensor>,
     /// Added to the result, of its shape.
     pub(crate) residual: Option<&'a Tensor>,
 }
@@ -85,7 +87,7 @@ impl Pass<'_> {
                 weights.inputs()
             )
         }
-        let (norm, [scale, shift], eps) = norm_args(fused.norm, inputs)?;
+        let (norm, [norm_weight, norm_bias], eps) = norm_args(fused.norm, inputs)?;
         let activation = match fused.activation {
             Activation::None => 0,
             Activation::Silu => 1,
@@ -95,8 +97,13 @@ impl Pass<'_> {
         };
         let fits =
             |tensor: Option<&Tensor>, dims: &[usize]| tensor.is_none_or(|tensor| tensor.dims() == dims);
-        if !fits(fused.bias, &[weights.outputs()]) || !fits(fused.residual, y.dims()) {
-            bail!("linear: the bias or the residual does not fit {outputs} outputs of {rows} rows")
+        let fit = [
+            fits(fused.bias, &[weights.outputs()]),
+            fits(fused.scale, &[outputs]),
+            fits(fused.residual, y.dims()),
+        ];
+        if fit.contains(&false) {
+            bail!("linear: the bias, the scale or the residual does not fit {outputs} outputs of {rows} rows")
         }
         let params = [
             inputs as u32,
@@ -113,16 +120,18 @@ impl Pass<'_> {
             fused.residual.is_some().into(),
             0,
             outputs as u32,
+            fused.scale.is_some().into(),
         ];
         let args = [
             Arg::In(weights.data()),
             Arg::In(x),
             Arg::Out(y),
             Arg::Params(&params),
-            scale,
-            shift,
+            norm_weight,
+            norm_bias,
             Arg::optional(fused.bias),
             Arg::optional(fused.residual),
+            Arg::optional(fused.scale),
         ];
         let (name, grid) = plan(weights, rows, outputs, fused.activation == Activation::GatedSilu);
         self.run(Kernel(Source::Linear, name), &args, grid)

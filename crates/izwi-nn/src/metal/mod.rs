@@ -6,22 +6,31 @@
 mod cross_attention;
 mod embedding;
 mod encoder_attention;
+mod conv;
 mod library;
 mod linear;
 mod pass;
 mod sampling;
+mod stream_slots;
+#[cfg(test)]
+mod stream_tests;
 #[cfg(test)]
 mod tests;
 mod weights;
+pub(crate) mod window;
 
 use candle_core::{Storage, Tensor};
 
 pub(crate) use cross_attention::takes_window;
 pub(crate) use embedding::{Entries, IdOrder, MAX_TABLES};
 pub(crate) use encoder_attention::{Columns, HeadShape, MAX_HEAD_DIM};
+pub(crate) use conv::{
+    ConvArgs, ConvWeights, Depthwise, DepthwiseForm, Edge, Epilogue, NO_STATE, SequenceTable, conv,
+};
 pub(crate) use linear::{Activation, Fused, Norm};
 pub(crate) use pass::{Pass, metal};
 pub(crate) use sampling::{DrawTable, Limits, Lookup, RowDraw};
+pub(crate) use stream_slots::{HeldSlots, Slot, StreamSlots};
 pub(crate) use weights::MetalWeights;
 
 /// Runs `work` with the storage of a tensor on Metal.

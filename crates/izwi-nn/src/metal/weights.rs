@@ -11,7 +11,7 @@ use super::pass::{Arg, Grid, Pass, upload};
 
 /// How values are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stored {
+pub(crate) enum Stored {
     F32,
     F16,
     Bf16,
@@ -95,6 +95,10 @@ impl MetalWeights {
 
     pub(crate) fn inputs(&self) -> usize {
         self.inputs
+    }
+
+    pub(crate) fn stored(&self) -> Stored {
+        self.stored
     }
 
     pub(crate) fn outputs(&self) -> usize {

@@ -7,7 +7,8 @@ use serde::Deserialize;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mel::{MelShape, MelSpectrum};
-use izwi_nn::layers::conv::Conv1d;
+use izwi_nn::layers::activation::Activation;
+use izwi_nn::layers::conv::{Conv1d, Padding};
 
 /// Rate of the recordings, in Hz: the mel filters are made for it.
 const SAMPLE_RATE_HZ: usize = 24_000;
@@ -103,24 +104,19 @@ impl MirroredConv {
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.apply(x, None)
+    }
+
+    fn forward_relu(&self, x: &Tensor) -> Result<Tensor> {
+        self.apply(x, Some(Activation::Relu))
+    }
+
+    fn apply(&self, x: &Tensor, activation: Option<Activation<'_>>) -> Result<Tensor> {
         let (rows, pad) = (x.dim(0)?, self.conv.reach() / 2);
         if pad >= rows {
             bail!("speaker encoder: {rows} mel frames are too few")
         }
-        let starts: Vec<u32> = (0..rows as u32).collect();
-        if pad == 0 {
-            return self.conv.forward(x, &starts);
-        }
-        let mirrored = |at: usize| {
-            let at = at.abs_diff(pad);
-            (if at < rows { at } else { 2 * (rows - 1) - at }) as u32
-        };
-        let padded = Tensor::from_iter((0..rows + 2 * pad).map(mirrored), x.device())?;
-        self.conv.forward(&x.index_select(&padded, 0)?, &starts)
-    }
-
-    fn forward_relu(&self, x: &Tensor) -> Result<Tensor> {
-        self.forward(x)?.relu()
+        self.conv.forward_padded(x, (Padding::Mirror, [pad; 2]), 1, activation)
     }
 }
 

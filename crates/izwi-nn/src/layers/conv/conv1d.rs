@@ -3,11 +3,14 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::Error;
 use crate::checkpoint::{Checkpoint, Recipe};
+use crate::layers::activation::Activation;
 use crate::layers::cat_weights;
+#[cfg(feature = "metal")]
+use crate::metal::{self, ConvWeights};
 use crate::slices::with_slices;
 use izwi_kernels::conv::{ConvPanels, ConvRows, conv1d};
 use izwi_types::Precision;
@@ -27,7 +30,20 @@ pub struct Conv1d {
 #[derive(Debug, Clone)]
 enum Weight {
     Cpu(Arc<ConvPanels>),
+    #[cfg(feature = "metal")]
+    Metal(ConvWeights),
     Device(Tensor), // [taps * inputs, outputs]
+}
+
+/// Rows before the first and behind the last row of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Padding {
+    /// Zeros.
+    Zero,
+    /// The rows mirrored at the outermost one, which is not repeated.
+    Mirror,
+    /// The outermost row.
+    Repeat,
 }
 
 /// Sizes and precision of a convolution.
@@ -66,7 +82,8 @@ impl Conv1d {
         let packed = if weight.device().is_cpu() {
             Weight::Cpu(Arc::new(pack(weight, precision)?))
         } else {
-            Weight::Device(on_device(weight)?)
+            let bias = bias.as_ref();
+            Weight::on_device(&weight.to_device(&Device::Cpu)?, bias, kernel, weight.device())?
         };
         Self::assemble(packed, bias, kernel)
     }
@@ -100,7 +117,7 @@ impl Conv1d {
         } else {
             // Transformed on the host: the device gets one buffer of the final layout.
             let weight = transform(from.take_host(&part.0, &part.1)?.to_dtype(DType::F32)?)?;
-            Weight::Device(on_device(&weight)?.to_device(from.device())?)
+            Weight::on_device(&weight, bias.as_ref(), kernel, from.device())?
         };
         Ok(Self::assemble(weight, bias, kernel)?)
     }
@@ -120,11 +137,61 @@ impl Conv1d {
         self.outputs
     }
 
-    /// `x` `[n, inputs]` to `[starts, outputs]`, where `starts[i]` is the first row that output `i` reads.
+    /// `x` `[rows, inputs]` with `pads` rows before and behind it to `[outputs of a stride, outputs]`, activated.
+    ///
+    /// # Errors
+    /// Shapes do not fit, or fewer rows are mirrored than `pads` asks for.
+    pub fn forward_padded(
+        &self,
+        x: &Tensor,
+        (padding, [before, behind]): (Padding, [usize; 2]),
+        stride: usize,
+        activation: Option<Activation<'_>>,
+    ) -> Result<Tensor> {
+        let rows = x.dim(0)?;
+        let is_short = padding == Padding::Mirror && before.max(behind) >= rows;
+        let padded = before + rows + behind;
+        if is_short || rows == 0 || padded <= self.reach() || stride == 0 {
+            bail!("convolution: {rows} rows with {before} before and {behind} behind are too few")
+        }
+        let count = (padded - self.reach() - 1) / stride + 1;
+        #[cfg(feature = "metal")]
+        if let Weight::Metal(weights) = &self.weight {
+            let edge = match padding {
+                Padding::Zero => metal::Edge::Zero,
+                Padding::Mirror => metal::Edge::Mirror,
+                Padding::Repeat => metal::Edge::Repeat,
+            };
+            let args = metal::ConvArgs { stride, before, edge };
+            let epilogue =
+                metal::Epilogue { activation, drops_plain: activation.is_some(), ..Default::default() };
+            let [plain, activated] =
+                metal::conv(x, weights, args, &metal::SequenceTable::one(rows, count), epilogue)?;
+            return match activated.or(plain) {
+                Some(y) => Ok(y),
+                None => bail!("convolution: no result"),
+            };
+        }
+        let x = if before + behind == 0 { x.clone() } else { pad(x, padding, [before, behind])? };
+        let starts: Vec<u32> = (0..count).map(|row| (row * stride) as u32).collect();
+        let y = self.forward(&x, &starts)?;
+        if let Some(activation) = activation { activation.forward(&y) } else { Ok(y) }
+    }
+
+    /// The weight for kernels on Metal.
+    #[cfg(feature = "metal")]
+    pub(crate) fn on_metal(&self) -> Option<&ConvWeights> {
+        match &self.weight {
+            Weight::Metal(weights) => Some(weights),
+            _ => None,
+        }
+    }
+
+    /// `x` `[n, inputs]` to `[starts, outputs]`, where `starts[i]` is the first row that output `i` reads; not on Metal.
     ///
     /// # Errors
     /// Shapes do not fit, or a row lies outside `x`.
-    pub fn forward(&self, x: &Tensor, starts: &[u32]) -> Result<Tensor> {
+    pub(crate) fn forward(&self, x: &Tensor, starts: &[u32]) -> Result<Tensor> {
         let (rows, inputs) = x.dims2()?;
         let last = starts.iter().copied().max().unwrap_or(0) as usize + self.reach();
         if inputs != self.inputs || starts.is_empty() || last >= rows {
@@ -133,6 +200,8 @@ impl Conv1d {
         match (&self.weight, &self.bias) {
             (Weight::Cpu(weight), None) => self.on_cpu(weight, [x], starts),
             (Weight::Cpu(weight), Some(bias)) => self.on_cpu(weight, [x, bias], starts),
+            #[cfg(feature = "metal")]
+            (Weight::Metal(_), _) => bail!("convolution: rows in any order are not computed on Metal"),
             (Weight::Device(weight), bias) => {
                 let y = self.columns(x, starts)?.matmul(weight)?;
                 if let Some(bias) = bias { y.broadcast_add(bias) } else { Ok(y) }
@@ -167,8 +236,44 @@ impl Conv1d {
     }
 }
 
+impl Weight {
+    /// A weight `[outputs, inputs, taps]` on the CPU as it is kept on `device`.
+    fn on_device(
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        kernel: Conv1dShape,
+        device: &Device,
+    ) -> Result<Self> {
+        #[cfg(feature = "metal")]
+        if let Device::Metal(device) = device {
+            let Conv1dShape { dilation, precision, .. } = kernel;
+            return Ok(Self::Metal(ConvWeights::new(weight, bias, dilation, precision, device)?));
+        }
+        let (_, _) = (bias, kernel);
+        Ok(Self::Device(columns_of(weight)?.to_device(device)?))
+    }
+}
+
+/// `x` `[rows, channels]` with rows before and behind.
+fn pad(x: &Tensor, padding: Padding, [before, behind]: [usize; 2]) -> Result<Tensor> {
+    let rows = x.dim(0)?;
+    let last = rows.saturating_sub(1);
+    let source = |at: usize| match padding {
+        Padding::Repeat => at.saturating_sub(before).min(last),
+        _ => {
+            let at = at.abs_diff(before);
+            if at < rows { at } else { 2 * last - at }
+        }
+    };
+    if padding == Padding::Zero {
+        return x.pad_with_zeros(0, before, behind);
+    }
+    let sources = Tensor::from_iter((0..before + rows + behind).map(|at| source(at) as u32), x.device())?;
+    x.index_select(&sources, 0)
+}
+
 /// A weight `[outputs, inputs, taps]` as `[taps * inputs, outputs]`, on its own device.
-fn on_device(weight: &Tensor) -> Result<Tensor> {
+fn columns_of(weight: &Tensor) -> Result<Tensor> {
     let (outputs, inputs, taps) = weight.dims3()?;
     let rows = weight.to_dtype(DType::F32)?.transpose(1, 2)?.contiguous()?; // [outputs, taps, inputs]
     rows.reshape((outputs, taps * inputs))?.t()?.contiguous()

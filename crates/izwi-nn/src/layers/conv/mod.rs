@@ -6,7 +6,7 @@ mod packed;
 mod short_conv;
 mod winograd_1d;
 
-pub use conv1d::{Conv1d, Conv1dShape};
+pub use conv1d::{Conv1d, Conv1dShape, Padding};
 pub use depthwise_conv2d::DepthwiseConv2d;
 pub use packed::{DenseConv, DepthwiseConv, StridedConv};
 pub use short_conv::{ShortConv, ShortConvShape};

@@ -8,6 +8,8 @@ use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::layers::Linear;
 use crate::layers::activation::bias_gelu;
+#[cfg(feature = "metal")]
+use crate::metal;
 use crate::slices::cpu_slice;
 use izwi_kernels::conv::depthwise_conv1d;
 
@@ -50,9 +52,27 @@ impl DepthwiseConv {
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         if x.device().is_cpu() {
             let op = Depthwise { dilation: self.dilation };
-            x.apply_op3_no_bwd(&self.weight, &self.bias, &op)
-        } else {
-            self.composite(x)
+            return x.apply_op3_no_bwd(&self.weight, &self.bias, &op);
+        }
+        #[cfg(feature = "metal")]
+        if x.device().is_metal() {
+            let (rows, before) = (x.dim(0)?, self.weight.dim(0)? / 2 * self.dilation);
+            return self.on_metal(before).run(x, &metal::SequenceTable::one(rows, rows));
+        }
+        self.composite(x)
+    }
+
+    /// The kernel for Metal, whose first output reads from `before` rows before the first row on.
+    #[cfg(feature = "metal")]
+    pub(crate) fn on_metal(&self, before: usize) -> metal::Depthwise<'_> {
+        metal::Depthwise {
+            weight: &self.weight,
+            bias: Some(&self.bias),
+            inputs: self.bias.elem_count(),
+            dilation: self.dilation,
+            before,
+            form: metal::DepthwiseForm::Plain,
+            activation: None,
         }
     }
 

@@ -123,7 +123,19 @@ impl ShortConv {
         Ok((self.output.forward(&self.convolve(&wide, rows, states)?)?, kept))
     }
 
-    fn convolve(&self, x: &Tensor, rows: &[usize], states: &mut [&mut Tensor]) -> Result<Tensor> {
+    /// The products before and behind the convolution.
+    pub(crate) fn linears(&self) -> [&Linear; 2] {
+        [&self.input, &self.output]
+    }
+
+    /// `[taps, width]`.
+    #[cfg(feature = "metal")]
+    pub(crate) fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    /// Convolves what the product before made, and replaces the states.
+    pub(crate) fn convolve(&self, x: &Tensor, rows: &[usize], states: &mut [&mut Tensor]) -> Result<Tensor> {
         let (total, wide) = x.dims2()?;
         let (taps, width) = self.weight.dims2()?;
         let fits = |state: &&mut Tensor| state.dims() == [taps - 1, width];

@@ -22,6 +22,7 @@ struct LinearParams {
     uint has_residual;
     uint x_offset;      // elements before the first row of x
     uint y_stride;      // elements from a row of y and of the residual to the next
+    uint has_scale;     // factors of the outputs, after the activation
 };
 
 METAL_FUNC float activate(float x, uint kind) {
@@ -147,7 +148,7 @@ METAL_FUNC float finish(
 // Writes element `o` of row `m`.
 METAL_FUNC void write_output(
     float value, float gated, uint m, uint o, constant LinearParams &p,
-    device const float *bias, device const float *residual, device float *y) {
+    device const float *bias, device const float *residual, device const float *out_scale, device float *y) {
     if (p.has_bias != 0u) {
         value += bias[o];
         if (p.activation == 4u) {
@@ -155,6 +156,9 @@ METAL_FUNC void write_output(
         }
     }
     value = p.activation == 4u ? activate(value, 1u) * gated : activate(value, p.activation);
+    if (p.has_scale != 0u) {
+        value *= out_scale[o];
+    }
     ulong at = ulong(m) * p.y_stride + o;
     if (p.has_residual != 0u) {
         value += residual[at];
@@ -167,7 +171,8 @@ template <typename Weights, uint ROWS, uint OUTPUTS>
 METAL_FUNC void linear_rows(
     device const uchar *weights, device const float *x, device float *y, constant LinearParams &p,
     device const float *norm_weight, device const float *norm_bias, device const float *bias,
-    device const float *residual, uint2 group, uint simdgroup, uint simdgroups, uint lane) {
+    device const float *residual, device const float *out_scale, uint2 group, uint simdgroup, uint simdgroups,
+    uint lane) {
     bool paired = p.activation == 4u;
     // The first element of y, and the elements of y, of this simdgroup.
     uint step = paired ? OUTPUTS / 2 : OUTPUTS;
@@ -266,7 +271,7 @@ METAL_FUNC void linear_rows(
             }
         }
         if (lane < step && first + lane < p.outputs) {
-            write_output(mine, gated, row + m, first + lane, p, bias, residual, y);
+            write_output(mine, gated, row + m, first + lane, p, bias, residual, out_scale, y);
         }
     }
 }
@@ -277,11 +282,12 @@ METAL_FUNC void linear_rows(
         device float *y [[buffer(2)]], constant LinearParams &p [[buffer(3)]],                                         \
         device const float *norm_weight [[buffer(4)]], device const float *norm_bias [[buffer(5)]],                    \
         device const float *bias [[buffer(6)]], device const float *residual [[buffer(7)]],                            \
+        device const float *out_scale [[buffer(8)]],                                                                   \
         uint3 group [[threadgroup_position_in_grid]], uint simdgroup [[simdgroup_index_in_threadgroup]],               \
         uint simdgroups [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {                     \
         linear_rows<reader, rows, outputs>(                                                                            \
-            weights, x, y, p, norm_weight, norm_bias, bias, residual, uint2(group.x, group.y), simdgroup, simdgroups,  \
-            lane);                                                                                                     \
+            weights, x, y, p, norm_weight, norm_bias, bias, residual, out_scale, uint2(group.x, group.y), simdgroup,   \
+            simdgroups, lane);                                                                                                     \
     }
 #define LINEAR_ROWS_OF(type, reader)                                                                                   \
     LINEAR_ROWS(linear_rows_##type##_1, reader, 1, 4)                                                                  \
@@ -301,8 +307,8 @@ template <typename Weights>
 METAL_FUNC void linear_tiles(
     device const uchar *weights, device const float *x, device float *y, constant LinearParams &p,
     device const float *norm_weight, device const float *norm_bias, device const float *bias,
-    device const float *residual, uint2 group, uint thread_index, uint simdgroup, threadgroup float *tile_x,
-    threadgroup float *tile_w, threadgroup float *of_rows, threadgroup float *of_outputs) {
+    device const float *residual, device const float *out_scale, uint2 group, uint thread_index, uint simdgroup,
+    threadgroup float *tile_x, threadgroup float *tile_w, threadgroup float *of_rows, threadgroup float *of_outputs) {
     bool paired = p.activation == 4u;
     uint step = paired ? 16 : 32;
     uint first = group.x * step;
@@ -420,7 +426,7 @@ METAL_FUNC void linear_tiles(
         }
         float value = finish(tile_x[m * 32 + o], sum_w[0], sum_b[0], of, p);
         float gated = paired ? finish(tile_x[m * 32 + o + 16], sum_w[1], sum_b[1], of, p) : 0.0f;
-        write_output(value, gated, row + m, first + o, p, bias, residual, y);
+        write_output(value, gated, row + m, first + o, p, bias, residual, out_scale, y);
     }
 }
 
@@ -430,6 +436,7 @@ METAL_FUNC void linear_tiles(
         device float *y [[buffer(2)]], constant LinearParams &p [[buffer(3)]],                                         \
         device const float *norm_weight [[buffer(4)]], device const float *norm_bias [[buffer(5)]],                    \
         device const float *bias [[buffer(6)]], device const float *residual [[buffer(7)]],                            \
+        device const float *out_scale [[buffer(8)]],                                                                   \
         uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]],               \
         uint simdgroup [[simdgroup_index_in_threadgroup]]) {                                                           \
         threadgroup float tile_x[1024];                                                                                \
@@ -437,7 +444,7 @@ METAL_FUNC void linear_tiles(
         threadgroup float of_rows[64];                                                                                 \
         threadgroup float of_outputs[64];                                                                              \
         linear_tiles<reader>(                                                                                          \
-            weights, x, y, p, norm_weight, norm_bias, bias, residual, uint2(group.x, group.y), thread_index,           \
+            weights, x, y, p, norm_weight, norm_bias, bias, residual, out_scale, uint2(group.x, group.y), thread_index,\
             simdgroup, tile_x, tile_w, of_rows, of_outputs);                                                           \
     }
 LINEAR_TILES(q8, ReadQ8)

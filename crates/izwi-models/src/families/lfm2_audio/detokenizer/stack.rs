@@ -5,12 +5,12 @@ use candle_core::{Result, Tensor};
 
 use super::config::{Config, Mixing};
 use izwi_nn::Error;
-use izwi_nn::attention::window::{Window, windowed};
+use izwi_nn::attention::window::Window;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::codec::stream::{StreamShape, Streams, TailPlace, WindowPlace};
-use izwi_nn::layers::activation::silu_gate;
-use izwi_nn::layers::conv::{ShortConv, ShortConvShape};
-use izwi_nn::layers::{Linear, RmsNorm, Rope, RopeRows};
+use izwi_nn::codec::short_conv::StreamedShortConv;
+use izwi_nn::codec::stream::{MixedHeads, StreamShape, Streams, WindowPlace};
+use izwi_nn::layers::conv::ShortConvShape;
+use izwi_nn::layers::{Epilogue, Fused, Linear, Norm, RmsNorm, Rope, RopeRows};
 use izwi_types::Precision;
 
 type Loaded<T> = std::result::Result<T, Error>;
@@ -35,7 +35,7 @@ struct Layer {
 
 #[derive(Debug)]
 enum Operator {
-    Convolution { conv: ShortConv, place: TailPlace },
+    Convolution(StreamedShortConv),
     Attention { attention: Attention, place: WindowPlace },
 }
 
@@ -76,7 +76,7 @@ impl Stack {
         // Every attention layer has seen as many positions.
         let place = self.layers.iter().find_map(|layer| match &layer.mixing {
             Operator::Attention { place, .. } => Some(*place),
-            Operator::Convolution { .. } => None,
+            Operator::Convolution(_) => None,
         });
         let positions = place.map(|place| streams.positions(place)).unwrap_or_default();
         let positions = self.rope.rows(positions, x.device())?;
@@ -100,14 +100,11 @@ impl Layer {
         let (width, eps) = (config.hidden_size, config.norm_eps);
         let inner = config.feed_forward().map_err(Error::Checkpoint)?;
         let mixing = match mixing {
-            Mixing::Convolution => Operator::Convolution {
-                conv: ShortConv::load(
-                    from,
-                    &format!("{name}.conv"),
-                    ShortConvShape { width, taps: config.taps, precision },
-                )?,
-                place: shape.tail(config.taps - 1, width),
-            },
+            Mixing::Convolution => {
+                let sizes = ShortConvShape { width, taps: config.taps, precision };
+                let name = format!("{name}.conv");
+                Operator::Convolution(StreamedShortConv::load(from, &name, sizes, shape)?)
+            }
             Mixing::Attention => {
                 let kv_width = width / config.num_attention_heads * config.num_key_value_heads;
                 let attention = Attention::load(from, &format!("{name}.self_attn"), config, precision)?;
@@ -126,16 +123,17 @@ impl Layer {
     }
 
     fn forward(&self, x: &Tensor, rope: (&Rope, &RopeRows), streams: &mut Streams<'_>) -> Result<Tensor> {
-        let h = self.mixing_norm.forward(x)?;
-        let change = match &self.mixing {
-            Operator::Convolution { conv, place } => {
-                let rows = streams.rows().to_vec();
-                conv.forward(&h, &rows, &mut streams.tails(*place))?
+        let norm = Norm::Rms(&self.mixing_norm);
+        let x = match &self.mixing {
+            Operator::Convolution(conv) => conv.forward(x, norm, streams)?,
+            Operator::Attention { attention, place } => {
+                attention.forward((x, norm), rope, *place, streams)?
             }
-            Operator::Attention { attention, place } => attention.forward(&h, rope, *place, streams)?,
         };
-        let (x, h) = self.feed_forward_norm.forward_sum(x, &change)?;
-        x + self.down.forward(&silu_gate(&self.gate_up.forward(&h)?)?)?
+        let norm = Some(Norm::Rms(&self.feed_forward_norm));
+        let gated = Fused { norm, epilogue: Epilogue::GatedSilu, ..Fused::default() };
+        let inner = self.gate_up.forward_fused(&x, gated)?;
+        self.down.forward_fused(&inner, Fused { residual: Some(&x), ..Fused::default() })
     }
 }
 
@@ -159,21 +157,23 @@ impl Attention {
         })
     }
 
+    /// `x` and attention over its norm.
     fn forward(
         &self,
-        x: &Tensor,
+        (x, norm): (&Tensor, Norm<'_>),
         (rope, positions): (&Rope, &RopeRows),
         place: WindowPlace,
         streams: &mut Streams<'_>,
     ) -> Result<Tensor> {
-        let rows = streams.rows().to_vec();
-        let mut states = streams.windows(place);
-        let width = x.dim(1)?;
-        let kv_width = width / self.heads * self.kv_heads;
-        let qkv = self.qkv.forward(x)?;
-        let q = rope.forward_normed(&qkv.narrow(1, 0, width)?, positions, &self.query_norm)?;
-        let k = rope.forward_normed(&qkv.narrow(1, width, kv_width)?, positions, &self.key_norm)?;
-        let v = qkv.narrow(1, width + kv_width, kv_width)?;
-        self.output.forward(&windowed([&q, &k, &v], self.heads, self.window, &rows, &mut states)?)
+        let mixed = self.qkv.forward_fused(x, Fused { norm: Some(norm), ..Fused::default() })?;
+        let heads = MixedHeads {
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            rope,
+            positions,
+            norms: Some([&self.query_norm, &self.key_norm]),
+        };
+        let attended = streams.attend(place, mixed, heads, self.window)?;
+        self.output.forward_fused(&attended, Fused { residual: Some(x), ..Fused::default() })
     }
 }

@@ -14,8 +14,7 @@ use izwi_nn::codec::quantiser::{CodebookNames, CodebookShape, ResidualQuantiser}
 use izwi_nn::codec::snake::SnakeBeta;
 use izwi_nn::codec::stream::{StreamShape, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
-use izwi_nn::layers::activation::{bias_gelu, residual};
-use izwi_nn::layers::{LayerNorm, Linear, RmsNorm};
+use izwi_nn::layers::{Epilogue, Fused, LayerNorm, Linear, Norm, RmsNorm};
 use izwi_types::Precision;
 
 /// Taps of the convolution after the codebooks.
@@ -147,7 +146,8 @@ impl Decoder {
         let x = self.pre_conv.forward(&x, streams)?; // [frames, latent]
         streams.tap(|| "dec.pre_conv".to_owned(), &x);
         let x = self.transformer.forward(&self.input.forward(&x)?, streams, "dec.layer")?;
-        let mut x = self.output.forward(&self.norm.forward(&x)?)?;
+        let norm = Some(Norm::Rms(&self.norm));
+        let mut x = self.output.forward_fused(&x, Fused { norm, ..Fused::default() })?;
         streams.tap(|| "dec.pre_transformer".to_owned(), &x);
         for (i, (up, mix)) in self.stages.iter().enumerate() {
             x = up.forward(&x, streams)?;
@@ -155,18 +155,23 @@ impl Decoder {
             x = mix.forward(&x, streams)?;
             streams.tap(|| format!("dec.upsample{i}_1"), &x);
         }
-        x = self.entry.forward(&x, streams)?;
+        let x = self.vocode(&x, streams)?;
+        streams.tap(|| format!("dec.block{}", self.blocks.len() + 2), &x);
+        x.clamp(-1f32, 1f32)
+    }
+
+    /// Rows `[rows, latent]` to samples. Every layer returns its rows activated for the next one.
+    fn vocode(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+        let next = |block: usize| self.blocks.get(block).map_or(&self.last_snake, |block| &block.snake);
+        let (x, mut activated) = self.entry.forward_pair(x, None, next(0).activation(), streams)?;
         streams.tap(|| "dec.block0".to_owned(), &x);
         for (i, block) in self.blocks.iter().enumerate() {
-            x = block.forward(&x, streams)?;
+            let (x, of_next) = block.forward(&activated, next(i + 1), streams)?;
             streams.tap(|| format!("dec.block{}", i + 1), &x);
+            activated = of_next;
         }
-        let next = self.blocks.len() + 1;
-        x = self.last_snake.forward(&x)?;
-        streams.tap(|| format!("dec.block{next}"), &x);
-        x = self.last.forward(&x, streams)?;
-        streams.tap(|| format!("dec.block{}", next + 1), &x);
-        x.clamp(-1f32, 1f32)
+        streams.tap(|| format!("dec.block{}", self.blocks.len() + 1), &activated);
+        self.last.forward(&activated, streams)
     }
 }
 
@@ -192,7 +197,6 @@ struct ConvNext {
     conv: CausalDepthwiseConv,
     norm: LayerNorm,
     fc1: Linear,
-    fc1_bias: Tensor, // [4 * channels]
     fc2: Linear,
     gamma: Tensor, // [channels]
 }
@@ -209,8 +213,7 @@ impl ConvNext {
         Ok(Self {
             conv: CausalDepthwiseConv::load(from, &format!("{name}.dwconv.conv"), channels, TAPS, shape)?,
             norm: LayerNorm::load_with_eps(from, &format!("{name}.norm"), channels, STAGE_EPS)?,
-            fc1_bias: from.take(&format!("{fc1}.bias"), &[inner])?,
-            fc1: Linear::load_with_precision(from, &fc1, (channels, inner), false, precision)?,
+            fc1: Linear::load_with_precision(from, &fc1, (channels, inner), true, precision)?,
             fc2: Linear::load_with_precision(
                 from,
                 &format!("{name}.pwconv2"),
@@ -223,9 +226,11 @@ impl ConvNext {
     }
 
     fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
-        let y = self.norm.forward(&self.conv.forward(x, streams)?)?;
-        let y = bias_gelu(&self.fc1.forward(&y)?, &self.fc1_bias)?;
-        residual(x, self.fc2.forward(&y)?.broadcast_mul(&self.gamma)?)
+        let y = self.conv.forward(x, streams)?;
+        let norm = Some(Norm::Layer(&self.norm));
+        let y = self.fc1.forward_fused(&y, Fused { norm, epilogue: Epilogue::Gelu, ..Fused::default() })?;
+        let scaled = Fused { scale: Some(&self.gamma), residual: Some(x), ..Fused::default() };
+        self.fc2.forward_fused(&y, scaled)
     }
 }
 
@@ -259,12 +264,20 @@ impl Block {
         Ok(Self { snake, up, units: units.collect::<Loaded<_>>()? })
     }
 
-    fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
-        let mut x = self.up.forward(&self.snake.forward(x)?, streams)?;
-        for unit in &self.units {
-            x = unit.forward(&x, streams)?;
+    /// Rows activated by the block's own function to the result, and the same activated by the one after it.
+    fn forward(
+        &self,
+        activated: &Tensor,
+        next: &SnakeBeta,
+        streams: &mut Streams<'_>,
+    ) -> Result<(Tensor, Tensor)> {
+        let after = |unit: usize| self.units.get(unit).map_or(next, |unit| &unit.wide_snake).activation();
+        let mut pair = self.up.forward_pair(activated, after(0), streams)?;
+        for (i, Unit { fc1, point_snake, point, .. }) in self.units.iter().enumerate() {
+            let y = fc1.forward_activated(&pair.1, None, point_snake.activation(), streams)?;
+            pair = point.forward_pair(&y, Some(&pair.0), after(i + 1), streams)?;
         }
-        Ok(x)
+        Ok(pair)
     }
 }
 
@@ -286,10 +299,5 @@ impl Unit {
             point_snake: SnakeBeta::load(from, &format!("{name}.act2"), channels)?,
             point: CausalConv::load(from, &format!("{name}.conv2.conv"), point, shape)?,
         })
-    }
-
-    fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
-        let y = self.fc1.forward(&self.wide_snake.forward(x)?, streams)?;
-        residual(x, self.point.forward(&self.point_snake.forward(&y)?, streams)?)
     }
 }

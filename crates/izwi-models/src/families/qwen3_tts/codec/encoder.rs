@@ -9,7 +9,7 @@ use izwi_nn::codec::quantiser::{CodebookNames, CodebookShape, ResidualQuantiser}
 use izwi_nn::codec::seanet::{SeanetEncoder, SeanetShape};
 use izwi_nn::codec::stream::{StreamShape, StreamState, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
-use izwi_nn::layers::conv::Conv1d;
+use izwi_nn::layers::conv::{Conv1d, Padding};
 use izwi_types::Precision;
 
 /// Frames whose samples go through the convolutions at once.
@@ -127,12 +127,8 @@ impl Encoder {
 
     /// Every `stride` rows to one that also sees as many before; the outermost rows repeat beyond the ends.
     fn downsample(&self, x: &Tensor) -> Result<Tensor> {
-        let rows = x.dim(0)?;
-        let frames = rows.div_ceil(self.stride);
-        let padded =
-            (0..(frames + 1) * self.stride).map(|at| at.saturating_sub(self.stride).min(rows - 1) as u32);
-        let padded = Tensor::from_iter(padded, x.device())?;
-        let starts: Vec<u32> = (0..frames).map(|frame| (frame * self.stride) as u32).collect();
-        self.downsample.forward(&x.index_select(&padded, 0)?, &starts)
+        let frames = x.dim(0)?.div_ceil(self.stride);
+        let pads = [self.stride, frames * self.stride - x.dim(0)?];
+        self.downsample.forward_padded(x, (Padding::Repeat, pads), self.stride, None)
     }
 }

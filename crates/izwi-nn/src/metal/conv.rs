@@ -1,0 +1,339 @@
+//! Convolutions along the rows of packed sequences, dense and depthwise, with the state of streams and fused with what
+//! follows. Knows no layer.
+
+use candle_core::{DType, MetalDevice, Result, Tensor, bail};
+use izwi_types::Precision;
+
+use super::library::{Kernel, Source};
+use super::pass::{Arg, Grid, Pass};
+use super::weights::{MetalWeights, Stored};
+use crate::layers::activation::Activation;
+
+/// Output rows up to which a kernel computes them without tiles.
+const FEW_ROWS: usize = 4;
+/// Simdgroups of a threadgroup for few rows.
+const SIMDGROUPS: usize = 2;
+/// Threads of a threadgroup that computes an element each.
+pub(super) const ELEMENTS: usize = 256;
+/// Stands for no state in a table.
+pub(crate) const NO_STATE: u32 = u32::MAX;
+/// Bytes that go into a command; a longer table takes a buffer.
+const MAX_INLINE_BYTES: usize = 4096;
+
+/// A dense weight as `[outputs, taps * inputs]`, and its bias.
+#[derive(Debug, Clone)]
+pub(crate) struct ConvWeights {
+    weights: MetalWeights,
+    bias: Option<Tensor>,
+    taps: usize,
+    dilation: usize,
+}
+
+impl ConvWeights {
+    /// From a weight `[outputs, inputs, taps]` and a bias `[outputs]`, kept in 16 bits if `precision` says so, else in f32.
+    ///
+    /// # Errors
+    /// The device is out of memory.
+    pub(crate) fn new(
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        dilation: usize,
+        precision: Precision,
+        device: &MetalDevice,
+    ) -> Result<Self> {
+        let (outputs, inputs, taps) = weight.dims3()?;
+        let precision = match precision {
+            Precision::Bf16 | Precision::F16 => precision,
+            _ => Precision::F32,
+        };
+        let rows = weight.to_device(&candle_core::Device::Cpu)?.transpose(1, 2)?.contiguous()?;
+        let rows = rows.reshape((outputs, taps * inputs))?;
+        let bias = bias.map(|bias| {
+            let bias = bias.to_dtype(DType::F32)?.contiguous()?;
+            bias.to_device(&candle_core::Device::Metal(device.clone()))
+        });
+        let weights = MetalWeights::new(&rows, precision, device)?;
+        Ok(Self { weights, bias: bias.transpose()?, taps, dilation })
+    }
+
+    fn inputs(&self) -> usize {
+        self.weights.inputs() / self.taps
+    }
+
+    fn kernel(&self, rows: usize) -> Result<(&'static str, Grid)> {
+        let outputs = self.weights.outputs();
+        let of_types = if rows == 1 {
+            ["conv_rows_f32_1", "conv_rows_f16_1", "conv_rows_bf16_1"]
+        } else if rows <= FEW_ROWS {
+            ["conv_rows_f32_4", "conv_rows_f16_4", "conv_rows_bf16_4"]
+        } else {
+            ["conv_tiles_f32", "conv_tiles_f16", "conv_tiles_bf16"]
+        };
+        let name = match self.weights.stored() {
+            Stored::F32 => of_types[0],
+            Stored::F16 => of_types[1],
+            Stored::Bf16 => of_types[2],
+            Stored::Q8 | Stored::Q4 => bail!("convolution: quantised weights are not supported"),
+        };
+        Ok(if rows <= FEW_ROWS {
+            let groups = [outputs.div_ceil(4 * SIMDGROUPS), 1, 1];
+            (name, Grid { groups, threads: 32 * SIMDGROUPS })
+        } else {
+            (name, Grid { groups: [outputs.div_ceil(32), rows.div_ceil(32), 1], threads: 128 })
+        })
+    }
+}
+
+/// Rows outside a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Edge {
+    /// The state of a stream, else zeros.
+    Zero,
+    /// Mirrored at the outermost row.
+    Mirror,
+    /// The outermost row.
+    Repeat,
+}
+
+/// The sequences of a pass, and where in a buffer of states their rows before the new ones are.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SequenceTable {
+    words: Vec<u32>, // rows, output rows, place of the old state, place of the new one
+    state: Option<Tensor>,
+}
+
+impl SequenceTable {
+    /// With states in a buffer of f32 elements.
+    pub(crate) fn with_state(state: &Tensor) -> Self {
+        Self { words: Vec::new(), state: Some(state.clone()) }
+    }
+
+    /// One sequence without state.
+    pub(crate) fn one(rows: usize, outputs: usize) -> Self {
+        let mut table = Self::default();
+        table.push([rows, outputs], [NO_STATE; 2]);
+        table
+    }
+
+    /// Adds a sequence: its rows and output rows, and where its state is and where the new one goes, [`NO_STATE`] for none.
+    pub(crate) fn push(&mut self, [rows, outputs]: [usize; 2], [read, write]: [u32; 2]) {
+        self.words.extend_from_slice(&[rows as u32, outputs as u32, read, write]);
+    }
+
+    fn sequences(&self) -> usize {
+        self.words.len() / 4
+    }
+
+    fn sum(&self, column: usize) -> usize {
+        self.words.chunks_exact(4).map(|words| words[column] as usize).sum()
+    }
+
+    /// The table in a buffer, if it is too long for a command.
+    fn buffer(&self, x: &Tensor) -> Result<Option<Tensor>> {
+        let long = size_of_val(&self.words[..]) > MAX_INLINE_BYTES;
+        long.then(|| Tensor::new(&self.words[..], x.device())).transpose()
+    }
+
+    fn state(&self) -> Arg<'_> {
+        self.state.as_ref().map_or(Arg::Unused, Arg::Out)
+    }
+}
+
+/// What follows a dense convolution, in this order: residual, activation.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Epilogue<'a> {
+    /// Added to the result, of its shape.
+    pub(crate) residual: Option<&'a Tensor>,
+    /// Makes a second result.
+    pub(crate) activation: Option<Activation<'a>>,
+    /// Whether the result before the activation is not wanted.
+    pub(crate) drops_plain: bool,
+}
+
+/// How the output rows of a dense convolution lie in its input.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConvArgs {
+    pub(crate) stride: usize,
+    /// Rows that the first output reads before the first row.
+    pub(crate) before: usize,
+    pub(crate) edge: Edge,
+}
+
+/// Runs a dense convolution over `x` `[rows, inputs]`: `[output rows, outputs]` and the same activated, as asked for.
+///
+/// # Errors
+/// Shapes do not fit.
+pub(crate) fn conv(
+    x: &Tensor,
+    weights: &ConvWeights,
+    args: ConvArgs,
+    table: &SequenceTable,
+    epilogue: Epilogue<'_>,
+) -> Result<[Option<Tensor>; 2]> {
+    let x = x.contiguous()?;
+    let (inputs, outputs) = (weights.inputs(), weights.weights.outputs());
+    let rows = table.sum(1);
+    if x.dims() != [table.sum(0), inputs] || rows == 0 {
+        bail!("convolution: {:?} for {} rows of {inputs} channels", x.dims(), table.sum(0))
+    }
+    if epilogue.residual.is_some_and(|residual| residual.dims() != [rows, outputs]) {
+        bail!("convolution: the residual does not fit {rows} rows of {outputs} channels")
+    }
+    let (activation, [frequency, amplitude], channels) = activation_args(epilogue.activation, outputs)?;
+    let writes = u32::from(!epilogue.drops_plain) + 2 * u32::from(epilogue.activation.is_some());
+    let params = [
+        inputs as u32,
+        outputs as u32,
+        weights.taps as u32,
+        weights.dilation as u32,
+        args.stride as u32,
+        rows as u32,
+        table.sequences() as u32,
+        args.before as u32,
+        match args.edge {
+            Edge::Zero => 0,
+            Edge::Mirror => 1,
+            Edge::Repeat => 2,
+        },
+        weights.weights.row_bytes() as u32,
+        weights.weights.blocks() as u32,
+        weights.bias.is_some().into(),
+        activation,
+        epilogue.residual.is_some().into(),
+        writes,
+        channels as u32,
+    ];
+    let (name, grid) = weights.kernel(rows)?;
+    let words = table.buffer(&x)?;
+    let pass = Pass::of(&x)?;
+    let new = |wanted: bool| wanted.then(|| pass.empty((rows, outputs), DType::F32)).transpose();
+    let results = [new(writes & 1 != 0)?, new(writes & 2 != 0)?];
+    let [plain, activated] = &results;
+    let arguments = [
+        Arg::In(weights.weights.data()),
+        Arg::In(&x),
+        plain.as_ref().map_or(Arg::Unused, Arg::Out),
+        activated.as_ref().map_or(Arg::Unused, Arg::Out),
+        table.state(),
+        Arg::optional(weights.bias.as_ref()),
+        Arg::optional(epilogue.residual),
+        frequency,
+        amplitude,
+        words.as_ref().map_or(Arg::Params(&table.words), Arg::In),
+        Arg::Params(&params),
+    ];
+    pass.run(Kernel(Source::Conv, name), &arguments, grid)?;
+    Ok(results)
+}
+
+/// The number of an activation in the kernels, its parameters and their channels.
+fn activation_args(activation: Option<Activation<'_>>, outputs: usize) -> Result<(u32, [Arg<'_>; 2], usize)> {
+    let (number, args, channels) = match activation {
+        None => (0, [Arg::Unused; 2], 1),
+        Some(Activation::Silu) => (1, [Arg::Unused; 2], 1),
+        Some(Activation::Gelu) => (2, [Arg::Unused; 2], 1),
+        Some(Activation::Relu) => (3, [Arg::Unused; 2], 1),
+        Some(Activation::Elu) => (4, [Arg::Unused; 2], 1),
+        Some(Activation::Snake { frequency, amplitude }) => {
+            (5, [Arg::In(frequency), Arg::In(amplitude)], frequency.elem_count())
+        }
+    };
+    if channels == 0 || !outputs.is_multiple_of(channels) {
+        bail!("convolution: an activation of {channels} channels for {outputs}")
+    }
+    Ok((number, args, channels))
+}
+
+/// What a depthwise convolution reads of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DepthwiseForm {
+    /// The row.
+    Plain,
+    /// A factor, a gate and an input: their product is convolved, then gated.
+    Gated,
+    /// A value and the argument of its sigmoid gate.
+    Glu,
+}
+
+/// A depthwise convolution: output `o` reads channel `o % inputs`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Depthwise<'a> {
+    /// `[taps, outputs]`.
+    pub(crate) weight: &'a Tensor,
+    /// `[outputs]`.
+    pub(crate) bias: Option<&'a Tensor>,
+    pub(crate) inputs: usize,
+    pub(crate) dilation: usize,
+    /// As [`ConvArgs::before`]; rows outside are the state or zeros.
+    pub(crate) before: usize,
+    pub(crate) form: DepthwiseForm,
+    /// Not Snake.
+    pub(crate) activation: Option<Activation<'a>>,
+}
+
+impl Depthwise<'_> {
+    /// `x` `[rows, parts * inputs]` to `[rows, outputs]`.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub(crate) fn run(self, x: &Tensor, table: &SequenceTable) -> Result<Tensor> {
+        let x = x.contiguous()?;
+        let (taps, outputs) = self.weight.dims2()?;
+        let (name, parts) = match self.form {
+            DepthwiseForm::Plain => ("depthwise_plain", 1),
+            DepthwiseForm::Gated => ("depthwise_gated", 3),
+            DepthwiseForm::Glu => ("depthwise_glu", 2),
+        };
+        let rows = table.sum(0);
+        let fits = self.bias.is_none_or(|bias| bias.dims() == [outputs]);
+        if x.dims() != [rows, parts * self.inputs] || !outputs.is_multiple_of(self.inputs) || !fits {
+            bail!("depthwise convolution: {:?} does not fit {outputs} outputs", x.dims())
+        }
+        let (activation, ..) = activation_args(self.activation, outputs)?;
+        let params = [
+            self.inputs as u32,
+            outputs as u32,
+            taps as u32,
+            self.dilation as u32,
+            rows as u32,
+            table.sequences() as u32,
+            self.before as u32,
+            self.bias.is_some().into(),
+            activation,
+        ];
+        let words = table.buffer(&x)?;
+        let pass = Pass::of(&x)?;
+        let y = pass.empty((rows, outputs), DType::F32)?;
+        let arguments = [
+            Arg::In(self.weight),
+            Arg::In(&x),
+            Arg::Out(&y),
+            table.state(),
+            Arg::optional(self.bias),
+            words.as_ref().map_or(Arg::Params(&table.words), Arg::In),
+            Arg::Params(&params),
+        ];
+        let grid = Grid { groups: [(rows * outputs).div_ceil(ELEMENTS), 1, 1], threads: ELEMENTS };
+        pass.run(Kernel(Source::Conv, name), &arguments, grid)?;
+        Ok(y)
+    }
+}
+
+/// Copies `count` f32 elements from `from` of one buffer to `to` of another, or to another place of the same.
+///
+/// # Errors
+/// The tensors are on another device.
+pub(crate) fn copy_elements(
+    [source, target]: [&Tensor; 2],
+    from: usize,
+    to: usize,
+    count: usize,
+) -> Result<()> {
+    if from + count > source.elem_count() || to + count > target.elem_count() {
+        bail!("copy: {count} elements do not fit")
+    }
+    let params = [from as u32, to as u32, count as u32];
+    let grid = Grid { groups: [count.div_ceil(ELEMENTS), 1, 1], threads: ELEMENTS };
+    let args = [Arg::In(source), Arg::Out(target), Arg::Params(&params)];
+    Pass::of(target)?.run(Kernel(Source::Conv, "copy_elements"), &args, grid)
+}
