@@ -13,7 +13,7 @@ use half::{bf16, f16};
 
 use crate::kv_pool::KvPool;
 #[cfg(feature = "metal")]
-use crate::metal::{Columns, HeadShape, MAX_HEAD_DIM, Pass, takes_window};
+use crate::metal::{HeadShape, MAX_HEAD_DIM, Pass, takes_window};
 use crate::slices::with_slices;
 use izwi_kernels::Element;
 use izwi_kernels::attention::{self as kernels, HeadKv, PagedCache, PagedQuery, Span as KernelSpan};
@@ -57,10 +57,9 @@ impl CrossKv {
             })?),
             #[cfg(feature = "metal")]
             (false, DType::F32 | DType::F16) if keys.device().is_metal() => {
-                let (keys, values) = (keys.contiguous()?, values.contiguous()?);
+                let (keys, values) = (contiguous_rows(keys)?, contiguous_rows(values)?);
                 let shape = HeadShape { heads, head_dim };
-                let columns = [&keys, &values].map(Columns::from);
-                Kept::Device(Pass::of(&keys)?.pack_window(columns, shape, dtype)?)
+                Kept::Device(Pass::of(&keys)?.pack_window([&keys, &values], shape, dtype)?)
             }
             (false, DType::F32 | DType::F16) => {
                 let both = [by_head(keys, heads)?, by_head(values, heads)?];
@@ -69,18 +68,6 @@ impl CrossKv {
             _ => bail!("cross attention: keys and values are kept at f32 or f16, not {dtype:?}"),
         };
         Ok(Self { positions, head_dim, kept })
-    }
-
-    /// As [`Self::new`], from keys and values side by side on Metal, `[positions, 2 * heads * head_dim]`.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    #[cfg(feature = "metal")]
-    pub(crate) fn of_joint(both: &Tensor, heads: usize, dtype: DType) -> Result<Self> {
-        let (positions, head_dim) = (both.dim(0)?, head_dim(both, 2 * heads)?);
-        let columns = [0, heads * head_dim].map(|start| Columns { tensor: both, start });
-        let window = Pass::of(both)?.pack_window(columns, HeadShape { heads, head_dim }, dtype)?;
-        Ok(Self { positions, head_dim, kept: Kept::Device(window) })
     }
 
     /// Heads of keys, then heads of values, `[2 * heads, positions, head_dim]`, where they are on a device.
@@ -119,9 +106,8 @@ pub fn bidirectional(q: &Tensor, k: &Tensor, v: &Tensor, heads: usize, spans: &[
     }
     #[cfg(feature = "metal")]
     if q.device().is_metal() && head_dim <= MAX_HEAD_DIM {
-        let (q, k, v) = (q.contiguous()?, k.contiguous()?, v.contiguous()?);
-        let columns = [&q, &k, &v].map(Columns::from);
-        return Pass::of(&q)?.encoder_attention(columns, HeadShape { heads, head_dim }, spans);
+        let (q, k, v) = (contiguous_rows(q)?, contiguous_rows(k)?, contiguous_rows(v)?);
+        return Pass::of(&q)?.encoder_attention([&q, &k, &v], HeadShape { heads, head_dim }, spans);
     }
     if !q.device().is_cpu() {
         return bidirectional_composite(q, k, v, heads, spans);
@@ -185,6 +171,26 @@ pub fn paged(pool: &KvPool, layer: usize, q: &Tensor, rows: &PagedRows<'_>, head
         _ => paged_rows::<f32>(q, &rows, (keys, values), shape),
     })??;
     Tensor::from_vec(y, q.dims(), q.device())
+}
+
+/// Writes the keys and values of the rows into a layer of the pool, and attends as [`paged`]. Queries, keys and values are
+/// `[rows, heads * head_dim]` each, the keys and values with the pool's heads; `joint` has them side by side, if they were
+/// computed so.
+///
+/// # Errors
+/// Shapes do not fit.
+pub fn write_and_attend(
+    pool: &mut KvPool,
+    layer: usize,
+    ([q, k, v], joint): ([&Tensor; 3], Option<&Tensor>),
+    rows: &PagedRows<'_>,
+    heads: usize,
+) -> Result<Tensor> {
+    let _ = joint;
+    let (_, kv_heads, head_dim) = pool.layer(layer)?.0.dims3()?;
+    let by_head = |x: &Tensor| x.reshape((rows.count(), kv_heads, head_dim));
+    rows.write(pool, layer, &by_head(k)?, &by_head(v)?)?;
+    paged(pool, layer, q, rows, heads)
 }
 
 /// The CPU kernel over a pool of one type; `shape` is block size, heads, key/value heads and head width.
@@ -340,6 +346,12 @@ fn cross_composite(
         start += rows;
     }
     Ok((Tensor::cat(&parts, 0)?, recorded))
+}
+
+/// `x` `[rows, width]` with contiguous rows, which need not follow each other.
+#[cfg(feature = "metal")]
+fn contiguous_rows(x: &Tensor) -> Result<Tensor> {
+    if x.stride().last() == Some(&1) { Ok(x.clone()) } else { x.contiguous() }
 }
 
 /// Width of a head of `x` `[rows, heads * head_dim]`.

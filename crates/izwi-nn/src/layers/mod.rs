@@ -9,6 +9,7 @@ mod conv_next;
 mod embedding;
 mod encoder_layer;
 mod fused_linear;
+mod joint_linear;
 mod layer_norm;
 mod linear;
 mod packed_rows;
@@ -17,8 +18,9 @@ mod rope;
 
 pub use conv_next::{ConvNeXtBlock, ConvNeXtConfig};
 pub use embedding::{Embedding, sum_embeddings};
-pub use encoder_layer::{EncoderConfig, EncoderLayer};
+pub use encoder_layer::{EncoderConfig, EncoderLayer, EncoderNames};
 pub use fused_linear::{Epilogue, Fused, Norm};
+pub use joint_linear::{JointLinear, JointPart, JointRows};
 pub use layer_norm::LayerNorm;
 pub use linear::{Linear, cat_weights};
 pub use packed_rows::{PackedRows, ROW_ALIGN};

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::encoder_attention::{Columns, HeadShape};
+use super::encoder_attention::HeadShape;
 use super::library::{Kernel, Source};
 use super::pass::{Arg, Grid, Pass};
 
@@ -22,36 +22,31 @@ pub(crate) fn takes_window(positions: usize, shape: HeadShape) -> bool {
 }
 
 impl Pass<'_> {
-    /// Keys and values `[positions, heads * head_dim]` as a window `[2 * heads, positions, head_dim]` of `dtype`, f32 or
+    /// Keys and values `[positions, heads * head_dim]`, each row contiguous, as a window `[2 * heads, positions, head_dim]` of `dtype`, f32 or
     /// f16.
     ///
     /// # Errors
     /// Shapes do not fit.
     pub(crate) fn pack_window(
         &self,
-        [keys, values]: [Columns<'_>; 2],
+        [keys, values]: [&Tensor; 2],
         shape: HeadShape,
         dtype: DType,
     ) -> Result<Tensor> {
         let HeadShape { heads, head_dim } = shape;
-        let ((positions, k_stride), (v_rows, v_stride)) = (keys.tensor.dims2()?, values.tensor.dims2()?);
-        let ends = [(keys.start, k_stride), (values.start, v_stride)];
         let kernel = match dtype {
             DType::F32 => "pack_window_f32",
             DType::F16 => "pack_window_f16",
             other => bail!("cross attention: keys and values are kept at f32 or f16, not {other:?}"),
         };
-        if positions != v_rows || ends.iter().any(|&(start, stride)| start + heads * head_dim > stride) {
-            bail!(
-                "cross attention: keys {:?} and values {:?} do not fit {shape:?}",
-                keys.tensor.dims(),
-                values.tensor.dims()
-            )
+        if keys.dims() != values.dims() {
+            bail!("cross attention: keys {:?}, values {:?}", keys.dims(), values.dims())
         }
+        let positions = keys.dim(0)?;
+        let strides = [shape.stride(keys)?, shape.stride(values)?];
         let window = self.empty((2 * heads, positions, head_dim), dtype)?;
-        let params = [positions, heads, head_dim, k_stride, keys.start, v_stride, values.start];
-        let params = params.map(|word| word as u32);
-        let args = [Arg::In(keys.tensor), Arg::In(values.tensor), Arg::Out(&window), Arg::Params(&params)];
+        let params = [positions as u32, heads as u32, head_dim as u32, strides[0], strides[1]];
+        let args = [Arg::Rows(keys), Arg::Rows(values), Arg::Out(&window), Arg::Params(&params)];
         let grid = Grid { groups: [window.elem_count().div_ceil(256), 1, 1], threads: 256 };
         self.run(Kernel(Source::CrossAttention, kernel), &args, grid)?;
         Ok(window)

@@ -12,21 +12,6 @@ const TILE: usize = 32;
 /// Spans of a dispatch: their words fit the bytes of an argument.
 const MAX_SPANS: usize = 256;
 
-/// Heads side by side in the columns of a tensor `[rows, columns]` f32, from column `start` on.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Columns<'a> {
-    pub(crate) tensor: &'a Tensor,
-    pub(crate) start: usize,
-}
-
-/// Keys or values as the kernel reads them.
-#[derive(Debug, Clone, Copy)]
-struct Heads<'a> {
-    tensor: &'a Tensor,
-    /// Elements from a position to the next, before the first, and from a head to the next.
-    layout: [u32; 3],
-}
-
 /// Heads of attention.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeadShape {
@@ -38,54 +23,44 @@ impl HeadShape {
     fn width(self) -> usize {
         self.heads * self.head_dim
     }
-}
 
-impl<'a> From<&'a Tensor> for Columns<'a> {
-    fn from(tensor: &'a Tensor) -> Self {
-        Self { tensor, start: 0 }
-    }
-}
-
-impl<'a> Columns<'a> {
-    /// Queries, keys and values side by side.
-    pub(crate) fn of_qkv(tensor: &'a Tensor, shape: HeadShape) -> [Self; 3] {
-        [0, 1, 2].map(|part| Self { tensor, start: part * shape.width() })
-    }
-
-    fn stride(&self, shape: HeadShape) -> Result<usize> {
-        let (_, columns) = self.tensor.dims2()?;
-        if self.start + shape.width() > columns || self.tensor.dtype() != DType::F32 {
-            bail!(
-                "attention: {:?} of {:?} has no {shape:?} from column {}",
-                self.tensor.dims(),
-                self.tensor.dtype(),
-                self.start
-            )
+    /// Elements from a row of `x` `[rows, heads * head_dim]` f32 to the next; each row is contiguous.
+    ///
+    /// # Errors
+    /// It is not such a tensor.
+    pub(super) fn stride(self, x: &Tensor) -> Result<u32> {
+        let (_, width) = x.dims2()?;
+        let is_contiguous = x.stride()[1] == 1 || width == 1;
+        if width != self.width() || x.dtype() != DType::F32 || !is_contiguous {
+            bail!("attention: {:?} of {:?} are not rows of {self:?}", x.dims(), x.dtype())
         }
-        Ok(columns)
+        Ok(x.stride()[0] as u32)
     }
+}
 
-    fn heads(self, shape: HeadShape) -> Result<Heads<'a>> {
-        let layout = [self.stride(shape)? as u32, self.start as u32, shape.head_dim as u32];
-        Ok(Heads { tensor: self.tensor, layout })
-    }
+/// Keys or values as the kernel reads them.
+#[derive(Clone, Copy)]
+struct Heads<'a> {
+    tensor: Arg<'a>,
+    /// Elements from a position to the next, and from a head to the next.
+    strides: [u32; 2],
 }
 
 impl Pass<'_> {
-    /// Attention within each of the packed sequences of `spans` rows: queries, keys and values of as many rows to
-    /// `[rows, heads * head_dim]`. A sequence's result does not depend on the others.
+    /// Attention within each of the packed sequences of `spans` rows: `q`, `k` and `v` `[rows, heads * head_dim]`, each row
+    /// contiguous, to `[rows, heads * head_dim]`. A sequence's result does not depend on the others.
     ///
     /// # Errors
     /// Shapes do not fit, or a head is wider than [`MAX_HEAD_DIM`].
     pub(crate) fn encoder_attention(
         &self,
-        [q, k, v]: [Columns<'_>; 3],
+        [q, k, v]: [&Tensor; 3],
         shape: HeadShape,
         spans: &[usize],
     ) -> Result<Tensor> {
-        let rows = q.tensor.dim(0)?;
-        if [k, v].iter().any(|x| x.tensor.dim(0).ok() != Some(rows)) || spans.iter().sum::<usize>() != rows {
-            bail!("attention: {rows} queries and {:?} keys do not fit {spans:?}", k.tensor.dims())
+        let rows = q.dim(0)?;
+        if [k, v].iter().any(|x| x.dims() != q.dims()) || spans.iter().sum::<usize>() != rows {
+            bail!("attention: {:?} {:?} {:?} do not fit {spans:?}", q.dims(), k.dims(), v.dims())
         }
         let starts = spans.iter().scan(0, |start, &rows| {
             *start += rows;
@@ -93,8 +68,11 @@ impl Pass<'_> {
         });
         let spans: Vec<[usize; 4]> =
             starts.zip(spans).map(|(start, &rows)| [start, rows, start, rows]).collect();
+        let heads = |x| -> Result<Heads<'_>> {
+            Ok(Heads { tensor: Arg::Rows(x), strides: [shape.stride(x)?, shape.head_dim as u32] })
+        };
         let y = self.empty((rows, shape.width()), DType::F32)?;
-        self.attend_tiles(q, [k.heads(shape)?, v.heads(shape)?], shape, &spans, &y)?;
+        self.attend_tiles(q, [heads(k)?, heads(v)?], (shape, k.dtype()), &spans, &y)?;
         Ok(y)
     }
 
@@ -115,26 +93,23 @@ impl Pass<'_> {
         if both != 2 * shape.heads || head_dim != shape.head_dim {
             bail!("cross attention: a window {:?} does not fit {shape:?}", window.dims())
         }
-        let head = positions * head_dim;
-        let part = |start: usize| {
-            let layout = [head_dim as u32, start as u32, head as u32];
-            Heads { tensor: window, layout }
-        };
-        let spans = [[first, rows, 0, positions]];
-        self.attend_tiles(q.into(), [part(0), part(shape.heads * head)], shape, &spans, y)
+        let (keys, values) = (window.narrow(0, 0, shape.heads)?, window.narrow(0, shape.heads, shape.heads)?);
+        let strides = [head_dim as u32, (positions * head_dim) as u32];
+        let heads = [&keys, &values].map(|tensor| Heads { tensor: Arg::In(tensor), strides });
+        self.attend_tiles(q, heads, (shape, window.dtype()), &[[first, rows, 0, positions]], y)
     }
 
     /// `spans` are first row, rows, first position and positions.
     fn attend_tiles(
         &self,
-        q: Columns<'_>,
+        q: &Tensor,
         [k, v]: [Heads<'_>; 2],
-        shape: HeadShape,
+        (shape, dtype): (HeadShape, DType),
         spans: &[[usize; 4]],
         y: &Tensor,
     ) -> Result<()> {
         let HeadShape { heads, head_dim } = shape;
-        let kernel = match (k.tensor.dtype(), head_dim) {
+        let kernel = match (dtype, head_dim) {
             (DType::F32, ..=32) => "encoder_attention_f32_32",
             (DType::F32, ..=64) => "encoder_attention_f32_64",
             (DType::F32, ..=MAX_HEAD_DIM) => "encoder_attention_f32_128",
@@ -143,19 +118,13 @@ impl Pass<'_> {
             (DType::F16, ..=MAX_HEAD_DIM) => "encoder_attention_f16_128",
             (dtype, _) => bail!("attention: heads of {head_dim} of {dtype:?} have no kernel"),
         };
-        let mut params = vec![heads as u32, head_dim as u32, q.stride(shape)? as u32, q.start as u32];
-        params.extend(k.layout.into_iter().chain(v.layout));
+        let mut params = vec![heads as u32, head_dim as u32, shape.stride(q)?];
+        params.extend(k.strides.into_iter().chain(v.strides));
         for spans in spans.chunks(MAX_SPANS) {
             let words: Vec<u32> = spans.iter().flatten().map(|&word| word as u32).collect();
             let longest = spans.iter().map(|span| span[1]).max().unwrap_or(0);
-            let args = [
-                Arg::In(q.tensor),
-                Arg::In(k.tensor),
-                Arg::In(v.tensor),
-                Arg::Out(y),
-                Arg::Params(&params),
-                Arg::Params(&words),
-            ];
+            let args =
+                [Arg::Rows(q), k.tensor, v.tensor, Arg::Out(y), Arg::Params(&params), Arg::Params(&words)];
             let grid = Grid { groups: [longest.div_ceil(TILE), heads, spans.len()], threads: 128 };
             self.run(Kernel(Source::EncoderAttention, kernel), &args, grid)?;
         }
@@ -197,15 +166,12 @@ mod tests {
     #[test]
     fn columns_of_one_tensor_and_hundreds_of_sequences_are_read_in_place() {
         let Some(device) = device() else { return };
-        let shape = HeadShape { heads: 2, head_dim: 24 };
         let qkv = Tensor::randn(0f32, 1.0, (600, 144), &device).unwrap();
         let spans = [2; 300];
-        let pass = Pass::of(&qkv).unwrap();
-        let y = pass.encoder_attention(Columns::of_qkv(&qkv, shape), shape, &spans);
-        drop(pass);
-        let part = |at: usize| qkv.narrow(1, 48 * at, 48).unwrap().to_device(&Device::Cpu).unwrap();
-        let part = |at| part(at).contiguous().unwrap();
+        let part = |at: usize| qkv.narrow(1, 48 * at, 48).unwrap();
+        let y = bidirectional(&part(0), &part(1), &part(2), 2, &spans).unwrap();
+        let part = |at| part(at).to_device(&Device::Cpu).unwrap().contiguous().unwrap();
         let expected = bidirectional(&part(0), &part(1), &part(2), 2, &spans).unwrap();
-        assert!(worst(&y.unwrap(), &expected) < 1e-5);
+        assert!(worst(&y, &expected) < 1e-5);
     }
 }

@@ -3,10 +3,10 @@
 //! A layer opens a [`Pass`] and encodes its kernels into it; candle's operations come before or after the pass. Knows no
 //! layer and no model.
 
+mod conv;
 mod cross_attention;
 mod embedding;
 mod encoder_attention;
-mod conv;
 mod library;
 mod linear;
 mod pass;
@@ -21,12 +21,12 @@ pub(crate) mod window;
 
 use candle_core::{Storage, Tensor};
 
-pub(crate) use cross_attention::takes_window;
-pub(crate) use embedding::{Entries, IdOrder, MAX_TABLES};
-pub(crate) use encoder_attention::{Columns, HeadShape, MAX_HEAD_DIM};
 pub(crate) use conv::{
     ConvArgs, ConvWeights, Depthwise, DepthwiseForm, Edge, Epilogue, NO_STATE, SequenceTable, conv,
 };
+pub(crate) use cross_attention::takes_window;
+pub(crate) use embedding::{Entries, IdOrder, MAX_TABLES};
+pub(crate) use encoder_attention::{HeadShape, MAX_HEAD_DIM};
 pub(crate) use linear::{Activation, Fused, Norm};
 pub(crate) use pass::{Pass, metal};
 pub(crate) use sampling::{DrawTable, Limits, Lookup, RowDraw};

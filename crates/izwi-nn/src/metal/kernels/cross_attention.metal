@@ -145,9 +145,7 @@ struct PackParams {
     uint heads;
     uint head_dim;
     uint k_stride;  // elements from a position of the keys to the next
-    uint k_start;   // elements before the first
     uint v_stride;
-    uint v_start;
 };
 
 // Keys and values `[positions, heads * head_dim]` by head: an element for each thread.
@@ -163,8 +161,8 @@ METAL_FUNC void pack_window(
     uint d = rest % p.head_dim;
     uint position = rest / p.head_dim % p.positions;
     uint column = rest / p.head_dim / p.positions * p.head_dim + d;
-    window[at] = is_value ? KV(v[ulong(position) * p.v_stride + p.v_start + column])
-                          : KV(k[ulong(position) * p.k_stride + p.k_start + column]);
+    window[at] = is_value ? KV(v[ulong(position) * p.v_stride + column])
+                          : KV(k[ulong(position) * p.k_stride + column]);
 }
 
 #define PACK_WINDOW(name, KV)                                                                                          \

@@ -10,12 +10,9 @@ struct EncoderParams {
     uint heads;
     uint head_dim;
     uint q_stride;  // elements from a row of q to the next
-    uint q_start;   // elements before its first head
     uint k_stride;  // elements from a position of k to the next
-    uint k_start;
     uint k_head;    // elements from a head of k to the next
     uint v_stride;
-    uint v_start;
     uint v_head;
 };
 
@@ -46,7 +43,7 @@ METAL_FUNC void encoder_attention(
         return;
     }
     float scale = precise::rsqrt(float(p.head_dim));
-    device const float *queries = q + ulong(span[0] + first) * p.q_stride + p.q_start + head * p.head_dim;
+    device const float *queries = q + ulong(span[0] + first) * p.q_stride + head * p.head_dim;
     load_tile<float, DIM>(queries, p.q_stride, 0, min(rows - first, 32u), p.head_dim, tile, thread_index);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     simdgroup_float8x8 query[DIM / 8];
@@ -61,8 +58,8 @@ METAL_FUNC void encoder_attention(
     uint quad = lane / 4;
     uint line = (quad & 4) + (lane / 2) % 4;
     uint column = (quad & 2) * 2 + (lane % 2) * 2;
-    device const KV *keys = k + p.k_start + ulong(head) * p.k_head + ulong(span[2]) * p.k_stride;
-    device const KV *values = v + p.v_start + ulong(head) * p.v_head + ulong(span[2]) * p.v_stride;
+    device const KV *keys = k + ulong(head) * p.k_head + ulong(span[2]) * p.k_stride;
+    device const KV *values = v + ulong(head) * p.v_head + ulong(span[2]) * p.v_stride;
     float peak = -1e30f;
     float total = 0.0f;
     for (uint start = 0; start < positions; start += 32) {
