@@ -3,6 +3,7 @@
 //! A layer opens a [`Pass`] and encodes its kernels into it; candle's operations come before or after the pass. Knows no
 //! layer and no model.
 
+mod attention;
 mod conv;
 mod cross_attention;
 mod embedding;
@@ -21,6 +22,7 @@ pub(crate) mod window;
 
 use candle_core::{Storage, Tensor};
 
+pub(crate) use attention::{Heads, MAX_TAPS, StepTable, TableSpan};
 pub(crate) use conv::{
     ConvArgs, ConvWeights, Depthwise, DepthwiseForm, Edge, Epilogue, NO_STATE, SequenceTable, conv,
 };
@@ -29,7 +31,7 @@ pub(crate) use embedding::{Entries, IdOrder, MAX_TABLES};
 pub(crate) use encoder_attention::{HeadShape, MAX_HEAD_DIM};
 pub(crate) use linear::{Activation, Fused, Norm};
 pub(crate) use pass::{Pass, metal};
-pub(crate) use sampling::{DrawTable, Limits, Lookup, RowDraw};
+pub(crate) use sampling::{DrawTable, Lookup, RowDraw};
 pub(crate) use stream_slots::{HeldSlots, Slot, StreamSlots};
 pub(crate) use weights::MetalWeights;
 
