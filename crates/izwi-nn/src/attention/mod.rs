@@ -13,7 +13,7 @@ use half::{bf16, f16};
 
 use crate::kv_pool::KvPool;
 #[cfg(feature = "metal")]
-use crate::metal::{HeadShape, MAX_HEAD_DIM, Pass, takes_window};
+use crate::metal::{HeadShape, Heads, MAX_HEAD_DIM, Pass, takes_window};
 use crate::slices::with_slices;
 use izwi_kernels::Element;
 use izwi_kernels::attention::{self as kernels, HeadKv, PagedCache, PagedQuery, Span as KernelSpan};
@@ -173,21 +173,33 @@ pub fn paged(pool: &KvPool, layer: usize, q: &Tensor, rows: &PagedRows<'_>, head
     Tensor::from_vec(y, q.dims(), q.device())
 }
 
-/// Writes the keys and values of the rows into a layer of the pool, and attends as [`paged`]. Queries, keys and values are
-/// `[rows, heads * head_dim]` each, the keys and values with the pool's heads; `joint` has them side by side, if they were
-/// computed so.
+/// Queries, keys and values of rows.
+#[derive(Debug, Clone, Copy)]
+pub struct Qkv<'a> {
+    /// `[rows, heads * head_dim]` each, the keys and values with their own number of heads.
+    pub parts: [&'a Tensor; 3],
+    /// Side by side, if they were computed so on Metal.
+    pub joint: Option<&'a Tensor>,
+}
+
+/// Writes the keys and values of the rows into a layer of the pool, and attends as [`paged`].
 ///
 /// # Errors
 /// Shapes do not fit.
 pub fn write_and_attend(
     pool: &mut KvPool,
     layer: usize,
-    ([q, k, v], joint): ([&Tensor; 3], Option<&Tensor>),
+    qkv: Qkv<'_>,
     rows: &PagedRows<'_>,
     heads: usize,
 ) -> Result<Tensor> {
-    let _ = joint;
     let (_, kv_heads, head_dim) = pool.layer(layer)?.0.dims3()?;
+    #[cfg(feature = "metal")]
+    if let (Some(joint), Some(table)) = (qkv.joint, rows.table()) {
+        let heads = Heads { heads, kv_heads, head_dim, norms: None, rotates: false };
+        return Pass::of(joint)?.attend(joint, pool.layer(layer)?, table, heads);
+    }
+    let [q, k, v] = qkv.parts;
     let by_head = |x: &Tensor| x.reshape((rows.count(), kv_heads, head_dim));
     rows.write(pool, layer, &by_head(k)?, &by_head(v)?)?;
     paged(pool, layer, q, rows, heads)

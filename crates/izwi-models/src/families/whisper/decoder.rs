@@ -7,7 +7,7 @@ use candle_core::{DType, Tensor};
 
 use super::config::Config;
 use izwi_nn::Error;
-use izwi_nn::attention::{CrossKv, PagedRows, PagedSpan, cross, write_and_attend};
+use izwi_nn::attention::{CrossKv, PagedRows, PagedSpan, Qkv, cross, write_and_attend};
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{ConvStateLayout, KvLayout, KvPool};
 use izwi_nn::layers::{Epilogue, Fused, JointLinear, JointPart, LayerNorm, Linear, Norm};
@@ -198,9 +198,10 @@ impl Decoder {
         kv: &mut KvPool,
         rows: &PagedRows<'_>,
     ) -> Result<Tensor, Error> {
-        let qkv = layer.qkv.forward(x, Some(Norm::Layer(&layer.self_attn_norm)))?;
-        let [q, k, v] = &qkv.parts[..] else { return Err(NOT_PARTS) };
-        let mixed = write_and_attend(kv, index, ([q, k, v], qkv.joint.as_ref()), rows, self.heads)?;
+        let projected = layer.qkv.forward(x, Some(Norm::Layer(&layer.self_attn_norm)))?;
+        let [q, k, v] = &projected.parts[..] else { return Err(NOT_PARTS) };
+        let qkv = Qkv { parts: [q, k, v], joint: projected.joint.as_ref() };
+        let mixed = write_and_attend(kv, index, qkv, rows, self.heads)?;
         Ok(layer.self_output.forward_fused(&mixed, sum_with(x))?)
     }
 
