@@ -36,7 +36,7 @@ fn generator(device: &Device) -> Generator {
     ] {
         config["lfm"][name] = json!(value);
     }
-    config["depthformer"]["dim"] = json!(1024);
+    config["depthformer"]["dim"] = json!(128);
     let config = Config::parse(&config.to_string()).unwrap();
     let mut weights = Checkpoint::random(device, DType::BF16);
     Generator::load(&mut weights, &config, Precision::Q8, PartTimes::new(&PARTS)).unwrap()
