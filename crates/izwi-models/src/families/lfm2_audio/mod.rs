@@ -29,14 +29,14 @@ use izwi_types::{
 };
 
 mod backbone;
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod budgets;
 mod codec;
 mod config;
 mod conformer;
 mod depthformer;
 mod detokenizer;
 mod generation;
-#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
-mod budgets;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]

@@ -45,11 +45,7 @@ fn generator(device: &Device) -> Generator {
 
 fn pass(seed: u64) -> Pass {
     let position = |n: usize| Position { text: 1000 + n as u32, codec: Codec::None };
-    let sampling = SamplingParams {
-        temperature: 0.9,
-        top_k: 50,
-        ..SamplingParams::repeating(1.05)
-    };
+    let sampling = SamplingParams { temperature: 0.9, top_k: 50, ..SamplingParams::repeating(1.05) };
     Pass {
         prompt: Prompt { positions: (0..PROMPT).map(position).collect(), trailing: Vec::new() },
         sampling,

@@ -28,11 +28,11 @@ use izwi_types::{
     VoiceRecording, VoiceReference,
 };
 
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod budgets;
 mod codec;
 mod config;
 mod generation;
-#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
-mod budgets;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
