@@ -5,8 +5,7 @@ use candle_core::{Result, Tensor};
 use crate::Error;
 use crate::attention::bidirectional;
 use crate::checkpoint::Checkpoint;
-use crate::layers::activation::{bias_gelu, residual};
-use crate::layers::{LayerNorm, Linear, PackedRows};
+use crate::layers::{Epilogue, Fused, LayerNorm, Linear, Norm, PackedRows};
 
 /// Sizes of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +28,6 @@ pub struct EncoderLayer {
     heads: usize,
     feed_forward_norm: LayerNorm,
     fc1: Linear,
-    fc1_bias: Tensor,
     fc2: Linear,
 }
 
@@ -53,8 +51,7 @@ impl EncoderLayer {
             output: Linear::load(from, &format!("{name}.self_attn.out_proj"), width, width)?,
             heads,
             feed_forward_norm: LayerNorm::load(from, &format!("{name}.norm2"), width)?,
-            fc1: Linear::new(&fc1, None)?,
-            fc1_bias: from.take(&format!("{name}.linear1.bias"), &[hidden])?,
+            fc1: Linear::new(&fc1, Some(from.take(&format!("{name}.linear1.bias"), &[hidden])?))?,
             fc2: Linear::load(from, &format!("{name}.linear2"), hidden, width)?,
         })
     }
@@ -64,11 +61,14 @@ impl EncoderLayer {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, packed: &PackedRows) -> Result<Tensor> {
-        let qkv = self.qkv.forward(&self.attention_norm.forward(x)?)?; // [rows, 3 * width]
-        let x = residual(x, self.output.forward(&attend(&qkv, self.heads, packed)?)?)?;
-        let h = self.fc1.product(&self.feed_forward_norm.forward(&x)?)?;
-        let h = bias_gelu(&h, &self.fc1_bias)?; // [rows, hidden]
-        residual(&x, self.fc2.forward(&h)?)
+        let norm = Some(Norm::Layer(&self.attention_norm));
+        let qkv = self.qkv.forward_fused(x, Fused { norm, ..Fused::default() })?; // [rows, 3 * width]
+        let added = Fused { residual: Some(x), ..Fused::default() };
+        let x = self.output.forward_fused(&attend(&qkv, self.heads, packed)?, added)?;
+        let norm = Some(Norm::Layer(&self.feed_forward_norm));
+        let gelu = Fused { norm, epilogue: Epilogue::Gelu, ..Fused::default() };
+        let h = self.fc1.forward_fused(&x, gelu)?; // [rows, hidden]
+        self.fc2.forward_fused(&h, Fused { residual: Some(&x), ..Fused::default() })
     }
 }
 

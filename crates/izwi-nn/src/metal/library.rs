@@ -26,6 +26,7 @@ sources! {
     Attention = "attention.metal",
     Conv = "conv.metal",
     Linear = "linear.metal",
+    Relative = "relative.metal",
     Sampling = "sampling.metal",
     Window = "window.metal",
 }

@@ -4,9 +4,12 @@
 //! layer and no model.
 
 mod conv;
+#[cfg(test)]
+mod encoder_tests;
 mod library;
 mod linear;
 mod pass;
+pub(crate) mod relative;
 mod sampling;
 mod stream_slots;
 #[cfg(test)]
@@ -19,7 +22,7 @@ pub(crate) mod window;
 use candle_core::{Storage, Tensor};
 
 pub(crate) use conv::{
-    ConvArgs, ConvWeights, Depthwise, DepthwiseForm, Edge, Epilogue, NO_STATE, SequenceTable, conv,
+    ConvArgs, ConvWeights, Depthwise, DepthwiseForm, Edge, Epilogue, NO_STATE, SequenceTable, conv, depthwise_2d,
 };
 pub(crate) use linear::{Activation, Fused, Norm};
 pub(crate) use pass::{Pass, metal};

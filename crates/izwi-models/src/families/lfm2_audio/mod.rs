@@ -30,6 +30,8 @@ use izwi_types::{
 
 mod backbone;
 mod codec;
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod codec_budget;
 mod config;
 mod conformer;
 mod depthformer;

@@ -9,9 +9,8 @@ use super::config::{Config, FRAMES_PER_POSITION};
 use izwi_nn::Error;
 use izwi_nn::attention::bidirectional;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::layers::activation::{bias_gelu, residual};
 use izwi_nn::layers::conv::StridedConv;
-use izwi_nn::layers::{LayerNorm, Linear, ROW_ALIGN};
+use izwi_nn::layers::{Epilogue, Fused, LayerNorm, Linear, Norm, ROW_ALIGN};
 use izwi_types::Precision;
 
 /// Kernel width of both convolutions.
@@ -49,7 +48,6 @@ struct Layer {
     output: Linear,
     feed_forward_norm: LayerNorm,
     fc1: Linear,
-    fc1_bias: Tensor,
     fc2: Linear,
 }
 
@@ -153,8 +151,7 @@ impl Layer {
             value: linear(from, &format!("{attention}.v_proj"), (width, width), true)?,
             output: linear(from, &format!("{attention}.out_proj"), (width, width), true)?,
             feed_forward_norm: LayerNorm::load(from, &format!("{name}.final_layer_norm"), width)?,
-            fc1: linear(from, &format!("{name}.fc1"), (width, hidden), false)?,
-            fc1_bias: from.take(&format!("{name}.fc1.bias"), &[hidden])?,
+            fc1: linear(from, &format!("{name}.fc1"), (width, hidden), true)?,
             fc2: linear(from, &format!("{name}.fc2"), (hidden, width), true)?,
         })
     }
@@ -163,9 +160,11 @@ impl Layer {
     fn forward(&self, x: &Tensor, heads: usize, spans: &[usize]) -> Result<Tensor, Error> {
         let h = self.attention_norm.forward(x)?;
         let (q, k, v) = (self.query.forward(&h)?, self.key.forward(&h)?, self.value.forward(&h)?);
-        let mixed = self.output.forward(&bidirectional(&q, &k, &v, heads, spans)?)?;
-        let (x, h) = self.feed_forward_norm.forward_sum(x, &mixed)?;
-        let h = bias_gelu(&self.fc1.product(&h)?, &self.fc1_bias)?; // [rows, hidden]
-        Ok(residual(&x, self.fc2.forward(&h)?)?)
+        let mixed = bidirectional(&q, &k, &v, heads, spans)?;
+        let x = self.output.forward_fused(&mixed, Fused { residual: Some(x), ..Fused::default() })?;
+        let norm = Some(Norm::Layer(&self.feed_forward_norm));
+        let gelu = Fused { norm, epilogue: Epilogue::Gelu, ..Fused::default() };
+        let h = self.fc1.forward_fused(&x, gelu)?; // [rows, hidden]
+        Ok(self.fc2.forward_fused(&h, Fused { residual: Some(&x), ..Fused::default() })?)
     }
 }
