@@ -145,7 +145,7 @@ impl KvPool {
         self.conv_layer(layer)?.get(block as usize)?.copy()
     }
 
-    fn conv_layer(&self, layer: usize) -> Result<&Tensor> {
+    pub(crate) fn conv_layer(&self, layer: usize) -> Result<&Tensor> {
         match self.conv_states.get(layer) {
             Some(rows) => Ok(rows),
             None => bail!("kv pool: convolution layer {layer} of {}", self.conv_states.len()),

@@ -11,7 +11,7 @@ use crate::kv_pool::KvPool;
 
 /// An unfinished frame of several sequences.
 #[derive(Debug)]
-pub struct FrameSteps<'a> {
+pub(super) struct FrameSteps<'a> {
     stack: &'a DecoderStack,
     /// Given back to the stack at the end.
     kv: Option<KvPool>,
@@ -26,7 +26,12 @@ impl<'a> FrameSteps<'a> {
     ///
     /// # Errors
     /// The device is out of memory.
-    pub fn new(stack: &'a DecoderStack, sequences: usize, positions: usize, device: &Device) -> Result<Self> {
+    pub(super) fn new(
+        stack: &'a DecoderStack,
+        sequences: usize,
+        positions: usize,
+        device: &Device,
+    ) -> Result<Self> {
         let kept = stack.frame_pool.lock().unwrap_or_else(PoisonError::into_inner).take();
         let fits = |kv: &KvPool| kv.num_blocks() >= sequences && kv.block_size() >= positions;
         let kv = match kept.filter(fits) {
@@ -46,7 +51,7 @@ impl<'a> FrameSteps<'a> {
     ///
     /// # Errors
     /// Shapes do not fit, or the frame has fewer positions.
-    pub fn forward(&mut self, x: Tensor) -> Result<Tensor> {
+    pub(super) fn forward(&mut self, x: Tensor) -> Result<Tensor> {
         let (count, rows) = (self.tables.len(), x.dim(0)?);
         if count == 0 || rows == 0 || rows % count != 0 {
             bail!("frame: {rows} rows do not divide into {count} sequences")

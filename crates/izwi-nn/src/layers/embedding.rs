@@ -86,6 +86,15 @@ impl Embedding {
         }
     }
 
+    /// The table `[entries, width]`, where it is in memory.
+    #[cfg(feature = "metal")]
+    pub(crate) fn table(&self) -> Option<&Tensor> {
+        match &self.table {
+            Table::Resident(table) => Some(table),
+            Table::Lazy(_) => None,
+        }
+    }
+
     /// Number of rows.
     pub fn entries(&self) -> usize {
         self.entries

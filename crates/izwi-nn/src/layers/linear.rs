@@ -220,7 +220,7 @@ impl Linear {
             (Weight::Cpu(weights), Some(bias)) => self.on_cpu(weights, [x, bias], rows),
             #[cfg(feature = "metal")]
             (Weight::Metal(weights), bias) => {
-                let x = x.contiguous()?;
+                let x = if x.stride()[1] == 1 { x.clone() } else { x.contiguous()? };
                 Pass::of(&x)?.linear(&x, weights, Fused { bias, ..Fused::default() })
             }
             (Weight::Device(weight), None) => x.matmul(weight),

@@ -137,7 +137,7 @@ impl Rope {
     }
 
     /// Cosines, then sines of a position's angles: `[head_dim]`.
-    fn cos_sin(&self, position: u32) -> Vec<f32> {
+    pub(crate) fn cos_sin(&self, position: u32) -> Vec<f32> {
         let angles = || self.frequencies.iter().map(|frequency| position as f32 * frequency);
         angles().map(f32::cos).chain(angles().map(f32::sin)).collect()
     }

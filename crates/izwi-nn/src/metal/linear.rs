@@ -53,7 +53,7 @@ pub(crate) struct Fused<'a> {
 }
 
 impl Pass<'_> {
-    /// `[rows, inputs]` f32, contiguous, to `[rows, outputs]` f32.
+    /// `[rows, inputs]` f32, each row contiguous, to `[rows, outputs]` f32.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -109,7 +109,7 @@ impl Pass<'_> {
             inputs as u32,
             outputs as u32,
             rows as u32,
-            inputs as u32,
+            x.stride()[0] as u32,
             weights.row_bytes() as u32,
             weights.scales() as u32,
             weights.blocks() as u32,
@@ -118,13 +118,12 @@ impl Pass<'_> {
             fused.bias.is_some().into(),
             activation,
             fused.residual.is_some().into(),
-            0,
             outputs as u32,
             fused.scale.is_some().into(),
         ];
         let args = [
             Arg::In(weights.data()),
-            Arg::In(x),
+            Arg::Rows(x),
             Arg::Out(y),
             Arg::Params(&params),
             norm_weight,

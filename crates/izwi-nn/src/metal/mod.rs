@@ -3,6 +3,7 @@
 //! A layer opens a [`Pass`] and encodes its kernels into it; candle's operations come before or after the pass. Knows no
 //! layer and no model.
 
+mod attention;
 mod conv;
 #[cfg(test)]
 mod encoder_tests;
@@ -21,12 +22,13 @@ pub(crate) mod window;
 
 use candle_core::{Storage, Tensor};
 
+pub(crate) use attention::{Heads, MAX_TAPS, StepTable, TableSpan};
 pub(crate) use conv::{
     ConvArgs, ConvWeights, Depthwise, DepthwiseForm, Edge, Epilogue, NO_STATE, SequenceTable, conv, depthwise_2d,
 };
 pub(crate) use linear::{Activation, Fused, Norm};
 pub(crate) use pass::{Pass, metal};
-pub(crate) use sampling::{DrawTable, Limits, Lookup, RowDraw};
+pub(crate) use sampling::{DrawTable, Lookup, RowDraw};
 pub(crate) use stream_slots::{HeldSlots, Slot, StreamSlots};
 pub(crate) use weights::MetalWeights;
 

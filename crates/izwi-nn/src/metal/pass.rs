@@ -19,6 +19,8 @@ pub(crate) struct Pass<'a> {
 pub(crate) enum Arg<'a> {
     /// A contiguous tensor that the kernel reads.
     In(&'a Tensor),
+    /// A tensor `[rows, width]` that the kernel reads, each row contiguous.
+    Rows(&'a Tensor),
     /// A contiguous tensor that the kernel writes, or reads and writes.
     Out(&'a Tensor),
     /// Parameters, copied into the command: at most 4096 bytes.
@@ -85,6 +87,9 @@ impl<'a> Pass<'a> {
         for (index, arg) in args.iter().enumerate() {
             match *arg {
                 Arg::In(tensor) => bind(tensor, |buffer, offset| {
+                    encoder.set_input_buffer(index, Some(buffer), offset);
+                })?,
+                Arg::Rows(tensor) => bind(&tensor.narrow(0, 0, 1)?, |buffer, offset| {
                     encoder.set_input_buffer(index, Some(buffer), offset);
                 })?,
                 Arg::Out(tensor) => bind(tensor, |buffer, offset| {

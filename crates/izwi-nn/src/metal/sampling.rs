@@ -8,29 +8,12 @@ use candle_core::{DType, MetalDevice, Result, Tensor, bail};
 
 use super::library::{Kernel, Source};
 use super::pass::{Arg, Grid, Pass, upload};
-use crate::sampling::Draw;
+use crate::sampling::{Draw, DrawLimits};
 
 /// Words of a setting, as in sampling.metal.
 const SETTING: usize = 8;
 /// Most tokens of a row: the sum of a thread's probabilities stays below 2⁵¹.
 const MAX_CODES: usize = 1 << 20;
-
-/// What a draw may choose, beside its sampling parameters.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    /// Repetition penalty on the row's drawn tokens, 1 for none. Draws with another value add their token to those.
-    pub(crate) penalty: f32,
-    /// This token and those behind it are never drawn,
-    pub(crate) first_forbidden: u32,
-    /// except for this one.
-    pub(crate) allowed: Option<u32>,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { penalty: 1.0, first_forbidden: u32::MAX, allowed: None }
-    }
-}
 
 /// One draw of one row.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +21,7 @@ pub(crate) struct RowDraw<'a> {
     pub(crate) draw: Draw<'a>,
     /// Index among the draws of `draw`.
     pub(crate) index: usize,
-    pub(crate) limits: Limits,
+    pub(crate) limits: DrawLimits,
 }
 
 /// Parameters of all draws of all rows, uploaded together.
@@ -114,7 +97,7 @@ impl DrawTable {
         draws: usize,
     ) -> Result<Self> {
         let draw = |index| {
-            let limits = Limits::default();
+            let limits = DrawLimits::default();
             rows.iter().map(move |&draw| RowDraw { draw, index, limits })
         };
         let all: Vec<RowDraw<'_>> = (first..first + draws).flat_map(draw).collect();
@@ -321,7 +304,7 @@ mod tests {
             let draw = |index: usize, row: usize| {
                 let draws = if index < 2 { &recorded[index] } else { &random[row] };
                 let draw = Draw { draws, counter: 0, sampling: &settings[row] };
-                RowDraw { draw, index, limits: Limits::default() }
+                RowDraw { draw, index, limits: DrawLimits::default() }
             };
             let places = (0..draws).flat_map(|index| (0..settings.len()).map(move |row| (index, row)));
             let draws: Vec<RowDraw<'_>> = places.map(|(index, row)| draw(index, row)).collect();
@@ -351,7 +334,7 @@ mod tests {
         for (row, (temperature, top_k, top_p)) in settings.into_iter().enumerate() {
             let sampling = SamplingParams { temperature, top_k, top_p, ..GREEDY };
             let draw = Draw { draws: &draws, counter: row as u64, sampling: &sampling };
-            let draw = RowDraw { draw, index: 0, limits: Limits::default() };
+            let draw = RowDraw { draw, index: 0, limits: DrawLimits::default() };
             let logits = logits(65_536, row as u64);
             assert_eq!(draw_on(&device, &[logits.clone()], &[draw], &[]), [expected(&logits, &draw, &[])]);
         }
@@ -365,7 +348,7 @@ mod tests {
         let sampling = [0.0, 1.0, 0.8].map(|temperature| SamplingParams { temperature, top_k: 9, ..GREEDY });
         let drawn: [&[u32]; 3] = [&[3, 299, 3], &[], &[77, 78, 79, 500]];
         let logits: Vec<Vec<f32>> = (0..rows as u64).map(|row| logits(codes, row)).collect();
-        let limits = |row: usize, index: usize| Limits {
+        let limits = |row: usize, index: usize| DrawLimits {
             penalty: [1.3, 1.05, 1.0][row],
             first_forbidden: [100, 250, u32::MAX][(row + index) % 3],
             allowed: [None, Some(280)][index % 2],
@@ -394,7 +377,7 @@ mod tests {
         let on = metal(&device).unwrap();
         let source = Draws::new(2);
         let draw = Draw { draws: &source, counter: 0, sampling: &GREEDY };
-        let limits = Limits { penalty: 2.0, ..Limits::default() };
+        let limits = DrawLimits { penalty: 2.0, ..DrawLimits::default() };
         let draw = [RowDraw { draw, index: 0, limits }];
         let logits = vec![1.0f32, 4.0, 3.0, 2.5];
         let first = DrawTable::new(on, &draw, 1, &[&[3]], 4).unwrap();
@@ -435,7 +418,7 @@ mod tests {
         let draw = |row: usize| RowDraw {
             draw: Draw { draws: &draws[row], counter: 2, sampling: &sampling },
             index: 0,
-            limits: Limits::default(),
+            limits: DrawLimits::default(),
         };
         let rows: Vec<Vec<f32>> = (0..6).map(|row| logits(700, row)).collect();
         let all = draw_on(&device, &rows, &(0..6).map(draw).collect::<Vec<_>>(), &[]);
@@ -451,7 +434,7 @@ mod tests {
         let source = Draws::new(1);
         let sampling = SamplingParams { temperature: 1.0, ..GREEDY };
         let draw = Draw { draws: &source, counter: 0, sampling: &sampling };
-        let draw = RowDraw { draw, index: 0, limits: Limits::default() };
+        let draw = RowDraw { draw, index: 0, limits: DrawLimits::default() };
         let nan = vec![f32::NAN; 70];
         let nothing = vec![f32::NEG_INFINITY; 70];
         assert_eq!(draw_on(&device, &[nothing, nan], &[draw; 2], &[]), [0, 0]);

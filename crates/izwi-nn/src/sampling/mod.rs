@@ -4,12 +4,14 @@
 //! model.
 
 mod on_device;
+mod token_draws;
 
 use std::sync::Arc;
 
 use izwi_types::SamplingParams;
 
 pub use on_device::FrameDraws;
+pub use token_draws::{DrawLimits, TokenDraw, TokenDraws};
 
 /// Hashes 64 bits: the finaliser of SplitMix64, <https://prng.di.unimi.it/splitmix64.c>.
 pub fn mix(value: u64) -> u64 {

@@ -6,9 +6,9 @@ use candle_core::{Result, Tensor};
 use super::config::{CODES, Config, DEPTH_NAMES};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::decoder_stack::{DecoderStack, FrameSteps};
+use izwi_nn::decoder_stack::{CodebookHead, DecoderStack, FrameDecoder, FrameStart};
 use izwi_nn::layers::{Embedding, Linear, RmsNorm};
-use izwi_nn::sampling::{Draw, FrameDraws};
+use izwi_nn::sampling::Draw;
 use izwi_types::Precision;
 
 /// Weights of the transformer and of each codebook.
@@ -18,7 +18,6 @@ pub(super) struct Depthformer {
     split: Linear,
     stack: DecoderStack,
     codebooks: Vec<Codebook>,
-    width: usize,
 }
 
 #[derive(Debug)]
@@ -64,7 +63,6 @@ impl Depthformer {
             split,
             stack: DecoderStack::load(from, "depthformer", shape, &DEPTH_NAMES, precision)?,
             codebooks,
-            width,
         })
     }
 
@@ -93,21 +91,14 @@ impl Depthformer {
     ) -> Result<Vec<Vec<u32>>> {
         let parts = self.split.forward(hidden)?; // [sequences, codebooks * width]
         observer.split(&parts);
-        let count = draws.len();
-        let mut frame = FrameSteps::new(&self.stack, count, self.codebooks.len(), hidden.device())?;
-        let mut frames = FrameDraws::new(draws, 0, self.codebooks.len(), hidden.device())?;
-        let mut before: Option<Tensor> = None;
-        for (at, codebook) in self.codebooks.iter().enumerate() {
-            let part = parts.narrow(1, at * self.width, self.width)?.contiguous()?;
-            let x = match before {
-                Some(before) => (part + before)?,
-                None => part,
-            };
-            let logits = codebook.head.forward(&codebook.norm.forward(&frame.forward(x)?)?)?; // [sequences, codes]
-            observer.codebook(&logits);
-            before = Some(codebook.codes.select(&frames.choose(&logits)?)?);
-        }
-        frames.finish()
+        let heads = self.codebooks.iter().map(|codebook| CodebookHead {
+            norm: Some(&codebook.norm),
+            head: &codebook.head,
+            codes: &codebook.codes,
+        });
+        let heads: Vec<CodebookHead<'_>> = heads.collect();
+        let decoder = FrameDecoder { stack: &self.stack, project: None, heads: &heads };
+        decoder.decode(FrameStart::Parts(&parts), draws, 0, &mut |logits| observer.codebook(logits))
     }
 }
 

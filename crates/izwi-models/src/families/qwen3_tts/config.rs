@@ -230,6 +230,12 @@ impl Config {
         if let Some(id) = ids.find(|&&id| id as usize >= talker.stack.vocab_size) {
             return Err(format!("id {id} lies outside the vocabulary of {}", talker.stack.vocab_size));
         }
+        if (talker.codec_eos_token_id as usize) + CONTROL_TOKENS < talker.stack.vocab_size {
+            return Err(format!(
+                "codec_eos_token_id {} is not one of the last {CONTROL_TOKENS} ids",
+                talker.codec_eos_token_id
+            ));
+        }
         let ids = [
             self.im_start_token_id,
             self.im_end_token_id,
@@ -254,6 +260,9 @@ impl Config {
         }
     }
 }
+
+/// Ids at the end of the talker's vocabulary that are no codes: never sampled, except for the end of speech.
+pub(super) const CONTROL_TOKENS: usize = 1024;
 
 impl StackConfig {
     fn check(&self, of: &str) -> Result<(), String> {

@@ -3,18 +3,18 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 
-use super::config::{Config, Settings};
+use super::config::{CONTROL_TOKENS, Config, Settings};
 use super::predictor::Predictor;
 use super::prompt::{Codec, Frame, Position, Prompt};
 use super::talker::Talker;
 use izwi_nn::Error;
 use izwi_nn::attention::PagedSpan;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::decoder_stack::StackRows;
+use izwi_nn::decoder_stack::{FrameStart, StackRows};
 use izwi_nn::kv_pool::KvPool;
-use izwi_nn::sampling::{Draw, Draws, choose, penalise};
+use izwi_nn::sampling::{Draw, DrawLimits, Draws, TokenDraw, TokenDraws};
 use izwi_types::PartTimes;
 use izwi_types::Precision;
 use izwi_types::SamplingParams;
@@ -26,8 +26,6 @@ const PREDICTOR: usize = 1;
 const SAMPLING: usize = 2;
 /// Index of the codec in [`PARTS`].
 pub(super) const CODEC: usize = 3;
-/// Ids at the end of the talker's vocabulary that are no codes: never sampled, except for the end of speech.
-const CONTROL_TOKENS: usize = 1024;
 /// The fewest frames of speech.
 const MIN_TOKENS: usize = 2;
 
@@ -83,7 +81,7 @@ pub(super) trait Observer {
     /// Embeddings of the step's positions, `[rows, width]`.
     fn embedded(&mut self, _x: &Tensor) {}
     /// Normalised hidden states that decide tokens, and their raw logits.
-    fn decided(&mut self, _hidden: &Tensor, _logits: &[Vec<f32>]) {}
+    fn decided(&mut self, _hidden: &Tensor, _logits: &Tensor) {}
     /// Logits of one codebook.
     fn codebook(&mut self, _logits: &Tensor) {}
 }
@@ -171,19 +169,47 @@ impl Generator {
         observer: &mut dyn Observer,
     ) -> Result<Vec<Outcome>, Error> {
         let logits = self.times.time(TALKER, || self.talker.logits(hidden))?;
-        let mut logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
         observer.decided(hidden, &logits);
-        let mut outcomes = vec![Outcome::End; ready.len()];
-        let (mut going, mut first) = (Vec::new(), Vec::new());
-        for (place, (&at, logits)) in ready.iter().zip(&mut logits).enumerate() {
-            let token = self.times.time(SAMPLING, || self.draw(&inputs[at], logits));
-            if token != self.config.talker_config.codec_eos_token_id {
-                going.push(place);
-                first.push(token);
+        let rows = ready.iter().map(|&at| self.token_draw(&inputs[at]));
+        let tokens = TokenDraws::new(rows.collect());
+        let known = self.times.time(SAMPLING, || tokens.on_host(&logits))?;
+        let frames = match known {
+            Some(first) => self.frames_of_codes(hidden, &first, (ready, inputs), observer)?,
+            None => {
+                let embedding = self.talker.codebook(0);
+                let start = FrameStart::Logits { hidden, logits: &logits, draws: &tokens, embedding };
+                let all: Vec<usize> = (0..ready.len()).collect();
+                let frames = self.decode(start, &all, (ready, inputs), observer)?;
+                frames.into_iter().map(Some).collect()
             }
-        }
+        };
+        let end = self.config.talker_config.codec_eos_token_id;
+        let outcomes = ready.iter().zip(frames).map(|(&at, frame)| match frame {
+            Some(frame) if frame.first() != Some(&end) => {
+                let frame: Frame = frame.into();
+                let generated = &mut *inputs[at].generated;
+                generated.drawn.extend(frame.first());
+                generated.frames.push(Arc::clone(&frame));
+                Outcome::Frame(frame)
+            }
+            _ => Outcome::End,
+        });
+        Ok(outcomes.collect())
+    }
+
+    /// The frames of the `ready` inputs whose `first` code is not the end.
+    fn frames_of_codes(
+        &self,
+        hidden: &Tensor,
+        first: &[u32],
+        (ready, inputs): (&[usize], &[StepInput<'_>]),
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<Option<Vec<u32>>>, Error> {
+        let end = self.config.talker_config.codec_eos_token_id;
+        let going: Vec<usize> = (0..first.len()).filter(|&place| first[place] != end).collect();
+        let mut frames = vec![None; ready.len()];
         if going.is_empty() {
-            return Ok(outcomes);
+            return Ok(frames);
         }
         let hidden = if going.len() == ready.len() {
             hidden.clone()
@@ -191,23 +217,33 @@ impl Generator {
             let rows: Vec<u32> = going.iter().map(|&place| place as u32).collect();
             hidden.index_select(&Tensor::new(rows, hidden.device())?, 0)?
         };
-        let draws = going.iter().map(|&place| {
+        let codes: Vec<u32> = going.iter().map(|&place| first[place]).collect();
+        let embedding = self.talker.codebook(0);
+        let start = FrameStart::Code { hidden: &hidden, codes: &codes, embedding };
+        let others = self.decode(start, &going, (ready, inputs), observer)?;
+        for ((place, first), others) in going.into_iter().zip(codes).zip(others) {
+            frames[place] = Some(std::iter::once(first).chain(others).collect());
+        }
+        Ok(frames)
+    }
+
+    /// Decodes frames of the ready inputs at `places`.
+    fn decode(
+        &self,
+        start: FrameStart<'_>,
+        places: &[usize],
+        (ready, inputs): (&[usize], &[StepInput<'_>]),
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<Vec<u32>>, Error> {
+        let draws = places.iter().map(|&place| {
             let input = &inputs[ready[place]];
             let counter = self.counter(input);
             Draw { draws: &input.pass.draws, counter, sampling: &input.pass.residual_sampling }
         });
         let draws: Vec<_> = draws.collect();
-        let others = self.times.time(PREDICTOR, || {
-            self.predictor.complete(&self.talker, &hidden, &first, &draws, |logits| observer.codebook(logits))
-        })?;
-        for ((place, first), others) in going.into_iter().zip(first).zip(others) {
-            let frame: Frame = std::iter::once(first).chain(others).collect::<Vec<_>>().into();
-            let generated = &mut *inputs[ready[place]].generated;
-            generated.drawn.push(first);
-            generated.frames.push(Arc::clone(&frame));
-            outcomes[place] = Outcome::Frame(frame);
-        }
-        Ok(outcomes)
+        let mut observer = |logits: &Tensor| observer.codebook(logits);
+        let decode = || self.predictor.decode(&self.talker, start, &draws, &mut observer);
+        Ok(self.times.time(PREDICTOR, decode)?)
     }
 
     /// Counter of the next frame's first draw.
@@ -215,25 +251,23 @@ impl Generator {
         (input.generated.frames.len() * self.config.talker_config.stack.num_code_groups) as u64
     }
 
-    /// Samples the next token of an input.
-    fn draw(&self, input: &StepInput<'_>, logits: &mut [f32]) -> u32 {
-        let end = self.config.talker_config.codec_eos_token_id as usize;
-        restrict(logits, &input.generated.drawn, end, input.pass.sampling.repetition_penalty);
-        choose(logits, &input.pass.sampling, input.pass.draws.uniform(self.counter(input)))
+    /// How the next token of an input is drawn.
+    fn token_draw<'a>(&self, input: &'a StepInput<'_>) -> TokenDraw<'a> {
+        let (drawn, sampling) = (&input.generated.drawn, &input.pass.sampling);
+        let draw = Draw { draws: &input.pass.draws, counter: self.counter(input), sampling };
+        let talker = &self.config.talker_config;
+        let limits =
+            limits(drawn, (talker.stack.vocab_size, talker.codec_eos_token_id), sampling.repetition_penalty);
+        TokenDraw { draw, limits, drawn }
     }
 }
 
-/// Restricts the next token, in the reference's order: repetition penalty, minimum length, no control tokens.
-pub(super) fn restrict(logits: &mut [f32], drawn: &[u32], end: usize, penalty: f32) {
-    penalise(logits, drawn, penalty);
-    if drawn.len() < MIN_TOKENS {
-        logits[end] = f32::NEG_INFINITY;
-    }
-    let control = logits.len().saturating_sub(CONTROL_TOKENS);
-    for (id, logit) in logits.iter_mut().enumerate().skip(control) {
-        if id != end {
-            *logit = f32::NEG_INFINITY;
-        }
+/// Restricts the next token: repetition penalty, minimum length, no control tokens but the `end`.
+pub(super) fn limits(drawn: &[u32], (vocabulary, end): (usize, u32), penalty: f32) -> DrawLimits {
+    DrawLimits {
+        penalty,
+        first_forbidden: vocabulary.saturating_sub(CONTROL_TOKENS) as u32,
+        allowed: (drawn.len() >= MIN_TOKENS).then_some(end),
     }
 }
 

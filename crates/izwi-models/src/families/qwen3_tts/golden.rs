@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::config::{Kind, Settings};
 use super::generation::{
-    Generated, Generator, NoObserver, Observer, Outcome, PARTS, Pass, StepInput, restrict,
+    Generated, Generator, NoObserver, Observer, Outcome, PARTS, Pass, StepInput, limits,
 };
 use super::golden_set::{TOLERANCE, compare, device, ids, json, root, tensors, values};
 use super::lookup;
@@ -161,9 +161,9 @@ impl Observer for Record {
         self.embedded.push(x.clone());
     }
 
-    fn decided(&mut self, hidden: &Tensor, logits: &[Vec<f32>]) {
+    fn decided(&mut self, hidden: &Tensor, logits: &Tensor) {
         self.hidden.push(hidden.clone());
-        self.logits.push(logits.to_vec());
+        self.logits.push(logits.to_vec2().unwrap());
     }
 
     fn codebook(&mut self, logits: &Tensor) {
@@ -421,7 +421,8 @@ fn golden_probabilities_match_the_reference() {
         for (row, theirs) in theirs.to_vec2::<f32>().unwrap().iter().enumerate() {
             let drawn: Vec<u32> = history[row][..length].iter().map(|&id| id as u32).collect();
             let mut logits = raw[row].clone();
-            restrict(&mut logits, &drawn, rules.eos, knobs.repetition_penalty);
+            let ids = (logits.len(), rules.eos as u32);
+            limits(&drawn, ids, knobs.repetition_penalty).apply(&mut logits, &drawn);
             compare(&format!("{name} {row}"), &probabilities(&logits, &sampling), theirs, TOLERANCE);
             compared += 1;
         }

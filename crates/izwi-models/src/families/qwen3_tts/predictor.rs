@@ -9,9 +9,9 @@ use super::config::Config;
 use super::talker::Talker;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::decoder_stack::{DecoderStack, FrameSteps, StackNames, StackShape};
+use izwi_nn::decoder_stack::{CodebookHead, DecoderStack, FrameDecoder, FrameStart, StackNames, StackShape};
 use izwi_nn::layers::Linear;
-use izwi_nn::sampling::{Draw, FrameDraws};
+use izwi_nn::sampling::Draw;
 use izwi_types::Precision;
 
 /// Weights of the predictor without its embeddings.
@@ -73,39 +73,27 @@ impl Predictor {
         heads + every * self.heads.len()
     }
 
-    /// Completes a frame of each sequence: `hidden` `[sequences, width]` are the hidden states that decided the `first`
-    /// codes. Returns the other codes of each, and passes the logits `[sequences, codes]` of every codebook to `observer`.
+    /// Decodes a frame of each sequence from `start`: the codes of every codebook but those that `start` gives. Passes the
+    /// logits `[sequences, codes]` of every codebook after the first to `observer`.
     ///
     /// # Errors
     /// Shapes do not fit.
-    pub(super) fn complete(
+    pub(super) fn decode(
         &self,
         talker: &Talker,
-        hidden: &Tensor,
-        first: &[u32],
+        start: FrameStart<'_>,
         draws: &[Draw<'_>],
-        mut observer: impl FnMut(&Tensor),
+        observer: &mut dyn FnMut(&Tensor),
     ) -> Result<Vec<Vec<u32>>> {
-        let (count, device) = (first.len(), hidden.device());
-        let mut frame = FrameSteps::new(&self.stack, count, self.heads.len() + 1, device)?;
+        let heads = self.heads.iter().enumerate().map(|(codebook, head)| CodebookHead {
+            norm: self.stack.last_norm(),
+            head,
+            // The last one is not used.
+            codes: talker.codebook((codebook + 1).min(self.heads.len())),
+        });
+        let heads: Vec<CodebookHead<'_>> = heads.collect();
+        let decoder = FrameDecoder { stack: &self.stack, project: self.project.as_ref(), heads: &heads };
         // Draw 0 is the first code.
-        let mut codes = FrameDraws::new(draws, 1, self.heads.len(), device)?;
-        let embedded = talker.embed_codes(0, &Tensor::new(first, device)?)?;
-        // Two positions for each sequence: the hidden state and the first code.
-        let mut x = Tensor::stack(&[hidden, &embedded], 1)?.flatten(0, 1)?;
-        for (codebook, head) in self.heads.iter().enumerate() {
-            if let Some(project) = &self.project {
-                x = project.forward(&x)?;
-            }
-            let y = frame.forward(x)?;
-            let logits = head.forward(&self.stack.norm(&y)?)?; // [sequences, codes]
-            observer(&logits);
-            let chosen = codes.choose(&logits)?;
-            if codebook + 1 == self.heads.len() {
-                break;
-            }
-            x = talker.embed_codes(codebook + 1, &chosen)?;
-        }
-        codes.finish()
+        decoder.decode(start, draws, 1, observer)
     }
 }

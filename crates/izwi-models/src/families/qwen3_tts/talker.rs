@@ -119,12 +119,8 @@ impl Talker {
         project(&self.text, &self.fc1, &self.fc2, ids)
     }
 
-    /// Embeddings of codes `[codes]` u32 of a codebook: `[codes, width]`, on the device of the codes.
-    pub(super) fn embed_codes(&self, codebook: usize, codes: &Tensor) -> Result<Tensor> {
-        self.codebook(codebook).select(codes)
-    }
-
-    fn codebook(&self, codebook: usize) -> &Embedding {
+    /// The embeddings of a codebook's codes.
+    pub(super) fn codebook(&self, codebook: usize) -> &Embedding {
         codebook.checked_sub(1).map_or(&self.tokens, |codebook| &self.codebooks[codebook])
     }
 

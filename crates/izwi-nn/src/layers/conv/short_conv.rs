@@ -63,6 +63,12 @@ impl ShortConv {
         Tensor::zeros((taps - 1, width), DType::F32, device)
     }
 
+    /// The first linear layer, the taps `[taps, width]` and the second linear layer.
+    #[cfg(feature = "metal")]
+    pub(crate) fn parts(&self) -> (&Linear, &Tensor, &Linear) {
+        (&self.input, &self.weight, &self.output)
+    }
+
     /// Taps of the kernel.
     pub fn taps(&self) -> usize {
         self.weight.dims()[0]

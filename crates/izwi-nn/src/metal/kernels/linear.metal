@@ -20,7 +20,6 @@ struct LinearParams {
     uint has_bias;
     uint activation;    // 0 none, 1 SiLU, 2 GELU, 3 ReLU, 4 gated SiLU: stored rows o and o + outputs are gate and input
     uint has_residual;
-    uint x_offset;      // elements before the first row of x
     uint y_stride;      // elements from a row of y and of the residual to the next
     uint has_scale;     // factors of the outputs, after the activation
 };
@@ -222,7 +221,7 @@ METAL_FUNC void linear_rows(
         for (uint m = 0; m < ROWS; m++) {
             float values[8];
             uint input = min(row + m, p.rows - 1);
-            read_inputs(x + p.x_offset + ulong(input) * p.x_stride, at, p.inputs, values);
+            read_inputs(x + ulong(input) * p.x_stride, at, p.inputs, values);
             if (p.norm != 0u) {
                 for (uint i = 0; i < 8; i++) {
                     squares[m] += values[i] * values[i];
@@ -336,7 +335,7 @@ METAL_FUNC void linear_tiles(
         uint at = start + eight;
         float values[8];
         float w[8];
-        read_inputs(x + p.x_offset + ulong(input) * p.x_stride, at, p.inputs, values);
+        read_inputs(x + ulong(input) * p.x_stride, at, p.inputs, values);
         if (at < p.row_scales * 32) {
             Weights::read(weights, p, stored, at, w);
         } else {
