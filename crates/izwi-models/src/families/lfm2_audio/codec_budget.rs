@@ -97,6 +97,10 @@ fn encoding_recordings_is_within_its_budget_for_any_batch() {
         let counts = second(&format!("{batch} recordings"), || {
             encoder.forward(&recordings).unwrap();
         });
-        assert!(counts.dispatches <= 17 * 12 + 20 * batch as u64, "{batch}: {} dispatches", counts.dispatches);
+        assert!(
+            counts.dispatches <= 17 * 12 + 20 * batch as u64,
+            "{batch}: {} dispatches",
+            counts.dispatches
+        );
     }
 }

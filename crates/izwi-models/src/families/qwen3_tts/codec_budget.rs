@@ -38,7 +38,8 @@ fn small() -> Config {
 
 /// The second chunk of `frames` frames of each of `batch` streams.
 fn chunk(codec: &Codec, batch: usize, frames: usize) -> Counts {
-    let codes: Vec<Vec<u32>> = (0..frames as u32).map(|frame| vec![7 * frame % 64; codec.codebooks()]).collect();
+    let codes: Vec<Vec<u32>> =
+        (0..frames as u32).map(|frame| vec![7 * frame % 64; codec.codebooks()]).collect();
     let mut states: Vec<DecoderState> = (0..batch).map(|_| codec.start()).collect();
     for _ in 0..2 {
         reset();

@@ -8,6 +8,7 @@ use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::layers::activation::{bias_gelu, bias_silu, sigmoid_gate};
 use crate::layers::{Linear, PackedRows};
+use crate::slices::cpu_slice;
 #[cfg(feature = "metal")]
 use crate::{
     layers::{
@@ -16,7 +17,6 @@ use crate::{
     },
     metal,
 };
-use crate::slices::cpu_slice;
 use izwi_kernels::conv::depthwise_conv1d;
 
 /// Depthwise convolution: one kernel per channel.
@@ -279,7 +279,7 @@ impl StridedConv {
             DenseForm::Columns(linear) => linear,
             #[cfg(feature = "metal")]
             DenseForm::Metal(conv) => {
-                let behind = (outputs - 1) * self.stride + self.taps - reach - rows;
+                let behind = ((outputs - 1) * self.stride + self.taps).saturating_sub(reach + rows);
                 let padding = (Padding::Zero, [reach, behind]);
                 return conv.forward_padded(x, padding, self.stride, Some(Activation::Gelu));
             }

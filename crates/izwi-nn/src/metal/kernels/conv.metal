@@ -8,7 +8,7 @@
 #include <metal_simdgroup_matrix>
 using namespace metal;
 
-constant uint NO_STATE = 0xffffffffu;
+constant constexpr uint NO_STATE = 0xffffffffu;
 
 struct ConvParams {
     uint inputs;

@@ -7,9 +7,9 @@
 #include <metal_simdgroup>
 using namespace metal;
 
-constant uint ROWS = 4;         // of a simdgroup
-constant uint SIMDGROUPS = 4;
-constant uint MAX_HEAD = 128;   // elements of a head
+constant constexpr uint ROWS = 4;         // of a simdgroup
+constant constexpr uint SIMDGROUPS = 4;
+constant constexpr uint MAX_HEAD = 128;   // elements of a head
 
 struct RelativeParams {
     uint heads;

@@ -9,8 +9,8 @@ use super::super::mel::Mel;
 use super::Config;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::layers::{Epilogue, Fused, Linear};
 use izwi_nn::layers::conv::DepthwiseConv2d;
+use izwi_nn::layers::{Epilogue, Fused, Linear};
 use izwi_types::Precision;
 
 /// Taps of the first convolution along each side.
