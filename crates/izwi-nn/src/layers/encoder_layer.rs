@@ -1,11 +1,12 @@
 //! Bidirectional pre-norm transformer layer over packed rows: every sequence attends to itself only.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
+use super::{Epilogue, Fused, JointLinear, JointPart, LayerNorm, Linear, Norm, PackedRows};
 use crate::Error;
 use crate::attention::bidirectional;
 use crate::checkpoint::Checkpoint;
-use crate::layers::{Epilogue, Fused, LayerNorm, Linear, Norm, PackedRows};
+use izwi_types::Precision;
 
 /// Sizes of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,12 +19,27 @@ pub struct EncoderConfig {
     pub hidden: usize,
 }
 
+/// Names of a layer's parts where queries, keys and values are layers of their own.
+#[derive(Debug, Clone, Copy)]
+pub struct EncoderNames {
+    /// The norm before attention.
+    pub attention_norm: &'static str,
+    /// The layers of queries, keys and values, and whether each has a bias.
+    pub qkv: [(&'static str, bool); 3],
+    /// The layer behind attention.
+    pub output: &'static str,
+    /// The norm before the feed-forward part.
+    pub feed_forward_norm: &'static str,
+    /// Its two layers.
+    pub feed_forward: [&'static str; 2],
+}
+
 /// Pre-norm attention and feed-forward with residuals; PyTorch's `TransformerEncoderLayer` with
 /// `norm_first`: <https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoderLayer.html>.
 #[derive(Debug, Clone)]
 pub struct EncoderLayer {
     attention_norm: LayerNorm,
-    qkv: Linear,
+    qkv: JointLinear,
     output: Linear,
     heads: usize,
     feed_forward_norm: LayerNorm,
@@ -47,7 +63,7 @@ impl EncoderLayer {
         let fc1 = from.take(&format!("{name}.linear1.weight"), &[hidden, width])?;
         Ok(Self {
             attention_norm: LayerNorm::load(from, &format!("{name}.norm1"), width)?,
-            qkv: Linear::new(&qkv, Some(qkv_bias))?,
+            qkv: JointLinear::stacked(Linear::new(&qkv, Some(qkv_bias))?, 3),
             output: Linear::load(from, &format!("{name}.self_attn.out_proj"), width, width)?,
             heads,
             feed_forward_norm: LayerNorm::load(from, &format!("{name}.norm2"), width)?,
@@ -56,30 +72,65 @@ impl EncoderLayer {
         })
     }
 
+    /// Takes the layer under other names, the weights kept in `precision`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load_named(
+        from: &mut Checkpoint,
+        name: &str,
+        names: &EncoderNames,
+        config: EncoderConfig,
+        precision: Precision,
+    ) -> std::result::Result<Self, Error> {
+        let EncoderConfig { width, heads, hidden } = config;
+        let full = |part: &str| format!("{name}.{part}");
+        let qkv = names.qkv.map(|(part, has_bias)| (full(part), has_bias));
+        let qkv =
+            qkv.each_ref().map(|(name, has_bias)| JointPart { name, outputs: width, has_bias: *has_bias });
+        let [fc1, fc2] = names.feed_forward;
+        let mut linear = |part: &str, sizes: (usize, usize)| {
+            Linear::load_with_precision(from, &full(part), sizes, true, precision)
+        };
+        let (output, fc1, fc2) = (
+            linear(names.output, (width, width))?,
+            linear(fc1, (width, hidden))?,
+            linear(fc2, (hidden, width))?,
+        );
+        Ok(Self {
+            attention_norm: LayerNorm::load(from, &full(names.attention_norm), width)?,
+            qkv: JointLinear::load(from, &qkv, width, precision)?,
+            output,
+            heads,
+            feed_forward_norm: LayerNorm::load(from, &full(names.feed_forward_norm), width)?,
+            fc1,
+            fc2,
+        })
+    }
+
     /// `[rows, width]` to the same; gap rows are undefined.
     ///
     /// # Errors
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, packed: &PackedRows) -> Result<Tensor> {
-        let norm = Some(Norm::Layer(&self.attention_norm));
-        let qkv = self.qkv.forward_fused(x, Fused { norm, ..Fused::default() })?; // [rows, 3 * width]
-        let added = Fused { residual: Some(x), ..Fused::default() };
-        let x = self.output.forward_fused(&attend(&qkv, self.heads, packed)?, added)?;
+        let rows = self.qkv.forward(x, Some(Norm::Layer(&self.attention_norm)))?;
+        let mixed = attend(&rows.parts, self.heads, packed)?;
+        let x = &self.output.forward_fused(&mixed, Fused { residual: Some(x), ..Fused::default() })?;
         let norm = Some(Norm::Layer(&self.feed_forward_norm));
-        let gelu = Fused { norm, epilogue: Epilogue::Gelu, ..Fused::default() };
-        let h = self.fc1.forward_fused(&x, gelu)?; // [rows, hidden]
-        self.fc2.forward_fused(&h, Fused { residual: Some(&x), ..Fused::default() })
+        let hidden =
+            self.fc1.forward_fused(x, Fused { norm, epilogue: Epilogue::Gelu, ..Fused::default() })?;
+        self.fc2.forward_fused(&hidden, Fused { residual: Some(x), ..Fused::default() })
     }
 }
 
-/// Softmax attention within each sequence: `qkv` `[rows, 3 * width]` to `[rows, width]`. Gap rows attend to each other.
-fn attend(qkv: &Tensor, heads: usize, packed: &PackedRows) -> Result<Tensor> {
-    let width = qkv.dim(1)? / 3;
-    let part = |index: usize| qkv.narrow(1, index * width, width)?.contiguous();
+/// Softmax attention within each sequence: queries, keys and values `[rows, width]` to the same. Gap rows attend to each
+/// other.
+fn attend(qkv: &[Tensor], heads: usize, packed: &PackedRows) -> Result<Tensor> {
+    let [q, k, v] = qkv else { bail!("attention: {} layers instead of queries, keys and values", qkv.len()) };
     let mut lengths = Vec::with_capacity(2 * packed.spans().len());
     let ends = packed.spans().iter().skip(1).map(|next| next.start).chain([packed.rows()]);
     for (span, end) in packed.spans().iter().zip(ends) {
         lengths.extend([span.len(), end - span.end].into_iter().filter(|&length| length > 0));
     }
-    bidirectional(&part(0)?, &part(1)?, &part(2)?, heads, &lengths)
+    bidirectional(q, k, v, heads, &lengths)
 }

@@ -6,8 +6,8 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
-use crate::layers::activation::{bias_gelu, bias_silu, sigmoid_gate};
-use crate::layers::{Linear, PackedRows};
+use crate::layers::activation::{bias_silu, sigmoid_gate};
+use crate::layers::{Epilogue, Fused, Linear, PackedRows};
 use crate::slices::cpu_slice;
 #[cfg(feature = "metal")]
 use crate::{
@@ -247,7 +247,6 @@ impl DenseConv {
 #[derive(Debug, Clone)]
 pub struct StridedConv {
     form: DenseForm,
-    bias: Tensor, // [outputs]
     taps: usize,
     stride: usize,
 }
@@ -261,11 +260,11 @@ impl StridedConv {
         let (outputs, inputs, taps) = weight.dims3()?;
         #[cfg(feature = "metal")]
         if weight.device().is_metal() {
-            let conv = Conv1d::new(weight, Some(bias.clone()), 1)?;
-            return Ok(Self { form: DenseForm::Metal(conv), bias, taps, stride });
+            let conv = Conv1d::new(weight, Some(bias), 1)?;
+            return Ok(Self { form: DenseForm::Metal(conv), taps, stride });
         }
         let weight = weight.transpose(1, 2)?.reshape((outputs, taps * inputs))?;
-        Ok(Self { form: DenseForm::Columns(Linear::new(&weight, None)?), bias, taps, stride })
+        Ok(Self { form: DenseForm::Columns(Linear::new(&weight, Some(bias))?), taps, stride })
     }
 
     /// `gelu` of the convolution: `[rows, inputs]` to `[ceil(rows / stride), outputs]`.
@@ -290,7 +289,8 @@ impl StridedConv {
             rows.narrow(1, 0, inputs)
         };
         let columns: Vec<_> = (0..self.taps).map(column).collect::<Result<_>>()?;
-        bias_gelu(&linear.product(&Tensor::cat(&columns, 1)?)?, &self.bias)
+        let fused = Fused { epilogue: Epilogue::Gelu, ..Fused::default() };
+        linear.forward_fused(&Tensor::cat(&columns, 1)?, fused)
     }
 }
 
