@@ -137,6 +137,11 @@ pub fn decodes_in_parallel(device: &Device) -> bool {
     device.is_cpu()
 }
 
+/// Whether the launch of a kernel costs more than the work of a small one: few large passes are faster there.
+pub fn is_launch_bound(device: &Device) -> bool {
+    !device.is_cpu()
+}
+
 /// The device's name for logs, `/health` and `izwi_build_info`.
 pub fn name(device: &Device) -> String {
     let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);

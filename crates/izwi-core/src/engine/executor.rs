@@ -6,6 +6,7 @@
 pub mod native;
 #[cfg(feature = "simulated")]
 pub mod simulated;
+pub(crate) mod threads;
 
 use std::sync::Arc;
 
@@ -17,11 +18,6 @@ use super::config::EngineCoreConfig;
 use super::error::{EngineError, Result};
 use super::scheduler::ScheduleResult;
 use super::types::{GenerationParams, SequenceId};
-
-/// Threads that a model computes with by default: the performance cores of the machine.
-pub(crate) fn default_threads() -> usize {
-    izwi_kernels::threads::default_threads()
-}
 
 /// Static facts about an executor and its model.
 #[derive(Debug, Clone, PartialEq)]

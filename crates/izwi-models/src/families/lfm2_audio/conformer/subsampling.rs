@@ -9,6 +9,7 @@ use super::super::mel::Mel;
 use super::Config;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::device::is_launch_bound;
 use izwi_nn::layers::conv::DepthwiseConv2d;
 use izwi_nn::layers::{Epilogue, Fused, Linear};
 use izwi_types::Precision;
@@ -73,7 +74,7 @@ impl Subsampling {
         let rows = mel.rows();
         let relu = Fused { epilogue: Epilogue::Relu, ..Fused::default() };
         let mut pieces = Vec::with_capacity(rows.div_ceil(PIECE_ROWS));
-        let piece = if self.device.is_cpu() { PIECE_ROWS } else { PIECE_ROWS_ON_DEVICES };
+        let piece = if is_launch_bound(&self.device) { PIECE_ROWS_ON_DEVICES } else { PIECE_ROWS };
         for start in (0..rows).step_by(piece) {
             let third = start..rows.min(start + piece);
             let second = below(&third, levels[1]);
