@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::codec::{Codec, Config, DecoderState};
 use super::golden_set::device;
+use crate::families::golden_set::metal_device;
 use crate::frame_driver::FrameCodec;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::emulated_metal::{Counts, counts, reset, text};
