@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub use izwi_nn::device::{Gpu, metal_gpu};
 use izwi_types::{
-    DeviceChoice, Input, InputError, ModelInfo, PartTimes, Prepared, StepOutput, VoiceRecording,
+    DeviceChoice, Input, InputError, ModelInfo, PartTimes, Precision, Prepared, StepOutput, VoiceRecording,
 };
 
 use super::config::EngineCoreConfig;
@@ -30,6 +30,8 @@ pub struct ExecutorProfile {
     pub device: String,
     /// The model's own facts.
     pub info: ModelInfo,
+    /// Type of the large weights.
+    pub precision: Precision,
     /// Bytes of one KV block; 0 for models without KV cache.
     pub kv_block_bytes: usize,
     /// Bytes held while loaded: weights, KV pool, and the states of as many sequences as run at once.

@@ -71,7 +71,7 @@ impl PackedRows {
     /// An index lies outside `source`.
     pub fn gather(&self, source: &Tensor, rows: Vec<u32>) -> Result<Tensor> {
         let index = Tensor::from_vec(rows, self.rows, source.device())?;
-        self.clear_gaps(&source.index_select(&index, 0)?)
+        self.clear_gaps(&source.contiguous()?.index_select(&index, 0)?)
     }
 }
 

@@ -11,7 +11,12 @@ use izwi_models::warm_up;
 use izwi_nn::Error;
 use izwi_nn::device::{self, Device, with_autorelease_pool};
 use izwi_nn::kv_pool::KvPool;
+<<<<<<< HEAD
 use izwi_types::{Input, InputError, PrepareLimits, Prepared, VoiceRecording};
+=======
+use izwi_nn::precision::weight_precision;
+use izwi_types::{Input, InputError, PrepareLimits, Prepared, StepOutput, VoiceRecording, Work};
+>>>>>>> main
 
 use super::loading::{self, Loaded};
 use super::messages::{chain, with_remedy};
@@ -75,7 +80,7 @@ impl NativeExecutor {
             })?;
         let freed = device::free_unused(&device);
         freed.map_err(|error| EngineError::Load(with_remedy(&error, &device)))?;
-        let mut profile = profile(config, &*model, device::name(&device));
+        let mut profile = profile(config, &*model, &device);
         if let Some((before, now)) = held_before.zip(device::allocated_bytes(&device)) {
             profile.memory_bytes = profile.memory_bytes.max(now.saturating_sub(before));
         }
@@ -192,14 +197,40 @@ impl RequestPreparer for NativePreparer {
     }
 }
 
+<<<<<<< HEAD
 fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: String) -> ExecutorProfile {
+=======
+/// The most steps of a warm-up: enough for a prompt and some tokens of each kind of pass.
+const WARM_UP_STEPS: usize = 12;
+/// The most positions of a warm-up.
+const WARM_UP_POSITIONS: usize = 512;
+
+/// Tokens of the entry at `start`: a unit, the prompt, or one decoded token.
+fn entry_size(work: &Work, start: usize) -> Option<usize> {
+    match work {
+        Work::Units(units) => units.get(start).copied(),
+        Work::Autoregressive { prompt, .. } if start == 0 => Some(prompt.len()),
+        Work::Autoregressive { .. } => Some(1).filter(|_| start < WARM_UP_POSITIONS),
+    }
+}
+
+fn next_start(work: &Work, start: usize, num_tokens: usize) -> usize {
+    match work {
+        Work::Units(_) => start + 1,
+        Work::Autoregressive { .. } => start + num_tokens,
+    }
+}
+
+fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: &Device) -> ExecutorProfile {
+>>>>>>> main
     let info = model.info().clone();
     let geometry = config.geometry();
     let kv_block_bytes = model.kv_layout().map_or(0, |layout| layout.block_bytes(geometry.block_size));
     let states = info.state_bytes * config.running_limit(info.state_bytes);
     ExecutorProfile {
         model: config.model.clone(),
-        device,
+        device: device::name(device),
+        precision: weight_precision(config.dtype, device),
         kv_block_bytes,
         memory_bytes: info.weight_bytes + kv_block_bytes * geometry.num_blocks + states,
         step_bytes: model.step_bytes(config.streaming_chunk_size),

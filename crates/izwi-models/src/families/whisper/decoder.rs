@@ -242,7 +242,7 @@ impl Decoder {
         if rows.is_empty() {
             return Ok(());
         }
-        let x = x.index_select(&Tensor::new(rows, x.device())?, 0)?;
+        let x = x.contiguous()?.index_select(&Tensor::new(rows, x.device())?, 0)?;
         let logits = self.embedding.forward(&self.norm.forward(&x)?)?; // [wanted, vocabulary]
         let mut logits = logits.to_vec2::<f32>()?.into_iter();
         for (output, span) in outputs.iter_mut().zip(spans) {
