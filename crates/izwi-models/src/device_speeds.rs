@@ -148,7 +148,8 @@ mod tests {
         file.write(SPEEDS);
         let good = fs::read_to_string(&file.path).unwrap();
         let cut = good[..good.len() / 2].to_owned();
-        let damaged = [cut, String::new(), "[]".to_owned(), good.replace("30.5", "-1"), good.replace("12.0", "0")];
+        let damaged =
+            [cut, String::new(), "[]".to_owned(), good.replace("30.5", "-1"), good.replace("12.0", "0")];
         for text in damaged {
             fs::write(&file.path, &text).unwrap();
             assert_eq!(file.read(), None, "{text}");

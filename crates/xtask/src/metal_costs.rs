@@ -164,7 +164,10 @@ mod tests {
     fn a_frame_is_its_dispatches_its_weights_and_its_waits() {
         let mut counts = counts();
         let page = table(&counts).unwrap();
-        assert!(page.contains("| m | 750 | 1 | 2 | A | 100 | 1.5 | 40.0 | 0.5 | 42.0 | 0.53 |  |\n"), "{page}");
+        assert!(
+            page.contains("| m | 750 | 1 | 2 | A | 100 | 1.5 | 40.0 | 0.5 | 42.0 | 0.53 |  |\n"),
+            "{page}"
+        );
         assert!(page.contains("| B | 200 | 1.5 | 20.0 | 0.5 | 22.0 | 0.28 |  |\n"), "{page}");
         assert!(page.contains("The last column is empty"), "{page}");
         counts["measured"] = serde_json::json!([{"model": "m", "chip": "B", "rtf": 0.3}]);
