@@ -11,6 +11,188 @@ use izwi_models::warm_up;
 use izwi_nn::Error;
 use izwi_nn::device::{self, Device, with_autorelease_pool};
 use izwi_nn::kv_pool::KvPool;
+use izwi_nn::precision::weight_precision;
+use izwi_types::{Input, InputError, PrepareLimits, Prepared, VoiceRecording};
+
+use super::loading::{self, Loaded};
+use super::messages::{chain, with_remedy};
+use super::{
+    ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, NewSequenceData, RequestPreparer, StepPlan,
+};
+use crate::engine::blocks::BlockGeometry;
+use crate::engine::config::EngineCoreConfig;
+use crate::engine::error::{EngineError, Result};
+use crate::engine::types::SequenceId;
+
+struct Running {
+    prepared: Prepared,
+    state: SequenceState,
+}
+
+/// Executes plans with the models of this build.
+pub struct NativeExecutor {
+    profile: Arc<ExecutorProfile>,
+    model: Arc<dyn SpeechModel>,
+    limits: PrepareLimits,
+    geometry: BlockGeometry,
+    pool: KvPool,
+    sequences: HashMap<SequenceId, Running>,
+    /// Dropped last, after what it frees.
+    device: UnusedMemory,
+}
+
+/// Frees what the device's allocator still keeps of an executor that was dropped.
+struct UnusedMemory(Device);
+
+impl Drop for UnusedMemory {
+    fn drop(&mut self) {
+        if let Err(error) = with_autorelease_pool(|| device::free_unused(&self.0)) {
+            tracing::warn!(%error, "the device did not free the memory of a model");
+        }
+    }
+}
+
+impl std::fmt::Debug for NativeExecutor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NativeExecutor").field("profile", &self.profile).finish_non_exhaustive()
+    }
+}
+
+impl NativeExecutor {
+    /// Loads the configured model from the store and allocates its KV pool.
+    ///
+    /// # Errors
+    /// The model is unknown, not pulled or does not load; the device cannot be opened or is out of memory.
+    pub fn load(config: &EngineCoreConfig) -> Result<Self> {
+        with_autorelease_pool(|| Self::load_on_device(config))
+    }
+
+    fn load_on_device(config: &EngineCoreConfig) -> Result<Self> {
+        let Loaded { model, device, held_before } = loading::load(config)?;
+        let geometry = config.geometry();
+        let pool = KvPool::new(model.kv_layout(), geometry.num_blocks, geometry.block_size, &device)
+            .map_err(|error| {
+                EngineError::Load(format!("the KV pool cannot be allocated: {error}; lower max_blocks"))
+            })?;
+        let freed = device::free_unused(&device);
+        freed.map_err(|error| EngineError::Load(with_remedy(&error, &device)))?;
+        let mut profile = profile(config, &*model, &device);
+        if let Some((before, now)) = held_before.zip(device::allocated_bytes(&device)) {
+            profile.memory_bytes = profile.memory_bytes.max(now.saturating_sub(before));
+        }
+        let profile = Arc::new(profile);
+        let limits = loading::limits(config, &*model);
+        let device = UnusedMemory(device);
+        Ok(Self { profile, model, limits, geometry, pool, sequences: HashMap::new(), device })
+    }
+
+    fn failed(&self, error: impl Into<Error>) -> ExecutorError {
+        ExecutorError(with_remedy(&error.into(), &self.device.0))
+    }
+
+    fn admit(&mut self, new: &NewSequenceData) {
+        let prepared = new.prepared.clone();
+        let state = self.model.start(&prepared);
+        self.sequences.insert(new.sequence, Running { prepared, state });
+    }
+
+    /// Runs the warm-up input for some steps. No sequence runs yet: it uses the pool's first blocks.
+    fn warm_up(&mut self) -> std::result::Result<(), ExecutorError> {
+        let blocks = self.geometry.blocks_for(warm_up::POSITIONS).min(self.geometry.num_blocks);
+        let block_table: Vec<u32> = (0..blocks as u32).collect();
+        let ran = warm_up::run(&*self.model, &mut self.pool, &block_table, &self.limits);
+        ran.map(drop).map_err(|error| match error {
+            WarmUpError::Model(error) => self.failed(error),
+            WarmUpError::Input(error) => ExecutorError(chain(&error)),
+        })
+    }
+
+    /// Computes a plan.
+    fn step(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError> {
+        for new in &plan.new_sequences {
+            self.admit(new);
+        }
+        let copies: Vec<(u32, u32)> =
+            plan.schedule.block_copies.iter().map(|copy| (copy.from, copy.to)).collect();
+        self.pool.copy_blocks(&copies).map_err(|error| self.failed(error))?;
+
+        // Moved out of the map for the pass: every entry borrows its own state mutably.
+        let mut batch: Vec<(SequenceId, Running)> = Vec::with_capacity(plan.schedule.batch_size());
+        for item in plan.schedule.items() {
+            let running = self.sequences.remove(&item.sequence);
+            let running =
+                running.ok_or_else(|| ExecutorError(format!("sequence {} is unknown", item.sequence.0)))?;
+            batch.push((item.sequence, running));
+        }
+        let mut entries: Vec<BatchEntry<'_>> = batch
+            .iter_mut()
+            .zip(plan.schedule.items())
+            .map(|((_, running), item)| BatchEntry {
+                prepared: &running.prepared,
+                state: &mut running.state,
+                start: item.start,
+                begins: item.begins,
+                num_tokens: item.num_tokens,
+                block_table: &item.block_table,
+            })
+            .collect();
+        let outputs = self.model.forward(&mut self.pool, &mut entries).map_err(|error| self.failed(error))?;
+        self.sequences.extend(batch);
+        Ok(outputs.into_iter().map(Ok).collect())
+    }
+}
+
+impl ModelExecutor for NativeExecutor {
+    fn profile(&self) -> Arc<ExecutorProfile> {
+        Arc::clone(&self.profile)
+    }
+
+    fn preparer(&self) -> Arc<dyn RequestPreparer> {
+        Arc::new(NativePreparer { model: Arc::clone(&self.model), limits: self.limits })
+    }
+
+    fn initialize(&mut self) -> std::result::Result<(), ExecutorError> {
+        with_autorelease_pool(|| self.warm_up())
+    }
+
+    fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError> {
+        with_autorelease_pool(|| self.step(plan))
+    }
+
+    fn release(&mut self, sequences: &[SequenceId]) {
+        for sequence in sequences {
+            self.sequences.remove(sequence);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn shutdown(&mut self) {
+        self.sequences.clear();
+    }
+}
+
+struct NativePreparer {
+    model: Arc<dyn SpeechModel>,
+    limits: PrepareLimits,
+}
+
+impl RequestPreparer for NativePreparer {
+    fn prepare(&self, input: &Input) -> std::result::Result<Prepared, InputError> {
+        with_autorelease_pool(|| self.model.prepare(input, &self.limits))
+    }
+
+    fn make_voice(&self, recording: &VoiceRecording) -> std::result::Result<Vec<u8>, InputError> {
+        with_autorelease_pool(|| self.model.make_voice(recording))
+    }
+
+    fn check_voice(&self, pack: &[u8]) -> std::result::Result<(), InputError> {
+        with_autorelease_pool(|| self.model.check_voice(pack))
+    }
+}
+
 fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: &Device) -> ExecutorProfile {
     let info = model.info().clone();
     let geometry = config.geometry();
