@@ -1,10 +1,6 @@
-//! Audio players of the platform: their command lines, and playing a file or a stream through one. macOS has no program that
-//! plays a stream: there the process plays it itself.
+//! Audio players of the platform: their command lines, and playing a file or a stream through one.
 //!
 //! Knows no model and no request.
-
-#[cfg(any(target_os = "macos", test))]
-mod speaker;
 
 use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
@@ -56,10 +52,6 @@ const FFPLAY: Program = Program {
 #[cfg(target_os = "macos")]
 const PROGRAMS: &[Program] = &[Program { name: "afplay", file: &[], stream: None }, FFPLAY];
 
-/// The sound output in this process.
-#[cfg(target_os = "macos")]
-const CORE_AUDIO: Program = Program { name: "CoreAudio", file: &[], stream: None };
-
 #[cfg(windows)]
 const PROGRAMS: &[Program] = &[
     Program {
@@ -107,10 +99,6 @@ impl Player {
     /// # Errors
     /// No such player is installed.
     pub(crate) fn find(streaming: bool) -> Result<Self> {
-        #[cfg(target_os = "macos")]
-        if streaming {
-            return Ok(Self { program: CORE_AUDIO, path: PathBuf::new() });
-        }
         let search = std::env::var_os("PATH").unwrap_or_default();
         find_in(PROGRAMS, &search, streaming).ok_or_else(|| {
             let suitable: Vec<&str> = PROGRAMS
@@ -146,8 +134,7 @@ impl Player {
             command.arg(file);
         }
         let child = self.start(command.stdin(Stdio::null()))?;
-        let output = Output::Program { child: Running(child), stream: None };
-        Playing { player: self.name(), output }.finish(interrupt).await
+        Playing { player: self.name(), child, stream: None }.finish(interrupt).await
     }
 
     /// Plays a whole signal to its end, or until the process is interrupted.
@@ -171,11 +158,6 @@ impl Player {
     /// # Errors
     /// The player plays no streams, or does not start.
     pub(crate) fn open_stream(&self, sample_rate_hz: u32) -> Result<Playing> {
-        #[cfg(target_os = "macos")]
-        if self.name() == CORE_AUDIO.name {
-            let output = Output::Speaker(speaker::Speaker::open(sample_rate_hz)?);
-            return Ok(Playing { player: self.name(), output });
-        }
         let Some(stream) = self.program.stream else { anyhow::bail!("{} plays no streams", self.name()) };
         let mut command = Command::new(&self.path);
         command.args(stream.arguments);
@@ -183,9 +165,7 @@ impl Player {
         let encoder = stream.format.encoder(&EncoderConfig { sample_rate_hz, total_samples: None })?;
         let mut child = self.start(command.stdin(Stdio::piped()))?;
         let stdin = child.stdin.take().context("the player has no standard input")?;
-        let stream = Some(EncodedStream { encoder, stdin });
-        let output = Output::Program { child: Running(child), stream };
-        Ok(Playing { player: self.name(), output })
+        Ok(Playing { player: self.name(), child, stream: Some(EncodedStream { encoder, stdin }) })
     }
 
     fn start(&self, command: &mut Command) -> Result<Child> {
@@ -234,15 +214,9 @@ fn is_executable(path: &Path) -> bool {
 #[derive(Debug)]
 pub(crate) struct Playing {
     player: &'static str,
-    output: Output,
-}
-
-#[derive(Debug)]
-enum Output {
-    /// A program; `stream` is `None` for a player of a file.
-    Program { child: Running, stream: Option<EncodedStream> },
-    #[cfg(target_os = "macos")]
-    Speaker(speaker::Speaker),
+    child: Child,
+    /// `None` for a player of a file.
+    stream: Option<EncodedStream>,
 }
 
 #[derive(Debug)]
@@ -257,13 +231,15 @@ impl Playing {
     /// # Errors
     /// The player has ended.
     pub(crate) fn write(&mut self, samples: &[f32]) -> Result<()> {
-        match &mut self.output {
-            Output::Program { child, stream: Some(stream) } => stream
-                .send(|encoder| encoder.push(samples))?
-                .map_err(|_| child.failure(self.player, "ended before the audio")),
-            Output::Program { stream: None, .. } => Ok(()),
-            #[cfg(target_os = "macos")]
-            Output::Speaker(speaker) => speaker.write(samples),
+        self.send(|encoder| encoder.push(samples))
+    }
+
+    fn send(&mut self, encode: impl FnOnce(&mut dyn Encoder) -> Result<Vec<u8>, EncodeError>) -> Result<()> {
+        let Some(EncodedStream { encoder, stdin }) = &mut self.stream else { return Ok(()) };
+        let bytes = encode(encoder.as_mut())?;
+        match stdin.write_all(&bytes).and_then(|()| stdin.flush()) {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.failure("ended before the audio")),
         }
     }
 
@@ -271,77 +247,45 @@ impl Playing {
     ///
     /// # Errors
     /// The player failed, or the process is interrupted.
-    pub(crate) async fn finish(self, interrupt: &mut Interrupt) -> Result<()> {
-        match self.output {
-            Output::Program { child, stream } => finish_program(self.player, child, stream, interrupt).await,
-            #[cfg(target_os = "macos")]
-            Output::Speaker(speaker) => interrupt.guard(speaker.finish()).await,
-        }
-    }
-}
-
-async fn finish_program(
-    player: &str,
-    mut child: Running,
-    stream: Option<EncodedStream>,
-    interrupt: &mut Interrupt,
-) -> Result<()> {
-    if let Some(mut stream) = stream {
-        let sent = stream.send(|encoder| encoder.finish())?;
-        sent.map_err(|_| child.failure(player, "ended before the audio"))?;
-    }
-    let ended = async {
-        loop {
-            if let Some(status) = child.0.try_wait().context("cannot wait for the player")? {
-                return Ok(status);
+    pub(crate) async fn finish(mut self, interrupt: &mut Interrupt) -> Result<()> {
+        self.send(|encoder| encoder.finish())?;
+        drop(self.stream.take());
+        let ended = async {
+            loop {
+                if let Some(status) = self.child.try_wait().context("cannot wait for the player")? {
+                    return Ok(status);
+                }
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
-            tokio::time::sleep(POLL_INTERVAL).await;
+        };
+        match interrupt.guard(ended).await? {
+            status if status.success() => Ok(()),
+            status => Err(self.failure(&format!("ended with {status}"))),
         }
-    };
-    match interrupt.guard(ended).await? {
-        status if status.success() => Ok(()),
-        status => Err(child.failure(player, &format!("ended with {status}"))),
     }
-}
 
-impl EncodedStream {
-    /// Encodes audio and writes it; the inner error is that of the player's standard input.
-    fn send(
-        &mut self,
-        encode: impl FnOnce(&mut dyn Encoder) -> Result<Vec<u8>, EncodeError>,
-    ) -> Result<std::io::Result<()>> {
-        let bytes = encode(self.encoder.as_mut())?;
-        Ok(self.stdin.write_all(&bytes).and_then(|()| self.stdin.flush()))
-    }
-}
-
-/// The process of a program. Dropping it ends it.
-#[derive(Debug)]
-struct Running(Child);
-
-impl Running {
-    /// The failure with the program's error output.
-    fn failure(&mut self, player: &str, what: &str) -> anyhow::Error {
+    /// The failure with the player's error output.
+    fn failure(&mut self, what: &str) -> anyhow::Error {
         // The player may hang; its output so far is enough.
-        let _ = self.0.kill();
+        let _ = self.child.kill();
         let mut stderr = Vec::new();
-        if let Some(pipe) = self.0.stderr.take() {
+        if let Some(pipe) = self.child.stderr.take() {
             let _ = pipe.take(MAX_STDERR_BYTES).read_to_end(&mut stderr);
         }
         let stderr = String::from_utf8_lossy(&stderr);
         let message = match stderr.trim() {
-            "" => format!("the player {player} {what}"),
-            stderr => format!("the player {player} {what}: {stderr}"),
+            "" => format!("the player {} {what}", self.player),
+            stderr => format!("the player {} {what}: {stderr}", self.player),
         };
         failure::with_help(message, "check that sound works on this machine, or write to a file with -o")
     }
 }
 
-impl Drop for Running {
+impl Drop for Playing {
     fn drop(&mut self) {
         // Waiting for the process prevents a zombie.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -24,6 +24,9 @@ macro_rules! sources {
 
 sources! {
     Attention = "attention.metal",
+    CrossAttention = "cross_attention.metal",
+    Embedding = "embedding.metal",
+    EncoderAttention = "encoder_attention.metal",
     Conv = "conv.metal",
     Linear = "linear.metal",
     Sampling = "sampling.metal",

@@ -5,6 +5,10 @@
 
 mod attention;
 mod conv;
+mod counters;
+mod cross_attention;
+mod embedding;
+mod encoder_attention;
 mod library;
 mod linear;
 mod pass;
@@ -23,6 +27,10 @@ pub(crate) use attention::{Heads, MAX_TAPS, StepTable, TableSpan};
 pub(crate) use conv::{
     ConvArgs, ConvWeights, Depthwise, DepthwiseForm, Edge, Epilogue, NO_STATE, SequenceTable, conv,
 };
+pub use counters::KernelCosts;
+pub(crate) use cross_attention::takes_window;
+pub(crate) use embedding::{Entries, IdOrder, MAX_TABLES};
+pub(crate) use encoder_attention::{HeadShape, MAX_HEAD_DIM};
 pub(crate) use linear::{Activation, Fused, Norm};
 pub(crate) use pass::{Pass, metal};
 pub(crate) use sampling::{DrawTable, Lookup, RowDraw};

@@ -29,6 +29,8 @@ use izwi_types::{
 };
 
 mod backbone;
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod budgets;
 mod codec;
 mod config;
 mod conformer;

@@ -6,8 +6,7 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
-use crate::layers::Linear;
-use crate::layers::activation::bias_gelu;
+use crate::layers::{Epilogue, Fused, Linear};
 #[cfg(feature = "metal")]
 use crate::metal;
 use crate::slices::cpu_slice;
@@ -163,7 +162,6 @@ impl DenseConv {
 #[derive(Debug, Clone)]
 pub struct StridedConv {
     linear: Linear, // over [taps * inputs]
-    bias: Tensor,   // [outputs]
     taps: usize,
     stride: usize,
 }
@@ -176,7 +174,7 @@ impl StridedConv {
     pub fn new(weight: &Tensor, bias: Tensor, stride: usize) -> Result<Self> {
         let (outputs, inputs, taps) = weight.dims3()?;
         let weight = weight.transpose(1, 2)?.reshape((outputs, taps * inputs))?;
-        Ok(Self { linear: Linear::new(&weight, None)?, bias, taps, stride })
+        Ok(Self { linear: Linear::new(&weight, Some(bias))?, taps, stride })
     }
 
     /// `gelu` of the convolution: `[rows, inputs]` to `[ceil(rows / stride), outputs]`.
@@ -192,7 +190,8 @@ impl StridedConv {
             rows.narrow(1, 0, inputs)
         };
         let columns: Vec<_> = (0..self.taps).map(column).collect::<Result<_>>()?;
-        bias_gelu(&self.linear.product(&Tensor::cat(&columns, 1)?)?, &self.bias)
+        let fused = Fused { epilogue: Epilogue::Gelu, ..Fused::default() };
+        self.linear.forward_fused(&Tensor::cat(&columns, 1)?, fused)
     }
 }
 
