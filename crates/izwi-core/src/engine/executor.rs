@@ -21,6 +21,11 @@ use super::error::{EngineError, Result};
 use super::scheduler::ScheduleResult;
 use super::types::{GenerationParams, SequenceId};
 
+/// Threads that a model computes with by default: the performance cores of the machine.
+pub(crate) fn default_threads() -> usize {
+    izwi_kernels::threads::default_threads()
+}
+
 /// Static facts about an executor and its model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExecutorProfile {

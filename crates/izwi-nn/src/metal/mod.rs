@@ -9,9 +9,12 @@ mod counters;
 mod cross_attention;
 mod embedding;
 mod encoder_attention;
+#[cfg(test)]
+mod encoder_tests;
 mod library;
 mod linear;
 mod pass;
+pub(crate) mod relative;
 mod sampling;
 mod stream_slots;
 #[cfg(test)]
@@ -26,6 +29,7 @@ use candle_core::{Storage, Tensor};
 pub(crate) use attention::{Heads, MAX_TAPS, StepTable, TableSpan};
 pub(crate) use conv::{
     ConvArgs, ConvWeights, Depthwise, DepthwiseForm, Edge, Epilogue, NO_STATE, SequenceTable, conv,
+    depthwise_2d,
 };
 pub use counters::KernelCosts;
 pub(crate) use cross_attention::takes_window;

@@ -32,6 +32,8 @@ mod backbone;
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
 mod budgets;
 mod codec;
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod codec_budget;
 mod config;
 mod conformer;
 mod depthformer;

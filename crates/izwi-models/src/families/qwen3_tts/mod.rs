@@ -31,6 +31,8 @@ use izwi_types::{
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
 mod budgets;
 mod codec;
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod codec_budget;
 mod config;
 mod generation;
 #[cfg(test)]
