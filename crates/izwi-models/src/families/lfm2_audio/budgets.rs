@@ -8,7 +8,7 @@ use super::config::Config;
 use super::generation::{Generated, Generator, NoObserver, Outcome, PARTS, Pass, StepInput};
 use super::modality::Mode;
 use super::prompt::{Position, Prompt};
-use crate::families::golden_set::device;
+use crate::families::golden_set::metal_device;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::device::KernelCosts;
 use izwi_nn::emulated_metal::{Counts, counts, reset, text};
@@ -95,10 +95,7 @@ fn costs(generator: &Generator, device: &Device, sequences: usize) -> [(Counts, 
 
 #[test]
 fn a_frame_and_a_prefill_stay_within_their_budgets() {
-    let device = device();
-    if !device.is_metal() {
-        return;
-    }
+    let Some(device) = metal_device() else { return };
     let generator = generator(&device);
     let mut of_one = 0;
     for sequences in [1, 8] {
