@@ -1,4 +1,4 @@
-//! Errors of the registry of families. Everything below a family fails with [`izwi_nn::Error`].
+//! Errors of the registry of families and of warm-ups. Everything below a family fails with [`izwi_nn::Error`].
 
 /// No model could be made.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +20,17 @@ pub enum LoadError {
         known: String,
     },
     /// The family could not load the checkpoint.
+    #[error(transparent)]
+    Model(#[from] izwi_nn::Error),
+}
+
+/// A warm-up did not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum WarmUpError {
+    /// The model rejects its own input: a limit is too low for it.
+    #[error(transparent)]
+    Input(#[from] izwi_types::InputError),
+    /// A step failed.
     #[error(transparent)]
     Model(#[from] izwi_nn::Error),
 }

@@ -4,6 +4,7 @@
 //! an executor needs to run any of them ([`model::SpeechModel`]). Knows no request, no scheduler, no file download and no async runtime.
 #![forbid(unsafe_code)]
 
+pub mod device_speeds;
 pub mod error;
 pub mod families;
 mod frame_driver;
@@ -12,4 +13,4 @@ mod mini_engine;
 pub mod model;
 mod regions;
 pub mod text;
-mod warm_up;
+pub mod warm_up;

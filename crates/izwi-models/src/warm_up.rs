@@ -1,11 +1,211 @@
-//! Inputs for warm-up.
+//! Runs a model alone on its warm-up input: to touch every kernel once, and to measure its speed on a device.
+//!
+//! Knows no engine, and of devices only where the pool of a measurement goes.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use izwi_nn::device::Device;
+use izwi_nn::kv_pool::KvPool;
 use izwi_nn::sampling::mix;
+use izwi_types::{PrepareLimits, Prepared, StepOutput, Work};
+
+use crate::error::WarmUpError;
+use crate::model::{BatchEntry, SpeechModel};
+
+/// The most positions of a run.
+pub const POSITIONS: usize = 512;
+/// The most steps of a run: enough for a prompt and some tokens of each kind of pass.
+const STEPS: usize = 12;
+/// Runs of a measurement after one that is not measured; the fastest counts.
+const MEASURED_RUNS: usize = 2;
+/// Positions in a block of the pool of a measurement.
+const BLOCK_SIZE: usize = 16;
+
+/// Steps and their time, without the preparation of the input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Steps; one of them computed the prompt.
+    pub steps: usize,
+    /// Time of all steps.
+    pub time: Duration,
+}
+
+/// Runs the warm-up input for some steps, in the blocks of `block_table`, which hold up to [`POSITIONS`] positions.
+///
+/// # Errors
+/// The model rejects its own input, or a step failed.
+pub fn run(
+    model: &dyn SpeechModel,
+    pool: &mut KvPool,
+    block_table: &[u32],
+    limits: &PrepareLimits,
+) -> Result<Run, WarmUpError> {
+    let prepared = model.prepare(&model.warm_up_input(), limits)?;
+    let begun = Instant::now();
+    let steps = run_prepared(model, pool, block_table, &prepared)?;
+    Ok(Run { steps, time: begun.elapsed() })
+}
+
+fn run_prepared(
+    model: &dyn SpeechModel,
+    pool: &mut KvPool,
+    block_table: &[u32],
+    prepared: &Prepared,
+) -> Result<usize, izwi_nn::Error> {
+    let mut state = model.start(prepared);
+    let mut work = prepared.work.clone();
+    let (mut start, mut steps) = (0, 0);
+    while let Some(num_tokens) = entry_size(&work, start).filter(|_| steps < STEPS) {
+        let begins = start == 0;
+        let entry = BatchEntry { prepared, state: &mut state, start, begins, num_tokens, block_table };
+        let outputs = model.forward(pool, &mut [entry])?;
+        steps += 1;
+        match outputs.into_iter().next() {
+            Some(StepOutput { finished: false, next_pass: Some(next), .. }) => (work, start) = (next, 0),
+            Some(StepOutput { finished: false, .. }) => start = next_start(&work, start, num_tokens),
+            Some(_) | None => break,
+        }
+    }
+    Ok(steps)
+}
+
+/// Tokens of the entry at `start`: a unit, the prompt, or one decoded token.
+fn entry_size(work: &Work, start: usize) -> Option<usize> {
+    match work {
+        Work::Units(units) => units.get(start).copied(),
+        Work::Autoregressive { prompt, .. } if start == 0 => Some(prompt.len()),
+        Work::Autoregressive { .. } => Some(1).filter(|_| start < POSITIONS),
+    }
+}
+
+fn next_start(work: &Work, start: usize, num_tokens: usize) -> usize {
+    match work {
+        Work::Units(_) => start + 1,
+        Work::Autoregressive { .. } => start + num_tokens,
+    }
+}
+
+/// Steps per second of models, each with the device that it was loaded on: the prompt, its encoder, and the frames, tokens
+/// or units after it. One-time costs, such as the compilation of kernels, do not count.
+pub fn steps_per_second(
+    models: [(&dyn SpeechModel, &Device); 2],
+    limits: &PrepareLimits,
+) -> [Result<f64, WarmUpError>; 2] {
+    models.map(|(model, device)| speed(model, device, limits))
+}
+
+fn speed(model: &dyn SpeechModel, device: &Device, limits: &PrepareLimits) -> Result<f64, WarmUpError> {
+    let blocks = POSITIONS.div_ceil(BLOCK_SIZE);
+    let block_table: Vec<u32> = (0..blocks as u32).collect();
+    let pool = KvPool::new(model.kv_layout(), blocks, BLOCK_SIZE, device).map_err(izwi_nn::Error::from);
+    let mut pool = pool?;
+    run(model, &mut pool, &block_table, limits)?;
+    let mut fastest = 0.0;
+    for _ in 0..MEASURED_RUNS {
+        let Run { steps, time } = run(model, &mut pool, &block_table, limits)?;
+        fastest = f64::max(fastest, steps as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE));
+    }
+    Ok(fastest)
+}
 
 /// Soft white noise, the same each time.
 pub(crate) fn noise(num_samples: usize) -> Arc<[f32]> {
     let uniform = |n: usize| (mix(n as u64) >> 40) as f32 / (1u64 << 24) as f32;
     (0..num_samples).map(|n| 0.1 * (uniform(n) - 0.5)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread::sleep;
+
+    use izwi_nn::Error;
+    use izwi_nn::kv_pool::KvLayout;
+    use izwi_types::{Input, InputError, ModelInfo, SpeakInput};
+
+    use super::*;
+    use crate::model::SequenceState;
+
+    const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 512 };
+
+    /// A step takes `pause`; the first one, with the compilation of its kernels, a hundred times as long.
+    struct Paused {
+        pause: Duration,
+        work: Work,
+        steps: AtomicUsize,
+        fails_at: usize,
+    }
+
+    impl Paused {
+        fn new(pause_ms: u64, work: Work) -> Self {
+            let pause = Duration::from_millis(pause_ms);
+            Self { pause, work, steps: AtomicUsize::new(0), fails_at: usize::MAX }
+        }
+    }
+
+    impl SpeechModel for Paused {
+        fn info(&self) -> &ModelInfo {
+            unreachable!("a run asks for no facts")
+        }
+
+        fn kv_layout(&self) -> Option<KvLayout> {
+            None
+        }
+
+        fn prepare(&self, _: &Input, _: &PrepareLimits) -> Result<Prepared, InputError> {
+            sleep(10 * self.pause);
+            Ok(Prepared { work: self.work.clone(), payload: Arc::new(()) })
+        }
+
+        fn start(&self, _: &Prepared) -> SequenceState {
+            Box::new(())
+        }
+
+        fn forward(&self, _: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error> {
+            let step = self.steps.fetch_add(1, Ordering::Relaxed);
+            if step == self.fails_at {
+                return Err(Error::Internal("the device is gone"));
+            }
+            sleep(if step == 0 { 100 * self.pause } else { self.pause });
+            Ok(batch.iter().map(|_| StepOutput { generated_tokens: 1, ..StepOutput::default() }).collect())
+        }
+
+        fn warm_up_input(&self) -> Input {
+            Input::Speak(SpeakInput::plain("Warm."))
+        }
+    }
+
+    fn frames() -> Work {
+        Work::Autoregressive { prompt: vec![0; 20].into(), encoder_tokens: 0 }
+    }
+
+    fn units() -> Work {
+        Work::Units(vec![4, 4, 4].into())
+    }
+
+    #[test]
+    fn the_faster_model_is_told_by_its_steps_without_one_time_costs() {
+        for work in [frames(), units()] {
+            let (fast, slow) = (Paused::new(1, work.clone()), Paused::new(8, work.clone()));
+            let device = Device::Cpu;
+            let speeds = steps_per_second([(&fast, &device), (&slow, &device)], &LIMITS);
+            let [fast_speed, slow_speed] = speeds.map(Result::unwrap);
+            assert!(fast_speed > 2.0 * slow_speed, "{fast_speed} and {slow_speed} steps/s");
+            assert!(slow_speed <= 125.0, "{slow_speed} steps/s with 8 ms a step");
+            let runs = 1 + MEASURED_RUNS;
+            let of_a_run = if matches!(work, Work::Units(_)) { 3 } else { STEPS };
+            assert_eq!(fast.steps.into_inner(), runs * of_a_run);
+        }
+    }
+
+    #[test]
+    fn a_failed_step_is_the_error_of_its_model_only() {
+        let failing = Paused { fails_at: 5, ..Paused::new(0, frames()) };
+        let good = Paused::new(1, frames());
+        let device = Device::Cpu;
+        let [failed, speed] = steps_per_second([(&failing, &device), (&good, &device)], &LIMITS);
+        assert!(failed.unwrap_err().to_string().contains("the device is gone"));
+        assert!(speed.unwrap() > 0.0);
+    }
 }

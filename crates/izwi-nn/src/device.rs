@@ -7,6 +7,8 @@ pub use candle_core::Device;
 use izwi_types::DeviceChoice;
 
 use crate::Error;
+#[cfg(feature = "metal")]
+pub use crate::metal::KernelCosts;
 
 /// Devices of the process: each is opened once. Tensors of two openings of one device do not fit together, and each opening
 /// compiles its own shaders.
@@ -88,6 +90,36 @@ fn metal_fault(_index: usize) -> Option<String> {
     None
 }
 
+/// A GPU as its driver describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    /// Name, e.g. `Apple M4`.
+    pub name: String,
+    /// Name of the architecture, e.g. `applegpu_g16g`.
+    pub architecture: String,
+    /// Bytes that it may hold without a loss of speed, as the system recommends.
+    pub working_set_bytes: usize,
+}
+
+/// The first Metal GPU, without opening it; `None` where there is none, this build lacks Metal, or the system is too old.
+pub fn metal_gpu() -> Option<Gpu> {
+    #[cfg(feature = "metal")]
+    return with_autorelease_pool(|| {
+        use objc2_metal::MTLDevice;
+        if metal_fault(0).is_some() {
+            return None;
+        }
+        let gpu = candle_metal_kernels::metal::Device::all().into_iter().next()?;
+        Some(Gpu {
+            name: gpu.as_ref().name().to_string(),
+            architecture: gpu.architecture_name(),
+            working_set_bytes: gpu.recommended_max_working_set_size(),
+        })
+    });
+    #[cfg(not(feature = "metal"))]
+    None
+}
+
 fn open_gpu() -> Option<Device> {
     let choices =
         [(cfg!(feature = "metal"), DeviceChoice::Metal(0)), (cfg!(feature = "cuda"), DeviceChoice::Cuda(0))];
@@ -135,6 +167,11 @@ pub fn decodes_in_parallel(device: &Device) -> bool {
     device.is_cpu()
 }
 
+/// Whether the launch of a kernel costs more than the work of a small one: few large passes are faster there.
+pub fn is_launch_bound(device: &Device) -> bool {
+    !device.is_cpu()
+}
+
 /// The device's name for logs, `/health` and `izwi_build_info`.
 pub fn name(device: &Device) -> String {
     let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,6 +214,14 @@ mod tests {
         let one = Device::Cpu;
         assert_eq!((name(&one).as_str(), allocated_bytes(&one)), ("cpu", None));
         assert_eq!(with_autorelease_pool(|| 7), 7);
+    }
+
+    #[test]
+    fn a_metal_gpu_is_described_without_opening_it() {
+        match metal_gpu() {
+            Some(gpu) => assert!(!gpu.name.is_empty() && gpu.working_set_bytes > 0, "{gpu:?}"),
+            None => assert!(open(DeviceChoice::Metal(0)).is_err()),
+        }
     }
 
     #[test]

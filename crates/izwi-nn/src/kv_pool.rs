@@ -45,6 +45,17 @@ impl KvLayout {
     }
 }
 
+/// One sequence's share of the rows of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PagedSpan<'a> {
+    /// Position of the first row.
+    pub start: usize,
+    /// Rows, at consecutive positions.
+    pub num_tokens: usize,
+    /// Blocks that hold the positions `0..start + num_tokens`, in order.
+    pub block_table: &'a [u32],
+}
+
 struct Layer {
     keys: Tensor,
     values: Tensor,

@@ -1,5 +1,5 @@
 //! Generated pages of `docs/`: `izwi docs` writes them from its own flags and settings, [`figures`] from the baselines,
-//! [`examples`] from the sources; here they are written or compared. Other pages are left alone.
+//! [`metal_costs`] from counts, [`examples`] from the sources; here they are written or compared. Other pages are left alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::steps::Steps;
-use crate::{examples, figures, suite};
+use crate::{examples, figures, metal_costs, suite};
 
 /// Writes the pages into `docs/`.
 pub(crate) fn write(root: &Path, steps: &mut Steps) -> Result<()> {
@@ -44,6 +44,7 @@ fn generate(root: &Path, steps: &mut Steps, izwi: &Path, out: &Path) -> Result<(
     let mut command = Command::new(izwi);
     steps.run("generated pages", command.current_dir(root).args(["docs", "--out"]).arg(out))?;
     figures::write(root, out)?;
+    metal_costs::write(root, out)?;
     examples::write(root, out)
 }
 

@@ -12,6 +12,7 @@ mod docs;
 mod emulate;
 mod examples;
 mod figures;
+mod metal_costs;
 mod metal_report;
 mod process;
 mod steps;
@@ -43,6 +44,7 @@ chores:
   metal-emulate [-- ARGS]   the tests of izwi-nn and izwi-models that ARGS of nextest select, on an emulated Metal device
   metal-emulate --self-check [-- ARGS]
                             the emulator's own tests, and those of candle's Metal kernels
+  metal-costs               the table of estimated frame times in docs/metal.md; a part of `docs`
   metal-report              on a Mac: system, tests on Metal and bench in target/metal-report.md
   darwin                    types and lints of the workspace for Macs with Apple Silicon
   aarch64                   run the tests of the CPU kernels for aarch64 in an emulator";
@@ -75,6 +77,7 @@ enum Chore {
     MetalEmulate { self_check: bool, nextest_args: Vec<String> },
     Aarch64,
     Darwin,
+    MetalCosts,
     MetalReport,
 }
 
@@ -104,6 +107,7 @@ fn parse(args: &[&str]) -> Option<Chore> {
         ["metal-emulate", "--self-check", "--", rest @ ..] => Some(emulate(true, rest)),
         ["aarch64"] => Some(Chore::Aarch64),
         ["darwin"] => Some(Chore::Darwin),
+        ["metal-costs"] => Some(Chore::MetalCosts),
         ["metal-report"] => Some(Chore::MetalReport),
         _ => None,
     }
@@ -125,6 +129,7 @@ fn run(root: &Path, chore: &Chore) -> Result<()> {
         Chore::MetalEmulate { nextest_args, .. } => emulate::self_check(root, steps, nextest_args),
         Chore::Aarch64 => aarch64::check(root, steps),
         Chore::Darwin => darwin::check(root, steps),
+        Chore::MetalCosts => metal_costs::write(root, &root.join("docs")),
         Chore::MetalReport => metal_report::write_report(root, steps),
     }
 }

@@ -3,12 +3,16 @@
 //! An executor runs step plans and makes no scheduling decision. In this crate only this module and [`native`] may name
 //! tensors or model code.
 
+mod loading;
+mod messages;
 pub mod native;
 #[cfg(feature = "simulated")]
 pub mod simulated;
+pub(crate) mod threads;
 
 use std::sync::Arc;
 
+pub use izwi_nn::device::{Gpu, metal_gpu};
 use izwi_types::{
     DeviceChoice, Input, InputError, ModelInfo, PartTimes, Precision, Prepared, StepOutput, VoiceRecording,
 };
@@ -138,4 +142,45 @@ pub fn build_native(config: &EngineCoreConfig) -> Result<Box<dyn ModelExecutor>>
 pub fn probe_device(choice: DeviceChoice) -> Result<String> {
     let opened = izwi_nn::device::open(choice);
     opened.map(|device| izwi_nn::device::name(&device)).map_err(|error| EngineError::Load(error.to_string()))
+}
+
+/// The device that the configured model would use, and why, in words for a user; `None` on a machine without Metal.
+///
+/// # Errors
+/// The model is unknown or not pulled.
+pub fn explain_device(config: &EngineCoreConfig) -> Result<Option<String>> {
+    loading::explain(config)
+}
+
+/// What own kernels of a GPU cost since the process started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GpuCosts {
+    /// Kernel launches.
+    pub launches: u64,
+    /// Bytes of the weights of linear layers, once for each time that a kernel reads them.
+    pub weight_bytes: u64,
+}
+
+impl GpuCosts {
+    /// The costs so far; zero where this build has no own kernels for a GPU.
+    #[must_use]
+    pub fn so_far() -> Self {
+        #[cfg(feature = "metal")]
+        {
+            let costs = izwi_nn::device::KernelCosts::so_far();
+            Self { launches: costs.launches, weight_bytes: costs.weight_bytes }
+        }
+        #[cfg(not(feature = "metal"))]
+        Self::default()
+    }
+
+    /// The costs since `before`.
+    #[must_use]
+    pub fn since(before: Self) -> Self {
+        let now = Self::so_far();
+        Self {
+            launches: now.launches.saturating_sub(before.launches),
+            weight_bytes: now.weight_bytes.saturating_sub(before.weight_bytes),
+        }
+    }
 }

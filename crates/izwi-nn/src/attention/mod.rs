@@ -12,11 +12,14 @@ use candle_core::{DType, Result, Storage, Tensor, WithDType, bail};
 use half::{bf16, f16};
 
 use crate::kv_pool::KvPool;
+#[cfg(feature = "metal")]
+use crate::metal::{HeadShape, Heads, MAX_HEAD_DIM, Pass, takes_window};
 use crate::slices::with_slices;
 use izwi_kernels::Element;
 use izwi_kernels::attention::{self as kernels, HeadKv, PagedCache, PagedQuery, Span as KernelSpan};
 
-pub use self::paged_rows::{PagedRows, PagedSpan};
+pub use self::paged_rows::PagedRows;
+pub use crate::kv_pool::PagedSpan;
 
 /// Keys and values of one layer over one sequence's encoder output.
 #[derive(Debug, Clone)]
@@ -30,7 +33,8 @@ pub struct CrossKv {
 enum Kept {
     F32(Vec<HeadKv<f32>>),
     F16(Vec<HeadKv<f16>>),
-    Device { keys: Tensor, values: Tensor }, // [heads, positions, head_dim]
+    /// Heads of keys, then heads of values: `[2 * heads, positions, head_dim]`.
+    Device(Tensor),
 }
 
 impl CrossKv {
@@ -52,13 +56,28 @@ impl CrossKv {
             (true, DType::F16) => Kept::F16(with_slices([keys, values], |[keys, values]| {
                 kernels::pack_heads(keys, values, heads, head_dim, &[positions]).pop().unwrap_or_default()
             })?),
-            (false, DType::F32 | DType::F16) => Kept::Device {
-                keys: by_head(keys, heads)?.to_dtype(dtype)?,
-                values: by_head(values, heads)?.to_dtype(dtype)?,
-            },
+            #[cfg(feature = "metal")]
+            (false, DType::F32 | DType::F16) if keys.device().is_metal() => {
+                let (keys, values) = (contiguous_rows(keys)?, contiguous_rows(values)?);
+                let shape = HeadShape { heads, head_dim };
+                Kept::Device(Pass::of(&keys)?.pack_window([&keys, &values], shape, dtype)?)
+            }
+            (false, DType::F32 | DType::F16) => {
+                let both = [by_head(keys, heads)?, by_head(values, heads)?];
+                Kept::Device(Tensor::cat(&both, 0)?.to_dtype(dtype)?)
+            }
             _ => bail!("cross attention: keys and values are kept at f32 or f16, not {dtype:?}"),
         };
         Ok(Self { positions, head_dim, kept })
+    }
+
+    /// Heads of keys, then heads of values, `[2 * heads, positions, head_dim]`, where they are on a device.
+    #[cfg(feature = "metal")]
+    pub(crate) fn window(&self) -> Option<&Tensor> {
+        match &self.kept {
+            Kept::Device(window) => Some(window),
+            _ => None,
+        }
     }
 
     /// Positions of the encoder output.
@@ -71,9 +90,7 @@ impl CrossKv {
         match &self.kept {
             Kept::F32(heads) => heads.iter().map(HeadKv::bytes).sum(),
             Kept::F16(heads) => heads.iter().map(HeadKv::bytes).sum(),
-            Kept::Device { keys, values } => {
-                [keys, values].iter().map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes()).sum()
-            }
+            Kept::Device(both) => both.elem_count() * both.dtype().size_in_bytes(),
         }
     }
 }
@@ -87,6 +104,11 @@ pub fn bidirectional(q: &Tensor, k: &Tensor, v: &Tensor, heads: usize, spans: &[
     let head_dim = head_dim(q, heads)?;
     if q.dims() != k.dims() || q.dims() != v.dims() || spans.iter().sum::<usize>() != q.dim(0)? {
         bail!("attention: {:?} {:?} {:?} do not fit {spans:?}", q.dims(), k.dims(), v.dims())
+    }
+    #[cfg(feature = "metal")]
+    if q.device().is_metal() && head_dim <= MAX_HEAD_DIM {
+        let (q, k, v) = (contiguous_rows(q)?, contiguous_rows(k)?, contiguous_rows(v)?);
+        return Pass::of(&q)?.encoder_attention([&q, &k, &v], HeadShape { heads, head_dim }, spans);
     }
     if !q.device().is_cpu() {
         return bidirectional_composite(q, k, v, heads, spans);
@@ -152,6 +174,38 @@ pub fn paged(pool: &KvPool, layer: usize, q: &Tensor, rows: &PagedRows<'_>, head
     Tensor::from_vec(y, q.dims(), q.device())
 }
 
+/// Queries, keys and values of rows.
+#[derive(Debug, Clone, Copy)]
+pub struct Qkv<'a> {
+    /// `[rows, heads * head_dim]` each, the keys and values with their own number of heads.
+    pub parts: [&'a Tensor; 3],
+    /// Side by side, if they were computed so on Metal.
+    pub joint: Option<&'a Tensor>,
+}
+
+/// Writes the keys and values of the rows into a layer of the pool, and attends as [`paged`].
+///
+/// # Errors
+/// Shapes do not fit.
+pub fn write_and_attend(
+    pool: &mut KvPool,
+    layer: usize,
+    qkv: Qkv<'_>,
+    rows: &PagedRows<'_>,
+    heads: usize,
+) -> Result<Tensor> {
+    let (_, kv_heads, head_dim) = pool.layer(layer)?.0.dims3()?;
+    #[cfg(feature = "metal")]
+    if let (Some(joint), Some(table)) = (qkv.joint, rows.table()) {
+        let heads = Heads { heads, kv_heads, head_dim, norms: None, rotates: false };
+        return Pass::of(joint)?.attend(joint, pool.layer(layer)?, table, heads);
+    }
+    let [q, k, v] = qkv.parts;
+    let by_head = |x: &Tensor| x.reshape((rows.count(), kv_heads, head_dim));
+    rows.write(pool, layer, &by_head(k)?, &by_head(v)?)?;
+    paged(pool, layer, q, rows, heads)
+}
+
 /// The CPU kernel over a pool of one type; `shape` is block size, heads, key/value heads and head width.
 fn paged_rows<W: Element + WithDType>(
     q: &[f32],
@@ -200,7 +254,7 @@ pub fn cross(
         spans.iter().map(|(rows, kv)| vec![0f32; record.len() * rows * kv.positions]).collect();
     let y = match spans.first().map(|(_, kv)| &kv.kept) {
         None => return Ok((q.clone(), weights)),
-        Some(Kept::Device { .. }) => return cross_composite(q, spans, heads, record),
+        Some(Kept::Device(_)) => return cross_on_device(q, spans, heads, record),
         Some(Kept::F32(_)) => cross_rows(q, spans, record, &mut weights, |kept| match kept {
             Kept::F32(heads) => Some(heads),
             _ => None,
@@ -237,6 +291,55 @@ fn cross_rows<W: Element>(
     })
 }
 
+fn cross_on_device(
+    q: &Tensor,
+    spans: &[(usize, &CrossKv)],
+    heads: usize,
+    record: &[usize],
+) -> Result<(Tensor, Vec<Vec<f32>>)> {
+    #[cfg(feature = "metal")]
+    if let Some((y, recorded)) = cross_on_metal(q, spans, heads, record)? {
+        let sizes: Vec<usize> = spans.iter().map(|(rows, kv)| record.len() * rows * kv.positions).collect();
+        return Ok((y, split_weights(recorded.as_ref(), &sizes)?));
+    }
+    cross_composite(q, spans, heads, record)
+}
+
+/// The kernel; `None` where it does not take the heads.
+#[cfg(feature = "metal")]
+fn cross_on_metal(
+    q: &Tensor,
+    spans: &[(usize, &CrossKv)],
+    heads: usize,
+    record: &[usize],
+) -> Result<Option<(Tensor, Option<Tensor>)>> {
+    let shape = HeadShape { heads, head_dim: head_dim(q, heads)? };
+    let windows = spans.iter().map(|&(rows, kv)| Some((rows, kv.window()?))).collect::<Option<Vec<_>>>();
+    let fits = q.device().is_metal() && spans.iter().all(|(_, kv)| takes_window(kv.positions, shape));
+    match windows {
+        Some(windows) if fits => {
+            let q = q.contiguous()?;
+            Pass::of(&q)?.cross_attention(&q, &windows, shape, record).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Recorded weights of one span after another.
+#[cfg(feature = "metal")]
+pub(crate) fn split_weights(recorded: Option<&Tensor>, sizes: &[usize]) -> Result<Vec<Vec<f32>>> {
+    let all = recorded.map_or(Ok(Vec::new()), Tensor::to_vec1::<f32>)?;
+    let mut rest = &all[..];
+    let parts = sizes.iter().map(|&size| match rest.split_at_checked(size) {
+        Some((part, behind)) => {
+            rest = behind;
+            Ok(part.to_vec())
+        }
+        None => bail!("cross attention: {size} recorded weights are missing"),
+    });
+    parts.collect()
+}
+
 fn cross_composite(
     q: &Tensor,
     spans: &[(usize, &CrossKv)],
@@ -246,17 +349,22 @@ fn cross_composite(
     let (mut parts, mut recorded) = (Vec::new(), Vec::with_capacity(spans.len()));
     let mut start = 0;
     for &(rows, kv) in spans {
-        let Kept::Device { keys, values } = &kv.kept else {
-            bail!("cross attention: spans on different devices")
-        };
+        let Kept::Device(both) = &kv.kept else { bail!("cross attention: spans on different devices") };
+        let both = both.to_dtype(DType::F32)?;
         let q = by_head(&q.narrow(0, start, rows)?, heads)?;
-        let (mixed, weights) =
-            composite(&q, &keys.to_dtype(DType::F32)?, &values.to_dtype(DType::F32)?, Some(record))?;
+        let (keys, values) = (both.narrow(0, 0, heads)?, both.narrow(0, heads, heads)?);
+        let (mixed, weights) = composite(&q, &keys, &values, Some(record))?;
         parts.push(mixed);
         recorded.push(weights.concat());
         start += rows;
     }
     Ok((Tensor::cat(&parts, 0)?, recorded))
+}
+
+/// `x` `[rows, width]` with contiguous rows, which need not follow each other.
+#[cfg(feature = "metal")]
+fn contiguous_rows(x: &Tensor) -> Result<Tensor> {
+    if x.stride().last() == Some(&1) { Ok(x.clone()) } else { x.contiguous() }
 }
 
 /// Width of a head of `x` `[rows, heads * head_dim]`.

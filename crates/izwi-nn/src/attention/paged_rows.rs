@@ -3,18 +3,9 @@
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use crate::kv_pool::KvPool;
-
-/// One sequence's share of the rows of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PagedSpan<'a> {
-    /// Position of the first row.
-    pub start: usize,
-    /// Rows, at consecutive positions.
-    pub num_tokens: usize,
-    /// Blocks that hold the positions `0..start + num_tokens`, in order.
-    pub block_table: &'a [u32],
-}
+use crate::kv_pool::{KvPool, PagedSpan};
+#[cfg(feature = "metal")]
+use crate::metal::{Heads, StepTable, TableSpan, metal};
 
 /// Spans of a step, one after another, over one pool.
 #[derive(Debug)]
@@ -22,6 +13,9 @@ pub struct PagedRows<'a> {
     spans: &'a [PagedSpan<'a>],
     slots: Vec<u32>,
     on_device: Option<OnDevice>,
+    /// For the kernels on Metal, in the place of `on_device`.
+    #[cfg(feature = "metal")]
+    table: Option<StepTable>,
 }
 
 /// Tensors of a step for candle's operations.
@@ -62,11 +56,27 @@ impl<'a> PagedRows<'a> {
         }
         let slots = spans.iter().flat_map(|span| pool.slots(span.block_table, span.start, span.num_tokens));
         let slots: Vec<u32> = slots.collect();
+        #[cfg(feature = "metal")]
+        if let Some(table) = step_table(pool, spans)? {
+            return Ok(Self { spans, slots, on_device: None, table: Some(table) });
+        }
         let on_device = match pool.layer(0) {
             Ok((keys, _)) if !keys.device().is_cpu() => Some(OnDevice::new(pool, keys, spans, &slots)?),
             _ => None,
         };
-        Ok(Self { spans, slots, on_device })
+        Ok(Self {
+            spans,
+            slots,
+            on_device,
+            #[cfg(feature = "metal")]
+            table: None,
+        })
+    }
+
+    /// For the kernels on Metal, if the rows are there and the kernels take the pool.
+    #[cfg(feature = "metal")]
+    pub(super) fn table(&self) -> Option<&StepTable> {
+        self.table.as_ref()
     }
 
     /// The spans.
@@ -109,6 +119,19 @@ impl<'a> PagedRows<'a> {
         }
         if parts.len() == 1 { Ok(parts.remove(0)) } else { Tensor::cat(&parts, 0) }
     }
+}
+
+/// The rows as the kernels on Metal read them; `None` on other devices, or if the kernels do not take the pool.
+#[cfg(feature = "metal")]
+fn step_table(pool: &KvPool, spans: &[PagedSpan<'_>]) -> Result<Option<StepTable>> {
+    let Ok((keys, _)) = pool.layer(0) else { return Ok(None) };
+    let (_, kv_heads, head_dim) = keys.dims3()?;
+    let heads = Heads { heads: kv_heads, kv_heads, head_dim, norms: None, rotates: false };
+    let Some(device) = metal(keys.device()).filter(|_| heads.are_supported(keys.dtype())) else {
+        return Ok(None);
+    };
+    let spans = spans.iter().map(|&rows| TableSpan { rows, skip: 0 }).collect();
+    Ok(StepTable::upload(device, &[spans], pool.block_size(), &|_| Vec::new())?.pop())
 }
 
 impl OnDevice {

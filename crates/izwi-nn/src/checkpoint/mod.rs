@@ -79,6 +79,27 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
+/// Identifies the weights of a folder without reading them: all safetensors files in it, by name, header, length and
+/// modification time. `None` if there are none, or one of them cannot be identified.
+#[must_use]
+pub fn fingerprint(folder: &Path) -> Option<String> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> =
+        entries.filter(|path| path.extension().is_some_and(|suffix| suffix == "safetensors")).collect();
+    files.sort_unstable();
+    files.first()?;
+    let mut digest = Sha256::new();
+    for file in files {
+        digest.update(file.file_name()?.as_encoded_bytes());
+        digest.update(lazy_tensor::open(&file).ok()?.fingerprint?);
+    }
+    Some(hex(digest))
+}
+
+fn hex(digest: Sha256) -> String {
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 impl Checkpoint {
     /// Opens the file; its tensors are read when they are taken.
     ///
@@ -151,7 +172,7 @@ impl Checkpoint {
         fingerprints.iter().for_each(|fingerprint| key.update(fingerprint));
         key.update([cfg!(target_endian = "big").into()]);
         key.update(precision.to_string());
-        let key = key.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let key = hex(key);
         let path = path.with_extension(format!("izwi-{precision}.cache"));
         self.cache = Some(WeightCache::open(path, key, bytes.saturating_mul(MOST_PACKED)));
     }
@@ -274,10 +295,9 @@ impl Checkpoint {
         }
     }
 
-    /// Takes the table `name` `[entries, width]` without reading it. `None` if it is missing, has another shape, or the
-    /// device is not the CPU.
+    /// Takes the table `name` `[entries, width]` without reading it. `None` if it is missing or has another shape.
     pub(crate) fn take_lazy(&mut self, name: &str, shape: &[usize]) -> Option<LazyTensor> {
-        if !self.device.is_cpu() || self.problem(name, shape).is_some() {
+        if self.problem(name, shape).is_some() {
             return None;
         }
         self.taken += shape.iter().product::<usize>();

@@ -1,10 +1,12 @@
 //! Embedding tables in the type of the checkpoint: rows by id.
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::lazy_tensor::LazyTensor;
+#[cfg(feature = "metal")]
+use crate::metal::{Entries, IdOrder, MAX_TABLES, Pass};
 
 /// A table `[entries, width]`.
 #[derive(Debug, Clone)]
@@ -16,8 +18,8 @@ pub struct Embedding {
 #[derive(Debug, Clone)]
 enum Table {
     Resident(Tensor),
-    /// Read row by row.
-    Lazy(LazyTensor),
+    /// Read row by row, to a device.
+    Lazy(LazyTensor, Device),
 }
 
 impl Embedding {
@@ -44,7 +46,7 @@ impl Embedding {
         Ok(Self { table: Table::Resident(table), entries })
     }
 
-    /// As [`Self::load`], for a large table of which few rows are read: on the CPU it stays in the file.
+    /// As [`Self::load`], for a large table of which few rows are read: it stays in the file.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
@@ -55,7 +57,7 @@ impl Embedding {
         width: usize,
     ) -> std::result::Result<Self, Error> {
         match from.take_lazy(&format!("{name}.weight"), &[entries, width]) {
-            Some(stored) => Ok(Self { table: Table::Lazy(stored), entries }),
+            Some(stored) => Ok(Self { table: Table::Lazy(stored, from.device().clone()), entries }),
             None => Self::load(from, name, entries, width),
         }
     }
@@ -68,11 +70,13 @@ impl Embedding {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.entries) {
             bail!("embedding: id {id} is out of range for {} entries", self.entries)
         }
-        let rows = match &self.table {
-            Table::Resident(table) => table.index_select(&Tensor::new(ids, table.device())?, 0)?,
-            Table::Lazy(table) => table.read_rows(ids).map_err(candle_core::Error::wrap)?,
-        };
-        rows.to_dtype(DType::F32)
+        match &self.table {
+            Table::Resident(table) => rows(table, &Tensor::new(ids, table.device())?),
+            Table::Lazy(table, device) => {
+                let rows = table.read_rows(ids).map_err(candle_core::Error::wrap)?;
+                rows.to_dtype(DType::F32)?.to_device(device)
+            }
+        }
     }
 
     /// As [`Self::forward`], for ids `[ids]` u32 on the table's device that are known to be in range.
@@ -81,8 +85,8 @@ impl Embedding {
     /// As [`Self::forward`].
     pub fn select(&self, ids: &Tensor) -> Result<Tensor> {
         match &self.table {
-            Table::Resident(table) => table.index_select(ids, 0)?.to_dtype(DType::F32),
-            Table::Lazy(_) => self.forward(&ids.to_vec1()?),
+            Table::Resident(table) => rows(table, ids),
+            Table::Lazy(..) => self.forward(&ids.to_vec1()?),
         }
     }
 
@@ -91,7 +95,7 @@ impl Embedding {
     pub(crate) fn table(&self) -> Option<&Tensor> {
         match &self.table {
             Table::Resident(table) => Some(table),
-            Table::Lazy(_) => None,
+            Table::Lazy(..) => None,
         }
     }
 
@@ -104,16 +108,62 @@ impl Embedding {
     pub fn bytes(&self) -> usize {
         match &self.table {
             Table::Resident(table) => table.elem_count() * table.dtype().size_in_bytes(),
-            Table::Lazy(_) => 0,
+            Table::Lazy(..) => 0,
         }
     }
+}
+
+/// Rows `ids` `[ids]` of a table, f32.
+fn rows(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "metal")]
+    if table.device().is_metal() {
+        return Pass::of(table)?.embedding_sum(&[table.into()], (ids, IdOrder::ByRow), None);
+    }
+    table.index_select(ids, 0)?.to_dtype(DType::F32)
+}
+
+/// For each row of `ids` `[rows, tables]` the sum of one entry of every table, added in order: `[rows, width]` f32.
+///
+/// # Errors
+/// The ids do not fit the tables, or an id is out of range.
+pub fn sum_embeddings(tables: &[&Embedding], ids: &[u32]) -> Result<Tensor> {
+    let [first, others @ ..] = tables else { bail!("embedding: there is no table") };
+    if !ids.len().is_multiple_of(tables.len()) {
+        bail!("embedding: {} ids do not fit {} tables", ids.len(), tables.len())
+    }
+    let column = |at: usize| ids.iter().skip(at).step_by(tables.len()).copied().collect::<Vec<u32>>();
+    #[cfg(feature = "metal")]
+    if let Some(sum) = sum_on_metal(tables, ids)? {
+        return Ok(sum);
+    }
+    let mut sum = first.forward(&column(0))?;
+    for (at, table) in others.iter().enumerate() {
+        sum = (sum + table.forward(&column(at + 1))?)?;
+    }
+    Ok(sum)
+}
+
+/// As [`sum_embeddings`]; `None` where the kernel does not take the tables.
+#[cfg(feature = "metal")]
+fn sum_on_metal(tables: &[&Embedding], ids: &[u32]) -> Result<Option<Tensor>> {
+    let entries = tables.iter().map(|table| table.table().map(Entries::from)).collect::<Option<Vec<_>>>();
+    let Some(entries) = entries.filter(|entries| entries.len() <= MAX_TABLES) else { return Ok(None) };
+    let device = entries[0].table.device();
+    if !device.is_metal() {
+        return Ok(None);
+    }
+    if let Some((id, table)) =
+        ids.iter().zip(tables.iter().cycle()).find(|(id, of)| **id as usize >= of.entries)
+    {
+        bail!("embedding: id {id} is out of range for {} entries", table.entries)
+    }
+    let ids = Tensor::new(ids, device)?;
+    Pass::of(&ids)?.embedding_sum(&entries, (&ids, IdOrder::ByRow), None).map(Some)
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
-
-    use candle_core::Device;
 
     use super::*;
 

@@ -1,12 +1,12 @@
 //! Bidirectional pre-norm transformer layer over packed rows: every sequence attends to itself only.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
+use super::{Epilogue, Fused, JointLinear, JointPart, LayerNorm, Linear, Norm, PackedRows};
 use crate::Error;
 use crate::attention::bidirectional;
 use crate::checkpoint::Checkpoint;
-use crate::layers::activation::{bias_gelu, residual};
-use crate::layers::{LayerNorm, Linear, PackedRows};
+use izwi_types::Precision;
 
 /// Sizes of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,17 +19,31 @@ pub struct EncoderConfig {
     pub hidden: usize,
 }
 
+/// Names of a layer's parts where queries, keys and values are layers of their own.
+#[derive(Debug, Clone, Copy)]
+pub struct EncoderNames {
+    /// The norm before attention.
+    pub attention_norm: &'static str,
+    /// The layers of queries, keys and values, and whether each has a bias.
+    pub qkv: [(&'static str, bool); 3],
+    /// The layer behind attention.
+    pub output: &'static str,
+    /// The norm before the feed-forward part.
+    pub feed_forward_norm: &'static str,
+    /// Its two layers.
+    pub feed_forward: [&'static str; 2],
+}
+
 /// Pre-norm attention and feed-forward with residuals; PyTorch's `TransformerEncoderLayer` with
 /// `norm_first`: <https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoderLayer.html>.
 #[derive(Debug, Clone)]
 pub struct EncoderLayer {
     attention_norm: LayerNorm,
-    qkv: Linear,
+    qkv: JointLinear,
     output: Linear,
     heads: usize,
     feed_forward_norm: LayerNorm,
     fc1: Linear,
-    fc1_bias: Tensor,
     fc2: Linear,
 }
 
@@ -49,13 +63,48 @@ impl EncoderLayer {
         let fc1 = from.take(&format!("{name}.linear1.weight"), &[hidden, width])?;
         Ok(Self {
             attention_norm: LayerNorm::load(from, &format!("{name}.norm1"), width)?,
-            qkv: Linear::new(&qkv, Some(qkv_bias))?,
+            qkv: JointLinear::stacked(Linear::new(&qkv, Some(qkv_bias))?, 3),
             output: Linear::load(from, &format!("{name}.self_attn.out_proj"), width, width)?,
             heads,
             feed_forward_norm: LayerNorm::load(from, &format!("{name}.norm2"), width)?,
-            fc1: Linear::new(&fc1, None)?,
-            fc1_bias: from.take(&format!("{name}.linear1.bias"), &[hidden])?,
+            fc1: Linear::new(&fc1, Some(from.take(&format!("{name}.linear1.bias"), &[hidden])?))?,
             fc2: Linear::load(from, &format!("{name}.linear2"), hidden, width)?,
+        })
+    }
+
+    /// Takes the layer under other names, the weights kept in `precision`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load_named(
+        from: &mut Checkpoint,
+        name: &str,
+        names: &EncoderNames,
+        config: EncoderConfig,
+        precision: Precision,
+    ) -> std::result::Result<Self, Error> {
+        let EncoderConfig { width, heads, hidden } = config;
+        let full = |part: &str| format!("{name}.{part}");
+        let qkv = names.qkv.map(|(part, has_bias)| (full(part), has_bias));
+        let qkv =
+            qkv.each_ref().map(|(name, has_bias)| JointPart { name, outputs: width, has_bias: *has_bias });
+        let [fc1, fc2] = names.feed_forward;
+        let mut linear = |part: &str, sizes: (usize, usize)| {
+            Linear::load_with_precision(from, &full(part), sizes, true, precision)
+        };
+        let (output, fc1, fc2) = (
+            linear(names.output, (width, width))?,
+            linear(fc1, (width, hidden))?,
+            linear(fc2, (hidden, width))?,
+        );
+        Ok(Self {
+            attention_norm: LayerNorm::load(from, &full(names.attention_norm), width)?,
+            qkv: JointLinear::load(from, &qkv, width, precision)?,
+            output,
+            heads,
+            feed_forward_norm: LayerNorm::load(from, &full(names.feed_forward_norm), width)?,
+            fc1,
+            fc2,
         })
     }
 
@@ -64,22 +113,24 @@ impl EncoderLayer {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, packed: &PackedRows) -> Result<Tensor> {
-        let qkv = self.qkv.forward(&self.attention_norm.forward(x)?)?; // [rows, 3 * width]
-        let x = residual(x, self.output.forward(&attend(&qkv, self.heads, packed)?)?)?;
-        let h = self.fc1.product(&self.feed_forward_norm.forward(&x)?)?;
-        let h = bias_gelu(&h, &self.fc1_bias)?; // [rows, hidden]
-        residual(&x, self.fc2.forward(&h)?)
+        let rows = self.qkv.forward(x, Some(Norm::Layer(&self.attention_norm)))?;
+        let mixed = attend(&rows.parts, self.heads, packed)?;
+        let x = &self.output.forward_fused(&mixed, Fused { residual: Some(x), ..Fused::default() })?;
+        let norm = Some(Norm::Layer(&self.feed_forward_norm));
+        let hidden =
+            self.fc1.forward_fused(x, Fused { norm, epilogue: Epilogue::Gelu, ..Fused::default() })?;
+        self.fc2.forward_fused(&hidden, Fused { residual: Some(x), ..Fused::default() })
     }
 }
 
-/// Softmax attention within each sequence: `qkv` `[rows, 3 * width]` to `[rows, width]`. Gap rows attend to each other.
-fn attend(qkv: &Tensor, heads: usize, packed: &PackedRows) -> Result<Tensor> {
-    let width = qkv.dim(1)? / 3;
-    let part = |index: usize| qkv.narrow(1, index * width, width)?.contiguous();
+/// Softmax attention within each sequence: queries, keys and values `[rows, width]` to the same. Gap rows attend to each
+/// other.
+fn attend(qkv: &[Tensor], heads: usize, packed: &PackedRows) -> Result<Tensor> {
+    let [q, k, v] = qkv else { bail!("attention: {} layers instead of queries, keys and values", qkv.len()) };
     let mut lengths = Vec::with_capacity(2 * packed.spans().len());
     let ends = packed.spans().iter().skip(1).map(|next| next.start).chain([packed.rows()]);
     for (span, end) in packed.spans().iter().zip(ends) {
         lengths.extend([span.len(), end - span.end].into_iter().filter(|&length| length > 0));
     }
-    bidirectional(&part(0)?, &part(1)?, &part(2)?, heads, &lengths)
+    bidirectional(q, k, v, heads, &lengths)
 }

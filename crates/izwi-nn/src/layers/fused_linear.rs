@@ -18,7 +18,7 @@ pub enum Norm<'a> {
 }
 
 impl Norm<'_> {
-    fn forward(self, x: &Tensor) -> Result<Tensor> {
+    pub(super) fn forward(self, x: &Tensor) -> Result<Tensor> {
         match self {
             Self::Rms(norm) => norm.forward(x),
             Self::Layer(norm) => norm.forward(x),

@@ -24,8 +24,12 @@ macro_rules! sources {
 
 sources! {
     Attention = "attention.metal",
+    CrossAttention = "cross_attention.metal",
+    Embedding = "embedding.metal",
+    EncoderAttention = "encoder_attention.metal",
     Conv = "conv.metal",
     Linear = "linear.metal",
+    Relative = "relative.metal",
     Sampling = "sampling.metal",
     Window = "window.metal",
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use bytes::Bytes;
+use izwi_core::engine::executor::GpuCosts;
 use izwi_core::engine::{AudioInput, Engine, EngineCoreRequest, GenerationParams, RequestStats};
 
 use crate::engine::OutputStream;
@@ -39,6 +40,8 @@ pub(super) struct Round {
     pub(super) first_audio: Vec<Duration>,
     /// Time spent in each part of the model.
     pub(super) parts: Vec<(&'static str, Duration)>,
+    /// Work of own kernels of a GPU.
+    pub(super) gpu_costs: GpuCosts,
 }
 
 /// One request: its statistics, and the number of samples that arrived at each time.
@@ -54,6 +57,7 @@ pub(super) async fn synthesize(
     interrupt: &mut Interrupt,
 ) -> Result<Round> {
     let before = engine.profile().part_times.totals();
+    let costs_before = GpuCosts::so_far();
     let begun = Instant::now();
     let streams = (0..requests.count).map(|index| {
         let params = GenerationParams {
@@ -82,6 +86,7 @@ pub(super) async fn synthesize(
         audio: received.iter().map(|received| received.stats.audio_duration).sum(),
         first_audio: received.iter().filter_map(|received| received.stats.time_to_first_audio).collect(),
         parts: parts.collect(),
+        gpu_costs: GpuCosts::since(costs_before),
     })
 }
 
@@ -92,6 +97,7 @@ pub(super) async fn transcribe(
     count: usize,
     interrupt: &mut Interrupt,
 ) -> Result<Round> {
+    let costs_before = GpuCosts::so_far();
     let begun = Instant::now();
     let request = || EngineCoreRequest::asr(AudioInput::File(recording.clone()));
     let streams = (0..count).map(|_| receive(engine, request()));
@@ -100,6 +106,7 @@ pub(super) async fn transcribe(
         wall: begun.elapsed(),
         tokens: received.iter().map(|received| received.stats.generated_tokens).sum(),
         audio: received.iter().map(|received| received.stats.audio_duration).sum(),
+        gpu_costs: GpuCosts::since(costs_before),
         ..Round::default()
     })
 }

@@ -2,6 +2,7 @@
 
 mod batch;
 mod gate;
+mod gpu_terms;
 mod machine;
 mod report;
 mod threads;

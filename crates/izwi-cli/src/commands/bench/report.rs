@@ -7,6 +7,7 @@ use izwi_core::engine::Engine;
 use serde::{Deserialize, Serialize};
 
 use super::batch::Round;
+use super::gpu_terms::GpuTerms;
 use super::machine::{Machine, peak_memory};
 use crate::output;
 
@@ -47,6 +48,9 @@ pub(super) struct Measured {
     /// Milliseconds per step in each part of the model.
     #[serde(default)]
     parts_ms: BTreeMap<String, f64>,
+    /// What a step asks of a GPU with own kernels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gpu: Option<GpuTerms>,
 }
 
 impl Measured {
@@ -102,6 +106,7 @@ impl Measured {
             threads: config.num_threads,
             rtf: median(rounds.iter().map(rtf).collect()),
             peak_rss_bytes: peak_memory(),
+            gpu: GpuTerms::of(batch, rounds),
             ..Self::default()
         }
     }
@@ -142,6 +147,7 @@ impl Measured {
                 100.0 * share
             ));
         }
+        page.extend(self.gpu.as_ref().map(GpuTerms::line));
         page
     }
 }
@@ -161,11 +167,11 @@ impl Report {
     }
 }
 
-fn ms(duration: &Duration) -> f64 {
+pub(super) fn ms(duration: &Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     quantile(&values, 0.5)
 }

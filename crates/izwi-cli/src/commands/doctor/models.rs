@@ -1,8 +1,9 @@
 //! Checks of the models: installed files and their hashes, memory, and the speed of synthesis.
 
 use anyhow::Result;
-use izwi_core::engine::{Engine, EngineCoreRequest};
-use izwi_hub::Store;
+use izwi_core::engine::executor::explain_device;
+use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest};
+use izwi_hub::{ModelStatus, Store};
 
 use crate::engine::{self, Loaded, millis};
 use crate::interrupt::Interrupt;
@@ -37,6 +38,8 @@ pub(super) fn findings(resolved: &Resolved) -> Vec<Finding> {
         findings.push(memory_for(model, status.bytes));
         findings.push(synthesis_speed(resolved));
     }
+    // Last: the synthesis may have measured the model's devices.
+    findings.extend(devices(&store, resolved));
     findings
 }
 
@@ -67,6 +70,20 @@ fn installed(store: &Store, model: &str) -> Vec<Finding> {
         findings.push(Finding::broken("model", error.to_string(), "correct --model"));
     }
     findings
+}
+
+/// The device that each installed model would use, and why; nothing on machines without Metal.
+fn devices(store: &Store, resolved: &Resolved) -> Vec<Finding> {
+    let settings = &resolved.settings;
+    let explained = |status: &ModelStatus<'_>| {
+        let name = &status.manifest.name;
+        let home = Some(settings.home.clone());
+        let config = EngineCoreConfig { model: name.clone(), home, ..settings.engine.clone() };
+        // A model that is damaged is a finding already.
+        let reason = explain_device(&config).ok()??;
+        Some(Finding::ok("model device", format!("{name}: {reason}")))
+    };
+    store.list().iter().filter(|status| status.installed).filter_map(explained).collect()
 }
 
 fn memory_for(model: &str, bytes: u64) -> Finding {

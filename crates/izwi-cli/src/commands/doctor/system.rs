@@ -1,4 +1,4 @@
-//! Checks of the machine: build, processor, memory, device, disk, port, Python and audio player.
+//! Checks of the machine: build, system, processor, memory, device, disk, port, Python and audio player.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use izwi_core::engine::executor::probe_device;
+use izwi_core::engine::executor::{metal_gpu, probe_device};
+use izwi_types::DeviceChoice;
 
 use crate::build_info;
 use crate::output;
@@ -35,16 +36,11 @@ pub(super) fn build() -> Finding {
 /// All checks of the machine.
 pub(super) fn findings(resolved: &Resolved) -> Vec<Finding> {
     let settings = &resolved.settings;
-    vec![
-        cores(settings.engine.num_threads),
-        processor(),
-        memory(),
-        device(resolved),
-        store(&settings.home),
-        port(&settings.server),
-        python(),
-        audio_player(),
-    ]
+    let mut findings = vec![cores(settings.engine.num_threads), processor(), memory(), device(resolved)];
+    findings.extend(macos());
+    findings.extend(gpu());
+    findings.extend([store(&settings.home), port(&settings.server), python(), audio_player()]);
+    findings
 }
 
 fn cores(threads: usize) -> Finding {
@@ -140,6 +136,24 @@ fn device(resolved: &Resolved) -> Finding {
         Ok(_) => Finding::ok("device", format!("{choice} can be opened; built in: {built_in}")),
         Err(error) => Finding::broken("device", error.to_string(), "use --device auto or --device cpu"),
     }
+}
+
+/// Version of macOS; nothing elsewhere.
+fn macos() -> Option<Finding> {
+    let version = || sysinfo::System::long_os_version().unwrap_or_else(|_| "version unknown".to_owned());
+    cfg!(target_os = "macos").then(|| Finding::ok("system", version()))
+}
+
+/// The Metal GPU, or why a Mac has none to use; nothing elsewhere.
+fn gpu() -> Option<Finding> {
+    if let Some(gpu) = metal_gpu() {
+        let working_set = output::format_bytes(gpu.working_set_bytes as u64);
+        let detail =
+            format!("{}, architecture {}, working set up to {working_set}", gpu.name, gpu.architecture);
+        return Some(Finding::ok("gpu", detail));
+    }
+    let fault = probe_device(DeviceChoice::Metal(0)).err().filter(|_| cfg!(target_os = "macos"))?;
+    Some(Finding::warning("gpu", fault.to_string(), "models run on the CPU until Metal can be used"))
 }
 
 /// Whether the store's folder, or its nearest existing parent, is writable and has free space.

@@ -5,16 +5,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use izwi_hub::Store;
-use izwi_models::error::LoadError;
-use izwi_models::families::{self, LoadOptions};
+use izwi_models::error::WarmUpError;
 use izwi_models::model::{BatchEntry, SequenceState, SpeechModel};
+use izwi_models::warm_up;
 use izwi_nn::Error;
 use izwi_nn::device::{self, Device, with_autorelease_pool};
 use izwi_nn::kv_pool::KvPool;
 use izwi_nn::precision::weight_precision;
-use izwi_types::{Input, InputError, PrepareLimits, Prepared, StepOutput, VoiceRecording, Work};
+use izwi_types::{Input, InputError, PrepareLimits, Prepared, VoiceRecording};
 
+use super::loading::{self, Loaded};
+use super::messages::{chain, with_remedy};
 use super::{
     ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, NewSequenceData, RequestPreparer, StepPlan,
 };
@@ -67,9 +68,7 @@ impl NativeExecutor {
     }
 
     fn load_on_device(config: &EngineCoreConfig) -> Result<Self> {
-        let device = device::open(config.device).map_err(|error| EngineError::Load(chain(&error)))?;
-        let held_before = device::allocated_bytes(&device);
-        let model = load_model(config, &device)?;
+        let Loaded { model, device, held_before } = loading::load(config)?;
         let geometry = config.geometry();
         let pool = KvPool::new(model.kv_layout(), geometry.num_blocks, geometry.block_size, &device)
             .map_err(|error| {
@@ -82,10 +81,7 @@ impl NativeExecutor {
             profile.memory_bytes = profile.memory_bytes.max(now.saturating_sub(before));
         }
         let profile = Arc::new(profile);
-        let limits = PrepareLimits {
-            max_tokens_per_step: config.max_tokens_per_step,
-            max_positions: config.sequence_capacity(model.kv_layout().is_some()),
-        };
+        let limits = loading::limits(config, &*model);
         let device = UnusedMemory(device);
         Ok(Self { profile, model, limits, geometry, pool, sequences: HashMap::new(), device })
     }
@@ -100,36 +96,15 @@ impl NativeExecutor {
         self.sequences.insert(new.sequence, Running { prepared, state });
     }
 
-    /// Runs the warm-up input for some steps.
+    /// Runs the warm-up input for some steps. No sequence runs yet: it uses the pool's first blocks.
     fn warm_up(&mut self) -> std::result::Result<(), ExecutorError> {
-        let input = self.model.warm_up_input();
-        let prepared = self.model.prepare(&input, &self.limits);
-        let prepared = prepared.map_err(|error| ExecutorError(chain(&error)))?;
-        let mut state = self.model.start(&prepared);
-        // No sequence runs yet: the warm-up uses the pool's first blocks.
-        let blocks = self.geometry.blocks_for(WARM_UP_POSITIONS).min(self.geometry.num_blocks);
+        let blocks = self.geometry.blocks_for(warm_up::POSITIONS).min(self.geometry.num_blocks);
         let block_table: Vec<u32> = (0..blocks as u32).collect();
-        let mut work = prepared.work.clone();
-        let (mut start, mut step) = (0, 0);
-        while let Some(num_tokens) = entry_size(&work, start).filter(|_| step < WARM_UP_STEPS) {
-            let entry = BatchEntry {
-                prepared: &prepared,
-                state: &mut state,
-                start,
-                begins: start == 0,
-                num_tokens,
-                block_table: &block_table,
-            };
-            let outputs = self.model.forward(&mut self.pool, &mut [entry]);
-            let outputs = outputs.map_err(|error| self.failed(error))?;
-            match outputs.into_iter().next() {
-                Some(StepOutput { finished: false, next_pass: Some(next), .. }) => (work, start) = (next, 0),
-                Some(StepOutput { finished: false, .. }) => start = next_start(&work, start, num_tokens),
-                Some(_) | None => break,
-            }
-            step += 1;
-        }
-        Ok(())
+        let ran = warm_up::run(&*self.model, &mut self.pool, &block_table, &self.limits);
+        ran.map(drop).map_err(|error| match error {
+            WarmUpError::Model(error) => self.failed(error),
+            WarmUpError::Input(error) => ExecutorError(chain(&error)),
+        })
     }
 
     /// Computes a plan.
@@ -165,25 +140,6 @@ impl NativeExecutor {
         self.sequences.extend(batch);
         Ok(outputs.into_iter().map(Ok).collect())
     }
-}
-
-fn load_model(config: &EngineCoreConfig, device: &Device) -> Result<Arc<dyn SpeechModel>> {
-    let load = |error: &dyn std::error::Error| EngineError::Load(chain(error));
-    let options =
-        LoadOptions { device: device.clone(), precision: config.dtype, weight_cache: config.weight_cache };
-    let model = if config.random_weights {
-        families::random(&config.model, &options)
-    } else {
-        let store = Store::open(config.home.clone()).map_err(|error| load(&error))?;
-        let store = store.with_models_dir(config.models_dir.clone());
-        let manifest = store.manifest(&config.model).map_err(|error| load(&error))?;
-        let folder = store.installed(&config.model).map_err(|error| load(&error))?;
-        families::load(&manifest.family, &folder, &options)
-    };
-    model.map_err(|error| match error {
-        LoadError::Model(error) => EngineError::Load(with_remedy(&error, device)),
-        other => load(&other),
-    })
 }
 
 impl ModelExecutor for NativeExecutor {
@@ -237,27 +193,6 @@ impl RequestPreparer for NativePreparer {
     }
 }
 
-/// The most steps of a warm-up: enough for a prompt and some tokens of each kind of pass.
-const WARM_UP_STEPS: usize = 12;
-/// The most positions of a warm-up.
-const WARM_UP_POSITIONS: usize = 512;
-
-/// Tokens of the entry at `start`: a unit, the prompt, or one decoded token.
-fn entry_size(work: &Work, start: usize) -> Option<usize> {
-    match work {
-        Work::Units(units) => units.get(start).copied(),
-        Work::Autoregressive { prompt, .. } if start == 0 => Some(prompt.len()),
-        Work::Autoregressive { .. } => Some(1).filter(|_| start < WARM_UP_POSITIONS),
-    }
-}
-
-fn next_start(work: &Work, start: usize, num_tokens: usize) -> usize {
-    match work {
-        Work::Units(_) => start + 1,
-        Work::Autoregressive { .. } => start + num_tokens,
-    }
-}
-
 fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: &Device) -> ExecutorProfile {
     let info = model.info().clone();
     let geometry = config.geometry();
@@ -273,30 +208,4 @@ fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: &Device) 
         part_times: model.part_times(),
         info,
     }
-}
-
-/// An error, with what to do about it where a tensor operation failed on a GPU: most often it is out of memory.
-fn with_remedy(error: &Error, device: &Device) -> String {
-    let text = chain(error);
-    match error {
-        Error::Tensor(_) if !device.is_cpu() => format!(
-            "{text} (on {}): free its memory, choose a smaller model or --dtype q8, lower max_blocks, or use --device cpu",
-            device::name(device)
-        ),
-        _ => text,
-    }
-}
-
-/// An error and its causes on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

@@ -8,7 +8,7 @@ use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{DecoderStack, StackRows};
 use izwi_nn::kv_pool::{KvLayout, KvPool};
-use izwi_nn::layers::{Embedding, Linear};
+use izwi_nn::layers::{Embedding, Linear, sum_embeddings};
 use izwi_types::Precision;
 
 /// Weights of the language model.
@@ -111,11 +111,9 @@ impl Backbone {
 
     /// Embeddings of frames, summed over codebooks in order: `[frames, width]`.
     fn embed_frames(&self, frames: &[&[u32]]) -> Result<Tensor> {
-        let codebook = |codebook: usize| {
-            let ids = frames.iter().map(|codes| codes[codebook] + (codebook * CODES) as u32);
-            self.codes.forward(&ids.collect::<Vec<_>>())
-        };
-        (1..self.codebooks).try_fold(codebook(0)?, |sum, at| sum + codebook(at)?)
+        let entry = |(codebook, code): (usize, &u32)| code + (codebook * CODES) as u32;
+        let ids: Vec<u32> = frames.iter().flat_map(|codes| codes.iter().enumerate().map(entry)).collect();
+        sum_embeddings(&vec![&self.codes; self.codebooks], &ids)
     }
 
     /// Runs the decoder stack over positions: the normalised hidden states `[rows, width]` of the `wanted` rows.

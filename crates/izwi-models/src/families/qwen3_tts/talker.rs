@@ -11,7 +11,7 @@ use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{DecoderStack, StackNames, StackRows, StackShape};
 use izwi_nn::kv_pool::{KvLayout, KvPool};
-use izwi_nn::layers::{Embedding, Linear};
+use izwi_nn::layers::{Embedding, Linear, sum_embeddings};
 use izwi_types::Precision;
 
 /// Weights of the talker and the code embeddings of all codebooks.
@@ -165,12 +165,8 @@ impl Talker {
 
     /// Embeddings of frames, summed over codebooks in order: `[frames, width]`.
     fn embed_frames(&self, frames: &[&[u32]]) -> Result<Tensor> {
-        let column = |codebook: usize| frames.iter().map(|codes| codes[codebook]).collect::<Vec<u32>>();
-        let mut sum = self.codebook(0).forward(&column(0))?;
-        for codebook in 1..=self.codebooks.len() {
-            sum = (sum + self.codebook(codebook).forward(&column(codebook))?)?;
-        }
-        Ok(sum)
+        let tables: Vec<&Embedding> = std::iter::once(&self.tokens).chain(&self.codebooks).collect();
+        sum_embeddings(&tables, &frames.concat())
     }
 
     /// Runs the decoder stack over positions: the normalised hidden states `[rows, width]` of the `wanted` rows.

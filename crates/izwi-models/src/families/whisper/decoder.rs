@@ -7,15 +7,17 @@ use candle_core::{DType, Tensor};
 
 use super::config::Config;
 use izwi_nn::Error;
-use izwi_nn::attention::{CrossKv, PagedRows, PagedSpan, cross, paged};
+use izwi_nn::attention::{CrossKv, PagedRows, PagedSpan, Qkv, cross, write_and_attend};
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{ConvStateLayout, KvLayout, KvPool};
-use izwi_nn::layers::activation::{bias_gelu, residual};
-use izwi_nn::layers::{LayerNorm, Linear};
+use izwi_nn::layers::{Epilogue, Fused, JointLinear, JointPart, LayerNorm, Linear, Norm};
 use izwi_types::Precision;
 
 /// Type of the cross-attention keys and values: half the memory traffic of f32.
 const CROSS_DTYPE: DType = DType::F16;
+
+/// A joint layer with another number of parts than was asked for.
+const NOT_PARTS: Error = Error::Internal("a joint layer has other parts");
 
 /// The output head, if the file has a copy of the embedding that it is tied to.
 pub(super) const HEAD: &str = "proj_out.weight";
@@ -62,24 +64,17 @@ pub(super) struct Decoder {
 #[derive(Debug)]
 struct Layer {
     self_attn_norm: LayerNorm,
-    self_attn: Projections,
-    key: Linear,
-    value: Linear,
+    /// Queries, keys and values.
+    qkv: JointLinear,
+    self_output: Linear,
     cross_attn_norm: LayerNorm,
-    cross_attn: Projections,
-    cross_key: Linear,
-    cross_value: Linear,
+    cross_query: Linear,
+    /// Keys and values over the encoder's output.
+    window: JointLinear,
+    cross_output: Linear,
     feed_forward_norm: LayerNorm,
     fc1: Linear,
-    fc1_bias: Tensor,
     fc2: Linear,
-}
-
-/// The query and output projections that self- and cross-attention have.
-#[derive(Debug)]
-struct Projections {
-    query: Linear,
-    output: Linear,
 }
 
 impl Decoder {
@@ -144,8 +139,9 @@ impl Decoder {
     pub(super) fn windows(&self, encoded: &[Tensor]) -> Result<Vec<Vec<CrossKv>>, Error> {
         let window = |rows: &Tensor| {
             let layers = self.layers.iter().map(|layer| {
-                let (keys, values) = (layer.cross_key.forward(rows)?, layer.cross_value.forward(rows)?);
-                Ok(CrossKv::new(&keys, &values, self.heads, CROSS_DTYPE)?)
+                let both = layer.window.forward(rows, None)?;
+                let [keys, values] = &both.parts[..] else { return Err(NOT_PARTS) };
+                Ok(CrossKv::new(keys, values, self.heads, CROSS_DTYPE)?)
             });
             layers.collect()
         };
@@ -168,16 +164,18 @@ impl Decoder {
         let mut x = self.embed(spans)?; // [rows, width]
         for (index, layer) in self.layers.iter().enumerate() {
             x = self.self_attention(layer, index, &x, kv, &rows)?;
-            let (normed, cross_weights);
-            (x, normed, cross_weights) = self.cross_attention(layer, index, &x, spans)?;
+            let cross_weights;
+            (x, cross_weights) = self.cross_attention(layer, index, &x, spans)?;
             for ((output, cross_weights), span) in outputs.iter_mut().zip(cross_weights).zip(spans) {
                 if span.record_cross_weights && !cross_weights.is_empty() {
                     let one = cross_weights.len() / self.alignment_heads[index].len();
                     output.cross_weights.extend(cross_weights.chunks_exact(one).map(<[f32]>::to_vec));
                 }
             }
-            let h = bias_gelu(&layer.fc1.forward(&normed)?, &layer.fc1_bias)?; // [rows, hidden]
-            x = residual(&x, layer.fc2.forward(&h)?)?;
+            let norm = Some(Norm::Layer(&layer.feed_forward_norm));
+            let into = Fused { norm, epilogue: Epilogue::Gelu, ..Fused::default() };
+            let hidden = layer.fc1.forward_fused(&x, into)?; // [rows, hidden]
+            x = layer.fc2.forward_fused(&hidden, sum_with(&x))?;
         }
         self.head(&x, spans, &mut outputs)?;
         Ok(outputs)
@@ -200,23 +198,21 @@ impl Decoder {
         kv: &mut KvPool,
         rows: &PagedRows<'_>,
     ) -> Result<Tensor, Error> {
-        let h = layer.self_attn_norm.forward(x)?;
-        let shape = (rows.count(), self.heads, self.width / self.heads);
-        let keys = layer.key.forward(&h)?.reshape(shape)?; // [rows, heads, head_dim]
-        let values = layer.value.forward(&h)?.reshape(shape)?;
-        rows.write(kv, index, &keys, &values)?;
-        let mixed = paged(kv, index, &layer.self_attn.query.forward(&h)?, rows, self.heads)?;
-        Ok(residual(x, layer.self_attn.output.forward(&mixed)?)?)
+        let projected = layer.qkv.forward(x, Some(Norm::Layer(&layer.self_attn_norm)))?;
+        let [q, k, v] = &projected.parts[..] else { return Err(NOT_PARTS) };
+        let qkv = Qkv { parts: [q, k, v], joint: projected.joint.as_ref() };
+        let mixed = write_and_attend(kv, index, qkv, rows, self.heads)?;
+        Ok(layer.self_output.forward_fused(&mixed, sum_with(x))?)
     }
 
-    /// Cross-attention with its residual: the sum, its norm, and the recorded weights of each span.
+    /// Cross-attention with its residual: the sum and the recorded weights of each span.
     fn cross_attention(
         &self,
         layer: &Layer,
         index: usize,
         x: &Tensor,
         spans: &[Span<'_>],
-    ) -> Result<(Tensor, Tensor, Vec<Vec<f32>>), Error> {
+    ) -> Result<(Tensor, Vec<Vec<f32>>), Error> {
         let alignment_heads = &self.alignment_heads[index];
         let record = spans.iter().any(|span| span.record_cross_weights) && !alignment_heads.is_empty();
         let windows = spans.iter().map(|span| match span.window.get(index) {
@@ -224,11 +220,10 @@ impl Decoder {
             None => Err(Error::Internal("a window is not encoded")),
         });
         let windows = windows.collect::<Result<Vec<_>, _>>()?;
-        let q = layer.cross_attn.query.forward(&layer.cross_attn_norm.forward(x)?)?;
+        let norm = Some(Norm::Layer(&layer.cross_attn_norm));
+        let q = layer.cross_query.forward_fused(x, Fused { norm, ..Fused::default() })?;
         let (mixed, cross_weights) = cross(&q, &windows, self.heads, record.then_some(alignment_heads))?;
-        let (x, normed) =
-            layer.feed_forward_norm.forward_sum(x, &layer.cross_attn.output.forward(&mixed)?)?;
-        Ok((x, normed, cross_weights))
+        Ok((layer.cross_output.forward_fused(&mixed, sum_with(x))?, cross_weights))
     }
 
     /// Logits of the requested rows only: the head is the largest product of a pass.
@@ -242,8 +237,11 @@ impl Decoder {
         if rows.is_empty() {
             return Ok(());
         }
-        let x = x.contiguous()?.index_select(&Tensor::new(rows, x.device())?, 0)?;
-        let logits = self.embedding.forward(&self.norm.forward(&x)?)?; // [wanted, vocabulary]
+        let all = rows.len() == x.dim(0)? && rows.is_sorted();
+        let x =
+            if all { x.clone() } else { x.contiguous()?.index_select(&Tensor::new(rows, x.device())?, 0)? };
+        let norm = Some(Norm::Layer(&self.norm));
+        let logits = self.embedding.forward_fused(&x, Fused { norm, ..Fused::default() })?; // [wanted, vocabulary]
         let mut logits = logits.to_vec2::<f32>()?.into_iter();
         for (output, span) in outputs.iter_mut().zip(spans) {
             output.logits.extend(logits.by_ref().take(span.heads.len()));
@@ -264,6 +262,11 @@ fn first_of_equals(tables: Vec<Tensor>) -> Result<Tensor, Error> {
     Ok(embedding.clone())
 }
 
+/// What follows a product: the sum with the rows `x`.
+fn sum_with(x: &Tensor) -> Fused<'_> {
+    Fused { residual: Some(x), ..Fused::default() }
+}
+
 impl Layer {
     fn load(
         from: &mut Checkpoint,
@@ -272,44 +275,30 @@ impl Layer {
         precision: Precision,
     ) -> Result<Self, Error> {
         let (own, window) = (format!("{name}.self_attn"), format!("{name}.encoder_attn"));
-        let row = |from: &mut Checkpoint, part: &str, shape: (usize, usize), bias: bool| {
-            Linear::load_with_precision(from, part, shape, bias, precision)
+        let linear = |from: &mut Checkpoint, part: &str, sizes: (usize, usize)| {
+            Linear::load_with_precision(from, part, sizes, true, precision)
+        };
+        let joint = |from: &mut Checkpoint, of: &str, parts: &[(&str, bool)]| {
+            let names: Vec<String> = parts.iter().map(|(part, _)| format!("{of}.{part}")).collect();
+            let parts = names.iter().zip(parts).map(|(name, &(_, has_bias))| JointPart {
+                name,
+                outputs: width,
+                has_bias,
+            });
+            JointLinear::load(from, &parts.collect::<Vec<_>>(), width, precision)
         };
         let square = (width, width);
         Ok(Self {
             self_attn_norm: LayerNorm::load(from, &format!("{name}.self_attn_layer_norm"), width)?,
-            self_attn: Projections::load(from, &own, width, precision)?,
-            key: row(from, &format!("{own}.k_proj"), square, false)?,
-            value: row(from, &format!("{own}.v_proj"), square, true)?,
+            qkv: joint(from, &own, &[("q_proj", true), ("k_proj", false), ("v_proj", true)])?,
+            self_output: linear(from, &format!("{own}.out_proj"), square)?,
             cross_attn_norm: LayerNorm::load(from, &format!("{name}.encoder_attn_layer_norm"), width)?,
-            cross_attn: Projections::load(from, &window, width, precision)?,
-            cross_key: Linear::load_with_precision(
-                from,
-                &format!("{window}.k_proj"),
-                square,
-                false,
-                precision,
-            )?,
-            cross_value: Linear::load_with_precision(
-                from,
-                &format!("{window}.v_proj"),
-                square,
-                true,
-                precision,
-            )?,
+            cross_query: linear(from, &format!("{window}.q_proj"), square)?,
+            window: joint(from, &window, &[("k_proj", false), ("v_proj", true)])?,
+            cross_output: linear(from, &format!("{window}.out_proj"), square)?,
             feed_forward_norm: LayerNorm::load(from, &format!("{name}.final_layer_norm"), width)?,
-            fc1: row(from, &format!("{name}.fc1"), (width, hidden), false)?,
-            fc1_bias: from.take(&format!("{name}.fc1.bias"), &[hidden])?,
-            fc2: row(from, &format!("{name}.fc2"), (hidden, width), true)?,
+            fc1: linear(from, &format!("{name}.fc1"), (width, hidden))?,
+            fc2: linear(from, &format!("{name}.fc2"), (hidden, width))?,
         })
-    }
-}
-
-impl Projections {
-    fn load(from: &mut Checkpoint, name: &str, width: usize, precision: Precision) -> Result<Self, Error> {
-        let mut load = |part: &str| {
-            Linear::load_with_precision(from, &format!("{name}.{part}"), (width, width), true, precision)
-        };
-        Ok(Self { query: load("q_proj")?, output: load("out_proj")? })
     }
 }

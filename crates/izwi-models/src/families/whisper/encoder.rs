@@ -3,15 +3,13 @@
 //! Windows are packed into one tensor of rows: linear layers run over all of them, attention within each. Source of the
 //! architecture: <https://github.com/openai/whisper/blob/main/whisper/model.py> (`AudioEncoder`).
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::config::{Config, FRAMES_PER_POSITION};
 use izwi_nn::Error;
-use izwi_nn::attention::bidirectional;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::layers::activation::{bias_gelu, residual};
 use izwi_nn::layers::conv::StridedConv;
-use izwi_nn::layers::{LayerNorm, Linear, ROW_ALIGN};
+use izwi_nn::layers::{EncoderConfig, EncoderLayer, EncoderNames, LayerNorm, PackedRows, ROW_ALIGN};
 use izwi_types::Precision;
 
 /// Kernel width of both convolutions.
@@ -32,26 +30,20 @@ pub(super) struct Encoder {
     conv1: StridedConv,
     conv2: StridedConv,
     positions: Tensor, // [max positions, width]
-    layers: Vec<Layer>,
+    layers: Vec<EncoderLayer>,
     norm: LayerNorm,
     bins: usize,
-    heads: usize,
     device: Device,
 }
 
-/// Pre-norm attention and feed-forward with residuals.
-#[derive(Debug)]
-struct Layer {
-    attention_norm: LayerNorm,
-    query: Linear,
-    key: Linear,
-    value: Linear,
-    output: Linear,
-    feed_forward_norm: LayerNorm,
-    fc1: Linear,
-    fc1_bias: Tensor,
-    fc2: Linear,
-}
+/// Names of a layer's parts.
+const NAMES: EncoderNames = EncoderNames {
+    attention_norm: "self_attn_layer_norm",
+    qkv: [("self_attn.q_proj", true), ("self_attn.k_proj", false), ("self_attn.v_proj", true)],
+    output: "self_attn.out_proj",
+    feed_forward_norm: "final_layer_norm",
+    feed_forward: ["fc1", "fc2"],
+};
 
 impl Encoder {
     /// Takes everything under `model.encoder`, the weights of the layers kept in `precision`.
@@ -62,9 +54,12 @@ impl Encoder {
         let (width, bins) = (config.d_model, config.num_mel_bins);
         let device = from.device().clone();
         let name = "model.encoder";
-        let shape = (width, config.encoder_ffn_dim);
-        let layers = (0..config.encoder_layers)
-            .map(|layer| Layer::load(from, &format!("{name}.layers.{layer}"), shape, precision));
+        let sizes =
+            EncoderConfig { width, heads: config.encoder_attention_heads, hidden: config.encoder_ffn_dim };
+        let layers = (0..config.encoder_layers).map(|layer| {
+            let name = format!("{name}.layers.{layer}");
+            EncoderLayer::load_named(from, &name, &NAMES, sizes, precision)
+        });
         Ok(Self {
             layers: layers.collect::<Result<_, _>>()?,
             conv1: conv(from, &format!("{name}.conv1"), bins, width, 1)?,
@@ -73,7 +68,6 @@ impl Encoder {
                 .take(&format!("{name}.embed_positions.weight"), &[config.max_source_positions, width])?,
             norm: LayerNorm::load(from, &format!("{name}.layer_norm"), width)?,
             bins,
-            heads: config.encoder_attention_heads,
             device,
         })
     }
@@ -83,34 +77,23 @@ impl Encoder {
     /// # Errors
     /// A window has too many positions, or the device is out of memory.
     pub(super) fn forward(&self, windows: &[WindowMel]) -> Result<Vec<Tensor>, Error> {
+        let lengths: Vec<usize> = windows.iter().map(|window| window.positions).collect();
+        let packed = PackedRows::new(&lengths, 0, &self.device)?;
         let mut rows = Vec::with_capacity(2 * windows.len());
-        // Windows start at multiples of ROW_ALIGN; the rows in between attend to themselves.
-        let mut spans = Vec::with_capacity(2 * windows.len());
+        // The rows between windows attend to themselves.
         for window in windows {
             rows.push(self.embed(window)?);
-            spans.push(window.positions);
             let gap = window.positions.next_multiple_of(ROW_ALIGN) - window.positions;
             if gap > 0 {
-                rows.push(Tensor::zeros((gap, self.norm_width()?), candle_core::DType::F32, &self.device)?);
-                spans.push(gap);
+                rows.push(Tensor::zeros((gap, self.positions.dim(1)?), DType::F32, &self.device)?);
             }
         }
         let mut x = Tensor::cat(&rows, 0)?; // [rows, width]
         for layer in &self.layers {
-            x = layer.forward(&x, self.heads, &spans)?;
+            x = layer.forward(&x, &packed)?;
         }
         let x = self.norm.forward(&x)?;
-        let mut start = 0;
-        let mut encoded = Vec::with_capacity(windows.len());
-        for window in windows {
-            encoded.push(x.narrow(0, start, window.positions)?);
-            start += window.positions.next_multiple_of(ROW_ALIGN);
-        }
-        Ok(encoded)
-    }
-
-    fn norm_width(&self) -> Result<usize, Error> {
-        Ok(self.positions.dim(1)?)
+        packed.spans().iter().map(|span| Ok(x.narrow(0, span.start, span.len())?)).collect()
     }
 
     /// The two convolutions and the position embedding: `[positions, width]`.
@@ -133,39 +116,4 @@ fn conv(
     let weight = from.take(&format!("{name}.weight"), &[outputs, inputs, TAPS])?;
     let bias = from.take(&format!("{name}.bias"), &[outputs])?;
     Ok(StridedConv::new(&weight, bias, stride)?)
-}
-
-impl Layer {
-    fn load(
-        from: &mut Checkpoint,
-        name: &str,
-        (width, hidden): (usize, usize),
-        precision: Precision,
-    ) -> Result<Self, Error> {
-        let attention = format!("{name}.self_attn");
-        let linear = |from: &mut Checkpoint, part: &str, shape: (usize, usize), bias: bool| {
-            Linear::load_with_precision(from, part, shape, bias, precision)
-        };
-        Ok(Self {
-            attention_norm: LayerNorm::load(from, &format!("{name}.self_attn_layer_norm"), width)?,
-            query: linear(from, &format!("{attention}.q_proj"), (width, width), true)?,
-            key: linear(from, &format!("{attention}.k_proj"), (width, width), false)?,
-            value: linear(from, &format!("{attention}.v_proj"), (width, width), true)?,
-            output: linear(from, &format!("{attention}.out_proj"), (width, width), true)?,
-            feed_forward_norm: LayerNorm::load(from, &format!("{name}.final_layer_norm"), width)?,
-            fc1: linear(from, &format!("{name}.fc1"), (width, hidden), false)?,
-            fc1_bias: from.take(&format!("{name}.fc1.bias"), &[hidden])?,
-            fc2: linear(from, &format!("{name}.fc2"), (hidden, width), true)?,
-        })
-    }
-
-    /// `[rows, width]` to the same.
-    fn forward(&self, x: &Tensor, heads: usize, spans: &[usize]) -> Result<Tensor, Error> {
-        let h = self.attention_norm.forward(x)?;
-        let (q, k, v) = (self.query.forward(&h)?, self.key.forward(&h)?, self.value.forward(&h)?);
-        let mixed = self.output.forward(&bidirectional(&q, &k, &v, heads, spans)?)?;
-        let (x, h) = self.feed_forward_norm.forward_sum(x, &mixed)?;
-        let h = bias_gelu(&self.fc1.product(&h)?, &self.fc1_bias)?; // [rows, hidden]
-        Ok(residual(&x, self.fc2.forward(&h)?)?)
-    }
 }

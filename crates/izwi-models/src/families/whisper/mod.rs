@@ -30,6 +30,8 @@ use izwi_types::{
 };
 
 mod alignment;
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod budgets;
 mod config;
 mod decoder;
 mod encoder;

@@ -1,0 +1,271 @@
+//! Loads a model on its device. With `auto` on a machine with Metal, the faster of Metal and CPU for this model: measured
+//! once, then remembered beside its weights.
+//!
+//! Knows no schedule and allocates no KV pool.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use izwi_hub::Store;
+use izwi_models::device_speeds::{DeviceSpeeds, SpeedFile};
+use izwi_models::error::LoadError;
+use izwi_models::families::{self, LoadOptions};
+use izwi_models::model::SpeechModel;
+use izwi_models::warm_up;
+use izwi_nn::device::{self, Device, Gpu};
+use izwi_types::{DeviceChoice, PrepareLimits};
+
+use super::messages::{chain, with_remedy};
+use crate::engine::config::EngineCoreConfig;
+use crate::engine::error::{EngineError, Result};
+
+/// A model on its device.
+pub(super) struct Loaded {
+    pub(super) model: Arc<dyn SpeechModel>,
+    pub(super) device: Device,
+    /// Bytes that the process held on the device before.
+    pub(super) held_before: Option<usize>,
+}
+
+impl Loaded {
+    /// Frees this model, and what its device's allocator keeps of it.
+    fn replaced_by(self, other: Self) -> Self {
+        let Self { model, device, .. } = self;
+        drop(model);
+        if let Err(error) = device::free_unused(&device) {
+            tracing::warn!(%error, "the device did not free the memory of a model");
+        }
+        other
+    }
+}
+
+/// Loads the configured model.
+///
+/// # Errors
+/// The model is unknown, not pulled or does not load; the device cannot be opened or is out of memory.
+pub(super) fn load(config: &EngineCoreConfig) -> Result<Loaded> {
+    let source = Source::find(config)?;
+    let load_on = |choice| load_on(&source, config, choice);
+    let auto = config.device == DeviceChoice::Auto;
+    let Some(gpu) = device::metal_gpu().filter(|_| auto) else { return load_on(config.device) };
+    let load_on_cpu = || load_on(DeviceChoice::Cpu);
+    let file = source.speed_file(config, &gpu);
+    let remembered = file.as_ref().and_then(SpeedFile::read);
+    if let Some(speeds) = remembered.filter(DeviceSpeeds::prefers_cpu) {
+        log_choice(config, speeds, "auto uses the CPU, which was faster when it was measured");
+        return load_on_cpu();
+    }
+    let on_gpu = match load_on(DeviceChoice::Metal(0)) {
+        Ok(on_gpu) => on_gpu,
+        Err(error) => {
+            tracing::warn!(%error, "auto uses the CPU");
+            return load_on_cpu();
+        }
+    };
+    if let Some(speeds) = remembered {
+        log_choice(config, speeds, "auto uses Metal, which was faster when it was measured");
+        return Ok(on_gpu);
+    }
+    let (loaded, speeds) = faster(config, on_gpu, load_on_cpu());
+    if let Some(speeds) = speeds {
+        log_choice(config, speeds, "auto measured the model on Metal and on the CPU and uses the faster one");
+        file.iter().for_each(|file| file.write(speeds));
+    }
+    Ok(loaded)
+}
+
+/// The device that the configured model would use, and why; `None` on a machine without Metal.
+///
+/// # Errors
+/// The model is unknown or not pulled.
+pub(super) fn explain(config: &EngineCoreConfig) -> Result<Option<String>> {
+    let Some(gpu) = device::metal_gpu() else { return Ok(None) };
+    if config.device != DeviceChoice::Auto {
+        return Ok(Some(format!("{}, as the settings say", config.device)));
+    }
+    let source = Source::find(config)?;
+    let speeds = source.speed_file(config, &gpu).and_then(|file| file.read());
+    Ok(Some(speeds.map_or_else(
+        || "not measured yet: the next load with device auto measures Metal and the CPU".to_owned(),
+        |DeviceSpeeds { metal, cpu }| {
+            let name = if cpu > metal { "cpu" } else { "metal" };
+            format!("{name}, which was faster: {metal:.1} steps/s on Metal, {cpu:.1} on the CPU")
+        },
+    )))
+}
+
+/// Limits of a request's work.
+pub(super) fn limits(config: &EngineCoreConfig, model: &dyn SpeechModel) -> PrepareLimits {
+    PrepareLimits {
+        max_tokens_per_step: config.max_tokens_per_step,
+        max_positions: config.sequence_capacity(model.kv_layout().is_some()),
+    }
+}
+
+/// The faster of a model on the GPU and the same on the CPU, with both speeds if both were measured. The other one is
+/// freed. A device that fails is not chosen, and the reason is logged.
+fn faster(
+    config: &EngineCoreConfig,
+    on_gpu: Loaded,
+    on_cpu: Result<Loaded>,
+) -> (Loaded, Option<DeviceSpeeds>) {
+    let on_cpu = match on_cpu {
+        Ok(on_cpu) => on_cpu,
+        Err(error) => {
+            tracing::warn!(%error, "auto uses Metal unmeasured: the model does not load on the CPU");
+            return (on_gpu, None);
+        }
+    };
+    let both = [&on_gpu, &on_cpu].map(|loaded| (&*loaded.model, &loaded.device));
+    match warm_up::steps_per_second(both, &limits(config, &*on_cpu.model)) {
+        [Ok(metal), Ok(cpu)] => {
+            let speeds = DeviceSpeeds { metal, cpu };
+            (if speeds.prefers_cpu() { on_gpu.replaced_by(on_cpu) } else { on_gpu }, Some(speeds))
+        }
+        [Err(error), _] => {
+            tracing::warn!(error = chain(&error), "auto uses the CPU: Metal cannot run the model");
+            (on_gpu.replaced_by(on_cpu), None)
+        }
+        [Ok(_), Err(error)] => {
+            tracing::warn!(error = chain(&error), "auto uses Metal: the CPU cannot run the model");
+            (on_gpu, None)
+        }
+    }
+}
+
+fn log_choice(config: &EngineCoreConfig, speeds: DeviceSpeeds, choice: &'static str) {
+    let DeviceSpeeds { metal, cpu } = speeds;
+    tracing::info!(model = config.model, metal_steps_per_s = metal, cpu_steps_per_s = cpu, "{choice}");
+}
+
+/// Where a model comes from.
+enum Source {
+    /// Random weights of a published size.
+    Random,
+    Checkpoint {
+        family: String,
+        folder: PathBuf,
+    },
+}
+
+impl Source {
+    fn find(config: &EngineCoreConfig) -> Result<Self> {
+        if config.random_weights {
+            return Ok(Self::Random);
+        }
+        let load = |error: izwi_hub::HubError| EngineError::Load(chain(&error));
+        let store = Store::open(config.home.clone()).map_err(load)?;
+        let store = store.with_models_dir(config.models_dir.clone());
+        let family = store.manifest(&config.model).map_err(load)?.family.clone();
+        Ok(Self::Checkpoint { family, folder: store.installed(&config.model).map_err(load)? })
+    }
+
+    /// Where the speeds of its devices are remembered.
+    fn speed_file(&self, config: &EngineCoreConfig, gpu: &Gpu) -> Option<SpeedFile> {
+        match self {
+            Self::Random => None,
+            Self::Checkpoint { folder, .. } => {
+                SpeedFile::of(folder, config.dtype, &gpu.name, config.num_threads)
+            }
+        }
+    }
+}
+
+fn load_on(source: &Source, config: &EngineCoreConfig, choice: DeviceChoice) -> Result<Loaded> {
+    let device = device::open(choice).map_err(|error| EngineError::Load(chain(&error)))?;
+    let held_before = device::allocated_bytes(&device);
+    let options =
+        LoadOptions { device: device.clone(), precision: config.dtype, weight_cache: config.weight_cache };
+    let model = match source {
+        Source::Random => families::random(&config.model, &options),
+        Source::Checkpoint { family, folder } => families::load(family, folder, &options),
+    };
+    let model = model.map_err(|error| match error {
+        LoadError::Model(error) => EngineError::Load(with_remedy(&error, &device)),
+        other => EngineError::Load(chain(&other)),
+    })?;
+    Ok(Loaded { model, device, held_before })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use izwi_models::model::{BatchEntry, SequenceState};
+    use izwi_nn::Error;
+    use izwi_nn::kv_pool::{KvLayout, KvPool};
+    use izwi_types::{Input, InputError, ModelInfo, Prepared, SpeakInput, StepOutput, Work};
+
+    use super::*;
+
+    /// A model of a few units; each takes a time, or fails.
+    struct Units(Option<Duration>);
+
+    impl SpeechModel for Units {
+        fn info(&self) -> &ModelInfo {
+            unreachable!("nobody asks")
+        }
+
+        fn kv_layout(&self) -> Option<KvLayout> {
+            None
+        }
+
+        fn prepare(&self, _: &Input, _: &PrepareLimits) -> std::result::Result<Prepared, InputError> {
+            Ok(Prepared { work: Work::Units(vec![1, 1].into()), payload: Arc::new(()) })
+        }
+
+        fn start(&self, _: &Prepared) -> SequenceState {
+            Box::new(())
+        }
+
+        fn forward(
+            &self,
+            _: &mut KvPool,
+            _: &mut [BatchEntry<'_>],
+        ) -> std::result::Result<Vec<StepOutput>, Error> {
+            std::thread::sleep(self.0.ok_or(Error::Internal("no memory"))?);
+            Ok(vec![StepOutput::default()])
+        }
+
+        fn warm_up_input(&self) -> Input {
+            Input::Speak(SpeakInput::plain("Warm."))
+        }
+    }
+
+    fn loaded(milliseconds: Option<u64>) -> Loaded {
+        let model = Arc::new(Units(milliseconds.map(Duration::from_millis)));
+        Loaded { model, device: Device::Cpu, held_before: None }
+    }
+
+    /// Whether the GPU's model is chosen, and the speeds.
+    fn choice(gpu: Option<u64>, cpu: Result<Loaded>) -> (bool, Option<DeviceSpeeds>) {
+        let gpu = loaded(gpu);
+        let of_gpu = Arc::clone(&gpu.model);
+        let (chosen, speeds) = faster(&EngineCoreConfig::default(), gpu, cpu);
+        (Arc::ptr_eq(&of_gpu, &chosen.model), speeds)
+    }
+
+    #[test]
+    fn the_faster_device_is_chosen_with_both_speeds() {
+        let (is_gpu, speeds) = choice(Some(1), Ok(loaded(Some(20))));
+        let speeds = speeds.unwrap();
+        assert!(is_gpu && speeds.metal > speeds.cpu, "{speeds:?}");
+        let (is_gpu, speeds) = choice(Some(20), Ok(loaded(Some(1))));
+        let speeds = speeds.unwrap();
+        assert!(!is_gpu && speeds.cpu > speeds.metal, "{speeds:?}");
+    }
+
+    #[test]
+    fn a_device_that_fails_is_not_chosen_and_nothing_is_remembered() {
+        assert_eq!(choice(None, Ok(loaded(Some(1)))), (false, None));
+        assert_eq!(choice(Some(1), Ok(loaded(None))), (true, None));
+        assert_eq!(choice(Some(1), Err(EngineError::Load("no memory".to_owned()))), (true, None));
+    }
+
+    #[test]
+    fn a_machine_without_metal_explains_nothing() {
+        if device::metal_gpu().is_none() {
+            assert_eq!(explain(&EngineCoreConfig::default()).unwrap(), None);
+        }
+    }
+}
