@@ -5,7 +5,7 @@ use izwi_tests::{Gate, Setup, eventually};
 use serde_json::{Value, json};
 
 /// Every documented series.
-const NAMES: [&str; 28] = [
+const NAMES: [&str; 31] = [
     "izwi_requests_total",
     "izwi_requests_rejected_total",
     "izwi_num_requests_running",
@@ -33,6 +33,9 @@ const NAMES: [&str; 28] = [
     "izwi_aborts_total",
     "izwi_build_info",
     "izwi_models_loaded",
+    "process_cpu_seconds_total",
+    "process_open_fds",
+    "process_resident_memory_bytes",
     "process_start_time_seconds",
 ];
 const TEXT: &str = "Twenty-two characters.";

@@ -9,7 +9,7 @@ pub(crate) static VERSION: LazyLock<String> =
 /// Names of the compiled compute backends.
 pub(crate) fn backends() -> Vec<&'static str> {
     let optional = [
-        (cfg!(feature = "metal"), "metal"),
+        (cfg!(any(feature = "metal", target_os = "macos")), "metal"),
         (cfg!(feature = "accelerate"), "accelerate"),
         (cfg!(feature = "cuda"), "cuda"),
     ];

@@ -1,10 +1,11 @@
 //! The Prometheus recorder of the process, and its page.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use izwi_core::engine::metrics::{BUCKETS, describe};
-use metrics::{describe_gauge, gauge};
+use metrics::{counter, describe_counter, describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
 
 /// Sets the gauge that shows whether a model is in memory.
 pub(crate) fn set_model_loaded(model: &str, is_loaded: bool) {
@@ -20,7 +21,6 @@ pub struct RecorderError(String);
 #[derive(Clone)]
 pub struct Recorder {
     handle: PrometheusHandle,
-    process: Arc<metrics_process::Collector>,
 }
 
 impl std::fmt::Debug for Recorder {
@@ -50,19 +50,51 @@ impl Recorder {
         let handle = builder.install_recorder().map_err(failed)?;
         describe();
         describe_gauge!("izwi_models_loaded", "Whether the model is in memory");
-        let process = metrics_process::Collector::default();
-        process.describe();
-        Ok(Self { handle, process: Arc::new(process) })
+        describe_process();
+        Ok(Self { handle })
     }
 
     /// The text of `/metrics`.
     pub fn render(&self) -> String {
-        self.process.collect();
+        measure_process();
         self.handle.render()
     }
 
     /// Moves recorded values into their buckets. Without it a process that is not scraped would keep every value.
     pub(crate) fn run_upkeep(&self) {
         self.handle.run_upkeep();
+    }
+}
+
+fn describe_process() {
+    describe_counter!("process_cpu_seconds_total", "CPU time of the process in seconds");
+    describe_gauge!("process_start_time_seconds", "When the process started, in seconds since 1970");
+    describe_gauge!("process_resident_memory_bytes", "Memory of the process that is in RAM, in bytes");
+    describe_gauge!("process_virtual_memory_bytes", "Address space of the process in bytes");
+    describe_gauge!("process_open_fds", "Open files of the process");
+    describe_gauge!("process_max_fds", "Files that the process may open");
+    describe_gauge!("process_threads", "Threads of the process");
+}
+
+/// Reads the figures of this process; one that the system does not tell is left out.
+fn measure_process() {
+    let Ok(mut system) = System::new() else { return };
+    let Ok(pid) = sysinfo::get_current_pid() else { return };
+    let figures = ProcessRefreshKind::nothing().with_cpu().with_memory().with_tasks();
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid]), false, figures);
+    let Some(process) = system.process(pid) else { return };
+    // The system counts milliseconds.
+    counter!("process_cpu_seconds_total").absolute(process.accumulated_cpu_time() / 1000);
+    gauge!("process_start_time_seconds").set(process.start_time() as f64);
+    gauge!("process_resident_memory_bytes").set(process.memory() as f64);
+    gauge!("process_virtual_memory_bytes").set(process.virtual_memory() as f64);
+    if let Some(open) = process.open_files() {
+        gauge!("process_open_fds").set(open as f64);
+    }
+    if let Some(limit) = process.open_files_limit() {
+        gauge!("process_max_fds").set(limit as f64);
+    }
+    if let Some(tasks) = process.tasks() {
+        gauge!("process_threads").set(tasks.len() as f64);
     }
 }

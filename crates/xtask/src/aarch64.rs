@@ -9,6 +9,7 @@ use anyhow::Result;
 
 use crate::process::{self, cargo};
 use crate::steps::Steps;
+use crate::targets;
 
 /// The crate whose code differs by instruction set.
 const PACKAGE: &str = "izwi-kernels";
@@ -60,19 +61,7 @@ fn tools(root: &Path) -> Result<()> {
         apt(&install).or_else(|_| apt(&["update"]).and_then(|()| apt(&install)))?;
     }
     anyhow::ensure!(there(), "{} are not installed", PACKAGES.join(", "));
-    if !has_target(root)? {
-        process::run(Command::new("rustup").args(["target", "add", TARGET]).current_dir(root))?;
-        anyhow::ensure!(has_target(root)?, "the compiler has no {TARGET}");
-    }
-    Ok(())
-}
-
-/// Whether the compiler has the target's standard library.
-fn has_target(root: &Path) -> Result<bool> {
-    let mut rustc = Command::new("rustc");
-    let path =
-        process::output(rustc.args(["--print", "target-libdir", "--target", TARGET]).current_dir(root))?;
-    Ok(Path::new(String::from_utf8(path)?.trim()).is_dir())
+    targets::add(root, TARGET)
 }
 
 fn is_root() -> bool {

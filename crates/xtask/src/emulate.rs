@@ -26,7 +26,7 @@ const OWN_SHADERS: &str = "crates/izwi-nn/src/metal/kernels";
 const SELF: &str = "objc2-metal";
 /// Differs from the half-precision reference in the last digit: the reference is not rounded step by step.
 const KNOWN: &str = "not (package(candle-metal-kernels) & test(/gelu_f16/))";
-const NEXTEST: [&str; 4] = ["nextest", "run", "--profile", "emulated"];
+const NEXTEST: [&str; 4] = ["nextest", "run", "--profile", "device"];
 
 /// Runs the tests of the crates with device code, or those that `args` of nextest select.
 pub(crate) fn run(root: &Path, steps: &mut Steps, args: &[String]) -> Result<()> {
@@ -64,7 +64,8 @@ impl Emulation {
         let workspace = folder.join("workspace");
         let version = locked_version(&read(&root.join("Cargo.lock"))?, KERNELS)?;
         let kernels = registry_source(root, KERNELS, &version)?;
-        let sources = [kernels.join("src/metal_src"), root.join(OWN_SHADERS)];
+        let rules = root.join(EMULATOR).join("stand-ins").join(SELF).join("tests");
+        let sources = [kernels.join("src/metal_src"), root.join(OWN_SHADERS), rules];
         make_workspace(root, &workspace)?;
         copy_kernels(&kernels, &workspace.join(KERNELS))?;
         let shaders = compile_shaders(root, steps, &folder, &sources)?;

@@ -7,13 +7,16 @@
 
 mod aarch64;
 mod ci;
+mod darwin;
 mod docs;
 mod emulate;
 mod examples;
 mod figures;
+mod metal_report;
 mod process;
 mod steps;
 mod suite;
+mod targets;
 mod tidy;
 mod venv;
 mod workspace;
@@ -28,7 +31,7 @@ use steps::Steps;
 const USAGE: &str = "usage: cargo xtask CHORE
 
 chores:
-  ci                        fmt, clippy, tidy, aarch64, cargo-deny where installed, then test
+  ci                        fmt, clippy, tidy, darwin, aarch64, cargo-deny where installed, then test
   test                      everything: pull of the test models, generated pages, doc tests, all tests
   test -- ARGS              the tests that ARGS of nextest select (`-p CRATE` builds that crate only)
   test --fast [-- ARGS]     no pull, no Python: all tests but those that need real weights
@@ -39,6 +42,8 @@ chores:
   metal-emulate [-- ARGS]   the tests of izwi-nn and izwi-models that ARGS of nextest select, on an emulated Metal device
   metal-emulate --self-check [-- ARGS]
                             the emulator's own tests, and those of candle's Metal kernels
+  metal-report              on a Mac: system, tests on Metal and bench in target/metal-report.md
+  darwin                    types and lints of the workspace for Macs with Apple Silicon
   aarch64                   run the tests of the CPU kernels for aarch64 in an emulator";
 
 fn main() -> ExitCode {
@@ -68,6 +73,8 @@ enum Chore {
     Record { note: String },
     MetalEmulate { self_check: bool, nextest_args: Vec<String> },
     Aarch64,
+    Darwin,
+    MetalReport,
 }
 
 fn parse(args: &[&str]) -> Option<Chore> {
@@ -95,6 +102,8 @@ fn parse(args: &[&str]) -> Option<Chore> {
         ["metal-emulate", "--self-check"] => Some(emulate(true, &[])),
         ["metal-emulate", "--self-check", "--", rest @ ..] => Some(emulate(true, rest)),
         ["aarch64"] => Some(Chore::Aarch64),
+        ["darwin"] => Some(Chore::Darwin),
+        ["metal-report"] => Some(Chore::MetalReport),
         _ => None,
     }
 }
@@ -114,6 +123,8 @@ fn run(root: &Path, chore: &Chore) -> Result<()> {
         Chore::MetalEmulate { self_check: false, nextest_args } => emulate::run(root, steps, nextest_args),
         Chore::MetalEmulate { nextest_args, .. } => emulate::self_check(root, steps, nextest_args),
         Chore::Aarch64 => aarch64::check(root, steps),
+        Chore::Darwin => darwin::check(root, steps),
+        Chore::MetalReport => metal_report::write_report(root, steps),
     }
 }
 

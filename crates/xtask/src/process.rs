@@ -92,7 +92,7 @@ pub(crate) fn is_installed(program: &str) -> bool {
 }
 
 /// The command as a person would type it: the program's name without its folder, then the arguments.
-fn shown(command: &Command) -> String {
+pub(crate) fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or(program.as_os_str());
     let words = std::iter::once(name).chain(command.get_args());

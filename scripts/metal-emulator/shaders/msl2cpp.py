@@ -6,9 +6,9 @@ instantiated by macros), then the text is rewritten:
 
 - attributes of kernel parameters become a table per kernel: which buffer, which piece of threadgroup memory or which
   index of a thread each parameter is; `Make` of shim.h reads the parameters' types from the C++ signature itself;
-- function constants become variables that the program sets before each dispatch;
+- function constants become variables that the program sets before each dispatch, or reports where they are used unset;
 - instantiations with a host name become entries of the registration table;
-- variables of a threadgroup become `static thread_local`: one threadgroup runs at a time on a thread;
+- variables of a threadgroup become `static thread_local`, announced to the runtime: one threadgroup runs at a time;
 - floating-point literals are float, as in Metal, where C++ would have double.
 
 Address spaces are empty macros. Overloads that differ in them alone would be the same function twice: see `TWICE`.
@@ -50,6 +50,8 @@ TWICE = {
         ),
     ],
 }
+# Sources in which threads leave before others meet at a simdgroup operation: of a product, the rows behind its end.
+LEAVES = {"gemv.metal"}
 
 
 def closing(text, at, opens="(", closes=")"):
@@ -95,16 +97,23 @@ def expanded(source, out):
 
 
 def function_constants(text):
-    """Each becomes a variable, and a registration under its index."""
-    registrations = []
+    """Each becomes a variable, registered under its index; constants computed of them are computed where they are used."""
+    names = []
 
     def variable(found):
         kind, name, index = found[1], found[2], found[3]
-        registrations.append(f'static emu::RegC emu_c_{name}("{name}", {index}, &emu_fc_{name});')
-        return f"static {kind} emu_fc_{name}; static const {kind}& {name} = emu_fc_{name};"
+        names.append(name)
+        return f'static emu::Constant<{kind}> {name}{{"{name}", {index}}};'
 
-    constant = r"\bconstant\s+(\w+)\s+(\w+)\s*\[\[\s*function_constant\((\d+)\)\s*\]\]\s*;"
-    return re.sub(constant, variable, text), registrations
+    def computed(found):
+        kind, name, value = found[1], found[2], found[3]
+        if not any(re.search(rf"\b{other}\b", value) for other in names):
+            return found[0]
+        names.append(name)
+        return f"static const struct {{ operator {kind}() const {{ return {value}; }} }} {name}{{}};"
+
+    text = re.sub(r"\bconstant\s+(\w+)\s+(\w+)\s*\[\[\s*function_constant\((\d+)\)\s*\]\]\s*;", variable, text)
+    return re.sub(r"\bconstant\s+(\w+)\s+(\w+)\s*=\s*([^;{}]*);", computed, text)
 
 
 def one_constructor(text):
@@ -175,7 +184,8 @@ def kernels(text):
             attributes = " ".join(re.findall(r"\[\[(.*?)\]\]", parameter, flags=re.S))
             clean.append(re.sub(r"\[\[.*?\]\]", "", parameter, flags=re.S).strip())
             one, unnumbered = binding(attributes, explicit, unnumbered)
-            bound.append(one)
+            switch = re.search(r"\bfunction_constant\((\w+)\)", attributes)
+            bound.append(one + (f"[] {{ return bool({switch[1]}); }}" if switch else "nullptr",))
         name = begin[5]
         bindings[name] = bound
         rest += [before, f'void {name}({", ".join(clean)})']
@@ -193,8 +203,8 @@ def literals_and_casts(text):
 
 
 def threadgroup_variables(text):
-    variable = r"\bthreadgroup\s+((?:typename\s+)?[\w:<>]+\s+\w+\s*(?:\[[^;]*?\])*\s*;)"
-    text = re.sub(variable, r"static thread_local \1", text)
+    variable = r"\bthreadgroup\s+((?:typename\s+)?[\w:<>]+\s+(\w+)\s*(?:\[[^;]*?\])*\s*;)"
+    text = re.sub(variable, r"static thread_local \1 emu::threadgroup_variable(&\2, sizeof(\2));", text)
     left = [v for v in re.findall(r"\bthreadgroup\s+[^;{}()]*;", text) if "*" not in v and "&" not in v]
     if left:
         sys.exit(f"variables of a threadgroup that are not understood: {left[:5]}")
@@ -203,8 +213,7 @@ def threadgroup_variables(text):
 
 def main(source, out):
     name = os.path.basename(source)
-    text, constants = function_constants(expanded(source, out))
-    text, instances = instantiations(one_constructor(text))
+    text, instances = instantiations(one_constructor(function_constants(expanded(source, out))))
     text, bindings, plain = kernels(text)
     text = threadgroup_variables(literals_and_casts(text))
     for begin, end, times in TWICE.get(name, []):
@@ -214,9 +223,10 @@ def main(source, out):
     with open(out, "w") as file:
         file.write('#include "shim.h"\nusing namespace metal;\n' + text + "\n")
         for function, bound in bindings.items():
-            table = ", ".join(f"{{emu::{kind}, {index}}}" for kind, index in bound)
+            table = ", ".join(f"{{emu::{kind}, {index}, {switch}}}" for kind, index, switch in bound)
             file.write(f"constexpr emu::Bind emu_b_{function}[] = {{{table}}};\n")
-        file.writelines(registration + "\n" for registration in constants)
+        if name in LEAVES:
+            file.write("static const bool emu_leaves = emu::threads_may_leave();\n")
         for index, (host, function) in enumerate(plain + instances):
             table = "emu_b_" + re.match(r"\w+", function)[0]
             file.write(f'static emu::Reg emu_r{index}("{host}", {table}, emu::Make<&{function}, {table}>{{}});\n')

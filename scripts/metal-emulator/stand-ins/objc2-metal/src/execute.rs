@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use std::sync::Mutex;
 
-use crate::kernels::{Lib, RawKernel};
+use crate::kernels::{Argument, Lib, RawKernel, BUFFER, THREADGROUP_MEMORY};
 use crate::memory::Bytes;
 use crate::types::{size, MTLCommandBufferStatus, MTLDataType, MTLSize};
 use crate::{MTLBuffer, MTLCommandBuffer, MTLComputePipelineState, Obj};
@@ -94,6 +94,11 @@ pub(crate) static QUEUE: Mutex<VecDeque<Obj<dyn MTLCommandBuffer>>> = Mutex::new
 pub(crate) fn late() -> bool {
     std::env::var("EMU_COMPLETE").is_ok_and(|v| v == "late")
 }
+/// A fault ends the process, as Metal's validation does: a program may not look at the error of each command buffer. With
+/// EMU_ERRORS=report it is the command buffer's error.
+fn reports() -> bool {
+    std::env::var("EMU_ERRORS").is_ok_and(|v| v == "report")
+}
 pub(crate) fn run(cb: &Obj<dyn MTLCommandBuffer>) {
     let state: &CommandBuffer = cb.state();
     let commands = {
@@ -107,6 +112,9 @@ pub(crate) fn run(cb: &Obj<dyn MTLCommandBuffer>) {
     let error = execute(commands).err();
     if let Some(e) = &error {
         eprintln!("emulated Metal: {e}");
+        if !reports() {
+            std::process::abort();
+        }
     }
     state.inner.lock().unwrap().error = error;
 }
@@ -142,8 +150,10 @@ fn execute(commands: Vec<Command>) -> Result<(), String> {
     }
     Ok(())
 }
+fn start(b: &Obj<dyn MTLBuffer>) -> *mut u8 {
+    b.state::<Bytes>().start
+}
 fn one(c: &Command) -> Result<(), String> {
-    let start = |b: &Obj<dyn MTLBuffer>| b.state::<Bytes>().start;
     match c {
         Command::Barrier => {}
         Command::Copy { src, so, dst, d, n } => unsafe {
@@ -154,73 +164,96 @@ fn one(c: &Command) -> Result<(), String> {
         },
         Command::Dispatch { pipeline, slots, tg, grid, group } => {
             let f: &Function = pipeline.state();
-            let k = f.kernel as *mut RawKernel;
-            let (threads, per) =
-                (grid.width * grid.height * grid.depth, group.width * group.height * group.depth);
-            if per == 0 || per > 1024 || threads == 0 {
-                return Err(format!("{}: grid {grid:?} in groups of {group:?}", f.name));
-            }
-            let mut buffers: Vec<*mut c_void> = slots
-                .iter()
-                .map(|s| match s {
-                    Slot::None => std::ptr::null_mut(),
-                    Slot::Buffer(b, o) => unsafe { start(b).add(*o).cast() },
-                    Slot::Bytes(v, _) => v.as_ptr() as *mut c_void,
-                })
-                .collect();
-            let memory: Vec<Vec<u128>> = tg.iter().map(|n| vec![u128::MAX; n.div_ceil(16)]).collect();
-            let tgmem: Vec<*mut c_void> = memory.iter().map(|m| m.as_ptr() as *mut c_void).collect();
-            let (mut i, mut kind, mut index, mut least) = (0, 0, 0, 0);
-            while unsafe { (f.lib.arg)(k, i, &mut kind, &mut index, &mut least) } == 1 {
-                if kind == 0 {
-                    let have = match &slots[index as usize] {
-                        Slot::None => usize::MAX,
-                        Slot::Buffer(b, o) => b.length() - o,
-                        Slot::Bytes(_, n) => *n,
-                    };
-                    if have == usize::MAX {
-                        if f.constants.is_empty() && std::env::var_os("EMU_TRACE").is_some() {
-                            eprintln!("{}: buffer {index} (argument {i}) is not set", f.name);
-                        }
-                        buffers[index as usize] = ZEROS.as_ptr() as *mut c_void;
-                    } else if have < least as usize {
-                        return Err(format!(
-                            "{}: buffer {index} (argument {i}) has {have} bytes, the kernel reads {least}",
-                            f.name
-                        ));
-                    }
-                }
-                if kind == 1 && tg[index as usize] == 0 {
-                    return Err(format!("{}: threadgroup memory {index} has no length", f.name));
-                }
-                i += 1;
-            }
-            for (n, kind, bytes) in &f.constants {
-                unsafe { (f.lib.constant)(*n as c_int, bytes.as_ptr().cast(), size(*kind) as c_uint) }
-            }
-            let g = [grid.width as c_uint, grid.height as c_uint, grid.depth as c_uint];
-            let t = [group.width as c_uint, group.height as c_uint, group.depth as c_uint];
-            let mut a = [0u64; 6];
-            let mut b = [0u64; 6];
-            unsafe { (f.lib.stats)(a.as_mut_ptr()) };
-            let at = std::time::Instant::now();
-            unsafe { (f.lib.dispatch)(k, buffers.as_ptr(), tgmem.as_ptr(), g.as_ptr(), t.as_ptr()) };
-            let took = at.elapsed().as_secs_f64();
-            unsafe { (f.lib.stats)(b.as_mut_ptr()) };
-            if std::env::var_os("EMU_TRACE").is_some() {
-                eprintln!(
-                    "{} {threads} threads in {per}s: {:.0} us, {} switches, {} simd ops, {} barriers; divergent {} {} {}",
-                    f.name,
-                    took * 1e6,
-                    b[0] - a[0],
-                    b[1] - a[1],
-                    b[2] - a[2],
-                    b[3] - a[3],
-                    b[4] - a[4],
-                    b[5] - a[5]
-                );
-            }
+            dispatch(f, slots, tg, *grid, *group).map_err(|fault| format!("{}: {fault}", f.name))?;
         }
     }
     Ok(())
+}
+fn dispatch(f: &Function, slots: &[Slot], tg: &[usize], grid: MTLSize, group: MTLSize) -> Result<(), String> {
+    check_sizes(grid, group)?;
+    f.lib.fault();
+    unsafe { (f.lib.reset_constants)() };
+    for (n, kind, bytes) in &f.constants {
+        if !unsafe { (f.lib.constant)(*n as c_int, bytes.as_ptr().cast(), size(*kind) as c_uint) } {
+            return Err(format!(
+                "function constant {n} is set as {kind:?}, which has another size than its type"
+            ));
+        }
+    }
+    let buffers = bound_buffers(f, slots, tg)?;
+    let memory: Vec<Vec<u128>> = tg.iter().map(|n| vec![0; n.div_ceil(16)]).collect();
+    let memory: Vec<*mut c_void> = memory.iter().map(|m| m.as_ptr() as *mut c_void).collect();
+    let as_c = |s: MTLSize| [s.width as c_uint, s.height as c_uint, s.depth as c_uint];
+    let (grid, group) = (as_c(grid), as_c(group));
+    let began = std::time::Instant::now();
+    unsafe {
+        (f.lib.dispatch)(
+            f.kernel as *mut RawKernel,
+            buffers.as_ptr(),
+            memory.as_ptr(),
+            tg.as_ptr(),
+            tg.len() as c_int,
+            grid.as_ptr(),
+            group.as_ptr(),
+        )
+    };
+    if std::env::var_os("EMU_TRACE").is_some() {
+        eprintln!(
+            "{} {grid:?} threads in groups of {group:?}: {:.0} us",
+            f.name,
+            began.elapsed().as_secs_f64() * 1e6
+        );
+    }
+    f.lib.fault().map_or(Ok(()), Err)
+}
+/// A grid is in threads, each of whose positions has 32 bits.
+fn check_sizes(grid: MTLSize, group: MTLSize) -> Result<(), String> {
+    let sides = [grid.width, grid.height, grid.depth];
+    let threads = group.width.checked_mul(group.height).and_then(|n| n.checked_mul(group.depth));
+    if sides.contains(&0) {
+        return Err(format!("a grid without threads: {grid:?}"));
+    }
+    if sides.iter().any(|n| u32::try_from(*n).is_err()) {
+        return Err(format!("a grid of more than 2^32 - 1 threads on a side: {grid:?}"));
+    }
+    match threads {
+        Some(1..=MAX_THREADS) => Ok(()),
+        _ => Err(format!("a threadgroup has 1 to {MAX_THREADS} threads, not {group:?}")),
+    }
+}
+/// The memory of each buffer that the kernel uses with these constants.
+fn bound_buffers(f: &Function, slots: &[Slot], tg: &[usize]) -> Result<Vec<*mut c_void>, String> {
+    let bound = |slot: &Slot| match slot {
+        // Kernels may read an argument that is switched off, without using the value.
+        Slot::None => ZEROS.as_ptr() as *mut c_void,
+        Slot::Buffer(b, o) => unsafe { start(b).add(*o).cast() },
+        Slot::Bytes(v, _) => v.as_ptr() as *mut c_void,
+    };
+    let mut argument = Argument::default();
+    for i in 0.. {
+        if !unsafe { (f.lib.argument)(f.kernel as *mut RawKernel, i, &mut argument) } {
+            break;
+        }
+        if let Some(fault) = f.lib.fault() {
+            return Err(fault);
+        }
+        let index = argument.index as usize;
+        match argument.kind {
+            BUFFER if argument.is_used => match &slots[index] {
+                Slot::None => return Err(format!("buffer {index} (argument {i}) is not set")),
+                slot if slot.len() < argument.size as usize => {
+                    let (have, size) = (slot.len(), argument.size);
+                    return Err(format!(
+                        "buffer {index} (argument {i}) has {have} bytes, the kernel reads {size}"
+                    ));
+                }
+                _ => {}
+            },
+            THREADGROUP_MEMORY if tg[index] == 0 => {
+                return Err(format!("threadgroup memory {index} has no length"));
+            }
+            _ => {}
+        }
+    }
+    Ok(slots.iter().map(bound).collect())
 }

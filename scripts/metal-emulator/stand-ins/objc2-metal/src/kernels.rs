@@ -3,30 +3,55 @@ use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
 
 #[repr(C)]
 pub(crate) struct RawKernel([u8; 0]);
+/// What a kernel wants for one of its arguments.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct Argument {
+    pub(crate) kind: c_int,
+    pub(crate) index: c_int,
+    /// Bytes, at least.
+    pub(crate) size: c_uint,
+    /// Whether the function constants switch it on.
+    pub(crate) is_used: bool,
+}
+/// Kinds of arguments; the others are positions of the thread.
+pub(crate) const BUFFER: c_int = 0;
+pub(crate) const THREADGROUP_MEMORY: c_int = 1;
 type Find = unsafe extern "C" fn(*const c_char) -> *mut RawKernel;
-type SetConst = unsafe extern "C" fn(c_int, *const c_void, c_uint);
-type ArgOf = unsafe extern "C" fn(*mut RawKernel, c_int, *mut c_int, *mut c_int, *mut c_uint) -> c_int;
+type ResetConstants = unsafe extern "C" fn();
+type SetConstant = unsafe extern "C" fn(c_int, *const c_void, c_uint) -> bool;
+type ArgumentOf = unsafe extern "C" fn(*mut RawKernel, c_int, *mut Argument) -> bool;
 type Dispatch = unsafe extern "C" fn(
     *mut RawKernel,
     *const *mut c_void,
     *const *mut c_void,
+    *const usize,
+    c_int,
     *const c_uint,
     *const c_uint,
 );
-type Stats = unsafe extern "C" fn(*mut u64);
+type Fault = unsafe extern "C" fn() -> *const c_char;
 extern "C" {
     fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
     fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
     fn dlerror() -> *const c_char;
 }
-#[derive(Clone, Copy)]
 /// A compiled .metal source.
+#[derive(Clone, Copy)]
 pub(crate) struct Lib {
     pub(crate) find: Find,
-    pub(crate) constant: SetConst,
-    pub(crate) arg: ArgOf,
+    pub(crate) reset_constants: ResetConstants,
+    pub(crate) constant: SetConstant,
+    pub(crate) argument: ArgumentOf,
     pub(crate) dispatch: Dispatch,
-    pub(crate) stats: Stats,
+    fault: Fault,
+}
+impl Lib {
+    /// The fault of the last dispatch or of what prepared it.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let text = unsafe { (self.fault)() };
+        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    }
 }
 
 fn load(path: &std::path::Path) -> Result<Lib, String> {
@@ -43,10 +68,11 @@ fn load(path: &std::path::Path) -> Result<Lib, String> {
         };
         Ok(Lib {
             find: std::mem::transmute::<*mut c_void, Find>(sym(c"emu_find")),
-            constant: std::mem::transmute::<*mut c_void, SetConst>(sym(c"emu_const")),
-            arg: std::mem::transmute::<*mut c_void, ArgOf>(sym(c"emu_arg")),
+            reset_constants: std::mem::transmute::<*mut c_void, ResetConstants>(sym(c"emu_reset_constants")),
+            constant: std::mem::transmute::<*mut c_void, SetConstant>(sym(c"emu_constant")),
+            argument: std::mem::transmute::<*mut c_void, ArgumentOf>(sym(c"emu_argument")),
             dispatch: std::mem::transmute::<*mut c_void, Dispatch>(sym(c"emu_dispatch")),
-            stats: std::mem::transmute::<*mut c_void, Stats>(sym(c"emu_stats")),
+            fault: std::mem::transmute::<*mut c_void, Fault>(sym(c"emu_fault")),
         })
     }
 }

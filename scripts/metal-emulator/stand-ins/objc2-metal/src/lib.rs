@@ -9,6 +9,7 @@
 //! - `EMU_COMPLETE=late`: the work of a command buffer runs when somebody waits for it, not at its commit.
 //! - `EMU_EMPTY=buffer`: a buffer of no bytes is a buffer, where otherwise it is nil.
 //! - `EMU_COUNTERS=FILE`: counters are appended to a file when the process ends, see `counters`.
+//! - `EMU_ERRORS=report`: a fault is the error of its command buffer; otherwise it ends the process.
 //! - `EMU_TRACE=1`: a line for every dispatch.
 #![allow(non_snake_case, non_upper_case_globals, clippy::missing_safety_doc, clippy::new_ret_no_self)]
 use block2::DynBlock;
@@ -403,7 +404,8 @@ impl Encoder {
         };
         let bytes = s.slots.iter().map(Slot::len).sum();
         let f: &Function = s.pipeline.as_ref().unwrap().state();
-        counters::kernel(&f.name, grid.width * grid.height * grid.depth, bytes);
+        let threads = grid.width.saturating_mul(grid.height).saturating_mul(grid.depth);
+        counters::kernel(&f.name, threads, bytes);
         drop(s);
         self.push(c);
     }
@@ -450,7 +452,11 @@ impl MTLComputeCommandEncoder for ProtocolObject<dyn MTLComputeCommandEncoder> {
     }
     fn dispatchThreadgroups_threadsPerThreadgroup(&self, g: MTLSize, t: MTLSize) {
         self.state::<Encoder>().dispatch(
-            MTLSize { width: g.width * t.width, height: g.height * t.height, depth: g.depth * t.depth },
+            MTLSize {
+                width: g.width.saturating_mul(t.width),
+                height: g.height.saturating_mul(t.height),
+                depth: g.depth.saturating_mul(t.depth),
+            },
             t,
         );
     }
