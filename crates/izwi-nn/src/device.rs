@@ -7,6 +7,8 @@ pub use candle_core::Device;
 use izwi_types::DeviceChoice;
 
 use crate::Error;
+#[cfg(feature = "metal")]
+pub use crate::metal::KernelCosts;
 
 /// Devices of the process: each is opened once. Tensors of two openings of one device do not fit together, and each opening
 /// compiles its own shaders.

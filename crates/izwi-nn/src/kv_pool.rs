@@ -45,6 +45,17 @@ impl KvLayout {
     }
 }
 
+/// One sequence's share of the rows of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PagedSpan<'a> {
+    /// Position of the first row.
+    pub start: usize,
+    /// Rows, at consecutive positions.
+    pub num_tokens: usize,
+    /// Blocks that hold the positions `0..start + num_tokens`, in order.
+    pub block_table: &'a [u32],
+}
+
 struct Layer {
     keys: Tensor,
     values: Tensor,
@@ -142,7 +153,8 @@ impl KvPool {
     /// # Errors
     /// The block lies outside the pool.
     pub fn conv_state(&self, layer: usize, block: u32) -> Result<Tensor> {
-        self.conv_layer(layer)?.get(block as usize)?.copy()
+        // A true copy: what candle calls one shares the pool's memory on Metal, and copies all of the pool on the CPU.
+        self.conv_layer(layer)?.get(block as usize)?.force_contiguous()
     }
 
     pub(crate) fn conv_layer(&self, layer: usize) -> Result<&Tensor> {
@@ -381,6 +393,17 @@ mod tests {
     fn a_model_without_kv_has_an_empty_pool() {
         let mut pool = KvPool::new(None, 1024, 16, &Device::Cpu).unwrap();
         pool.copy_blocks(&[(0, 1)]).unwrap();
+    }
+
+    #[test]
+    fn a_conv_state_does_not_change_with_the_pool_it_was_read_from() {
+        let device = crate::device::of_tests();
+        let mut pool = KvPool::new(Some(LAYOUT), 4, 2, &device).unwrap();
+        let row = |value: f32| Tensor::full(value, (1, 5), &device).unwrap();
+        pool.write_conv_state(0, &[2], &row(1.0)).unwrap();
+        let read = pool.conv_state(0, 2).unwrap();
+        pool.write_conv_state(0, &[2], &row(2.0)).unwrap();
+        assert_eq!(flat(&read), [1.0; 5]);
     }
 
     #[test]

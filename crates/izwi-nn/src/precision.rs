@@ -1,6 +1,8 @@
 //! What a chosen [`Precision`] means for a device and for the kernels of this machine. Knows no tensor.
 
-use candle_core::Device;
+use std::sync::Once;
+
+use candle_core::{DType, Device};
 use izwi_kernels::has_fast_bf16_dot;
 use izwi_kernels::linear::WeightType;
 use izwi_types::Precision;
@@ -27,8 +29,26 @@ pub fn codec_precision(precision: Precision, device: &Device) -> Precision {
     }
 }
 
-/// The precision of large weights on `device`: [`Precision::Auto`] resolved.
+/// The type of a large weight on a device without kernels of this crate.
+pub(crate) fn device_type(precision: Precision) -> DType {
+    match precision.on(false) {
+        Precision::F16 => DType::F16,
+        Precision::Bf16 | Precision::Q8 | Precision::Q4 => DType::BF16,
+        Precision::Auto | Precision::F32 => DType::F32,
+    }
+}
+
+/// The precision of large weights on `device`: [`Precision::Auto`] resolved, and the next wider type that the device has
+/// for one that it lacks, which is logged.
 #[must_use]
 pub fn weight_precision(precision: Precision, device: &Device) -> Precision {
-    precision.on(device.is_cpu() || device.is_metal())
+    static TOLD: Once = Once::new();
+    let has_q8 = device.is_cpu() || device.is_metal();
+    match precision.on(has_q8) {
+        lacking @ (Precision::Q8 | Precision::Q4) if !has_q8 => {
+            TOLD.call_once(|| tracing::warn!("this device has no kernels for {lacking}: weights are bf16"));
+            Precision::Bf16
+        }
+        kept => kept,
+    }
 }

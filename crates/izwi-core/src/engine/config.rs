@@ -121,7 +121,7 @@ impl Default for EngineCoreConfig {
             dtype: Precision::Auto,
             weight_cache: true,
             random_weights: false,
-            num_threads: izwi_kernels::threads::default_threads(),
+            num_threads: super::executor::default_threads(),
             enable_preemption: true,
             enable_optimistic_scheduling: true,
         }

@@ -10,13 +10,18 @@ pub mod simulated;
 use std::sync::Arc;
 
 use izwi_types::{
-    DeviceChoice, Input, InputError, ModelInfo, PartTimes, Prepared, StepOutput, VoiceRecording,
+    DeviceChoice, Input, InputError, ModelInfo, PartTimes, Precision, Prepared, StepOutput, VoiceRecording,
 };
 
 use super::config::EngineCoreConfig;
 use super::error::{EngineError, Result};
 use super::scheduler::ScheduleResult;
 use super::types::{GenerationParams, SequenceId};
+
+/// Threads that a model computes with by default: the performance cores of the machine.
+pub(crate) fn default_threads() -> usize {
+    izwi_kernels::threads::default_threads()
+}
 
 /// Static facts about an executor and its model.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +32,8 @@ pub struct ExecutorProfile {
     pub device: String,
     /// The model's own facts.
     pub info: ModelInfo,
+    /// Type of the large weights.
+    pub precision: Precision,
     /// Bytes of one KV block; 0 for models without KV cache.
     pub kv_block_bytes: usize,
     /// Bytes held while loaded: weights, KV pool, and the states of as many sequences as run at once.

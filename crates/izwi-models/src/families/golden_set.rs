@@ -49,6 +49,12 @@ pub(crate) fn device() -> Device {
     device::open(name.parse::<DeviceChoice>().unwrap()).unwrap()
 }
 
+/// `$IZWI_TEST_DEVICE`, if it is a Metal device.
+#[cfg(feature = "metal")]
+pub(super) fn metal_device() -> Option<Device> {
+    Some(device()).filter(Device::is_metal)
+}
+
 /// Whether results on that device do not depend on what else is in a batch, to the bit.
 pub(crate) fn is_bit_exact() -> bool {
     device().is_cpu()

@@ -18,7 +18,8 @@ use crate::slices::with_slices;
 use izwi_kernels::Element;
 use izwi_kernels::attention::{self as kernels, HeadKv, PagedCache, PagedQuery, Span as KernelSpan};
 
-pub use self::paged_rows::{PagedRows, PagedSpan};
+pub use self::paged_rows::PagedRows;
+pub use crate::kv_pool::PagedSpan;
 
 /// Keys and values of one layer over one sequence's encoder output.
 #[derive(Debug, Clone)]

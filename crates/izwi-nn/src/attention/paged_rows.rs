@@ -3,20 +3,9 @@
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use crate::kv_pool::KvPool;
+use crate::kv_pool::{KvPool, PagedSpan};
 #[cfg(feature = "metal")]
 use crate::metal::{Heads, StepTable, TableSpan, metal};
-
-/// One sequence's share of the rows of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PagedSpan<'a> {
-    /// Position of the first row.
-    pub start: usize,
-    /// Rows, at consecutive positions.
-    pub num_tokens: usize,
-    /// Blocks that hold the positions `0..start + num_tokens`, in order.
-    pub block_table: &'a [u32],
-}
 
 /// Spans of a step, one after another, over one pool.
 #[derive(Debug)]

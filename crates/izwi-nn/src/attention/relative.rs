@@ -44,24 +44,8 @@ pub fn relative(
     heads: usize,
     spans: &[Range<usize>],
 ) -> Result<Tensor> {
+    check([q, k, v], distances, biases, heads, spans)?;
     let (rows, width) = q.dims2()?;
-    let count = distances.dim(0)?;
-    let shapes = [q, k, v].iter().all(|x| x.dims() == [rows, width]) && distances.dims() == [count, width];
-    if !shapes || biases.iter().any(|bias| bias.dims() != [width]) || heads == 0 || width % heads != 0 {
-        bail!(
-            "relative attention: {:?} {:?} {:?} {:?}, {heads} heads",
-            q.dims(),
-            k.dims(),
-            v.dims(),
-            distances.dims()
-        )
-    }
-    let ordered = spans.windows(2).all(|pair| pair[0].end <= pair[1].start);
-    let fits =
-        |span: &Range<usize>| span.start <= span.end && span.end <= rows && 2 * span.len() <= count + 1;
-    if !ordered || !spans.iter().all(fits) || count % 2 == 0 || width == 0 {
-        bail!("relative attention: {spans:?} do not fit {rows} rows and {count} distances")
-    }
     if !q.device().is_cpu() {
         return composite([q, k, v], distances, biases, heads, spans);
     }
@@ -81,6 +65,56 @@ pub fn relative(
         y
     })?;
     Tensor::from_vec(y, (rows, width), q.device())
+}
+
+fn check(
+    [q, k, v]: [&Tensor; 3],
+    distances: &Tensor,
+    biases: [&Tensor; 2],
+    heads: usize,
+    spans: &[Range<usize>],
+) -> Result<()> {
+    let (rows, width) = q.dims2()?;
+    let count = distances.dim(0)?;
+    let shapes = [q, k, v].iter().all(|x| x.dims() == [rows, width]) && distances.dims() == [count, width];
+    if !shapes || biases.iter().any(|bias| bias.dims() != [width]) || heads == 0 || width % heads != 0 {
+        bail!(
+            "relative attention: {:?} {:?} {:?} {:?}, {heads} heads",
+            q.dims(),
+            k.dims(),
+            v.dims(),
+            distances.dims()
+        )
+    }
+    let ordered = spans.windows(2).all(|pair| pair[0].end <= pair[1].start);
+    let fits =
+        |span: &Range<usize>| span.start <= span.end && span.end <= rows && 2 * span.len() <= count + 1;
+    if !ordered || !spans.iter().all(fits) || count % 2 == 0 || width == 0 {
+        bail!("relative attention: {spans:?} do not fit {rows} rows and {count} distances")
+    }
+    Ok(())
+}
+
+/// As [`relative`], with queries, keys and values side by side: `mixed` is `[rows, 3 * heads * head_dim]`.
+///
+/// # Errors
+/// Shapes do not fit.
+pub fn relative_mixed(
+    mixed: &Tensor,
+    distances: &Tensor,
+    biases: [&Tensor; 2],
+    heads: usize,
+    spans: &[Range<usize>],
+) -> Result<Tensor> {
+    let width = mixed.dim(1)? / 3;
+    let part = |index: usize| mixed.narrow(1, index * width, width);
+    let (q, k, v) = (part(0)?, part(1)?, part(2)?);
+    #[cfg(feature = "metal")]
+    if mixed.device().is_metal() && 3 * width == mixed.dim(1)? {
+        check([&q, &k, &v], distances, biases, heads, spans)?;
+        return crate::metal::relative::relative(mixed, distances, biases, heads, spans);
+    }
+    relative([&q, &k, &v], distances, biases, heads, spans)
 }
 
 fn composite(

@@ -274,10 +274,9 @@ impl Checkpoint {
         }
     }
 
-    /// Takes the table `name` `[entries, width]` without reading it. `None` if it is missing, has another shape, or the
-    /// device is not the CPU.
+    /// Takes the table `name` `[entries, width]` without reading it. `None` if it is missing or has another shape.
     pub(crate) fn take_lazy(&mut self, name: &str, shape: &[usize]) -> Option<LazyTensor> {
-        if !self.device.is_cpu() || self.problem(name, shape).is_some() {
+        if self.problem(name, shape).is_some() {
             return None;
         }
         self.taken += shape.iter().product::<usize>();

@@ -70,7 +70,7 @@ impl<'a> FrameSteps<'a> {
             return Ok(y);
         }
         let last: Vec<u32> = (0..count).map(|n| ((n + 1) * num_tokens - 1) as u32).collect();
-        y.index_select(&Tensor::new(last, y.device())?, 0)
+        y.contiguous()?.index_select(&Tensor::new(last, y.device())?, 0)
     }
 }
 

@@ -240,7 +240,7 @@ impl DecoderStack {
         let columns = self.reaches().enumerate().map(|(layer, reach)| {
             let kept = kv.conv_state(layer, block)?;
             let seen = kept.narrow(0, 0, (reach + 1) * self.shape.width)?;
-            seen.reshape((reach + 1, self.shape.width))?.narrow(0, first, reach)?.copy()
+            seen.reshape((reach + 1, self.shape.width))?.narrow(0, first, reach)?.force_contiguous()
         });
         Ok(StackState { columns: columns.collect::<Result<_>>()?, skip: None })
     }
@@ -316,8 +316,11 @@ impl DecoderStack {
             // Devices have no empty buffers: no kernel runs on this view.
             return x.narrow(0, 0, 0);
         }
-        let x =
-            if wanted.len() == x.dim(0)? { x } else { x.index_select(&Tensor::new(wanted, x.device())?, 0)? };
+        let x = if wanted.len() == x.dim(0)? {
+            x
+        } else {
+            x.contiguous()?.index_select(&Tensor::new(wanted, x.device())?, 0)?
+        };
         self.norm(&x)
     }
 

@@ -16,6 +16,8 @@ pub enum Activation<'a> {
     Relu,
     /// As [`elu`].
     Elu,
+    /// The nearest value from -1 to 1.
+    Clamp,
     /// As [`snake`], `[channels]` each.
     Snake {
         /// Of each channel.
@@ -36,6 +38,7 @@ impl Activation<'_> {
             Self::Gelu => x.gelu_erf(),
             Self::Relu => x.relu(),
             Self::Elu => elu(x),
+            Self::Clamp => x.clamp(-1f32, 1f32),
             Self::Snake { frequency, amplitude } => snake(x, frequency, amplitude),
         }
     }

@@ -4,9 +4,9 @@ use candle_core::{Result, Tensor};
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
-use crate::layers::activation::{bias_gelu, residual};
+use crate::layers::activation::residual;
 use crate::layers::conv::DepthwiseConv;
-use crate::layers::{LayerNorm, Linear, PackedRows};
+use crate::layers::{Epilogue, Fused, LayerNorm, Linear, Norm, PackedRows};
 use izwi_types::Precision;
 
 /// Sizes of a block.
@@ -28,7 +28,6 @@ pub struct ConvNeXtBlock {
     depthwise: DepthwiseConv,
     norm: LayerNorm,
     pwconv1: Linear,
-    pwconv1_bias: Tensor,
     pwconv2: Linear, // with the layer scale multiplied in
 }
 
@@ -53,17 +52,22 @@ impl ConvNeXtBlock {
         let weight = weight.broadcast_mul(&gamma.unsqueeze(1)?)?;
         let bias = (from.take(&format!("{name}.pw2.bias"), &[width])? * gamma)?;
         let pwconv2 = Linear::with_precision(&weight, Some(bias), precision)?;
-        let pwconv1 = Linear::with_precision(&pwconv1, None, precision)?;
-        Ok(Self { depthwise, norm, pwconv1, pwconv1_bias, pwconv2 })
+        let pwconv1 = Linear::with_precision(&pwconv1, Some(pwconv1_bias), precision)?;
+        Ok(Self { depthwise, norm, pwconv1, pwconv2 })
     }
 
-    /// `[rows, width]` to the same; gaps are zero before and after.
+    /// `[rows, width]` to the same; gaps are zero before and after, but for Metal, where they reach no span.
     ///
     /// # Errors
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, packed: &PackedRows) -> Result<Tensor> {
-        let h = self.norm.forward(&self.depthwise.forward(x)?)?;
-        let h = bias_gelu(&self.pwconv1.product(&h)?, &self.pwconv1_bias)?; // [rows, hidden]
+        let h = self.depthwise.forward_packed(x, packed)?;
+        let fused =
+            Fused { norm: Some(Norm::Layer(&self.norm)), epilogue: Epilogue::Gelu, ..Fused::default() };
+        let h = self.pwconv1.forward_fused(&h, fused)?; // [rows, hidden]
+        if h.device().is_metal() {
+            return self.pwconv2.forward_fused(&h, Fused { residual: Some(x), ..Fused::default() });
+        }
         residual(x, packed.clear_gaps(&self.pwconv2.forward(&h)?)?)
     }
 }

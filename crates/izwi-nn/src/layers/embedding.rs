@@ -1,6 +1,6 @@
 //! Embedding tables in the type of the checkpoint: rows by id.
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
@@ -18,8 +18,8 @@ pub struct Embedding {
 #[derive(Debug, Clone)]
 enum Table {
     Resident(Tensor),
-    /// Read row by row.
-    Lazy(LazyTensor),
+    /// Read row by row, to a device.
+    Lazy(LazyTensor, Device),
 }
 
 impl Embedding {
@@ -46,7 +46,7 @@ impl Embedding {
         Ok(Self { table: Table::Resident(table), entries })
     }
 
-    /// As [`Self::load`], for a large table of which few rows are read: on the CPU it stays in the file.
+    /// As [`Self::load`], for a large table of which few rows are read: it stays in the file.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
@@ -57,7 +57,7 @@ impl Embedding {
         width: usize,
     ) -> std::result::Result<Self, Error> {
         match from.take_lazy(&format!("{name}.weight"), &[entries, width]) {
-            Some(stored) => Ok(Self { table: Table::Lazy(stored), entries }),
+            Some(stored) => Ok(Self { table: Table::Lazy(stored, from.device().clone()), entries }),
             None => Self::load(from, name, entries, width),
         }
     }
@@ -72,8 +72,9 @@ impl Embedding {
         }
         match &self.table {
             Table::Resident(table) => rows(table, &Tensor::new(ids, table.device())?),
-            Table::Lazy(table) => {
-                table.read_rows(ids).map_err(candle_core::Error::wrap)?.to_dtype(DType::F32)
+            Table::Lazy(table, device) => {
+                let rows = table.read_rows(ids).map_err(candle_core::Error::wrap)?;
+                rows.to_dtype(DType::F32)?.to_device(device)
             }
         }
     }
@@ -85,7 +86,7 @@ impl Embedding {
     pub fn select(&self, ids: &Tensor) -> Result<Tensor> {
         match &self.table {
             Table::Resident(table) => rows(table, ids),
-            Table::Lazy(_) => self.forward(&ids.to_vec1()?),
+            Table::Lazy(..) => self.forward(&ids.to_vec1()?),
         }
     }
 
@@ -94,7 +95,7 @@ impl Embedding {
     pub(crate) fn table(&self) -> Option<&Tensor> {
         match &self.table {
             Table::Resident(table) => Some(table),
-            Table::Lazy(_) => None,
+            Table::Lazy(..) => None,
         }
     }
 
@@ -107,7 +108,7 @@ impl Embedding {
     pub fn bytes(&self) -> usize {
         match &self.table {
             Table::Resident(table) => table.elem_count() * table.dtype().size_in_bytes(),
-            Table::Lazy(_) => 0,
+            Table::Lazy(..) => 0,
         }
     }
 }
@@ -163,8 +164,6 @@ fn sum_on_metal(tables: &[&Embedding], ids: &[u32]) -> Result<Option<Tensor>> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
-
-    use candle_core::Device;
 
     use super::*;
 

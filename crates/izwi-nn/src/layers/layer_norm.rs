@@ -19,6 +19,11 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
+    /// From a weight and a bias, `[width]` each, and what is added to the variance.
+    pub fn new(weight: Tensor, bias: Tensor, eps: f64) -> Self {
+        Self { weight, bias, eps: eps as f32 }
+    }
+
     /// Takes `{name}.weight` and `{name}.bias`, `[width]` each.
     ///
     /// # Errors

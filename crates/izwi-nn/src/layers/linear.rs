@@ -10,7 +10,7 @@ use crate::Error;
 use crate::checkpoint::{Checkpoint, Recipe};
 #[cfg(feature = "metal")]
 use crate::metal::{Fused, MetalWeights, Pass};
-use crate::precision::weight_type;
+use crate::precision::{device_type, weight_type};
 use crate::slices::with_slices;
 use izwi_kernels::linear::{Rows, WeightSource, Weights};
 use izwi_types::Precision;
@@ -18,8 +18,8 @@ use izwi_types::Precision;
 /// `y = x Wᵀ (+ b)`; on the CPU a row of `y` is the same bits for any number of rows of `x` and any other rows.
 ///
 /// On the CPU the weight is packed in a [`Precision`] and read once a call for up to 6 rows; at 8 and 4 bits the rows are
-/// quantised to 8 bits too. Metal keeps the same levels and f32 rows. Other devices keep f32 at every precision. A clone
-/// shares the weight.
+/// quantised to 8 bits too. Metal keeps the same levels and f32 rows. Other devices keep 32 or 16 bits, bf16 for what
+/// has fewer, and multiply rows of that type. A clone shares the weight.
 #[derive(Debug, Clone)]
 pub struct Linear {
     weight: Weight,
@@ -33,7 +33,7 @@ enum Weight {
     Cpu(Arc<Weights>),
     #[cfg(feature = "metal")]
     Metal(MetalWeights),
-    Device(Tensor), // [inputs, outputs]
+    Device(Tensor), // [outputs, inputs], in the type of its products
 }
 
 impl Weight {
@@ -43,7 +43,9 @@ impl Weight {
             Device::Cpu => Ok(Self::Cpu(Arc::new(pack(weight, precision)?))),
             #[cfg(feature = "metal")]
             Device::Metal(device) => Ok(Self::Metal(MetalWeights::new(weight, precision, device)?)),
-            device => Ok(Self::Device(weight.to_dtype(DType::F32)?.t()?.contiguous()?.to_device(device)?)),
+            device => {
+                Ok(Self::Device(weight.to_dtype(device_type(precision))?.contiguous()?.to_device(device)?))
+            }
         }
     }
 }
@@ -223,8 +225,10 @@ impl Linear {
                 let x = if x.stride()[1] == 1 { x.clone() } else { x.contiguous()? };
                 Pass::of(&x)?.linear(&x, weights, Fused { bias, ..Fused::default() })
             }
-            (Weight::Device(weight), None) => x.matmul(weight),
-            (Weight::Device(weight), Some(bias)) => x.matmul(weight)?.broadcast_add(bias),
+            (Weight::Device(weight), bias) => {
+                let y = x.to_dtype(weight.dtype())?.matmul(&weight.t()?)?.to_dtype(DType::F32)?;
+                if let Some(bias) = bias { y.broadcast_add(bias) } else { Ok(y) }
+            }
         }
     }
 
@@ -261,7 +265,7 @@ impl Linear {
             #[cfg(feature = "metal")]
             Weight::Metal(weights) => weights.lookup(&Tensor::new(ids, weights.device())?),
             Weight::Device(weight) => {
-                weight.index_select(&Tensor::new(ids, weight.device())?, 1)?.t()?.contiguous()
+                weight.index_select(&Tensor::new(ids, weight.device())?, 0)?.to_dtype(DType::F32)
             }
         }
     }
@@ -339,6 +343,27 @@ mod tests {
             block.iter_mut().for_each(|x| *x = (*x / scale.max(1e-30)).round_ties_even() * scale);
         }
         Tensor::new(rows, &Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn a_device_without_kernels_of_its_own_keeps_the_type_asked_for() {
+        let (weight, x) = (random(40, 64), random(3, 64));
+        let exact = Linear::new(&weight, None).unwrap().forward(&x).unwrap();
+        for (precision, bytes, most) in [
+            (Precision::F32, 4, 1e-5),
+            (Precision::F16, 2, 2e-3),
+            (Precision::Bf16, 2, 1e-2),
+            (Precision::Q8, 2, 1e-2),
+            (Precision::Q4, 2, 1e-2),
+        ] {
+            let kept = weight.to_dtype(device_type(precision)).unwrap();
+            let linear = Linear { weight: Weight::Device(kept), bias: None, inputs: 64, outputs: 40 };
+            assert_eq!(linear.bytes(), bytes * 40 * 64, "{precision}");
+            let y = linear.forward(&x).unwrap();
+            assert!(y.dtype() == DType::F32 && error(&y, &exact) < most, "{precision}");
+            let row = linear.select_rows(&[39]).unwrap();
+            assert!(error(&row, &weight.narrow(0, 39, 1).unwrap()) < most, "{precision}");
+        }
     }
 
     #[test]

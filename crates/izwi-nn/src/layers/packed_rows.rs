@@ -46,6 +46,23 @@ impl PackedRows {
         &self.spans
     }
 
+    /// Spans and gaps as sequences of their own, so that no row of a gap reaches a span.
+    #[cfg(feature = "metal")]
+    pub(crate) fn on_metal(&self) -> crate::metal::SequenceTable {
+        let mut table = crate::metal::SequenceTable::default();
+        let mut end = 0;
+        let gap = self.rows..self.rows;
+        for span in self.spans.iter().chain([&gap]) {
+            for rows in [span.start - end, span.len()] {
+                if rows > 0 {
+                    table.push([rows, rows], [crate::metal::NO_STATE; 2]);
+                }
+            }
+            end = span.end;
+        }
+        table
+    }
+
     /// One value per packed row: `value(sequence, position)` inside a sequence, the default in gaps.
     pub fn fill<T: Default + Clone>(&self, mut value: impl FnMut(usize, usize) -> T) -> Vec<T> {
         let mut filled = vec![T::default(); self.rows];
@@ -71,7 +88,7 @@ impl PackedRows {
     /// An index lies outside `source`.
     pub fn gather(&self, source: &Tensor, rows: Vec<u32>) -> Result<Tensor> {
         let index = Tensor::from_vec(rows, self.rows, source.device())?;
-        self.clear_gaps(&source.index_select(&index, 0)?)
+        self.clear_gaps(&source.contiguous()?.index_select(&index, 0)?)
     }
 }
 

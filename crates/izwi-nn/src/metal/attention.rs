@@ -5,7 +5,7 @@ use candle_core::{DType, Device, MetalDevice, Result, Tensor, bail};
 
 use super::library::{Kernel, Source};
 use super::pass::{Arg, Grid, Pass};
-use crate::attention::PagedSpan;
+use crate::kv_pool::PagedSpan;
 
 /// Widest head of the kernels.
 pub(crate) const MAX_HEAD_DIM: usize = 128;

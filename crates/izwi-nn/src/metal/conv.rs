@@ -234,6 +234,7 @@ fn activation_args(activation: Option<Activation<'_>>, outputs: usize) -> Result
         Some(Activation::Gelu) => (2, [Arg::Unused; 2], 1),
         Some(Activation::Relu) => (3, [Arg::Unused; 2], 1),
         Some(Activation::Elu) => (4, [Arg::Unused; 2], 1),
+        Some(Activation::Clamp) => (6, [Arg::Unused; 2], 1),
         Some(Activation::Snake { frequency, amplitude }) => {
             (5, [Arg::In(frequency), Arg::In(amplitude)], frequency.elem_count())
         }
@@ -317,6 +318,29 @@ impl Depthwise<'_> {
         pass.run(Kernel(Source::Conv, name), &arguments, grid)?;
         Ok(y)
     }
+}
+
+/// A 3 x 3 depthwise convolution with stride 2 around row `shift` of `x` `[n, columns, channels]` and every second row on:
+/// `[rows, ceil(columns / 2), channels]`. `weight` is `[9, channels]`.
+///
+/// # Errors
+/// The tensors are on another device.
+pub(crate) fn depthwise_2d(
+    x: &Tensor,
+    [weight, bias]: [&Tensor; 2],
+    shift: usize,
+    rows: usize,
+) -> Result<Tensor> {
+    let x = x.contiguous()?;
+    let (count, columns, channels) = x.dims3()?;
+    let halved = columns.div_ceil(2);
+    let params = [count as u32, columns as u32, channels as u32, shift as u32, rows as u32];
+    let pass = Pass::of(&x)?;
+    let y = pass.empty((rows, halved, channels), DType::F32)?;
+    let args = [Arg::In(weight), Arg::In(&x), Arg::Out(&y), Arg::In(bias), Arg::Params(&params)];
+    let grid = Grid { groups: [y.elem_count().div_ceil(ELEMENTS), 1, 1], threads: ELEMENTS };
+    pass.run(Kernel(Source::Conv, "depthwise_2d"), &args, grid)?;
+    Ok(y)
 }
 
 /// Copies `count` f32 elements from `from` of one buffer to `to` of another, or to another place of the same.

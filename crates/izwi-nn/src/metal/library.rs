@@ -29,6 +29,7 @@ sources! {
     EncoderAttention = "encoder_attention.metal",
     Conv = "conv.metal",
     Linear = "linear.metal",
+    Relative = "relative.metal",
     Sampling = "sampling.metal",
     Window = "window.metal",
 }

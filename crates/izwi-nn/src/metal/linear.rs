@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
+use super::counters::count_weights;
 use super::library::{Kernel, Source};
 use super::pass::{Arg, Grid, Pass};
 use super::weights::MetalWeights;
@@ -132,6 +133,7 @@ impl Pass<'_> {
             Arg::optional(fused.residual),
             Arg::optional(fused.scale),
         ];
+        count_weights(weights.bytes() * if rows > FEW_ROWS { rows.div_ceil(32) } else { 1 });
         let (name, grid) = plan(weights, rows, outputs, fused.activation == Activation::GatedSilu);
         self.run(Kernel(Source::Linear, name), &args, grid)
     }

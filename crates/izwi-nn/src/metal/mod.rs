@@ -5,12 +5,16 @@
 
 mod attention;
 mod conv;
+mod counters;
 mod cross_attention;
 mod embedding;
 mod encoder_attention;
+#[cfg(test)]
+mod encoder_tests;
 mod library;
 mod linear;
 mod pass;
+pub(crate) mod relative;
 mod sampling;
 mod stream_slots;
 #[cfg(test)]
@@ -25,7 +29,9 @@ use candle_core::{Storage, Tensor};
 pub(crate) use attention::{Heads, MAX_TAPS, StepTable, TableSpan};
 pub(crate) use conv::{
     ConvArgs, ConvWeights, Depthwise, DepthwiseForm, Edge, Epilogue, NO_STATE, SequenceTable, conv,
+    depthwise_2d,
 };
+pub use counters::KernelCosts;
 pub(crate) use cross_attention::takes_window;
 pub(crate) use embedding::{Entries, IdOrder, MAX_TABLES};
 pub(crate) use encoder_attention::{HeadShape, MAX_HEAD_DIM};

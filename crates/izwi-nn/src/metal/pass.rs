@@ -5,6 +5,7 @@ use candle_core::{DType, Device, MetalDevice, MetalStorage, Result, Shape, Stora
 use candle_metal_kernels::metal::CommandsGuard;
 use objc2_metal::MTLSize;
 
+use super::counters::count_launch;
 use super::library::{Kernel, pipeline};
 use super::with_storage;
 
@@ -81,6 +82,7 @@ impl<'a> Pass<'a> {
         if grid.groups.contains(&0) {
             return Ok(());
         }
+        count_launch();
         let pipeline = pipeline(self.device, kernel)?;
         let encoder = self.encoder.as_ref();
         encoder.set_compute_pipeline_state(&pipeline);

@@ -97,7 +97,7 @@ impl Measured {
         let rtf = |round: &Round| round.wall.as_secs_f64() * batch as f64 / round.audio.as_secs_f64();
         Self {
             model: profile.model.clone(),
-            dtype: config.dtype.on(profile.device == "cpu").to_string(),
+            dtype: profile.precision.to_string(),
             batch,
             threads: config.num_threads,
             rtf: median(rounds.iter().map(rtf).collect()),

@@ -12,6 +12,7 @@ use izwi_models::model::{BatchEntry, SequenceState, SpeechModel};
 use izwi_nn::Error;
 use izwi_nn::device::{self, Device, with_autorelease_pool};
 use izwi_nn::kv_pool::KvPool;
+use izwi_nn::precision::weight_precision;
 use izwi_types::{Input, InputError, PrepareLimits, Prepared, StepOutput, VoiceRecording, Work};
 
 use super::{
@@ -76,7 +77,7 @@ impl NativeExecutor {
             })?;
         let freed = device::free_unused(&device);
         freed.map_err(|error| EngineError::Load(with_remedy(&error, &device)))?;
-        let mut profile = profile(config, &*model, device::name(&device));
+        let mut profile = profile(config, &*model, &device);
         if let Some((before, now)) = held_before.zip(device::allocated_bytes(&device)) {
             profile.memory_bytes = profile.memory_bytes.max(now.saturating_sub(before));
         }
@@ -257,14 +258,15 @@ fn next_start(work: &Work, start: usize, num_tokens: usize) -> usize {
     }
 }
 
-fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: String) -> ExecutorProfile {
+fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: &Device) -> ExecutorProfile {
     let info = model.info().clone();
     let geometry = config.geometry();
     let kv_block_bytes = model.kv_layout().map_or(0, |layout| layout.block_bytes(geometry.block_size));
     let states = info.state_bytes * config.running_limit(info.state_bytes);
     ExecutorProfile {
         model: config.model.clone(),
-        device,
+        device: device::name(device),
+        precision: weight_precision(config.dtype, device),
         kv_block_bytes,
         memory_bytes: info.weight_bytes + kv_block_bytes * geometry.num_blocks + states,
         step_bytes: model.step_bytes(config.streaming_chunk_size),

@@ -207,6 +207,7 @@ impl SimulatedExecutor {
             model: config.model.clone(),
             device: "simulated".to_owned(),
             info,
+            precision: config.dtype,
             kv_block_bytes: 16 * geometry.block_size,
             memory_bytes: 0,
             step_bytes: 0,

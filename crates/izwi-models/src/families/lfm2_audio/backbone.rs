@@ -106,7 +106,7 @@ impl Backbone {
         if order.is_sorted() {
             return Ok(x);
         }
-        x.index_select(&Tensor::new(order, x.device())?, 0)
+        x.contiguous()?.index_select(&Tensor::new(order, x.device())?, 0)
     }
 
     /// Embeddings of frames, summed over codebooks in order: `[frames, width]`.

@@ -12,11 +12,10 @@ use candle_core::{DType, Device, Tensor};
 use self::subsampling::Subsampling;
 use super::mel::{FRAMES_PER_ROW, Mel};
 use izwi_nn::Error;
-use izwi_nn::attention::relative::{relative, sinusoids};
+use izwi_nn::attention::relative::{relative_mixed, sinusoids};
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::layers::activation::{bias_gelu, bias_silu, sigmoid_gate};
-use izwi_nn::layers::conv::DepthwiseConv;
-use izwi_nn::layers::{LayerNorm, Linear, PackedRows, cat_weights};
+use izwi_nn::layers::conv::GluConv;
+use izwi_nn::layers::{Epilogue, Fused, LayerNorm, Linear, Norm, PackedRows, cat_weights};
 use izwi_types::Precision;
 
 pub(crate) use self::config::Config;
@@ -162,22 +161,18 @@ impl Layer {
 
     /// `[rows, width]` to the same; rows of gaps are undefined.
     fn forward(&self, x: &Tensor, distances: &Tensor, heads: usize, packed: &PackedRows) -> Loaded<Tensor> {
-        let change = self.first.forward(&self.first_norm.forward(x)?)?;
-        let (x, h) = self.attention_norm.forward_sum(x, &change)?;
-        let change = self.attention.forward(&h, distances, heads, packed)?;
-        let (x, h) = self.convolution_norm.forward_sum(&x, &change)?;
-        let change = self.convolution.forward(&h, packed)?;
-        let (x, h) = self.second_norm.forward_sum(&x, &change)?;
-        let (_, y) = self.norm.forward_sum(&x, &self.second.forward(&h)?)?;
-        Ok(y)
+        let x = self.first.forward(x, &self.first_norm)?;
+        let x = self.attention.forward(&x, &self.attention_norm, (distances, heads), packed)?;
+        let x = self.convolution.forward(&x, &self.convolution_norm, packed)?;
+        let x = self.second.forward(&x, &self.second_norm)?;
+        Ok(self.norm.forward(&x)?)
     }
 }
 
-/// Two linear layers with SiLU between; the output is halved.
+/// Two linear layers with SiLU between; the output is halved and added to the input.
 #[derive(Debug)]
 struct FeedForward {
     fc1: Linear,
-    fc1_bias: Tensor,
     fc2: Linear, // halved
 }
 
@@ -195,18 +190,19 @@ impl FeedForward {
         let fc2 = Linear::load_transformed(from, (&fc2, "halved, "), (inner, width), precision, halved)?;
         let bias = (from.take(&format!("{name}.linear2.bias"), &[width])? * HALF)?;
         Ok(Self {
-            fc1_bias: from.take(&format!("{fc1}.bias"), &[inner])?,
-            fc1: Linear::load_with_precision(from, &fc1, (width, inner), false, precision)?,
+            fc1: Linear::load_with_precision(from, &fc1, (width, inner), true, precision)?,
             fc2: fc2.with_bias(&bias)?,
         })
     }
 
-    fn forward(&self, x: &Tensor) -> Loaded<Tensor> {
-        Ok(self.fc2.forward(&bias_silu(&self.fc1.product(x)?, &self.fc1_bias)?)?)
+    fn forward(&self, x: &Tensor, norm: &LayerNorm) -> Loaded<Tensor> {
+        let silu = Fused { norm: Some(Norm::Layer(norm)), epilogue: Epilogue::Silu, ..Fused::default() };
+        let h = self.fc1.forward_fused(x, silu)?;
+        Ok(self.fc2.forward_fused(&h, Fused { residual: Some(x), ..Fused::default() })?)
     }
 }
 
-/// Attention by content and distance.
+/// Attention by content and distance, added to the input.
 #[derive(Debug)]
 struct Attention {
     qkv: Linear, // [3 * width, width]
@@ -244,24 +240,27 @@ impl Attention {
         })
     }
 
-    fn forward(&self, x: &Tensor, distances: &Tensor, heads: usize, packed: &PackedRows) -> Loaded<Tensor> {
-        let qkv = self.qkv.forward(x)?;
-        let width = qkv.dim(1)? / 3;
-        let part = |index: usize| qkv.narrow(1, index * width, width);
+    fn forward(
+        &self,
+        x: &Tensor,
+        norm: &LayerNorm,
+        (distances, heads): (&Tensor, usize),
+        packed: &PackedRows,
+    ) -> Loaded<Tensor> {
+        let qkv = self.qkv.forward_fused(x, Fused { norm: Some(Norm::Layer(norm)), ..Fused::default() })?;
         let distances = self.place.product(distances)?; // [2 * longest - 1, width]
         let [content, place] = &self.biases;
-        let (q, k, v) = (part(0)?, part(1)?, part(2)?);
-        let mixed = relative([&q, &k, &v], &distances, [content, place], heads, packed.spans())?;
-        Ok(self.output.forward(&mixed)?)
+        let mixed = relative_mixed(&qkv, &distances, [content, place], heads, packed.spans())?;
+        Ok(self.output.forward_fused(&mixed, Fused { residual: Some(x), ..Fused::default() })?)
     }
 }
 
-/// A gated linear layer, a convolution of each channel with the batch norm behind it, SiLU, a linear layer.
+/// A gated linear layer, a convolution of each channel with the batch norm behind it, SiLU, a linear layer; added to the
+/// input.
 #[derive(Debug)]
 struct Convolution {
     gated: Linear,
-    mixing: DepthwiseConv,
-    shift: Tensor, // what the batch norm adds, [width]
+    mixing: GluConv, // its shift is what the batch norm adds
     output: Linear,
 }
 
@@ -286,14 +285,13 @@ impl Convolution {
         let weight = weight.broadcast_mul(&scale.reshape((width, 1, 1))?)?;
         let own = from.take(&format!("{name}.bias"), &[width])?;
         let shift = (bias + ((own - mean)? * scale)?)?;
-        let mixing = DepthwiseConv::new(&weight, shift.zeros_like()?, 1)?;
-        Ok(Self { gated, mixing, shift, output })
+        Ok(Self { gated, mixing: GluConv::new(&weight, shift)?, output })
     }
 
-    fn forward(&self, x: &Tensor, packed: &PackedRows) -> Loaded<Tensor> {
-        let x = packed.clear_gaps(&sigmoid_gate(&self.gated.forward(x)?)?)?;
-        let x = bias_silu(&self.mixing.forward(&x)?, &self.shift)?;
-        Ok(self.output.forward(&x)?)
+    fn forward(&self, x: &Tensor, norm: &LayerNorm, packed: &PackedRows) -> Loaded<Tensor> {
+        let gated = Fused { norm: Some(Norm::Layer(norm)), ..Fused::default() };
+        let h = self.mixing.forward(&self.gated.forward_fused(x, gated)?, packed)?;
+        Ok(self.output.forward_fused(&h, Fused { residual: Some(x), ..Fused::default() })?)
     }
 }
 
@@ -302,7 +300,6 @@ impl Convolution {
 struct Adapter {
     norm: LayerNorm,
     fc1: Linear,
-    fc1_bias: Tensor,
     output: Linear,
 }
 
@@ -316,8 +313,7 @@ impl Adapter {
         let fc1 = format!("{name}.1");
         Ok(Self {
             norm: LayerNorm::load(from, &format!("{name}.0"), width)?,
-            fc1_bias: from.take(&format!("{fc1}.bias"), &[hidden])?,
-            fc1: Linear::load_with_precision(from, &fc1, (width, hidden), false, precision)?,
+            fc1: Linear::load_with_precision(from, &fc1, (width, hidden), true, precision)?,
             output: Linear::load_with_precision(
                 from,
                 &format!("{name}.3"),
@@ -329,8 +325,9 @@ impl Adapter {
     }
 
     fn forward(&self, x: &Tensor) -> Loaded<Tensor> {
-        let h = self.fc1.product(&self.norm.forward(x)?)?;
-        Ok(self.output.forward(&bias_gelu(&h, &self.fc1_bias)?)?)
+        let gelu =
+            Fused { norm: Some(Norm::Layer(&self.norm)), epilogue: Epilogue::Gelu, ..Fused::default() };
+        Ok(self.output.forward(&self.fc1.forward_fused(x, gelu)?)?)
     }
 }
 

@@ -255,7 +255,7 @@ fn select(hidden: &Tensor, rows: &[(usize, usize)]) -> candle_core::Result<Tenso
         return Ok(hidden.clone());
     }
     let rows: Vec<u32> = rows.iter().map(|&(row, _)| row as u32).collect();
-    hidden.index_select(&Tensor::new(rows, hidden.device())?, 0)
+    hidden.contiguous()?.index_select(&Tensor::new(rows, hidden.device())?, 0)
 }
 
 fn draws_numbers(sampling: &SamplingParams) -> bool {

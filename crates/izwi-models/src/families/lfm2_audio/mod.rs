@@ -29,7 +29,11 @@ use izwi_types::{
 };
 
 mod backbone;
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod budgets;
 mod codec;
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod codec_budget;
 mod config;
 mod conformer;
 mod depthformer;

@@ -215,7 +215,7 @@ impl Generator {
             hidden.clone()
         } else {
             let rows: Vec<u32> = going.iter().map(|&place| place as u32).collect();
-            hidden.index_select(&Tensor::new(rows, hidden.device())?, 0)?
+            hidden.contiguous()?.index_select(&Tensor::new(rows, hidden.device())?, 0)?
         };
         let codes: Vec<u32> = going.iter().map(|&place| first[place]).collect();
         let embedding = self.talker.codebook(0);

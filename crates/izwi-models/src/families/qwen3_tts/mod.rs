@@ -28,7 +28,11 @@ use izwi_types::{
     VoiceRecording, VoiceReference,
 };
 
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod budgets;
 mod codec;
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod codec_budget;
 mod config;
 mod generation;
 #[cfg(test)]

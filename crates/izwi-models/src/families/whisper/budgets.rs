@@ -7,7 +7,7 @@ use serde_json::json;
 use super::config::Config;
 use super::decoder::{Decoder, Span};
 use super::encoder::{Encoder, WindowMel};
-use crate::families::golden_set::device;
+use crate::families::golden_set::metal_device;
 use izwi_nn::attention::CrossKv;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::emulated_metal::{Counts, counts, reset, text};
@@ -54,10 +54,7 @@ fn costs(decoder: &Decoder, device: &Device, sequences: usize) -> [Counts; 2] {
 
 #[test]
 fn a_token_stays_within_its_budget_at_any_batch() {
-    let device = device();
-    if !device.is_metal() {
-        return;
-    }
+    let Some(device) = metal_device() else { return };
     let mut weights = Checkpoint::random(&device, DType::F16);
     let decoder = Decoder::load(&mut weights, &config(), &[], false, Precision::Q8).unwrap();
     for sequences in [1, 8] {
@@ -72,10 +69,7 @@ fn a_token_stays_within_its_budget_at_any_batch() {
 
 #[test]
 fn a_layer_of_the_encoder_is_five_kernels() {
-    let device = device();
-    if !device.is_metal() {
-        return;
-    }
+    let Some(device) = metal_device() else { return };
     let mut weights = Checkpoint::random(&device, DType::F16);
     let encoder = Encoder::load(&mut weights, &config(), Precision::Q8).unwrap();
     let windows = |count: usize| {

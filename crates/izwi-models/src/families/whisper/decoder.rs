@@ -238,7 +238,8 @@ impl Decoder {
             return Ok(());
         }
         let all = rows.len() == x.dim(0)? && rows.is_sorted();
-        let x = if all { x.clone() } else { x.index_select(&Tensor::new(rows, x.device())?, 0)? };
+        let x =
+            if all { x.clone() } else { x.contiguous()?.index_select(&Tensor::new(rows, x.device())?, 0)? };
         let norm = Some(Norm::Layer(&self.norm));
         let logits = self.embedding.forward_fused(&x, Fused { norm, ..Fused::default() })?; // [wanted, vocabulary]
         let mut logits = logits.to_vec2::<f32>()?.into_iter();

@@ -8,6 +8,6 @@ mod winograd_1d;
 
 pub use conv1d::{Conv1d, Conv1dShape, Padding};
 pub use depthwise_conv2d::DepthwiseConv2d;
-pub use packed::{DenseConv, DepthwiseConv, StridedConv};
+pub use packed::{DenseConv, DepthwiseConv, GluConv, StridedConv};
 pub use short_conv::{ShortConv, ShortConvShape};
 pub use winograd_1d::WinogradConv1d;

@@ -6,10 +6,17 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
-use crate::layers::{Epilogue, Fused, Linear};
-#[cfg(feature = "metal")]
-use crate::metal;
+use crate::layers::activation::{bias_silu, sigmoid_gate};
+use crate::layers::{Epilogue, Fused, Linear, PackedRows};
 use crate::slices::cpu_slice;
+#[cfg(feature = "metal")]
+use crate::{
+    layers::{
+        activation::Activation,
+        conv::{Conv1d, Padding},
+    },
+    metal,
+};
 use izwi_kernels::conv::depthwise_conv1d;
 
 /// Depthwise convolution: one kernel per channel.
@@ -59,6 +66,20 @@ impl DepthwiseConv {
             return self.on_metal(before).run(x, &metal::SequenceTable::one(rows, rows));
         }
         self.composite(x)
+    }
+
+    /// As [`Self::forward`]; on Metal what gaps have does not reach the spans.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward_packed(&self, x: &Tensor, packed: &PackedRows) -> Result<Tensor> {
+        #[cfg(feature = "metal")]
+        if x.device().is_metal() {
+            let before = self.weight.dim(0)? / 2 * self.dilation;
+            return self.on_metal(before).run(x, &packed.on_metal());
+        }
+        let _ = packed;
+        self.forward(x)
     }
 
     /// The kernel for Metal, whose first output reads from `before` rows before the first row on.
@@ -118,11 +139,57 @@ impl CustomOp3 for Depthwise {
     }
 }
 
+/// A GLU, a depthwise convolution, a shift and SiLU: what is between the linear layers of a conformer's convolution.
+/// <https://arxiv.org/abs/2005.08100>.
+#[derive(Debug, Clone)]
+pub struct GluConv {
+    conv: DepthwiseConv, // without bias
+    shift: Tensor,       // [channels]
+}
+
+impl GluConv {
+    /// From a weight `[channels, 1, taps]` and a shift `[channels]`.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn new(weight: &Tensor, shift: Tensor) -> Result<Self> {
+        Ok(Self { conv: DepthwiseConv::new(weight, shift.zeros_like()?, 1)?, shift })
+    }
+
+    /// Values and arguments of their sigmoid gates, `[rows, 2 * channels]`, to `[rows, channels]`; rows of gaps are
+    /// undefined and reach no span.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward(&self, x: &Tensor, packed: &PackedRows) -> Result<Tensor> {
+        #[cfg(feature = "metal")]
+        if x.device().is_metal() {
+            let conv = metal::Depthwise {
+                bias: Some(&self.shift),
+                form: metal::DepthwiseForm::Glu,
+                activation: Some(Activation::Silu),
+                ..self.conv.on_metal(self.conv.weight.dim(0)? / 2)
+            };
+            return conv.run(x, &packed.on_metal());
+        }
+        let x = packed.clear_gaps(&sigmoid_gate(x)?)?;
+        bias_silu(&self.conv.forward(&x)?, &self.shift)
+    }
+}
+
 /// Dense convolution: all channels to all channels.
 #[derive(Debug, Clone)]
 pub struct DenseConv {
-    linear: Linear, // over [taps * inputs]
+    form: DenseForm,
     taps: usize,
+}
+
+#[derive(Debug, Clone)]
+enum DenseForm {
+    /// Over columns `[rows, taps * inputs]`.
+    Columns(Linear),
+    #[cfg(feature = "metal")]
+    Metal(Conv1d),
 }
 
 impl DenseConv {
@@ -138,9 +205,22 @@ impl DenseConv {
         taps: usize,
     ) -> std::result::Result<Self, Error> {
         let weight = from.take(&format!("{name}.weight"), &[outputs, inputs, taps])?;
-        let weight = weight.transpose(1, 2)?.reshape((outputs, taps * inputs))?;
         let bias = from.take(&format!("{name}.bias"), &[outputs])?;
-        Ok(Self { linear: Linear::new(&weight, Some(bias))?, taps })
+        Ok(Self::new(&weight, bias)?)
+    }
+
+    /// From a weight `[outputs, inputs, taps]`, `taps` odd, and a bias `[outputs]`.
+    ///
+    /// # Errors
+    /// The device is out of memory.
+    pub fn new(weight: &Tensor, bias: Tensor) -> Result<Self> {
+        let (outputs, inputs, taps) = weight.dims3()?;
+        #[cfg(feature = "metal")]
+        if weight.device().is_metal() {
+            return Ok(Self { form: DenseForm::Metal(Conv1d::new(weight, Some(bias), 1)?), taps });
+        }
+        let weight = weight.transpose(1, 2)?.reshape((outputs, taps * inputs))?;
+        Ok(Self { form: DenseForm::Columns(Linear::new(&weight, Some(bias))?), taps })
     }
 
     /// `[rows, inputs]` to `[rows, outputs]`.
@@ -148,20 +228,25 @@ impl DenseConv {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        if self.taps == 1 {
-            return self.linear.forward(x);
-        }
         let (rows, reach) = (x.dim(0)?, self.taps / 2);
+        let linear = match &self.form {
+            DenseForm::Columns(linear) => linear,
+            #[cfg(feature = "metal")]
+            DenseForm::Metal(conv) => return conv.forward_padded(x, (Padding::Zero, [reach; 2]), 1, None),
+        };
+        if self.taps == 1 {
+            return linear.forward(x);
+        }
         let padded = x.pad_with_zeros(0, reach, reach)?;
         let shifted: Vec<_> = (0..self.taps).map(|tap| padded.narrow(0, tap, rows)).collect::<Result<_>>()?;
-        self.linear.forward(&Tensor::cat(&shifted, 1)?) // [rows, taps * inputs]
+        linear.forward(&Tensor::cat(&shifted, 1)?) // [rows, taps * inputs]
     }
 }
 
 /// Strided dense convolution along one sequence, zero-padded by `taps / 2` at both ends, followed by GELU.
 #[derive(Debug, Clone)]
 pub struct StridedConv {
-    linear: Linear, // over [taps * inputs]
+    form: DenseForm,
     taps: usize,
     stride: usize,
 }
@@ -173,8 +258,13 @@ impl StridedConv {
     /// The device is out of memory.
     pub fn new(weight: &Tensor, bias: Tensor, stride: usize) -> Result<Self> {
         let (outputs, inputs, taps) = weight.dims3()?;
+        #[cfg(feature = "metal")]
+        if weight.device().is_metal() {
+            let conv = Conv1d::new(weight, Some(bias), 1)?;
+            return Ok(Self { form: DenseForm::Metal(conv), taps, stride });
+        }
         let weight = weight.transpose(1, 2)?.reshape((outputs, taps * inputs))?;
-        Ok(Self { linear: Linear::new(&weight, Some(bias))?, taps, stride })
+        Ok(Self { form: DenseForm::Columns(Linear::new(&weight, Some(bias))?), taps, stride })
     }
 
     /// `gelu` of the convolution: `[rows, inputs]` to `[ceil(rows / stride), outputs]`.
@@ -184,6 +274,15 @@ impl StridedConv {
     pub fn forward_gelu(&self, x: &Tensor) -> Result<Tensor> {
         let (rows, inputs) = x.dims2()?;
         let (outputs, reach) = (rows.div_ceil(self.stride), self.taps / 2);
+        let linear = match &self.form {
+            DenseForm::Columns(linear) => linear,
+            #[cfg(feature = "metal")]
+            DenseForm::Metal(conv) => {
+                let behind = ((outputs - 1) * self.stride + self.taps).saturating_sub(reach + rows);
+                let padding = (Padding::Zero, [reach, behind]);
+                return conv.forward_padded(x, padding, self.stride, Some(Activation::Gelu));
+            }
+        };
         let x = x.pad_with_zeros(0, reach, reach + self.stride)?;
         let column = |tap: usize| {
             let rows = x.narrow(0, tap, outputs * self.stride)?.reshape((outputs, self.stride * inputs))?;
@@ -191,7 +290,7 @@ impl StridedConv {
         };
         let columns: Vec<_> = (0..self.taps).map(column).collect::<Result<_>>()?;
         let fused = Fused { epilogue: Epilogue::Gelu, ..Fused::default() };
-        self.linear.forward_fused(&Tensor::cat(&columns, 1)?, fused)
+        linear.forward_fused(&Tensor::cat(&columns, 1)?, fused)
     }
 }
 
@@ -233,8 +332,7 @@ mod tests {
             let x = Tensor::randn(0f32, 1.0, (33, 20), &Device::Cpu).unwrap();
             let weight = Tensor::randn(0f32, 1.0, (30, 20, taps), &Device::Cpu).unwrap();
             let bias = Tensor::randn(0f32, 1.0, 30, &Device::Cpu).unwrap();
-            let rows = weight.transpose(1, 2).unwrap().reshape((30, taps * 20)).unwrap();
-            let conv = DenseConv { linear: Linear::new(&rows, Some(bias.clone())).unwrap(), taps };
+            let conv = DenseConv::new(&weight, bias.clone()).unwrap();
             assert!(worst(&conv.forward(&x).unwrap(), &conv1d(&x, &weight, &bias, 1, 1)) < 1e-4);
         }
     }

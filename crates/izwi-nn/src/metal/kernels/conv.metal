@@ -8,7 +8,7 @@
 #include <metal_simdgroup_matrix>
 using namespace metal;
 
-constant uint NO_STATE = 0xffffffffu;
+constant constexpr uint NO_STATE = 0xffffffffu;
 
 struct ConvParams {
     uint inputs;
@@ -23,7 +23,7 @@ struct ConvParams {
     uint row_bytes;     // of a stored row
     uint blocks;        // of 32 elements of a stored row
     uint has_bias;
-    uint activation;    // 0 none, 1 SiLU, 2 GELU, 3 ReLU, 4 ELU, 5 Snake
+    uint activation;    // 0 none, 1 SiLU, 2 GELU, 3 ReLU, 4 ELU, 5 Snake, 6 clamped to -1 to 1
     uint has_residual;
     uint writes;        // 1 the result, 2 the activated result, 3 both
     uint channels;      // of Snake: output o is of channel o % channels
@@ -59,6 +59,9 @@ METAL_FUNC float activate(
     if (kind == 5u) {
         float wave = precise::sin(x * frequency[channel]);
         return x + wave * wave * amplitude[channel];
+    }
+    if (kind == 6u) {
+        return clamp(x, -1.0f, 1.0f);
     }
     return x;
 }
@@ -495,4 +498,36 @@ kernel void copy_elements(
     if (at < p.count) {
         to[p.to + at] = from[p.from + at];
     }
+}
+
+struct Depthwise2dParams {
+    uint count;     // rows of x
+    uint columns;   // of x
+    uint channels;
+    uint shift;     // row of x around which the first output row is
+    uint rows;      // of y
+};
+
+// 3 x 3 taps around every second row and column of a plane [rows, columns, channels], zeros outside.
+kernel void depthwise_2d(
+    device const float *weight [[buffer(0)]], device const float *x [[buffer(1)]], device float *y [[buffer(2)]],
+    device const float *bias [[buffer(3)]], constant Depthwise2dParams &p [[buffer(4)]],
+    uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]]) {
+    uint halved = (p.columns + 1) / 2;
+    uint own = group.x * 256 + thread_index;
+    if (own >= p.rows * halved * p.channels) {
+        return;
+    }
+    uint channel = own % p.channels;
+    uint column = own / p.channels % halved;
+    uint row = own / p.channels / halved;
+    float sum = bias[channel];
+    for (uint tap = 0; tap < 9; tap++) {
+        int at = int(p.shift + 2 * row + tap / 3) - 1;
+        int beside = int(2 * column + tap % 3) - 1;
+        if (at >= 0 && at < int(p.count) && beside >= 0 && beside < int(p.columns)) {
+            sum += weight[tap * p.channels + channel] * x[(ulong(at) * p.columns + uint(beside)) * p.channels + channel];
+        }
+    }
+    y[own] = sum;
 }

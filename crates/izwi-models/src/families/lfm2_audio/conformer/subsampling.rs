@@ -9,14 +9,15 @@ use super::super::mel::Mel;
 use super::Config;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::layers::Linear;
 use izwi_nn::layers::conv::DepthwiseConv2d;
+use izwi_nn::layers::{Epilogue, Fused, Linear};
 use izwi_types::Precision;
 
 /// Taps of the first convolution along each side.
 const SIDE: usize = 3;
-/// Rows of one recording at a time: the planes they are made of stay near the caches.
+/// Rows of one recording at a time: on the CPU the planes they are made of stay near the caches.
 const PIECE_ROWS: usize = 16;
+const PIECE_ROWS_ON_DEVICES: usize = 64;
 
 /// The weights.
 #[derive(Debug)]
@@ -70,9 +71,11 @@ impl Subsampling {
     pub(super) fn forward(&self, mel: &Mel) -> Result<Tensor, Error> {
         let levels = [mel.frames.div_ceil(2), mel.frames.div_ceil(2).div_ceil(2)];
         let rows = mel.rows();
+        let relu = Fused { epilogue: Epilogue::Relu, ..Fused::default() };
         let mut pieces = Vec::with_capacity(rows.div_ceil(PIECE_ROWS));
-        for start in (0..rows).step_by(PIECE_ROWS) {
-            let third = start..rows.min(start + PIECE_ROWS);
+        let piece = if self.device.is_cpu() { PIECE_ROWS } else { PIECE_ROWS_ON_DEVICES };
+        for start in (0..rows).step_by(piece) {
+            let third = start..rows.min(start + piece);
             let second = below(&third, levels[1]);
             let first = below(&second, levels[0]);
             let mut x = self.first(mel, &first)?;
@@ -81,7 +84,8 @@ impl Subsampling {
             {
                 let y = depthwise.forward(&x, 2 * rows.start - input.start, rows.len())?;
                 let columns = y.dim(1)?;
-                let y = mixing.forward(&y.reshape((rows.len() * columns, self.channels))?)?.relu()?;
+                let y = y.reshape((rows.len() * columns, self.channels))?;
+                let y = mixing.forward_fused(&y, relu)?;
                 x = y.reshape((rows.len(), columns, self.channels))?;
             }
             let columns = x.dim(1)?;
@@ -105,7 +109,7 @@ impl Subsampling {
             }
         }
         let around = Tensor::from_vec(around, (rows.len() * columns, SIDE * SIDE), &self.device)?;
-        let y = self.first.forward(&around)?.relu()?;
+        let y = self.first.forward_fused(&around, Fused { epilogue: Epilogue::Relu, ..Fused::default() })?;
         Ok(y.reshape((rows.len(), columns, self.channels))?)
     }
 }

@@ -14,6 +14,7 @@ use izwi_nn::codec::quantiser::{CodebookNames, CodebookShape, ResidualQuantiser}
 use izwi_nn::codec::snake::SnakeBeta;
 use izwi_nn::codec::stream::{StreamShape, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
+use izwi_nn::layers::activation::Activation;
 use izwi_nn::layers::{Epilogue, Fused, LayerNorm, Linear, Norm, RmsNorm};
 use izwi_types::Precision;
 
@@ -155,13 +156,13 @@ impl Decoder {
             x = mix.forward(&x, streams)?;
             streams.tap(|| format!("dec.upsample{i}_1"), &x);
         }
-        let x = self.vocode(&x, streams)?;
+        let (x, samples) = self.vocode(&x, streams)?;
         streams.tap(|| format!("dec.block{}", self.blocks.len() + 2), &x);
-        x.clamp(-1f32, 1f32)
+        Ok(samples)
     }
 
-    /// Rows `[rows, latent]` to samples. Every layer returns its rows activated for the next one.
-    fn vocode(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
+    /// Rows `[rows, latent]` to samples, and the same from -1 to 1. Every layer returns its rows activated for the next one.
+    fn vocode(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<(Tensor, Tensor)> {
         let next = |block: usize| self.blocks.get(block).map_or(&self.last_snake, |block| &block.snake);
         let (x, mut activated) = self.entry.forward_pair(x, None, next(0).activation(), streams)?;
         streams.tap(|| "dec.block0".to_owned(), &x);
@@ -171,7 +172,7 @@ impl Decoder {
             activated = of_next;
         }
         streams.tap(|| format!("dec.block{}", self.blocks.len() + 1), &activated);
-        self.last.forward(&activated, streams)
+        self.last.forward_pair(&activated, None, Activation::Clamp, streams)
     }
 }
 

@@ -1,0 +1,116 @@
+//! Budgets of a step on Metal, with the layers of the published model and narrow random weights: counted by the emulated
+//! device, the same at any width.
+
+use candle_core::{DType, Device};
+use serde_json::{Value, json};
+
+use super::config::Config;
+use super::generation::{Generated, Generator, NoObserver, Outcome, PARTS, Pass, StepInput};
+use super::modality::Mode;
+use super::prompt::{Position, Prompt};
+use crate::families::golden_set::metal_device;
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::device::KernelCosts;
+use izwi_nn::emulated_metal::{Counts, counts, reset, text};
+use izwi_nn::kv_pool::KvPool;
+use izwi_nn::sampling::Draws;
+use izwi_types::{Emission, PartTimes, Precision, SamplingParams};
+
+const BLOCK: usize = 16;
+const BLOCKS: usize = 10;
+const PROMPT: usize = 130;
+
+/// The published shape with narrow layers.
+fn generator(device: &Device) -> Generator {
+    let mut config: Value = serde_json::from_str(include_str!("shapes/1.5b.json")).unwrap();
+    for (name, value) in [
+        ("block_dim", 128),
+        ("conv_dim", 128),
+        ("conv_dim_out", 128),
+        ("hidden_size", 128),
+        ("block_ff_dim", 384),
+        ("num_attention_heads", 4),
+        ("num_heads", 4),
+        ("num_key_value_heads", 2),
+        ("vocab_size", 2048),
+    ] {
+        config["lfm"][name] = json!(value);
+    }
+    config["depthformer"]["dim"] = json!(128);
+    let config = Config::parse(&config.to_string()).unwrap();
+    let mut weights = Checkpoint::random(device, DType::BF16);
+    Generator::load(&mut weights, &config, Precision::Q8, PartTimes::new(&PARTS)).unwrap()
+}
+
+fn pass(seed: u64) -> Pass {
+    let position = |n: usize| Position::Emission(Emission::Token(n as u32));
+    let sampling = SamplingParams { temperature: 0.8, top_k: 64, ..SamplingParams::GREEDY };
+    Pass {
+        prompt: Prompt { positions: (0..PROMPT).map(position).collect(), recordings: Vec::new() },
+        window: None,
+        mode: Mode::Frames,
+        text_sampling: sampling,
+        audio_sampling: sampling,
+        draws: Draws::new(seed),
+    }
+}
+
+/// Costs of a prefill without its last position, and of the third frame after it.
+fn costs(generator: &Generator, device: &Device, sequences: usize) -> [(Counts, KernelCosts); 2] {
+    let layout = generator.backbone.kv_layout();
+    let mut kv = KvPool::new(Some(layout), sequences * BLOCKS, BLOCK, device).unwrap();
+    let tables: Vec<Vec<u32>> =
+        (0..sequences).map(|n| (0..BLOCKS).map(|block| (block * sequences + n) as u32).collect()).collect();
+    let passes: Vec<Pass> = (0..sequences as u64).map(pass).collect();
+    let mut generated = vec![Generated::new(Mode::Frames); sequences];
+    let mut step = |start: usize, end: usize| {
+        let inputs = passes.iter().zip(&mut generated).zip(&tables);
+        let inputs = inputs.map(|((pass, generated), table)| StepInput {
+            pass,
+            generated,
+            encoded: &[],
+            start,
+            end,
+            begins: start == 0,
+            block_table: table,
+        });
+        let mut inputs: Vec<StepInput<'_>> = inputs.collect();
+        device.synchronize().unwrap();
+        reset();
+        let before = KernelCosts::so_far();
+        let outcomes = generator.step(&mut kv, &mut inputs, &mut NoObserver).unwrap();
+        (outcomes, counts(), KernelCosts::since(before))
+    };
+    let (_, counts, own) = step(0, PROMPT - 1);
+    let mut costs = [(counts, own); 2];
+    for frame in 0..3 {
+        let (outcomes, counts, own) = step(PROMPT - 1 + frame, PROMPT + frame);
+        let is_frame = |outcome: &Outcome| matches!(outcome, Outcome::Emission(Emission::Frame(_)));
+        assert!(outcomes.iter().all(is_frame), "{outcomes:?}");
+        costs[1] = (counts, own);
+    }
+    println!("{}", text(&format!("frame of {sequences}")));
+    costs
+}
+
+#[test]
+fn a_frame_and_a_prefill_stay_within_their_budgets() {
+    let Some(device) = metal_device() else { return };
+    let generator = generator(&device);
+    let mut of_one = 0;
+    for sequences in [1, 8] {
+        let [(prefill, _), (frame, own)] = costs(&generator, &device, sequences);
+        println!("{sequences}: prefill {prefill:?}\n{sequences}: frame {frame:?} {own:?}");
+        assert!(prefill.dispatches <= 400, "prefill: {} dispatches", prefill.dispatches);
+        assert!(frame.dispatches <= 450, "frame: {} dispatches", frame.dispatches);
+        assert!(frame.uploads <= 6, "frame: {} uploads", frame.uploads);
+        assert_eq!(frame.waits, 1, "frame");
+        assert!(frame.commits <= 2, "frame: {} command buffers", frame.commits);
+        let (read, expected) = (own.weight_bytes as f64, generator.frame_bytes() as f64);
+        assert!(read <= 1.05 * expected, "{read} bytes of weights, {expected} expected");
+        if sequences == 1 {
+            of_one = frame.dispatches;
+        }
+        assert!(frame.dispatches <= of_one + 8, "{} dispatches at batch {sequences}", frame.dispatches);
+    }
+}

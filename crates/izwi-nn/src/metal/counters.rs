@@ -1,0 +1,42 @@
+//! What own kernels cost since the process started: launches and bytes of weights. The terms of the cost model in
+//! `docs/metal.md`, for benchmarks and budgets. Counts nothing that candle launches.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+static WEIGHT_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Launches of own kernels, and the bytes of weights that they read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KernelCosts {
+    /// Launches.
+    pub launches: u64,
+    /// Bytes of the weights of linear layers, once for each time that a launch reads them.
+    pub weight_bytes: u64,
+}
+
+impl KernelCosts {
+    /// The costs since the process started.
+    #[must_use]
+    pub fn so_far() -> Self {
+        Self { launches: LAUNCHES.load(Relaxed), weight_bytes: WEIGHT_BYTES.load(Relaxed) }
+    }
+
+    /// The costs since `before`.
+    #[must_use]
+    pub fn since(before: Self) -> Self {
+        let now = Self::so_far();
+        Self {
+            launches: now.launches - before.launches,
+            weight_bytes: now.weight_bytes - before.weight_bytes,
+        }
+    }
+}
+
+pub(super) fn count_launch() {
+    LAUNCHES.fetch_add(1, Relaxed);
+}
+
+pub(super) fn count_weights(bytes: usize) {
+    WEIGHT_BYTES.fetch_add(bytes as u64, Relaxed);
+}
