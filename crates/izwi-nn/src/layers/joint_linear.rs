@@ -79,14 +79,6 @@ impl JointLinear {
         Self { kept: Kept::Joint(linear), outputs }
     }
 
-    /// Bytes of the weights in memory.
-    pub fn bytes(&self) -> usize {
-        match &self.kept {
-            Kept::Joint(linear) => linear.bytes(),
-            Kept::Parts(parts) => parts.iter().map(Linear::bytes).sum(),
-        }
-    }
-
     /// The results for `x` `[rows, inputs]` f32, normalised first.
     ///
     /// # Errors
@@ -148,6 +140,5 @@ mod tests {
             rows.parts.iter().map(|part| part.to_vec2::<f32>().unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(rows(&joint), rows(&stacked));
-        assert_eq!((joint.bytes(), rows(&joint).len()), (2 * 20 * 40 * 4, 2));
     }
 }

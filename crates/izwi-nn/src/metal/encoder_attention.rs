@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn packed_sequences_equal_the_cpu_and_each_sequence_alone() {
         let Some(device) = device() else { return };
-        let shapes = [(1, 3), (2, 16), (3, 40), (2, 64), (1, 96), (1, 128), (1, 130)];
+        let shapes = [(1, 3), (2, 16), (3, 40), (2, 64), (1, 96), (1, 128)];
         for (heads, head_dim) in shapes {
             let spans = [33, 1, 70, 32, 4];
             let random = || Tensor::randn(0f32, 1.0, (140, heads * head_dim), &Device::Cpu).unwrap();
@@ -156,10 +156,7 @@ mod tests {
             let part = |x: &Tensor| x.narrow(0, 34, 70).unwrap();
             let alone = bidirectional(&part(&q), &part(&k), &part(&v), heads, &[70]).unwrap();
             let bits = |x: &Tensor| x.to_vec2::<f32>().unwrap();
-            assert!(
-                head_dim > MAX_HEAD_DIM || bits(&alone) == bits(&part(&y)),
-                "{heads} heads of {head_dim}"
-            );
+            assert_eq!(bits(&alone), bits(&part(&y)), "{heads} heads of {head_dim}");
         }
     }
 

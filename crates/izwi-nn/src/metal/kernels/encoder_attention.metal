@@ -48,6 +48,7 @@ METAL_FUNC void encoder_attention(
     threadgroup_barrier(mem_flags::mem_threadgroup);
     simdgroup_float8x8 query[DIM / 8];
     simdgroup_float8x8 sums[DIM / 8];
+    #pragma clang loop unroll(full)
     for (uint c = 0; c < DIM / 8; c++) {
         simdgroup_load(query[c], tile + 8 * simdgroup * (DIM + 4) + 8 * c, DIM + 4);
         query[c].thread_elements()[0] *= scale;
@@ -68,13 +69,16 @@ METAL_FUNC void encoder_attention(
         threadgroup_barrier(mem_flags::mem_threadgroup);
         simdgroup_float8x8 scores[4];
         float highest = peak;
+        #pragma clang loop unroll(full)
         for (uint j = 0; j < 4; j++) {
             scores[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+            #pragma clang loop unroll(full)
             for (uint c = 0; c < DIM / 8; c++) {
                 simdgroup_float8x8 key;
                 simdgroup_load(key, tile + 8 * j * (DIM + 4) + 8 * c, DIM + 4, ulong2(0, 0), true);
                 simdgroup_multiply_accumulate(scores[j], query[c], key, scores[j]);
             }
+            #pragma clang loop unroll(full)
             for (uint e = 0; e < 2; e++) {
                 if (start + 8 * j + column + e < positions) {
                     highest = max(highest, scores[j].thread_elements()[e]);
@@ -85,7 +89,9 @@ METAL_FUNC void encoder_attention(
         highest = max(highest, simd_shuffle_xor(highest, ushort(8)));
         float shrink = precise::exp(peak - highest);
         float sum = 0.0f;
+        #pragma clang loop unroll(full)
         for (uint j = 0; j < 4; j++) {
+            #pragma clang loop unroll(full)
             for (uint e = 0; e < 2; e++) {
                 bool is_there = start + 8 * j + column + e < positions;
                 float weight = is_there ? precise::exp(scores[j].thread_elements()[e] - highest) : 0.0f;
@@ -100,9 +106,11 @@ METAL_FUNC void encoder_attention(
         threadgroup_barrier(mem_flags::mem_threadgroup);
         load_tile<KV, DIM>(values, p.v_stride, start, positions, p.head_dim, tile, thread_index);
         threadgroup_barrier(mem_flags::mem_threadgroup);
+        #pragma clang loop unroll(full)
         for (uint c = 0; c < DIM / 8; c++) {
             sums[c].thread_elements()[0] *= shrink;
             sums[c].thread_elements()[1] *= shrink;
+            #pragma clang loop unroll(full)
             for (uint j = 0; j < 4; j++) {
                 simdgroup_float8x8 value;
                 simdgroup_load(value, tile + 8 * j * (DIM + 4) + 8 * c, DIM + 4);
@@ -115,7 +123,9 @@ METAL_FUNC void encoder_attention(
         return;
     }
     device float *to = y + (ulong(span[0] + row) * p.heads + head) * p.head_dim;
+    #pragma clang loop unroll(full)
     for (uint c = 0; c < DIM / 8; c++) {
+        #pragma clang loop unroll(full)
         for (uint e = 0; e < 2; e++) {
             uint d = 8 * c + column + e;
             if (d < p.head_dim) {
