@@ -229,6 +229,10 @@ impl DenseConv {
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (rows, reach) = (x.dim(0)?, self.taps / 2);
+        #[cfg_attr(
+            not(feature = "metal"),
+            expect(clippy::infallible_destructuring_match, reason = "Metal has another form")
+        )]
         let linear = match &self.form {
             DenseForm::Columns(linear) => linear,
             #[cfg(feature = "metal")]
@@ -274,6 +278,10 @@ impl StridedConv {
     pub fn forward_gelu(&self, x: &Tensor) -> Result<Tensor> {
         let (rows, inputs) = x.dims2()?;
         let (outputs, reach) = (rows.div_ceil(self.stride), self.taps / 2);
+        #[cfg_attr(
+            not(feature = "metal"),
+            expect(clippy::infallible_destructuring_match, reason = "Metal has another form")
+        )]
         let linear = match &self.form {
             DenseForm::Columns(linear) => linear,
             #[cfg(feature = "metal")]
