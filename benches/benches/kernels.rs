@@ -5,7 +5,7 @@ use std::hint::black_box;
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use izwi_nn::attention::{CrossKv, PagedSpan, bidirectional, cross, paged};
+use izwi_nn::attention::{CrossKv, PagedRows, PagedSpan, bidirectional, cross, paged};
 use izwi_nn::kv_pool::{ConvStateLayout, KvLayout, KvPool};
 use izwi_nn::layers::activation::{bias_gelu, silu_gate};
 use izwi_nn::layers::conv::{Conv1d, WinogradConv1d};
@@ -108,7 +108,7 @@ fn decoder(criterion: &mut Criterion) -> Result<()> {
     for rows in [1, 8] {
         let (x, qkv, gates) = (random(rows, 1024)?, random(rows, 4096)?, random(rows, 6144)?);
         let q = qkv.narrow(1, 0, 2048)?;
-        let positions = vec![500; rows];
+        let positions = rope.rows(vec![500; rows], &Device::Cpu)?;
         group.bench_function(BenchmarkId::new("sum-norm", rows), |bencher| {
             bencher.iter(|| black_box(norm.forward_sum(&x, &x)));
         });
@@ -121,6 +121,7 @@ fn decoder(criterion: &mut Criterion) -> Result<()> {
         for start in [15, 511] {
             let q = q.contiguous()?;
             let spans = vec![PagedSpan { start, num_tokens: 1, block_table: &table }; rows];
+            let spans = PagedRows::new(&pool, &spans)?;
             group.bench_function(BenchmarkId::new(format!("paged-{start}"), rows), |bencher| {
                 bencher.iter(|| black_box(paged(&pool, 0, &q, &spans, 16)));
             });

@@ -191,7 +191,7 @@ impl Conv1d {
     ///
     /// # Errors
     /// Shapes do not fit, or a row lies outside `x`.
-    pub(crate) fn forward(&self, x: &Tensor, starts: &[u32]) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, starts: &[u32]) -> Result<Tensor> {
         let (rows, inputs) = x.dims2()?;
         let last = starts.iter().copied().max().unwrap_or(0) as usize + self.reach();
         if inputs != self.inputs || starts.is_empty() || last >= rows {
