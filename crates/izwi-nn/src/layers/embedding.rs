@@ -6,7 +6,7 @@ use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::lazy_tensor::LazyTensor;
 #[cfg(feature = "metal")]
-use crate::metal::{Entries, IdOrder, MAX_TABLES, Pass};
+use crate::metal::{Entries, MAX_TABLES, Pass};
 
 /// A table `[entries, width]`.
 #[derive(Debug, Clone)]
@@ -117,7 +117,7 @@ impl Embedding {
 fn rows(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
     #[cfg(feature = "metal")]
     if table.device().is_metal() {
-        return Pass::of(table)?.embedding_sum(&[table.into()], (ids, IdOrder::ByRow), None);
+        return Pass::of(table)?.embedding_sum(&[table.into()], ids, None);
     }
     table.index_select(ids, 0)?.to_dtype(DType::F32)
 }
@@ -158,7 +158,7 @@ fn sum_on_metal(tables: &[&Embedding], ids: &[u32]) -> Result<Option<Tensor>> {
         bail!("embedding: id {id} is out of range for {} entries", table.entries)
     }
     let ids = Tensor::new(ids, device)?;
-    Pass::of(&ids)?.embedding_sum(&entries, (&ids, IdOrder::ByRow), None).map(Some)
+    Pass::of(&ids)?.embedding_sum(&entries, &ids, None).map(Some)
 }
 
 #[cfg(test)]

@@ -17,15 +17,6 @@ pub(crate) struct Entries<'a> {
     pub(crate) entries: usize,
 }
 
-/// The order of ids in their tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IdOrder {
-    /// `[rows, tables]`.
-    ByRow,
-    /// `[tables, rows]`, as the sampler writes them.
-    ByTable,
-}
-
 impl<'a> From<&'a Tensor> for Entries<'a> {
     fn from(table: &'a Tensor) -> Self {
         Self { table, first: 0, entries: table.dims().first().copied().unwrap_or(0) }
@@ -33,7 +24,7 @@ impl<'a> From<&'a Tensor> for Entries<'a> {
 }
 
 impl Pass<'_> {
-    /// For each row the sum of one entry of every table in order: `[rows, width]` f32. `ids` u32 are known to be in range;
+    /// For each row the sum of one entry of every table in order: `[rows, width]` f32. `ids` `[rows, tables]` u32 are known to be in range;
     /// `add` is `[rows, width]` or one row for all, and comes first.
     ///
     /// # Errors
@@ -41,7 +32,7 @@ impl Pass<'_> {
     pub(crate) fn embedding_sum(
         &self,
         tables: &[Entries<'_>],
-        (ids, order): (&Tensor, IdOrder),
+        ids: &Tensor,
         add: Option<&Tensor>,
     ) -> Result<Tensor> {
         let Some(first) = tables.first() else { bail!("embedding: there is no table") };
@@ -57,12 +48,8 @@ impl Pass<'_> {
         if count > MAX_TABLES || !tables.iter().all(fits) || !adds || !is_whole {
             bail!("embedding: ids {:?} do not fit {count} tables, or a sum of width {width}", ids.dims())
         }
-        let (id_row, id_table) = match order {
-            IdOrder::ByRow => (count, 1),
-            IdOrder::ByTable => (1, rows),
-        };
         let add_stride = if add.is_some_and(|add| add.dims()[0] == rows) { width } else { 0 };
-        let mut params = vec![width as u32, count as u32, id_row as u32, id_table as u32];
+        let mut params = vec![width as u32, count as u32, count as u32, 1];
         params.extend([add.is_some().into(), add_stride as u32]);
         for of in tables {
             params.extend([of.first as u32, of.entries as u32, dtype_code(of.table)?]);
@@ -114,16 +101,16 @@ mod tests {
     fn entries_of_one_table_by_drawn_codes_are_added_to_a_row() {
         let Some(device) = device() else { return };
         let table = Tensor::randn(0f32, 1.0, (30, 9), &device).unwrap();
-        let codes = [[1u32, 2], [0, 9], [4, 4]];
-        let ids = Tensor::new(&codes, &device).unwrap(); // [tables, rows]
+        let codes = [[1u32, 0, 4], [2, 9, 4]];
+        let ids = Tensor::new(&codes, &device).unwrap(); // [rows, tables]
         let add = Tensor::randn(0f32, 1.0, (1, 9), &device).unwrap();
         let tables = [0, 1, 2].map(|at| Entries { table: &table, first: 10 * at, entries: 10 });
         let pass = Pass::of(&table).unwrap();
-        let y = pass.embedding_sum(&tables, (&ids, IdOrder::ByTable), Some(&add));
+        let y = pass.embedding_sum(&tables, &ids, Some(&add));
         drop(pass);
         let (rows, add) = (table.to_vec2::<f32>().unwrap(), add.to_vec2::<f32>().unwrap());
         for (at, row) in y.unwrap().to_vec2::<f32>().unwrap().into_iter().enumerate() {
-            let id = |of: usize| 10 * of + codes[of][at] as usize;
+            let id = |of: usize| 10 * of + codes[at][of] as usize;
             let sum = |d: usize| add[0][d] + (rows[id(0)][d] + rows[id(1)][d] + rows[id(2)][d]);
             assert_eq!(row, (0..9).map(sum).collect::<Vec<_>>());
         }

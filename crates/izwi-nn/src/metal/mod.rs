@@ -33,7 +33,7 @@ pub(crate) use conv::{
 };
 pub use counters::KernelCosts;
 pub(crate) use cross_attention::takes_window;
-pub(crate) use embedding::{Entries, IdOrder, MAX_TABLES};
+pub(crate) use embedding::{Entries, MAX_TABLES};
 pub(crate) use encoder_attention::{HeadShape, MAX_HEAD_DIM};
 pub(crate) use linear::{Activation, Fused, Norm};
 pub(crate) use pass::{Pass, metal};

@@ -104,13 +104,6 @@ impl DrawTable {
         Self::new(device, &all, rows.len(), &[], 0)
     }
 
-    /// With the drawn tokens of another table of as many rows, where its kernels leave them: for a frame that is encoded
-    /// before the codes of the frame before are read.
-    #[must_use]
-    pub(crate) fn after(self, before: &Self) -> Self {
-        Self { drawn: before.drawn.clone(), mask_words: before.mask_words, ..self }
-    }
-
     /// A tensor for the tokens of all draws, `[draws, rows]` u32.
     ///
     /// # Errors
@@ -372,25 +365,22 @@ mod tests {
     }
 
     #[test]
-    fn the_next_frame_continues_with_the_drawn_tokens_of_the_frame_before() {
+    fn a_draw_adds_its_token_to_those_that_the_next_draw_penalises() {
         let Some(device) = device() else { return };
         let on = metal(&device).unwrap();
         let source = Draws::new(2);
         let draw = Draw { draws: &source, counter: 0, sampling: &GREEDY };
         let limits = DrawLimits { penalty: 2.0, ..DrawLimits::default() };
-        let draw = [RowDraw { draw, index: 0, limits }];
+        let draw = [RowDraw { draw, index: 0, limits }; 2];
         let logits = vec![1.0f32, 4.0, 3.0, 2.5];
-        let first = DrawTable::new(on, &draw, 1, &[&[3]], 4).unwrap();
-        let second = DrawTable::new(on, &draw, 1, &[&[]], 4).unwrap().after(&first);
-        let codes = [first.codes(on).unwrap(), second.codes(on).unwrap()];
+        let table = DrawTable::new(on, &draw, 1, &[&[3]], 4).unwrap();
+        let codes = table.codes(on).unwrap();
         let logits = Tensor::new(vec![logits], &device).unwrap();
         let pass = Pass::open(on).unwrap();
-        let run = pass.draw(&logits, &first, 0, &codes[0], None);
-        let run = run.and_then(|()| pass.draw(&logits, &second, 0, &codes[1], None));
+        let run = (0..2).try_for_each(|at| pass.draw(&logits, &table, at, &codes, None));
         drop(pass);
         run.unwrap();
-        let [first, second] = codes.map(|codes| codes.to_vec2::<u32>().unwrap()[0][0]);
-        assert_eq!((first, second), (1, 2));
+        assert_eq!(codes.to_vec2::<u32>().unwrap(), [[1], [2]]);
     }
 
     #[test]
