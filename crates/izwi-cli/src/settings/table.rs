@@ -212,7 +212,7 @@ pub(crate) static TABLE: &[Setting] = &[
         Kind::Choice(&["auto", "f32", "bf16", "f16", "q8", "q4"]),
         "TYPE",
         engine.dtype,
-        "Type of the weights of large models: auto is q8 on the CPU and f32 elsewhere; q4 harms small models"
+        "Type of the weights of large models: auto is q8 on the CPU and Metal, f32 elsewhere; q4 harms small models"
     ),
     switch!(
         Engine,
