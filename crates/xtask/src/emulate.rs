@@ -30,6 +30,7 @@ const KERNELS: &str = "candle-metal-kernels";
 const OWN_SHADERS: &str = "crates/izwi-nn/src/metal/kernels";
 /// Left out: its dependencies on a Mac ask the bindings for more than the stand-ins have.
 const BINARY: &str = "crates/izwi-cli";
+const NEXTEST_CONFIG: &str = ".config/nextest.toml";
 /// The emulator's own tests are those of this stand-in.
 const SELF: &str = "objc2-metal";
 /// Differs from the half-precision reference in the last digit: the reference is not rounded step by step.
@@ -121,12 +122,13 @@ fn make_workspace(root: &Path, workspace: &Path) -> Result<()> {
         let entry = entry?;
         let link = workspace.join(entry.file_name());
         let is_made_here =
-            [".git", "target", "Cargo.toml", "Cargo.lock"].iter().any(|n| entry.file_name() == *n);
+            [".git", ".config", "target", "Cargo.toml", "Cargo.lock"].iter().any(|n| entry.file_name() == *n);
         if !is_made_here && fs::symlink_metadata(&link).is_err() {
             symlink(&entry.path(), &link).with_context(|| format!("cannot make {}", link.display()))?;
         }
     }
     write(&workspace.join("Cargo.toml"), &patched(&read(&root.join("Cargo.toml"))?)?)?;
+    write(&workspace.join(NEXTEST_CONFIG), &device_profiles(&read(&root.join(NEXTEST_CONFIG))?)?)?;
     // Cargo adapts the copy to the patches; it is made again when the original changes.
     let lock = read(&root.join("Cargo.lock"))?;
     let original = workspace.join("Cargo.lock.original");
@@ -135,6 +137,15 @@ fn make_workspace(root: &Path, workspace: &Path) -> Result<()> {
     }
     write(&workspace.join("Cargo.lock"), &lock)?;
     write(&original, &lock)
+}
+
+/// The profiles of nextest without `fast`, whose filter names the binary: nextest refuses names that a workspace lacks.
+fn device_profiles(config: &str) -> Result<String> {
+    let mut config: toml::Table =
+        config.parse().with_context(|| format!("{NEXTEST_CONFIG} does not parse"))?;
+    let profiles = config.get_mut("profile").and_then(toml::Value::as_table_mut);
+    profiles.with_context(|| format!("{NEXTEST_CONFIG} has no profiles"))?.remove("fast");
+    toml::to_string(&config).context("the profiles cannot be written")
 }
 
 /// The published package without its profiles, which only a workspace may have.
@@ -239,6 +250,15 @@ mod tests {
         assert_eq!(patched["workspace"]["exclude"][0].as_str(), Some(BINARY));
         assert_eq!(patched["profile"]["dev"]["debug"].as_bool(), Some(false));
         assert!(super::patched("[package]\n").is_err());
+    }
+
+    #[test]
+    fn the_profile_that_names_the_binary_is_left_out() {
+        let config = "[profile.fast]\ndefault-filter = 'package(izwi-cli)'\n[profile.device]\nretries = 1\n";
+        let profiles: toml::Table = device_profiles(config).unwrap().parse().unwrap();
+        let profiles = profiles["profile"].as_table().unwrap();
+        assert_eq!(profiles.keys().collect::<Vec<_>>(), ["device"]);
+        assert!(device_profiles("x = 1").is_err());
     }
 
     #[test]
