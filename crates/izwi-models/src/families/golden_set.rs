@@ -49,8 +49,8 @@ pub(crate) fn device() -> Device {
     device::open(name.parse::<DeviceChoice>().unwrap()).unwrap()
 }
 
-/// `$IZWI_TEST_DEVICE`, if it is a Metal device.
-#[cfg(feature = "metal")]
+/// `$IZWI_TEST_DEVICE`, if it is an emulated Metal device.
+#[cfg(all(feature = "metal", not(target_vendor = "apple")))]
 pub(super) fn metal_device() -> Option<Device> {
     Some(device()).filter(Device::is_metal)
 }

@@ -257,8 +257,8 @@ mod tests {
         let value = |at: u64| match row % 4 {
             // Many ties, also at the edge of the candidates.
             1 => (normal(at) * 2.0).round() / 2.0,
-            2 if at % 3 == 0 => f32::NEG_INFINITY,
-            3 if at % 5 == 0 => [0.0, -0.0][(at / 5 % 2) as usize],
+            2 if at.is_multiple_of(3) => f32::NEG_INFINITY,
+            3 if at.is_multiple_of(5) => [0.0, -0.0][(at / 5 % 2) as usize],
             _ => normal(at),
         };
         (0..codes as u64).map(value).collect()
@@ -329,7 +329,10 @@ mod tests {
             let draw = Draw { draws: &draws, counter: row as u64, sampling: &sampling };
             let draw = RowDraw { draw, index: 0, limits: DrawLimits::default() };
             let logits = logits(65_536, row as u64);
-            assert_eq!(draw_on(&device, &[logits.clone()], &[draw], &[]), [expected(&logits, &draw, &[])]);
+            assert_eq!(
+                draw_on(&device, std::slice::from_ref(&logits), &[draw], &[]),
+                [expected(&logits, &draw, &[])]
+            );
         }
     }
 
