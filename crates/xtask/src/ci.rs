@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::process::{self, cargo};
 use crate::steps::Steps;
-use crate::{aarch64, darwin, emulate, suite, tidy};
+use crate::{aarch64, darwin, suite, tidy};
 
 pub(crate) fn run(root: &Path, steps: &mut Steps) -> Result<()> {
     steps.run("format", &mut cargo(root, &["fmt", "--all", "--", "--check"]))?;
@@ -16,9 +16,7 @@ pub(crate) fn run(root: &Path, steps: &mut Steps) -> Result<()> {
     darwin::check(root, steps)?;
     aarch64::check(root, steps)?;
     deny(root, steps)?;
-    suite::prepare(root, steps)?;
-    emulate::check(root, steps)?;
-    suite::run_prepared(root, steps)?;
+    suite::run_all(root, steps)?;
     steps.save(root, "ci")
 }
 

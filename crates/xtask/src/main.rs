@@ -32,8 +32,7 @@ use steps::Steps;
 const USAGE: &str = "usage: cargo xtask CHORE
 
 chores:
-  ci                        fmt, clippy, tidy, darwin, aarch64, cargo-deny where installed,
-                            some of metal-emulate, then test
+  ci                        fmt, clippy, tidy, darwin, aarch64, cargo-deny where installed, then test
   test                      everything: pull of the test models, generated pages, doc tests, all tests
   test -- ARGS              the tests that ARGS of nextest select (`-p CRATE` builds that crate only)
   test --fast [-- ARGS]     no pull, no Python: all tests but those that need real weights
@@ -42,6 +41,7 @@ chores:
   docs [--check]            write the generated pages of docs/ (or only compare them)
   record NOTE               keep the durations of the last `ci` as benches/baselines/ci.json
   metal-emulate [-- ARGS]   the tests of izwi-nn and izwi-models that ARGS of nextest select, on an emulated Metal device
+  metal-emulate --some      its self-check, all tests of izwi-nn and a golden test or two of each family
   metal-emulate --self-check [-- ARGS]
                             the emulator's own tests, and those of candle's Metal kernels
   metal-costs               the table of estimated frame times in docs/metal.md; a part of `docs`
@@ -75,6 +75,7 @@ enum Chore {
     Docs { check: bool },
     Record { note: String },
     MetalEmulate { self_check: bool, nextest_args: Vec<String> },
+    MetalEmulateSome,
     Aarch64,
     Darwin,
     MetalCosts,
@@ -103,6 +104,7 @@ fn parse(args: &[&str]) -> Option<Chore> {
         ["record", note @ ..] if !note.is_empty() => Some(Chore::Record { note: note.join(" ") }),
         ["metal-emulate"] => Some(emulate(false, &[])),
         ["metal-emulate", "--", rest @ ..] => Some(emulate(false, rest)),
+        ["metal-emulate", "--some"] => Some(Chore::MetalEmulateSome),
         ["metal-emulate", "--self-check"] => Some(emulate(true, &[])),
         ["metal-emulate", "--self-check", "--", rest @ ..] => Some(emulate(true, rest)),
         ["aarch64"] => Some(Chore::Aarch64),
@@ -125,6 +127,7 @@ fn run(root: &Path, chore: &Chore) -> Result<()> {
         Chore::Docs { check: false } => docs::write(root, steps),
         Chore::Docs { check: true } => docs::check(root, steps),
         Chore::Record { note } => steps::record(root, note),
+        Chore::MetalEmulateSome => emulate::check(root, steps),
         Chore::MetalEmulate { self_check: false, nextest_args } => emulate::run(root, steps, nextest_args),
         Chore::MetalEmulate { nextest_args, .. } => emulate::self_check(root, steps, nextest_args),
         Chore::Aarch64 => aarch64::check(root, steps),
