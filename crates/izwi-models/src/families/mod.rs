@@ -14,6 +14,8 @@ pub(crate) mod golden_set;
 mod hibari;
 mod lfm2_audio;
 mod load_options;
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod metal_budget;
 mod qwen3_tts;
 mod whisper;
 

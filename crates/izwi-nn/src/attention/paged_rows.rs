@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::kv_pool::{KvPool, PagedSpan};
 #[cfg(feature = "metal")]
-use crate::metal::{Heads, StepTable, TableSpan, metal};
+use crate::metal::{Heads, StepTable, TableSpan, metal_device};
 
 /// Spans of a step, one after another, over one pool.
 #[derive(Debug)]
@@ -127,7 +127,7 @@ fn step_table(pool: &KvPool, spans: &[PagedSpan<'_>]) -> Result<Option<StepTable
     let Ok((keys, _)) = pool.layer(0) else { return Ok(None) };
     let (_, kv_heads, head_dim) = keys.dims3()?;
     let heads = Heads { heads: kv_heads, kv_heads, head_dim, norms: None, rotates: false };
-    let Some(device) = metal(keys.device()).filter(|_| heads.are_supported(keys.dtype())) else {
+    let Some(device) = metal_device(keys.device()).filter(|_| heads.are_supported(keys.dtype())) else {
         return Ok(None);
     };
     let spans = spans.iter().map(|&rows| TableSpan { rows, skip: 0 }).collect();

@@ -35,7 +35,7 @@ impl FrameDecoder<'_> {
             FrameStart::Code { hidden, .. } | FrameStart::Logits { hidden, .. } => hidden,
         };
         let device: Device = of.device().clone();
-        let Some(on) = metal::metal(&device) else { return Ok(None) };
+        let Some(on) = metal::metal_device(&device) else { return Ok(None) };
         let has_tables = self.heads.iter().all(|head| head.codes.table().is_some());
         let mut kv = self.frame_pool(draws.len(), &device)?;
         if !has_tables || self.stack.fused_on(&device, &kv).is_none() {

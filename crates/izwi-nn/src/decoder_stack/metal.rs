@@ -4,8 +4,8 @@ use candle_core::{Device, MetalDevice, Result, Tensor, bail};
 
 use super::{Attention, DecoderStack, Layer, Mixer, StackRows, StackShape};
 use crate::kv_pool::KvPool;
-use crate::layers::Linear;
-use crate::metal::{self, Activation, Fused, Heads, MAX_TAPS, Pass, StepTable, TableSpan};
+use crate::layers::{Epilogue, Linear};
+use crate::metal::{self, Fused, Heads, MAX_TAPS, Pass, StepTable, TableSpan};
 
 /// Columns of a block's convolution state that come before those a continuing sequence reads.
 pub(super) const AFTER_THE_POSITION_BEFORE: u32 = 1;
@@ -19,7 +19,7 @@ impl DecoderStack {
             }
             Mixer::Convolution(_, convolution) => convolution.taps() <= MAX_TAPS,
         });
-        metal::metal(device).filter(|_| supported)
+        metal::metal_device(device).filter(|_| supported)
     }
 
     fn heads<'a>(&self, attention: &'a Attention) -> Heads<'a> {
@@ -108,7 +108,7 @@ impl DecoderStack {
             }
         };
         let norm = layer.feed_forward_norm.on_metal();
-        let gate_up = Fused { norm, activation: Activation::GatedSilu, ..Fused::default() };
+        let gate_up = Fused { norm, epilogue: Epilogue::GatedSilu, ..Fused::default() };
         let hidden = pass.linear(&x, stored(&layer.gate_up)?, gate_up)?;
         pass.linear(&hidden, stored(&layer.down)?, Fused { residual: Some(&x), ..Fused::default() })
     }

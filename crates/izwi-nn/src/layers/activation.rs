@@ -5,6 +5,22 @@ use candle_core::{CpuStorage, DType, InplaceOp2, Layout, Result, Tensor, bail};
 use crate::slices::{cpu_slice, with_rows, with_slices};
 use izwi_kernels::elementwise;
 
+/// What happens to a product, after the bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Epilogue {
+    /// Nothing.
+    #[default]
+    None,
+    /// `x / (1 + exp(-x))`.
+    Silu,
+    /// By the error function.
+    Gelu,
+    /// The larger of the value and 0.
+    Relu,
+    /// The weight has twice the outputs: SiLU of the first half times the second half.
+    GatedSilu,
+}
+
 /// An activation, for layers that fuse it with what they compute.
 #[derive(Debug, Clone, Copy)]
 pub enum Activation<'a> {

@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use super::activation::{bias_gelu, bias_silu, residual, silu_gate};
+use super::activation::{Epilogue, bias_gelu, bias_silu, residual, silu_gate};
 use super::{LayerNorm, Linear, RmsNorm};
 #[cfg(feature = "metal")]
 use crate::metal::{self, Pass};
@@ -24,22 +24,6 @@ impl Norm<'_> {
             Self::Layer(norm) => norm.forward(x),
         }
     }
-}
-
-/// What happens to a product, after the bias.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Epilogue {
-    /// Nothing.
-    #[default]
-    None,
-    /// `x / (1 + exp(-x))`.
-    Silu,
-    /// By the error function.
-    Gelu,
-    /// The larger of the value and 0.
-    Relu,
-    /// The weight has twice the outputs: SiLU of the first half times the second half.
-    GatedSilu,
 }
 
 /// What is fused with a product, in this order: norm, product and bias, epilogue, scale, residual.
@@ -71,13 +55,7 @@ impl Linear {
                     Some(Norm::Layer(norm)) => norm.on_metal(),
                 },
                 bias: self.bias(),
-                activation: match fused.epilogue {
-                    Epilogue::None => metal::Activation::None,
-                    Epilogue::Silu => metal::Activation::Silu,
-                    Epilogue::Gelu => metal::Activation::Gelu,
-                    Epilogue::Relu => metal::Activation::Relu,
-                    Epilogue::GatedSilu => metal::Activation::GatedSilu,
-                },
+                epilogue: fused.epilogue,
                 scale: fused.scale,
                 residual: fused.residual,
             };

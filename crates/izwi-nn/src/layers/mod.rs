@@ -16,10 +16,11 @@ mod packed_rows;
 mod rms_norm;
 mod rope;
 
+pub use activation::Epilogue;
 pub use conv_next::{ConvNeXtBlock, ConvNeXtConfig};
 pub use embedding::{Embedding, sum_embeddings};
 pub use encoder_layer::{EncoderConfig, EncoderLayer, EncoderNames};
-pub use fused_linear::{Epilogue, Fused, Norm};
+pub use fused_linear::{Fused, Norm};
 pub use joint_linear::{JointLinear, JointPart, JointRows};
 pub use layer_norm::LayerNorm;
 pub use linear::{Linear, cat_weights};

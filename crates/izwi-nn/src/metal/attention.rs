@@ -28,6 +28,12 @@ pub(crate) struct TableSpan<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct StepTable {
     words: Tensor, // [words] u32
+    layout: TableLayout,
+}
+
+/// Where the words of a step begin in their table, and how many rows, tiles and spans there are.
+#[derive(Debug, Clone, Copy)]
+struct TableLayout {
     rows: usize,
     rows_at: u32,
     turns_at: u32,
@@ -54,10 +60,11 @@ impl StepTable {
         turns: &dyn Fn(u32) -> Vec<f32>,
     ) -> Result<Vec<Self>> {
         let mut words = Vec::new();
-        let tables = steps.iter().map(|spans| Self::add(&mut words, spans, block_size, turns));
-        let tables = tables.collect::<Result<Vec<_>>>()?;
-        let words = Tensor::from_vec(words.clone(), words.len(), &Device::Metal(device.clone()))?;
-        Ok(tables.into_iter().map(|table| table.with_words(&words)).collect())
+        let layouts = steps.iter().map(|spans| Self::add(&mut words, spans, block_size, turns));
+        let layouts = layouts.collect::<Result<Vec<_>>>()?;
+        let count = words.len();
+        let words = Tensor::from_vec(words, count, &Device::Metal(device.clone()))?;
+        Ok(layouts.into_iter().map(|layout| Self { words: words.clone(), layout }).collect())
     }
 
     fn add(
@@ -65,7 +72,7 @@ impl StepTable {
         spans: &[TableSpan<'_>],
         block_size: usize,
         turns: &dyn Fn(u32) -> Vec<f32>,
-    ) -> Result<Unplaced> {
+    ) -> Result<TableLayout> {
         let rows: usize = spans.iter().map(|span| span.rows.num_tokens).sum();
         let mut tables_at = Vec::with_capacity(spans.len());
         for TableSpan { rows: span, .. } in spans {
@@ -99,7 +106,7 @@ impl StepTable {
         words.extend_from_slice(&tiles);
         let spans_at = words.len() as u32;
         words.extend_from_slice(&of_spans);
-        Ok(Unplaced {
+        Ok(TableLayout {
             rows,
             rows_at,
             turns_at,
@@ -111,50 +118,6 @@ impl StepTable {
             longest: spans.iter().map(|span| span.rows.start + span.rows.num_tokens).max().unwrap_or(0),
             block_size,
         })
-    }
-}
-
-/// A table before its words are on the device.
-struct Unplaced {
-    rows: usize,
-    rows_at: u32,
-    turns_at: u32,
-    tiles: usize,
-    tiles_at: u32,
-    spans: usize,
-    spans_at: u32,
-    is_decode: bool,
-    longest: usize,
-    block_size: usize,
-}
-
-impl Unplaced {
-    fn with_words(self, words: &Tensor) -> StepTable {
-        let Self {
-            rows,
-            rows_at,
-            turns_at,
-            tiles,
-            tiles_at,
-            spans,
-            spans_at,
-            is_decode,
-            longest,
-            block_size,
-        } = self;
-        StepTable {
-            words: words.clone(),
-            rows,
-            rows_at,
-            turns_at,
-            tiles,
-            tiles_at,
-            spans,
-            spans_at,
-            is_decode,
-            longest,
-            block_size,
-        }
     }
 }
 
@@ -192,7 +155,7 @@ impl Pass<'_> {
         heads: Heads<'_>,
     ) -> Result<Tensor> {
         let Heads { heads: count, kv_heads, head_dim, .. } = heads;
-        let fits = mixed.dims() == [table.rows, (count + 2 * kv_heads) * head_dim]
+        let fits = mixed.dims() == [table.layout.rows, (count + 2 * kv_heads) * head_dim]
             && keys.dims()[1..] == [kv_heads, head_dim]
             && count.is_multiple_of(kv_heads);
         if !fits || !heads.are_supported(keys.dtype()) {
@@ -203,10 +166,10 @@ impl Pass<'_> {
             count as u32,
             kv_heads as u32,
             head_dim as u32,
-            table.block_size as u32,
-            table.rows_at,
-            table.turns_at,
-            table.tiles_at,
+            table.layout.block_size as u32,
+            table.layout.rows_at,
+            table.layout.turns_at,
+            table.layout.tiles_at,
             eps.to_bits(),
             heads.norms.is_some().into(),
             heads.rotates.into(),
@@ -215,26 +178,26 @@ impl Pass<'_> {
         let is_wide = head_dim > 64;
         let [query_norm, key_norm] =
             heads.norms.map_or([Arg::Unused; 2], |(query, key, _)| [Arg::In(query), Arg::In(key)]);
-        let y = self.empty((table.rows, count * head_dim), DType::F32)?;
+        let y = self.empty((table.layout.rows, count * head_dim), DType::F32)?;
         let pool = [Arg::Out(keys), Arg::Out(values)];
         let rest = [query_norm, key_norm, Arg::In(&table.words), Arg::Params(&params)];
-        if table.is_decode {
+        if table.layout.is_decode {
             let name = match (is_f16, is_wide) {
                 (false, false) => "step_f32_2",
                 (false, true) => "step_f32_4",
                 (true, false) => "step_f16_2",
                 (true, true) => "step_f16_4",
             };
-            let simdgroups = table.longest.div_ceil(POSITIONS_PER_SIMDGROUP).clamp(1, MAX_SIMDGROUPS);
-            let grid = Grid { groups: [count, table.rows, 1], threads: 32 * simdgroups };
+            let simdgroups = table.layout.longest.div_ceil(POSITIONS_PER_SIMDGROUP).clamp(1, MAX_SIMDGROUPS);
+            let grid = Grid { groups: [count, table.layout.rows, 1], threads: 32 * simdgroups };
             let args = [&[Arg::In(mixed), Arg::Out(&y)][..], &pool, &rest].concat();
             self.run(Kernel(Source::Attention, name), &args, grid)?;
             return Ok(y);
         }
-        let queries = self.empty((table.rows, count * head_dim), DType::F32)?;
+        let queries = self.empty((table.layout.rows, count * head_dim), DType::F32)?;
         let args = [&[Arg::In(mixed), Arg::Out(&queries)][..], &pool, &rest].concat();
         let name = if is_f16 { "write_f16" } else { "write_f32" };
-        let grid = Grid { groups: [count + 2 * kv_heads, table.rows, 1], threads: 32 };
+        let grid = Grid { groups: [count + 2 * kv_heads, table.layout.rows, 1], threads: 32 };
         self.run(Kernel(Source::Attention, name), &args, grid)?;
         let name = match (is_f16, is_wide) {
             (false, false) => "tile_f32_2",
@@ -250,7 +213,7 @@ impl Pass<'_> {
             Arg::In(&table.words),
             Arg::Params(&params),
         ];
-        let grid = Grid { groups: [count, table.tiles, 1], threads: 32 * TILE_ROWS };
+        let grid = Grid { groups: [count, table.layout.tiles, 1], threads: 32 * TILE_ROWS };
         self.run(Kernel(Source::Attention, name), &args, grid)?;
         Ok(y)
     }
@@ -268,11 +231,18 @@ impl Pass<'_> {
         table: &StepTable,
     ) -> Result<Tensor> {
         let (taps, width) = weight.dims2()?;
-        if mixed.dims() != [table.rows, 3 * width] || states.dim(1)? != taps * width || taps > MAX_TAPS {
+        if mixed.dims() != [table.layout.rows, 3 * width] || states.dim(1)? != taps * width || taps > MAX_TAPS
+        {
             bail!("short convolution: {:?} or {:?} do not fit {width} channels", mixed.dims(), states.dims())
         }
-        let y = self.empty((table.rows, width), DType::F32)?;
-        let params = [width as u32, taps as u32, table.block_size as u32, table.rows_at, table.spans_at];
+        let y = self.empty((table.layout.rows, width), DType::F32)?;
+        let params = [
+            width as u32,
+            taps as u32,
+            table.layout.block_size as u32,
+            table.layout.rows_at,
+            table.layout.spans_at,
+        ];
         let args = [
             Arg::In(mixed),
             Arg::Out(&y),
@@ -281,7 +251,7 @@ impl Pass<'_> {
             Arg::In(&table.words),
             Arg::Params(&params),
         ];
-        let grid = Grid { groups: [width.div_ceil(256), table.spans, 1], threads: 256 };
+        let grid = Grid { groups: [width.div_ceil(256), table.layout.spans, 1], threads: 256 };
         self.run(Kernel(Source::Attention, "short_conv"), &args, grid)?;
         Ok(y)
     }

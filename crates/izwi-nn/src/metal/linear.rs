@@ -6,6 +6,7 @@ use super::counters::count_weights;
 use super::library::{Kernel, Source};
 use super::pass::{Arg, Grid, Pass};
 use super::weights::MetalWeights;
+use crate::layers::activation::Epilogue;
 
 /// Rows up to which a kernel reads each weight once without tiles.
 const FEW_ROWS: usize = 16;
@@ -24,29 +25,13 @@ pub(crate) enum Norm<'a> {
     Layer { weight: &'a Tensor, bias: &'a Tensor, eps: f32 },
 }
 
-/// What happens to a product, after the bias.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Activation {
-    /// Nothing.
-    #[default]
-    None,
-    /// `x / (1 + exp(-x))`.
-    Silu,
-    /// By the error function.
-    Gelu,
-    /// The larger of the value and 0.
-    Relu,
-    /// The weight has twice the outputs: SiLU of the first half times the second half.
-    GatedSilu,
-}
-
 /// A product and what is fused with it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Fused<'a> {
     pub(crate) norm: Norm<'a>,
     /// `[stored outputs]`.
     pub(crate) bias: Option<&'a Tensor>,
-    pub(crate) activation: Activation,
+    pub(crate) epilogue: Epilogue,
     /// Factors of the outputs, `[outputs]`.
     pub(crate) scale: Option<&'a Tensor>,
     /// Added to the result, of its shape.
@@ -78,7 +63,7 @@ impl Pass<'_> {
     ) -> Result<()> {
         let (rows, inputs) = x.dims2()?;
         let outputs = outputs(weights, fused);
-        let odd = fused.activation == Activation::GatedSilu && !weights.outputs().is_multiple_of(2);
+        let odd = fused.epilogue == Epilogue::GatedSilu && !weights.outputs().is_multiple_of(2);
         if inputs != weights.inputs() || y.dims() != [rows, outputs] || odd {
             bail!(
                 "linear: {:?} to {:?} does not fit a weight of {} outputs and {} inputs",
@@ -89,12 +74,12 @@ impl Pass<'_> {
             )
         }
         let (norm, [norm_weight, norm_bias], eps) = norm_args(fused.norm, inputs)?;
-        let activation = match fused.activation {
-            Activation::None => 0,
-            Activation::Silu => 1,
-            Activation::Gelu => 2,
-            Activation::Relu => 3,
-            Activation::GatedSilu => 4,
+        let activation = match fused.epilogue {
+            Epilogue::None => 0,
+            Epilogue::Silu => 1,
+            Epilogue::Gelu => 2,
+            Epilogue::Relu => 3,
+            Epilogue::GatedSilu => 4,
         };
         let fits =
             |tensor: Option<&Tensor>, dims: &[usize]| tensor.is_none_or(|tensor| tensor.dims() == dims);
@@ -134,13 +119,13 @@ impl Pass<'_> {
             Arg::optional(fused.scale),
         ];
         count_weights(weights.bytes() * if rows > FEW_ROWS { rows.div_ceil(32) } else { 1 });
-        let (name, grid) = plan(weights, rows, outputs, fused.activation == Activation::GatedSilu);
+        let (name, grid) = plan(weights, rows, outputs, fused.epilogue == Epilogue::GatedSilu);
         self.run(Kernel(Source::Linear, name), &args, grid)
     }
 }
 
 fn outputs(weights: &MetalWeights, fused: Fused<'_>) -> usize {
-    if fused.activation == Activation::GatedSilu { weights.outputs() / 2 } else { weights.outputs() }
+    if fused.epilogue == Epilogue::GatedSilu { weights.outputs() / 2 } else { weights.outputs() }
 }
 
 fn norm_args<'a>(norm: Norm<'a>, inputs: usize) -> Result<(u32, [Arg<'a>; 2], f32)> {

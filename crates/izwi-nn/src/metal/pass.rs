@@ -60,7 +60,7 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// The tensor is not on Metal.
     pub(crate) fn of(tensor: &'a Tensor) -> Result<Self> {
-        match metal(tensor.device()) {
+        match metal_device(tensor.device()) {
             Some(device) => Self::open(device),
             None => bail!("metal: a tensor of {:?} is on another device", tensor.dims()),
         }
@@ -147,7 +147,7 @@ fn storage_size(tensor: &Tensor) -> usize {
 }
 
 /// The Metal device of a [`Device`].
-pub(crate) fn metal(device: &Device) -> Option<&MetalDevice> {
+pub(crate) fn metal_device(device: &Device) -> Option<&MetalDevice> {
     match device {
         Device::Metal(device) => Some(device),
         _ => None,

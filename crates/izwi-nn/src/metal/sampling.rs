@@ -232,7 +232,7 @@ mod tests {
     use izwi_types::SamplingParams;
 
     use super::*;
-    use crate::metal::{metal, tests::device};
+    use crate::metal::{metal_device, tests::device};
     use crate::sampling::{Draws, mix, penalise};
 
     const GREEDY: SamplingParams = SamplingParams::GREEDY;
@@ -265,7 +265,7 @@ mod tests {
     }
 
     fn draw_on(device: &Device, rows: &[Vec<f32>], draws: &[RowDraw<'_>], drawn: &[&[u32]]) -> Vec<u32> {
-        let on = metal(device).unwrap();
+        let on = metal_device(device).unwrap();
         let table = DrawTable::new(on, draws, rows.len(), drawn, rows[0].len()).unwrap();
         let codes = table.codes(on).unwrap();
         let logits = Tensor::new(rows.to_vec(), device).unwrap();
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn a_draw_adds_its_token_to_those_that_the_next_draw_penalises() {
         let Some(device) = device() else { return };
-        let on = metal(&device).unwrap();
+        let on = metal_device(&device).unwrap();
         let source = Draws::new(2);
         let draw = Draw { draws: &source, counter: 0, sampling: &GREEDY };
         let limits = DrawLimits { penalty: 2.0, ..DrawLimits::default() };
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn the_embedding_of_the_drawn_token_is_looked_up_and_added() {
         let Some(device) = device() else { return };
-        let on = metal(&device).unwrap();
+        let on = metal_device(&device).unwrap();
         let (rows, codes, width) = (3, 90, 70);
         let random = |shape: (usize, usize)| Tensor::randn(0f32, 1.0, shape, &device).unwrap();
         let logits = random((rows, codes));

@@ -4,6 +4,7 @@ use candle_core::{Device, Tensor};
 use izwi_types::Precision;
 
 use super::*;
+use crate::layers::Epilogue;
 
 /// The Metal device to test on.
 pub(super) fn device() -> Option<Device> {
@@ -34,7 +35,7 @@ fn stored(weight: &Tensor, precision: Precision) -> Tensor {
 #[test]
 fn products_equal_the_cpu_for_any_rows_and_precision() {
     let Some(device) = device() else { return };
-    let on = metal(&device).unwrap();
+    let on = metal_device(&device).unwrap();
     for (inputs, outputs) in [(70, 37), (256, 64), (300, 5)] {
         let weight = random((outputs, inputs));
         let bias = random((1, outputs)).squeeze(0).unwrap();
@@ -58,7 +59,7 @@ fn products_equal_the_cpu_for_any_rows_and_precision() {
 #[test]
 fn norms_activations_and_residuals_fuse() {
     let Some(device) = device() else { return };
-    let on = metal(&device).unwrap();
+    let on = metal_device(&device).unwrap();
     let (inputs, outputs) = (96, 44);
     let weight = random((outputs, inputs));
     let kept = stored(&weight, Precision::Q8).t().unwrap();
@@ -85,15 +86,15 @@ fn norms_activations_and_residuals_fuse() {
             (Fused { norm: rms_norm, ..Fused::default() }, product(&rms)),
             (Fused { norm: layer_norm, ..Fused::default() }, product(&layer)),
             (
-                Fused { norm: layer_norm, activation: Activation::Gelu, ..Fused::default() },
+                Fused { norm: layer_norm, epilogue: Epilogue::Gelu, ..Fused::default() },
                 product(&layer).gelu_erf().unwrap(),
             ),
             (
-                Fused { norm: rms_norm, activation: Activation::GatedSilu, ..Fused::default() },
+                Fused { norm: rms_norm, epilogue: Epilogue::GatedSilu, ..Fused::default() },
                 gated(product(&rms)),
             ),
-            (Fused { activation: Activation::Silu, ..Fused::default() }, product(&x).silu().unwrap()),
-            (Fused { activation: Activation::Relu, ..Fused::default() }, product(&x).relu().unwrap()),
+            (Fused { epilogue: Epilogue::Silu, ..Fused::default() }, product(&x).silu().unwrap()),
+            (Fused { epilogue: Epilogue::Relu, ..Fused::default() }, product(&x).relu().unwrap()),
             (Fused { residual: Some(&on_residual), ..Fused::default() }, (product(&x) + &residual).unwrap()),
         ];
         for (index, (fused, expected)) in cases.into_iter().enumerate() {
@@ -110,7 +111,7 @@ fn norms_activations_and_residuals_fuse() {
 #[test]
 fn a_row_is_the_same_bits_in_any_batch_of_few_rows() {
     let Some(device) = device() else { return };
-    let on = metal(&device).unwrap();
+    let on = metal_device(&device).unwrap();
     let weights = MetalWeights::new(&random((33, 288)), Precision::Q8, on).unwrap();
     let x = random((16, 288)).to_device(&device).unwrap();
     let product = |x: &Tensor| {

@@ -87,7 +87,7 @@ impl<'a> FrameDraws<'a> {
 impl Sampler {
     fn new(draws: &[Draw<'_>], indices: Range<usize>, device: &Device) -> Result<Self> {
         #[cfg(feature = "metal")]
-        if let (Some(device), false) = (metal::metal(device), draws.is_empty()) {
+        if let (Some(device), false) = (metal::metal_device(device), draws.is_empty()) {
             let table = DrawTable::unlimited(device, draws, indices.start, indices.len())?;
             return Ok(Self::Metal(OnMetal { codes: table.codes(device)?, table }));
         }

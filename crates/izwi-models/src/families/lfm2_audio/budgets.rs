@@ -9,6 +9,7 @@ use super::generation::{Generated, Generator, NoObserver, Outcome, PARTS, Pass, 
 use super::modality::Mode;
 use super::prompt::{Position, Prompt};
 use crate::families::golden_set::metal_device;
+use crate::families::metal_budget::StepBudget;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::device::KernelCosts;
 use izwi_nn::emulated_metal::{Counts, counts, reset, text};
@@ -97,20 +98,6 @@ fn costs(generator: &Generator, device: &Device, sequences: usize) -> [(Counts, 
 fn a_frame_and_a_prefill_stay_within_their_budgets() {
     let Some(device) = metal_device() else { return };
     let generator = generator(&device);
-    let mut of_one = 0;
-    for sequences in [1, 8] {
-        let [(prefill, _), (frame, own)] = costs(&generator, &device, sequences);
-        println!("{sequences}: prefill {prefill:?}\n{sequences}: frame {frame:?} {own:?}");
-        assert!(prefill.dispatches <= 400, "prefill: {} dispatches", prefill.dispatches);
-        assert!(frame.dispatches <= 450, "frame: {} dispatches", frame.dispatches);
-        assert!(frame.uploads <= 6, "frame: {} uploads", frame.uploads);
-        assert_eq!(frame.waits, 1, "frame");
-        assert!(frame.commits <= 2, "frame: {} command buffers", frame.commits);
-        let (read, expected) = (own.weight_bytes as f64, generator.frame_bytes() as f64);
-        assert!(read <= 1.05 * expected, "{read} bytes of weights, {expected} expected");
-        if sequences == 1 {
-            of_one = frame.dispatches;
-        }
-        assert!(frame.dispatches <= of_one + 8, "{} dispatches at batch {sequences}", frame.dispatches);
-    }
+    let budget = StepBudget { prefill: 400, frame: 450, weight_bytes: generator.frame_bytes() };
+    budget.check(|sequences| costs(&generator, &device, sequences));
 }

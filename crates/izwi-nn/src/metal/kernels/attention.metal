@@ -2,8 +2,8 @@
 //
 // `step_*` computes one row of each sequence: norms and rotates the heads, writes keys and values into the pool and attends.
 // `write_*` and `tile_*` do the same for any number of rows, in two dispatches. The table of a step holds, from the words
-// given in the parameters on: four words of each row (position, slot, first word of its block table, rows before it in its
-// tile), the cosines and sines of each row, the tiles (first row, rows) and the block tables.
+// given in the parameters on: four words of each row (position, slot, first word of its block table, one
+// unused), the cosines and sines of each row, the tiles (first row, rows) and the block tables.
 #include <metal_stdlib>
 #include <metal_simdgroup>
 using namespace metal;
