@@ -19,13 +19,23 @@ const NEXTEST: [&str; 4] = ["nextest", "run", "--profile", "ci"];
 
 /// Runs everything: all packages, all tests, pages and doc tests.
 pub(crate) fn run_all(root: &Path, steps: &mut Steps) -> Result<()> {
+    prepare(root, steps)?;
+    run_prepared(root, steps)
+}
+
+/// Builds, pulls the test models and checks the pages and the doc tests: all that goes before the tests.
+pub(crate) fn prepare(root: &Path, steps: &mut Steps) -> Result<()> {
     // Before the pull, so that `izwi` is built once.
     steps.run("build tests", &mut cargo(root, &["nextest", "run", "--workspace", "--no-run"]))?;
     let izwi = built_izwi()?;
     pull_with(root, steps, &izwi)?;
     venv::make(root, steps, venv::CLIENTS)?;
     docs::check_with(root, steps, &izwi)?;
-    steps.run("doc tests", &mut tests(root, &["test", "--doc", "--workspace"]))?;
+    steps.run("doc tests", &mut tests(root, &["test", "--doc", "--workspace"]))
+}
+
+/// Runs all tests after [`prepare`].
+pub(crate) fn run_prepared(root: &Path, steps: &mut Steps) -> Result<()> {
     steps.run_last("tests", tests(root, &NEXTEST).arg("--workspace"))
 }
 
