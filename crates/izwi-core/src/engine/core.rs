@@ -11,7 +11,6 @@ mod in_flight;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
