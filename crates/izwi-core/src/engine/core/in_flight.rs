@@ -1,4 +1,5 @@
 //! An in-flight step: the executor moves to a blocking thread with its plan and returns with the results.
+//! In simulated time it moves to a task, which waits for as long as the executor says that the step takes.
 //!
 //! Must not know queues or sessions.
 
@@ -113,18 +114,24 @@ impl InFlightStep {
     }
 }
 
-/// Executes a plan on the blocking pool.
+/// Executes a plan on the blocking pool; in simulated time within this task, which then waits.
 async fn execute(mut executor: Box<dyn ModelExecutor>, plan: StepPlan) -> Executed {
-    let run = tokio::task::spawn_blocking(move || {
-        let run = std::panic::catch_unwind(AssertUnwindSafe(|| executor.execute(&plan)));
-        let outcome = match run {
-            Ok(Ok(results)) => Outcome::Results(results),
-            Ok(Err(error)) => Outcome::Failed(error),
-            Err(panic) => Outcome::Panicked(panic_text(&*panic)),
-        };
-        (executor, outcome)
-    });
-    run.await
+    if let Some(time) = executor.simulated_time(&plan) {
+        let done = run(executor, &plan);
+        tokio::time::sleep(time).await;
+        return Ok(done);
+    }
+    tokio::task::spawn_blocking(move || run(executor, &plan)).await
+}
+
+fn run(mut executor: Box<dyn ModelExecutor>, plan: &StepPlan) -> (Box<dyn ModelExecutor>, Outcome) {
+    let run = std::panic::catch_unwind(AssertUnwindSafe(|| executor.execute(plan)));
+    let outcome = match run {
+        Ok(Ok(results)) => Outcome::Results(results),
+        Ok(Err(error)) => Outcome::Failed(error),
+        Err(panic) => Outcome::Panicked(panic_text(&*panic)),
+    };
+    (executor, outcome)
 }
 
 /// The message of a panic.
