@@ -92,7 +92,8 @@ impl State {
 
     /// Whether a step ends before the live streams of other engines, or of any for work outside of steps, must go on.
     fn fits(&self, waiter: &Waiter, now: Instant) -> bool {
-        let others = self.members.iter().filter(|(id, _)| !waiter.request.is_checked || **id != waiter.member);
+        let others =
+            self.members.iter().filter(|(id, _)| !waiter.request.is_checked || **id != waiter.member);
         let mut deadlines = others.filter_map(|(_, load)| load.latest_start);
         deadlines.all(|at| now + waiter.request.predicted <= at)
     }

@@ -187,7 +187,11 @@ impl CostModel {
             return 1.0;
         }
         let known = self.corrections[..=size_class(decodes)].iter().rev();
-        known.filter(|correction| correction.observations > 0).map(|correction| correction.ratio).next().unwrap_or(1.0)
+        known
+            .filter(|correction| correction.observations > 0)
+            .map(|correction| correction.ratio)
+            .next()
+            .unwrap_or(1.0)
     }
 }
 
@@ -240,7 +244,10 @@ mod tests {
     }
 
     fn linear(shape: StepShape) -> f64 {
-        0.045 + 0.025 * shape.decodes as f64 + 0.003 * shape.prefill_tokens as f64 + 0.0004 * shape.encoder_tokens as f64
+        0.045
+            + 0.025 * shape.decodes as f64
+            + 0.003 * shape.prefill_tokens as f64
+            + 0.0004 * shape.encoder_tokens as f64
     }
 
     fn learn(model: &mut CostModel, noise: &mut Noise, steps: usize, truth: impl Fn(StepShape) -> f64) {
@@ -256,8 +263,11 @@ mod tests {
 
     fn worst_error(model: &CostModel, truth: impl Fn(StepShape) -> f64) -> f64 {
         let shapes = (1..=8).flat_map(|decodes| {
-            [(0, 0), (100, 0), (0, 1_500)]
-                .map(|(prefill_tokens, encoder_tokens)| StepShape { decodes, prefill_tokens, encoder_tokens })
+            [(0, 0), (100, 0), (0, 1_500)].map(|(prefill_tokens, encoder_tokens)| StepShape {
+                decodes,
+                prefill_tokens,
+                encoder_tokens,
+            })
         });
         shapes.map(|shape| (model.seconds(shape) / truth(shape) - 1.0).abs()).fold(0.0, f64::max)
     }
@@ -276,7 +286,9 @@ mod tests {
 
     #[test]
     fn a_curve_with_a_bend_is_followed_at_each_batch_size() {
-        let bent = |shape: StepShape| 0.02 + 0.002 * shape.decodes as f64 + if shape.decodes > 4 { 0.06 } else { 0.0 };
+        let bent = |shape: StepShape| {
+            0.02 + 0.002 * shape.decodes as f64 + if shape.decodes > 4 { 0.06 } else { 0.0 }
+        };
         let (mut model, mut noise) = (CostModel::default(), Noise(1));
         for step in 0..4_000 {
             let shape = StepShape::decode(1 + step % 8);

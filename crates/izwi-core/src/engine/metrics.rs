@@ -59,7 +59,10 @@ pub fn describe() {
     describe_histogram!("izwi_step_seconds", "Duration of steps, without waiting for the device");
     describe_histogram!("izwi_device_wait_seconds", "From a step being ready until it has the device");
     describe_histogram!("izwi_step_error_ratio", "Duration of steps over their predicted duration");
-    describe_histogram!("izwi_predicted_first_audio_seconds", "Predicted time to first audio of a live stream");
+    describe_histogram!(
+        "izwi_predicted_first_audio_seconds",
+        "Predicted time to first audio of a live stream"
+    );
     describe_histogram!(
         "izwi_first_audio_error_seconds",
         "Difference of predicted and actual time to first audio"
@@ -100,7 +103,9 @@ fn announce(model: &SharedString) {
     for cause in ["client", "disconnect", "slow_client", "shutdown"] {
         counter!("izwi_aborts_total", "model" => model.clone(), "cause" => cause).increment(0);
     }
-    for reason in ["invalid", "unsupported_task", "overloaded", "saturated", "draining", "stopped", "internal"] {
+    for reason in
+        ["invalid", "unsupported_task", "overloaded", "saturated", "draining", "stopped", "internal"]
+    {
         counter!("izwi_requests_rejected_total", "reason" => reason).increment(0);
     }
     for cause in ["generation", "reader"] {

@@ -41,8 +41,8 @@ pub use request::{
 };
 pub use scheduler::SchedulingPolicy;
 pub use types::{
-    AudioOutput, EngineOutput, FinishReason, GenerationParams, Prediction, Priority, RequestId, RequestStats, SequenceId,
-    StreamingOutput,
+    AudioOutput, EngineOutput, FinishReason, GenerationParams, Prediction, Priority, RequestId, RequestStats,
+    SequenceId, StreamingOutput,
 };
 
 use self::core::{AbortCause, Admission, Command, EngineCore};

@@ -23,8 +23,8 @@ pub(super) use self::playback::Underrun;
 use super::error::{EngineError, Result};
 use super::metrics::MetricsCollector;
 use super::types::{
-    AudioOutput, EngineOutput, FinishReason, Prediction, RequestId, RequestStats, SequenceId, StreamingOutput,
-    audio_duration,
+    AudioOutput, EngineOutput, FinishReason, Prediction, RequestId, RequestStats, SequenceId,
+    StreamingOutput, audio_duration,
 };
 
 /// Destination of a request's result.

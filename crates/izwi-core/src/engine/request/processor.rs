@@ -102,7 +102,8 @@ impl RequestProcessor {
         let chunk_samples = request.chunk_samples.unwrap_or(self.config.streaming_chunk_size);
         let (id, task, priority) = (request.id.clone(), request.task_type, request.priority);
         let live = request.live && task != Task::Asr;
-        let text_chars = request.text.as_deref().filter(|_| task == Task::Tts).map(|text| text.chars().count());
+        let text_chars =
+            request.text.as_deref().filter(|_| task == Task::Tts).map(|text| text.chars().count());
         let DecodedInput { input, recording, open_audio } = match task {
             Task::Tts => self.speak_input(request, &params, chunk_samples)?,
             Task::Asr => self.listen_input(request, &params)?,
