@@ -31,6 +31,7 @@ const TTL: Kind = Kind::Whole { min: 0, max: 2_592_000 };
 const LOADING: Kind = Kind::Whole { min: 1, max: 3_600 };
 /// At most a petabyte, which fits in bytes.
 const MEBIBYTES: Kind = Kind::Whole { min: 0, max: 1 << 30 };
+const STATE_MEBIBYTES: Kind = Kind::Whole { min: 1, max: 1 << 30 };
 /// hyper refuses smaller buffers.
 const HEAD_BYTES: Kind = Kind::Whole { min: 8_192, max: 1 << 20 };
 /// At most a day.
@@ -230,6 +231,10 @@ pub(crate) static TABLE: &[Setting] = &[
     whole!(
         Engine, Tuning, "max_running_requests", ANY_COUNT "N", engine.max_running_requests,
         "Maximum number of admitted sequences; they take turns in the steps"
+    ),
+    whole!(
+        Engine, Tuning, "max_state_mib", STATE_MEBIBYTES "MIB", engine.max_state_mib,
+        "Maximum memory of the states of started requests, in MiB; more requests wait"
     ),
     whole!(
         Engine, Tuning, "max_waiting_requests", ANY_COUNT "N", engine.max_waiting_requests,

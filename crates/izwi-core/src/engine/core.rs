@@ -10,7 +10,7 @@ mod in_flight;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -30,6 +30,8 @@ use izwi_types::StepOutput;
 
 /// Outputs kept for `take_output`.
 const KEPT_OUTPUTS: usize = 256;
+/// How far a slow client may fall behind real time while its state takes memory that another request waits for.
+const CROWDED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Consecutive panics of the executor after which the engine fails.
 const MAX_PANICS: u32 = 3;
 
@@ -107,6 +109,8 @@ pub(super) struct EngineCore {
     config: Arc<EngineCoreConfig>,
     executor: Option<Box<dyn ModelExecutor>>,
     scheduler: Scheduler,
+    /// Bytes of the model's state of one sequence.
+    state_bytes: usize,
     kv: KVCacheManager,
     output: OutputProcessor,
     metrics: MetricsCollector,
@@ -144,7 +148,8 @@ impl EngineCore {
         let profile = executor.profile();
         let kv = KVCacheManager::new(config.geometry(), profile.kv_block_bytes, config.enable_prefix_caching);
         Self {
-            scheduler: Scheduler::new(config.scheduler_config(profile.info.state_bytes)),
+            scheduler: Scheduler::new(config.scheduler_config()),
+            state_bytes: profile.info.state_bytes,
             kv,
             output: OutputProcessor::new(profile.info.sample_rate_hz),
             metrics: MetricsCollector::new(&profile.model),
@@ -213,7 +218,8 @@ impl EngineCore {
         let completed = self.process_results(returned);
         // A client that disconnected meanwhile must not get another step.
         self.reap_disconnected();
-        let next = self.launch_prescheduled(ahead, buffered.is_empty());
+        let unchanged = !buffered.iter().any(|command| command.changes_schedule(self.mode));
+        let next = self.launch_prescheduled(ahead, unchanged);
         // Publish before delivery: a client that has its result must not see its request counted as running.
         self.publish();
         self.deliver(completed);
@@ -223,14 +229,14 @@ impl EngineCore {
         next
     }
 
-    /// Launches the prescheduled step if it is still current.
+    /// Launches the prescheduled step if it is still current; `unchanged` says whether commands leave the schedule as it is.
     fn launch_prescheduled(
         &mut self,
         ahead: Option<ScheduleDecision>,
-        no_commands: bool,
+        unchanged: bool,
     ) -> Option<InFlightStep> {
         let decision = ahead.filter(|decision| !decision.is_empty())?;
-        let used = no_commands && self.scheduler.is_current(&decision) && self.executor.is_some();
+        let used = unchanged && self.scheduler.is_current(&decision) && self.executor.is_some();
         self.metrics.prescheduled(used);
         self.status.preschedule_used += u64::from(used);
         self.status.preschedule_discarded += u64::from(!used);
@@ -409,9 +415,15 @@ impl EngineCore {
         for sequence in self.output.disconnected() {
             self.abort(sequence, AbortCause::Disconnect);
         }
-        for sequence in self.output.stalled(self.config.slow_client_timeout) {
+        for sequence in self.output.stalled(self.stall_limit()) {
             self.abort(sequence, AbortCause::SlowClient);
         }
+    }
+
+    /// How far a client may fall behind real time.
+    fn stall_limit(&self) -> Duration {
+        let limit = self.config.slow_client_timeout;
+        if self.scheduler.waits_for_state() { limit.min(CROWDED_TIMEOUT) } else { limit }
     }
 
     fn delivery_event(&mut self, event: DeliveryEvent) {
@@ -428,7 +440,7 @@ impl EngineCore {
         if self.is_over() {
             return;
         }
-        let stall = self.output.next_stall(self.config.slow_client_timeout);
+        let stall = self.output.next_stall(self.stall_limit());
         let stalled = async {
             match stall {
                 Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -489,10 +501,7 @@ impl EngineCore {
             let per_request =
                 self.metrics.snapshot().avg_latency_ms / 1e3 / self.config.max_batch_size as f64;
             let seconds = (per_request * waiting as f64).ceil().clamp(1.0, 60.0) as u64;
-            return Err(EngineError::Overloaded {
-                waiting,
-                retry_after: std::time::Duration::from_secs(seconds),
-            });
+            return Err(EngineError::Overloaded { waiting, retry_after: Duration::from_secs(seconds) });
         }
         self.next_sequence += 1;
         let sequence = SequenceId(self.next_sequence);
@@ -513,6 +522,7 @@ impl EngineCore {
             request_id: id.clone(),
             priority: admissible.priority,
             arrival_us: accepted_at.saturating_duration_since(self.epoch).as_micros() as u64,
+            state_bytes: self.state_bytes,
             work: admissible.work,
         });
         self.max_tokens.insert(sequence, admissible.max_tokens);

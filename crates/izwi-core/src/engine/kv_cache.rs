@@ -59,6 +59,14 @@ impl KVCacheStats {
     }
 }
 
+/// The block table of a sequence.
+#[derive(Debug, Default)]
+struct Table {
+    blocks: Vec<BlockId>,
+    /// The first blocks, whose content hashes are recorded.
+    registered: usize,
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 struct Block {
     references: u32,
@@ -78,7 +86,7 @@ pub struct KVCacheManager {
     /// Unreferenced blocks with cached content, least recently used first.
     evictable: BTreeMap<u64, BlockId>,
     by_hash: HashMap<BlockHash, BlockId>,
-    tables: HashMap<SequenceId, Vec<BlockId>>,
+    tables: HashMap<SequenceId, Table>,
     in_flight: HashSet<SequenceId>,
     deferred: Vec<SequenceId>,
     clock: u64,
@@ -119,7 +127,7 @@ impl KVCacheManager {
 
     /// The sequence's block table; empty if it has none.
     pub fn table(&self, sequence: SequenceId) -> &[BlockId] {
-        self.tables.get(&sequence).map_or(&[], Vec::as_slice)
+        self.tables.get(&sequence).map_or(&[], |table| table.blocks.as_slice())
     }
 
     /// The blocks that hold the longest cached prefix.
@@ -146,7 +154,7 @@ impl KVCacheManager {
             self.prefix_queries += queried as u64;
             self.prefix_hits += shared.len() as u64;
         }
-        self.tables.insert(sequence, shared.to_vec());
+        self.tables.insert(sequence, Table { blocks: shared.to_vec(), registered: shared.len() });
     }
 
     /// Extends the table to cover `positions` positions and returns the new blocks.
@@ -160,7 +168,7 @@ impl KVCacheManager {
             return Err(OutOfBlocks { needed, free: self.num_free() });
         }
         let added: Vec<BlockId> = (0..needed).filter_map(|_| self.take_any()).collect();
-        self.tables.entry(sequence).or_default().extend_from_slice(&added);
+        self.tables.entry(sequence).or_default().blocks.extend_from_slice(&added);
         Ok(added)
     }
 
@@ -180,20 +188,23 @@ impl KVCacheManager {
         }
         let Some(to) = self.take_any() else { return Err(OutOfBlocks { needed: 1, free: 0 }) };
         self.release_block(from);
-        if let Some(entry) = self.tables.get_mut(&sequence).and_then(|table| table.get_mut(index)) {
-            *entry = to;
+        if let Some(table) = self.tables.get_mut(&sequence) {
+            table.blocks[index] = to;
+            table.registered = table.registered.min(index);
         }
         Ok(Some(BlockCopy { from, to }))
     }
 
-    /// Records the content hashes of a sequence's blocks that `computed` positions fill.
+    /// Records the content hashes of a sequence's blocks that `computed` positions fill, from the first that is not recorded.
     pub fn register_prefix(&mut self, sequence: SequenceId, hashes: &[BlockHash], computed: usize) {
         if !self.prefix_caching {
             return;
         }
-        let full = self.geometry.full_blocks(computed).min(hashes.len());
-        for (index, &hash) in hashes[..full].iter().enumerate() {
-            let Some(&block) = self.table(sequence).get(index) else { return };
+        let Some(table) = self.tables.get_mut(&sequence) else { return };
+        let full = self.geometry.full_blocks(computed).min(hashes.len()).min(table.blocks.len());
+        let first = std::mem::replace(&mut table.registered, full.max(table.registered));
+        for index in first..full {
+            let (block, hash) = (table.blocks[index], hashes[index]);
             let entry = &mut self.blocks[block as usize];
             if entry.hash.is_none() && !self.by_hash.contains_key(&hash) {
                 entry.hash = Some(hash);
@@ -247,7 +258,7 @@ impl KVCacheManager {
         let mut claims = vec![0u32; self.blocks.len()];
         for table in self.tables.values() {
             let mut seen = HashSet::new();
-            for &block in table {
+            for &block in &table.blocks {
                 claims[block as usize] += 1;
                 if !seen.insert(block) {
                     return Err(format!("block {block} occurs twice in one block table"));
@@ -288,7 +299,7 @@ impl KVCacheManager {
 
     /// From the last block to the first: a prefix is reachable from its head only, so its tail is evicted before it.
     fn release(&mut self, sequence: SequenceId) {
-        for block in self.tables.remove(&sequence).unwrap_or_default().into_iter().rev() {
+        for block in self.tables.remove(&sequence).unwrap_or_default().blocks.into_iter().rev() {
             self.release_block(block);
         }
     }
@@ -396,6 +407,22 @@ mod tests {
         assert_eq!((stats.prefix_queries, stats.prefix_hits), (4, 2));
         kv.extend(C, 32).unwrap();
         assert!(kv.match_prefix(&hashes).is_empty(), "evicted when the blocks are needed");
+        kv.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn each_block_is_recorded_once() {
+        let mut kv = manager(8);
+        let hashes = prefix_hashes(&(0..16).collect::<Vec<_>>(), 4);
+        kv.extend(A, 16).unwrap();
+        for (computed, registered) in [(3, 0), (8, 2), (9, 2), (15, 3), (16, 4)] {
+            kv.register_prefix(A, &hashes, computed);
+            assert_eq!((kv.tables[&A].registered, kv.by_hash.len()), (registered, registered));
+        }
+        kv.admit(B, &[0, 1], 2);
+        assert_eq!(kv.tables[&B].registered, 2);
+        kv.make_writable(B, 5).unwrap();
+        assert_eq!(kv.tables[&B].registered, 1, "the copy has no hash");
         kv.check_invariants().unwrap();
     }
 

@@ -50,6 +50,8 @@ pub struct SimulatedModel {
     pub watchdog: Option<usize>,
     /// Passes of an autoregressive TTS request.
     pub passes: usize,
+    /// Bytes that the state of a sequence is said to take.
+    pub state_bytes: usize,
     /// Rate of its audio, in Hz.
     pub sample_rate: u32,
     /// Samples per generated token, or per character of a unit.
@@ -77,6 +79,7 @@ impl Default for SimulatedModel {
             chats: false,
             watchdog: None,
             passes: 1,
+            state_bytes: 0,
             sample_rate: 24_000,
             samples_per_token: 1_920,
             step_time: Duration::ZERO,
@@ -200,7 +203,7 @@ impl SimulatedExecutor {
             clones_voices: model.clones_voices,
             sampling: GenerationParams::default().sampling,
             weight_bytes: 0,
-            state_bytes: 0,
+            state_bytes: model.state_bytes,
         };
         let geometry = config.geometry();
         let profile = Arc::new(ExecutorProfile {

@@ -5,13 +5,15 @@
 //! 2. Fill the step: prefills of running sequences, then admissions, then decodes, each in its order; of the decodes, those
 //!    whose audio runs out soon first. After a step that left decodes out, decodes come first.
 //!
-//! An admission never overtakes one of better rank that does not fit, so no sequence starves.
+//! An admission never overtakes one of better rank that does not fit, so no sequence starves. Where the memory of states is
+//! short, those that have a state do overtake: they free it when they end. A paused sequence takes no place, and its blocks
+//! go to whoever needs them.
 
 use std::collections::{HashMap, HashSet};
 
 use super::policy::DecodeRank;
 use super::sequence::{Demand, Sequence};
-use super::{DUE_SOON_US, DecidedItem, ScheduleDecision, ScheduleResult, Scheduler};
+use super::{DUE_SOON_US, DecidedItem, ScheduleDecision, ScheduleResult, Scheduler, SchedulerConfig};
 use crate::engine::blocks::BlockId;
 use crate::engine::kv_cache::KVCacheManager;
 use crate::engine::types::SequenceId;
@@ -48,6 +50,8 @@ struct Round<'a> {
     reference_changes: HashMap<BlockId, i64>,
     tokens: usize,
     places: usize,
+    /// Bytes of the states that the decision's admissions start.
+    new_state_bytes: usize,
     decision: ScheduleDecision,
 }
 
@@ -58,6 +62,8 @@ enum Shortage {
     Step,
     /// Running sequences below the limit.
     Running,
+    /// Memory of states.
+    State,
     /// Blocks of the KV pool.
     Blocks,
 }
@@ -94,6 +100,7 @@ impl<'a> Round<'a> {
             reference_changes: HashMap::new(),
             tokens: scheduler.config.max_tokens_per_step,
             places: scheduler.config.max_batch_size,
+            new_state_bytes: 0,
             decision: ScheduleDecision { version: scheduler.version, ..Default::default() },
         }
     }
@@ -240,15 +247,22 @@ impl<'a> Round<'a> {
             .filter(|sequence| !sequence.paused)
             .collect();
         waiting.sort_by_key(|sequence| policy.rank(sequence, self.scheduler.now_us));
-        let mut running = self.running.len();
+        let mut admitted = 0;
+        let mut states_are_full = false;
         for sequence in waiting {
-            while let Err(shortage) = self.admit(sequence, running) {
-                if !self.preempt_for(sequence, shortage) {
-                    return;
-                }
-                running -= 1;
+            if states_are_full && !sequence.started {
+                continue;
             }
-            running += 1;
+            loop {
+                let active = self.running.iter().filter(|s| !s.paused).count();
+                match self.admit(sequence, active + admitted) {
+                    Ok(()) => admitted += 1,
+                    Err(Shortage::State) => states_are_full = true,
+                    Err(shortage) if self.preempt_for(sequence, shortage) => continue,
+                    Err(_) => return,
+                }
+                break;
+            }
         }
     }
 
@@ -259,6 +273,9 @@ impl<'a> Round<'a> {
         }
         if running >= self.scheduler.config.max_running {
             return Err(Shortage::Running);
+        }
+        if !self.scheduler.has_room_for(sequence, self.new_state_bytes) {
+            return Err(Shortage::State);
         }
         let (budget, left) = self.budget_of(sequence.encoder_tokens(), demand.tokens)?;
         let shared = self.kv.match_prefix(sequence.prefix());
@@ -271,6 +288,9 @@ impl<'a> Round<'a> {
         };
         self.free -= item.new_blocks;
         self.places -= 1;
+        if !sequence.started {
+            self.new_state_bytes += sequence.state_bytes;
+        }
         self.tokens = left.saturating_sub(item.num_tokens);
         for &block in item.admit_with.iter().flatten() {
             *self.reference_changes.entry(block).or_default() += 1;
@@ -347,18 +367,25 @@ impl<'a> Round<'a> {
         running.chain(admitted).sum()
     }
 
-    /// Preempts a running sequence in favour of a waiting one, if the policy allows it.
+    /// Preempts a running sequence in favour of a waiting one: a paused one for its blocks, else one that the policy gives.
     fn preempt_for(&mut self, sequence: &Sequence, shortage: Shortage) -> bool {
-        let policy = self.scheduler.config.policy;
-        if !self.scheduler.config.preemption || shortage == Shortage::Step {
-            return false;
-        }
-        let placed: HashSet<SequenceId> = self.decision.items().map(|item| item.sequence).collect();
-        let victim = self.running.iter().rposition(|s| {
-            policy.displaces(sequence, s)
-                && !placed.contains(&s.id)
-                && (shortage == Shortage::Running || !self.kv.table(s.id).is_empty())
-        });
+        let SchedulerConfig { policy, preemption, .. } = self.scheduler.config;
+        let holds = |s: &Sequence| !self.kv.table(s.id).is_empty();
+        let idle = || self.running.iter().rposition(|s| s.paused && holds(s));
+        let displaced = || {
+            let placed: HashSet<SequenceId> = self.decision.items().map(|item| item.sequence).collect();
+            self.running.iter().rposition(|s| {
+                preemption
+                    && policy.displaces(sequence, s)
+                    && !placed.contains(&s.id)
+                    && if shortage == Shortage::Running { !s.paused } else { holds(s) }
+            })
+        };
+        let victim = match shortage {
+            Shortage::Step | Shortage::State => None,
+            Shortage::Running => displaced(),
+            Shortage::Blocks => idle().or_else(displaced),
+        };
         let Some(index) = victim else { return false };
         let victim = self.running.remove(index).id;
         let reserved = self.granted.remove(&victim).map_or(0, |grant| grant.new_blocks);

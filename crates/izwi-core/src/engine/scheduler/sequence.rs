@@ -26,6 +26,28 @@ impl Progress {
             Workload::Units(_) => Self::Units { next: 0 },
         }
     }
+
+    /// Records a computed item.
+    pub(super) fn advance(&mut self, tokens: usize, generated_now: usize) {
+        match self {
+            Self::Autoregressive { computed, known, generated } => {
+                *computed += tokens;
+                *known += generated_now;
+                *generated += generated_now;
+            }
+            Self::Units { next } => *next += 1,
+        }
+    }
+
+    /// The progress after an item of `tokens` tokens succeeds.
+    pub(super) fn projected(mut self, tokens: usize) -> Self {
+        let completes = match self {
+            Self::Autoregressive { computed, known, .. } => computed + tokens == known,
+            Self::Units { .. } => false,
+        };
+        self.advance(tokens, usize::from(completes));
+        self
+    }
 }
 
 /// The next computation of a sequence.
@@ -49,6 +71,9 @@ pub(super) struct Sequence {
     pub(super) due_us: u64,
     pub(super) last_scheduled: u64,
     pub(super) paused: bool,
+    pub(super) state_bytes: usize,
+    /// Whether the executor holds its state.
+    pub(super) started: bool,
     /// Whether no item was scheduled since its admission.
     pub(super) begins: bool,
     pub(super) progress: Progress,
@@ -65,6 +90,8 @@ impl Sequence {
             due_us: new.arrival_us,
             last_scheduled: 0,
             paused: false,
+            state_bytes: new.state_bytes,
+            started: false,
             begins: true,
             progress: Progress::of(&new.work),
             work: new.work,
@@ -82,7 +109,8 @@ impl Sequence {
         }
     }
 
-    /// Appends the content key of a generated position, or that it has none.
+    /// Appends the content key of a generated position, or that it has none. Copies nothing: no other copy of the sequence
+    /// lives at that time.
     pub(super) fn push_content_key(&mut self, key: Option<u64>) {
         if let Workload::Autoregressive { prefix, .. } = &mut self.work {
             Arc::make_mut(prefix).push(key);
@@ -138,18 +166,6 @@ impl Sequence {
         }
     }
 
-    /// Records a computed item.
-    pub(super) fn advance(&mut self, tokens: usize, generated_now: usize) {
-        match &mut self.progress {
-            Progress::Autoregressive { computed, known, generated } => {
-                *computed += tokens;
-                *known += generated_now;
-                *generated += generated_now;
-            }
-            Progress::Units { next } => *next += 1,
-        }
-    }
-
     /// Discards computed positions: an autoregressive sequence recomputes all known ones. Finished units stay.
     pub(super) fn preempt(&mut self) {
         if let Progress::Autoregressive { computed, .. } = &mut self.progress {
@@ -169,12 +185,6 @@ impl Sequence {
 
     /// The sequence after its in-flight item of `tokens` tokens succeeds.
     pub(super) fn projected(&self, tokens: usize) -> Self {
-        let mut after = self.clone();
-        let completes = match self.progress {
-            Progress::Autoregressive { computed, known, .. } => computed + tokens == known,
-            Progress::Units { .. } => false,
-        };
-        after.advance(tokens, usize::from(completes));
-        after
+        Self { progress: self.progress.projected(tokens), ..self.clone() }
     }
 }
