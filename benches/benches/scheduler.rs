@@ -39,6 +39,7 @@ fn decoding(sequences: usize, policy: SchedulingPolicy) -> (Scheduler, KVCacheMa
             priority: [Priority::Low, Priority::Normal, Priority::High][number as usize % 3],
             arrival_us: number,
             state_bytes: 0,
+            is_continued: false,
             work: Workload::Autoregressive {
                 encoder_tokens: 0,
                 prompt_tokens: prompt.len(),

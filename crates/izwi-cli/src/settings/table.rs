@@ -12,6 +12,7 @@ use super::values::LogFormat;
 use Reach::{Everywhere, Section as OfSection, Tuning};
 use Section::{Engine, Server, Top};
 
+const ANY_NUMBER: Kind = Kind::Whole { min: 0, max: u64::MAX };
 const ANY_COUNT: Kind = Kind::Whole { min: 1, max: u64::MAX };
 /// Each chunk in the buffer takes memory.
 const CHUNKS: Kind = Kind::Whole { min: 1, max: 65_536 };
@@ -263,6 +264,10 @@ pub(crate) static TABLE: &[Setting] = &[
             "Order of sequences; deadline orders by the time until the audio of a stream runs out",
         )
     },
+    whole!(
+        Engine, Tuning, "admission_lookahead", ANY_NUMBER "N", engine.admission_lookahead,
+        "Tokens for which an admission leaves KV blocks free, for itself and for each running sequence"
+    ),
     whole!(Engine, Tuning, "block_size", ANY_COUNT "N", engine.block_size, "Tokens in a KV block"),
     whole!(Engine, Tuning, "max_blocks", ANY_COUNT "N", engine.max_blocks, "Blocks in the KV pool"),
     switch!(

@@ -73,6 +73,10 @@ pub struct EngineCoreConfig {
     /// How far a client's reading may fall behind real time, while chunks wait for it, before its request is aborted.
     pub slow_client_timeout: Duration,
 
+    /// Positions for which an admission leaves KV blocks, for itself and for each running sequence, so that no sequence is
+    /// preempted soon after.
+    pub admission_lookahead: usize,
+
     /// Compute device.
     pub device: DeviceChoice,
     /// Precision of the weights of large models.
@@ -117,6 +121,7 @@ impl Default for EngineCoreConfig {
             streaming_chunk_size: 4_800,
             stream_buffer_chunks: 8,
             slow_client_timeout: Duration::from_secs(30),
+            admission_lookahead: 128,
             device: DeviceChoice::Auto,
             dtype: Precision::Auto,
             weight_cache: true,
@@ -199,6 +204,7 @@ impl EngineCoreConfig {
             chunked_prefill: self.enable_chunked_prefill,
             prefill_chunk: self.chunked_prefill_threshold,
             preemption: self.enable_preemption,
+            lookahead: self.admission_lookahead,
         }
     }
 

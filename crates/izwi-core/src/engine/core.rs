@@ -26,7 +26,7 @@ use super::output::{DeliveryEvent, OutputProcessor, Pushed, SessionStart};
 use super::request::workload;
 use super::scheduler::{NewSequence, ScheduleDecision, ScheduledRequest, Scheduler};
 use super::types::{EngineOutput, FinishReason, RequestId, SequenceId};
-use izwi_types::StepOutput;
+use izwi_types::{StepOutput, Task};
 
 /// Outputs kept for `take_output`.
 const KEPT_OUTPUTS: usize = 256;
@@ -523,6 +523,7 @@ impl EngineCore {
             priority: admissible.priority,
             arrival_us: accepted_at.saturating_duration_since(self.epoch).as_micros() as u64,
             state_bytes: self.state_bytes,
+            is_continued: admissible.task == Task::Chat,
             work: admissible.work,
         });
         self.max_tokens.insert(sequence, admissible.max_tokens);

@@ -202,7 +202,8 @@ impl KVCacheManager {
         }
         let Some(table) = self.tables.get_mut(&sequence) else { return };
         let full = self.geometry.full_blocks(computed).min(hashes.len()).min(table.blocks.len());
-        let first = std::mem::replace(&mut table.registered, full.max(table.registered));
+        let first = table.registered;
+        table.registered = full.max(first);
         for index in first..full {
             let (block, hash) = (table.blocks[index], hashes[index]);
             let entry = &mut self.blocks[block as usize];
@@ -211,6 +212,22 @@ impl KVCacheManager {
                 self.by_hash.insert(hash, block);
             }
         }
+    }
+
+    /// Removes the hashes of a sequence's blocks that are not full of its first `positions` positions and that no other
+    /// sequence has.
+    pub fn forget_behind(&mut self, sequence: SequenceId, positions: usize) {
+        let first = self.geometry.full_blocks(positions);
+        let Some(table) = self.tables.get_mut(&sequence) else { return };
+        for &block in table.blocks.get(first..table.registered).unwrap_or_default() {
+            let entry = &mut self.blocks[block as usize];
+            if entry.references == 1
+                && let Some(hash) = entry.hash.take()
+            {
+                self.by_hash.remove(&hash);
+            }
+        }
+        table.registered = table.registered.min(first);
     }
 
     /// Frees a sequence's blocks, at the end of the in-flight step if it is part of one.
@@ -423,6 +440,21 @@ mod tests {
         assert_eq!(kv.tables[&B].registered, 2);
         kv.make_writable(B, 5).unwrap();
         assert_eq!(kv.tables[&B].registered, 1, "the copy has no hash");
+        kv.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn forgotten_blocks_are_free_and_those_of_others_stay() {
+        let mut kv = manager(8);
+        let hashes = prefix_hashes(&(0..16).collect::<Vec<_>>(), 4);
+        kv.extend(A, 16).unwrap();
+        kv.register_prefix(A, &hashes, 16);
+        kv.admit(B, &[0, 1, 2], 4);
+        kv.forget_behind(A, 6);
+        assert_eq!(kv.match_prefix(&hashes), [0, 1, 2], "another sequence has the third");
+        kv.free(A);
+        kv.free(B);
+        assert_eq!((kv.stats().cached_blocks, kv.num_free()), (3, 8));
         kv.check_invariants().unwrap();
     }
 

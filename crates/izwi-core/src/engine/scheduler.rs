@@ -18,6 +18,8 @@ use sequence::{Progress, Sequence};
 
 /// A stream with less audio than this ahead of playback is due.
 const DUE_SOON_US: u64 = 500_000;
+/// A sequence that has been paused for longer gives its blocks to admissions.
+const IDLE_US: u64 = 2_000_000;
 
 /// The work of a sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +52,8 @@ pub struct NewSequence {
     pub arrival_us: u64,
     /// Bytes that the executor holds for it from its first step to its end, KV blocks not included.
     pub state_bytes: usize,
+    /// Whether later prompts may contain what it generates.
+    pub is_continued: bool,
     /// Its work.
     pub work: Workload,
 }
@@ -172,6 +176,9 @@ pub struct SchedulerConfig {
     pub prefill_chunk: usize,
     /// Whether running sequences may be preempted.
     pub preemption: bool,
+    /// With preemption, positions for which an admission leaves blocks, for itself and for each running sequence. Without,
+    /// it leaves those of the worst case.
+    pub lookahead: usize,
 }
 
 /// The queues and their policy.
@@ -230,6 +237,7 @@ impl Scheduler {
             self.state_bytes -= sequence.state_bytes;
         }
         self.version += 1;
+        sequence.forget_generated(kv);
         kv.free(id);
         true
     }
@@ -237,6 +245,7 @@ impl Scheduler {
     /// Starts the next pass of a sequence: frees its blocks and returns it to its place in the waiting queue.
     pub fn next_pass(&mut self, id: SequenceId, work: Workload, kv: &mut KVCacheManager) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
+            sequence.forget_generated(kv);
             sequence.begin_pass(work);
             kv.free(id);
             self.running.remove(&id);
@@ -251,6 +260,7 @@ impl Scheduler {
             && sequence.paused != paused
         {
             sequence.paused = paused;
+            sequence.paused_at_us = self.now_us;
             self.version += 1;
         }
     }

@@ -258,8 +258,9 @@ impl SimulatedExecutor {
                 count = 0;
             }
             token = chat::key(&emission);
-            (output.content_key, output.emission) = (Some(token), Some(emission));
+            output.emission = Some(emission);
         }
+        output.content_key = Some(token);
         running.tokens.push(token);
         output.samples = (0..count).map(|i| sample(state, running.seed, i)).collect();
         output

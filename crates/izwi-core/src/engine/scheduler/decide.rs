@@ -13,7 +13,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::policy::DecodeRank;
 use super::sequence::{Demand, Sequence};
-use super::{DUE_SOON_US, DecidedItem, ScheduleDecision, ScheduleResult, Scheduler, SchedulerConfig};
+use super::{
+    DUE_SOON_US, DecidedItem, IDLE_US, ScheduleDecision, ScheduleResult, Scheduler, SchedulerConfig,
+};
 use crate::engine::blocks::BlockId;
 use crate::engine::kv_cache::KVCacheManager;
 use crate::engine::types::SequenceId;
@@ -66,6 +68,8 @@ enum Shortage {
     State,
     /// Blocks of the KV pool.
     Blocks,
+    /// Blocks beyond those that running sequences will need.
+    Reserve,
 }
 
 #[derive(Clone, Copy)]
@@ -279,10 +283,20 @@ impl<'a> Round<'a> {
         }
         let (budget, left) = self.budget_of(sequence.encoder_tokens(), demand.tokens)?;
         let shared = self.kv.match_prefix(sequence.prefix());
-        let item = match self.fit(sequence, demand, shared.clone(), budget) {
+        // With preemption, a sequence alone runs as far as it gets.
+        let needs_reserve = sequence.uses_kv() && (running > 0 || !self.scheduler.config.preemption);
+        let fits = |shared: Vec<BlockId>| {
+            let item = self.fit(sequence, demand, shared, budget)?;
+            if needs_reserve && !self.leaves_reserve(sequence, &item) {
+                Err(Shortage::Reserve)
+            } else {
+                Ok(item)
+            }
+        };
+        let item = match fits(shared.clone()) {
             // A fully cached prompt needs one more block: its last token is recomputed in a copy.
-            Err(Shortage::Blocks) if !shared.is_empty() => {
-                self.fit(sequence, demand, shared[..shared.len() - 1].to_vec(), budget)?
+            Err(Shortage::Blocks | Shortage::Reserve) if !shared.is_empty() => {
+                fits(shared[..shared.len() - 1].to_vec())?
             }
             other => other?,
         };
@@ -332,13 +346,7 @@ impl<'a> Round<'a> {
         let blocks_for =
             |positions| if sequence.uses_kv() { self.kv.geometry().blocks_for(positions) } else { 0 };
         let new_blocks = blocks_for(demand.start + tokens).saturating_sub(shared.len()) + extra;
-        let mut kept = new_blocks;
-        if !self.scheduler.config.preemption && sequence.uses_kv() {
-            // Without preemption, keep enough blocks for the worst case of every admitted sequence.
-            let own = blocks_for(sequence.worst_case_positions()).saturating_sub(shared.len()) + extra;
-            kept = own.max(new_blocks) + self.future_blocks();
-        }
-        if kept > self.free {
+        if new_blocks > self.free {
             return Err(Shortage::Blocks);
         }
         Ok(DecidedItem {
@@ -351,12 +359,28 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Worst-case blocks of the sequences admitted so far, beyond those they hold or were granted.
+    /// Whether the admission `item` leaves the blocks that it and the sequences before it will need.
+    fn leaves_reserve(&self, sequence: &Sequence, item: &DecidedItem) -> bool {
+        let positions = sequence.positions_after(self.lookahead());
+        let end = self.kv.geometry().blocks_for(item.start + item.num_tokens);
+        let own = self.kv.geometry().blocks_for(positions).saturating_sub(end);
+        item.new_blocks + own + self.future_blocks() <= self.free
+    }
+
+    /// Positions for which blocks are left: without preemption all.
+    fn lookahead(&self) -> usize {
+        let SchedulerConfig { preemption, lookahead, .. } = self.scheduler.config;
+        if preemption { lookahead } else { usize::MAX }
+    }
+
+    /// Blocks that the sequences admitted so far will need, beyond those they hold or were granted.
     fn future_blocks(&self) -> usize {
+        let SchedulerConfig { preemption, .. } = self.scheduler.config;
         let future = |s: &Sequence, held: usize| {
-            self.kv.geometry().blocks_for(s.worst_case_positions()).saturating_sub(held)
+            self.kv.geometry().blocks_for(s.positions_after(self.lookahead())).saturating_sub(held)
         };
-        let running = self.running.iter().map(|s| {
+        // Where they can be preempted, paused sequences need none.
+        let running = self.running.iter().filter(|s| !(s.paused && preemption)).map(|s| {
             let granted = self.granted.get(&s.id).map_or(0, |grant| grant.new_blocks);
             future(s, self.kv.table(s.id).len() + granted)
         });
@@ -367,11 +391,19 @@ impl<'a> Round<'a> {
         running.chain(admitted).sum()
     }
 
+    /// Whether a sequence that can run is running or admitted.
+    fn has_active(&self) -> bool {
+        !self.decision.prefill.is_empty() || self.running.iter().any(|s| !s.paused)
+    }
+
     /// Preempts a running sequence in favour of a waiting one: a paused one for its blocks, else one that the policy gives.
     fn preempt_for(&mut self, sequence: &Sequence, shortage: Shortage) -> bool {
         let SchedulerConfig { policy, preemption, .. } = self.scheduler.config;
         let holds = |s: &Sequence| !self.kv.table(s.id).is_empty();
-        let idle = || self.running.iter().rposition(|s| s.paused && holds(s));
+        let paused_for = |s: &Sequence| self.scheduler.now_us.saturating_sub(s.paused_at_us);
+        let paused = || self.running.iter().rposition(|s| s.paused && holds(s));
+        // A reader in real time is paused for moments, in which its blocks are left to it.
+        let idle = || self.running.iter().rposition(|s| s.paused && holds(s) && paused_for(s) >= IDLE_US);
         let displaced = || {
             let placed: HashSet<SequenceId> = self.decision.items().map(|item| item.sequence).collect();
             self.running.iter().rposition(|s| {
@@ -384,7 +416,8 @@ impl<'a> Round<'a> {
         let victim = match shortage {
             Shortage::Step | Shortage::State => None,
             Shortage::Running => displaced(),
-            Shortage::Blocks => idle().or_else(displaced),
+            Shortage::Blocks | Shortage::Reserve if self.has_active() => idle().or_else(displaced),
+            Shortage::Blocks | Shortage::Reserve => paused(),
         };
         let Some(index) = victim else { return false };
         let victim = self.running.remove(index).id;

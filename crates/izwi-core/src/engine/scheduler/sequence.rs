@@ -1,11 +1,11 @@
 //! One sequence as the scheduler sees it: its progress and its next demand.
 //!
-//! Must not know other sequences or blocks.
+//! Must not know other sequences.
 
 use std::sync::Arc;
 
 use super::{NewSequence, Workload};
-use crate::engine::kv_cache::BlockHash;
+use crate::engine::kv_cache::{BlockHash, KVCacheManager};
 use crate::engine::types::{Priority, RequestId, SequenceId};
 
 /// Progress of a sequence.
@@ -71,6 +71,9 @@ pub(super) struct Sequence {
     pub(super) due_us: u64,
     pub(super) last_scheduled: u64,
     pub(super) paused: bool,
+    /// When it was paused or resumed.
+    pub(super) paused_at_us: u64,
+    is_continued: bool,
     pub(super) state_bytes: usize,
     /// Whether the executor holds its state.
     pub(super) started: bool,
@@ -90,6 +93,8 @@ impl Sequence {
             due_us: new.arrival_us,
             last_scheduled: 0,
             paused: false,
+            paused_at_us: 0,
+            is_continued: new.is_continued,
             state_bytes: new.state_bytes,
             started: false,
             begins: true,
@@ -114,6 +119,26 @@ impl Sequence {
     pub(super) fn push_content_key(&mut self, key: Option<u64>) {
         if let Workload::Autoregressive { prefix, .. } = &mut self.work {
             Arc::make_mut(prefix).push(key);
+        }
+    }
+
+    /// Removes from the prefix cache what it generated, unless later prompts may contain it. Preempted, it found that there
+    /// itself; behind its end it would only displace what others share.
+    pub(super) fn forget_generated(&self, kv: &mut KVCacheManager) {
+        if let Workload::Autoregressive { prompt_tokens, .. } = &self.work
+            && !self.is_continued
+        {
+            kv.forget_behind(self.id, *prompt_tokens);
+        }
+    }
+
+    /// The positions it occupies after `lookahead` more, at most those it can occupy.
+    pub(super) fn positions_after(&self, lookahead: usize) -> usize {
+        match self.progress {
+            Progress::Autoregressive { known, .. } => {
+                known.saturating_add(lookahead).min(self.worst_case_positions())
+            }
+            Progress::Units { .. } => 0,
         }
     }
 

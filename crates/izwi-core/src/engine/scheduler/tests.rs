@@ -36,6 +36,7 @@ impl Bench {
             priority,
             arrival_us: self.next,
             state_bytes: STATE_BYTES,
+            is_continued: false,
             work,
         });
         id
@@ -192,7 +193,8 @@ fn an_admission_never_overtakes_one_that_does_not_fit() {
 
 #[test]
 fn the_worst_rank_is_preempted_and_recomputed() {
-    let config = EngineCoreConfig { max_blocks: 4, enable_prefix_caching: false, ..config() };
+    let config =
+        EngineCoreConfig { max_blocks: 4, enable_prefix_caching: false, admission_lookahead: 0, ..config() };
     let mut bench = Bench::new(&config);
     let (a, b) = (bench.prompt(7, 6), bench.prompt(7, 6));
     let mut preempted = Vec::new();
@@ -216,6 +218,7 @@ fn priority_orders_admission_and_preemption_in_every_policy() {
             scheduling_policy: policy,
             max_blocks: 4,
             enable_prefix_caching: false,
+            admission_lookahead: 0,
             ..config()
         };
         let mut bench = Bench::new(&EngineCoreConfig { max_running_requests: 1, ..config.clone() });
@@ -371,6 +374,48 @@ fn a_step_copies_no_content_keys() {
         bench.scheduler.complete(item, 1, Some(3), &mut bench.kv);
     }
     assert_eq!(keys(&bench), before);
+}
+
+#[test]
+fn an_admission_leaves_the_blocks_that_running_sequences_will_need() {
+    let config = EngineCoreConfig { max_blocks: 4, enable_prefix_caching: false, ..config() };
+    let mut bench = Bench::new(&config);
+    let (a, b) = (bench.prompt(7, 6), bench.prompt(7, 6));
+    let mut ended = Vec::new();
+    for _ in 0..16 {
+        let result = bench.step();
+        assert_eq!(result.preempted_requests, [], "only to be admitted again");
+        ended.extend(bench.complete(&result));
+    }
+    assert_eq!(ended, [a, b]);
+    // What is expected within the lookahead is left; a sequence alone is admitted although it may need more.
+    let mut bench = Bench::new(&EngineCoreConfig { max_blocks: 10, admission_lookahead: 8, ..config });
+    let waiting: Vec<_> = (0..4).map(|_| bench.prompt(8, 200)).collect();
+    let result = bench.step();
+    let admitted: Vec<_> = result.items().map(|item| item.sequence).collect();
+    assert_eq!(admitted, waiting[..2], "16 positions each of 40");
+}
+
+#[test]
+fn a_preempted_sequence_finds_what_it_generated_and_nobody_else_does() {
+    let mut bench = Bench::new(&config());
+    let id = bench.prompt(6, 20);
+    for _ in 0..8 {
+        let result = bench.step();
+        bench.kv.end_step();
+        for item in result.items() {
+            bench.scheduler.complete(item, 1, Some(item.start as u64), &mut bench.kv);
+        }
+    }
+    bench.scheduler.sequences.get_mut(&id).unwrap().preempt();
+    bench.kv.free(id);
+    bench.scheduler.running.remove(&id);
+    bench.scheduler.waiting.insert(id);
+    let result = bench.step();
+    assert_eq!(shares(&result), [(id.0, 12, 2)], "12 of 14 positions are in full blocks");
+    bench.complete(&result);
+    bench.scheduler.finish_request(id, &mut bench.kv);
+    assert_eq!(bench.kv.stats().cached_blocks, 1, "the prompt alone stays for others");
 }
 
 #[test]
@@ -532,23 +577,26 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn random_config() -> impl Strategy<Value = EngineCoreConfig> {
-    (1usize..5, 20usize..64, proptest::sample::select(SchedulingPolicy::ALL), any::<[bool; 4]>(), 13usize..24)
-        .prop_map(|(max_batch_size, tokens, policy, [chunked, preemption, caching, crowded], max_blocks)| {
-            EngineCoreConfig {
-                max_batch_size,
-                max_tokens_per_step: if chunked { tokens } else { 64 },
-                max_running_requests: 5,
-                max_state_mib: if crowded { 1 } else { 1_024 },
-                scheduling_policy: policy,
-                enable_chunked_prefill: chunked,
-                chunked_prefill_threshold: 16,
-                enable_preemption: preemption,
-                enable_prefix_caching: caching,
-                block_size: 4,
-                max_blocks,
-                ..Default::default()
-            }
-        })
+    (1usize..5, 20usize..64, proptest::sample::select(SchedulingPolicy::ALL), any::<[bool; 5]>(), 13usize..24)
+        .prop_map(
+            |(max_batch_size, tokens, policy, [chunked, preemption, caching, crowded, far], max_blocks)| {
+                EngineCoreConfig {
+                    max_batch_size,
+                    max_tokens_per_step: if chunked { tokens } else { 64 },
+                    max_running_requests: 5,
+                    max_state_mib: if crowded { 1 } else { 1_024 },
+                    scheduling_policy: policy,
+                    enable_chunked_prefill: chunked,
+                    chunked_prefill_threshold: 16,
+                    enable_preemption: preemption,
+                    admission_lookahead: if far { 128 } else { 2 },
+                    enable_prefix_caching: caching,
+                    block_size: 4,
+                    max_blocks,
+                    ..Default::default()
+                }
+            },
+        )
 }
 
 proptest! {
