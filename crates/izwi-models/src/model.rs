@@ -14,6 +14,9 @@ use izwi_types::{
 /// Everything about one running sequence that changes, opaque to the executor.
 pub type SequenceState = Box<dyn Any + Send>;
 
+/// What a pass yields for one entry: its output, or the error that belongs to this entry alone.
+pub type EntryResult = Result<StepOutput, Error>;
+
 /// One sequence in a forward pass.
 pub struct BatchEntry<'a> {
     /// The result of [`SpeechModel::prepare`].
@@ -58,12 +61,13 @@ pub trait SpeechModel: Send + Sync {
     /// A fresh state for one sequence.
     fn start(&self, prepared: &Prepared) -> SequenceState;
 
-    /// Computes every entry in one pass per layer; the answer has one output per entry, in order. An entry's result
-    /// depends on that entry alone.
+    /// Computes every entry in one pass per layer; the answer has one result per entry, in order. An entry's result
+    /// depends on that entry alone: where its prompt, state or codec is at fault, it alone fails, and its sequence must be
+    /// dropped.
     ///
     /// # Errors
-    /// The whole pass failed; states of the batch are then undefined and must be dropped.
-    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error>;
+    /// The whole pass failed, by a fault of the device; states of the batch are then undefined and must be dropped.
+    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error>;
 
     /// Encodes a recording as a voice pack for [`VoiceReference::Pack`]: a safetensors file that names its checkpoint. Runs
     /// on a blocking thread.

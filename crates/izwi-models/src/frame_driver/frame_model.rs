@@ -102,11 +102,17 @@ pub(crate) trait FrameModel: Send + Sync + Sized + 'static {
     /// The stream is to continue a recording that the codec does not take.
     fn start_stream(&self, request: &Self::Request) -> Result<<Self::Codec as FrameCodec>::Stream, Error>;
 
-    /// One batched pass of the language model over the positions of all entries; the answer has one result per entry,
-    /// in order. The result of an entry depends on that entry alone.
+    /// Checks that the positions of a pass up to `end` exist. An entry that fails is left out of the step.
     ///
     /// # Errors
-    /// An entry asks for positions that do not exist, or a tensor operation failed.
+    /// One does not exist.
+    fn check(&self, pass: &Self::Pass, state: &Self::State, end: usize) -> Result<(), Error>;
+
+    /// One batched pass of the language model over the positions of all entries; the answer has one result per entry,
+    /// in order. The result of an entry depends on that entry alone. All positions exist.
+    ///
+    /// # Errors
+    /// A tensor operation failed.
     fn step(
         &self,
         kv: &mut KvPool,
@@ -202,6 +208,14 @@ impl PassLimits {
     pub(crate) fn max_generated(&self, prompt: usize) -> usize {
         self.max_tokens.min(self.max_positions.saturating_sub(prompt))
     }
+}
+
+/// Checks that the positions up to `end` are among the `known` ones.
+///
+/// # Errors
+/// One does not exist.
+pub(crate) fn check_positions(end: usize, known: usize) -> Result<(), Error> {
+    if end > known { Err(Error::Internal("an entry asks for positions that do not exist")) } else { Ok(()) }
 }
 
 /// The seed of a pass of a request: that of the request for the first.

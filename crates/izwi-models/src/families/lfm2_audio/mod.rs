@@ -17,7 +17,7 @@ use self::mel::{FrontEnd, Mel};
 use self::state::PassState;
 use self::tokens::Vocabulary;
 use super::LoadOptions;
-use crate::frame_driver::{FrameDriver, FrameModel, Plan, StepEntry, StepResult};
+use crate::frame_driver::{FrameDriver, FrameModel, Plan, StepEntry, StepResult, check_positions};
 use crate::model::SpeechModel;
 use crate::warm_up;
 use izwi_nn::Error;
@@ -237,6 +237,10 @@ impl FrameModel for LfmAudio {
 
     fn start_stream(&self, _task: &Task) -> Result<DecoderState, Error> {
         Ok(self.codec.start())
+    }
+
+    fn check(&self, pass: &Pass, state: &PassState, end: usize) -> Result<(), Error> {
+        check_positions(end, pass.prompt.positions.len() + state.generated.emissions.len())
     }
 
     fn step(

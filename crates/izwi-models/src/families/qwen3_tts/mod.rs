@@ -17,7 +17,7 @@ use self::speaker::{SpeakerConfig, SpeakerEncoder};
 use self::tokens::Vocabulary;
 use self::voice::{ClonedVoice, VoiceCache, VoiceCloner};
 use super::LoadOptions;
-use crate::frame_driver::{self, FrameDriver, FrameModel, Plan, StepEntry, StepResult};
+use crate::frame_driver::{self, FrameDriver, FrameModel, Plan, StepEntry, StepResult, check_positions};
 use crate::model::SpeechModel;
 use crate::warm_up;
 use izwi_nn::Error;
@@ -252,6 +252,10 @@ impl FrameModel for QwenTts {
             Some(voice) => voice.decoder(&self.codec),
             None => Ok(self.codec.start()),
         }
+    }
+
+    fn check(&self, pass: &Pass, state: &Generated, end: usize) -> Result<(), Error> {
+        check_positions(end, pass.prompt.positions.len() + state.frames.len())
     }
 
     fn step(
