@@ -52,6 +52,11 @@ pub trait SpeechModel: Send + Sync {
     /// Shape of one token's keys and values; `None` when the model keeps no KV cache.
     fn kv_layout(&self) -> Option<KvLayout>;
 
+    /// The most positions of a sequence; `None` where only the engine limits them.
+    fn max_positions(&self) -> Option<usize> {
+        None
+    }
+
     /// Turns an input into schedulable work. Runs on a blocking thread, many at a time.
     ///
     /// # Errors

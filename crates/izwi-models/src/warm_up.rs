@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn frames() -> Work {
-        Work::Autoregressive { prompt: vec![0; 20].into(), encoder_tokens: 0 }
+        Work::Autoregressive { prompt: vec![0; 20].into(), encoders: Arc::new([]) }
     }
 
     fn units() -> Work {

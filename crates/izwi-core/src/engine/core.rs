@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub(super) use command::{Admission, Command};
 use in_flight::{CompletedItem, InFlightStep};
 
+use super::blocks::BlockGeometry;
 use super::config::EngineCoreConfig;
 use super::error::{EngineError, Result};
 use super::executor::{ExecutorError, ModelExecutor, NewSequenceData, StepPlan};
@@ -146,7 +147,8 @@ impl EngineCore {
         publish: watch::Sender<EngineStatus>,
     ) -> Self {
         let profile = executor.profile();
-        let kv = KVCacheManager::new(config.geometry(), profile.kv_block_bytes, config.enable_prefix_caching);
+        let geometry = BlockGeometry { num_blocks: profile.kv_blocks, block_size: config.block_size };
+        let kv = KVCacheManager::new(geometry, profile.kv_block_bytes, config.enable_prefix_caching);
         Self {
             scheduler: Scheduler::new(config.scheduler_config()),
             state_bytes: profile.info.state_bytes,

@@ -8,7 +8,8 @@ use izwi_nn::Error;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::sampling::mix;
 use izwi_types::{
-    Emission, Input, InputError, ModelInfo, PartTimes, PrepareLimits, StepOutput, VoiceRecording, Work,
+    Emission, EncoderWork, Input, InputError, ModelInfo, PartTimes, PrepareLimits, StepOutput,
+    VoiceRecording, Work,
 };
 
 use crate::model::clones_no_voices;
@@ -93,6 +94,11 @@ pub(crate) trait FrameModel: Send + Sync + Sized + 'static {
     /// The input cannot be taken; the error names the field, the value and the remedy.
     fn plan(&self, input: &Input, limits: &PrepareLimits) -> Result<Plan<Self>, InputError>;
 
+    /// Text tokens that a running pass has generated to speak them. Each allows the watchdog's frames of a text token more.
+    fn spoken_tokens(&self, _pass: &Self::Pass, _state: &Self::State) -> usize {
+        0
+    }
+
     /// The state of a pass that starts.
     fn start(&self, request: &Self::Request, pass: &Self::Pass) -> Self::State;
 
@@ -166,9 +172,10 @@ pub(crate) struct PassPlan<P> {
     pub(crate) pass: P,
     /// Content key of each prompt position: equal prefixes of keys may share KV blocks.
     pub(crate) prompt_keys: Arc<[u64]>,
-    /// Cost of an encoder that runs before the prompt, in tokens.
-    pub(crate) encoder_tokens: usize,
-    /// Frames after which the watchdog ends the pass; `None` turns the watchdog off.
+    /// Encoders that run before the positions of the prompt.
+    pub(crate) encoders: Arc<[EncoderWork]>,
+    /// Frames after which the watchdog ends the pass, beside those of [`FrameModel::spoken_tokens`]; `None` turns the
+    /// watchdog off.
     pub(crate) max_frames: Option<usize>,
     /// Generated positions after which the pass counts as a runaway; `None` for no such limit.
     pub(crate) max_positions: Option<usize>,
@@ -177,7 +184,7 @@ pub(crate) struct PassPlan<P> {
 impl<P> PassPlan<P> {
     /// The pass as schedulable work.
     pub(crate) fn work(&self) -> Work {
-        Work::Autoregressive { prompt: Arc::clone(&self.prompt_keys), encoder_tokens: self.encoder_tokens }
+        Work::Autoregressive { prompt: Arc::clone(&self.prompt_keys), encoders: Arc::clone(&self.encoders) }
     }
 }
 
@@ -247,6 +254,8 @@ pub(crate) enum Outcome<Frame> {
     Token,
     /// The end of the pass.
     End,
+    /// The end of a pass that does not end by itself.
+    Runaway,
 }
 
 /// What a step generated for one sequence, with what belongs to its output.

@@ -22,7 +22,7 @@ use izwi_types::{
     Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, VoiceRecording, Work,
 };
 
-use self::decode_buffer::{DecodeBuffer, MAX_FRAMES_PER_CHUNK};
+use self::decode_buffer::{DecodeBuffer, MAX_FRAMES_PER_CHUNK, MAX_FRAMES_PER_TOKEN};
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 
 pub(crate) use self::decode_buffer::max_frames;
@@ -189,7 +189,9 @@ impl<F: FrameModel> FrameDriver<F> {
 
     /// Whether the watchdog ends the pass with these samples, which it may cut.
     fn take_samples(&self, sequence: &mut Sequence<'_, F>, samples: &mut Vec<f32>) -> bool {
-        sequence.request.buffer.take_samples(self.model.codec(), sequence.pass.max_frames, samples)
+        let spoken = self.model.spoken_tokens(&sequence.pass.pass, &sequence.request.state);
+        let max_frames = sequence.pass.max_frames.map(|planned| planned + MAX_FRAMES_PER_TOKEN * spoken);
+        sequence.request.buffer.take_samples(self.model.codec(), max_frames, samples)
     }
 
     /// Ends the pass: starts the next one, or finishes the request.
@@ -231,6 +233,10 @@ impl<'a, F: FrameModel> Sequence<'a, F> {
         let ended = match outcome {
             Outcome::Pending => return Next::Continue,
             Outcome::End => true,
+            Outcome::Runaway => {
+                self.request.buffer.ran_away = true;
+                true
+            }
             Outcome::Token => false,
             Outcome::Frame(frame) => {
                 self.request.buffer.pending.push(frame);

@@ -122,7 +122,7 @@ fn pass_of(prompt: &[u8], count: usize) -> PassPlan<ToyPass> {
     let prompt: Vec<u64> = prompt.iter().map(|&byte| byte.into()).collect();
     PassPlan {
         prompt_keys: prompt.clone().into(),
-        encoder_tokens: 0,
+        encoders: Arc::new([]),
         max_frames: Some(100),
         max_positions: None,
         pass: ToyPass { prompt, count, is_silent: false },

@@ -70,7 +70,7 @@ impl NativeExecutor {
 
     fn load_on_device(config: &EngineCoreConfig) -> Result<Self> {
         let Loaded { model, device, held_before } = loading::load(config)?;
-        let geometry = config.geometry();
+        let geometry = config.pool_geometry(model.max_positions());
         let pool = KvPool::new(model.kv_layout(), geometry.num_blocks, geometry.block_size, &device)
             .map_err(|error| {
                 EngineError::Load(format!("the KV pool cannot be allocated: {error}; lower max_blocks"))
@@ -199,7 +199,7 @@ impl RequestPreparer for NativePreparer {
 
 fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: &Device) -> ExecutorProfile {
     let info = model.info().clone();
-    let geometry = config.geometry();
+    let geometry = config.pool_geometry(model.max_positions());
     let kv_block_bytes = model.kv_layout().map_or(0, |layout| layout.block_bytes(geometry.block_size));
     // Of as many sequences as a step takes: more run only while their readers are slow.
     let states =
@@ -209,6 +209,7 @@ fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: &Device) 
         device: device::name(device),
         precision: weight_precision(config.dtype, device),
         kv_block_bytes,
+        kv_blocks: geometry.num_blocks,
         memory_bytes: info.weight_bytes + kv_block_bytes * geometry.num_blocks + states,
         step_bytes: model.step_bytes(config.streaming_chunk_size),
         part_times: model.part_times(),

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use izwi_types::{
-    Emission, Input, InputError, ModelInfo, PartTimes, Prepared, Segment, StepOutput, Task, Voice,
-    VoiceRecording, Word, Work,
+    Emission, EncoderWork, Input, InputError, ModelInfo, PartTimes, Prepared, Segment, StepOutput, Task,
+    Voice, VoiceRecording, Word, Work,
 };
 
 use super::{ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, StepPlan};
@@ -118,7 +118,10 @@ impl Running {
         self.pass += 1;
         self.tokens = (0..1 + state % 40).map(|i| mix(state, i)).collect();
         self.prompt_len = self.tokens.len();
-        Work::Autoregressive { prompt: self.tokens.clone().into(), encoder_tokens: ENCODER_TOKENS }
+        Work::Autoregressive {
+            prompt: self.tokens.clone().into(),
+            encoders: Arc::new([EncoderWork { end: self.prompt_len, tokens: ENCODER_TOKENS }]),
+        }
     }
 }
 
@@ -212,6 +215,7 @@ impl SimulatedExecutor {
             info,
             precision: config.dtype,
             kv_block_bytes: 16 * geometry.block_size,
+            kv_blocks: geometry.num_blocks,
             memory_bytes: 0,
             step_bytes: 0,
             part_times: PartTimes::default(),
@@ -393,7 +397,7 @@ struct SimulatedPreparer {
 impl SimulatedPreparer {
     fn prepare_text(&self, text: &str, passes: usize, seed: u64) -> Prepared {
         let work = if self.autoregressive {
-            Work::Autoregressive { prompt: text.bytes().map(u64::from).collect(), encoder_tokens: 0 }
+            Work::Autoregressive { prompt: text.bytes().map(u64::from).collect(), encoders: Arc::new([]) }
         } else {
             Work::Units(sentences(text).into())
         };
@@ -415,7 +419,7 @@ impl RequestPreparer for SimulatedPreparer {
             }
             Input::Converse(input) => {
                 let (prompt, last_turn) = chat::prompt(&input.turns);
-                let work = Work::Autoregressive { prompt: prompt.into(), encoder_tokens: 0 };
+                let work = Work::Autoregressive { prompt: prompt.into(), encoders: Arc::new([]) };
                 let job = Job { length: 6 + last_turn, passes: 1, is_chat: true, seed: input.seed };
                 Prepared { work, payload: Arc::new(job) }
             }

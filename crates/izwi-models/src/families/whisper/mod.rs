@@ -7,7 +7,6 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::DType;
 use rayon::prelude::*;
 
 use self::config::Settings;
@@ -101,11 +100,12 @@ impl Whisper {
         let weights = folder.join("model.safetensors");
         let precision = options.weight_precision();
         let mut checkpoint = options.cached(Checkpoint::open(&weights, &options.device)?, precision);
-        let weight_bytes = checkpoint.bytes_as(DType::F32);
         let encoder = Encoder::load(&mut checkpoint, config, precision)?;
         let repeats_head = checkpoint.has(decoder::HEAD);
         let alignment_heads = &settings.alignment_heads;
         let decoder = Decoder::load(&mut checkpoint, config, alignment_heads, repeats_head, precision)?;
+        // Convolutions and tables of positions, which are not packed, are a small part.
+        let weight_bytes = checkpoint.taken() * precision.bits() / 8;
         checkpoint.finish()?;
         let codes = vocabulary.languages.iter().map(|(code, _)| code.clone());
         let multilingual = settings.multilingual;
@@ -281,6 +281,10 @@ impl SpeechModel for Whisper {
 
     fn kv_layout(&self) -> Option<KvLayout> {
         Some(self.decoder.kv_layout())
+    }
+
+    fn max_positions(&self) -> Option<usize> {
+        Some(self.max_positions.1)
     }
 
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {

@@ -472,7 +472,7 @@ fn english_speech_translates_to_itself() {
 fn the_warm_up_input_reaches_the_network() {
     let Input::Listen(input) = TINY.warm_up_input() else { panic!("this family listens") };
     let prepared = prepare(&TINY, input);
-    assert!(matches!(&prepared.work, Work::Autoregressive { encoder_tokens, .. } if *encoder_tokens > 0));
+    assert!(matches!(&prepared.work, Work::Autoregressive { encoders, .. } if encoders[0].tokens > 0));
     Engine::new(&TINY, None).run(vec![prepared]);
 }
 
