@@ -10,9 +10,10 @@ mod in_flight;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 pub(super) use command::{Admission, Command};
 use in_flight::{CompletedItem, InFlightStep};
@@ -445,7 +446,7 @@ impl EngineCore {
         let stall = self.output.next_stall(self.stall_limit());
         let stalled = async {
             match stall {
-                Some(at) => tokio::time::sleep_until(at.into()).await,
+                Some(at) => tokio::time::sleep_until(at).await,
                 None => std::future::pending().await,
             }
         };
