@@ -477,6 +477,21 @@ fn the_warm_up_input_reaches_the_network() {
 }
 
 #[test]
+fn declared_sizes_are_near_those_that_are_held() {
+    let packed = Whisper::load(&checkpoint_folder("whisper-tiny.en"), &kept_as(Precision::Q8), SHORT).unwrap();
+    // The embedding is the largest weight: half of the model.
+    for model in [&packed, &TINY] {
+        let (declared, embedding) = (model.info.weight_bytes, model.decoder.embedding_bytes());
+        assert!((embedding..4 * embedding).contains(&declared), "{declared}, of them {embedding}");
+    }
+    assert!(packed.info.weight_bytes < TINY.info.weight_bytes / 3, "9 of 32 bits");
+    // A pass of the decoder is short: the engine's pool need not hold max_seq_len positions for each.
+    assert_eq!(SpeechModel::max_positions(&packed), Some(448));
+    let window = 2 * 4 * 1_500 * 384 * size_of::<u16>();
+    assert_eq!(packed.info.state_bytes, window, "keys and values of four layers over 30 s");
+}
+
+#[test]
 fn an_entry_of_another_family_is_an_error() {
     let mut kv = KvPool::new(None, 0, BLOCK_SIZE, &device()).unwrap();
     let prepared = Prepared { work: Work::Units(Arc::new([1])), payload: Arc::new(()) };
