@@ -323,10 +323,10 @@ fn paused_sequences_take_no_place_and_give_their_blocks_to_others() {
             let result = bench.step();
             assert_eq!(result.batch_size(), 2);
             bench.complete(&result);
-            readers.map(|id| bench.scheduler.set_paused(id, true));
+            readers.iter().for_each(|&id| bench.scheduler.set_paused(id, true));
             let others = [bench.prompt(12, 4), bench.prompt(12, 4)];
             assert_eq!(bench.run_to_end(30), others, "{scheduling_policy:?}");
-            readers.map(|id| bench.scheduler.set_paused(id, false));
+            readers.iter().for_each(|&id| bench.scheduler.set_paused(id, false));
             assert_eq!(bench.run_to_end(30).len(), 2, "{scheduling_policy:?}");
         }
     }

@@ -478,7 +478,8 @@ fn the_warm_up_input_reaches_the_network() {
 
 #[test]
 fn declared_sizes_are_near_those_that_are_held() {
-    let packed = Whisper::load(&checkpoint_folder("whisper-tiny.en"), &kept_as(Precision::Q8), SHORT).unwrap();
+    let packed =
+        Whisper::load(&checkpoint_folder("whisper-tiny.en"), &kept_as(Precision::Q8), SHORT).unwrap();
     // The embedding is the largest weight: half of the model.
     for model in [&packed, &TINY] {
         let (declared, embedding) = (model.info.weight_bytes, model.decoder.embedding_bytes());
