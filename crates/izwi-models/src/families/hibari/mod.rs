@@ -195,28 +195,23 @@ impl SpeechModel for Hibari {
     }
 
     fn forward(&self, _kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error> {
-        let prepared: Vec<_> =
-            batch.iter().map(|entry| Ok((prepared_utterance(entry)?, entry.start))).collect();
-        let utterances = prepared.iter().flatten();
-        let utterances: Vec<Utterance<'_>> = utterances
-            .map(|&(utterance, unit): &(&PreparedUtterance, usize)| Utterance {
-                ids: &utterance.units[unit],
-                speed: utterance.speed,
-            })
+        let prepared: Vec<_> = batch
+            .iter()
+            .map(|entry| prepared_utterance(entry).map(|utterance| (utterance, entry.start)))
             .collect();
-        let mut acoustics =
-            if utterances.is_empty() { Vec::new() } else { self.network.forward(&utterances)? };
-        let mut acoustics = acoustics.drain(..);
-        let entries: Vec<_> = prepared
-            .into_iter()
-            .map(|entry| {
-                entry.and_then(|(utterance, unit)| {
-                    let missing = Error::Internal("the network has no result for a unit");
-                    Ok((utterance, unit, acoustics.next().ok_or(missing)?))
-                })
-            })
+        let utterances: Vec<Utterance<'_>> = prepared
+            .iter()
+            .flatten()
+            .map(|&(utterance, unit)| Utterance { ids: &utterance.units[unit], speed: utterance.speed })
             .collect();
-        let outputs = entries.into_par_iter().map(|entry| {
+        let computed = if utterances.is_empty() { Vec::new() } else { self.network.forward(&utterances)? };
+        let mut computed = computed.into_iter();
+        let with_acoustics = prepared.into_iter().map(|entry| {
+            let (utterance, unit) = entry?;
+            let missing = Error::Internal("the network has no result for a unit");
+            Ok::<_, Error>((utterance, unit, computed.next().ok_or(missing)?))
+        });
+        let outputs = with_acoustics.collect::<Vec<_>>().into_par_iter().map(|entry| {
             let (utterance, unit, acoustics) = entry?;
             let noise = Noise::new(utterance.seed, unit);
             let fill = |frame, parts: [&mut [f32]; 2]| noise.fill(frame, parts);
