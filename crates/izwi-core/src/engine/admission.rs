@@ -121,7 +121,11 @@ impl Situation<'_> {
         if first_audio_s > self.max_first_audio_s && !is_alone {
             return Decision::Refuse { retry_after: seconds(first_audio_s - self.max_first_audio_s) };
         }
-        if start_s > 0.0 || !self.held.is_empty() { Decision::Wait(forecast) } else { Decision::Admit(forecast) }
+        if start_s > 0.0 || !self.held.is_empty() {
+            Decision::Wait(forecast)
+        } else {
+            Decision::Admit(forecast)
+        }
     }
 
     /// Whether the first stream that waits can start now.
@@ -214,10 +218,12 @@ impl Situation<'_> {
         let rtf = step_s / self.rate.audio_s;
         let steps = candidate.length_s / self.rate.audio_s;
         let head_start_s = if rtf < 1.0 { self.reserve_s(step_s, steps) } else { 0.0 };
-        let frames = ((candidate.chunk_s + head_start_s).min(candidate.length_s) / self.rate.audio_s).ceil().max(1.0);
+        let frames =
+            ((candidate.chunk_s + head_start_s).min(candidate.length_s) / self.rate.audio_s).ceil().max(1.0);
         let setup_s = self.startup_s(candidate, beside) / share;
         let first_audio_s = start_s.max(self.in_flight_s) + setup_s + (frames - 1.0) * step_s;
-        let late_s = candidate.length_s * (rtf - 1.0) + DEVIATIONS * self.costs.deviation() * step_s * steps.sqrt();
+        let late_s =
+            candidate.length_s * (rtf - 1.0) + DEVIATIONS * self.costs.deviation() * step_s * steps.sqrt();
         let prebuffer_s = if rtf > 1.0 { (1.0 + PREBUFFER_MARGIN) * late_s } else { 0.0 };
         let prediction = Prediction {
             first_audio: seconds(first_audio_s),
@@ -428,7 +434,9 @@ mod tests {
         let others = [OtherStream { utilisation: 0.8, ends_s: 3.0 }];
         let full = Situation { others: &others, ..situation(&costs, &[]) };
         assert_eq!(full.capacity(), 0);
-        let Decision::Refuse { retry_after } = full.decide(&candidate()) else { panic!("the device is full") };
+        let Decision::Refuse { retry_after } = full.decide(&candidate()) else {
+            panic!("the device is full")
+        };
         assert!((1.0..4.0).contains(&retry_after.as_secs_f64()), "{retry_after:?}");
     }
 
