@@ -48,7 +48,9 @@ impl Command {
     /// Whether a step that was scheduled before this command may differ from one that is scheduled after it.
     pub(super) fn changes_schedule(&self, mode: Mode) -> bool {
         match self {
-            Self::PlaybackAck(..) | Self::Metrics(_) | Self::TakeOutput(..) | Self::CheckInvariants(_) => false,
+            Self::PlaybackAck(..) | Self::Metrics(_) | Self::TakeOutput(..) | Self::CheckInvariants(_) => {
+                false
+            }
             // They let the loop run, or drain it, which it does already.
             Self::Start | Self::Resume | Self::Drain(_) | Self::AwaitEnd(_) => mode != Mode::Running,
             Self::Add(..) | Self::Abort(..) | Self::Step(_) | Self::Pause | Self::Stop => true,
