@@ -224,6 +224,13 @@ impl Member {
         state.credit_s
     }
 
+    /// When the live streams of the other engines must go on at the latest.
+    pub(super) fn others_latest_start(&self) -> Option<Instant> {
+        let state = self.arbiter.lock();
+        let others = state.members.iter().filter(|(id, _)| **id != self.id);
+        others.filter_map(|(_, load)| load.latest_start).min()
+    }
+
     /// The live streams of the other engines.
     pub(super) fn other_streams(&self) -> Vec<StreamLoad> {
         let state = self.arbiter.lock();

@@ -61,7 +61,8 @@ pub(super) async fn create(
     };
     let choice = VoiceChoice { voice, cloning };
     let options = ResolvedSpeechOptions::resolve(body.options, choice, body.priority.as_deref(), &engine)?;
-    let request = options.into_request(text).with_id(id);
+    // Without a listener it is bulk work: never refused for live streams, and done in the time that they leave.
+    let request = options.into_request(text).with_id(id).with_live(body.live.unwrap_or(true));
     let sample_rate = engine.profile().info.sample_rate_hz;
     let encoded = EncodedUtterance::new(format, sample_rate)?;
     let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
@@ -70,12 +71,17 @@ pub(super) async fn create(
     let pending = VecDeque::new();
     let mut speech =
         SpeechStream { chunks, encoded, stream_format, pending, is_over: false, _engine: engine };
+    let prediction = first.prediction;
     speech.take(first);
     let content_type = match stream_format {
         StreamFormat::Audio => media_type,
         StreamFormat::Events => streamed::EVENT_STREAM,
     };
-    Ok(response(speech, content_type, sample_rate))
+    let mut response = response(speech, content_type, sample_rate);
+    if let Some(prediction) = &prediction {
+        response.headers_mut().extend(stats_headers::of_prediction(prediction));
+    }
+    Ok(response)
 }
 
 fn required<'a>(param: &str, value: Option<&'a str>) -> Result<&'a str, ApiError> {
