@@ -13,6 +13,7 @@ pub mod executor;
 pub mod kv_cache;
 pub mod metrics;
 mod output;
+mod recordings;
 pub mod request;
 pub mod scheduler;
 pub mod types;
@@ -46,6 +47,7 @@ pub use types::{
 
 use self::core::{AbortCause, Admission, Command, EngineCore};
 use output::Delivery;
+use recordings::KeptRecordings;
 use request::RequestProcessor;
 
 /// A handle to an engine. Clones share the engine; after the last one is dropped the engine finishes open requests and
@@ -64,6 +66,8 @@ pub struct Engine {
     preparing: Arc<Semaphore>,
     /// Limits the open audio; a permit is a second.
     open_audio: Arc<Semaphore>,
+    /// The recordings of conversations, limited as the open audio is.
+    kept: Arc<KeptRecordings>,
 }
 
 impl Engine {
@@ -108,7 +112,7 @@ impl Engine {
         runtime.spawn(core.run(receiver));
         let preparing = Arc::new(Semaphore::new(config.num_threads));
         let open_audio = Arc::new(Semaphore::new(permits(config.max_open_audio_duration) as usize));
-        Ok(Self { commands, status, processor, profile, config, preparing, open_audio })
+        Ok(Self { commands, status, processor, profile, config, preparing, open_audio, kept: Arc::default() })
     }
 
     /// Static facts about the model.
@@ -194,7 +198,14 @@ impl Engine {
     /// # Errors
     /// The recording cannot be decoded or is longer than `max_turn_duration`.
     pub async fn decode_message(&self, audio: AudioInput) -> Result<Arc<[f32]>> {
-        self.prepare(move |processor| processor.decode_message(audio)).await
+        let samples = self.prepare(move |processor| processor.decode_message(audio)).await?;
+        let limit = self.config.max_open_audio_duration;
+        let most = limit.as_secs_f64() * f64::from(self.profile.info.input_sample_rate_hz);
+        if self.kept.keep(&samples, most as usize) {
+            Ok(samples)
+        } else {
+            Err(EngineError::AudioOverload { limit })
+        }
     }
 
     /// Takes the result of a request that was queued with [`Engine::add_request`], if finished. The last 256 are kept.
