@@ -196,7 +196,8 @@ impl Engine {
     /// Decodes the recording of a user's message to mono samples at the model's input rate, for [`Message::Recording`].
     ///
     /// # Errors
-    /// The recording cannot be decoded or is longer than `max_turn_duration`.
+    /// The recording cannot be decoded or is longer than `max_turn_duration`; or conversations keep `max_open_audio_duration` of
+    /// recordings already.
     pub async fn decode_message(&self, audio: AudioInput) -> Result<Arc<[f32]>> {
         let samples = self.prepare(move |processor| processor.decode_message(audio)).await?;
         let limit = self.config.max_open_audio_duration;
