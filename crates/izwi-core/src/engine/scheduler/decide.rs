@@ -381,7 +381,8 @@ impl<'a> Round<'a> {
             let granted = self.granted.get(&s.id).map_or(0, |grant| grant.new_blocks);
             future(s, self.kv.table(s.id).len() + granted)
         });
-        let admitted = self.decision.prefill.iter().filter_map(|item| {
+        let admitted = self.decision.prefill.iter().filter(|item| item.admit_with.is_some());
+        let admitted = admitted.filter_map(|item| {
             let end = self.kv.geometry().blocks_for(item.start + item.num_tokens);
             Some(future(self.scheduler.sequences.get(&item.sequence)?, end))
         });
