@@ -73,6 +73,8 @@ pub struct EngineCoreConfig {
     pub stream_buffer_chunks: usize,
     /// How long a paused sequence waits for its client before the request is aborted.
     pub slow_client_timeout: Duration,
+    /// How long a request whose text arrives while it is spoken waits for more text before it ends.
+    pub text_timeout: Duration,
 
     /// Compute device.
     pub device: DeviceChoice,
@@ -117,6 +119,7 @@ impl Default for EngineCoreConfig {
             streaming_chunk_size: 4_800,
             stream_buffer_chunks: 8,
             slow_client_timeout: Duration::from_secs(30),
+            text_timeout: Duration::from_secs(30),
             device: DeviceChoice::Auto,
             dtype: Precision::Auto,
             weight_cache: true,

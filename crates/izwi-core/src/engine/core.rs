@@ -7,6 +7,7 @@
 
 mod command;
 mod in_flight;
+mod open_texts;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub(super) use command::{Admission, Command};
 use in_flight::{CompletedItem, InFlightStep};
+use open_texts::OpenTexts;
 
 use super::config::EngineCoreConfig;
 use super::error::{EngineError, Result};
@@ -58,6 +60,8 @@ pub struct EngineStatus {
     pub pending: usize,
     /// Running sequences.
     pub running: usize,
+    /// Requests that wait for more text of their client.
+    pub awaiting_text: usize,
     /// Block accounting.
     pub kv: KVCacheStats,
     /// Steps executed.
@@ -114,6 +118,8 @@ pub(super) struct EngineCore {
     request_of: HashMap<SequenceId, RequestId>,
     /// The most tokens of a pass, per sequence.
     max_tokens: HashMap<SequenceId, usize>,
+    /// Sequences whose text has not ended.
+    open_texts: OpenTexts,
     /// Sequences that no plan has contained yet.
     unseen: HashMap<SequenceId, NewSequenceData>,
     /// Sequences whose executor state can be released.
@@ -153,6 +159,7 @@ impl EngineCore {
             requests: HashMap::new(),
             request_of: HashMap::new(),
             max_tokens: HashMap::new(),
+            open_texts: OpenTexts::default(),
             unseen: HashMap::new(),
             released: Vec::new(),
             kept: VecDeque::new(),
@@ -371,6 +378,7 @@ impl EngineCore {
             self.requests.remove(&request);
         }
         self.max_tokens.remove(&sequence);
+        self.open_texts.remove(sequence);
         if self.unseen.remove(&sequence).is_none() {
             self.released.push(sequence);
         }
@@ -412,6 +420,34 @@ impl EngineCore {
         for sequence in self.output.stalled(self.config.slow_client_timeout) {
             self.abort(sequence, AbortCause::SlowClient);
         }
+        self.check_texts();
+    }
+
+    /// Ends requests whose text has not gone on for too long, and notes which wait for text now.
+    fn check_texts(&mut self) {
+        let (limit, now) = (self.config.text_timeout, Instant::now().into());
+        for sequence in self.open_texts.sequences() {
+            let waits = self.scheduler.awaits_input(sequence);
+            self.open_texts.set_waiting(sequence, waits, now);
+            self.output.set_waiting(sequence, waits);
+        }
+        for sequence in self.open_texts.expired(limit, now) {
+            let message = format!(
+                "no more text came for {} s; end the text, or raise text_timeout",
+                limit.as_secs_f64()
+            );
+            self.finish(sequence, FinishReason::TextTimeout, Some(message));
+        }
+    }
+
+    /// More text of a request has arrived, or its end.
+    fn text_grew(&mut self, id: &RequestId) {
+        let sequence = self.requests.get(id).copied();
+        let grown = sequence.and_then(|sequence| Some((sequence, self.open_texts.grown(sequence)?)));
+        if let Some((sequence, positions)) = grown {
+            self.scheduler.set_positions(sequence, positions);
+            self.output.set_waiting(sequence, self.scheduler.awaits_input(sequence));
+        }
     }
 
     fn delivery_event(&mut self, event: DeliveryEvent) {
@@ -421,17 +457,19 @@ impl EngineCore {
         }
     }
 
-    /// Waits for a command, or for a client that caught up or stalled.
+    /// Waits for a command, or for a client that caught up, stalled, disconnected or sent no more text.
     async fn idle(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
         self.publish();
         self.check_idle();
         if self.is_over() {
             return;
         }
-        let stall = self.output.next_stall(self.config.slow_client_timeout);
+        let stall = self.output.next_stall(self.config.slow_client_timeout).map(Into::into);
+        let expiry = self.open_texts.next_expiry(self.config.text_timeout);
+        let stall: Option<tokio::time::Instant> = stall.into_iter().chain(expiry).min();
         let stalled = async {
             match stall {
-                Some(at) => tokio::time::sleep_until(at.into()).await,
+                Some(at) => tokio::time::sleep_until(at).await,
                 None => std::future::pending().await,
             }
         };
@@ -441,7 +479,7 @@ impl EngineCore {
                 Some(command) => self.handle(command),
                 None => self.senders_gone = true,
             },
-            event = self.output.next_event(), if self.output.has_blocked() => self.delivery_event(event),
+            event = self.output.next_event(), if self.output.has_idle() => self.delivery_event(event),
             () = stalled => {}
         }
     }
@@ -516,6 +554,10 @@ impl EngineCore {
             work: admissible.work,
         });
         self.max_tokens.insert(sequence, admissible.max_tokens);
+        if let Some(input) = admissible.text_input {
+            self.scheduler.set_positions(sequence, input.positions());
+            self.open_texts.open(sequence, input);
+        }
         let data = NewSequenceData { sequence, prepared: admissible.prepared };
         self.unseen.insert(sequence, data);
         self.requests.insert(id.clone(), sequence);
@@ -539,6 +581,7 @@ impl EngineCore {
     fn publish(&mut self) {
         self.status.pending = self.scheduler.num_waiting();
         self.status.running = self.scheduler.num_running();
+        self.status.awaiting_text = self.open_texts.num_waiting();
         self.status.kv = self.kv.stats();
         self.metrics.gauges(self.status.pending, self.status.running, &self.status.kv);
         if self.status.state == EngineState::Draining && self.scheduler_is_empty() && self.output.is_empty() {

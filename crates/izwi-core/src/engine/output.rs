@@ -8,6 +8,7 @@ mod emission_queue;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use izwi_audio::chunk::{Chunk, Chunker};
@@ -87,6 +88,9 @@ struct Session {
     emissions: EmissionQueue,
     pending: VecDeque<StreamingOutput>,
     blocked_since: Option<Instant>,
+    /// Since when it waits for text.
+    waiting_since: Option<Instant>,
+    /// Time in which the client was slow or its text had run out.
     blocked_total: Duration,
     first_scheduled_at: Option<Instant>,
     first_audio_at: Option<Instant>,
@@ -124,6 +128,7 @@ impl OutputProcessor {
             emissions: EmissionQueue::default(),
             pending: VecDeque::new(),
             blocked_since: None,
+            waiting_since: None,
             blocked_total: Duration::ZERO,
             first_scheduled_at: None,
             first_audio_at: None,
@@ -235,17 +240,37 @@ impl OutputProcessor {
         Some((session.start.task, session.stats(reason, None, self.sample_rate)))
     }
 
-    /// Whether some client is blocking.
-    pub(super) fn has_blocked(&self) -> bool {
-        !self.permits.is_empty()
+    /// Sets whether a sequence waits for text: its listener hears a gap that is not the engine's.
+    pub(super) fn set_waiting(&mut self, sequence: SequenceId, waits: bool) {
+        let Some(session) = self.sessions.get_mut(&sequence) else { return };
+        match session.waiting_since {
+            None if waits => session.waiting_since = Some(Instant::now()),
+            Some(since) if !waits => {
+                session.waiting_since = None;
+                session.excuse(since);
+            }
+            _ => {}
+        }
     }
 
-    /// Waits for an event of a slow client. Cancel-safe. Never returns while no client is blocking.
+    /// Whether some client is blocking, or its sequence waits for text.
+    pub(super) fn has_idle(&self) -> bool {
+        !self.permits.is_empty() || self.sessions.values().any(|session| session.waiting_since.is_some())
+    }
+
+    /// Waits for an event of a client that is slow or has more text to send. Cancel-safe. Never returns while there is none.
     pub(super) async fn next_event(&mut self) -> DeliveryEvent {
         loop {
-            let Some((sequence, permit)) = self.permits.next().await else {
-                std::future::pending::<()>().await;
-                continue;
+            let Self { sessions, permits, .. } = self;
+            let permit = async {
+                match permits.next().await {
+                    Some(permit) => permit,
+                    None => std::future::pending().await,
+                }
+            };
+            let (sequence, permit) = tokio::select! {
+                permit = permit => permit,
+                sequence = next_closed(sessions) => return DeliveryEvent::Disconnected(sequence),
             };
             if let Some(event) = self.resume(sequence, permit) {
                 return event;
@@ -272,9 +297,7 @@ impl OutputProcessor {
             permit.send(chunk);
         }
         if let Some(since) = session.blocked_since.take() {
-            session.blocked_total += since.elapsed();
-            let caught_up_at = Instant::now();
-            session.playback_end = session.playback_end.map(|end| end.max(caught_up_at));
+            session.excuse(since);
         }
         match self.send(sequence) {
             Pushed::Open => Some(DeliveryEvent::CaughtUp(sequence)),
@@ -314,7 +337,29 @@ impl OutputProcessor {
     }
 }
 
+/// The first client that disconnects of those whose sequences wait for text.
+async fn next_closed(sessions: &HashMap<SequenceId, Session>) -> SequenceId {
+    let streams = sessions.iter().filter(|(_, session)| session.waiting_since.is_some());
+    let closed: FuturesUnordered<_> = streams
+        .filter_map(|(sequence, session)| match &session.start.delivery {
+            Delivery::Stream(channel) => Some(channel.closed().map(|()| *sequence)),
+            Delivery::Whole(_) | Delivery::Kept => None,
+        })
+        .collect();
+    match closed.into_future().await {
+        (Some(sequence), _) => sequence,
+        (None, _) => std::future::pending().await,
+    }
+}
+
 impl Session {
+    /// Time since `since` was the client's own: it counts neither as generation nor as an underrun.
+    fn excuse(&mut self, since: Instant) {
+        let now = Instant::now();
+        self.blocked_total += now - since;
+        self.playback_end = self.playback_end.map(|end| end.max(now));
+    }
+
     fn is_disconnected(&self) -> bool {
         match &self.start.delivery {
             Delivery::Whole(reply) => reply.is_closed(),
@@ -406,7 +451,10 @@ impl Session {
     /// The undelivered emissions: all of them, or only the decoded ones if the turn was cut off.
     fn take_emissions(&mut self, reason: FinishReason) -> Vec<Emission> {
         match reason {
-            FinishReason::Stop | FinishReason::Length | FinishReason::RunawayTrimmed => {
+            FinishReason::Stop
+            | FinishReason::Length
+            | FinishReason::RunawayTrimmed
+            | FinishReason::TextTimeout => {
                 self.emissions.drain()
             }
             FinishReason::Cancelled | FinishReason::Interrupted | FinishReason::Error => {
@@ -434,7 +482,7 @@ impl Session {
         match self.start.delivery {
             Delivery::Whole(reply) => {
                 let result = match output.stats.finish_reason {
-                    FinishReason::Error => {
+                    FinishReason::Error | FinishReason::TextTimeout => {
                         Err(EngineError::Execution(output.stats.error.unwrap_or_default()))
                     }
                     FinishReason::Cancelled | FinishReason::Interrupted => Err(EngineError::Aborted),
@@ -450,7 +498,8 @@ impl Session {
 
     fn stats(&self, finish_reason: FinishReason, error: Option<String>, sample_rate: u32) -> RequestStats {
         let accepted = self.start.accepted_at;
-        let blocked = self.blocked_total + self.blocked_since.map_or(Duration::ZERO, |since| since.elapsed());
+        let idle_since = self.blocked_since.or(self.waiting_since);
+        let blocked = self.blocked_total + idle_since.map_or(Duration::ZERO, |since| since.elapsed());
         let samples = match self.start.delivery {
             Delivery::Stream(_) => self.chunker.total_samples(),
             _ => self.collected.len() as u64,

@@ -247,6 +247,24 @@ impl Scheduler {
         }
     }
 
+    /// Sets the positions that can be computed with a sequence's input so far; `None` once the input is complete. Behind
+    /// them the sequence is held: it keeps its place and its blocks.
+    pub fn set_positions(&mut self, id: SequenceId, positions: Option<usize>) {
+        if let Some(sequence) = self.sequences.get_mut(&id)
+            && sequence.positions != positions
+        {
+            let was_held = sequence.awaits_input();
+            sequence.positions = positions;
+            // More input for a sequence that has enough leaves decisions current.
+            self.version += u64::from(was_held);
+        }
+    }
+
+    /// Whether a sequence waits for input.
+    pub fn awaits_input(&self, id: SequenceId) -> bool {
+        self.sequences.get(&id).is_some_and(Sequence::awaits_input)
+    }
+
     /// Sets when playback of a sequence's audio ends, in microseconds on the engine's clock.
     pub fn set_due(&mut self, id: SequenceId, due_us: u64) {
         if let Some(sequence) = self.sequences.get_mut(&id) {

@@ -8,10 +8,11 @@ use izwi_nn::Error;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::sampling::mix;
 use izwi_types::{
-    Emission, Input, InputError, ModelInfo, PartTimes, PrepareLimits, StepOutput, VoiceRecording, Work,
+    Emission, Input, InputError, ModelInfo, PartTimes, PrepareLimits, StepOutput, TextProgress, VoiceRecording,
+    Work,
 };
 
-use crate::model::clones_no_voices;
+use crate::model::{clones_no_voices, takes_text_whole};
 
 /// A streaming decoder of frames.
 pub(crate) trait FrameCodec: Send + Sync {
@@ -93,6 +94,24 @@ pub(crate) trait FrameModel: Send + Sync + Sized + 'static {
     /// The input cannot be taken; the error names the field, the value and the remedy.
     fn plan(&self, input: &Input, limits: &PrepareLimits) -> Result<Plan<Self>, InputError>;
 
+    /// As [`crate::model::SpeechModel::append_text`], for the only pass of an input with more text.
+    ///
+    /// # Errors
+    /// The pass takes no more text, or not as much.
+    fn append_text(&self, _pass: &Self::Pass, _text: &str, _is_last: bool) -> Result<TextProgress, InputError> {
+        Err(takes_text_whole())
+    }
+
+    /// Text tokens that were appended to a pass.
+    fn appended_tokens(&self, _pass: &Self::Pass) -> usize {
+        0
+    }
+
+    /// Whether the next position of a running pass can be computed, rather than waits for text.
+    fn has_text(&self, _pass: &Self::Pass, _state: &Self::State) -> bool {
+        true
+    }
+
     /// The state of a pass that starts.
     fn start(&self, request: &Self::Request, pass: &Self::Pass) -> Self::State;
 
@@ -162,7 +181,7 @@ pub(crate) struct PassPlan<P> {
     pub(crate) prompt_keys: Arc<[u64]>,
     /// Cost of an encoder that runs before the prompt, in tokens.
     pub(crate) encoder_tokens: usize,
-    /// Frames after which the watchdog ends the pass; `None` turns the watchdog off.
+    /// Frames after which the watchdog ends the pass, beside those of appended text; `None` turns the watchdog off.
     pub(crate) max_frames: Option<usize>,
     /// Generated positions after which the pass counts as a runaway; `None` for no such limit.
     pub(crate) max_positions: Option<usize>,

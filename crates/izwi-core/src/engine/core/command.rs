@@ -28,6 +28,8 @@ pub(in crate::engine) struct Admission {
 pub(in crate::engine) enum Command {
     Add(Box<Admission>, oneshot::Sender<Result<()>>),
     Abort(RequestId, AbortCause, oneshot::Sender<bool>),
+    /// More text of a request has arrived, or its end.
+    TextGrew(RequestId),
     Step(oneshot::Sender<Result<Vec<EngineOutput>>>),
     TakeOutput(RequestId, oneshot::Sender<Option<EngineOutput>>),
     Metrics(oneshot::Sender<MetricsSnapshot>),
@@ -102,6 +104,7 @@ impl EngineCore {
                 }
                 let _ = reply.send(sequence.is_some());
             }
+            Command::TextGrew(id) => self.text_grew(&id),
             Command::Step(reply) => self.step_waiters.push(reply),
             Command::TakeOutput(id, reply) => {
                 let index = self.kept.iter().position(|output| output.request_id == id);

@@ -116,7 +116,7 @@ impl<'a> Round<'a> {
         let mut preempted: HashSet<SequenceId> = HashSet::new();
         for index in 0..self.running.len() {
             let sequence = &self.running[index];
-            if sequence.paused || preempted.contains(&sequence.id) {
+            if sequence.is_held() || preempted.contains(&sequence.id) {
                 continue;
             }
             let (id, uses_kv, Some(demand)) = (sequence.id, sequence.uses_kv(), sequence.demand()) else {
@@ -141,13 +141,13 @@ impl<'a> Round<'a> {
         self.running.retain(|sequence| !preempted.contains(&sequence.id));
     }
 
-    /// The sequence to preempt: the last paused one that holds blocks, otherwise the last in rank from `index` on.
+    /// The sequence to preempt: the last held one that holds blocks, otherwise the last in rank from `index` on.
     fn victim(&self, index: usize, preempted: &HashSet<SequenceId>) -> Option<SequenceId> {
         if !self.scheduler.config.preemption {
             return None;
         }
         let holds = |s: &&Sequence| !preempted.contains(&s.id) && !self.kv.table(s.id).is_empty();
-        let idle = self.running.iter().rev().filter(holds).find(|s| s.paused);
+        let idle = self.running.iter().rev().filter(holds).find(|s| s.is_held());
         idle.or_else(|| self.running[index..].iter().rev().find(holds)).map(|s| s.id)
     }
 
@@ -237,7 +237,7 @@ impl<'a> Round<'a> {
             .waiting
             .iter()
             .filter_map(|id| self.scheduler.sequences.get(id))
-            .filter(|sequence| !sequence.paused)
+            .filter(|sequence| !sequence.is_held())
             .collect();
         waiting.sort_by_key(|sequence| policy.rank(sequence));
         let mut running = self.running.len();

@@ -49,6 +49,8 @@ pub(super) struct Sequence {
     pub(super) due_us: u64,
     pub(super) last_scheduled: u64,
     pub(super) paused: bool,
+    /// Positions that can be computed with the input so far; `None` where the input is complete.
+    pub(super) positions: Option<usize>,
     /// Whether no item was scheduled since its admission.
     pub(super) begins: bool,
     pub(super) progress: Progress,
@@ -65,10 +67,24 @@ impl Sequence {
             due_us: new.arrival_us,
             last_scheduled: 0,
             paused: false,
+            positions: None,
             begins: true,
             progress: Progress::of(&new.work),
             work: new.work,
         }
+    }
+
+    /// Whether its next position waits for input.
+    pub(super) fn awaits_input(&self) -> bool {
+        match (self.progress, self.positions) {
+            (Progress::Autoregressive { known, .. }, Some(positions)) => known > positions,
+            _ => false,
+        }
+    }
+
+    /// Whether nothing can be computed for now: its client is slow, or its input has not arrived.
+    pub(super) fn is_held(&self) -> bool {
+        self.paused || self.awaits_input()
     }
 
     pub(super) fn uses_kv(&self) -> bool {
