@@ -286,8 +286,9 @@ impl KVCacheManager {
         }
     }
 
+    /// From the last block to the first: a prefix is reachable from its head only, so its tail is evicted before it.
     fn release(&mut self, sequence: SequenceId) {
-        for block in self.tables.remove(&sequence).unwrap_or_default() {
+        for block in self.tables.remove(&sequence).unwrap_or_default().into_iter().rev() {
             self.release_block(block);
         }
     }
@@ -355,7 +356,7 @@ mod tests {
         assert_eq!(kv.extend(A, 12).unwrap(), [0, 1, 2]);
         assert_eq!(kv.extend(B, 8).unwrap(), [3, 4]);
         kv.free(A);
-        assert_eq!(kv.extend(C, 1).unwrap(), [2]);
+        assert_eq!(kv.extend(C, 1).unwrap(), [0]);
         assert_eq!(kv.stats().used_blocks, 3);
         assert_eq!(kv.stats().memory_used_bytes, 300);
         kv.check_invariants().unwrap();
@@ -395,6 +396,19 @@ mod tests {
         assert_eq!((stats.prefix_queries, stats.prefix_hits), (4, 2));
         kv.extend(C, 32).unwrap();
         assert!(kv.match_prefix(&hashes).is_empty(), "evicted when the blocks are needed");
+        kv.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn the_tail_of_an_idle_prefix_is_evicted_before_its_head() {
+        let mut kv = manager(4);
+        let hashes = prefix_hashes(&(0..16).collect::<Vec<_>>(), 4);
+        kv.admit(A, &[], 4);
+        kv.extend(A, 16).unwrap();
+        kv.register_prefix(A, &hashes, 16);
+        kv.free(A);
+        kv.extend(B, 8).unwrap();
+        assert_eq!(kv.match_prefix(&hashes), [0, 1], "half of the prefix is still reachable");
         kv.check_invariants().unwrap();
     }
 

@@ -84,7 +84,7 @@ impl<'a> Round<'a> {
             })
             .filter(|sequence| !sequence.is_done())
             .collect();
-        running.sort_by_key(|sequence| scheduler.config.policy.rank(sequence));
+        running.sort_by_key(|sequence| scheduler.config.policy.rank(sequence, scheduler.now_us));
         Self {
             scheduler,
             kv,
@@ -239,7 +239,7 @@ impl<'a> Round<'a> {
             .filter_map(|id| self.scheduler.sequences.get(id))
             .filter(|sequence| !sequence.is_held())
             .collect();
-        waiting.sort_by_key(|sequence| policy.rank(sequence));
+        waiting.sort_by_key(|sequence| policy.rank(sequence, self.scheduler.now_us));
         let mut running = self.running.len();
         for sequence in waiting {
             while let Err(shortage) = self.admit(sequence, running) {

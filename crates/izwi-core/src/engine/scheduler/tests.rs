@@ -200,6 +200,35 @@ fn the_worst_rank_is_preempted_and_recomputed() {
 }
 
 #[test]
+fn priority_orders_admission_and_preemption_in_every_policy() {
+    for &policy in SchedulingPolicy::ALL {
+        let config = EngineCoreConfig {
+            scheduling_policy: policy,
+            max_blocks: 4,
+            enable_prefix_caching: false,
+            ..config()
+        };
+        let mut bench = Bench::new(&EngineCoreConfig { max_running_requests: 1, ..config.clone() });
+        bench.scheduler.set_now(1_000_000);
+        let priorities = [Priority::Low, Priority::Normal, Priority::High];
+        let [low, normal, high] = priorities.map(|priority| bench.prompt_with(priority, &[1; 4], 2));
+        assert_eq!(bench.run_to_end(20), [high, normal, low], "{policy:?}: admission");
+
+        let mut bench = Bench::new(&config);
+        bench.scheduler.set_now(1_000_000);
+        let [low, high] =
+            [Priority::Low, Priority::High].map(|priority| bench.prompt_with(priority, &[1; 7], 6));
+        let mut preempted = HashSet::new();
+        for _ in 0..30 {
+            let result = bench.step();
+            preempted.extend(result.preempted_requests.clone());
+            bench.complete(&result);
+        }
+        assert!(!preempted.contains(&high), "{policy:?}: preemption of {low:?} or {high:?}: {preempted:?}");
+    }
+}
+
+#[test]
 fn a_higher_priority_preempts_a_lower_one() {
     let config = EngineCoreConfig {
         max_blocks: 4,
