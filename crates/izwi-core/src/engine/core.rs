@@ -11,9 +11,10 @@ mod open_texts;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 pub(super) use command::{Admission, Command};
 use in_flight::{CompletedItem, InFlightStep};

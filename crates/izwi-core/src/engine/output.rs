@@ -6,7 +6,7 @@
 mod emission_queue;
 
 use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -15,6 +15,7 @@ use izwi_audio::chunk::{Chunk, Chunker};
 use izwi_types::{Emission, Segment, StepOutput, Task, Transcript};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::Instant;
 
 use self::emission_queue::EmissionQueue;
 use super::error::{EngineError, Result};

@@ -1,9 +1,10 @@
 //! Commands of the handle to the step loop, and the loop's start, replies and end.
 
 use std::panic::AssertUnwindSafe;
-use std::time::Instant;
+
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::{AbortCause, EngineCore, EngineState, Mode, in_flight};
 use crate::engine::error::{EngineError, Result};

@@ -5,6 +5,7 @@
 //! changes the output or fails the sequence.
 
 mod chat;
+mod cost;
 mod voice_pack;
 
 use std::collections::HashMap;
@@ -21,6 +22,8 @@ use crate::engine::blocks::BlockGeometry;
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::scheduler::ScheduledRequest;
 use crate::engine::types::{GenerationParams, SequenceId};
+
+pub use cost::{CostCurve, StepWork};
 
 /// A failure to inject into a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +57,15 @@ pub struct SimulatedModel {
     pub sample_rate: u32,
     /// Samples per generated token, or per character of a unit.
     pub samples_per_token: usize,
-    /// Duration of a step.
+    /// Generated tokens of a request for a text with a seed, if it is autoregressive.
+    pub length: fn(&str, u64) -> usize,
+    /// Seconds of a recording that a pass transcribes.
+    pub window_s: usize,
+    /// Rows of the encoder before each pass of a transcription.
+    pub encoder_rows: usize,
+    /// What steps cost in simulated time; `None` for real time.
+    pub cost: Option<CostCurve>,
+    /// Duration of a step in real time.
     pub step_time: Duration,
     /// Duration of the warm-up.
     pub warm_up_time: Duration,
@@ -79,6 +90,10 @@ impl Default for SimulatedModel {
             passes: 1,
             sample_rate: 24_000,
             samples_per_token: 1_920,
+            length: |text, _| natural_length(text),
+            window_s: 1,
+            encoder_rows: 0,
+            cost: None,
             step_time: Duration::ZERO,
             warm_up_time: Duration::ZERO,
             script: None,
@@ -107,6 +122,8 @@ struct Running {
     pass: usize,
     passes: usize,
     is_chat: bool,
+    /// Rows of the encoder before this pass.
+    encoder_rows: usize,
 }
 
 impl Running {
@@ -115,7 +132,8 @@ impl Running {
         self.pass += 1;
         self.tokens = (0..1 + state % 40).map(|i| mix(state, i)).collect();
         self.prompt_len = self.tokens.len();
-        Work::Autoregressive { prompt: self.tokens.clone().into(), encoder_tokens: ENCODER_TOKENS }
+        self.encoder_rows = self.encoder_rows.max(ENCODER_TOKENS);
+        Work::Autoregressive { prompt: self.tokens.clone().into(), encoder_tokens: self.encoder_rows }
     }
 }
 
@@ -129,6 +147,8 @@ pub struct SimulatedExecutor {
     geometry: BlockGeometry,
     pool: Vec<u64>,
     sequences: HashMap<SequenceId, Running>,
+    /// Steps so far.
+    steps: u64,
 }
 
 impl std::fmt::Debug for SimulatedExecutor {
@@ -214,7 +234,25 @@ impl SimulatedExecutor {
             part_times: PartTimes::default(),
         });
         let pool = vec![0; geometry.capacity()];
-        Self { model, profile, geometry, pool, sequences: HashMap::new() }
+        Self { model, profile, geometry, pool, sequences: HashMap::new(), steps: 0 }
+    }
+
+    /// The work of a plan. Sequences that the plan begins are not in the executor yet.
+    fn work(&self, plan: &StepPlan) -> StepWork {
+        let mut work = StepWork::default();
+        for item in plan.schedule.items() {
+            let new = plan.new_sequences.iter().find(|new| new.sequence == item.sequence);
+            let (length, encoder_rows) = match (new.map(|new| &new.prepared.work), self.sequences.get(&item.sequence)) {
+                (Some(Work::Autoregressive { prompt, encoder_tokens }), _) => (prompt.len(), *encoder_tokens),
+                (None, Some(running)) => (running.tokens.len(), running.encoder_rows),
+                (Some(Work::Units(_)), _) | (None, None) => (0, 0),
+            };
+            work.prompt_tokens += if item.is_prefill || !self.model.autoregressive { item.num_tokens } else { 0 };
+            let generates = self.model.autoregressive && item.start + item.num_tokens >= length;
+            work.generating += usize::from(generates);
+            work.encoder_rows += if item.begins { encoder_rows } else { 0 };
+        }
+        work
     }
 
     fn run_item(&mut self, item: &ScheduledRequest) -> ItemResult {
@@ -305,9 +343,18 @@ impl ModelExecutor for SimulatedExecutor {
     }
 
     fn preparer(&self) -> Arc<dyn RequestPreparer> {
-        let SimulatedModel { autoregressive, clones_voices, passes, .. } = self.model;
-        let (model, input_rate_hz) = (self.profile.model.clone(), self.profile.info.input_sample_rate_hz);
-        Arc::new(SimulatedPreparer { model, autoregressive, clones_voices, passes, input_rate_hz })
+        let SimulatedModel { autoregressive, clones_voices, passes, length, window_s, encoder_rows, .. } =
+            self.model;
+        Arc::new(SimulatedPreparer {
+            model: self.profile.model.clone(),
+            autoregressive,
+            clones_voices,
+            passes,
+            length,
+            window_samples: window_s * self.profile.info.input_sample_rate_hz as usize,
+            encoder_rows,
+            is_simulated: self.model.cost.is_some(),
+        })
     }
 
     fn initialize(&mut self) -> Result<(), ExecutorError> {
@@ -321,9 +368,11 @@ impl ModelExecutor for SimulatedExecutor {
             else {
                 return Err(ExecutorError("the payload belongs to another executor".to_owned()));
             };
-            let (tokens, units) = match &new.prepared.work {
-                Work::Units(units) => (Vec::new(), Arc::clone(units)),
-                Work::Autoregressive { prompt, .. } => (prompt.to_vec(), Arc::new([]) as Arc<[usize]>),
+            let (tokens, units, encoder_rows) = match &new.prepared.work {
+                Work::Units(units) => (Vec::new(), Arc::clone(units), 0),
+                Work::Autoregressive { prompt, encoder_tokens } => {
+                    (prompt.to_vec(), Arc::new([]) as Arc<[usize]>, *encoder_tokens)
+                }
             };
             let running = Running {
                 prompt_len: tokens.len(),
@@ -334,6 +383,7 @@ impl ModelExecutor for SimulatedExecutor {
                 pass: 0,
                 passes: *passes,
                 is_chat: *is_chat,
+                encoder_rows,
             };
             self.sequences.insert(new.sequence, running);
         }
@@ -363,6 +413,12 @@ impl ModelExecutor for SimulatedExecutor {
             .collect())
     }
 
+    fn simulated_time(&mut self, plan: &StepPlan) -> Option<Duration> {
+        let cost = self.model.cost.as_ref()?;
+        self.steps += 1;
+        Some(cost.time(self.work(plan), self.steps))
+    }
+
     fn release(&mut self, sequences: &[SequenceId]) {
         for sequence in sequences {
             self.sequences.remove(sequence);
@@ -383,17 +439,20 @@ struct SimulatedPreparer {
     autoregressive: bool,
     clones_voices: bool,
     passes: usize,
-    input_rate_hz: u32,
+    length: fn(&str, u64) -> usize,
+    window_samples: usize,
+    encoder_rows: usize,
+    is_simulated: bool,
 }
 
 impl SimulatedPreparer {
-    fn prepare_text(&self, text: &str, passes: usize, seed: u64) -> Prepared {
+    fn prepare_text(&self, text: &str, passes: usize, encoder_tokens: usize, seed: u64) -> Prepared {
         let work = if self.autoregressive {
-            Work::Autoregressive { prompt: text.bytes().map(u64::from).collect(), encoder_tokens: 0 }
+            Work::Autoregressive { prompt: text.bytes().map(u64::from).collect(), encoder_tokens }
         } else {
             Work::Units(sentences(text).into())
         };
-        let job = Job { length: natural_length(text), passes, is_chat: false, seed };
+        let job = Job { length: (self.length)(text, seed), passes, is_chat: false, seed };
         Prepared { work, payload: Arc::new(job) }
     }
 }
@@ -403,11 +462,11 @@ impl RequestPreparer for SimulatedPreparer {
         Ok(match input {
             Input::Speak(input) => {
                 let trace = if self.clones_voices { voice_pack::trace(&self.model, input)? } else { 0 };
-                self.prepare_text(&input.text, self.passes, input.seed ^ trace)
+                self.prepare_text(&input.text, self.passes, 0, input.seed ^ trace)
             }
             Input::Listen(input) => {
-                let seconds = input.samples.len().div_ceil(self.input_rate_hz as usize);
-                self.prepare_text(&format!("{seconds} seconds"), seconds, input.seed)
+                let passes = input.samples.len().div_ceil(self.window_samples);
+                self.prepare_text(&format!("{passes} seconds"), passes, self.encoder_rows, input.seed)
             }
             Input::Converse(input) => {
                 let (prompt, last_turn) = chat::prompt(&input.turns);
@@ -424,5 +483,9 @@ impl RequestPreparer for SimulatedPreparer {
 
     fn check_voice(&self, pack: &[u8]) -> Result<(), InputError> {
         voice_pack::unpack(&self.model, pack).map(drop)
+    }
+
+    fn is_simulated(&self) -> bool {
+        self.is_simulated
     }
 }

@@ -84,6 +84,11 @@ impl RequestProcessor {
         Self { config, profile, preparer }
     }
 
+    /// Whether preparation blocks no thread, since time is simulated.
+    pub(in crate::engine) fn is_simulated(&self) -> bool {
+        self.preparer.is_simulated()
+    }
+
     /// Validates, completes and prepares a request. Blocks.
     ///
     /// # Errors
