@@ -502,6 +502,7 @@ impl EngineCore {
             task: admissible.task,
             delivery,
             chunk_samples: admissible.chunk_samples,
+            first_chunk_samples: admissible.first_chunk_samples,
             prompt_tokens: admissible.prompt_tokens,
             seed: admissible.seed,
             recording: admissible.recording,

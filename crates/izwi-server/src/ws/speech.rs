@@ -24,7 +24,8 @@ use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, T
 use self::text_queue::TextQueue;
 use super::outbox::Outbox;
 use super::protocol::{Action, ClientMessage, Job, Outcome, Protocol};
-use super::{chunking, frame};
+use super::frame;
+use crate::chunking::ChunkSizes;
 use crate::dto::session::{ClientFrame, ConfigFields, ServerFrame};
 use crate::dto::speech::VoiceRef;
 use crate::encoding::{self, EncodedUtterance};
@@ -56,7 +57,7 @@ struct Setup {
     engine: Lease,
     options: ResolvedSpeechOptions,
     format: &'static Format,
-    chunk_samples: usize,
+    chunks: ChunkSizes,
 }
 
 pub(super) struct Utterance {
@@ -161,8 +162,8 @@ impl Protocol for Speech {
     }
 
     fn request(&mut self, utterance: &Utterance, text: String) -> EngineCoreRequest {
-        let Setup { options, chunk_samples, .. } = &*utterance.setup;
-        options.request(text).with_chunk_samples(*chunk_samples)
+        let Setup { options, chunks, .. } = &*utterance.setup;
+        chunks.of(options.request(text))
     }
 
     fn deliver(
@@ -255,11 +256,12 @@ impl Setup {
     /// Checks the fields against the model.
     fn resolve(fields: ConfigFields, Model { engine, voice }: Model) -> Result<Self, ApiError> {
         let format = encoding::for_session(fields.response_format.as_deref())?;
-        let chunk_samples = chunking::samples(fields.chunk_ms, engine.profile().info.sample_rate_hz)?;
+        let rate_hz = engine.profile().info.sample_rate_hz;
+        let chunks = ChunkSizes::resolve(fields.chunk_ms, fields.first_chunk_ms, rate_hz)?;
         let choice = VoiceChoice { voice, cloning: Cloning::default() };
         let priority = fields.priority.as_deref();
         let options = ResolvedSpeechOptions::resolve(fields.options, choice, priority, &engine)?;
-        Ok(Self { engine, options, format, chunk_samples })
+        Ok(Self { engine, options, format, chunks })
     }
 }
 
