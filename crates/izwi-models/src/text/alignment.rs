@@ -16,7 +16,8 @@ fn key(word: &str) -> String {
 /// replaced part counts as said at the end of its last spoken word.
 pub fn spoken_ends(source: &str, spoken: &[&str]) -> Vec<usize> {
     let start = source.as_ptr() as usize;
-    let words = source.split_whitespace().map(|word| (key(word), word.as_ptr() as usize + word.len() - start));
+    let words =
+        source.split_whitespace().map(|word| (key(word), word.as_ptr() as usize + word.len() - start));
     let words: Vec<(String, usize)> = words.filter(|(key, _)| !key.is_empty()).collect();
     let keys: Vec<String> = spoken.iter().map(|word| key(word)).collect();
     let said_by = |word: usize| word.checked_sub(1).map_or(0, |last| words[last].1);
@@ -31,7 +32,13 @@ pub fn spoken_ends(source: &str, spoken: &[&str]) -> Vec<usize> {
         let (skipped, replaced) = difference(&words[at..], &keys[from..]);
         let pairs = skipped == replaced;
         for index in 1..=replaced {
-            let said = if pairs { index } else if index == replaced { skipped } else { 0 };
+            let said = if pairs {
+                index
+            } else if index == replaced {
+                skipped
+            } else {
+                0
+            };
             ends.push(said_by(at + said));
         }
         at += skipped;
@@ -71,7 +78,10 @@ mod tests {
 
     #[test]
     fn equal_words_are_exact_and_a_replaced_part_ends_with_its_last_word() {
-        assert_eq!(said("Hello, big  world!", "hello big world"), ["Hello,", "Hello, big", "Hello, big  world!"]);
+        assert_eq!(
+            said("Hello, big  world!", "hello big world"),
+            ["Hello,", "Hello, big", "Hello, big  world!"]
+        );
         assert_eq!(
             said("It costs $5 now.", "It costs five dollars now"),
             ["It", "It costs", "It costs", "It costs $5", "It costs $5 now."]

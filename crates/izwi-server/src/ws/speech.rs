@@ -22,9 +22,9 @@ use izwi_audio::encode::{EncodeError, Format};
 use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, Task};
 
 use self::text_queue::TextQueue;
+use super::frame;
 use super::outbox::Outbox;
 use super::protocol::{Action, ClientMessage, Job, Outcome, Protocol};
-use super::frame;
 use crate::chunking::ChunkSizes;
 use crate::dto::session::{ClientFrame, ConfigFields, ServerFrame};
 use crate::dto::speech::VoiceRef;

@@ -304,7 +304,8 @@ impl RequestProcessor {
             return Err(EngineError::invalid("voice", message));
         }
         voice_input::check(request, profile)?;
-        let sizes = [("chunk_samples", request.chunk_samples), ("first_chunk_samples", request.first_chunk_samples)];
+        let sizes =
+            [("chunk_samples", request.chunk_samples), ("first_chunk_samples", request.first_chunk_samples)];
         if let Some((name, _)) = sizes.into_iter().find(|(_, size)| *size == Some(0)) {
             return Err(EngineError::invalid(name, format!("{name} is 0; it must be at least 1")));
         }
