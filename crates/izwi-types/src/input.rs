@@ -34,6 +34,8 @@ pub struct SpeakInput {
     pub max_tokens: usize,
     /// Samples per delivered chunk: a model may decode audio in chunks of this size. 1 decodes as early as possible.
     pub chunk_samples: usize,
+    /// Samples of the first delivered chunk; `None` for the size of all others.
+    pub first_chunk_samples: Option<usize>,
 }
 
 impl SpeakInput {
@@ -52,6 +54,7 @@ impl SpeakInput {
             seed: 0,
             max_tokens: usize::MAX,
             chunk_samples: 1,
+            first_chunk_samples: None,
         }
     }
 }
@@ -96,6 +99,8 @@ pub struct ConverseInput {
     pub max_tokens: usize,
     /// Samples per delivered chunk.
     pub chunk_samples: usize,
+    /// Samples of the first delivered chunk; `None` for the size of all others.
+    pub first_chunk_samples: Option<usize>,
 }
 
 /// The input of one request, before [`Prepared`](crate::Prepared).

@@ -426,7 +426,7 @@ impl EngineCore {
 
     /// Ends requests whose text has not gone on for too long, and notes which wait for text now.
     fn check_texts(&mut self) {
-        let (limit, now) = (self.config.text_timeout, Instant::now().into());
+        let (limit, now) = (self.config.text_timeout, Instant::now());
         for sequence in self.open_texts.sequences() {
             let waits = self.scheduler.awaits_input(sequence);
             self.open_texts.set_waiting(sequence, waits, now);
@@ -465,9 +465,9 @@ impl EngineCore {
         if self.is_over() {
             return;
         }
-        let stall = self.output.next_stall(self.config.slow_client_timeout).map(Into::into);
+        let stall = self.output.next_stall(self.config.slow_client_timeout);
         let expiry = self.open_texts.next_expiry(self.config.text_timeout);
-        let stall: Option<tokio::time::Instant> = stall.into_iter().chain(expiry).min();
+        let stall = stall.into_iter().chain(expiry).min();
         let stalled = async {
             match stall {
                 Some(at) => tokio::time::sleep_until(at).await,
@@ -541,6 +541,7 @@ impl EngineCore {
             task: admissible.task,
             delivery,
             chunk_samples: admissible.chunk_samples,
+            first_chunk_samples: admissible.first_chunk_samples,
             prompt_tokens: admissible.prompt_tokens,
             seed: admissible.seed,
             recording: admissible.recording,

@@ -30,8 +30,8 @@ pub use core::{EngineState, EngineStatus};
 pub use error::{EngineError, Result};
 pub use executor::{ExecutorProfile, ModelExecutor};
 pub use izwi_types::{
-    DeviceChoice, Emission, Message, Precision, SamplingParams, Segment, SpeechOptions, Task, Transcript,
-    Turn, Voice, Word,
+    DeviceChoice, Emission, Message, Precision, SamplingParams, Segment, SpeechOptions, Task, TextMark,
+    Transcript, Turn, Voice, Word,
 };
 pub use kv_cache::KVCacheStats;
 pub use metrics::{BenchmarkResult, MetricsSnapshot, RequestTimer};

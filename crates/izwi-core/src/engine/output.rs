@@ -12,7 +12,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use izwi_audio::chunk::{Chunk, Chunker};
-use izwi_types::{Emission, Segment, StepOutput, Task, Transcript};
+use izwi_types::{Emission, Segment, StepOutput, Task, TextMark, Transcript};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
@@ -44,6 +44,8 @@ pub(super) struct SessionStart {
     pub(super) task: Task,
     pub(super) delivery: Delivery,
     pub(super) chunk_samples: usize,
+    /// Size of the first chunk, if it has its own.
+    pub(super) first_chunk_samples: Option<usize>,
     pub(super) prompt_tokens: usize,
     pub(super) seed: u64,
     /// Duration of the recording, for ASR.
@@ -78,6 +80,8 @@ type Permit = std::result::Result<mpsc::OwnedPermit<StreamingOutput>, SequenceId
 struct Session {
     start: SessionStart,
     chunker: Chunker,
+    /// Marks that are in no chunk yet.
+    pending_marks: Vec<TextMark>,
     collected: Vec<f32>,
     text: String,
     /// Text that is in no chunk yet.
@@ -119,7 +123,8 @@ impl OutputProcessor {
     /// Opens a session.
     pub(super) fn open(&mut self, start: SessionStart) {
         let session = Session {
-            chunker: Chunker::new(start.chunk_samples),
+            chunker: Chunker::new(start.chunk_samples).with_first(start.first_chunk_samples),
+            pending_marks: Vec::new(),
             collected: Vec::new(),
             text: String::new(),
             pending_text: String::new(),
@@ -380,6 +385,10 @@ impl Session {
         }
         if let Delivery::Stream(_) = self.start.delivery {
             self.pending_segments.extend(output.segments);
+            let before = self.chunker.total_samples();
+            let marks = output.text_marks.iter();
+            self.pending_marks
+                .extend(marks.map(|mark| TextMark { sample_end: before + mark.sample_end, ..*mark }));
             for chunk in self.chunker.push(&output.samples) {
                 let emissions = self.emissions.pop_complete(chunk.sample_offset + chunk.samples.len() as u64);
                 self.enqueue(chunk, emissions, None, sample_rate, metrics);
@@ -430,6 +439,7 @@ impl Session {
             sequence: chunk.sequence,
             sample_offset: chunk.sample_offset,
             samples: chunk.samples,
+            text_marks: std::mem::take(&mut self.pending_marks),
             sample_rate,
             text: Some(text).filter(|text| !text.is_empty()),
             segments: std::mem::take(&mut self.pending_segments),

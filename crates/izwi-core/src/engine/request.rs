@@ -74,6 +74,8 @@ pub struct EngineCoreRequest {
     pub priority: Priority,
     /// Samples in a chunk; `None` for the engine's default.
     pub chunk_samples: Option<usize>,
+    /// Samples of the first chunk; `None` for the size of all others.
+    pub first_chunk_samples: Option<usize>,
 }
 
 impl EngineCoreRequest {
@@ -94,6 +96,7 @@ impl EngineCoreRequest {
             params: None,
             priority: Priority::Normal,
             chunk_samples: None,
+            first_chunk_samples: None,
         }
     }
 
@@ -208,6 +211,13 @@ impl EngineCoreRequest {
     #[must_use]
     pub fn with_chunk_samples(mut self, samples: usize) -> Self {
         self.chunk_samples = Some(samples);
+        self
+    }
+
+    /// Sets the size of the first chunk in samples; `None` for the size of all others.
+    #[must_use]
+    pub fn with_first_chunk_samples(mut self, samples: Option<usize>) -> Self {
+        self.first_chunk_samples = samples;
         self
     }
 }

@@ -26,9 +26,10 @@ use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, T
 
 use self::live_text::LiveText;
 use self::text_queue::{NextText, TextQueue};
+use super::frame;
 use super::outbox::Outbox;
 use super::protocol::{Action, ClientMessage, Job, Outcome, Protocol};
-use super::{chunking, frame};
+use crate::chunking::ChunkSizes;
 use crate::dto::session::{ClientFrame, ConfigFields, ServerFrame};
 use crate::dto::speech::VoiceRef;
 use crate::encoding::{self, EncodedUtterance};
@@ -62,7 +63,7 @@ struct Setup {
     engine: Lease,
     options: ResolvedSpeechOptions,
     format: &'static Format,
-    chunk_samples: usize,
+    chunks: ChunkSizes,
 }
 
 pub(super) struct Utterance {
@@ -188,8 +189,8 @@ impl Protocol for Speech {
     }
 
     fn request(&mut self, utterance: &Utterance, text: String) -> EngineCoreRequest {
-        let Setup { options, chunk_samples, .. } = &*utterance.setup;
-        let request = options.request(text).with_chunk_samples(*chunk_samples);
+        let Setup { options, chunks, .. } = &*utterance.setup;
+        let request = chunks.of(options.request(text));
         match &utterance.text_input {
             Some(input) => request.with_text_input(input.clone()),
             None => request,
@@ -307,11 +308,12 @@ impl Setup {
     /// Checks the fields against the model.
     fn resolve(fields: ConfigFields, Model { engine, voice }: Model) -> Result<Self, ApiError> {
         let format = encoding::for_session(fields.response_format.as_deref())?;
-        let chunk_samples = chunking::samples(fields.chunk_ms, engine.profile().info.sample_rate_hz)?;
+        let rate_hz = engine.profile().info.sample_rate_hz;
+        let chunks = ChunkSizes::resolve(fields.chunk_ms, fields.first_chunk_ms, rate_hz)?;
         let choice = VoiceChoice { voice, cloning: Cloning::default() };
         let priority = fields.priority.as_deref();
         let options = ResolvedSpeechOptions::resolve(fields.options, choice, priority, &engine)?;
-        Ok(Self { engine, options, format, chunk_samples })
+        Ok(Self { engine, options, format, chunks })
     }
 }
 

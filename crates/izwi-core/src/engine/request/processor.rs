@@ -33,6 +33,8 @@ pub(in crate::engine) struct AdmissibleRequest {
     pub(in crate::engine) priority: Priority,
     /// Samples per chunk.
     pub(in crate::engine) chunk_samples: usize,
+    /// Samples of the first chunk, if it has its own size.
+    pub(in crate::engine) first_chunk_samples: Option<usize>,
     /// The seed that was given or chosen.
     pub(in crate::engine) seed: u64,
     /// Where more text comes from; `None` where the text is complete.
@@ -100,6 +102,7 @@ impl RequestProcessor {
         let params = self.complete(&request)?;
         let seed = params.seed.unwrap_or_default();
         let chunk_samples = request.chunk_samples.unwrap_or(self.config.streaming_chunk_size);
+        let first_chunk_samples = request.first_chunk_samples;
         let (id, task, priority) = (request.id.clone(), request.task_type, request.priority);
         let DecodedInput { input, recording, open_audio } = match task {
             Task::Tts => self.speak_input(request, &params, chunk_samples)?,
@@ -114,6 +117,7 @@ impl RequestProcessor {
             task,
             priority,
             chunk_samples,
+            first_chunk_samples,
             seed,
             text_input,
             prepared,
@@ -179,6 +183,7 @@ impl RequestProcessor {
             seed: params.seed.unwrap_or_default(),
             max_tokens: params.max_tokens,
             chunk_samples,
+            first_chunk_samples: request.first_chunk_samples,
         });
         Ok(DecodedInput { input, recording: None, open_audio })
     }
@@ -228,6 +233,7 @@ impl RequestProcessor {
             seed: params.seed.unwrap_or_default(),
             max_tokens: params.max_tokens,
             chunk_samples,
+            first_chunk_samples: request.first_chunk_samples,
         });
         Ok(DecodedInput { input, recording: None, open_audio })
     }
@@ -333,8 +339,10 @@ impl RequestProcessor {
             return Err(EngineError::invalid("voice", message));
         }
         voice_input::check(request, profile)?;
-        if request.chunk_samples == Some(0) {
-            return Err(EngineError::invalid("chunk_samples", "chunk_samples is 0; it must be at least 1"));
+        let sizes =
+            [("chunk_samples", request.chunk_samples), ("first_chunk_samples", request.first_chunk_samples)];
+        if let Some((name, _)) = sizes.into_iter().find(|(_, size)| *size == Some(0)) {
+            return Err(EngineError::invalid(name, format!("{name} is 0; it must be at least 1")));
         }
         Ok(())
     }

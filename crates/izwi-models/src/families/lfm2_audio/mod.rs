@@ -221,6 +221,7 @@ impl FrameModel for LfmAudio {
             seed: 0,
             max_tokens: usize::MAX,
             chunk_samples: 1,
+            first_chunk_samples: None,
         })
     }
 

@@ -65,6 +65,7 @@ fn converse(turns: Vec<Turn>, sampling: Option<SamplingParams>, seed: u64) -> In
         seed,
         max_tokens: usize::MAX,
         chunk_samples: 1,
+        first_chunk_samples: None,
     })
 }
 

@@ -133,7 +133,11 @@ impl QwenTts {
         Ok(Plan {
             passes,
             request: cloned,
-            chunk_policy: ChunkPolicy { chunk_samples: input.chunk_samples, may_defer: true },
+            chunk_policy: ChunkPolicy {
+                chunk_samples: input.chunk_samples,
+                first_chunk_samples: input.first_chunk_samples,
+                may_defer: true,
+            },
             limits: PassLimits {
                 max_tokens: input.max_tokens,
                 max_positions: limits.max_positions,
