@@ -265,6 +265,33 @@ fn equal_priority_preempts_no_sequence() {
 }
 
 #[test]
+fn a_sequence_without_input_is_held_until_more_arrives_and_is_preempted_first() {
+    let mut bench = Bench::new(&config());
+    let held = bench.prompt(4, 8);
+    bench.scheduler.set_positions(held, Some(5));
+    for position in 0..2 {
+        let result = bench.step();
+        assert_eq!(result.batch_size(), 1, "position {position} has input");
+        bench.complete(&result);
+    }
+    assert!(bench.scheduler.awaits_input(held));
+    assert_eq!(bench.step().batch_size(), 0);
+    let other = bench.prompt(52, 10);
+    let mut preempted = Vec::new();
+    for _ in 0..10 {
+        let result = bench.step();
+        assert_eq!(result.items().map(|item| item.sequence).collect::<Vec<_>>(), [other]);
+        preempted.extend(result.preempted_requests.clone());
+        bench.complete(&result);
+    }
+    assert_eq!(preempted, [held], "the pool was full");
+    bench.scheduler.set_positions(held, Some(5));
+    assert_eq!(bench.step().batch_size(), 0);
+    bench.scheduler.set_positions(held, None);
+    assert_eq!(bench.run_to_end(40), [held]);
+}
+
+#[test]
 fn without_preemption_an_admission_reserves_its_worst_case() {
     let config = EngineCoreConfig {
         max_blocks: 4,
@@ -441,6 +468,7 @@ enum Op {
     Units(Vec<usize>),
     Abort(usize),
     Pause(usize, bool),
+    Input(usize, Option<usize>),
     Step,
 }
 
@@ -452,6 +480,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => prop::collection::vec(1usize..20, 1..5).prop_map(Op::Units),
         1 => (0usize..8).prop_map(Op::Abort),
         1 => (0usize..8, any::<bool>()).prop_map(|(index, on)| Op::Pause(index, on)),
+        1 => (0usize..8, prop::option::of(0usize..50)).prop_map(|(index, most)| Op::Input(index, most)),
         8 => Just(Op::Step),
     ]
 }
@@ -501,12 +530,16 @@ proptest! {
                     prop_assert!(bench.scheduler.finish_request(id, &mut bench.kv));
                 }
                 Op::Pause(index, on) if index < alive.len() => bench.scheduler.set_paused(alive[index], on),
-                Op::Abort(_) | Op::Pause(..) => {}
+                Op::Input(index, most) if index < alive.len() => {
+                    bench.scheduler.set_positions(alive[index], most);
+                }
+                Op::Abort(_) | Op::Pause(..) | Op::Input(..) => {}
                 Op::Step => step_and_check(&mut bench, &config, &mut alive, &mut ended)?,
             }
         }
         for &id in &alive {
             bench.scheduler.set_paused(id, false);
+            bench.scheduler.set_positions(id, None);
         }
         // No sequence starves: without new ones, all end.
         for _ in 0..3_000 {
@@ -528,6 +561,7 @@ fn step_and_check(
     let decision = bench.scheduler.compute_schedule(&bench.kv, None);
     prop_assert_eq!(&decision, &bench.scheduler.compute_schedule(&bench.kv, None), "computing is pure");
     let decided = decision.items().count();
+    prop_assert!(!decision.items().any(|item| bench.scheduler.awaits_input(item.sequence)));
     let result = bench.scheduler.apply_schedule(decision, &mut bench.kv);
     prop_assert_eq!(result.batch_size(), decided, "every decided item can be applied");
     prop_assert!(result.batch_size() <= config.max_batch_size);
