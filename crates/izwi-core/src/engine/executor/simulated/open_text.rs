@@ -20,6 +20,8 @@ pub(super) struct OpenText(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     bytes: Vec<u8>,
+    /// White space that is dropped if the text ends behind it.
+    rest: String,
     has_ended: bool,
 }
 
@@ -36,12 +38,15 @@ pub(super) fn prepare(text: &str, has_more: bool, seed: u64) -> Result<Prepared,
 impl OpenText {
     pub(super) fn append(&self, text: &str, is_last: bool) -> Result<TextProgress, InputError> {
         let mut state = self.lock();
-        let total = state.bytes.len() + text.len();
+        let joined = format!("{}{text}", state.rest);
+        let total = state.bytes.len() + joined.len();
         if total > MOST || state.has_ended {
             let message = format!("the text has {total} bytes of {MOST}, or has ended; send more as another");
             return Err(InputError { param: "input", message });
         }
-        state.bytes.extend(text.bytes());
+        let (known, rest) = joined.split_at(joined.trim_end().len());
+        state.bytes.extend(known.bytes());
+        rest.clone_into(&mut state.rest);
         state.has_ended = is_last;
         let positions = VOICE + state.bytes.len();
         Ok(TextProgress { positions: (!is_last).then_some(positions), tokens_left: MOST - total })
