@@ -68,7 +68,8 @@ pub struct StepOutput {
     pub language: Option<String>,
     /// New output of a conversational turn.
     pub emission: Option<Emission>,
-    /// Content key of the generated position, if a later prompt may contain it.
+    /// Content key of the generated position, where equal keys mean equal content: the sequence finds it again after a
+    /// preemption, and a later prompt of the conversation may contain it.
     pub content_key: Option<u64>,
     /// Tokens generated: 0 until the last prompt token is computed.
     pub generated_tokens: usize,

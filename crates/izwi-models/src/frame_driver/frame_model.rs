@@ -272,7 +272,7 @@ pub(crate) struct StepResult<Frame> {
     pub(crate) text: String,
     /// The generated position, in a conversation.
     pub(crate) emission: Option<Emission>,
-    /// Its content key, where a later prompt may continue from it.
+    /// Its content key, where it is known.
     pub(crate) content_key: Option<u64>,
 }
 

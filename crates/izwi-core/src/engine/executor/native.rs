@@ -206,7 +206,9 @@ fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: &Device) 
     let info = model.info().clone();
     let geometry = config.geometry();
     let kv_block_bytes = model.kv_layout().map_or(0, |layout| layout.block_bytes(geometry.block_size));
-    let states = info.state_bytes * config.running_limit(info.state_bytes);
+    // Of as many sequences as a step takes: more run only while their readers are slow.
+    let states =
+        (info.state_bytes * config.max_batch_size).min(config.max_state_bytes()).max(info.state_bytes);
     ExecutorProfile {
         model: config.model.clone(),
         device: device::name(device),

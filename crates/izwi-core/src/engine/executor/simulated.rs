@@ -57,6 +57,8 @@ pub struct SimulatedModel {
     pub watchdog: Option<usize>,
     /// Passes of an autoregressive TTS request.
     pub passes: usize,
+    /// Bytes that the state of a sequence is said to take.
+    pub state_bytes: usize,
     /// Rate of its audio, in Hz.
     pub sample_rate: u32,
     /// Samples per generated token, or per character of a unit.
@@ -93,6 +95,7 @@ impl Default for SimulatedModel {
             chats: false,
             watchdog: None,
             passes: 1,
+            state_bytes: 0,
             sample_rate: 24_000,
             samples_per_token: 1_920,
             length: |text, _| natural_length(text),
@@ -244,7 +247,7 @@ impl SimulatedExecutor {
             appends_text: model.appends_text,
             sampling: GenerationParams::default().sampling,
             weight_bytes: 0,
-            state_bytes: 0,
+            state_bytes: model.state_bytes,
         };
         let geometry = config.geometry();
         let profile = Arc::new(ExecutorProfile {
@@ -317,8 +320,9 @@ impl SimulatedExecutor {
                 count = 0;
             }
             token = chat::key(&emission);
-            (output.content_key, output.emission) = (Some(token), Some(emission));
+            output.emission = Some(emission);
         }
+        output.content_key = Some(token);
         running.tokens.push(token);
         output.samples = (0..count).map(|i| sample(state, running.seed, i)).collect();
         output

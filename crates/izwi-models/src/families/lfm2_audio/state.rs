@@ -79,8 +79,8 @@ impl PassState {
             }
             _ => frame_driver::Outcome::Token,
         };
-        let emission = emission.filter(|_| task == Task::Chat);
-        StepResult { outcome, text, content_key: emission.as_ref().map(prompt::key), emission }
+        let content_key = emission.as_ref().map(prompt::key);
+        StepResult { outcome, text, content_key, emission: emission.filter(|_| task == Task::Chat) }
     }
 
     /// Adds the rest of the text, and the segment of a transcription.
