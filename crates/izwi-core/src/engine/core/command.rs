@@ -2,7 +2,6 @@
 
 use std::panic::AssertUnwindSafe;
 
-
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 

@@ -269,12 +269,16 @@ impl SimulatedExecutor {
         let mut work = StepWork::default();
         for item in plan.schedule.items() {
             let new = plan.new_sequences.iter().find(|new| new.sequence == item.sequence);
-            let (length, encoder_rows) = match (new.map(|new| &new.prepared.work), self.sequences.get(&item.sequence)) {
-                (Some(Work::Autoregressive { prompt, encoder_tokens }), _) => (prompt.len(), *encoder_tokens),
-                (None, Some(running)) => (running.tokens.len(), running.encoder_rows),
-                (Some(Work::Units(_)), _) | (None, None) => (0, 0),
-            };
-            work.prompt_tokens += if item.is_prefill || !self.model.autoregressive { item.num_tokens } else { 0 };
+            let (length, encoder_rows) =
+                match (new.map(|new| &new.prepared.work), self.sequences.get(&item.sequence)) {
+                    (Some(Work::Autoregressive { prompt, encoder_tokens }), _) => {
+                        (prompt.len(), *encoder_tokens)
+                    }
+                    (None, Some(running)) => (running.tokens.len(), running.encoder_rows),
+                    (Some(Work::Units(_)), _) | (None, None) => (0, 0),
+                };
+            work.prompt_tokens +=
+                if item.is_prefill || !self.model.autoregressive { item.num_tokens } else { 0 };
             let generates = self.model.autoregressive && item.start + item.num_tokens >= length;
             work.generating += usize::from(generates);
             work.encoder_rows += if item.begins { encoder_rows } else { 0 };
