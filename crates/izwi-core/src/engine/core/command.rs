@@ -47,6 +47,8 @@ impl Command {
     pub(super) fn changes_schedule(&self, mode: Mode) -> bool {
         match self {
             Self::Metrics(_) | Self::TakeOutput(..) | Self::CheckInvariants(_) => false,
+            // Pieces of text come more often than steps: a sequence that waits for one joins the step after the next.
+            Self::TextGrew(_) => false,
             // They let the loop run, or drain it, which it does already.
             Self::Start | Self::Resume | Self::Drain(_) | Self::AwaitEnd(_) => mode != Mode::Running,
             Self::Add(..) | Self::Abort(..) | Self::Step(_) | Self::Pause | Self::Stop => true,
