@@ -41,7 +41,7 @@ fn decoding(sequences: usize, policy: SchedulingPolicy) -> (Scheduler, KVCacheMa
             state_bytes: 0,
             is_continued: false,
             work: Workload::Autoregressive {
-                encoder_tokens: 0,
+                encoders: Arc::new([]),
                 prompt_tokens: prompt.len(),
                 max_tokens: 1 << 20,
                 prefix: Arc::new(PrefixChain::of(&prompt, config.block_size)),

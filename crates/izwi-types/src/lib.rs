@@ -29,4 +29,4 @@ pub use task::Task;
 pub use text_boundary::stable_end;
 pub use transcript::{Segment, Transcript, Word};
 pub use voice::{Voice, VoiceRecording, VoiceReference};
-pub use work::{Prepared, StepOutput, TextMark, TextProgress, Work};
+pub use work::{EncoderWork, Prepared, StepOutput, TextMark, TextProgress, Work};

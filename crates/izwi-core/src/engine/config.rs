@@ -196,6 +196,14 @@ impl EngineCoreConfig {
         BlockGeometry { num_blocks: self.max_blocks, block_size: self.block_size }
     }
 
+    /// Size of the KV pool of a model whose sequences have at most `max_positions` positions: no larger than a step of the
+    /// longest sequences.
+    pub fn pool_geometry(&self, max_positions: Option<usize>) -> BlockGeometry {
+        let geometry = self.geometry();
+        let needed = max_positions.map(|most| self.max_batch_size * geometry.blocks_for(most));
+        BlockGeometry { num_blocks: needed.unwrap_or(usize::MAX).min(geometry.num_blocks), ..geometry }
+    }
+
     /// The scheduler's part.
     pub fn scheduler_config(&self) -> SchedulerConfig {
         SchedulerConfig {
@@ -237,6 +245,14 @@ mod tests {
         for preset in [config, EngineCoreConfig::for_lfm2(), EngineCoreConfig::for_qwen3_tts()] {
             preset.validate().unwrap();
         }
+    }
+
+    #[test]
+    fn a_pool_is_no_larger_than_a_step_of_the_longest_sequences() {
+        let config = EngineCoreConfig::default();
+        assert_eq!(config.pool_geometry(None).num_blocks, 1_024);
+        assert_eq!(config.pool_geometry(Some(448)).num_blocks, 8 * 28);
+        assert_eq!(config.pool_geometry(Some(1 << 20)).num_blocks, 1_024);
     }
 
     #[test]

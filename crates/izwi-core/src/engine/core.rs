@@ -20,6 +20,7 @@ pub(super) use command::{Admission, Command};
 use in_flight::{CompletedItem, InFlightStep};
 use open_texts::OpenTexts;
 
+use super::blocks::BlockGeometry;
 use super::config::EngineCoreConfig;
 use super::error::{EngineError, Result};
 use super::executor::{ExecutorError, ModelExecutor, NewSequenceData, StepPlan};
@@ -153,7 +154,8 @@ impl EngineCore {
         publish: watch::Sender<EngineStatus>,
     ) -> Self {
         let profile = executor.profile();
-        let kv = KVCacheManager::new(config.geometry(), profile.kv_block_bytes, config.enable_prefix_caching);
+        let geometry = BlockGeometry { num_blocks: profile.kv_blocks, block_size: config.block_size };
+        let kv = KVCacheManager::new(geometry, profile.kv_block_bytes, config.enable_prefix_caching);
         Self {
             scheduler: Scheduler::new(config.scheduler_config()),
             state_bytes: profile.info.state_bytes,

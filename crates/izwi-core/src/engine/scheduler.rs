@@ -10,6 +10,8 @@ mod sequence;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use izwi_types::EncoderWork;
+
 use super::blocks::BlockId;
 use super::kv_cache::{BlockCopy, KVCacheManager, PrefixChain};
 use super::types::{Priority, RequestId, SequenceId};
@@ -30,8 +32,8 @@ pub enum Workload {
         prompt_tokens: usize,
         /// The most tokens to generate.
         max_tokens: usize,
-        /// Cost of the first item after an admission, beyond its tokens.
-        encoder_tokens: usize,
+        /// Encoders that run before the positions of the prompt.
+        encoders: Arc<[EncoderWork]>,
         /// Hashes of the full blocks: of the prompt, and of generated positions with content keys.
         prefix: Arc<PrefixChain>,
     },

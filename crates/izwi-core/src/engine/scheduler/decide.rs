@@ -281,19 +281,15 @@ impl<'a> Round<'a> {
         if !self.scheduler.has_room_for(sequence, self.new_state_bytes) {
             return Err(Shortage::State);
         }
-        let (budget, left) = self.budget_of(sequence.encoder_tokens(), demand.tokens)?;
         let shared = self.kv.match_prefix(sequence.prefix());
         // With preemption, a sequence alone runs as far as it gets.
         let needs_reserve = sequence.uses_kv() && (running > 0 || !self.scheduler.config.preemption);
         let fits = |shared: Vec<BlockId>| {
-            let item = self.fit(sequence, demand, shared, budget)?;
-            if needs_reserve && !self.leaves_reserve(sequence, &item) {
-                Err(Shortage::Reserve)
-            } else {
-                Ok(item)
-            }
+            let (item, left) = self.fit(sequence, demand, shared)?;
+            let fits = !needs_reserve || self.leaves_reserve(sequence, &item);
+            if fits { Ok((item, left)) } else { Err(Shortage::Reserve) }
         };
-        let item = match fits(shared.clone()) {
+        let (item, left) = match fits(shared.clone()) {
             // A fully cached prompt needs one more block: its last token is recomputed in a copy.
             Err(Shortage::Blocks | Shortage::Reserve) if !shared.is_empty() => {
                 fits(shared[..shared.len() - 1].to_vec())?
@@ -326,14 +322,14 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// The first item of an admission that starts with `shared` blocks.
+    /// The first item of an admission that starts with `shared` blocks, and the tokens left in the step before it takes its
+    /// own.
     fn fit(
         &self,
         sequence: &Sequence,
         mut demand: Demand,
         shared: Vec<BlockId>,
-        budget: usize,
-    ) -> Result<DecidedItem, Shortage> {
+    ) -> Result<(DecidedItem, usize), Shortage> {
         let mut extra = 0;
         if sequence.uses_kv() {
             let cached = shared.len() * self.kv.geometry().block_size;
@@ -342,6 +338,7 @@ impl<'a> Round<'a> {
             demand.tokens -= demand.start;
             extra = usize::from(demand.start < cached) + self.count_unowned(&shared);
         }
+        let (budget, left) = self.budget_of(sequence.encoder_tokens(demand.start), demand.tokens)?;
         let tokens = self.chunk(&demand, budget).ok_or(Shortage::Step)?;
         let blocks_for =
             |positions| if sequence.uses_kv() { self.kv.geometry().blocks_for(positions) } else { 0 };
@@ -349,14 +346,15 @@ impl<'a> Round<'a> {
         if new_blocks > self.free {
             return Err(Shortage::Blocks);
         }
-        Ok(DecidedItem {
+        let item = DecidedItem {
             sequence: sequence.id,
             start: demand.start,
             num_tokens: tokens,
             is_prefill: true,
             new_blocks,
             admit_with: Some(shared),
-        })
+        };
+        Ok((item, left))
     }
 
     /// Whether the admission `item` leaves the blocks that it and the sequences before it will need.

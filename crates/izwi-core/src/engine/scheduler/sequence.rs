@@ -191,10 +191,12 @@ impl Sequence {
         self.work = work;
     }
 
-    /// Cost of its first item after an admission, beyond its tokens.
-    pub(super) fn encoder_tokens(&self) -> usize {
+    /// Cost of its first item after an admission, beyond its tokens: that of the encoders for the positions from `start` on.
+    pub(super) fn encoder_tokens(&self, start: usize) -> usize {
         match &self.work {
-            Workload::Autoregressive { encoder_tokens, .. } => *encoder_tokens,
+            Workload::Autoregressive { encoders, .. } => {
+                encoders.iter().filter(|encoder| encoder.end > start).map(|encoder| encoder.tokens).sum()
+            }
             Workload::Units(_) => 0,
         }
     }

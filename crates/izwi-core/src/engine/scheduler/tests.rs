@@ -49,7 +49,8 @@ impl Bench {
 
     fn work(&self, prompt: &[u64], max_tokens: usize, encoder_tokens: usize) -> Workload {
         let prefix = Arc::new(PrefixChain::of(prompt, self.kv.geometry().block_size));
-        Workload::Autoregressive { prompt_tokens: prompt.len(), max_tokens, encoder_tokens, prefix }
+        let encoders = Arc::new([EncoderWork { end: prompt.len(), tokens: encoder_tokens }]);
+        Workload::Autoregressive { prompt_tokens: prompt.len(), max_tokens, encoders, prefix }
     }
 
     fn prompt_with(&mut self, priority: Priority, prompt: &[u64], max_tokens: usize) -> SequenceId {
@@ -349,10 +350,10 @@ fn paused_sequences_take_no_place_and_give_their_blocks_to_others() {
             let result = bench.step();
             assert_eq!(result.batch_size(), 2);
             bench.complete(&result);
-            readers.map(|id| bench.scheduler.set_paused(id, true));
+            readers.iter().for_each(|&id| bench.scheduler.set_paused(id, true));
             let others = [bench.prompt(12, 4), bench.prompt(12, 4)];
             assert_eq!(bench.run_to_end(30), others, "{scheduling_policy:?}");
-            readers.map(|id| bench.scheduler.set_paused(id, false));
+            readers.iter().for_each(|&id| bench.scheduler.set_paused(id, false));
             assert_eq!(bench.run_to_end(30).len(), 2, "{scheduling_policy:?}");
         }
     }
@@ -548,6 +549,26 @@ fn an_expensive_prefill_uses_the_token_budget_or_a_step_of_its_own() {
     assert_eq!(steps[1], (1, 1), "the encoder leaves tokens for others");
     assert!(steps.contains(&(1, 0)) && steps[3].0 + steps[2].0 == 2, "{steps:?}");
     assert_eq!(bench.run_to_end(80).len(), 4);
+}
+
+#[test]
+fn encoders_of_cached_positions_cost_nothing() {
+    let config = EngineCoreConfig { max_tokens_per_step: 64, max_blocks: 64, ..config() };
+    let mut bench = Bench::new(&config);
+    let history: Vec<u64> = (0..24).collect();
+    bench.prompt_with(Priority::Normal, &history, 9);
+    let result = bench.step();
+    bench.complete(&result);
+    // The turns so far with two recordings, and a short one behind them. With the first two no step has room for it.
+    let turn: Vec<u64> = (0..30).collect();
+    let encoders = [(10, 400), (24, 300), (28, 20)].map(|(end, tokens)| EncoderWork { end, tokens });
+    let Workload::Autoregressive { prefix, .. } = bench.work(&turn, 5, 0) else { panic!("a prompt") };
+    let work =
+        Workload::Autoregressive { prompt_tokens: 30, max_tokens: 5, encoders: Arc::new(encoders), prefix };
+    let id = bench.add(Priority::Normal, work);
+    let other = bench.prompt(30, 2);
+    let result = bench.step();
+    assert_eq!(shares(&result)[..2], [(id.0, 24, 6), (other.0, 0, 30)], "20 + 6 + 30 of 64 tokens");
 }
 
 #[test]

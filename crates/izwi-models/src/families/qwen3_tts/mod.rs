@@ -18,7 +18,7 @@ use self::speaker::{SpeakerConfig, SpeakerEncoder};
 use self::tokens::Vocabulary;
 use self::voice::{ClonedVoice, VoiceCache, VoiceCloner};
 use super::LoadOptions;
-use crate::frame_driver::{self, FrameDriver, FrameModel, Plan, StepEntry, StepResult};
+use crate::frame_driver::{self, FrameDriver, FrameModel, Plan, StepEntry, StepResult, check_positions};
 use crate::model::{SpeechModel, takes_text_whole};
 use crate::warm_up;
 use izwi_nn::Error;
@@ -251,14 +251,12 @@ impl FrameModel for QwenTts {
         open_text.append(&self.vocabulary, text, is_last)
     }
 
-    fn appended_tokens(&self, pass: &Pass) -> usize {
+    fn spoken_tokens(&self, pass: &Pass, _state: &Generated) -> usize {
         pass.open_text.as_ref().map_or(0, OpenText::appended_tokens)
     }
 
     fn has_text(&self, pass: &Pass, generated: &Generated) -> bool {
-        let last_frame = generated.frames.len().checked_sub(1);
-        let text = pass.open_text.as_ref().zip(last_frame);
-        text.is_none_or(|(text, frame)| text.token(frame, &self.settings.config).is_some())
+        pass.open_text.as_ref().is_none_or(|text| generated.frames.len() <= text.frames())
     }
 
     fn start(&self, _voice: &Option<Arc<ClonedVoice>>, _pass: &Pass) -> Generated {
@@ -270,6 +268,11 @@ impl FrameModel for QwenTts {
             Some(voice) => voice.decoder(&self.codec),
             None => Ok(self.codec.start()),
         }
+    }
+
+    fn check(&self, pass: &Pass, state: &Generated, end: usize) -> Result<(), Error> {
+        let with_text = pass.open_text.as_ref().map_or(usize::MAX, OpenText::frames);
+        check_positions(end, pass.prompt.positions.len() + state.frames.len().min(with_text))
     }
 
     fn step(

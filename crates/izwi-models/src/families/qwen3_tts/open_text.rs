@@ -110,6 +110,12 @@ impl OpenText {
         }
     }
 
+    /// Generated frames whose text token is known.
+    pub(super) fn frames(&self) -> usize {
+        let state = self.lock();
+        if state.has_ended { usize::MAX } else { state.trailing.len() }
+    }
+
     /// Tokens that were appended.
     pub(super) fn appended_tokens(&self) -> usize {
         1 + self.lock().trailing.len() - self.begun_with

@@ -117,7 +117,7 @@ impl QwenTts {
             let open_text = rest.map(|rest| OpenText::new(&mut prompt, most, rest));
             PassPlan {
                 prompt_keys: prompt.positions.iter().map(|position| position.key()).collect(),
-                encoder_tokens: 0,
+                encoders: Arc::new([]),
                 max_frames,
                 max_positions: None,
                 pass: Pass {

@@ -32,7 +32,7 @@ pub(super) fn prepare(text: &str, has_more: bool, seed: u64) -> Result<Prepared,
     let open = Arc::new(OpenText::default());
     open.append(text, !has_more)?;
     let job = Job { length: usize::MAX, passes: 1, is_chat: false, seed, open_text: Some(open) };
-    Ok(Prepared { work: Work::Autoregressive { prompt, encoder_tokens: 0 }, payload: Arc::new(job) })
+    Ok(Prepared { work: Work::Autoregressive { prompt, encoders: Arc::new([]) }, payload: Arc::new(job) })
 }
 
 impl OpenText {
