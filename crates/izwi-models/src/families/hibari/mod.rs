@@ -260,7 +260,7 @@ impl SpeechModel for Hibari {
             })?;
             Ok(StepOutput {
                 samples: samples.map_err(|_| Error::Internal("a transform got buffers of another length"))?,
-                text_marks: text_marks(&utterance.units[unit], acoustics),
+                text_marks: text_marks(&utterance.units[unit], &acoustics),
                 generated_tokens: utterance.units[unit].ids.len(),
                 finished: unit + 1 == utterance.units.len(),
                 ..StepOutput::default()
