@@ -45,7 +45,8 @@ struct Row {
 }
 
 /// Words as a language model writes them. The tokenizer of random weights has a token a byte.
-const WORDS: &str = "wind and the sun disputed which was the stronger when a traveller came along in a warm cloak.";
+const WORDS: &str =
+    "wind and the sun disputed which was the stronger when a traveller came along in a warm cloak.";
 /// Generated tokens of a request: enough for the first chunk of any row.
 const TOKENS: usize = 6;
 
@@ -53,7 +54,12 @@ const TOKENS: usize = 6;
 const START: usize = 1_000;
 
 /// Runs one request. Returns the time to its first chunk and the tokens of its prompt.
-async fn once(engine: &Engine, number: usize, first_samples: usize, arrives: bool) -> Result<(Duration, usize)> {
+async fn once(
+    engine: &Engine,
+    number: usize,
+    first_samples: usize,
+    arrives: bool,
+) -> Result<(Duration, usize)> {
     let params = GenerationParams {
         max_tokens: TOKENS,
         seed: Some(number as u64),
@@ -98,7 +104,14 @@ async fn measure(engine: &Engine, args: &Args) -> Result<Vec<Row>> {
             }
             times.sort_by(f64::total_cmp);
             let (min_ms, max_ms) = (times[0], times[times.len() - 1]);
-            rows.push(Row { text, first_chunk_ms, prompt_tokens, median_ms: times[times.len() / 2], min_ms, max_ms });
+            rows.push(Row {
+                text,
+                first_chunk_ms,
+                prompt_tokens,
+                median_ms: times[times.len() / 2],
+                min_ms,
+                max_ms,
+            });
         }
     }
     Ok(rows)
@@ -125,11 +138,18 @@ async fn main() -> Result<()> {
         println!("|---|---|---|---|---|---|");
         for row in &rows {
             let Row { text, first_chunk_ms, prompt_tokens, median_ms, min_ms, max_ms } = row;
-            println!("| {text} | {first_chunk_ms} | {prompt_tokens} | {median_ms:.0} | {min_ms:.0} | {max_ms:.0} |");
+            println!(
+                "| {text} | {first_chunk_ms} | {prompt_tokens} | {median_ms:.0} | {min_ms:.0} | {max_ms:.0} |"
+            );
         }
     }
     for (row, most) in rows.iter().zip(args.at_most.iter().flatten()) {
-        ensure!(row.median_ms <= *most, "{} ms chunks take {:.0} ms, at most {most}", row.first_chunk_ms, row.median_ms);
+        ensure!(
+            row.median_ms <= *most,
+            "{} ms chunks take {:.0} ms, at most {most}",
+            row.first_chunk_ms,
+            row.median_ms
+        );
     }
     Ok(())
 }

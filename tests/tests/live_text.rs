@@ -90,14 +90,19 @@ async fn a_long_text_goes_on_in_a_next_utterance_behind_a_sentence() -> Result<(
     session.send(json!({"type": "input.done"})).await?;
     let (first, second) = (session.utterance().await?, session.utterance().await?);
     let bytes = |utterance: &Utterance| utterance.done["samples"].as_u64().map(|samples| samples / 1_920 - 1);
-    assert_eq!(bytes(&first), Some(13 * 32 - 1), "thirteen sentences with spaces between them reach 400 bytes");
+    assert_eq!(
+        bytes(&first),
+        Some(13 * 32 - 1),
+        "thirteen sentences with spaces between them reach 400 bytes"
+    );
     assert_eq!(bytes(&second), Some(7 * 32 - 1), "the rest");
     session.expect_done(1000).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_text_that_does_not_go_on_ends_with_an_error_and_the_session_stays() -> Result<()> {
-    let setup = Setup::reader("live-timeout").engine(|engine| engine.text_timeout = Duration::from_millis(300));
+    let setup =
+        Setup::reader("live-timeout").engine(|engine| engine.text_timeout = Duration::from_millis(300));
     let server = setup.start().await?;
     let (mut session, _) = begin(&server).await?;
     let error = session.expect_error("text_timeout").await?;

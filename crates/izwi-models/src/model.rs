@@ -8,7 +8,8 @@ use std::any::Any;
 use izwi_nn::Error;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
-    Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, TextProgress, VoiceRecording,
+    Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, TextProgress,
+    VoiceRecording,
 };
 
 /// Everything about one running sequence that changes, opaque to the executor.

@@ -98,7 +98,12 @@ pub(crate) trait FrameModel: Send + Sync + Sized + 'static {
     ///
     /// # Errors
     /// The pass takes no more text, or not as much.
-    fn append_text(&self, _pass: &Self::Pass, _text: &str, _is_last: bool) -> Result<TextProgress, InputError> {
+    fn append_text(
+        &self,
+        _pass: &Self::Pass,
+        _text: &str,
+        _is_last: bool,
+    ) -> Result<TextProgress, InputError> {
         Err(takes_text_whole())
     }
 

@@ -19,8 +19,8 @@ use izwi_nn::Error;
 use izwi_nn::device::decodes_in_parallel;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
-    Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, TextProgress, VoiceRecording,
-    Work,
+    Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, TextProgress,
+    VoiceRecording, Work,
 };
 
 use self::decode_buffer::{DecodeBuffer, MAX_FRAMES_PER_CHUNK, MAX_FRAMES_PER_TOKEN};

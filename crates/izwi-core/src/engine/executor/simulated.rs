@@ -144,7 +144,8 @@ impl Running {
         let generated = position.checked_sub(self.prompt_len);
         let Some((text, generated)) = self.open_text.as_ref().zip(generated) else { return Ok(token) };
         let added = text.input_of(generated);
-        let added = added.ok_or_else(|| ExecutorError(format!("text of position {position} has not arrived")))?;
+        let added =
+            added.ok_or_else(|| ExecutorError(format!("text of position {position} has not arrived")))?;
         Ok(mix(token, added))
     }
 
@@ -402,7 +403,8 @@ impl ModelExecutor for SimulatedExecutor {
 
     fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {
         for new in &plan.new_sequences {
-            let Some(Job { length, passes, is_chat, seed, open_text }) = new.prepared.payload.downcast_ref::<Job>()
+            let Some(Job { length, passes, is_chat, seed, open_text }) =
+                new.prepared.payload.downcast_ref::<Job>()
             else {
                 return Err(ExecutorError("the payload belongs to another executor".to_owned()));
             };

@@ -81,7 +81,10 @@ impl TextInput {
     fn extend(&self, text: &str, is_last: bool) -> Result<()> {
         let mut state = self.lock();
         if state.is_finished {
-            return Err(EngineError::invalid("input", "the text has ended already; send more as another request"));
+            return Err(EngineError::invalid(
+                "input",
+                "the text has ended already; send more as another request",
+            ));
         }
         let State { pending, attached, .. } = &mut *state;
         match attached {

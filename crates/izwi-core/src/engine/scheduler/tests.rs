@@ -34,6 +34,7 @@ impl Bench {
             id,
             request_id,
             priority,
+            live: true,
             arrival_us: self.next,
             state_bytes: STATE_BYTES,
             is_continued: false,
@@ -740,7 +741,8 @@ fn step_and_check(
     prop_assert_eq!(result.batch_size(), decided, "every decided item can be applied");
     prop_assert!(result.batch_size() <= config.max_batch_size);
     prop_assert!(result.total_tokens <= config.max_tokens_per_step);
-    let running = bench.scheduler.running.iter().filter(|id| !bench.scheduler.sequences[id].is_held()).count();
+    let running =
+        bench.scheduler.running.iter().filter(|id| !bench.scheduler.sequences[id].is_held()).count();
     prop_assert!(!admits || running <= config.max_running_requests);
     let started = bench.scheduler.sequences.values().filter(|s| s.started);
     let state_bytes: usize = started.map(|s| s.state_bytes).sum();

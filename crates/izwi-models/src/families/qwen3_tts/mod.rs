@@ -25,8 +25,8 @@ use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
-    Input, InputError, ModelInfo, PartTimes, PrepareLimits, SpeakInput, StepOutput, Task, TextProgress, Voice,
-    VoiceRecording, VoiceReference,
+    Input, InputError, ModelInfo, PartTimes, PrepareLimits, SpeakInput, StepOutput, Task, TextProgress,
+    Voice, VoiceRecording, VoiceReference,
 };
 
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]

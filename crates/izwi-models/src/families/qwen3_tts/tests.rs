@@ -140,17 +140,19 @@ fn a_preempted_sequence_goes_on_from_the_blocks_of_its_own_frames() {
     let model = model("cv06");
     let prepared = prepare(&model, say(TEXTS[1], 5));
     let undisturbed = mini_engine::alone(&model, &prepared, 30);
+    let frames = undisturbed.generated - usize::from(undisturbed.finished);
     let keys: HashSet<u64> = undisturbed.keys.iter().copied().collect();
-    assert_eq!(keys.len(), undisturbed.generated, "a key for each frame");
+    assert_eq!((keys.len(), undisturbed.keys.len()), (frames, frames), "a key for each frame");
     let mut engine = MiniEngine::new(&model, BLOCK, usize::MAX, 30);
     engine.admit(&prepared);
-    for _ in 0..20 {
+    let in_full_blocks = |engine: &MiniEngine<'_>| engine.sequences[0].start / BLOCK * BLOCK;
+    while in_full_blocks(&engine) <= mini_engine::keys(&prepared).len() {
         engine.step();
     }
+    assert!(!engine.sequences[0].finished);
     // As after a preemption in which no full block was lost.
-    let sequence = &mut engine.sequences[0];
-    assert!(sequence.start / BLOCK * BLOCK > mini_engine::keys(&prepared).len());
-    (sequence.start, sequence.begins) = (sequence.start / BLOCK * BLOCK, true);
+    let start = in_full_blocks(&engine);
+    (engine.sequences[0].start, engine.sequences[0].begins) = (start, true);
     let again = engine.finish().remove(0);
     assert_same("from its own blocks", &again.samples, &undisturbed.samples);
     assert_eq!(again.keys, undisturbed.keys);
@@ -414,9 +416,10 @@ fn text_in_pieces_with_pauses_gives_the_samples_of_the_whole_text() {
     let texts = [TEXTS[1], TEXTS[3], TEXTS[2], TEXTS[7], TEXTS[6]];
     for checkpoint in ["cv06", "cv17"] {
         let model = model(checkpoint);
-        let whole: Vec<Sequence> = (0..).zip(texts).map(|(seed, text)| {
-            mini_engine::alone(&model, &prepare(&model, styled(text, seed)), MOST)
-        }).collect();
+        let whole: Vec<Sequence> = (0..)
+            .zip(texts)
+            .map(|(seed, text)| mini_engine::alone(&model, &prepare(&model, styled(text, seed)), MOST))
+            .collect();
         for (size, pause, preempts) in [(2, 1, false), (7, 9, true)] {
             let mut engine = MiniEngine::new(&model, BLOCK, 5, MOST);
             let arrivals = texts.iter().enumerate().map(|(n, text)| {
