@@ -8,6 +8,7 @@ pub mod blocks;
 pub mod config;
 mod conversation;
 mod core;
+pub mod cost;
 mod error;
 pub mod executor;
 pub mod kv_cache;
@@ -40,8 +41,8 @@ pub use request::{
 };
 pub use scheduler::SchedulingPolicy;
 pub use types::{
-    AudioOutput, EngineOutput, FinishReason, GenerationParams, Priority, RequestId, RequestStats, SequenceId,
-    StreamingOutput,
+    AudioOutput, EngineOutput, FinishReason, GenerationParams, Prediction, Priority, RequestId, RequestStats,
+    SequenceId, StreamingOutput,
 };
 
 use self::core::{AbortCause, Admission, Command, EngineCore};
@@ -86,8 +87,7 @@ impl Engine {
     pub fn sharing(config: EngineCoreConfig, arbiter: &Arc<DeviceArbiter>) -> Result<Self> {
         config.validate()?;
         let executor = executor::build_native(&config)?;
-        let executor = arbiter::ArbitratedExecutor::new(executor, Arc::clone(arbiter));
-        Self::with_executor(config, Box::new(executor))
+        Self::with_executor_on(config, executor, arbiter)
     }
 
     /// Starts a step loop with any executor. Must be called within a tokio runtime.
@@ -95,6 +95,18 @@ impl Engine {
     /// # Errors
     /// The configuration is invalid, or there is no runtime.
     pub fn with_executor(config: EngineCoreConfig, executor: Box<dyn ModelExecutor>) -> Result<Self> {
+        Self::with_executor_on(config, executor, &DeviceArbiter::new())
+    }
+
+    /// Like [`Engine::with_executor`], on a device that other engines share.
+    ///
+    /// # Errors
+    /// As [`Engine::with_executor`].
+    pub fn with_executor_on(
+        config: EngineCoreConfig,
+        executor: Box<dyn ModelExecutor>,
+        arbiter: &Arc<DeviceArbiter>,
+    ) -> Result<Self> {
         config.validate()?;
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
             EngineError::Load("an engine needs a tokio runtime; create it within one".to_owned())
@@ -104,7 +116,7 @@ impl Engine {
         let processor = RequestProcessor::new(Arc::clone(&config), Arc::clone(&profile), executor.preparer());
         let (commands, receiver) = mpsc::unbounded_channel();
         let (publish, status) = watch::channel(EngineStatus::default());
-        let core = EngineCore::new(Arc::clone(&config), executor, publish);
+        let core = EngineCore::new(Arc::clone(&config), executor, arbiter.join(), publish);
         runtime.spawn(core.run(receiver));
         let preparing = Arc::new(Semaphore::new(config.num_threads));
         let open_audio = Arc::new(Semaphore::new(permits(config.max_open_audio_duration) as usize));
@@ -171,6 +183,15 @@ impl Engine {
     /// The engine has stopped.
     pub async fn interrupt_request(&self, id: &RequestId) -> Result<bool> {
         self.ask(|reply| Command::Abort(id.clone(), AbortCause::Interrupt, reply)).await
+    }
+
+    /// Corrects the playback clock of a stream: its client has played `played` of the audio so far. Without effect on a
+    /// request that has ended.
+    ///
+    /// # Errors
+    /// The engine has stopped.
+    pub fn playback_ack(&self, id: &RequestId, played: Duration) -> Result<()> {
+        self.send(Command::PlaybackAck(id.clone(), played))
     }
 
     /// Makes a voice pack of a recording: a safetensors file, for [`VoiceInput::Pack`].

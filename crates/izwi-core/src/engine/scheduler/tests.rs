@@ -27,7 +27,14 @@ impl Bench {
         self.next += 1;
         let id = SequenceId(self.next);
         let request_id = RequestId::from(format!("r{}", self.next).as_str());
-        self.scheduler.add_request(NewSequence { id, request_id, priority, arrival_us: self.next, work });
+        self.scheduler.add_request(NewSequence {
+            id,
+            request_id,
+            priority,
+            live: true,
+            arrival_us: self.next,
+            work,
+        });
         id
     }
 
