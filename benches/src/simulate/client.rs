@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use izwi_core::engine::{
-    Engine, EngineCoreRequest, EngineError, FinishReason, GenerationParams, Prediction, RequestId, StreamingOutput,
+    Engine, EngineCoreRequest, EngineError, FinishReason, GenerationParams, Prediction, RequestId,
+    StreamingOutput,
 };
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -28,13 +29,13 @@ const RETRY_UNIT_S: f64 = 1.0;
 
 /// What the clients of a run share.
 #[derive(Debug)]
-pub struct World {
+pub(crate) struct World {
     /// The engines.
-    pub engines: Engines,
+    pub(crate) engines: Engines,
     /// Live streams at once; `None` where the engine decides.
-    pub gate: Option<Arc<Semaphore>>,
+    pub(crate) gate: Option<Arc<Semaphore>>,
     /// When no client comes any more.
-    pub ends_at: Instant,
+    pub(crate) ends_at: Instant,
     tally: Mutex<Tally>,
     /// When a live stream was last accepted, by kind.
     accepted_at: Mutex<[Option<Instant>; 3]>,
@@ -46,7 +47,7 @@ pub struct World {
 
 impl World {
     /// A world without clients.
-    pub fn new(engines: Engines, gate: Option<usize>, ends_at: Instant, probes: u64) -> Self {
+    pub(crate) fn new(engines: Engines, gate: Option<usize>, ends_at: Instant, probes: u64) -> Self {
         Self {
             engines,
             gate: gate.map(|streams| Arc::new(Semaphore::new(streams))),
@@ -60,7 +61,7 @@ impl World {
     }
 
     /// What the clients saw so far.
-    pub fn tally(&self) -> MutexGuard<'_, Tally> {
+    pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,7 +93,9 @@ fn params(seed: u64) -> GenerationParams {
 /// The time that a refusal tells; `None` for other errors.
 fn told(error: &EngineError) -> Option<Duration> {
     match error {
-        EngineError::Saturated { retry_after } | EngineError::Overloaded { retry_after, .. } => Some(*retry_after),
+        EngineError::Saturated { retry_after } | EngineError::Overloaded { retry_after, .. } => {
+            Some(*retry_after)
+        }
         _ => None,
     }
 }
@@ -123,7 +126,7 @@ impl Client {
     }
 
     /// Comes, and comes back after refusals.
-    pub async fn run(self, world: Arc<World>) {
+    pub(crate) async fn run(self, world: Arc<World>) {
         let _place = match world.gate.clone().map(Semaphore::try_acquire_owned) {
             Some(Err(_)) => {
                 world.tally().refused += 1;
@@ -167,7 +170,10 @@ impl Client {
         let Ok(_probe) = world.probe.try_acquire() else { return false };
         world.probes_left.fetch_sub(1, Ordering::Relaxed);
         let mut accepted = None;
-        while refused_at.elapsed() < PROBE_FOR && accepted.is_none() && !world.accepted_since(self.kind, refused_at) {
+        while refused_at.elapsed() < PROBE_FOR
+            && accepted.is_none()
+            && !world.accepted_since(self.kind, refused_at)
+        {
             sleep(PROBE_EVERY).await;
             if !world.accepted_since(self.kind, refused_at) {
                 accepted = self.ask(world).await.ok();
@@ -257,7 +263,9 @@ impl Player {
 
     /// Waits until less than `ahead` of audio, and the announced silence, is ahead of playback.
     async fn wait(&self, ahead: Duration) {
-        if let Some(at) = self.started_at.and_then(|at| (at + self.received).checked_sub(ahead + self.prebuffer)) {
+        if let Some(at) =
+            self.started_at.and_then(|at| (at + self.received).checked_sub(ahead + self.prebuffer))
+        {
             sleep_until(at).await;
         }
     }
@@ -294,14 +302,15 @@ impl Player {
         if let Some((actual, prediction)) = self.first_audio {
             let actual = actual.as_secs_f64();
             tally.first_audio_s.push(actual);
-            let errors = prediction.map(|told| (told.first_audio.as_secs_f64() - actual).abs() / actual.max(1e-3));
+            let errors =
+                prediction.map(|told| (told.first_audio.as_secs_f64() - actual).abs() / actual.max(1e-3));
             tally.first_audio_errors.extend(errors);
         }
     }
 }
 
 /// Sends one bulk TTS request after another.
-pub async fn speak_in_bulk(world: Arc<World>, seed: u64) {
+pub(crate) async fn speak_in_bulk(world: Arc<World>, seed: u64) {
     let mut random = Random::new(seed, 21);
     while Instant::now() < world.ends_at {
         let (seed, chars) = (random.next() >> 16, random.between(100.0, 500.0) as usize);
@@ -311,7 +320,7 @@ pub async fn speak_in_bulk(world: Arc<World>, seed: u64) {
 }
 
 /// Sends one recording after another, with pauses.
-pub async fn transcribe(world: Arc<World>, seed: u64) {
+pub(crate) async fn transcribe(world: Arc<World>, seed: u64) {
     let mut random = Random::new(seed, 22);
     while Instant::now() < world.ends_at {
         let samples = (random.between(3.0, 70.0) * f64::from(RATE_HZ)) as usize;

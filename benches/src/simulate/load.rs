@@ -18,7 +18,7 @@ const SWING: f64 = 0.8;
 
 /// How arrivals are spread over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pattern {
+pub(crate) enum Pattern {
     /// Independent of each other.
     Poisson,
     /// Several at once.
@@ -29,7 +29,7 @@ pub enum Pattern {
 
 /// The model that a client speaks to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Autoregressive TTS.
     Speech,
     /// Conversation.
@@ -40,7 +40,7 @@ pub enum Kind {
 
 /// What a client does with its stream.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Reader {
+pub(crate) enum Reader {
     /// Reads at once and plays at playback speed.
     Fast,
     /// Reads at playback speed, with half a second of audio ahead.
@@ -62,39 +62,39 @@ pub enum Reader {
 
 /// One live client.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Client {
+pub(crate) struct Client {
     /// When it comes, since the start.
-    pub at: Duration,
+    pub(crate) at: Duration,
     /// The model.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// Characters of its text.
-    pub chars: usize,
+    pub(crate) chars: usize,
     /// What it does.
-    pub reader: Reader,
+    pub(crate) reader: Reader,
     /// How often it comes back after the time that a refusal told.
-    pub returns: u32,
+    pub(crate) returns: u32,
     /// Seed of its request.
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 /// Seconds of audio of a live stream on the average.
-pub fn mean_length_s() -> f64 {
+pub(crate) fn mean_length_s() -> f64 {
     (TEXT.1 - TEXT.0) / (TEXT.1 / TEXT.0).ln() / CHARS_PER_S
 }
 
 /// Which clients come.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Offered {
+pub(crate) struct Offered {
     /// Streams of the TTS model at once, if all were accepted.
-    pub streams: f64,
+    pub(crate) streams: f64,
     /// Whether the other models have clients too, and some clients behave badly.
-    pub mixed: bool,
+    pub(crate) mixed: bool,
     /// Whether there is a chat model.
-    pub chats: bool,
+    pub(crate) chats: bool,
 }
 
 /// The clients of a run, in order: a third of the time for each pattern.
-pub fn clients(seed: u64, length: Duration, offered: Offered) -> Vec<Client> {
+pub(crate) fn clients(seed: u64, length: Duration, offered: Offered) -> Vec<Client> {
     let (mut random, third) = (Random::new(seed, 11), length.as_secs_f64() / 3.0);
     let other = if offered.mixed { 1.0 + if offered.chats { 0.4 } else { 0.2 } } else { 1.0 };
     let gap_s = mean_length_s() / offered.streams / other;
@@ -124,7 +124,8 @@ fn arrivals(random: &mut Random, pattern: Pattern, gap_s: f64, length_s: f64) ->
         if now >= length_s {
             return times;
         }
-        let count = if pattern == Pattern::Bursts { random.between(BURST.0, BURST.1).round() as usize } else { 1 };
+        let count =
+            if pattern == Pattern::Bursts { random.between(BURST.0, BURST.1).round() as usize } else { 1 };
         times.extend((0..count).map(|index| now + 0.005 * index as f64));
     }
 }

@@ -9,36 +9,38 @@ use std::time::Duration;
 use anyhow::Result;
 use izwi_core::engine::executor::simulated::{CostCurve, SimulatedExecutor, SimulatedModel, StepWork};
 use izwi_core::engine::executor::{ExecutorError, ItemResult, RequestPreparer, StepPlan};
-use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, ExecutorProfile, ModelExecutor, SequenceId};
+use izwi_core::engine::{
+    DeviceArbiter, Engine, EngineCoreConfig, ExecutorProfile, ModelExecutor, SequenceId,
+};
 
 /// Samples a second of all simulated audio: few, since nobody hears them.
-pub const RATE_HZ: u32 = 1_250;
+pub(crate) const RATE_HZ: u32 = 1_250;
 /// Seconds of audio in a frame.
-pub const FRAME_S: f64 = 0.08;
+pub(crate) const FRAME_S: f64 = 0.08;
 /// Characters spoken in a second.
-pub const CHARS_PER_S: f64 = 15.0;
+pub(crate) const CHARS_PER_S: f64 = 15.0;
 /// Prefix of the ids of bulk requests, by which the device's time is attributed.
-pub const BULK: &str = "bulk-";
+pub(crate) const BULK: &str = "bulk-";
 /// Bytes of the state of a sequence of a large model.
 const STATE_BYTES: usize = 64 << 20;
 
 /// A machine.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// Name in the report.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Curve of the autoregressive TTS model whose capacity defines the load.
-    pub speech: CostCurve,
+    pub(crate) speech: CostCurve,
     /// The most sequences in a step of it.
-    pub max_batch: usize,
+    pub(crate) max_batch: usize,
     /// Curve of the chat model; `None` without one.
-    pub chat: Option<CostCurve>,
+    pub(crate) chat: Option<CostCurve>,
     /// Curve of the ASR model.
-    pub listens: CostCurve,
+    pub(crate) listens: CostCurve,
     /// Curve of the small TTS model.
-    pub small: CostCurve,
+    pub(crate) small: CostCurve,
     /// Share of the simulated minutes.
-    pub weight: f64,
+    pub(crate) weight: f64,
 }
 
 fn ms(ms: f64) -> Duration {
@@ -77,7 +79,7 @@ fn scaled(curve: &CostCurve, factor: f64) -> CostCurve {
 
 impl Machine {
     /// The machines: a desktop processor of two cores, one of eight, a fast GPU, and a model slower than real time.
-    pub fn all(noise: f64) -> Vec<Self> {
+    pub(crate) fn all(noise: f64) -> Vec<Self> {
         // qwen3-tts.json, 0.6 B at Q8 on two Zen 5 cores: milliseconds of a step of 1, 2, 4 and 8 voices. Prompts are a
         // byte to a position here, a quarter of a token.
         let speech = curve(&[(1, 63.0), (2, 85.2), (4, 103.3), (8, 146.1)], 0.6, noise);
@@ -124,8 +126,10 @@ impl Machine {
 
     /// Live streams of the TTS model that play at once without a gap: the largest batch whose step is shorter than a frame;
     /// beyond the largest batch, sequences take turns.
-    pub fn capacity(&self) -> f64 {
-        let step_s = |batch: usize| self.speech.mean(StepWork { generating: batch, ..StepWork::default() }).as_secs_f64();
+    pub(crate) fn capacity(&self) -> f64 {
+        let step_s = |batch: usize| {
+            self.speech.mean(StepWork { generating: batch, ..StepWork::default() }).as_secs_f64()
+        };
         let fits = (1..=self.max_batch).rev().find(|batch| step_s(*batch) <= FRAME_S);
         match fits {
             Some(batch) if batch == self.max_batch => batch as f64 * FRAME_S / step_s(batch),
@@ -135,14 +139,14 @@ impl Machine {
     }
 
     /// Whether one stream alone is generated faster than it plays.
-    pub fn is_real_time(&self) -> bool {
+    pub(crate) fn is_real_time(&self) -> bool {
         self.capacity() >= 1.0
     }
 }
 
 /// What the device did.
 #[derive(Debug, Default)]
-pub struct Meter {
+pub(crate) struct Meter {
     steps: AtomicU64,
     busy_us: AtomicU64,
     bulk_us: AtomicU64,
@@ -150,12 +154,12 @@ pub struct Meter {
 
 impl Meter {
     /// Steps so far.
-    pub fn steps(&self) -> u64 {
+    pub(crate) fn steps(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
     }
 
     /// Time in steps, and the part of it for bulk requests, in seconds.
-    pub fn busy_s(&self) -> (f64, f64) {
+    pub(crate) fn busy_s(&self) -> (f64, f64) {
         let seconds = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64 / 1e6;
         (seconds(&self.busy_us), seconds(&self.bulk_us))
     }
@@ -173,7 +177,8 @@ struct Metered {
 impl Metered {
     fn cost_s(&self, plan: &StepPlan, is_bulk: bool) -> f64 {
         let mut work = StepWork::default();
-        let items = plan.schedule.items().filter(|item| item.request_id.as_str().starts_with(BULK) == is_bulk);
+        let items =
+            plan.schedule.items().filter(|item| item.request_id.as_str().starts_with(BULK) == is_bulk);
         for item in items {
             let is_prompt = item.is_prefill || !self.is_autoregressive;
             work.prompt_tokens += if is_prompt { item.num_tokens } else { 0 };
@@ -226,17 +231,17 @@ impl ModelExecutor for Metered {
 
 /// The engines of a machine.
 #[derive(Debug, Clone)]
-pub struct Engines {
+pub(crate) struct Engines {
     /// The autoregressive TTS model.
-    pub speech: Engine,
+    pub(crate) speech: Engine,
     /// The chat model.
-    pub chat: Option<Engine>,
+    pub(crate) chat: Option<Engine>,
     /// The ASR model.
-    pub listens: Engine,
+    pub(crate) listens: Engine,
     /// The small TTS model.
-    pub small: Engine,
+    pub(crate) small: Engine,
     /// Counts of all of them.
-    pub meter: Arc<Meter>,
+    pub(crate) meter: Arc<Meter>,
 }
 
 /// Frames of a text: its characters, and ± 20 % by the seed.
@@ -259,17 +264,17 @@ fn model(curve: &CostCurve, seed: u64) -> SimulatedModel {
 
 /// How the engines of a run are set up.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Setup {
+pub(crate) struct Setup {
     /// Seed of the noise.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// The most sequences in a step of the TTS model; `None` for the machine's.
-    pub max_batch: Option<usize>,
+    pub(crate) max_batch: Option<usize>,
     /// Whether the engine decides which live streams it accepts.
-    pub admission: bool,
+    pub(crate) admission: bool,
 }
 
 /// Starts the engines of a machine on one device. Must be called within a tokio runtime whose clock is paused.
-pub async fn start(machine: &Machine, setup: Setup) -> Result<Engines> {
+pub(crate) async fn start(machine: &Machine, setup: Setup) -> Result<Engines> {
     let (arbiter, meter) = (DeviceArbiter::new(), Arc::new(Meter::default()));
     let base = EngineCoreConfig {
         max_batch_size: setup.max_batch.unwrap_or(machine.max_batch),
@@ -282,12 +287,19 @@ pub async fn start(machine: &Machine, setup: Setup) -> Result<Engines> {
         let config = EngineCoreConfig { model: name.to_owned(), ..base.clone() };
         let (encoder_rows, is_autoregressive) = (model.encoder_rows, model.autoregressive);
         let inner = SimulatedExecutor::new(&config, model);
-        let executor =
-            Metered { inner, curve: curve.clone(), encoder_rows, is_autoregressive, meter: Arc::clone(&meter) };
+        let executor = Metered {
+            inner,
+            curve: curve.clone(),
+            encoder_rows,
+            is_autoregressive,
+            meter: Arc::clone(&meter),
+        };
         Ok(Engine::with_executor_on(config, Box::new(executor), &arbiter)?)
     };
     let speech = engine("speech", model(&machine.speech, setup.seed), &machine.speech)?;
-    let chats = |curve: &CostCurve| engine("chat", SimulatedModel { chats: true, ..model(curve, setup.seed + 1) }, curve);
+    let chats = |curve: &CostCurve| {
+        engine("chat", SimulatedModel { chats: true, ..model(curve, setup.seed + 1) }, curve)
+    };
     let listening = SimulatedModel {
         transcribes: true,
         encoder_rows: 1_500,

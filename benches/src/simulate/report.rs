@@ -13,27 +13,27 @@ const SATURATED: f64 = 2.0;
 
 /// The result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// Seed.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// Simulated minutes of the rows.
-    pub minutes: f64,
+    pub(crate) minutes: f64,
     /// The largest relative deviation of a step's time.
-    pub noise: f64,
+    pub(crate) noise: f64,
     /// Steps of the rows and of the search for the best fixed batch.
-    pub steps: u64,
+    pub(crate) steps: u64,
     /// Live streams accepted.
-    pub accepted: u64,
+    pub(crate) accepted: u64,
     /// Live streams refused.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// Requests that failed in another way.
-    pub failed: u64,
+    pub(crate) failed: u64,
     /// Seconds of silence in accepted live streams whose reader keeps up.
-    pub underrun_s: f64,
+    pub(crate) underrun_s: f64,
     /// Streams with silence.
-    pub underrun_streams: u64,
+    pub(crate) underrun_streams: u64,
     /// The least over machines of goodput with admission over that of the best fixed batch.
-    pub goodput_ratio: Option<f64>,
+    pub(crate) goodput_ratio: Option<f64>,
     /// Median of |predicted − actual| over actual first audio.
     pub first_audio_error_p50: Option<f64>,
     /// Its 99th percentile.
@@ -41,26 +41,27 @@ pub struct Report {
     /// Median of |told − true| over true time until a refused stream would be accepted.
     pub retry_after_error_p50: Option<f64>,
     /// Refused streams by which that is measured.
-    pub retry_after_probes: usize,
+    pub(crate) retry_after_probes: usize,
     /// Share of the streams that came back after the told time and were then accepted, with competition.
-    pub retries_accepted: Option<f64>,
+    pub(crate) retries_accepted: Option<f64>,
     /// The least share of a device's time for bulk requests in rows at twice what it can keep and above.
-    pub bulk_share_at_saturation: Option<f64>,
+    pub(crate) bulk_share_at_saturation: Option<f64>,
     /// Rows.
-    pub rows: Vec<Row>,
+    pub(crate) rows: Vec<Row>,
     /// Goodput at saturation.
-    pub goodput: Vec<Goodput>,
+    pub(crate) goodput: Vec<Goodput>,
 }
 
 impl Report {
     /// Sums rows.
-    pub fn new(args: &Args, rows: Vec<(Row, Tally)>, goodput: Vec<(Goodput, u64)>) -> Self {
+    pub(crate) fn new(args: &Args, rows: Vec<(Row, Tally)>, goodput: Vec<(Goodput, u64)>) -> Self {
         let mut all = Tally::default();
         rows.iter().for_each(|(_, tally)| all.add(tally));
         let rows: Vec<Row> = rows.into_iter().map(|(row, _)| row).collect();
         let searched: u64 = goodput.iter().map(|(_, steps)| steps).sum();
         let goodput: Vec<Goodput> = goodput.into_iter().map(|(goodput, _)| goodput).collect();
-        let ratios = goodput.iter().map(|goodput| goodput.admission / goodput.best_fixed.max(f64::MIN_POSITIVE));
+        let ratios =
+            goodput.iter().map(|goodput| goodput.admission / goodput.best_fixed.max(f64::MIN_POSITIVE));
         let saturated = rows.iter().filter(|row| row.load >= SATURATED).map(|row| row.bulk_share);
         Self {
             seed: args.seed,
@@ -85,14 +86,24 @@ impl Report {
     }
 
     /// A table for people.
-    pub fn table(&self) -> String {
+    pub(crate) fn table(&self) -> String {
         let shown = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
         let mut text = format!("seed {}, {:.0} minutes, {} steps\n\n", self.seed, self.minutes, self.steps);
         let _ = writeln!(
             text,
             "{:16} {:>6} {:>9} {:>9} {:>7} {:>10} {:>8} {:>8} {:>9} {:>9} {:>6} {:>6}",
-            "machine", "load", "accepted", "refused", "failed", "underrun s", "streams", "ttfa p50", "ttfa err", "retry err",
-            "bulk", "idle"
+            "machine",
+            "load",
+            "accepted",
+            "refused",
+            "failed",
+            "underrun s",
+            "streams",
+            "ttfa p50",
+            "ttfa err",
+            "retry err",
+            "bulk",
+            "idle"
         );
         for row in &self.rows {
             let _ = writeln!(
@@ -114,7 +125,10 @@ impl Report {
         }
         for goodput in &self.goodput {
             let Goodput { machine, best_batch, best_fixed, admission } = goodput;
-            let _ = writeln!(text, "goodput {machine}: {admission:.3}, best of {best_batch} fixed {best_fixed:.3}");
+            let _ = writeln!(
+                text,
+                "goodput {machine}: {admission:.3}, best of {best_batch} fixed {best_fixed:.3}"
+            );
         }
         let _ = writeln!(
             text,

@@ -50,20 +50,21 @@ struct Outcome {
 
 /// Goodput of a machine at saturation, in seconds of audio delivered in time per second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Goodput {
+pub(crate) struct Goodput {
     /// The machine.
-    pub machine: String,
+    pub(crate) machine: String,
     /// The best fixed number of live streams.
-    pub best_batch: usize,
+    pub(crate) best_batch: usize,
     /// Its goodput.
-    pub best_fixed: f64,
+    pub(crate) best_fixed: f64,
     /// Goodput with admission.
-    pub admission: f64,
+    pub(crate) admission: f64,
 }
 
 impl Run<'_> {
     fn run(&self) -> Result<Outcome> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
         let outcome = runtime.block_on(self.simulate());
         runtime.shutdown_background();
         outcome
@@ -112,7 +113,7 @@ impl Run<'_> {
 }
 
 /// Runs everything.
-pub fn simulate(args: &Args) -> Result<Report> {
+pub(crate) fn simulate(args: &Args) -> Result<Report> {
     let known = Machine::all(args.noise);
     let wanted = |machine: &Machine| {
         args.machines.is_empty() || args.machines.iter().any(|part| machine.name.contains(part.as_str()))
@@ -147,7 +148,8 @@ fn search(args: &Args, machine: &Machine) -> Result<(Goodput, u64)> {
     let steps = results.iter().map(|(_, steps)| steps).sum();
     let fixed = runs.iter().zip(&results).skip(1);
     let best = fixed.max_by(|(_, (a, _)), (_, (b, _))| a.total_cmp(b));
-    let (best_batch, best_fixed) = best.map_or((0, 0.0), |(run, (goodput, _))| (run.fixed.unwrap_or(0), *goodput));
+    let (best_batch, best_fixed) =
+        best.map_or((0, 0.0), |(run, (goodput, _))| (run.fixed.unwrap_or(0), *goodput));
     let name = machine.name.to_owned();
     Ok((Goodput { machine: name, best_batch, best_fixed, admission: results[0].0 }, steps))
 }

@@ -8,38 +8,38 @@ use serde::Serialize;
 
 /// Counts and measurements of one run.
 #[derive(Debug, Clone, Default)]
-pub struct Tally {
+pub(crate) struct Tally {
     /// Live streams that were accepted.
-    pub accepted: u64,
+    pub(crate) accepted: u64,
     /// Live streams that were refused, retries included.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// Requests that failed in another way.
-    pub failed: u64,
+    pub(crate) failed: u64,
     /// Silence in streams whose reader keeps up.
-    pub underrun: Duration,
+    pub(crate) underrun: Duration,
     /// Streams with silence.
-    pub underrun_streams: u64,
+    pub(crate) underrun_streams: u64,
     /// Audio of live streams, and the part of it that arrived in time, in seconds.
-    pub audio_s: f64,
+    pub(crate) audio_s: f64,
     /// As above.
-    pub in_time_s: f64,
+    pub(crate) in_time_s: f64,
     /// |predicted − actual| over actual time to the first audio.
-    pub first_audio_errors: Vec<f64>,
+    pub(crate) first_audio_errors: Vec<f64>,
     /// Actual times to the first audio, in seconds.
-    pub first_audio_s: Vec<f64>,
+    pub(crate) first_audio_s: Vec<f64>,
     /// |told − true| over true time until a stream would be accepted.
-    pub retry_after_errors: Vec<f64>,
+    pub(crate) retry_after_errors: Vec<f64>,
     /// Streams that came back after the told time, and those of them that were accepted.
-    pub retries: u64,
+    pub(crate) retries: u64,
     /// As above.
-    pub retries_accepted: u64,
+    pub(crate) retries_accepted: u64,
     /// Bulk requests that ended.
-    pub bulk: u64,
+    pub(crate) bulk: u64,
 }
 
 impl Tally {
     /// Adds another run's.
-    pub fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.accepted += other.accepted;
         self.refused += other.refused;
         self.failed += other.failed;
@@ -57,7 +57,7 @@ impl Tally {
 }
 
 /// Nearest-rank quantile; `None` without values.
-pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
+pub(crate) fn quantile(values: &[f64], q: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let rank = ((q * sorted.len() as f64).ceil() as usize).max(1) - 1;
@@ -66,27 +66,27 @@ pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
 
 /// One machine at one load.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub(crate) struct Row {
     /// The machine.
-    pub machine: String,
+    pub(crate) machine: String,
     /// Offered live audio over what the machine can keep.
-    pub load: f64,
+    pub(crate) load: f64,
     /// Simulated minutes.
-    pub minutes: f64,
+    pub(crate) minutes: f64,
     /// Steps of all engines.
-    pub steps: u64,
+    pub(crate) steps: u64,
     /// Live streams that were accepted.
-    pub accepted: u64,
+    pub(crate) accepted: u64,
     /// Live streams that were refused.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// Requests that failed in another way.
-    pub failed: u64,
+    pub(crate) failed: u64,
     /// Seconds of silence in accepted live streams whose reader keeps up.
-    pub underrun_s: f64,
+    pub(crate) underrun_s: f64,
     /// Streams with silence.
-    pub underrun_streams: u64,
+    pub(crate) underrun_streams: u64,
     /// Seconds of live audio per second.
-    pub live_audio: f64,
+    pub(crate) live_audio: f64,
     /// Median seconds to the first audio.
     pub first_audio_p50_s: Option<f64>,
     /// 99th percentile of |predicted − actual| over actual first audio.
@@ -94,14 +94,21 @@ pub struct Row {
     /// Median of |told − true| over true time until a refused stream would be accepted.
     pub retry_after_error_p50: Option<f64>,
     /// Share of the device's time for bulk requests.
-    pub bulk_share: f64,
+    pub(crate) bulk_share: f64,
     /// Share of the time in which the device does nothing, while bulk requests are always there.
-    pub idle_share: f64,
+    pub(crate) idle_share: f64,
 }
 
 impl Row {
     /// The row of a run that took `simulated` time, `busy_s` and of it `bulk_s` in steps.
-    pub fn new(name: &str, load: f64, tally: &Tally, simulated: Duration, steps: u64, busy: (f64, f64)) -> Self {
+    pub(crate) fn new(
+        name: &str,
+        load: f64,
+        tally: &Tally,
+        simulated: Duration,
+        steps: u64,
+        busy: (f64, f64),
+    ) -> Self {
         let seconds = simulated.as_secs_f64();
         Self {
             machine: name.to_owned(),
