@@ -36,7 +36,9 @@ pub struct ExecutorProfile {
     pub precision: Precision,
     /// Bytes of one KV block; 0 for models without KV cache.
     pub kv_block_bytes: usize,
-    /// Bytes held while loaded: weights, KV pool, and the states of as many sequences as run at once.
+    /// Blocks of the KV pool.
+    pub kv_blocks: usize,
+    /// Bytes held while loaded: weights, KV pool, and the states of as many sequences as a step takes.
     pub memory_bytes: usize,
     /// Bytes of weights that a step of one token reads.
     pub step_bytes: usize,

@@ -3,6 +3,7 @@
 //! [`Engine`] holds channels and immutable facts; the step loop in [`core`] owns the state. Must not know tensors, wire
 //! formats or HTTP.
 
+pub mod admission;
 pub mod arbiter;
 pub mod blocks;
 pub mod config;

@@ -5,6 +5,7 @@
 
 mod emission_queue;
 mod playback;
+mod stall_clock;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 use self::emission_queue::EmissionQueue;
 use self::playback::PlaybackClock;
 pub(super) use self::playback::Underrun;
+use self::stall_clock::StallClock;
 use super::error::{EngineError, Result};
 use super::metrics::MetricsCollector;
 use super::types::{
@@ -96,6 +98,7 @@ struct Session {
     /// Chunks that have not left, with the time when each was made.
     pending: VecDeque<(StreamingOutput, Instant)>,
     blocked_since: Option<Instant>,
+    stall_clock: StallClock,
     blocked_total: Duration,
     first_scheduled_at: Option<Instant>,
     first_audio_at: Option<Instant>,
@@ -131,6 +134,7 @@ impl OutputProcessor {
             emissions: EmissionQueue::default(),
             pending: VecDeque::new(),
             blocked_since: None,
+            stall_clock: StallClock::default(),
             blocked_total: Duration::ZERO,
             first_scheduled_at: None,
             first_audio_at: None,
@@ -217,15 +221,16 @@ impl OutputProcessor {
         self.sessions.iter().filter(|(_, session)| session.is_disconnected()).map(|(id, _)| *id).collect()
     }
 
-    /// Sequences whose client has been blocking for `limit`.
+    /// Sequences whose client is `limit` behind real time.
     pub(super) fn stalled(&self, limit: Duration) -> Vec<SequenceId> {
-        let stalled = |session: &Session| session.blocked_since.is_some_and(|since| since.elapsed() >= limit);
+        let now = Instant::now();
+        let stalled = |session: &Session| session.stalls_at(limit).is_some_and(|at| at <= now);
         self.sessions.iter().filter(|(_, session)| stalled(session)).map(|(id, _)| *id).collect()
     }
 
-    /// When the next client has been blocking for `limit`.
+    /// When the next client is `limit` behind real time, if it takes nothing until then.
     pub(super) fn next_stall(&self, limit: Duration) -> Option<Instant> {
-        self.sessions.values().filter_map(|session| session.blocked_since).min().map(|since| since + limit)
+        self.sessions.values().filter_map(|session| session.stalls_at(limit)).min()
     }
 
     /// Drops a session without a final chunk, for clients that disconnected or stalled.
@@ -294,8 +299,12 @@ impl OutputProcessor {
         let sample_rate = self.sample_rate;
         let session = self.sessions.get_mut(&sequence)?;
         let Ok(permit) = permit else { return Some(DeliveryEvent::Disconnected(sequence)) };
+        if let Some(since) = session.blocked_since {
+            session.stall_clock.wait(since.elapsed());
+        }
         if let Some((chunk, made_at)) = session.pending.pop_front() {
             session.leaves(chunk.samples.len(), made_at, sample_rate, metrics);
+            session.stall_clock.take(session.playing_time(&chunk));
             permit.send(chunk);
         }
         if let Some(since) = session.blocked_since.take() {
@@ -319,9 +328,12 @@ impl OutputProcessor {
         while session.blocked_since.is_none()
             && let Some((chunk, made_at)) = session.pending.pop_front()
         {
-            let samples = chunk.samples.len();
+            let (samples, playing_time) = (chunk.samples.len(), session.playing_time(&chunk));
             match channel.try_send(chunk) {
-                Ok(()) => session.leaves(samples, made_at, sample_rate, metrics),
+                Ok(()) => {
+                    session.leaves(samples, made_at, sample_rate, metrics);
+                    session.stall_clock.take(playing_time);
+                }
                 Err(TrySendError::Closed(_)) => return Pushed::Disconnected,
                 Err(TrySendError::Full(chunk)) => {
                     session.pending.push_front((chunk, made_at));
@@ -348,6 +360,24 @@ impl Session {
             Delivery::Whole(reply) => reply.is_closed(),
             Delivery::Stream(channel) => channel.is_closed(),
             Delivery::Kept => false,
+        }
+    }
+
+    /// When the client is `limit` behind real time, if it takes nothing until then.
+    fn stalls_at(&self, limit: Duration) -> Option<Instant> {
+        self.blocked_since.map(|since| since + self.stall_clock.time_to(limit))
+    }
+
+    /// How long a client that reads in real time takes for a chunk: its audio, or the part of the recording that it
+    /// transcribes. Text alone counts as one chunk of audio.
+    fn playing_time(&self, chunk: &StreamingOutput) -> Duration {
+        let spans = chunk.segments.iter().map(|segment| (segment.end_s - segment.start_s).max(0.0));
+        let transcribed = Duration::try_from_secs_f64(spans.sum()).unwrap_or_default();
+        let audio = audio_duration(chunk.samples.len() as u64, chunk.sample_rate).max(transcribed);
+        if audio.is_zero() {
+            audio_duration(self.start.chunk_samples as u64, chunk.sample_rate)
+        } else {
+            audio
         }
     }
 

@@ -44,6 +44,20 @@ pub(in crate::engine) enum Command {
     AwaitEnd(oneshot::Sender<Result<()>>),
 }
 
+impl Command {
+    /// Whether a step that was scheduled before this command may differ from one that is scheduled after it.
+    pub(super) fn changes_schedule(&self, mode: Mode) -> bool {
+        match self {
+            Self::PlaybackAck(..) | Self::Metrics(_) | Self::TakeOutput(..) | Self::CheckInvariants(_) => {
+                false
+            }
+            // They let the loop run, or drain it, which it does already.
+            Self::Start | Self::Resume | Self::Drain(_) | Self::AwaitEnd(_) => mode != Mode::Running,
+            Self::Add(..) | Self::Abort(..) | Self::Step(_) | Self::Pause | Self::Stop => true,
+        }
+    }
+}
+
 impl EngineCore {
     /// Warms up the executor. Returns the commands that arrived meanwhile.
     pub(super) async fn initialize(

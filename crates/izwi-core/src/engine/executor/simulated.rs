@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use izwi_types::{
-    Emission, Input, InputError, ModelInfo, PartTimes, Prepared, Segment, StepOutput, Task, Voice,
-    VoiceRecording, Word, Work,
+    Emission, EncoderWork, Input, InputError, ModelInfo, PartTimes, Prepared, Segment, StepOutput, Task,
+    Voice, VoiceRecording, Word, Work,
 };
 
 use super::{ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, StepPlan};
@@ -53,6 +53,8 @@ pub struct SimulatedModel {
     pub watchdog: Option<usize>,
     /// Passes of an autoregressive TTS request.
     pub passes: usize,
+    /// Bytes that the state of a sequence is said to take.
+    pub state_bytes: usize,
     /// Rate of its audio, in Hz.
     pub sample_rate: u32,
     /// Samples per generated token, or per character of a unit.
@@ -90,6 +92,7 @@ impl Default for SimulatedModel {
             chats: false,
             watchdog: None,
             passes: 1,
+            state_bytes: 0,
             sample_rate: 24_000,
             samples_per_token: 1_920,
             length: |text, _| natural_length(text),
@@ -136,7 +139,8 @@ impl Running {
         self.tokens = (0..1 + state % 40).map(|i| mix(state, i)).collect();
         self.prompt_len = self.tokens.len();
         self.encoder_rows = self.encoder_rows.max(ENCODER_TOKENS);
-        Work::Autoregressive { prompt: self.tokens.clone().into(), encoder_tokens: self.encoder_rows }
+        let encoders = Arc::new([EncoderWork { end: self.prompt_len, tokens: self.encoder_rows }]);
+        Work::Autoregressive { prompt: self.tokens.clone().into(), encoders }
     }
 }
 
@@ -202,6 +206,11 @@ fn sample(token: u64, seed: u64, index: usize) -> f32 {
     (mix(mix(token, seed), index as u64) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
 }
 
+/// Rows that the encoders of a prompt compute.
+fn rows(encoders: &[EncoderWork]) -> usize {
+    encoders.iter().map(|encoder| encoder.tokens).sum()
+}
+
 impl SimulatedExecutor {
     /// An executor for the given engine settings.
     pub fn new(config: &EngineCoreConfig, model: SimulatedModel) -> Self {
@@ -232,6 +241,7 @@ impl SimulatedExecutor {
             info,
             precision: config.dtype,
             kv_block_bytes: 16 * geometry.block_size,
+            kv_blocks: geometry.num_blocks,
             memory_bytes: 0,
             step_bytes: 0,
             part_times: PartTimes::default(),
@@ -247,9 +257,7 @@ impl SimulatedExecutor {
             let new = plan.new_sequences.iter().find(|new| new.sequence == item.sequence);
             let (length, encoder_rows) =
                 match (new.map(|new| &new.prepared.work), self.sequences.get(&item.sequence)) {
-                    (Some(Work::Autoregressive { prompt, encoder_tokens }), _) => {
-                        (prompt.len(), *encoder_tokens)
-                    }
+                    (Some(Work::Autoregressive { prompt, encoders }), _) => (prompt.len(), rows(encoders)),
                     (None, Some(running)) => (running.tokens.len(), running.encoder_rows),
                     (Some(Work::Units(_)), _) | (None, None) => (0, 0),
                 };
@@ -300,8 +308,9 @@ impl SimulatedExecutor {
                 count = 0;
             }
             token = chat::key(&emission);
-            (output.content_key, output.emission) = (Some(token), Some(emission));
+            output.emission = Some(emission);
         }
+        output.content_key = Some(token);
         running.tokens.push(token);
         output.samples = (0..count).map(|i| sample(state, running.seed, i)).collect();
         output
@@ -377,8 +386,8 @@ impl ModelExecutor for SimulatedExecutor {
             };
             let (tokens, units, encoder_rows) = match &new.prepared.work {
                 Work::Units(units) => (Vec::new(), Arc::clone(units), 0),
-                Work::Autoregressive { prompt, encoder_tokens } => {
-                    (prompt.to_vec(), Arc::new([]) as Arc<[usize]>, *encoder_tokens)
+                Work::Autoregressive { prompt, encoders } => {
+                    (prompt.to_vec(), Arc::new([]) as Arc<[usize]>, rows(encoders))
                 }
             };
             let running = Running {
@@ -455,7 +464,8 @@ struct SimulatedPreparer {
 impl SimulatedPreparer {
     fn prepare_text(&self, text: &str, passes: usize, encoder_tokens: usize, seed: u64) -> Prepared {
         let work = if self.autoregressive {
-            Work::Autoregressive { prompt: text.bytes().map(u64::from).collect(), encoder_tokens }
+            let encoders = Arc::new([EncoderWork { end: text.len(), tokens: encoder_tokens }]);
+            Work::Autoregressive { prompt: text.bytes().map(u64::from).collect(), encoders }
         } else {
             Work::Units(sentences(text).into())
         };
@@ -477,7 +487,7 @@ impl RequestPreparer for SimulatedPreparer {
             }
             Input::Converse(input) => {
                 let (prompt, last_turn) = chat::prompt(&input.turns);
-                let work = Work::Autoregressive { prompt: prompt.into(), encoder_tokens: 0 };
+                let work = Work::Autoregressive { prompt: prompt.into(), encoders: Arc::new([]) };
                 let job = Job { length: 6 + last_turn, passes: 1, is_chat: true, seed: input.seed };
                 Prepared { work, payload: Arc::new(job) }
             }
