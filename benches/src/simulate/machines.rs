@@ -92,7 +92,7 @@ impl Machine {
         let small = CostCurve { fixed: ms(3.0), prompt_token: ms(0.31), noise, ..CostCurve::default() };
         // qwen3-tts.json, 1.7 B in bf16.
         let large = curve(&[(1, 137.0), (8, 325.0)], 1.4, noise);
-        let gpu = curve(&[(1, 9.0), (8, 11.0), (32, 22.0)], 0.02, noise);
+        let gpu = curve(&[(1, 9.0), (8, 14.0), (32, 45.0)], 0.02, noise);
         let gpu_listens = CostCurve { encoder_row: ms(0.01), ..curve(&[(1, 3.0), (8, 5.0)], 0.01, noise) };
         let two = Self {
             name: "2 cores",
@@ -105,6 +105,7 @@ impl Machine {
         };
         let eight = Self {
             name: "8 cores",
+            max_batch: 24,
             speech: scaled(&speech, 1.0 / 3.0),
             chat: Some(scaled(&chat, 1.0 / 3.0)),
             listens: scaled(&listens, 1.0 / 3.0),
@@ -115,7 +116,7 @@ impl Machine {
         let fast = Self {
             name: "GPU",
             speech: gpu,
-            max_batch: 32,
+            max_batch: 64,
             chat: Some(curve(&[(1, 7.0), (8, 10.0), (32, 18.0)], 0.02, noise)),
             listens: gpu_listens,
             small,

@@ -25,7 +25,9 @@ const PROBES: u64 = 200;
 /// Offered load at which goodput is compared.
 const SATURATED: f64 = 4.0;
 /// Share of the minutes for each run of the search for the best fixed batch.
-const SEARCH_SHARE: f64 = 0.004;
+const SEARCH_SHARE: f64 = 0.003;
+/// Numbers of streams that the search tries.
+const TRIES: usize = 12;
 
 /// One run.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +74,11 @@ impl Run<'_> {
 
     async fn simulate(&self) -> Result<Outcome> {
         let length = Duration::from_secs_f64(60.0 * self.minutes);
-        let setup = Setup { seed: self.seed, max_batch: self.fixed, admission: self.fixed.is_none() };
+        let setup = Setup {
+            seed: self.seed,
+            max_batch: self.fixed.map(|streams| streams.min(self.machine.max_batch)),
+            admission: self.fixed.is_none(),
+        };
         let engines = machines::start(self.machine, setup).await?;
         let start = Instant::now();
         let world = Arc::new(World::new(engines, self.fixed, start + length, PROBES));
@@ -138,12 +144,13 @@ pub(crate) fn simulate(args: &Args) -> Result<Report> {
 
 /// Finds the best fixed number of live streams of a machine, and compares admission with it on the same clients.
 fn search(args: &Args, machine: &Machine) -> Result<(Goodput, u64)> {
-    let minutes = (args.minutes * SEARCH_SHARE).max(3.0);
+    let minutes = (args.minutes * SEARCH_SHARE).max(2.0);
     let admission = Run { machine, load: SATURATED, minutes, seed: args.seed, mixed: false, fixed: None };
-    let most = (1.5 * machine.capacity()).ceil() as usize + 1;
-    let step = (most / 24).max(1);
+    let most = (1.3 * machine.capacity()).ceil() as usize + 1;
+    let least = (0.4 * machine.capacity()).max(1.0) as usize;
+    let step = ((most - least) / TRIES).max(1);
     let mut runs = vec![admission];
-    runs.extend((1..=most).step_by(step).map(|batch| Run { fixed: Some(batch), ..admission }));
+    runs.extend((least..=most).step_by(step).map(|batch| Run { fixed: Some(batch), ..admission }));
     let results = runs.par_iter().map(Run::goodput).collect::<Result<Vec<_>>>()?;
     let steps = results.iter().map(|(_, steps)| steps).sum();
     let fixed = runs.iter().zip(&results).skip(1);

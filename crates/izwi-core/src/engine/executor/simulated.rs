@@ -65,8 +65,6 @@ pub struct SimulatedModel {
     pub window_s: usize,
     /// Rows of the encoder before each pass of a transcription.
     pub encoder_rows: usize,
-    /// Bytes that it declares for the state of a sequence.
-    pub state_bytes: usize,
     /// What steps cost in simulated time; `None` for real time.
     pub cost: Option<CostCurve>,
     /// Duration of a step in real time.
@@ -98,7 +96,6 @@ impl Default for SimulatedModel {
             length: |text, _| natural_length(text),
             window_s: 1,
             encoder_rows: 0,
-            state_bytes: 0,
             cost: None,
             step_time: Duration::ZERO,
             warm_up_time: Duration::ZERO,
