@@ -329,7 +329,7 @@ pub(crate) static TABLE: &[Setting] = &[
         Tuning,
         "slow_client_timeout_s",
         engine.slow_client_timeout,
-        "Time after which the request of a client that does not read is aborted; a day by default in commands other than serve"
+        "Time by which a client's reading may fall behind real time before its request is aborted; a day by default in commands other than serve"
     ),
     seconds!(
         Engine,

@@ -48,7 +48,8 @@ pub struct EngineCoreConfig {
 
     /// The longest recording to transcribe.
     pub max_audio_duration: Duration,
-    /// Total duration of all recordings of open requests; further ones are rejected as overload.
+    /// Total duration of all recordings of open requests, and of all those that conversations keep; further ones are
+    /// rejected as overload.
     pub max_open_audio_duration: Duration,
     /// The longest reference recording for voice cloning.
     pub max_reference_duration: Duration,

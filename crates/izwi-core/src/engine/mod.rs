@@ -15,6 +15,7 @@ pub mod executor;
 pub mod kv_cache;
 pub mod metrics;
 mod output;
+mod recordings;
 pub mod request;
 pub mod scheduler;
 pub mod types;
@@ -48,6 +49,7 @@ pub use types::{
 
 use self::core::{AbortCause, Admission, Command, EngineCore};
 use output::Delivery;
+use recordings::KeptRecordings;
 use request::RequestProcessor;
 
 /// A handle to an engine. Clones share the engine; after the last one is dropped the engine finishes open requests and
@@ -66,6 +68,8 @@ pub struct Engine {
     preparing: Arc<Semaphore>,
     /// Limits the open audio; a permit is a second.
     open_audio: Arc<Semaphore>,
+    /// The recordings of conversations, limited as the open audio is.
+    kept: Arc<KeptRecordings>,
 }
 
 impl Engine {
@@ -121,7 +125,7 @@ impl Engine {
         runtime.spawn(core.run(receiver));
         let preparing = Arc::new(Semaphore::new(config.num_threads));
         let open_audio = Arc::new(Semaphore::new(permits(config.max_open_audio_duration) as usize));
-        Ok(Self { commands, status, processor, profile, config, preparing, open_audio })
+        Ok(Self { commands, status, processor, profile, config, preparing, open_audio, kept: Arc::default() })
     }
 
     /// Static facts about the model.
@@ -214,9 +218,17 @@ impl Engine {
     /// Decodes the recording of a user's message to mono samples at the model's input rate, for [`Message::Recording`].
     ///
     /// # Errors
-    /// The recording cannot be decoded or is longer than `max_turn_duration`.
+    /// The recording cannot be decoded or is longer than `max_turn_duration`; or conversations keep `max_open_audio_duration` of
+    /// recordings already.
     pub async fn decode_message(&self, audio: AudioInput) -> Result<Arc<[f32]>> {
-        self.prepare(move |processor| processor.decode_message(audio)).await
+        let samples = self.prepare(move |processor| processor.decode_message(audio)).await?;
+        let limit = self.config.max_open_audio_duration;
+        let most = limit.as_secs_f64() * f64::from(self.profile.info.input_sample_rate_hz);
+        if self.kept.keep(&samples, most as usize) {
+            Ok(samples)
+        } else {
+            Err(EngineError::AudioOverload { limit })
+        }
     }
 
     /// Takes the result of a request that was queued with [`Engine::add_request`], if finished. The last 256 are kept.
