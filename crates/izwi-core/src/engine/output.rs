@@ -282,6 +282,7 @@ impl OutputProcessor {
                 }
             };
             let (sequence, permit) = tokio::select! {
+                biased;
                 permit = permit => permit,
                 sequence = missing_text::next_closed(sessions) => return DeliveryEvent::Disconnected(sequence),
             };

@@ -2,7 +2,7 @@
 //!
 //! Must not know what a text says, or the executor.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -16,7 +16,7 @@ const CROWDED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sequences whose text has not ended.
 #[derive(Debug, Default)]
-pub(super) struct OpenTexts(HashMap<SequenceId, OpenText>);
+pub(super) struct OpenTexts(BTreeMap<SequenceId, OpenText>);
 
 #[derive(Debug)]
 struct OpenText {

@@ -2,7 +2,7 @@
 //!
 //! Must not know the text.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -34,7 +34,7 @@ impl OutputProcessor {
 }
 
 /// The first client that disconnects of those whose sequences wait for text.
-pub(super) async fn next_closed(sessions: &HashMap<SequenceId, Session>) -> SequenceId {
+pub(super) async fn next_closed(sessions: &BTreeMap<SequenceId, Session>) -> SequenceId {
     let streams = sessions.iter().filter(|(_, session)| session.waiting_since.is_some());
     let closed: FuturesUnordered<_> = streams
         .filter_map(|(sequence, session)| match &session.start.delivery {
