@@ -11,6 +11,8 @@ use super::types::Prediction;
 
 /// Standard deviations of the accumulated step times that a stream is ahead of its player.
 const DEVIATIONS: f64 = 5.0;
+/// When so many seconds are owed to bulk work, no stream starts beside others until they are paid.
+const MOST_OWED_S: f64 = 0.5;
 /// The most seconds that a first chunk is held back for a head start.
 const MAX_RESERVE_S: f64 = 1.0;
 /// Share by which the silence before a stream slower than real time exceeds the prediction.
@@ -71,6 +73,8 @@ pub struct Situation<'a> {
     pub held: &'a [Candidate],
     /// Streams of other engines.
     pub others: &'a [OtherStream],
+    /// Seconds of the device that are owed to bulk work.
+    pub bulk_owed_s: f64,
     /// Expected seconds until the step in flight ends.
     pub in_flight_s: f64,
     /// The most streams at once.
@@ -143,7 +147,12 @@ impl Situation<'_> {
         if !self.costs.is_known() || self.rate.audio_s <= 0.0 {
             return self.streams.is_empty();
         }
-        self.streams.len() < self.capacity()
+        self.streams.len() < self.capacity() && !self.owes_bulk()
+    }
+
+    /// Whether bulk work comes before another stream.
+    fn owes_bulk(&self) -> bool {
+        !self.streams.is_empty() && self.bulk_owed_s >= MOST_OWED_S
     }
 
     /// Seconds of a step of `streams` streams.
@@ -177,7 +186,8 @@ impl Situation<'_> {
     /// Seconds until the candidate may start: those before it start in their order, each when enough have ended.
     fn start_s(&self, candidate: &Candidate, capacity: usize) -> f64 {
         let mut ends: Vec<f64> = self.streams.iter().map(|stream| self.ends_s(stream)).collect();
-        let (mut start_s, mut places) = (0.0f64, capacity);
+        let mut start_s = if self.owes_bulk() { self.bulk_owed_s } else { 0.0 };
+        let mut places = capacity;
         if places == 0 {
             // A place comes free when enough streams of other engines have ended.
             start_s = self.others_end_s();
@@ -360,6 +370,7 @@ mod tests {
             streams,
             held: &[],
             others: &[],
+            bulk_owed_s: 0.0,
             in_flight_s: 0.0,
             max_streams: 64,
             max_first_audio_s: 2.0,

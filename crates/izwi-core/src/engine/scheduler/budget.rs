@@ -4,8 +4,9 @@
 
 use super::super::cost::{CostModel, StepShape};
 
-/// A piece of bulk work that fits nowhere runs when this multiple of its time is owed.
+/// A piece of bulk work that fits nowhere runs when this multiple of its time is owed, and at least [`FORCED_S`].
 const FORCED: f64 = 3.0;
+const FORCED_S: f64 = 2.0;
 /// The fewest tokens of a prompt that are worth a piece, and that a step without other work computes.
 const MIN_PIECE: usize = 16;
 
@@ -35,6 +36,8 @@ pub(super) struct Playing {
 #[derive(Debug, Clone)]
 pub(super) struct TimeBudget<'a> {
     costs: &'a CostModel,
+    /// The longest time of a step over its predicted time.
+    margin: f64,
     /// Work of the step so far.
     shape: StepShape,
     /// Longest time of the step, in seconds.
@@ -54,6 +57,7 @@ impl<'a> TimeBudget<'a> {
         places: usize,
         reserve_s: f64,
     ) -> (Self, usize) {
+        let margin = costs.margin(1.0);
         let time = |count: usize| costs.seconds(sum(&playing[..count]));
         let mut taken = playing.len().min(places);
         let is_late = |count: usize| {
@@ -66,11 +70,12 @@ impl<'a> TimeBudget<'a> {
         let all_s = time(playing.len());
         let limits = playing.iter().enumerate().map(|(index, stream)| {
             let steps_after = if index < taken { stream.steps - 1.0 } else { stream.steps };
-            stream.left_s - steps_after * all_s - reserve_s
+            let later_s = steps_after * all_s;
+            stream.left_s - later_s - reserve_s.max((margin - 1.0) * later_s)
         });
         let limit_s = limits.fold(f64::INFINITY, f64::min);
         let shape = sum(&playing[..taken]);
-        (Self { costs, shape, limit_s, credit_s: 0.0, has_starting: false }, taken)
+        (Self { costs, margin, shape, limit_s, credit_s: 0.0, has_starting: false }, taken)
     }
 
     /// Limits the step to `limit_s` seconds also.
@@ -88,14 +93,15 @@ impl<'a> TimeBudget<'a> {
         let after = self.shape.plus(work);
         let (after_s, before_s) = (self.costs.seconds(after), self.costs.seconds(self.shape));
         let extra_s = after_s - if self.is_empty() { 0.0 } else { before_s };
-        let fits = after_s <= self.limit_s || self.is_empty();
+        let fits = self.margin * after_s <= self.limit_s || self.is_empty();
         let may = match class {
             Class::Playing => true,
             Class::Starting => fits,
             Class::Bulk if self.limit_s.is_infinite() && !self.has_starting => true,
             Class::Bulk => {
-                let owed = |multiple: f64| self.credit_s > 0.0 && self.credit_s >= multiple * extra_s;
-                let may = (fits && (!self.has_starting || owed(1.0))) || owed(FORCED);
+                let is_owed = self.credit_s > 0.0 && self.credit_s >= extra_s;
+                let is_forced = self.credit_s >= FORCED_S.max(FORCED * extra_s);
+                let may = (fits && (!self.has_starting || is_owed)) || is_forced;
                 if may && (self.has_starting || !fits) {
                     self.credit_s -= extra_s;
                 }
@@ -113,7 +119,7 @@ impl<'a> TimeBudget<'a> {
         let of = |tokens: usize| StepShape { prefill_tokens: rest.prefill_tokens + tokens, ..rest };
         let base_s = self.costs.seconds(self.shape.plus(of(0)));
         let token_s = (self.costs.seconds(self.shape.plus(of(1_000))) - base_s) / 1_000.0;
-        let fitting = (self.limit_s - base_s) / token_s;
+        let fitting = (self.limit_s / self.margin - base_s) / token_s;
         // All of them if their time is unknown, or has no limit.
         let fitting = if fitting.is_nan() { wanted } else { (fitting.max(0.0) as usize).min(wanted) };
         match fitting {
@@ -196,7 +202,7 @@ mod tests {
         let (mut late, _) = TimeBudget::beside(&costs, &[playing(0.01)], 8, 0.0);
         late.set_demand(0.015, false);
         assert!(!late.take(Class::Bulk, StepShape::decode(1)));
-        late.set_demand(0.1, false);
+        late.set_demand(2.1, false);
         assert!(late.take(Class::Bulk, StepShape::decode(1)));
     }
 
