@@ -77,6 +77,8 @@ pub struct Situation<'a> {
     pub bulk_owed_s: f64,
     /// Expected seconds until the step in flight ends.
     pub in_flight_s: f64,
+    /// The most streams in a step; more take turns.
+    pub batch: usize,
     /// The most streams at once.
     pub max_streams: usize,
     /// The longest predicted time to the first audio, in seconds.
@@ -155,8 +157,14 @@ impl Situation<'_> {
         !self.streams.is_empty() && self.bulk_owed_s >= MOST_OWED_S
     }
 
-    /// Seconds of a step of `streams` streams.
+    /// Seconds in which each of `streams` streams has a step.
     fn step_s(&self, streams: usize) -> f64 {
+        let (rounds, rest) = (streams / self.batch.max(1), streams % self.batch.max(1));
+        let rest_s = if rest > 0 { self.batch_s(rest) } else { 0.0 };
+        if rounds > 0 { rounds as f64 * self.batch_s(self.batch) + rest_s } else { rest_s }
+    }
+
+    fn batch_s(&self, streams: usize) -> f64 {
         let StepShape { decodes, prefill_tokens, encoder_tokens } = self.rate.step;
         self.costs.seconds(StepShape {
             decodes: decodes * streams,
@@ -372,6 +380,7 @@ mod tests {
             others: &[],
             bulk_owed_s: 0.0,
             in_flight_s: 0.0,
+            batch: 64,
             max_streams: 64,
             max_first_audio_s: 2.0,
         }

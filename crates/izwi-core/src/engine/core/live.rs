@@ -393,7 +393,8 @@ impl EngineCore {
             others: &others,
             bulk_owed_s: self.device.bulk_credit_s(),
             in_flight_s: in_flight.as_secs_f64(),
-            max_streams: self.config.max_batch_size.min(self.config.max_running_requests),
+            batch: self.config.max_batch_size,
+            max_streams: self.config.max_running_requests,
             max_first_audio_s: self.config.max_first_audio.as_secs_f64(),
         })
     }

@@ -57,7 +57,7 @@ impl<'a> TimeBudget<'a> {
         places: usize,
         reserve_s: f64,
     ) -> (Self, usize) {
-        let margin = costs.margin(1.0);
+        let margin = safety(costs);
         let time = |count: usize| costs.seconds(sum(&playing[..count]));
         let mut taken = playing.len().min(places);
         let is_late = |count: usize| {
@@ -67,7 +67,9 @@ impl<'a> TimeBudget<'a> {
         while taken > 1 && is_late(taken) {
             taken -= 1;
         }
-        let all_s = time(playing.len());
+        // Those beyond the places take turns.
+        let turns = playing.len() as f64 / playing.len().min(places).max(1) as f64;
+        let all_s = time(playing.len().min(places)) * turns.max(1.0);
         let limits = playing.iter().enumerate().map(|(index, stream)| {
             let steps_after = if index < taken { stream.steps - 1.0 } else { stream.steps };
             let later_s = steps_after * all_s;
@@ -134,6 +136,11 @@ impl<'a> TimeBudget<'a> {
     }
 }
 
+/// The longest time of a step over its predicted time that is counted on: a little more than the longest so far.
+pub(super) fn safety(costs: &CostModel) -> f64 {
+    1.05 * costs.margin(1.0).max(1.05)
+}
+
 fn sum(playing: &[Playing]) -> StepShape {
     playing.iter().fold(StepShape::default(), |sum, stream| sum.plus(stream.shape))
 }
@@ -181,7 +188,7 @@ mod tests {
         assert_eq!(taken, 2);
         // 200 ms less a later step of 40, the reserve of 20 and the streams' own 40.
         let tokens = budget.tokens(256, StepShape::default());
-        assert!((92..=108).contains(&tokens), "{tokens}");
+        assert!((70..=100).contains(&tokens), "{tokens}");
         let prompt = |prefill_tokens| StepShape { prefill_tokens, ..StepShape::default() };
         assert!(!budget.take(Class::Bulk, prompt(120)));
         assert!(budget.take(Class::Starting, prompt(tokens)));

@@ -14,7 +14,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::budget::{Class, Playing, TimeBudget};
+use super::budget::{Class, Playing, TimeBudget, safety};
 use super::policy::DecodeRank;
 use super::sequence::{Demand, Sequence};
 use super::{
@@ -224,7 +224,8 @@ impl<'a> Round<'a> {
     /// Adds the streams that play, the most urgent first, and computes what else the step has time for.
     fn fill_playing(&mut self, in_flight: Option<&ScheduleResult>) {
         let Scheduler { costs, pressure, now_us, .. } = self.scheduler;
-        let begins_us = now_us + in_flight.map_or(0, |step| self.scheduler.step_us(step.shape));
+        let in_flight_us = in_flight.map_or(0, |step| self.scheduler.step_us(step.shape));
+        let begins_us = now_us + (safety(costs) * in_flight_us as f64) as u64;
         let left_s = |at_us: u64| (at_us as f64 - begins_us as f64) / 1e6;
         let mut ready: Vec<(u64, SequenceId, Grant, Playing)> = Vec::new();
         for sequence in &self.running {
