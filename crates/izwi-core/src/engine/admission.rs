@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::arbiter::BULK_SHARE;
-use super::cost::{CostModel, StepShape};
+use super::cost::{CostModel, StepShape, safety};
 use super::types::Prediction;
 
 /// Standard deviations of the accumulated step times that a stream is ahead of its player.
@@ -245,7 +245,7 @@ impl Situation<'_> {
         let step_s = self.step_s(beside + 1) / share;
         let rtf = step_s / self.rate.audio_s;
         let steps = candidate.length_s / self.rate.audio_s;
-        let head_start_s = if rtf < 1.0 { self.reserve_s(step_s, steps) } else { 0.0 };
+        let head_start_s = if rtf < 1.0 { self.head_start_s(candidate, step_s, steps) } else { 0.0 };
         let frames =
             ((candidate.chunk_s + head_start_s).min(candidate.length_s) / self.rate.audio_s).ceil().max(1.0);
         let setup_s = self.startup_s(candidate, beside) / share;
@@ -273,6 +273,14 @@ impl Situation<'_> {
         let growth = (self.rate.audio_s / self.step_s(beside.max(1)) - 1.0).max(0.01);
         let missing_s = (work_s - (ahead - self.reserve_s(step_s, f64::INFINITY)).max(0.0)).max(0.0);
         work_s + step_s + if missing_s.is_finite() { missing_s / growth } else { 0.0 }
+    }
+
+    /// Seconds of audio beyond the first chunk that are generated before it leaves: the steps of the second chunk end before
+    /// the first one is played, even if all of them are long.
+    fn head_start_s(&self, candidate: &Candidate, step_s: f64, steps: f64) -> f64 {
+        let next_chunk = (candidate.chunk_s / self.rate.audio_s).ceil();
+        let late_s = safety(self.costs) * next_chunk * step_s - candidate.chunk_s;
+        self.reserve_s(step_s, steps).max(late_s).min(MAX_RESERVE_S)
     }
 
     /// Seconds that a stream of `steps` steps must be ahead so that the variation of step times does not overtake it: the

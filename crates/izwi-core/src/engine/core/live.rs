@@ -138,7 +138,7 @@ impl EngineCore {
         let accepted = self.consider(&admission)?;
         let forecast = accepted.as_ref().and_then(|(_, decision)| decision.forecast());
         let Admission { admissible, delivery, accepted_at, audio_share } = admission;
-        let text_chars = admissible.text_chars;
+        let text_chars = admissible.known_chars();
         let live = accepted.is_some();
         self.next_sequence += 1;
         let sequence = SequenceId(self.next_sequence);
@@ -298,7 +298,7 @@ impl EngineCore {
             return Ok(None);
         }
         let most_s = admissible.max_tokens as f64 * self.live.token_s;
-        let expected_s = self.live.lengths.expected_s(admissible.text_chars);
+        let expected_s = self.live.lengths.expected_s(admissible.known_chars());
         let candidate = Candidate {
             prompt: setup(&admissible.work),
             length_s: if most_s > 0.0 { expected_s.min(most_s) } else { expected_s },

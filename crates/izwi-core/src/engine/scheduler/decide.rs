@@ -14,13 +14,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::budget::{Class, Playing, TimeBudget, safety};
+use super::budget::{Class, Playing, TimeBudget};
 use super::policy::DecodeRank;
 use super::sequence::{Demand, Sequence};
 use super::{
     DUE_SOON_US, DecidedItem, IDLE_US, ScheduleDecision, ScheduleResult, Scheduler, SchedulerConfig,
 };
 use crate::engine::blocks::BlockId;
+use crate::engine::cost::safety;
 use crate::engine::kv_cache::KVCacheManager;
 use crate::engine::types::SequenceId;
 
