@@ -36,7 +36,107 @@ pub(super) struct Playing {
 #[derive(Debug, Clone)]
 pub(super) struct TimeBudget<'a> {
     costs: &'a CostModel,
-    fn sum(playing: &[Playing]) -> StepShape {
+    /// The longest time of a step over its predicted time.
+    margin: f64,
+    /// Work of the step so far.
+    shape: StepShape,
+    /// Longest time of the step, in seconds.
+    limit_s: f64,
+    /// Seconds owed to bulk work.
+    credit_s: f64,
+    /// Whether a live stream waits for its first audio.
+    has_starting: bool,
+}
+
+impl<'a> TimeBudget<'a> {
+    /// A step beside streams that play, the most urgent first, and how many of them take part: all, or fewer if a step of
+    /// all is too long for one of them.
+    pub(super) fn beside(
+        costs: &'a CostModel,
+        playing: &[Playing],
+        places: usize,
+        reserve_s: f64,
+    ) -> (Self, usize) {
+        let margin = safety(costs);
+        let time = |count: usize| costs.seconds(sum(&playing[..count]));
+        let mut taken = playing.len().min(places);
+        let is_late = |count: usize| {
+            let step_s = time(count);
+            playing[..count].iter().any(|stream| stream.left_s < margin * stream.steps * step_s)
+        };
+        while taken > 1 && is_late(taken) {
+            taken -= 1;
+        }
+        // Those beyond the places take turns.
+        let turns = playing.len() as f64 / playing.len().min(places).max(1) as f64;
+        let all_s = time(playing.len().min(places)) * turns.max(1.0);
+        let limits = playing.iter().enumerate().map(|(index, stream)| {
+            let steps_after = if index < taken { stream.steps - 1.0 } else { stream.steps };
+            let later_s = steps_after * all_s;
+            stream.left_s - later_s - reserve_s.max((margin - 1.0) * later_s)
+        });
+        let limit_s = limits.fold(f64::INFINITY, f64::min);
+        let shape = sum(&playing[..taken]);
+        (Self { costs, margin, shape, limit_s, credit_s: 0.0, has_starting: false }, taken)
+    }
+
+    /// Limits the step to `limit_s` seconds also.
+    pub(super) fn limit(&mut self, limit_s: f64) {
+        self.limit_s = self.limit_s.min(limit_s);
+    }
+
+    /// Sets the seconds owed to bulk work, and whether a live stream waits for its first audio.
+    pub(super) fn set_demand(&mut self, credit_s: f64, has_starting: bool) {
+        (self.credit_s, self.has_starting) = (credit_s, has_starting);
+    }
+
+    /// Whether the work may be added, which it is then.
+    pub(super) fn take(&mut self, class: Class, work: StepShape) -> bool {
+        let after = self.shape.plus(work);
+        let (after_s, before_s) = (self.costs.seconds(after), self.costs.seconds(self.shape));
+        let extra_s = after_s - if self.is_empty() { 0.0 } else { before_s };
+        let fits = self.margin * after_s <= self.limit_s || self.is_empty();
+        let may = match class {
+            Class::Playing => true,
+            Class::Starting => fits,
+            Class::Bulk if self.limit_s.is_infinite() && !self.has_starting => true,
+            Class::Bulk => {
+                let is_owed = self.credit_s > 0.0 && self.credit_s >= extra_s;
+                let is_forced = self.credit_s >= FORCED_S.max(FORCED * extra_s);
+                let may = (fits && (!self.has_starting || is_owed)) || is_forced;
+                if may && (self.has_starting || !fits) {
+                    self.credit_s -= extra_s;
+                }
+                may
+            }
+        };
+        if may {
+            self.shape = after;
+        }
+        may
+    }
+
+    /// How many of `wanted` tokens of a prompt fit, beside the rest of their item's work.
+    pub(super) fn tokens(&self, wanted: usize, rest: StepShape) -> usize {
+        let of = |tokens: usize| StepShape { prefill_tokens: rest.prefill_tokens + tokens, ..rest };
+        let base_s = self.costs.seconds(self.shape.plus(of(0)));
+        let token_s = (self.costs.seconds(self.shape.plus(of(1_000))) - base_s) / 1_000.0;
+        let fitting = (self.limit_s / self.margin - base_s) / token_s;
+        // All of them if their time is unknown, or has no limit.
+        let fitting = if fitting.is_nan() { wanted } else { (fitting.max(0.0) as usize).min(wanted) };
+        match fitting {
+            _ if self.is_empty() => fitting.max(MIN_PIECE.min(wanted)),
+            few if few < MIN_PIECE.min(wanted) => 0,
+            enough => enough,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.shape == StepShape::default()
+    }
+}
+
+fn sum(playing: &[Playing]) -> StepShape {
     playing.iter().fold(StepShape::default(), |sum, stream| sum.plus(stream.shape))
 }
 
