@@ -123,7 +123,8 @@ async fn what_was_handed_over_when_it_was_broken_off_is_what_the_next_turn_goes_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn conversations_that_share_too_few_blocks_are_as_if_alone() {
-    let tight = EngineCoreConfig { max_blocks: 44, chunked_prefill_threshold: 9, ..config() };
+    let tight =
+        EngineCoreConfig { max_blocks: 44, chunked_prefill_threshold: 9, admission_lookahead: 0, ..config() };
     let engine = engine_with(tight, conversing());
     let talks = (0..6usize).map(|talk| {
         let engine = engine.clone();
@@ -171,4 +172,22 @@ async fn turns_that_cannot_be_taken_are_refused_by_field() {
     let mute = engine_with(config(), SimulatedModel::default());
     let error = mute.generate(EngineCoreRequest::audio_chat(None, Some("hi".to_owned()))).await.unwrap_err();
     assert!(matches!(error, EngineError::UnsupportedTask { task: "chat", .. }), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn recordings_of_all_conversations_together_are_limited() {
+    let limits = EngineCoreConfig {
+        max_audio_duration: Duration::from_secs(2),
+        max_open_audio_duration: Duration::from_secs(4),
+        ..config()
+    };
+    let engine = engine_with(limits, conversing());
+    let mut conversation = Conversation::new();
+    for _ in 0..2 {
+        conversation.ask(vec![Message::Recording(engine.decode_message(tone(1.9).into()).await.unwrap())]);
+    }
+    let refused = engine.decode_message(tone(1.0).into()).await.unwrap_err();
+    assert!(matches!(refused, EngineError::AudioOverload { .. }), "{refused}");
+    drop(conversation);
+    engine.decode_message(tone(1.0).into()).await.unwrap();
 }

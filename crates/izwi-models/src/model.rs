@@ -8,11 +8,15 @@ use std::any::Any;
 use izwi_nn::Error;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
-    Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, VoiceRecording,
+    Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, TextProgress,
+    VoiceRecording,
 };
 
 /// Everything about one running sequence that changes, opaque to the executor.
 pub type SequenceState = Box<dyn Any + Send>;
+
+/// What a pass yields for one entry: its output, or the error that belongs to this entry alone.
+pub type EntryResult = Result<StepOutput, Error>;
 
 /// One sequence in a forward pass.
 pub struct BatchEntry<'a> {
@@ -49,21 +53,42 @@ pub trait SpeechModel: Send + Sync {
     /// Shape of one token's keys and values; `None` when the model keeps no KV cache.
     fn kv_layout(&self) -> Option<KvLayout>;
 
+    /// The most positions of a sequence; `None` where only the engine limits them.
+    fn max_positions(&self) -> Option<usize> {
+        None
+    }
+
     /// Turns an input into schedulable work. Runs on a blocking thread, many at a time.
     ///
     /// # Errors
     /// The input cannot be taken; the error names the field, the value and the remedy.
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError>;
 
+    /// Appends `text` to an input that was prepared with [`izwi_types::SpeakInput::has_more_text`]; `is_last` ends the
+    /// text. Tokens that are known never change: those of an unfinished word wait for its end. Takes no time worth a
+    /// blocking thread.
+    ///
+    /// # Errors
+    /// The input takes no more text, or not as much; it is unchanged then.
+    fn append_text(
+        &self,
+        _prepared: &Prepared,
+        _text: &str,
+        _is_last: bool,
+    ) -> Result<TextProgress, InputError> {
+        Err(takes_text_whole())
+    }
+
     /// A fresh state for one sequence.
     fn start(&self, prepared: &Prepared) -> SequenceState;
 
-    /// Computes every entry in one pass per layer; the answer has one output per entry, in order. An entry's result
-    /// depends on that entry alone.
+    /// Computes every entry in one pass per layer; the answer has one result per entry, in order. An entry's result
+    /// depends on that entry alone: where its prompt, state or codec is at fault, it alone fails, and its sequence must be
+    /// dropped.
     ///
     /// # Errors
-    /// The whole pass failed; states of the batch are then undefined and must be dropped.
-    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error>;
+    /// The whole pass failed, by a fault of the device; states of the batch are then undefined and must be dropped.
+    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error>;
 
     /// Encodes a recording as a voice pack for [`VoiceReference::Pack`]: a safetensors file that names its checkpoint. Runs
     /// on a blocking thread.
@@ -94,6 +119,11 @@ pub trait SpeechModel: Send + Sync {
 
     /// An input that touches every kernel once, for warm-up.
     fn warm_up_input(&self) -> Input;
+}
+
+/// The error of a model that takes no text while it speaks.
+pub(crate) fn takes_text_whole() -> InputError {
+    InputError::other_task("takes a text as a whole", "input")
 }
 
 /// The error of a model that does not clone voices.

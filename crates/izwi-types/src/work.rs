@@ -12,11 +12,20 @@ pub enum Work {
     Autoregressive {
         /// Content key of each prompt position: sequences with equal prefixes of keys may share blocks.
         prompt: Arc<[u64]>,
-        /// Cost of the encoder that runs before the prompt, in tokens of the step budget.
-        encoder_tokens: usize,
+        /// Encoders that run before the positions of the prompt.
+        encoders: Arc<[EncoderWork]>,
     },
     /// Units of fixed size, one per step, in order, without KV cache. Each entry is a unit's size in tokens.
     Units(Arc<[usize]>),
+}
+
+/// An encoder that runs before the positions of a prompt. Where they are all in the prefix cache, it does not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EncoderWork {
+    /// End of the positions that need its output.
+    pub end: usize,
+    /// Its cost, in tokens of the step budget.
+    pub tokens: usize,
 }
 
 /// An input that is ready to be scheduled.
@@ -34,11 +43,32 @@ impl std::fmt::Debug for Prepared {
     }
 }
 
+/// How far the text of an input with [`SpeakInput::has_more_text`](crate::SpeakInput::has_more_text) reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextProgress {
+    /// Positions, prompt and generated, that can be computed with the text so far; `None` once the text has ended.
+    pub positions: Option<usize>,
+    /// Text tokens that can still be appended. A text has at most one token a byte.
+    pub tokens_left: usize,
+}
+
+/// A place in the text of an utterance, and when it is reached in the audio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextMark {
+    /// Bytes of the text that are spoken then: the end of a word.
+    pub text_end: usize,
+    /// Samples after which they are spoken.
+    pub sample_end: u64,
+}
+
 /// One sequence's output of one step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepOutput {
     /// New mono samples at [`ModelInfo::sample_rate_hz`](crate::ModelInfo::sample_rate_hz).
     pub samples: Vec<f32>,
+    /// When words of the synthesised text end in `samples`, counted from their start; empty where the family does not
+    /// know its alignment.
+    pub text_marks: Vec<TextMark>,
     /// New text.
     pub text: String,
     /// New segments of a transcript; their texts concatenate to `text`.
@@ -47,7 +77,8 @@ pub struct StepOutput {
     pub language: Option<String>,
     /// New output of a conversational turn.
     pub emission: Option<Emission>,
-    /// Content key of the generated position, if a later prompt may contain it.
+    /// Content key of the generated position, where equal keys mean equal content: the sequence finds it again after a
+    /// preemption, and a later prompt of the conversation may contain it.
     pub content_key: Option<u64>,
     /// Tokens generated: 0 until the last prompt token is computed.
     pub generated_tokens: usize,

@@ -12,6 +12,7 @@ use super::values::LogFormat;
 use Reach::{Everywhere, Section as OfSection, Tuning};
 use Section::{Engine, Server, Top};
 
+const ANY_NUMBER: Kind = Kind::Whole { min: 0, max: u64::MAX };
 const ANY_COUNT: Kind = Kind::Whole { min: 1, max: u64::MAX };
 /// Each chunk in the buffer takes memory.
 const CHUNKS: Kind = Kind::Whole { min: 1, max: 65_536 };
@@ -31,6 +32,7 @@ const TTL: Kind = Kind::Whole { min: 0, max: 2_592_000 };
 const LOADING: Kind = Kind::Whole { min: 1, max: 3_600 };
 /// At most a petabyte, which fits in bytes.
 const MEBIBYTES: Kind = Kind::Whole { min: 0, max: 1 << 30 };
+const STATE_MEBIBYTES: Kind = Kind::Whole { min: 1, max: 1 << 30 };
 /// hyper refuses smaller buffers.
 const HEAD_BYTES: Kind = Kind::Whole { min: 8_192, max: 1 << 20 };
 /// At most a day.
@@ -232,8 +234,26 @@ pub(crate) static TABLE: &[Setting] = &[
         "Maximum number of admitted sequences; they take turns in the steps"
     ),
     whole!(
+        Engine, Tuning, "max_state_mib", STATE_MEBIBYTES "MIB", engine.max_state_mib,
+        "Maximum memory of the states of started requests, in MiB; more requests wait"
+    ),
+    whole!(
         Engine, Tuning, "max_waiting_requests", ANY_COUNT "N", engine.max_waiting_requests,
         "Maximum number of waiting requests; more are refused"
+    ),
+    switch!(
+        Engine,
+        Tuning,
+        "admission",
+        engine.admission,
+        "Whether a live stream is accepted only if all live streams are predicted to play without a gap"
+    ),
+    seconds!(
+        Engine,
+        Tuning,
+        "max_first_audio_s",
+        engine.max_first_audio,
+        "Longest predicted time to the first audio of a live stream; one that would wait longer is refused with Retry-After"
     ),
     whole!(
         Engine, Tuning, "max_tokens_per_step", ANY_COUNT "N", engine.max_tokens_per_step,
@@ -258,6 +278,10 @@ pub(crate) static TABLE: &[Setting] = &[
             "Order of sequences; deadline orders by the time until the audio of a stream runs out",
         )
     },
+    whole!(
+        Engine, Tuning, "admission_lookahead", ANY_NUMBER "N", engine.admission_lookahead,
+        "Tokens for which an admission leaves KV blocks free, for itself and for each running sequence"
+    ),
     whole!(Engine, Tuning, "block_size", ANY_COUNT "N", engine.block_size, "Tokens in a KV block"),
     whole!(Engine, Tuning, "max_blocks", ANY_COUNT "N", engine.max_blocks, "Blocks in the KV pool"),
     switch!(
@@ -305,7 +329,14 @@ pub(crate) static TABLE: &[Setting] = &[
         Tuning,
         "slow_client_timeout_s",
         engine.slow_client_timeout,
-        "Time after which the request of a client that does not read is aborted; a day by default in commands other than serve"
+        "Time by which a client's reading may fall behind real time before its request is aborted; a day by default in commands other than serve"
+    ),
+    seconds!(
+        Engine,
+        Tuning,
+        "text_timeout_s",
+        engine.text_timeout,
+        "Time that an utterance waits for more text of its client before it ends, where text is spoken as it arrives"
     ),
     seconds!(
         Engine,

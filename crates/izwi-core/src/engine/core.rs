@@ -7,26 +7,31 @@
 
 mod command;
 mod in_flight;
+mod open_texts;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 pub(super) use command::{Admission, Command};
 use in_flight::{CompletedItem, InFlightStep};
+use open_texts::OpenTexts;
 
+use super::arbiter::{Member, TurnRequest};
+use super::blocks::BlockGeometry;
 use super::config::EngineCoreConfig;
 use super::error::{EngineError, Result};
 use super::executor::{ExecutorError, ModelExecutor, NewSequenceData, StepPlan};
 use super::kv_cache::{KVCacheManager, KVCacheStats};
 use super::metrics::MetricsCollector;
-use super::output::{DeliveryEvent, OutputProcessor, Pushed, SessionStart};
+use super::output::{Delivery, DeliveryEvent, OutputProcessor, Pushed, SessionStart};
 use super::request::workload;
 use super::scheduler::{NewSequence, ScheduleDecision, ScheduledRequest, Scheduler};
 use super::types::{EngineOutput, FinishReason, RequestId, SequenceId};
-use izwi_types::StepOutput;
+use izwi_types::{StepOutput, Task};
 
 /// Outputs kept for `take_output`.
 const KEPT_OUTPUTS: usize = 256;
@@ -58,6 +63,8 @@ pub struct EngineStatus {
     pub pending: usize,
     /// Running sequences.
     pub running: usize,
+    /// Requests that wait for more text of their client.
+    pub awaiting_text: usize,
     /// Block accounting.
     pub kv: KVCacheStats,
     /// Steps executed.
@@ -106,7 +113,11 @@ impl AbortCause {
 pub(super) struct EngineCore {
     config: Arc<EngineCoreConfig>,
     executor: Option<Box<dyn ModelExecutor>>,
+    /// This engine's place on the device.
+    device: Arc<Member>,
     scheduler: Scheduler,
+    /// Bytes of the model's state of one sequence.
+    state_bytes: usize,
     kv: KVCacheManager,
     output: OutputProcessor,
     metrics: MetricsCollector,
@@ -114,6 +125,8 @@ pub(super) struct EngineCore {
     request_of: HashMap<SequenceId, RequestId>,
     /// The most tokens of a pass, per sequence.
     max_tokens: HashMap<SequenceId, usize>,
+    /// Sequences whose text has not ended.
+    open_texts: OpenTexts,
     /// Sequences that no plan has contained yet.
     unseen: HashMap<SequenceId, NewSequenceData>,
     /// Sequences whose executor state can be released.
@@ -139,20 +152,25 @@ impl EngineCore {
     pub(super) fn new(
         config: Arc<EngineCoreConfig>,
         executor: Box<dyn ModelExecutor>,
+        device: Arc<Member>,
         publish: watch::Sender<EngineStatus>,
     ) -> Self {
         let profile = executor.profile();
-        let kv = KVCacheManager::new(config.geometry(), profile.kv_block_bytes, config.enable_prefix_caching);
+        let geometry = BlockGeometry { num_blocks: profile.kv_blocks, block_size: config.block_size };
+        let kv = KVCacheManager::new(geometry, profile.kv_block_bytes, config.enable_prefix_caching);
         Self {
-            scheduler: Scheduler::new(config.scheduler_config(profile.info.state_bytes)),
+            scheduler: Scheduler::new(config.scheduler_config()),
+            state_bytes: profile.info.state_bytes,
             kv,
             output: OutputProcessor::new(profile.info.sample_rate_hz),
             metrics: MetricsCollector::new(&profile.model),
             config,
             executor: Some(executor),
+            device,
             requests: HashMap::new(),
             request_of: HashMap::new(),
             max_tokens: HashMap::new(),
+            open_texts: OpenTexts::default(),
             unseen: HashMap::new(),
             released: Vec::new(),
             kept: VecDeque::new(),
@@ -213,7 +231,8 @@ impl EngineCore {
         let completed = self.process_results(returned);
         // A client that disconnected meanwhile must not get another step.
         self.reap_disconnected();
-        let next = self.launch_prescheduled(ahead, buffered.is_empty());
+        let unchanged = !buffered.iter().any(|command| command.changes_schedule(self.mode));
+        let next = self.launch_prescheduled(ahead, unchanged);
         // Publish before delivery: a client that has its result must not see its request counted as running.
         self.publish();
         self.deliver(completed);
@@ -223,14 +242,14 @@ impl EngineCore {
         next
     }
 
-    /// Launches the prescheduled step if it is still current.
+    /// Launches the prescheduled step if it is still current; `unchanged` says whether commands leave the schedule as it is.
     fn launch_prescheduled(
         &mut self,
         ahead: Option<ScheduleDecision>,
-        no_commands: bool,
+        unchanged: bool,
     ) -> Option<InFlightStep> {
         let decision = ahead.filter(|decision| !decision.is_empty())?;
-        let used = no_commands && self.scheduler.is_current(&decision) && self.executor.is_some();
+        let used = unchanged && self.scheduler.is_current(&decision) && self.executor.is_some();
         self.metrics.prescheduled(used);
         self.status.preschedule_used += u64::from(used);
         self.status.preschedule_discarded += u64::from(!used);
@@ -258,14 +277,16 @@ impl EngineCore {
             self.output.scheduled(item.sequence, &self.metrics);
             plan.new_sequences.extend(self.unseen.remove(&item.sequence));
         }
-        Some(InFlightStep::launch(executor, plan, schedule))
+        let latest_start = schedule.due_us.map(|due_us| self.epoch + Duration::from_micros(due_us));
+        let request = TurnRequest { latest_start, is_checked: true, ..TurnRequest::default() };
+        Some(InFlightStep::launch(executor, plan, Arc::clone(&self.device), request))
     }
 
     /// Updates queues and block accounting after a step. Delivers nothing, so that the next step is launched early.
     fn process_results(&mut self, returned: in_flight::Returned) -> Vec<CompletedItem> {
         self.kv.end_step();
         self.status.steps += 1;
-        self.metrics.step(&returned.schedule, returned.duration);
+        self.metrics.step(&returned.schedule, returned.times.waited, returned.times.executed);
         self.panics = if returned.panicked { self.panics + 1 } else { 0 };
         match returned.executor {
             Some(executor) if self.panics < MAX_PANICS && (!returned.panicked || executor.is_ready()) => {
@@ -332,10 +353,7 @@ impl EngineCore {
                             continue;
                         }
                     }
-                    if let Some(end) = self.output.playback_end(sequence) {
-                        let due = end.saturating_duration_since(self.epoch);
-                        self.scheduler.set_due(sequence, due.as_micros() as u64);
-                    }
+                    self.set_due(sequence);
                     None
                 }
                 Err(error) => {
@@ -348,6 +366,14 @@ impl EngineCore {
             }
         }
         self.answer_steps();
+    }
+
+    /// Tells the scheduler when playback of a live stream ends.
+    fn set_due(&mut self, sequence: SequenceId) {
+        if let Some(end) = self.output.playback_end(sequence) {
+            let due = end.saturating_duration_since(self.epoch);
+            self.scheduler.set_due(sequence, due.as_micros() as u64);
+        }
     }
 
     fn answer_steps(&mut self) {
@@ -371,6 +397,7 @@ impl EngineCore {
             self.requests.remove(&request);
         }
         self.max_tokens.remove(&sequence);
+        self.open_texts.remove(sequence);
         if self.unseen.remove(&sequence).is_none() {
             self.released.push(sequence);
         }
@@ -395,6 +422,9 @@ impl EngineCore {
                 {
                     self.metrics.request_finished(task, &stats);
                 }
+                if cause == AbortCause::SlowClient {
+                    self.output.count_cut(sequence, &self.metrics);
+                }
                 self.remove(sequence);
                 self.output.discard(sequence);
             }
@@ -403,15 +433,21 @@ impl EngineCore {
 
     /// Aborts requests of disconnected and stalled clients, and resumes those of clients that caught up.
     fn reap_disconnected(&mut self) {
-        for event in self.output.ready_events() {
+        for event in self.output.ready_events(&self.metrics) {
             self.delivery_event(event);
         }
         for sequence in self.output.disconnected() {
             self.abort(sequence, AbortCause::Disconnect);
         }
-        for sequence in self.output.stalled(self.config.slow_client_timeout) {
+        for sequence in self.output.stalled(self.stall_limit()) {
             self.abort(sequence, AbortCause::SlowClient);
         }
+        self.check_texts();
+    }
+
+    /// How far a client may fall behind real time.
+    fn stall_limit(&self) -> Duration {
+        self.crowded(self.config.slow_client_timeout)
     }
 
     fn delivery_event(&mut self, event: DeliveryEvent) {
@@ -421,17 +457,19 @@ impl EngineCore {
         }
     }
 
-    /// Waits for a command, or for a client that caught up or stalled.
+    /// Waits for a command, or for a client that caught up, stalled, disconnected or sent no more text.
     async fn idle(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
         self.publish();
         self.check_idle();
         if self.is_over() {
             return;
         }
-        let stall = self.output.next_stall(self.config.slow_client_timeout);
+        let stall = self.output.next_stall(self.stall_limit());
+        let expiry = self.open_texts.next_expiry(self.crowded(self.config.text_timeout));
+        let stall = stall.into_iter().chain(expiry).min();
         let stalled = async {
             match stall {
-                Some(at) => tokio::time::sleep_until(at.into()).await,
+                Some(at) => tokio::time::sleep_until(at).await,
                 None => std::future::pending().await,
             }
         };
@@ -441,7 +479,7 @@ impl EngineCore {
                 Some(command) => self.handle(command),
                 None => self.senders_gone = true,
             },
-            event = self.output.next_event(), if self.output.has_blocked() => self.delivery_event(event),
+            event = self.output.next_event(&self.metrics), if self.output.has_idle() => self.delivery_event(event),
             () = stalled => {}
         }
     }
@@ -475,6 +513,7 @@ impl EngineCore {
     /// Adds a prepared request to the waiting queue.
     fn admit(&mut self, admission: Admission) -> Result<()> {
         let Admission { admissible, delivery, accepted_at, audio_share } = admission;
+        let live = admissible.live && matches!(delivery, Delivery::Stream(_));
         let id = admissible.id.clone();
         match &self.status.state {
             EngineState::Draining => return Err(EngineError::Draining),
@@ -489,10 +528,7 @@ impl EngineCore {
             let per_request =
                 self.metrics.snapshot().avg_latency_ms / 1e3 / self.config.max_batch_size as f64;
             let seconds = (per_request * waiting as f64).ceil().clamp(1.0, 60.0) as u64;
-            return Err(EngineError::Overloaded {
-                waiting,
-                retry_after: std::time::Duration::from_secs(seconds),
-            });
+            return Err(EngineError::Overloaded { waiting, retry_after: Duration::from_secs(seconds) });
         }
         self.next_sequence += 1;
         let sequence = SequenceId(self.next_sequence);
@@ -501,7 +537,10 @@ impl EngineCore {
             request_id: id.clone(),
             task: admissible.task,
             delivery,
+            live,
+            prediction: None,
             chunk_samples: admissible.chunk_samples,
+            first_chunk_samples: admissible.first_chunk_samples,
             prompt_tokens: admissible.prompt_tokens,
             seed: admissible.seed,
             recording: admissible.recording,
@@ -512,10 +551,17 @@ impl EngineCore {
             id: sequence,
             request_id: id.clone(),
             priority: admissible.priority,
+            live,
             arrival_us: accepted_at.saturating_duration_since(self.epoch).as_micros() as u64,
+            state_bytes: self.state_bytes,
+            is_continued: admissible.task == Task::Chat,
             work: admissible.work,
         });
         self.max_tokens.insert(sequence, admissible.max_tokens);
+        if let Some(input) = admissible.text_input {
+            self.scheduler.set_positions(sequence, input.positions());
+            self.open_texts.open(sequence, input);
+        }
         let data = NewSequenceData { sequence, prepared: admissible.prepared };
         self.unseen.insert(sequence, data);
         self.requests.insert(id.clone(), sequence);
@@ -539,6 +585,7 @@ impl EngineCore {
     fn publish(&mut self) {
         self.status.pending = self.scheduler.num_waiting();
         self.status.running = self.scheduler.num_running();
+        self.status.awaiting_text = self.open_texts.num_waiting();
         self.status.kv = self.kv.stats();
         self.metrics.gauges(self.status.pending, self.status.running, &self.status.kv);
         if self.status.state == EngineState::Draining && self.scheduler_is_empty() && self.output.is_empty() {

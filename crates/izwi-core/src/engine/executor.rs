@@ -11,10 +11,12 @@ pub mod simulated;
 pub(crate) mod threads;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use izwi_nn::device::{Gpu, metal_gpu};
 use izwi_types::{
-    DeviceChoice, Input, InputError, ModelInfo, PartTimes, Precision, Prepared, StepOutput, VoiceRecording,
+    DeviceChoice, Input, InputError, ModelInfo, PartTimes, Precision, Prepared, StepOutput, TextProgress,
+    VoiceRecording,
 };
 
 use super::config::EngineCoreConfig;
@@ -35,7 +37,9 @@ pub struct ExecutorProfile {
     pub precision: Precision,
     /// Bytes of one KV block; 0 for models without KV cache.
     pub kv_block_bytes: usize,
-    /// Bytes held while loaded: weights, KV pool, and the states of as many sequences as run at once.
+    /// Blocks of the KV pool.
+    pub kv_blocks: usize,
+    /// Bytes held while loaded: weights, KV pool, and the states of as many sequences as a step takes.
     pub memory_bytes: usize,
     /// Bytes of weights that a step of one token reads.
     pub step_bytes: usize,
@@ -58,6 +62,17 @@ pub trait RequestPreparer: Send + Sync {
     /// The model rejects the input; the error names the field, the value and the remedy.
     fn prepare(&self, input: &Input) -> std::result::Result<Prepared, InputError>;
 
+    /// Appends text to an input that was prepared with more text, or ends it. Takes no time worth a blocking thread.
+    ///
+    /// # Errors
+    /// The input takes no more text, or not as much; it is unchanged then.
+    fn append_text(
+        &self,
+        prepared: &Prepared,
+        text: &str,
+        is_last: bool,
+    ) -> std::result::Result<TextProgress, InputError>;
+
     /// Makes a voice pack of a recording: a safetensors file, for [`izwi_types::VoiceReference::Pack`].
     ///
     /// # Errors
@@ -69,6 +84,11 @@ pub trait RequestPreparer: Send + Sync {
     /// # Errors
     /// The pack is damaged or belongs to another model; the error names the remedy.
     fn check_voice(&self, pack: &[u8]) -> std::result::Result<(), InputError>;
+
+    /// Whether it belongs to an executor of simulated time. Its methods do not block then.
+    fn is_simulated(&self) -> bool {
+        false
+    }
 }
 
 /// A sequence that appears in a plan for the first time.
@@ -116,6 +136,12 @@ pub trait ModelExecutor: Send {
     /// # Errors
     /// The step failed for all of its sequences.
     fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError>;
+
+    /// How long a step takes in simulated time; `None` if steps take real time. Called before the step, which then runs
+    /// within a task of the runtime, whose clock may be paused.
+    fn simulated_time(&mut self, _plan: &StepPlan) -> Option<Duration> {
+        None
+    }
 
     /// Drops the state of sequences that will not appear again. Called between steps.
     fn release(&mut self, sequences: &[SequenceId]);

@@ -4,23 +4,30 @@
 //! [`OutputProcessor::next_event`] reports that the client caught up. Must not know queues or blocks.
 
 mod emission_queue;
+mod missing_text;
+mod playback;
+mod stall_clock;
 
-use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use izwi_audio::chunk::{Chunk, Chunker};
-use izwi_types::{Emission, Segment, StepOutput, Task, Transcript};
+use izwi_types::{Emission, Segment, StepOutput, Task, TextMark, Transcript};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::Instant;
 
 use self::emission_queue::EmissionQueue;
+use self::playback::PlaybackClock;
+pub(super) use self::playback::Underrun;
+use self::stall_clock::StallClock;
 use super::error::{EngineError, Result};
 use super::metrics::MetricsCollector;
 use super::types::{
-    AudioOutput, EngineOutput, FinishReason, RequestId, RequestStats, SequenceId, StreamingOutput,
-    audio_duration,
+    AudioOutput, EngineOutput, FinishReason, Prediction, RequestId, RequestStats, SequenceId,
+    StreamingOutput, audio_duration,
 };
 
 /// Destination of a request's result.
@@ -41,7 +48,13 @@ pub(super) struct SessionStart {
     pub(super) request_id: RequestId,
     pub(super) task: Task,
     pub(super) delivery: Delivery,
+    /// Whether somebody listens while it is generated.
+    pub(super) live: bool,
+    /// What was predicted for a live stream.
+    pub(super) prediction: Option<Prediction>,
     pub(super) chunk_samples: usize,
+    /// Size of the first chunk, if it has its own.
+    pub(super) first_chunk_samples: Option<usize>,
     pub(super) prompt_tokens: usize,
     pub(super) seed: u64,
     /// Duration of the recording, for ASR.
@@ -76,6 +89,8 @@ type Permit = std::result::Result<mpsc::OwnedPermit<StreamingOutput>, SequenceId
 struct Session {
     start: SessionStart,
     chunker: Chunker,
+    /// Marks that are in no chunk yet.
+    pending_marks: Vec<TextMark>,
     collected: Vec<f32>,
     text: String,
     /// Text that is in no chunk yet.
@@ -85,15 +100,18 @@ struct Session {
     pending_segments: Vec<Segment>,
     language: Option<String>,
     emissions: EmissionQueue,
-    pending: VecDeque<StreamingOutput>,
+    /// Chunks that have not left, with the time when each was made.
+    pending: VecDeque<(StreamingOutput, Instant)>,
     blocked_since: Option<Instant>,
+    stall_clock: StallClock,
+    /// Since when it waits for text.
+    waiting_since: Option<Instant>,
+    /// Time in which the client was slow or its text had run out.
     blocked_total: Duration,
     first_scheduled_at: Option<Instant>,
     first_audio_at: Option<Instant>,
     last_chunk_at: Option<Instant>,
-    /// When playback of the audio so far ends, for a client that plays without buffering.
-    playback_end: Option<Instant>,
-    underrun: Duration,
+    playback: PlaybackClock,
     generated_tokens: usize,
     /// Whether the sequence has ended; delivery may continue.
     ended: bool,
@@ -102,19 +120,21 @@ struct Session {
 /// All open sessions.
 pub(super) struct OutputProcessor {
     sample_rate: u32,
-    sessions: HashMap<SequenceId, Session>,
+    /// In order of their arrival, so that simulations repeat.
+    sessions: BTreeMap<SequenceId, Session>,
     permits: FuturesUnordered<BoxFuture<'static, (SequenceId, Permit)>>,
 }
 
 impl OutputProcessor {
     pub(super) fn new(sample_rate: u32) -> Self {
-        Self { sample_rate, sessions: HashMap::new(), permits: FuturesUnordered::new() }
+        Self { sample_rate, sessions: BTreeMap::new(), permits: FuturesUnordered::new() }
     }
 
     /// Opens a session.
     pub(super) fn open(&mut self, start: SessionStart) {
         let session = Session {
-            chunker: Chunker::new(start.chunk_samples),
+            chunker: Chunker::new(start.chunk_samples).with_first(start.first_chunk_samples),
+            pending_marks: Vec::new(),
             collected: Vec::new(),
             text: String::new(),
             pending_text: String::new(),
@@ -124,12 +144,13 @@ impl OutputProcessor {
             emissions: EmissionQueue::default(),
             pending: VecDeque::new(),
             blocked_since: None,
+            stall_clock: StallClock::default(),
+            waiting_since: None,
             blocked_total: Duration::ZERO,
             first_scheduled_at: None,
             first_audio_at: None,
             last_chunk_at: None,
-            playback_end: None,
-            underrun: Duration::ZERO,
+            playback: PlaybackClock::default(),
             generated_tokens: 0,
             ended: false,
             start,
@@ -169,7 +190,7 @@ impl OutputProcessor {
         let sample_rate = self.sample_rate;
         let Some(session) = self.sessions.get_mut(&sequence) else { return Pushed::Disconnected };
         session.push(output, sample_rate, metrics);
-        self.send(sequence)
+        self.send(sequence, metrics)
     }
 
     /// Ends a session: delivers the rest and the statistics. Returns the result of [`Delivery::Kept`] sessions.
@@ -187,16 +208,23 @@ impl OutputProcessor {
         session.ended = true;
         if let Delivery::Stream(_) = session.start.delivery {
             session.end_stream(stats, sample_rate, metrics);
-            self.send(sequence);
+            self.send(sequence, metrics);
             return None;
         }
         let session = self.sessions.remove(&sequence)?;
         session.end_whole(stats, sample_rate)
     }
 
-    /// When playback of the audio so far ends, for scheduling by deadline.
+    /// When playback of the delivered audio of a live stream ends; `None` before its first chunk.
     pub(super) fn playback_end(&self, sequence: SequenceId) -> Option<Instant> {
-        self.sessions.get(&sequence)?.playback_end
+        self.sessions.get(&sequence).filter(|session| session.start.live)?.playback.end()
+    }
+
+    /// Corrects the playback clock of a stream: its client has played `played` so far.
+    pub(super) fn acknowledge(&mut self, sequence: SequenceId, played: Duration) {
+        if let Some(session) = self.sessions.get_mut(&sequence) {
+            session.playback.acknowledge(played, Instant::now());
+        }
     }
 
     /// Sequences whose client disconnected.
@@ -204,20 +232,28 @@ impl OutputProcessor {
         self.sessions.iter().filter(|(_, session)| session.is_disconnected()).map(|(id, _)| *id).collect()
     }
 
-    /// Sequences whose client has been blocking for `limit`.
+    /// Sequences whose client is `limit` behind real time.
     pub(super) fn stalled(&self, limit: Duration) -> Vec<SequenceId> {
-        let stalled = |session: &Session| session.blocked_since.is_some_and(|since| since.elapsed() >= limit);
+        let now = Instant::now();
+        let stalled = |session: &Session| session.stalls_at(limit).is_some_and(|at| at <= now);
         self.sessions.iter().filter(|(_, session)| stalled(session)).map(|(id, _)| *id).collect()
     }
 
-    /// When the next client has been blocking for `limit`.
+    /// When the next client is `limit` behind real time, if it takes nothing until then.
     pub(super) fn next_stall(&self, limit: Duration) -> Option<Instant> {
-        self.sessions.values().filter_map(|session| session.blocked_since).min().map(|since| since + limit)
+        self.sessions.values().filter_map(|session| session.stalls_at(limit)).min()
     }
 
     /// Drops a session without a final chunk, for clients that disconnected or stalled.
     pub(super) fn discard(&mut self, sequence: SequenceId) {
         self.sessions.remove(&sequence);
+    }
+
+    /// Counts a live stream that was cut because its client did not read.
+    pub(super) fn count_cut(&self, sequence: SequenceId, metrics: &MetricsCollector) {
+        if let Some(session) = self.sessions.get(&sequence).filter(|session| session.plays()) {
+            metrics.stream_continuity(session.playback.underrun(), true);
+        }
     }
 
     /// Whether the sequence has not ended.
@@ -235,48 +271,60 @@ impl OutputProcessor {
         Some((session.start.task, session.stats(reason, None, self.sample_rate)))
     }
 
-    /// Whether some client is blocking.
-    pub(super) fn has_blocked(&self) -> bool {
-        !self.permits.is_empty()
-    }
-
-    /// Waits for an event of a slow client. Cancel-safe. Never returns while no client is blocking.
-    pub(super) async fn next_event(&mut self) -> DeliveryEvent {
+    /// Waits for an event of a client that is slow or has more text to send. Cancel-safe. Never returns while there is none.
+    pub(super) async fn next_event(&mut self, metrics: &MetricsCollector) -> DeliveryEvent {
         loop {
-            let Some((sequence, permit)) = self.permits.next().await else {
-                std::future::pending::<()>().await;
-                continue;
+            let Self { sessions, permits, .. } = self;
+            let permit = async {
+                match permits.next().await {
+                    Some(permit) => permit,
+                    None => std::future::pending().await,
+                }
             };
-            if let Some(event) = self.resume(sequence, permit) {
+            let (sequence, permit) = tokio::select! {
+                biased;
+                permit = permit => permit,
+                sequence = missing_text::next_closed(sessions) => return DeliveryEvent::Disconnected(sequence),
+            };
+            if let Some(event) = self.resume(sequence, permit, metrics) {
                 return event;
             }
         }
     }
 
     /// Events that are ready now.
-    pub(super) fn ready_events(&mut self) -> Vec<DeliveryEvent> {
+    pub(super) fn ready_events(&mut self, metrics: &MetricsCollector) -> Vec<DeliveryEvent> {
         let mut events = Vec::new();
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         while let std::task::Poll::Ready(Some((sequence, permit))) =
             self.permits.poll_next_unpin(&mut context)
         {
-            events.extend(self.resume(sequence, permit));
+            events.extend(self.resume(sequence, permit, metrics));
         }
         events
     }
 
-    fn resume(&mut self, sequence: SequenceId, permit: Permit) -> Option<DeliveryEvent> {
+    fn resume(
+        &mut self,
+        sequence: SequenceId,
+        permit: Permit,
+        metrics: &MetricsCollector,
+    ) -> Option<DeliveryEvent> {
+        let sample_rate = self.sample_rate;
         let session = self.sessions.get_mut(&sequence)?;
         let Ok(permit) = permit else { return Some(DeliveryEvent::Disconnected(sequence)) };
-        if let Some(chunk) = session.pending.pop_front() {
+        if let Some(since) = session.blocked_since {
+            session.stall_clock.wait(since.elapsed());
+        }
+        if let Some((chunk, made_at)) = session.pending.pop_front() {
+            session.leaves(chunk.samples.len(), made_at, sample_rate, metrics);
+            session.stall_clock.take(session.playing_time(&chunk));
             permit.send(chunk);
         }
         if let Some(since) = session.blocked_since.take() {
             session.blocked_total += since.elapsed();
-            let caught_up_at = Instant::now();
-            session.playback_end = session.playback_end.map(|end| end.max(caught_up_at));
         }
-        match self.send(sequence) {
+        match self.send(sequence, metrics) {
             Pushed::Open => Some(DeliveryEvent::CaughtUp(sequence)),
             Pushed::Disconnected => Some(DeliveryEvent::Disconnected(sequence)),
             Pushed::Blocked => None,
@@ -284,19 +332,25 @@ impl OutputProcessor {
     }
 
     /// Sends pending chunks until the client's channel is full; a permit then signals free capacity.
-    fn send(&mut self, sequence: SequenceId) -> Pushed {
+    fn send(&mut self, sequence: SequenceId, metrics: &MetricsCollector) -> Pushed {
+        let sample_rate = self.sample_rate;
         let Some(session) = self.sessions.get_mut(&sequence) else { return Pushed::Disconnected };
         let Delivery::Stream(channel) = &session.start.delivery else {
             return if session.is_disconnected() { Pushed::Disconnected } else { Pushed::Open };
         };
+        let channel = channel.clone();
         while session.blocked_since.is_none()
-            && let Some(chunk) = session.pending.pop_front()
+            && let Some((chunk, made_at)) = session.pending.pop_front()
         {
+            let (samples, playing_time) = (chunk.samples.len(), session.playing_time(&chunk));
             match channel.try_send(chunk) {
-                Ok(()) => {}
+                Ok(()) => {
+                    session.leaves(samples, made_at, sample_rate, metrics);
+                    session.stall_clock.take(playing_time);
+                }
                 Err(TrySendError::Closed(_)) => return Pushed::Disconnected,
                 Err(TrySendError::Full(chunk)) => {
-                    session.pending.push_front(chunk);
+                    session.pending.push_front((chunk, made_at));
                     session.blocked_since = Some(Instant::now());
                     let channel = channel.clone();
                     let wait = async move { (sequence, channel.reserve_owned().await.map_err(|_| sequence)) };
@@ -323,17 +377,36 @@ impl Session {
         }
     }
 
+    /// When the client is `limit` behind real time, if it takes nothing until then.
+    fn stalls_at(&self, limit: Duration) -> Option<Instant> {
+        self.blocked_since.map(|since| since + self.stall_clock.time_to(limit))
+    }
+
+    /// How long a client that reads in real time takes for a chunk: its audio, or the part of the recording that it
+    /// transcribes. Text alone counts as one chunk of audio.
+    fn playing_time(&self, chunk: &StreamingOutput) -> Duration {
+        let spans = chunk.segments.iter().map(|segment| (segment.end_s - segment.start_s).max(0.0));
+        let transcribed = Duration::try_from_secs_f64(spans.sum()).unwrap_or_default();
+        let audio = audio_duration(chunk.samples.len() as u64, chunk.sample_rate).max(transcribed);
+        if audio.is_zero() {
+            audio_duration(self.start.chunk_samples as u64, chunk.sample_rate)
+        } else {
+            audio
+        }
+    }
+
     fn push(&mut self, output: StepOutput, sample_rate: u32, metrics: &MetricsCollector) {
         self.generated_tokens += output.generated_tokens;
         self.text.push_str(&output.text);
         self.pending_text.push_str(&output.text);
         self.language = output.language.or(self.language.take());
         self.emissions.push(output.emission, output.samples.len());
-        if !output.samples.is_empty() {
-            self.track_playback(output.samples.len(), sample_rate);
-        }
         if let Delivery::Stream(_) = self.start.delivery {
             self.pending_segments.extend(output.segments);
+            let before = self.chunker.total_samples();
+            let marks = output.text_marks.iter();
+            self.pending_marks
+                .extend(marks.map(|mark| TextMark { sample_end: before + mark.sample_end, ..*mark }));
             for chunk in self.chunker.push(&output.samples) {
                 let emissions = self.emissions.pop_complete(chunk.sample_offset + chunk.samples.len() as u64);
                 self.enqueue(chunk, emissions, None, sample_rate, metrics);
@@ -345,25 +418,41 @@ impl Session {
                 self.enqueue(chunk, emissions, None, sample_rate, metrics);
             }
         } else {
+            if !output.samples.is_empty() {
+                self.first_audio_at.get_or_insert_with(Instant::now);
+            }
             self.segments.extend(output.segments);
             self.collected.extend_from_slice(&output.samples);
         }
     }
 
-    /// Tracks playback and underruns of a client that plays without buffering.
-    fn track_playback(&mut self, samples: usize, sample_rate: u32) {
+    /// Whether a client plays it.
+    fn plays(&self) -> bool {
+        self.start.live && matches!(self.start.delivery, Delivery::Stream(_))
+    }
+
+    /// Records that a chunk leaves.
+    fn leaves(&mut self, samples: usize, made_at: Instant, sample_rate: u32, metrics: &MetricsCollector) {
+        if samples == 0 {
+            return;
+        }
         let now = Instant::now();
-        self.first_audio_at.get_or_insert(now);
-        let length = audio_duration(samples as u64, sample_rate);
-        let end = match self.playback_end {
-            Some(end) if end < now => {
-                self.underrun += now - end;
-                now
+        if self.first_audio_at.is_none() {
+            self.first_audio_at = Some(now);
+            if let Some(prediction) = &self.start.prediction {
+                metrics.first_audio(prediction.first_audio, now - self.start.accepted_at);
             }
-            Some(end) => end,
-            None => now,
-        };
-        self.playback_end = Some(end + length);
+        }
+        if self.plays() {
+            if let Some(slack) = self.playback.slack(now) {
+                metrics.slack(slack);
+            }
+            let prebuffer = self.start.prediction.map_or(Duration::ZERO, |prediction| prediction.prebuffer);
+            let length = audio_duration(samples as u64, sample_rate);
+            if let Some(underrun) = self.playback.deliver(length, made_at, now, prebuffer) {
+                metrics.underrun(underrun);
+            }
+        }
     }
 
     fn enqueue(
@@ -379,11 +468,12 @@ impl Session {
             metrics.chunk_gap(now - last);
         }
         let text = std::mem::take(&mut self.pending_text);
-        self.pending.push_back(StreamingOutput {
+        let chunk = StreamingOutput {
             request_id: self.start.request_id.clone(),
             sequence: chunk.sequence,
             sample_offset: chunk.sample_offset,
             samples: chunk.samples,
+            text_marks: std::mem::take(&mut self.pending_marks),
             sample_rate,
             text: Some(text).filter(|text| !text.is_empty()),
             segments: std::mem::take(&mut self.pending_segments),
@@ -391,12 +481,16 @@ impl Session {
             emissions,
             is_final: chunk.is_final,
             stats,
-        });
+            prediction: self.start.prediction.filter(|_| chunk.sequence == 0),
+        };
+        self.pending.push_back((chunk, now));
     }
 
     fn end_stream(&mut self, stats: RequestStats, sample_rate: u32, metrics: &MetricsCollector) {
-        if stats.samples > 0 && stats.finish_reason == FinishReason::Stop {
-            metrics.stream_continuity(self.underrun);
+        let is_wanted = !matches!(stats.finish_reason, FinishReason::Cancelled | FinishReason::Interrupted);
+        if self.plays() && stats.samples > 0 && is_wanted {
+            let is_cut = stats.finish_reason == FinishReason::Error;
+            metrics.stream_continuity(self.playback.underrun(), is_cut);
         }
         let rest = std::mem::replace(&mut self.chunker, Chunker::new(1)).finish();
         let emissions = self.take_emissions(stats.finish_reason);
@@ -406,9 +500,10 @@ impl Session {
     /// The undelivered emissions: all of them, or only the decoded ones if the turn was cut off.
     fn take_emissions(&mut self, reason: FinishReason) -> Vec<Emission> {
         match reason {
-            FinishReason::Stop | FinishReason::Length | FinishReason::RunawayTrimmed => {
-                self.emissions.drain()
-            }
+            FinishReason::Stop
+            | FinishReason::Length
+            | FinishReason::RunawayTrimmed
+            | FinishReason::TextTimeout => self.emissions.drain(),
             FinishReason::Cancelled | FinishReason::Interrupted | FinishReason::Error => {
                 self.emissions.pop_complete(u64::MAX)
             }
@@ -434,7 +529,7 @@ impl Session {
         match self.start.delivery {
             Delivery::Whole(reply) => {
                 let result = match output.stats.finish_reason {
-                    FinishReason::Error => {
+                    FinishReason::Error | FinishReason::TextTimeout => {
                         Err(EngineError::Execution(output.stats.error.unwrap_or_default()))
                     }
                     FinishReason::Cancelled | FinishReason::Interrupted => Err(EngineError::Aborted),
@@ -450,7 +545,8 @@ impl Session {
 
     fn stats(&self, finish_reason: FinishReason, error: Option<String>, sample_rate: u32) -> RequestStats {
         let accepted = self.start.accepted_at;
-        let blocked = self.blocked_total + self.blocked_since.map_or(Duration::ZERO, |since| since.elapsed());
+        let idle_since = self.blocked_since.or(self.waiting_since);
+        let blocked = self.blocked_total + idle_since.map_or(Duration::ZERO, |since| since.elapsed());
         let samples = match self.start.delivery {
             Delivery::Stream(_) => self.chunker.total_samples(),
             _ => self.collected.len() as u64,

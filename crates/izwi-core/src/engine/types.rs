@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use izwi_types::{Emission, SamplingParams, Segment, SpeechOptions, Task, Transcript};
+use izwi_types::{Emission, SamplingParams, Segment, SpeechOptions, Task, TextMark, Transcript};
 
 /// Identifies a request, unique within a process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,7 +41,8 @@ impl fmt::Display for RequestId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId(pub u64);
 
-/// Urgency of a request. Only [`SchedulingPolicy::Priority`](super::SchedulingPolicy::Priority) reads it.
+/// Priority of a request: among equally urgent ones, higher priorities are admitted first and preempted last. With
+/// [`SchedulingPolicy::Priority`](super::SchedulingPolicy::Priority) they also preempt lower ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Priority {
     /// Background work.
@@ -79,6 +80,8 @@ pub enum FinishReason {
     Cancelled,
     /// The client interrupted the output.
     Interrupted,
+    /// No more text arrived for `text_timeout`.
+    TextTimeout,
     /// The model failed.
     Error,
 }
@@ -92,6 +95,7 @@ impl FinishReason {
             Self::RunawayTrimmed => "runaway_trimmed",
             Self::Cancelled => "cancelled",
             Self::Interrupted => "interrupted",
+            Self::TextTimeout => "text_timeout",
             Self::Error => "error",
         }
     }
@@ -191,6 +195,18 @@ pub fn rtf(processing: Duration, audio: Duration) -> f32 {
     if audio.is_zero() { 0.0 } else { processing.as_secs_f32() / audio.as_secs_f32() }
 }
 
+/// What was predicted for a live stream when it was accepted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prediction {
+    /// From arrival to the first audio.
+    pub first_audio: Duration,
+    /// Processing time over audio time while it plays. Above 1 the audio is generated slower than it plays.
+    pub rtf: f32,
+    /// How long a player waits after the first audio so that the rest plays without a gap. Zero where the audio is
+    /// generated faster than it plays.
+    pub prebuffer: Duration,
+}
+
 /// The whole result of a finished request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineOutput {
@@ -228,8 +244,12 @@ pub struct StreamingOutput {
     pub sequence: u64,
     /// Offset of the first sample from the start of the utterance.
     pub sample_offset: u64,
-    /// Mono samples in −1.0..=1.0: exactly the chunk size, except in the final chunk. Empty for ASR.
+    /// Mono samples in −1.0..=1.0: exactly the chunk size, except in the final chunk and a first one with a size of its
+    /// own. Empty for ASR.
     pub samples: Vec<f32>,
+    /// When words of the synthesised text end, in samples from the start of the utterance: those known since the last
+    /// chunk. Empty where the model does not know its alignment.
+    pub text_marks: Vec<TextMark>,
     /// Samples per second.
     pub sample_rate: u32,
     /// New text since the last chunk.
@@ -244,6 +264,8 @@ pub struct StreamingOutput {
     pub is_final: bool,
     /// Statistics, on the final chunk.
     pub stats: Option<RequestStats>,
+    /// What was predicted when the stream was accepted, on the first chunk of a live stream.
+    pub prediction: Option<Prediction>,
 }
 
 #[cfg(test)]

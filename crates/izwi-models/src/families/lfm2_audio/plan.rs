@@ -15,8 +15,8 @@ use crate::regions::{self, HOP, WINDOW_FRAMES};
 use crate::text::pieces::pieces;
 use izwi_nn::sampling::Draws;
 use izwi_types::{
-    ConverseInput, Emission, InputError, ListenInput, Message, PrepareLimits, SamplingParams, SpeakInput,
-    Task, Turn, Voice,
+    ConverseInput, Emission, EncoderWork, InputError, ListenInput, Message, PrepareLimits, SamplingParams,
+    SpeakInput, Task, Turn, Voice,
 };
 
 /// Sampling of codes in text to speech, and in a conversation:
@@ -119,7 +119,11 @@ impl LfmAudio {
         Ok(Plan {
             request: Task::Tts,
             passes,
-            chunk_policy: ChunkPolicy { chunk_samples: input.chunk_samples, may_defer: true },
+            chunk_policy: ChunkPolicy {
+                chunk_samples: input.chunk_samples,
+                first_chunk_samples: input.first_chunk_samples,
+                may_defer: true,
+            },
             limits: PassLimits {
                 max_tokens: input.max_tokens,
                 max_positions: limits.max_positions,
@@ -182,7 +186,7 @@ impl LfmAudio {
         Ok(Plan {
             request: Task::Asr,
             passes,
-            chunk_policy: ChunkPolicy { chunk_samples: 1, may_defer: false },
+            chunk_policy: ChunkPolicy { chunk_samples: 1, first_chunk_samples: None, may_defer: false },
             limits: PassLimits {
                 max_tokens: usize::MAX,
                 max_positions: limits.max_positions,
@@ -206,9 +210,11 @@ impl LfmAudio {
         }
         let mut prompt =
             Prompt::begin(&self.vocabulary, input.instructions.as_deref().unwrap_or(CHAT_INSTRUCTIONS));
+        let mut known = 0;
         for turn in &input.turns {
             match turn {
                 Turn::User(messages) => {
+                    known = prompt.recordings.len();
                     prompt.turn(&self.vocabulary, Role::User);
                     for message in messages {
                         self.message(&mut prompt, message)?;
@@ -225,6 +231,11 @@ impl LfmAudio {
             prompt.end(&self.vocabulary);
         }
         prompt.turn(&self.vocabulary, Role::Assistant);
+        // Those of earlier turns are mostly in the prefix cache. The new ones are needed: here rather than in a step, which
+        // other sequences share.
+        for recording in &prompt.recordings[known..] {
+            recording.mel(&self.front_end);
+        }
         let positions = limits.max_positions.min(self.config.lfm.max_position_embeddings);
         let overhead = prompt.positions.len();
         if overhead + MIN_TOKENS > positions {
@@ -242,10 +253,16 @@ impl LfmAudio {
             audio_sampling: greedy_if_single(input.sampling.unwrap_or(CHAT_SAMPLING)),
             draws: Draws::new(input.seed),
         };
+        // The answer is not known: its text allows frames as it is generated.
+        let max_frames = (!self.has_random_weights).then(|| max_frames(0));
         Ok(Plan {
             request: Task::Chat,
-            passes: vec![pass_plan(pass)],
-            chunk_policy: ChunkPolicy { chunk_samples: input.chunk_samples, may_defer: false },
+            passes: vec![PassPlan { max_frames, ..pass_plan(pass) }],
+            chunk_policy: ChunkPolicy {
+                chunk_samples: input.chunk_samples,
+                first_chunk_samples: input.first_chunk_samples,
+                may_defer: false,
+            },
             limits: PassLimits {
                 max_tokens: input.max_tokens,
                 max_positions: limits.max_positions,
@@ -263,7 +280,7 @@ impl LfmAudio {
                         "the recording is too short to transcribe; send a tenth of a second at least";
                     return Err(InputError { param: "audio", message: message.to_owned() });
                 }
-                prompt.recording(Recording::new(samples, &self.front_end));
+                prompt.recording(Recording::deferred(samples, &self.front_end));
             }
         }
         Ok(())
@@ -292,10 +309,13 @@ impl LfmAudio {
 
 /// A pass without limits of its own.
 fn pass_plan(pass: Pass) -> PassPlan<Pass> {
-    let rows: usize = pass.prompt.recordings.iter().map(|recording| recording.rows()).sum();
+    let encoders = pass.prompt.recordings.iter().map(|recording| EncoderWork {
+        end: recording.end,
+        tokens: recording.rows().div_ceil(ROWS_PER_TOKEN),
+    });
     PassPlan {
         prompt_keys: pass.prompt.keys(),
-        encoder_tokens: rows.div_ceil(ROWS_PER_TOKEN),
+        encoders: encoders.collect(),
         max_frames: None,
         max_positions: None,
         pass,

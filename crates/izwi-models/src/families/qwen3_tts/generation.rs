@@ -6,6 +6,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use super::config::{CONTROL_TOKENS, Config, Settings};
+use super::open_text::OpenText;
 use super::predictor::Predictor;
 use super::prompt::{Codec, Frame, Position, Prompt};
 use super::talker::Talker;
@@ -39,9 +40,11 @@ pub(super) struct Generator {
 }
 
 /// One pass: the prompt and how to sample.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Pass {
     pub(super) prompt: Prompt,
+    /// Text that arrives while it is spoken, in place of the prompt's trailing text.
+    pub(super) open_text: Option<OpenText>,
     pub(super) sampling: SamplingParams,
     pub(super) residual_sampling: SamplingParams,
     pub(super) draws: Draws,
@@ -279,14 +282,27 @@ impl StepInput<'_> {
 
     /// The positions to compute, of the prompt and of generated frames; `None` where one does not exist.
     fn positions(&self, config: &Config) -> Option<Vec<Position>> {
-        let prompt = &self.pass.prompt;
-        let position = |at: usize| match at.checked_sub(prompt.positions.len()) {
-            None => prompt.positions.get(at).cloned(),
-            Some(frame) => self.generated.frames.get(frame).map(|codes| Position {
-                text: prompt.trailing.get(frame).copied().unwrap_or(config.tts_pad_token_id),
-                codec: Codec::Frame(Arc::clone(codes)),
-            }),
+        let prompt = &self.pass.prompt.positions;
+        let position = |at: usize| match at.checked_sub(prompt.len()) {
+            None => prompt.get(at).cloned(),
+            Some(frame) => self.frame_position(frame, config),
         };
         (self.start..self.end).map(position).collect()
+    }
+
+    /// The position of a generated frame; `None` where it does not exist, or its text has not arrived.
+    fn frame_position(&self, frame: usize, config: &Config) -> Option<Position> {
+        let codes = self.generated.frames.get(frame)?;
+        let text = match &self.pass.open_text {
+            None => self.pass.prompt.trailing.get(frame).copied().unwrap_or(config.tts_pad_token_id),
+            Some(text) => text.token(frame, config)?,
+        };
+        Some(Position { text, codec: Codec::Frame(Arc::clone(codes)) })
+    }
+
+    /// Content key of the position of the last generated frame; `None` where it is not known.
+    pub(super) fn last_key(&self, config: &Config) -> Option<u64> {
+        let last = self.generated.frames.len().checked_sub(1)?;
+        self.frame_position(last, config).map(|position| position.key())
     }
 }

@@ -13,19 +13,20 @@ use sha2::{Digest, Sha256};
 use self::codec::{Codec, DecoderState};
 use self::config::{Kind, Settings};
 use self::generation::{CODEC, Generated, Generator, NoObserver, Outcome, PARTS, Pass, StepInput};
+use self::open_text::OpenText;
 use self::speaker::{SpeakerConfig, SpeakerEncoder};
 use self::tokens::Vocabulary;
 use self::voice::{ClonedVoice, VoiceCache, VoiceCloner};
 use super::LoadOptions;
-use crate::frame_driver::{self, FrameDriver, FrameModel, Plan, StepEntry, StepResult};
-use crate::model::SpeechModel;
+use crate::frame_driver::{self, FrameDriver, FrameModel, Plan, StepEntry, StepResult, check_positions};
+use crate::model::{SpeechModel, takes_text_whole};
 use crate::warm_up;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
-    Input, InputError, ModelInfo, PartTimes, PrepareLimits, SpeakInput, StepOutput, Task, Voice,
-    VoiceRecording, VoiceReference,
+    Input, InputError, ModelInfo, PartTimes, PrepareLimits, SpeakInput, StepOutput, Task, TextProgress,
+    Voice, VoiceRecording, VoiceReference,
 };
 
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
@@ -44,6 +45,7 @@ mod golden_set;
 #[cfg(test)]
 mod golden_speaker;
 mod lookup;
+mod open_text;
 mod plan;
 mod predictor;
 mod prompt;
@@ -186,6 +188,7 @@ fn info(settings: &Settings, codec: &Codec, clones_voices: bool, weight_bytes: u
         languages: Vec::new(),
         translates: false,
         clones_voices,
+        appends_text: true,
         sampling: settings.sampling,
         weight_bytes,
         state_bytes: codec.state_bytes(),
@@ -243,6 +246,19 @@ impl FrameModel for QwenTts {
         Ok(plan)
     }
 
+    fn append_text(&self, pass: &Pass, text: &str, is_last: bool) -> Result<TextProgress, InputError> {
+        let open_text = pass.open_text.as_ref().ok_or_else(takes_text_whole)?;
+        open_text.append(&self.vocabulary, text, is_last)
+    }
+
+    fn spoken_tokens(&self, pass: &Pass, _state: &Generated) -> usize {
+        pass.open_text.as_ref().map_or(0, OpenText::appended_tokens)
+    }
+
+    fn has_text(&self, pass: &Pass, generated: &Generated) -> bool {
+        pass.open_text.as_ref().is_none_or(|text| generated.frames.len() <= text.frames())
+    }
+
     fn start(&self, _voice: &Option<Arc<ClonedVoice>>, _pass: &Pass) -> Generated {
         Generated::default()
     }
@@ -254,6 +270,11 @@ impl FrameModel for QwenTts {
         }
     }
 
+    fn check(&self, pass: &Pass, state: &Generated, end: usize) -> Result<(), Error> {
+        let with_text = pass.open_text.as_ref().map_or(usize::MAX, OpenText::frames);
+        check_positions(end, pass.prompt.positions.len() + state.frames.len().min(with_text))
+    }
+
     fn step(
         &self,
         kv: &mut KvPool,
@@ -263,13 +284,17 @@ impl FrameModel for QwenTts {
             let StepEntry { pass, start, end, block_table, .. } = *entry;
             StepInput { pass, generated: &mut *entry.state, start, end, block_table }
         });
-        let outcomes = self.generator.step(kv, &mut inputs.collect::<Vec<_>>(), &mut NoObserver)?;
-        let results = outcomes.into_iter().map(|outcome| match outcome {
-            Outcome::Pending => frame_driver::Outcome::Pending,
-            Outcome::Frame(codes) => frame_driver::Outcome::Frame(codes.to_vec()),
-            Outcome::End => frame_driver::Outcome::End,
+        let mut inputs: Vec<_> = inputs.collect();
+        let outcomes = self.generator.step(kv, &mut inputs, &mut NoObserver)?;
+        let results = outcomes.into_iter().zip(&inputs).map(|(outcome, input)| match outcome {
+            Outcome::Pending => frame_driver::Outcome::Pending.into(),
+            Outcome::End => frame_driver::Outcome::End.into(),
+            Outcome::Frame(codes) => StepResult {
+                content_key: input.last_key(&self.settings.config),
+                ..frame_driver::Outcome::Frame(codes.to_vec()).into()
+            },
         });
-        Ok(results.map(StepResult::from).collect())
+        Ok(results.collect())
     }
 
     fn finish_pass(
