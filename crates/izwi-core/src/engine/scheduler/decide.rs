@@ -271,7 +271,8 @@ impl<'a> Round<'a> {
         let step_s = safety(costs) * costs.seconds(StepShape::decode(playing + beginning.len()));
         for playback in beginning {
             let later_s = f64::from(playback.chunk_steps.saturating_sub(1)) * step_s;
-            time.limit(playback.chunk_us as f64 / 1e6 - later_s);
+            // A step of all that generate is always taken: they are among them.
+            time.limit((playback.chunk_us as f64 / 1e6 - later_s).max(step_s));
         }
     }
 
