@@ -13,6 +13,7 @@ pub(crate) struct SpeechRequest {
     pub(crate) voice: Option<VoiceRef>,
     pub(crate) response_format: Option<String>,
     pub(crate) stream_format: Option<String>,
+    pub(crate) first_chunk_ms: Option<u64>,
     pub(crate) priority: Option<String>,
     /// Base64 of a recording, or a `data:` URL.
     pub(crate) ref_audio: Option<String>,
