@@ -65,7 +65,9 @@ pub(super) async fn create(
     let sample_rate = engine.profile().info.sample_rate_hz;
     let others = engine.config().streaming_chunk_size;
     let chunks = ChunkSizes::first_only(body.first_chunk_ms, others, sample_rate)?;
-    let request = chunks.of(options.into_request(text)).with_id(id);
+    // Without a listener it is bulk work: never refused for live streams, and done in the time that they leave.
+    let live = body.live.unwrap_or(true);
+    let request = chunks.of(options.into_request(text)).with_id(id).with_live(live);
     let encoded = EncodedUtterance::new(format, sample_rate)?;
     let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
     // The engine has read the recording by now.
@@ -73,12 +75,17 @@ pub(super) async fn create(
     let pending = VecDeque::new();
     let mut speech =
         SpeechStream { chunks, encoded, stream_format, pending, is_over: false, _engine: engine };
+    let prediction = first.prediction;
     speech.take(first);
     let content_type = match stream_format {
         StreamFormat::Audio => media_type,
         StreamFormat::Events => streamed::EVENT_STREAM,
     };
-    Ok(response(speech, content_type, sample_rate))
+    let mut response = response(speech, content_type, sample_rate);
+    if let Some(prediction) = &prediction {
+        response.headers_mut().extend(stats_headers::of_prediction(prediction));
+    }
+    Ok(response)
 }
 
 fn required<'a>(param: &str, value: Option<&'a str>) -> Result<&'a str, ApiError> {
