@@ -4,6 +4,7 @@
 #![cfg(test)]
 
 mod access;
+mod barge_in;
 mod chat;
 mod disconnects;
 mod lfm2_audio;
@@ -13,6 +14,7 @@ mod metrics;
 mod openai;
 mod qwen3_tts;
 mod real_whisper;
+mod resume;
 mod speech;
 mod streaming;
 mod transcriptions;

@@ -378,7 +378,7 @@ impl Session {
     fn enqueue(
         &mut self,
         chunk: Chunk,
-        emissions: Vec<Emission>,
+        emissions: Vec<(Emission, u64)>,
         stats: Option<RequestStats>,
         sample_rate: u32,
         metrics: &MetricsCollector,
@@ -388,6 +388,7 @@ impl Session {
             metrics.chunk_gap(now - last);
         }
         let text = std::mem::take(&mut self.pending_text);
+        let (emissions, emission_ends) = emissions.into_iter().unzip();
         self.pending.push_back(StreamingOutput {
             request_id: self.start.request_id.clone(),
             sequence: chunk.sequence,
@@ -399,6 +400,7 @@ impl Session {
             segments: std::mem::take(&mut self.pending_segments),
             language: self.language.clone(),
             emissions,
+            emission_ends,
             is_final: chunk.is_final,
             stats,
         });
@@ -414,7 +416,7 @@ impl Session {
     }
 
     /// The undelivered emissions: all of them, or only the decoded ones if the turn was cut off.
-    fn take_emissions(&mut self, reason: FinishReason) -> Vec<Emission> {
+    fn take_emissions(&mut self, reason: FinishReason) -> Vec<(Emission, u64)> {
         match reason {
             FinishReason::Stop | FinishReason::Length | FinishReason::RunawayTrimmed => {
                 self.emissions.drain()
@@ -427,6 +429,7 @@ impl Session {
 
     fn end_whole(mut self, stats: RequestStats, sample_rate: u32) -> Option<EngineOutput> {
         let emissions = self.take_emissions(stats.finish_reason);
+        let emissions = emissions.into_iter().map(|(emission, _)| emission).collect();
         let transcript = (self.start.task == Task::Asr)
             .then_some(Transcript { language: self.language, segments: self.segments });
         let is_asr = transcript.is_some();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use izwi_types::{
-    Emission, Input, InputError, ModelInfo, PartTimes, Prepared, Segment, StepOutput, Task, Voice,
+    Emission, Input, InputError, ModelInfo, PartTimes, Prepared, Segment, StepOutput, Task, TextMark, Voice,
     VoiceRecording, Word, Work,
 };
 
@@ -44,6 +44,8 @@ pub struct SimulatedModel {
     pub transcribes: bool,
     /// Whether it supports voice cloning and style prompts; its output then depends on all options of a request.
     pub clones_voices: bool,
+    /// Whether it tells when each unit of its text has been said.
+    pub marks_text: bool,
     /// Whether it is also a chat model: one text token, then two audio frames, repeatedly. Its input rate is 16 kHz.
     pub chats: bool,
     /// Generated tokens after which a pass is cut as a runaway.
@@ -74,6 +76,7 @@ impl Default for SimulatedModel {
             autoregressive: true,
             transcribes: false,
             clones_voices: false,
+            marks_text: false,
             chats: false,
             watchdog: None,
             passes: 1,
@@ -91,6 +94,8 @@ struct Job {
     /// Generated tokens after which a pass ends.
     length: usize,
     passes: usize,
+    /// Where the units end in the text.
+    ends: Vec<usize>,
     /// Whether it is a turn of a conversation.
     is_chat: bool,
     seed: u64,
@@ -104,6 +109,7 @@ struct Running {
     length: usize,
     seed: u64,
     units: Arc<[usize]>,
+    ends: Vec<usize>,
     pass: usize,
     passes: usize,
     is_chat: bool,
@@ -166,6 +172,12 @@ fn segment(pass: usize) -> Segment {
 /// Lengths of the sentences of `text`, which become units.
 fn sentences(text: &str) -> Vec<usize> {
     text.split_inclusive('.').map(|part| part.trim().len()).filter(|&len| len > 0).collect()
+}
+
+/// Where the sentences of `text` end.
+fn sentence_ends(text: &str) -> Vec<usize> {
+    let parts = text.split_inclusive('.').filter(|part| !part.trim().is_empty());
+    parts.map(|part| part.as_ptr() as usize - text.as_ptr() as usize + part.len()).collect()
 }
 
 fn mix(a: u64, b: u64) -> u64 {
@@ -235,7 +247,10 @@ impl SimulatedExecutor {
             return Err(ExecutorError(format!("unit {} has not {} tokens", item.start, item.num_tokens)));
         }
         let count = item.num_tokens * self.model.samples_per_token;
+        let end = running.ends.get(item.start).filter(|_| self.model.marks_text);
+        let mark = end.map(|&text_end| TextMark { text_end, sample_end: count as u64 });
         Ok(StepOutput {
+            text_marks: mark.into_iter().collect(),
             samples: (0..count).map(|i| sample(item.start as u64, running.seed, i)).collect(),
             generated_tokens: item.num_tokens,
             finished: item.start + 1 == running.units.len(),
@@ -317,7 +332,7 @@ impl ModelExecutor for SimulatedExecutor {
 
     fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {
         for new in &plan.new_sequences {
-            let Some(Job { length, passes, is_chat, seed }) = new.prepared.payload.downcast_ref::<Job>()
+            let Some(Job { length, passes, ends, is_chat, seed }) = new.prepared.payload.downcast_ref::<Job>()
             else {
                 return Err(ExecutorError("the payload belongs to another executor".to_owned()));
             };
@@ -331,6 +346,7 @@ impl ModelExecutor for SimulatedExecutor {
                 length: *length,
                 seed: *seed,
                 units,
+                ends: ends.clone(),
                 pass: 0,
                 passes: *passes,
                 is_chat: *is_chat,
@@ -393,7 +409,8 @@ impl SimulatedPreparer {
         } else {
             Work::Units(sentences(text).into())
         };
-        let job = Job { length: natural_length(text), passes, is_chat: false, seed };
+        let ends = sentence_ends(text);
+        let job = Job { length: natural_length(text), passes, ends, is_chat: false, seed };
         Prepared { work, payload: Arc::new(job) }
     }
 }
@@ -412,7 +429,8 @@ impl RequestPreparer for SimulatedPreparer {
             Input::Converse(input) => {
                 let (prompt, last_turn) = chat::prompt(&input.turns);
                 let work = Work::Autoregressive { prompt: prompt.into(), encoder_tokens: 0 };
-                let job = Job { length: 6 + last_turn, passes: 1, is_chat: true, seed: input.seed };
+                let ends = Vec::new();
+                let job = Job { length: 6 + last_turn, passes: 1, ends, is_chat: true, seed: input.seed };
                 Prepared { work, payload: Arc::new(job) }
             }
         })

@@ -101,6 +101,11 @@ impl TextQueue {
         had_text
     }
 
+    /// Text that was not taken yet, in order.
+    pub(super) fn remaining(&self) -> impl Iterator<Item = &str> {
+        self.utterances.iter().map(String::as_str).chain([self.buffer.trim()])
+    }
+
     pub(super) fn next(&mut self) -> Option<String> {
         self.utterances.pop_front()
     }
