@@ -29,7 +29,7 @@ fn complete(scheduler: &mut Scheduler, kv: &mut KVCacheManager, step: &ScheduleR
 /// A scheduler with every sequence in decode.
 fn decoding(sequences: usize, policy: SchedulingPolicy) -> (Scheduler, KVCacheManager) {
     let config = config(sequences, policy);
-    let mut scheduler = Scheduler::new(config.scheduler_config(0));
+    let mut scheduler = Scheduler::new(config.scheduler_config());
     let mut kv = KVCacheManager::new(config.geometry(), 1, true);
     for number in 0..sequences as u64 {
         let prompt: Vec<u64> = (0..48).map(|position| number * 1_000 + position).collect();
@@ -38,8 +38,10 @@ fn decoding(sequences: usize, policy: SchedulingPolicy) -> (Scheduler, KVCacheMa
             request_id: RequestId::from(number.to_string().as_str()),
             priority: [Priority::Low, Priority::Normal, Priority::High][number as usize % 3],
             arrival_us: number,
+            state_bytes: 0,
+            is_continued: false,
             work: Workload::Autoregressive {
-                encoder_tokens: 0,
+                encoders: Arc::new([]),
                 prompt_tokens: prompt.len(),
                 max_tokens: 1 << 20,
                 prefix: Arc::new(PrefixChain::of(&prompt, config.block_size)),

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt;
+
 use izwi_core::engine::executor::StepPlan;
 use izwi_core::engine::executor::simulated::{Fault, SimulatedExecutor, SimulatedModel, natural_length};
 use izwi_core::engine::{
     Engine, EngineCoreConfig, EngineCoreRequest, EngineError, EngineState, FinishReason, GenerationParams,
-    RequestId, SamplingParams,
+    RequestId, SamplingParams, StreamingOutput,
 };
 
 fn engine_with(config: EngineCoreConfig, model: SimulatedModel) -> Engine {
@@ -142,6 +144,65 @@ async fn a_client_that_does_not_read_pauses_itself_alone_and_is_dropped_in_the_e
     soon("the stalled one is dropped", || engine.status().running == 0).await;
     assert_eq!(engine.kv_cache_stats().used_blocks, 0);
     drop(stalled);
+}
+
+/// One of the readers of a crowded engine: it takes the first chunk of its stream and no other.
+async fn stopped_reader(engine: &Engine) -> tokio::sync::mpsc::Receiver<StreamingOutput> {
+    let (_, mut chunks) = engine.generate_streaming(EngineCoreRequest::tts(TEXT)).await.unwrap();
+    chunks.recv().await.unwrap();
+    chunks
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_that_leave_the_schedule_as_it_is_discard_no_step() {
+    let (engine, open, steps) = gated(EngineCoreConfig::default(), true);
+    let (_, mut chunks) = engine.generate_streaming(EngineCoreRequest::tts(TEXT)).await.unwrap();
+    for step in 1..=12 {
+        // Asked for while a step is in flight, answered after it.
+        let (_, ()) = tokio::join!(engine.metrics(), async { open.send(()).unwrap() });
+        soon("the step has run", || steps.load(Ordering::SeqCst) >= step).await;
+        let _ = engine.take_output(&RequestId::from("nobody")).now_or_never();
+    }
+    let status = engine.status();
+    assert_eq!(status.preschedule_discarded, 0, "{status:?}");
+    assert!(status.preschedule_used >= 8, "{status:?}");
+    drop(open);
+    while chunks.recv().await.is_some() {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_that_stop_keep_nobody_else_from_being_served() {
+    // As many as a step takes, of a model with large states.
+    let config = EngineCoreConfig { stream_buffer_chunks: 1, ..Default::default() };
+    let engine = engine_with(config, SimulatedModel { state_bytes: 4 << 20, ..Default::default() });
+    let mut stopped = Vec::new();
+    for _ in 0..8 {
+        stopped.push(stopped_reader(&engine).await);
+    }
+    soon("all are paused", || engine.status().running == 8).await;
+    let ninth = tokio::time::timeout(Duration::from_secs(20), engine.generate(EngineCoreRequest::tts(TEXT)));
+    let output = ninth.await.expect("the ninth is served").unwrap();
+    assert_eq!(output.stats.finish_reason, FinishReason::Stop);
+    assert_eq!(engine.status().running, 8, "the others wait for their readers");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_slower_than_real_time_is_dropped_although_it_takes_a_chunk_now_and_then() {
+    let config = EngineCoreConfig {
+        stream_buffer_chunks: 1,
+        slow_client_timeout: Duration::from_millis(500),
+        ..Default::default()
+    };
+    // 23 tokens of 80 ms.
+    let engine = engine_with(config, SimulatedModel::default());
+    let (_, mut chunks) = engine.generate_streaming(EngineCoreRequest::tts("x".repeat(22))).await.unwrap();
+    let mut is_final = false;
+    while let Some(chunk) = chunks.recv().await {
+        is_final = chunk.is_final;
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+    assert!(!is_final, "it was dropped");
+    assert_eq!(engine.kv_cache_stats().used_blocks, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -33,6 +33,8 @@ fn config(policy: SchedulingPolicy) -> EngineCoreConfig {
         block_size: 4,
         max_blocks: 28,
         max_seq_len: 100,
+        // Few, so that sequences are preempted.
+        admission_lookahead: 2,
         ..Default::default()
     }
 }

@@ -137,6 +137,7 @@ impl<'a> MiniEngine<'a> {
         }
         let outputs = self.model.forward(&mut self.kv, &mut entries).unwrap();
         for (place, output) in places.into_iter().zip(outputs) {
+            let output = output.unwrap();
             let sequence = &mut self.sequences[place];
             // A generated token is one more position to compute.
             sequence.known += output.generated_tokens;

@@ -14,6 +14,9 @@ use izwi_types::{
 /// Everything about one running sequence that changes, opaque to the executor.
 pub type SequenceState = Box<dyn Any + Send>;
 
+/// What a pass yields for one entry: its output, or the error that belongs to this entry alone.
+pub type EntryResult = Result<StepOutput, Error>;
+
 /// One sequence in a forward pass.
 pub struct BatchEntry<'a> {
     /// The result of [`SpeechModel::prepare`].
@@ -49,6 +52,11 @@ pub trait SpeechModel: Send + Sync {
     /// Shape of one token's keys and values; `None` when the model keeps no KV cache.
     fn kv_layout(&self) -> Option<KvLayout>;
 
+    /// The most positions of a sequence; `None` where only the engine limits them.
+    fn max_positions(&self) -> Option<usize> {
+        None
+    }
+
     /// Turns an input into schedulable work. Runs on a blocking thread, many at a time.
     ///
     /// # Errors
@@ -58,12 +66,13 @@ pub trait SpeechModel: Send + Sync {
     /// A fresh state for one sequence.
     fn start(&self, prepared: &Prepared) -> SequenceState;
 
-    /// Computes every entry in one pass per layer; the answer has one output per entry, in order. An entry's result
-    /// depends on that entry alone.
+    /// Computes every entry in one pass per layer; the answer has one result per entry, in order. An entry's result
+    /// depends on that entry alone: where its prompt, state or codec is at fault, it alone fails, and its sequence must be
+    /// dropped.
     ///
     /// # Errors
-    /// The whole pass failed; states of the batch are then undefined and must be dropped.
-    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error>;
+    /// The whole pass failed, by a fault of the device; states of the batch are then undefined and must be dropped.
+    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error>;
 
     /// Encodes a recording as a voice pack for [`VoiceReference::Pack`]: a safetensors file that names its checkpoint. Runs
     /// on a blocking thread.

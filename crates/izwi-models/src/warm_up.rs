@@ -61,7 +61,7 @@ fn run_prepared(
         let entry = BatchEntry { prepared, state: &mut state, start, begins, num_tokens, block_table };
         let outputs = model.forward(pool, &mut [entry])?;
         steps += 1;
-        match outputs.into_iter().next() {
+        match outputs.into_iter().next().transpose()? {
             Some(StepOutput { finished: false, next_pass: Some(next), .. }) => (work, start) = (next, 0),
             Some(StepOutput { finished: false, .. }) => start = next_start(&work, start, num_tokens),
             Some(_) | None => break,
@@ -125,7 +125,7 @@ mod tests {
     use izwi_types::{Input, InputError, ModelInfo, SpeakInput};
 
     use super::*;
-    use crate::model::SequenceState;
+    use crate::model::{EntryResult, SequenceState};
 
     const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 512 };
 
@@ -162,13 +162,14 @@ mod tests {
             Box::new(())
         }
 
-        fn forward(&self, _: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error> {
+        fn forward(&self, _: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error> {
             let step = self.steps.fetch_add(1, Ordering::Relaxed);
             if step == self.fails_at {
                 return Err(Error::Internal("the device is gone"));
             }
             sleep(if step == 0 { 100 * self.pause } else { self.pause });
-            Ok(batch.iter().map(|_| StepOutput { generated_tokens: 1, ..StepOutput::default() }).collect())
+            let output = || Ok(StepOutput { generated_tokens: 1, ..StepOutput::default() });
+            Ok(batch.iter().map(|_| output()).collect())
         }
 
         fn warm_up_input(&self) -> Input {
@@ -177,7 +178,7 @@ mod tests {
     }
 
     fn frames() -> Work {
-        Work::Autoregressive { prompt: vec![0; 20].into(), encoder_tokens: 0 }
+        Work::Autoregressive { prompt: vec![0; 20].into(), encoders: Arc::new([]) }
     }
 
     fn units() -> Work {

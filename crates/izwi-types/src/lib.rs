@@ -27,4 +27,4 @@ pub use suggest::{similar, suggest};
 pub use task::Task;
 pub use transcript::{Segment, Transcript, Word};
 pub use voice::{Voice, VoiceRecording, VoiceReference};
-pub use work::{Prepared, StepOutput, TextMark, Work};
+pub use work::{EncoderWork, Prepared, StepOutput, TextMark, Work};

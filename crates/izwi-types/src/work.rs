@@ -12,11 +12,20 @@ pub enum Work {
     Autoregressive {
         /// Content key of each prompt position: sequences with equal prefixes of keys may share blocks.
         prompt: Arc<[u64]>,
-        /// Cost of the encoder that runs before the prompt, in tokens of the step budget.
-        encoder_tokens: usize,
+        /// Encoders that run before the positions of the prompt.
+        encoders: Arc<[EncoderWork]>,
     },
     /// Units of fixed size, one per step, in order, without KV cache. Each entry is a unit's size in tokens.
     Units(Arc<[usize]>),
+}
+
+/// An encoder that runs before the positions of a prompt. Where they are all in the prefix cache, it does not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EncoderWork {
+    /// End of the positions that need its output.
+    pub end: usize,
+    /// Its cost, in tokens of the step budget.
+    pub tokens: usize,
 }
 
 /// An input that is ready to be scheduled.
@@ -59,7 +68,8 @@ pub struct StepOutput {
     pub language: Option<String>,
     /// New output of a conversational turn.
     pub emission: Option<Emission>,
-    /// Content key of the generated position, if a later prompt may contain it.
+    /// Content key of the generated position, where equal keys mean equal content: the sequence finds it again after a
+    /// preemption, and a later prompt of the conversation may contain it.
     pub content_key: Option<u64>,
     /// Tokens generated: 0 until the last prompt token is computed.
     pub generated_tokens: usize,

@@ -12,6 +12,7 @@ use super::values::LogFormat;
 use Reach::{Everywhere, Section as OfSection, Tuning};
 use Section::{Engine, Server, Top};
 
+const ANY_NUMBER: Kind = Kind::Whole { min: 0, max: u64::MAX };
 const ANY_COUNT: Kind = Kind::Whole { min: 1, max: u64::MAX };
 /// Each chunk in the buffer takes memory.
 const CHUNKS: Kind = Kind::Whole { min: 1, max: 65_536 };
@@ -31,6 +32,7 @@ const TTL: Kind = Kind::Whole { min: 0, max: 2_592_000 };
 const LOADING: Kind = Kind::Whole { min: 1, max: 3_600 };
 /// At most a petabyte, which fits in bytes.
 const MEBIBYTES: Kind = Kind::Whole { min: 0, max: 1 << 30 };
+const STATE_MEBIBYTES: Kind = Kind::Whole { min: 1, max: 1 << 30 };
 /// hyper refuses smaller buffers.
 const HEAD_BYTES: Kind = Kind::Whole { min: 8_192, max: 1 << 20 };
 /// At most a day.
@@ -232,6 +234,10 @@ pub(crate) static TABLE: &[Setting] = &[
         "Maximum number of admitted sequences; they take turns in the steps"
     ),
     whole!(
+        Engine, Tuning, "max_state_mib", STATE_MEBIBYTES "MIB", engine.max_state_mib,
+        "Maximum memory of the states of started requests, in MiB; more requests wait"
+    ),
+    whole!(
         Engine, Tuning, "max_waiting_requests", ANY_COUNT "N", engine.max_waiting_requests,
         "Maximum number of waiting requests; more are refused"
     ),
@@ -258,6 +264,10 @@ pub(crate) static TABLE: &[Setting] = &[
             "Order of sequences; deadline orders by the time until the audio of a stream runs out",
         )
     },
+    whole!(
+        Engine, Tuning, "admission_lookahead", ANY_NUMBER "N", engine.admission_lookahead,
+        "Tokens for which an admission leaves KV blocks free, for itself and for each running sequence"
+    ),
     whole!(Engine, Tuning, "block_size", ANY_COUNT "N", engine.block_size, "Tokens in a KV block"),
     whole!(Engine, Tuning, "max_blocks", ANY_COUNT "N", engine.max_blocks, "Blocks in the KV pool"),
     switch!(

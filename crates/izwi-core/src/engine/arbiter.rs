@@ -3,6 +3,7 @@
 //! Must not know which sequences a step holds.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::executor::{ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, StepPlan};
 use super::types::SequenceId;
@@ -143,6 +144,10 @@ impl ModelExecutor for ArbitratedExecutor {
     fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {
         let _turn = self.arbiter.turn(self.urgency(plan));
         self.inner.execute(plan)
+    }
+
+    fn simulated_time(&mut self, plan: &StepPlan) -> Option<Duration> {
+        self.inner.simulated_time(plan)
     }
 
     fn release(&mut self, sequences: &[SequenceId]) {

@@ -16,9 +16,6 @@ pub const DEFAULT_MODEL: &str = "hibari";
 /// Id of the default ASR model.
 pub const DEFAULT_ASR_MODEL: &str = "whisper-base";
 
-/// From this size on, only as many states are held as one step needs.
-const LARGE_STATE_BYTES: usize = 1 << 20;
-
 /// Settings of an engine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineCoreConfig {
@@ -37,8 +34,10 @@ pub struct EngineCoreConfig {
     pub max_tokens_per_step: usize,
     /// Order in which sequences are scheduled.
     pub scheduling_policy: SchedulingPolicy,
-    /// The most sequences that run at once; they take turns if a step holds fewer.
+    /// The most sequences that run at once; they take turns if a step holds fewer. Those whose client is slow do not count.
     pub max_running_requests: usize,
+    /// MiB of the states of started requests: codec states, encoder outputs. Requests that would exceed it wait.
+    pub max_state_mib: usize,
     /// The most requests that may wait; further ones are rejected as overload.
     pub max_waiting_requests: usize,
 
@@ -71,8 +70,12 @@ pub struct EngineCoreConfig {
     pub streaming_chunk_size: usize,
     /// Undelivered chunks of a stream before its sequence is paused.
     pub stream_buffer_chunks: usize,
-    /// How long a paused sequence waits for its client before the request is aborted.
+    /// How far a client's reading may fall behind real time, while chunks wait for it, before its request is aborted.
     pub slow_client_timeout: Duration,
+
+    /// Positions for which an admission leaves KV blocks, for itself and for each running sequence, so that no sequence is
+    /// preempted soon after.
+    pub admission_lookahead: usize,
 
     /// Compute device.
     pub device: DeviceChoice,
@@ -102,6 +105,7 @@ impl Default for EngineCoreConfig {
             max_tokens_per_step: 512,
             scheduling_policy: SchedulingPolicy::Fcfs,
             max_running_requests: 64,
+            max_state_mib: 1_024,
             max_waiting_requests: 256,
             max_audio_duration: Duration::from_secs(7_200),
             max_open_audio_duration: Duration::from_secs(14_400),
@@ -117,6 +121,7 @@ impl Default for EngineCoreConfig {
             streaming_chunk_size: 4_800,
             stream_buffer_chunks: 8,
             slow_client_timeout: Duration::from_secs(30),
+            admission_lookahead: 128,
             device: DeviceChoice::Auto,
             dtype: Precision::Auto,
             weight_cache: true,
@@ -149,6 +154,7 @@ impl EngineCoreConfig {
             ("max_seq_len", self.max_seq_len),
             ("max_tokens_per_step", self.max_tokens_per_step),
             ("max_running_requests", self.max_running_requests),
+            ("max_state_mib", self.max_state_mib),
             ("max_audio_bytes", self.max_audio_bytes),
             ("max_conversation_turns", self.max_conversation_turns),
             ("max_waiting_requests", self.max_waiting_requests),
@@ -187,27 +193,32 @@ impl EngineCoreConfig {
         BlockGeometry { num_blocks: self.max_blocks, block_size: self.block_size }
     }
 
-    /// The scheduler's part, for a model whose running sequences hold `state_bytes` each, KV blocks not included.
-    pub fn scheduler_config(&self, state_bytes: usize) -> SchedulerConfig {
+    /// Size of the KV pool of a model whose sequences have at most `max_positions` positions: no larger than a step of the
+    /// longest sequences.
+    pub fn pool_geometry(&self, max_positions: Option<usize>) -> BlockGeometry {
+        let geometry = self.geometry();
+        let needed = max_positions.map(|most| self.max_batch_size * geometry.blocks_for(most));
+        BlockGeometry { num_blocks: needed.unwrap_or(usize::MAX).min(geometry.num_blocks), ..geometry }
+    }
+
+    /// The scheduler's part.
+    pub fn scheduler_config(&self) -> SchedulerConfig {
         SchedulerConfig {
             policy: self.scheduling_policy,
             max_batch_size: self.max_batch_size,
             max_tokens_per_step: self.max_tokens_per_step,
-            max_running: self.running_limit(state_bytes),
+            max_running: self.max_running_requests,
+            max_state_bytes: self.max_state_bytes(),
             chunked_prefill: self.enable_chunked_prefill,
             prefill_chunk: self.chunked_prefill_threshold,
             preemption: self.enable_preemption,
+            lookahead: self.admission_lookahead,
         }
     }
 
-    /// The most sequences that run at once, for a model whose running sequences hold `state_bytes` each, KV blocks not
-    /// included: as many as one step takes, if the states are large.
-    pub fn running_limit(&self, state_bytes: usize) -> usize {
-        if state_bytes < LARGE_STATE_BYTES {
-            self.max_running_requests
-        } else {
-            self.max_running_requests.min(self.max_batch_size)
-        }
+    /// The most bytes of the states of started requests.
+    pub fn max_state_bytes(&self) -> usize {
+        self.max_state_mib.saturating_mul(1 << 20)
     }
 
     /// The most tokens of one sequence: `max_seq_len`, or the whole pool if that is smaller.
@@ -231,6 +242,14 @@ mod tests {
         for preset in [config, EngineCoreConfig::for_lfm2(), EngineCoreConfig::for_qwen3_tts()] {
             preset.validate().unwrap();
         }
+    }
+
+    #[test]
+    fn a_pool_is_no_larger_than_a_step_of_the_longest_sequences() {
+        let config = EngineCoreConfig::default();
+        assert_eq!(config.pool_geometry(None).num_blocks, 1_024);
+        assert_eq!(config.pool_geometry(Some(448)).num_blocks, 8 * 28);
+        assert_eq!(config.pool_geometry(Some(1 << 20)).num_blocks, 1_024);
     }
 
     #[test]

@@ -10,13 +10,15 @@ mod in_flight;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 pub(super) use command::{Admission, Command};
 use in_flight::{CompletedItem, InFlightStep};
 
+use super::blocks::BlockGeometry;
 use super::config::EngineCoreConfig;
 use super::error::{EngineError, Result};
 use super::executor::{ExecutorError, ModelExecutor, NewSequenceData, StepPlan};
@@ -26,10 +28,12 @@ use super::output::{DeliveryEvent, OutputProcessor, Pushed, SessionStart};
 use super::request::workload;
 use super::scheduler::{NewSequence, ScheduleDecision, ScheduledRequest, Scheduler};
 use super::types::{EngineOutput, FinishReason, RequestId, SequenceId};
-use izwi_types::StepOutput;
+use izwi_types::{StepOutput, Task};
 
 /// Outputs kept for `take_output`.
 const KEPT_OUTPUTS: usize = 256;
+/// How far a slow client may fall behind real time while its state takes memory that another request waits for.
+const CROWDED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Consecutive panics of the executor after which the engine fails.
 const MAX_PANICS: u32 = 3;
 
@@ -107,6 +111,8 @@ pub(super) struct EngineCore {
     config: Arc<EngineCoreConfig>,
     executor: Option<Box<dyn ModelExecutor>>,
     scheduler: Scheduler,
+    /// Bytes of the model's state of one sequence.
+    state_bytes: usize,
     kv: KVCacheManager,
     output: OutputProcessor,
     metrics: MetricsCollector,
@@ -142,9 +148,11 @@ impl EngineCore {
         publish: watch::Sender<EngineStatus>,
     ) -> Self {
         let profile = executor.profile();
-        let kv = KVCacheManager::new(config.geometry(), profile.kv_block_bytes, config.enable_prefix_caching);
+        let geometry = BlockGeometry { num_blocks: profile.kv_blocks, block_size: config.block_size };
+        let kv = KVCacheManager::new(geometry, profile.kv_block_bytes, config.enable_prefix_caching);
         Self {
-            scheduler: Scheduler::new(config.scheduler_config(profile.info.state_bytes)),
+            scheduler: Scheduler::new(config.scheduler_config()),
+            state_bytes: profile.info.state_bytes,
             kv,
             output: OutputProcessor::new(profile.info.sample_rate_hz),
             metrics: MetricsCollector::new(&profile.model),
@@ -213,7 +221,8 @@ impl EngineCore {
         let completed = self.process_results(returned);
         // A client that disconnected meanwhile must not get another step.
         self.reap_disconnected();
-        let next = self.launch_prescheduled(ahead, buffered.is_empty());
+        let unchanged = !buffered.iter().any(|command| command.changes_schedule(self.mode));
+        let next = self.launch_prescheduled(ahead, unchanged);
         // Publish before delivery: a client that has its result must not see its request counted as running.
         self.publish();
         self.deliver(completed);
@@ -223,14 +232,14 @@ impl EngineCore {
         next
     }
 
-    /// Launches the prescheduled step if it is still current.
+    /// Launches the prescheduled step if it is still current; `unchanged` says whether commands leave the schedule as it is.
     fn launch_prescheduled(
         &mut self,
         ahead: Option<ScheduleDecision>,
-        no_commands: bool,
+        unchanged: bool,
     ) -> Option<InFlightStep> {
         let decision = ahead.filter(|decision| !decision.is_empty())?;
-        let used = no_commands && self.scheduler.is_current(&decision) && self.executor.is_some();
+        let used = unchanged && self.scheduler.is_current(&decision) && self.executor.is_some();
         self.metrics.prescheduled(used);
         self.status.preschedule_used += u64::from(used);
         self.status.preschedule_discarded += u64::from(!used);
@@ -409,9 +418,15 @@ impl EngineCore {
         for sequence in self.output.disconnected() {
             self.abort(sequence, AbortCause::Disconnect);
         }
-        for sequence in self.output.stalled(self.config.slow_client_timeout) {
+        for sequence in self.output.stalled(self.stall_limit()) {
             self.abort(sequence, AbortCause::SlowClient);
         }
+    }
+
+    /// How far a client may fall behind real time.
+    fn stall_limit(&self) -> Duration {
+        let limit = self.config.slow_client_timeout;
+        if self.scheduler.waits_for_state() { limit.min(CROWDED_TIMEOUT) } else { limit }
     }
 
     fn delivery_event(&mut self, event: DeliveryEvent) {
@@ -428,10 +443,10 @@ impl EngineCore {
         if self.is_over() {
             return;
         }
-        let stall = self.output.next_stall(self.config.slow_client_timeout);
+        let stall = self.output.next_stall(self.stall_limit());
         let stalled = async {
             match stall {
-                Some(at) => tokio::time::sleep_until(at.into()).await,
+                Some(at) => tokio::time::sleep_until(at).await,
                 None => std::future::pending().await,
             }
         };
@@ -489,10 +504,7 @@ impl EngineCore {
             let per_request =
                 self.metrics.snapshot().avg_latency_ms / 1e3 / self.config.max_batch_size as f64;
             let seconds = (per_request * waiting as f64).ceil().clamp(1.0, 60.0) as u64;
-            return Err(EngineError::Overloaded {
-                waiting,
-                retry_after: std::time::Duration::from_secs(seconds),
-            });
+            return Err(EngineError::Overloaded { waiting, retry_after: Duration::from_secs(seconds) });
         }
         self.next_sequence += 1;
         let sequence = SequenceId(self.next_sequence);
@@ -514,6 +526,8 @@ impl EngineCore {
             request_id: id.clone(),
             priority: admissible.priority,
             arrival_us: accepted_at.saturating_duration_since(self.epoch).as_micros() as u64,
+            state_bytes: self.state_bytes,
+            is_continued: admissible.task == Task::Chat,
             work: admissible.work,
         });
         self.max_tokens.insert(sequence, admissible.max_tokens);

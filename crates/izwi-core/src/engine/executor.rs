@@ -11,6 +11,7 @@ pub mod simulated;
 pub(crate) mod threads;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use izwi_nn::device::{Gpu, metal_gpu};
 use izwi_types::{
@@ -35,7 +36,9 @@ pub struct ExecutorProfile {
     pub precision: Precision,
     /// Bytes of one KV block; 0 for models without KV cache.
     pub kv_block_bytes: usize,
-    /// Bytes held while loaded: weights, KV pool, and the states of as many sequences as run at once.
+    /// Blocks of the KV pool.
+    pub kv_blocks: usize,
+    /// Bytes held while loaded: weights, KV pool, and the states of as many sequences as a step takes.
     pub memory_bytes: usize,
     /// Bytes of weights that a step of one token reads.
     pub step_bytes: usize,
@@ -69,6 +72,11 @@ pub trait RequestPreparer: Send + Sync {
     /// # Errors
     /// The pack is damaged or belongs to another model; the error names the remedy.
     fn check_voice(&self, pack: &[u8]) -> std::result::Result<(), InputError>;
+
+    /// Whether it belongs to an executor of simulated time. Its methods do not block then.
+    fn is_simulated(&self) -> bool {
+        false
+    }
 }
 
 /// A sequence that appears in a plan for the first time.
@@ -116,6 +124,12 @@ pub trait ModelExecutor: Send {
     /// # Errors
     /// The step failed for all of its sequences.
     fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError>;
+
+    /// How long a step takes in simulated time; `None` if steps take real time. Called before the step, which then runs
+    /// within a task of the runtime, whose clock may be paused.
+    fn simulated_time(&mut self, _plan: &StepPlan) -> Option<Duration> {
+        None
+    }
 
     /// Drops the state of sequences that will not appear again. Called between steps.
     fn release(&mut self, sequences: &[SequenceId]);

@@ -59,6 +59,14 @@ impl KVCacheStats {
     }
 }
 
+/// The block table of a sequence.
+#[derive(Debug, Default)]
+struct Table {
+    blocks: Vec<BlockId>,
+    /// The first blocks, whose content hashes are recorded.
+    registered: usize,
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 struct Block {
     references: u32,
@@ -78,7 +86,7 @@ pub struct KVCacheManager {
     /// Unreferenced blocks with cached content, least recently used first.
     evictable: BTreeMap<u64, BlockId>,
     by_hash: HashMap<BlockHash, BlockId>,
-    tables: HashMap<SequenceId, Vec<BlockId>>,
+    tables: HashMap<SequenceId, Table>,
     in_flight: HashSet<SequenceId>,
     deferred: Vec<SequenceId>,
     clock: u64,
@@ -119,7 +127,7 @@ impl KVCacheManager {
 
     /// The sequence's block table; empty if it has none.
     pub fn table(&self, sequence: SequenceId) -> &[BlockId] {
-        self.tables.get(&sequence).map_or(&[], Vec::as_slice)
+        self.tables.get(&sequence).map_or(&[], |table| table.blocks.as_slice())
     }
 
     /// The blocks that hold the longest cached prefix.
@@ -146,7 +154,7 @@ impl KVCacheManager {
             self.prefix_queries += queried as u64;
             self.prefix_hits += shared.len() as u64;
         }
-        self.tables.insert(sequence, shared.to_vec());
+        self.tables.insert(sequence, Table { blocks: shared.to_vec(), registered: shared.len() });
     }
 
     /// Extends the table to cover `positions` positions and returns the new blocks.
@@ -160,7 +168,7 @@ impl KVCacheManager {
             return Err(OutOfBlocks { needed, free: self.num_free() });
         }
         let added: Vec<BlockId> = (0..needed).filter_map(|_| self.take_any()).collect();
-        self.tables.entry(sequence).or_default().extend_from_slice(&added);
+        self.tables.entry(sequence).or_default().blocks.extend_from_slice(&added);
         Ok(added)
     }
 
@@ -180,26 +188,46 @@ impl KVCacheManager {
         }
         let Some(to) = self.take_any() else { return Err(OutOfBlocks { needed: 1, free: 0 }) };
         self.release_block(from);
-        if let Some(entry) = self.tables.get_mut(&sequence).and_then(|table| table.get_mut(index)) {
-            *entry = to;
+        if let Some(table) = self.tables.get_mut(&sequence) {
+            table.blocks[index] = to;
+            table.registered = table.registered.min(index);
         }
         Ok(Some(BlockCopy { from, to }))
     }
 
-    /// Records the content hashes of a sequence's blocks that `computed` positions fill.
+    /// Records the content hashes of a sequence's blocks that `computed` positions fill, from the first that is not recorded.
     pub fn register_prefix(&mut self, sequence: SequenceId, hashes: &[BlockHash], computed: usize) {
         if !self.prefix_caching {
             return;
         }
-        let full = self.geometry.full_blocks(computed).min(hashes.len());
-        for (index, &hash) in hashes[..full].iter().enumerate() {
-            let Some(&block) = self.table(sequence).get(index) else { return };
+        let Some(table) = self.tables.get_mut(&sequence) else { return };
+        let full = self.geometry.full_blocks(computed).min(hashes.len()).min(table.blocks.len());
+        let first = table.registered;
+        table.registered = full.max(first);
+        for index in first..full {
+            let (block, hash) = (table.blocks[index], hashes[index]);
             let entry = &mut self.blocks[block as usize];
             if entry.hash.is_none() && !self.by_hash.contains_key(&hash) {
                 entry.hash = Some(hash);
                 self.by_hash.insert(hash, block);
             }
         }
+    }
+
+    /// Removes the hashes of a sequence's blocks that are not full of its first `positions` positions and that no other
+    /// sequence has.
+    pub fn forget_behind(&mut self, sequence: SequenceId, positions: usize) {
+        let first = self.geometry.full_blocks(positions);
+        let Some(table) = self.tables.get_mut(&sequence) else { return };
+        for &block in table.blocks.get(first..table.registered).unwrap_or_default() {
+            let entry = &mut self.blocks[block as usize];
+            if entry.references == 1
+                && let Some(hash) = entry.hash.take()
+            {
+                self.by_hash.remove(&hash);
+            }
+        }
+        table.registered = table.registered.min(first);
     }
 
     /// Frees a sequence's blocks, at the end of the in-flight step if it is part of one.
@@ -247,7 +275,7 @@ impl KVCacheManager {
         let mut claims = vec![0u32; self.blocks.len()];
         for table in self.tables.values() {
             let mut seen = HashSet::new();
-            for &block in table {
+            for &block in &table.blocks {
                 claims[block as usize] += 1;
                 if !seen.insert(block) {
                     return Err(format!("block {block} occurs twice in one block table"));
@@ -286,8 +314,9 @@ impl KVCacheManager {
         }
     }
 
+    /// From the last block to the first: a prefix is reachable from its head only, so its tail is evicted before it.
     fn release(&mut self, sequence: SequenceId) {
-        for block in self.tables.remove(&sequence).unwrap_or_default() {
+        for block in self.tables.remove(&sequence).unwrap_or_default().blocks.into_iter().rev() {
             self.release_block(block);
         }
     }
@@ -355,7 +384,7 @@ mod tests {
         assert_eq!(kv.extend(A, 12).unwrap(), [0, 1, 2]);
         assert_eq!(kv.extend(B, 8).unwrap(), [3, 4]);
         kv.free(A);
-        assert_eq!(kv.extend(C, 1).unwrap(), [2]);
+        assert_eq!(kv.extend(C, 1).unwrap(), [0]);
         assert_eq!(kv.stats().used_blocks, 3);
         assert_eq!(kv.stats().memory_used_bytes, 300);
         kv.check_invariants().unwrap();
@@ -395,6 +424,50 @@ mod tests {
         assert_eq!((stats.prefix_queries, stats.prefix_hits), (4, 2));
         kv.extend(C, 32).unwrap();
         assert!(kv.match_prefix(&hashes).is_empty(), "evicted when the blocks are needed");
+        kv.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn each_block_is_recorded_once() {
+        let mut kv = manager(8);
+        let hashes = prefix_hashes(&(0..16).collect::<Vec<_>>(), 4);
+        kv.extend(A, 16).unwrap();
+        for (computed, registered) in [(3, 0), (8, 2), (9, 2), (15, 3), (16, 4)] {
+            kv.register_prefix(A, &hashes, computed);
+            assert_eq!((kv.tables[&A].registered, kv.by_hash.len()), (registered, registered));
+        }
+        kv.admit(B, &[0, 1], 2);
+        assert_eq!(kv.tables[&B].registered, 2);
+        kv.make_writable(B, 5).unwrap();
+        assert_eq!(kv.tables[&B].registered, 1, "the copy has no hash");
+        kv.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn forgotten_blocks_are_free_and_those_of_others_stay() {
+        let mut kv = manager(8);
+        let hashes = prefix_hashes(&(0..16).collect::<Vec<_>>(), 4);
+        kv.extend(A, 16).unwrap();
+        kv.register_prefix(A, &hashes, 16);
+        kv.admit(B, &[0, 1, 2], 4);
+        kv.forget_behind(A, 6);
+        assert_eq!(kv.match_prefix(&hashes), [0, 1, 2], "another sequence has the third");
+        kv.free(A);
+        kv.free(B);
+        assert_eq!((kv.stats().cached_blocks, kv.num_free()), (3, 8));
+        kv.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn the_tail_of_an_idle_prefix_is_evicted_before_its_head() {
+        let mut kv = manager(4);
+        let hashes = prefix_hashes(&(0..16).collect::<Vec<_>>(), 4);
+        kv.admit(A, &[], 4);
+        kv.extend(A, 16).unwrap();
+        kv.register_prefix(A, &hashes, 16);
+        kv.free(A);
+        kv.extend(B, 8).unwrap();
+        assert_eq!(kv.match_prefix(&hashes), [0, 1], "half of the prefix is still reachable");
         kv.check_invariants().unwrap();
     }
 

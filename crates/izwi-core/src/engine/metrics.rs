@@ -4,7 +4,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use metrics::{
     SharedString, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,

@@ -18,9 +18,10 @@ pub mod scheduler;
 pub mod types;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 pub use arbiter::DeviceArbiter;
 pub use config::EngineCoreConfig;
@@ -327,11 +328,14 @@ impl Engine {
         self.ask(|reply| Command::Add(admission, reply)).await?
     }
 
-    /// Runs preparation work on the blocking pool, limited by `preparing`.
+    /// Runs preparation work on the blocking pool, limited by `preparing`; in simulated time within the caller's task.
     async fn prepare<T: Send + 'static>(
         &self,
         work: impl FnOnce(&RequestProcessor) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        if self.processor.is_simulated() {
+            return work(&self.processor);
+        }
         let slot = Arc::clone(&self.preparing).acquire_owned().await.map_err(|_| self.ended())?;
         let processor = self.processor.clone();
         let running = tokio::task::spawn_blocking(move || {

@@ -4,9 +4,10 @@
 //! [`OutputProcessor::next_event`] reports that the client caught up. Must not know queues or blocks.
 
 mod emission_queue;
+mod stall_clock;
 
 use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -14,8 +15,10 @@ use izwi_audio::chunk::{Chunk, Chunker};
 use izwi_types::{Emission, Segment, StepOutput, Task, TextMark, Transcript};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::Instant;
 
 use self::emission_queue::EmissionQueue;
+use self::stall_clock::StallClock;
 use super::error::{EngineError, Result};
 use super::metrics::MetricsCollector;
 use super::types::{
@@ -91,6 +94,7 @@ struct Session {
     emissions: EmissionQueue,
     pending: VecDeque<StreamingOutput>,
     blocked_since: Option<Instant>,
+    stall_clock: StallClock,
     blocked_total: Duration,
     first_scheduled_at: Option<Instant>,
     first_audio_at: Option<Instant>,
@@ -129,6 +133,7 @@ impl OutputProcessor {
             emissions: EmissionQueue::default(),
             pending: VecDeque::new(),
             blocked_since: None,
+            stall_clock: StallClock::default(),
             blocked_total: Duration::ZERO,
             first_scheduled_at: None,
             first_audio_at: None,
@@ -209,15 +214,16 @@ impl OutputProcessor {
         self.sessions.iter().filter(|(_, session)| session.is_disconnected()).map(|(id, _)| *id).collect()
     }
 
-    /// Sequences whose client has been blocking for `limit`.
+    /// Sequences whose client is `limit` behind real time.
     pub(super) fn stalled(&self, limit: Duration) -> Vec<SequenceId> {
-        let stalled = |session: &Session| session.blocked_since.is_some_and(|since| since.elapsed() >= limit);
+        let now = Instant::now();
+        let stalled = |session: &Session| session.stalls_at(limit).is_some_and(|at| at <= now);
         self.sessions.iter().filter(|(_, session)| stalled(session)).map(|(id, _)| *id).collect()
     }
 
-    /// When the next client has been blocking for `limit`.
+    /// When the next client is `limit` behind real time, if it takes nothing until then.
     pub(super) fn next_stall(&self, limit: Duration) -> Option<Instant> {
-        self.sessions.values().filter_map(|session| session.blocked_since).min().map(|since| since + limit)
+        self.sessions.values().filter_map(|session| session.stalls_at(limit)).min()
     }
 
     /// Drops a session without a final chunk, for clients that disconnected or stalled.
@@ -273,7 +279,11 @@ impl OutputProcessor {
     fn resume(&mut self, sequence: SequenceId, permit: Permit) -> Option<DeliveryEvent> {
         let session = self.sessions.get_mut(&sequence)?;
         let Ok(permit) = permit else { return Some(DeliveryEvent::Disconnected(sequence)) };
+        if let Some(since) = session.blocked_since {
+            session.stall_clock.wait(since.elapsed());
+        }
         if let Some(chunk) = session.pending.pop_front() {
+            session.stall_clock.take(session.playing_time(&chunk));
             permit.send(chunk);
         }
         if let Some(since) = session.blocked_since.take() {
@@ -297,8 +307,9 @@ impl OutputProcessor {
         while session.blocked_since.is_none()
             && let Some(chunk) = session.pending.pop_front()
         {
+            let playing_time = session.playing_time(&chunk);
             match channel.try_send(chunk) {
-                Ok(()) => {}
+                Ok(()) => session.stall_clock.take(playing_time),
                 Err(TrySendError::Closed(_)) => return Pushed::Disconnected,
                 Err(TrySendError::Full(chunk)) => {
                     session.pending.push_front(chunk);
@@ -325,6 +336,24 @@ impl Session {
             Delivery::Whole(reply) => reply.is_closed(),
             Delivery::Stream(channel) => channel.is_closed(),
             Delivery::Kept => false,
+        }
+    }
+
+    /// When the client is `limit` behind real time, if it takes nothing until then.
+    fn stalls_at(&self, limit: Duration) -> Option<Instant> {
+        self.blocked_since.map(|since| since + self.stall_clock.time_to(limit))
+    }
+
+    /// How long a client that reads in real time takes for a chunk: its audio, or the part of the recording that it
+    /// transcribes. Text alone counts as one chunk of audio.
+    fn playing_time(&self, chunk: &StreamingOutput) -> Duration {
+        let spans = chunk.segments.iter().map(|segment| (segment.end_s - segment.start_s).max(0.0));
+        let transcribed = Duration::try_from_secs_f64(spans.sum()).unwrap_or_default();
+        let audio = audio_duration(chunk.samples.len() as u64, chunk.sample_rate).max(transcribed);
+        if audio.is_zero() {
+            audio_duration(self.start.chunk_samples as u64, chunk.sample_rate)
+        } else {
+            audio
         }
     }
 

@@ -10,6 +10,8 @@ mod sequence;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use izwi_types::EncoderWork;
+
 use super::blocks::BlockId;
 use super::kv_cache::{BlockCopy, KVCacheManager, PrefixChain};
 use super::types::{Priority, RequestId, SequenceId};
@@ -18,6 +20,8 @@ use sequence::{Progress, Sequence};
 
 /// A stream with less audio than this ahead of playback is due.
 const DUE_SOON_US: u64 = 500_000;
+/// A sequence that has been paused for longer gives its blocks to admissions.
+const IDLE_US: u64 = 2_000_000;
 
 /// The work of a sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,8 +32,8 @@ pub enum Workload {
         prompt_tokens: usize,
         /// The most tokens to generate.
         max_tokens: usize,
-        /// Cost of the first item after an admission, beyond its tokens.
-        encoder_tokens: usize,
+        /// Encoders that run before the positions of the prompt.
+        encoders: Arc<[EncoderWork]>,
         /// Hashes of the full blocks: of the prompt, and of generated positions with content keys.
         prefix: Arc<PrefixChain>,
     },
@@ -48,6 +52,10 @@ pub struct NewSequence {
     pub priority: Priority,
     /// Time of arrival in microseconds since the engine started; initial deadline.
     pub arrival_us: u64,
+    /// Bytes that the executor holds for it from its first step to its end, KV blocks not included.
+    pub state_bytes: usize,
+    /// Whether later prompts may contain what it generates.
+    pub is_continued: bool,
     /// Its work.
     pub work: Workload,
 }
@@ -160,14 +168,19 @@ pub struct SchedulerConfig {
     pub max_batch_size: usize,
     /// The most tokens in a step.
     pub max_tokens_per_step: usize,
-    /// The most running sequences.
+    /// The most running sequences, paused ones not included.
     pub max_running: usize,
+    /// The most bytes of states of started sequences, running or not. One sequence may always start.
+    pub max_state_bytes: usize,
     /// Whether long prompts are computed over several steps.
     pub chunked_prefill: bool,
     /// The most tokens of a prompt in one step, with chunked prefill.
     pub prefill_chunk: usize,
     /// Whether running sequences may be preempted.
     pub preemption: bool,
+    /// With preemption, positions for which an admission leaves blocks, for itself and for each running sequence. Without,
+    /// it leaves those of the worst case.
+    pub lookahead: usize,
 }
 
 /// The queues and their policy.
@@ -177,6 +190,8 @@ pub struct Scheduler {
     sequences: HashMap<SequenceId, Sequence>,
     waiting: HashSet<SequenceId>,
     running: HashSet<SequenceId>,
+    /// Bytes of the states of all started sequences.
+    state_bytes: usize,
     arrivals: u64,
     steps: u64,
     /// Incremented by every change that makes an earlier decision stale.
@@ -193,6 +208,7 @@ impl Scheduler {
             sequences: HashMap::new(),
             waiting: HashSet::new(),
             running: HashSet::new(),
+            state_bytes: 0,
             arrivals: 0,
             steps: 0,
             version: 0,
@@ -218,10 +234,12 @@ impl Scheduler {
     pub fn finish_request(&mut self, id: SequenceId, kv: &mut KVCacheManager) -> bool {
         self.waiting.remove(&id);
         self.running.remove(&id);
-        if self.sequences.remove(&id).is_none() {
-            return false;
+        let Some(sequence) = self.sequences.remove(&id) else { return false };
+        if sequence.started {
+            self.state_bytes -= sequence.state_bytes;
         }
         self.version += 1;
+        sequence.forget_generated(kv);
         kv.free(id);
         true
     }
@@ -229,6 +247,7 @@ impl Scheduler {
     /// Starts the next pass of a sequence: frees its blocks and returns it to its place in the waiting queue.
     pub fn next_pass(&mut self, id: SequenceId, work: Workload, kv: &mut KVCacheManager) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
+            sequence.forget_generated(kv);
             sequence.begin_pass(work);
             kv.free(id);
             self.running.remove(&id);
@@ -237,12 +256,13 @@ impl Scheduler {
         }
     }
 
-    /// Pauses or resumes a sequence whose client is slow. It keeps its place and its blocks.
+    /// Pauses or resumes a sequence whose client is slow. It keeps its blocks until another sequence needs them.
     pub fn set_paused(&mut self, id: SequenceId, paused: bool) {
         if let Some(sequence) = self.sequences.get_mut(&id)
             && sequence.paused != paused
         {
             sequence.paused = paused;
+            sequence.paused_at_us = self.now_us;
             self.version += 1;
         }
     }
@@ -262,6 +282,18 @@ impl Scheduler {
     /// Number of running sequences.
     pub fn num_running(&self) -> usize {
         self.running.len()
+    }
+
+    /// Whether a sequence waits only because the states of others take all memory.
+    pub fn waits_for_state(&self) -> bool {
+        let needs = |id| self.sequences.get(id).is_some_and(|s| !s.paused && !self.has_room_for(s, 0));
+        self.waiting.iter().any(needs)
+    }
+
+    /// Whether the state of `sequence` fits beside those of the started sequences and `others` bytes more.
+    fn has_room_for(&self, sequence: &Sequence, others: usize) -> bool {
+        let held = self.state_bytes + others;
+        sequence.started || held == 0 || held + sequence.state_bytes <= self.config.max_state_bytes
     }
 
     /// Whether the queues are unchanged since `decision` was computed.
@@ -334,12 +366,12 @@ impl Scheduler {
         kv: &mut KVCacheManager,
     ) -> bool {
         let Some(sequence) = self.sequences.get_mut(&item.sequence) else { return false };
-        let expected = sequence.projected(item.num_tokens);
-        sequence.advance(item.num_tokens, generated);
+        let expected = sequence.progress.projected(item.num_tokens);
+        sequence.progress.advance(item.num_tokens, generated);
         if generated > 0 {
             sequence.push_content_key(key);
         }
-        if sequence.progress != expected.progress {
+        if sequence.progress != expected {
             self.version += 1;
         }
         if let Progress::Autoregressive { computed, .. } = sequence.progress {
@@ -356,6 +388,9 @@ impl Scheduler {
     ) -> Option<ScheduledRequest> {
         let sequence = self.sequences.get_mut(&item.sequence)?;
         sequence.last_scheduled = self.steps;
+        if !std::mem::replace(&mut sequence.started, true) {
+            self.state_bytes += sequence.state_bytes;
+        }
         if let Some(shared) = &item.admit_with {
             debug_assert!(item.start == 0 || !sequence.uses_kv() || !shared.is_empty());
             sequence.begin_at(item.start);

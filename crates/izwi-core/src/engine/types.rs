@@ -41,7 +41,8 @@ impl fmt::Display for RequestId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId(pub u64);
 
-/// Urgency of a request. Only [`SchedulingPolicy::Priority`](super::SchedulingPolicy::Priority) reads it.
+/// Priority of a request: among equally urgent ones, higher priorities are admitted first and preempted last. With
+/// [`SchedulingPolicy::Priority`](super::SchedulingPolicy::Priority) they also preempt lower ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Priority {
     /// Background work.

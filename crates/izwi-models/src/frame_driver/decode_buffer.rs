@@ -9,7 +9,7 @@ use super::watchdog::{Limits, Watchdog};
 /// other sequences.
 pub(crate) const MAX_FRAMES_PER_CHUNK: usize = 4;
 /// Frames the watchdog allows for each text token, and in addition for any text.
-const MAX_FRAMES_PER_TOKEN: usize = 12;
+pub(super) const MAX_FRAMES_PER_TOKEN: usize = 12;
 const MAX_FRAMES_BASE: usize = 60;
 /// Seconds of repetition and of silence that do not occur in speech.
 const LOOP_S: f64 = 4.0;
@@ -107,6 +107,7 @@ impl<C: FrameCodec> DecodeBuffer<C> {
         let end = max_frames.and_then(|max_frames| {
             let watchdog =
                 self.watchdog.get_or_insert_with(|| Watchdog::new(watchdog_limits(&info, max_frames)));
+            watchdog.set_max_frames(max_frames);
             let mut runaways =
                 frames.filter(|(_, (frame, samples))| watchdog.observe(codec.loop_key(frame), samples));
             runaways.next().map(|(at, _)| (at + 1) * info.samples_per_frame)

@@ -8,7 +8,8 @@ use izwi_nn::Error;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::sampling::mix;
 use izwi_types::{
-    Emission, Input, InputError, ModelInfo, PartTimes, PrepareLimits, StepOutput, VoiceRecording, Work,
+    Emission, EncoderWork, Input, InputError, ModelInfo, PartTimes, PrepareLimits, StepOutput,
+    VoiceRecording, Work,
 };
 
 use crate::model::clones_no_voices;
@@ -93,6 +94,11 @@ pub(crate) trait FrameModel: Send + Sync + Sized + 'static {
     /// The input cannot be taken; the error names the field, the value and the remedy.
     fn plan(&self, input: &Input, limits: &PrepareLimits) -> Result<Plan<Self>, InputError>;
 
+    /// Text tokens that a running pass has generated to speak them. Each allows the watchdog's frames of a text token more.
+    fn spoken_tokens(&self, _pass: &Self::Pass, _state: &Self::State) -> usize {
+        0
+    }
+
     /// The state of a pass that starts.
     fn start(&self, request: &Self::Request, pass: &Self::Pass) -> Self::State;
 
@@ -102,11 +108,17 @@ pub(crate) trait FrameModel: Send + Sync + Sized + 'static {
     /// The stream is to continue a recording that the codec does not take.
     fn start_stream(&self, request: &Self::Request) -> Result<<Self::Codec as FrameCodec>::Stream, Error>;
 
-    /// One batched pass of the language model over the positions of all entries; the answer has one result per entry,
-    /// in order. The result of an entry depends on that entry alone.
+    /// Checks that the positions of a pass up to `end` exist. An entry that fails is left out of the step.
     ///
     /// # Errors
-    /// An entry asks for positions that do not exist, or a tensor operation failed.
+    /// One does not exist.
+    fn check(&self, pass: &Self::Pass, state: &Self::State, end: usize) -> Result<(), Error>;
+
+    /// One batched pass of the language model over the positions of all entries; the answer has one result per entry,
+    /// in order. The result of an entry depends on that entry alone. All positions exist.
+    ///
+    /// # Errors
+    /// A tensor operation failed.
     fn step(
         &self,
         kv: &mut KvPool,
@@ -160,9 +172,10 @@ pub(crate) struct PassPlan<P> {
     pub(crate) pass: P,
     /// Content key of each prompt position: equal prefixes of keys may share KV blocks.
     pub(crate) prompt_keys: Arc<[u64]>,
-    /// Cost of an encoder that runs before the prompt, in tokens.
-    pub(crate) encoder_tokens: usize,
-    /// Frames after which the watchdog ends the pass; `None` turns the watchdog off.
+    /// Encoders that run before the positions of the prompt.
+    pub(crate) encoders: Arc<[EncoderWork]>,
+    /// Frames after which the watchdog ends the pass, beside those of [`FrameModel::spoken_tokens`]; `None` turns the
+    /// watchdog off.
     pub(crate) max_frames: Option<usize>,
     /// Generated positions after which the pass counts as a runaway; `None` for no such limit.
     pub(crate) max_positions: Option<usize>,
@@ -171,7 +184,7 @@ pub(crate) struct PassPlan<P> {
 impl<P> PassPlan<P> {
     /// The pass as schedulable work.
     pub(crate) fn work(&self) -> Work {
-        Work::Autoregressive { prompt: Arc::clone(&self.prompt_keys), encoder_tokens: self.encoder_tokens }
+        Work::Autoregressive { prompt: Arc::clone(&self.prompt_keys), encoders: Arc::clone(&self.encoders) }
     }
 }
 
@@ -214,6 +227,14 @@ impl PassLimits {
     }
 }
 
+/// Checks that the positions up to `end` are among the `known` ones.
+///
+/// # Errors
+/// One does not exist.
+pub(crate) fn check_positions(end: usize, known: usize) -> Result<(), Error> {
+    if end > known { Err(Error::Internal("an entry asks for positions that do not exist")) } else { Ok(()) }
+}
+
 /// The seed of a pass of a request: that of the request for the first.
 pub(crate) fn pass_seed(seed: u64, pass: usize) -> u64 {
     if pass == 0 { seed } else { mix(seed).wrapping_add(pass as u64) }
@@ -243,6 +264,8 @@ pub(crate) enum Outcome<Frame> {
     Token,
     /// The end of the pass.
     End,
+    /// The end of a pass that does not end by itself.
+    Runaway,
 }
 
 /// What a step generated for one sequence, with what belongs to its output.
@@ -253,7 +276,7 @@ pub(crate) struct StepResult<Frame> {
     pub(crate) text: String,
     /// The generated position, in a conversation.
     pub(crate) emission: Option<Emission>,
-    /// Its content key, where a later prompt may continue from it.
+    /// Its content key, where it is known.
     pub(crate) content_key: Option<u64>,
 }
 

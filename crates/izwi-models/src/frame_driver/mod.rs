@@ -22,13 +22,13 @@ use izwi_types::{
     Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, VoiceRecording, Work,
 };
 
-use self::decode_buffer::{DecodeBuffer, MAX_FRAMES_PER_CHUNK};
-use crate::model::{BatchEntry, SequenceState, SpeechModel};
+use self::decode_buffer::{DecodeBuffer, MAX_FRAMES_PER_CHUNK, MAX_FRAMES_PER_TOKEN};
+use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 
 pub(crate) use self::decode_buffer::max_frames;
 pub(crate) use self::frame_model::{
     ChunkPolicy, CodecInfo, FrameCodec, FrameModel, FrameOf, Outcome, PassLimits, PassPlan, Plan, StepEntry,
-    StepResult, StreamInput, pass_seed,
+    StepResult, StreamInput, check_positions, pass_seed,
 };
 
 /// A frame model as a [`SpeechModel`].
@@ -120,12 +120,12 @@ impl<F: FrameModel> FrameDriver<F> {
         sequences: Vec<Sequence<'a, F>>,
         results: Vec<StepResult<FrameOf<F>>>,
         deferred: Vec<Vec<f32>>,
-        outputs: &mut [StepOutput],
+        outputs: &mut [EntryResult],
     ) -> Vec<(Sequence<'a, F>, Next)> {
         let can_overlap = self.overlaps && num_threads() > 1;
         let (mut due, mut deferred) = (Vec::new(), deferred.into_iter());
         for (mut sequence, result) in sequences.into_iter().zip(results) {
-            let output = &mut outputs[sequence.place];
+            let Ok(output) = &mut outputs[sequence.place] else { continue };
             if sequence.request.buffer.has_deferred() {
                 output.samples = deferred.next().unwrap_or_default();
                 if self.take_samples(&mut sequence, &mut output.samples) {
@@ -146,6 +146,21 @@ impl<F: FrameModel> FrameDriver<F> {
         due
     }
 
+    /// Starts the streams of the sequences that have none and need one. Those whose stream does not start fail.
+    fn start_streams(&self, due: &mut Vec<(Sequence<'_, F>, Next)>, outputs: &mut [EntryResult]) {
+        due.retain_mut(|(sequence, _)| {
+            let DecodeBuffer { stream, pending, .. } = &mut sequence.request.buffer;
+            if stream.is_some() || pending.is_empty() {
+                return true;
+            }
+            match self.model.start_stream(&sequence.plan.request) {
+                Ok(started) => *stream = Some(started),
+                Err(error) => outputs[sequence.place] = Err(error),
+            }
+            stream.is_some()
+        });
+    }
+
     /// Decodes the pending frames of all sequences in one pass; streams that end yield their last samples.
     fn decode(&self, due: &mut [(Sequence<'_, F>, Next)]) -> Result<Vec<Vec<f32>>, Error> {
         let codec = self.model.codec();
@@ -153,15 +168,10 @@ impl<F: FrameModel> FrameDriver<F> {
         let (mut batch, mut places) = (Vec::new(), Vec::new());
         for (place, (sequence, _)) in due.iter_mut().enumerate() {
             let DecodeBuffer { stream, pending, .. } = &mut sequence.request.buffer;
-            if pending.is_empty() {
-                continue;
+            if let Some(stream) = stream.as_mut().filter(|_| !pending.is_empty()) {
+                batch.push((stream, pending.as_slice()));
+                places.push(place);
             }
-            let stream = match stream {
-                Some(stream) => stream,
-                None => stream.insert(self.model.start_stream(&sequence.plan.request)?),
-            };
-            batch.push((stream, pending.as_slice()));
-            places.push(place);
         }
         if !batch.is_empty() {
             let decoded = self.model.part_times().time(F::CODEC_PART, || codec.decode(&mut batch))?;
@@ -179,7 +189,9 @@ impl<F: FrameModel> FrameDriver<F> {
 
     /// Whether the watchdog ends the pass with these samples, which it may cut.
     fn take_samples(&self, sequence: &mut Sequence<'_, F>, samples: &mut Vec<f32>) -> bool {
-        sequence.request.buffer.take_samples(self.model.codec(), sequence.pass.max_frames, samples)
+        let spoken = self.model.spoken_tokens(&sequence.pass.pass, &sequence.request.state);
+        let max_frames = sequence.pass.max_frames.map(|planned| planned + MAX_FRAMES_PER_TOKEN * spoken);
+        sequence.request.buffer.take_samples(self.model.codec(), max_frames, samples)
     }
 
     /// Ends the pass: starts the next one, or finishes the request.
@@ -221,6 +233,10 @@ impl<'a, F: FrameModel> Sequence<'a, F> {
         let ended = match outcome {
             Outcome::Pending => return Next::Continue,
             Outcome::End => true,
+            Outcome::Runaway => {
+                self.request.buffer.ran_away = true;
+                true
+            }
             Outcome::Token => false,
             Outcome::Frame(frame) => {
                 self.request.buffer.pending.push(frame);
@@ -270,24 +286,33 @@ impl<F: FrameModel> SpeechModel for FrameDriver<F> {
         Box::new(RequestState::<F> { pass: 0, state, generated: 0, buffer: DecodeBuffer::default() })
     }
 
-    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error> {
-        let mut outputs = vec![StepOutput::default(); batch.len()];
+    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error> {
+        let mut outputs: Vec<EntryResult> = Vec::with_capacity(batch.len());
         let mut sequences = Vec::with_capacity(batch.len());
         for (place, entry) in batch.iter_mut().enumerate() {
-            match Sequence::<F>::of(place, entry)? {
-                Some(sequence) => sequences.push(sequence),
-                None => outputs[place].finished = true,
-            }
+            let sequence = Sequence::<F>::of(place, entry).and_then(|sequence| match &sequence {
+                Some(s) => self.model.check(&s.pass.pass, &s.request.state, s.end).map(|()| sequence),
+                None => Ok(sequence),
+            });
+            let finished = matches!(sequence, Ok(None));
+            outputs.push(match sequence {
+                Ok(sequence) => {
+                    sequences.extend(sequence);
+                    Ok(StepOutput { finished, ..StepOutput::default() })
+                }
+                Err(error) => Err(error),
+            });
         }
         if sequences.is_empty() {
             return Ok(outputs);
         }
         let (results, deferred) = self.generate(kv, &mut sequences)?;
         let mut due = self.accept(sequences, results, deferred, &mut outputs);
+        self.start_streams(&mut due, &mut outputs);
         let samples = self.decode(&mut due)?;
         for ((mut sequence, next), mut samples) in due.into_iter().zip(samples) {
             let ran_away = self.take_samples(&mut sequence, &mut samples);
-            let output = &mut outputs[sequence.place];
+            let Ok(output) = &mut outputs[sequence.place] else { continue };
             output.samples.append(&mut samples);
             if ran_away || next == Next::End {
                 self.end_pass(&mut sequence, output);

@@ -122,7 +122,7 @@ fn pass_of(prompt: &[u8], count: usize) -> PassPlan<ToyPass> {
     let prompt: Vec<u64> = prompt.iter().map(|&byte| byte.into()).collect();
     PassPlan {
         prompt_keys: prompt.clone().into(),
-        encoder_tokens: 0,
+        encoders: Arc::new([]),
         max_frames: Some(100),
         max_positions: None,
         pass: ToyPass { prompt, count, is_silent: false },
@@ -201,6 +201,10 @@ impl FrameModel for Toy {
 
     fn start_stream(&self, _task: &Task) -> Result<SineStream, Error> {
         Ok(SineStream::default())
+    }
+
+    fn check(&self, pass: &ToyPass, state: &ToyState, end: usize) -> Result<(), Error> {
+        check_positions(end, pass.prompt.len() + state.frames.len())
     }
 
     fn step(
@@ -449,10 +453,42 @@ fn an_entry_of_another_family_is_an_error() {
             num_tokens: 5,
             block_table: &[],
         };
-        driver.forward(&mut kv, &mut [entry]).map_err(|error| error.to_string())
+        driver.forward(&mut kv, &mut [entry]).unwrap().remove(0).map_err(|error| error.to_string())
     };
     assert!(forward(&prepared, driver.start(&prepared)).is_ok());
     assert!(forward(&prepared, Box::new(())).unwrap_err().contains("another family"));
     prepared.payload = Arc::new(());
     assert!(forward(&prepared, driver.start(&prepared)).unwrap_err().contains("another family"));
+}
+
+#[test]
+fn an_error_of_one_entry_fails_that_entry_alone() {
+    let driver = toy();
+    let prepared = ["Hello", "Hello there", "Hell"].map(|text| prepare(&driver, say(text)));
+    let mut kv = KvPool::new(None, 1, BLOCK, &Device::Cpu).unwrap();
+    let step = |kv: &mut KvPool, states: &mut [SequenceState]| {
+        let mut entries: Vec<BatchEntry<'_>> = prepared
+            .iter()
+            .zip(states)
+            .map(|(prepared, state)| BatchEntry {
+                prepared,
+                state,
+                start: 0,
+                begins: true,
+                // Of the third, one position more than it has.
+                num_tokens: 5,
+                block_table: &[],
+            })
+            .collect();
+        driver.forward(kv, &mut entries).unwrap()
+    };
+    let mut states: Vec<SequenceState> = prepared.iter().map(|prepared| driver.start(prepared)).collect();
+    let mut foreign: Vec<SequenceState> =
+        vec![driver.start(&prepared[0]), Box::new(()), driver.start(&prepared[2])];
+    let good = step(&mut kv, &mut states);
+    let bad = step(&mut kv, &mut foreign);
+    assert!(good[1].is_ok() && bad[1].is_err(), "a state of another family");
+    assert!(good[2].is_err() && bad[2].is_err(), "a position that does not exist");
+    assert_eq!(good[0].as_ref().unwrap(), bad[0].as_ref().unwrap(), "the others do not notice");
+    assert_eq!(good[0].as_ref().unwrap().generated_tokens, 1);
 }

@@ -37,6 +37,11 @@ impl Watchdog {
         Self { limits, keys: Vec::new(), repeated: [0; MAX_PERIOD], silent_frames: 0 }
     }
 
+    /// Sets the most frames, for a text that has grown.
+    pub(crate) fn set_max_frames(&mut self, max_frames: usize) {
+        self.limits.max_frames = max_frames;
+    }
+
     /// Observes a frame: the key that decides repetition, `None` where there is none, and its samples. Returns whether
     /// generation must end here.
     pub(crate) fn observe(&mut self, key: Option<u32>, samples: &[f32]) -> bool {

@@ -1,9 +1,9 @@
 //! Commands of the handle to the step loop, and the loop's start, replies and end.
 
 use std::panic::AssertUnwindSafe;
-use std::time::Instant;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::{AbortCause, EngineCore, EngineState, Mode, in_flight};
 use crate::engine::error::{EngineError, Result};
@@ -38,6 +38,18 @@ pub(in crate::engine) enum Command {
     Drain(oneshot::Sender<()>),
     Stop,
     AwaitEnd(oneshot::Sender<Result<()>>),
+}
+
+impl Command {
+    /// Whether a step that was scheduled before this command may differ from one that is scheduled after it.
+    pub(super) fn changes_schedule(&self, mode: Mode) -> bool {
+        match self {
+            Self::Metrics(_) | Self::TakeOutput(..) | Self::CheckInvariants(_) => false,
+            // They let the loop run, or drain it, which it does already.
+            Self::Start | Self::Resume | Self::Drain(_) | Self::AwaitEnd(_) => mode != Mode::Running,
+            Self::Add(..) | Self::Abort(..) | Self::Step(_) | Self::Pause | Self::Stop => true,
+        }
+    }
 }
 
 impl EngineCore {

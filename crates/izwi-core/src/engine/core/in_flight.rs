@@ -1,13 +1,15 @@
 //! An in-flight step: the executor moves to a blocking thread with its plan and returns with the results.
+//! In simulated time it moves to a task, which waits for as long as the executor says that the step takes.
 //!
 //! Must not know queues or sessions.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::Command;
 use crate::engine::executor::{ExecutorError, ItemResult, ModelExecutor, StepPlan};
@@ -53,15 +55,14 @@ impl InFlightStep {
         schedule: Arc<ScheduleResult>,
     ) -> Self {
         let started_at = Instant::now();
-        let handle = tokio::task::spawn_blocking(move || {
-            let run = std::panic::catch_unwind(AssertUnwindSafe(|| executor.execute(&plan)));
-            let outcome = match run {
-                Ok(Ok(results)) => Outcome::Results(results),
-                Ok(Err(error)) => Outcome::Failed(error),
-                Err(panic) => Outcome::Panicked(panic_text(&*panic)),
-            };
-            (executor, outcome)
-        });
+        let handle = match executor.simulated_time(&plan) {
+            Some(time) => tokio::spawn(async move {
+                let done = execute(executor, &plan);
+                tokio::time::sleep(time).await;
+                done
+            }),
+            None => tokio::task::spawn_blocking(move || execute(executor, &plan)),
+        };
         Self { schedule, started_at, handle }
     }
 
@@ -97,6 +98,16 @@ impl InFlightStep {
         let duration = self.started_at.elapsed();
         (Returned { schedule: self.schedule, duration, executor, results, panicked }, buffered)
     }
+}
+
+fn execute(mut executor: Box<dyn ModelExecutor>, plan: &StepPlan) -> (Box<dyn ModelExecutor>, Outcome) {
+    let run = std::panic::catch_unwind(AssertUnwindSafe(|| executor.execute(plan)));
+    let outcome = match run {
+        Ok(Ok(results)) => Outcome::Results(results),
+        Ok(Err(error)) => Outcome::Failed(error),
+        Err(panic) => Outcome::Panicked(panic_text(&*panic)),
+    };
+    (executor, outcome)
 }
 
 /// The message of a panic.

@@ -191,7 +191,7 @@ fn load_on(source: &Source, config: &EngineCoreConfig, choice: DeviceChoice) -> 
 mod tests {
     use std::time::Duration;
 
-    use izwi_models::model::{BatchEntry, SequenceState};
+    use izwi_models::model::{BatchEntry, EntryResult, SequenceState};
     use izwi_nn::Error;
     use izwi_nn::kv_pool::{KvLayout, KvPool};
     use izwi_types::{Input, InputError, ModelInfo, Prepared, SpeakInput, StepOutput, Work};
@@ -222,9 +222,9 @@ mod tests {
             &self,
             _: &mut KvPool,
             _: &mut [BatchEntry<'_>],
-        ) -> std::result::Result<Vec<StepOutput>, Error> {
+        ) -> std::result::Result<Vec<EntryResult>, Error> {
             std::thread::sleep(self.0.ok_or(Error::Internal("no memory"))?);
-            Ok(vec![StepOutput::default()])
+            Ok(vec![Ok(StepOutput::default())])
         }
 
         fn warm_up_input(&self) -> Input {

@@ -22,6 +22,7 @@ use super::{
 use crate::engine::blocks::BlockGeometry;
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
+use crate::engine::scheduler::ScheduledRequest;
 use crate::engine::types::SequenceId;
 
 struct Running {
@@ -69,7 +70,7 @@ impl NativeExecutor {
 
     fn load_on_device(config: &EngineCoreConfig) -> Result<Self> {
         let Loaded { model, device, held_before } = loading::load(config)?;
-        let geometry = config.geometry();
+        let geometry = config.pool_geometry(model.max_positions());
         let pool = KvPool::new(model.kv_layout(), geometry.num_blocks, geometry.block_size, &device)
             .map_err(|error| {
                 EngineError::Load(format!("the KV pool cannot be allocated: {error}; lower max_blocks"))
@@ -117,17 +118,12 @@ impl NativeExecutor {
         self.pool.copy_blocks(&copies).map_err(|error| self.failed(error))?;
 
         // Moved out of the map for the pass: every entry borrows its own state mutably.
-        let mut batch: Vec<(SequenceId, Running)> = Vec::with_capacity(plan.schedule.batch_size());
-        for item in plan.schedule.items() {
-            let running = self.sequences.remove(&item.sequence);
-            let running =
-                running.ok_or_else(|| ExecutorError(format!("sequence {} is unknown", item.sequence.0)))?;
-            batch.push((item.sequence, running));
-        }
+        let items = plan.schedule.items();
+        let mut batch: Vec<(&ScheduledRequest, Running)> =
+            items.filter_map(|item| Some((item, self.sequences.remove(&item.sequence)?))).collect();
         let mut entries: Vec<BatchEntry<'_>> = batch
             .iter_mut()
-            .zip(plan.schedule.items())
-            .map(|((_, running), item)| BatchEntry {
+            .map(|(item, running)| BatchEntry {
                 prepared: &running.prepared,
                 state: &mut running.state,
                 start: item.start,
@@ -137,8 +133,16 @@ impl NativeExecutor {
             })
             .collect();
         let outputs = self.model.forward(&mut self.pool, &mut entries).map_err(|error| self.failed(error))?;
-        self.sequences.extend(batch);
-        Ok(outputs.into_iter().map(Ok).collect())
+        let mut results = HashMap::with_capacity(batch.len());
+        for ((item, running), output) in batch.into_iter().zip(outputs) {
+            results.insert(item.sequence, output.map_err(|error| self.failed(error)));
+            self.sequences.insert(item.sequence, running);
+        }
+        let unknown = |item: &ScheduledRequest| {
+            Err(ExecutorError(format!("sequence {} has no state; send the request again", item.sequence.0)))
+        };
+        let items = plan.schedule.items();
+        Ok(items.map(|item| results.remove(&item.sequence).unwrap_or_else(|| unknown(item))).collect())
     }
 }
 
@@ -195,14 +199,17 @@ impl RequestPreparer for NativePreparer {
 
 fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: &Device) -> ExecutorProfile {
     let info = model.info().clone();
-    let geometry = config.geometry();
+    let geometry = config.pool_geometry(model.max_positions());
     let kv_block_bytes = model.kv_layout().map_or(0, |layout| layout.block_bytes(geometry.block_size));
-    let states = info.state_bytes * config.running_limit(info.state_bytes);
+    // Of as many sequences as a step takes: more run only while their readers are slow.
+    let states =
+        (info.state_bytes * config.max_batch_size).min(config.max_state_bytes()).max(info.state_bytes);
     ExecutorProfile {
         model: config.model.clone(),
         device: device::name(device),
         precision: weight_precision(config.dtype, device),
         kv_block_bytes,
+        kv_blocks: geometry.num_blocks,
         memory_bytes: info.weight_bytes + kv_block_bytes * geometry.num_blocks + states,
         step_bytes: model.step_bytes(config.streaming_chunk_size),
         part_times: model.part_times(),

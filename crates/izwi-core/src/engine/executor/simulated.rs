@@ -5,6 +5,7 @@
 //! changes the output or fails the sequence.
 
 mod chat;
+mod cost;
 mod voice_pack;
 
 use std::collections::HashMap;
@@ -12,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use izwi_types::{
-    Emission, Input, InputError, ModelInfo, PartTimes, Prepared, Segment, StepOutput, Task, TextMark, Voice,
-    VoiceRecording, Word, Work,
+    Emission, EncoderWork, Input, InputError, ModelInfo, PartTimes, Prepared, Segment, StepOutput, Task,
+    TextMark, Voice, VoiceRecording, Word, Work,
 };
 
 use super::{ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, StepPlan};
@@ -21,6 +22,8 @@ use crate::engine::blocks::BlockGeometry;
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::scheduler::ScheduledRequest;
 use crate::engine::types::{GenerationParams, SequenceId};
+
+pub use cost::{CostCurve, StepWork};
 
 /// A failure to inject into a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,11 +55,21 @@ pub struct SimulatedModel {
     pub watchdog: Option<usize>,
     /// Passes of an autoregressive TTS request.
     pub passes: usize,
+    /// Bytes that the state of a sequence is said to take.
+    pub state_bytes: usize,
     /// Rate of its audio, in Hz.
     pub sample_rate: u32,
     /// Samples per generated token, or per character of a unit.
     pub samples_per_token: usize,
-    /// Duration of a step.
+    /// Generated tokens of a request for a text with a seed, if it is autoregressive.
+    pub length: fn(&str, u64) -> usize,
+    /// Seconds of a recording that a pass transcribes.
+    pub window_s: usize,
+    /// Rows of the encoder before each pass of a transcription.
+    pub encoder_rows: usize,
+    /// What steps cost in simulated time; `None` for real time.
+    pub cost: Option<CostCurve>,
+    /// Duration of a step in real time.
     pub step_time: Duration,
     /// Duration of the warm-up.
     pub warm_up_time: Duration,
@@ -80,8 +93,13 @@ impl Default for SimulatedModel {
             chats: false,
             watchdog: None,
             passes: 1,
+            state_bytes: 0,
             sample_rate: 24_000,
             samples_per_token: 1_920,
+            length: |text, _| natural_length(text),
+            window_s: 1,
+            encoder_rows: 0,
+            cost: None,
             step_time: Duration::ZERO,
             warm_up_time: Duration::ZERO,
             script: None,
@@ -113,6 +131,8 @@ struct Running {
     pass: usize,
     passes: usize,
     is_chat: bool,
+    /// Rows of the encoder before this pass.
+    encoder_rows: usize,
 }
 
 impl Running {
@@ -121,7 +141,9 @@ impl Running {
         self.pass += 1;
         self.tokens = (0..1 + state % 40).map(|i| mix(state, i)).collect();
         self.prompt_len = self.tokens.len();
-        Work::Autoregressive { prompt: self.tokens.clone().into(), encoder_tokens: ENCODER_TOKENS }
+        self.encoder_rows = self.encoder_rows.max(ENCODER_TOKENS);
+        let encoders = Arc::new([EncoderWork { end: self.prompt_len, tokens: self.encoder_rows }]);
+        Work::Autoregressive { prompt: self.tokens.clone().into(), encoders }
     }
 }
 
@@ -135,6 +157,8 @@ pub struct SimulatedExecutor {
     geometry: BlockGeometry,
     pool: Vec<u64>,
     sequences: HashMap<SequenceId, Running>,
+    /// Steps so far.
+    steps: u64,
 }
 
 impl std::fmt::Debug for SimulatedExecutor {
@@ -191,6 +215,11 @@ fn sample(token: u64, seed: u64, index: usize) -> f32 {
     (mix(mix(token, seed), index as u64) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
 }
 
+/// Rows that the encoders of a prompt compute.
+fn rows(encoders: &[EncoderWork]) -> usize {
+    encoders.iter().map(|encoder| encoder.tokens).sum()
+}
+
 impl SimulatedExecutor {
     /// An executor for the given engine settings.
     pub fn new(config: &EngineCoreConfig, model: SimulatedModel) -> Self {
@@ -212,7 +241,7 @@ impl SimulatedExecutor {
             clones_voices: model.clones_voices,
             sampling: GenerationParams::default().sampling,
             weight_bytes: 0,
-            state_bytes: 0,
+            state_bytes: model.state_bytes,
         };
         let geometry = config.geometry();
         let profile = Arc::new(ExecutorProfile {
@@ -221,12 +250,33 @@ impl SimulatedExecutor {
             info,
             precision: config.dtype,
             kv_block_bytes: 16 * geometry.block_size,
+            kv_blocks: geometry.num_blocks,
             memory_bytes: 0,
             step_bytes: 0,
             part_times: PartTimes::default(),
         });
         let pool = vec![0; geometry.capacity()];
-        Self { model, profile, geometry, pool, sequences: HashMap::new() }
+        Self { model, profile, geometry, pool, sequences: HashMap::new(), steps: 0 }
+    }
+
+    /// The work of a plan. Sequences that the plan begins are not in the executor yet.
+    fn work(&self, plan: &StepPlan) -> StepWork {
+        let mut work = StepWork::default();
+        for item in plan.schedule.items() {
+            let new = plan.new_sequences.iter().find(|new| new.sequence == item.sequence);
+            let (length, encoder_rows) =
+                match (new.map(|new| &new.prepared.work), self.sequences.get(&item.sequence)) {
+                    (Some(Work::Autoregressive { prompt, encoders }), _) => (prompt.len(), rows(encoders)),
+                    (None, Some(running)) => (running.tokens.len(), running.encoder_rows),
+                    (Some(Work::Units(_)), _) | (None, None) => (0, 0),
+                };
+            work.prompt_tokens +=
+                if item.is_prefill || !self.model.autoregressive { item.num_tokens } else { 0 };
+            let generates = self.model.autoregressive && item.start + item.num_tokens >= length;
+            work.generating += usize::from(generates);
+            work.encoder_rows += if item.begins { encoder_rows } else { 0 };
+        }
+        work
     }
 
     fn run_item(&mut self, item: &ScheduledRequest) -> ItemResult {
@@ -270,8 +320,9 @@ impl SimulatedExecutor {
                 count = 0;
             }
             token = chat::key(&emission);
-            (output.content_key, output.emission) = (Some(token), Some(emission));
+            output.emission = Some(emission);
         }
+        output.content_key = Some(token);
         running.tokens.push(token);
         output.samples = (0..count).map(|i| sample(state, running.seed, i)).collect();
         output
@@ -320,9 +371,18 @@ impl ModelExecutor for SimulatedExecutor {
     }
 
     fn preparer(&self) -> Arc<dyn RequestPreparer> {
-        let SimulatedModel { autoregressive, clones_voices, passes, .. } = self.model;
-        let (model, input_rate_hz) = (self.profile.model.clone(), self.profile.info.input_sample_rate_hz);
-        Arc::new(SimulatedPreparer { model, autoregressive, clones_voices, passes, input_rate_hz })
+        let SimulatedModel { autoregressive, clones_voices, passes, length, window_s, encoder_rows, .. } =
+            self.model;
+        Arc::new(SimulatedPreparer {
+            model: self.profile.model.clone(),
+            autoregressive,
+            clones_voices,
+            passes,
+            length,
+            window_samples: window_s * self.profile.info.input_sample_rate_hz as usize,
+            encoder_rows,
+            is_simulated: self.model.cost.is_some(),
+        })
     }
 
     fn initialize(&mut self) -> Result<(), ExecutorError> {
@@ -336,9 +396,11 @@ impl ModelExecutor for SimulatedExecutor {
             else {
                 return Err(ExecutorError("the payload belongs to another executor".to_owned()));
             };
-            let (tokens, units) = match &new.prepared.work {
-                Work::Units(units) => (Vec::new(), Arc::clone(units)),
-                Work::Autoregressive { prompt, .. } => (prompt.to_vec(), Arc::new([]) as Arc<[usize]>),
+            let (tokens, units, encoder_rows) = match &new.prepared.work {
+                Work::Units(units) => (Vec::new(), Arc::clone(units), 0),
+                Work::Autoregressive { prompt, encoders } => {
+                    (prompt.to_vec(), Arc::new([]) as Arc<[usize]>, rows(encoders))
+                }
             };
             let running = Running {
                 prompt_len: tokens.len(),
@@ -350,6 +412,7 @@ impl ModelExecutor for SimulatedExecutor {
                 pass: 0,
                 passes: *passes,
                 is_chat: *is_chat,
+                encoder_rows,
             };
             self.sequences.insert(new.sequence, running);
         }
@@ -379,6 +442,12 @@ impl ModelExecutor for SimulatedExecutor {
             .collect())
     }
 
+    fn simulated_time(&mut self, plan: &StepPlan) -> Option<Duration> {
+        let cost = self.model.cost.as_ref()?;
+        self.steps += 1;
+        Some(cost.time(self.work(plan), self.steps))
+    }
+
     fn release(&mut self, sequences: &[SequenceId]) {
         for sequence in sequences {
             self.sequences.remove(sequence);
@@ -399,18 +468,22 @@ struct SimulatedPreparer {
     autoregressive: bool,
     clones_voices: bool,
     passes: usize,
-    input_rate_hz: u32,
+    length: fn(&str, u64) -> usize,
+    window_samples: usize,
+    encoder_rows: usize,
+    is_simulated: bool,
 }
 
 impl SimulatedPreparer {
-    fn prepare_text(&self, text: &str, passes: usize, seed: u64) -> Prepared {
+    fn prepare_text(&self, text: &str, passes: usize, encoder_tokens: usize, seed: u64) -> Prepared {
         let work = if self.autoregressive {
-            Work::Autoregressive { prompt: text.bytes().map(u64::from).collect(), encoder_tokens: 0 }
+            let encoders = Arc::new([EncoderWork { end: text.len(), tokens: encoder_tokens }]);
+            Work::Autoregressive { prompt: text.bytes().map(u64::from).collect(), encoders }
         } else {
             Work::Units(sentences(text).into())
         };
         let ends = sentence_ends(text);
-        let job = Job { length: natural_length(text), passes, ends, is_chat: false, seed };
+        let job = Job { length: (self.length)(text, seed), passes, ends, is_chat: false, seed };
         Prepared { work, payload: Arc::new(job) }
     }
 }
@@ -420,15 +493,15 @@ impl RequestPreparer for SimulatedPreparer {
         Ok(match input {
             Input::Speak(input) => {
                 let trace = if self.clones_voices { voice_pack::trace(&self.model, input)? } else { 0 };
-                self.prepare_text(&input.text, self.passes, input.seed ^ trace)
+                self.prepare_text(&input.text, self.passes, 0, input.seed ^ trace)
             }
             Input::Listen(input) => {
-                let seconds = input.samples.len().div_ceil(self.input_rate_hz as usize);
-                self.prepare_text(&format!("{seconds} seconds"), seconds, input.seed)
+                let passes = input.samples.len().div_ceil(self.window_samples);
+                self.prepare_text(&format!("{passes} seconds"), passes, self.encoder_rows, input.seed)
             }
             Input::Converse(input) => {
                 let (prompt, last_turn) = chat::prompt(&input.turns);
-                let work = Work::Autoregressive { prompt: prompt.into(), encoder_tokens: 0 };
+                let work = Work::Autoregressive { prompt: prompt.into(), encoders: Arc::new([]) };
                 let ends = Vec::new();
                 let job = Job { length: 6 + last_turn, passes: 1, ends, is_chat: true, seed: input.seed };
                 Prepared { work, payload: Arc::new(job) }
@@ -442,5 +515,9 @@ impl RequestPreparer for SimulatedPreparer {
 
     fn check_voice(&self, pack: &[u8]) -> Result<(), InputError> {
         voice_pack::unpack(&self.model, pack).map(drop)
+    }
+
+    fn is_simulated(&self) -> bool {
+        self.is_simulated
     }
 }

@@ -84,6 +84,11 @@ impl RequestProcessor {
         Self { config, profile, preparer }
     }
 
+    /// Whether preparation blocks no thread, since time is simulated.
+    pub(in crate::engine) fn is_simulated(&self) -> bool {
+        self.preparer.is_simulated()
+    }
+
     /// Validates, completes and prepares a request. Blocks.
     ///
     /// # Errors
@@ -394,7 +399,7 @@ pub(in crate::engine) fn workload(
             }
             Ok((Workload::Units(Arc::clone(units)), units.iter().sum()))
         }
-        Work::Autoregressive { prompt, encoder_tokens } => {
+        Work::Autoregressive { prompt, encoders } => {
             let capacity = config.sequence_capacity(true);
             let prompt_tokens = prompt.len();
             if prompt_tokens == 0 || prompt_tokens >= capacity {
@@ -411,7 +416,7 @@ pub(in crate::engine) fn workload(
             let work = Workload::Autoregressive {
                 prompt_tokens,
                 max_tokens: max_tokens.min(capacity - prompt_tokens),
-                encoder_tokens: *encoder_tokens,
+                encoders: Arc::clone(encoders),
                 prefix: Arc::new(PrefixChain::of(prompt, config.block_size)),
             };
             Ok((work, prompt_tokens))

@@ -5,13 +5,17 @@
 //! 2. Fill the step: prefills of running sequences, then admissions, then decodes, each in its order; of the decodes, those
 //!    whose audio runs out soon first. After a step that left decodes out, decodes come first.
 //!
-//! An admission never overtakes one of better rank that does not fit, so no sequence starves.
+//! An admission never overtakes one of better rank that does not fit, so no sequence starves. Where the memory of states is
+//! short, those that have a state do overtake: they free it when they end. A paused sequence takes no place, and its blocks
+//! go to whoever needs them.
 
 use std::collections::{HashMap, HashSet};
 
 use super::policy::DecodeRank;
 use super::sequence::{Demand, Sequence};
-use super::{DUE_SOON_US, DecidedItem, ScheduleDecision, ScheduleResult, Scheduler};
+use super::{
+    DUE_SOON_US, DecidedItem, IDLE_US, ScheduleDecision, ScheduleResult, Scheduler, SchedulerConfig,
+};
 use crate::engine::blocks::BlockId;
 use crate::engine::kv_cache::KVCacheManager;
 use crate::engine::types::SequenceId;
@@ -48,6 +52,8 @@ struct Round<'a> {
     reference_changes: HashMap<BlockId, i64>,
     tokens: usize,
     places: usize,
+    /// Bytes of the states that the decision's admissions start.
+    new_state_bytes: usize,
     decision: ScheduleDecision,
 }
 
@@ -58,8 +64,12 @@ enum Shortage {
     Step,
     /// Running sequences below the limit.
     Running,
+    /// Memory of states.
+    State,
     /// Blocks of the KV pool.
     Blocks,
+    /// Blocks beyond those that running sequences will need.
+    Reserve,
 }
 
 #[derive(Clone, Copy)]
@@ -84,7 +94,7 @@ impl<'a> Round<'a> {
             })
             .filter(|sequence| !sequence.is_done())
             .collect();
-        running.sort_by_key(|sequence| scheduler.config.policy.rank(sequence));
+        running.sort_by_key(|sequence| scheduler.config.policy.rank(sequence, scheduler.now_us));
         Self {
             scheduler,
             kv,
@@ -94,6 +104,7 @@ impl<'a> Round<'a> {
             reference_changes: HashMap::new(),
             tokens: scheduler.config.max_tokens_per_step,
             places: scheduler.config.max_batch_size,
+            new_state_bytes: 0,
             decision: ScheduleDecision { version: scheduler.version, ..Default::default() },
         }
     }
@@ -239,16 +250,23 @@ impl<'a> Round<'a> {
             .filter_map(|id| self.scheduler.sequences.get(id))
             .filter(|sequence| !sequence.paused)
             .collect();
-        waiting.sort_by_key(|sequence| policy.rank(sequence));
-        let mut running = self.running.len();
+        waiting.sort_by_key(|sequence| policy.rank(sequence, self.scheduler.now_us));
+        let mut admitted = 0;
+        let mut states_are_full = false;
         for sequence in waiting {
-            while let Err(shortage) = self.admit(sequence, running) {
-                if !self.preempt_for(sequence, shortage) {
-                    return;
-                }
-                running -= 1;
+            if states_are_full && !sequence.started {
+                continue;
             }
-            running += 1;
+            loop {
+                let active = self.running.iter().filter(|s| !s.paused).count();
+                match self.admit(sequence, active + admitted) {
+                    Ok(()) => admitted += 1,
+                    Err(Shortage::State) => states_are_full = true,
+                    Err(shortage) if self.preempt_for(sequence, shortage) => continue,
+                    Err(_) => return,
+                }
+                break;
+            }
         }
     }
 
@@ -260,17 +278,29 @@ impl<'a> Round<'a> {
         if running >= self.scheduler.config.max_running {
             return Err(Shortage::Running);
         }
-        let (budget, left) = self.budget_of(sequence.encoder_tokens(), demand.tokens)?;
+        if !self.scheduler.has_room_for(sequence, self.new_state_bytes) {
+            return Err(Shortage::State);
+        }
         let shared = self.kv.match_prefix(sequence.prefix());
-        let item = match self.fit(sequence, demand, shared.clone(), budget) {
+        // With preemption, a sequence alone runs as far as it gets.
+        let needs_reserve = sequence.uses_kv() && (running > 0 || !self.scheduler.config.preemption);
+        let fits = |shared: Vec<BlockId>| {
+            let (item, left) = self.fit(sequence, demand, shared)?;
+            let fits = !needs_reserve || self.leaves_reserve(sequence, &item);
+            if fits { Ok((item, left)) } else { Err(Shortage::Reserve) }
+        };
+        let (item, left) = match fits(shared.clone()) {
             // A fully cached prompt needs one more block: its last token is recomputed in a copy.
-            Err(Shortage::Blocks) if !shared.is_empty() => {
-                self.fit(sequence, demand, shared[..shared.len() - 1].to_vec(), budget)?
+            Err(Shortage::Blocks | Shortage::Reserve) if !shared.is_empty() => {
+                fits(shared[..shared.len() - 1].to_vec())?
             }
             other => other?,
         };
         self.free -= item.new_blocks;
         self.places -= 1;
+        if !sequence.started {
+            self.new_state_bytes += sequence.state_bytes;
+        }
         self.tokens = left.saturating_sub(item.num_tokens);
         for &block in item.admit_with.iter().flatten() {
             *self.reference_changes.entry(block).or_default() += 1;
@@ -292,14 +322,14 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// The first item of an admission that starts with `shared` blocks.
+    /// The first item of an admission that starts with `shared` blocks, and the tokens left in the step before it takes its
+    /// own.
     fn fit(
         &self,
         sequence: &Sequence,
         mut demand: Demand,
         shared: Vec<BlockId>,
-        budget: usize,
-    ) -> Result<DecidedItem, Shortage> {
+    ) -> Result<(DecidedItem, usize), Shortage> {
         let mut extra = 0;
         if sequence.uses_kv() {
             let cached = shared.len() * self.kv.geometry().block_size;
@@ -308,35 +338,47 @@ impl<'a> Round<'a> {
             demand.tokens -= demand.start;
             extra = usize::from(demand.start < cached) + self.count_unowned(&shared);
         }
+        let (budget, left) = self.budget_of(sequence.encoder_tokens(demand.start), demand.tokens)?;
         let tokens = self.chunk(&demand, budget).ok_or(Shortage::Step)?;
         let blocks_for =
             |positions| if sequence.uses_kv() { self.kv.geometry().blocks_for(positions) } else { 0 };
         let new_blocks = blocks_for(demand.start + tokens).saturating_sub(shared.len()) + extra;
-        let mut kept = new_blocks;
-        if !self.scheduler.config.preemption && sequence.uses_kv() {
-            // Without preemption, keep enough blocks for the worst case of every admitted sequence.
-            let own = blocks_for(sequence.worst_case_positions()).saturating_sub(shared.len()) + extra;
-            kept = own.max(new_blocks) + self.future_blocks();
-        }
-        if kept > self.free {
+        if new_blocks > self.free {
             return Err(Shortage::Blocks);
         }
-        Ok(DecidedItem {
+        let item = DecidedItem {
             sequence: sequence.id,
             start: demand.start,
             num_tokens: tokens,
             is_prefill: true,
             new_blocks,
             admit_with: Some(shared),
-        })
+        };
+        Ok((item, left))
     }
 
-    /// Worst-case blocks of the sequences admitted so far, beyond those they hold or were granted.
+    /// Whether the admission `item` leaves the blocks that it and the sequences before it will need.
+    fn leaves_reserve(&self, sequence: &Sequence, item: &DecidedItem) -> bool {
+        let positions = sequence.positions_after(self.lookahead());
+        let end = self.kv.geometry().blocks_for(item.start + item.num_tokens);
+        let own = self.kv.geometry().blocks_for(positions).saturating_sub(end);
+        item.new_blocks + own + self.future_blocks() <= self.free
+    }
+
+    /// Positions for which blocks are left: without preemption all.
+    fn lookahead(&self) -> usize {
+        let SchedulerConfig { preemption, lookahead, .. } = self.scheduler.config;
+        if preemption { lookahead } else { usize::MAX }
+    }
+
+    /// Blocks that the sequences admitted so far will need, beyond those they hold or were granted.
     fn future_blocks(&self) -> usize {
+        let SchedulerConfig { preemption, .. } = self.scheduler.config;
         let future = |s: &Sequence, held: usize| {
-            self.kv.geometry().blocks_for(s.worst_case_positions()).saturating_sub(held)
+            self.kv.geometry().blocks_for(s.positions_after(self.lookahead())).saturating_sub(held)
         };
-        let running = self.running.iter().map(|s| {
+        // Where they can be preempted, paused sequences need none.
+        let running = self.running.iter().filter(|s| !(s.paused && preemption)).map(|s| {
             let granted = self.granted.get(&s.id).map_or(0, |grant| grant.new_blocks);
             future(s, self.kv.table(s.id).len() + granted)
         });
@@ -347,18 +389,34 @@ impl<'a> Round<'a> {
         running.chain(admitted).sum()
     }
 
-    /// Preempts a running sequence in favour of a waiting one, if the policy allows it.
+    /// Whether a sequence that can run is running or admitted.
+    fn has_active(&self) -> bool {
+        !self.decision.prefill.is_empty() || self.running.iter().any(|s| !s.paused)
+    }
+
+    /// Preempts a running sequence in favour of a waiting one: a paused one for its blocks, else one that the policy gives.
     fn preempt_for(&mut self, sequence: &Sequence, shortage: Shortage) -> bool {
-        let policy = self.scheduler.config.policy;
-        if !self.scheduler.config.preemption || shortage == Shortage::Step {
-            return false;
-        }
-        let placed: HashSet<SequenceId> = self.decision.items().map(|item| item.sequence).collect();
-        let victim = self.running.iter().rposition(|s| {
-            policy.displaces(sequence, s)
-                && !placed.contains(&s.id)
-                && (shortage == Shortage::Running || !self.kv.table(s.id).is_empty())
-        });
+        let SchedulerConfig { policy, preemption, .. } = self.scheduler.config;
+        let holds = |s: &Sequence| !self.kv.table(s.id).is_empty();
+        let paused_for = |s: &Sequence| self.scheduler.now_us.saturating_sub(s.paused_at_us);
+        let paused = || self.running.iter().rposition(|s| s.paused && holds(s));
+        // A reader in real time is paused for moments, in which its blocks are left to it.
+        let idle = || self.running.iter().rposition(|s| s.paused && holds(s) && paused_for(s) >= IDLE_US);
+        let displaced = || {
+            let placed: HashSet<SequenceId> = self.decision.items().map(|item| item.sequence).collect();
+            self.running.iter().rposition(|s| {
+                preemption
+                    && policy.displaces(sequence, s)
+                    && !placed.contains(&s.id)
+                    && if shortage == Shortage::Running { !s.paused } else { holds(s) }
+            })
+        };
+        let victim = match shortage {
+            Shortage::Step | Shortage::State => None,
+            Shortage::Running => displaced(),
+            Shortage::Blocks | Shortage::Reserve if self.has_active() => idle().or_else(displaced),
+            Shortage::Blocks | Shortage::Reserve => paused(),
+        };
         let Some(index) = victim else { return false };
         let victim = self.running.remove(index).id;
         let reserved = self.granted.remove(&victim).map_or(0, |grant| grant.new_blocks);

@@ -2,13 +2,15 @@
 //!
 //! A policy is one `impl Policy` and one line of the table below. Must not know blocks or budgets.
 
+use super::DUE_SOON_US;
 use super::sequence::Sequence;
 use crate::engine::types;
 
-/// A scheduling policy. Ties of its keys are broken by arrival.
+/// A scheduling policy. Among equally urgent sequences the request's priority decides, then arrival.
 trait Policy {
-    /// Sequences with smaller keys are admitted and get blocks first; those with larger keys are preempted first.
-    fn rank(&self, sequence: &Sequence) -> u64;
+    /// Urgency at `now_us`: sequences with smaller values are admitted and get blocks first; those with larger values are
+    /// preempted first.
+    fn urgency(&self, sequence: &Sequence, now_us: u64) -> u64;
 
     /// Decodes with smaller keys get a place in a step first; among equals, the one that waited longest. Streams whose
     /// playback ends before `soon_us` are due.
@@ -51,17 +53,17 @@ macro_rules! policies {
 }
 
 policies! {
-    /// First come, first served; running sequences take turns.
+    /// Of one priority, first come, first served; running sequences take turns.
     #[default]
     Fcfs = "fcfs",
-    /// Higher priority first, then first come, first served.
+    /// As `fcfs`, and a higher priority goes first in every step and preempts a lower one to be admitted.
     Priority = "priority",
     /// The stream whose audio runs out first.
     Deadline = "deadline",
 }
 
 impl Policy for Fcfs {
-    fn rank(&self, _sequence: &Sequence) -> u64 {
+    fn urgency(&self, _sequence: &Sequence, _now_us: u64) -> u64 {
         0
     }
 
@@ -75,12 +77,12 @@ impl Policy for Fcfs {
 }
 
 impl Policy for Priority {
-    fn rank(&self, sequence: &Sequence) -> u64 {
-        types::Priority::High as u64 - sequence.priority as u64
+    fn urgency(&self, _sequence: &Sequence, _now_us: u64) -> u64 {
+        0
     }
 
     fn decode_rank(&self, sequence: &Sequence, soon_us: u64) -> (u64, u64) {
-        (self.rank(sequence), not_due(sequence, soon_us))
+        (priority_rank(sequence), not_due(sequence, soon_us))
     }
 
     fn displaces(&self, waiting: &Sequence, running: &Sequence) -> bool {
@@ -90,8 +92,9 @@ impl Policy for Priority {
 
 // example: policy
 impl Policy for Deadline {
-    fn rank(&self, sequence: &Sequence) -> u64 {
-        sequence.due_us
+    fn urgency(&self, sequence: &Sequence, now_us: u64) -> u64 {
+        // In steps, so that streams with nearly the same deadline are equally urgent. All that are late are.
+        sequence.due_us.saturating_sub(now_us) / DUE_SOON_US
     }
 
     fn decode_rank(&self, sequence: &Sequence, _soon_us: u64) -> (u64, u64) {
@@ -104,19 +107,24 @@ impl Policy for Deadline {
 }
 // end of example
 
+/// 0 for the highest priority.
+fn priority_rank(sequence: &Sequence) -> u64 {
+    types::Priority::High as u64 - sequence.priority as u64
+}
+
 /// 0 for streams that are due, 1 for those with enough audio ahead.
 fn not_due(sequence: &Sequence, soon_us: u64) -> u64 {
     u64::from(!sequence.is_due(soon_us))
 }
 
 /// Sort key of admission and block reservation.
-pub(super) type Rank = (u64, u64);
+pub(super) type Rank = (u64, u64, u64);
 /// Sort key of decodes.
 pub(super) type DecodeRank = (u64, u64, u64, u64);
 
 impl SchedulingPolicy {
-    pub(super) fn rank(self, sequence: &Sequence) -> Rank {
-        (self.policy().rank(sequence), sequence.arrival)
+    pub(super) fn rank(self, sequence: &Sequence, now_us: u64) -> Rank {
+        (self.policy().urgency(sequence, now_us), priority_rank(sequence), sequence.arrival)
     }
 
     pub(super) fn decode_rank(self, sequence: &Sequence, soon_us: u64) -> DecodeRank {

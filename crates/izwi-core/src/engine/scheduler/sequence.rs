@@ -1,11 +1,11 @@
 //! One sequence as the scheduler sees it: its progress and its next demand.
 //!
-//! Must not know other sequences or blocks.
+//! Must not know other sequences.
 
 use std::sync::Arc;
 
 use super::{NewSequence, Workload};
-use crate::engine::kv_cache::BlockHash;
+use crate::engine::kv_cache::{BlockHash, KVCacheManager};
 use crate::engine::types::{Priority, RequestId, SequenceId};
 
 /// Progress of a sequence.
@@ -25,6 +25,28 @@ impl Progress {
             }
             Workload::Units(_) => Self::Units { next: 0 },
         }
+    }
+
+    /// Records a computed item.
+    pub(super) fn advance(&mut self, tokens: usize, generated_now: usize) {
+        match self {
+            Self::Autoregressive { computed, known, generated } => {
+                *computed += tokens;
+                *known += generated_now;
+                *generated += generated_now;
+            }
+            Self::Units { next } => *next += 1,
+        }
+    }
+
+    /// The progress after an item of `tokens` tokens succeeds.
+    pub(super) fn projected(mut self, tokens: usize) -> Self {
+        let completes = match self {
+            Self::Autoregressive { computed, known, .. } => computed + tokens == known,
+            Self::Units { .. } => false,
+        };
+        self.advance(tokens, usize::from(completes));
+        self
     }
 }
 
@@ -49,6 +71,12 @@ pub(super) struct Sequence {
     pub(super) due_us: u64,
     pub(super) last_scheduled: u64,
     pub(super) paused: bool,
+    /// When it was paused or resumed.
+    pub(super) paused_at_us: u64,
+    is_continued: bool,
+    pub(super) state_bytes: usize,
+    /// Whether the executor holds its state.
+    pub(super) started: bool,
     /// Whether no item was scheduled since its admission.
     pub(super) begins: bool,
     pub(super) progress: Progress,
@@ -65,6 +93,10 @@ impl Sequence {
             due_us: new.arrival_us,
             last_scheduled: 0,
             paused: false,
+            paused_at_us: 0,
+            is_continued: new.is_continued,
+            state_bytes: new.state_bytes,
+            started: false,
             begins: true,
             progress: Progress::of(&new.work),
             work: new.work,
@@ -82,10 +114,31 @@ impl Sequence {
         }
     }
 
-    /// Appends the content key of a generated position, or that it has none.
+    /// Appends the content key of a generated position, or that it has none. Copies nothing: no other copy of the sequence
+    /// lives at that time.
     pub(super) fn push_content_key(&mut self, key: Option<u64>) {
         if let Workload::Autoregressive { prefix, .. } = &mut self.work {
             Arc::make_mut(prefix).push(key);
+        }
+    }
+
+    /// Removes from the prefix cache what it generated, unless later prompts may contain it. Preempted, it found that there
+    /// itself; behind its end it would only displace what others share.
+    pub(super) fn forget_generated(&self, kv: &mut KVCacheManager) {
+        if let Workload::Autoregressive { prompt_tokens, .. } = &self.work
+            && !self.is_continued
+        {
+            kv.forget_behind(self.id, *prompt_tokens);
+        }
+    }
+
+    /// The positions it occupies after `lookahead` more, at most those it can occupy.
+    pub(super) fn positions_after(&self, lookahead: usize) -> usize {
+        match self.progress {
+            Progress::Autoregressive { known, .. } => {
+                known.saturating_add(lookahead).min(self.worst_case_positions())
+            }
+            Progress::Units { .. } => 0,
         }
     }
 
@@ -122,10 +175,12 @@ impl Sequence {
         self.work = work;
     }
 
-    /// Cost of its first item after an admission, beyond its tokens.
-    pub(super) fn encoder_tokens(&self) -> usize {
+    /// Cost of its first item after an admission, beyond its tokens: that of the encoders for the positions from `start` on.
+    pub(super) fn encoder_tokens(&self, start: usize) -> usize {
         match &self.work {
-            Workload::Autoregressive { encoder_tokens, .. } => *encoder_tokens,
+            Workload::Autoregressive { encoders, .. } => {
+                encoders.iter().filter(|encoder| encoder.end > start).map(|encoder| encoder.tokens).sum()
+            }
             Workload::Units(_) => 0,
         }
     }
@@ -135,18 +190,6 @@ impl Sequence {
         self.begins = true;
         if let Progress::Autoregressive { computed, .. } = &mut self.progress {
             *computed = start;
-        }
-    }
-
-    /// Records a computed item.
-    pub(super) fn advance(&mut self, tokens: usize, generated_now: usize) {
-        match &mut self.progress {
-            Progress::Autoregressive { computed, known, generated } => {
-                *computed += tokens;
-                *known += generated_now;
-                *generated += generated_now;
-            }
-            Progress::Units { next } => *next += 1,
         }
     }
 
@@ -169,12 +212,6 @@ impl Sequence {
 
     /// The sequence after its in-flight item of `tokens` tokens succeeds.
     pub(super) fn projected(&self, tokens: usize) -> Self {
-        let mut after = self.clone();
-        let completes = match self.progress {
-            Progress::Autoregressive { computed, known, .. } => computed + tokens == known,
-            Progress::Units { .. } => false,
-        };
-        after.advance(tokens, usize::from(completes));
-        after
+        Self { progress: self.progress.projected(tokens), ..self.clone() }
     }
 }

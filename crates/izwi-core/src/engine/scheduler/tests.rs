@@ -9,6 +9,9 @@ fn config() -> EngineCoreConfig {
     EngineCoreConfig { block_size: 4, max_blocks: 16, ..Default::default() }
 }
 
+/// Bytes of the state of every sequence: a quarter of a MiB.
+const STATE_BYTES: usize = 1 << 18;
+
 struct Bench {
     scheduler: Scheduler,
     kv: KVCacheManager,
@@ -20,14 +23,22 @@ struct Bench {
 impl Bench {
     fn new(config: &EngineCoreConfig) -> Self {
         let kv = KVCacheManager::new(config.geometry(), 1, config.enable_prefix_caching);
-        Self { scheduler: Scheduler::new(config.scheduler_config(0)), kv, next: 0, passes: HashMap::new() }
+        Self { scheduler: Scheduler::new(config.scheduler_config()), kv, next: 0, passes: HashMap::new() }
     }
 
     fn add(&mut self, priority: Priority, work: Workload) -> SequenceId {
         self.next += 1;
         let id = SequenceId(self.next);
         let request_id = RequestId::from(format!("r{}", self.next).as_str());
-        self.scheduler.add_request(NewSequence { id, request_id, priority, arrival_us: self.next, work });
+        self.scheduler.add_request(NewSequence {
+            id,
+            request_id,
+            priority,
+            arrival_us: self.next,
+            state_bytes: STATE_BYTES,
+            is_continued: false,
+            work,
+        });
         id
     }
 
@@ -38,7 +49,8 @@ impl Bench {
 
     fn work(&self, prompt: &[u64], max_tokens: usize, encoder_tokens: usize) -> Workload {
         let prefix = Arc::new(PrefixChain::of(prompt, self.kv.geometry().block_size));
-        Workload::Autoregressive { prompt_tokens: prompt.len(), max_tokens, encoder_tokens, prefix }
+        let encoders = Arc::new([EncoderWork { end: prompt.len(), tokens: encoder_tokens }]);
+        Workload::Autoregressive { prompt_tokens: prompt.len(), max_tokens, encoders, prefix }
     }
 
     fn prompt_with(&mut self, priority: Priority, prompt: &[u64], max_tokens: usize) -> SequenceId {
@@ -182,7 +194,8 @@ fn an_admission_never_overtakes_one_that_does_not_fit() {
 
 #[test]
 fn the_worst_rank_is_preempted_and_recomputed() {
-    let config = EngineCoreConfig { max_blocks: 4, enable_prefix_caching: false, ..config() };
+    let config =
+        EngineCoreConfig { max_blocks: 4, enable_prefix_caching: false, admission_lookahead: 0, ..config() };
     let mut bench = Bench::new(&config);
     let (a, b) = (bench.prompt(7, 6), bench.prompt(7, 6));
     let mut preempted = Vec::new();
@@ -197,6 +210,36 @@ fn the_worst_rank_is_preempted_and_recomputed() {
     assert!(!preempted.is_empty() && preempted.iter().all(|&id| id == b), "{preempted:?}");
     assert!(restarted, "prompt and generated tokens are recomputed");
     assert_eq!(ended, [a, b]);
+}
+
+#[test]
+fn priority_orders_admission_and_preemption_in_every_policy() {
+    for &policy in SchedulingPolicy::ALL {
+        let config = EngineCoreConfig {
+            scheduling_policy: policy,
+            max_blocks: 4,
+            enable_prefix_caching: false,
+            admission_lookahead: 0,
+            ..config()
+        };
+        let mut bench = Bench::new(&EngineCoreConfig { max_running_requests: 1, ..config.clone() });
+        bench.scheduler.set_now(1_000_000);
+        let priorities = [Priority::Low, Priority::Normal, Priority::High];
+        let [low, normal, high] = priorities.map(|priority| bench.prompt_with(priority, &[1; 4], 2));
+        assert_eq!(bench.run_to_end(20), [high, normal, low], "{policy:?}: admission");
+
+        let mut bench = Bench::new(&config);
+        bench.scheduler.set_now(1_000_000);
+        let [low, high] =
+            [Priority::Low, Priority::High].map(|priority| bench.prompt_with(priority, &[1; 7], 6));
+        let mut preempted = HashSet::new();
+        for _ in 0..30 {
+            let result = bench.step();
+            preempted.extend(result.preempted_requests.clone());
+            bench.complete(&result);
+        }
+        assert!(!preempted.contains(&high), "{policy:?}: preemption of {low:?} or {high:?}: {preempted:?}");
+    }
 }
 
 #[test]
@@ -267,6 +310,113 @@ fn a_fully_cached_prompt_recomputes_its_last_token_in_a_copy() {
     assert_eq!(result.block_copies.len(), 1);
     assert_eq!(item.block_table[1], result.block_copies[0].to);
     assert_eq!(bench.kv.stats().prefix_hits, 2);
+}
+
+#[test]
+fn paused_sequences_take_no_place_and_give_their_blocks_to_others() {
+    for &scheduling_policy in SchedulingPolicy::ALL {
+        for enable_preemption in [true, false] {
+            let limits = EngineCoreConfig { max_running_requests: 2, max_blocks: 6, ..config() };
+            let config = EngineCoreConfig { scheduling_policy, enable_preemption, ..limits };
+            let mut bench = Bench::new(&config);
+            let readers = [bench.prompt(8, 4), bench.prompt(8, 4)];
+            let result = bench.step();
+            assert_eq!(result.batch_size(), 2);
+            bench.complete(&result);
+            readers.iter().for_each(|&id| bench.scheduler.set_paused(id, true));
+            let others = [bench.prompt(12, 4), bench.prompt(12, 4)];
+            assert_eq!(bench.run_to_end(30), others, "{scheduling_policy:?}");
+            readers.iter().for_each(|&id| bench.scheduler.set_paused(id, false));
+            assert_eq!(bench.run_to_end(30).len(), 2, "{scheduling_policy:?}");
+        }
+    }
+}
+
+#[test]
+fn states_take_memory_from_the_first_step_to_the_end() {
+    // Four states.
+    let mut bench =
+        Bench::new(&EngineCoreConfig { max_state_mib: 1, max_batch_size: 8, max_blocks: 64, ..config() });
+    let first: Vec<SequenceId> = (0..4).map(|_| bench.prompt(2, 5)).collect();
+    let result = bench.step();
+    bench.complete(&result);
+    let last = bench.prompt(2, 5);
+    assert!(!bench.scheduler.sequences[&last].started && bench.scheduler.waits_for_state());
+    let result = bench.step();
+    assert_eq!(result.batch_size(), 4, "the fifth waits");
+    bench.complete(&result);
+    bench.scheduler.set_paused(first[0], true);
+    let result = bench.step();
+    assert!(result.items().all(|item| item.sequence != last), "a paused sequence keeps its state");
+    bench.complete(&result);
+    // A later pass needs no other state, though the fifth is before it in the queue of a higher priority.
+    bench.scheduler.finish_request(last, &mut bench.kv);
+    let high = bench.prompt_with(Priority::High, &[9; 2], 5);
+    let work = bench.work(&[7; 5], 2, 0);
+    bench.scheduler.next_pass(first[1], work, &mut bench.kv);
+    let result = bench.step();
+    assert!(result.prefill_requests.iter().any(|item| item.sequence == first[1]));
+    bench.complete(&result);
+    bench.scheduler.finish_request(first[0], &mut bench.kv);
+    assert!(!bench.scheduler.waits_for_state());
+    assert!(bench.run_to_end(20).contains(&high));
+    assert_eq!(bench.scheduler.state_bytes, 0);
+}
+
+#[test]
+fn a_step_copies_no_content_keys() {
+    let mut bench = Bench::new(&config());
+    let id = bench.prompt(8, 5);
+    let result = bench.step();
+    let keys = |bench: &Bench| bench.scheduler.sequences[&id].prefix().as_ptr();
+    let before = keys(&bench);
+    bench.kv.end_step();
+    for item in result.items() {
+        bench.scheduler.complete(item, 1, Some(3), &mut bench.kv);
+    }
+    assert_eq!(keys(&bench), before);
+}
+
+#[test]
+fn an_admission_leaves_the_blocks_that_running_sequences_will_need() {
+    let config = EngineCoreConfig { max_blocks: 4, enable_prefix_caching: false, ..config() };
+    let mut bench = Bench::new(&config);
+    let (a, b) = (bench.prompt(7, 6), bench.prompt(7, 6));
+    let mut ended = Vec::new();
+    for _ in 0..16 {
+        let result = bench.step();
+        assert_eq!(result.preempted_requests, [], "only to be admitted again");
+        ended.extend(bench.complete(&result));
+    }
+    assert_eq!(ended, [a, b]);
+    // What is expected within the lookahead is left; a sequence alone is admitted although it may need more.
+    let mut bench = Bench::new(&EngineCoreConfig { max_blocks: 10, admission_lookahead: 8, ..config });
+    let waiting: Vec<_> = (0..4).map(|_| bench.prompt(8, 200)).collect();
+    let result = bench.step();
+    let admitted: Vec<_> = result.items().map(|item| item.sequence).collect();
+    assert_eq!(admitted, waiting[..2], "16 positions each of 40");
+}
+
+#[test]
+fn a_preempted_sequence_finds_what_it_generated_and_nobody_else_does() {
+    let mut bench = Bench::new(&config());
+    let id = bench.prompt(6, 20);
+    for _ in 0..8 {
+        let result = bench.step();
+        bench.kv.end_step();
+        for item in result.items() {
+            bench.scheduler.complete(item, 1, Some(item.start as u64), &mut bench.kv);
+        }
+    }
+    bench.scheduler.sequences.get_mut(&id).unwrap().preempt();
+    bench.kv.free(id);
+    bench.scheduler.running.remove(&id);
+    bench.scheduler.waiting.insert(id);
+    let result = bench.step();
+    assert_eq!(shares(&result), [(id.0, 12, 2)], "12 of 14 positions are in full blocks");
+    bench.complete(&result);
+    bench.scheduler.finish_request(id, &mut bench.kv);
+    assert_eq!(bench.kv.stats().cached_blocks, 1, "the prompt alone stays for others");
 }
 
 #[test]
@@ -375,6 +525,26 @@ fn an_expensive_prefill_uses_the_token_budget_or_a_step_of_its_own() {
 }
 
 #[test]
+fn encoders_of_cached_positions_cost_nothing() {
+    let config = EngineCoreConfig { max_tokens_per_step: 64, max_blocks: 64, ..config() };
+    let mut bench = Bench::new(&config);
+    let history: Vec<u64> = (0..24).collect();
+    bench.prompt_with(Priority::Normal, &history, 9);
+    let result = bench.step();
+    bench.complete(&result);
+    // The turns so far with two recordings, and a short one behind them. With the first two no step has room for it.
+    let turn: Vec<u64> = (0..30).collect();
+    let encoders = [(10, 400), (24, 300), (28, 20)].map(|(end, tokens)| EncoderWork { end, tokens });
+    let Workload::Autoregressive { prefix, .. } = bench.work(&turn, 5, 0) else { panic!("a prompt") };
+    let work =
+        Workload::Autoregressive { prompt_tokens: 30, max_tokens: 5, encoders: Arc::new(encoders), prefix };
+    let id = bench.add(Priority::Normal, work);
+    let other = bench.prompt(30, 2);
+    let result = bench.step();
+    assert_eq!(shares(&result)[..2], [(id.0, 24, 6), (other.0, 0, 30)], "20 + 6 + 30 of 64 tokens");
+}
+
+#[test]
 fn a_next_pass_frees_the_blocks_and_keeps_its_place() {
     let config = EngineCoreConfig { max_batch_size: 1, max_running_requests: 1, ..config() };
     let mut bench = Bench::new(&config);
@@ -428,22 +598,26 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn random_config() -> impl Strategy<Value = EngineCoreConfig> {
-    (1usize..5, 20usize..64, proptest::sample::select(SchedulingPolicy::ALL), any::<[bool; 3]>(), 13usize..24)
-        .prop_map(|(max_batch_size, tokens, policy, [chunked, preemption, caching], max_blocks)| {
-            EngineCoreConfig {
-                max_batch_size,
-                max_tokens_per_step: if chunked { tokens } else { 64 },
-                max_running_requests: 5,
-                scheduling_policy: policy,
-                enable_chunked_prefill: chunked,
-                chunked_prefill_threshold: 16,
-                enable_preemption: preemption,
-                enable_prefix_caching: caching,
-                block_size: 4,
-                max_blocks,
-                ..Default::default()
-            }
-        })
+    (1usize..5, 20usize..64, proptest::sample::select(SchedulingPolicy::ALL), any::<[bool; 5]>(), 13usize..24)
+        .prop_map(
+            |(max_batch_size, tokens, policy, [chunked, preemption, caching, crowded, far], max_blocks)| {
+                EngineCoreConfig {
+                    max_batch_size,
+                    max_tokens_per_step: if chunked { tokens } else { 64 },
+                    max_running_requests: 5,
+                    max_state_mib: if crowded { 1 } else { 1_024 },
+                    scheduling_policy: policy,
+                    enable_chunked_prefill: chunked,
+                    chunked_prefill_threshold: 16,
+                    enable_preemption: preemption,
+                    admission_lookahead: if far { 128 } else { 2 },
+                    enable_prefix_caching: caching,
+                    block_size: 4,
+                    max_blocks,
+                    ..Default::default()
+                }
+            },
+        )
 }
 
 proptest! {
@@ -476,18 +650,45 @@ proptest! {
                 Op::Step => step_and_check(&mut bench, &config, &mut alive, &mut ended)?,
             }
         }
-        for &id in &alive {
+        // No sequence starves: without new ones, all end but those whose readers have stopped for ever. Only where the
+        // states of those take the memory that others wait for are they aborted, as the engine does.
+        let mut stopped: Vec<SequenceId> =
+            alive.iter().copied().filter(|id| bench.scheduler.sequences[id].paused).collect();
+        alive.retain(|id| !stopped.contains(id));
+        run_out(&mut bench, &config, &mut alive, &mut ended, &mut stopped)?;
+        prop_assert!(alive.is_empty(), "{} sequences never end", alive.len());
+        for &id in &stopped {
             bench.scheduler.set_paused(id, false);
         }
-        // No sequence starves: without new ones, all end.
-        for _ in 0..3_000 {
-            if alive.is_empty() { break; }
-            step_and_check(&mut bench, &config, &mut alive, &mut ended)?;
-        }
-        prop_assert!(alive.is_empty(), "{} sequences never end", alive.len());
+        alive = std::mem::take(&mut stopped);
+        run_out(&mut bench, &config, &mut alive, &mut ended, &mut stopped)?;
+        prop_assert!(alive.is_empty(), "{} resumed sequences never end", alive.len());
         prop_assert_eq!(bench.kv.num_free(), config.max_blocks);
         prop_assert_eq!(bench.scheduler.num_running() + bench.scheduler.num_waiting(), 0);
+        prop_assert_eq!(bench.scheduler.state_bytes, 0);
     }
+}
+
+/// Steps until no sequence is alive.
+fn run_out(
+    bench: &mut Bench,
+    config: &EngineCoreConfig,
+    alive: &mut Vec<SequenceId>,
+    ended: &mut HashSet<SequenceId>,
+    stopped: &mut Vec<SequenceId>,
+) -> std::result::Result<(), TestCaseError> {
+    for _ in 0..3_000 {
+        if alive.is_empty() {
+            break;
+        }
+        if bench.scheduler.waits_for_state()
+            && let Some(at) = stopped.iter().position(|id| bench.scheduler.sequences[id].started)
+        {
+            bench.scheduler.finish_request(stopped.swap_remove(at), &mut bench.kv);
+        }
+        step_and_check(bench, config, alive, ended)?;
+    }
+    Ok(())
 }
 
 fn step_and_check(
@@ -499,11 +700,17 @@ fn step_and_check(
     let decision = bench.scheduler.compute_schedule(&bench.kv, None);
     prop_assert_eq!(&decision, &bench.scheduler.compute_schedule(&bench.kv, None), "computing is pure");
     let decided = decision.items().count();
+    let admits = decision.items().any(|item| item.admit_with.is_some());
     let result = bench.scheduler.apply_schedule(decision, &mut bench.kv);
     prop_assert_eq!(result.batch_size(), decided, "every decided item can be applied");
     prop_assert!(result.batch_size() <= config.max_batch_size);
     prop_assert!(result.total_tokens <= config.max_tokens_per_step);
-    prop_assert!(bench.scheduler.num_running() <= config.max_running_requests);
+    let running = bench.scheduler.running.iter().filter(|id| !bench.scheduler.sequences[id].paused).count();
+    prop_assert!(!admits || running <= config.max_running_requests);
+    let started = bench.scheduler.sequences.values().filter(|s| s.started);
+    let state_bytes: usize = started.map(|s| s.state_bytes).sum();
+    prop_assert_eq!(bench.scheduler.state_bytes, state_bytes);
+    prop_assert!(state_bytes <= config.max_state_bytes());
     let distinct: HashSet<SequenceId> = result.items().map(|item| item.sequence).collect();
     prop_assert_eq!(distinct.len(), result.batch_size());
     for item in result.items().filter(|item| !item.block_table.is_empty()) {

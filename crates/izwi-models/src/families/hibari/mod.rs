@@ -15,7 +15,7 @@ use self::oov::UnknownWordNet;
 use self::units::{MAX_UNIT_IDS, Sentence, Unit, Vocabulary};
 use self::waveform::{SAMPLE_RATE_HZ, Synthesiser};
 use super::LoadOptions;
-use crate::model::{BatchEntry, SequenceState, SpeechModel};
+use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::text::alignment::spoken_ends;
 use crate::text::markup::Markup;
 use crate::text::normalise::Normaliser;
@@ -233,16 +233,25 @@ impl SpeechModel for Hibari {
         Box::new(())
     }
 
-    fn forward(&self, _kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error> {
-        let prepared = batch.iter().map(|entry| Ok((prepared_utterance(entry)?, entry.start)));
-        let prepared: Vec<(&PreparedUtterance, usize)> = prepared.collect::<Result<_, Error>>()?;
+    fn forward(&self, _kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error> {
+        let prepared: Vec<_> = batch
+            .iter()
+            .map(|entry| prepared_utterance(entry).map(|utterance| (utterance, entry.start)))
+            .collect();
         let utterances: Vec<Utterance<'_>> = prepared
             .iter()
+            .flatten()
             .map(|&(utterance, unit)| Utterance { ids: &utterance.units[unit].ids, speed: utterance.speed })
             .collect();
-        let acoustics = self.network.forward(&utterances)?;
-        let entries = prepared.into_par_iter().zip(acoustics.par_iter());
-        let outputs = entries.map(|((utterance, unit), acoustics)| {
+        let computed = if utterances.is_empty() { Vec::new() } else { self.network.forward(&utterances)? };
+        let mut computed = computed.into_iter();
+        let with_acoustics = prepared.into_iter().map(|entry| {
+            let (utterance, unit) = entry?;
+            let missing = Error::Internal("the network has no result for a unit");
+            Ok::<_, Error>((utterance, unit, computed.next().ok_or(missing)?))
+        });
+        let outputs = with_acoustics.collect::<Vec<_>>().into_par_iter().map(|entry| {
+            let (utterance, unit, acoustics) = entry?;
             let noise = Noise::new(utterance.seed, unit);
             let fill = |frame, parts: [&mut [f32]; 2]| noise.fill(frame, parts);
             let samples = with_slices([&acoustics.heads], |[heads]| {
@@ -250,13 +259,13 @@ impl SpeechModel for Hibari {
             })?;
             Ok(StepOutput {
                 samples: samples.map_err(|_| Error::Internal("a transform got buffers of another length"))?,
-                text_marks: text_marks(&utterance.units[unit], acoustics),
+                text_marks: text_marks(&utterance.units[unit], &acoustics),
                 generated_tokens: utterance.units[unit].ids.len(),
                 finished: unit + 1 == utterance.units.len(),
                 ..StepOutput::default()
             })
         });
-        outputs.collect()
+        Ok(outputs.collect())
     }
 
     fn warm_up_input(&self) -> Input {

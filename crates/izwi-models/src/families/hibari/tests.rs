@@ -48,7 +48,7 @@ fn pass(model: &Hibari, batch: &[(&Prepared, usize)]) -> Vec<StepOutput> {
             block_table: &[],
         })
         .collect();
-    model.forward(&mut kv, &mut entries).unwrap()
+    model.forward(&mut kv, &mut entries).unwrap().into_iter().map(Result::unwrap).collect()
 }
 
 fn whole(model: &Hibari, input: SpeakInput) -> Vec<f32> {

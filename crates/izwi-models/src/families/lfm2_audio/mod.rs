@@ -14,10 +14,11 @@ use self::config::Config;
 use self::conformer::AudioEncoder;
 use self::generation::{CODEC, ENCODER, Generator, NoObserver, PARTS, Pass, StepInput};
 use self::mel::{FrontEnd, Mel};
+use self::modality::Mode;
 use self::state::PassState;
 use self::tokens::Vocabulary;
 use super::LoadOptions;
-use crate::frame_driver::{FrameDriver, FrameModel, Plan, StepEntry, StepResult};
+use crate::frame_driver::{FrameDriver, FrameModel, Outcome, Plan, StepEntry, StepResult, check_positions};
 use crate::model::SpeechModel;
 use crate::warm_up;
 use izwi_nn::Error;
@@ -54,8 +55,8 @@ mod state;
 mod tests;
 mod tokens;
 
-/// Rows of the encoder that a state may hold: those of a window of 30 s.
-const ENCODER_ROWS: usize = 376;
+/// Rows of the encoder that a state may hold: those of a recording of a minute.
+const ENCODER_ROWS: usize = 751;
 
 /// Loads the checkpoint in `folder`: `config.json`, `tokenizer.json`, `model.safetensors` or its shards, and a codec:
 /// `audio_detokenizer/`, or Mimi's file.
@@ -232,12 +233,21 @@ impl FrameModel for LfmAudio {
         }
     }
 
+    fn spoken_tokens(&self, pass: &Pass, state: &PassState) -> usize {
+        // The text of speech is in the prompt.
+        if matches!(pass.mode, Mode::Interleaved { .. }) { state.text_tokens() } else { 0 }
+    }
+
     fn start(&self, _task: &Task, pass: &Pass) -> PassState {
         PassState::new(pass)
     }
 
     fn start_stream(&self, _task: &Task) -> Result<DecoderState, Error> {
         Ok(self.codec.start())
+    }
+
+    fn check(&self, pass: &Pass, state: &PassState, end: usize) -> Result<(), Error> {
+        check_positions(end, pass.prompt.positions.len() + state.generated.emissions.len())
     }
 
     fn step(
@@ -254,7 +264,13 @@ impl FrameModel for LfmAudio {
         let outcomes = self.generator.step(kv, &mut inputs.collect::<Vec<_>>(), &mut NoObserver)?;
         let results = entries.iter_mut().zip(outcomes).map(|(entry, outcome)| {
             let is_audible = |codes: &[u32]| self.codec.is_audible(codes);
-            entry.state.result(*entry.request, entry.pass, outcome, &self.vocabulary, is_audible)
+            entry.state.drop_computed(entry.pass, entry.end);
+            let result =
+                entry.state.result(*entry.request, entry.pass, outcome, &self.vocabulary, is_audible);
+            if *entry.request == Task::Chat && !self.has_random_weights && entry.state.loops() {
+                return StepResult { outcome: Outcome::Runaway, ..result };
+            }
+            result
         });
         Ok(results.collect())
     }

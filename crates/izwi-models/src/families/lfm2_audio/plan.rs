@@ -15,8 +15,8 @@ use crate::regions::{self, HOP, WINDOW_FRAMES};
 use crate::text::pieces::pieces;
 use izwi_nn::sampling::Draws;
 use izwi_types::{
-    ConverseInput, Emission, InputError, ListenInput, Message, PrepareLimits, SamplingParams, SpeakInput,
-    Task, Turn, Voice,
+    ConverseInput, Emission, EncoderWork, InputError, ListenInput, Message, PrepareLimits, SamplingParams,
+    SpeakInput, Task, Turn, Voice,
 };
 
 /// Sampling of codes in text to speech, and in a conversation:
@@ -246,9 +246,11 @@ impl LfmAudio {
             audio_sampling: greedy_if_single(input.sampling.unwrap_or(CHAT_SAMPLING)),
             draws: Draws::new(input.seed),
         };
+        // The answer is not known: its text allows frames as it is generated.
+        let max_frames = (!self.has_random_weights).then(|| max_frames(0));
         Ok(Plan {
             request: Task::Chat,
-            passes: vec![pass_plan(pass)],
+            passes: vec![PassPlan { max_frames, ..pass_plan(pass) }],
             chunk_policy: ChunkPolicy {
                 chunk_samples: input.chunk_samples,
                 first_chunk_samples: input.first_chunk_samples,
@@ -300,10 +302,13 @@ impl LfmAudio {
 
 /// A pass without limits of its own.
 fn pass_plan(pass: Pass) -> PassPlan<Pass> {
-    let rows: usize = pass.prompt.recordings.iter().map(|recording| recording.rows()).sum();
+    let encoders = pass.prompt.recordings.iter().map(|recording| EncoderWork {
+        end: recording.end,
+        tokens: recording.rows().div_ceil(ROWS_PER_TOKEN),
+    });
     PassPlan {
         prompt_keys: pass.prompt.keys(),
-        encoder_tokens: rows.div_ceil(ROWS_PER_TOKEN),
+        encoders: encoders.collect(),
         max_frames: None,
         max_positions: None,
         pass,

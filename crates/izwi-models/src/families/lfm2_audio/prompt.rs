@@ -25,6 +25,8 @@ pub(super) struct Recording {
     pub(super) mel: Mel,
     /// Content key.
     key: u64,
+    /// End of its positions in the prompt.
+    pub(super) end: usize,
 }
 
 impl Recording {
@@ -33,7 +35,7 @@ impl Recording {
         let key = samples
             .iter()
             .fold(mix(samples.len() as u64), |key, sample| mix(key ^ u64::from(sample.to_bits())));
-        Self { mel: front_end.frames(samples), key }
+        Self { mel: front_end.frames(samples), key, end: 0 }
     }
 
     /// Positions it takes.
@@ -80,7 +82,7 @@ impl Prompt {
         let index = self.recordings.len();
         let rows = 0..recording.rows();
         self.positions.extend(rows.map(|row| Position::Encoded { recording: index, row }));
-        self.recordings.push(recording);
+        self.recordings.push(Recording { end: self.positions.len(), ..recording });
     }
 
     /// The emissions of an earlier turn of the model.

@@ -11,11 +11,16 @@ use super::tokens::{TextStream, Vocabulary};
 use crate::frame_driver::{self, StepResult};
 use izwi_types::{Emission, Segment, StepOutput, Task};
 
+/// Text tokens in which a repetition of at most [`MAX_PERIOD`] tokens does not occur: several times the longest period.
+const LOOP_TOKENS: usize = 48;
+const MAX_PERIOD: usize = 12;
+
 /// The state of a running pass.
 #[derive(Debug)]
 pub(super) struct PassState {
     pub(super) generated: Generated,
-    /// The encoder's rows of each recording of the prompt, `[rows, width]`; `None` where it has not run yet.
+    /// The encoder's rows of each recording of the prompt, `[rows, width]`; `None` before it runs and once the positions
+    /// are computed.
     pub(super) encoded: Vec<Option<Tensor>>,
     text: TextStream,
     /// Text of the pass, in a transcription.
@@ -49,6 +54,35 @@ impl PassState {
         recordings
     }
 
+    /// Text tokens of the pass.
+    pub(super) fn text_tokens(&self) -> usize {
+        self.texts().count()
+    }
+
+    /// Whether the text repeats itself: the last [`LOOP_TOKENS`] tokens with a short period.
+    pub(super) fn loops(&self) -> bool {
+        let last: Vec<u32> = self.texts().rev().take(LOOP_TOKENS).collect();
+        last.len() == LOOP_TOKENS
+            && (1..=MAX_PERIOD).any(|period| last[period..] == last[..LOOP_TOKENS - period])
+    }
+
+    fn texts(&self) -> impl DoubleEndedIterator<Item = u32> {
+        self.generated.emissions.iter().filter_map(|emission| match emission {
+            Emission::Token(id) => Some(*id),
+            Emission::Frame(_) => None,
+        })
+    }
+
+    /// Drops the encoder's rows of recordings whose positions up to `end` are all computed. After a preemption they are
+    /// encoded again.
+    pub(super) fn drop_computed(&mut self, pass: &Pass, end: usize) {
+        for (recording, rows) in pass.prompt.recordings.iter().zip(&mut self.encoded) {
+            if recording.end <= end {
+                *rows = None;
+            }
+        }
+    }
+
     /// What an outcome of the language model is to the driver: text as far as it is complete, and a frame where
     /// `is_audible` says that the codec decodes it.
     pub(super) fn result(
@@ -79,8 +113,8 @@ impl PassState {
             }
             _ => frame_driver::Outcome::Token,
         };
-        let emission = emission.filter(|_| task == Task::Chat);
-        StepResult { outcome, text, content_key: emission.as_ref().map(prompt::key), emission }
+        let content_key = emission.as_ref().map(prompt::key);
+        StepResult { outcome, text, content_key, emission: emission.filter(|_| task == Task::Chat) }
     }
 
     /// Adds the rest of the text, and the segment of a transcription.
@@ -109,16 +143,12 @@ impl PassState {
     fn segment(&mut self, pass: &Pass) -> Option<Segment> {
         let window = pass.window.as_ref()?;
         let text = std::mem::take(&mut self.transcript);
-        let token = |emission: &Emission| match emission {
-            Emission::Token(id) => Some(*id),
-            Emission::Frame(_) => None,
-        };
         (!text.is_empty()).then(|| Segment {
             window_start_s: window.start_s,
             start_s: window.start_s,
             end_s: window.end_s,
             text,
-            tokens: self.generated.emissions.iter().filter_map(token).collect(),
+            tokens: self.texts().collect(),
             ..Segment::default()
         })
     }

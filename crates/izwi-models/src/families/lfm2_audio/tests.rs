@@ -8,7 +8,7 @@ use super::*;
 use crate::frame_driver::{FrameCodec, RequestState};
 use crate::mini_engine::{MiniEngine, Sequence, alone, keys};
 use izwi_types::Precision;
-use izwi_types::{Emission, ListenInput, Prepared, SamplingParams, SpeakInput};
+use izwi_types::{Emission, ListenInput, Prepared, SamplingParams, SpeakInput, Work};
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };
 const BLOCK: usize = 8;
@@ -434,4 +434,48 @@ fn tensors_that_do_not_fit_are_named() {
     candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).unwrap();
     let options = LoadOptions::new(Device::Cpu, Precision::F32);
     LfmAudio::load(folder.path(), &options).unwrap();
+}
+
+#[test]
+fn a_conversation_has_the_watchdog() {
+    let model = model_at(Precision::F32);
+    let input = converse(vec![Turn::User(vec![Message::Text("And you?".to_owned())])], None, 5);
+    let prepared = prepare(&model, &input);
+    let plan = prepared.payload.downcast_ref::<Plan<LfmAudio>>().unwrap();
+    assert_eq!(plan.passes[0].max_frames, Some(crate::frame_driver::max_frames(0)));
+    // The tiny checkpoint rarely ends an answer. Its text is greedy and comes to repeat itself.
+    let mut state = PassState::new(&plan.passes[0].pass);
+    let token = |id: u32| Emission::Token(id);
+    state.generated.emissions = (0..100).map(|at| token(at * at % 97)).collect();
+    assert!(!state.loops(), "a text");
+    state.generated.emissions.extend((0..48).flat_map(|at| [token(at % 5), Emission::Frame(Arc::new([1]))]));
+    assert!(state.loops(), "five tokens again and again");
+    assert_eq!(state.text_tokens(), 148);
+}
+
+#[test]
+fn rows_of_the_encoder_are_held_until_their_positions_are_computed() {
+    let model = model_at(Precision::F32);
+    let turns = vec![user_turn("w1"), Turn::Model(Arc::new([Emission::Token(7)])), user_turn("w2")];
+    let prepared = prepare(&model, &converse(turns, None, 3));
+    let Work::Autoregressive { prompt, encoders } = &prepared.work else { panic!("a prompt") };
+    assert_eq!(encoders.len(), 2);
+    assert!(encoders[0].end < encoders[1].end && encoders[1].end < prompt.len() && encoders[0].tokens > 0);
+    let mut engine = MiniEngine::new(&model, 8, 8, 4);
+    engine.admit(&prepared);
+    let held = |engine: &MiniEngine<'_>| {
+        let state = engine.sequences[0].state.downcast_ref::<RequestState<LfmAudio>>().unwrap();
+        state.state.encoded.iter().flatten().map(|rows| rows.elem_count() * size_of::<f32>()).sum::<usize>()
+    };
+    let mut most = 0;
+    while engine.sequences[0].generated == 0 {
+        engine.step();
+        most = most.max(held(&engine));
+    }
+    assert!(most > 0 && most <= ENCODER_ROWS * model.model.config.lfm.hidden_size * size_of::<f32>());
+    assert_eq!(held(&engine), 0, "all positions are computed");
+    // After a preemption the encoder runs again, and the answer is the same.
+    engine.preempt(0);
+    let ran = engine.finish().remove(0);
+    assert_eq!(generated(&ran), generated(&alone(&model, &prepared, 4)));
 }

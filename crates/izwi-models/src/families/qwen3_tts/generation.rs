@@ -279,14 +279,25 @@ impl StepInput<'_> {
 
     /// The positions to compute, of the prompt and of generated frames; `None` where one does not exist.
     fn positions(&self, config: &Config) -> Option<Vec<Position>> {
-        let prompt = &self.pass.prompt;
-        let position = |at: usize| match at.checked_sub(prompt.positions.len()) {
-            None => prompt.positions.get(at).cloned(),
-            Some(frame) => self.generated.frames.get(frame).map(|codes| Position {
-                text: prompt.trailing.get(frame).copied().unwrap_or(config.tts_pad_token_id),
-                codec: Codec::Frame(Arc::clone(codes)),
-            }),
+        let prompt = &self.pass.prompt.positions;
+        let position = |at: usize| match at.checked_sub(prompt.len()) {
+            None => prompt.get(at).cloned(),
+            Some(frame) => self.frame_position(frame, config),
         };
         (self.start..self.end).map(position).collect()
+    }
+
+    /// The position of a generated frame; `None` where it does not exist.
+    fn frame_position(&self, frame: usize, config: &Config) -> Option<Position> {
+        self.generated.frames.get(frame).map(|codes| Position {
+            text: self.pass.prompt.trailing.get(frame).copied().unwrap_or(config.tts_pad_token_id),
+            codec: Codec::Frame(Arc::clone(codes)),
+        })
+    }
+
+    /// Content key of the position of the last generated frame; `None` where it is not known.
+    pub(super) fn last_key(&self, config: &Config) -> Option<u64> {
+        let last = self.generated.frames.len().checked_sub(1)?;
+        self.frame_position(last, config).map(|position| position.key())
     }
 }

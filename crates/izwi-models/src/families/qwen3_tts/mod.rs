@@ -17,7 +17,7 @@ use self::speaker::{SpeakerConfig, SpeakerEncoder};
 use self::tokens::Vocabulary;
 use self::voice::{ClonedVoice, VoiceCache, VoiceCloner};
 use super::LoadOptions;
-use crate::frame_driver::{self, FrameDriver, FrameModel, Plan, StepEntry, StepResult};
+use crate::frame_driver::{self, FrameDriver, FrameModel, Plan, StepEntry, StepResult, check_positions};
 use crate::model::SpeechModel;
 use crate::warm_up;
 use izwi_nn::Error;
@@ -254,6 +254,10 @@ impl FrameModel for QwenTts {
         }
     }
 
+    fn check(&self, pass: &Pass, state: &Generated, end: usize) -> Result<(), Error> {
+        check_positions(end, pass.prompt.positions.len() + state.frames.len())
+    }
+
     fn step(
         &self,
         kv: &mut KvPool,
@@ -263,13 +267,17 @@ impl FrameModel for QwenTts {
             let StepEntry { pass, start, end, block_table, .. } = *entry;
             StepInput { pass, generated: &mut *entry.state, start, end, block_table }
         });
-        let outcomes = self.generator.step(kv, &mut inputs.collect::<Vec<_>>(), &mut NoObserver)?;
-        let results = outcomes.into_iter().map(|outcome| match outcome {
-            Outcome::Pending => frame_driver::Outcome::Pending,
-            Outcome::Frame(codes) => frame_driver::Outcome::Frame(codes.to_vec()),
-            Outcome::End => frame_driver::Outcome::End,
+        let mut inputs: Vec<_> = inputs.collect();
+        let outcomes = self.generator.step(kv, &mut inputs, &mut NoObserver)?;
+        let results = outcomes.into_iter().zip(&inputs).map(|(outcome, input)| match outcome {
+            Outcome::Pending => frame_driver::Outcome::Pending.into(),
+            Outcome::End => frame_driver::Outcome::End.into(),
+            Outcome::Frame(codes) => StepResult {
+                content_key: input.last_key(&self.settings.config),
+                ..frame_driver::Outcome::Frame(codes.to_vec()).into()
+            },
         });
-        Ok(results.map(StepResult::from).collect())
+        Ok(results.collect())
     }
 
     fn finish_pass(

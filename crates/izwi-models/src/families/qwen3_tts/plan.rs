@@ -108,7 +108,7 @@ impl QwenTts {
             let prompt = spec(text).prompt(config);
             PassPlan {
                 prompt_keys: prompt.positions.iter().map(|position| position.key()).collect(),
-                encoder_tokens: 0,
+                encoders: Arc::new([]),
                 max_frames,
                 max_positions: None,
                 pass: Pass {

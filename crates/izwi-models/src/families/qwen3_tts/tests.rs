@@ -1,6 +1,6 @@
 //! The whole family on tiny checkpoints, as an executor sees it: from text to samples.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::golden::{Arguments, cases};
 use super::golden_set::{TOLERANCE, assert_same, compare, device, is_bit_exact, root, tensors, values};
@@ -132,6 +132,27 @@ fn preempted_sequences_give_the_same_samples() {
     for (running, prepared) in engine.finish().iter().zip(&prepared) {
         assert_same("preempted", &running.samples, &alone(&model, prepared, 24));
     }
+}
+
+#[test]
+fn a_preempted_sequence_goes_on_from_the_blocks_of_its_own_frames() {
+    let model = model("cv06");
+    let prepared = prepare(&model, say(TEXTS[1], 5));
+    let undisturbed = mini_engine::alone(&model, &prepared, 30);
+    let keys: HashSet<u64> = undisturbed.keys.iter().copied().collect();
+    assert_eq!(keys.len(), undisturbed.generated, "a key for each frame");
+    let mut engine = MiniEngine::new(&model, BLOCK, usize::MAX, 30);
+    engine.admit(&prepared);
+    for _ in 0..20 {
+        engine.step();
+    }
+    // As after a preemption in which no full block was lost.
+    let sequence = &mut engine.sequences[0];
+    assert!(sequence.start / BLOCK * BLOCK > mini_engine::keys(&prepared).len());
+    (sequence.start, sequence.begins) = (sequence.start / BLOCK * BLOCK, true);
+    let again = engine.finish().remove(0);
+    assert_same("from its own blocks", &again.samples, &undisturbed.samples);
+    assert_eq!(again.keys, undisturbed.keys);
 }
 
 #[test]

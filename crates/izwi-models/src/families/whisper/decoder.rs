@@ -127,6 +127,12 @@ impl Decoder {
         }
     }
 
+    /// Bytes of the embedding, which is the output head too.
+    #[cfg(test)]
+    pub(super) fn embedding_bytes(&self) -> usize {
+        self.embedding.bytes()
+    }
+
     /// Bytes of the keys and values of a window of `positions`.
     pub(super) fn window_bytes(&self, positions: usize) -> usize {
         2 * self.layers.len() * positions * self.width * CROSS_DTYPE.size_in_bytes()

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 

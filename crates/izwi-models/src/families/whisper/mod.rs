@@ -7,7 +7,6 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::DType;
 use rayon::prelude::*;
 
 use self::config::Settings;
@@ -19,7 +18,7 @@ use self::state::{Context, DecodingOptions, DecodingState, PassKind, Recording};
 use self::tokens::Vocabulary;
 use self::window_decoder::WindowDecoder;
 use super::LoadOptions;
-use crate::model::{BatchEntry, SequenceState, SpeechModel};
+use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::regions::{self, Region};
 use crate::warm_up;
 use izwi_nn::Error;
@@ -101,11 +100,12 @@ impl Whisper {
         let weights = folder.join("model.safetensors");
         let precision = options.weight_precision();
         let mut checkpoint = options.cached(Checkpoint::open(&weights, &options.device)?, precision);
-        let weight_bytes = checkpoint.bytes_as(DType::F32);
         let encoder = Encoder::load(&mut checkpoint, config, precision)?;
         let repeats_head = checkpoint.has(decoder::HEAD);
         let alignment_heads = &settings.alignment_heads;
         let decoder = Decoder::load(&mut checkpoint, config, alignment_heads, repeats_head, precision)?;
+        // Convolutions and tables of positions, which are not packed, are a small part.
+        let weight_bytes = checkpoint.taken() * precision.bits() / 8;
         checkpoint.finish()?;
         let codes = vocabulary.languages.iter().map(|(code, _)| code.clone());
         let multilingual = settings.multilingual;
@@ -259,17 +259,19 @@ impl Whisper {
     }
 }
 
-/// The share of an entry; `None` if its recording has no speech.
+/// The share of an entry; `None` if its recording has no speech. Its positions exist.
 fn share<'a>(entry: &'a mut BatchEntry<'_>) -> Result<Option<Share<'a>>, Error> {
     let foreign = Error::Internal("an entry was prepared by another family");
     let Some(recording) = entry.prepared.payload.downcast_ref::<Recording>() else { return Err(foreign) };
     let Some(state) = entry.state.downcast_mut::<State>() else { return Err(foreign) };
     let (start, end) = (entry.start, entry.start + entry.num_tokens);
     let block_table = entry.block_table;
-    Ok(state.as_mut().map(|state| {
-        let rows = (state.first_row(start), end);
-        Share { recording, state, rows, block_table }
-    }))
+    let Some(state) = state else { return Ok(None) };
+    if end > state.pass.tokens.len() {
+        return Err(Error::Internal("an entry asks for positions that do not exist"));
+    }
+    let rows = (state.first_row(start), end);
+    Ok(Some(Share { recording, state, rows, block_table }))
 }
 
 impl SpeechModel for Whisper {
@@ -279,6 +281,10 @@ impl SpeechModel for Whisper {
 
     fn kv_layout(&self) -> Option<KvLayout> {
         Some(self.decoder.kv_layout())
+    }
+
+    fn max_positions(&self) -> Option<usize> {
+        Some(self.max_positions.1)
     }
 
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
@@ -297,29 +303,35 @@ impl SpeechModel for Whisper {
         Box::new(state)
     }
 
-    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<StepOutput>, Error> {
-        let mut outputs = Vec::with_capacity(batch.len());
+    fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error> {
+        let mut outputs: Vec<EntryResult> = Vec::with_capacity(batch.len());
         let mut shares = Vec::with_capacity(batch.len());
         let mut places = Vec::with_capacity(batch.len());
         for (place, entry) in batch.iter_mut().enumerate() {
-            outputs.push(StepOutput { finished: true, ..StepOutput::default() });
-            if let Some(share) = share(entry)? {
-                shares.push(share);
+            let share = share(entry);
+            if let Ok(Some(_)) = share {
                 places.push(place);
             }
+            outputs.push(match share {
+                Ok(share) => {
+                    shares.extend(share);
+                    Ok(StepOutput { finished: true, ..StepOutput::default() })
+                }
+                Err(error) => Err(error),
+            });
         }
         if shares.is_empty() {
             return Ok(outputs);
         }
         self.encode(&mut shares)?;
         let computed = self.decode(kv, &shares)?;
-        let advanced: Vec<StepOutput> = shares
+        let advanced: Vec<EntryResult> = shares
             .into_par_iter()
             .zip(computed)
             .map(|(share, computed)| {
                 self.window_decoder.advance(share.recording, share.state, share.rows, computed)
             })
-            .collect::<Result<_, Error>>()?;
+            .collect();
         for (place, output) in places.into_iter().zip(advanced) {
             outputs[place] = output;
         }

@@ -13,7 +13,7 @@ use crate::regions::Region;
 use izwi_nn::attention::CrossKv;
 use izwi_nn::layers::ROW_ALIGN;
 use izwi_nn::sampling::mix;
-use izwi_types::Work;
+use izwi_types::{EncoderWork, Work};
 
 /// Silence that pads a window for the encoder.
 ///
@@ -167,8 +167,9 @@ impl Window {
     /// decoder's own keys and values depend on the audio too.
     fn work(&self, prompt: &[u32]) -> Work {
         let keys = prompt.iter().map(|&token| mix(self.identity ^ mix(u64::from(token))));
-        let encoder_tokens = if self.mel.is_some() { self.positions } else { 0 };
-        Work::Autoregressive { prompt: keys.collect::<Vec<_>>().into(), encoder_tokens }
+        // Every position attends to the window, the last of the prompt, which is never cached, too.
+        let encoder = self.mel.as_ref().map(|_| EncoderWork { end: prompt.len(), tokens: self.positions });
+        Work::Autoregressive { prompt: keys.collect(), encoders: encoder.into_iter().collect() }
     }
 }
 

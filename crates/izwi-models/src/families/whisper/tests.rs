@@ -217,7 +217,7 @@ impl<'a> Engine<'a> {
                 block_table: &run.blocks,
             })
             .collect();
-        let outputs = self.model.forward(&mut self.kv, &mut entries).unwrap();
+        let outputs = self.model.forward(&mut self.kv, &mut entries).unwrap().into_iter().map(Result::unwrap);
         for ((run, tokens), output) in batch.into_iter().zip(outputs) {
             let full = (run.computed + tokens).min(run.prompt().len()) / BLOCK_SIZE;
             if self.dice.is_some() {
@@ -472,8 +472,24 @@ fn english_speech_translates_to_itself() {
 fn the_warm_up_input_reaches_the_network() {
     let Input::Listen(input) = TINY.warm_up_input() else { panic!("this family listens") };
     let prepared = prepare(&TINY, input);
-    assert!(matches!(&prepared.work, Work::Autoregressive { encoder_tokens, .. } if *encoder_tokens > 0));
+    assert!(matches!(&prepared.work, Work::Autoregressive { encoders, .. } if encoders[0].tokens > 0));
     Engine::new(&TINY, None).run(vec![prepared]);
+}
+
+#[test]
+fn declared_sizes_are_near_those_that_are_held() {
+    let packed =
+        Whisper::load(&checkpoint_folder("whisper-tiny.en"), &kept_as(Precision::Q8), SHORT).unwrap();
+    // The embedding is the largest weight: half of the model.
+    for model in [&packed, &TINY] {
+        let (declared, embedding) = (model.info.weight_bytes, model.decoder.embedding_bytes());
+        assert!((embedding..4 * embedding).contains(&declared), "{declared}, of them {embedding}");
+    }
+    assert!(packed.info.weight_bytes < TINY.info.weight_bytes / 3, "9 of 32 bits");
+    // A pass of the decoder is short: the engine's pool need not hold max_seq_len positions for each.
+    assert_eq!(SpeechModel::max_positions(&packed), Some(448));
+    let window = 2 * 4 * 1_500 * 384 * size_of::<u16>();
+    assert_eq!(packed.info.state_bytes, window, "keys and values of four layers over 30 s");
 }
 
 #[test]
@@ -489,7 +505,7 @@ fn an_entry_of_another_family_is_an_error() {
         num_tokens: 1,
         block_table: &[],
     };
-    assert!(matches!(TINY.forward(&mut kv, &mut [entry]), Err(Error::Internal(_))));
+    assert!(matches!(TINY.forward(&mut kv, &mut [entry]).unwrap()[..], [Err(Error::Internal(_))]));
 }
 
 #[test]
