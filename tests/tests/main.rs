@@ -7,6 +7,7 @@ mod access;
 mod barge_in;
 mod chat;
 mod disconnects;
+mod examples;
 mod lfm2_audio;
 mod lifecycle;
 mod malformed_input;

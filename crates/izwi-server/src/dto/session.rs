@@ -176,6 +176,11 @@ impl AudioChunk {
     pub(crate) fn new(of: ChunkOf, seq: u64, sample_offset: u64, samples: u64, is_final: bool) -> Self {
         Self { kind: "audio.chunk", of, seq, sample_offset, samples, is_final }
     }
+
+    /// The chunk without its first `skip` samples.
+    pub(crate) fn after(&self, skip: u64) -> Self {
+        Self { sample_offset: self.sample_offset + skip, samples: self.samples - skip, ..self.clone() }
+    }
 }
 
 /// The first frame on a connection that continues a session.

@@ -105,9 +105,9 @@ impl Produced {
     }
 
     /// How many emissions were heard in the first `played` samples. Text tokens run ahead of their audio: those behind the
-    /// last frame that was heard do not count, unless all was.
-    fn heard(&self, played: u64) -> usize {
-        if self.ends.iter().all(|(end, is_audio)| !is_audio || *end <= played) {
+    /// last frame that was heard do not count, unless the answer `is_complete` and all of it was heard.
+    fn heard(&self, played: u64, is_complete: bool) -> usize {
+        if is_complete && self.ends.iter().all(|(end, is_audio)| !is_audio || *end <= played) {
             return self.ends.len();
         }
         // A token after a frame was emitted before the frame was decoded.
@@ -390,7 +390,7 @@ impl Chat {
         });
         count_interrupt(Task::Chat);
         if let Some((heard, spoken)) = current {
-            let kept = spoken.detail.heard(heard.samples);
+            let kept = spoken.detail.heard(heard.samples, spoken.is_complete);
             let behind = || self.timeline.behind(heard.index);
             let later = behind().filter(|spoken| spoken.detail.is_recorded).count();
             if !spoken.is_complete {

@@ -9,6 +9,8 @@ mod driver;
 mod frame;
 mod generation;
 mod outbox;
+#[cfg(test)]
+mod page;
 mod pending_model;
 mod playback;
 mod protocol;

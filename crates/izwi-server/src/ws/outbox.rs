@@ -62,11 +62,7 @@ impl Entry {
         match &self.content {
             Content::Text(text) => (Message::Text(text.clone()), None),
             Content::Audio { frame, bytes, sample_bytes } => {
-                let rest = AudioChunk {
-                    sample_offset: frame.sample_offset + skip,
-                    samples: frame.samples - skip,
-                    ..frame.clone()
-                };
+                let rest = frame.after(skip);
                 // A header stands before the samples of the first chunk.
                 let length = rest.samples as usize * sample_bytes.unwrap_or_default();
                 let at = if skip == 0 { 0 } else { bytes.len().saturating_sub(length) };

@@ -222,18 +222,13 @@ impl<T> Spoken<T> {
         }
     }
 
-    /// Samples that were sent.
-    pub(super) fn samples(&self) -> u64 {
-        self.samples
-    }
-
     /// Bytes of the text that are spoken in the first `played` samples, and whether that is an estimate.
     fn text_end(&self, played: u64, sample_rate_hz: u32) -> (usize, bool) {
-        if played == 0 {
-            return (0, false);
-        }
         if self.is_complete && played >= self.samples {
             return (self.text.len(), false);
+        }
+        if played == 0 {
+            return (0, false);
         }
         if !self.marks.is_empty() {
             let said = self.marks.iter().take_while(|mark| mark.sample_end <= played);
