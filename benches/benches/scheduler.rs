@@ -37,6 +37,7 @@ fn decoding(sequences: usize, policy: SchedulingPolicy) -> (Scheduler, KVCacheMa
             id: SequenceId(number),
             request_id: RequestId::from(number.to_string().as_str()),
             priority: [Priority::Low, Priority::Normal, Priority::High][number as usize % 3],
+            live: true,
             arrival_us: number,
             state_bytes: 0,
             is_continued: false,

@@ -6,7 +6,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use izwi_core::engine::arbiter::ArbitratedExecutor;
 use izwi_core::engine::config::DEFAULT_MODEL;
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, Task};
@@ -32,8 +31,7 @@ fn load(name: &str, arbiter: &Arc<DeviceArbiter>) -> Result<Engine> {
     }
     let model = SimulatedModel { transcribes: true, sample_rate: 16_000, ..Default::default() };
     let executor = Box::new(SimulatedExecutor::new(&config, model));
-    let executor = ArbitratedExecutor::new(executor, Arc::clone(arbiter));
-    Ok(Engine::with_executor(config, Box::new(executor))?)
+    Ok(Engine::with_executor_on(config, executor, arbiter)?)
 }
 
 #[tokio::test(flavor = "multi_thread")]

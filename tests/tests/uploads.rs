@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use izwi_core::engine::arbiter::ArbitratedExecutor;
 use izwi_core::engine::executor::simulated::{Fault, SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig};
 use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
@@ -246,8 +245,7 @@ async fn a_shutdown_timeout_reports_waiting_requests() -> Result<()> {
 async fn sharing(name: &str, model: SimulatedModel, arbiter: &Arc<DeviceArbiter>) -> Result<Engine> {
     let config = EngineCoreConfig { model: name.to_owned(), num_threads: 2, ..Default::default() };
     let executor = SimulatedExecutor::new(&config, model);
-    let executor = ArbitratedExecutor::new(Box::new(executor), Arc::clone(arbiter));
-    let engine = Engine::with_executor(config, Box::new(executor))?;
+    let engine = Engine::with_executor_on(config, Box::new(executor), arbiter)?;
     engine.ready().await?;
     Ok(engine)
 }

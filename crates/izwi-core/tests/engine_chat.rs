@@ -173,3 +173,21 @@ async fn turns_that_cannot_be_taken_are_refused_by_field() {
     let error = mute.generate(EngineCoreRequest::audio_chat(None, Some("hi".to_owned()))).await.unwrap_err();
     assert!(matches!(error, EngineError::UnsupportedTask { task: "chat", .. }), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn recordings_of_all_conversations_together_are_limited() {
+    let limits = EngineCoreConfig {
+        max_audio_duration: Duration::from_secs(2),
+        max_open_audio_duration: Duration::from_secs(4),
+        ..config()
+    };
+    let engine = engine_with(limits, conversing());
+    let mut conversation = Conversation::new();
+    for _ in 0..2 {
+        conversation.ask(vec![Message::Recording(engine.decode_message(tone(1.9).into()).await.unwrap())]);
+    }
+    let refused = engine.decode_message(tone(1.0).into()).await.unwrap_err();
+    assert!(matches!(refused, EngineError::AudioOverload { .. }), "{refused}");
+    drop(conversation);
+    engine.decode_message(tone(1.0).into()).await.unwrap();
+}

@@ -230,6 +230,9 @@ impl ApiError {
             EngineError::Overloaded { retry_after, .. } => {
                 Self::Overloaded { message: error.to_string(), retry_after, by_engine: true }
             }
+            EngineError::Saturated { retry_after } => {
+                Self::Overloaded { message: error.to_string(), retry_after, by_engine: true }
+            }
             EngineError::AudioOverload { .. } => {
                 Self::Overloaded { message: error.to_string(), retry_after: AUDIO_RETRY, by_engine: true }
             }
@@ -363,7 +366,7 @@ impl ApiError {
     /// Seconds after which the same request may succeed.
     pub(crate) fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Self::Overloaded { retry_after, .. } => Some(retry_after.as_secs().max(1)),
+            Self::Overloaded { retry_after, .. } => Some((retry_after.as_secs_f64().ceil() as u64).max(1)),
             Self::ModelLoading(_) | Self::NotReady { .. } => Some(LOADING_RETRY_S),
             Self::NoRoom { may_fit_later: true, .. } => Some(LOADING_RETRY_S),
             Self::FirstAudioTimeout(seconds) => Some(*seconds),

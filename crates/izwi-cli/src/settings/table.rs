@@ -243,6 +243,20 @@ pub(crate) static TABLE: &[Setting] = &[
         Engine, Tuning, "max_waiting_requests", ANY_COUNT "N", engine.max_waiting_requests,
         "Maximum number of waiting requests; more are refused"
     ),
+    switch!(
+        Engine,
+        Tuning,
+        "admission",
+        engine.admission,
+        "Whether a live stream is accepted only if all live streams are predicted to play without a gap"
+    ),
+    seconds!(
+        Engine,
+        Tuning,
+        "max_first_audio_s",
+        engine.max_first_audio,
+        "Longest predicted time to the first audio of a live stream; one that would wait longer is refused with Retry-After"
+    ),
     whole!(
         Engine, Tuning, "max_tokens_per_step", ANY_COUNT "N", engine.max_tokens_per_step,
         "Maximum number of tokens in one step"
@@ -317,7 +331,7 @@ pub(crate) static TABLE: &[Setting] = &[
         Tuning,
         "slow_client_timeout_s",
         engine.slow_client_timeout,
-        "Time after which the request of a client that does not read is aborted; a day by default in commands other than serve"
+        "Time by which a client's reading may fall behind real time before its request is aborted; a day by default in commands other than serve"
     ),
     seconds!(
         Engine,

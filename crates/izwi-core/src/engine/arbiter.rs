@@ -1,65 +1,137 @@
-//! Arbitration of a device that several engines share: one step at a time, the most urgent first.
+//! Arbitration of a device that several engines share: one step at a time, live streams first, and it counts time.
 //!
-//! Must not know which sequences a step holds.
+//! - Of steps whose audio runs out soon the one that must start first has the device.
+//! - Other steps go in the order of their arrival, if their predicted time fits before the next such step must start.
+//! - Bulk work earns [`BULK_SHARE`] of the time that it waits. A piece that is covered goes first.
+//!
+//! Waiting is asynchronous, so that it also works in simulated time. Must not know which sequences a step holds.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::executor::{ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, StepPlan};
-use super::types::SequenceId;
-use izwi_types::Task;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 
-/// Turns of others after which a step has the highest urgency.
-const PATIENCE: u32 = 4;
+/// Share of the time that bulk work gets while live streams could use all of it.
+pub const BULK_SHARE: f64 = 0.1;
+/// A live step that must start within this time goes before others.
+pub(super) const DUE_SOON: Duration = Duration::from_millis(500);
+/// The most bulk work that is owed, in seconds of the device.
+const MAX_CREDIT_S: f64 = 10.0;
+/// A piece of bulk work that fits nowhere runs when this multiple of its time is owed.
+const FORCED: f64 = 3.0;
 
-/// Urgency of a step, the highest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Urgency {
-    /// The audio of a stream runs out soon.
-    AudioDue,
-    /// Text is being generated.
-    Text,
-    /// Prompts, recordings, and streams with enough audio ahead of playback.
-    Ahead,
+/// What a step asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct TurnRequest {
+    /// When a step with live audio must start at the latest; `None` for bulk work.
+    pub latest_start: Option<Instant>,
+    /// Its predicted time, with a margin.
+    pub predicted: Duration,
+    /// The part of a live step's time that is bulk work.
+    pub bulk: Duration,
+    /// Whether the engine has checked that it fits before its own live streams must go on.
+    pub is_checked: bool,
+}
+
+/// What an engine's live streams need of the device, as published after each of its steps.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct EngineLoad {
+    /// When its next live step must start at the latest; `None` if no live stream can go on.
+    pub(super) latest_start: Option<Instant>,
+    /// Device time per second for each live stream, and when the stream is expected to end.
+    pub(super) streams: Vec<StreamLoad>,
+    /// Whether it has bulk work.
+    pub(super) has_bulk: bool,
+}
+
+/// The need of one live stream.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct StreamLoad {
+    /// Seconds of the device for a second of audio.
+    pub(super) utilisation: f64,
+    /// When it is expected to end.
+    pub(super) ends_at: Instant,
 }
 
 #[derive(Debug)]
 struct Waiter {
     ticket: u64,
-    urgency: Urgency,
-    passed_over: u32,
+    member: u64,
+    request: TurnRequest,
+    granted: oneshot::Sender<Turn>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    busy: bool,
-    tickets: u64,
+struct State {
+    is_busy: bool,
+    next_ticket: u64,
+    next_member: u64,
     waiting: Vec<Waiter>,
+    members: BTreeMap<u64, EngineLoad>,
+    /// Seconds owed to bulk work, as of `accrued_at`.
+    credit_s: f64,
+    accrued_at: Option<Instant>,
 }
 
-impl Queue {
-    /// The ticket of the next turn.
-    fn next(&self) -> Option<u64> {
-        let rank = |waiter: &&Waiter| {
-            let has_waited = waiter.passed_over >= PATIENCE;
-            let urgency = if has_waited { Urgency::AudioDue } else { waiter.urgency };
-            (!has_waited, urgency, waiter.ticket)
+impl State {
+    /// Adds what bulk work earned since the last call: nothing while there is none.
+    fn accrue(&mut self, now: Instant) {
+        let since = self.accrued_at.replace(now).unwrap_or(now);
+        let waits = self.waiting.iter().any(|waiter| waiter.request.latest_start.is_none());
+        if waits || self.members.values().any(|load| load.has_bulk) {
+            let earned = BULK_SHARE * now.saturating_duration_since(since).as_secs_f64();
+            self.credit_s = (self.credit_s + earned).min(MAX_CREDIT_S);
+        }
+    }
+
+    fn charge(&mut self, bulk: Duration) {
+        self.credit_s = (self.credit_s - bulk.as_secs_f64()).max(0.0);
+    }
+
+    /// Whether a step ends before the live streams of other engines, or of any for work outside of steps, must go on.
+    fn fits(&self, waiter: &Waiter, now: Instant) -> bool {
+        let others =
+            self.members.iter().filter(|(id, _)| !waiter.request.is_checked || **id != waiter.member);
+        let mut deadlines = others.filter_map(|(_, load)| load.latest_start);
+        deadlines.all(|at| now + waiter.request.predicted <= at)
+    }
+
+    /// Index of the waiter that has the next turn.
+    fn next(&self, now: Instant) -> Option<usize> {
+        let waiters = || self.waiting.iter().enumerate();
+        let covered = |waiter: &Waiter| {
+            let predicted = waiter.request.predicted.as_secs_f64();
+            let multiple = if self.fits(waiter, now) { 1.0 } else { FORCED };
+            self.credit_s > 0.0 && self.credit_s >= multiple * predicted
         };
-        self.waiting.iter().min_by_key(rank).map(|waiter| waiter.ticket)
+        let bulk = waiters().filter(|(_, waiter)| waiter.request.latest_start.is_none());
+        let bulk = bulk.min_by_key(|(_, waiter)| waiter.ticket).filter(|(_, waiter)| covered(waiter));
+        let due = || {
+            let starts = waiters().filter_map(|(index, waiter)| Some((waiter.request.latest_start?, index)));
+            starts.filter(|(at, _)| *at <= now + DUE_SOON).min().map(|(_, index)| index)
+        };
+        let other = || {
+            let fitting = waiters().filter(|(_, waiter)| self.fits(waiter, now));
+            fitting.min_by_key(|(_, waiter)| waiter.ticket).map(|(index, _)| index)
+        };
+        bulk.map(|(index, _)| index).or_else(due).or_else(other)
+    }
+
+    /// When the first bulk waiter is covered, whatever live streams need.
+    fn covered_at(&self, now: Instant) -> Option<Instant> {
+        let bulk = self.waiting.iter().find(|waiter| waiter.request.latest_start.is_none())?;
+        let multiple = if self.fits(bulk, now) { 1.0 } else { FORCED };
+        let missing = multiple * bulk.request.predicted.as_secs_f64() - self.credit_s;
+        Some(now + Duration::from_secs_f64((missing / BULK_SHARE).clamp(0.001, 1.0)))
     }
 }
 
 /// Grants a device to one step at a time.
 #[derive(Debug, Default)]
 pub struct DeviceArbiter {
-    queue: Mutex<Queue>,
-    freed: Condvar,
-}
-
-/// Exclusive use of the device until dropped.
-#[derive(Debug)]
-pub struct Turn<'a> {
-    arbiter: &'a DeviceArbiter,
+    state: Mutex<State>,
 }
 
 impl DeviceArbiter {
@@ -68,156 +140,246 @@ impl DeviceArbiter {
         Arc::default()
     }
 
-    /// Blocks until the device is granted.
-    pub fn turn(&self, urgency: Urgency) -> Turn<'_> {
-        let mut queue = self.lock();
-        let ticket = queue.tickets;
-        queue.tickets += 1;
-        queue.waiting.push(Waiter { ticket, urgency, passed_over: 0 });
-        while queue.busy || queue.next() != Some(ticket) {
-            queue = self.freed.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
-        queue.busy = true;
-        queue.waiting.retain(|waiter| waiter.ticket != ticket);
-        for waiter in &mut queue.waiting {
-            waiter.passed_over += 1;
-        }
-        Turn { arbiter: self }
+    /// Adds an engine to the device.
+    pub(super) fn join(self: &Arc<Self>) -> Arc<Member> {
+        let mut state = self.lock();
+        state.next_member += 1;
+        let id = state.next_member;
+        state.members.insert(id, EngineLoad::default());
+        Arc::new(Member { arbiter: Arc::clone(self), id })
     }
 
-    /// Ignores poisoning: every statement leaves the queue consistent.
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ignores poisoning: every statement leaves the state consistent.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Grants the device, if it is free, to the next waiter that may have it.
+    fn dispatch(self: &Arc<Self>) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        state.accrue(now);
+        if state.is_busy {
+            return;
+        }
+        let Some(index) = state.next(now) else { return };
+        let waiter = state.waiting.remove(index);
+        state.is_busy = true;
+        drop(state);
+        let turn = Turn { arbiter: Arc::clone(self), request: waiter.request, started_at: now };
+        // A waiter that is gone returns its turn, which ends by being dropped.
+        drop(waiter.granted.send(turn));
     }
 }
 
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.arbiter.lock().busy = false;
-        self.arbiter.freed.notify_all();
-    }
-}
-
-/// An executor that waits for its turn before each use of the device.
-pub struct ArbitratedExecutor {
-    inner: Box<dyn ModelExecutor>,
+/// An engine of a device.
+#[derive(Debug)]
+pub(super) struct Member {
     arbiter: Arc<DeviceArbiter>,
-    has_audio: bool,
+    id: u64,
 }
 
-impl std::fmt::Debug for ArbitratedExecutor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ArbitratedExecutor").field("arbiter", &self.arbiter).finish_non_exhaustive()
-    }
-}
-
-impl ArbitratedExecutor {
-    /// `inner`, on the device of `arbiter`.
-    pub fn new(inner: Box<dyn ModelExecutor>, arbiter: Arc<DeviceArbiter>) -> Self {
-        let has_audio = inner.profile().info.tasks.iter().any(|task| *task != Task::Asr);
-        Self { inner, arbiter, has_audio }
-    }
-
-    fn urgency(&self, plan: &StepPlan) -> Urgency {
-        match (self.has_audio, plan.schedule.has_due, plan.schedule.decode_requests.is_empty()) {
-            (true, true, _) => Urgency::AudioDue,
-            (false, _, false) => Urgency::Text,
-            (true, false, _) | (false, _, true) => Urgency::Ahead,
+impl Member {
+    /// Waits until the device is granted. Cancel-safe.
+    pub(super) async fn turn(&self, request: TurnRequest) -> Turn {
+        let (granted, mut turn) = oneshot::channel();
+        {
+            let mut state = self.arbiter.lock();
+            state.accrue(Instant::now());
+            let ticket = state.next_ticket;
+            state.next_ticket += 1;
+            state.waiting.push(Waiter { ticket, member: self.id, request, granted });
+        }
+        loop {
+            self.arbiter.dispatch();
+            let covered_at = self.arbiter.lock().covered_at(Instant::now());
+            let covered = async {
+                match covered_at.filter(|_| request.latest_start.is_none()) {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                // The sender lives in the state until it sends.
+                Ok(turn) = &mut turn => return turn,
+                () = covered => {}
+            }
         }
     }
+
+    /// Publishes what the engine's live streams need.
+    pub(super) fn set_load(&self, load: EngineLoad) {
+        let mut state = self.arbiter.lock();
+        state.accrue(Instant::now());
+        state.members.insert(self.id, load);
+        drop(state);
+        self.arbiter.dispatch();
+    }
+
+    /// Seconds of the device that are owed to bulk work.
+    pub(super) fn bulk_credit_s(&self) -> f64 {
+        let mut state = self.arbiter.lock();
+        state.accrue(Instant::now());
+        state.credit_s
+    }
+
+    /// The live streams of the other engines.
+    pub(super) fn other_streams(&self) -> Vec<StreamLoad> {
+        let state = self.arbiter.lock();
+        let others = state.members.iter().filter(|(id, _)| **id != self.id);
+        others.flat_map(|(_, load)| load.streams.iter().copied()).collect()
+    }
 }
 
-impl ModelExecutor for ArbitratedExecutor {
-    fn profile(&self) -> Arc<ExecutorProfile> {
-        self.inner.profile()
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.arbiter.lock().members.remove(&self.id);
+        self.arbiter.dispatch();
     }
+}
 
-    fn preparer(&self) -> Arc<dyn RequestPreparer> {
-        self.inner.preparer()
-    }
+/// Exclusive use of the device until dropped.
+#[derive(Debug)]
+pub(super) struct Turn {
+    arbiter: Arc<DeviceArbiter>,
+    request: TurnRequest,
+    started_at: Instant,
+}
 
-    fn initialize(&mut self) -> Result<(), ExecutorError> {
-        let _turn = self.arbiter.turn(Urgency::Ahead);
-        self.inner.initialize()
-    }
-
-    fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {
-        let _turn = self.arbiter.turn(self.urgency(plan));
-        self.inner.execute(plan)
-    }
-
-    fn simulated_time(&mut self, plan: &StepPlan) -> Option<Duration> {
-        self.inner.simulated_time(plan)
-    }
-
-    fn release(&mut self, sequences: &[SequenceId]) {
-        self.inner.release(sequences);
-    }
-
-    fn is_ready(&self) -> bool {
-        self.inner.is_ready()
-    }
-
-    fn shutdown(&mut self) {
-        self.inner.shutdown();
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = self.arbiter.lock();
+        state.is_busy = false;
+        let is_bulk = self.request.latest_start.is_none();
+        state.charge(if is_bulk { self.started_at.elapsed() } else { self.request.bulk });
+        drop(state);
+        self.arbiter.dispatch();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use tokio::time::sleep;
 
     use super::*;
 
-    /// Queues one waiter per urgency while the device is busy, and returns the order of their turns.
-    fn order(urgencies: &[Urgency]) -> Vec<usize> {
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn bulk(predicted: Duration) -> TurnRequest {
+        TurnRequest { predicted, is_checked: true, ..TurnRequest::default() }
+    }
+
+    fn live(in_ms: u64) -> TurnRequest {
+        TurnRequest { latest_start: Some(Instant::now() + ms(in_ms)), ..bulk(ms(10)) }
+    }
+
+    /// Queues the requests of one engine each while the device is busy, and returns the order of their turns.
+    async fn order(requests: Vec<TurnRequest>) -> Vec<usize> {
         let arbiter = DeviceArbiter::new();
-        let taken = arbiter.turn(Urgency::Ahead);
-        let (sender, order) = mpsc::channel();
-        std::thread::scope(|scope| {
-            for (index, &urgency) in urgencies.iter().enumerate() {
-                let (sender, arbiter) = (sender.clone(), &arbiter);
-                scope.spawn(move || {
-                    let _turn = arbiter.turn(urgency);
-                    sender.send(index).unwrap();
-                });
-                while arbiter.lock().waiting.len() <= index {
-                    std::thread::yield_now();
+        let holder = arbiter.join();
+        let taken = holder.turn(bulk(ms(1))).await;
+        let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
+        for (index, request) in requests.into_iter().enumerate() {
+            let (member, sender) = (arbiter.join(), sender.clone());
+            tokio::spawn(async move {
+                let _turn = member.turn(request).await;
+                sender.send(index).unwrap();
+                sleep(request.predicted).await;
+            });
+            tokio::task::yield_now().await;
+        }
+        drop((taken, sender));
+        let mut turns = Vec::new();
+        while let Some(index) = order.recv().await {
+            turns.push(index);
+        }
+        turns
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn due_steps_go_first_by_their_deadline_and_others_in_order() {
+        let requests = vec![bulk(ms(10)), live(5_000), live(300), bulk(ms(10)), live(100)];
+        assert_eq!(order(requests).await, [4, 2, 0, 1, 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bulk_work_that_does_not_fit_before_another_engines_stream_waits() {
+        let arbiter = DeviceArbiter::new();
+        let (speech, transcription) = (arbiter.join(), arbiter.join());
+        let begun = Instant::now();
+        let load = |in_ms| EngineLoad { latest_start: Some(begun + ms(in_ms)), ..EngineLoad::default() };
+        speech.set_load(load(100));
+        let encoder = tokio::spawn(async move {
+            let _turn = transcription.turn(bulk(ms(400))).await;
+            begun.elapsed()
+        });
+        sleep(ms(20)).await;
+        // The stream is served and is then half a second ahead.
+        let turn = speech.turn(TurnRequest { latest_start: Some(begun + ms(100)), ..bulk(ms(50)) }).await;
+        sleep(ms(50)).await;
+        speech.set_load(load(600));
+        drop(turn);
+        assert_eq!(encoder.await.unwrap(), ms(70));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bulk_work_gets_its_share_and_no_more_while_a_stream_is_always_due() {
+        let arbiter = DeviceArbiter::new();
+        let (speech, transcription) = (arbiter.join(), arbiter.join());
+        let begun = Instant::now();
+        let used = tokio::spawn(async move {
+            let mut used = Duration::ZERO;
+            while begun.elapsed() < ms(20_000) {
+                let turn = transcription.turn(bulk(ms(40))).await;
+                sleep(ms(40)).await;
+                used += ms(40);
+                drop(turn);
+            }
+            used
+        });
+        while begun.elapsed() < ms(20_000) {
+            let latest_start = Some(Instant::now() + ms(60));
+            speech.set_load(EngineLoad { latest_start, ..EngineLoad::default() });
+            let turn = speech.turn(TurnRequest { latest_start, ..bulk(ms(50)) }).await;
+            sleep(ms(50)).await;
+            drop(turn);
+        }
+        drop(speech);
+        let share = used.await.unwrap().as_secs_f64() / 20.0;
+        assert!((0.08..0.12).contains(&share), "{share}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_that_gives_up_blocks_nobody() {
+        let arbiter = DeviceArbiter::new();
+        let member = arbiter.join();
+        let taken = member.turn(bulk(ms(1))).await;
+        let given_up = tokio::time::timeout(ms(5), member.turn(live(10))).await;
+        assert!(given_up.is_err());
+        drop(taken);
+        let _turn = member.turn(bulk(ms(1))).await;
+    }
+
+    #[tokio::test]
+    async fn one_step_has_the_device_at_a_time() {
+        let arbiter = DeviceArbiter::new();
+        let inside = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let tasks = (0..4).map(|_| {
+            let (member, inside) = (arbiter.join(), Arc::clone(&inside));
+            tokio::spawn(async move {
+                for _ in 0..200 {
+                    let _turn = member.turn(bulk(ms(0))).await;
+                    assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
                 }
-            }
-            drop(taken);
+            })
         });
-        drop(sender);
-        order.iter().collect()
-    }
-
-    #[test]
-    fn urgent_steps_go_first_and_equals_in_order() {
-        use Urgency::{Ahead, AudioDue, Text};
-        assert_eq!(order(&[Ahead, Text, AudioDue, Text, AudioDue]), [2, 4, 1, 3, 0]);
-    }
-
-    #[test]
-    fn no_step_starves() {
-        let mut urgencies = vec![Urgency::Ahead];
-        urgencies.extend([Urgency::AudioDue; 8]);
-        assert_eq!(order(&urgencies), [1, 2, 3, 4, 0, 5, 6, 7, 8]);
-    }
-
-    #[test]
-    fn one_step_has_the_device_at_a_time() {
-        let arbiter = DeviceArbiter::new();
-        let inside = std::sync::atomic::AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..200 {
-                        let _turn = arbiter.turn(Urgency::Text);
-                        assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
-                        inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
-                    }
-                });
-            }
-        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
     }
 }

@@ -41,9 +41,15 @@ pub struct EngineCoreConfig {
     /// The most requests that may wait; further ones are rejected as overload.
     pub max_waiting_requests: usize,
 
+    /// Whether a live stream is accepted only if all live streams are predicted to play without a gap.
+    pub admission: bool,
+    /// The longest predicted time to the first audio of a live stream; a stream that would wait longer is refused.
+    pub max_first_audio: Duration,
+
     /// The longest recording to transcribe.
     pub max_audio_duration: Duration,
-    /// Total duration of all recordings of open requests; further ones are rejected as overload.
+    /// Total duration of all recordings of open requests, and of all those that conversations keep; further ones are
+    /// rejected as overload.
     pub max_open_audio_duration: Duration,
     /// The longest reference recording for voice cloning.
     pub max_reference_duration: Duration,
@@ -107,6 +113,8 @@ impl Default for EngineCoreConfig {
             max_running_requests: 64,
             max_state_mib: 1_024,
             max_waiting_requests: 256,
+            admission: true,
+            max_first_audio: Duration::from_secs(5),
             max_audio_duration: Duration::from_secs(7_200),
             max_open_audio_duration: Duration::from_secs(14_400),
             max_reference_duration: Duration::from_secs(60),

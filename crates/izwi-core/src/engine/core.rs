@@ -18,13 +18,14 @@ use tokio::time::Instant;
 pub(super) use command::{Admission, Command};
 use in_flight::{CompletedItem, InFlightStep};
 
+use super::arbiter::{Member, TurnRequest};
 use super::blocks::BlockGeometry;
 use super::config::EngineCoreConfig;
 use super::error::{EngineError, Result};
 use super::executor::{ExecutorError, ModelExecutor, NewSequenceData, StepPlan};
 use super::kv_cache::{KVCacheManager, KVCacheStats};
 use super::metrics::MetricsCollector;
-use super::output::{DeliveryEvent, OutputProcessor, Pushed, SessionStart};
+use super::output::{Delivery, DeliveryEvent, OutputProcessor, Pushed, SessionStart};
 use super::request::workload;
 use super::scheduler::{NewSequence, ScheduleDecision, ScheduledRequest, Scheduler};
 use super::types::{EngineOutput, FinishReason, RequestId, SequenceId};
@@ -110,6 +111,8 @@ impl AbortCause {
 pub(super) struct EngineCore {
     config: Arc<EngineCoreConfig>,
     executor: Option<Box<dyn ModelExecutor>>,
+    /// This engine's place on the device.
+    device: Arc<Member>,
     scheduler: Scheduler,
     /// Bytes of the model's state of one sequence.
     state_bytes: usize,
@@ -145,6 +148,7 @@ impl EngineCore {
     pub(super) fn new(
         config: Arc<EngineCoreConfig>,
         executor: Box<dyn ModelExecutor>,
+        device: Arc<Member>,
         publish: watch::Sender<EngineStatus>,
     ) -> Self {
         let profile = executor.profile();
@@ -158,6 +162,7 @@ impl EngineCore {
             metrics: MetricsCollector::new(&profile.model),
             config,
             executor: Some(executor),
+            device,
             requests: HashMap::new(),
             request_of: HashMap::new(),
             max_tokens: HashMap::new(),
@@ -267,14 +272,16 @@ impl EngineCore {
             self.output.scheduled(item.sequence, &self.metrics);
             plan.new_sequences.extend(self.unseen.remove(&item.sequence));
         }
-        Some(InFlightStep::launch(executor, plan, schedule))
+        let latest_start = schedule.due_us.map(|due_us| self.epoch + Duration::from_micros(due_us));
+        let request = TurnRequest { latest_start, is_checked: true, ..TurnRequest::default() };
+        Some(InFlightStep::launch(executor, plan, Arc::clone(&self.device), request))
     }
 
     /// Updates queues and block accounting after a step. Delivers nothing, so that the next step is launched early.
     fn process_results(&mut self, returned: in_flight::Returned) -> Vec<CompletedItem> {
         self.kv.end_step();
         self.status.steps += 1;
-        self.metrics.step(&returned.schedule, returned.duration);
+        self.metrics.step(&returned.schedule, returned.times.waited, returned.times.executed);
         self.panics = if returned.panicked { self.panics + 1 } else { 0 };
         match returned.executor {
             Some(executor) if self.panics < MAX_PANICS && (!returned.panicked || executor.is_ready()) => {
@@ -341,10 +348,7 @@ impl EngineCore {
                             continue;
                         }
                     }
-                    if let Some(end) = self.output.playback_end(sequence) {
-                        let due = end.saturating_duration_since(self.epoch);
-                        self.scheduler.set_due(sequence, due.as_micros() as u64);
-                    }
+                    self.set_due(sequence);
                     None
                 }
                 Err(error) => {
@@ -357,6 +361,14 @@ impl EngineCore {
             }
         }
         self.answer_steps();
+    }
+
+    /// Tells the scheduler when playback of a live stream ends.
+    fn set_due(&mut self, sequence: SequenceId) {
+        if let Some(end) = self.output.playback_end(sequence) {
+            let due = end.saturating_duration_since(self.epoch);
+            self.scheduler.set_due(sequence, due.as_micros() as u64);
+        }
     }
 
     fn answer_steps(&mut self) {
@@ -404,6 +416,9 @@ impl EngineCore {
                 {
                     self.metrics.request_finished(task, &stats);
                 }
+                if cause == AbortCause::SlowClient {
+                    self.output.count_cut(sequence, &self.metrics);
+                }
                 self.remove(sequence);
                 self.output.discard(sequence);
             }
@@ -412,7 +427,7 @@ impl EngineCore {
 
     /// Aborts requests of disconnected and stalled clients, and resumes those of clients that caught up.
     fn reap_disconnected(&mut self) {
-        for event in self.output.ready_events() {
+        for event in self.output.ready_events(&self.metrics) {
             self.delivery_event(event);
         }
         for sequence in self.output.disconnected() {
@@ -456,7 +471,7 @@ impl EngineCore {
                 Some(command) => self.handle(command),
                 None => self.senders_gone = true,
             },
-            event = self.output.next_event(), if self.output.has_blocked() => self.delivery_event(event),
+            event = self.output.next_event(&self.metrics), if self.output.has_blocked() => self.delivery_event(event),
             () = stalled => {}
         }
     }
@@ -490,6 +505,7 @@ impl EngineCore {
     /// Adds a prepared request to the waiting queue.
     fn admit(&mut self, admission: Admission) -> Result<()> {
         let Admission { admissible, delivery, accepted_at, audio_share } = admission;
+        let live = admissible.live && matches!(delivery, Delivery::Stream(_));
         let id = admissible.id.clone();
         match &self.status.state {
             EngineState::Draining => return Err(EngineError::Draining),
@@ -513,6 +529,8 @@ impl EngineCore {
             request_id: id.clone(),
             task: admissible.task,
             delivery,
+            live,
+            prediction: None,
             chunk_samples: admissible.chunk_samples,
             first_chunk_samples: admissible.first_chunk_samples,
             prompt_tokens: admissible.prompt_tokens,
@@ -525,6 +543,7 @@ impl EngineCore {
             id: sequence,
             request_id: id.clone(),
             priority: admissible.priority,
+            live,
             arrival_us: accepted_at.saturating_duration_since(self.epoch).as_micros() as u64,
             state_bytes: self.state_bytes,
             is_continued: admissible.task == Task::Chat,

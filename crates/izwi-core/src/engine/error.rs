@@ -43,11 +43,17 @@ pub enum EngineError {
         task: &'static str,
     },
     /// The waiting queue is full.
-    #[error("{waiting} requests are waiting already; try again in {} s", retry_after.as_secs())]
+    #[error("{waiting} requests are waiting already; try again in {:.0} s", retry_after.as_secs_f64().ceil())]
     Overloaded {
         /// Requests in the queue.
         waiting: usize,
         /// Suggested time until a retry.
+        retry_after: Duration,
+    },
+    /// Another live stream would interrupt those that play.
+    #[error("the device is busy with live streams; try again in {:.0} s", retry_after.as_secs_f64().ceil())]
+    Saturated {
+        /// Predicted time until the request would be accepted.
         retry_after: Duration,
     },
     /// The open recordings are too long in total.
@@ -103,6 +109,7 @@ impl EngineError {
             Self::Audio(_) | Self::ReferenceAudio(_) => "audio",
             Self::UnsupportedTask { .. } => "unsupported_task",
             Self::Overloaded { .. } | Self::AudioOverload { .. } => "overloaded",
+            Self::Saturated { .. } => "saturated",
             Self::Draining => "draining",
             Self::Stopped(_) | Self::Aborted => "stopped",
             Self::Config { .. } | Self::Load(_) | Self::Execution(_) => "internal",

@@ -6,15 +6,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use metrics::{
     SharedString, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
+use tokio::time::Instant;
+
 use super::kv_cache::KVCacheStats;
+use super::output::Underrun;
 use super::scheduler::ScheduleResult;
-use super::types::{RequestStats, rtf};
+use super::types::{FinishReason, RequestStats, rtf};
 use izwi_types::Task;
 
 /// Requests in the rolling window.
@@ -29,6 +30,12 @@ pub const BUCKETS: &[(&str, &[f64])] = &[
     ("izwi_request_queue_seconds", LATENCY),
     ("izwi_prefill_seconds", SHORT),
     ("izwi_step_seconds", SHORT),
+    ("izwi_device_wait_seconds", SHORT),
+    ("izwi_step_error_ratio", &[0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0]),
+    ("izwi_predicted_first_audio_seconds", LATENCY),
+    ("izwi_first_audio_error_seconds", SHORT),
+    ("izwi_playback_slack_seconds", LATENCY),
+    ("izwi_audio_gap_seconds", &[0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0]),
     ("izwi_batch_size", &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]),
     ("izwi_audio_underrun_seconds", &[0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0]),
 ];
@@ -44,21 +51,34 @@ pub fn describe() {
     describe_gauge!("izwi_kv_cache_usage_ratio", "Share of KV blocks held by sequences");
     describe_gauge!("izwi_kv_cache_blocks", "KV blocks by state: used, cached, free");
     describe_histogram!("izwi_rtf", "Processing time over audio time of a request");
-    describe_histogram!("izwi_time_to_first_audio_seconds", "From acceptance to the first samples");
+    describe_histogram!("izwi_time_to_first_audio_seconds", "From acceptance until the first audio leaves");
     describe_histogram!("izwi_inter_chunk_seconds", "Between two chunks of a stream becoming available");
     describe_histogram!("izwi_e2e_request_latency_seconds", "From acceptance to the end");
     describe_histogram!("izwi_request_queue_seconds", "From acceptance to first execution");
     describe_histogram!("izwi_prefill_seconds", "Duration of steps that computed prompts");
-    describe_histogram!("izwi_step_seconds", "Duration of steps");
+    describe_histogram!("izwi_step_seconds", "Duration of steps, without waiting for the device");
+    describe_histogram!("izwi_device_wait_seconds", "From a step being ready until it has the device");
+    describe_histogram!("izwi_step_error_ratio", "Duration of steps over their predicted duration");
+    describe_histogram!(
+        "izwi_predicted_first_audio_seconds",
+        "Predicted time to first audio of a live stream"
+    );
+    describe_histogram!(
+        "izwi_first_audio_error_seconds",
+        "Difference of predicted and actual time to first audio"
+    );
+    describe_histogram!("izwi_playback_slack_seconds", "Audio delivered and not played when a chunk leaves");
+    describe_counter!("izwi_audio_underruns_total", "Gaps in live streams, by cause: generation, reader");
+    describe_histogram!("izwi_audio_gap_seconds", "Length of a gap in a live stream, by cause");
     describe_histogram!("izwi_batch_size", "Sequences in a step");
     describe_counter!("izwi_audio_seconds_total", "Audio generated or transcribed");
     describe_counter!("izwi_prompt_tokens_total", "Tokens of prepared inputs");
     describe_counter!("izwi_generated_tokens_total", "Tokens generated");
     describe_histogram!(
         "izwi_audio_underrun_seconds",
-        "Gaps in the audio of a client that plays without buffering"
+        "Gaps in a live stream that was generated too late, in total"
     );
-    describe_counter!("izwi_audio_continuity_ok_total", "Streams without gaps");
+    describe_counter!("izwi_audio_continuity_ok_total", "Live streams without a gap that were not cut");
     describe_counter!("izwi_num_preemptions_total", "Preempted sequences");
     describe_counter!("izwi_prefix_cache_queries_total", "Prompt blocks looked up");
     describe_counter!("izwi_prefix_cache_hits_total", "Prompt blocks found");
@@ -83,8 +103,13 @@ fn announce(model: &SharedString) {
     for cause in ["client", "disconnect", "slow_client", "shutdown"] {
         counter!("izwi_aborts_total", "model" => model.clone(), "cause" => cause).increment(0);
     }
-    for reason in ["invalid", "unsupported_task", "overloaded", "draining", "stopped", "internal"] {
+    for reason in
+        ["invalid", "unsupported_task", "overloaded", "saturated", "draining", "stopped", "internal"]
+    {
         counter!("izwi_requests_rejected_total", "reason" => reason).increment(0);
+    }
+    for cause in ["generation", "reader"] {
+        counter!("izwi_audio_underruns_total", "model" => model.clone(), "cause" => cause).increment(0);
     }
     counter!("izwi_num_preemptions_total", "model" => model.clone()).increment(0);
     counter!("izwi_preschedule_used_total", "model" => model.clone()).increment(0);
@@ -130,7 +155,7 @@ impl MetricsCollector {
         }
     }
 
-    /// Adds one finished request to the window and the totals.
+    /// Adds one request that was generated whole to the window and the totals.
     pub fn record_request(&mut self, latency: Duration, tokens_generated: u64, audio_duration: Duration) {
         if self.window.len() == WINDOW {
             self.window.pop_front();
@@ -142,6 +167,10 @@ impl MetricsCollector {
             tokens: tokens_generated,
             audio: audio_duration,
         });
+        self.count_request(latency, tokens_generated, audio_duration);
+    }
+
+    fn count_request(&mut self, latency: Duration, tokens_generated: u64, audio_duration: Duration) {
         self.total_requests += 1;
         self.total_tokens += tokens_generated;
         self.total_audio += audio_duration;
@@ -154,7 +183,7 @@ impl MetricsCollector {
         latencies.sort_by(f64::total_cmp);
         let rtfs: Vec<f32> =
             self.window.iter().filter(|s| !s.audio.is_zero()).map(|s| rtf(s.latency, s.audio)).collect();
-        let busy: f64 = self.window.iter().map(|s| s.latency.as_secs_f64()).sum();
+        let busy = self.busy().as_secs_f64();
         let tokens: u64 = self.window.iter().map(|s| s.tokens).sum();
         // The window starts with its oldest request.
         let begin =
@@ -178,6 +207,25 @@ impl MetricsCollector {
         }
     }
 
+    /// Time in which some request of the window was open.
+    fn busy(&self) -> Duration {
+        let begin = |sample: &Sample| sample.finished_at.checked_sub(sample.latency);
+        let mut open: Vec<(Instant, Instant)> = self
+            .window
+            .iter()
+            .map(|sample| (begin(sample).unwrap_or(sample.finished_at), sample.finished_at))
+            .collect();
+        open.sort_unstable();
+        let mut covered_until: Option<Instant> = None;
+        let mut busy = Duration::ZERO;
+        for (begin, end) in open {
+            let begin = covered_until.map_or(begin, |until| begin.max(until));
+            busy += end.saturating_duration_since(begin);
+            covered_until = Some(covered_until.map_or(end, |until| until.max(end)));
+        }
+        busy
+    }
+
     /// Resets everything but the Prometheus series.
     pub fn reset(&mut self) {
         self.window.clear();
@@ -189,12 +237,22 @@ impl MetricsCollector {
     pub(super) fn request_finished(&mut self, task: Task, stats: &RequestStats) {
         let (model, task) = (self.model.clone(), task.name());
         let reason = stats.finish_reason.label();
-        self.record_request(stats.generation_time, stats.generated_tokens as u64, stats.audio_duration);
+        let tokens = stats.generated_tokens as u64;
+        let is_whole = !matches!(
+            stats.finish_reason,
+            FinishReason::Cancelled | FinishReason::Interrupted | FinishReason::Error
+        );
+        if is_whole {
+            self.record_request(stats.generation_time, tokens, stats.audio_duration);
+        } else {
+            // Its latency says nothing about the speed of a request.
+            self.count_request(stats.generation_time, tokens, stats.audio_duration);
+        }
         counter!("izwi_requests_total", "task" => task, "model" => model.clone(), "finish_reason" => reason)
             .increment(1);
         histogram!("izwi_e2e_request_latency_seconds", "task" => task, "model" => model.clone())
             .record(stats.generation_time);
-        if !stats.audio_duration.is_zero() {
+        if is_whole && !stats.audio_duration.is_zero() {
             histogram!("izwi_rtf", "task" => task, "model" => model.clone()).record(stats.rtf());
         }
         if let Some(ttfa) = stats.time_to_first_audio {
@@ -217,11 +275,31 @@ impl MetricsCollector {
         histogram!("izwi_inter_chunk_seconds", "model" => self.model.clone()).record(gap);
     }
 
-    pub(super) fn stream_continuity(&self, underrun: Duration) {
-        if underrun.is_zero() {
+    pub(super) fn stream_continuity(&self, underrun: Duration, is_cut: bool) {
+        if underrun.is_zero() && !is_cut {
             counter!("izwi_audio_continuity_ok_total", "model" => self.model.clone()).increment(1);
         }
         histogram!("izwi_audio_underrun_seconds", "model" => self.model.clone()).record(underrun);
+    }
+
+    /// Records a gap that the next chunk ended.
+    pub(super) fn underrun(&self, Underrun { cause, gap }: Underrun) {
+        let (model, cause) = (self.model.clone(), cause.label());
+        counter!("izwi_audio_underruns_total", "model" => model.clone(), "cause" => cause).increment(1);
+        histogram!("izwi_audio_gap_seconds", "model" => model, "cause" => cause).record(gap);
+    }
+
+    /// Records audio that was delivered and not played when a chunk left.
+    pub(super) fn slack(&self, slack: Duration) {
+        histogram!("izwi_playback_slack_seconds", "model" => self.model.clone()).record(slack);
+    }
+
+    /// Records the predicted time to the first audio of a live stream beside the actual one.
+    pub(super) fn first_audio(&self, predicted: Duration, actual: Duration) {
+        let model = || self.model.clone();
+        histogram!("izwi_predicted_first_audio_seconds", "model" => model()).record(predicted);
+        let error = predicted.as_secs_f64() - actual.as_secs_f64();
+        histogram!("izwi_first_audio_error_seconds", "model" => model()).record(error.abs());
     }
 
     pub(super) fn aborted(&self, cause: &'static str) {
@@ -236,8 +314,9 @@ impl MetricsCollector {
         }
     }
 
-    pub(super) fn step(&self, schedule: &ScheduleResult, duration: Duration) {
+    pub(super) fn step(&self, schedule: &ScheduleResult, waited: Duration, duration: Duration) {
         let model = || self.model.clone();
+        histogram!("izwi_device_wait_seconds", "model" => model()).record(waited);
         histogram!("izwi_step_seconds", "model" => model()).record(duration);
         histogram!("izwi_batch_size", "model" => model()).record(schedule.batch_size() as f64);
         if !schedule.prefill_requests.is_empty() {
@@ -294,7 +373,7 @@ pub struct MetricsSnapshot {
     pub p99_latency_ms: f64,
     /// Mean processing time over audio time.
     pub avg_rtf: f32,
-    /// Tokens per second of processing.
+    /// Tokens per second in which some request was open.
     pub avg_tokens_per_sec: f64,
     /// Finished requests per second of wall time.
     pub requests_per_sec: f64,
@@ -381,7 +460,33 @@ mod tests {
         assert_eq!(snapshot.p99_latency_ms, 99.0);
         assert!((snapshot.avg_latency_ms - 50.5).abs() < 1e-6);
         assert!((snapshot.avg_rtf - 0.5).abs() < 1e-6);
-        assert!((snapshot.avg_tokens_per_sec - 1000.0 / 5.05).abs() < 1e-6);
+        assert!((snapshot.avg_tokens_per_sec - 10_000.0).abs() < 100.0, "{}", snapshot.avg_tokens_per_sec);
+    }
+
+    #[test]
+    fn tokens_per_second_count_time_once_and_aborted_requests_leave_no_trace_in_the_window() {
+        let mut metrics = MetricsCollector::new("m");
+        // Ten at once.
+        for _ in 0..10 {
+            metrics.record_request(Duration::from_secs(2), 100, Duration::from_secs(4));
+        }
+        let stats = RequestStats {
+            finish_reason: FinishReason::Cancelled,
+            error: None,
+            seed: 0,
+            prompt_tokens: 1,
+            generated_tokens: 1,
+            samples: 0,
+            audio_duration: Duration::from_millis(80),
+            queue_time: Duration::ZERO,
+            generation_time: Duration::from_secs(60),
+            time_to_first_audio: None,
+        };
+        metrics.request_finished(Task::Tts, &stats);
+        let snapshot = metrics.snapshot();
+        assert!((snapshot.avg_tokens_per_sec - 500.0).abs() < 5.0, "{}", snapshot.avg_tokens_per_sec);
+        assert!((snapshot.avg_rtf - 0.5).abs() < 1e-6 && snapshot.p99_latency_ms <= 2_000.0);
+        assert_eq!(snapshot.total_requests, 11);
     }
 
     #[test]

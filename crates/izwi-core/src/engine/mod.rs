@@ -3,16 +3,19 @@
 //! [`Engine`] holds channels and immutable facts; the step loop in [`core`] owns the state. Must not know tensors, wire
 //! formats or HTTP.
 
+pub mod admission;
 pub mod arbiter;
 pub mod blocks;
 pub mod config;
 mod conversation;
 mod core;
+pub mod cost;
 mod error;
 pub mod executor;
 pub mod kv_cache;
 pub mod metrics;
 mod output;
+mod recordings;
 pub mod request;
 pub mod scheduler;
 pub mod types;
@@ -40,12 +43,13 @@ pub use request::{
 };
 pub use scheduler::SchedulingPolicy;
 pub use types::{
-    AudioOutput, EngineOutput, FinishReason, GenerationParams, Priority, RequestId, RequestStats, SequenceId,
-    StreamingOutput,
+    AudioOutput, EngineOutput, FinishReason, GenerationParams, Prediction, Priority, RequestId, RequestStats,
+    SequenceId, StreamingOutput,
 };
 
 use self::core::{AbortCause, Admission, Command, EngineCore};
 use output::Delivery;
+use recordings::KeptRecordings;
 use request::RequestProcessor;
 
 /// A handle to an engine. Clones share the engine; after the last one is dropped the engine finishes open requests and
@@ -64,6 +68,8 @@ pub struct Engine {
     preparing: Arc<Semaphore>,
     /// Limits the open audio; a permit is a second.
     open_audio: Arc<Semaphore>,
+    /// The recordings of conversations, limited as the open audio is.
+    kept: Arc<KeptRecordings>,
 }
 
 impl Engine {
@@ -86,8 +92,7 @@ impl Engine {
     pub fn sharing(config: EngineCoreConfig, arbiter: &Arc<DeviceArbiter>) -> Result<Self> {
         config.validate()?;
         let executor = executor::build_native(&config)?;
-        let executor = arbiter::ArbitratedExecutor::new(executor, Arc::clone(arbiter));
-        Self::with_executor(config, Box::new(executor))
+        Self::with_executor_on(config, executor, arbiter)
     }
 
     /// Starts a step loop with any executor. Must be called within a tokio runtime.
@@ -95,6 +100,18 @@ impl Engine {
     /// # Errors
     /// The configuration is invalid, or there is no runtime.
     pub fn with_executor(config: EngineCoreConfig, executor: Box<dyn ModelExecutor>) -> Result<Self> {
+        Self::with_executor_on(config, executor, &DeviceArbiter::new())
+    }
+
+    /// Like [`Engine::with_executor`], on a device that other engines share.
+    ///
+    /// # Errors
+    /// As [`Engine::with_executor`].
+    pub fn with_executor_on(
+        config: EngineCoreConfig,
+        executor: Box<dyn ModelExecutor>,
+        arbiter: &Arc<DeviceArbiter>,
+    ) -> Result<Self> {
         config.validate()?;
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
             EngineError::Load("an engine needs a tokio runtime; create it within one".to_owned())
@@ -104,11 +121,11 @@ impl Engine {
         let processor = RequestProcessor::new(Arc::clone(&config), Arc::clone(&profile), executor.preparer());
         let (commands, receiver) = mpsc::unbounded_channel();
         let (publish, status) = watch::channel(EngineStatus::default());
-        let core = EngineCore::new(Arc::clone(&config), executor, publish);
+        let core = EngineCore::new(Arc::clone(&config), executor, arbiter.join(), publish);
         runtime.spawn(core.run(receiver));
         let preparing = Arc::new(Semaphore::new(config.num_threads));
         let open_audio = Arc::new(Semaphore::new(permits(config.max_open_audio_duration) as usize));
-        Ok(Self { commands, status, processor, profile, config, preparing, open_audio })
+        Ok(Self { commands, status, processor, profile, config, preparing, open_audio, kept: Arc::default() })
     }
 
     /// Static facts about the model.
@@ -173,6 +190,15 @@ impl Engine {
         self.ask(|reply| Command::Abort(id.clone(), AbortCause::Interrupt, reply)).await
     }
 
+    /// Corrects the playback clock of a stream: its client has played `played` of the audio so far. Without effect on a
+    /// request that has ended.
+    ///
+    /// # Errors
+    /// The engine has stopped.
+    pub fn playback_ack(&self, id: &RequestId, played: Duration) -> Result<()> {
+        self.send(Command::PlaybackAck(id.clone(), played))
+    }
+
     /// Makes a voice pack of a recording: a safetensors file, for [`VoiceInput::Pack`].
     ///
     /// # Errors
@@ -192,9 +218,17 @@ impl Engine {
     /// Decodes the recording of a user's message to mono samples at the model's input rate, for [`Message::Recording`].
     ///
     /// # Errors
-    /// The recording cannot be decoded or is longer than `max_turn_duration`.
+    /// The recording cannot be decoded or is longer than `max_turn_duration`; or conversations keep `max_open_audio_duration` of
+    /// recordings already.
     pub async fn decode_message(&self, audio: AudioInput) -> Result<Arc<[f32]>> {
-        self.prepare(move |processor| processor.decode_message(audio)).await
+        let samples = self.prepare(move |processor| processor.decode_message(audio)).await?;
+        let limit = self.config.max_open_audio_duration;
+        let most = limit.as_secs_f64() * f64::from(self.profile.info.input_sample_rate_hz);
+        if self.kept.keep(&samples, most as usize) {
+            Ok(samples)
+        } else {
+            Err(EngineError::AudioOverload { limit })
+        }
     }
 
     /// Takes the result of a request that was queued with [`Engine::add_request`], if finished. The last 256 are kept.

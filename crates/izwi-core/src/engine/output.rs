@@ -4,6 +4,7 @@
 //! [`OutputProcessor::next_event`] reports that the client caught up. Must not know queues or blocks.
 
 mod emission_queue;
+mod playback;
 mod stall_clock;
 
 use std::collections::{HashMap, VecDeque};
@@ -18,12 +19,14 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
 use self::emission_queue::EmissionQueue;
+use self::playback::PlaybackClock;
+pub(super) use self::playback::Underrun;
 use self::stall_clock::StallClock;
 use super::error::{EngineError, Result};
 use super::metrics::MetricsCollector;
 use super::types::{
-    AudioOutput, EngineOutput, FinishReason, RequestId, RequestStats, SequenceId, StreamingOutput,
-    audio_duration,
+    AudioOutput, EngineOutput, FinishReason, Prediction, RequestId, RequestStats, SequenceId,
+    StreamingOutput, audio_duration,
 };
 
 /// Destination of a request's result.
@@ -44,6 +47,10 @@ pub(super) struct SessionStart {
     pub(super) request_id: RequestId,
     pub(super) task: Task,
     pub(super) delivery: Delivery,
+    /// Whether somebody listens while it is generated.
+    pub(super) live: bool,
+    /// What was predicted for a live stream.
+    pub(super) prediction: Option<Prediction>,
     pub(super) chunk_samples: usize,
     /// Size of the first chunk, if it has its own.
     pub(super) first_chunk_samples: Option<usize>,
@@ -92,16 +99,15 @@ struct Session {
     pending_segments: Vec<Segment>,
     language: Option<String>,
     emissions: EmissionQueue,
-    pending: VecDeque<StreamingOutput>,
+    /// Chunks that have not left, with the time when each was made.
+    pending: VecDeque<(StreamingOutput, Instant)>,
     blocked_since: Option<Instant>,
     stall_clock: StallClock,
     blocked_total: Duration,
     first_scheduled_at: Option<Instant>,
     first_audio_at: Option<Instant>,
     last_chunk_at: Option<Instant>,
-    /// When playback of the audio so far ends, for a client that plays without buffering.
-    playback_end: Option<Instant>,
-    underrun: Duration,
+    playback: PlaybackClock,
     generated_tokens: usize,
     /// Whether the sequence has ended; delivery may continue.
     ended: bool,
@@ -138,8 +144,7 @@ impl OutputProcessor {
             first_scheduled_at: None,
             first_audio_at: None,
             last_chunk_at: None,
-            playback_end: None,
-            underrun: Duration::ZERO,
+            playback: PlaybackClock::default(),
             generated_tokens: 0,
             ended: false,
             start,
@@ -179,7 +184,7 @@ impl OutputProcessor {
         let sample_rate = self.sample_rate;
         let Some(session) = self.sessions.get_mut(&sequence) else { return Pushed::Disconnected };
         session.push(output, sample_rate, metrics);
-        self.send(sequence)
+        self.send(sequence, metrics)
     }
 
     /// Ends a session: delivers the rest and the statistics. Returns the result of [`Delivery::Kept`] sessions.
@@ -197,16 +202,23 @@ impl OutputProcessor {
         session.ended = true;
         if let Delivery::Stream(_) = session.start.delivery {
             session.end_stream(stats, sample_rate, metrics);
-            self.send(sequence);
+            self.send(sequence, metrics);
             return None;
         }
         let session = self.sessions.remove(&sequence)?;
         session.end_whole(stats, sample_rate)
     }
 
-    /// When playback of the audio so far ends, for scheduling by deadline.
+    /// When playback of the delivered audio of a live stream ends; `None` before its first chunk.
     pub(super) fn playback_end(&self, sequence: SequenceId) -> Option<Instant> {
-        self.sessions.get(&sequence)?.playback_end
+        self.sessions.get(&sequence).filter(|session| session.start.live)?.playback.end()
+    }
+
+    /// Corrects the playback clock of a stream: its client has played `played` so far.
+    pub(super) fn acknowledge(&mut self, sequence: SequenceId, played: Duration) {
+        if let Some(session) = self.sessions.get_mut(&sequence) {
+            session.playback.acknowledge(played, Instant::now());
+        }
     }
 
     /// Sequences whose client disconnected.
@@ -231,6 +243,13 @@ impl OutputProcessor {
         self.sessions.remove(&sequence);
     }
 
+    /// Counts a live stream that was cut because its client did not read.
+    pub(super) fn count_cut(&self, sequence: SequenceId, metrics: &MetricsCollector) {
+        if let Some(session) = self.sessions.get(&sequence).filter(|session| session.plays()) {
+            metrics.stream_continuity(session.playback.underrun(), true);
+        }
+    }
+
     /// Whether the sequence has not ended.
     pub(super) fn is_live(&self, sequence: SequenceId) -> bool {
         self.sessions.get(&sequence).is_some_and(|session| !session.ended)
@@ -252,46 +271,51 @@ impl OutputProcessor {
     }
 
     /// Waits for an event of a slow client. Cancel-safe. Never returns while no client is blocking.
-    pub(super) async fn next_event(&mut self) -> DeliveryEvent {
+    pub(super) async fn next_event(&mut self, metrics: &MetricsCollector) -> DeliveryEvent {
         loop {
             let Some((sequence, permit)) = self.permits.next().await else {
                 std::future::pending::<()>().await;
                 continue;
             };
-            if let Some(event) = self.resume(sequence, permit) {
+            if let Some(event) = self.resume(sequence, permit, metrics) {
                 return event;
             }
         }
     }
 
     /// Events that are ready now.
-    pub(super) fn ready_events(&mut self) -> Vec<DeliveryEvent> {
+    pub(super) fn ready_events(&mut self, metrics: &MetricsCollector) -> Vec<DeliveryEvent> {
         let mut events = Vec::new();
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         while let std::task::Poll::Ready(Some((sequence, permit))) =
             self.permits.poll_next_unpin(&mut context)
         {
-            events.extend(self.resume(sequence, permit));
+            events.extend(self.resume(sequence, permit, metrics));
         }
         events
     }
 
-    fn resume(&mut self, sequence: SequenceId, permit: Permit) -> Option<DeliveryEvent> {
+    fn resume(
+        &mut self,
+        sequence: SequenceId,
+        permit: Permit,
+        metrics: &MetricsCollector,
+    ) -> Option<DeliveryEvent> {
+        let sample_rate = self.sample_rate;
         let session = self.sessions.get_mut(&sequence)?;
         let Ok(permit) = permit else { return Some(DeliveryEvent::Disconnected(sequence)) };
         if let Some(since) = session.blocked_since {
             session.stall_clock.wait(since.elapsed());
         }
-        if let Some(chunk) = session.pending.pop_front() {
+        if let Some((chunk, made_at)) = session.pending.pop_front() {
+            session.leaves(chunk.samples.len(), made_at, sample_rate, metrics);
             session.stall_clock.take(session.playing_time(&chunk));
             permit.send(chunk);
         }
         if let Some(since) = session.blocked_since.take() {
             session.blocked_total += since.elapsed();
-            let caught_up_at = Instant::now();
-            session.playback_end = session.playback_end.map(|end| end.max(caught_up_at));
         }
-        match self.send(sequence) {
+        match self.send(sequence, metrics) {
             Pushed::Open => Some(DeliveryEvent::CaughtUp(sequence)),
             Pushed::Disconnected => Some(DeliveryEvent::Disconnected(sequence)),
             Pushed::Blocked => None,
@@ -299,20 +323,25 @@ impl OutputProcessor {
     }
 
     /// Sends pending chunks until the client's channel is full; a permit then signals free capacity.
-    fn send(&mut self, sequence: SequenceId) -> Pushed {
+    fn send(&mut self, sequence: SequenceId, metrics: &MetricsCollector) -> Pushed {
+        let sample_rate = self.sample_rate;
         let Some(session) = self.sessions.get_mut(&sequence) else { return Pushed::Disconnected };
         let Delivery::Stream(channel) = &session.start.delivery else {
             return if session.is_disconnected() { Pushed::Disconnected } else { Pushed::Open };
         };
+        let channel = channel.clone();
         while session.blocked_since.is_none()
-            && let Some(chunk) = session.pending.pop_front()
+            && let Some((chunk, made_at)) = session.pending.pop_front()
         {
-            let playing_time = session.playing_time(&chunk);
+            let (samples, playing_time) = (chunk.samples.len(), session.playing_time(&chunk));
             match channel.try_send(chunk) {
-                Ok(()) => session.stall_clock.take(playing_time),
+                Ok(()) => {
+                    session.leaves(samples, made_at, sample_rate, metrics);
+                    session.stall_clock.take(playing_time);
+                }
                 Err(TrySendError::Closed(_)) => return Pushed::Disconnected,
                 Err(TrySendError::Full(chunk)) => {
-                    session.pending.push_front(chunk);
+                    session.pending.push_front((chunk, made_at));
                     session.blocked_since = Some(Instant::now());
                     let channel = channel.clone();
                     let wait = async move { (sequence, channel.reserve_owned().await.map_err(|_| sequence)) };
@@ -363,9 +392,6 @@ impl Session {
         self.pending_text.push_str(&output.text);
         self.language = output.language.or(self.language.take());
         self.emissions.push(output.emission, output.samples.len());
-        if !output.samples.is_empty() {
-            self.track_playback(output.samples.len(), sample_rate);
-        }
         if let Delivery::Stream(_) = self.start.delivery {
             self.pending_segments.extend(output.segments);
             let before = self.chunker.total_samples();
@@ -383,25 +409,41 @@ impl Session {
                 self.enqueue(chunk, emissions, None, sample_rate, metrics);
             }
         } else {
+            if !output.samples.is_empty() {
+                self.first_audio_at.get_or_insert_with(Instant::now);
+            }
             self.segments.extend(output.segments);
             self.collected.extend_from_slice(&output.samples);
         }
     }
 
-    /// Tracks playback and underruns of a client that plays without buffering.
-    fn track_playback(&mut self, samples: usize, sample_rate: u32) {
+    /// Whether a client plays it.
+    fn plays(&self) -> bool {
+        self.start.live && matches!(self.start.delivery, Delivery::Stream(_))
+    }
+
+    /// Records that a chunk leaves.
+    fn leaves(&mut self, samples: usize, made_at: Instant, sample_rate: u32, metrics: &MetricsCollector) {
+        if samples == 0 {
+            return;
+        }
         let now = Instant::now();
-        self.first_audio_at.get_or_insert(now);
-        let length = audio_duration(samples as u64, sample_rate);
-        let end = match self.playback_end {
-            Some(end) if end < now => {
-                self.underrun += now - end;
-                now
+        if self.first_audio_at.is_none() {
+            self.first_audio_at = Some(now);
+            if let Some(prediction) = &self.start.prediction {
+                metrics.first_audio(prediction.first_audio, now - self.start.accepted_at);
             }
-            Some(end) => end,
-            None => now,
-        };
-        self.playback_end = Some(end + length);
+        }
+        if self.plays() {
+            if let Some(slack) = self.playback.slack(now) {
+                metrics.slack(slack);
+            }
+            let prebuffer = self.start.prediction.map_or(Duration::ZERO, |prediction| prediction.prebuffer);
+            let length = audio_duration(samples as u64, sample_rate);
+            if let Some(underrun) = self.playback.deliver(length, made_at, now, prebuffer) {
+                metrics.underrun(underrun);
+            }
+        }
     }
 
     fn enqueue(
@@ -418,7 +460,7 @@ impl Session {
         }
         let text = std::mem::take(&mut self.pending_text);
         let (emissions, emission_ends) = emissions.into_iter().unzip();
-        self.pending.push_back(StreamingOutput {
+        let chunk = StreamingOutput {
             request_id: self.start.request_id.clone(),
             sequence: chunk.sequence,
             sample_offset: chunk.sample_offset,
@@ -432,12 +474,16 @@ impl Session {
             emission_ends,
             is_final: chunk.is_final,
             stats,
-        });
+            prediction: self.start.prediction.filter(|_| chunk.sequence == 0),
+        };
+        self.pending.push_back((chunk, now));
     }
 
     fn end_stream(&mut self, stats: RequestStats, sample_rate: u32, metrics: &MetricsCollector) {
-        if stats.samples > 0 && stats.finish_reason == FinishReason::Stop {
-            metrics.stream_continuity(self.underrun);
+        let is_wanted = !matches!(stats.finish_reason, FinishReason::Cancelled | FinishReason::Interrupted);
+        if self.plays() && stats.samples > 0 && is_wanted {
+            let is_cut = stats.finish_reason == FinishReason::Error;
+            metrics.stream_continuity(self.playback.underrun(), is_cut);
         }
         let rest = std::mem::replace(&mut self.chunker, Chunker::new(1)).finish();
         let emissions = self.take_emissions(stats.finish_reason);

@@ -68,6 +68,9 @@ pub struct EngineCoreRequest {
     pub params: Option<GenerationParams>,
     /// Urgency.
     pub priority: Priority,
+    /// Whether somebody listens while it is generated. Only streams with audio are live; all else is bulk work, which
+    /// runs in the time that live streams leave.
+    pub live: bool,
     /// Samples in a chunk; `None` for the engine's default.
     pub chunk_samples: Option<usize>,
     /// Samples of the first chunk; `None` for the size of all others.
@@ -90,6 +93,7 @@ impl EngineCoreRequest {
             streams_text: None,
             params: None,
             priority: Priority::Normal,
+            live: true,
             chunk_samples: None,
             first_chunk_samples: None,
         }
@@ -192,6 +196,13 @@ impl EngineCoreRequest {
     #[must_use]
     pub fn with_priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
+        self
+    }
+
+    /// Sets whether somebody listens while it is generated.
+    #[must_use]
+    pub fn with_live(mut self, live: bool) -> Self {
+        self.live = live;
         self
     }
 

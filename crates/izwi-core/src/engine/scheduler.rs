@@ -50,6 +50,8 @@ pub struct NewSequence {
     pub request_id: RequestId,
     /// Urgency.
     pub priority: Priority,
+    /// Whether somebody listens to its audio while it is generated.
+    pub live: bool,
     /// Time of arrival in microseconds since the engine started; initial deadline.
     pub arrival_us: u64,
     /// Bytes that the executor holds for it from its first step to its end, KV blocks not included.
@@ -143,8 +145,8 @@ pub struct ScheduleResult {
     pub blocks_allocated: usize,
     /// Blocks to copy before the step writes.
     pub block_copies: Vec<BlockCopy>,
-    /// Whether some stream's audio runs out soon, or has not started.
-    pub has_due: bool,
+    /// When the first of its live streams runs out of audio, in microseconds on the engine's clock; `None` without one.
+    pub due_us: Option<u64>,
 }
 
 impl ScheduleResult {
@@ -404,7 +406,9 @@ impl Scheduler {
             }
         }
         result.total_tokens += item.num_tokens;
-        result.has_due |= sequence.is_due(self.now_us + DUE_SOON_US);
+        if sequence.live {
+            result.due_us = Some(result.due_us.map_or(sequence.due_us, |due_us| due_us.min(sequence.due_us)));
+        }
         Some(ScheduledRequest {
             sequence: item.sequence,
             request_id: sequence.request_id.clone(),

@@ -192,6 +192,18 @@ pub fn rtf(processing: Duration, audio: Duration) -> f32 {
     if audio.is_zero() { 0.0 } else { processing.as_secs_f32() / audio.as_secs_f32() }
 }
 
+/// What was predicted for a live stream when it was accepted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prediction {
+    /// From arrival to the first audio.
+    pub first_audio: Duration,
+    /// Processing time over audio time while it plays. Above 1 the audio is generated slower than it plays.
+    pub rtf: f32,
+    /// How long a player waits after the first audio so that the rest plays without a gap. Zero where the audio is
+    /// generated faster than it plays.
+    pub prebuffer: Duration,
+}
+
 /// The whole result of a finished request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineOutput {
@@ -252,6 +264,8 @@ pub struct StreamingOutput {
     pub is_final: bool,
     /// Statistics, on the final chunk.
     pub stats: Option<RequestStats>,
+    /// What was predicted when the stream was accepted, on the first chunk of a live stream.
+    pub prediction: Option<Prediction>,
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
 //! Commands of the handle to the step loop, and the loop's start, replies and end.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::{AbortCause, EngineCore, EngineState, Mode, in_flight};
+use crate::engine::arbiter::TurnRequest;
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::ExecutorError;
 use crate::engine::metrics::MetricsSnapshot;
@@ -28,6 +31,7 @@ pub(in crate::engine) struct Admission {
 pub(in crate::engine) enum Command {
     Add(Box<Admission>, oneshot::Sender<Result<()>>),
     Abort(RequestId, AbortCause, oneshot::Sender<bool>),
+    PlaybackAck(RequestId, Duration),
     Step(oneshot::Sender<Result<Vec<EngineOutput>>>),
     TakeOutput(RequestId, oneshot::Sender<Option<EngineOutput>>),
     Metrics(oneshot::Sender<MetricsSnapshot>),
@@ -44,7 +48,9 @@ impl Command {
     /// Whether a step that was scheduled before this command may differ from one that is scheduled after it.
     pub(super) fn changes_schedule(&self, mode: Mode) -> bool {
         match self {
-            Self::Metrics(_) | Self::TakeOutput(..) | Self::CheckInvariants(_) => false,
+            Self::PlaybackAck(..) | Self::Metrics(_) | Self::TakeOutput(..) | Self::CheckInvariants(_) => {
+                false
+            }
             // They let the loop run, or drain it, which it does already.
             Self::Start | Self::Resume | Self::Drain(_) | Self::AwaitEnd(_) => mode != Mode::Running,
             Self::Add(..) | Self::Abort(..) | Self::Step(_) | Self::Pause | Self::Stop => true,
@@ -60,10 +66,15 @@ impl EngineCore {
     ) -> Vec<Command> {
         let mut buffered = Vec::new();
         let Some(mut executor) = self.executor.take() else { return buffered };
-        let mut warm_up = tokio::task::spawn_blocking(move || {
-            let run = std::panic::catch_unwind(AssertUnwindSafe(|| executor.initialize()));
-            let result = run.unwrap_or_else(|panic| Err(ExecutorError(in_flight::panic_text(&*panic))));
-            (executor, result)
+        let device = Arc::clone(&self.device);
+        let mut warm_up = tokio::spawn(async move {
+            let _turn = device.turn(TurnRequest::default()).await;
+            let warm_up = tokio::task::spawn_blocking(move || {
+                let run = std::panic::catch_unwind(AssertUnwindSafe(|| executor.initialize()));
+                let result = run.unwrap_or_else(|panic| Err(ExecutorError(in_flight::panic_text(&*panic))));
+                (executor, result)
+            });
+            warm_up.await
         });
         let joined = loop {
             tokio::select! {
@@ -72,7 +83,7 @@ impl EngineCore {
                 Some(command) = commands.recv() => buffered.push(command),
             }
         };
-        match joined {
+        match joined.and_then(|joined| joined) {
             Ok((executor, Ok(()))) => {
                 self.executor = Some(executor);
                 self.status.state = EngineState::Ready;
@@ -113,6 +124,12 @@ impl EngineCore {
                     self.publish();
                 }
                 let _ = reply.send(sequence.is_some());
+            }
+            Command::PlaybackAck(id, played) => {
+                if let Some(sequence) = self.requests.get(&id) {
+                    self.output.acknowledge(*sequence, played);
+                    self.set_due(*sequence);
+                }
             }
             Command::Step(reply) => self.step_waiters.push(reply),
             Command::TakeOutput(id, reply) => {

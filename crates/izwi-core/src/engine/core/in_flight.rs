@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
 use super::Command;
+use crate::engine::arbiter::{Member, TurnRequest};
 use crate::engine::executor::{ExecutorError, ItemResult, ModelExecutor, StepPlan};
 use crate::engine::scheduler::ScheduleResult;
 use crate::engine::types::{FinishReason, SequenceId};
@@ -19,8 +20,19 @@ use crate::engine::types::{FinishReason, SequenceId};
 /// A step being executed.
 pub(super) struct InFlightStep {
     pub(super) schedule: Arc<ScheduleResult>,
-    started_at: Instant,
-    handle: JoinHandle<(Box<dyn ModelExecutor>, Outcome)>,
+    handle: JoinHandle<(Executed, StepTimes)>,
+}
+
+/// The executor and what came of its step, or that its thread was lost.
+type Executed = std::result::Result<(Box<dyn ModelExecutor>, Outcome), JoinError>;
+
+/// Where the time of a step went.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StepTimes {
+    /// Waiting for the device.
+    pub(super) waited: Duration,
+    /// Executing.
+    pub(super) executed: Duration,
 }
 
 enum Outcome {
@@ -32,7 +44,7 @@ enum Outcome {
 /// An executed step.
 pub(super) struct Returned {
     pub(super) schedule: Arc<ScheduleResult>,
-    pub(super) duration: Duration,
+    pub(super) times: StepTimes,
     /// `None` if its thread was lost.
     pub(super) executor: Option<Box<dyn ModelExecutor>>,
     /// One result per item of the schedule.
@@ -48,22 +60,24 @@ pub(super) struct CompletedItem {
 }
 
 impl InFlightStep {
-    /// Starts executing a plan.
+    /// Executes a plan as soon as the device is granted.
     pub(super) fn launch(
-        mut executor: Box<dyn ModelExecutor>,
+        executor: Box<dyn ModelExecutor>,
         plan: StepPlan,
-        schedule: Arc<ScheduleResult>,
+        device: Arc<Member>,
+        request: TurnRequest,
     ) -> Self {
-        let started_at = Instant::now();
-        let handle = match executor.simulated_time(&plan) {
-            Some(time) => tokio::spawn(async move {
-                let done = execute(executor, &plan);
-                tokio::time::sleep(time).await;
-                done
-            }),
-            None => tokio::task::spawn_blocking(move || execute(executor, &plan)),
-        };
-        Self { schedule, started_at, handle }
+        let schedule = Arc::clone(&plan.schedule);
+        let handle = tokio::spawn(async move {
+            let ready_at = Instant::now();
+            let turn = device.turn(request).await;
+            let started_at = Instant::now();
+            let executed = execute(executor, plan).await;
+            let times = StepTimes { waited: started_at - ready_at, executed: started_at.elapsed() };
+            drop(turn);
+            (executed, times)
+        });
+        Self { schedule, handle }
     }
 
     /// Waits for the results. Returns them with the commands that arrived meanwhile.
@@ -81,6 +95,7 @@ impl InFlightStep {
         };
         let expected = self.schedule.batch_size();
         let fail = |message: String| vec![Err(ExecutorError(message)); expected];
+        let (joined, times) = joined.unwrap_or_else(|lost| (Err(lost), StepTimes::default()));
         let (executor, results, panicked) = match joined {
             Ok((executor, Outcome::Results(results))) if results.len() == expected => {
                 (Some(executor), results, false)
@@ -95,12 +110,21 @@ impl InFlightStep {
             }
             Err(lost) => (None, fail(format!("executor thread was lost: {lost}")), true),
         };
-        let duration = self.started_at.elapsed();
-        (Returned { schedule: self.schedule, duration, executor, results, panicked }, buffered)
+        (Returned { schedule: self.schedule, times, executor, results, panicked }, buffered)
     }
 }
 
-fn execute(mut executor: Box<dyn ModelExecutor>, plan: &StepPlan) -> (Box<dyn ModelExecutor>, Outcome) {
+/// Executes a plan on the blocking pool; in simulated time within this task, which then waits.
+async fn execute(mut executor: Box<dyn ModelExecutor>, plan: StepPlan) -> Executed {
+    if let Some(time) = executor.simulated_time(&plan) {
+        let done = run(executor, &plan);
+        tokio::time::sleep(time).await;
+        return Ok(done);
+    }
+    tokio::task::spawn_blocking(move || run(executor, &plan)).await
+}
+
+fn run(mut executor: Box<dyn ModelExecutor>, plan: &StepPlan) -> (Box<dyn ModelExecutor>, Outcome) {
     let run = std::panic::catch_unwind(AssertUnwindSafe(|| executor.execute(plan)));
     let outcome = match run {
         Ok(Ok(results)) => Outcome::Results(results),

@@ -31,6 +31,10 @@ pub(in crate::engine) struct AdmissibleRequest {
     pub(in crate::engine) id: RequestId,
     pub(in crate::engine) task: Task,
     pub(in crate::engine) priority: Priority,
+    /// Whether somebody listens to generated audio, if it is delivered in chunks.
+    pub(in crate::engine) live: bool,
+    /// Characters of the text to speak; `None` for other tasks.
+    pub(in crate::engine) text_chars: Option<usize>,
     /// Samples per chunk.
     pub(in crate::engine) chunk_samples: usize,
     /// Samples of the first chunk, if it has its own size.
@@ -100,6 +104,9 @@ impl RequestProcessor {
         let chunk_samples = request.chunk_samples.unwrap_or(self.config.streaming_chunk_size);
         let first_chunk_samples = request.first_chunk_samples;
         let (id, task, priority) = (request.id.clone(), request.task_type, request.priority);
+        let live = request.live && task != Task::Asr;
+        let text_chars =
+            request.text.as_deref().filter(|_| task == Task::Tts).map(|text| text.chars().count());
         let DecodedInput { input, recording, open_audio } = match task {
             Task::Tts => self.speak_input(request, &params, chunk_samples)?,
             Task::Asr => self.listen_input(request, &params)?,
@@ -112,6 +119,8 @@ impl RequestProcessor {
             id,
             task,
             priority,
+            live,
+            text_chars,
             chunk_samples,
             first_chunk_samples,
             seed,

@@ -359,30 +359,30 @@ impl<'a> Round<'a> {
 
     /// Whether the admission `item` leaves the blocks that it and the sequences before it will need.
     fn leaves_reserve(&self, sequence: &Sequence, item: &DecidedItem) -> bool {
-        let positions = sequence.positions_after(self.lookahead());
         let end = self.kv.geometry().blocks_for(item.start + item.num_tokens);
-        let own = self.kv.geometry().blocks_for(positions).saturating_sub(end);
+        let own = self.expected_blocks(sequence).saturating_sub(end);
         item.new_blocks + own + self.future_blocks() <= self.free
     }
 
-    /// Positions for which blocks are left: without preemption all.
-    fn lookahead(&self) -> usize {
+    /// Blocks that a sequence holds after the lookahead, without preemption at its end; the model ends it in the pool.
+    fn expected_blocks(&self, sequence: &Sequence) -> usize {
         let SchedulerConfig { preemption, lookahead, .. } = self.scheduler.config;
-        if preemption { lookahead } else { usize::MAX }
+        let positions = sequence.positions_after(if preemption { lookahead } else { usize::MAX });
+        let geometry = self.kv.geometry();
+        geometry.blocks_for(positions).min(geometry.num_blocks)
     }
 
     /// Blocks that the sequences admitted so far will need, beyond those they hold or were granted.
     fn future_blocks(&self) -> usize {
         let SchedulerConfig { preemption, .. } = self.scheduler.config;
-        let future = |s: &Sequence, held: usize| {
-            self.kv.geometry().blocks_for(s.positions_after(self.lookahead())).saturating_sub(held)
-        };
+        let future = |s: &Sequence, held: usize| self.expected_blocks(s).saturating_sub(held);
         // Where they can be preempted, paused sequences need none.
         let running = self.running.iter().filter(|s| !(s.paused && preemption)).map(|s| {
             let granted = self.granted.get(&s.id).map_or(0, |grant| grant.new_blocks);
             future(s, self.kv.table(s.id).len() + granted)
         });
-        let admitted = self.decision.prefill.iter().filter_map(|item| {
+        let admitted = self.decision.prefill.iter().filter(|item| item.admit_with.is_some());
+        let admitted = admitted.filter_map(|item| {
             let end = self.kv.geometry().blocks_for(item.start + item.num_tokens);
             Some(future(self.scheduler.sequences.get(&item.sequence)?, end))
         });

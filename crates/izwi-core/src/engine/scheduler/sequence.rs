@@ -67,6 +67,7 @@ pub(super) struct Sequence {
     pub(super) id: SequenceId,
     pub(super) request_id: RequestId,
     pub(super) priority: Priority,
+    pub(super) live: bool,
     pub(super) arrival: u64,
     pub(super) due_us: u64,
     pub(super) last_scheduled: u64,
@@ -89,6 +90,7 @@ impl Sequence {
             id: new.id,
             request_id: new.request_id,
             priority: new.priority,
+            live: new.live,
             arrival,
             due_us: new.arrival_us,
             last_scheduled: 0,
@@ -150,9 +152,9 @@ impl Sequence {
         }
     }
 
-    /// Whether playback of its audio ends before `soon_us`. A stream without audio is always due.
+    /// Whether playback of its audio ends before `soon_us`. A live stream without audio is always due, bulk work never.
     pub(super) fn is_due(&self, soon_us: u64) -> bool {
-        self.due_us <= soon_us
+        self.live && self.due_us <= soon_us
     }
 
     pub(super) fn demand(&self) -> Option<Demand> {

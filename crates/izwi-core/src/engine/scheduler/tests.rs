@@ -34,6 +34,7 @@ impl Bench {
             id,
             request_id,
             priority,
+            live: true,
             arrival_us: self.next,
             state_bytes: STATE_BYTES,
             is_continued: false,

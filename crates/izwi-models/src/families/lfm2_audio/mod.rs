@@ -167,7 +167,7 @@ impl LfmAudio {
         for (place, entry) in entries.iter().enumerate() {
             let pass = entry.pass;
             for recording in entry.state.missing_recordings(pass, entry.start, entry.end) {
-                mel.push(&pass.prompt.recordings[recording].mel);
+                mel.push(pass.prompt.recordings[recording].mel(&self.front_end));
                 places.push((place, recording));
             }
         }

@@ -210,9 +210,11 @@ impl LfmAudio {
         }
         let mut prompt =
             Prompt::begin(&self.vocabulary, input.instructions.as_deref().unwrap_or(CHAT_INSTRUCTIONS));
+        let mut known = 0;
         for turn in &input.turns {
             match turn {
                 Turn::User(messages) => {
+                    known = prompt.recordings.len();
                     prompt.turn(&self.vocabulary, Role::User);
                     for message in messages {
                         self.message(&mut prompt, message)?;
@@ -229,6 +231,11 @@ impl LfmAudio {
             prompt.end(&self.vocabulary);
         }
         prompt.turn(&self.vocabulary, Role::Assistant);
+        // Those of earlier turns are mostly in the prefix cache. The new ones are needed: here rather than in a step, which
+        // other sequences share.
+        for recording in &prompt.recordings[known..] {
+            recording.mel(&self.front_end);
+        }
         let positions = limits.max_positions.min(self.config.lfm.max_position_embeddings);
         let overhead = prompt.positions.len();
         if overhead + MIN_TOKENS > positions {
@@ -273,7 +280,7 @@ impl LfmAudio {
                         "the recording is too short to transcribe; send a tenth of a second at least";
                     return Err(InputError { param: "audio", message: message.to_owned() });
                 }
-                prompt.recording(Recording::new(samples, &self.front_end));
+                prompt.recording(Recording::deferred(samples, &self.front_end));
             }
         }
         Ok(())

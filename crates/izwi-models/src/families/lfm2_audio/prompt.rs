@@ -2,7 +2,7 @@
 //!
 //! Owns the template of a conversation. Computes no embedding.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::mel::{FrontEnd, Mel};
 use super::tokens::{Role, Vocabulary};
@@ -21,8 +21,12 @@ pub(super) enum Position {
 /// A recording in a conversation.
 #[derive(Debug, Clone)]
 pub(super) struct Recording {
-    /// The input of the encoder.
-    pub(super) mel: Mel,
+    /// Samples at the encoder's rate; none where `mel` was computed at once.
+    samples: Arc<[f32]>,
+    /// The input of the encoder, once it is needed.
+    mel: OnceLock<Mel>,
+    /// Positions it takes.
+    rows: usize,
     /// Content key.
     key: u64,
     /// End of its positions in the prompt.
@@ -32,15 +36,37 @@ pub(super) struct Recording {
 impl Recording {
     /// A recording of mono samples at the encoder's rate.
     pub(super) fn new(samples: &[f32], front_end: &FrontEnd) -> Self {
+        let mel = OnceLock::from(front_end.frames(samples));
+        Self { mel, ..Self::keyed(samples, front_end) }
+    }
+
+    /// A recording that may be in the prefix cache: the input of the encoder is computed when it is needed.
+    pub(super) fn deferred(samples: &Arc<[f32]>, front_end: &FrontEnd) -> Self {
+        Self { samples: Arc::clone(samples), ..Self::keyed(samples, front_end) }
+    }
+
+    fn keyed(samples: &[f32], front_end: &FrontEnd) -> Self {
         let key = samples
             .iter()
             .fold(mix(samples.len() as u64), |key, sample| mix(key ^ u64::from(sample.to_bits())));
-        Self { mel: front_end.frames(samples), key, end: 0 }
+        let rows = front_end.rows(samples.len());
+        Self { samples: Arc::new([]), mel: OnceLock::new(), rows, key, end: 0 }
+    }
+
+    /// The input of the encoder.
+    pub(super) fn mel(&self, front_end: &FrontEnd) -> &Mel {
+        self.mel.get_or_init(|| front_end.frames(&self.samples))
+    }
+
+    /// Whether the input of the encoder is computed.
+    #[cfg(test)]
+    pub(super) fn has_mel(&self) -> bool {
+        self.mel.get().is_some()
     }
 
     /// Positions it takes.
     pub(super) fn rows(&self) -> usize {
-        self.mel.rows()
+        self.rows
     }
 }
 

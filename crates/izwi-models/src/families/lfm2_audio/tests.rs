@@ -459,6 +459,10 @@ fn rows_of_the_encoder_are_held_until_their_positions_are_computed() {
     let turns = vec![user_turn("w1"), Turn::Model(Arc::new([Emission::Token(7)])), user_turn("w2")];
     let prepared = prepare(&model, &converse(turns, None, 3));
     let Work::Autoregressive { prompt, encoders } = &prepared.work else { panic!("a prompt") };
+    let recordings =
+        &prepared.payload.downcast_ref::<Plan<LfmAudio>>().unwrap().passes[0].pass.prompt.recordings;
+    let has_mel: Vec<bool> = recordings.iter().map(prompt::Recording::has_mel).collect();
+    assert_eq!(has_mel, [false, true], "an earlier turn may be cached");
     assert_eq!(encoders.len(), 2);
     assert!(encoders[0].end < encoders[1].end && encoders[1].end < prompt.len() && encoders[0].tokens > 0);
     let mut engine = MiniEngine::new(&model, 8, 8, 4);

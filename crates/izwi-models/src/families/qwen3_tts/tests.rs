@@ -139,17 +139,19 @@ fn a_preempted_sequence_goes_on_from_the_blocks_of_its_own_frames() {
     let model = model("cv06");
     let prepared = prepare(&model, say(TEXTS[1], 5));
     let undisturbed = mini_engine::alone(&model, &prepared, 30);
+    let frames = undisturbed.generated - usize::from(undisturbed.finished);
     let keys: HashSet<u64> = undisturbed.keys.iter().copied().collect();
-    assert_eq!(keys.len(), undisturbed.generated, "a key for each frame");
+    assert_eq!((keys.len(), undisturbed.keys.len()), (frames, frames), "a key for each frame");
     let mut engine = MiniEngine::new(&model, BLOCK, usize::MAX, 30);
     engine.admit(&prepared);
-    for _ in 0..20 {
+    let in_full_blocks = |engine: &MiniEngine<'_>| engine.sequences[0].start / BLOCK * BLOCK;
+    while in_full_blocks(&engine) <= mini_engine::keys(&prepared).len() {
         engine.step();
     }
+    assert!(!engine.sequences[0].finished);
     // As after a preemption in which no full block was lost.
-    let sequence = &mut engine.sequences[0];
-    assert!(sequence.start / BLOCK * BLOCK > mini_engine::keys(&prepared).len());
-    (sequence.start, sequence.begins) = (sequence.start / BLOCK * BLOCK, true);
+    let start = in_full_blocks(&engine);
+    (engine.sequences[0].start, engine.sequences[0].begins) = (start, true);
     let again = engine.finish().remove(0);
     assert_same("from its own blocks", &again.samples, &undisturbed.samples);
     assert_eq!(again.keys, undisturbed.keys);

@@ -1,0 +1,485 @@
+//! Admission of live streams: whether all of them stay ahead of their players with one more, when it could start, and
+//! what its listener is told.
+//!
+//! Pure: a [`Situation`] in, a [`Decision`] out. Must not know queues, clocks or samples.
+
+use std::time::Duration;
+
+use super::arbiter::BULK_SHARE;
+use super::cost::{CostModel, StepShape};
+use super::types::Prediction;
+
+/// Standard deviations of the accumulated step times that a stream is ahead of its player.
+const DEVIATIONS: f64 = 5.0;
+/// The most seconds that a first chunk is held back for a head start.
+const MAX_RESERVE_S: f64 = 1.0;
+/// Share by which the silence before a stream slower than real time exceeds the prediction.
+const PREBUFFER_MARGIN: f64 = 0.1;
+
+/// What the streams of one model have in common, on the average.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StreamRate {
+    /// Work of one step of one stream.
+    pub step: StepShape,
+    /// Seconds of audio that it makes.
+    pub audio_s: f64,
+}
+
+/// A live stream that runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LiveStream {
+    /// Seconds that it is ahead of its player, at the time when its next chunk leaves; `None` before the first audio.
+    pub ahead_s: Option<f64>,
+    /// Expected seconds of audio that are not generated.
+    pub left_s: f64,
+    /// Expected seconds until its generation ends if its reader, not the device, is the limit; 0 otherwise.
+    pub paced_s: f64,
+    /// Work left before its first audio.
+    pub setup: StepShape,
+}
+
+/// A live stream that is to start.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate {
+    /// Work of its prompt.
+    pub prompt: StepShape,
+    /// Expected seconds of audio.
+    pub length_s: f64,
+    /// Seconds of audio in its first chunk.
+    pub chunk_s: f64,
+}
+
+/// A live stream of another engine on the device.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OtherStream {
+    /// Seconds of the device for a second of audio.
+    pub utilisation: f64,
+    /// Expected seconds until it ends.
+    pub ends_s: f64,
+}
+
+/// What is known when a live stream asks to start.
+#[derive(Debug, Clone, Copy)]
+pub struct Situation<'a> {
+    /// Time of steps.
+    pub costs: &'a CostModel,
+    /// Work and audio of a step of one stream.
+    pub rate: StreamRate,
+    /// Streams that run.
+    pub streams: &'a [LiveStream],
+    /// Streams that were accepted and wait, in their order.
+    pub held: &'a [Candidate],
+    /// Streams of other engines.
+    pub others: &'a [OtherStream],
+    /// Expected seconds until the step in flight ends.
+    pub in_flight_s: f64,
+    /// The most streams at once.
+    pub max_streams: usize,
+    /// The longest predicted time to the first audio, in seconds.
+    pub max_first_audio_s: f64,
+}
+
+/// What becomes of a candidate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Decision {
+    /// It starts now.
+    Admit(Forecast),
+    /// It starts when others have ended, in time for its first audio.
+    Wait(Forecast),
+    /// It is refused.
+    Refuse {
+        /// Predicted time until it would be accepted.
+        retry_after: Duration,
+    },
+}
+
+/// How a stream is predicted to go.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Forecast {
+    /// What its listener is told; `None` before anything is known about the model.
+    pub prediction: Option<Prediction>,
+    /// Seconds of audio beyond the first chunk that are generated before the first chunk leaves.
+    pub head_start_s: f64,
+}
+
+impl Situation<'_> {
+    /// Decides about a stream that arrives now.
+    pub fn decide(&self, candidate: &Candidate) -> Decision {
+        if !self.costs.is_known() || self.rate.audio_s <= 0.0 {
+            let unknown = Forecast { prediction: None, head_start_s: 0.0 };
+            return if self.streams.is_empty() && self.held.is_empty() {
+                Decision::Admit(unknown)
+            } else {
+                Decision::Wait(unknown)
+            };
+        }
+        let capacity = self.capacity();
+        let start_s = self.start_s(candidate, capacity);
+        let beside = self.streams.len().min(capacity.saturating_sub(1));
+        let (forecast, first_audio_s) = self.forecast(candidate, start_s, beside);
+        let is_alone = self.streams.is_empty() && self.held.is_empty() && self.others.is_empty();
+        if first_audio_s > self.max_first_audio_s && !is_alone {
+            return Decision::Refuse { retry_after: seconds(first_audio_s - self.max_first_audio_s) };
+        }
+        if start_s > 0.0 || !self.held.is_empty() {
+            Decision::Wait(forecast)
+        } else {
+            Decision::Admit(forecast)
+        }
+    }
+
+    /// Whether the first stream that waits can start now.
+    pub fn can_start(&self) -> bool {
+        if !self.costs.is_known() || self.rate.audio_s <= 0.0 {
+            return self.streams.is_empty();
+        }
+        self.streams.len() < self.capacity()
+    }
+
+    /// Seconds of a step of `streams` streams.
+    fn step_s(&self, streams: usize) -> f64 {
+        let StepShape { decodes, prefill_tokens, encoder_tokens } = self.rate.step;
+        self.costs.seconds(StepShape {
+            decodes: decodes * streams,
+            prefill_tokens: prefill_tokens * streams,
+            encoder_tokens: encoder_tokens * streams,
+        })
+    }
+
+    /// Share of the device that streams of other engines use.
+    fn others_share(&self) -> f64 {
+        self.others.iter().map(|other| other.utilisation).sum()
+    }
+
+    /// The most streams of this engine at once: a step of all of them takes no longer than its audio plays, with the shares
+    /// of bulk work and of other engines left. One stream is always kept, if it is the only one of the device.
+    pub fn capacity(&self) -> usize {
+        let budget_s = self.rate.audio_s * (1.0 - BULK_SHARE - self.others_share());
+        let fits = |streams: usize| self.step_s(streams) <= budget_s;
+        let (mut low, mut high) = (0, self.max_streams.max(1));
+        while low < high {
+            let middle = (low + high).div_ceil(2);
+            if fits(middle) { low = middle } else { high = middle - 1 }
+        }
+        if self.others.is_empty() { low.max(1) } else { low }
+    }
+
+    /// Seconds until the candidate may start: those before it start in their order, each when enough have ended.
+    fn start_s(&self, candidate: &Candidate, capacity: usize) -> f64 {
+        let mut ends: Vec<f64> = self.streams.iter().map(|stream| self.ends_s(stream)).collect();
+        let (mut start_s, mut places) = (0.0f64, capacity);
+        if places == 0 {
+            // A place comes free when enough streams of other engines have ended.
+            start_s = self.others_end_s();
+            places = 1;
+        }
+        for next in self.held.iter().chain([candidate]) {
+            ends.sort_by(f64::total_cmp);
+            if ends.len() >= places {
+                start_s = start_s.max(ends[ends.len() - places]);
+            }
+            ends.push(start_s + self.generation_s(next.prompt, next.length_s, places));
+        }
+        start_s
+    }
+
+    /// Seconds until streams of other engines leave room for one of this engine.
+    fn others_end_s(&self) -> f64 {
+        let mut others = self.others.to_vec();
+        others.sort_by(|a, b| a.ends_s.total_cmp(&b.ends_s));
+        for ended in 0..others.len() {
+            if (Situation { others: &others[ended + 1..], ..*self }).capacity() > 0 {
+                return others[ended].ends_s;
+            }
+        }
+        0.0
+    }
+
+    fn ends_s(&self, stream: &LiveStream) -> f64 {
+        let device_s = self.generation_s(stream.setup, stream.left_s, self.streams.len());
+        device_s.max(stream.paced_s)
+    }
+
+    /// Seconds to generate audio beside other streams.
+    fn generation_s(&self, setup: StepShape, audio_s: f64, streams: usize) -> f64 {
+        let share = (1.0 - self.others_share()).max(0.1);
+        (self.setup_s(setup) + audio_s / self.rate.audio_s * self.step_s(streams.max(1))) / share
+    }
+
+    /// Seconds of the work before the first audio.
+    fn setup_s(&self, setup: StepShape) -> f64 {
+        (self.costs.seconds(setup) - self.costs.seconds(StepShape::default())).max(0.0)
+    }
+
+    /// The forecast of the candidate, and the predicted seconds to its first audio.
+    fn forecast(&self, candidate: &Candidate, start_s: f64, beside: usize) -> (Forecast, f64) {
+        let share = (1.0 - self.others_share()).max(0.1);
+        let step_s = self.step_s(beside + 1) / share;
+        let rtf = step_s / self.rate.audio_s;
+        let steps = candidate.length_s / self.rate.audio_s;
+        let head_start_s = if rtf < 1.0 { self.reserve_s(step_s, steps) } else { 0.0 };
+        let frames =
+            ((candidate.chunk_s + head_start_s).min(candidate.length_s) / self.rate.audio_s).ceil().max(1.0);
+        let setup_s = self.startup_s(candidate, beside) / share;
+        let first_audio_s = start_s.max(self.in_flight_s) + setup_s + (frames - 1.0) * step_s;
+        let late_s =
+            candidate.length_s * (rtf - 1.0) + DEVIATIONS * self.costs.deviation() * step_s * steps.sqrt();
+        let prebuffer_s = if rtf > 1.0 { (1.0 + PREBUFFER_MARGIN) * late_s } else { 0.0 };
+        let prediction = Prediction {
+            first_audio: seconds(first_audio_s),
+            rtf: rtf as f32,
+            prebuffer: seconds(prebuffer_s),
+        };
+        (Forecast { prediction: Some(prediction), head_start_s }, first_audio_s)
+    }
+
+    /// Seconds from the start to the end of the step that finishes the prompt. Streams that play go on meanwhile: what they
+    /// are ahead is spent on the prompt, and what is missing is earned first.
+    fn startup_s(&self, candidate: &Candidate, beside: usize) -> f64 {
+        let starting = self.streams.iter().filter(|stream| stream.ahead_s.is_none());
+        let queued_s: f64 = starting.map(|stream| self.setup_s(stream.setup)).sum();
+        let work_s = queued_s + self.setup_s(candidate.prompt);
+        let step_s = self.step_s(beside + 1);
+        let ahead = self.streams.iter().filter_map(|stream| stream.ahead_s).fold(f64::INFINITY, f64::min);
+        let growth = (self.rate.audio_s / self.step_s(beside.max(1)) - 1.0).max(0.01);
+        let missing_s = (work_s - (ahead - self.reserve_s(step_s, f64::INFINITY)).max(0.0)).max(0.0);
+        work_s + step_s + if missing_s.is_finite() { missing_s / growth } else { 0.0 }
+    }
+
+    /// Seconds that a stream of `steps` steps must be ahead so that the variation of step times does not overtake it: the
+    /// largest value of `DEVIATIONS` σ √j − j (audio − step) over its steps j.
+    fn reserve_s(&self, step_s: f64, steps: f64) -> f64 {
+        let gain_s = (self.rate.audio_s - step_s).max(0.02 * self.rate.audio_s);
+        let spread_s = DEVIATIONS * self.costs.deviation() * step_s;
+        let worst = (spread_s / (2.0 * gain_s)).powi(2).min(steps);
+        (spread_s * worst.sqrt() - worst * gain_s).clamp(0.0, MAX_RESERVE_S)
+    }
+
+    /// Seconds that the streams that run must stay ahead of their players.
+    pub fn running_reserve_s(&self) -> f64 {
+        let step_s = self.step_s(self.streams.len().max(1)) / (1.0 - self.others_share()).max(0.1);
+        self.reserve_s(step_s, f64::INFINITY)
+    }
+
+    /// Seconds of the device for a second of audio, shared equally by the streams that run.
+    pub fn utilisation(&self) -> f64 {
+        let streams = self.streams.len().max(1);
+        if self.rate.audio_s > 0.0 { self.step_s(streams) / self.rate.audio_s / streams as f64 } else { 0.0 }
+    }
+
+    /// Expected seconds until a stream that runs ends.
+    pub fn expected_end_s(&self, stream: &LiveStream) -> f64 {
+        if self.rate.audio_s > 0.0 { self.ends_s(stream) } else { 0.0 }
+    }
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+/// Learned length of audio: per character of its text, and per request without one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LengthModel {
+    per_char_s: f64,
+    per_request_s: f64,
+}
+
+impl Default for LengthModel {
+    /// Fifteen characters a second, and an answer of eight seconds.
+    fn default() -> Self {
+        Self { per_char_s: 1.0 / 15.0, per_request_s: 8.0 }
+    }
+}
+
+impl LengthModel {
+    /// Weight of a new observation.
+    const WEIGHT: f64 = 0.05;
+    /// Characters that the start and the end of an utterance count as.
+    const EDGE_CHARS: f64 = 4.0;
+
+    /// Learns the length of audio that was generated whole.
+    pub fn observe(&mut self, text_chars: Option<usize>, audio_s: f64) {
+        match text_chars {
+            Some(chars) => {
+                let measured = audio_s / (chars as f64 + Self::EDGE_CHARS);
+                self.per_char_s += Self::WEIGHT * (measured - self.per_char_s);
+            }
+            None => self.per_request_s += Self::WEIGHT * (audio_s - self.per_request_s),
+        }
+    }
+
+    /// Expected seconds of audio.
+    pub fn expected_s(&self, text_chars: Option<usize>) -> f64 {
+        text_chars.map_or(self.per_request_s, |chars| self.per_char_s * (chars as f64 + Self::EDGE_CHARS))
+    }
+
+    /// Expected seconds that are left after `done_s`.
+    pub fn left_s(&self, text_chars: Option<usize>, done_s: f64) -> f64 {
+        let expected = self.expected_s(text_chars);
+        (expected - done_s).max(0.1 * expected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAME_S: f64 = 0.08;
+    const RATE: StreamRate = StreamRate { step: StepShape::decode(1), audio_s: FRAME_S };
+
+    /// `fixed` plus `each` seconds for each stream, a millisecond for each token, without noise.
+    fn costs(fixed: f64, each: f64) -> CostModel {
+        let mut costs = CostModel::default();
+        for step in 0..400usize {
+            let shape = StepShape {
+                decodes: 1 + step % 8,
+                prefill_tokens: if step % 3 == 0 { step % 90 } else { 0 },
+                encoder_tokens: 0,
+            };
+            let time = fixed + each * shape.decodes as f64 + 0.001 * shape.prefill_tokens as f64;
+            costs.observe(shape, Duration::from_secs_f64(time));
+        }
+        costs
+    }
+
+    fn situation<'a>(costs: &'a CostModel, streams: &'a [LiveStream]) -> Situation<'a> {
+        Situation {
+            costs,
+            rate: RATE,
+            streams,
+            held: &[],
+            others: &[],
+            in_flight_s: 0.0,
+            max_streams: 64,
+            max_first_audio_s: 2.0,
+        }
+    }
+
+    fn stream(left_s: f64) -> LiveStream {
+        LiveStream { ahead_s: Some(0.5), left_s, paced_s: 0.0, setup: StepShape::default() }
+    }
+
+    fn candidate() -> Candidate {
+        let prompt = StepShape { prefill_tokens: 100, ..StepShape::default() };
+        Candidate { prompt, length_s: 8.0, chunk_s: 0.2 }
+    }
+
+    fn prediction(decision: Decision) -> Prediction {
+        match decision {
+            Decision::Admit(forecast) | Decision::Wait(forecast) => forecast.prediction.unwrap(),
+            Decision::Refuse { .. } => panic!("{decision:?}"),
+        }
+    }
+
+    #[test]
+    fn streams_are_admitted_up_to_what_the_device_keeps_with_a_share_for_bulk_work() {
+        // 72 ms of 80 are for streams: (72 - 20) / 6.5 = 8.
+        let costs = costs(0.02, 0.0065);
+        for playing in 0..12 {
+            let streams = vec![stream(8.0); playing];
+            let decision = situation(&costs, &streams).decide(&candidate());
+            assert_eq!(matches!(decision, Decision::Admit(_)), playing < 8, "{playing}: {decision:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_audio_is_predicted_from_the_prompt_and_the_steps_of_a_chunk() {
+        let costs = costs(0.02, 0.0065);
+        let alone = prediction(situation(&costs, &[]).decide(&candidate()));
+        // The prompt's tokens, and three steps of 26.5 ms.
+        assert!((alone.first_audio.as_secs_f64() - 0.1795).abs() < 0.01, "{alone:?}");
+        assert!((f64::from(alone.rtf) - 0.33).abs() < 0.02 && alone.prebuffer.is_zero(), "{alone:?}");
+    }
+
+    #[test]
+    fn a_machine_slower_than_real_time_serves_one_and_tells_the_silence_before_it() {
+        let costs = costs(0.09, 0.03);
+        let decision = situation(&costs, &[]).decide(&candidate());
+        assert!(matches!(decision, Decision::Admit(_)));
+        let told = prediction(decision);
+        assert!((f64::from(told.rtf) - 1.5).abs() < 0.05, "{told:?}");
+        // Half of eight seconds, and a tenth more.
+        assert!((4.2..5.0).contains(&told.prebuffer.as_secs_f64()), "{told:?}");
+        let streams = [stream(8.0)];
+        assert!(matches!(situation(&costs, &streams).decide(&candidate()), Decision::Refuse { .. }));
+    }
+
+    #[test]
+    fn a_stream_waits_for_an_end_that_is_near_and_is_told_the_time_of_one_that_is_not() {
+        let costs = costs(0.02, 0.0065);
+        let mut streams = vec![stream(8.0); 8];
+        let Decision::Refuse { retry_after } = situation(&costs, &streams).decide(&candidate()) else {
+            panic!("eight more seconds are too long");
+        };
+        // Eight seconds at 72 ms for 80 are 7.2, and the stream may wait for two.
+        assert!((5.0..6.0).contains(&retry_after.as_secs_f64()), "{retry_after:?}");
+        streams[3].left_s = 1.0;
+        let decision = situation(&costs, &streams).decide(&candidate());
+        assert!(matches!(decision, Decision::Wait(_)), "{decision:?}");
+        let waits = prediction(decision).first_audio.as_secs_f64();
+        assert!((1.0..1.6).contains(&waits), "{waits}");
+        // The next one waits behind it, for the other seven.
+        let held = [candidate()];
+        let behind = Situation { held: &held, ..situation(&costs, &streams) }.decide(&candidate());
+        assert!(matches!(behind, Decision::Refuse { .. }), "{behind:?}");
+    }
+
+    #[test]
+    fn streams_of_other_engines_share_the_device() {
+        let costs = costs(0.02, 0.0065);
+        let others = [OtherStream { utilisation: 0.5, ends_s: 3.0 }];
+        let shared = Situation { others: &others, ..situation(&costs, &[]) };
+        // 32 ms of 80.
+        assert_eq!(shared.capacity(), 1);
+        let others = [OtherStream { utilisation: 0.8, ends_s: 3.0 }];
+        let full = Situation { others: &others, ..situation(&costs, &[]) };
+        assert_eq!(full.capacity(), 0);
+        let Decision::Refuse { retry_after } = full.decide(&candidate()) else {
+            panic!("the device is full")
+        };
+        assert!((1.0..4.0).contains(&retry_after.as_secs_f64()), "{retry_after:?}");
+    }
+
+    #[test]
+    fn noise_is_met_by_a_head_start_and_only_where_it_is_needed() {
+        let noisy = |each: f64| {
+            let mut costs = CostModel::default();
+            for step in 0..800usize {
+                let factor = 0.7 + 0.6 * ((step * 7919) % 101) as f64 / 100.0;
+                let decodes = 1 + step % 4;
+                let time = (0.01 + each * decodes as f64) * factor;
+                costs.observe(StepShape::decode(decodes), Duration::from_secs_f64(time));
+            }
+            costs
+        };
+        let head_start = |costs: &CostModel| match situation(costs, &[]).decide(&candidate()) {
+            Decision::Admit(forecast) => forecast.head_start_s,
+            other => panic!("{other:?}"),
+        };
+        assert!(head_start(&noisy(0.01)) < 0.02);
+        assert!((0.05..0.4).contains(&head_start(&noisy(0.062))), "{}", head_start(&noisy(0.062)));
+        assert!(head_start(&costs(0.01, 0.062)) < 0.02);
+    }
+
+    #[test]
+    fn nothing_known_admits_one_stream() {
+        let costs = CostModel::default();
+        assert!(matches!(situation(&costs, &[]).decide(&candidate()), Decision::Admit(_)));
+        let streams = [stream(1.0)];
+        assert!(matches!(situation(&costs, &streams).decide(&candidate()), Decision::Wait(_)));
+        assert!(!situation(&costs, &streams).can_start());
+    }
+
+    #[test]
+    fn lengths_are_learned_from_characters() {
+        let mut lengths = LengthModel::default();
+        for _ in 0..200 {
+            lengths.observe(Some(96), 10.0);
+            lengths.observe(None, 3.0);
+        }
+        assert!((lengths.expected_s(Some(196)) - 20.0).abs() < 0.1);
+        assert!((lengths.expected_s(None) - 3.0).abs() < 0.1);
+        assert!((lengths.left_s(Some(96), 4.0) - 6.0).abs() < 0.1);
+        assert!((lengths.left_s(Some(96), 40.0) - 1.0).abs() < 0.1);
+    }
+}

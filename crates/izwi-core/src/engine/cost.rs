@@ -1,0 +1,337 @@
+//! The cost model: the time of a step as a function of its work, learned while the engine runs.
+//!
+//! Must not know sequences, clocks or devices.
+
+use std::time::Duration;
+
+/// Coefficients: a step, a generating sequence, a prompt token, an encoder token.
+const FEATURES: usize = 4;
+/// Prompt or encoder tokens that are taken to cost as much as a generating sequence until it is known better.
+const TOKENS_PER_DECODE: f64 = 50.0;
+/// Weight of an observation relative to the next one.
+const FORGETTING: f64 = 0.996;
+/// Least weight of a new observation in the correction of a batch size.
+const CORRECTION_WEIGHT: f64 = 0.04;
+/// Batch sizes with a correction of their own: two for each power of two.
+const SIZES: usize = 16;
+/// Residuals for the margin.
+const WINDOW: usize = 128;
+/// Observations after which one that differs by more than [`OUTLIER`] is cut.
+const SETTLED: u64 = 8;
+const OUTLIER: f64 = 4.0;
+
+/// The work of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StepShape {
+    /// Sequences that generate a token or frame.
+    pub decodes: usize,
+    /// Prompt tokens, or tokens of units.
+    pub prefill_tokens: usize,
+    /// Tokens of encoders.
+    pub encoder_tokens: usize,
+}
+
+impl StepShape {
+    /// A step in which `decodes` sequences generate.
+    pub const fn decode(decodes: usize) -> Self {
+        Self { decodes, prefill_tokens: 0, encoder_tokens: 0 }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            decodes: self.decodes + other.decodes,
+            prefill_tokens: self.prefill_tokens + other.prefill_tokens,
+            encoder_tokens: self.encoder_tokens + other.encoder_tokens,
+        }
+    }
+
+    fn features(self) -> [f64; FEATURES] {
+        [1.0, self.decodes as f64, self.prefill_tokens as f64, self.encoder_tokens as f64]
+    }
+
+    fn is_decode(self) -> bool {
+        self.decodes > 0 && self.prefill_tokens == 0 && self.encoder_tokens == 0
+    }
+}
+
+/// Learned time of steps: least squares on relative errors with forgetting, and a correction per batch size.
+#[derive(Debug, Clone)]
+pub struct CostModel {
+    /// Seconds for each feature, never negative.
+    coefficients: [f64; FEATURES],
+    /// Normal equations of the weighted observations.
+    information: [[f64; FEATURES]; FEATURES],
+    moments: [f64; FEATURES],
+    /// Information that the current coefficients count as, so that a feature without observations keeps its own.
+    prior: [f64; FEATURES],
+    corrections: [Correction; SIZES],
+    residuals: Vec<f32>,
+    observations: u64,
+}
+
+/// Measured over linear time of a batch size.
+#[derive(Debug, Clone, Copy)]
+struct Correction {
+    ratio: f64,
+    observations: u64,
+}
+
+impl Default for CostModel {
+    fn default() -> Self {
+        Self {
+            coefficients: [0.0; FEATURES],
+            information: [[0.0; FEATURES]; FEATURES],
+            moments: [0.0; FEATURES],
+            prior: [0.0; FEATURES],
+            corrections: [Correction { ratio: 1.0, observations: 0 }; SIZES],
+            residuals: Vec::new(),
+            observations: 0,
+        }
+    }
+}
+
+impl CostModel {
+    /// Whether a step was observed.
+    pub fn is_known(&self) -> bool {
+        self.observations > 0
+    }
+
+    /// Predicted seconds of a step; 0 before the first observation.
+    pub fn seconds(&self, shape: StepShape) -> f64 {
+        let [step, decode, prefill, encoder] = self.coefficients;
+        let decoding = step + decode * shape.decodes as f64;
+        decoding * self.correction(shape.decodes)
+            + prefill * shape.prefill_tokens as f64
+            + encoder * shape.encoder_tokens as f64
+    }
+
+    /// Predicted duration of a step; zero before the first observation.
+    pub fn predict(&self, shape: StepShape) -> Duration {
+        Duration::try_from_secs_f64(self.seconds(shape)).unwrap_or(Duration::MAX)
+    }
+
+    /// Learns the duration of an executed step.
+    pub fn observe(&mut self, shape: StepShape, duration: Duration) {
+        let mut measured = duration.as_secs_f64().max(1e-9);
+        let predicted = self.seconds(shape);
+        if self.observations == 0 {
+            let weights = [1.0, 1.0, 1.0 / TOKENS_PER_DECODE, 1.0 / TOKENS_PER_DECODE];
+            self.prior = weights.map(|weight| (10.0 * measured * weight).powi(-2));
+            for (row, prior) in self.prior.iter().enumerate() {
+                self.information[row][row] = *prior;
+            }
+        } else if predicted > 0.0 {
+            if self.observations >= SETTLED {
+                measured = measured.clamp(predicted / OUTLIER, predicted * OUTLIER);
+            }
+            self.keep_residual((measured / predicted) as f32);
+        }
+        self.fit(shape.features(), measured);
+        self.correct(shape, measured);
+        self.observations += 1;
+    }
+
+    /// Quantile `q` of measured over predicted time, at least 1; 1 before there are measurements.
+    pub fn margin(&self, q: f64) -> f64 {
+        let mut sorted = self.residuals.clone();
+        sorted.sort_by(f32::total_cmp);
+        let rank = (q * sorted.len() as f64).ceil() as usize;
+        sorted.get(rank.saturating_sub(1)).map_or(1.0, |&ratio| f64::from(ratio)).max(1.0)
+    }
+
+    /// Standard deviation of measured over predicted time around 1.
+    pub fn deviation(&self) -> f64 {
+        let squares: f64 = self.residuals.iter().map(|&ratio| (f64::from(ratio) - 1.0).powi(2)).sum();
+        (squares / self.residuals.len().max(1) as f64).sqrt()
+    }
+
+    fn keep_residual(&mut self, ratio: f32) {
+        if self.residuals.len() < WINDOW {
+            self.residuals.push(ratio);
+        } else {
+            self.residuals[(self.observations % WINDOW as u64) as usize] = ratio;
+        }
+    }
+
+    /// Adds an observation, scaled so that it measured 1 and relative errors count.
+    fn fit(&mut self, features: [f64; FEATURES], measured: f64) {
+        let x = features.map(|feature| feature / measured);
+        for row in 0..FEATURES {
+            for column in 0..FEATURES {
+                self.information[row][column] =
+                    FORGETTING * self.information[row][column] + x[row] * x[column];
+            }
+            let kept = (1.0 - FORGETTING) * self.prior[row];
+            self.information[row][row] += kept;
+            self.moments[row] = FORGETTING * self.moments[row] + kept * self.coefficients[row] + x[row];
+        }
+        self.coefficients = solve(&self.information, &self.moments).map(|seconds| seconds.max(0.0));
+    }
+
+    fn correct(&mut self, shape: StepShape, measured: f64) {
+        let [step, decode, ..] = self.coefficients;
+        let linear = step + decode * shape.decodes as f64;
+        if shape.is_decode() && linear > 0.0 {
+            let correction = &mut self.corrections[size_class(shape.decodes)];
+            correction.observations += 1;
+            let weight = CORRECTION_WEIGHT.max(1.0 / (correction.observations + 4) as f64);
+            correction.ratio += weight * (measured / linear - correction.ratio);
+        }
+    }
+
+    /// The correction of the nearest observed size that is not larger.
+    fn correction(&self, decodes: usize) -> f64 {
+        if decodes == 0 {
+            return 1.0;
+        }
+        let known = self.corrections[..=size_class(decodes)].iter().rev();
+        known
+            .filter(|correction| correction.observations > 0)
+            .map(|correction| correction.ratio)
+            .next()
+            .unwrap_or(1.0)
+    }
+}
+
+fn size_class(decodes: usize) -> usize {
+    ((2.0 * (decodes.max(1) as f64).log2()).round() as usize).min(SIZES - 1)
+}
+
+/// Solves `matrix` x = `right` for a symmetric positive matrix, by its Cholesky factor.
+fn solve(matrix: &[[f64; FEATURES]; FEATURES], right: &[f64; FEATURES]) -> [f64; FEATURES] {
+    let mut factor = [[0.0; FEATURES]; FEATURES];
+    for row in 0..FEATURES {
+        for column in 0..=row {
+            let known: f64 = (0..column).map(|k| factor[row][k] * factor[column][k]).sum();
+            let rest = matrix[row][column] - known;
+            factor[row][column] = if row == column {
+                rest.max(1e-12 * matrix[row][row]).sqrt()
+            } else {
+                rest / factor[column][column]
+            };
+        }
+    }
+    let mut x = [0.0; FEATURES];
+    for row in 0..FEATURES {
+        let known: f64 = (0..row).map(|k| factor[row][k] * x[k]).sum();
+        x[row] = (right[row] - known) / factor[row][row];
+    }
+    for row in (0..FEATURES).rev() {
+        let known: f64 = (row + 1..FEATURES).map(|k| factor[k][row] * x[k]).sum();
+        x[row] = (x[row] - known) / factor[row][row];
+    }
+    x
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Uniform noise of ± 30 %, the same each time.
+    struct Noise(u64);
+
+    impl Noise {
+        fn factor(&mut self) -> f64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            0.7 + 0.6 * (self.0 >> 40) as f64 / (1u64 << 24) as f64
+        }
+
+        fn below(&mut self, n: usize) -> usize {
+            ((self.factor() - 0.7) / 0.6 * n as f64) as usize
+        }
+    }
+
+    fn linear(shape: StepShape) -> f64 {
+        0.045
+            + 0.025 * shape.decodes as f64
+            + 0.003 * shape.prefill_tokens as f64
+            + 0.0004 * shape.encoder_tokens as f64
+    }
+
+    fn learn(model: &mut CostModel, noise: &mut Noise, steps: usize, truth: impl Fn(StepShape) -> f64) {
+        for _ in 0..steps {
+            let shape = StepShape {
+                decodes: 1 + noise.below(8),
+                prefill_tokens: if noise.below(5) == 0 { 1 + noise.below(120) } else { 0 },
+                encoder_tokens: if noise.below(20) == 0 { 1_500 } else { 0 },
+            };
+            model.observe(shape, Duration::from_secs_f64(truth(shape) * noise.factor()));
+        }
+    }
+
+    fn worst_error(model: &CostModel, truth: impl Fn(StepShape) -> f64) -> f64 {
+        let shapes = (1..=8).flat_map(|decodes| {
+            [(0, 0), (100, 0), (0, 1_500)].map(|(prefill_tokens, encoder_tokens)| StepShape {
+                decodes,
+                prefill_tokens,
+                encoder_tokens,
+            })
+        });
+        shapes.map(|shape| (model.seconds(shape) / truth(shape) - 1.0).abs()).fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn a_known_curve_is_recovered_under_noise() {
+        for seed in 0..20 {
+            let (mut model, mut noise) = (CostModel::default(), Noise(seed));
+            learn(&mut model, &mut noise, 1_000, linear);
+            let error = worst_error(&model, linear);
+            assert!(error < 0.12, "seed {seed}: {error}");
+            assert!((0.12..0.25).contains(&model.deviation()), "{}", model.deviation());
+            assert!((1.2..1.5).contains(&model.margin(0.99)), "{}", model.margin(0.99));
+        }
+    }
+
+    #[test]
+    fn a_curve_with_a_bend_is_followed_at_each_batch_size() {
+        let bent = |shape: StepShape| {
+            0.02 + 0.002 * shape.decodes as f64 + if shape.decodes > 4 { 0.06 } else { 0.0 }
+        };
+        let (mut model, mut noise) = (CostModel::default(), Noise(1));
+        for step in 0..4_000 {
+            let shape = StepShape::decode(1 + step % 8);
+            model.observe(shape, Duration::from_secs_f64(bent(shape) * noise.factor()));
+        }
+        for decodes in [1, 2, 3, 4, 8] {
+            let error = model.seconds(StepShape::decode(decodes)) / bent(StepShape::decode(decodes)) - 1.0;
+            assert!(error.abs() < 0.12, "{decodes}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_machine_that_slows_down_is_noticed() {
+        let (mut model, mut noise) = (CostModel::default(), Noise(2));
+        learn(&mut model, &mut noise, 3_000, linear);
+        let slow = |shape| 2.0 * linear(shape);
+        learn(&mut model, &mut noise, 600, slow);
+        let error = worst_error(&model, slow);
+        assert!(error < 0.25, "{error}");
+    }
+
+    #[test]
+    fn the_first_step_gives_a_cautious_guess_of_larger_ones() {
+        let mut model = CostModel::default();
+        assert!(!model.is_known());
+        model.observe(StepShape::decode(1), Duration::from_millis(60));
+        assert!((model.seconds(StepShape::decode(1)) - 0.06).abs() < 0.002);
+        let four = model.seconds(StepShape::decode(4));
+        assert!((0.13..0.17).contains(&four), "{four}");
+    }
+
+    #[test]
+    fn one_outlier_and_a_long_rest_of_a_feature_change_little() {
+        let (mut model, mut noise) = (CostModel::default(), Noise(3));
+        learn(&mut model, &mut noise, 1_000, linear);
+        for _ in 0..20_000 {
+            let shape = StepShape::decode(2);
+            model.observe(shape, Duration::from_secs_f64(linear(shape) * noise.factor()));
+        }
+        model.observe(StepShape::decode(2), Duration::from_secs(600));
+        let prompt = StepShape { decodes: 1, prefill_tokens: 100, encoder_tokens: 0 };
+        let error = model.seconds(prompt) / linear(prompt) - 1.0;
+        assert!(error.abs() < 0.5, "{error}");
+        assert!(model.coefficients.iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0));
+    }
+}
