@@ -10,6 +10,7 @@ mod disconnects;
 mod examples;
 mod lfm2_audio;
 mod lifecycle;
+mod live_text;
 mod malformed_input;
 mod metrics;
 mod openai;

@@ -20,6 +20,9 @@ pub struct SpeakInput {
     /// Whether the text is interleaved with generation (`true`) or in the prompt as a whole (`false`); `None` for the
     /// model's default.
     pub streams_text: Option<bool>,
+    /// Whether more text is appended while it is spoken, only for models with
+    /// [`ModelInfo::appends_text`](crate::ModelInfo::appends_text). The text is then interleaved with generation.
+    pub has_more_text: bool,
     /// Tempo relative to the voice's own, 1.0 for unchanged.
     pub speed: f32,
     /// Sampling of tokens.
@@ -45,6 +48,7 @@ impl SpeakInput {
             instructions: None,
             reference: None,
             streams_text: None,
+            has_more_text: false,
             speed: 1.0,
             sampling: SamplingParams::GREEDY,
             seed: 0,

@@ -43,6 +43,15 @@ impl std::fmt::Debug for Prepared {
     }
 }
 
+/// How far the text of an input with [`SpeakInput::has_more_text`](crate::SpeakInput::has_more_text) reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextProgress {
+    /// Positions, prompt and generated, that can be computed with the text so far; `None` once the text has ended.
+    pub positions: Option<usize>,
+    /// Text tokens that can still be appended. A text has at most one token a byte.
+    pub tokens_left: usize,
+}
+
 /// A place in the text of an utterance, and when it is reached in the audio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextMark {

@@ -39,7 +39,7 @@ pub use izwi_types::{
 pub use kv_cache::KVCacheStats;
 pub use metrics::{BenchmarkResult, MetricsSnapshot, RequestTimer};
 pub use request::{
-    AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TranscriptionOptions, VoiceInput,
+    AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, TranscriptionOptions, VoiceInput,
 };
 pub use scheduler::SchedulingPolicy;
 pub use types::{
@@ -358,6 +358,14 @@ impl Engine {
         let admissible = self.prepare(move |processor| processor.process(request)).await?;
         let audio_share = Some(admissible.open_audio).filter(|length| !length.is_zero());
         let audio_share = audio_share.map(|length| self.reserve_audio(length)).transpose()?;
+        if let Some(input) = &admissible.text_input {
+            let (commands, id) = (self.commands.downgrade(), admissible.id.clone());
+            let wake = move || {
+                // An engine that has ended ends the request too.
+                let _ = commands.upgrade().map(|commands| commands.send(Command::TextGrew(id.clone())));
+            };
+            input.attach(self.processor.preparer(), admissible.prepared.clone(), Box::new(wake))?;
+        }
         let admission = Box::new(Admission { admissible, delivery, accepted_at, audio_share });
         self.ask(|reply| Command::Add(admission, reply)).await?
     }

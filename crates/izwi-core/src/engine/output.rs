@@ -4,10 +4,11 @@
 //! [`OutputProcessor::next_event`] reports that the client caught up. Must not know queues or blocks.
 
 mod emission_queue;
+mod missing_text;
 mod playback;
 mod stall_clock;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -103,6 +104,9 @@ struct Session {
     pending: VecDeque<(StreamingOutput, Instant)>,
     blocked_since: Option<Instant>,
     stall_clock: StallClock,
+    /// Since when it waits for text.
+    waiting_since: Option<Instant>,
+    /// Time in which the client was slow or its text had run out.
     blocked_total: Duration,
     first_scheduled_at: Option<Instant>,
     first_audio_at: Option<Instant>,
@@ -116,13 +120,14 @@ struct Session {
 /// All open sessions.
 pub(super) struct OutputProcessor {
     sample_rate: u32,
-    sessions: HashMap<SequenceId, Session>,
+    /// In order of their arrival, so that simulations repeat.
+    sessions: BTreeMap<SequenceId, Session>,
     permits: FuturesUnordered<BoxFuture<'static, (SequenceId, Permit)>>,
 }
 
 impl OutputProcessor {
     pub(super) fn new(sample_rate: u32) -> Self {
-        Self { sample_rate, sessions: HashMap::new(), permits: FuturesUnordered::new() }
+        Self { sample_rate, sessions: BTreeMap::new(), permits: FuturesUnordered::new() }
     }
 
     /// Opens a session.
@@ -140,6 +145,7 @@ impl OutputProcessor {
             pending: VecDeque::new(),
             blocked_since: None,
             stall_clock: StallClock::default(),
+            waiting_since: None,
             blocked_total: Duration::ZERO,
             first_scheduled_at: None,
             first_audio_at: None,
@@ -265,17 +271,20 @@ impl OutputProcessor {
         Some((session.start.task, session.stats(reason, None, self.sample_rate)))
     }
 
-    /// Whether some client is blocking.
-    pub(super) fn has_blocked(&self) -> bool {
-        !self.permits.is_empty()
-    }
-
-    /// Waits for an event of a slow client. Cancel-safe. Never returns while no client is blocking.
+    /// Waits for an event of a client that is slow or has more text to send. Cancel-safe. Never returns while there is none.
     pub(super) async fn next_event(&mut self, metrics: &MetricsCollector) -> DeliveryEvent {
         loop {
-            let Some((sequence, permit)) = self.permits.next().await else {
-                std::future::pending::<()>().await;
-                continue;
+            let Self { sessions, permits, .. } = self;
+            let permit = async {
+                match permits.next().await {
+                    Some(permit) => permit,
+                    None => std::future::pending().await,
+                }
+            };
+            let (sequence, permit) = tokio::select! {
+                biased;
+                permit = permit => permit,
+                sequence = missing_text::next_closed(sessions) => return DeliveryEvent::Disconnected(sequence),
             };
             if let Some(event) = self.resume(sequence, permit, metrics) {
                 return event;
@@ -493,9 +502,10 @@ impl Session {
     /// The undelivered emissions: all of them, or only the decoded ones if the turn was cut off.
     fn take_emissions(&mut self, reason: FinishReason) -> Vec<(Emission, u64)> {
         match reason {
-            FinishReason::Stop | FinishReason::Length | FinishReason::RunawayTrimmed => {
-                self.emissions.drain()
-            }
+            FinishReason::Stop
+            | FinishReason::Length
+            | FinishReason::RunawayTrimmed
+            | FinishReason::TextTimeout => self.emissions.drain(),
             FinishReason::Cancelled | FinishReason::Interrupted | FinishReason::Error => {
                 self.emissions.pop_complete(u64::MAX)
             }
@@ -522,7 +532,7 @@ impl Session {
         match self.start.delivery {
             Delivery::Whole(reply) => {
                 let result = match output.stats.finish_reason {
-                    FinishReason::Error => {
+                    FinishReason::Error | FinishReason::TextTimeout => {
                         Err(EngineError::Execution(output.stats.error.unwrap_or_default()))
                     }
                     FinishReason::Cancelled | FinishReason::Interrupted => Err(EngineError::Aborted),
@@ -538,7 +548,8 @@ impl Session {
 
     fn stats(&self, finish_reason: FinishReason, error: Option<String>, sample_rate: u32) -> RequestStats {
         let accepted = self.start.accepted_at;
-        let blocked = self.blocked_total + self.blocked_since.map_or(Duration::ZERO, |since| since.elapsed());
+        let idle_since = self.blocked_since.or(self.waiting_since);
+        let blocked = self.blocked_total + idle_since.map_or(Duration::ZERO, |since| since.elapsed());
         let samples = match self.start.delivery {
             Delivery::Stream(_) => self.chunker.total_samples(),
             _ => self.collected.len() as u64,

@@ -4,6 +4,7 @@
 
 mod audio_input;
 mod processor;
+mod text_input;
 mod voice_input;
 
 use izwi_types::{SpeechOptions, Task};
@@ -14,6 +15,7 @@ use super::types::{GenerationParams, Priority, RequestId};
 pub use audio_input::AudioInput;
 pub use processor::MAX_TEXT_CHARS;
 pub(super) use processor::{AdmissibleRequest, RequestProcessor, workload};
+pub use text_input::TextInput;
 pub use voice_input::{MAX_REFERENCE_CHARS, ReferenceAudio, VoiceInput};
 
 /// Options of a transcription.
@@ -47,6 +49,8 @@ pub struct EngineCoreRequest {
     pub task_type: Task,
     /// Text to synthesise, or of the user's turn.
     pub text: Option<String>,
+    /// Text to synthesise that arrives while it is spoken, behind `text`. Only for models that append text.
+    pub text_input: Option<TextInput>,
     /// Recording to transcribe, or of the user's turn.
     pub audio_input: Option<AudioInput>,
     /// Options of a transcription.
@@ -83,6 +87,7 @@ impl EngineCoreRequest {
             id: RequestId::random(),
             task_type,
             text: None,
+            text_input: None,
             audio_input: None,
             transcription: TranscriptionOptions::default(),
             chat: ChatOptions::default(),
@@ -117,6 +122,13 @@ impl EngineCoreRequest {
     /// The model's turn in a conversation whose last turn is the user's.
     pub fn converse(conversation: Conversation) -> Self {
         Self::audio_chat(None, None).with_chat(ChatOptions { conversation, ..ChatOptions::default() })
+    }
+
+    /// Sets an input of more text, which is spoken as it arrives.
+    #[must_use]
+    pub fn with_text_input(mut self, input: TextInput) -> Self {
+        self.text_input = Some(input);
+        self
     }
 
     /// Sets the options of a turn in a conversation.

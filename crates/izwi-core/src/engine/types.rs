@@ -80,6 +80,8 @@ pub enum FinishReason {
     Cancelled,
     /// The client interrupted the output.
     Interrupted,
+    /// No more text arrived for `text_timeout`.
+    TextTimeout,
     /// The model failed.
     Error,
 }
@@ -93,6 +95,7 @@ impl FinishReason {
             Self::RunawayTrimmed => "runaway_trimmed",
             Self::Cancelled => "cancelled",
             Self::Interrupted => "interrupted",
+            Self::TextTimeout => "text_timeout",
             Self::Error => "error",
         }
     }

@@ -111,6 +111,7 @@ fn toy() -> FrameDriver<Toy> {
         languages: Vec::new(),
         translates: false,
         clones_voices: false,
+        appends_text: false,
         sampling: SamplingParams::GREEDY,
         weight_bytes: 0,
         state_bytes: 0,

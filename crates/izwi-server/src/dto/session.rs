@@ -125,7 +125,15 @@ pub(crate) enum ServerFrame<'a> {
         encoding: &'static str,
     },
     #[serde(rename = "audio.start")]
-    AudioStart { utterance: u64, voice: &'a str, model: &'a str },
+    AudioStart {
+        utterance: u64,
+        voice: &'a str,
+        model: &'a str,
+        /// How long a player waits so that the rest plays without a gap.
+        prebuffer_ms: u64,
+        /// Processing time over audio time; `None` where nothing is known yet.
+        predicted_rtf: Option<f32>,
+    },
     #[serde(rename = "audio.done")]
     AudioDone {
         utterance: u64,

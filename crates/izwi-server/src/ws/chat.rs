@@ -195,7 +195,8 @@ impl Protocol for Chat {
             }
             ClientFrame::Ping => out.reply(&ServerFrame::Pong),
             ClientFrame::Ack(ack) => {
-                self.timeline.report(ack.number, ack.played_ms, Instant::now())?;
+                let played = self.timeline.report(ack.number, ack.played_ms, Instant::now())?;
+                return Ok(played.map_or(Action::None, |(number, played)| Action::Played { number, played }));
             }
             ClientFrame::Interrupt(interrupt) => {
                 self.interrupt(interrupt, out)?;
@@ -232,6 +233,10 @@ impl Protocol for Chat {
     fn request(&mut self, answer: &Answer, message: Message) -> EngineCoreRequest {
         self.conversation.ask(vec![message]);
         answer.setup.request(self.conversation.clone())
+    }
+
+    fn number(answer: &Answer) -> u64 {
+        answer.turn
     }
 
     fn deliver(

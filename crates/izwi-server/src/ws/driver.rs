@@ -332,6 +332,11 @@ impl<P: Protocol> Driver<P> {
         match self.protocol.receive(frame, model, &mut self.outbox)? {
             Action::None => {}
             Action::Interrupt => self.interrupt(),
+            Action::Played { number, played } => {
+                if let Some(generation) = self.generation.as_mut().filter(|one| P::number(&one.reply) == number) {
+                    generation.acknowledge(played);
+                }
+            }
             Action::Resume(resume) => self.resume = Some(resume),
         }
         Ok(())
@@ -435,8 +440,11 @@ impl<P: Protocol> Driver<P> {
             return ControlFlow::Break(Some((close_code::ERROR, "encoder failed")));
         }
         if let Some(stats) = stats {
-            if stats.finish_reason == FinishReason::Error {
-                self.error(&ApiError::internal(stats.error.as_deref().unwrap_or("(no details)"), &request));
+            let details = stats.error.as_deref().unwrap_or("(no details)");
+            match stats.finish_reason {
+                FinishReason::Error => self.error(&ApiError::internal(details, &request)),
+                FinishReason::TextTimeout => self.error(&ApiError::TextTimeout(details.to_owned())),
+                _ => {}
             }
             let reason = finish_reason(&stats, is_interrupted);
             self.end(Outcome::Finished(Finish { reason, stats, is_interrupted, sample_rate_hz }));

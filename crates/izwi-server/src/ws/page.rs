@@ -84,7 +84,13 @@ fn the_page_has_every_message_of_speech_sessions() {
             channels: 1,
             encoding: "c",
         },
-        Frame::AudioStart { utterance: 0, voice: "a", model: "b" },
+        Frame::AudioStart {
+            utterance: 0,
+            voice: "a",
+            model: "b",
+            prebuffer_ms: 0,
+            predicted_rtf: None,
+        },
         Frame::AudioDone {
             utterance: 0,
             samples: 0,

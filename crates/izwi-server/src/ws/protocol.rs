@@ -2,6 +2,8 @@
 //!
 //! A protocol must not know the socket, the clocks or the engine's stream. It writes frames into an [`Outbox`].
 
+use std::time::Duration;
+
 use axum::extract::ws::Utf8Bytes;
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -35,6 +37,13 @@ pub(super) enum Action {
     None,
     /// End the current generation and drop the jobs behind it. Without a current generation it does nothing.
     Interrupt,
+    /// Tell the engine how much of a generation was played.
+    Played {
+        /// The generation, as [`Protocol::number`] tells it.
+        number: u64,
+        /// From the start of its audio.
+        played: Duration,
+    },
     /// Continue another session on this connection, in place of this one.
     Resume(Resume),
 }
@@ -120,6 +129,9 @@ pub(super) trait Protocol: Sized + Send + 'static {
 
     /// Makes the request of a job whose input is ready.
     fn request(&mut self, reply: &Self::Reply, input: Self::Input) -> EngineCoreRequest;
+
+    /// The number that clients know a generation by.
+    fn number(reply: &Self::Reply) -> u64;
 
     /// Writes the frames of one chunk.
     fn deliver(

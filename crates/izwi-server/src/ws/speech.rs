@@ -5,13 +5,16 @@
 //! - `audio.start` is sent with the first audio of an utterance; an utterance that is refused is an `error` alone.
 //! - With `response_format: "wav"` the first binary frame of an utterance starts with a 44-byte header of a stream of
 //!   unknown length; `samples` counts audio only.
-//! - Text is synthesised at `input.flush` and `input.done`, and early up to the last complete sentence once there is
-//!   enough.
+//! - Text is synthesised at `input.flush` and `input.done`, and early: where the model appends text, from the first word
+//!   on, else up to the last complete sentence once there is enough.
+//! - Where the model appends text, what arrives joins the utterance that is being spoken, up to a flush or a sentence that
+//!   makes it long enough. If the text runs out, the utterance waits for `text_timeout_s`.
 //! - `interrupt` ends the current utterance with the reason `interrupted` and drops text that is not synthesised yet. An
 //!   utterance without audio so far ends without a frame. `interrupted` tells what the listener heard, and the text that
 //!   was not. Text that comes later is synthesised.
 //! - Any text frame and a WebSocket ping keep an idle session open; answers to the server's pings do not.
 
+mod live_text;
 mod parse;
 mod text_queue;
 
@@ -20,10 +23,11 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use izwi_audio::encode::{EncodeError, Format};
-use izwi_core::engine::{Engine, EngineCoreRequest, StreamingOutput, Task};
+use izwi_core::engine::{Engine, EngineCoreRequest, StreamingOutput, Task, TextInput};
 use tokio::time::Instant;
 
-use self::text_queue::TextQueue;
+use self::live_text::LiveText;
+use self::text_queue::{NextText, TextQueue};
 use super::frame;
 use super::outbox::Outbox;
 use super::playback::Timeline;
@@ -49,6 +53,8 @@ pub(super) struct Speech {
     text: TextQueue,
     /// Utterances that may not have been heard.
     timeline: Timeline<()>,
+    /// The utterance that is spoken while its text arrives.
+    live: Option<LiveText>,
     /// Number of the next utterance.
     next_utterance: u64,
 }
@@ -72,6 +78,8 @@ pub(super) struct Utterance {
     setup: Arc<Setup>,
     number: u64,
     encoded: EncodedUtterance,
+    /// Where its text comes from, if the model appends text.
+    text_input: Option<TextInput>,
     sent_samples: u64,
 }
 
@@ -90,6 +98,7 @@ impl Protocol for Speech {
             setup: None,
             text: TextQueue::new(config.max_input_chars, config.max_session_chars),
             timeline: Timeline::new("utterance"),
+            live: None,
             next_utterance: 0,
         }
     }
@@ -133,25 +142,32 @@ impl Protocol for Speech {
                     self.configure(ConfigFields::default(), model, out)?;
                 }
                 self.text.push(&text)?;
+                self.feed();
             }
             ClientFrame::Flush => {
                 self.text.check_open()?;
-                self.text.flush();
+                self.flush();
             }
             ClientFrame::Done => {
                 self.text.check_open()?;
-                self.text.finish();
+                self.close_input();
             }
             ClientFrame::Speak { text, config } => {
                 self.text.check_whole(&text)?;
                 if self.setup.is_none() || !config.is_empty() {
                     self.configure(config, model, out)?;
                 }
-                self.text.push_last(&text)?;
+                if self.live.is_some() {
+                    self.text.push(&text)?;
+                    self.close_input();
+                } else {
+                    self.text.push_last(&text)?;
+                }
             }
             ClientFrame::Ping => out.reply(&ServerFrame::Pong),
             ClientFrame::Ack(ack) => {
-                self.timeline.report(ack.number, ack.played_ms, Instant::now())?;
+                let played = self.timeline.report(ack.number, ack.played_ms, Instant::now())?;
+                return Ok(played.map_or(Action::None, |(number, played)| Action::Played { number, played }));
             }
             ClientFrame::Interrupt(interrupt) => {
                 self.interrupt(interrupt, out)?;
@@ -166,6 +182,11 @@ impl Protocol for Speech {
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
         let setup = self.setup.as_ref()?;
         let text = self.text.next()?;
+        let (text, text_input, is_open) = match text {
+            NextText::Whole(text) => (text, None, false),
+            NextText::Complete(text) => (text, Some(TextInput::new()), false),
+            NextText::Start(text) => (text, Some(TextInput::new()), true),
+        };
         let encoded = match EncodedUtterance::new(setup.format, setup.engine.profile().info.sample_rate_hz) {
             Ok(encoded) => encoded,
             Err(error) => return Some(Err(error)),
@@ -174,13 +195,28 @@ impl Protocol for Speech {
         self.next_utterance += 1;
         self.timeline.begin(number, text.clone(), ());
         let engine = Engine::clone(&setup.engine);
-        let utterance = Utterance { setup, number, encoded, sent_samples: 0 };
+        match &text_input {
+            Some(input) if is_open => self.live = Some(LiveText::new(input.clone(), &text)),
+            // A text input without more to come always ends.
+            Some(input) => drop(input.finish()),
+            None => {}
+        }
+        self.feed();
+        let utterance = Utterance { setup, number, encoded, text_input, sent_samples: 0 };
         Some(Ok(Job { engine, input: ready(Ok(text)).boxed(), reply: utterance }))
     }
 
     fn request(&mut self, utterance: &Utterance, text: String) -> EngineCoreRequest {
         let Setup { options, chunks, .. } = &*utterance.setup;
-        chunks.of(options.request(text))
+        let request = chunks.of(options.request(text));
+        match &utterance.text_input {
+            Some(input) => request.with_text_input(input.clone()),
+            None => request,
+        }
+    }
+
+    fn number(utterance: &Utterance) -> u64 {
+        utterance.number
     }
 
     fn deliver(
@@ -195,6 +231,8 @@ impl Protocol for Speech {
                 utterance: utterance.number,
                 voice: setup.options.voice_name(),
                 model: &setup.engine.profile().model,
+                prebuffer_ms: chunk.prediction.map_or(0, |prediction| prediction.prebuffer.as_millis() as u64),
+                predicted_rtf: chunk.prediction.map(|prediction| prediction.rtf),
             });
         }
         let audio = utterance.encoded.encode(&chunk)?;
@@ -213,6 +251,7 @@ impl Protocol for Speech {
     }
 
     fn end(&mut self, utterance: Utterance, outcome: Outcome, out: &mut Outbox) {
+        self.live = None;
         let Outcome::Finished(finish) = outcome else {
             self.timeline.remove(utterance.number);
             return;
@@ -228,10 +267,12 @@ impl Protocol for Speech {
     }
 
     fn drop_queued(&mut self) -> bool {
+        self.live = None;
         self.text.clear()
     }
 
     fn close_input(&mut self) {
+        self.flush();
         self.text.finish();
     }
 
@@ -249,6 +290,33 @@ impl Protocol for Speech {
 }
 
 impl Speech {
+    /// Gives text that has arrived to the utterance that is being spoken, if it takes any.
+    fn feed(&mut self) {
+        let Some(mut live) = self.live.take() else { return };
+        let has_ended = self.text.feed(&mut live);
+        self.tell(&live);
+        self.live = Some(live).filter(|_| !has_ended);
+    }
+
+    /// Ends the utterance that is being spoken as it arrives, or makes one of the buffered text.
+    fn flush(&mut self) {
+        match self.live.take() {
+            Some(mut live) => {
+                self.text.flush_into(&mut live);
+                self.tell(&live);
+            }
+            None => self.text.flush(),
+        }
+    }
+
+    /// Tells the timeline the text of the utterance that is being spoken as it arrives: the last one.
+    fn tell(&mut self, live: &LiveText) {
+        let last = self.next_utterance.saturating_sub(1);
+        if let Some(spoken) = self.timeline.get_mut(last) {
+            live.text().clone_into(&mut spoken.text);
+        }
+    }
+
     fn configure(
         &mut self,
         fields: ConfigFields,
@@ -271,6 +339,9 @@ impl Speech {
             channels: 1,
             encoding: setup.format.encoding,
         });
+        if setup.options.appends_text(&setup.engine) {
+            self.text.set_live();
+        }
         self.setup = Some(Arc::new(setup));
         Ok(())
     }
@@ -294,6 +365,7 @@ impl Speech {
         count_interrupt(Task::Tts);
         self.timeline.clear();
         self.text.clear();
+        self.live = None;
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use izwi_types::{
 };
 
 use super::voice_input;
-use super::{AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, VoiceInput};
+use super::{AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, VoiceInput};
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::{ExecutorProfile, RequestPreparer};
@@ -41,6 +41,8 @@ pub(in crate::engine) struct AdmissibleRequest {
     pub(in crate::engine) first_chunk_samples: Option<usize>,
     /// The seed that was given or chosen.
     pub(in crate::engine) seed: u64,
+    /// Where more text comes from; `None` where the text is complete.
+    pub(in crate::engine) text_input: Option<TextInput>,
     /// The executor's form of the input.
     pub(in crate::engine) prepared: Prepared,
     /// The scheduler's form of the work.
@@ -97,7 +99,9 @@ impl RequestProcessor {
     ///
     /// # Errors
     /// The request is invalid; the error names the field, the value and the remedy.
-    pub(in crate::engine) fn process(&self, request: EngineCoreRequest) -> Result<AdmissibleRequest> {
+    pub(in crate::engine) fn process(&self, mut request: EngineCoreRequest) -> Result<AdmissibleRequest> {
+        self.take_text(&mut request)?;
+        let text_input = request.text_input.clone();
         self.check(&request)?;
         let params = self.complete(&request)?;
         let seed = params.seed.unwrap_or_default();
@@ -124,6 +128,7 @@ impl RequestProcessor {
             chunk_samples,
             first_chunk_samples,
             seed,
+            text_input,
             prepared,
             work,
             prompt_tokens,
@@ -131,6 +136,30 @@ impl RequestProcessor {
             recording,
             open_audio,
         })
+    }
+
+    /// The preparer of the model.
+    pub(in crate::engine) fn preparer(&self) -> Arc<dyn RequestPreparer> {
+        Arc::clone(&self.preparer)
+    }
+
+    /// Moves the text that has arrived so far into the request. An input that has ended is complete text.
+    fn take_text(&self, request: &mut EngineCoreRequest) -> Result<()> {
+        let Some(input) = &request.text_input else { return Ok(()) };
+        if !self.profile.info.appends_text || request.task_type != Task::Tts {
+            let model = &self.profile.model;
+            let message = format!("model '{model}' takes a text as a whole; send it without a text input");
+            return Err(EngineError::invalid("input", message));
+        }
+        let (text, is_complete) = input.take_pending();
+        request.text.get_or_insert_default().push_str(&text);
+        if is_complete {
+            request.text_input = None;
+            // As the text would have been spoken, had its end come later.
+            request.streams_text = Some(true);
+            request.text = request.text.take().map(|text| text.trim_end().to_owned());
+        }
+        Ok(())
     }
 
     fn speak_input(
@@ -157,6 +186,7 @@ impl RequestProcessor {
             instructions: request.instructions,
             reference,
             streams_text: request.streams_text,
+            has_more_text: request.text_input.is_some(),
             speed: params.speed,
             sampling: params.sampling,
             seed: params.seed.unwrap_or_default(),

@@ -6,7 +6,7 @@
 //!    whose audio runs out soon first. After a step that left decodes out, decodes come first.
 //!
 //! An admission never overtakes one of better rank that does not fit, so no sequence starves. Where the memory of states is
-//! short, those that have a state do overtake: they free it when they end. A paused sequence takes no place, and its blocks
+//! short, those that have a state do overtake: they free it when they end. A held sequence takes no place, and its blocks
 //! go to whoever needs them.
 
 use std::collections::{HashMap, HashSet};
@@ -127,7 +127,7 @@ impl<'a> Round<'a> {
         let mut preempted: HashSet<SequenceId> = HashSet::new();
         for index in 0..self.running.len() {
             let sequence = &self.running[index];
-            if sequence.paused || preempted.contains(&sequence.id) {
+            if sequence.is_held() || preempted.contains(&sequence.id) {
                 continue;
             }
             let (id, uses_kv, Some(demand)) = (sequence.id, sequence.uses_kv(), sequence.demand()) else {
@@ -152,13 +152,13 @@ impl<'a> Round<'a> {
         self.running.retain(|sequence| !preempted.contains(&sequence.id));
     }
 
-    /// The sequence to preempt: the last paused one that holds blocks, otherwise the last in rank from `index` on.
+    /// The sequence to preempt: the last held one that holds blocks, otherwise the last in rank from `index` on.
     fn victim(&self, index: usize, preempted: &HashSet<SequenceId>) -> Option<SequenceId> {
         if !self.scheduler.config.preemption {
             return None;
         }
         let holds = |s: &&Sequence| !preempted.contains(&s.id) && !self.kv.table(s.id).is_empty();
-        let idle = self.running.iter().rev().filter(holds).find(|s| s.paused);
+        let idle = self.running.iter().rev().filter(holds).find(|s| s.is_held());
         idle.or_else(|| self.running[index..].iter().rev().find(holds)).map(|s| s.id)
     }
 
@@ -248,7 +248,7 @@ impl<'a> Round<'a> {
             .waiting
             .iter()
             .filter_map(|id| self.scheduler.sequences.get(id))
-            .filter(|sequence| !sequence.paused)
+            .filter(|sequence| !sequence.is_held())
             .collect();
         waiting.sort_by_key(|sequence| policy.rank(sequence, self.scheduler.now_us));
         let mut admitted = 0;
@@ -258,7 +258,7 @@ impl<'a> Round<'a> {
                 continue;
             }
             loop {
-                let active = self.running.iter().filter(|s| !s.paused).count();
+                let active = self.running.iter().filter(|s| !s.is_held()).count();
                 match self.admit(sequence, active + admitted) {
                     Ok(()) => admitted += 1,
                     Err(Shortage::State) => states_are_full = true,
@@ -376,8 +376,8 @@ impl<'a> Round<'a> {
     fn future_blocks(&self) -> usize {
         let SchedulerConfig { preemption, .. } = self.scheduler.config;
         let future = |s: &Sequence, held: usize| self.expected_blocks(s).saturating_sub(held);
-        // Where they can be preempted, paused sequences need none.
-        let running = self.running.iter().filter(|s| !(s.paused && preemption)).map(|s| {
+        // Where they can be preempted, held sequences need none.
+        let running = self.running.iter().filter(|s| !(s.is_held() && preemption)).map(|s| {
             let granted = self.granted.get(&s.id).map_or(0, |grant| grant.new_blocks);
             future(s, self.kv.table(s.id).len() + granted)
         });
@@ -391,31 +391,31 @@ impl<'a> Round<'a> {
 
     /// Whether a sequence that can run is running or admitted.
     fn has_active(&self) -> bool {
-        !self.decision.prefill.is_empty() || self.running.iter().any(|s| !s.paused)
+        !self.decision.prefill.is_empty() || self.running.iter().any(|s| !s.is_held())
     }
 
-    /// Preempts a running sequence in favour of a waiting one: a paused one for its blocks, else one that the policy gives.
+    /// Preempts a running sequence in favour of a waiting one: a held one for its blocks, else one that the policy gives.
     fn preempt_for(&mut self, sequence: &Sequence, shortage: Shortage) -> bool {
         let SchedulerConfig { policy, preemption, .. } = self.scheduler.config;
         let holds = |s: &Sequence| !self.kv.table(s.id).is_empty();
-        let paused_for = |s: &Sequence| self.scheduler.now_us.saturating_sub(s.paused_at_us);
-        let paused = || self.running.iter().rposition(|s| s.paused && holds(s));
+        let held_for = |s: &Sequence| self.scheduler.now_us.saturating_sub(s.held_at_us);
+        let held = || self.running.iter().rposition(|s| s.is_held() && holds(s));
         // A reader in real time is paused for moments, in which its blocks are left to it.
-        let idle = || self.running.iter().rposition(|s| s.paused && holds(s) && paused_for(s) >= IDLE_US);
+        let idle = || self.running.iter().rposition(|s| s.is_held() && holds(s) && held_for(s) >= IDLE_US);
         let displaced = || {
             let placed: HashSet<SequenceId> = self.decision.items().map(|item| item.sequence).collect();
             self.running.iter().rposition(|s| {
                 preemption
                     && policy.displaces(sequence, s)
                     && !placed.contains(&s.id)
-                    && if shortage == Shortage::Running { !s.paused } else { holds(s) }
+                    && if shortage == Shortage::Running { !s.is_held() } else { holds(s) }
             })
         };
         let victim = match shortage {
             Shortage::Step | Shortage::State => None,
             Shortage::Running => displaced(),
             Shortage::Blocks | Shortage::Reserve if self.has_active() => idle().or_else(displaced),
-            Shortage::Blocks | Shortage::Reserve => paused(),
+            Shortage::Blocks | Shortage::Reserve => held(),
         };
         let Some(index) = victim else { return false };
         let victim = self.running.remove(index).id;

@@ -72,8 +72,10 @@ pub(super) struct Sequence {
     pub(super) due_us: u64,
     pub(super) last_scheduled: u64,
     pub(super) paused: bool,
-    /// When it was paused or resumed.
-    pub(super) paused_at_us: u64,
+    /// Positions that can be computed with the input so far; `None` where the input is complete.
+    pub(super) positions: Option<usize>,
+    /// When it was paused or resumed, or its input ran out or came.
+    pub(super) held_at_us: u64,
     is_continued: bool,
     pub(super) state_bytes: usize,
     /// Whether the executor holds its state.
@@ -95,7 +97,8 @@ impl Sequence {
             due_us: new.arrival_us,
             last_scheduled: 0,
             paused: false,
-            paused_at_us: 0,
+            positions: None,
+            held_at_us: 0,
             is_continued: new.is_continued,
             state_bytes: new.state_bytes,
             started: false,
@@ -103,6 +106,19 @@ impl Sequence {
             progress: Progress::of(&new.work),
             work: new.work,
         }
+    }
+
+    /// Whether its next position waits for input.
+    pub(super) fn awaits_input(&self) -> bool {
+        match (self.progress, self.positions) {
+            (Progress::Autoregressive { known, .. }, Some(positions)) => known > positions,
+            _ => false,
+        }
+    }
+
+    /// Whether nothing can be computed for now: its client is slow, or its input has not arrived.
+    pub(super) fn is_held(&self) -> bool {
+        self.paused || self.awaits_input()
     }
 
     pub(super) fn uses_kv(&self) -> bool {

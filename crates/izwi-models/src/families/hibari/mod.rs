@@ -166,6 +166,7 @@ impl Hibari {
                 languages: Vec::new(),
                 translates: false,
                 clones_voices: false,
+                appends_text: false,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: 0,

@@ -143,6 +143,7 @@ impl LfmAudio {
             languages: vec![plan::LANGUAGE.to_owned()],
             translates: false,
             clones_voices: false,
+            appends_text: false,
             sampling: plan::TTS_SAMPLING,
             weight_bytes: generator.bytes() + codec.bytes() + encoder_bytes,
             state_bytes: generator.backbone.stack.state_bytes() + codec.state_bytes() + rows,

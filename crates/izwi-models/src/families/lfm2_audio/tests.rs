@@ -454,6 +454,26 @@ fn a_conversation_has_the_watchdog() {
 }
 
 #[test]
+fn an_answer_whose_text_repeats_itself_is_cut_as_a_runaway() {
+    let model = model_at(Precision::F32);
+    let input = converse(vec![Turn::User(vec![Message::Text("And you?".to_owned())])], None, 5);
+    let mut engine = MiniEngine::new(&model, 8, usize::MAX, usize::MAX);
+    engine.admit(&prepare(&model, &input));
+    while engine.sequences[0].generated < model.model.config.interleaved_n_text {
+        engine.step();
+    }
+    let sequence = &mut engine.sequences[0];
+    assert!(!sequence.finished);
+    // As if it had gone on with five tokens again and again. A frame is next.
+    let state = &mut sequence.state.downcast_mut::<RequestState<LfmAudio>>().unwrap().state;
+    state.generated.emissions.extend((0..48).map(|at| Emission::Token(10 + at % 5)));
+    sequence.known += 48;
+    engine.step();
+    let sequence = &engine.sequences[0];
+    assert!(sequence.finished && sequence.runaway);
+}
+
+#[test]
 fn rows_of_the_encoder_are_held_until_their_positions_are_computed() {
     let model = model_at(Precision::F32);
     let turns = vec![user_turn("w1"), Turn::Model(Arc::new([Emission::Token(7)])), user_turn("w2")];
