@@ -156,7 +156,10 @@ async fn a_conversation_remembers_only_what_was_heard() -> Result<()> {
         ensure!(whole.text.starts_with(said) && (said.is_empty() == (played_ms == 0)), "{heard}");
         answers.push(ask(&mut session, "And then?").await?.text);
     }
-    ensure!(answers.iter().all(|answer| *answer != remembers_all.text), "the history holds what was not heard");
+    ensure!(
+        answers.iter().all(|answer| *answer != remembers_all.text),
+        "the history holds what was not heard"
+    );
     ensure!(answers[1] == answers[2] && answers[2] != answers[3], "a frame counts once it was heard whole");
     let mut session = begin(&server).await?;
     ask(&mut session, &question).await?;

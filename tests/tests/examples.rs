@@ -21,7 +21,8 @@ async fn check(program: &str, options: &[&str], example: &str) -> Result<()> {
     let mut client = Command::new(program);
     client.args(options).arg(path).arg(format!("ws://{}/v1/audio/speech/stream", server.address));
     client.stdin(Stdio::null());
-    let output = tokio::task::spawn_blocking(move || client.output()).await?.context("the example does not start")?;
+    let output =
+        tokio::task::spawn_blocking(move || client.output()).await?.context("the example does not start")?;
     let stdout = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
     ensure!(stdout.contains("resumed at sample ") && stdout.contains("not heard: "), "{stdout}");
@@ -44,7 +45,8 @@ async fn the_python_client_acknowledges_resumes_and_interrupts() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_javascript_client_acknowledges_resumes_and_interrupts() -> Result<()> {
     let options = ["--experimental-websocket"];
-    if !runs("node", &[options[0], "-e", "new WebSocket('ws://127.0.0.1:1').onerror = () => process.exit(0)"]) {
+    if !runs("node", &[options[0], "-e", "new WebSocket('ws://127.0.0.1:1').onerror = () => process.exit(0)"])
+    {
         println!("skipped: no Node with WebSocket");
         return Ok(());
     }

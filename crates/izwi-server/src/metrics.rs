@@ -88,7 +88,10 @@ fn describe_sessions() {
         "izwi_session_resumes_total",
         "WebSocket sessions continued on a new connection, refused to continue, or expired, by outcome"
     );
-    describe_gauge!("izwi_sessions_detached", "WebSocket sessions whose connection was lost and may come back");
+    describe_gauge!(
+        "izwi_sessions_detached",
+        "WebSocket sessions whose connection was lost and may come back"
+    );
     describe_counter!("izwi_interrupts_total", "Interruptions by listeners, by task");
 }
 

@@ -7,8 +7,7 @@ use super::speech::VoiceRef;
 use crate::extract::WithOptions;
 
 /// Names of the frames a client may send.
-pub(crate) const CLIENT_FRAMES: &str =
-    "session.config, session.resume, input.text, input.flush, input.done, speak, playback.ack, interrupt, ping";
+pub(crate) const CLIENT_FRAMES: &str = "session.config, session.resume, input.text, input.flush, input.done, speak, playback.ack, interrupt, ping";
 
 /// The member that every client frame has.
 #[derive(Debug, Deserialize)]

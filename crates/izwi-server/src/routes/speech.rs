@@ -12,7 +12,7 @@ use base64::Engine as _;
 use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
-use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput, Task};
+use izwi_core::engine::{FinishReason, Prediction, RequestId, RequestStats, StreamingOutput, Task};
 use tokio::sync::mpsc;
 
 use super::streamed::{self, event};
@@ -25,6 +25,10 @@ use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_te
 use crate::state::AppState;
 use crate::upload::SpeechUpload;
 use crate::{stats_headers, voices};
+
+/// How long a player waits so that the rest plays without a gap, and processing time over audio time, as predicted.
+const PREBUFFER_MS: &str = "x-prebuffer-ms";
+const PREDICTED_RTF: &str = "x-predicted-rtf";
 
 /// `stream_format` of the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +74,7 @@ pub(super) async fn create(
     let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
     // The engine has read the recording by now.
     drop(memory);
-    let pending = VecDeque::new();
+    let (pending, prediction) = (VecDeque::new(), first.prediction);
     let mut speech =
         SpeechStream { chunks, encoded, stream_format, pending, is_over: false, _engine: engine };
     speech.take(first);
@@ -78,7 +82,15 @@ pub(super) async fn create(
         StreamFormat::Audio => media_type,
         StreamFormat::Events => streamed::EVENT_STREAM,
     };
-    Ok(response(speech, content_type, sample_rate))
+    let mut response = response(speech, content_type, sample_rate);
+    if let Some(Prediction { prebuffer, rtf, .. }) = prediction {
+        let headers = response.headers_mut();
+        headers.insert(PREBUFFER_MS, HeaderValue::from(prebuffer.as_millis() as u64));
+        if let Ok(rtf) = HeaderValue::try_from(format!("{rtf:.3}")) {
+            headers.insert(PREDICTED_RTF, rtf);
+        }
+    }
+    Ok(response)
 }
 
 fn required<'a>(param: &str, value: Option<&'a str>) -> Result<&'a str, ApiError> {

@@ -333,7 +333,9 @@ impl<P: Protocol> Driver<P> {
             Action::None => {}
             Action::Interrupt => self.interrupt(),
             Action::Played { number, played } => {
-                if let Some(generation) = self.generation.as_mut().filter(|one| P::number(&one.reply) == number) {
+                if let Some(generation) =
+                    self.generation.as_mut().filter(|one| P::number(&one.reply) == number)
+                {
                     generation.acknowledge(played);
                 }
             }
@@ -433,9 +435,7 @@ impl<P: Protocol> Driver<P> {
         let stats = chunk.stats.take().filter(|_| chunk.is_final);
         let (request, is_interrupted) = (stream.request.clone(), stream.is_interrupted);
         let sample_rate_hz = chunk.sample_rate;
-        if !is_interrupted
-            && let Err(error) = self.protocol.deliver(reply, chunk, &mut self.outbox)
-        {
+        if !is_interrupted && let Err(error) = self.protocol.deliver(reply, chunk, &mut self.outbox) {
             self.error(&ApiError::internal(&error.to_string(), &request));
             return ControlFlow::Break(Some((close_code::ERROR, "encoder failed")));
         }

@@ -3,9 +3,7 @@
 use serde_json::Value;
 
 use super::outbox::Outbox;
-use crate::dto::session::{
-    ErrorFrame, Interrupt, PlaybackAck, PlayedFields, Resume, ResumeFields, Tag,
-};
+use crate::dto::session::{ErrorFrame, Interrupt, PlaybackAck, PlayedFields, Resume, ResumeFields, Tag};
 use crate::error::{ApiError, truncated};
 use crate::extract::parse_json;
 

@@ -154,7 +154,8 @@ impl Outbox {
     /// Takes the messages of the next entry.
     pub(super) fn take(&mut self) -> Option<(Message, Option<Message>)> {
         let entry = self.entries.get_mut(self.next)?;
-        let skip = if matches!(entry.content, Content::Audio { .. }) { std::mem::take(&mut self.skip) } else { 0 };
+        let skip =
+            if matches!(entry.content, Content::Audio { .. }) { std::mem::take(&mut self.skip) } else { 0 };
         let messages = entry.messages(skip);
         if entry.is_kept {
             entry.sent_at = Some(Instant::now());
@@ -201,8 +202,7 @@ impl Outbox {
             return Err(refuse());
         }
         let follows = |entry: &Entry| {
-            entry.end > next_sample
-                || entry.end == next_sample && matches!(entry.content, Content::Text(_))
+            entry.end > next_sample || entry.end == next_sample && matches!(entry.content, Content::Text(_))
         };
         let next = self.entries.iter().position(follows).unwrap_or(self.entries.len());
         let skip = self.entries.get(next).map_or(0, |entry| next_sample - entry.start().min(next_sample));

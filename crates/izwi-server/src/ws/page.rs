@@ -84,13 +84,7 @@ fn the_page_has_every_message_of_speech_sessions() {
             channels: 1,
             encoding: "c",
         },
-        Frame::AudioStart {
-            utterance: 0,
-            voice: "a",
-            model: "b",
-            prebuffer_ms: 0,
-            predicted_rtf: None,
-        },
+        Frame::AudioStart { utterance: 0, voice: "a", model: "b", prebuffer_ms: 0, predicted_rtf: None },
         Frame::AudioDone {
             utterance: 0,
             samples: 0,
@@ -116,7 +110,10 @@ fn the_page_has_every_message_of_speech_sessions() {
             Frame::Interrupted { .. } | Frame::Done | Frame::Pong => {}
         }
     }
-    check_server("speech server", frames.into_iter().map(json).chain(common(ChunkOf::Utterance(0))).collect());
+    check_server(
+        "speech server",
+        frames.into_iter().map(json).chain(common(ChunkOf::Utterance(0))).collect(),
+    );
 }
 
 #[test]

@@ -156,9 +156,7 @@ impl<T> Timeline<T> {
         let Some(spoken) = self.spoken.get(index) else { return Ok(None) };
         let rate = self.sample_rate_hz;
         let position = match played_ms {
-            Some(ms) => {
-                Position { samples: samples_of(ms, rate).min(spoken.samples), is_estimated: false }
-            }
+            Some(ms) => Position { samples: samples_of(ms, rate).min(spoken.samples), is_estimated: false },
             None => self.position(index, now),
         };
         let (text_end, is_guessed) = spoken.text_end(position.samples, rate);
@@ -176,7 +174,8 @@ impl<T> Timeline<T> {
         let Some(number) = number else { return Ok(self.playing(now)) };
         if number >= self.next_number {
             let (unit, next) = (self.unit, self.next_number);
-            let message = format!("{unit} is {number}, but the next one is {next}; send a number of this session");
+            let message =
+                format!("{unit} is {number}, but the next one is {next}; send a number of this session");
             return Err(ApiError::invalid(unit, message));
         }
         Ok(self.spoken.iter().position(|spoken| spoken.number == number))
@@ -291,11 +290,16 @@ mod tests {
     fn text_is_divided_at_words_by_the_share_of_the_audio() {
         let now = Instant::now();
         let timeline = timeline(&[("one two three four", 1_800), ("こんにちは", 500)], now);
-        let parts = [(0, ""), (299, ""), (300, "one"), (650, "one"), (700, "one two"), (1_799, "one two three")];
+        let parts =
+            [(0, ""), (299, ""), (300, "one"), (650, "one"), (700, "one two"), (1_799, "one two three")];
         for (played, expected) in parts {
             assert_eq!(said(&timeline, 0, played), (expected.to_owned(), played > 0), "{played}");
         }
-        assert_eq!(said(&timeline, 0, 9_999), ("one two three four".to_owned(), false), "all of it is no estimate");
+        assert_eq!(
+            said(&timeline, 0, 9_999),
+            ("one two three four".to_owned(), false),
+            "all of it is no estimate"
+        );
         assert_eq!(said(&timeline, 1, 200).0, "こん");
         assert_eq!(timeline.heard(Some(2), Some(0), now).unwrap_err().param(), Some("utterance"));
     }

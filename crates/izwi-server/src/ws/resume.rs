@@ -71,7 +71,9 @@ impl ResumeTable {
         resume: Resume,
         connection: Box<Connection>,
     ) -> Result<(), Refused> {
-        let Some(handovers) = self.find(kind, &resume) else { return Err((connection, ApiError::ResumeRefused)) };
+        let Some(handovers) = self.find(kind, &resume) else {
+            return Err((connection, ApiError::ResumeRefused));
+        };
         let (refuse, refused) = oneshot::channel();
         let handover = Handover { connection, next_sample: resume.next_sample, refuse };
         if let Err(mpsc::error::SendError(handover)) = handovers.send(handover).await {

@@ -33,9 +33,7 @@ use super::outbox::Outbox;
 use super::playback::Timeline;
 use super::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 use crate::chunking::ChunkSizes;
-use crate::dto::session::{
-    AudioChunk, ChunkOf, ClientFrame, ConfigFields, Interrupt, ServerFrame,
-};
+use crate::dto::session::{AudioChunk, ChunkOf, ClientFrame, ConfigFields, Interrupt, ServerFrame};
 use crate::dto::speech::VoiceRef;
 use crate::encoding::{self, EncodedUtterance};
 use crate::error::ApiError;
@@ -231,7 +229,9 @@ impl Protocol for Speech {
                 utterance: utterance.number,
                 voice: setup.options.voice_name(),
                 model: &setup.engine.profile().model,
-                prebuffer_ms: chunk.prediction.map_or(0, |prediction| prediction.prebuffer.as_millis() as u64),
+                prebuffer_ms: chunk
+                    .prediction
+                    .map_or(0, |prediction| prediction.prebuffer.as_millis() as u64),
                 predicted_rtf: chunk.prediction.map(|prediction| prediction.rtf),
             });
         }

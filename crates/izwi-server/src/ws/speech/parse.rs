@@ -51,7 +51,11 @@ mod tests {
         check(r#"{"type":"sing"}"#, "unknown_type", Some("type"));
         check(r#"{"type":"playback.ack"}"#, "invalid_value", Some("played_ms"));
         check(r#"{"type":"interrupt","played_ms":-1}"#, "invalid_value", Some("played_ms"));
-        check(r#"{"type":"session.resume","session_id":"a","next_sample":1}"#, "invalid_value", Some("resume_token"));
+        check(
+            r#"{"type":"session.resume","session_id":"a","next_sample":1}"#,
+            "invalid_value",
+            Some("resume_token"),
+        );
         check(r#"{"type":"input.text"}"#, "invalid_value", Some("text"));
         check(r#"{"type":"input.text","text":7}"#, "invalid_value", Some("text"));
         check(r#"{"type":"session.config","seed":"x"}"#, "invalid_value", Some("seed"));
