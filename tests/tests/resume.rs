@@ -140,7 +140,8 @@ async fn a_connection_is_replaced_before_the_server_knows_that_it_is_lost() -> R
     let mut received = Received::default();
     received.listen(&mut first, 2_400, usize::MAX).await?;
     let mut second = resume(&server, SPEECH, &created, received.samples()).await?;
-    ensure!(first.next().await? == Incoming::Closed(None), "the first connection is still served");
+    // Behind what was sent already, the first connection ends.
+    while first.next().await? != Incoming::Closed(None) {}
     gate.open();
     received.listen(&mut second, u64::MAX, usize::MAX).await?;
     ensure!(received.samples() as usize == (text.len() - 1) * 100, "{} samples", received.samples());
@@ -216,7 +217,16 @@ async fn wrong_tokens_get_an_error_and_nothing_else() -> Result<()> {
         refused(&server, SPEECH, with("next_sample", &json!(1_000_000)), "resume_out_of_window").await?;
     ensure!(error["param"] == "next_sample", "{error}");
     session.send(resume_of(&created, 0)).await?;
-    session.expect_error("out_of_order").await?;
+    loop {
+        match session.next().await? {
+            Incoming::Frame(frame) if frame["type"] == "error" => {
+                ensure!(frame["code"] == "out_of_order", "{frame}");
+                break;
+            }
+            Incoming::Frame(_) | Incoming::Audio(_) => {}
+            Incoming::Closed(code) => anyhow::bail!("closed with {code:?}"),
+        }
+    }
     drop(session);
     late.send(resume_of(&created, received.samples())).await?;
     late.expect("session.resumed").await?;

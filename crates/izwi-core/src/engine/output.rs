@@ -554,6 +554,8 @@ impl Session {
             Delivery::Stream(_) => self.chunker.total_samples(),
             _ => self.collected.len() as u64,
         };
+        // The only chunk of a short stream leaves with its statistics.
+        let first_audio_at = self.first_audio_at.or_else(|| (samples > 0).then(Instant::now));
         RequestStats {
             finish_reason,
             error,
@@ -564,7 +566,7 @@ impl Session {
             audio_duration: self.start.recording.unwrap_or_else(|| audio_duration(samples, sample_rate)),
             queue_time: self.first_scheduled_at.map_or_else(|| accepted.elapsed(), |at| at - accepted),
             generation_time: accepted.elapsed().saturating_sub(blocked),
-            time_to_first_audio: self.first_audio_at.map(|at| at - accepted),
+            time_to_first_audio: first_audio_at.map(|at| at - accepted),
         }
     }
 }
