@@ -5,7 +5,7 @@ use izwi_tests::{Gate, Setup, eventually};
 use serde_json::{Value, json};
 
 /// Every documented series.
-const NAMES: [&str; 31] = [
+const NAMES: [&str; 37] = [
     "izwi_requests_total",
     "izwi_requests_rejected_total",
     "izwi_num_requests_running",
@@ -19,6 +19,12 @@ const NAMES: [&str; 31] = [
     "izwi_request_queue_seconds",
     "izwi_prefill_seconds",
     "izwi_step_seconds",
+    "izwi_device_wait_seconds",
+    "izwi_step_error_ratio",
+    "izwi_predicted_first_audio_seconds",
+    "izwi_first_audio_error_seconds",
+    "izwi_playback_slack_seconds",
+    "izwi_audio_underruns_total",
     "izwi_batch_size",
     "izwi_audio_seconds_total",
     "izwi_prompt_tokens_total",

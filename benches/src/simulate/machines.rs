@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
+use izwi_core::engine::cost::StepShape;
 use izwi_core::engine::executor::simulated::{CostCurve, SimulatedExecutor, SimulatedModel, StepWork};
 use izwi_core::engine::executor::{ExecutorError, ItemResult, RequestPreparer, StepPlan};
 use izwi_core::engine::{
@@ -199,7 +200,7 @@ impl ModelExecutor for Metered {
         self.inner.preparer()
     }
 
-    fn initialize(&mut self) -> Result<(), ExecutorError> {
+    fn initialize(&mut self) -> Result<Option<StepShape>, ExecutorError> {
         self.inner.initialize()
     }
 

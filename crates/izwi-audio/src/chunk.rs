@@ -86,6 +86,11 @@ impl Chunker {
         self.sample_offset + self.buffer.len() as u64
     }
 
+    /// Samples that are in no chunk yet.
+    pub fn buffered_samples(&self) -> u64 {
+        self.buffer.len() as u64
+    }
+
     fn emit(&mut self, samples: Vec<f32>, is_final: bool) -> Chunk {
         let chunk = Chunk { sequence: self.sequence, sample_offset: self.sample_offset, samples, is_final };
         self.sequence += 1;

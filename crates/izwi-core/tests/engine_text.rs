@@ -56,7 +56,7 @@ async fn soon(what: &str, condition: impl Fn() -> bool) {
 async fn in_pieces(engine: &Engine, text: &str, seed: u64, size: usize, waits: bool) -> Vec<f32> {
     let mut pieces = text.as_bytes().chunks(size).map(|piece| std::str::from_utf8(piece).unwrap());
     let input = TextInput::new();
-    let begun = request(pieces.next().unwrap(), seed).with_text_input(input.clone());
+    let begun = request(pieces.next().unwrap(), seed).with_text_input(input.clone()).with_live(false);
     let (_, chunks) = engine.generate_streaming(begun).await.unwrap();
     let collected = tokio::spawn(collect(chunks));
     for piece in pieces {

@@ -3,6 +3,7 @@
 // Says to the lints that all of this is test code.
 #![cfg(test)]
 
+mod engine_admission;
 mod engine_chat;
 mod engine_loop;
 mod engine_simulation;

@@ -11,7 +11,7 @@ use izwi_nn::sampling::mix;
 use izwi_types::{PrepareLimits, Prepared, StepOutput, Work};
 
 use crate::error::WarmUpError;
-use crate::model::{BatchEntry, SpeechModel};
+use crate::model::{BatchEntry, SequenceState, SpeechModel};
 
 /// The most positions of a run.
 pub const POSITIONS: usize = 512;
@@ -41,33 +41,96 @@ pub fn run(
     block_table: &[u32],
     limits: &PrepareLimits,
 ) -> Result<Run, WarmUpError> {
-    let prepared = model.prepare(&model.warm_up_input(), limits)?;
+    let mut steps = Steps::new(model, limits)?;
     let begun = Instant::now();
-    let steps = run_prepared(model, pool, block_table, &prepared)?;
-    Ok(Run { steps, time: begun.elapsed() })
+    while steps.next(model, pool, block_table)?.is_some() {}
+    Ok(Run { steps: steps.steps, time: begun.elapsed() })
 }
 
-fn run_prepared(
-    model: &dyn SpeechModel,
-    pool: &mut KvPool,
-    block_table: &[u32],
-    prepared: &Prepared,
-) -> Result<usize, izwi_nn::Error> {
-    let mut state = model.start(prepared);
-    let mut work = prepared.work.clone();
-    let (mut start, mut steps) = (0, 0);
-    while let Some(num_tokens) = entry_size(&work, start).filter(|_| steps < STEPS) {
-        let begins = start == 0;
-        let entry = BatchEntry { prepared, state: &mut state, start, begins, num_tokens, block_table };
+/// The work of one step of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepWork {
+    /// Tokens of its entry.
+    pub tokens: usize,
+    /// Tokens of the encoders before it.
+    pub encoder_tokens: usize,
+    /// Whether the entry is a prompt or a unit.
+    pub is_prompt: bool,
+    /// Whether it generates a token.
+    pub generates: bool,
+}
+
+/// A run, one step at a time.
+pub struct Steps {
+    prepared: Prepared,
+    state: SequenceState,
+    /// `None` once the run is over.
+    work: Option<Work>,
+    start: usize,
+    steps: usize,
+}
+
+impl std::fmt::Debug for Steps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Steps").field("steps", &self.steps).finish_non_exhaustive()
+    }
+}
+
+impl Steps {
+    /// A run that has not begun.
+    ///
+    /// # Errors
+    /// The model rejects its own input.
+    pub fn new(model: &dyn SpeechModel, limits: &PrepareLimits) -> Result<Self, WarmUpError> {
+        let prepared = model.prepare(&model.warm_up_input(), limits)?;
+        let (state, work) = (model.start(&prepared), Some(prepared.work.clone()));
+        Ok(Self { prepared, state, work, start: 0, steps: 0 })
+    }
+
+    /// Runs the next step, in the blocks of `block_table`. Returns its work; `None` if the run is over.
+    ///
+    /// # Errors
+    /// The step failed.
+    pub fn next(
+        &mut self,
+        model: &dyn SpeechModel,
+        pool: &mut KvPool,
+        block_table: &[u32],
+    ) -> Result<Option<StepWork>, izwi_nn::Error> {
+        let Some(work) = self.work.clone().filter(|_| self.steps < STEPS) else { return Ok(None) };
+        let Some(num_tokens) = entry_size(&work, self.start) else { return Ok(None) };
+        let begins = self.start == 0;
+        let entry = BatchEntry {
+            prepared: &self.prepared,
+            state: &mut self.state,
+            start: self.start,
+            begins,
+            num_tokens,
+            block_table,
+        };
         let outputs = model.forward(pool, &mut [entry])?;
-        steps += 1;
+        self.steps += 1;
         match outputs.into_iter().next().transpose()? {
-            Some(StepOutput { finished: false, next_pass: Some(next), .. }) => (work, start) = (next, 0),
-            Some(StepOutput { finished: false, .. }) => start = next_start(&work, start, num_tokens),
-            Some(_) | None => break,
+            Some(StepOutput { finished: false, next_pass: Some(next), .. }) => {
+                (self.work, self.start) = (Some(next), 0);
+            }
+            Some(StepOutput { finished: false, .. }) => {
+                self.start = next_start(&work, self.start, num_tokens);
+            }
+            Some(_) | None => self.work = None,
+        }
+        Ok(Some(step_work(&work, num_tokens, begins)))
+    }
+}
+
+fn step_work(work: &Work, tokens: usize, begins: bool) -> StepWork {
+    match work {
+        Work::Units(_) => StepWork { tokens, encoder_tokens: 0, is_prompt: true, generates: false },
+        Work::Autoregressive { encoders, .. } => {
+            let encoder_tokens = if begins { encoders.iter().map(|encoder| encoder.tokens).sum() } else { 0 };
+            StepWork { tokens, encoder_tokens, is_prompt: begins, generates: true }
         }
     }
-    Ok(steps)
 }
 
 /// Tokens of the entry at `start`: a unit, the prompt, or one decoded token.

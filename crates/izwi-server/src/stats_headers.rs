@@ -1,7 +1,7 @@
-//! The statistics of a finished request, as headers or trailers of its response.
+//! What was predicted for a request as headers, and its statistics as headers or trailers of its response.
 
 use axum::http::{HeaderMap, HeaderValue};
-use izwi_core::engine::RequestStats;
+use izwi_core::engine::{Prediction, RequestStats};
 
 /// Names of the headers of [`of`], for the `Trailer` header.
 pub(crate) const NAMES: &str = "X-RTF, X-Audio-Duration-Seconds, X-Generation-Time-Ms, X-Finish-Reason";
@@ -14,6 +14,19 @@ pub(crate) fn of(stats: &RequestStats) -> HeaderMap {
         ("x-generation-time-ms", stats.generation_time.as_millis().to_string()),
         ("x-finish-reason", stats.finish_reason.label().to_owned()),
     ];
+    headers(values)
+}
+
+/// Headers with what was predicted for a live stream.
+pub(crate) fn of_prediction(prediction: &Prediction) -> HeaderMap {
+    headers([
+        ("x-predicted-first-audio-ms", prediction.first_audio.as_millis().to_string()),
+        ("x-predicted-rtf", format!("{:.3}", prediction.rtf)),
+        ("x-prebuffer-ms", prediction.prebuffer.as_millis().to_string()),
+    ])
+}
+
+fn headers<const N: usize>(values: [(&'static str, String); N]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in values {
         if let Ok(value) = HeaderValue::from_str(&value) {

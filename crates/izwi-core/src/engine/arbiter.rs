@@ -224,6 +224,13 @@ impl Member {
         state.credit_s
     }
 
+    /// When the live streams of the other engines must go on at the latest.
+    pub(super) fn others_latest_start(&self) -> Option<Instant> {
+        let state = self.arbiter.lock();
+        let others = state.members.iter().filter(|(id, _)| **id != self.id);
+        others.filter_map(|(_, load)| load.latest_start).min()
+    }
+
     /// The live streams of the other engines.
     pub(super) fn other_streams(&self) -> Vec<StreamLoad> {
         let state = self.arbiter.lock();
@@ -341,7 +348,7 @@ mod tests {
             used
         });
         while begun.elapsed() < ms(20_000) {
-            let latest_start = Some(Instant::now() + ms(60));
+            let latest_start = Some(Instant::now() + ms(20));
             speech.set_load(EngineLoad { latest_start, ..EngineLoad::default() });
             let turn = speech.turn(TurnRequest { latest_start, ..bulk(ms(50)) }).await;
             sleep(ms(50)).await;

@@ -7,6 +7,7 @@
 
 mod command;
 mod in_flight;
+mod live;
 mod open_texts;
 
 use std::collections::{HashMap, VecDeque};
@@ -18,18 +19,19 @@ use tokio::time::Instant;
 
 pub(super) use command::{Admission, Command};
 use in_flight::{CompletedItem, InFlightStep};
+use live::LiveStreams;
 use open_texts::OpenTexts;
 
-use super::arbiter::{Member, TurnRequest};
+use super::arbiter::Member;
 use super::blocks::BlockGeometry;
 use super::config::EngineCoreConfig;
-use super::error::{EngineError, Result};
+use super::error::Result;
 use super::executor::{ExecutorError, ModelExecutor, NewSequenceData, StepPlan};
 use super::kv_cache::{KVCacheManager, KVCacheStats};
 use super::metrics::MetricsCollector;
-use super::output::{Delivery, DeliveryEvent, OutputProcessor, Pushed, SessionStart};
+use super::output::{DeliveryEvent, OutputProcessor, Pushed};
 use super::request::workload;
-use super::scheduler::{NewSequence, ScheduleDecision, ScheduledRequest, Scheduler};
+use super::scheduler::{ScheduleDecision, ScheduledRequest, Scheduler};
 use super::types::{EngineOutput, FinishReason, RequestId, SequenceId};
 use izwi_types::{StepOutput, Task};
 
@@ -75,6 +77,8 @@ pub struct EngineStatus {
     pub preschedule_used: u64,
     /// Prescheduled steps that were discarded.
     pub preschedule_discarded: u64,
+    /// Predicted time until another live stream would be accepted; `None` if it would be now.
+    pub refusal: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +124,11 @@ pub(super) struct EngineCore {
     state_bytes: usize,
     kv: KVCacheManager,
     output: OutputProcessor,
+    live: LiveStreams,
+    /// Samples of its audio per second.
+    sample_rate: u32,
+    /// Whether it generates audio.
+    makes_audio: bool,
     metrics: MetricsCollector,
     requests: HashMap<RequestId, SequenceId>,
     request_of: HashMap<SequenceId, RequestId>,
@@ -163,6 +172,9 @@ impl EngineCore {
             state_bytes: profile.info.state_bytes,
             kv,
             output: OutputProcessor::new(profile.info.sample_rate_hz),
+            live: LiveStreams::default(),
+            sample_rate: profile.info.sample_rate_hz,
+            makes_audio: profile.info.tasks.iter().any(|task| *task != Task::Asr),
             metrics: MetricsCollector::new(&profile.model),
             config,
             executor: Some(executor),
@@ -224,18 +236,20 @@ impl EngineCore {
         current: InFlightStep,
         commands: &mut mpsc::UnboundedReceiver<Command>,
     ) -> Option<InFlightStep> {
-        self.scheduler.set_now(self.epoch.elapsed().as_micros() as u64);
+        self.update_clock();
         let ahead = (self.config.enable_optimistic_scheduling && self.mode == Mode::Running)
             .then(|| self.scheduler.compute_schedule(&self.kv, Some(&current.schedule)));
         let (returned, buffered) = current.join(commands).await;
         let completed = self.process_results(returned);
         // A client that disconnected meanwhile must not get another step.
         self.reap_disconnected();
+        self.start_held();
         let unchanged = !buffered.iter().any(|command| command.changes_schedule(self.mode));
         let next = self.launch_prescheduled(ahead, unchanged);
         // Publish before delivery: a client that has its result must not see its request counted as running.
         self.publish();
         self.deliver(completed);
+        self.publish_load();
         for command in buffered {
             self.handle(command);
         }
@@ -263,7 +277,10 @@ impl EngineCore {
         }
         let mut executor = self.executor.take()?;
         executor.release(&std::mem::take(&mut self.released));
-        self.scheduler.set_now(self.epoch.elapsed().as_micros() as u64);
+        self.update_clock();
+        if decided.is_none() {
+            self.start_held();
+        }
         let decision = decided.unwrap_or_else(|| self.scheduler.compute_schedule(&self.kv, None));
         if decision.is_empty() {
             self.executor = Some(executor);
@@ -277,8 +294,7 @@ impl EngineCore {
             self.output.scheduled(item.sequence, &self.metrics);
             plan.new_sequences.extend(self.unseen.remove(&item.sequence));
         }
-        let latest_start = schedule.due_us.map(|due_us| self.epoch + Duration::from_micros(due_us));
-        let request = TurnRequest { latest_start, is_checked: true, ..TurnRequest::default() };
+        let request = self.turn_request(&schedule);
         Some(InFlightStep::launch(executor, plan, Arc::clone(&self.device), request))
     }
 
@@ -294,6 +310,9 @@ impl EngineCore {
             }
             _ => self.die("the executor failed repeatedly; restart the service"),
         }
+        if !returned.panicked {
+            self.observe_step(&returned.schedule, returned.times.executed);
+        }
         let mut completed = Vec::new();
         for (item, result) in returned.schedule.items().zip(returned.results) {
             if !self.request_of.contains_key(&item.sequence) {
@@ -305,7 +324,9 @@ impl EngineCore {
                 Ok((_, finish)) => *finish,
             };
             let result = result.map(|(output, _)| output);
-            if finish.is_some() {
+            if let Some(reason) = finish {
+                let samples = result.as_ref().map_or(0, |output| output.samples.len());
+                self.observe_length(item.sequence, reason, samples as u64);
                 self.remove(item.sequence);
             }
             completed.push(CompletedItem { sequence: item.sequence, result, finish });
@@ -319,6 +340,7 @@ impl EngineCore {
         item: &ScheduledRequest,
         output: StepOutput,
     ) -> std::result::Result<(StepOutput, Option<FinishReason>), ExecutorError> {
+        self.observe_item(item, &output);
         let limit = self.scheduler.complete(item, output.generated_tokens, output.content_key, &mut self.kv);
         let finish = match (&output.next_pass, output.finished, limit) {
             (_, true, _) if output.runaway => Some(FinishReason::RunawayTrimmed),
@@ -347,13 +369,13 @@ impl EngineCore {
                 Ok(output) => {
                     match self.output.push(sequence, output, &self.metrics) {
                         Pushed::Open => {}
-                        Pushed::Blocked => self.scheduler.set_paused(sequence, true),
+                        Pushed::Blocked => self.set_paused(sequence, true),
                         Pushed::Disconnected => {
                             self.abort(sequence, AbortCause::Disconnect);
                             continue;
                         }
                     }
-                    self.set_due(sequence);
+                    self.set_playback(sequence);
                     None
                 }
                 Err(error) => {
@@ -368,12 +390,10 @@ impl EngineCore {
         self.answer_steps();
     }
 
-    /// Tells the scheduler when playback of a live stream ends.
-    fn set_due(&mut self, sequence: SequenceId) {
-        if let Some(end) = self.output.playback_end(sequence) {
-            let due = end.saturating_duration_since(self.epoch);
-            self.scheduler.set_due(sequence, due.as_micros() as u64);
-        }
+    /// Pauses or resumes a sequence whose client is slow.
+    fn set_paused(&mut self, sequence: SequenceId, is_paused: bool) {
+        self.scheduler.set_paused(sequence, is_paused);
+        self.live.set_paused(sequence, is_paused);
     }
 
     fn answer_steps(&mut self) {
@@ -397,6 +417,7 @@ impl EngineCore {
             self.requests.remove(&request);
         }
         self.max_tokens.remove(&sequence);
+        self.live.remove(sequence);
         self.open_texts.remove(sequence);
         if self.unseen.remove(&sequence).is_none() {
             self.released.push(sequence);
@@ -452,7 +473,7 @@ impl EngineCore {
 
     fn delivery_event(&mut self, event: DeliveryEvent) {
         match event {
-            DeliveryEvent::CaughtUp(sequence) => self.scheduler.set_paused(sequence, false),
+            DeliveryEvent::CaughtUp(sequence) => self.set_paused(sequence, false),
             DeliveryEvent::Disconnected(sequence) => self.abort(sequence, AbortCause::Disconnect),
         }
     }
@@ -464,11 +485,12 @@ impl EngineCore {
         if self.is_over() {
             return;
         }
+        self.publish_load();
         let stall = self.output.next_stall(self.stall_limit());
         let expiry = self.open_texts.next_expiry(self.crowded(self.config.text_timeout));
-        let stall = stall.into_iter().chain(expiry).min();
+        let retry = self.live.has_held().then(|| Instant::now() + live::RETRY);
         let stalled = async {
-            match stall {
+            match stall.into_iter().chain(expiry).chain(retry).min() {
                 Some(at) => tokio::time::sleep_until(at).await,
                 None => std::future::pending().await,
             }
@@ -508,65 +530,6 @@ impl EngineCore {
         let idle = self.scheduler_is_empty() && self.output.is_empty();
         let unreachable = self.senders_gone && (idle || self.mode != Mode::Running);
         self.stopping || unreachable || matches!(self.status.state, EngineState::Dead(_))
-    }
-
-    /// Adds a prepared request to the waiting queue.
-    fn admit(&mut self, admission: Admission) -> Result<()> {
-        let Admission { admissible, delivery, accepted_at, audio_share } = admission;
-        let live = admissible.live && matches!(delivery, Delivery::Stream(_));
-        let id = admissible.id.clone();
-        match &self.status.state {
-            EngineState::Draining => return Err(EngineError::Draining),
-            EngineState::Dead(reason) => return Err(EngineError::Stopped(reason.clone())),
-            _ => {}
-        }
-        if self.requests.contains_key(&id) {
-            return Err(EngineError::DuplicateId(id.to_string()));
-        }
-        let waiting = self.scheduler.num_waiting();
-        if waiting >= self.config.max_waiting_requests {
-            let per_request =
-                self.metrics.snapshot().avg_latency_ms / 1e3 / self.config.max_batch_size as f64;
-            let seconds = (per_request * waiting as f64).ceil().clamp(1.0, 60.0) as u64;
-            return Err(EngineError::Overloaded { waiting, retry_after: Duration::from_secs(seconds) });
-        }
-        self.next_sequence += 1;
-        let sequence = SequenceId(self.next_sequence);
-        self.output.open(SessionStart {
-            sequence,
-            request_id: id.clone(),
-            task: admissible.task,
-            delivery,
-            live,
-            prediction: None,
-            chunk_samples: admissible.chunk_samples,
-            first_chunk_samples: admissible.first_chunk_samples,
-            prompt_tokens: admissible.prompt_tokens,
-            seed: admissible.seed,
-            recording: admissible.recording,
-            _audio_share: audio_share,
-            accepted_at,
-        });
-        self.scheduler.add_request(NewSequence {
-            id: sequence,
-            request_id: id.clone(),
-            priority: admissible.priority,
-            live,
-            arrival_us: accepted_at.saturating_duration_since(self.epoch).as_micros() as u64,
-            state_bytes: self.state_bytes,
-            is_continued: admissible.task == Task::Chat,
-            work: admissible.work,
-        });
-        self.max_tokens.insert(sequence, admissible.max_tokens);
-        if let Some(input) = admissible.text_input {
-            self.scheduler.set_positions(sequence, input.positions());
-            self.open_texts.open(sequence, input);
-        }
-        let data = NewSequenceData { sequence, prepared: admissible.prepared };
-        self.unseen.insert(sequence, data);
-        self.requests.insert(id.clone(), sequence);
-        self.request_of.insert(sequence, id);
-        Ok(())
     }
 
     /// Fails the engine: open requests fail when the loop ends, and new ones are rejected.

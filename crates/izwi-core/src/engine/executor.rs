@@ -20,6 +20,7 @@ use izwi_types::{
 };
 
 use super::config::EngineCoreConfig;
+use super::cost::StepShape;
 use super::error::{EngineError, Result};
 use super::scheduler::ScheduleResult;
 use super::types::{GenerationParams, SequenceId};
@@ -125,11 +126,12 @@ pub trait ModelExecutor: Send {
     /// The preparer of this executor's model.
     fn preparer(&self) -> Arc<dyn RequestPreparer>;
 
-    /// Warms up: runs every kernel once. Called before the first step.
+    /// Runs the next step of the warm-up, which runs every kernel once. Called before the first step, until it returns
+    /// `None`; otherwise it returns the work of the step.
     ///
     /// # Errors
     /// The model cannot run.
-    fn initialize(&mut self) -> std::result::Result<(), ExecutorError>;
+    fn initialize(&mut self) -> std::result::Result<Option<StepShape>, ExecutorError>;
 
     /// Executes one step. Returns one result per item of the schedule, in the order of [`ScheduleResult::items`].
     ///

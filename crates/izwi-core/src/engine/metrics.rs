@@ -282,6 +282,12 @@ impl MetricsCollector {
         histogram!("izwi_audio_underrun_seconds", "model" => self.model.clone()).record(underrun);
     }
 
+    /// Records the duration of a step beside the predicted one.
+    pub(super) fn step_error(&self, predicted: Duration, actual: Duration) {
+        let ratio = actual.as_secs_f64() / predicted.as_secs_f64().max(1e-9);
+        histogram!("izwi_step_error_ratio", "model" => self.model.clone()).record(ratio);
+    }
+
     /// Records a gap that the next chunk ended.
     pub(super) fn underrun(&self, Underrun { cause, gap }: Underrun) {
         let (model, cause) = (self.model.clone(), cause.label());

@@ -21,6 +21,7 @@ pub mod scheduler;
 pub mod types;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -47,6 +48,7 @@ pub use types::{
     SequenceId, StreamingOutput,
 };
 
+use self::arbiter::{Member, TurnRequest};
 use self::core::{AbortCause, Admission, Command, EngineCore};
 use output::Delivery;
 use recordings::KeptRecordings;
@@ -68,6 +70,10 @@ pub struct Engine {
     preparing: Arc<Semaphore>,
     /// Limits the open audio; a permit is a second.
     open_audio: Arc<Semaphore>,
+    /// This engine's place on the device, for work outside of steps.
+    device: Arc<Member>,
+    /// Time of the last voice that was cloned, in microseconds.
+    cloning_us: Arc<AtomicU64>,
     /// The recordings of conversations, limited as the open audio is.
     kept: Arc<KeptRecordings>,
 }
@@ -121,11 +127,23 @@ impl Engine {
         let processor = RequestProcessor::new(Arc::clone(&config), Arc::clone(&profile), executor.preparer());
         let (commands, receiver) = mpsc::unbounded_channel();
         let (publish, status) = watch::channel(EngineStatus::default());
-        let core = EngineCore::new(Arc::clone(&config), executor, arbiter.join(), publish);
+        let device = arbiter.join();
+        let core = EngineCore::new(Arc::clone(&config), executor, Arc::clone(&device), publish);
         runtime.spawn(core.run(receiver));
         let preparing = Arc::new(Semaphore::new(config.num_threads));
         let open_audio = Arc::new(Semaphore::new(permits(config.max_open_audio_duration) as usize));
-        Ok(Self { commands, status, processor, profile, config, preparing, open_audio, kept: Arc::default() })
+        Ok(Self {
+            commands,
+            status,
+            processor,
+            profile,
+            config,
+            preparing,
+            open_audio,
+            device,
+            cloning_us: Arc::default(),
+            kept: Arc::default(),
+        })
     }
 
     /// Static facts about the model.
@@ -204,7 +222,7 @@ impl Engine {
     /// # Errors
     /// The model does not support voice cloning, or the recording is invalid; the error names the field.
     pub async fn make_voice(&self, recording: ReferenceAudio) -> Result<Vec<u8>> {
-        self.prepare(move |processor| processor.make_voice(recording)).await
+        self.clone_voice(move |processor| processor.make_voice(recording)).await
     }
 
     /// Checks that a voice pack fits the model.
@@ -355,7 +373,15 @@ impl Engine {
         delivery: Delivery,
         accepted_at: Instant,
     ) -> Result<()> {
-        let admissible = self.prepare(move |processor| processor.process(request)).await?;
+        // Before the input is decoded and tokenised.
+        let is_live = request.live && matches!(delivery, Delivery::Stream(_));
+        if let Some(retry_after) = self.status.borrow().refusal.filter(|_| is_live) {
+            return Err(EngineError::Saturated { retry_after });
+        }
+        let clones = matches!(request.reference, Some(VoiceInput::Recording(_)));
+        let process = move |processor: &RequestProcessor| processor.process(request);
+        let admissible =
+            if clones { self.clone_voice(process).await? } else { self.prepare(process).await? };
         let audio_share = Some(admissible.open_audio).filter(|length| !length.is_zero());
         let audio_share = audio_share.map(|length| self.reserve_audio(length)).transpose()?;
         if let Some(input) = &admissible.text_input {
@@ -386,6 +412,20 @@ impl Engine {
         });
         let panicked = |panic| EngineError::Execution(format!("preparing the request failed: {panic}"));
         running.await.map_err(panicked)?
+    }
+
+    /// Runs preparation work with the networks that clone a voice, in a turn on the device.
+    async fn clone_voice<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&RequestProcessor) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let predicted = Duration::from_micros(self.cloning_us.load(Ordering::Relaxed));
+        let turn = self.device.turn(TurnRequest { predicted, ..TurnRequest::default() }).await;
+        let begun = Instant::now();
+        let result = self.prepare(work).await;
+        self.cloning_us.store(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
+        drop(turn);
+        result
     }
 
     /// Reserves a recording's share of the open audio.

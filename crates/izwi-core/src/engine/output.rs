@@ -52,6 +52,8 @@ pub(super) struct SessionStart {
     pub(super) live: bool,
     /// What was predicted for a live stream.
     pub(super) prediction: Option<Prediction>,
+    /// Samples that are generated before the first chunk leaves.
+    pub(super) head_start_samples: u64,
     pub(super) chunk_samples: usize,
     /// Size of the first chunk, if it has its own.
     pub(super) first_chunk_samples: Option<usize>,
@@ -220,6 +222,19 @@ impl OutputProcessor {
         self.sessions.get(&sequence).filter(|session| session.start.live)?.playback.end()
     }
 
+    /// Samples generated so far.
+    pub(super) fn generated_samples(&self, sequence: SequenceId) -> u64 {
+        self.sessions.get(&sequence).map_or(0, Session::samples)
+    }
+
+    /// Samples of a chunk of a stream, and those that are missing until its next chunk leaves.
+    pub(super) fn chunk_progress(&self, sequence: SequenceId) -> Option<(u64, u64)> {
+        let session = self.sessions.get(&sequence)?;
+        let chunk = session.start.chunk_samples as u64;
+        // A full chunk is held until the sample after it.
+        Some((chunk, chunk + 1 - session.chunker.buffered_samples().min(chunk)))
+    }
+
     /// Corrects the playback clock of a stream: its client has played `played` so far.
     pub(super) fn acknowledge(&mut self, sequence: SequenceId, played: Duration) {
         if let Some(session) = self.sessions.get_mut(&sequence) {
@@ -339,6 +354,9 @@ impl OutputProcessor {
             return if session.is_disconnected() { Pushed::Disconnected } else { Pushed::Open };
         };
         let channel = channel.clone();
+        if session.holds_back() {
+            return Pushed::Open;
+        }
         while session.blocked_since.is_none()
             && let Some((chunk, made_at)) = session.pending.pop_front()
         {
@@ -423,6 +441,19 @@ impl Session {
             }
             self.segments.extend(output.segments);
             self.collected.extend_from_slice(&output.samples);
+        }
+    }
+
+    /// Whether its first chunk waits for a head start.
+    fn holds_back(&self) -> bool {
+        self.first_audio_at.is_none() && !self.ended && self.samples() < self.start.head_start_samples
+    }
+
+    /// Samples generated so far.
+    fn samples(&self) -> u64 {
+        match self.start.delivery {
+            Delivery::Stream(_) => self.chunker.total_samples(),
+            _ => self.collected.len() as u64,
         }
     }
 
@@ -550,10 +581,7 @@ impl Session {
         let accepted = self.start.accepted_at;
         let idle_since = self.blocked_since.or(self.waiting_since);
         let blocked = self.blocked_total + idle_since.map_or(Duration::ZERO, |since| since.elapsed());
-        let samples = match self.start.delivery {
-            Delivery::Stream(_) => self.chunker.total_samples(),
-            _ => self.collected.len() as u64,
-        };
+        let samples = self.samples();
         // The only chunk of a short stream leaves with its statistics.
         let first_audio_at = self.first_audio_at.or_else(|| (samples > 0).then(Instant::now));
         RequestStats {

@@ -3,16 +3,19 @@
 //! [`Scheduler::compute_schedule`] is pure: it reads the queues and the block accounting and returns a decision.
 //! [`Scheduler::apply_schedule`] applies the decision. Must not know tensors, samples or clients.
 
+mod budget;
 mod decide;
 mod policy;
 mod sequence;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use izwi_types::EncoderWork;
 
 use super::blocks::BlockId;
+use super::cost::{CostModel, StepShape};
 use super::kv_cache::{BlockCopy, KVCacheManager, PrefixChain};
 use super::types::{Priority, RequestId, SequenceId};
 pub use policy::SchedulingPolicy;
@@ -145,8 +148,13 @@ pub struct ScheduleResult {
     pub blocks_allocated: usize,
     /// Blocks to copy before the step writes.
     pub block_copies: Vec<BlockCopy>,
-    /// When the first of its live streams runs out of audio, in microseconds on the engine's clock; `None` without one.
-    pub due_us: Option<u64>,
+    /// When it must start at the latest so that none of its live streams runs out of audio, in microseconds on the engine's
+    /// clock; `None` without one.
+    pub latest_start_us: Option<u64>,
+    /// Its work.
+    pub shape: StepShape,
+    /// The part of the work that is for live streams.
+    pub live_shape: StepShape,
 }
 
 impl ScheduleResult {
@@ -185,6 +193,40 @@ pub struct SchedulerConfig {
     pub lookahead: usize,
 }
 
+/// The playback of a live stream, on the engine's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Playback {
+    /// When its delivered audio ends, in microseconds.
+    pub end_us: u64,
+    /// Steps until its next chunk leaves.
+    pub steps: u32,
+    /// Duration of a chunk in microseconds.
+    pub chunk_us: u64,
+    /// Steps for a chunk.
+    pub chunk_steps: u32,
+}
+
+impl Playback {
+    /// The playback after the stream's next step.
+    fn after_a_step(self) -> Self {
+        match self.steps.saturating_sub(1) {
+            0 => Self { end_us: self.end_us + self.chunk_us, steps: self.chunk_steps, ..self },
+            steps => Self { steps, ..self },
+        }
+    }
+}
+
+/// What limits the time of the next step, beside the engine's own streams.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Pressure {
+    /// Seconds that playing streams must stay ahead of their players.
+    pub reserve_s: f64,
+    /// Seconds of the device that are owed to bulk work.
+    pub bulk_credit_s: f64,
+    /// When the live streams of other engines on the device must go on, in microseconds on the engine's clock.
+    pub others_us: Option<u64>,
+}
+
 /// The queues and their policy.
 #[derive(Debug)]
 pub struct Scheduler {
@@ -200,6 +242,8 @@ pub struct Scheduler {
     version: u64,
     decode_waited: bool,
     now_us: u64,
+    costs: CostModel,
+    pressure: Pressure,
 }
 
 impl Scheduler {
@@ -216,6 +260,8 @@ impl Scheduler {
             version: 0,
             decode_waited: false,
             now_us: 0,
+            costs: CostModel::default(),
+            pressure: Pressure::default(),
         }
     }
 
@@ -288,11 +334,67 @@ impl Scheduler {
         self.sequences.get(&id).is_some_and(Sequence::awaits_input)
     }
 
-    /// Sets when playback of a sequence's audio ends, in microseconds on the engine's clock.
-    pub fn set_due(&mut self, id: SequenceId, due_us: u64) {
+    /// Sets the playback of a live stream.
+    pub fn set_playback(&mut self, id: SequenceId, playback: Playback) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
-            sequence.due_us = due_us;
+            sequence.due_us = playback.end_us;
+            sequence.playback = Some(playback);
         }
+    }
+
+    /// Sets when the first audio of a live stream is due, and its chunks: the playback that begins there.
+    pub fn set_first_audio(&mut self, id: SequenceId, expected: Playback) {
+        if let Some(sequence) = self.sequences.get_mut(&id) {
+            sequence.due_us = expected.end_us;
+            sequence.expected = Some(expected);
+        }
+    }
+
+    /// Keeps a waiting sequence from starting, or lets it start.
+    pub fn set_deferred(&mut self, id: SequenceId, deferred: bool) {
+        if let Some(sequence) = self.sequences.get_mut(&id)
+            && sequence.deferred != deferred
+        {
+            sequence.deferred = deferred;
+            self.version += 1;
+        }
+    }
+
+    /// Sets what limits the time of the next decisions.
+    pub fn set_pressure(&mut self, pressure: Pressure) {
+        self.pressure = pressure;
+    }
+
+    /// The learned time of steps.
+    pub fn costs(&self) -> &CostModel {
+        &self.costs
+    }
+
+    /// Learns the time of an executed step.
+    pub fn observe(&mut self, shape: StepShape, duration: Duration) {
+        self.costs.observe(shape, duration);
+    }
+
+    /// Whether a sequence consists of units.
+    pub fn is_unit(&self, id: SequenceId) -> bool {
+        self.sequences.get(&id).is_some_and(|sequence| !sequence.uses_kv())
+    }
+
+    /// Whether it has work that nobody listens to and that can go on.
+    pub fn has_bulk(&self) -> bool {
+        self.sequences.values().any(|sequence| !sequence.live && !sequence.is_held())
+    }
+
+    /// When a live stream must go on at the latest, in microseconds on the engine's clock, if one can.
+    pub fn latest_start_us(&self) -> Option<u64> {
+        let live = || self.sequences.values().filter(|s| s.live && !s.is_held());
+        let playing = live().filter(|s| s.playback.is_some()).count();
+        let step_us = self.step_us(StepShape::decode(playing));
+        live().map(|sequence| sequence.latest_start_us(step_us)).min()
+    }
+
+    fn step_us(&self, shape: StepShape) -> u64 {
+        (self.costs.seconds(shape) * 1e6) as u64
     }
 
     /// Number of waiting sequences.
@@ -366,6 +468,9 @@ impl Scheduler {
             let scheduled = self.allocate(&item, kv, &mut result);
             result.decode_requests.extend(scheduled);
         }
+        let step_us = self.step_us(result.live_shape);
+        let live = result.items().filter_map(|item| self.sequences.get(&item.sequence)).filter(|s| s.live);
+        result.latest_start_us = live.map(|sequence| sequence.latest_start_us(step_us)).min();
         kv.begin_step(result.items().map(|item| item.sequence).collect::<Vec<_>>());
         result
     }
@@ -428,8 +533,10 @@ impl Scheduler {
             }
         }
         result.total_tokens += item.num_tokens;
+        let shape = sequence.shape(item.start, item.num_tokens, item.is_prefill, sequence.begins);
+        result.shape = result.shape.plus(shape);
         if sequence.live {
-            result.due_us = Some(result.due_us.map_or(sequence.due_us, |due_us| due_us.min(sequence.due_us)));
+            result.live_shape = result.live_shape.plus(shape);
         }
         Some(ScheduledRequest {
             sequence: item.sequence,

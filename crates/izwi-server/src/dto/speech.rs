@@ -15,6 +15,8 @@ pub(crate) struct SpeechRequest {
     pub(crate) stream_format: Option<String>,
     pub(crate) first_chunk_ms: Option<u64>,
     pub(crate) priority: Option<String>,
+    /// Whether somebody listens while the audio is generated, by default true.
+    pub(crate) live: Option<bool>,
     /// Base64 of a recording, or a `data:` URL.
     pub(crate) ref_audio: Option<String>,
     pub(crate) ref_text: Option<String>,

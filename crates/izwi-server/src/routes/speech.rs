@@ -12,7 +12,7 @@ use base64::Engine as _;
 use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
-use izwi_core::engine::{FinishReason, Prediction, RequestId, RequestStats, StreamingOutput, Task};
+use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput, Task};
 use tokio::sync::mpsc;
 
 use super::streamed::{self, event};
@@ -25,10 +25,6 @@ use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_te
 use crate::state::AppState;
 use crate::upload::SpeechUpload;
 use crate::{stats_headers, voices};
-
-/// How long a player waits so that the rest plays without a gap, and processing time over audio time, as predicted.
-const PREBUFFER_MS: &str = "x-prebuffer-ms";
-const PREDICTED_RTF: &str = "x-predicted-rtf";
 
 /// `stream_format` of the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,26 +65,25 @@ pub(super) async fn create(
     let sample_rate = engine.profile().info.sample_rate_hz;
     let others = engine.config().streaming_chunk_size;
     let chunks = ChunkSizes::first_only(body.first_chunk_ms, others, sample_rate)?;
-    let request = chunks.of(options.into_request(text)).with_id(id);
+    // Without a listener it is bulk work: never refused for live streams, and done in the time that they leave.
+    let live = body.live.unwrap_or(true);
+    let request = chunks.of(options.into_request(text)).with_id(id).with_live(live);
     let encoded = EncodedUtterance::new(format, sample_rate)?;
     let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
     // The engine has read the recording by now.
     drop(memory);
-    let (pending, prediction) = (VecDeque::new(), first.prediction);
+    let pending = VecDeque::new();
     let mut speech =
         SpeechStream { chunks, encoded, stream_format, pending, is_over: false, _engine: engine };
+    let prediction = first.prediction;
     speech.take(first);
     let content_type = match stream_format {
         StreamFormat::Audio => media_type,
         StreamFormat::Events => streamed::EVENT_STREAM,
     };
     let mut response = response(speech, content_type, sample_rate);
-    if let Some(Prediction { prebuffer, rtf, .. }) = prediction {
-        let headers = response.headers_mut();
-        headers.insert(PREBUFFER_MS, HeaderValue::from(prebuffer.as_millis() as u64));
-        if let Ok(rtf) = HeaderValue::try_from(format!("{rtf:.3}")) {
-            headers.insert(PREDICTED_RTF, rtf);
-        }
+    if let Some(prediction) = &prediction {
+        response.headers_mut().extend(stats_headers::of_prediction(prediction));
     }
     Ok(response)
 }

@@ -1,6 +1,5 @@
 //! Commands of the handle to the step loop, and the loop's start, replies and end.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +7,8 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::{AbortCause, EngineCore, EngineState, Mode, in_flight};
-use crate::engine::arbiter::TurnRequest;
+use crate::engine::arbiter::EngineLoad;
 use crate::engine::error::{EngineError, Result};
-use crate::engine::executor::ExecutorError;
 use crate::engine::metrics::MetricsSnapshot;
 use crate::engine::output::Delivery;
 use crate::engine::request::AdmissibleRequest;
@@ -69,17 +67,8 @@ impl EngineCore {
         commands: &mut mpsc::UnboundedReceiver<Command>,
     ) -> Vec<Command> {
         let mut buffered = Vec::new();
-        let Some(mut executor) = self.executor.take() else { return buffered };
-        let device = Arc::clone(&self.device);
-        let mut warm_up = tokio::spawn(async move {
-            let _turn = device.turn(TurnRequest::default()).await;
-            let warm_up = tokio::task::spawn_blocking(move || {
-                let run = std::panic::catch_unwind(AssertUnwindSafe(|| executor.initialize()));
-                let result = run.unwrap_or_else(|panic| Err(ExecutorError(in_flight::panic_text(&*panic))));
-                (executor, result)
-            });
-            warm_up.await
-        });
+        let Some(executor) = self.executor.take() else { return buffered };
+        let mut warm_up = tokio::spawn(in_flight::warm_up(executor, Arc::clone(&self.device)));
         let joined = loop {
             tokio::select! {
                 biased;
@@ -88,9 +77,13 @@ impl EngineCore {
             }
         };
         match joined.and_then(|joined| joined) {
-            Ok((executor, Ok(()))) => {
+            Ok((executor, Ok(steps))) => {
                 self.executor = Some(executor);
                 self.status.state = EngineState::Ready;
+                // The first step also loads what is loaded once.
+                for (shape, duration) in steps.into_iter().skip(1) {
+                    self.scheduler.observe(shape, duration);
+                }
             }
             Ok((_, Err(error))) => self.die(&format!("the model cannot run: {error}")),
             Err(lost) => self.die(&format!("the warm-up thread was lost: {lost}")),
@@ -133,7 +126,7 @@ impl EngineCore {
             Command::PlaybackAck(id, played) => {
                 if let Some(sequence) = self.requests.get(&id) {
                     self.output.acknowledge(*sequence, played);
-                    self.set_due(*sequence);
+                    self.set_playback(*sequence);
                 }
             }
             Command::Step(reply) => self.step_waiters.push(reply),
@@ -183,6 +176,7 @@ impl EngineCore {
             }
         }
         self.answer_steps();
+        self.device.set_load(EngineLoad::default());
         if let Some(mut executor) = self.executor.take() {
             // Freeing memory may block; a panic in it affects no request.
             let _ = tokio::task::spawn_blocking(move || executor.shutdown()).await;

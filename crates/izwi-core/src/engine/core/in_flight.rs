@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::Command;
 use crate::engine::arbiter::{Member, TurnRequest};
+use crate::engine::cost::StepShape;
 use crate::engine::executor::{ExecutorError, ItemResult, ModelExecutor, StepPlan};
 use crate::engine::scheduler::ScheduleResult;
 use crate::engine::types::{FinishReason, SequenceId};
@@ -132,6 +133,37 @@ fn run(mut executor: Box<dyn ModelExecutor>, plan: &StepPlan) -> (Box<dyn ModelE
         Err(panic) => Outcome::Panicked(panic_text(&*panic)),
     };
     (executor, outcome)
+}
+
+/// The executor, and the work and the time of each step of its warm-up.
+type WarmUp = (Box<dyn ModelExecutor>, std::result::Result<Vec<(StepShape, Duration)>, ExecutorError>);
+
+/// Warms up an executor, each step in a turn of its own.
+pub(super) async fn warm_up(
+    mut executor: Box<dyn ModelExecutor>,
+    device: Arc<Member>,
+) -> std::result::Result<WarmUp, JoinError> {
+    let (mut steps, mut predicted) = (Vec::new(), Duration::ZERO);
+    loop {
+        let turn = device.turn(TurnRequest { predicted, is_checked: true, ..TurnRequest::default() }).await;
+        let started_at = Instant::now();
+        let step = tokio::task::spawn_blocking(move || {
+            let run = std::panic::catch_unwind(AssertUnwindSafe(|| executor.initialize()));
+            let result = run.unwrap_or_else(|panic| Err(ExecutorError(panic_text(&*panic))));
+            (executor, result)
+        });
+        let (returned, result) = step.await?;
+        drop(turn);
+        executor = returned;
+        match result {
+            Ok(Some(shape)) => {
+                predicted = started_at.elapsed();
+                steps.push((shape, predicted));
+            }
+            Ok(None) => return Ok((executor, Ok(steps))),
+            Err(error) => return Ok((executor, Err(error))),
+        }
+    }
 }
 
 /// The message of a panic.

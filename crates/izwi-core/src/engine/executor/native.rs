@@ -21,6 +21,7 @@ use super::{
 };
 use crate::engine::blocks::BlockGeometry;
 use crate::engine::config::EngineCoreConfig;
+use crate::engine::cost::StepShape;
 use crate::engine::error::{EngineError, Result};
 use crate::engine::scheduler::ScheduledRequest;
 use crate::engine::types::SequenceId;
@@ -38,6 +39,8 @@ pub struct NativeExecutor {
     geometry: BlockGeometry,
     pool: KvPool,
     sequences: HashMap<SequenceId, Running>,
+    /// The warm-up, until it is over.
+    warming: Option<warm_up::Steps>,
     /// Dropped last, after what it frees.
     device: UnusedMemory,
 }
@@ -84,7 +87,7 @@ impl NativeExecutor {
         let profile = Arc::new(profile);
         let limits = loading::limits(config, &*model);
         let device = UnusedMemory(device);
-        Ok(Self { profile, model, limits, geometry, pool, sequences: HashMap::new(), device })
+        Ok(Self { profile, model, limits, geometry, pool, sequences: HashMap::new(), warming: None, device })
     }
 
     fn failed(&self, error: impl Into<Error>) -> ExecutorError {
@@ -97,15 +100,25 @@ impl NativeExecutor {
         self.sequences.insert(new.sequence, Running { prepared, state });
     }
 
-    /// Runs the warm-up input for some steps. No sequence runs yet: it uses the pool's first blocks.
-    fn warm_up(&mut self) -> std::result::Result<(), ExecutorError> {
+    /// Runs the next step of the warm-up. No sequence runs yet: it uses the pool's first blocks.
+    fn warm_up(&mut self) -> std::result::Result<Option<StepShape>, ExecutorError> {
         let blocks = self.geometry.blocks_for(warm_up::POSITIONS).min(self.geometry.num_blocks);
         let block_table: Vec<u32> = (0..blocks as u32).collect();
-        let ran = warm_up::run(&*self.model, &mut self.pool, &block_table, &self.limits);
-        ran.map(drop).map_err(|error| match error {
-            WarmUpError::Model(error) => self.failed(error),
-            WarmUpError::Input(error) => ExecutorError(chain(&error)),
-        })
+        let mut steps = match self.warming.take() {
+            Some(steps) => steps,
+            None => warm_up::Steps::new(&*self.model, &self.limits).map_err(|error| match error {
+                WarmUpError::Model(error) => self.failed(error),
+                WarmUpError::Input(error) => ExecutorError(chain(&error)),
+            })?,
+        };
+        let ran = steps.next(&*self.model, &mut self.pool, &block_table);
+        let Some(work) = ran.map_err(|error| self.failed(error))? else { return Ok(None) };
+        self.warming = Some(steps);
+        Ok(Some(StepShape {
+            decodes: usize::from(work.generates),
+            prefill_tokens: if work.is_prompt { work.tokens } else { 0 },
+            encoder_tokens: work.encoder_tokens,
+        }))
     }
 
     /// Computes a plan.
@@ -155,7 +168,7 @@ impl ModelExecutor for NativeExecutor {
         Arc::new(NativePreparer { model: Arc::clone(&self.model), limits: self.limits })
     }
 
-    fn initialize(&mut self) -> std::result::Result<(), ExecutorError> {
+    fn initialize(&mut self) -> std::result::Result<Option<StepShape>, ExecutorError> {
         with_autorelease_pool(|| self.warm_up())
     }
 

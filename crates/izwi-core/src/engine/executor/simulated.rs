@@ -21,6 +21,7 @@ use izwi_types::{
 use super::{ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, StepPlan};
 use crate::engine::blocks::BlockGeometry;
 use crate::engine::config::EngineCoreConfig;
+use crate::engine::cost::StepShape;
 use crate::engine::scheduler::ScheduledRequest;
 use crate::engine::types::{GenerationParams, SequenceId};
 
@@ -411,9 +412,9 @@ impl ModelExecutor for SimulatedExecutor {
         })
     }
 
-    fn initialize(&mut self) -> Result<(), ExecutorError> {
+    fn initialize(&mut self) -> Result<Option<StepShape>, ExecutorError> {
         std::thread::sleep(self.model.warm_up_time);
-        Ok(())
+        Ok(None)
     }
 
     fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {

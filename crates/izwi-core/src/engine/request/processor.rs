@@ -57,6 +57,13 @@ pub(in crate::engine) struct AdmissibleRequest {
     pub(in crate::engine) open_audio: Duration,
 }
 
+impl AdmissibleRequest {
+    /// Characters of the whole text to speak; `None` for other tasks, and while more text may come.
+    pub(in crate::engine) fn known_chars(&self) -> Option<usize> {
+        self.text_chars.filter(|_| self.text_input.is_none())
+    }
+}
+
 /// A request's input with its recordings decoded.
 struct DecodedInput {
     input: Input,

@@ -5,18 +5,23 @@
 //! 2. Fill the step: prefills of running sequences, then admissions, then decodes, each in its order; of the decodes, those
 //!    whose audio runs out soon first. After a step that left decodes out, decodes come first.
 //!
+//! Where the time of steps is known and live streams run, it is counted: those that play come first, then those that start,
+//! then bulk work, each as far as the streams that play stay ahead of their players (see `budget`).
+//!
 //! An admission never overtakes one of better rank that does not fit, so no sequence starves. Where the memory of states is
 //! short, those that have a state do overtake: they free it when they end. A held sequence takes no place, and its blocks
 //! go to whoever needs them.
 
 use std::collections::{HashMap, HashSet};
 
+use super::budget::{Class, Playing, TimeBudget};
 use super::policy::DecodeRank;
 use super::sequence::{Demand, Sequence};
 use super::{
-    DUE_SOON_US, DecidedItem, IDLE_US, ScheduleDecision, ScheduleResult, Scheduler, SchedulerConfig,
+    DUE_SOON_US, DecidedItem, IDLE_US, Playback, ScheduleDecision, ScheduleResult, Scheduler, SchedulerConfig,
 };
 use crate::engine::blocks::BlockId;
+use crate::engine::cost::{StepShape, safety};
 use crate::engine::kv_cache::KVCacheManager;
 use crate::engine::types::SequenceId;
 
@@ -27,6 +32,13 @@ pub(super) fn decide(
 ) -> ScheduleDecision {
     let mut round = Round::new(scheduler, kv, in_flight);
     round.reserve_running();
+    if round.counts_time() {
+        round.fill_playing(in_flight);
+        round.fill_running_prefills();
+        round.admit_waiting();
+        round.fill_decodes();
+        return round.decision;
+    }
     let first_decodes = scheduler.decode_waited && round.has_due_decode();
     if first_decodes {
         round.fill_decodes();
@@ -37,6 +49,17 @@ pub(super) fn decide(
         round.fill_decodes();
     }
     round.decision
+}
+
+/// Seconds owed to bulk work from which on it has a place that streams would take.
+const OWED_PLACE_S: f64 = 0.2;
+
+/// How urgent an item of a sequence is. A stream that plays and computes its prompt again starts again.
+fn class(sequence: &Sequence, is_prefill: bool) -> Class {
+    match sequence.class() {
+        Class::Playing if is_prefill => Class::Starting,
+        class => class,
+    }
 }
 
 /// One computation of a decision.
@@ -54,6 +77,10 @@ struct Round<'a> {
     places: usize,
     /// Bytes of the states that the decision's admissions start.
     new_state_bytes: usize,
+    /// What the step has time for; `None` if time does not count.
+    time: Option<TimeBudget<'a>>,
+    /// Tokens of the streams that play.
+    playing_tokens: usize,
     decision: ScheduleDecision,
 }
 
@@ -105,6 +132,8 @@ impl<'a> Round<'a> {
             tokens: scheduler.config.max_tokens_per_step,
             places: scheduler.config.max_batch_size,
             new_state_bytes: 0,
+            time: None,
+            playing_tokens: 0,
             decision: ScheduleDecision { version: scheduler.version, ..Default::default() },
         }
     }
@@ -180,6 +209,84 @@ impl<'a> Round<'a> {
         blocks.iter().filter(|&&block| self.is_unowned(block)).count()
     }
 
+    /// Whether the time of the step matters: it can be predicted, and somebody listens.
+    fn counts_time(&self) -> bool {
+        let Scheduler { costs, pressure, .. } = self.scheduler;
+        let is_active = |s: &Sequence| s.live && !s.is_held();
+        let listens = || self.running.iter().any(is_active) || self.waiting().any(is_active);
+        costs.is_known() && (pressure.others_us.is_some() || listens())
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = &'a Sequence> {
+        let scheduler = self.scheduler;
+        scheduler.waiting.iter().filter_map(|id| scheduler.sequences.get(id))
+    }
+
+    /// Adds the streams that play, the most urgent first, and computes what else the step has time for.
+    fn fill_playing(&mut self, in_flight: Option<&ScheduleResult>) {
+        let Scheduler { costs, pressure, now_us, .. } = self.scheduler;
+        let in_flight_us = in_flight.map_or(0, |step| self.scheduler.step_us(step.shape));
+        let begins_us = now_us + (safety(costs) * in_flight_us as f64) as u64;
+        let left_s = |at_us: u64| (at_us as f64 - begins_us as f64) / 1e6;
+        let mut ready: Vec<(u64, SequenceId, Grant, Playing)> = Vec::new();
+        for sequence in &self.running {
+            if let (Some(grant), Some(playback)) = (self.granted.get(&sequence.id), sequence.playback)
+                && !grant.demand.is_prefill
+            {
+                let shape = sequence.shape(grant.demand.start, grant.tokens, false, false);
+                let (left_s, steps) = (left_s(playback.end_us), f64::from(playback.steps));
+                ready.push((playback.end_us, sequence.id, *grant, Playing { left_s, steps, shape }));
+            }
+        }
+        ready.sort_by_key(|(end_us, id, ..)| (*end_us, *id));
+        let playing: Vec<Playing> = ready.iter().map(|(.., playing)| *playing).collect();
+        let owes_a_place = pressure.bulk_credit_s > OWED_PLACE_S && self.scheduler.has_bulk();
+        let places = self.places - usize::from(owes_a_place && self.places > 1);
+        let (mut time, taken) = TimeBudget::beside(costs, &playing, places, pressure.reserve_s);
+        if let Some(at_us) = pressure.others_us {
+            time.limit(left_s(at_us));
+        }
+        if in_flight.is_some() {
+            self.limit_to_beginning(&mut time, playing.len());
+        }
+        let starts = |s: &Sequence| s.class() == Class::Starting && !s.is_held();
+        let has_starting = self.running.iter().any(starts) || self.waiting().any(starts);
+        time.set_demand(pressure.bulk_credit_s, has_starting);
+        for (_, id, grant, _) in ready.into_iter().take(taken) {
+            self.place(id, grant);
+        }
+        self.playing_tokens = self.decision.total_tokens();
+        self.time = Some(time);
+    }
+
+    /// Limits the step for streams whose playback may begin with the step in flight.
+    fn limit_to_beginning(&self, time: &mut TimeBudget<'_>, playing: usize) {
+        let generates = |s: &&Sequence| {
+            let grant = self.granted.get(&s.id);
+            s.class() == Class::Starting && grant.is_some_and(|grant| !grant.demand.is_prefill)
+        };
+        let beginning: Vec<Playback> =
+            self.running.iter().filter(generates).filter_map(|s| s.expected).collect();
+        let costs = &self.scheduler.costs;
+        let step_s = safety(costs) * costs.seconds(StepShape::decode(playing + beginning.len()));
+        for playback in beginning {
+            let later_s = f64::from(playback.chunk_steps.saturating_sub(1)) * step_s;
+            // A step of all that generate is always taken: they are among them.
+            time.limit((playback.chunk_us as f64 / 1e6 - later_s).max(step_s));
+        }
+    }
+
+    /// The tokens of an item that the step has time for, which it takes.
+    fn take_time(&mut self, id: SequenceId, demand: &Demand, tokens: usize) -> Option<usize> {
+        let (Some(time), Some(sequence)) = (&mut self.time, self.running.iter().find(|s| s.id == id)) else {
+            return Some(tokens);
+        };
+        let is_divisible = demand.divisible && self.scheduler.config.chunked_prefill;
+        let shape = |tokens| sequence.shape(demand.start, tokens, demand.is_prefill, false);
+        let tokens = if is_divisible { time.tokens(tokens, shape(0)) } else { tokens };
+        (tokens > 0 && time.take(class(sequence, demand.is_prefill), shape(tokens))).then_some(tokens)
+    }
+
     fn fill_running_prefills(&mut self) {
         for index in 0..self.running.len() {
             let id = self.running[index].id;
@@ -208,6 +315,11 @@ impl<'a> Round<'a> {
             .filter_map(|s| self.granted.get(&s.id).map(|grant| (s.id, *grant, policy.decode_rank(s, soon))))
             .filter(|(_, grant, _)| !grant.demand.is_prefill)
             .collect();
+        if self.time.is_some() {
+            // Streams that play have been placed, or left out.
+            let plays = |id| self.running.iter().any(|s| s.id == id && s.class() == Class::Playing);
+            ready.retain(|(id, ..)| !plays(*id));
+        }
         ready.sort_by_key(|(_, _, rank)| *rank);
         let left_out = ready.iter().filter(|(id, grant, _)| !self.place(*id, *grant)).count();
         self.decision.decode_waited = left_out > 0 && !self.decision.prefill.is_empty();
@@ -219,6 +331,7 @@ impl<'a> Round<'a> {
             return false;
         }
         let Some(tokens) = self.chunk(&grant.demand, self.tokens.min(grant.tokens)) else { return false };
+        let Some(tokens) = self.take_time(id, &grant.demand, tokens) else { return false };
         self.places -= 1;
         self.tokens -= tokens;
         let item = DecidedItem {
@@ -296,6 +409,12 @@ impl<'a> Round<'a> {
             }
             other => other?,
         };
+        if let Some(time) = &mut self.time {
+            let shape = sequence.shape(item.start, item.num_tokens, true, true);
+            if !time.take(class(sequence, true), shape) {
+                return Err(Shortage::Step);
+            }
+        }
         self.free -= item.new_blocks;
         self.places -= 1;
         if !sequence.started {
@@ -317,7 +436,9 @@ impl<'a> Round<'a> {
         }
         match self.tokens.checked_sub(encoder_tokens).filter(|&left| left >= tokens) {
             Some(left) => Ok((left, left)),
-            None if self.tokens == self.scheduler.config.max_tokens_per_step => Ok((self.tokens, 0)),
+            None if self.tokens + self.playing_tokens == self.scheduler.config.max_tokens_per_step => {
+                Ok((self.tokens, 0))
+            }
             None => Err(Shortage::Step),
         }
     }
@@ -339,7 +460,15 @@ impl<'a> Round<'a> {
             extra = usize::from(demand.start < cached) + self.count_unowned(&shared);
         }
         let (budget, left) = self.budget_of(sequence.encoder_tokens(demand.start), demand.tokens)?;
-        let tokens = self.chunk(&demand, budget).ok_or(Shortage::Step)?;
+        let mut tokens = self.chunk(&demand, budget).ok_or(Shortage::Step)?;
+        if let Some(time) =
+            self.time.as_ref().filter(|_| demand.divisible && self.scheduler.config.chunked_prefill)
+        {
+            tokens = time.tokens(tokens, sequence.shape(demand.start, 0, true, true));
+            if tokens == 0 {
+                return Err(Shortage::Step);
+            }
+        }
         let blocks_for =
             |positions| if sequence.uses_kv() { self.kv.geometry().blocks_for(positions) } else { 0 };
         let new_blocks = blocks_for(demand.start + tokens).saturating_sub(shared.len()) + extra;

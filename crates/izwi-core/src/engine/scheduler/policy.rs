@@ -118,22 +118,23 @@ fn not_due(sequence: &Sequence, soon_us: u64) -> u64 {
 }
 
 /// Sort key of admission and block reservation.
-pub(super) type Rank = (u64, u64, u64);
+pub(super) type Rank = (bool, u64, u64, u64);
 /// Sort key of decodes.
-pub(super) type DecodeRank = (u64, u64, u64, u64);
+pub(super) type DecodeRank = (bool, u64, u64, u64, u64);
 
 impl SchedulingPolicy {
     pub(super) fn rank(self, sequence: &Sequence, now_us: u64) -> Rank {
-        (self.policy().urgency(sequence, now_us), priority_rank(sequence), sequence.arrival)
+        let urgency = self.policy().urgency(sequence, now_us);
+        (!sequence.live, urgency, priority_rank(sequence), sequence.arrival)
     }
 
     pub(super) fn decode_rank(self, sequence: &Sequence, soon_us: u64) -> DecodeRank {
         let (first, second) = self.policy().decode_rank(sequence, soon_us);
-        (first, second, sequence.last_scheduled, sequence.arrival)
+        (!sequence.live, first, second, sequence.last_scheduled, sequence.arrival)
     }
 
     pub(super) fn displaces(self, waiting: &Sequence, running: &Sequence) -> bool {
-        self.policy().displaces(waiting, running)
+        (waiting.live && !running.live) || self.policy().displaces(waiting, running)
     }
 }
 

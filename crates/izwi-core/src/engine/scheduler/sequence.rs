@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
-use super::{NewSequence, Workload};
+use super::budget::Class;
+use super::{NewSequence, Playback, Workload};
+use crate::engine::cost::StepShape;
 use crate::engine::kv_cache::{BlockHash, KVCacheManager};
 use crate::engine::types::{Priority, RequestId, SequenceId};
 
@@ -68,6 +70,12 @@ pub(super) struct Sequence {
     pub(super) request_id: RequestId,
     pub(super) priority: Priority,
     pub(super) live: bool,
+    /// Whether it may not start yet.
+    pub(super) deferred: bool,
+    /// `None` before its first audio.
+    pub(super) playback: Option<Playback>,
+    /// The playback that its first audio will begin.
+    pub(super) expected: Option<Playback>,
     pub(super) arrival: u64,
     pub(super) due_us: u64,
     pub(super) last_scheduled: u64,
@@ -93,6 +101,9 @@ impl Sequence {
             request_id: new.request_id,
             priority: new.priority,
             live: new.live,
+            deferred: false,
+            playback: None,
+            expected: None,
             arrival,
             due_us: new.arrival_us,
             last_scheduled: 0,
@@ -118,7 +129,7 @@ impl Sequence {
 
     /// Whether nothing can be computed for now: its client is slow, or its input has not arrived.
     pub(super) fn is_held(&self) -> bool {
-        self.paused || self.awaits_input()
+        self.paused || self.deferred || self.awaits_input()
     }
 
     pub(super) fn uses_kv(&self) -> bool {
@@ -170,7 +181,33 @@ impl Sequence {
 
     /// Whether playback of its audio ends before `soon_us`. A live stream without audio is always due, bulk work never.
     pub(super) fn is_due(&self, soon_us: u64) -> bool {
-        self.live && self.due_us <= soon_us
+        self.live && (self.playback.is_none() || self.due_us <= soon_us)
+    }
+
+    pub(super) fn class(&self) -> Class {
+        match (self.live, self.playback) {
+            (false, _) => Class::Bulk,
+            (true, None) => Class::Starting,
+            (true, Some(_)) => Class::Playing,
+        }
+    }
+
+    /// When it must go on at the latest so that it does not run out of audio, with steps of `step_us`.
+    pub(super) fn latest_start_us(&self, step_us: u64) -> u64 {
+        let steps = self.playback.map_or(0, |playback| u64::from(playback.steps));
+        self.due_us.saturating_sub(steps * step_us)
+    }
+
+    /// The work of an item, whose encoders run if it `begins`.
+    pub(super) fn shape(&self, start: usize, tokens: usize, is_prefill: bool, begins: bool) -> StepShape {
+        match self.progress {
+            Progress::Units { .. } => StepShape { prefill_tokens: tokens, ..StepShape::default() },
+            Progress::Autoregressive { known, .. } => StepShape {
+                decodes: usize::from(start + tokens >= known),
+                prefill_tokens: if is_prefill { tokens } else { 0 },
+                encoder_tokens: if begins { self.encoder_tokens(start) } else { 0 },
+            },
+        }
     }
 
     pub(super) fn demand(&self) -> Option<Demand> {
@@ -230,6 +267,8 @@ impl Sequence {
 
     /// The sequence after its in-flight item of `tokens` tokens succeeds.
     pub(super) fn projected(&self, tokens: usize) -> Self {
-        Self { progress: self.progress.projected(tokens), ..self.clone() }
+        let playback = self.playback.map(Playback::after_a_step);
+        let due_us = playback.map_or(self.due_us, |playback| playback.end_us);
+        Self { progress: self.progress.projected(tokens), playback, due_us, ..self.clone() }
     }
 }

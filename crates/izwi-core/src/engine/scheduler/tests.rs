@@ -26,6 +26,11 @@ impl Bench {
         Self { scheduler: Scheduler::new(config.scheduler_config()), kv, next: 0, passes: HashMap::new() }
     }
 
+    fn set_due(&mut self, id: SequenceId, end_us: u64) {
+        let playback = Playback { end_us, steps: 1, chunk_us: 200_000, chunk_steps: 1 };
+        self.scheduler.set_playback(id, playback);
+    }
+
     fn add(&mut self, priority: Priority, work: Workload) -> SequenceId {
         self.next += 1;
         let id = SequenceId(self.next);
@@ -477,8 +482,8 @@ fn the_deadline_policy_serves_the_earliest_deadline_first() {
         let result = bench.step();
         bench.complete(&result);
     }
-    bench.scheduler.set_due(a, 900);
-    bench.scheduler.set_due(b, 500);
+    bench.set_due(a, 900);
+    bench.set_due(b, 500);
     bench.scheduler.decode_waited = false;
     assert_eq!(shares(&bench.step())[0].0, b.0);
 }
@@ -494,15 +499,15 @@ fn due_streams_go_before_those_well_ahead() {
             bench.complete(&result);
         }
         bench.scheduler.set_now(10_000_000);
-        bench.scheduler.set_due(ahead, 14_000_000);
-        bench.scheduler.set_due(due, 10_100_000);
+        bench.set_due(ahead, 14_000_000);
+        bench.set_due(due, 10_100_000);
         for _ in 0..2 {
             let result = bench.step();
             assert_eq!(result.decode_requests[0].sequence, due, "{policy:?}");
             bench.complete(&result);
         }
         bench.scheduler.set_now(13_800_000);
-        bench.scheduler.set_due(due, 20_000_000);
+        bench.set_due(due, 20_000_000);
         assert_eq!(bench.step().decode_requests[0].sequence, ahead, "it is due now");
     }
 }
@@ -515,7 +520,7 @@ fn admissions_overtake_streams_well_ahead_but_not_due_ones() {
     bench.complete(&result);
     bench.scheduler.set_now(1_000_000);
     for (due_us, admissions_first) in [(9_000_000, true), (1_200_000, false)] {
-        bench.scheduler.set_due(first, due_us);
+        bench.set_due(first, due_us);
         bench.scheduler.decode_waited = false;
         let admissions = [bench.units(&[5]), bench.units(&[5])];
         let mut order = Vec::new();

@@ -1,0 +1,428 @@
+//! Live streams of an engine: what the scheduler, the arbiter and the admission know about them.
+//!
+//! Must not know samples or channels.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Admission, EngineCore, EngineState};
+use crate::engine::admission::{
+    Candidate, Decision, Forecast, LengthModel, LiveStream, OtherStream, Situation, StreamRate,
+};
+use crate::engine::arbiter::{EngineLoad, StreamLoad, TurnRequest};
+use crate::engine::cost::StepShape;
+use crate::engine::error::{EngineError, Result};
+use crate::engine::executor::NewSequenceData;
+use crate::engine::output::{Delivery, SessionStart};
+use crate::engine::scheduler::{NewSequence, Playback, Pressure, ScheduleResult, ScheduledRequest, Workload};
+use crate::engine::types::{FinishReason, SequenceId, audio_duration};
+use izwi_types::{StepOutput, Task};
+
+/// Weight of a new observation of the audio of a step.
+const WEIGHT: f64 = 0.02;
+/// Quantile of the time of steps that the arbiter counts on.
+const QUANTILE: f64 = 0.9;
+/// A stream whose reader has been paused for longer is not counted on.
+const FORGOTTEN: Duration = Duration::from_secs(2);
+/// How often an engine looks whether streams of other engines have made room.
+pub(super) const RETRY: Duration = Duration::from_millis(50);
+
+/// What is known about one live stream.
+#[derive(Debug)]
+struct Stream {
+    text_chars: Option<usize>,
+    candidate: Candidate,
+    /// When its reader was paused last, and whether it is.
+    paused_at: Option<Instant>,
+    is_paused: bool,
+}
+
+/// The live streams of an engine.
+#[derive(Debug, Default)]
+pub(super) struct LiveStreams {
+    lengths: LengthModel,
+    /// Seconds of audio of a generated token, or of a unit's token.
+    token_s: f64,
+    /// Tokens of a unit; 0 for models that are autoregressive.
+    unit_tokens: f64,
+    streams: HashMap<SequenceId, Stream>,
+    /// Accepted streams that wait for others to end.
+    held: VecDeque<SequenceId>,
+    /// When the step in flight is expected to end.
+    step_ends_at: Option<Instant>,
+}
+
+impl LiveStreams {
+    /// Work and audio of a step of one stream.
+    fn rate(&self) -> StreamRate {
+        if self.unit_tokens > 0.0 {
+            let step = StepShape { prefill_tokens: self.unit_tokens.ceil() as usize, ..StepShape::default() };
+            return StreamRate { step, audio_s: self.token_s * self.unit_tokens };
+        }
+        StreamRate { step: StepShape::decode(1), audio_s: self.token_s }
+    }
+
+    /// Learns the audio of an item.
+    fn observe(&mut self, item: &ScheduledRequest, is_unit: bool, samples: u64, sample_rate: u32) {
+        let audio_s = audio_duration(samples, sample_rate).as_secs_f64();
+        let average = |average: &mut f64, value: f64| {
+            let weight = if *average > 0.0 { WEIGHT } else { 1.0 };
+            *average += weight * (value - *average);
+        };
+        if is_unit {
+            average(&mut self.unit_tokens, item.num_tokens as f64);
+            average(&mut self.token_s, audio_s / item.num_tokens.max(1) as f64);
+        } else {
+            average(&mut self.token_s, audio_s);
+        }
+    }
+
+    /// Whether accepted streams wait for others to end.
+    pub(super) fn has_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Records that the client of a stream is slow, or has caught up.
+    pub(super) fn set_paused(&mut self, sequence: SequenceId, is_paused: bool) {
+        if let Some(stream) = self.streams.get_mut(&sequence) {
+            stream.is_paused = is_paused;
+            if is_paused {
+                stream.paused_at = Some(Instant::now());
+            }
+        }
+    }
+
+    /// Forgets a stream that has ended.
+    pub(super) fn remove(&mut self, sequence: SequenceId) {
+        if self.streams.remove(&sequence).is_some() {
+            self.held.retain(|held| *held != sequence);
+        }
+    }
+}
+
+/// The work of a prompt.
+fn setup(work: &Workload) -> StepShape {
+    match work {
+        Workload::Units(units) => {
+            StepShape { prefill_tokens: units.first().copied().unwrap_or(0), ..StepShape::default() }
+        }
+        Workload::Autoregressive { prompt_tokens, encoders, .. } => StepShape {
+            decodes: 0,
+            prefill_tokens: *prompt_tokens,
+            encoder_tokens: encoders.iter().map(|encoder| encoder.tokens).sum(),
+        },
+    }
+}
+
+impl EngineCore {
+    /// Adds a prepared request to the waiting queue.
+    pub(super) fn admit(&mut self, admission: Admission) -> Result<()> {
+        let id = admission.admissible.id.clone();
+        match &self.status.state {
+            EngineState::Draining => return Err(EngineError::Draining),
+            EngineState::Dead(reason) => return Err(EngineError::Stopped(reason.clone())),
+            _ => {}
+        }
+        if self.requests.contains_key(&id) {
+            return Err(EngineError::DuplicateId(id.to_string()));
+        }
+        let waiting = self.scheduler.num_waiting();
+        if waiting >= self.config.max_waiting_requests {
+            // One place comes free when one request has ended.
+            let per_second = self.metrics.snapshot().requests_per_sec.max(1.0 / 60.0);
+            let retry_after = Duration::from_secs_f64(1.0 / per_second);
+            return Err(EngineError::Overloaded { waiting, retry_after });
+        }
+        let accepted = self.consider(&admission)?;
+        let forecast = accepted.as_ref().and_then(|(_, decision)| decision.forecast());
+        let Admission { admissible, delivery, accepted_at, audio_share } = admission;
+        let text_chars = admissible.known_chars();
+        let live = accepted.is_some();
+        self.next_sequence += 1;
+        let sequence = SequenceId(self.next_sequence);
+        self.output.open(SessionStart {
+            sequence,
+            request_id: id.clone(),
+            task: admissible.task,
+            delivery,
+            live,
+            prediction: forecast.and_then(|forecast| forecast.prediction),
+            head_start_samples: forecast.map_or(0, |forecast| {
+                let head_start = forecast.head_start_s * f64::from(self.sample_rate);
+                if forecast.head_start_s > 0.0 {
+                    admissible.first_chunk_samples.unwrap_or(admissible.chunk_samples) as u64
+                        + head_start as u64
+                } else {
+                    0
+                }
+            }),
+            chunk_samples: admissible.chunk_samples,
+            first_chunk_samples: admissible.first_chunk_samples,
+            prompt_tokens: admissible.prompt_tokens,
+            seed: admissible.seed,
+            recording: admissible.recording,
+            _audio_share: audio_share,
+            accepted_at,
+        });
+        self.scheduler.add_request(NewSequence {
+            id: sequence,
+            request_id: id.clone(),
+            priority: admissible.priority,
+            live,
+            arrival_us: accepted_at.saturating_duration_since(self.epoch).as_micros() as u64,
+            state_bytes: self.state_bytes,
+            is_continued: admissible.task == Task::Chat,
+            work: admissible.work,
+        });
+        if let Some(accepted) = &accepted {
+            self.add_stream(sequence, text_chars, accepted, accepted_at);
+        }
+        self.max_tokens.insert(sequence, admissible.max_tokens);
+        if let Some(input) = admissible.text_input {
+            self.scheduler.set_positions(sequence, input.positions());
+            self.open_texts.open(sequence, input);
+        }
+        let data = NewSequenceData { sequence, prepared: admissible.prepared };
+        self.unseen.insert(sequence, data);
+        self.requests.insert(id.clone(), sequence);
+        self.request_of.insert(sequence, id);
+        Ok(())
+    }
+
+    /// Learns from an executed step.
+    pub(super) fn observe_step(&mut self, schedule: &ScheduleResult, executed: Duration) {
+        if self.scheduler.costs().is_known() {
+            let predicted = self.scheduler.costs().predict(schedule.shape);
+            self.metrics.step_error(predicted, executed);
+        }
+        self.scheduler.observe(schedule.shape, executed);
+        self.live.step_ends_at = None;
+    }
+
+    /// Learns from the result of an item.
+    pub(super) fn observe_item(&mut self, item: &ScheduledRequest, output: &StepOutput) {
+        let is_unit = self.scheduler.is_unit(item.sequence);
+        let generates = output.generated_tokens > 0 && self.makes_audio;
+        if generates && (is_unit || !item.is_prefill) {
+            let samples = output.samples.len() as u64;
+            self.live.observe(item, is_unit, samples, self.sample_rate);
+        }
+    }
+
+    /// Learns the length of audio that was generated whole.
+    pub(super) fn observe_length(&mut self, sequence: SequenceId, reason: FinishReason, last_samples: u64) {
+        if let Some(stream) = self.live.streams.get(&sequence)
+            && reason == FinishReason::Stop
+        {
+            let text_chars = stream.text_chars;
+            let samples = self.output.generated_samples(sequence) + last_samples;
+            let audio = audio_duration(samples, self.sample_rate);
+            self.live.lengths.observe(text_chars, audio.as_secs_f64());
+        }
+    }
+
+    /// What a step asks of the device.
+    pub(super) fn turn_request(&mut self, schedule: &ScheduleResult) -> TurnRequest {
+        let costs = self.scheduler.costs();
+        let predicted = costs.predict(schedule.shape);
+        let bulk = predicted.saturating_sub(costs.predict(schedule.live_shape));
+        let with_margin = predicted.mul_f64(costs.margin(QUANTILE));
+        let latest_start = schedule.latest_start_us.map(|us| self.epoch + Duration::from_micros(us));
+        self.live.step_ends_at = Some(Instant::now() + predicted);
+        let bulk = if latest_start.is_some() { bulk } else { Duration::ZERO };
+        TurnRequest { latest_start, predicted: with_margin, bulk, is_checked: true }
+    }
+
+    /// Tells the scheduler the time and what limits the next step.
+    pub(super) fn update_clock(&mut self) {
+        self.scheduler.set_now(self.epoch.elapsed().as_micros() as u64);
+        let reserve_s = if self.live.streams.is_empty() {
+            0.0
+        } else {
+            self.with_situation(|situation| situation.running_reserve_s())
+        };
+        let others = self.device.others_latest_start();
+        let others_us = others.map(|at| at.saturating_duration_since(self.epoch).as_micros() as u64);
+        let pressure = Pressure { reserve_s, bulk_credit_s: self.device.bulk_credit_s(), others_us };
+        self.scheduler.set_pressure(pressure);
+    }
+
+    /// Tells the scheduler the playback of a live stream.
+    pub(super) fn set_playback(&mut self, sequence: SequenceId) {
+        let Some(end) = self.output.playback_end(sequence) else { return };
+        let Some(progress) = self.output.chunk_progress(sequence) else { return };
+        let playback = self.playback(end, progress);
+        self.scheduler.set_playback(sequence, playback);
+    }
+
+    /// A playback that ends at `end`, of a stream with the given samples of a chunk and until the next one.
+    fn playback(&self, end: Instant, (chunk, missing): (u64, u64)) -> Playback {
+        let audio_s = self.live.rate().audio_s;
+        let steps = |samples: u64| {
+            let seconds = audio_duration(samples, self.sample_rate).as_secs_f64();
+            if audio_s > 0.0 { (seconds / audio_s).ceil().max(1.0) as u32 } else { 1 }
+        };
+        let chunk_us = audio_duration(chunk, self.sample_rate).as_micros() as u64;
+        let end_us = end.saturating_duration_since(self.epoch).as_micros() as u64;
+        Playback { end_us, steps: steps(missing), chunk_us, chunk_steps: steps(chunk) }
+    }
+
+    /// Publishes what live streams need of the device, and whether another one would be refused.
+    pub(super) fn publish_load(&mut self) {
+        let latest_start_us = self.scheduler.latest_start_us();
+        let latest_start = latest_start_us.map(|us| self.epoch + Duration::from_micros(us));
+        let now = Instant::now();
+        let (streams, refusal) = self.with_situation(|situation| {
+            let utilisation = situation.utilisation();
+            let load = |stream| StreamLoad {
+                utilisation,
+                ends_at: now + Duration::from_secs_f64(situation.expected_end_s(stream).clamp(0.0, 1e6)),
+            };
+            let chunk_s = situation.rate.audio_s;
+            let least = Candidate { prompt: StepShape::default(), length_s: chunk_s, chunk_s };
+            let refusal = match situation.decide(&least) {
+                Decision::Refuse { retry_after } => Some(retry_after),
+                Decision::Admit(_) | Decision::Wait(_) => None,
+            };
+            (situation.streams.iter().map(load).collect(), refusal)
+        });
+        self.status.refusal = refusal.filter(|_| self.config.admission);
+        let has_bulk = self.scheduler.has_bulk();
+        self.device.set_load(EngineLoad { latest_start, streams, has_bulk });
+    }
+
+    /// Decides about a request. `None` for bulk work, and without admission.
+    ///
+    /// # Errors
+    /// It is a live stream that would interrupt others.
+    pub(super) fn consider(&mut self, admission: &Admission) -> Result<Option<(Candidate, Decision)>> {
+        let Admission { admissible, delivery, accepted_at, .. } = admission;
+        if !(admissible.live && self.makes_audio && matches!(delivery, Delivery::Stream(_))) {
+            return Ok(None);
+        }
+        let most_s = admissible.max_tokens as f64 * self.live.token_s;
+        let expected_s = self.live.lengths.expected_s(admissible.known_chars());
+        let candidate = Candidate {
+            prompt: setup(&admissible.work),
+            length_s: if most_s > 0.0 { expected_s.min(most_s) } else { expected_s },
+            chunk_s: audio_duration(
+                admissible.first_chunk_samples.unwrap_or(admissible.chunk_samples) as u64,
+                self.sample_rate,
+            )
+            .as_secs_f64(),
+        };
+        let mut decision = self.with_situation(|situation| situation.decide(&candidate));
+        if let Decision::Refuse { retry_after } = decision {
+            if self.config.admission {
+                return Err(EngineError::Saturated { retry_after });
+            }
+            decision = Decision::Admit(Forecast { prediction: None, head_start_s: 0.0 });
+        }
+        if let Decision::Wait(forecast) = decision
+            && !self.config.admission
+        {
+            decision = Decision::Admit(forecast);
+        }
+        // The prediction counts from the arrival, before the input was prepared.
+        let prepared = accepted_at.elapsed();
+        if let Decision::Admit(forecast) | Decision::Wait(forecast) = &mut decision
+            && let Some(prediction) = &mut forecast.prediction
+        {
+            prediction.first_audio += prepared;
+        }
+        Ok(Some((candidate, decision)))
+    }
+
+    /// Adds an accepted live stream.
+    pub(super) fn add_stream(
+        &mut self,
+        sequence: SequenceId,
+        text_chars: Option<usize>,
+        accepted: &(Candidate, Decision),
+        accepted_at: Instant,
+    ) {
+        let (candidate, decision) = *accepted;
+        let stream = Stream { text_chars, candidate, paused_at: None, is_paused: false };
+        self.live.streams.insert(sequence, stream);
+        if matches!(decision, Decision::Wait(_)) {
+            self.live.held.push_back(sequence);
+            self.scheduler.set_deferred(sequence, true);
+        }
+        let prediction = decision.forecast().and_then(|forecast| forecast.prediction);
+        let first_audio = prediction.map(|told| told.first_audio);
+        let due = accepted_at + first_audio.unwrap_or_default();
+        let expected = self.playback(due, self.output.chunk_progress(sequence).unwrap_or_default());
+        self.scheduler.set_first_audio(sequence, expected);
+    }
+
+    /// Starts accepted streams for which others have made room, in their order.
+    pub(super) fn start_held(&mut self) {
+        while let Some(sequence) = self.live.held.front().copied() {
+            let is_known = self.live.streams.contains_key(&sequence);
+            if is_known && !self.with_situation(|situation| situation.can_start()) {
+                return;
+            }
+            self.live.held.pop_front();
+            self.scheduler.set_deferred(sequence, false);
+        }
+    }
+
+    /// Calls `use_it` with what is known now.
+    fn with_situation<T>(&self, use_it: impl FnOnce(&Situation<'_>) -> T) -> T {
+        let live = &self.live;
+        let (now, rate) = (Instant::now(), live.rate());
+        let is_counted = |stream: &Stream| {
+            !(stream.is_paused && stream.paused_at.is_some_and(|at| now.duration_since(at) > FORGOTTEN))
+        };
+        let streams: Vec<LiveStream> = live
+            .streams
+            .iter()
+            .filter(|(id, stream)| is_counted(stream) && !live.held.contains(id))
+            .map(|(id, stream)| self.live_stream(*id, stream, rate, now))
+            .collect();
+        let held: Vec<Candidate> =
+            live.held.iter().filter_map(|id| live.streams.get(id)).map(|stream| stream.candidate).collect();
+        let other = |load: StreamLoad| OtherStream {
+            utilisation: load.utilisation,
+            ends_s: load.ends_at.saturating_duration_since(now).as_secs_f64(),
+        };
+        let others: Vec<OtherStream> = self.device.other_streams().into_iter().map(other).collect();
+        let in_flight = live.step_ends_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+        use_it(&Situation {
+            costs: self.scheduler.costs(),
+            rate,
+            streams: &streams,
+            held: &held,
+            others: &others,
+            bulk_owed_s: self.device.bulk_credit_s(),
+            in_flight_s: in_flight.as_secs_f64(),
+            batch: self.config.max_batch_size,
+            max_streams: self.config.max_running_requests,
+            max_first_audio_s: self.config.max_first_audio.as_secs_f64(),
+        })
+    }
+
+    fn live_stream(&self, id: SequenceId, stream: &Stream, rate: StreamRate, now: Instant) -> LiveStream {
+        let done = audio_duration(self.output.generated_samples(id), self.sample_rate).as_secs_f64();
+        let left_s =
+            self.live.lengths.left_s(stream.text_chars, done).min(stream.candidate.length_s.max(0.1));
+        let Some(end) = self.output.playback_end(id) else {
+            return LiveStream { ahead_s: None, left_s, paced_s: 0.0, setup: stream.candidate.prompt };
+        };
+        let played_s = end.saturating_duration_since(now).as_secs_f64();
+        let missing = self.output.chunk_progress(id).map_or(0, |(_, missing)| missing);
+        let missing_s = audio_duration(missing, self.sample_rate).as_secs_f64();
+        let step_s = self.scheduler.costs().seconds(rate.step);
+        let steps = if rate.audio_s > 0.0 { (missing_s / rate.audio_s).ceil() } else { 0.0 };
+        let buffer_s = self.config.stream_buffer_chunks as f64 * stream.candidate.chunk_s;
+        let is_paced = stream.paused_at.is_some();
+        LiveStream {
+            ahead_s: Some(played_s - steps * step_s),
+            left_s,
+            paced_s: if is_paced { (played_s + left_s - buffer_s).max(0.0) } else { 0.0 },
+            setup: StepShape::default(),
+        }
+    }
+}

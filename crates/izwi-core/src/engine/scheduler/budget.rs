@@ -1,0 +1,221 @@
+//! The time of a step: what may run beside the streams that play, so that none of them runs out of audio.
+//!
+//! Must not know queues or blocks.
+
+use crate::engine::cost::{CostModel, StepShape, safety};
+
+/// A piece of bulk work that fits nowhere runs when this multiple of its time is owed, and at least [`FORCED_S`].
+const FORCED: f64 = 3.0;
+const FORCED_S: f64 = 2.0;
+/// The fewest tokens of a prompt that are worth a piece, and that a step without other work computes.
+const MIN_PIECE: usize = 16;
+
+/// How urgent a sequence is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Class {
+    /// A live stream that plays.
+    Playing,
+    /// A live stream without audio.
+    Starting,
+    /// Work that nobody listens to.
+    Bulk,
+}
+
+/// A stream that plays, as a step sees it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Playing {
+    /// Seconds until it runs out of audio.
+    pub(super) left_s: f64,
+    /// Steps until its next chunk leaves.
+    pub(super) steps: f64,
+    /// Work of its next step.
+    pub(super) shape: StepShape,
+}
+
+/// What a step may still take.
+#[derive(Debug, Clone)]
+pub(super) struct TimeBudget<'a> {
+    costs: &'a CostModel,
+    /// The longest time of a step over its predicted time.
+    margin: f64,
+    /// Work of the step so far.
+    shape: StepShape,
+    /// Longest time of the step, in seconds.
+    limit_s: f64,
+    /// Seconds owed to bulk work.
+    credit_s: f64,
+    /// Whether a live stream waits for its first audio.
+    has_starting: bool,
+}
+
+impl<'a> TimeBudget<'a> {
+    /// A step beside streams that play, the most urgent first, and how many of them take part: all, or fewer if a step of
+    /// all is too long for one of them.
+    pub(super) fn beside(
+        costs: &'a CostModel,
+        playing: &[Playing],
+        places: usize,
+        reserve_s: f64,
+    ) -> (Self, usize) {
+        let margin = safety(costs);
+        let time = |count: usize| costs.seconds(sum(&playing[..count]));
+        let mut taken = playing.len().min(places);
+        let is_late = |count: usize| {
+            let step_s = time(count);
+            playing[..count].iter().any(|stream| stream.left_s < stream.steps * step_s)
+        };
+        while taken > 1 && is_late(taken) {
+            taken -= 1;
+        }
+        // Those beyond the places take turns.
+        let turns = playing.len() as f64 / playing.len().min(places).max(1) as f64;
+        let all_s = time(playing.len().min(places)) * turns.max(1.0);
+        let limits = playing.iter().enumerate().map(|(index, stream)| {
+            let steps_after = if index < taken { stream.steps - 1.0 } else { stream.steps };
+            let later_s = steps_after * all_s;
+            stream.left_s - later_s - reserve_s.max((margin - 1.0) * later_s)
+        });
+        let limit_s = limits.fold(f64::INFINITY, f64::min);
+        let shape = sum(&playing[..taken]);
+        (Self { costs, margin, shape, limit_s, credit_s: 0.0, has_starting: false }, taken)
+    }
+
+    /// Limits the step to `limit_s` seconds also.
+    pub(super) fn limit(&mut self, limit_s: f64) {
+        self.limit_s = self.limit_s.min(limit_s);
+    }
+
+    /// Sets the seconds owed to bulk work, and whether a live stream waits for its first audio.
+    pub(super) fn set_demand(&mut self, credit_s: f64, has_starting: bool) {
+        (self.credit_s, self.has_starting) = (credit_s, has_starting);
+    }
+
+    /// Whether the work may be added, which it is then.
+    pub(super) fn take(&mut self, class: Class, work: StepShape) -> bool {
+        let after = self.shape.plus(work);
+        let (after_s, before_s) = (self.costs.seconds(after), self.costs.seconds(self.shape));
+        let extra_s = after_s - if self.is_empty() { 0.0 } else { before_s };
+        let fits = self.margin * after_s <= self.limit_s || self.is_empty();
+        let may = match class {
+            Class::Playing => true,
+            Class::Starting => fits,
+            Class::Bulk if self.limit_s.is_infinite() && !self.has_starting => true,
+            Class::Bulk => {
+                let is_owed = self.credit_s > 0.0 && self.credit_s >= extra_s;
+                let is_forced = self.credit_s >= FORCED_S.max(FORCED * extra_s);
+                let may = (fits && (!self.has_starting || is_owed)) || is_forced;
+                if may && (self.has_starting || !fits) {
+                    self.credit_s -= extra_s;
+                }
+                may
+            }
+        };
+        if may {
+            self.shape = after;
+        }
+        may
+    }
+
+    /// How many of `wanted` tokens of a prompt fit, beside the rest of their item's work.
+    pub(super) fn tokens(&self, wanted: usize, rest: StepShape) -> usize {
+        let of = |tokens: usize| StepShape { prefill_tokens: rest.prefill_tokens + tokens, ..rest };
+        let base_s = self.costs.seconds(self.shape.plus(of(0)));
+        let token_s = (self.costs.seconds(self.shape.plus(of(1_000))) - base_s) / 1_000.0;
+        let fitting = (self.limit_s / self.margin - base_s) / token_s;
+        // All of them if their time is unknown, or has no limit.
+        let fitting = if fitting.is_nan() { wanted } else { (fitting.max(0.0) as usize).min(wanted) };
+        match fitting {
+            _ if self.is_empty() => fitting.max(MIN_PIECE.min(wanted)),
+            few if few < MIN_PIECE.min(wanted) => 0,
+            enough => enough,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.shape == StepShape::default()
+    }
+}
+
+fn sum(playing: &[Playing]) -> StepShape {
+    playing.iter().fold(StepShape::default(), |sum, stream| sum.plus(stream.shape))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// 20 ms and 10 ms for each sequence that generates, 1 ms for a token.
+    fn costs() -> CostModel {
+        let mut costs = CostModel::default();
+        for step in 0..400usize {
+            let shape = StepShape {
+                decodes: 1 + step % 8,
+                prefill_tokens: if step % 2 == 0 { step % 90 } else { 0 },
+                encoder_tokens: 0,
+            };
+            let ms = 20 + 10 * shape.decodes + shape.prefill_tokens;
+            costs.observe(shape, Duration::from_millis(ms as u64));
+        }
+        costs
+    }
+
+    fn playing(left_s: f64) -> Playing {
+        Playing { left_s, steps: 2.0, shape: StepShape::decode(1) }
+    }
+
+    #[test]
+    fn a_step_takes_all_streams_or_those_that_are_due_if_all_are_too_many() {
+        let costs = costs();
+        let taken = |streams: &[Playing]| TimeBudget::beside(&costs, streams, 8, 0.0).1;
+        assert_eq!(taken(&[playing(0.2), playing(0.3), playing(0.4)]), 3);
+        // Two steps of three take 100 ms, of two 80 ms.
+        assert_eq!(taken(&[playing(0.09), playing(0.3), playing(0.4)]), 2);
+        assert_eq!(taken(&[playing(0.001), playing(0.3), playing(0.4)]), 1);
+        assert_eq!(TimeBudget::beside(&costs, &[playing(1.0); 9], 4, 0.0).1, 4);
+    }
+
+    #[test]
+    fn prompts_are_split_to_what_fits_before_the_first_stream_runs_out() {
+        let costs = costs();
+        let (mut budget, taken) = TimeBudget::beside(&costs, &[playing(0.2), playing(0.3)], 8, 0.02);
+        assert_eq!(taken, 2);
+        // 200 ms less a later step of 40, the reserve of 20 and the streams' own 40.
+        let tokens = budget.tokens(256, StepShape::default());
+        assert!((70..=100).contains(&tokens), "{tokens}");
+        let prompt = |prefill_tokens| StepShape { prefill_tokens, ..StepShape::default() };
+        assert!(!budget.take(Class::Bulk, prompt(120)));
+        assert!(budget.take(Class::Starting, prompt(tokens)));
+        assert_eq!(budget.tokens(256, StepShape::default()), 0);
+        assert!(!budget.take(Class::Bulk, StepShape::decode(1)));
+        assert!(budget.take(Class::Playing, StepShape::decode(1)));
+    }
+
+    #[test]
+    fn bulk_work_waits_for_a_stream_that_starts_unless_time_is_owed_to_it() {
+        let costs = costs();
+        let (mut budget, _) = TimeBudget::beside(&costs, &[playing(5.0)], 8, 0.0);
+        budget.set_demand(0.0, true);
+        assert!(!budget.take(Class::Bulk, StepShape::decode(1)));
+        budget.set_demand(0.015, true);
+        assert!(budget.take(Class::Bulk, StepShape::decode(1)));
+        assert!(!budget.take(Class::Bulk, StepShape::decode(1)), "the time was given");
+        let (mut late, _) = TimeBudget::beside(&costs, &[playing(0.01)], 8, 0.0);
+        late.set_demand(0.015, false);
+        assert!(!late.take(Class::Bulk, StepShape::decode(1)));
+        late.set_demand(2.1, false);
+        assert!(late.take(Class::Bulk, StepShape::decode(1)));
+    }
+
+    #[test]
+    fn a_step_without_other_work_is_never_empty() {
+        let costs = costs();
+        let mut budget = TimeBudget::beside(&costs, &[], 8, 0.0).0;
+        budget.limit(-1.0);
+        assert_eq!(budget.tokens(256, StepShape::default()), MIN_PIECE);
+        assert!(budget.take(Class::Starting, StepShape { prefill_tokens: 16, ..StepShape::default() }));
+        let unknown = CostModel::default();
+        assert_eq!(TimeBudget::beside(&unknown, &[], 8, 0.0).0.tokens(256, StepShape::default()), 256);
+    }
+}
