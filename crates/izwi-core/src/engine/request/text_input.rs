@@ -20,10 +20,12 @@ type Wake = Box<dyn Fn() + Send>;
 /// Where the text has run out, the request is held until more arrives or [`TextInput::finish`] is called; after the
 /// engine's `text_timeout` it ends. A word is spoken once a space or punctuation follows it.
 #[derive(Clone, Default)]
-pub struct TextInput(Arc<Shared>);
+pub struct TextInput(Arc<Text>);
 
+/// The text has no single owner: the client appends, and what it appended must be known before the engine is woken, even
+/// before the request is prepared.
 #[derive(Default)]
-struct Shared {
+struct Text {
     state: Mutex<State>,
 }
 
