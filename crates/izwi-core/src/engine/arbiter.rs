@@ -17,6 +17,8 @@ use tokio::time::Instant;
 pub const BULK_SHARE: f64 = 0.1;
 /// A live step that must start within this time goes before others.
 pub(super) const DUE_SOON: Duration = Duration::from_millis(500);
+/// How often a waiter looks whether it may go.
+const RECHECK: Duration = Duration::from_millis(20);
 /// The most bulk work that is owed, in seconds of the device.
 const MAX_CREDIT_S: f64 = 10.0;
 /// A piece of bulk work that fits nowhere runs when this multiple of its time is owed.
@@ -90,11 +92,17 @@ impl State {
         self.credit_s = (self.credit_s - bulk.as_secs_f64()).max(0.0);
     }
 
+    /// When the live streams of an engine must go on at the latest: as its waiting step says, or as it published.
+    fn latest_start(&self, member: u64) -> Option<Instant> {
+        let own = |waiter: &&Waiter| waiter.member == member;
+        let waiting = self.waiting.iter().filter(own).filter_map(|waiter| waiter.request.latest_start).min();
+        waiting.or_else(|| self.members.get(&member)?.latest_start)
+    }
+
     /// Whether a step ends before the live streams of other engines, or of any for work outside of steps, must go on.
     fn fits(&self, waiter: &Waiter, now: Instant) -> bool {
-        let others =
-            self.members.iter().filter(|(id, _)| !waiter.request.is_checked || **id != waiter.member);
-        let mut deadlines = others.filter_map(|(_, load)| load.latest_start);
+        let others = self.members.keys().filter(|id| !waiter.request.is_checked || **id != waiter.member);
+        let mut deadlines = others.filter_map(|id| self.latest_start(*id));
         deadlines.all(|at| now + waiter.request.predicted <= at)
     }
 
@@ -117,14 +125,6 @@ impl State {
             fitting.min_by_key(|(_, waiter)| waiter.ticket).map(|(index, _)| index)
         };
         bulk.map(|(index, _)| index).or_else(due).or_else(other)
-    }
-
-    /// When the first bulk waiter is covered, whatever live streams need.
-    fn covered_at(&self, now: Instant) -> Option<Instant> {
-        let bulk = self.waiting.iter().find(|waiter| waiter.request.latest_start.is_none())?;
-        let multiple = if self.fits(bulk, now) { 1.0 } else { FORCED };
-        let missing = multiple * bulk.request.predicted.as_secs_f64() - self.credit_s;
-        Some(now + Duration::from_secs_f64((missing / BULK_SHARE).clamp(0.001, 1.0)))
     }
 }
 
@@ -192,18 +192,12 @@ impl Member {
         }
         loop {
             self.arbiter.dispatch();
-            let covered_at = self.arbiter.lock().covered_at(Instant::now());
-            let covered = async {
-                match covered_at.filter(|_| request.latest_start.is_none()) {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 // The sender lives in the state until it sends.
                 Ok(turn) = &mut turn => return turn,
-                () = covered => {}
+                // With time a step becomes due, or is covered.
+                () = tokio::time::sleep(RECHECK) => {}
             }
         }
     }
