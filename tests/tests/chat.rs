@@ -117,6 +117,7 @@ async fn a_conversation_continues_after_an_interrupt() -> Result<()> {
     server.assert_balanced().await?;
     // A client disconnects during an answer.
     session.send(json!({"type": "input.text", "text": "a long question, ".repeat(20)})).await?;
+    session.send_raw(Message::Close(None)).await?;
     drop(session);
     server.assert_no_sessions().await?;
     server.assert_balanced().await

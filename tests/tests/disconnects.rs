@@ -20,6 +20,8 @@ async fn a_disconnect_aborts_within_one_step() -> Result<()> {
         let name = format!("leaver-{kind}");
         let (gate, script) = Gate::new(|_| true);
         let setup = Setup::tokens(&name).script(script);
+        // A session that may be resumed goes on for a while.
+        let setup = setup.server(|server| server.resume_window = Duration::ZERO);
         let server = setup.start().await?;
         // Three steps of 80 ms complete the first chunk; the fourth waits at the gate.
         gate.admit(3);
@@ -67,7 +69,11 @@ fn flood(name: &str) -> Setup {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_pauses_only_itself() -> Result<()> {
     let (gate, script) = Gate::new(|_| false);
-    let server = flood("non_reading_session-paused").script(script).start().await?;
+    let server = flood("non_reading_session-paused")
+        .server(|server| server.resume_window = Duration::ZERO)
+        .script(script)
+        .start()
+        .await?;
     let non_reading_session = non_reading_session(&server).await?;
     // Paused: admitted and not done, but no step runs for it.
     eventually("the non_reading_session client to be paused", || async {
@@ -93,7 +99,10 @@ async fn a_client_that_does_not_read_pauses_only_itself() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_is_dropped_after_the_timeout() -> Result<()> {
     let server = flood("non_reading_session-dropped")
-        .server(|server| server.send_timeout = Duration::from_millis(200))
+        .server(|server| {
+            server.send_timeout = Duration::from_millis(200);
+            server.resume_window = Duration::ZERO;
+        })
         .engine(|engine| engine.slow_client_timeout = Duration::from_millis(400))
         .start()
         .await?;

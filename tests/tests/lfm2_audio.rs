@@ -256,7 +256,8 @@ async fn eight_mixed_sessions_equal_each_alone_under_preemption() -> Result<()> 
     for number in 0..8 {
         alone.push(work(&server, number).await?);
     }
-    let tight = EngineCoreConfig { max_blocks: 8, chunked_prefill_threshold: 24, ..config() };
+    let tight =
+        EngineCoreConfig { max_blocks: 8, chunked_prefill_threshold: 24, admission_lookahead: 0, ..config() };
     let tight = TestServer::with_weights(tight, &checkpoint()).await?;
     for server in [&server, &tight] {
         let together = futures::future::try_join_all((0..8).map(|number| work(server, number))).await?;

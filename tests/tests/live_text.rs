@@ -105,6 +105,8 @@ async fn a_text_that_does_not_go_on_ends_with_an_error_and_the_session_stays() -
         Setup::reader("live-timeout").engine(|engine| engine.text_timeout = Duration::from_millis(300));
     let server = setup.start().await?;
     let (mut session, _) = begin(&server).await?;
+    let (last, _) = session.chunk().await?;
+    assert_eq!((&last["is_final"], &last["samples"]), (&json!(true), &json!(9 * 1_920 - 3 * 4_800)));
     let error = session.expect_error("text_timeout").await?;
     assert!(error["message"].as_str().is_some_and(|text| text.contains("0.3 s")), "{error}");
     assert_eq!(session.expect("audio.done").await?["finish_reason"], "text_timeout");

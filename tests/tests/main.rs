@@ -4,8 +4,10 @@
 #![cfg(test)]
 
 mod access;
+mod barge_in;
 mod chat;
 mod disconnects;
+mod examples;
 mod lfm2_audio;
 mod lifecycle;
 mod live_text;
@@ -14,6 +16,7 @@ mod metrics;
 mod openai;
 mod qwen3_tts;
 mod real_whisper;
+mod resume;
 mod speech;
 mod streaming;
 mod transcriptions;

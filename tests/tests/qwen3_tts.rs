@@ -218,7 +218,12 @@ async fn eight_streams_equal_each_alone_under_preemption() -> Result<()> {
     }
     check_together(&server, &alone).await?;
     assert_eq!(server.metric("izwi_num_preemptions_total", &[]).await?, 0.0);
-    let tight = EngineCoreConfig { max_blocks: 26, chunked_prefill_threshold: 7, ..config(OWN) };
+    let tight = EngineCoreConfig {
+        max_blocks: 26,
+        chunked_prefill_threshold: 7,
+        admission_lookahead: 0,
+        ..config(OWN)
+    };
     let tight = TestServer::with_weights(tight, &checkpoint("cv06")).await?;
     check_together(&tight, &alone).await?;
     assert!(tight.metric("izwi_num_preemptions_total", &[]).await? > 0.0, "no sequence was preempted");

@@ -166,12 +166,14 @@ async fn text_pieces_are_generated_in_order_and_early() -> Result<()> {
     session.send(json!({"type": "input.text", "text": format!("{SENTENCE} And")})).await?;
     let mut utterances = vec![session.utterance().await?, session.utterance().await?];
     session.send(json!({"type": "playback.ack", "played_ms": 10})).await?;
-    session.send(json!({"type": "interrupt"})).await?;
+    // What is not spoken yet is dropped.
+    session.send(json!({"type": "interrupt", "utterance": 1, "played_ms": 9_000})).await?;
+    assert_eq!(session.expect("interrupted").await?["text_remaining"], "And");
     session.send(json!({"type": "input.text", "text": " a rest."})).await?;
     session.send(json!({"type": "input.done"})).await?;
     utterances.push(session.utterance().await?);
     session.expect_done(1000).await?;
-    let lengths = ["One two.".len(), SENTENCE.len(), "And a rest.".len()];
+    let lengths = ["One two.".len(), SENTENCE.len(), "a rest.".len()];
     for (index, (utterance, length)) in utterances.iter().zip(lengths).enumerate() {
         assert_eq!(
             (&utterance.start["utterance"], &utterance.start["voice"]),

@@ -47,7 +47,7 @@ pub(crate) struct Report {
     /// The least share of a device's time for bulk requests in rows at twice what it can keep and above.
     pub(crate) bulk_share_at_saturation: Option<f64>,
     /// Rows.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) results: Vec<Row>,
     /// Goodput at saturation.
     pub(crate) goodput: Vec<Goodput>,
 }
@@ -80,7 +80,7 @@ impl Report {
             retry_after_probes: all.retry_after_errors.len(),
             retries_accepted: (all.retries > 0).then(|| all.retries_accepted as f64 / all.retries as f64),
             bulk_share_at_saturation: saturated.min_by(f64::total_cmp),
-            rows,
+            results: rows,
             goodput,
         }
     }
@@ -105,7 +105,7 @@ impl Report {
             "bulk",
             "idle"
         );
-        for row in &self.rows {
+        for row in &self.results {
             let _ = writeln!(
                 text,
                 "{:16} {:>6} {:>9} {:>9} {:>7} {:>10.3} {:>8} {:>8} {:>9} {:>9} {:>6.3} {:>6.3}",

@@ -40,6 +40,7 @@ mod tests {
         encoding: "pcm_u8",
         media_type: None,
         extensions: &[],
+        sample_bytes: Some(1),
         streams: true,
         new_encoder: |_| Ok(Box::new(U8Encoder)),
     };

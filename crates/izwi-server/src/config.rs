@@ -46,6 +46,9 @@ pub struct ServerConfig {
     pub send_timeout: Duration,
     /// How long a WebSocket session may be idle: no message from the client and no generation.
     pub idle_timeout: Duration,
+    /// How long a WebSocket session whose connection was lost waits for its client, how much sent audio is kept for it,
+    /// and how much is produced meanwhile. Zero ends such sessions at once.
+    pub resume_window: Duration,
     /// Interval of pings in a WebSocket session.
     pub ping_interval: Duration,
     /// How long requests and sessions may continue after a shutdown was requested.
@@ -91,6 +94,7 @@ impl Default for ServerConfig {
             first_audio_timeout: Duration::from_secs(120),
             send_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(30),
+            resume_window: Duration::from_secs(30),
             ping_interval: Duration::from_secs(15),
             drain_timeout: Duration::from_secs(30),
         }

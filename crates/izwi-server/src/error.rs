@@ -187,6 +187,19 @@ pub enum ApiError {
     /// A WebSocket frame that is not allowed in the session's state.
     #[error("{0}")]
     OutOfOrder(&'static str),
+    /// There is no session to continue with this id and token.
+    #[error("no session has this session_id and resume_token, or it has ended; open a new session")]
+    ResumeRefused,
+    /// A session cannot be continued at this sample.
+    #[error("next_sample is {next_sample}, but the session can continue from sample {from} to {to}")]
+    ResumeOutOfWindow {
+        /// The requested sample.
+        next_sample: u64,
+        /// First sample that is kept.
+        from: u64,
+        /// End of what was sent.
+        to: u64,
+    },
     /// A WebSocket session without a message for too long.
     #[error("no message was received for {} s; send ping to keep the session open", .0.as_secs_f32())]
     IdleTimeout(Duration),
@@ -319,6 +332,8 @@ impl ApiError {
             Self::BinaryFrame => (StatusCode::BAD_REQUEST, INVALID, "binary_frame"),
             Self::BrokenFrame(_) => (StatusCode::BAD_REQUEST, INVALID, "broken_frame"),
             Self::OutOfOrder(_) => (StatusCode::BAD_REQUEST, INVALID, "out_of_order"),
+            Self::ResumeRefused => (StatusCode::FORBIDDEN, "permission_error", "resume_refused"),
+            Self::ResumeOutOfWindow { .. } => (StatusCode::GONE, INVALID, "resume_out_of_window"),
             Self::IdleTimeout(_) => (StatusCode::REQUEST_TIMEOUT, INVALID, "idle_timeout"),
             Self::TextTimeout(_) => (StatusCode::REQUEST_TIMEOUT, INVALID, "text_timeout"),
             Self::CutOff => (StatusCode::INTERNAL_SERVER_ERROR, SERVER, "cut_off"),
@@ -340,6 +355,7 @@ impl ApiError {
             Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => Some("voice"),
             Self::VoiceExists { .. } => Some("name"),
             Self::UnknownFrame { .. } => Some("type"),
+            Self::ResumeOutOfWindow { .. } => Some("next_sample"),
             _ => None,
         }
     }
@@ -351,7 +367,8 @@ impl ApiError {
         ErrorEnvelope { error: ErrorBody { message: self.to_string(), kind, param, code } }
     }
 
-    fn retry_after_s(&self) -> Option<u64> {
+    /// Seconds after which the same request may succeed.
+    pub(crate) fn retry_after_s(&self) -> Option<u64> {
         match self {
             Self::Overloaded { retry_after, .. } => Some((retry_after.as_secs_f64().ceil() as u64).max(1)),
             Self::ModelLoading(_) | Self::NotReady { .. } => Some(LOADING_RETRY_S),
@@ -371,7 +388,7 @@ impl ApiError {
             Self::Overloaded { .. } | Self::NoRoom { .. } => "overloaded",
             Self::Draining => "draining",
             Self::ModelLoading(_) => "loading",
-            Self::Unauthorized => "unauthorized",
+            Self::Unauthorized | Self::ResumeRefused => "unauthorized",
             Self::ForbiddenHost(_) | Self::ForbiddenOrigin(_) => "forbidden",
             Self::UnknownRoute(_) | Self::ModelNotFound { .. } => "not_found",
             Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => "not_found",

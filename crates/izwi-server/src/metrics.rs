@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use izwi_core::engine::Task;
 use izwi_core::engine::metrics::{BUCKETS, describe};
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -10,6 +11,21 @@ use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
 /// Sets the gauge that shows whether a model is in memory.
 pub(crate) fn set_model_loaded(model: &str, is_loaded: bool) {
     gauge!("izwi_models_loaded", "model" => model.to_owned()).set(u8::from(is_loaded));
+}
+
+/// Counts what became of a session whose connection was lost, or of a request to continue one.
+pub(crate) fn count_resume(outcome: &'static str) {
+    counter!("izwi_session_resumes_total", "outcome" => outcome).increment(1);
+}
+
+/// Changes the number of sessions that wait for their client.
+pub(crate) fn move_detached(by: f64) {
+    gauge!("izwi_sessions_detached").increment(by);
+}
+
+/// Counts an interruption by the listener.
+pub(crate) fn count_interrupt(task: Task) {
+    counter!("izwi_interrupts_total", "task" => task.name()).increment(1);
 }
 
 /// The recorder could not be installed.
@@ -50,6 +66,7 @@ impl Recorder {
         let handle = builder.install_recorder().map_err(failed)?;
         describe();
         describe_gauge!("izwi_models_loaded", "Whether the model is in memory");
+        describe_sessions();
         describe_process();
         Ok(Self { handle })
     }
@@ -64,6 +81,18 @@ impl Recorder {
     pub(crate) fn run_upkeep(&self) {
         self.handle.run_upkeep();
     }
+}
+
+fn describe_sessions() {
+    describe_counter!(
+        "izwi_session_resumes_total",
+        "WebSocket sessions continued on a new connection, refused to continue, or expired, by outcome"
+    );
+    describe_gauge!(
+        "izwi_sessions_detached",
+        "WebSocket sessions whose connection was lost and may come back"
+    );
+    describe_counter!("izwi_interrupts_total", "Interruptions by listeners, by task");
 }
 
 fn describe_process() {

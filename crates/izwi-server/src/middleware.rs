@@ -57,7 +57,9 @@ pub(crate) async fn check_host_and_origin(
         let allowed = HeaderValue::from_static("authorization, content-type, x-api-key");
         headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
     } else {
-        let exposed = HeaderValue::from_static("x-request-id, x-sample-rate, retry-after");
+        let exposed = HeaderValue::from_static(
+            "x-request-id, x-sample-rate, x-prebuffer-ms, x-predicted-rtf, retry-after",
+        );
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
     response

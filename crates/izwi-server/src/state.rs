@@ -12,6 +12,7 @@ use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::metrics::Recorder;
 use crate::registry::{Lease, Registry};
+use crate::ws::ResumeTable;
 
 /// Handle to the shared state. Clones address the same server.
 #[derive(Debug, Clone)]
@@ -27,6 +28,8 @@ struct Inner {
     recorder: Recorder,
     requests: Arc<Semaphore>,
     sessions: Arc<Semaphore>,
+    detached: Arc<Semaphore>,
+    resumable: Arc<ResumeTable>,
     uploads_kib: Arc<Semaphore>,
     voices: Option<VoiceStore>,
     draining: watch::Sender<bool>,
@@ -47,6 +50,8 @@ impl AppState {
             access: AccessRules::new(&config, bound),
             requests: Arc::new(Semaphore::new(config.max_requests)),
             sessions: Arc::new(Semaphore::new(config.max_sessions)),
+            detached: Arc::new(Semaphore::new(config.max_sessions)),
+            resumable: Arc::new(ResumeTable::default()),
             uploads_kib: Arc::new(Semaphore::new(config.upload_memory_kib())),
             voices: config.voices_dir.clone().map(VoiceStore::at),
             config,
@@ -124,6 +129,16 @@ impl AppState {
         Arc::clone(&self.inner.sessions)
             .try_acquire_owned()
             .map_err(|_| ApiError::overloaded(format!("{limit} sessions are open already; try again later")))
+    }
+
+    /// A permit for one more session without a connection; `None` beyond the limit of sessions.
+    pub(crate) fn admit_detached(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.inner.detached).try_acquire_owned().ok()
+    }
+
+    /// Sessions that a new connection may continue.
+    pub(crate) fn resumable(&self) -> &Arc<ResumeTable> {
+        &self.inner.resumable
     }
 
     /// A permit for `kib` of upload memory.

@@ -67,6 +67,8 @@ pub struct Format {
     pub media_type: Option<&'static str>,
     /// Extensions of file names in lower case; empty for formats whose files do not tell rate and sample type.
     pub extensions: &'static [&'static str],
+    /// Bytes of a sample, where all take the same: then a stream can be continued at any sample.
+    pub sample_bytes: Option<usize>,
     /// Whether bytes can be sent before the number of samples is known.
     pub streams: bool,
     pub(super) new_encoder: fn(&EncoderConfig) -> Result<Box<dyn Encoder>, EncodeError>,

@@ -9,6 +9,7 @@ pub const S16LE: Format = Format {
     encoding: "pcm_s16le",
     media_type: Some("audio/pcm"),
     extensions: &[],
+    sample_bytes: Some(2),
     streams: true,
     new_encoder: |_| Ok(Box::new(RawPcm { write: pcm::write_i16_le })),
 };
@@ -19,6 +20,7 @@ pub const F32LE: Format = Format {
     encoding: "pcm_f32le",
     media_type: None,
     extensions: &[],
+    sample_bytes: Some(4),
     streams: true,
     new_encoder: |_| Ok(Box::new(RawPcm { write: pcm::write_f32_le })),
 };

@@ -12,6 +12,7 @@ pub const WAV: Format = Format {
     encoding: "wav",
     media_type: Some("audio/wav"),
     extensions: &["wav", "wave"],
+    sample_bytes: Some(2),
     streams: true,
     new_encoder: |config| Ok(Box::new(WavEncoder::new(config)?)),
 };

@@ -28,6 +28,8 @@ const BYTES: Kind = Kind::Whole { min: 1_024, max: 1 << 30 };
 const UPLOAD: Kind = Kind::Whole { min: 1_024, max: 1 << 30 };
 /// At most a month.
 const TTL: Kind = Kind::Whole { min: 0, max: 2_592_000 };
+/// At most an hour of audio for each session.
+const WINDOW: Kind = Kind::Whole { min: 0, max: 3_600 };
 /// At most an hour: clients do not wait longer.
 const LOADING: Kind = Kind::Whole { min: 1, max: 3_600 };
 /// At most a petabyte, which fits in bytes.
@@ -517,6 +519,16 @@ pub(crate) static TABLE: &[Setting] = &[
         server.config.idle_timeout,
         "Time limit for a WebSocket session without input or output"
     ),
+    Setting {
+        kind: WINDOW,
+        ..seconds!(
+            Server,
+            OfSection,
+            "resume_window_s",
+            server.config.resume_window,
+            "Time that a WebSocket session waits for its client after the connection was lost, and length of the audio kept for it; 0 ends it at once"
+        )
+    },
     seconds!(
         Server,
         Tuning,

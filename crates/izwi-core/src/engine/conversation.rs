@@ -58,6 +58,41 @@ impl Conversation {
         }
     }
 
+    /// Keeps what was heard of the answers: none of the last `later`, and the first `kept` emissions of the one before
+    /// them. Turns of the user without an answer are joined.
+    pub fn keep_heard(&mut self, later: usize, kept: usize) {
+        let has_answer = later < self.answered();
+        (0..later).for_each(|_| self.withdraw_answer());
+        if !has_answer {
+            return;
+        }
+        if kept == 0 {
+            return self.withdraw_answer();
+        }
+        let answer = self.turns.iter_mut().rev().find_map(|turn| match turn {
+            Turn::Model(emissions) => Some(emissions),
+            Turn::User(_) => None,
+        });
+        if let (Some(answer), Some(ends_at)) = (answer, self.ends_at.last_mut()) {
+            let kept = kept.min(answer.len());
+            *ends_at -= answer.len() - kept;
+            *answer = answer[..kept].into();
+        }
+    }
+
+    /// Removes the last answer, and joins the user's turns around it.
+    fn withdraw_answer(&mut self) {
+        let Some(at) = self.turns.iter().rposition(|turn| matches!(turn, Turn::Model(_))) else { return };
+        let behind = self.turns.split_off(at + 1);
+        self.turns.pop();
+        self.ends_at.pop();
+        for turn in behind {
+            if let Turn::User(messages) = turn {
+                self.ask(messages);
+            }
+        }
+    }
+
     /// Whether the last turn is the user's.
     pub fn is_asked(&self) -> bool {
         matches!(self.turns.last(), Some(Turn::User(_)))
@@ -131,6 +166,31 @@ mod tests {
         assert_eq!(conversation, answered(&[10]));
         conversation.answer(Vec::new(), 3);
         assert_eq!(conversation, answered(&[10]), "there is no open turn");
+    }
+
+    #[test]
+    fn what_was_not_heard_is_forgotten() {
+        let answer = |tokens: std::ops::Range<u32>| tokens.map(Emission::Token).collect::<Vec<_>>();
+        let mut conversation = Conversation::new();
+        for (index, question) in ["a", "b", "c"].into_iter().enumerate() {
+            conversation.ask(text(question));
+            conversation.answer(answer(0..4), 10 * (index + 1));
+        }
+        let mut last = conversation.clone();
+        last.keep_heard(0, 3);
+        assert_eq!(last.turns()[5], Turn::Model(answer(0..3).into()));
+        assert_eq!((last.answered(), &last.ends_at[..]), (3, &[14, 24, 33][..]));
+        last.keep_heard(0, 9);
+        assert_eq!(last.ends_at, [14, 24, 33]);
+        conversation.ask(text("d"));
+        conversation.keep_heard(1, 1);
+        let joined = Turn::User([text("c"), text("d")].concat());
+        assert_eq!(conversation.turns()[3..], [Turn::Model(answer(0..1).into()), joined]);
+        assert_eq!(conversation.ends_at, [14, 21]);
+        conversation.keep_heard(0, 0);
+        assert_eq!(conversation.turns()[2..], [Turn::User([text("b"), text("c"), text("d")].concat())]);
+        conversation.keep_heard(5, 1);
+        assert_eq!((conversation.answered(), conversation.turns().len()), (0, 1));
     }
 
     #[test]

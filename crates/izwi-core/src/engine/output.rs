@@ -489,7 +489,7 @@ impl Session {
     fn enqueue(
         &mut self,
         chunk: Chunk,
-        emissions: Vec<Emission>,
+        emissions: Vec<(Emission, u64)>,
         stats: Option<RequestStats>,
         sample_rate: u32,
         metrics: &MetricsCollector,
@@ -499,6 +499,7 @@ impl Session {
             metrics.chunk_gap(now - last);
         }
         let text = std::mem::take(&mut self.pending_text);
+        let (emissions, emission_ends) = emissions.into_iter().unzip();
         let chunk = StreamingOutput {
             request_id: self.start.request_id.clone(),
             sequence: chunk.sequence,
@@ -510,6 +511,7 @@ impl Session {
             segments: std::mem::take(&mut self.pending_segments),
             language: self.language.clone(),
             emissions,
+            emission_ends,
             is_final: chunk.is_final,
             stats,
             prediction: self.start.prediction.filter(|_| chunk.sequence == 0),
@@ -529,7 +531,7 @@ impl Session {
     }
 
     /// The undelivered emissions: all of them, or only the decoded ones if the turn was cut off.
-    fn take_emissions(&mut self, reason: FinishReason) -> Vec<Emission> {
+    fn take_emissions(&mut self, reason: FinishReason) -> Vec<(Emission, u64)> {
         match reason {
             FinishReason::Stop
             | FinishReason::Length
@@ -543,6 +545,7 @@ impl Session {
 
     fn end_whole(mut self, stats: RequestStats, sample_rate: u32) -> Option<EngineOutput> {
         let emissions = self.take_emissions(stats.finish_reason);
+        let emissions = emissions.into_iter().map(|(emission, _)| emission).collect();
         let transcript = (self.start.task == Task::Asr)
             .then_some(Transcript { language: self.language, segments: self.segments });
         let is_asr = transcript.is_some();
@@ -579,6 +582,8 @@ impl Session {
         let idle_since = self.blocked_since.or(self.waiting_since);
         let blocked = self.blocked_total + idle_since.map_or(Duration::ZERO, |since| since.elapsed());
         let samples = self.samples();
+        // The only chunk of a short stream leaves with its statistics.
+        let first_audio_at = self.first_audio_at.or_else(|| (samples > 0).then(Instant::now));
         RequestStats {
             finish_reason,
             error,
@@ -589,7 +594,7 @@ impl Session {
             audio_duration: self.start.recording.unwrap_or_else(|| audio_duration(samples, sample_rate)),
             queue_time: self.first_scheduled_at.map_or_else(|| accepted.elapsed(), |at| at - accepted),
             generation_time: accepted.elapsed().saturating_sub(blocked),
-            time_to_first_audio: self.first_audio_at.map(|at| at - accepted),
+            time_to_first_audio: first_audio_at.map(|at| at - accepted),
         }
     }
 }

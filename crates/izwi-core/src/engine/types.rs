@@ -260,6 +260,9 @@ pub struct StreamingOutput {
     pub language: Option<String>,
     /// Output of a conversational turn whose audio is complete with this chunk, in order.
     pub emissions: Vec<Emission>,
+    /// For each of the emissions, the samples from the start of the turn to the end of its audio; for a text token, those
+    /// before it.
+    pub emission_ends: Vec<u64>,
     /// Whether this is the last chunk.
     pub is_final: bool,
     /// Statistics, on the final chunk.

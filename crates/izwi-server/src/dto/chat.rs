@@ -4,10 +4,11 @@ use bytes::Bytes;
 use izwi_core::engine::SpeechOptions;
 use serde::{Deserialize, Serialize};
 
+use super::session::{Interrupt, PlaybackAck, Resume};
 use crate::extract::WithOptions;
 
 /// Names of the text frames a client may send.
-pub(crate) const CLIENT_FRAMES: &str = "session.config, input.text, input.audio.commit, input.audio.clear, input.done, playback.ack, interrupt, ping";
+pub(crate) const CLIENT_FRAMES: &str = "session.config, session.resume, input.text, input.audio.commit, input.audio.clear, input.done, playback.ack, interrupt, ping";
 
 /// Configuration of a session. The model's defaults stand for absent members.
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -41,8 +42,9 @@ pub(crate) enum ClientFrame {
     Commit,
     Clear,
     Done,
-    PlaybackAck,
-    Interrupt,
+    Ack(PlaybackAck),
+    Interrupt(Interrupt),
+    Resume(Resume),
     Ping,
 }
 
@@ -53,6 +55,10 @@ pub(crate) enum ServerFrame<'a> {
     #[serde(rename = "session.created")]
     Created {
         session_id: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        resume_token: Option<&'a str>,
+        /// Seconds; 0 if the session cannot be continued.
+        resume_window_s: u64,
         model: &'a str,
         sample_rate: u32,
         input_sample_rate: u32,
@@ -60,9 +66,22 @@ pub(crate) enum ServerFrame<'a> {
         encoding: &'static str,
     },
     #[serde(rename = "text.delta")]
-    TextDelta { turn: u64, delta: &'a str },
-    #[serde(rename = "audio.chunk")]
-    AudioChunk { turn: u64, seq: u64, sample_offset: u64, samples: usize, is_final: bool },
+    TextDelta {
+        turn: u64,
+        /// Characters of the turn's text before this piece.
+        offset: usize,
+        delta: &'a str,
+    },
+    #[serde(rename = "interrupted")]
+    Interrupted {
+        /// `None` if nothing was being played.
+        turn: Option<u64>,
+        played_ms: u64,
+        text_spoken: &'a str,
+        /// The rest of the answer as far as it was generated.
+        text_remaining: &'a str,
+        approximate: bool,
+    },
     #[serde(rename = "turn.done")]
     TurnDone {
         turn: u64,

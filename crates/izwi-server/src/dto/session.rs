@@ -7,8 +7,7 @@ use super::speech::VoiceRef;
 use crate::extract::WithOptions;
 
 /// Names of the frames a client may send.
-pub(crate) const CLIENT_FRAMES: &str =
-    "session.config, input.text, input.flush, input.done, speak, playback.ack, interrupt, ping";
+pub(crate) const CLIENT_FRAMES: &str = "session.config, session.resume, input.text, input.flush, input.done, speak, playback.ack, interrupt, ping";
 
 /// The member that every client frame has.
 #[derive(Debug, Deserialize)]
@@ -49,6 +48,52 @@ pub(crate) struct TextFields {
     pub(crate) text: Option<String>,
 }
 
+/// How far the client has played; `played_ms` is required in a report.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "a JSON object")]
+pub(crate) struct PlayedFields {
+    /// Of a speech session.
+    pub(crate) utterance: Option<u64>,
+    /// Of a conversation.
+    pub(crate) turn: Option<u64>,
+    pub(crate) played_ms: Option<u64>,
+}
+
+/// A report of playback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PlaybackAck {
+    /// Number of the utterance or turn; `None` for the one that is played now.
+    pub(crate) number: Option<u64>,
+    /// From the start of its audio.
+    pub(crate) played_ms: u64,
+}
+
+/// The listener wants silence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Interrupt {
+    /// As in a report.
+    pub(crate) number: Option<u64>,
+    /// `None` to estimate it.
+    pub(crate) played_ms: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "a JSON object")]
+pub(crate) struct ResumeFields {
+    pub(crate) session_id: Option<String>,
+    pub(crate) resume_token: Option<String>,
+    pub(crate) next_sample: Option<u64>,
+}
+
+/// Continues a session whose connection was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Resume {
+    pub(crate) session_id: String,
+    pub(crate) resume_token: String,
+    /// Samples of the session's audio that the client has.
+    pub(crate) next_sample: u64,
+}
+
 /// A frame of the client, checked for shape.
 #[derive(Debug)]
 pub(crate) enum ClientFrame {
@@ -57,8 +102,9 @@ pub(crate) enum ClientFrame {
     Flush,
     Done,
     Speak { text: String, config: ConfigFields },
-    PlaybackAck,
-    Interrupt,
+    Ack(PlaybackAck),
+    Interrupt(Interrupt),
+    Resume(Resume),
     Ping,
 }
 
@@ -67,11 +113,26 @@ pub(crate) enum ClientFrame {
 #[serde(tag = "type")]
 pub(crate) enum ServerFrame<'a> {
     #[serde(rename = "session.created")]
-    Created { session_id: &'a str, sample_rate: u32, channels: u16, encoding: &'static str },
+    Created {
+        session_id: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        resume_token: Option<&'a str>,
+        /// Seconds; 0 if the session cannot be continued.
+        resume_window_s: u64,
+        sample_rate: u32,
+        channels: u16,
+        encoding: &'static str,
+    },
     #[serde(rename = "audio.start")]
-    AudioStart { utterance: u64, voice: &'a str, model: &'a str },
-    #[serde(rename = "audio.chunk")]
-    AudioChunk { utterance: u64, seq: u64, sample_offset: u64, samples: usize, is_final: bool },
+    AudioStart {
+        utterance: u64,
+        voice: &'a str,
+        model: &'a str,
+        /// How long a player waits so that the rest plays without a gap.
+        prebuffer_ms: u64,
+        /// Processing time over audio time; `None` where nothing is known yet.
+        predicted_rtf: Option<f32>,
+    },
     #[serde(rename = "audio.done")]
     AudioDone {
         utterance: u64,
@@ -81,10 +142,61 @@ pub(crate) enum ServerFrame<'a> {
         ttfa_ms: Option<f64>,
         finish_reason: &'static str,
     },
+    #[serde(rename = "interrupted")]
+    Interrupted {
+        /// `None` if nothing was being played.
+        utterance: Option<u64>,
+        played_ms: u64,
+        text_spoken: &'a str,
+        /// The rest of the utterance and all text behind it.
+        text_remaining: &'a str,
+        approximate: bool,
+    },
     #[serde(rename = "session.done")]
     Done,
     #[serde(rename = "pong")]
     Pong,
+}
+
+/// What an `audio.chunk` is a part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ChunkOf {
+    Utterance(u64),
+    Turn(u64),
+}
+
+/// Describes the binary frame behind it.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct AudioChunk {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    #[serde(flatten)]
+    of: ChunkOf,
+    pub(crate) seq: u64,
+    pub(crate) sample_offset: u64,
+    pub(crate) samples: u64,
+    pub(crate) is_final: bool,
+}
+
+impl AudioChunk {
+    pub(crate) fn new(of: ChunkOf, seq: u64, sample_offset: u64, samples: u64, is_final: bool) -> Self {
+        Self { kind: "audio.chunk", of, seq, sample_offset, samples, is_final }
+    }
+
+    /// The chunk without its first `skip` samples.
+    pub(crate) fn after(&self, skip: u64) -> Self {
+        Self { sample_offset: self.sample_offset + skip, samples: self.samples - skip, ..self.clone() }
+    }
+}
+
+/// The first frame on a connection that continues a session.
+#[derive(Debug, Serialize)]
+pub(crate) struct Resumed<'a> {
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
+    pub(crate) session_id: &'a str,
+    pub(crate) next_sample: u64,
 }
 
 /// The error frame.
@@ -95,4 +207,7 @@ pub(crate) struct ErrorFrame<'a> {
     pub(crate) code: &'a str,
     pub(crate) message: String,
     pub(crate) param: Option<&'a str>,
+    /// Seconds after which the same may succeed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) retry_after: Option<u64>,
 }

@@ -7,7 +7,9 @@
 //!   `input.audio.clear` drops those that were not committed.
 //! - `session.created` answers `session.config`, or the first input of a session without one.
 //! - `interrupt` ends the answer with the reason `interrupted` and drops turns that wait, not audio that is not committed.
-//!   What was delivered whole stays in the conversation; a turn without any answer is sent again with the next.
+//!   What the listener heard stays in the conversation, and the rest of the answer is forgotten, also where it was
+//!   delivered whole before; a turn of whose answer nothing was heard is sent again with the next. `interrupted` tells
+//!   what was heard.
 //! - A turn that is refused is an `error` alone, and is no part of the conversation. Every other ends with `turn.done`.
 //! - The oldest turns are dropped when the context is full; `forgotten_turns` counts them.
 //! - `input.done` ends the session once all turns are answered.
@@ -27,15 +29,19 @@ use izwi_core::engine::{
     AudioInput, Conversation, Emission, Engine, EngineCoreRequest, FinishReason, Message, RequestId,
     StreamingOutput, Task,
 };
+use tokio::time::Instant;
 
 use self::recording::Recording;
 use self::setup::Setup;
 use super::frame;
 use super::outbox::Outbox;
-use super::protocol::{Action, ClientMessage, Job, Outcome, Protocol};
+use super::playback::Timeline;
+use super::protocol::{Action, ClientMessage, Finish, Identity, Job, Outcome, Protocol};
 use crate::dto::chat::{ClientFrame, ConfigFields, ServerFrame};
+use crate::dto::session::{AudioChunk, ChunkOf, Interrupt};
 use crate::encoding::EncodedUtterance;
 use crate::error::ApiError;
+use crate::metrics::count_interrupt;
 use crate::registry::Lease;
 use crate::speech::check_text;
 use crate::state::AppState;
@@ -46,13 +52,17 @@ const MAX_WAITING: usize = 4;
 /// State of a session.
 pub(super) struct Chat {
     state: AppState,
-    session_id: RequestId,
+    identity: Identity,
     setup: Option<Arc<Setup>>,
     /// Audio that is not committed.
     recording: Recording,
     waiting: VecDeque<UserInput>,
     is_closed: bool,
     conversation: Conversation,
+    /// Answers that may not have been heard.
+    timeline: Timeline<Produced>,
+    /// Emissions of the current answer that were heard before it was interrupted.
+    heard_emissions: Option<usize>,
     /// Turns that were dropped from the conversation.
     forgotten: usize,
     /// Number of the next turn.
@@ -72,28 +82,58 @@ pub(super) struct Answer {
     setup: Arc<Setup>,
     turn: u64,
     encoded: EncodedUtterance,
-    text: String,
     sent_chunks: u64,
     sent_samples: u64,
-    /// What was delivered whole.
+}
+
+/// What the model produced for an answer.
+#[derive(Debug, Default)]
+struct Produced {
+    /// What was delivered whole; moved into the conversation with the end of the answer.
     emissions: Vec<Emission>,
+    /// For each emission, the samples of the answer up to its end, and whether it is audio.
+    ends: Vec<(u64, bool)>,
+    /// Whether the conversation has the answer.
+    is_recorded: bool,
+}
+
+impl Produced {
+    fn push(&mut self, emissions: Vec<Emission>, ends: &[u64]) {
+        let are_audio = emissions.iter().map(|emission| matches!(emission, Emission::Frame(_)));
+        self.ends.extend(ends.iter().copied().zip(are_audio));
+        self.emissions.extend(emissions);
+    }
+
+    /// How many emissions were heard in the first `played` samples. Text tokens run ahead of their audio: those behind the
+    /// last frame that was heard do not count, unless the answer `is_complete` and all of it was heard.
+    fn heard(&self, played: u64, is_complete: bool) -> usize {
+        if is_complete && self.ends.iter().all(|(end, is_audio)| !is_audio || *end <= played) {
+            return self.ends.len();
+        }
+        // A token after a frame was emitted before the frame was decoded.
+        let played = self.ends.iter().take_while(|(end, is_audio)| !is_audio || *end <= played).count();
+        self.ends[..played].iter().rposition(|(_, is_audio)| *is_audio).map_or(0, |last| last + 1)
+    }
 }
 
 impl Protocol for Chat {
+    const KIND: &'static str = "chat";
     type Frame = ClientFrame;
     type Model = Lease;
     type Input = Message;
     type Reply = Answer;
 
-    fn new(state: &AppState, session_id: &RequestId) -> Self {
+    fn new(state: &AppState, identity: Identity) -> Self {
         Self {
             state: state.clone(),
-            session_id: session_id.clone(),
+            identity,
             setup: None,
             recording: Recording::default(),
             waiting: VecDeque::new(),
             is_closed: false,
             conversation: Conversation::new(),
+            timeline: Timeline::new("turn"),
+            heard_emissions: None,
             forgotten: 0,
             next_turn: 0,
         }
@@ -153,10 +193,17 @@ impl Protocol for Chat {
                 self.check_open()?;
                 self.close_input();
             }
-            ClientFrame::Ping => out.frame(&ServerFrame::Pong),
-            // A report of the client; nothing here depends on it.
-            ClientFrame::PlaybackAck => {}
-            ClientFrame::Interrupt => return Ok(Action::Interrupt),
+            ClientFrame::Ping => out.reply(&ServerFrame::Pong),
+            ClientFrame::Ack(ack) => {
+                let played = self.timeline.report(ack.number, ack.played_ms, Instant::now())?;
+                return Ok(played.map_or(Action::None, |(number, played)| Action::Played { number, played }));
+            }
+            ClientFrame::Interrupt(interrupt) => {
+                self.interrupt(interrupt, out)?;
+                return Ok(Action::Interrupt);
+            }
+            ClientFrame::Resume(_) if self.setup.is_some() => return Err(frame::RUNNING),
+            ClientFrame::Resume(resume) => return Ok(Action::Resume(resume)),
         }
         Ok(Action::None)
     }
@@ -174,13 +221,12 @@ impl Protocol for Chat {
             setup: Arc::clone(setup),
             turn: self.next_turn,
             encoded,
-            text: String::new(),
             sent_chunks: 0,
             sent_samples: 0,
-            emissions: Vec::new(),
         };
+        self.timeline.begin(self.next_turn, String::new(), Produced::default());
         self.next_turn += 1;
-        let input = prepare(engine.clone(), input, self.session_id.clone()).boxed();
+        let input = prepare(engine.clone(), input, self.identity.id.clone()).boxed();
         Some(Ok(Job { engine, input, reply: answer }))
     }
 
@@ -189,49 +235,59 @@ impl Protocol for Chat {
         answer.setup.request(self.conversation.clone())
     }
 
+    fn number(answer: &Answer) -> u64 {
+        answer.turn
+    }
+
     fn deliver(
         &mut self,
         answer: &mut Answer,
         chunk: StreamingOutput,
         out: &mut Outbox,
     ) -> Result<(), EncodeError> {
-        let turn = answer.turn;
-        if let Some(delta) = &chunk.text {
-            answer.text.push_str(delta);
-            out.frame(&ServerFrame::TextDelta { turn, delta });
+        let (turn, start, samples) = (answer.turn, answer.sent_samples, chunk.samples.len());
+        answer.sent_samples += samples as u64;
+        if let (Some(delta), Some(spoken)) = (&chunk.text, self.timeline.get_mut(turn)) {
+            out.frame(&ServerFrame::TextDelta { turn, offset: spoken.text.chars().count(), delta });
+            spoken.text.push_str(delta);
         }
-        if !chunk.samples.is_empty() {
+        if samples > 0 {
             let audio = answer.encoded.encode(&chunk)?;
-            out.frame(&ServerFrame::AudioChunk {
-                turn,
-                seq: answer.sent_chunks,
-                sample_offset: answer.sent_samples,
-                samples: chunk.samples.len(),
-                is_final: chunk.is_final,
-            });
-            out.binary(audio);
+            let (of, seq) = (ChunkOf::Turn(turn), answer.sent_chunks);
+            let frame = AudioChunk::new(of, seq, start, samples as u64, chunk.is_final);
             answer.sent_chunks += 1;
-            answer.sent_samples += chunk.samples.len() as u64;
+            out.audio(frame, audio, answer.setup.format.sample_bytes);
         }
-        answer.emissions.extend(chunk.emissions);
+        if let Some(spoken) = self.timeline.get_mut(turn) {
+            spoken.send(samples, chunk.text_marks, Instant::now());
+            spoken.detail.push(chunk.emissions, &chunk.emission_ends);
+        }
         Ok(())
     }
 
     fn end(&mut self, answer: Answer, outcome: Outcome, out: &mut Outbox) {
+        let heard = self.heard_emissions.take();
+        let is_forgotten = heard.is_some() || !matches!(outcome, Outcome::Finished(_));
         let (rtf, ttfa_ms, duration_s, reason) = match outcome {
-            Outcome::Failed => return self.conversation.withdraw(),
+            Outcome::Failed => {
+                self.timeline.remove(answer.turn);
+                return self.conversation.withdraw();
+            }
             Outcome::Cancelled => (0.0, None, 0.0, FinishReason::Interrupted),
             Outcome::Finished(finish) => {
-                if !answer.emissions.is_empty() || !finish.is_interrupted {
-                    self.conversation.answer(answer.emissions, finish.stats.prompt_tokens);
-                }
+                self.record(answer.turn, heard, &finish);
                 let duration_s = finish.duration_s(answer.sent_samples);
                 (finish.stats.rtf(), finish.ttfa_ms(), duration_s, finish.reason)
             }
         };
+        let spoken = self.timeline.get_mut(answer.turn);
+        let text = spoken.map(|spoken| spoken.text.clone()).unwrap_or_default();
+        if is_forgotten {
+            self.timeline.remove(answer.turn);
+        }
         out.frame(&ServerFrame::TurnDone {
             turn: answer.turn,
-            text: &answer.text,
+            text: &text,
             samples: answer.sent_samples,
             duration_s,
             rtf,
@@ -296,8 +352,12 @@ impl Chat {
         self.check_open()?;
         let setup = Arc::new(Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?);
         let profile = setup.engine.profile();
-        out.frame(&ServerFrame::Created {
-            session_id: self.session_id.as_str(),
+        self.timeline.set_rate(profile.info.sample_rate_hz);
+        out.keep_audio_of(profile.info.sample_rate_hz);
+        out.reply(&ServerFrame::Created {
+            session_id: self.identity.id.as_str(),
+            resume_token: self.identity.resume_token.as_deref(),
+            resume_window_s: self.state.config().resume_window.as_secs(),
             model: &profile.model,
             sample_rate: profile.info.sample_rate_hz,
             input_sample_rate: setup.input_rate,
@@ -306,6 +366,49 @@ impl Chat {
         });
         self.setup = Some(Arc::clone(&setup));
         Ok(setup)
+    }
+
+    /// Appends an answer to the conversation: what was heard of it, or all of it if it was not interrupted.
+    fn record(&mut self, turn: u64, heard: Option<usize>, finish: &Finish) {
+        let Some(spoken) = self.timeline.get_mut(turn) else { return };
+        let mut emissions = std::mem::take(&mut spoken.detail.emissions);
+        emissions.truncate(heard.unwrap_or(emissions.len()));
+        spoken.is_complete = true;
+        if !emissions.is_empty() || !finish.is_interrupted {
+            spoken.detail.is_recorded = true;
+            self.conversation.answer(emissions, finish.stats.prompt_tokens);
+        }
+    }
+
+    /// Tells what was heard, and forgets the rest.
+    fn interrupt(&mut self, interrupt: Interrupt, out: &mut Outbox) -> Result<(), ApiError> {
+        let heard = self.timeline.heard(interrupt.number, interrupt.played_ms, Instant::now())?;
+        let current = heard.as_ref().and_then(|heard| Some((heard, self.timeline.get(heard.index)?)));
+        let (text_spoken, text_remaining) =
+            current.map_or(("", ""), |(heard, spoken)| spoken.text.split_at(heard.text_end));
+        out.frame(&ServerFrame::Interrupted {
+            turn: current.map(|(_, spoken)| spoken.number),
+            played_ms: heard.as_ref().map_or(0, |heard| heard.played_ms),
+            text_spoken,
+            text_remaining: text_remaining.trim_start(),
+            approximate: heard.as_ref().is_some_and(|heard| heard.is_approximate),
+        });
+        count_interrupt(Task::Chat);
+        if let Some((heard, spoken)) = current {
+            let kept = spoken.detail.heard(heard.samples, spoken.is_complete);
+            let behind = || self.timeline.behind(heard.index);
+            let later = behind().filter(|spoken| spoken.detail.is_recorded).count();
+            if !spoken.is_complete {
+                self.heard_emissions = Some(kept);
+            } else if behind().any(|spoken| !spoken.is_complete) {
+                self.heard_emissions = Some(0);
+            }
+            if spoken.detail.is_recorded {
+                self.conversation.keep_heard(later, kept);
+            }
+        }
+        self.timeline.forget_complete();
+        Ok(())
     }
 
     fn enqueue(&mut self, input: UserInput) -> Result<(), ApiError> {

@@ -1,4 +1,5 @@
-//! A session's socket and its clocks: idle timeout, keep-alive pings, size limit, graceful close. Knows no protocol.
+//! One connection of a session: its socket and its clocks: idle timeout, keep-alive pings, size limit, close. Knows no
+//! protocol.
 
 use std::time::Duration;
 
@@ -6,11 +7,12 @@ use axum::extract::ws::{Message, WebSocket, close_code};
 use futures::StreamExt;
 use futures::stream::SplitStream;
 use izwi_core::engine::RequestId;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::outbox::{Outbox, SendError};
+use super::outbox::Outbox;
 use super::protocol::ClientMessage;
+use super::writer::{SendError, Writer};
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::state::AppState;
@@ -35,8 +37,10 @@ pub(super) enum Signal {
     Draining,
     /// The session cannot go on.
     Failed(ApiError, Closing),
-    /// The peer has closed the connection, or does not read.
-    Disconnected,
+    /// The peer has closed the session.
+    Closed,
+    /// The connection is lost, or the peer does not read.
+    Lost,
 }
 
 enum Event {
@@ -50,16 +54,25 @@ enum Event {
 pub(super) struct Connection {
     state: AppState,
     pub(super) id: RequestId,
-    pub(super) outbox: Outbox,
+    writer: Writer,
     incoming: SplitStream<WebSocket>,
     draining: watch::Receiver<bool>,
     is_draining: bool,
     ping: Interval,
     active_at: Instant,
+    /// Until when the peer may answer the close frame, once that is queued.
+    close_by: Option<Instant>,
+    /// Counts the connection in the limit of sessions.
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Connection {
-    pub(super) fn new(state: AppState, id: RequestId, socket: WebSocket) -> Self {
+    pub(super) fn new(
+        state: AppState,
+        id: RequestId,
+        socket: WebSocket,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
         let (sink, incoming) = socket.split();
         let config = state.config();
         let now = Instant::now();
@@ -67,12 +80,14 @@ impl Connection {
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tracing::debug!(session = %id, "session opened");
         Self {
-            outbox: Outbox::new(sink, config.send_timeout),
+            writer: Writer::new(sink, config.send_timeout),
             incoming,
             draining: state.draining(),
             is_draining: false,
             ping,
             active_at: now,
+            close_by: None,
+            _permit: permit,
             id,
             state,
         }
@@ -99,17 +114,18 @@ impl Connection {
 
     /// Sends queued messages and waits for the next signal. It reads only if `may_read`, and the idle timeout runs only
     /// if `may_idle`. Cancel-safe.
-    pub(super) async fn next(&mut self, may_read: bool, may_idle: bool) -> Signal {
-        match self.event(may_read, may_idle).await {
+    pub(super) async fn next(&mut self, outbox: &mut Outbox, may_read: bool, may_idle: bool) -> Signal {
+        match self.event(outbox, may_read, may_idle).await {
             Event::Sent(Ok(())) => Signal::Handled,
             Event::Sent(Err(error)) => {
-                tracing::info!(session = %self.id, %error, "session dropped");
-                Signal::Disconnected
+                tracing::info!(session = %self.id, %error, "connection lost");
+                Signal::Lost
             }
             Event::Received(received) => self.receive(received),
             Event::PingDue => {
-                if self.outbox.is_idle() {
-                    self.outbox.ping();
+                outbox.trim();
+                if self.writer.is_idle(outbox) {
+                    self.writer.ping();
                 }
                 Signal::Handled
             }
@@ -124,13 +140,13 @@ impl Connection {
         }
     }
 
-    async fn event(&mut self, may_read: bool, may_idle: bool) -> Event {
-        let is_sending = !self.outbox.is_idle();
-        let may_read = may_read && self.outbox.queued() < MAX_QUEUED;
+    async fn event(&mut self, outbox: &mut Outbox, may_read: bool, may_idle: bool) -> Event {
+        let is_sending = !self.writer.is_idle(outbox);
+        let may_read = may_read && outbox.queued() < MAX_QUEUED;
         let idle_at = self.active_at + self.config().idle_timeout;
         tokio::select! {
             received = self.incoming.next(), if may_read => Event::Received(received),
-            sent = self.outbox.advance(), if is_sending => Event::Sent(sent),
+            sent = self.writer.advance(outbox), if is_sending => Event::Sent(sent),
             _ = self.draining.wait_for(|draining| *draining), if !self.is_draining => Event::Draining,
             _ = self.ping.tick() => Event::PingDue,
             () = tokio::time::sleep_until(idle_at), if may_idle => Event::Idle,
@@ -139,9 +155,14 @@ impl Connection {
 
     fn receive(&mut self, received: Option<Result<Message, axum::Error>>) -> Signal {
         let signal = match received {
-            None | Some(Ok(Message::Close(_))) => {
-                tracing::debug!(session = %self.id, "client disconnected");
-                return Signal::Disconnected;
+            Some(Ok(Message::Close(_))) => {
+                tracing::debug!(session = %self.id, "client closed the session");
+                return Signal::Closed;
+            }
+            None => return Signal::Lost,
+            Some(Err(error)) if is_lost(&error) => {
+                tracing::debug!(session = %self.id, %error, "connection lost");
+                return Signal::Lost;
             }
             Some(Err(error)) => {
                 let error = ApiError::BrokenFrame(error.to_string());
@@ -164,20 +185,51 @@ impl Connection {
         Signal::Refused(ApiError::TooLarge(format!("frame has more than {limit} bytes; send less at once")))
     }
 
-    /// Sends the queued messages and closes; gives up on a peer that does not read or answer.
-    pub(super) async fn graceful_close(mut self, (code, reason): Closing) {
-        self.outbox.close(code, reason);
-        tracing::debug!(session = %self.id, code, reason, "session closed");
-        if self.outbox.finish().await.is_err() {
-            return;
+    /// Whether the socket has taken all messages.
+    pub(super) fn is_idle(&self, outbox: &Outbox) -> bool {
+        self.writer.is_idle(outbox)
+    }
+
+    /// Sends the queued messages and closes; gives up on a peer that does not read or answer. Returns `Closed` once the
+    /// peer has answered. Cancel-safe.
+    pub(super) async fn close(&mut self, outbox: &mut Outbox, (code, reason): Closing) -> Signal {
+        if self.close_by.is_none() {
+            if self.writer.finish(outbox).await.is_err() {
+                return Signal::Lost;
+            }
+            self.writer.close(code, reason);
+            self.close_by = Some(Instant::now() + CLOSE_TIMEOUT);
+            tracing::debug!(session = %self.id, code, reason, "session closed");
+        }
+        let sent = self.writer.finish(outbox).await;
+        let by = *self.close_by.get_or_insert_with(Instant::now);
+        if sent.is_err() {
+            return Signal::Lost;
         }
         // Closing the socket with bytes unread would reset the connection, and the peer would lose the last frames.
         let answered = async {
-            while let Some(Ok(_)) = self.incoming.next().await {}
-            if code == close_code::PROTOCOL {
-                std::future::pending::<()>().await;
+            loop {
+                match self.incoming.next().await {
+                    Some(Ok(Message::Close(_))) => return Signal::Closed,
+                    Some(Ok(_)) => {}
+                    Some(Err(_)) | None if code == close_code::PROTOCOL => std::future::pending().await,
+                    Some(Err(_)) | None => return Signal::Lost,
+                }
             }
         };
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, answered).await;
+        tokio::time::timeout_at(by, answered).await.unwrap_or(Signal::Lost)
     }
+}
+
+/// Whether an error says that the connection broke, and not that the peer violated the protocol.
+fn is_lost(error: &axum::Error) -> bool {
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        if cause.is::<std::io::Error>() {
+            return true;
+        }
+        source = cause.source();
+    }
+    // The WebSocket library's type for the end of a connection without a close frame is not part of axum's interface.
+    error.to_string().contains("without closing handshake")
 }

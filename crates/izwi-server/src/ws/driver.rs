@@ -7,72 +7,161 @@
 //! - Generations run one at a time, in the order of their jobs.
 //! - While a model loads, the frames behind the one that asked for it wait, up to a limit.
 //! - A session is idle while it neither generates nor loads; any message except a pong keeps it open.
+//! - A session whose connection is lost goes on until its outbox is full, and waits for a new connection until its window
+//!   ends. A client that closes the session ends it.
 
 use std::ops::ControlFlow;
 
 use axum::extract::ws::{WebSocket, close_code};
 use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::time::{Instant, sleep_until};
 
 use super::connection::{Closing, Connection, MAX_QUEUED, Signal};
 use super::generation::{Generation, Progress, Started};
+use super::outbox::Outbox;
 use super::pending_model::PendingModel;
-use super::protocol::{Action, Finish, Outcome, Protocol};
+use super::protocol::{Action, Finish, Identity, Outcome, Protocol};
+use super::resume::{Handover, Registration};
+use crate::dto::session::{Resume, Resumed};
 use crate::error::ApiError;
+use crate::metrics::{count_resume, move_detached};
 use crate::state::AppState;
 
-/// Breaks with how to close, or with `None` if the peer is gone.
+/// Breaks with how to close, or with `None` if the session has ended.
 type Flow = ControlFlow<Option<Closing>>;
 
 enum Event<P: Protocol> {
     Socket(Signal),
     Generation(Box<Progress<P::Input>>),
     Model(Result<P::Model, ApiError>),
+    Handover(Handover),
+    /// The client did not come back in time, or the server drains.
+    Expired,
 }
 
-struct Driver<P: Protocol> {
-    connection: Connection,
-    model: PendingModel<P::Frame, P::Model>,
-    protocol: P,
-    generation: Option<Generation<P>>,
+/// The client's end of a session.
+enum Line {
+    Attached(Box<Connection>),
+    /// The connection was lost; a new one may come.
+    Detached(Detached),
+    /// The connection belongs to another session now.
+    HandedOver,
 }
 
-/// Serves one session until it is done or fails, or the client disconnects.
-pub(super) async fn run<P: Protocol>(state: AppState, id: RequestId, socket: WebSocket) {
-    let mut driver = Driver {
-        protocol: P::new(&state, &id),
-        connection: Connection::new(state, id, socket),
-        model: PendingModel::default(),
-        generation: None,
-    };
-    let closing = driver.serve().await;
-    // Aborts the request, if one runs.
-    driver.generation = None;
-    if let Some(closing) = closing {
-        driver.connection.graceful_close(closing).await;
+/// A session without a connection.
+struct Detached {
+    until: Instant,
+    /// Counts the session in the limit of detached ones.
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Detached {
+    fn new(permit: OwnedSemaphorePermit, until: Instant) -> Self {
+        move_detached(1.0);
+        Self { until, _permit: permit }
     }
 }
 
+impl Drop for Detached {
+    fn drop(&mut self) {
+        move_detached(-1.0);
+    }
+}
+
+struct Driver<P: Protocol> {
+    state: AppState,
+    registration: Registration,
+    /// Connections of a client that came back.
+    handovers: mpsc::Receiver<Handover>,
+    draining: watch::Receiver<bool>,
+    line: Line,
+    outbox: Outbox,
+    model: PendingModel<P::Frame, P::Model>,
+    protocol: P,
+    generation: Option<Generation<P>>,
+    /// The session that the client asked to continue instead of this one.
+    resume: Option<Resume>,
+    /// How the session closes, once it is over.
+    closing: Option<Closing>,
+}
+
+/// Serves one session until it is done or fails, or the client has gone for good.
+pub(super) async fn run<P: Protocol>(
+    state: AppState,
+    id: RequestId,
+    socket: WebSocket,
+    permit: OwnedSemaphorePermit,
+) {
+    let window = state.config().resume_window;
+    let (registration, handovers) = state.resumable().register(&id, P::KIND);
+    let token = Some(registration.token.clone()).filter(|_| !window.is_zero());
+    let mut driver = Driver {
+        protocol: P::new(&state, Identity { id: id.clone(), resume_token: token }),
+        registration,
+        handovers,
+        draining: state.draining(),
+        line: Line::Attached(Box::new(Connection::new(state.clone(), id, socket, permit))),
+        outbox: Outbox::new(window),
+        state,
+        model: PendingModel::default(),
+        generation: None,
+        resume: None,
+        closing: None,
+    };
+    driver.serve().await;
+    driver.end_handovers();
+}
+
 impl<P: Protocol> Driver<P> {
-    /// Returns how to close, or `None` if the peer is gone.
-    async fn serve(&mut self) -> Option<Closing> {
+    async fn serve(&mut self) {
         loop {
             self.begin_next();
-            if self.generation.is_none() && self.protocol.is_over() {
-                self.protocol.write_done(&mut self.connection.outbox);
-                return Some(self.connection.closing_when_done());
-            }
             let event = self.next_event().await;
-            if let ControlFlow::Break(closing) = self.handle(event) {
-                return closing;
+            let mut flow = self.handle(event);
+            if let Some(resume) = self.resume.take() {
+                flow = self.hand_over(resume).await;
+            }
+            match flow {
+                ControlFlow::Continue(()) => {}
+                ControlFlow::Break(None) => return,
+                ControlFlow::Break(Some(closing)) => {
+                    // Aborts the request, if one runs.
+                    self.generation = None;
+                    self.closing = Some(closing);
+                }
             }
         }
     }
 
     async fn next_event(&mut self) -> Event<P> {
-        let can_deliver = self.connection.outbox.is_idle();
+        let can_deliver = match &self.line {
+            Line::Attached(connection) => connection.is_idle(&self.outbox),
+            Line::Detached(_) | Line::HandedOver => !self.outbox.is_full(),
+        };
         let can_hold = self.model.held() < MAX_QUEUED;
         let is_loading = self.model.is_loading();
         let may_idle = !is_loading && self.generation.is_none();
+        let (line, outbox, closing) = (&mut self.line, &mut self.outbox, self.closing);
+        let draining = &mut self.draining;
+        let at_line = async {
+            match (line, closing) {
+                (Line::Attached(connection), None) => {
+                    Event::Socket(connection.next(outbox, can_hold, may_idle).await)
+                }
+                (Line::Attached(connection), Some(closing)) => {
+                    Event::Socket(connection.close(outbox, closing).await)
+                }
+                (Line::Detached(detached), _) => {
+                    tokio::select! {
+                        () = sleep_until(detached.until) => {}
+                        _ = draining.wait_for(|draining| *draining) => {}
+                    }
+                    Event::Expired
+                }
+                (Line::HandedOver, _) => Event::Expired,
+            }
+        };
         let generation = &mut self.generation;
         let progress = async {
             match generation {
@@ -82,7 +171,9 @@ impl<P: Protocol> Driver<P> {
         };
         tokio::select! {
             model = self.model.loaded(), if is_loading => Event::Model(model),
-            signal = self.connection.next(can_hold, may_idle) => Event::Socket(signal),
+            // The table holds a sender as long as this driver is registered.
+            Some(handover) = self.handovers.recv() => Event::Handover(handover),
+            event = at_line => event,
             progress = progress, if can_deliver => Event::Generation(Box::new(progress)),
         }
     }
@@ -96,26 +187,102 @@ impl<P: Protocol> Driver<P> {
                     Progress::Chunk(chunk) => self.relay(chunk),
                 };
             }
-            Event::Model(model) => self.resume(model),
-            Event::Socket(Signal::Handled) => {}
-            Event::Socket(Signal::Message(message)) => {
-                let outcome = P::parse(message).and_then(|frame| self.accept(frame));
-                self.report(outcome);
+            Event::Model(model) => self.continue_with(model),
+            Event::Handover(handover) => self.attach(handover),
+            Event::Expired => {
+                if !self.state.is_draining() {
+                    count_resume("expired");
+                }
+                return ControlFlow::Break(None);
             }
-            Event::Socket(Signal::Refused(error)) => self.error(&error),
-            Event::Socket(Signal::Draining) => self.drain(),
-            Event::Socket(Signal::Failed(error, closing)) => {
-                self.error(&error);
-                return ControlFlow::Break(Some(closing));
-            }
-            Event::Socket(Signal::Disconnected) => return ControlFlow::Break(None),
+            Event::Socket(signal) => return self.signalled(signal),
         }
         ControlFlow::Continue(())
     }
 
+    fn signalled(&mut self, signal: Signal) -> Flow {
+        match signal {
+            Signal::Handled => {}
+            Signal::Message(message) => {
+                let outcome = P::parse(message).and_then(|frame| self.accept(frame));
+                self.report(outcome);
+            }
+            Signal::Refused(error) => self.error(&error),
+            Signal::Draining => self.drain(),
+            Signal::Failed(error, closing) => {
+                self.error(&error);
+                return ControlFlow::Break(Some(closing));
+            }
+            Signal::Closed => return ControlFlow::Break(None),
+            Signal::Lost => return self.detach(),
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Waits for the client to come back, if it may.
+    fn detach(&mut self) -> Flow {
+        let may_return = self.closing.is_none_or(|(code, _)| code == close_code::NORMAL);
+        if !may_return || !self.outbox.is_resumable() || self.state.is_draining() {
+            return ControlFlow::Break(None);
+        }
+        let Some(permit) = self.state.admit_detached() else { return ControlFlow::Break(None) };
+        let window = self.state.config().resume_window;
+        tracing::info!(session = %self.registration.id, ?window, "connection lost; the session waits for its client");
+        self.line = Line::Detached(Detached::new(permit, Instant::now() + window));
+        ControlFlow::Continue(())
+    }
+
+    /// Continues the session on a new connection.
+    fn attach(&mut self, handover: Handover) {
+        let Handover { connection, next_sample, refuse } = handover;
+        if let Err(error) = self.outbox.rewind(next_sample) {
+            // A client that has left meanwhile needs no answer.
+            let _ = refuse.send((connection, error));
+            return;
+        }
+        let id = &self.registration.id;
+        tracing::info!(session = %id, connection = %connection.id, next_sample, "session resumed");
+        count_resume("resumed");
+        let resumed = Resumed { kind: "session.resumed", session_id: id.as_str(), next_sample };
+        self.outbox.reply_first(&resumed);
+        self.line = Line::Attached(connection);
+        self.touch();
+    }
+
+    /// Hands the connection over to the session that its client asked for.
+    async fn hand_over(&mut self, resume: Resume) -> Flow {
+        let Line::Attached(connection) = std::mem::replace(&mut self.line, Line::HandedOver) else {
+            return ControlFlow::Break(None);
+        };
+        let refused = self.state.resumable().hand_over(P::KIND, resume, connection).await;
+        let Err((connection, error)) = refused else { return ControlFlow::Break(None) };
+        count_resume("refused");
+        self.line = Line::Attached(connection);
+        self.error(&error);
+        match error {
+            ApiError::ResumeRefused => ControlFlow::Break(Some((close_code::POLICY, "resume refused"))),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Gives connections back that came too late.
+    fn end_handovers(&mut self) {
+        self.handovers.close();
+        while let Ok(Handover { connection, refuse, .. }) = self.handovers.try_recv() {
+            // A client that has left meanwhile needs no answer.
+            let _ = refuse.send((connection, ApiError::ResumeRefused));
+        }
+    }
+
+    fn touch(&mut self) {
+        if let Line::Attached(connection) = &mut self.line {
+            connection.touch();
+        }
+    }
+
     fn error(&mut self, error: &ApiError) {
         error.count();
-        self.protocol.write_error(error, &mut self.connection.outbox);
+        self.protocol.write_error(error, &mut self.outbox);
     }
 
     fn report(&mut self, outcome: Result<(), ApiError>) {
@@ -144,8 +311,8 @@ impl<P: Protocol> Driver<P> {
     }
 
     /// Handles the frames that waited for a model. It belongs to the first of them.
-    fn resume(&mut self, model: Result<P::Model, ApiError>) {
-        self.connection.touch();
+    fn continue_with(&mut self, model: Result<P::Model, ApiError>) {
+        self.touch();
         let mut frames = self.model.take_held().into_iter();
         if let Some(first) = frames.next() {
             let outcome = self.receive(first, Some(model));
@@ -162,9 +329,17 @@ impl<P: Protocol> Driver<P> {
         frame: P::Frame,
         model: Option<Result<P::Model, ApiError>>,
     ) -> Result<(), ApiError> {
-        match self.protocol.receive(frame, model, &mut self.connection.outbox)? {
+        match self.protocol.receive(frame, model, &mut self.outbox)? {
             Action::None => {}
             Action::Interrupt => self.interrupt(),
+            Action::Played { number, played } => {
+                if let Some(generation) =
+                    self.generation.as_mut().filter(|one| P::number(&one.reply) == number)
+                {
+                    generation.acknowledge(played);
+                }
+            }
+            Action::Resume(resume) => self.resume = Some(resume),
         }
         Ok(())
     }
@@ -185,8 +360,11 @@ impl<P: Protocol> Driver<P> {
         }
     }
 
-    /// Begins the next generation, if none runs and there is a job.
+    /// Begins the next generation, if none runs and there is a job, or the end of the session, if it is over.
     fn begin_next(&mut self) {
+        if self.closing.is_some() {
+            return;
+        }
         while self.generation.is_none()
             && let Some(job) = self.protocol.next_job()
         {
@@ -194,6 +372,13 @@ impl<P: Protocol> Driver<P> {
                 Ok(job) => self.generation = Some(Generation::new(job)),
                 Err(error) => self.error(&error),
             }
+        }
+        if self.generation.is_none() && self.protocol.is_over() {
+            self.protocol.write_done(&mut self.outbox);
+            self.closing = Some(match &self.line {
+                Line::Attached(connection) => connection.closing_when_done(),
+                Line::Detached(_) | Line::HandedOver => (close_code::NORMAL, "done"),
+            });
         }
     }
 
@@ -204,8 +389,8 @@ impl<P: Protocol> Driver<P> {
         };
         if let Some(generation) = &mut self.generation {
             let request = self.protocol.request(&generation.reply, input);
-            tracing::debug!(session = %self.connection.id, request = %request.id, "generation begins");
-            generation.submit(request, self.connection.config().first_audio_timeout);
+            tracing::debug!(session = %self.registration.id, request = %request.id, "generation begins");
+            generation.submit(request, self.state.config().first_audio_timeout);
         }
         ControlFlow::Continue(())
     }
@@ -228,7 +413,9 @@ impl<P: Protocol> Driver<P> {
         self.end(Outcome::Failed);
         match error {
             ApiError::Draining => {
-                self.connection.note_draining();
+                if let Line::Attached(connection) = &mut self.line {
+                    connection.note_draining();
+                }
                 self.protocol.close_input();
                 self.protocol.drop_queued();
                 ControlFlow::Continue(())
@@ -248,9 +435,7 @@ impl<P: Protocol> Driver<P> {
         let stats = chunk.stats.take().filter(|_| chunk.is_final);
         let (request, is_interrupted) = (stream.request.clone(), stream.is_interrupted);
         let sample_rate_hz = chunk.sample_rate;
-        if !is_interrupted
-            && let Err(error) = self.protocol.deliver(reply, chunk, &mut self.connection.outbox)
-        {
+        if !is_interrupted && let Err(error) = self.protocol.deliver(reply, chunk, &mut self.outbox) {
             self.error(&ApiError::internal(&error.to_string(), &request));
             return ControlFlow::Break(Some((close_code::ERROR, "encoder failed")));
         }
@@ -269,8 +454,8 @@ impl<P: Protocol> Driver<P> {
 
     fn end(&mut self, outcome: Outcome) {
         if let Some(generation) = self.generation.take() {
-            self.protocol.end(generation.reply, outcome, &mut self.connection.outbox);
-            self.connection.touch();
+            self.protocol.end(generation.reply, outcome, &mut self.outbox);
+            self.touch();
         }
     }
 }

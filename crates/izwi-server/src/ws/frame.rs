@@ -3,12 +3,14 @@
 use serde_json::Value;
 
 use super::outbox::Outbox;
-use crate::dto::session::{ErrorFrame, Tag};
+use crate::dto::session::{ErrorFrame, Interrupt, PlaybackAck, PlayedFields, Resume, ResumeFields, Tag};
 use crate::error::{ApiError, truncated};
 use crate::extract::parse_json;
 
 pub(super) const CONFIGURED: ApiError =
     ApiError::OutOfOrder("the session is configured already; open another session");
+pub(super) const RUNNING: ApiError =
+    ApiError::OutOfOrder("the session has begun; send session.resume as the first message of a connection");
 pub(super) const NO_MODEL: ApiError =
     ApiError::OutOfOrder("the session has no model yet; send session.config first");
 
@@ -29,11 +31,36 @@ pub(super) fn required_text(text: Option<String>) -> Result<String, ApiError> {
     text.ok_or_else(|| ApiError::invalid("text", "text is missing; it is required"))
 }
 
+/// Reads `playback.ack`.
+pub(super) fn playback_ack(frame: &[u8]) -> Result<PlaybackAck, ApiError> {
+    let Interrupt { number, played_ms } = interrupt(frame)?;
+    let missing = || ApiError::invalid("played_ms", "played_ms is missing; it is required");
+    Ok(PlaybackAck { number, played_ms: played_ms.ok_or_else(missing)? })
+}
+
+/// Reads `interrupt`.
+pub(super) fn interrupt(frame: &[u8]) -> Result<Interrupt, ApiError> {
+    let PlayedFields { utterance, turn, played_ms } = parse_json(frame)?;
+    Ok(Interrupt { number: utterance.or(turn), played_ms })
+}
+
+/// Reads `session.resume`.
+pub(super) fn resume(frame: &[u8]) -> Result<Resume, ApiError> {
+    let ResumeFields { session_id, resume_token, next_sample } = parse_json(frame)?;
+    let missing = |param: &str| ApiError::invalid(param, format!("{param} is missing; it is required"));
+    Ok(Resume {
+        session_id: session_id.ok_or_else(|| missing("session_id"))?,
+        resume_token: resume_token.ok_or_else(|| missing("resume_token"))?,
+        next_sample: next_sample.ok_or_else(|| missing("next_sample"))?,
+    })
+}
+
 pub(super) fn write_error(error: &ApiError, out: &mut Outbox) {
     out.frame(&ErrorFrame {
         kind: "error",
         code: error.code(),
         message: error.to_string(),
         param: error.param(),
+        retry_after: error.retry_after_s(),
     });
 }

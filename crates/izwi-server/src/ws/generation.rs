@@ -78,6 +78,14 @@ impl<P: Protocol> Generation<P> {
         }
     }
 
+    /// Tells the engine how much of the stream was played.
+    pub(super) fn acknowledge(&self, played: Duration) {
+        if let Stage::Streaming(stream) = &self.stage {
+            // An engine that has stopped has no clock.
+            let _ = self.engine.playback_ack(&stream.request, played);
+        }
+    }
+
     /// Asks the engine to end the stream early. False if it has not started.
     pub(super) fn interrupt(&mut self) -> bool {
         let Stage::Streaming(stream) = &mut self.stage else { return false };

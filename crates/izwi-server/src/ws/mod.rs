@@ -1,7 +1,7 @@
 //! WebSocket routes. Each is one [`Protocol`]: a file that knows its frames, and a line in [`routes`].
 //!
 //! [`driver`] runs every session. The other modules of this folder are its parts ([`connection`], [`outbox`],
-//! [`generation`], [`pending_model`]) or parts of frames that several protocols share ([`frame`]).
+//! [`writer`], [`resume`], [`generation`], [`pending_model`]) or parts of frames that several protocols share ([`frame`], [`playback`]).
 
 mod chat;
 mod connection;
@@ -9,9 +9,14 @@ mod driver;
 mod frame;
 mod generation;
 mod outbox;
+#[cfg(test)]
+mod page;
 mod pending_model;
+mod playback;
 mod protocol;
+mod resume;
 mod speech;
+mod writer;
 
 use axum::Router;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
@@ -22,6 +27,7 @@ use izwi_core::engine::RequestId;
 
 use self::chat::Chat;
 use self::protocol::Protocol;
+pub(crate) use self::resume::ResumeTable;
 use self::speech::Speech;
 use crate::error::ApiError;
 use crate::state::AppState;
@@ -53,7 +59,6 @@ async fn upgrade<P: Protocol>(
         .max_write_buffer_size(MAX_WRITE_BUFFER)
         .on_failed_upgrade(|error| tracing::debug!(%error, "upgrade failed"))
         .on_upgrade(move |socket| async move {
-            let _permit = permit;
-            driver::run::<P>(state, id, socket).await;
+            driver::run::<P>(state, id, socket, permit).await;
         }))
 }

@@ -2,6 +2,8 @@
 //!
 //! A protocol must not know the socket, the clocks or the engine's stream. It writes frames into an [`Outbox`].
 
+use std::time::Duration;
+
 use axum::extract::ws::Utf8Bytes;
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -10,6 +12,7 @@ use izwi_core::engine::types::audio_duration;
 use izwi_core::engine::{Engine, EngineCoreRequest, FinishReason, RequestId, RequestStats, StreamingOutput};
 
 use super::outbox::Outbox;
+use crate::dto::session::Resume;
 use crate::error::ApiError;
 use crate::state::AppState;
 
@@ -20,12 +23,29 @@ pub(super) enum ClientMessage {
     Binary(Bytes),
 }
 
+/// What names a session, and the secret that continues it.
+#[derive(Debug)]
+pub(super) struct Identity {
+    pub(super) id: RequestId,
+    /// `None` if sessions cannot be continued.
+    pub(super) resume_token: Option<String>,
+}
+
 /// What the driver has to do after a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
     None,
     /// End the current generation and drop the jobs behind it. Without a current generation it does nothing.
     Interrupt,
+    /// Tell the engine how much of a generation was played.
+    Played {
+        /// The generation, as [`Protocol::number`] tells it.
+        number: u64,
+        /// From the start of its audio.
+        played: Duration,
+    },
+    /// Continue another session on this connection, in place of this one.
+    Resume(Resume),
 }
 
 /// The next generation of a session.
@@ -73,6 +93,9 @@ impl Finish {
 /// The state of one session of a dialect. The driver calls [`receive`](Self::receive) for each frame in order, and
 /// [`next_job`](Self::next_job) whenever no generation runs.
 pub(super) trait Protocol: Sized + Send + 'static {
+    /// Tells sessions of different protocols apart.
+    const KIND: &'static str;
+
     /// A client's message, checked for shape.
     type Frame: Send;
     /// A leased engine, with whatever is looked up in it before a session can be configured.
@@ -82,7 +105,7 @@ pub(super) trait Protocol: Sized + Send + 'static {
     /// State of one generation: how its chunks are encoded and how much was delivered.
     type Reply: Send;
 
-    fn new(state: &AppState, session_id: &RequestId) -> Self;
+    fn new(state: &AppState, identity: Identity) -> Self;
 
     fn parse(message: ClientMessage) -> Result<Self::Frame, ApiError>;
 
@@ -106,6 +129,9 @@ pub(super) trait Protocol: Sized + Send + 'static {
 
     /// Makes the request of a job whose input is ready.
     fn request(&mut self, reply: &Self::Reply, input: Self::Input) -> EngineCoreRequest;
+
+    /// The number that clients know a generation by.
+    fn number(reply: &Self::Reply) -> u64;
 
     /// Writes the frames of one chunk.
     fn deliver(

@@ -10,7 +10,8 @@
 //! - Where the model appends text, what arrives joins the utterance that is being spoken, up to a flush or a sentence that
 //!   makes it long enough. If the text runs out, the utterance waits for `text_timeout_s`.
 //! - `interrupt` ends the current utterance with the reason `interrupted` and drops text that is not synthesised yet. An
-//!   utterance without audio so far ends without a frame. Text that comes later is synthesised.
+//!   utterance without audio so far ends without a frame. `interrupted` tells what the listener heard, and the text that
+//!   was not. Text that comes later is synthesised.
 //! - Any text frame and a WebSocket ping keep an idle session open; answers to the server's pings do not.
 
 mod live_text;
@@ -22,18 +23,21 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use izwi_audio::encode::{EncodeError, Format};
-use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, Task, TextInput};
+use izwi_core::engine::{Engine, EngineCoreRequest, StreamingOutput, Task, TextInput};
+use tokio::time::Instant;
 
 use self::live_text::LiveText;
 use self::text_queue::{NextText, TextQueue};
 use super::frame;
 use super::outbox::Outbox;
-use super::protocol::{Action, ClientMessage, Job, Outcome, Protocol};
+use super::playback::Timeline;
+use super::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 use crate::chunking::ChunkSizes;
-use crate::dto::session::{ClientFrame, ConfigFields, ServerFrame};
+use crate::dto::session::{AudioChunk, ChunkOf, ClientFrame, ConfigFields, Interrupt, ServerFrame};
 use crate::dto::speech::VoiceRef;
 use crate::encoding::{self, EncodedUtterance};
 use crate::error::ApiError;
+use crate::metrics::count_interrupt;
 use crate::registry::Lease;
 use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice};
 use crate::state::AppState;
@@ -42,9 +46,11 @@ use crate::voices::{self, Voice};
 /// State of a session.
 pub(super) struct Speech {
     state: AppState,
-    session_id: RequestId,
+    identity: Identity,
     setup: Option<Arc<Setup>>,
     text: TextQueue,
+    /// Utterances that may not have been heard.
+    timeline: Timeline<()>,
     /// The utterance that is spoken while its text arrives.
     live: Option<LiveText>,
     /// Number of the next utterance.
@@ -76,18 +82,20 @@ pub(super) struct Utterance {
 }
 
 impl Protocol for Speech {
+    const KIND: &'static str = "speech";
     type Frame = ClientFrame;
     type Model = Model;
     type Input = String;
     type Reply = Utterance;
 
-    fn new(state: &AppState, session_id: &RequestId) -> Self {
+    fn new(state: &AppState, identity: Identity) -> Self {
         let config = state.config();
         Self {
             state: state.clone(),
-            session_id: session_id.clone(),
+            identity,
             setup: None,
             text: TextQueue::new(config.max_input_chars, config.max_session_chars),
+            timeline: Timeline::new("utterance"),
             live: None,
             next_utterance: 0,
         }
@@ -154,10 +162,17 @@ impl Protocol for Speech {
                     self.text.push_last(&text)?;
                 }
             }
-            ClientFrame::Ping => out.frame(&ServerFrame::Pong),
-            // A report of the client; nothing here depends on it.
-            ClientFrame::PlaybackAck => {}
-            ClientFrame::Interrupt => return Ok(Action::Interrupt),
+            ClientFrame::Ping => out.reply(&ServerFrame::Pong),
+            ClientFrame::Ack(ack) => {
+                let played = self.timeline.report(ack.number, ack.played_ms, Instant::now())?;
+                return Ok(played.map_or(Action::None, |(number, played)| Action::Played { number, played }));
+            }
+            ClientFrame::Interrupt(interrupt) => {
+                self.interrupt(interrupt, out)?;
+                return Ok(Action::Interrupt);
+            }
+            ClientFrame::Resume(_) if self.setup.is_some() => return Err(frame::RUNNING),
+            ClientFrame::Resume(resume) => return Ok(Action::Resume(resume)),
         }
         Ok(Action::None)
     }
@@ -176,6 +191,7 @@ impl Protocol for Speech {
         };
         let (setup, number) = (Arc::clone(setup), self.next_utterance);
         self.next_utterance += 1;
+        self.timeline.begin(number, text.clone(), ());
         let engine = Engine::clone(&setup.engine);
         match &text_input {
             Some(input) if is_open => self.live = Some(LiveText::new(input.clone(), &text)),
@@ -197,6 +213,10 @@ impl Protocol for Speech {
         }
     }
 
+    fn number(utterance: &Utterance) -> u64 {
+        utterance.number
+    }
+
     fn deliver(
         &mut self,
         utterance: &mut Utterance,
@@ -209,27 +229,33 @@ impl Protocol for Speech {
                 utterance: utterance.number,
                 voice: setup.options.voice_name(),
                 model: &setup.engine.profile().model,
+                prebuffer_ms: chunk
+                    .prediction
+                    .map_or(0, |prediction| prediction.prebuffer.as_millis() as u64),
+                predicted_rtf: chunk.prediction.map(|prediction| prediction.rtf),
             });
         }
-        if chunk.samples.is_empty() {
-            return Ok(());
-        }
         let audio = utterance.encoded.encode(&chunk)?;
-        utterance.sent_samples += chunk.samples.len() as u64;
-        out.frame(&ServerFrame::AudioChunk {
-            utterance: utterance.number,
-            seq: chunk.sequence,
-            sample_offset: chunk.sample_offset,
-            samples: chunk.samples.len(),
-            is_final: chunk.is_final,
-        });
-        out.binary(audio);
+        let samples = chunk.samples.len();
+        if let Some(spoken) = self.timeline.get_mut(utterance.number) {
+            spoken.send(samples, chunk.text_marks, Instant::now());
+            spoken.is_complete = chunk.is_final;
+        }
+        if samples > 0 {
+            let (seq, of) = (chunk.sequence, ChunkOf::Utterance(utterance.number));
+            let frame = AudioChunk::new(of, seq, chunk.sample_offset, samples as u64, chunk.is_final);
+            utterance.sent_samples += samples as u64;
+            out.audio(frame, audio, utterance.setup.format.sample_bytes);
+        }
         Ok(())
     }
 
     fn end(&mut self, utterance: Utterance, outcome: Outcome, out: &mut Outbox) {
         self.live = None;
-        let Outcome::Finished(finish) = outcome else { return };
+        let Outcome::Finished(finish) = outcome else {
+            self.timeline.remove(utterance.number);
+            return;
+        };
         out.frame(&ServerFrame::AudioDone {
             utterance: utterance.number,
             samples: utterance.sent_samples,
@@ -266,16 +292,28 @@ impl Protocol for Speech {
 impl Speech {
     /// Gives text that has arrived to the utterance that is being spoken, if it takes any.
     fn feed(&mut self) {
-        if self.live.as_mut().is_some_and(|live| self.text.feed(live)) {
-            self.live = None;
-        }
+        let Some(mut live) = self.live.take() else { return };
+        let has_ended = self.text.feed(&mut live);
+        self.tell(&live);
+        self.live = Some(live).filter(|_| !has_ended);
     }
 
     /// Ends the utterance that is being spoken as it arrives, or makes one of the buffered text.
     fn flush(&mut self) {
         match self.live.take() {
-            Some(mut live) => self.text.flush_into(&mut live),
+            Some(mut live) => {
+                self.text.flush_into(&mut live);
+                self.tell(&live);
+            }
             None => self.text.flush(),
+        }
+    }
+
+    /// Tells the timeline the text of the utterance that is being spoken as it arrives: the last one.
+    fn tell(&mut self, live: &LiveText) {
+        let last = self.next_utterance.saturating_sub(1);
+        if let Some(spoken) = self.timeline.get_mut(last) {
+            live.text().clone_into(&mut spoken.text);
         }
     }
 
@@ -290,9 +328,14 @@ impl Speech {
         }
         self.text.check_open()?;
         let setup = Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?;
-        out.frame(&ServerFrame::Created {
-            session_id: self.session_id.as_str(),
-            sample_rate: setup.engine.profile().info.sample_rate_hz,
+        let sample_rate = setup.engine.profile().info.sample_rate_hz;
+        self.timeline.set_rate(sample_rate);
+        out.keep_audio_of(sample_rate);
+        out.reply(&ServerFrame::Created {
+            session_id: self.identity.id.as_str(),
+            resume_token: self.identity.resume_token.as_deref(),
+            resume_window_s: self.state.config().resume_window.as_secs(),
+            sample_rate,
             channels: 1,
             encoding: setup.format.encoding,
         });
@@ -300,6 +343,29 @@ impl Speech {
             self.text.set_live();
         }
         self.setup = Some(Arc::new(setup));
+        Ok(())
+    }
+
+    /// Tells what was heard, and forgets all text that was not.
+    fn interrupt(&mut self, interrupt: Interrupt, out: &mut Outbox) -> Result<(), ApiError> {
+        let heard = self.timeline.heard(interrupt.number, interrupt.played_ms, Instant::now())?;
+        let current = heard.as_ref().and_then(|heard| Some((heard, self.timeline.get(heard.index)?)));
+        let (text_spoken, rest) =
+            current.map_or(("", ""), |(heard, spoken)| spoken.text.split_at(heard.text_end));
+        let behind = heard.iter().flat_map(|heard| self.timeline.behind(heard.index));
+        let pieces = std::iter::once(rest.trim()).chain(behind.map(|spoken| spoken.text.as_str()));
+        let pieces: Vec<&str> = pieces.chain(self.text.remaining()).filter(|text| !text.is_empty()).collect();
+        out.frame(&ServerFrame::Interrupted {
+            utterance: current.map(|(_, spoken)| spoken.number),
+            played_ms: heard.as_ref().map_or(0, |heard| heard.played_ms),
+            text_spoken,
+            text_remaining: &pieces.join(" "),
+            approximate: heard.as_ref().is_some_and(|heard| heard.is_approximate),
+        });
+        count_interrupt(Task::Tts);
+        self.timeline.clear();
+        self.text.clear();
+        self.live = None;
         Ok(())
     }
 }

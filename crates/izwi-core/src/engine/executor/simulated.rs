@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use izwi_types::{
     Emission, EncoderWork, Input, InputError, ModelInfo, PartTimes, Prepared, Segment, StepOutput, Task,
-    TextProgress, Voice, VoiceRecording, Word, Work,
+    TextMark, TextProgress, Voice, VoiceRecording, Word, Work,
 };
 
 use super::{ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, StepPlan};
@@ -50,6 +50,8 @@ pub struct SimulatedModel {
     pub transcribes: bool,
     /// Whether it supports voice cloning and style prompts; its output then depends on all options of a request.
     pub clones_voices: bool,
+    /// Whether it tells when each unit of its text has been said.
+    pub marks_text: bool,
     /// Whether text can be appended while it is spoken; each byte of a text is then a generated token.
     pub appends_text: bool,
     /// Whether it is also a chat model: one text token, then two audio frames, repeatedly. Its input rate is 16 kHz.
@@ -92,6 +94,7 @@ impl Default for SimulatedModel {
             autoregressive: true,
             transcribes: false,
             clones_voices: false,
+            marks_text: false,
             appends_text: false,
             chats: false,
             watchdog: None,
@@ -115,6 +118,8 @@ struct Job {
     /// Generated tokens after which a pass ends.
     length: usize,
     passes: usize,
+    /// Where the units end in the text.
+    ends: Vec<usize>,
     /// Whether it is a turn of a conversation.
     is_chat: bool,
     seed: u64,
@@ -130,6 +135,7 @@ struct Running {
     length: usize,
     seed: u64,
     units: Arc<[usize]>,
+    ends: Vec<usize>,
     pass: usize,
     passes: usize,
     is_chat: bool,
@@ -215,6 +221,12 @@ fn segment(pass: usize) -> Segment {
 /// Lengths of the sentences of `text`, which become units.
 fn sentences(text: &str) -> Vec<usize> {
     text.split_inclusive('.').map(|part| part.trim().len()).filter(|&len| len > 0).collect()
+}
+
+/// Where the sentences of `text` end.
+fn sentence_ends(text: &str) -> Vec<usize> {
+    let parts = text.split_inclusive('.').filter(|part| !part.trim().is_empty());
+    parts.map(|part| part.as_ptr() as usize - text.as_ptr() as usize + part.len()).collect()
 }
 
 fn mix(a: u64, b: u64) -> u64 {
@@ -311,7 +323,10 @@ impl SimulatedExecutor {
             return Err(ExecutorError(format!("unit {} has not {} tokens", item.start, item.num_tokens)));
         }
         let count = item.num_tokens * self.model.samples_per_token;
+        let end = running.ends.get(item.start).filter(|_| self.model.marks_text);
+        let mark = end.map(|&text_end| TextMark { text_end, sample_end: count as u64 });
         Ok(StepOutput {
+            text_marks: mark.into_iter().collect(),
             samples: (0..count).map(|i| sample(item.start as u64, running.seed, i)).collect(),
             generated_tokens: item.num_tokens,
             finished: item.start + 1 == running.units.len(),
@@ -404,7 +419,7 @@ impl ModelExecutor for SimulatedExecutor {
 
     fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {
         for new in &plan.new_sequences {
-            let Some(Job { length, passes, is_chat, seed, open_text }) =
+            let Some(Job { length, passes, ends, is_chat, seed, open_text }) =
                 new.prepared.payload.downcast_ref::<Job>()
             else {
                 return Err(ExecutorError("the payload belongs to another executor".to_owned()));
@@ -421,6 +436,7 @@ impl ModelExecutor for SimulatedExecutor {
                 length: *length,
                 seed: *seed,
                 units,
+                ends: ends.clone(),
                 pass: 0,
                 passes: *passes,
                 is_chat: *is_chat,
@@ -496,8 +512,8 @@ impl SimulatedPreparer {
         } else {
             Work::Units(sentences(text).into())
         };
-        let length = (self.length)(text, seed);
-        let job = Job { length, passes, is_chat: false, seed, open_text: None };
+        let (length, ends) = ((self.length)(text, seed), sentence_ends(text));
+        let job = Job { length, passes, ends, is_chat: false, seed, open_text: None };
         Prepared { work, payload: Arc::new(job) }
     }
 }
@@ -521,8 +537,8 @@ impl RequestPreparer for SimulatedPreparer {
             Input::Converse(input) => {
                 let (prompt, last_turn) = chat::prompt(&input.turns);
                 let work = Work::Autoregressive { prompt: prompt.into(), encoders: Arc::new([]) };
-                let length = 6 + last_turn;
-                let job = Job { length, passes: 1, is_chat: true, seed: input.seed, open_text: None };
+                let (length, ends) = (6 + last_turn, Vec::new());
+                let job = Job { length, passes: 1, ends, is_chat: true, seed: input.seed, open_text: None };
                 Prepared { work, payload: Arc::new(job) }
             }
         })

@@ -36,16 +36,18 @@ impl EmissionQueue {
         self.decoded += samples;
     }
 
-    /// Removes the emissions that are complete after `samples` samples, up to the first incomplete one.
-    pub(super) fn pop_complete(&mut self, samples: u64) -> Vec<Emission> {
+    /// Removes the emissions that are complete after `samples` samples, up to the first incomplete one; each with the sample
+    /// count that completes it.
+    pub(super) fn pop_complete(&mut self, samples: u64) -> Vec<(Emission, u64)> {
         let is_complete = |at: &Option<u64>| at.is_some_and(|at| at <= samples);
         let count = self.queue.iter().take_while(|(_, at)| is_complete(at)).count();
-        self.queue.drain(..count).map(|(emission, _)| emission).collect()
+        self.queue.drain(..count).map(|(emission, at)| (emission, at.unwrap_or(samples))).collect()
     }
 
-    /// Removes all emissions.
-    pub(super) fn drain(&mut self) -> Vec<Emission> {
-        self.queue.drain(..).map(|(emission, _)| emission).collect()
+    /// Removes all emissions; those that were never decoded end with the audio.
+    pub(super) fn drain(&mut self) -> Vec<(Emission, u64)> {
+        let decoded = self.decoded;
+        self.queue.drain(..).map(|(emission, at)| (emission, at.unwrap_or(decoded))).collect()
     }
 }
 
@@ -65,21 +67,21 @@ mod tests {
     fn tokens_complete_at_once_and_frames_with_their_samples() {
         let mut queue = EmissionQueue::default();
         queue.push(Some(token(1)), 0);
-        assert_eq!(queue.pop_complete(0), [token(1)]);
+        assert_eq!(queue.pop_complete(0), [(token(1), 0)]);
         queue.push(Some(frame(2)), 0);
         queue.push(Some(token(3)), 0);
         assert_eq!(queue.pop_complete(1_000), [], "a token after a frame waits for it");
         queue.push(Some(frame(4)), 0);
         queue.push(Some(frame(5)), 300);
         assert_eq!(queue.pop_complete(149), []);
-        assert_eq!(queue.pop_complete(150), [frame(2), token(3)]);
+        assert_eq!(queue.pop_complete(150), [(frame(2), 150), (token(3), 0)]);
         assert_eq!(queue.pop_complete(299), []);
-        assert_eq!(queue.pop_complete(300), [frame(4), frame(5)]);
+        assert_eq!(queue.pop_complete(300), [(frame(4), 300), (frame(5), 300)]);
         queue.push(Some(frame(6)), 100);
         assert_eq!(queue.pop_complete(399), []);
-        assert_eq!(queue.pop_complete(400), [frame(6)]);
+        assert_eq!(queue.pop_complete(400), [(frame(6), 400)]);
         queue.push(Some(frame(7)), 0);
         assert_eq!(queue.pop_complete(u64::MAX), []);
-        assert_eq!(queue.drain(), [frame(7)]);
+        assert_eq!(queue.drain(), [(frame(7), 400)]);
     }
 }

@@ -20,7 +20,14 @@ type Wake = Box<dyn Fn() + Send>;
 /// Where the text has run out, the request is held until more arrives or [`TextInput::finish`] is called; after the
 /// engine's `text_timeout` it ends. A word is spoken once a space or punctuation follows it.
 #[derive(Clone, Default)]
-pub struct TextInput(Arc<Mutex<State>>);
+pub struct TextInput(Arc<Text>);
+
+/// The text has no single owner: the client appends, and what it appended must be known before the engine is woken, even
+/// before the request is prepared.
+#[derive(Default)]
+struct Text {
+    state: Mutex<State>,
+}
 
 #[derive(Default)]
 struct State {
@@ -129,7 +136,7 @@ impl TextInput {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // No method leaves the state half changed.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

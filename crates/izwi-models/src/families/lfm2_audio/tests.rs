@@ -460,6 +460,7 @@ fn an_answer_whose_text_repeats_itself_is_cut_as_a_runaway() {
     let mut engine = MiniEngine::new(&model, 8, usize::MAX, usize::MAX);
     engine.admit(&prepare(&model, &input));
     while engine.sequences[0].generated < model.model.config.interleaved_n_text {
+        assert!(engine.has_work(), "the answer ends early");
         engine.step();
     }
     let sequence = &mut engine.sequences[0];

@@ -90,17 +90,7 @@ impl QwenTts {
         let unreadable =
             || InputError { param: "input", message: "this text cannot be tokenised".to_owned() };
         let empty = self.vocabulary.tokenize("").ok_or_else(unreadable)?;
-        let overhead = spec(empty).prompt(config).positions.len();
-        let positions = limits.max_positions.min(config.talker_config.max_position_embeddings);
-        let room = positions.saturating_sub(overhead) / (1 + FRAMES_PER_TOKEN);
-        if room < MIN_TOKENS {
-            let message = format!(
-                "the prompt takes {overhead} of {positions} positions and leaves no room for speech; shorten the \
-                 instructions or the recording, or raise max_blocks"
-            );
-            return Err(InputError { param: "input", message });
-        }
-        let most = room.min(MAX_TOKENS);
+        let most = self.text_room(spec(empty).prompt(config).positions.len(), limits)?;
         let (texts, rest) = if input.has_more_text {
             check_open(cloned.as_deref())?;
             let (start, rest) = OpenText::split(&self.vocabulary, &input.text)?;
@@ -144,6 +134,21 @@ impl QwenTts {
                 starts_next_pass: false,
             },
         })
+    }
+
+    /// The most text tokens of a pass whose prompt has `overhead` other positions.
+    fn text_room(&self, overhead: usize, limits: &PrepareLimits) -> Result<usize, InputError> {
+        let most = self.settings.config.talker_config.max_position_embeddings;
+        let positions = limits.max_positions.min(most);
+        let room = positions.saturating_sub(overhead) / (1 + FRAMES_PER_TOKEN);
+        if room < MIN_TOKENS {
+            let message = format!(
+                "the prompt takes {overhead} of {positions} positions and leaves no room for speech; shorten the \
+                 instructions or the recording, or raise max_blocks"
+            );
+            return Err(InputError { param: "input", message });
+        }
+        Ok(room.min(MAX_TOKENS))
     }
 }
 

@@ -4,7 +4,7 @@ use crate::dto::chat::{CLIENT_FRAMES, ClientFrame};
 use crate::dto::session::TextFields;
 use crate::error::ApiError;
 use crate::extract::{parse_json, parse_with_options};
-use crate::ws::frame::{kind, required_text, unknown};
+use crate::ws::frame::{interrupt, kind, playback_ack, required_text, resume, unknown};
 
 /// Reads a frame; members it does not know are ignored.
 pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
@@ -15,8 +15,9 @@ pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
         "input.audio.commit" => ClientFrame::Commit,
         "input.audio.clear" => ClientFrame::Clear,
         "input.done" => ClientFrame::Done,
-        "playback.ack" => ClientFrame::PlaybackAck,
-        "interrupt" => ClientFrame::Interrupt,
+        "playback.ack" => ClientFrame::Ack(playback_ack(bytes)?),
+        "interrupt" => ClientFrame::Interrupt(interrupt(bytes)?),
+        "session.resume" => ClientFrame::Resume(resume(bytes)?),
         "ping" => ClientFrame::Ping,
         other => return Err(unknown(other, CLIENT_FRAMES)),
     })

@@ -27,6 +27,11 @@ impl LiveText {
         Self { input, text: text.to_owned() }
     }
 
+    /// Its text so far.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Takes text of `waiting`, all of it or up to where the utterance ends. `is_all` ends the utterance behind it. Returns
     /// whether the utterance has ended; text that is left in `waiting` belongs to the next.
     pub(super) fn take(&mut self, waiting: &mut String, is_all: bool) -> bool {

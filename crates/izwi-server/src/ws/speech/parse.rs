@@ -3,7 +3,7 @@
 use crate::dto::session::{CLIENT_FRAMES, ClientFrame, TextFields};
 use crate::error::ApiError;
 use crate::extract::{parse_json, parse_with_options};
-use crate::ws::frame::{kind, required_text, unknown};
+use crate::ws::frame::{interrupt, kind, playback_ack, required_text, resume, unknown};
 
 /// Reads a frame; members it does not know are ignored.
 pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
@@ -17,8 +17,9 @@ pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
             text: required_text(parse_json::<TextFields>(bytes)?.text)?,
             config: parse_with_options(bytes)?,
         },
-        "playback.ack" => ClientFrame::PlaybackAck,
-        "interrupt" => ClientFrame::Interrupt,
+        "playback.ack" => ClientFrame::Ack(playback_ack(bytes)?),
+        "interrupt" => ClientFrame::Interrupt(interrupt(bytes)?),
+        "session.resume" => ClientFrame::Resume(resume(bytes)?),
         "ping" => ClientFrame::Ping,
         other => return Err(unknown(other, CLIENT_FRAMES)),
     })
@@ -48,6 +49,13 @@ mod tests {
         check("{}", "invalid_value", Some("type"));
         check(r#"{"type":3}"#, "invalid_value", Some("type"));
         check(r#"{"type":"sing"}"#, "unknown_type", Some("type"));
+        check(r#"{"type":"playback.ack"}"#, "invalid_value", Some("played_ms"));
+        check(r#"{"type":"interrupt","played_ms":-1}"#, "invalid_value", Some("played_ms"));
+        check(
+            r#"{"type":"session.resume","session_id":"a","next_sample":1}"#,
+            "invalid_value",
+            Some("resume_token"),
+        );
         check(r#"{"type":"input.text"}"#, "invalid_value", Some("text"));
         check(r#"{"type":"input.text","text":7}"#, "invalid_value", Some("text"));
         check(r#"{"type":"session.config","seed":"x"}"#, "invalid_value", Some("seed"));

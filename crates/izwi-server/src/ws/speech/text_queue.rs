@@ -141,6 +141,11 @@ impl TextQueue {
         had_text
     }
 
+    /// Text that was not taken yet, in order.
+    pub(super) fn remaining(&self) -> impl Iterator<Item = &str> {
+        self.utterances.iter().map(String::as_str).chain([self.buffer.trim()])
+    }
+
     pub(super) fn next(&mut self) -> Option<NextText> {
         let Some(mut text) = self.utterances.pop_front() else {
             return self.is_live.then(|| self.first_words()).flatten().map(NextText::Start);
