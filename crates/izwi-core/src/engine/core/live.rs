@@ -258,8 +258,27 @@ impl EngineCore {
         };
         let others = self.device.others_latest_start();
         let others_us = others.map(|at| at.saturating_duration_since(self.epoch).as_micros() as u64);
-        let pressure = Pressure { reserve_s, bulk_credit_s: self.device.bulk_credit_s(), others_us };
+        let others_share = self.device.other_streams().iter().map(|stream| stream.utilisation).sum();
+        let bulk_credit_s = self.device.bulk_credit_s();
+        let pressure = Pressure { reserve_s, bulk_credit_s, others_us, others_share };
         self.scheduler.set_pressure(pressure);
+    }
+
+    /// Forecasts a stream again whose first chunk is about to leave: more is known now than when it came.
+    pub(super) fn forecast_again(&mut self, sequence: SequenceId) {
+        let Some(stream) = self.live.streams.get(&sequence) else { return };
+        if !self.output.is_beginning(sequence) {
+            return;
+        }
+        let candidate = stream.candidate;
+        if let Some((rtf, prebuffer, head_start_s)) =
+            self.with_situation(|situation| situation.playing(&candidate))
+        {
+            let samples = candidate.chunk_s + head_start_s;
+            let head_start =
+                if head_start_s > 0.0 { (samples * f64::from(self.sample_rate)) as u64 } else { 0 };
+            self.output.set_forecast(sequence, rtf, prebuffer, head_start);
+        }
     }
 
     /// Tells the scheduler the playback of a live stream.
