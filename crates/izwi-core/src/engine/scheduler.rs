@@ -15,7 +15,7 @@ use std::time::Duration;
 use izwi_types::EncoderWork;
 
 use super::blocks::BlockId;
-use super::cost::{CostModel, StepShape};
+use super::cost::{CostModel, StepShape, safety};
 use super::kv_cache::{BlockCopy, KVCacheManager, PrefixChain};
 use super::types::{Priority, RequestId, SequenceId};
 pub use policy::SchedulingPolicy;
@@ -405,9 +405,9 @@ impl Scheduler {
         (self.costs.seconds(shape) * 1e6) as u64
     }
 
-    /// Time from one step to the next, beside other engines.
+    /// The longest time from one step to the next, beside other engines.
     fn cycle_us(&self, shape: StepShape) -> u64 {
-        (self.step_us(shape) as f64 / self.pressure.own_share()) as u64
+        (safety(&self.costs) * self.step_us(shape) as f64 / self.pressure.own_share()) as u64
     }
 
     /// Number of waiting sequences.

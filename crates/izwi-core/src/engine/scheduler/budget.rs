@@ -2,11 +2,9 @@
 //!
 //! Must not know queues or blocks.
 
+use crate::engine::arbiter::MAX_CREDIT_S;
 use crate::engine::cost::{CostModel, StepShape, safety};
 
-/// A piece of bulk work that fits nowhere runs when this multiple of its time is owed, and at least [`FORCED_S`].
-const FORCED: f64 = 3.0;
-const FORCED_S: f64 = 2.0;
 /// The fewest tokens of a prompt that are worth a piece, and that a step without other work computes.
 const MIN_PIECE: usize = 16;
 
@@ -110,7 +108,7 @@ impl<'a> TimeBudget<'a> {
             Class::Bulk if self.limit_s.is_infinite() && !self.has_starting => true,
             Class::Bulk => {
                 let is_owed = self.credit_s > 0.0 && self.credit_s >= extra_s;
-                let is_forced = self.credit_s >= FORCED_S.max(FORCED * extra_s);
+                let is_forced = self.credit_s >= MAX_CREDIT_S;
                 let may = (fits && (!self.has_starting || is_owed)) || is_forced;
                 if may && (self.has_starting || !fits) {
                     self.credit_s -= extra_s;
@@ -228,7 +226,7 @@ mod tests {
         let (mut late, _) = TimeBudget::beside(&costs, &[playing(0.01)], 8, spare(0.0));
         late.set_demand(0.015, false);
         assert!(!late.take(Class::Bulk, StepShape::decode(1)));
-        late.set_demand(2.1, false);
+        late.set_demand(MAX_CREDIT_S, false);
         assert!(late.take(Class::Bulk, StepShape::decode(1)));
     }
 
