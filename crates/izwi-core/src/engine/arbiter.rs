@@ -18,7 +18,9 @@ pub const BULK_SHARE: f64 = 0.1;
 /// A live step that must start within this time goes before others.
 pub(super) const DUE_SOON: Duration = Duration::from_millis(500);
 /// How often a waiter looks whether it may go.
-const RECHECK: Duration = Duration::from_millis(20);
+const RECHECK: Duration = Duration::from_millis(10);
+/// How long a device stays idle for an engine that is expected to ask again.
+const GRACE: Duration = Duration::from_millis(5);
 /// The most bulk work that is owed, in seconds of the device. A piece that fits nowhere runs then, so that none starves.
 pub(super) const MAX_CREDIT_S: f64 = 10.0;
 
@@ -66,6 +68,8 @@ struct Waiter {
 #[derive(Debug, Default)]
 struct State {
     is_busy: bool,
+    /// When the last turn ended.
+    idle_since: Option<Instant>,
     next_ticket: u64,
     next_member: u64,
     waiting: Vec<Waiter>,
@@ -97,11 +101,15 @@ impl State {
         waiting.or_else(|| self.members.get(&member)?.latest_start)
     }
 
-    /// Whether a step ends before the live streams of other engines, or of any for work outside of steps, must go on.
+    /// When the live streams of other engines, or of any for work outside of steps, must go on.
+    fn others(&self, waiter: &Waiter) -> impl Iterator<Item = Instant> {
+        let ids = self.members.keys().filter(move |id| !waiter.request.is_checked || **id != waiter.member);
+        ids.filter_map(|id| self.latest_start(*id))
+    }
+
+    /// Whether a step ends before then.
     fn fits(&self, waiter: &Waiter, now: Instant) -> bool {
-        let others = self.members.keys().filter(|id| !waiter.request.is_checked || **id != waiter.member);
-        let mut deadlines = others.filter_map(|id| self.latest_start(*id));
-        deadlines.all(|at| now + waiter.request.predicted <= at)
+        self.others(waiter).all(|at| now + waiter.request.predicted <= at)
     }
 
     /// Index of the waiter that has the next turn.
@@ -115,7 +123,12 @@ impl State {
         let bulk = bulk.min_by_key(|(_, waiter)| waiter.ticket).filter(|(_, waiter)| covered(waiter));
         let due = || {
             let starts = waiters().filter_map(|(index, waiter)| Some((waiter.request.latest_start?, index)));
-            starts.filter(|(at, _)| *at <= now + DUE_SOON).min().map(|(_, index)| index)
+            let (at, index) = starts.filter(|(at, _)| *at <= now + DUE_SOON).min()?;
+            let waiter = &self.waiting[index];
+            let is_first = || self.others(waiter).all(|other| at <= other);
+            let is_idle = || self.idle_since.is_some_and(|since| now >= since + GRACE);
+            // The engine whose step has just ended may be more urgent, and asks again at once.
+            (is_first() || self.fits(waiter, now) || is_idle()).then_some(index)
         };
         let other = || {
             let fitting = waiters().filter(|(_, waiter)| self.fits(waiter, now));
@@ -249,6 +262,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut state = self.arbiter.lock();
         state.is_busy = false;
+        state.idle_since = Some(Instant::now());
         let is_bulk = self.request.latest_start.is_none();
         state.charge(if is_bulk { self.started_at.elapsed() } else { self.request.bulk });
         drop(state);

@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(taken(&[playing(0.09), playing(0.3), playing(0.4)]), 2);
         // One that is late already makes no others late.
         assert_eq!(taken(&[playing(0.001), playing(0.3), playing(0.4)]), 3);
-        assert_eq!(TimeBudget::beside(&costs, &[playing(1.0); 9], 4, 0.0).1, 4);
+        assert_eq!(TimeBudget::beside(&costs, &[playing(1.0); 9], 4, spare(0.0)).1, 4);
     }
 
     #[test]
