@@ -183,12 +183,18 @@ impl Situation<'_> {
     pub fn capacity(&self) -> usize {
         let budget_s = self.rate.audio_s * (1.0 - BULK_SHARE - self.others_share());
         let fits = |streams: usize| self.step_s(streams) <= budget_s;
-        let (mut low, mut high) = (0, self.max_streams.max(1));
+        let (mut low, mut high) = (0, self.max_streams.min(self.known_streams()).max(1));
         while low < high {
             let middle = (low + high).div_ceil(2);
             if fits(middle) { low = middle } else { high = middle - 1 }
         }
         if self.others.is_empty() { low.max(1) } else { low }
+    }
+
+    /// The most streams whose steps can be predicted.
+    fn known_streams(&self) -> usize {
+        let known = self.costs.most_decodes();
+        if self.rate.step.decodes == 0 || known >= self.batch { usize::MAX } else { known }
     }
 
     /// Seconds until the candidate may start: those before it start in their order, each when enough have ended.

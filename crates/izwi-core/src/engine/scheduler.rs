@@ -385,12 +385,11 @@ impl Scheduler {
         self.sequences.values().any(|sequence| !sequence.live && !sequence.is_held())
     }
 
-    /// When a live stream must go on at the latest, in microseconds on the engine's clock, if one can.
+    /// When a stream that plays must go on at the latest, in microseconds on the engine's clock, if one can.
     pub fn latest_start_us(&self) -> Option<u64> {
-        let live = || self.sequences.values().filter(|s| s.live && !s.is_held());
-        let playing = live().filter(|s| s.playback.is_some()).count();
-        let step_us = self.step_us(StepShape::decode(playing));
-        live().map(|sequence| sequence.latest_start_us(step_us)).min()
+        let playing = || self.sequences.values().filter(|s| s.playback.is_some() && !s.is_held());
+        let step_us = self.step_us(StepShape::decode(playing().count()));
+        playing().map(|sequence| sequence.latest_start_us(step_us)).min()
     }
 
     fn step_us(&self, shape: StepShape) -> u64 {

@@ -39,6 +39,13 @@ struct Stream {
     is_paused: bool,
 }
 
+impl Stream {
+    /// Whether its reader has been paused for so long that nothing is expected of it.
+    fn is_forgotten(&self, now: Instant) -> bool {
+        self.is_paused && self.paused_at.is_some_and(|at| now.duration_since(at) > FORGOTTEN)
+    }
+}
+
 /// The live streams of an engine.
 #[derive(Debug, Default)]
 pub(super) struct LiveStreams {
@@ -84,14 +91,20 @@ impl LiveStreams {
         !self.held.is_empty()
     }
 
-    /// Records that the client of a stream is slow, or has caught up.
-    pub(super) fn set_paused(&mut self, sequence: SequenceId, is_paused: bool) {
-        if let Some(stream) = self.streams.get_mut(&sequence) {
-            stream.is_paused = is_paused;
-            if is_paused {
-                stream.paused_at = Some(Instant::now());
-            }
+    /// Records that the client of a stream is slow, or has caught up. Returns whether it was not counted on any more.
+    pub(super) fn set_paused(&mut self, sequence: SequenceId, is_paused: bool) -> bool {
+        let Some(stream) = self.streams.get_mut(&sequence) else { return false };
+        let was_forgotten = stream.is_forgotten(Instant::now()) && !self.held.contains(&sequence);
+        stream.is_paused = is_paused;
+        if is_paused {
+            stream.paused_at = Some(Instant::now());
         }
+        was_forgotten && !is_paused
+    }
+
+    /// Lets a stream wait for others to end.
+    pub(super) fn hold(&mut self, sequence: SequenceId) {
+        self.held.push_back(sequence);
     }
 
     /// Forgets a stream that has ended.
@@ -373,13 +386,10 @@ impl EngineCore {
     fn with_situation<T>(&self, use_it: impl FnOnce(&Situation<'_>) -> T) -> T {
         let live = &self.live;
         let (now, rate) = (Instant::now(), live.rate());
-        let is_counted = |stream: &Stream| {
-            !(stream.is_paused && stream.paused_at.is_some_and(|at| now.duration_since(at) > FORGOTTEN))
-        };
         let streams: Vec<LiveStream> = live
             .streams
             .iter()
-            .filter(|(id, stream)| is_counted(stream) && !live.held.contains(id))
+            .filter(|(id, stream)| !stream.is_forgotten(now) && !live.held.contains(id))
             .map(|(id, stream)| self.live_stream(*id, stream, rate, now))
             .collect();
         let held: Vec<Candidate> =
