@@ -128,7 +128,8 @@ async fn fifty_streams_progress_concurrently() -> Result<()> {
         }
         wait(plan)
     });
-    let server = Setup::tokens("together").script(script).start().await?;
+    let server =
+        Setup::tokens("together").script(script).engine(|engine| engine.admission = false).start().await?;
     let mut waiting = Vec::new();
     for _ in 0..STREAMS {
         let mut session = server.session().await?;
