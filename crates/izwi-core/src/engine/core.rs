@@ -367,6 +367,7 @@ impl EngineCore {
             }
             let error = match result {
                 Ok(output) => {
+                    self.forecast_again(sequence);
                     match self.output.push(sequence, output, &self.metrics) {
                         Pushed::Open => {}
                         Pushed::Blocked => self.set_paused(sequence, true),

@@ -12,7 +12,7 @@ use crate::engine::admission::{
     Candidate, Decision, Forecast, LengthModel, LiveStream, OtherStream, Situation, StreamRate,
 };
 use crate::engine::arbiter::{EngineLoad, StreamLoad, TurnRequest};
-use crate::engine::cost::StepShape;
+use crate::engine::cost::{StepShape, safety};
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::NewSequenceData;
 use crate::engine::output::{Delivery, SessionStart};
@@ -22,8 +22,6 @@ use izwi_types::{StepOutput, Task};
 
 /// Weight of a new observation of the audio of a step.
 const WEIGHT: f64 = 0.02;
-/// Quantile of the time of steps that the arbiter counts on.
-const QUANTILE: f64 = 0.9;
 /// A stream whose reader has been paused for longer is not counted on.
 const FORGOTTEN: Duration = Duration::from_secs(2);
 /// How often an engine looks whether streams of other engines have made room.
@@ -241,7 +239,7 @@ impl EngineCore {
         let costs = self.scheduler.costs();
         let predicted = costs.predict(schedule.shape);
         let bulk = predicted.saturating_sub(costs.predict(schedule.live_shape));
-        let with_margin = predicted.mul_f64(costs.margin(QUANTILE));
+        let with_margin = predicted.mul_f64(safety(costs));
         let latest_start = schedule.latest_start_us.map(|us| self.epoch + Duration::from_micros(us));
         self.live.step_ends_at = Some(Instant::now() + predicted);
         let bulk = if latest_start.is_some() { bulk } else { Duration::ZERO };
@@ -258,8 +256,27 @@ impl EngineCore {
         };
         let others = self.device.others_latest_start();
         let others_us = others.map(|at| at.saturating_duration_since(self.epoch).as_micros() as u64);
-        let pressure = Pressure { reserve_s, bulk_credit_s: self.device.bulk_credit_s(), others_us };
+        let others_share = self.device.other_streams().iter().map(|stream| stream.utilisation).sum();
+        let bulk_credit_s = self.device.bulk_credit_s();
+        let pressure = Pressure { reserve_s, bulk_credit_s, others_us, others_share };
         self.scheduler.set_pressure(pressure);
+    }
+
+    /// Forecasts a stream again whose first chunk is about to leave: more is known now than when it came.
+    pub(super) fn forecast_again(&mut self, sequence: SequenceId) {
+        let Some(stream) = self.live.streams.get(&sequence) else { return };
+        if !self.output.is_beginning(sequence) {
+            return;
+        }
+        let candidate = stream.candidate;
+        if let Some((rtf, prebuffer, head_start_s)) =
+            self.with_situation(|situation| situation.playing(&candidate))
+        {
+            let samples = candidate.chunk_s + head_start_s;
+            let head_start =
+                if head_start_s > 0.0 { (samples * f64::from(self.sample_rate)) as u64 } else { 0 };
+            self.output.set_forecast(sequence, rtf, prebuffer, head_start);
+        }
     }
 
     /// Tells the scheduler the playback of a live stream.

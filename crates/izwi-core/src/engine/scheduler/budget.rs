@@ -2,11 +2,9 @@
 //!
 //! Must not know queues or blocks.
 
+use crate::engine::arbiter::MAX_CREDIT_S;
 use crate::engine::cost::{CostModel, StepShape, safety};
 
-/// A piece of bulk work that fits nowhere runs when this multiple of its time is owed, and at least [`FORCED_S`].
-const FORCED: f64 = 3.0;
-const FORCED_S: f64 = 2.0;
 /// The fewest tokens of a prompt that are worth a piece, and that a step without other work computes.
 const MIN_PIECE: usize = 16;
 
@@ -30,6 +28,15 @@ pub(super) struct Playing {
     pub(super) steps: f64,
     /// Work of its next step.
     pub(super) shape: StepShape,
+}
+
+/// What streams that play keep beside their own steps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Spare {
+    /// Seconds that they stay ahead of their players.
+    pub(super) reserve_s: f64,
+    /// Share of the device that other engines leave.
+    pub(super) own_share: f64,
 }
 
 /// What a step may still take.
@@ -57,10 +64,10 @@ impl<'a> TimeBudget<'a> {
         costs: &'a CostModel,
         playing: &[Playing],
         places: usize,
-        reserve_s: f64,
+        Spare { reserve_s, own_share }: Spare,
     ) -> (Self, usize) {
         let margin = safety(costs);
-        let time = |count: usize| costs.seconds(sum(&playing[..count]));
+        let time = |count: usize| costs.seconds(sum(&playing[..count])) / own_share;
         let most = playing.len().min(places);
         let taken = (1..=most).rev().find(|count| keeps_all(playing, *count, time(*count), time(most)));
         // If nothing keeps all of them, most audio comes of the largest step.
@@ -101,7 +108,7 @@ impl<'a> TimeBudget<'a> {
             Class::Bulk if self.limit_s.is_infinite() && !self.has_starting => true,
             Class::Bulk => {
                 let is_owed = self.credit_s > 0.0 && self.credit_s >= extra_s;
-                let is_forced = self.credit_s >= FORCED_S.max(FORCED * extra_s);
+                let is_forced = self.credit_s >= MAX_CREDIT_S;
                 let may = (fits && (!self.has_starting || is_owed)) || is_forced;
                 if may && (self.has_starting || !fits) {
                     self.credit_s -= extra_s;
@@ -171,6 +178,10 @@ mod tests {
         costs
     }
 
+    fn spare(reserve_s: f64) -> Spare {
+        Spare { reserve_s, own_share: 1.0 }
+    }
+
     fn playing(left_s: f64) -> Playing {
         Playing { left_s, steps: 2.0, shape: StepShape::decode(1) }
     }
@@ -178,19 +189,19 @@ mod tests {
     #[test]
     fn a_step_takes_all_streams_or_those_that_are_due_if_all_are_too_many() {
         let costs = costs();
-        let taken = |streams: &[Playing]| TimeBudget::beside(&costs, streams, 8, 0.0).1;
+        let taken = |streams: &[Playing]| TimeBudget::beside(&costs, streams, 8, spare(0.0)).1;
         assert_eq!(taken(&[playing(0.2), playing(0.3), playing(0.4)]), 3);
         // Two steps of three take 100 ms, of two 80 ms.
         assert_eq!(taken(&[playing(0.09), playing(0.3), playing(0.4)]), 2);
         // One that is late already makes no others late.
         assert_eq!(taken(&[playing(0.001), playing(0.3), playing(0.4)]), 3);
-        assert_eq!(TimeBudget::beside(&costs, &[playing(1.0); 9], 4, 0.0).1, 4);
+        assert_eq!(TimeBudget::beside(&costs, &[playing(1.0); 9], 4, spare(0.0)).1, 4);
     }
 
     #[test]
     fn prompts_are_split_to_what_fits_before_the_first_stream_runs_out() {
         let costs = costs();
-        let (mut budget, taken) = TimeBudget::beside(&costs, &[playing(0.2), playing(0.3)], 8, 0.02);
+        let (mut budget, taken) = TimeBudget::beside(&costs, &[playing(0.2), playing(0.3)], 8, spare(0.02));
         assert_eq!(taken, 2);
         // 200 ms less a later step of 40, the reserve of 20 and the streams' own 40.
         let tokens = budget.tokens(Class::Starting, 256, StepShape::default());
@@ -206,29 +217,33 @@ mod tests {
     #[test]
     fn bulk_work_waits_for_a_stream_that_starts_unless_time_is_owed_to_it() {
         let costs = costs();
-        let (mut budget, _) = TimeBudget::beside(&costs, &[playing(5.0)], 8, 0.0);
+        let (mut budget, _) = TimeBudget::beside(&costs, &[playing(5.0)], 8, spare(0.0));
         budget.set_demand(0.0, true);
         assert!(!budget.take(Class::Bulk, StepShape::decode(1)));
         budget.set_demand(0.015, true);
         assert!(budget.take(Class::Bulk, StepShape::decode(1)));
         assert!(!budget.take(Class::Bulk, StepShape::decode(1)), "the time was given");
-        let (mut late, _) = TimeBudget::beside(&costs, &[playing(0.01)], 8, 0.0);
+        let (mut late, _) = TimeBudget::beside(&costs, &[playing(0.01)], 8, spare(0.0));
         late.set_demand(0.015, false);
         assert!(!late.take(Class::Bulk, StepShape::decode(1)));
-        late.set_demand(2.1, false);
+        late.set_demand(MAX_CREDIT_S, false);
         assert!(late.take(Class::Bulk, StepShape::decode(1)));
     }
 
     #[test]
     fn a_step_without_other_work_is_never_empty() {
         let costs = costs();
-        let mut budget = TimeBudget::beside(&costs, &[], 8, 0.0).0;
+        let mut budget = TimeBudget::beside(&costs, &[], 8, spare(0.0)).0;
         budget.limit(-1.0);
         assert_eq!(budget.tokens(Class::Starting, 256, StepShape::default()), MIN_PIECE);
         assert!(budget.take(Class::Starting, StepShape { prefill_tokens: 16, ..StepShape::default() }));
         let unknown = CostModel::default();
         assert_eq!(
-            TimeBudget::beside(&unknown, &[], 8, 0.0).0.tokens(Class::Starting, 256, StepShape::default()),
+            TimeBudget::beside(&unknown, &[], 8, spare(0.0)).0.tokens(
+                Class::Starting,
+                256,
+                StepShape::default()
+            ),
             256
         );
     }

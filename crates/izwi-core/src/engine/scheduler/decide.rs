@@ -14,7 +14,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::budget::{Class, Playing, TimeBudget};
+use super::budget::{Class, Playing, Spare, TimeBudget};
 use super::policy::DecodeRank;
 use super::sequence::{Demand, Sequence};
 use super::{
@@ -246,7 +246,8 @@ impl<'a> Round<'a> {
         let playing: Vec<Playing> = ready.iter().map(|(.., playing)| *playing).collect();
         let owes_a_place = pressure.bulk_credit_s > OWED_PLACE_S && self.scheduler.has_bulk();
         let places = self.places - usize::from(owes_a_place && self.places > 1);
-        let (mut time, taken) = TimeBudget::beside(costs, &playing, places, pressure.reserve_s);
+        let spare = Spare { reserve_s: pressure.reserve_s, own_share: pressure.own_share() };
+        let (mut time, taken) = TimeBudget::beside(costs, &playing, places, spare);
         if let Some(at_us) = pressure.others_us {
             time.limit(left_s(at_us));
         }
