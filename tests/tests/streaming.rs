@@ -1,10 +1,7 @@
 //! The speech WebSocket: exact chunks, early audio, order, concurrent streams.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
-use izwi_core::engine::executor::StepPlan;
-use izwi_tests::{Gate, Incoming, Setup, TestServer, Utterance, guarded};
+use izwi_tests::{Gate, Incoming, Setup, TestServer, Utterance, eventually, guarded};
 use serde_json::{Value, json};
 
 const SENTENCE: &str = "This sentence has just enough words to fill more than a chunk.";
@@ -117,30 +114,29 @@ async fn fifty_streams_progress_concurrently() -> Result<()> {
     const STREAMS: usize = 50;
     // 22 characters give 22 prompt tokens and 23 generated ones; the last is computed at position 43.
     const TEXT: &str = "Twenty-two characters.";
-    let (gate, mut wait) =
-        Gate::new(|plan| plan.schedule.items().any(|item| item.start + item.num_tokens >= 44));
-    let mut arrived = 0;
-    let script = Box::new(move |plan: &StepPlan| {
-        arrived += plan.new_sequences.len();
-        if arrived < STREAMS {
-            // Clients connect at different times: the gate opens after the last one.
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        wait(plan)
-    });
-    let server =
-        Setup::tokens("together").script(script).engine(|engine| engine.admission = false).start().await?;
-    let mut waiting = Vec::new();
+    let (gate, wait) = Gate::new(|plan| plan.schedule.items().any(|item| item.start + item.num_tokens >= 44));
+    let setup = Setup::tokens("together").script(wait);
+    let server = setup.engine(|engine| engine.admission = false).start().await?;
+    // Clients connect at different times: all start together.
+    server.engine()?.pause()?;
+    let mut sessions = Vec::new();
     for _ in 0..STREAMS {
         let mut session = server.session().await?;
-        waiting.push(async move {
-            session.send(json!({"type": "speak", "text": TEXT, "seed": 3})).await?;
-            session.expect("session.created").await?;
-            let start = session.expect("audio.start").await?;
-            let chunks = vec![session.chunk().await?];
-            anyhow::Ok((session, Utterance { start, chunks, done: Value::Null }))
-        });
+        session.send(json!({"type": "speak", "text": TEXT, "seed": 3})).await?;
+        sessions.push(session);
     }
+    eventually("all requests are queued", || async {
+        let status = server.engine()?.status();
+        Ok(status.pending + status.running == STREAMS)
+    })
+    .await?;
+    server.engine()?.resume()?;
+    let waiting = sessions.into_iter().map(|mut session| async move {
+        session.expect("session.created").await?;
+        let start = session.expect("audio.start").await?;
+        let chunks = vec![session.chunk().await?];
+        anyhow::Ok((session, Utterance { start, chunks, done: Value::Null }))
+    });
     let begun = futures::future::try_join_all(waiting).await?;
     gate.open();
     let finishing = begun.into_iter().map(|(mut session, utterance)| async move {

@@ -458,10 +458,11 @@ fn an_answer_whose_text_repeats_itself_is_cut_as_a_runaway() {
     let model = model_at(Precision::F32);
     let turns = vec![Turn::User(vec![Message::Text("And you?".to_owned())])];
     let share = model.model.config.interleaved_n_text;
+    let sampling = SamplingParams { top_k: 0, ..plan::CHAT_SAMPLING };
     // The tiny checkpoint may end an answer at once.
     let begun = (0..64).find_map(|seed| {
         let mut engine = MiniEngine::new(&model, 8, usize::MAX, usize::MAX);
-        engine.admit(&prepare(&model, &converse(turns.clone(), None, seed)));
+        engine.admit(&prepare(&model, &converse(turns.clone(), Some(sampling), seed)));
         while engine.has_work() && engine.sequences[0].generated < share {
             engine.step();
         }
