@@ -4,6 +4,7 @@
 //! [`OutputProcessor::next_event`] reports that the client caught up. Must not know queues or blocks.
 
 mod emission_queue;
+mod ending;
 mod missing_text;
 mod playback;
 mod stall_clock;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use izwi_audio::chunk::{Chunk, Chunker};
-use izwi_types::{Emission, Segment, StepOutput, Task, TextMark, Transcript};
+use izwi_types::{Emission, Segment, StepOutput, Task, TextMark};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
@@ -23,11 +24,11 @@ use self::emission_queue::EmissionQueue;
 use self::playback::PlaybackClock;
 pub(super) use self::playback::Underrun;
 use self::stall_clock::StallClock;
-use super::error::{EngineError, Result};
+use super::error::Result;
 use super::metrics::MetricsCollector;
 use super::types::{
-    AudioOutput, EngineOutput, FinishReason, Prediction, RequestId, RequestStats, SequenceId,
-    StreamingOutput, audio_duration,
+    EngineOutput, FinishReason, Prediction, RequestId, RequestStats, SequenceId, StreamingOutput,
+    audio_duration,
 };
 
 /// Destination of a request's result.
@@ -543,84 +544,5 @@ impl Session {
             prediction: self.start.prediction.filter(|_| chunk.sequence == 0),
         };
         self.pending.push_back((chunk, now));
-    }
-
-    fn end_stream(&mut self, stats: RequestStats, sample_rate: u32, metrics: &MetricsCollector) {
-        let is_wanted = !matches!(stats.finish_reason, FinishReason::Cancelled | FinishReason::Interrupted);
-        if self.plays() && stats.samples > 0 && is_wanted {
-            let is_cut = stats.finish_reason == FinishReason::Error;
-            metrics.stream_continuity(self.playback.underrun(), is_cut);
-        }
-        let rest = std::mem::replace(&mut self.chunker, Chunker::new(1)).finish();
-        let emissions = self.take_emissions(stats.finish_reason);
-        self.enqueue(rest, emissions, Some(stats), sample_rate, metrics);
-    }
-
-    /// The undelivered emissions: all of them, or only the decoded ones if the turn was cut off.
-    fn take_emissions(&mut self, reason: FinishReason) -> Vec<(Emission, u64)> {
-        match reason {
-            FinishReason::Stop
-            | FinishReason::Length
-            | FinishReason::RunawayTrimmed
-            | FinishReason::TextTimeout => self.emissions.drain(),
-            FinishReason::Cancelled | FinishReason::Interrupted | FinishReason::Error => {
-                self.emissions.pop_complete(u64::MAX)
-            }
-        }
-    }
-
-    fn end_whole(mut self, stats: RequestStats, sample_rate: u32) -> Option<EngineOutput> {
-        let emissions = self.take_emissions(stats.finish_reason);
-        let emissions = emissions.into_iter().map(|(emission, _)| emission).collect();
-        let transcript = (self.start.task == Task::Asr)
-            .then_some(Transcript { language: self.language, segments: self.segments });
-        let is_asr = transcript.is_some();
-        let output = EngineOutput {
-            request_id: self.start.request_id,
-            task_type: self.start.task,
-            audio: AudioOutput { samples: self.collected, sample_rate },
-            text: Some(if is_asr { self.text.trim().to_owned() } else { self.text })
-                .filter(|text| is_asr || !text.is_empty()),
-            transcript,
-            emissions,
-            generation_time: stats.generation_time,
-            stats,
-        };
-        match self.start.delivery {
-            Delivery::Whole(reply) => {
-                let result = match output.stats.finish_reason {
-                    FinishReason::Error | FinishReason::TextTimeout => {
-                        Err(EngineError::Execution(output.stats.error.unwrap_or_default()))
-                    }
-                    FinishReason::Cancelled | FinishReason::Interrupted => Err(EngineError::Aborted),
-                    _ => Ok(output),
-                };
-                // The caller may have stopped waiting.
-                let _ = reply.send(result);
-                None
-            }
-            Delivery::Kept | Delivery::Stream(_) => Some(output),
-        }
-    }
-
-    fn stats(&self, finish_reason: FinishReason, error: Option<String>, sample_rate: u32) -> RequestStats {
-        let accepted = self.start.accepted_at;
-        let idle_since = self.blocked_since.or(self.waiting_since);
-        let blocked = self.blocked_total + idle_since.map_or(Duration::ZERO, |since| since.elapsed());
-        let samples = self.samples();
-        // The only chunk of a short stream leaves with its statistics.
-        let first_audio_at = self.first_audio_at.or_else(|| (samples > 0).then(Instant::now));
-        RequestStats {
-            finish_reason,
-            error,
-            seed: self.start.seed,
-            prompt_tokens: self.start.prompt_tokens,
-            generated_tokens: self.generated_tokens,
-            samples,
-            audio_duration: self.start.recording.unwrap_or_else(|| audio_duration(samples, sample_rate)),
-            queue_time: self.first_scheduled_at.map_or_else(|| accepted.elapsed(), |at| at - accepted),
-            generation_time: accepted.elapsed().saturating_sub(blocked),
-            time_to_first_audio: first_audio_at.map(|at| at - accepted),
-        }
     }
 }
