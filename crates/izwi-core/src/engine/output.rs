@@ -7,7 +7,7 @@ mod emission_queue;
 mod playback;
 mod stall_clock;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -114,13 +114,14 @@ struct Session {
 /// All open sessions.
 pub(super) struct OutputProcessor {
     sample_rate: u32,
-    sessions: HashMap<SequenceId, Session>,
+    /// In order of their arrival, so that simulations repeat.
+    sessions: BTreeMap<SequenceId, Session>,
     permits: FuturesUnordered<BoxFuture<'static, (SequenceId, Permit)>>,
 }
 
 impl OutputProcessor {
     pub(super) fn new(sample_rate: u32) -> Self {
-        Self { sample_rate, sessions: HashMap::new(), permits: FuturesUnordered::new() }
+        Self { sample_rate, sessions: BTreeMap::new(), permits: FuturesUnordered::new() }
     }
 
     /// Opens a session.
