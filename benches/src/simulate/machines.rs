@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use izwi_core::engine::executor::simulated::{CostCurve, SimulatedExecutor, SimulatedModel, StepWork};
+use izwi_core::engine::cost::StepShape;
 use izwi_core::engine::executor::{ExecutorError, ItemResult, RequestPreparer, StepPlan};
 use izwi_core::engine::{
     DeviceArbiter, Engine, EngineCoreConfig, ExecutorProfile, ModelExecutor, SequenceId,
@@ -199,7 +200,7 @@ impl ModelExecutor for Metered {
         self.inner.preparer()
     }
 
-    fn initialize(&mut self) -> Result<(), ExecutorError> {
+    fn initialize(&mut self) -> Result<Option<StepShape>, ExecutorError> {
         self.inner.initialize()
     }
 

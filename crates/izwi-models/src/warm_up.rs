@@ -11,7 +11,7 @@ use izwi_nn::sampling::mix;
 use izwi_types::{PrepareLimits, Prepared, StepOutput, Work};
 
 use crate::error::WarmUpError;
-use crate::model::{BatchEntry, SpeechModel};
+use crate::model::{BatchEntry, SequenceState, SpeechModel};
 
 /// The most positions of a run.
 pub const POSITIONS: usize = 512;
