@@ -19,8 +19,10 @@ pub const BULK_SHARE: f64 = 0.1;
 pub(super) const DUE_SOON: Duration = Duration::from_millis(500);
 /// The most bulk work that is owed, in seconds of the device.
 const MAX_CREDIT_S: f64 = 10.0;
+/// A live step that did not come by this time after its latest start holds the device no longer.
+const OVERDUE: Duration = Duration::from_millis(250);
 /// A piece of bulk work that fits nowhere runs when this multiple of its time is owed.
-const FORCED: f64 = 3.0;
+const FORCED: f64 = 1e9;
 
 /// What a step asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -44,6 +46,13 @@ pub(super) struct EngineLoad {
     pub(super) streams: Vec<StreamLoad>,
     /// Whether it has bulk work.
     pub(super) has_bulk: bool,
+}
+
+impl EngineLoad {
+    /// When its next live step must start; `None` if it should have come long ago: its streams lack something else.
+    fn expected_start(&self, now: Instant) -> Option<Instant> {
+        self.latest_start.filter(|at| now.saturating_duration_since(*at) < OVERDUE)
+    }
 }
 
 /// The need of one live stream.
@@ -94,7 +103,7 @@ impl State {
     fn fits(&self, waiter: &Waiter, now: Instant) -> bool {
         let others =
             self.members.iter().filter(|(id, _)| !waiter.request.is_checked || **id != waiter.member);
-        let mut deadlines = others.filter_map(|(_, load)| load.latest_start);
+        let mut deadlines = others.filter_map(|(_, load)| load.expected_start(now));
         deadlines.all(|at| now + waiter.request.predicted <= at)
     }
 
@@ -226,9 +235,10 @@ impl Member {
 
     /// When the live streams of the other engines must go on at the latest.
     pub(super) fn others_latest_start(&self) -> Option<Instant> {
+        let now = Instant::now();
         let state = self.arbiter.lock();
         let others = state.members.iter().filter(|(id, _)| **id != self.id);
-        others.filter_map(|(_, load)| load.latest_start).min()
+        others.filter_map(|(_, load)| load.expected_start(now)).min()
     }
 
     /// The live streams of the other engines.

@@ -5,7 +5,7 @@
 use super::super::cost::{CostModel, StepShape};
 
 /// A piece of bulk work that fits nowhere runs when this multiple of its time is owed.
-const FORCED: f64 = 3.0;
+const FORCED: f64 = 1e9;
 /// The fewest tokens of a prompt that are worth a piece, and that a step without other work computes.
 const MIN_PIECE: usize = 16;
 
