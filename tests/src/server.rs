@@ -46,6 +46,11 @@ impl Setup {
         Self::with(name, SimulatedModel::default())
     }
 
+    /// An autoregressive TTS model that speaks text as it arrives, 80 ms for each byte of a text.
+    pub fn reader(name: &str) -> Self {
+        Self::with(name, SimulatedModel { appends_text: true, ..Default::default() })
+    }
+
     /// An ASR model: one segment of one word per started second. It is the default ASR model of a server whose default
     /// TTS model failed to load.
     pub fn listener(name: &str) -> Self {

@@ -8,6 +8,7 @@ mod chat;
 mod disconnects;
 mod lfm2_audio;
 mod lifecycle;
+mod live_text;
 mod malformed_input;
 mod metrics;
 mod openai;

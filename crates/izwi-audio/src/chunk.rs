@@ -15,13 +15,17 @@ pub struct Chunk {
     pub is_final: bool,
 }
 
-/// Collects samples and returns chunks of exactly `chunk_samples`; only the last may be shorter.
+/// Collects samples and returns chunks of exactly `chunk_samples`; the first may have a size of its own, and the last may
+/// be shorter.
 ///
 /// A full chunk is held until the sample after it arrives, so that the last chunk can be marked and an utterance whose
-/// length is a multiple of the chunk does not end in an empty one.
+/// length is a multiple of the chunk does not end in an empty one. A first chunk with a size of its own is for early audio
+/// and is not held.
 #[derive(Debug)]
 pub struct Chunker {
     chunk_samples: usize,
+    /// Size of the first chunk, until it was returned.
+    first_samples: Option<usize>,
     buffer: Vec<f32>,
     sequence: u64,
     sample_offset: u64,
@@ -30,15 +34,39 @@ pub struct Chunker {
 impl Chunker {
     /// `chunk_samples` is raised to 1 when it is 0.
     pub fn new(chunk_samples: usize) -> Self {
-        Self { chunk_samples: chunk_samples.max(1), buffer: Vec::new(), sequence: 0, sample_offset: 0 }
+        Self {
+            chunk_samples: chunk_samples.max(1),
+            first_samples: None,
+            buffer: Vec::new(),
+            sequence: 0,
+            sample_offset: 0,
+        }
+    }
+
+    /// Sets the size of the first chunk; `None` for the size of all others. It is raised to 1 when it is 0.
+    #[must_use]
+    pub fn with_first(self, first_samples: Option<usize>) -> Self {
+        Self { first_samples: first_samples.map(|samples| samples.max(1)), ..self }
     }
 
     /// Adds samples and returns the chunks that are complete and not the last.
     pub fn push(&mut self, samples: &[f32]) -> Vec<Chunk> {
         self.buffer.extend_from_slice(samples);
+        let mut chunks = Vec::new();
+        if let Some(first) = self.first_samples
+            && self.buffer.len() >= first
+        {
+            self.first_samples = None;
+            let taken = self.buffer.drain(..first).collect();
+            chunks.push(self.emit(taken, false));
+        }
+        if self.first_samples.is_some() {
+            return chunks;
+        }
         let ready = self.buffer.len().saturating_sub(1) / self.chunk_samples;
         let taken: Vec<f32> = self.buffer.drain(..ready * self.chunk_samples).collect();
-        taken.chunks_exact(self.chunk_samples).map(|piece| self.emit(piece.to_vec(), false)).collect()
+        chunks.extend(taken.chunks_exact(self.chunk_samples).map(|piece| self.emit(piece.to_vec(), false)));
+        chunks
     }
 
     /// A chunk without samples, for events between two chunks.
@@ -46,7 +74,8 @@ impl Chunker {
         self.emit(Vec::new(), false)
     }
 
-    /// Ends the utterance and returns the rest, marked final. It is empty only if no sample was pushed.
+    /// Ends the utterance and returns the rest, marked final. It is empty only if no sample was pushed, or none behind a
+    /// first chunk with a size of its own.
     pub fn finish(mut self) -> Chunk {
         let rest = std::mem::take(&mut self.buffer);
         self.emit(rest, true)
@@ -81,9 +110,10 @@ mod tests {
         fn any_slicing_gives_the_same_exact_chunks(
             lengths in prop::collection::vec(0usize..700, 0..20),
             chunk_samples in 1usize..400,
+            first in prop::option::of(1usize..400),
         ) {
             let signal: Vec<f32> = (0..lengths.iter().sum::<usize>()).map(|i| i as f32).collect();
-            let mut chunker = Chunker::new(chunk_samples);
+            let mut chunker = Chunker::new(chunk_samples).with_first(first);
             let mut chunks = Vec::new();
             let mut at = 0;
             for length in lengths {
@@ -96,12 +126,17 @@ mod tests {
             let last = chunks.len() - 1;
             for (i, chunk) in chunks.iter().enumerate() {
                 prop_assert_eq!(chunk.sequence, i as u64);
-                prop_assert_eq!(chunk.sample_offset, (i * chunk_samples) as u64);
+                let before = if i == 0 { 0 } else { first.unwrap_or(chunk_samples) + (i - 1) * chunk_samples };
+                prop_assert_eq!(chunk.sample_offset, before as u64);
                 prop_assert_eq!(chunk.is_final, i == last);
-                if i < last { prop_assert_eq!(chunk.samples.len(), chunk_samples); }
+                let size = first.filter(|_| i == 0).unwrap_or(chunk_samples);
+                if i < last { prop_assert_eq!(chunk.samples.len(), size); }
+                prop_assert!(chunk.samples.len() <= size);
             }
-            prop_assert!(chunks[last].samples.len() <= chunk_samples);
-            prop_assert_eq!(chunks[last].samples.is_empty(), signal.is_empty());
+            prop_assert_eq!(
+                chunks[last].samples.is_empty(),
+                signal.is_empty() || first == Some(signal.len())
+            );
             prop_assert_eq!(chunks.concat_samples(), signal);
         }
     }

@@ -130,6 +130,7 @@ pub(crate) fn incomplete(reason: FinishReason, what: &str) -> Option<String> {
         FinishReason::Length => Some(format!("the {what} was cut at the length limit")),
         FinishReason::RunawayTrimmed => Some(format!("the model did not end the {what}, and it was cut")),
         FinishReason::Cancelled | FinishReason::Interrupted => Some(format!("the {what} was cancelled")),
+        FinishReason::TextTimeout => Some(format!("the text of the {what} did not go on")),
         FinishReason::Error => Some("the model failed".to_owned()),
     }
 }

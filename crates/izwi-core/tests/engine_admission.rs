@@ -12,7 +12,8 @@ use izwi_core::engine::{
 use tokio::time::{Instant, sleep};
 
 /// A hundred frames, 8 s.
-const TEXT: &str = "A text of exactly one hundred characters, which this model speaks in a hundred frames of audio, ends";
+const TEXT: &str =
+    "A text of exactly one hundred characters, which this model speaks in a hundred frames of audio, ends";
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -97,7 +98,10 @@ async fn a_stream_too_many_is_refused_and_those_accepted_hear_no_gap() {
         assert_eq!(heard.gaps, Duration::ZERO, "{heard:?}");
     }
     assert!((3..=6).contains(&heard.len()), "{heard:?}");
-    assert!(refused.iter().all(|refused| matches!(refused, Err(EngineError::Saturated { .. }))), "{refused:?}");
+    assert!(
+        refused.iter().all(|refused| matches!(refused, Err(EngineError::Saturated { .. }))),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

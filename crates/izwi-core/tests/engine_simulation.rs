@@ -190,7 +190,9 @@ async fn scheduling_ahead_changes_no_output() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_clients_that_read_slowly_or_leave_harm_nobody() {
     let expected = Arc::new(alone().await);
-    let config = EngineCoreConfig { stream_buffer_chunks: 2, ..config(SchedulingPolicy::Fcfs) };
+    // All of them are served, whether they can be kept or not.
+    let config =
+        EngineCoreConfig { stream_buffer_chunks: 2, admission: false, ..config(SchedulingPolicy::Fcfs) };
     let engine = simulated(&config, small());
     let whole = Arc::new(AtomicU64::new(0));
     let clients = (0..120u64).map(|client| {

@@ -16,6 +16,8 @@ pub(crate) struct Sequence {
     pub(crate) state: SequenceState,
     /// Positions whose content is known.
     pub(crate) known: usize,
+    /// Positions that can be computed with the text so far; `None` where all can.
+    pub(crate) positions: Option<usize>,
     pub(crate) start: usize,
     pub(crate) begins: bool,
     pub(crate) blocks: Vec<u32>,
@@ -71,6 +73,7 @@ impl<'a> MiniEngine<'a> {
             prepared: prepared.clone(),
             state: self.model.start(prepared),
             known: size_of(&prepared.work),
+            positions: None,
             start: 0,
             begins: true,
             blocks: Vec::new(),
@@ -115,7 +118,8 @@ impl<'a> MiniEngine<'a> {
         let (mut entries, mut places) = (Vec::new(), Vec::new());
         let free = &mut self.free;
         for (place, sequence) in self.sequences.iter_mut().enumerate() {
-            if sequence.finished || sequence.generated >= max_tokens {
+            let awaits_text = sequence.positions.is_some_and(|most| sequence.known > most);
+            if sequence.finished || sequence.generated >= max_tokens || awaits_text {
                 continue;
             }
             let num_tokens = (sequence.known - sequence.start).min(prefill_chunk);

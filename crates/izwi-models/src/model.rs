@@ -8,7 +8,8 @@ use std::any::Any;
 use izwi_nn::Error;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
-    Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, VoiceRecording,
+    Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, TextProgress,
+    VoiceRecording,
 };
 
 /// Everything about one running sequence that changes, opaque to the executor.
@@ -63,6 +64,21 @@ pub trait SpeechModel: Send + Sync {
     /// The input cannot be taken; the error names the field, the value and the remedy.
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError>;
 
+    /// Appends `text` to an input that was prepared with [`izwi_types::SpeakInput::has_more_text`]; `is_last` ends the
+    /// text. Tokens that are known never change: those of an unfinished word wait for its end. Takes no time worth a
+    /// blocking thread.
+    ///
+    /// # Errors
+    /// The input takes no more text, or not as much; it is unchanged then.
+    fn append_text(
+        &self,
+        _prepared: &Prepared,
+        _text: &str,
+        _is_last: bool,
+    ) -> Result<TextProgress, InputError> {
+        Err(takes_text_whole())
+    }
+
     /// A fresh state for one sequence.
     fn start(&self, prepared: &Prepared) -> SequenceState;
 
@@ -103,6 +119,11 @@ pub trait SpeechModel: Send + Sync {
 
     /// An input that touches every kernel once, for warm-up.
     fn warm_up_input(&self) -> Input;
+}
+
+/// The error of a model that takes no text while it speaks.
+pub(crate) fn takes_text_whole() -> InputError {
+    InputError::other_task("takes a text as a whole", "input")
 }
 
 /// The error of a model that does not clone voices.

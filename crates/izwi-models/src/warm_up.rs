@@ -127,8 +127,7 @@ fn step_work(work: &Work, tokens: usize, begins: bool) -> StepWork {
     match work {
         Work::Units(_) => StepWork { tokens, encoder_tokens: 0, is_prompt: true, generates: false },
         Work::Autoregressive { encoders, .. } => {
-            let encoder_tokens =
-                if begins { encoders.iter().map(|encoder| encoder.tokens).sum() } else { 0 };
+            let encoder_tokens = if begins { encoders.iter().map(|encoder| encoder.tokens).sum() } else { 0 };
             StepWork { tokens, encoder_tokens, is_prompt: begins, generates: true }
         }
     }

@@ -190,6 +190,9 @@ pub enum ApiError {
     /// A WebSocket session without a message for too long.
     #[error("no message was received for {} s; send ping to keep the session open", .0.as_secs_f32())]
     IdleTimeout(Duration),
+    /// The text of an utterance that is spoken as it arrives did not go on; the message names the time and the remedy.
+    #[error("{0}")]
+    TextTimeout(String),
     /// The engine's stream ended without its last chunk.
     #[error("audio was cut off: it was not read in time, or the engine ended")]
     CutOff,
@@ -317,6 +320,7 @@ impl ApiError {
             Self::BrokenFrame(_) => (StatusCode::BAD_REQUEST, INVALID, "broken_frame"),
             Self::OutOfOrder(_) => (StatusCode::BAD_REQUEST, INVALID, "out_of_order"),
             Self::IdleTimeout(_) => (StatusCode::REQUEST_TIMEOUT, INVALID, "idle_timeout"),
+            Self::TextTimeout(_) => (StatusCode::REQUEST_TIMEOUT, INVALID, "text_timeout"),
             Self::CutOff => (StatusCode::INTERNAL_SERVER_ERROR, SERVER, "cut_off"),
             Self::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, SERVER, "internal_error"),
         }
@@ -362,7 +366,7 @@ impl ApiError {
     pub(crate) fn count(&self) {
         let reason = match self {
             Self::NotReady { .. } | Self::Internal(_) | Self::ModelUnavailable(_) => return,
-            Self::FirstAudioTimeout(_) | Self::IdleTimeout(_) | Self::CutOff => return,
+            Self::FirstAudioTimeout(_) | Self::IdleTimeout(_) | Self::TextTimeout(_) | Self::CutOff => return,
             Self::Overloaded { by_engine: true, .. } => return,
             Self::Overloaded { .. } | Self::NoRoom { .. } => "overloaded",
             Self::Draining => "draining",

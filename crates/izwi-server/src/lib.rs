@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod chunking;
 mod config;
 mod dto;
 mod encoding;

@@ -108,6 +108,17 @@ impl ResolvedSpeechOptions {
         Ok(Self { voice, reference, options, defaults: profile.default_params(), priority })
     }
 
+    /// Whether `engine` can speak text in this voice as it arrives.
+    pub(crate) fn appends_text(&self, engine: &Engine) -> bool {
+        let has_text = match (&self.voice, &self.reference) {
+            (_, Some(VoiceInput::Recording(recording))) => !recording.timbre_only && recording.text.is_some(),
+            (_, Some(VoiceInput::Pack(_))) => true,
+            (Some(Voice::Saved { has_text, .. }), None) => *has_text,
+            (Some(Voice::Own(_)) | None, None) => false,
+        };
+        engine.profile().info.appends_text && !has_text && self.options.non_streaming_mode != Some(true)
+    }
+
     /// Name of the voice for clients.
     pub(crate) fn voice_name(&self) -> &str {
         match (&self.voice, &self.reference) {
@@ -160,6 +171,9 @@ pub(crate) async fn begin(
 ) -> Result<(StreamingOutput, mpsc::Receiver<StreamingOutput>), ApiError> {
     let model = &engine.profile().model;
     let id = request.id.clone();
+    // Where text arrives while it is spoken, the engine also waits for the client.
+    let text_limit = request.text_input.as_ref().map_or(Duration::ZERO, |_| engine.config().text_timeout);
+    let limit = limit + text_limit;
     let started = async {
         let streaming = engine.generate_streaming(request).await;
         let (_, mut chunks) = streaming.map_err(|error| ApiError::from_engine(error, model, &id))?;

@@ -25,6 +25,8 @@ pub(crate) enum Voice {
         name: String,
         /// A voice pack that the model accepts.
         pack: Arc<[u8]>,
+        /// Whether it may continue its recording, whose text is known.
+        has_text: bool,
     },
 }
 
@@ -56,7 +58,7 @@ pub(crate) async fn find(
     let name = name.unwrap_or_default();
     if let Some(store) = saved
         && (profile.info.clones_voices || !is_alias(name))
-        && let Some((_, pack)) = stored(store, name).await?
+        && let Some((saved, pack)) = stored(store, name).await?
     {
         if !profile.info.clones_voices {
             let message = format!(
@@ -67,7 +69,7 @@ pub(crate) async fn find(
         }
         let checked = engine.check_voice(Arc::clone(&pack)).await;
         checked.map_err(|error| ApiError::from_engine(error, &profile.model, &RequestId::random()))?;
-        return Ok(Some(Voice::Saved { name: name.to_owned(), pack }));
+        return Ok(Some(Voice::Saved { name: name.to_owned(), pack, has_text: saved.text.is_some() }));
     }
     let voices = &profile.info.voices;
     if let Some(index) = OPENAI_VOICES.iter().position(|alias| alias.eq_ignore_ascii_case(name)) {

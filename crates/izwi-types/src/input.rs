@@ -20,6 +20,9 @@ pub struct SpeakInput {
     /// Whether the text is interleaved with generation (`true`) or in the prompt as a whole (`false`); `None` for the
     /// model's default.
     pub streams_text: Option<bool>,
+    /// Whether more text is appended while it is spoken, only for models with
+    /// [`ModelInfo::appends_text`](crate::ModelInfo::appends_text). The text is then interleaved with generation.
+    pub has_more_text: bool,
     /// Tempo relative to the voice's own, 1.0 for unchanged.
     pub speed: f32,
     /// Sampling of tokens.
@@ -31,6 +34,8 @@ pub struct SpeakInput {
     pub max_tokens: usize,
     /// Samples per delivered chunk: a model may decode audio in chunks of this size. 1 decodes as early as possible.
     pub chunk_samples: usize,
+    /// Samples of the first delivered chunk; `None` for the size of all others.
+    pub first_chunk_samples: Option<usize>,
 }
 
 impl SpeakInput {
@@ -43,11 +48,13 @@ impl SpeakInput {
             instructions: None,
             reference: None,
             streams_text: None,
+            has_more_text: false,
             speed: 1.0,
             sampling: SamplingParams::GREEDY,
             seed: 0,
             max_tokens: usize::MAX,
             chunk_samples: 1,
+            first_chunk_samples: None,
         }
     }
 }
@@ -92,6 +99,8 @@ pub struct ConverseInput {
     pub max_tokens: usize,
     /// Samples per delivered chunk.
     pub chunk_samples: usize,
+    /// Samples of the first delivered chunk; `None` for the size of all others.
+    pub first_chunk_samples: Option<usize>,
 }
 
 /// The input of one request, before [`Prepared`](crate::Prepared).

@@ -23,6 +23,8 @@ pub struct ModelInfo {
     pub translates: bool,
     /// Whether it supports voice cloning from a [`VoiceReference`](crate::VoiceReference).
     pub clones_voices: bool,
+    /// Whether text can be appended while it is spoken. Not to a voice that continues a recording.
+    pub appends_text: bool,
     /// Default sampling.
     pub sampling: SamplingParams,
     /// Bytes of the loaded weights.

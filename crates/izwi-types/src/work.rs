@@ -43,11 +43,32 @@ impl std::fmt::Debug for Prepared {
     }
 }
 
+/// How far the text of an input with [`SpeakInput::has_more_text`](crate::SpeakInput::has_more_text) reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextProgress {
+    /// Positions, prompt and generated, that can be computed with the text so far; `None` once the text has ended.
+    pub positions: Option<usize>,
+    /// Text tokens that can still be appended. A text has at most one token a byte.
+    pub tokens_left: usize,
+}
+
+/// A place in the text of an utterance, and when it is reached in the audio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextMark {
+    /// Bytes of the text that are spoken then: the end of a word.
+    pub text_end: usize,
+    /// Samples after which they are spoken.
+    pub sample_end: u64,
+}
+
 /// One sequence's output of one step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepOutput {
     /// New mono samples at [`ModelInfo::sample_rate_hz`](crate::ModelInfo::sample_rate_hz).
     pub samples: Vec<f32>,
+    /// When words of the synthesised text end in `samples`, counted from their start; empty where the family does not
+    /// know its alignment.
+    pub text_marks: Vec<TextMark>,
     /// New text.
     pub text: String,
     /// New segments of a transcript; their texts concatenate to `text`.

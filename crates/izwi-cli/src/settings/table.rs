@@ -334,6 +334,13 @@ pub(crate) static TABLE: &[Setting] = &[
     seconds!(
         Engine,
         Tuning,
+        "text_timeout_s",
+        engine.text_timeout,
+        "Time that an utterance waits for more text of its client before it ends, where text is spoken as it arrives"
+    ),
+    seconds!(
+        Engine,
+        Tuning,
         "max_reference_s",
         engine.max_reference_duration,
         "Maximum duration of a reference recording for voice cloning"

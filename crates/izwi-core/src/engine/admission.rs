@@ -6,11 +6,13 @@
 use std::time::Duration;
 
 use super::arbiter::BULK_SHARE;
-use super::cost::{CostModel, StepShape};
+use super::cost::{CostModel, StepShape, safety};
 use super::types::Prediction;
 
 /// Standard deviations of the accumulated step times that a stream is ahead of its player.
 const DEVIATIONS: f64 = 5.0;
+/// When so many seconds are owed to bulk work, no stream starts beside others until they are paid.
+const MOST_OWED_S: f64 = 0.5;
 /// The most seconds that a first chunk is held back for a head start.
 const MAX_RESERVE_S: f64 = 1.0;
 /// Share by which the silence before a stream slower than real time exceeds the prediction.
@@ -71,8 +73,12 @@ pub struct Situation<'a> {
     pub held: &'a [Candidate],
     /// Streams of other engines.
     pub others: &'a [OtherStream],
+    /// Seconds of the device that are owed to bulk work.
+    pub bulk_owed_s: f64,
     /// Expected seconds until the step in flight ends.
     pub in_flight_s: f64,
+    /// The most streams in a step; more take turns.
+    pub batch: usize,
     /// The most streams at once.
     pub max_streams: usize,
     /// The longest predicted time to the first audio, in seconds.
@@ -143,11 +149,22 @@ impl Situation<'_> {
         if !self.costs.is_known() || self.rate.audio_s <= 0.0 {
             return self.streams.is_empty();
         }
-        self.streams.len() < self.capacity()
+        self.streams.len() < self.capacity() && !self.owes_bulk()
     }
 
-    /// Seconds of a step of `streams` streams.
+    /// Whether bulk work comes before another stream.
+    fn owes_bulk(&self) -> bool {
+        !self.streams.is_empty() && self.bulk_owed_s >= MOST_OWED_S
+    }
+
+    /// Seconds in which each of `streams` streams has a step.
     fn step_s(&self, streams: usize) -> f64 {
+        let (rounds, rest) = (streams / self.batch.max(1), streams % self.batch.max(1));
+        let rest_s = if rest > 0 { self.batch_s(rest) } else { 0.0 };
+        if rounds > 0 { rounds as f64 * self.batch_s(self.batch) + rest_s } else { rest_s }
+    }
+
+    fn batch_s(&self, streams: usize) -> f64 {
         let StepShape { decodes, prefill_tokens, encoder_tokens } = self.rate.step;
         self.costs.seconds(StepShape {
             decodes: decodes * streams,
@@ -177,7 +194,8 @@ impl Situation<'_> {
     /// Seconds until the candidate may start: those before it start in their order, each when enough have ended.
     fn start_s(&self, candidate: &Candidate, capacity: usize) -> f64 {
         let mut ends: Vec<f64> = self.streams.iter().map(|stream| self.ends_s(stream)).collect();
-        let (mut start_s, mut places) = (0.0f64, capacity);
+        let mut start_s = if self.owes_bulk() { self.bulk_owed_s } else { 0.0 };
+        let mut places = capacity;
         if places == 0 {
             // A place comes free when enough streams of other engines have ended.
             start_s = self.others_end_s();
@@ -227,7 +245,7 @@ impl Situation<'_> {
         let step_s = self.step_s(beside + 1) / share;
         let rtf = step_s / self.rate.audio_s;
         let steps = candidate.length_s / self.rate.audio_s;
-        let head_start_s = if rtf < 1.0 { self.reserve_s(step_s, steps) } else { 0.0 };
+        let head_start_s = if rtf < 1.0 { self.head_start_s(candidate, step_s, steps) } else { 0.0 };
         let frames =
             ((candidate.chunk_s + head_start_s).min(candidate.length_s) / self.rate.audio_s).ceil().max(1.0);
         let setup_s = self.startup_s(candidate, beside) / share;
@@ -255,6 +273,14 @@ impl Situation<'_> {
         let growth = (self.rate.audio_s / self.step_s(beside.max(1)) - 1.0).max(0.01);
         let missing_s = (work_s - (ahead - self.reserve_s(step_s, f64::INFINITY)).max(0.0)).max(0.0);
         work_s + step_s + if missing_s.is_finite() { missing_s / growth } else { 0.0 }
+    }
+
+    /// Seconds of audio beyond the first chunk that are generated before it leaves: the steps of the second chunk end before
+    /// the first one is played, even if all of them are long.
+    fn head_start_s(&self, candidate: &Candidate, step_s: f64, steps: f64) -> f64 {
+        let next_chunk = (candidate.chunk_s / self.rate.audio_s).ceil();
+        let late_s = safety(self.costs) * next_chunk * step_s - candidate.chunk_s;
+        self.reserve_s(step_s, steps).max(late_s).min(MAX_RESERVE_S)
     }
 
     /// Seconds that a stream of `steps` steps must be ahead so that the variation of step times does not overtake it: the
@@ -360,7 +386,9 @@ mod tests {
             streams,
             held: &[],
             others: &[],
+            bulk_owed_s: 0.0,
             in_flight_s: 0.0,
+            batch: 64,
             max_streams: 64,
             max_first_audio_s: 2.0,
         }

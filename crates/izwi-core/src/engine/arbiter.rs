@@ -358,7 +358,7 @@ mod tests {
             used
         });
         while begun.elapsed() < ms(20_000) {
-            let latest_start = Some(Instant::now() + ms(60));
+            let latest_start = Some(Instant::now() + ms(20));
             speech.set_load(EngineLoad { latest_start, ..EngineLoad::default() });
             let turn = speech.turn(TurnRequest { latest_start, ..bulk(ms(50)) }).await;
             sleep(ms(50)).await;

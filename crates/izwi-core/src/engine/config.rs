@@ -78,6 +78,8 @@ pub struct EngineCoreConfig {
     pub stream_buffer_chunks: usize,
     /// How far a client's reading may fall behind real time, while chunks wait for it, before its request is aborted.
     pub slow_client_timeout: Duration,
+    /// How long a request whose text arrives while it is spoken waits for more text before it ends.
+    pub text_timeout: Duration,
 
     /// Positions for which an admission leaves KV blocks, for itself and for each running sequence, so that no sequence is
     /// preempted soon after.
@@ -129,6 +131,7 @@ impl Default for EngineCoreConfig {
             streaming_chunk_size: 4_800,
             stream_buffer_chunks: 8,
             slow_client_timeout: Duration::from_secs(30),
+            text_timeout: Duration::from_secs(30),
             admission_lookahead: 128,
             device: DeviceChoice::Auto,
             dtype: Precision::Auto,

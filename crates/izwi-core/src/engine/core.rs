@@ -8,6 +8,7 @@
 mod command;
 mod in_flight;
 mod live;
+mod open_texts;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 pub(super) use command::{Admission, Command};
 use in_flight::{CompletedItem, InFlightStep};
 use live::LiveStreams;
+use open_texts::OpenTexts;
 
 use super::arbiter::Member;
 use super::blocks::BlockGeometry;
@@ -35,8 +37,6 @@ use izwi_types::{StepOutput, Task};
 
 /// Outputs kept for `take_output`.
 const KEPT_OUTPUTS: usize = 256;
-/// How far a slow client may fall behind real time while its state takes memory that another request waits for.
-const CROWDED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Consecutive panics of the executor after which the engine fails.
 const MAX_PANICS: u32 = 3;
 
@@ -65,6 +65,8 @@ pub struct EngineStatus {
     pub pending: usize,
     /// Running sequences.
     pub running: usize,
+    /// Requests that wait for more text of their client.
+    pub awaiting_text: usize,
     /// Block accounting.
     pub kv: KVCacheStats,
     /// Steps executed.
@@ -132,6 +134,8 @@ pub(super) struct EngineCore {
     request_of: HashMap<SequenceId, RequestId>,
     /// The most tokens of a pass, per sequence.
     max_tokens: HashMap<SequenceId, usize>,
+    /// Sequences whose text has not ended.
+    open_texts: OpenTexts,
     /// Sequences that no plan has contained yet.
     unseen: HashMap<SequenceId, NewSequenceData>,
     /// Sequences whose executor state can be released.
@@ -178,6 +182,7 @@ impl EngineCore {
             requests: HashMap::new(),
             request_of: HashMap::new(),
             max_tokens: HashMap::new(),
+            open_texts: OpenTexts::default(),
             unseen: HashMap::new(),
             released: Vec::new(),
             kept: VecDeque::new(),
@@ -413,6 +418,7 @@ impl EngineCore {
         }
         self.max_tokens.remove(&sequence);
         self.live.remove(sequence);
+        self.open_texts.remove(sequence);
         if self.unseen.remove(&sequence).is_none() {
             self.released.push(sequence);
         }
@@ -457,12 +463,12 @@ impl EngineCore {
         for sequence in self.output.stalled(self.stall_limit()) {
             self.abort(sequence, AbortCause::SlowClient);
         }
+        self.check_texts();
     }
 
     /// How far a client may fall behind real time.
     fn stall_limit(&self) -> Duration {
-        let limit = self.config.slow_client_timeout;
-        if self.scheduler.waits_for_state() { limit.min(CROWDED_TIMEOUT) } else { limit }
+        self.crowded(self.config.slow_client_timeout)
     }
 
     fn delivery_event(&mut self, event: DeliveryEvent) {
@@ -472,7 +478,7 @@ impl EngineCore {
         }
     }
 
-    /// Waits for a command, or for a client that caught up or stalled.
+    /// Waits for a command, or for a client that caught up, stalled, disconnected or sent no more text.
     async fn idle(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
         self.publish();
         self.check_idle();
@@ -481,9 +487,10 @@ impl EngineCore {
         }
         self.publish_load();
         let stall = self.output.next_stall(self.stall_limit());
+        let expiry = self.open_texts.next_expiry(self.crowded(self.config.text_timeout));
         let retry = self.live.has_held().then(|| Instant::now() + live::RETRY);
         let stalled = async {
-            match stall.into_iter().chain(retry).min() {
+            match stall.into_iter().chain(expiry).chain(retry).min() {
                 Some(at) => tokio::time::sleep_until(at).await,
                 None => std::future::pending().await,
             }
@@ -494,7 +501,7 @@ impl EngineCore {
                 Some(command) => self.handle(command),
                 None => self.senders_gone = true,
             },
-            event = self.output.next_event(&self.metrics), if self.output.has_blocked() => self.delivery_event(event),
+            event = self.output.next_event(&self.metrics), if self.output.has_idle() => self.delivery_event(event),
             () = stalled => {}
         }
     }
@@ -541,6 +548,7 @@ impl EngineCore {
     fn publish(&mut self) {
         self.status.pending = self.scheduler.num_waiting();
         self.status.running = self.scheduler.num_running();
+        self.status.awaiting_text = self.open_texts.num_waiting();
         self.status.kv = self.kv.stats();
         self.metrics.gauges(self.status.pending, self.status.running, &self.status.kv);
         if self.status.state == EngineState::Draining && self.scheduler_is_empty() && self.output.is_empty() {

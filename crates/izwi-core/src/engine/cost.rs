@@ -195,6 +195,11 @@ impl CostModel {
     }
 }
 
+/// The longest time of a step over its predicted time that is counted on: a little more than the longest so far.
+pub fn safety(costs: &CostModel) -> f64 {
+    1.05 * costs.margin(1.0).max(1.05)
+}
+
 fn size_class(decodes: usize) -> usize {
     ((2.0 * (decodes.max(1) as f64).log2()).round() as usize).min(SIZES - 1)
 }

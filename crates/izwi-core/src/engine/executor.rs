@@ -15,7 +15,8 @@ use std::time::Duration;
 
 pub use izwi_nn::device::{Gpu, metal_gpu};
 use izwi_types::{
-    DeviceChoice, Input, InputError, ModelInfo, PartTimes, Precision, Prepared, StepOutput, VoiceRecording,
+    DeviceChoice, Input, InputError, ModelInfo, PartTimes, Precision, Prepared, StepOutput, TextProgress,
+    VoiceRecording,
 };
 
 use super::config::EngineCoreConfig;
@@ -61,6 +62,17 @@ pub trait RequestPreparer: Send + Sync {
     /// # Errors
     /// The model rejects the input; the error names the field, the value and the remedy.
     fn prepare(&self, input: &Input) -> std::result::Result<Prepared, InputError>;
+
+    /// Appends text to an input that was prepared with more text, or ends it. Takes no time worth a blocking thread.
+    ///
+    /// # Errors
+    /// The input takes no more text, or not as much; it is unchanged then.
+    fn append_text(
+        &self,
+        prepared: &Prepared,
+        text: &str,
+        is_last: bool,
+    ) -> std::result::Result<TextProgress, InputError>;
 
     /// Makes a voice pack of a recording: a safetensors file, for [`izwi_types::VoiceReference::Pack`].
     ///

@@ -204,8 +204,8 @@ impl KVCacheManager {
         let full = self.geometry.full_blocks(computed).min(hashes.len()).min(table.blocks.len());
         let first = table.registered;
         table.registered = full.max(first);
-        for index in first..full {
-            let (block, hash) = (table.blocks[index], hashes[index]);
+        let fresh = table.blocks.iter().zip(hashes).take(full).skip(first);
+        for (&block, &hash) in fresh {
             let entry = &mut self.blocks[block as usize];
             if entry.hash.is_none() && !self.by_hash.contains_key(&hash) {
                 entry.hash = Some(hash);

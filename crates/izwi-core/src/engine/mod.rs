@@ -34,13 +34,13 @@ pub use core::{EngineState, EngineStatus};
 pub use error::{EngineError, Result};
 pub use executor::{ExecutorProfile, ModelExecutor};
 pub use izwi_types::{
-    DeviceChoice, Emission, Message, Precision, SamplingParams, Segment, SpeechOptions, Task, Transcript,
-    Turn, Voice, Word,
+    DeviceChoice, Emission, Message, Precision, SamplingParams, Segment, SpeechOptions, Task, TextMark,
+    Transcript, Turn, Voice, Word,
 };
 pub use kv_cache::KVCacheStats;
 pub use metrics::{BenchmarkResult, MetricsSnapshot, RequestTimer};
 pub use request::{
-    AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TranscriptionOptions, VoiceInput,
+    AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, TranscriptionOptions, VoiceInput,
 };
 pub use scheduler::SchedulingPolicy;
 pub use types::{
@@ -384,6 +384,14 @@ impl Engine {
             if clones { self.clone_voice(process).await? } else { self.prepare(process).await? };
         let audio_share = Some(admissible.open_audio).filter(|length| !length.is_zero());
         let audio_share = audio_share.map(|length| self.reserve_audio(length)).transpose()?;
+        if let Some(input) = &admissible.text_input {
+            let (commands, id) = (self.commands.downgrade(), admissible.id.clone());
+            let wake = move || {
+                // An engine that has ended ends the request too.
+                let _ = commands.upgrade().map(|commands| commands.send(Command::TextGrew(id.clone())));
+            };
+            input.attach(self.processor.preparer(), admissible.prepared.clone(), Box::new(wake))?;
+        }
         let admission = Box::new(Admission { admissible, delivery, accepted_at, audio_share });
         self.ask(|reply| Command::Add(admission, reply)).await?
     }

@@ -4,6 +4,7 @@
 //! [`OutputProcessor::next_event`] reports that the client caught up. Must not know queues or blocks.
 
 mod emission_queue;
+mod missing_text;
 mod playback;
 mod stall_clock;
 
@@ -13,7 +14,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use izwi_audio::chunk::{Chunk, Chunker};
-use izwi_types::{Emission, Segment, StepOutput, Task, Transcript};
+use izwi_types::{Emission, Segment, StepOutput, Task, TextMark, Transcript};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
@@ -54,6 +55,8 @@ pub(super) struct SessionStart {
     /// Samples that are generated before the first chunk leaves.
     pub(super) head_start_samples: u64,
     pub(super) chunk_samples: usize,
+    /// Size of the first chunk, if it has its own.
+    pub(super) first_chunk_samples: Option<usize>,
     pub(super) prompt_tokens: usize,
     pub(super) seed: u64,
     /// Duration of the recording, for ASR.
@@ -88,6 +91,8 @@ type Permit = std::result::Result<mpsc::OwnedPermit<StreamingOutput>, SequenceId
 struct Session {
     start: SessionStart,
     chunker: Chunker,
+    /// Marks that are in no chunk yet.
+    pending_marks: Vec<TextMark>,
     collected: Vec<f32>,
     text: String,
     /// Text that is in no chunk yet.
@@ -101,6 +106,9 @@ struct Session {
     pending: VecDeque<(StreamingOutput, Instant)>,
     blocked_since: Option<Instant>,
     stall_clock: StallClock,
+    /// Since when it waits for text.
+    waiting_since: Option<Instant>,
+    /// Time in which the client was slow or its text had run out.
     blocked_total: Duration,
     first_scheduled_at: Option<Instant>,
     first_audio_at: Option<Instant>,
@@ -127,7 +135,8 @@ impl OutputProcessor {
     /// Opens a session.
     pub(super) fn open(&mut self, start: SessionStart) {
         let session = Session {
-            chunker: Chunker::new(start.chunk_samples),
+            chunker: Chunker::new(start.chunk_samples).with_first(start.first_chunk_samples),
+            pending_marks: Vec::new(),
             collected: Vec::new(),
             text: String::new(),
             pending_text: String::new(),
@@ -138,6 +147,7 @@ impl OutputProcessor {
             pending: VecDeque::new(),
             blocked_since: None,
             stall_clock: StallClock::default(),
+            waiting_since: None,
             blocked_total: Duration::ZERO,
             first_scheduled_at: None,
             first_audio_at: None,
@@ -276,17 +286,20 @@ impl OutputProcessor {
         Some((session.start.task, session.stats(reason, None, self.sample_rate)))
     }
 
-    /// Whether some client is blocking.
-    pub(super) fn has_blocked(&self) -> bool {
-        !self.permits.is_empty()
-    }
-
-    /// Waits for an event of a slow client. Cancel-safe. Never returns while no client is blocking.
+    /// Waits for an event of a client that is slow or has more text to send. Cancel-safe. Never returns while there is none.
     pub(super) async fn next_event(&mut self, metrics: &MetricsCollector) -> DeliveryEvent {
         loop {
-            let Some((sequence, permit)) = self.permits.next().await else {
-                std::future::pending::<()>().await;
-                continue;
+            let Self { sessions, permits, .. } = self;
+            let permit = async {
+                match permits.next().await {
+                    Some(permit) => permit,
+                    None => std::future::pending().await,
+                }
+            };
+            let (sequence, permit) = tokio::select! {
+                biased;
+                permit = permit => permit,
+                sequence = missing_text::next_closed(sessions) => return DeliveryEvent::Disconnected(sequence),
             };
             if let Some(event) = self.resume(sequence, permit, metrics) {
                 return event;
@@ -408,6 +421,10 @@ impl Session {
         self.emissions.push(output.emission, output.samples.len());
         if let Delivery::Stream(_) = self.start.delivery {
             self.pending_segments.extend(output.segments);
+            let before = self.chunker.total_samples();
+            let marks = output.text_marks.iter();
+            self.pending_marks
+                .extend(marks.map(|mark| TextMark { sample_end: before + mark.sample_end, ..*mark }));
             for chunk in self.chunker.push(&output.samples) {
                 let emissions = self.emissions.pop_complete(chunk.sample_offset + chunk.samples.len() as u64);
                 self.enqueue(chunk, emissions, None, sample_rate, metrics);
@@ -487,6 +504,7 @@ impl Session {
             sequence: chunk.sequence,
             sample_offset: chunk.sample_offset,
             samples: chunk.samples,
+            text_marks: std::mem::take(&mut self.pending_marks),
             sample_rate,
             text: Some(text).filter(|text| !text.is_empty()),
             segments: std::mem::take(&mut self.pending_segments),
@@ -513,9 +531,10 @@ impl Session {
     /// The undelivered emissions: all of them, or only the decoded ones if the turn was cut off.
     fn take_emissions(&mut self, reason: FinishReason) -> Vec<Emission> {
         match reason {
-            FinishReason::Stop | FinishReason::Length | FinishReason::RunawayTrimmed => {
-                self.emissions.drain()
-            }
+            FinishReason::Stop
+            | FinishReason::Length
+            | FinishReason::RunawayTrimmed
+            | FinishReason::TextTimeout => self.emissions.drain(),
             FinishReason::Cancelled | FinishReason::Interrupted | FinishReason::Error => {
                 self.emissions.pop_complete(u64::MAX)
             }
@@ -541,7 +560,7 @@ impl Session {
         match self.start.delivery {
             Delivery::Whole(reply) => {
                 let result = match output.stats.finish_reason {
-                    FinishReason::Error => {
+                    FinishReason::Error | FinishReason::TextTimeout => {
                         Err(EngineError::Execution(output.stats.error.unwrap_or_default()))
                     }
                     FinishReason::Cancelled | FinishReason::Interrupted => Err(EngineError::Aborted),
@@ -557,7 +576,8 @@ impl Session {
 
     fn stats(&self, finish_reason: FinishReason, error: Option<String>, sample_rate: u32) -> RequestStats {
         let accepted = self.start.accepted_at;
-        let blocked = self.blocked_total + self.blocked_since.map_or(Duration::ZERO, |since| since.elapsed());
+        let idle_since = self.blocked_since.or(self.waiting_since);
+        let blocked = self.blocked_total + idle_since.map_or(Duration::ZERO, |since| since.elapsed());
         let samples = self.samples();
         RequestStats {
             finish_reason,

@@ -4,6 +4,7 @@
 
 mod audio_input;
 mod processor;
+mod text_input;
 mod voice_input;
 
 use izwi_types::{SpeechOptions, Task};
@@ -14,6 +15,7 @@ use super::types::{GenerationParams, Priority, RequestId};
 pub use audio_input::AudioInput;
 pub use processor::MAX_TEXT_CHARS;
 pub(super) use processor::{AdmissibleRequest, RequestProcessor, workload};
+pub use text_input::TextInput;
 pub use voice_input::{MAX_REFERENCE_CHARS, ReferenceAudio, VoiceInput};
 
 /// Options of a transcription.
@@ -47,6 +49,8 @@ pub struct EngineCoreRequest {
     pub task_type: Task,
     /// Text to synthesise, or of the user's turn.
     pub text: Option<String>,
+    /// Text to synthesise that arrives while it is spoken, behind `text`. Only for models that append text.
+    pub text_input: Option<TextInput>,
     /// Recording to transcribe, or of the user's turn.
     pub audio_input: Option<AudioInput>,
     /// Options of a transcription.
@@ -73,6 +77,8 @@ pub struct EngineCoreRequest {
     pub live: bool,
     /// Samples in a chunk; `None` for the engine's default.
     pub chunk_samples: Option<usize>,
+    /// Samples of the first chunk; `None` for the size of all others.
+    pub first_chunk_samples: Option<usize>,
 }
 
 impl EngineCoreRequest {
@@ -81,6 +87,7 @@ impl EngineCoreRequest {
             id: RequestId::random(),
             task_type,
             text: None,
+            text_input: None,
             audio_input: None,
             transcription: TranscriptionOptions::default(),
             chat: ChatOptions::default(),
@@ -93,6 +100,7 @@ impl EngineCoreRequest {
             priority: Priority::Normal,
             live: true,
             chunk_samples: None,
+            first_chunk_samples: None,
         }
     }
 
@@ -114,6 +122,13 @@ impl EngineCoreRequest {
     /// The model's turn in a conversation whose last turn is the user's.
     pub fn converse(conversation: Conversation) -> Self {
         Self::audio_chat(None, None).with_chat(ChatOptions { conversation, ..ChatOptions::default() })
+    }
+
+    /// Sets an input of more text, which is spoken as it arrives.
+    #[must_use]
+    pub fn with_text_input(mut self, input: TextInput) -> Self {
+        self.text_input = Some(input);
+        self
     }
 
     /// Sets the options of a turn in a conversation.
@@ -207,6 +222,13 @@ impl EngineCoreRequest {
     #[must_use]
     pub fn with_chunk_samples(mut self, samples: usize) -> Self {
         self.chunk_samples = Some(samples);
+        self
+    }
+
+    /// Sets the size of the first chunk in samples; `None` for the size of all others.
+    #[must_use]
+    pub fn with_first_chunk_samples(mut self, samples: Option<usize>) -> Self {
+        self.first_chunk_samples = samples;
         self
     }
 }

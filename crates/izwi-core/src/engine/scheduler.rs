@@ -23,7 +23,7 @@ use sequence::{Progress, Sequence};
 
 /// A stream with less audio than this ahead of playback is due.
 const DUE_SOON_US: u64 = 500_000;
-/// A sequence that has been paused for longer gives its blocks to admissions.
+/// A sequence that has been held for longer gives its blocks to admissions.
 const IDLE_US: u64 = 2_000_000;
 
 /// The work of a sequence.
@@ -178,7 +178,7 @@ pub struct SchedulerConfig {
     pub max_batch_size: usize,
     /// The most tokens in a step.
     pub max_tokens_per_step: usize,
-    /// The most running sequences, paused ones not included.
+    /// The most running sequences, held ones not included.
     pub max_running: usize,
     /// The most bytes of states of started sequences, running or not. One sequence may always start.
     pub max_state_bytes: usize,
@@ -310,9 +310,28 @@ impl Scheduler {
             && sequence.paused != paused
         {
             sequence.paused = paused;
-            sequence.paused_at_us = self.now_us;
+            sequence.held_at_us = self.now_us;
             self.version += 1;
         }
+    }
+
+    /// Sets the positions that can be computed with a sequence's input so far; `None` once the input is complete. Behind
+    /// them the sequence is held: it takes no place, and keeps its blocks until another sequence needs them.
+    pub fn set_positions(&mut self, id: SequenceId, positions: Option<usize>) {
+        if let Some(sequence) = self.sequences.get_mut(&id)
+            && sequence.positions != positions
+        {
+            let was_held = sequence.awaits_input();
+            sequence.positions = positions;
+            sequence.held_at_us = self.now_us;
+            // More input for a sequence that has enough leaves decisions current.
+            self.version += u64::from(was_held);
+        }
+    }
+
+    /// Whether a sequence waits for input.
+    pub fn awaits_input(&self, id: SequenceId) -> bool {
+        self.sequences.get(&id).is_some_and(Sequence::awaits_input)
     }
 
     /// Sets the playback of a live stream.
@@ -331,11 +350,11 @@ impl Scheduler {
     }
 
     /// Keeps a waiting sequence from starting, or lets it start.
-    pub fn set_held(&mut self, id: SequenceId, held: bool) {
+    pub fn set_deferred(&mut self, id: SequenceId, deferred: bool) {
         if let Some(sequence) = self.sequences.get_mut(&id)
-            && sequence.held != held
+            && sequence.deferred != deferred
         {
-            sequence.held = held;
+            sequence.deferred = deferred;
             self.version += 1;
         }
     }
@@ -362,12 +381,12 @@ impl Scheduler {
 
     /// Whether it has work that nobody listens to and that can go on.
     pub fn has_bulk(&self) -> bool {
-        self.sequences.values().any(|sequence| !sequence.live && !sequence.paused)
+        self.sequences.values().any(|sequence| !sequence.live && !sequence.is_held())
     }
 
     /// When a live stream must go on at the latest, in microseconds on the engine's clock, if one can.
     pub fn latest_start_us(&self) -> Option<u64> {
-        let live = || self.sequences.values().filter(|s| s.live && !s.paused && !s.held);
+        let live = || self.sequences.values().filter(|s| s.live && !s.is_held());
         let playing = live().filter(|s| s.playback.is_some()).count();
         let step_us = self.step_us(StepShape::decode(playing));
         live().map(|sequence| sequence.latest_start_us(step_us)).min()
@@ -389,7 +408,7 @@ impl Scheduler {
 
     /// Whether a sequence waits only because the states of others take all memory.
     pub fn waits_for_state(&self) -> bool {
-        let needs = |id| self.sequences.get(id).is_some_and(|s| !s.paused && !self.has_room_for(s, 0));
+        let needs = |id| self.sequences.get(id).is_some_and(|s| !s.is_held() && !self.has_room_for(s, 0));
         self.waiting.iter().any(needs)
     }
 
@@ -474,6 +493,9 @@ impl Scheduler {
         let Some(sequence) = self.sequences.get_mut(&item.sequence) else { return false };
         let expected = sequence.progress.projected(item.num_tokens);
         sequence.progress.advance(item.num_tokens, generated);
+        if sequence.awaits_input() {
+            sequence.held_at_us = self.now_us;
+        }
         if generated > 0 {
             sequence.push_content_key(key);
         }

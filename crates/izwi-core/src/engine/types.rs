@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use izwi_types::{Emission, SamplingParams, Segment, SpeechOptions, Task, Transcript};
+use izwi_types::{Emission, SamplingParams, Segment, SpeechOptions, Task, TextMark, Transcript};
 
 /// Identifies a request, unique within a process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,6 +80,8 @@ pub enum FinishReason {
     Cancelled,
     /// The client interrupted the output.
     Interrupted,
+    /// No more text arrived for `text_timeout`.
+    TextTimeout,
     /// The model failed.
     Error,
 }
@@ -93,6 +95,7 @@ impl FinishReason {
             Self::RunawayTrimmed => "runaway_trimmed",
             Self::Cancelled => "cancelled",
             Self::Interrupted => "interrupted",
+            Self::TextTimeout => "text_timeout",
             Self::Error => "error",
         }
     }
@@ -241,8 +244,12 @@ pub struct StreamingOutput {
     pub sequence: u64,
     /// Offset of the first sample from the start of the utterance.
     pub sample_offset: u64,
-    /// Mono samples in −1.0..=1.0: exactly the chunk size, except in the final chunk. Empty for ASR.
+    /// Mono samples in −1.0..=1.0: exactly the chunk size, except in the final chunk and a first one with a size of its
+    /// own. Empty for ASR.
     pub samples: Vec<f32>,
+    /// When words of the synthesised text end, in samples from the start of the utterance: those known since the last
+    /// chunk. Empty where the model does not know its alignment.
+    pub text_marks: Vec<TextMark>,
     /// Samples per second.
     pub sample_rate: u32,
     /// New text since the last chunk.

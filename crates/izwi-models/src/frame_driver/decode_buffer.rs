@@ -60,7 +60,7 @@ impl<C: FrameCodec> DecodeBuffer<C> {
         let after = after.saturating_sub(held_back);
         !self.pending.is_empty()
             && (self.pending.len() >= MAX_FRAMES_PER_CHUNK
-                || after / policy.chunk_samples.max(1) > before / policy.chunk_samples.max(1))
+                || policy.complete(after) > policy.complete(before))
     }
 
     /// Whether the pending frames may be decoded beside the next step: never the first chunk of a pass, so that the time
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn held_back_samples_do_not_count_towards_a_chunk() {
-        let policy = ChunkPolicy { chunk_samples: 100, may_defer: true };
+        let policy = ChunkPolicy { chunk_samples: 100, first_chunk_samples: None, may_defer: true };
         let info = Codec.info();
         let mut buffer = DecodeBuffer::<Codec> { stream: Some(()), ..DecodeBuffer::default() };
         assert!(!buffer.is_due(&policy, &info), "an empty buffer completes no chunk");
@@ -177,5 +177,15 @@ mod tests {
         buffer.next_pass();
         assert!(buffer.ran_away && !buffer.has_samples && buffer.pending.is_empty());
         assert_eq!(buffer.num_samples, 270);
+    }
+
+    #[test]
+    fn a_first_chunk_of_its_own_size_is_due_earlier_and_the_others_behind_it() {
+        let policy = ChunkPolicy { chunk_samples: 300, first_chunk_samples: Some(70), may_defer: true };
+        let complete = [0, 69, 70, 369, 370, 669, 670].map(|samples| policy.complete(samples));
+        assert_eq!(complete, [0, 0, 1, 1, 2, 2, 3]);
+        let mut buffer = DecodeBuffer::<Codec> { stream: Some(()), ..DecodeBuffer::default() };
+        buffer.pending.push(1);
+        assert!(buffer.is_due(&policy, &Codec.info()), "70 samples complete the first chunk");
     }
 }

@@ -8,11 +8,11 @@ use izwi_nn::Error;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::sampling::mix;
 use izwi_types::{
-    Emission, EncoderWork, Input, InputError, ModelInfo, PartTimes, PrepareLimits, StepOutput,
+    Emission, EncoderWork, Input, InputError, ModelInfo, PartTimes, PrepareLimits, StepOutput, TextProgress,
     VoiceRecording, Work,
 };
 
-use crate::model::clones_no_voices;
+use crate::model::{clones_no_voices, takes_text_whole};
 
 /// A streaming decoder of frames.
 pub(crate) trait FrameCodec: Send + Sync {
@@ -94,7 +94,26 @@ pub(crate) trait FrameModel: Send + Sync + Sized + 'static {
     /// The input cannot be taken; the error names the field, the value and the remedy.
     fn plan(&self, input: &Input, limits: &PrepareLimits) -> Result<Plan<Self>, InputError>;
 
-    /// Text tokens that a running pass has generated to speak them. Each allows the watchdog's frames of a text token more.
+    /// As [`crate::model::SpeechModel::append_text`], for the only pass of an input with more text.
+    ///
+    /// # Errors
+    /// The pass takes no more text, or not as much.
+    fn append_text(
+        &self,
+        _pass: &Self::Pass,
+        _text: &str,
+        _is_last: bool,
+    ) -> Result<TextProgress, InputError> {
+        Err(takes_text_whole())
+    }
+
+    /// Whether the next position of a running pass can be computed, rather than waits for text.
+    fn has_text(&self, _pass: &Self::Pass, _state: &Self::State) -> bool {
+        true
+    }
+
+    /// Text tokens of a running pass that were not planned: it has generated them to speak them, or they were appended. Each
+    /// allows the watchdog's frames of a text token more.
     fn spoken_tokens(&self, _pass: &Self::Pass, _state: &Self::State) -> usize {
         0
     }
@@ -193,9 +212,19 @@ impl<P> PassPlan<P> {
 pub(crate) struct ChunkPolicy {
     /// Samples the listener gets at once.
     pub(crate) chunk_samples: usize,
+    /// The same for the first chunk, if it has its own size.
+    pub(crate) first_chunk_samples: Option<usize>,
     /// Whether a chunk may be decoded beside the next step, and so come one step late. Not in a conversation, where it
     /// has to be known at an interruption which emissions were played.
     pub(crate) may_defer: bool,
+}
+
+impl ChunkPolicy {
+    /// Chunks that `samples` samples complete.
+    pub(crate) fn complete(&self, samples: usize) -> usize {
+        let first = self.first_chunk_samples.unwrap_or(self.chunk_samples);
+        samples.checked_sub(first.max(1)).map_or(0, |rest| 1 + rest / self.chunk_samples.max(1))
+    }
 }
 
 /// Where the engine, or the driver, ends a pass that the model does not end.

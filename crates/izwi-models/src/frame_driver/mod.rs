@@ -19,11 +19,12 @@ use izwi_nn::Error;
 use izwi_nn::device::decodes_in_parallel;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
-    Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, VoiceRecording, Work,
+    Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, TextProgress,
+    VoiceRecording, Work,
 };
 
 use self::decode_buffer::{DecodeBuffer, MAX_FRAMES_PER_CHUNK, MAX_FRAMES_PER_TOKEN};
-use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
+use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel, takes_text_whole};
 
 pub(crate) use self::decode_buffer::max_frames;
 pub(crate) use self::frame_model::{
@@ -137,7 +138,11 @@ impl<F: FrameModel> FrameDriver<F> {
             let policy = &sequence.plan.chunk_policy;
             match sequence.take(result, &self.model.codec().info(), output) {
                 Next::Continue => {}
-                Next::Decode if can_overlap && sequence.request.buffer.may_defer(policy) => {
+                Next::Decode
+                    if can_overlap
+                        && sequence.request.buffer.may_defer(policy)
+                        && self.model.has_text(&sequence.pass.pass, &sequence.request.state) =>
+                {
                     sequence.request.buffer.defer();
                 }
                 next => due.push((sequence, next)),
@@ -275,6 +280,17 @@ impl<F: FrameModel> SpeechModel for FrameDriver<F> {
 
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         self.model.plan(input, limits).map(Self::prepared)
+    }
+
+    fn append_text(
+        &self,
+        prepared: &Prepared,
+        text: &str,
+        is_last: bool,
+    ) -> Result<TextProgress, InputError> {
+        let plan = prepared.payload.downcast_ref::<Plan<F>>();
+        let pass = plan.and_then(|plan| plan.passes.first()).ok_or_else(takes_text_whole)?;
+        self.model.append_text(&pass.pass, text, is_last)
     }
 
     fn start(&self, prepared: &Prepared) -> SequenceState {

@@ -111,6 +111,7 @@ fn toy() -> FrameDriver<Toy> {
         languages: Vec::new(),
         translates: false,
         clones_voices: false,
+        appends_text: false,
         sampling: SamplingParams::GREEDY,
         weight_bytes: 0,
         state_bytes: 0,
@@ -167,7 +168,11 @@ impl FrameModel for Toy {
         let plan = |request, passes, chunk_samples, max_tokens| Plan {
             request,
             passes,
-            chunk_policy: ChunkPolicy { chunk_samples, may_defer: request == Task::Tts },
+            chunk_policy: ChunkPolicy {
+                chunk_samples,
+                first_chunk_samples: None,
+                may_defer: request == Task::Tts,
+            },
             limits: PassLimits {
                 max_tokens,
                 max_positions: limits.max_positions,
@@ -420,6 +425,7 @@ fn in_a_conversation_samples_come_with_the_emission_that_completes_them() {
         seed: 0,
         max_tokens: usize::MAX,
         chunk_samples: 1,
+        first_chunk_samples: None,
     });
     let mut engine = MiniEngine::new(&driver, BLOCK, usize::MAX, usize::MAX);
     engine.admit(&driver.prepare(&input, &LIMITS).unwrap());

@@ -2,6 +2,7 @@
 //!
 //! English. Knows no tensor and no family; a family brings its reader of unknown words.
 
+pub mod alignment;
 mod calendar;
 mod figures;
 pub mod markup;

@@ -17,6 +17,7 @@ pub(crate) struct ConfigFields {
     pub(crate) text_temperature: Option<f32>,
     pub(crate) response_format: Option<String>,
     pub(crate) chunk_ms: Option<u64>,
+    pub(crate) first_chunk_ms: Option<u64>,
     pub(crate) input_sample_rate: Option<u32>,
     pub(crate) priority: Option<String>,
     /// Of these, `language`, `speed` and `non_streaming_mode` have no effect.

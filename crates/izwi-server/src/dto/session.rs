@@ -25,6 +25,7 @@ pub(crate) struct ConfigFields {
     pub(crate) voice: Option<VoiceRef>,
     pub(crate) response_format: Option<String>,
     pub(crate) chunk_ms: Option<u64>,
+    pub(crate) first_chunk_ms: Option<u64>,
     pub(crate) priority: Option<String>,
     #[serde(skip)]
     pub(crate) options: SpeechOptions,

@@ -13,6 +13,7 @@ pub(crate) struct SpeechRequest {
     pub(crate) voice: Option<VoiceRef>,
     pub(crate) response_format: Option<String>,
     pub(crate) stream_format: Option<String>,
+    pub(crate) first_chunk_ms: Option<u64>,
     pub(crate) priority: Option<String>,
     /// Whether somebody listens while the audio is generated, by default true.
     pub(crate) live: Option<bool>,

@@ -16,6 +16,7 @@ use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput, 
 use tokio::sync::mpsc;
 
 use super::streamed::{self, event};
+use crate::chunking::ChunkSizes;
 use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef};
 use crate::encoding::{self, EncodedUtterance};
 use crate::error::{ApiError, truncated};
@@ -61,9 +62,12 @@ pub(super) async fn create(
     };
     let choice = VoiceChoice { voice, cloning };
     let options = ResolvedSpeechOptions::resolve(body.options, choice, body.priority.as_deref(), &engine)?;
-    // Without a listener it is bulk work: never refused for live streams, and done in the time that they leave.
-    let request = options.into_request(text).with_id(id).with_live(body.live.unwrap_or(true));
     let sample_rate = engine.profile().info.sample_rate_hz;
+    let others = engine.config().streaming_chunk_size;
+    let chunks = ChunkSizes::first_only(body.first_chunk_ms, others, sample_rate)?;
+    // Without a listener it is bulk work: never refused for live streams, and done in the time that they leave.
+    let live = body.live.unwrap_or(true);
+    let request = chunks.of(options.into_request(text)).with_id(id).with_live(live);
     let encoded = EncodedUtterance::new(format, sample_rate)?;
     let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
     // The engine has read the recording by now.

@@ -255,8 +255,11 @@ impl<P: Protocol> Driver<P> {
             return ControlFlow::Break(Some((close_code::ERROR, "encoder failed")));
         }
         if let Some(stats) = stats {
-            if stats.finish_reason == FinishReason::Error {
-                self.error(&ApiError::internal(stats.error.as_deref().unwrap_or("(no details)"), &request));
+            let details = stats.error.as_deref().unwrap_or("(no details)");
+            match stats.finish_reason {
+                FinishReason::Error => self.error(&ApiError::internal(details, &request)),
+                FinishReason::TextTimeout => self.error(&ApiError::TextTimeout(details.to_owned())),
+                _ => {}
             }
             let reason = finish_reason(&stats, is_interrupted);
             self.end(Outcome::Finished(Finish { reason, stats, is_interrupted, sample_rate_hz }));

@@ -1,10 +1,9 @@
 //! WebSocket routes. Each is one [`Protocol`]: a file that knows its frames, and a line in [`routes`].
 //!
 //! [`driver`] runs every session. The other modules of this folder are its parts ([`connection`], [`outbox`],
-//! [`generation`], [`pending_model`]) or parts of frames that several protocols share ([`frame`], [`chunking`]).
+//! [`generation`], [`pending_model`]) or parts of frames that several protocols share ([`frame`]).
 
 mod chat;
-mod chunking;
 mod connection;
 mod driver;
 mod frame;

@@ -5,12 +5,15 @@
 //! - `audio.start` is sent with the first audio of an utterance; an utterance that is refused is an `error` alone.
 //! - With `response_format: "wav"` the first binary frame of an utterance starts with a 44-byte header of a stream of
 //!   unknown length; `samples` counts audio only.
-//! - Text is synthesised at `input.flush` and `input.done`, and early up to the last complete sentence once there is
-//!   enough.
+//! - Text is synthesised at `input.flush` and `input.done`, and early: where the model appends text, from the first word
+//!   on, else up to the last complete sentence once there is enough.
+//! - Where the model appends text, what arrives joins the utterance that is being spoken, up to a flush or a sentence that
+//!   makes it long enough. If the text runs out, the utterance waits for `text_timeout_s`.
 //! - `interrupt` ends the current utterance with the reason `interrupted` and drops text that is not synthesised yet. An
 //!   utterance without audio so far ends without a frame. Text that comes later is synthesised.
 //! - Any text frame and a WebSocket ping keep an idle session open; answers to the server's pings do not.
 
+mod live_text;
 mod parse;
 mod text_queue;
 
@@ -19,12 +22,14 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use izwi_audio::encode::{EncodeError, Format};
-use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, Task};
+use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, Task, TextInput};
 
-use self::text_queue::TextQueue;
+use self::live_text::LiveText;
+use self::text_queue::{NextText, TextQueue};
+use super::frame;
 use super::outbox::Outbox;
 use super::protocol::{Action, ClientMessage, Job, Outcome, Protocol};
-use super::{chunking, frame};
+use crate::chunking::ChunkSizes;
 use crate::dto::session::{ClientFrame, ConfigFields, ServerFrame};
 use crate::dto::speech::VoiceRef;
 use crate::encoding::{self, EncodedUtterance};
@@ -40,6 +45,8 @@ pub(super) struct Speech {
     session_id: RequestId,
     setup: Option<Arc<Setup>>,
     text: TextQueue,
+    /// The utterance that is spoken while its text arrives.
+    live: Option<LiveText>,
     /// Number of the next utterance.
     next_utterance: u64,
 }
@@ -56,13 +63,15 @@ struct Setup {
     engine: Lease,
     options: ResolvedSpeechOptions,
     format: &'static Format,
-    chunk_samples: usize,
+    chunks: ChunkSizes,
 }
 
 pub(super) struct Utterance {
     setup: Arc<Setup>,
     number: u64,
     encoded: EncodedUtterance,
+    /// Where its text comes from, if the model appends text.
+    text_input: Option<TextInput>,
     sent_samples: u64,
 }
 
@@ -79,6 +88,7 @@ impl Protocol for Speech {
             session_id: session_id.clone(),
             setup: None,
             text: TextQueue::new(config.max_input_chars, config.max_session_chars),
+            live: None,
             next_utterance: 0,
         }
     }
@@ -122,21 +132,27 @@ impl Protocol for Speech {
                     self.configure(ConfigFields::default(), model, out)?;
                 }
                 self.text.push(&text)?;
+                self.feed();
             }
             ClientFrame::Flush => {
                 self.text.check_open()?;
-                self.text.flush();
+                self.flush();
             }
             ClientFrame::Done => {
                 self.text.check_open()?;
-                self.text.finish();
+                self.close_input();
             }
             ClientFrame::Speak { text, config } => {
                 self.text.check_whole(&text)?;
                 if self.setup.is_none() || !config.is_empty() {
                     self.configure(config, model, out)?;
                 }
-                self.text.push_last(&text)?;
+                if self.live.is_some() {
+                    self.text.push(&text)?;
+                    self.close_input();
+                } else {
+                    self.text.push_last(&text)?;
+                }
             }
             ClientFrame::Ping => out.frame(&ServerFrame::Pong),
             // A report of the client; nothing here depends on it.
@@ -149,6 +165,11 @@ impl Protocol for Speech {
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
         let setup = self.setup.as_ref()?;
         let text = self.text.next()?;
+        let (text, text_input, is_open) = match text {
+            NextText::Whole(text) => (text, None, false),
+            NextText::Complete(text) => (text, Some(TextInput::new()), false),
+            NextText::Start(text) => (text, Some(TextInput::new()), true),
+        };
         let encoded = match EncodedUtterance::new(setup.format, setup.engine.profile().info.sample_rate_hz) {
             Ok(encoded) => encoded,
             Err(error) => return Some(Err(error)),
@@ -156,13 +177,24 @@ impl Protocol for Speech {
         let (setup, number) = (Arc::clone(setup), self.next_utterance);
         self.next_utterance += 1;
         let engine = Engine::clone(&setup.engine);
-        let utterance = Utterance { setup, number, encoded, sent_samples: 0 };
+        match &text_input {
+            Some(input) if is_open => self.live = Some(LiveText::new(input.clone(), &text)),
+            // A text input without more to come always ends.
+            Some(input) => drop(input.finish()),
+            None => {}
+        }
+        self.feed();
+        let utterance = Utterance { setup, number, encoded, text_input, sent_samples: 0 };
         Some(Ok(Job { engine, input: ready(Ok(text)).boxed(), reply: utterance }))
     }
 
     fn request(&mut self, utterance: &Utterance, text: String) -> EngineCoreRequest {
-        let Setup { options, chunk_samples, .. } = &*utterance.setup;
-        options.request(text).with_chunk_samples(*chunk_samples)
+        let Setup { options, chunks, .. } = &*utterance.setup;
+        let request = chunks.of(options.request(text));
+        match &utterance.text_input {
+            Some(input) => request.with_text_input(input.clone()),
+            None => request,
+        }
     }
 
     fn deliver(
@@ -196,6 +228,7 @@ impl Protocol for Speech {
     }
 
     fn end(&mut self, utterance: Utterance, outcome: Outcome, out: &mut Outbox) {
+        self.live = None;
         let Outcome::Finished(finish) = outcome else { return };
         out.frame(&ServerFrame::AudioDone {
             utterance: utterance.number,
@@ -208,10 +241,12 @@ impl Protocol for Speech {
     }
 
     fn drop_queued(&mut self) -> bool {
+        self.live = None;
         self.text.clear()
     }
 
     fn close_input(&mut self) {
+        self.flush();
         self.text.finish();
     }
 
@@ -229,6 +264,21 @@ impl Protocol for Speech {
 }
 
 impl Speech {
+    /// Gives text that has arrived to the utterance that is being spoken, if it takes any.
+    fn feed(&mut self) {
+        if self.live.as_mut().is_some_and(|live| self.text.feed(live)) {
+            self.live = None;
+        }
+    }
+
+    /// Ends the utterance that is being spoken as it arrives, or makes one of the buffered text.
+    fn flush(&mut self) {
+        match self.live.take() {
+            Some(mut live) => self.text.flush_into(&mut live),
+            None => self.text.flush(),
+        }
+    }
+
     fn configure(
         &mut self,
         fields: ConfigFields,
@@ -246,6 +296,9 @@ impl Speech {
             channels: 1,
             encoding: setup.format.encoding,
         });
+        if setup.options.appends_text(&setup.engine) {
+            self.text.set_live();
+        }
         self.setup = Some(Arc::new(setup));
         Ok(())
     }
@@ -255,11 +308,12 @@ impl Setup {
     /// Checks the fields against the model.
     fn resolve(fields: ConfigFields, Model { engine, voice }: Model) -> Result<Self, ApiError> {
         let format = encoding::for_session(fields.response_format.as_deref())?;
-        let chunk_samples = chunking::samples(fields.chunk_ms, engine.profile().info.sample_rate_hz)?;
+        let rate_hz = engine.profile().info.sample_rate_hz;
+        let chunks = ChunkSizes::resolve(fields.chunk_ms, fields.first_chunk_ms, rate_hz)?;
         let choice = VoiceChoice { voice, cloning: Cloning::default() };
         let priority = fields.priority.as_deref();
         let options = ResolvedSpeechOptions::resolve(fields.options, choice, priority, &engine)?;
-        Ok(Self { engine, options, format, chunk_samples })
+        Ok(Self { engine, options, format, chunks })
     }
 }
 

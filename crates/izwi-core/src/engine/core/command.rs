@@ -29,6 +29,8 @@ pub(in crate::engine) struct Admission {
 pub(in crate::engine) enum Command {
     Add(Box<Admission>, oneshot::Sender<Result<()>>),
     Abort(RequestId, AbortCause, oneshot::Sender<bool>),
+    /// More text of a request has arrived, or its end.
+    TextGrew(RequestId),
     PlaybackAck(RequestId, Duration),
     Step(oneshot::Sender<Result<Vec<EngineOutput>>>),
     TakeOutput(RequestId, oneshot::Sender<Option<EngineOutput>>),
@@ -49,6 +51,8 @@ impl Command {
             Self::PlaybackAck(..) | Self::Metrics(_) | Self::TakeOutput(..) | Self::CheckInvariants(_) => {
                 false
             }
+            // Pieces of text come more often than steps: a sequence that waits for one joins the step after the next.
+            Self::TextGrew(_) => false,
             // They let the loop run, or drain it, which it does already.
             Self::Start | Self::Resume | Self::Drain(_) | Self::AwaitEnd(_) => mode != Mode::Running,
             Self::Add(..) | Self::Abort(..) | Self::Step(_) | Self::Pause | Self::Stop => true,
@@ -118,6 +122,7 @@ impl EngineCore {
                 }
                 let _ = reply.send(sequence.is_some());
             }
+            Command::TextGrew(id) => self.text_grew(&id),
             Command::PlaybackAck(id, played) => {
                 if let Some(sequence) = self.requests.get(&id) {
                     self.output.acknowledge(*sequence, played);

@@ -138,7 +138,7 @@ impl EngineCore {
         let accepted = self.consider(&admission)?;
         let forecast = accepted.as_ref().and_then(|(_, decision)| decision.forecast());
         let Admission { admissible, delivery, accepted_at, audio_share } = admission;
-        let text_chars = admissible.text_chars;
+        let text_chars = admissible.known_chars();
         let live = accepted.is_some();
         self.next_sequence += 1;
         let sequence = SequenceId(self.next_sequence);
@@ -152,12 +152,14 @@ impl EngineCore {
             head_start_samples: forecast.map_or(0, |forecast| {
                 let head_start = forecast.head_start_s * f64::from(self.sample_rate);
                 if forecast.head_start_s > 0.0 {
-                    admissible.chunk_samples as u64 + head_start as u64
+                    admissible.first_chunk_samples.unwrap_or(admissible.chunk_samples) as u64
+                        + head_start as u64
                 } else {
                     0
                 }
             }),
             chunk_samples: admissible.chunk_samples,
+            first_chunk_samples: admissible.first_chunk_samples,
             prompt_tokens: admissible.prompt_tokens,
             seed: admissible.seed,
             recording: admissible.recording,
@@ -178,6 +180,10 @@ impl EngineCore {
             self.add_stream(sequence, text_chars, accepted, accepted_at);
         }
         self.max_tokens.insert(sequence, admissible.max_tokens);
+        if let Some(input) = admissible.text_input {
+            self.scheduler.set_positions(sequence, input.positions());
+            self.open_texts.open(sequence, input);
+        }
         let data = NewSequenceData { sequence, prepared: admissible.prepared };
         self.unseen.insert(sequence, data);
         self.requests.insert(id.clone(), sequence);
@@ -292,11 +298,15 @@ impl EngineCore {
             return Ok(None);
         }
         let most_s = admissible.max_tokens as f64 * self.live.token_s;
-        let expected_s = self.live.lengths.expected_s(admissible.text_chars);
+        let expected_s = self.live.lengths.expected_s(admissible.known_chars());
         let candidate = Candidate {
             prompt: setup(&admissible.work),
             length_s: if most_s > 0.0 { expected_s.min(most_s) } else { expected_s },
-            chunk_s: audio_duration(admissible.chunk_samples as u64, self.sample_rate).as_secs_f64(),
+            chunk_s: audio_duration(
+                admissible.first_chunk_samples.unwrap_or(admissible.chunk_samples) as u64,
+                self.sample_rate,
+            )
+            .as_secs_f64(),
         };
         let mut decision = self.with_situation(|situation| situation.decide(&candidate));
         if let Decision::Refuse { retry_after } = decision {
@@ -333,7 +343,7 @@ impl EngineCore {
         self.live.streams.insert(sequence, stream);
         if matches!(decision, Decision::Wait(_)) {
             self.live.held.push_back(sequence);
-            self.scheduler.set_held(sequence, true);
+            self.scheduler.set_deferred(sequence, true);
         }
         let prediction = decision.forecast().and_then(|forecast| forecast.prediction);
         let first_audio = prediction.map(|told| told.first_audio);
@@ -350,7 +360,7 @@ impl EngineCore {
                 return;
             }
             self.live.held.pop_front();
-            self.scheduler.set_held(sequence, false);
+            self.scheduler.set_deferred(sequence, false);
         }
     }
 
@@ -381,8 +391,10 @@ impl EngineCore {
             streams: &streams,
             held: &held,
             others: &others,
+            bulk_owed_s: self.device.bulk_credit_s(),
             in_flight_s: in_flight.as_secs_f64(),
-            max_streams: self.config.max_batch_size.min(self.config.max_running_requests),
+            batch: self.config.max_batch_size,
+            max_streams: self.config.max_running_requests,
             max_first_audio_s: self.config.max_first_audio.as_secs_f64(),
         })
     }

@@ -12,7 +12,7 @@ use izwi_nn::Error;
 use izwi_nn::device::{self, Device, with_autorelease_pool};
 use izwi_nn::kv_pool::KvPool;
 use izwi_nn::precision::weight_precision;
-use izwi_types::{Input, InputError, PrepareLimits, Prepared, VoiceRecording};
+use izwi_types::{Input, InputError, PrepareLimits, Prepared, TextProgress, VoiceRecording};
 
 use super::loading::{self, Loaded};
 use super::messages::{chain, with_remedy};
@@ -199,6 +199,15 @@ struct NativePreparer {
 impl RequestPreparer for NativePreparer {
     fn prepare(&self, input: &Input) -> std::result::Result<Prepared, InputError> {
         with_autorelease_pool(|| self.model.prepare(input, &self.limits))
+    }
+
+    fn append_text(
+        &self,
+        prepared: &Prepared,
+        text: &str,
+        is_last: bool,
+    ) -> std::result::Result<TextProgress, InputError> {
+        self.model.append_text(prepared, text, is_last)
     }
 
     fn make_voice(&self, recording: &VoiceRecording) -> std::result::Result<Vec<u8>, InputError> {

@@ -6,6 +6,7 @@
 
 mod chat;
 mod cost;
+mod open_text;
 mod voice_pack;
 
 use std::collections::HashMap;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use izwi_types::{
     Emission, EncoderWork, Input, InputError, ModelInfo, PartTimes, Prepared, Segment, StepOutput, Task,
-    Voice, VoiceRecording, Word, Work,
+    TextProgress, Voice, VoiceRecording, Word, Work,
 };
 
 use super::{ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, StepPlan};
@@ -25,6 +26,7 @@ use crate::engine::scheduler::ScheduledRequest;
 use crate::engine::types::{GenerationParams, SequenceId};
 
 pub use cost::{CostCurve, StepWork};
+use open_text::OpenText;
 
 /// A failure to inject into a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +50,8 @@ pub struct SimulatedModel {
     pub transcribes: bool,
     /// Whether it supports voice cloning and style prompts; its output then depends on all options of a request.
     pub clones_voices: bool,
+    /// Whether text can be appended while it is spoken; each byte of a text is then a generated token.
+    pub appends_text: bool,
     /// Whether it is also a chat model: one text token, then two audio frames, repeatedly. Its input rate is 16 kHz.
     pub chats: bool,
     /// Generated tokens after which a pass is cut as a runaway.
@@ -88,6 +92,7 @@ impl Default for SimulatedModel {
             autoregressive: true,
             transcribes: false,
             clones_voices: false,
+            appends_text: false,
             chats: false,
             watchdog: None,
             passes: 1,
@@ -113,6 +118,8 @@ struct Job {
     /// Whether it is a turn of a conversation.
     is_chat: bool,
     seed: u64,
+    /// Text that arrives while it is spoken, in place of `length`.
+    open_text: Option<Arc<OpenText>>,
 }
 
 struct Running {
@@ -126,11 +133,28 @@ struct Running {
     pass: usize,
     passes: usize,
     is_chat: bool,
+    open_text: Option<Arc<OpenText>>,
     /// Rows of the encoder before this pass.
     encoder_rows: usize,
 }
 
 impl Running {
+    /// A token and what the text adds to it at its position.
+    fn input(&self, position: usize) -> Result<u64, ExecutorError> {
+        let token = self.tokens[position];
+        let generated = position.checked_sub(self.prompt_len);
+        let Some((text, generated)) = self.open_text.as_ref().zip(generated) else { return Ok(token) };
+        let added = text.input_of(generated);
+        let added =
+            added.ok_or_else(|| ExecutorError(format!("text of position {position} has not arrived")))?;
+        Ok(mix(token, added))
+    }
+
+    /// Generated tokens after which a pass ends.
+    fn length(&self) -> usize {
+        self.open_text.as_ref().map_or(self.length, |text| text.length())
+    }
+
     /// Starts the next pass, with a prompt that depends on all tokens so far.
     fn begin_pass(&mut self, state: u64) -> Work {
         self.pass += 1;
@@ -230,6 +254,7 @@ impl SimulatedExecutor {
             languages: languages.iter().map(|&code| code.to_owned()).collect(),
             translates: model.transcribes,
             clones_voices: model.clones_voices,
+            appends_text: model.appends_text,
             sampling: GenerationParams::default().sampling,
             weight_bytes: 0,
             state_bytes: model.state_bytes,
@@ -328,8 +353,8 @@ impl SimulatedExecutor {
             return Err(ExecutorError(format!("positions up to {end} have no tokens or no blocks")));
         }
         let mut state = 0;
-        for (position, &token) in running.tokens[..end].iter().enumerate() {
-            state = mix(state, token);
+        for position in 0..end {
+            state = mix(state, running.input(position)?);
             let (index, offset) = self.geometry.locate(position);
             let slot = &mut self.pool[self.geometry.slot(item.block_table[index], offset)];
             if position >= item.start {
@@ -343,9 +368,9 @@ impl SimulatedExecutor {
         }
         let mut output = self.generate(running, state);
         let generated = running.tokens.len() - running.prompt_len;
-        if self.model.watchdog.is_some_and(|limit| generated >= limit && generated < running.length) {
+        if self.model.watchdog.is_some_and(|limit| generated >= limit && generated < running.length()) {
             (output.finished, output.runaway) = (true, true);
-        } else if generated >= running.length {
+        } else if generated >= running.length() {
             if self.model.transcribes {
                 let segment = segment(running.pass);
                 output.text.clone_from(&segment.text);
@@ -365,12 +390,13 @@ impl ModelExecutor for SimulatedExecutor {
     }
 
     fn preparer(&self) -> Arc<dyn RequestPreparer> {
-        let SimulatedModel { autoregressive, clones_voices, passes, length, window_s, encoder_rows, .. } =
-            self.model;
+        let SimulatedModel { autoregressive, clones_voices, appends_text, passes, length, .. } = self.model;
+        let SimulatedModel { window_s, encoder_rows, .. } = self.model;
         Arc::new(SimulatedPreparer {
             model: self.profile.model.clone(),
             autoregressive,
             clones_voices,
+            appends_text,
             passes,
             length,
             window_samples: window_s * self.profile.info.input_sample_rate_hz as usize,
@@ -391,7 +417,8 @@ impl ModelExecutor for SimulatedExecutor {
 
     fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {
         for new in &plan.new_sequences {
-            let Some(Job { length, passes, is_chat, seed }) = new.prepared.payload.downcast_ref::<Job>()
+            let Some(Job { length, passes, is_chat, seed, open_text }) =
+                new.prepared.payload.downcast_ref::<Job>()
             else {
                 return Err(ExecutorError("the payload belongs to another executor".to_owned()));
             };
@@ -410,6 +437,7 @@ impl ModelExecutor for SimulatedExecutor {
                 pass: 0,
                 passes: *passes,
                 is_chat: *is_chat,
+                open_text: open_text.clone(),
                 encoder_rows,
             };
             self.sequences.insert(new.sequence, running);
@@ -465,6 +493,7 @@ struct SimulatedPreparer {
     model: String,
     autoregressive: bool,
     clones_voices: bool,
+    appends_text: bool,
     passes: usize,
     length: fn(&str, u64) -> usize,
     window_samples: usize,
@@ -480,7 +509,8 @@ impl SimulatedPreparer {
         } else {
             Work::Units(sentences(text).into())
         };
-        let job = Job { length: (self.length)(text, seed), passes, is_chat: false, seed };
+        let length = (self.length)(text, seed);
+        let job = Job { length, passes, is_chat: false, seed, open_text: None };
         Prepared { work, payload: Arc::new(job) }
     }
 }
@@ -488,6 +518,11 @@ impl SimulatedPreparer {
 impl RequestPreparer for SimulatedPreparer {
     fn prepare(&self, input: &Input) -> Result<Prepared, InputError> {
         Ok(match input {
+            Input::Speak(input)
+                if self.appends_text && (input.has_more_text || input.streams_text == Some(true)) =>
+            {
+                open_text::prepare(&input.text, input.has_more_text, input.seed)?
+            }
             Input::Speak(input) => {
                 let trace = if self.clones_voices { voice_pack::trace(&self.model, input)? } else { 0 };
                 self.prepare_text(&input.text, self.passes, 0, input.seed ^ trace)
@@ -499,10 +534,22 @@ impl RequestPreparer for SimulatedPreparer {
             Input::Converse(input) => {
                 let (prompt, last_turn) = chat::prompt(&input.turns);
                 let work = Work::Autoregressive { prompt: prompt.into(), encoders: Arc::new([]) };
-                let job = Job { length: 6 + last_turn, passes: 1, is_chat: true, seed: input.seed };
+                let length = 6 + last_turn;
+                let job = Job { length, passes: 1, is_chat: true, seed: input.seed, open_text: None };
                 Prepared { work, payload: Arc::new(job) }
             }
         })
+    }
+
+    fn append_text(
+        &self,
+        prepared: &Prepared,
+        text: &str,
+        is_last: bool,
+    ) -> Result<TextProgress, InputError> {
+        let open_text = prepared.payload.downcast_ref::<Job>().and_then(|job| job.open_text.as_ref());
+        let whole = || InputError::other_task("takes a text as a whole", "input");
+        open_text.ok_or_else(whole)?.append(text, is_last)
     }
 
     fn make_voice(&self, recording: &VoiceRecording) -> Result<Vec<u8>, InputError> {

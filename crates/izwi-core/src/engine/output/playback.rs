@@ -82,6 +82,11 @@ impl PlaybackClock {
         Some(Underrun { cause, gap })
     }
 
+    /// The text had run out until `now`: what the listener missed is nobody's underrun.
+    pub(super) fn wait(&mut self, now: Instant) {
+        self.end = self.end.map(|end| end.max(now));
+    }
+
     /// Corrects the clock: the client has played `played` of the delivered audio `now`.
     pub(super) fn acknowledge(&mut self, played: Duration, now: Instant) {
         if self.end.is_some() {

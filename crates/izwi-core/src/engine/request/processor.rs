@@ -12,7 +12,7 @@ use izwi_types::{
 };
 
 use super::voice_input;
-use super::{AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, VoiceInput};
+use super::{AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, VoiceInput};
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::{ExecutorProfile, RequestPreparer};
@@ -37,8 +37,12 @@ pub(in crate::engine) struct AdmissibleRequest {
     pub(in crate::engine) text_chars: Option<usize>,
     /// Samples per chunk.
     pub(in crate::engine) chunk_samples: usize,
+    /// Samples of the first chunk, if it has its own size.
+    pub(in crate::engine) first_chunk_samples: Option<usize>,
     /// The seed that was given or chosen.
     pub(in crate::engine) seed: u64,
+    /// Where more text comes from; `None` where the text is complete.
+    pub(in crate::engine) text_input: Option<TextInput>,
     /// The executor's form of the input.
     pub(in crate::engine) prepared: Prepared,
     /// The scheduler's form of the work.
@@ -51,6 +55,13 @@ pub(in crate::engine) struct AdmissibleRequest {
     pub(in crate::engine) recording: Option<Duration>,
     /// Duration of all recordings of the request.
     pub(in crate::engine) open_audio: Duration,
+}
+
+impl AdmissibleRequest {
+    /// Characters of the whole text to speak; `None` for other tasks, and while more text may come.
+    pub(in crate::engine) fn known_chars(&self) -> Option<usize> {
+        self.text_chars.filter(|_| self.text_input.is_none())
+    }
 }
 
 /// A request's input with its recordings decoded.
@@ -95,11 +106,14 @@ impl RequestProcessor {
     ///
     /// # Errors
     /// The request is invalid; the error names the field, the value and the remedy.
-    pub(in crate::engine) fn process(&self, request: EngineCoreRequest) -> Result<AdmissibleRequest> {
+    pub(in crate::engine) fn process(&self, mut request: EngineCoreRequest) -> Result<AdmissibleRequest> {
+        self.take_text(&mut request)?;
+        let text_input = request.text_input.clone();
         self.check(&request)?;
         let params = self.complete(&request)?;
         let seed = params.seed.unwrap_or_default();
         let chunk_samples = request.chunk_samples.unwrap_or(self.config.streaming_chunk_size);
+        let first_chunk_samples = request.first_chunk_samples;
         let (id, task, priority) = (request.id.clone(), request.task_type, request.priority);
         let live = request.live && task != Task::Asr;
         let text_chars =
@@ -119,7 +133,9 @@ impl RequestProcessor {
             live,
             text_chars,
             chunk_samples,
+            first_chunk_samples,
             seed,
+            text_input,
             prepared,
             work,
             prompt_tokens,
@@ -127,6 +143,30 @@ impl RequestProcessor {
             recording,
             open_audio,
         })
+    }
+
+    /// The preparer of the model.
+    pub(in crate::engine) fn preparer(&self) -> Arc<dyn RequestPreparer> {
+        Arc::clone(&self.preparer)
+    }
+
+    /// Moves the text that has arrived so far into the request. An input that has ended is complete text.
+    fn take_text(&self, request: &mut EngineCoreRequest) -> Result<()> {
+        let Some(input) = &request.text_input else { return Ok(()) };
+        if !self.profile.info.appends_text || request.task_type != Task::Tts {
+            let model = &self.profile.model;
+            let message = format!("model '{model}' takes a text as a whole; send it without a text input");
+            return Err(EngineError::invalid("input", message));
+        }
+        let (text, is_complete) = input.take_pending();
+        request.text.get_or_insert_default().push_str(&text);
+        if is_complete {
+            request.text_input = None;
+            // As the text would have been spoken, had its end come later.
+            request.streams_text = Some(true);
+            request.text = request.text.take().map(|text| text.trim_end().to_owned());
+        }
+        Ok(())
     }
 
     fn speak_input(
@@ -153,11 +193,13 @@ impl RequestProcessor {
             instructions: request.instructions,
             reference,
             streams_text: request.streams_text,
+            has_more_text: request.text_input.is_some(),
             speed: params.speed,
             sampling: params.sampling,
             seed: params.seed.unwrap_or_default(),
             max_tokens: params.max_tokens,
             chunk_samples,
+            first_chunk_samples: request.first_chunk_samples,
         });
         Ok(DecodedInput { input, recording: None, open_audio })
     }
@@ -207,6 +249,7 @@ impl RequestProcessor {
             seed: params.seed.unwrap_or_default(),
             max_tokens: params.max_tokens,
             chunk_samples,
+            first_chunk_samples: request.first_chunk_samples,
         });
         Ok(DecodedInput { input, recording: None, open_audio })
     }
@@ -312,8 +355,10 @@ impl RequestProcessor {
             return Err(EngineError::invalid("voice", message));
         }
         voice_input::check(request, profile)?;
-        if request.chunk_samples == Some(0) {
-            return Err(EngineError::invalid("chunk_samples", "chunk_samples is 0; it must be at least 1"));
+        let sizes =
+            [("chunk_samples", request.chunk_samples), ("first_chunk_samples", request.first_chunk_samples)];
+        if let Some((name, _)) = sizes.into_iter().find(|(_, size)| *size == Some(0)) {
+            return Err(EngineError::invalid(name, format!("{name} is 0; it must be at least 1")));
         }
         Ok(())
     }

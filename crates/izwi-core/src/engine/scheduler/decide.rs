@@ -9,7 +9,7 @@
 //! then bulk work, each as far as the streams that play stay ahead of their players (see `budget`).
 //!
 //! An admission never overtakes one of better rank that does not fit, so no sequence starves. Where the memory of states is
-//! short, those that have a state do overtake: they free it when they end. A paused sequence takes no place, and its blocks
+//! short, those that have a state do overtake: they free it when they end. A held sequence takes no place, and its blocks
 //! go to whoever needs them.
 
 use std::collections::{HashMap, HashSet};
@@ -21,6 +21,7 @@ use super::{
     DUE_SOON_US, DecidedItem, IDLE_US, ScheduleDecision, ScheduleResult, Scheduler, SchedulerConfig,
 };
 use crate::engine::blocks::BlockId;
+use crate::engine::cost::safety;
 use crate::engine::kv_cache::KVCacheManager;
 use crate::engine::types::SequenceId;
 
@@ -159,7 +160,7 @@ impl<'a> Round<'a> {
         let mut preempted: HashSet<SequenceId> = HashSet::new();
         for index in 0..self.running.len() {
             let sequence = &self.running[index];
-            if sequence.paused || preempted.contains(&sequence.id) {
+            if sequence.is_held() || preempted.contains(&sequence.id) {
                 continue;
             }
             let (id, uses_kv, Some(demand)) = (sequence.id, sequence.uses_kv(), sequence.demand()) else {
@@ -184,13 +185,13 @@ impl<'a> Round<'a> {
         self.running.retain(|sequence| !preempted.contains(&sequence.id));
     }
 
-    /// The sequence to preempt: the last paused one that holds blocks, otherwise the last in rank from `index` on.
+    /// The sequence to preempt: the last held one that holds blocks, otherwise the last in rank from `index` on.
     fn victim(&self, index: usize, preempted: &HashSet<SequenceId>) -> Option<SequenceId> {
         if !self.scheduler.config.preemption {
             return None;
         }
         let holds = |s: &&Sequence| !preempted.contains(&s.id) && !self.kv.table(s.id).is_empty();
-        let idle = self.running.iter().rev().filter(holds).find(|s| s.paused);
+        let idle = self.running.iter().rev().filter(holds).find(|s| s.is_held());
         idle.or_else(|| self.running[index..].iter().rev().find(holds)).map(|s| s.id)
     }
 
@@ -215,7 +216,7 @@ impl<'a> Round<'a> {
     /// Whether the time of the step matters: it can be predicted, and somebody listens.
     fn counts_time(&self) -> bool {
         let Scheduler { costs, pressure, .. } = self.scheduler;
-        let is_active = |s: &Sequence| s.live && !s.paused && !s.held;
+        let is_active = |s: &Sequence| s.live && !s.is_held();
         let listens = || self.running.iter().any(is_active) || self.waiting().any(is_active);
         costs.is_known() && (pressure.others_us.is_some() || listens())
     }
@@ -228,7 +229,8 @@ impl<'a> Round<'a> {
     /// Adds the streams that play, the most urgent first, and computes what else the step has time for.
     fn fill_playing(&mut self, in_flight: Option<&ScheduleResult>) {
         let Scheduler { costs, pressure, now_us, .. } = self.scheduler;
-        let begins_us = now_us + in_flight.map_or(0, |step| self.scheduler.step_us(step.shape));
+        let in_flight_us = in_flight.map_or(0, |step| self.scheduler.step_us(step.shape));
+        let begins_us = now_us + (safety(costs) * in_flight_us as f64) as u64;
         let left_s = |at_us: u64| (at_us as f64 - begins_us as f64) / 1e6;
         let mut ready: Vec<(u64, SequenceId, Grant, Playing)> = Vec::new();
         for sequence in &self.running {
@@ -248,7 +250,7 @@ impl<'a> Round<'a> {
         if let Some(at_us) = pressure.others_us {
             time.limit(left_s(at_us));
         }
-        let starts = |s: &Sequence| s.class() == Class::Starting && !s.paused && !s.held;
+        let starts = |s: &Sequence| s.class() == Class::Starting && !s.is_held();
         let has_starting = self.running.iter().any(starts) || self.waiting().any(starts);
         time.set_demand(pressure.bulk_credit_s, has_starting);
         for (_, id, grant, _) in ready.into_iter().take(taken) {
@@ -343,7 +345,7 @@ impl<'a> Round<'a> {
             .waiting
             .iter()
             .filter_map(|id| self.scheduler.sequences.get(id))
-            .filter(|sequence| !sequence.paused && !sequence.held)
+            .filter(|sequence| !sequence.is_held())
             .collect();
         waiting.sort_by_key(|sequence| policy.rank(sequence, self.scheduler.now_us));
         let mut admitted = 0;
@@ -353,7 +355,7 @@ impl<'a> Round<'a> {
                 continue;
             }
             loop {
-                let active = self.running.iter().filter(|s| !s.paused).count();
+                let active = self.running.iter().filter(|s| !s.is_held()).count();
                 match self.admit(sequence, active + admitted) {
                     Ok(()) => admitted += 1,
                     Err(Shortage::State) => states_are_full = true,
@@ -487,8 +489,8 @@ impl<'a> Round<'a> {
     fn future_blocks(&self) -> usize {
         let SchedulerConfig { preemption, .. } = self.scheduler.config;
         let future = |s: &Sequence, held: usize| self.expected_blocks(s).saturating_sub(held);
-        // Where they can be preempted, paused sequences need none.
-        let running = self.running.iter().filter(|s| !(s.paused && preemption)).map(|s| {
+        // Where they can be preempted, held sequences need none.
+        let running = self.running.iter().filter(|s| !(s.is_held() && preemption)).map(|s| {
             let granted = self.granted.get(&s.id).map_or(0, |grant| grant.new_blocks);
             future(s, self.kv.table(s.id).len() + granted)
         });
@@ -502,31 +504,31 @@ impl<'a> Round<'a> {
 
     /// Whether a sequence that can run is running or admitted.
     fn has_active(&self) -> bool {
-        !self.decision.prefill.is_empty() || self.running.iter().any(|s| !s.paused)
+        !self.decision.prefill.is_empty() || self.running.iter().any(|s| !s.is_held())
     }
 
-    /// Preempts a running sequence in favour of a waiting one: a paused one for its blocks, else one that the policy gives.
+    /// Preempts a running sequence in favour of a waiting one: a held one for its blocks, else one that the policy gives.
     fn preempt_for(&mut self, sequence: &Sequence, shortage: Shortage) -> bool {
         let SchedulerConfig { policy, preemption, .. } = self.scheduler.config;
         let holds = |s: &Sequence| !self.kv.table(s.id).is_empty();
-        let paused_for = |s: &Sequence| self.scheduler.now_us.saturating_sub(s.paused_at_us);
-        let paused = || self.running.iter().rposition(|s| s.paused && holds(s));
+        let held_for = |s: &Sequence| self.scheduler.now_us.saturating_sub(s.held_at_us);
+        let held = || self.running.iter().rposition(|s| s.is_held() && holds(s));
         // A reader in real time is paused for moments, in which its blocks are left to it.
-        let idle = || self.running.iter().rposition(|s| s.paused && holds(s) && paused_for(s) >= IDLE_US);
+        let idle = || self.running.iter().rposition(|s| s.is_held() && holds(s) && held_for(s) >= IDLE_US);
         let displaced = || {
             let placed: HashSet<SequenceId> = self.decision.items().map(|item| item.sequence).collect();
             self.running.iter().rposition(|s| {
                 preemption
                     && policy.displaces(sequence, s)
                     && !placed.contains(&s.id)
-                    && if shortage == Shortage::Running { !s.paused } else { holds(s) }
+                    && if shortage == Shortage::Running { !s.is_held() } else { holds(s) }
             })
         };
         let victim = match shortage {
             Shortage::Step | Shortage::State => None,
             Shortage::Running => displaced(),
             Shortage::Blocks | Shortage::Reserve if self.has_active() => idle().or_else(displaced),
-            Shortage::Blocks | Shortage::Reserve => paused(),
+            Shortage::Blocks | Shortage::Reserve => held(),
         };
         let Some(index) = victim else { return false };
         let victim = self.running.remove(index).id;

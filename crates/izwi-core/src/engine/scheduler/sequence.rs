@@ -71,15 +71,17 @@ pub(super) struct Sequence {
     pub(super) priority: Priority,
     pub(super) live: bool,
     /// Whether it may not start yet.
-    pub(super) held: bool,
+    pub(super) deferred: bool,
     /// `None` before its first audio.
     pub(super) playback: Option<Playback>,
     pub(super) arrival: u64,
     pub(super) due_us: u64,
     pub(super) last_scheduled: u64,
     pub(super) paused: bool,
-    /// When it was paused or resumed.
-    pub(super) paused_at_us: u64,
+    /// Positions that can be computed with the input so far; `None` where the input is complete.
+    pub(super) positions: Option<usize>,
+    /// When it was paused or resumed, or its input ran out or came.
+    pub(super) held_at_us: u64,
     is_continued: bool,
     pub(super) state_bytes: usize,
     /// Whether the executor holds its state.
@@ -97,13 +99,14 @@ impl Sequence {
             request_id: new.request_id,
             priority: new.priority,
             live: new.live,
-            held: false,
+            deferred: false,
             playback: None,
             arrival,
             due_us: new.arrival_us,
             last_scheduled: 0,
             paused: false,
-            paused_at_us: 0,
+            positions: None,
+            held_at_us: 0,
             is_continued: new.is_continued,
             state_bytes: new.state_bytes,
             started: false,
@@ -111,6 +114,19 @@ impl Sequence {
             progress: Progress::of(&new.work),
             work: new.work,
         }
+    }
+
+    /// Whether its next position waits for input.
+    pub(super) fn awaits_input(&self) -> bool {
+        match (self.progress, self.positions) {
+            (Progress::Autoregressive { known, .. }, Some(positions)) => known > positions,
+            _ => false,
+        }
+    }
+
+    /// Whether nothing can be computed for now: its client is slow, or its input has not arrived.
+    pub(super) fn is_held(&self) -> bool {
+        self.paused || self.deferred || self.awaits_input()
     }
 
     pub(super) fn uses_kv(&self) -> bool {

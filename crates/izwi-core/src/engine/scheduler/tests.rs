@@ -285,6 +285,33 @@ fn equal_priority_preempts_no_sequence() {
 }
 
 #[test]
+fn a_sequence_without_input_is_held_until_more_arrives_and_is_preempted_first() {
+    let mut bench = Bench::new(&config());
+    let held = bench.prompt(4, 8);
+    bench.scheduler.set_positions(held, Some(5));
+    for position in 0..2 {
+        let result = bench.step();
+        assert_eq!(result.batch_size(), 1, "position {position} has input");
+        bench.complete(&result);
+    }
+    assert!(bench.scheduler.awaits_input(held));
+    assert_eq!(bench.step().batch_size(), 0);
+    let other = bench.prompt(52, 10);
+    let mut preempted = Vec::new();
+    for _ in 0..10 {
+        let result = bench.step();
+        assert_eq!(result.items().map(|item| item.sequence).collect::<Vec<_>>(), [other]);
+        preempted.extend(result.preempted_requests.clone());
+        bench.complete(&result);
+    }
+    assert_eq!(preempted, [held], "the pool was full");
+    bench.scheduler.set_positions(held, Some(5));
+    assert_eq!(bench.step().batch_size(), 0);
+    bench.scheduler.set_positions(held, None);
+    assert_eq!(bench.run_to_end(40), [held]);
+}
+
+#[test]
 fn without_preemption_an_admission_reserves_its_worst_case() {
     let config = EngineCoreConfig {
         max_blocks: 4,
@@ -588,6 +615,7 @@ enum Op {
     Units(Vec<usize>),
     Abort(usize),
     Pause(usize, bool),
+    Input(usize, Option<usize>),
     Step,
 }
 
@@ -599,6 +627,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => prop::collection::vec(1usize..20, 1..5).prop_map(Op::Units),
         1 => (0usize..8).prop_map(Op::Abort),
         1 => (0usize..8, any::<bool>()).prop_map(|(index, on)| Op::Pause(index, on)),
+        1 => (0usize..8, prop::option::of(0usize..50)).prop_map(|(index, most)| Op::Input(index, most)),
         8 => Just(Op::Step),
     ]
 }
@@ -652,19 +681,24 @@ proptest! {
                     prop_assert!(bench.scheduler.finish_request(id, &mut bench.kv));
                 }
                 Op::Pause(index, on) if index < alive.len() => bench.scheduler.set_paused(alive[index], on),
-                Op::Abort(_) | Op::Pause(..) => {}
+                Op::Input(index, most) if index < alive.len() => {
+                    bench.scheduler.set_positions(alive[index], most);
+                }
+                Op::Abort(_) | Op::Pause(..) | Op::Input(..) => {}
                 Op::Step => step_and_check(&mut bench, &config, &mut alive, &mut ended)?,
             }
         }
-        // No sequence starves: without new ones, all end but those whose readers have stopped for ever. Only where the
+        // No sequence starves: without new ones, all end but those whose readers or texts have stopped for ever. Only where the
         // states of those take the memory that others wait for are they aborted, as the engine does.
         let mut stopped: Vec<SequenceId> =
-            alive.iter().copied().filter(|id| bench.scheduler.sequences[id].paused).collect();
+            alive.iter().copied().filter(|id| bench.scheduler.sequences[id].is_held()).collect();
         alive.retain(|id| !stopped.contains(id));
+        alive.iter().for_each(|id| bench.scheduler.set_positions(*id, None));
         run_out(&mut bench, &config, &mut alive, &mut ended, &mut stopped)?;
         prop_assert!(alive.is_empty(), "{} sequences never end", alive.len());
         for &id in &stopped {
             bench.scheduler.set_paused(id, false);
+            bench.scheduler.set_positions(id, None);
         }
         alive = std::mem::take(&mut stopped);
         run_out(&mut bench, &config, &mut alive, &mut ended, &mut stopped)?;
@@ -706,12 +740,14 @@ fn step_and_check(
     let decision = bench.scheduler.compute_schedule(&bench.kv, None);
     prop_assert_eq!(&decision, &bench.scheduler.compute_schedule(&bench.kv, None), "computing is pure");
     let decided = decision.items().count();
+    prop_assert!(!decision.items().any(|item| bench.scheduler.awaits_input(item.sequence)));
     let admits = decision.items().any(|item| item.admit_with.is_some());
     let result = bench.scheduler.apply_schedule(decision, &mut bench.kv);
     prop_assert_eq!(result.batch_size(), decided, "every decided item can be applied");
     prop_assert!(result.batch_size() <= config.max_batch_size);
     prop_assert!(result.total_tokens <= config.max_tokens_per_step);
-    let running = bench.scheduler.running.iter().filter(|id| !bench.scheduler.sequences[id].paused).count();
+    let running =
+        bench.scheduler.running.iter().filter(|id| !bench.scheduler.sequences[id].is_held()).count();
     prop_assert!(!admits || running <= config.max_running_requests);
     let started = bench.scheduler.sequences.values().filter(|s| s.started);
     let state_bytes: usize = started.map(|s| s.state_bytes).sum();

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use candle_core::DType;
 use rayon::prelude::*;
 
-use self::network::{Network, Utterance};
+use self::network::{Acoustics, FRAMES_PER_SECOND, Network, Utterance};
 use self::noise::Noise;
 use self::oov::UnknownWordNet;
-use self::units::{MAX_UNIT_IDS, Vocabulary};
+use self::units::{MAX_UNIT_IDS, Sentence, Unit, Vocabulary};
 use self::waveform::{SAMPLE_RATE_HZ, Synthesiser};
 use super::LoadOptions;
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
+use crate::text::alignment::spoken_ends;
 use crate::text::markup::Markup;
 use crate::text::normalise::Normaliser;
 use crate::text::phonemes::{LetterNames, Phonemiser, UnknownWords};
@@ -26,7 +27,7 @@ use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::slices::with_slices;
 use izwi_types::{
     Input, InputError, ModelInfo, PrepareLimits, Prepared, SamplingParams, SpeakInput, StepOutput, Task,
-    Voice, Work,
+    TextMark, Voice, Work,
 };
 
 mod files;
@@ -45,6 +46,9 @@ const SPEED_RANGE: (f32, f32) = (0.25, 4.0);
 /// Slow speech gets shorter units, so that the frames of a unit stay bounded; this many ids at least.
 const MIN_SLOW_UNIT_IDS: usize = 100;
 
+/// Samples of a frame in which the network counts durations.
+const SAMPLES_PER_DURATION: usize = SAMPLE_RATE_HZ as usize / (FRAMES_PER_SECOND / 2);
+
 /// hibari's own front end never emits these, so the network was not trained on them.
 const UNSUPPORTED_MARKS: [char; 3] = ['"', '“', '”'];
 
@@ -60,7 +64,7 @@ pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn Speec
 /// A prepared utterance.
 #[derive(Debug)]
 struct PreparedUtterance {
-    units: Vec<Vec<u32>>,
+    units: Vec<Unit>,
     speed: f32,
     seed: u64,
 }
@@ -83,16 +87,51 @@ impl FrontEnd {
         })
     }
 
-    fn sentence(&self, sentence: &str) -> String {
-        let phonemes = self.phonemiser.phonemes(&self.normaliser.normalise(sentence));
-        phonemes.replace(UNSUPPORTED_MARKS, "")
+    /// The words of a sentence as they are spoken, and its phonemes.
+    fn sentence(&self, sentence: &str) -> (String, String) {
+        let spoken = self.normaliser.normalise(sentence);
+        let phonemes = self.phonemiser.phonemes(&spoken);
+        (spoken, phonemes.replace(UNSUPPORTED_MARKS, ""))
     }
 
-    /// Phonemes of each sentence of `text`.
-    fn phonemes(&self, text: &str) -> Vec<String> {
+    /// The sentences of `text`.
+    fn sentences(&self, text: &str) -> Vec<Sentence> {
         let plain = self.markup.strip(text);
-        sentences::split(&plain).into_par_iter().map(|sentence| self.sentence(sentence)).collect()
+        let sentences = sentences::split(&plain).into_par_iter().map(|sentence| self.sentence(sentence));
+        let sentences: Vec<(String, String)> = sentences.collect();
+        let spoken: Vec<&str> = sentences.iter().flat_map(|(spoken, _)| spoken.split_whitespace()).collect();
+        let ends = spoken_ends(text, &spoken);
+        let mut at = 0;
+        let sentences = sentences.iter().map(|(spoken, phonemes)| {
+            let ends = &ends[at..][..spoken.split_whitespace().count()];
+            at += ends.len();
+            Sentence { said: said(ends, phonemes.split(' ').count()), phonemes: phonemes.clone() }
+        });
+        sentences.collect()
     }
+}
+
+/// What is said after each of the `words` words of phonemes of a sentence, given what is said after each of its spoken
+/// words. The numbers of words differ where the lexicon joins or drops some; then they are matched by their place.
+fn said(ends: &[usize], words: usize) -> Vec<usize> {
+    let last = |word: usize| (word * ends.len()).div_ceil(words).saturating_sub(1);
+    (1..=words).filter_map(|word| ends.get(last(word)).copied()).collect()
+}
+
+/// The ends of words in the samples of a unit.
+fn text_marks(unit: &Unit, acoustics: &Acoustics) -> Vec<TextMark> {
+    let mut marks: Vec<TextMark> = Vec::new();
+    let mut frames = 0;
+    for (said, duration) in unit.said.iter().zip(&acoustics.durations) {
+        frames += duration;
+        let Some(text_end) = *said else { continue };
+        let mark = TextMark { text_end, sample_end: (frames * SAMPLES_PER_DURATION) as u64 };
+        match marks.last_mut() {
+            Some(last) if last.text_end == text_end => *last = mark,
+            _ => marks.push(mark),
+        }
+    }
+    marks
 }
 
 #[derive(Debug)]
@@ -127,6 +166,7 @@ impl Hibari {
                 languages: Vec::new(),
                 translates: false,
                 clones_voices: false,
+                appends_text: false,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: 0,
@@ -179,13 +219,13 @@ impl SpeechModel for Hibari {
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Speak(input) = input else { return Err(InputError::other_task("speaks", "audio")) };
         self.check(input)?;
-        let sentences = self.front_end.phonemes(&input.text);
+        let sentences = self.front_end.sentences(&input.text);
         let units = units::cut(&sentences, &self.vocabulary, max_unit_ids(input.speed, limits));
         if units.is_empty() {
             let message = "nothing speakable remains of the text; write words, numbers or names in English";
             return Err(InputError { param: "input", message: message.to_owned() });
         }
-        let work = Work::Units(units.iter().map(Vec::len).collect());
+        let work = Work::Units(units.iter().map(|unit| unit.ids.len()).collect());
         let utterance = PreparedUtterance { units, speed: input.speed, seed: input.seed };
         Ok(Prepared { work, payload: Arc::new(utterance) })
     }
@@ -202,7 +242,7 @@ impl SpeechModel for Hibari {
         let utterances: Vec<Utterance<'_>> = prepared
             .iter()
             .flatten()
-            .map(|&(utterance, unit)| Utterance { ids: &utterance.units[unit], speed: utterance.speed })
+            .map(|&(utterance, unit)| Utterance { ids: &utterance.units[unit].ids, speed: utterance.speed })
             .collect();
         let computed = if utterances.is_empty() { Vec::new() } else { self.network.forward(&utterances)? };
         let mut computed = computed.into_iter();
@@ -220,7 +260,8 @@ impl SpeechModel for Hibari {
             })?;
             Ok(StepOutput {
                 samples: samples.map_err(|_| Error::Internal("a transform got buffers of another length"))?,
-                generated_tokens: utterance.units[unit].len(),
+                text_marks: text_marks(&utterance.units[unit], &acoustics),
+                generated_tokens: utterance.units[unit].ids.len(),
                 finished: unit + 1 == utterance.units.len(),
                 ..StepOutput::default()
             })

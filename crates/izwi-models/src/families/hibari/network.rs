@@ -49,7 +49,6 @@ pub(super) struct Utterance<'a> {
 #[derive(Debug, Clone)]
 pub(super) struct Acoustics {
     /// Length of each phoneme in frames of 25 ms.
-    #[cfg_attr(not(test), expect(dead_code, reason = "parity tests compare durations one by one"))]
     pub(super) durations: Vec<usize>,
     /// Pitch in Hz of each frame of 12.5 ms; low or negative means unvoiced.
     pub(super) pitch_hz: Vec<f32>,

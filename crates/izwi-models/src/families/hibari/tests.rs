@@ -101,6 +101,27 @@ fn speech_has_plausible_level_and_duration() {
 }
 
 #[test]
+fn marks_tell_when_each_word_of_the_text_is_said() {
+    let model = model();
+    let text = "It costs $5, and **that** is fine. Dr. Brown agrees!";
+    let prepared = prepare(&model, speak(text));
+    let Work::Units(units) = &prepared.work else { panic!("units expected") };
+    let (mut said, mut samples) = (Vec::new(), 0);
+    for unit in 0..units.len() {
+        let output = pass(&model, &[(&prepared, unit)]).remove(0);
+        said.extend(output.text_marks.iter().map(|mark| (&text[..mark.text_end], samples + mark.sample_end)));
+        samples += output.samples.len() as u64;
+    }
+    let ends: Vec<&str> = said.iter().map(|(text, _)| *text).collect();
+    for word in ["It", "It costs", "It costs $5,", "It costs $5, and **that** is", text] {
+        assert!(ends.contains(&word), "{word}: {ends:?}");
+    }
+    assert!(said.is_sorted_by_key(|(_, sample)| *sample) && said.len() >= 9, "{said:?}");
+    let (first, last) = (said[0].1, said[said.len() - 1].1);
+    assert!(first < samples / 4 && last > samples / 10 * 8 && last <= samples, "{said:?} of {samples}");
+}
+
+#[test]
 fn speed_changes_the_length() {
     let model = model();
     let lengths: Vec<usize> = [0.5, 1.0, 2.0]
@@ -194,6 +215,6 @@ proptest! {
             static FRONT_END: FrontEnd = FrontEnd::new(Box::new(LetterNames)).unwrap();
         }
         let text: String = text.into_iter().collect();
-        FRONT_END.with(|front_end| front_end.phonemes(&text));
+        FRONT_END.with(|front_end| front_end.sentences(&text));
     }
 }

@@ -18,6 +18,30 @@ const LONG_FIRST_UNIT: usize = 60;
 /// Least symbols of both parts of a split first unit.
 const MIN_FIRST_PART: usize = 16;
 
+/// A sentence to speak.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sentence {
+    /// Phonemes of its words, separated by single spaces.
+    pub(super) phonemes: String,
+    /// For each of the words, how many bytes of the user's text are said at its end.
+    pub(super) said: Vec<usize>,
+}
+
+/// A symbol, and how many bytes of the user's text are said at the end of its word; `None` between words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Symbol {
+    value: char,
+    said: Option<usize>,
+}
+
+/// What one forward pass computes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Unit {
+    pub(super) ids: Vec<u32>,
+    /// For each id, how many bytes of the user's text are said at the end of its word; `None` between words.
+    pub(super) said: Vec<Option<usize>>,
+}
+
 /// Phoneme symbols and their ids.
 #[derive(Debug)]
 pub(super) struct Vocabulary {
@@ -38,21 +62,27 @@ impl Vocabulary {
     }
 
     /// The known symbols; others are dropped.
-    fn known(&self, phonemes: &str) -> Vec<char> {
-        phonemes.chars().filter(|symbol| self.ids.contains_key(symbol)).collect()
+    fn known(&self, sentence: &Sentence) -> Vec<Symbol> {
+        let words = sentence.phonemes.split_inclusive(' ').enumerate();
+        let symbols = words.flat_map(|(word, phonemes)| {
+            let said = sentence.said.get(word).copied();
+            phonemes.chars().map(move |value| Symbol { value, said: said.filter(|_| value != ' ') })
+        });
+        symbols.filter(|symbol| self.ids.contains_key(&symbol.value)).collect()
     }
 
     /// Ids between the two boundary marks.
-    fn ids(&self, symbols: &[char]) -> Vec<u32> {
-        let inner = symbols.iter().filter_map(|symbol| self.ids.get(symbol).copied());
-        std::iter::once(0).chain(inner).chain([0]).collect()
+    fn unit(&self, symbols: &[Symbol]) -> Unit {
+        let inner = symbols.iter().filter_map(|symbol| Some((*self.ids.get(&symbol.value)?, symbol.said)));
+        let (ids, said) = std::iter::once((0, None)).chain(inner).chain([(0, None)]).unzip();
+        Unit { ids, said }
     }
 }
 
 /// Splits the phonemes of sentences into units of at most `max_ids` ids each; parts without letters are dropped.
-pub(super) fn cut(sentences: &[String], vocabulary: &Vocabulary, max_ids: usize) -> Vec<Vec<u32>> {
+pub(super) fn cut(sentences: &[Sentence], vocabulary: &Vocabulary, max_ids: usize) -> Vec<Unit> {
     let most = max_ids.clamp(MIN_UNIT_IDS, MAX_UNIT_IDS) - 2;
-    let mut units: Vec<Vec<u32>> = Vec::new();
+    let mut units: Vec<Unit> = Vec::new();
     for sentence in sentences {
         let symbols = vocabulary.known(sentence);
         let mut rest = trim(&symbols);
@@ -68,7 +98,7 @@ pub(super) fn cut(sentences: &[String], vocabulary: &Vocabulary, max_ids: usize)
 }
 
 /// Splits at the last boundary until the rest fits.
-fn push_all(units: &mut Vec<Vec<u32>>, symbols: &[char], vocabulary: &Vocabulary, most: usize) {
+fn push_all(units: &mut Vec<Unit>, symbols: &[Symbol], vocabulary: &Vocabulary, most: usize) {
     let mut rest = trim(symbols);
     while rest.len() > most {
         let at = last_boundary(&rest[..most]);
@@ -78,15 +108,15 @@ fn push_all(units: &mut Vec<Vec<u32>>, symbols: &[char], vocabulary: &Vocabulary
     push(units, rest, vocabulary);
 }
 
-fn push(units: &mut Vec<Vec<u32>>, symbols: &[char], vocabulary: &Vocabulary) {
+fn push(units: &mut Vec<Unit>, symbols: &[Symbol], vocabulary: &Vocabulary) {
     let symbols = trim(symbols);
-    if symbols.iter().any(|symbol| symbol.is_alphabetic()) {
-        units.push(vocabulary.ids(symbols));
+    if symbols.iter().any(|symbol| symbol.value.is_alphabetic()) {
+        units.push(vocabulary.unit(symbols));
     }
 }
 
-fn trim(mut symbols: &[char]) -> &[char] {
-    while let [' ', rest @ ..] | [rest @ .., ' '] = symbols {
+fn trim(mut symbols: &[Symbol]) -> &[Symbol] {
+    while let [Symbol { value: ' ', .. }, rest @ ..] | [rest @ .., Symbol { value: ' ', .. }] = symbols {
         symbols = rest;
     }
     symbols
@@ -97,19 +127,19 @@ fn ends_clause(symbol: char) -> bool {
 }
 
 /// Where to split a long first sentence: after its first clause of some length.
-fn early_clause(symbols: &[char]) -> Option<usize> {
+fn early_clause(symbols: &[Symbol]) -> Option<usize> {
     if symbols.len() <= LONG_FIRST_UNIT {
         return None;
     }
     let last = symbols.len() - MIN_FIRST_PART;
-    (MIN_FIRST_PART..last).find(|&at| ends_clause(symbols[at - 1]) && symbols[at] == ' ')
+    (MIN_FIRST_PART..last).find(|&at| ends_clause(symbols[at - 1].value) && symbols[at].value == ' ')
 }
 
 /// The last boundary: after a clause, else a word, else anywhere. At least one symbol.
-fn last_boundary(symbols: &[char]) -> usize {
+fn last_boundary(symbols: &[Symbol]) -> usize {
     let after = |found: Option<usize>| found.map(|at| at + 1);
-    after(symbols.iter().rposition(|&symbol| ends_clause(symbol)))
-        .or_else(|| after(symbols.iter().rposition(|&symbol| symbol == ' ')))
+    after(symbols.iter().rposition(|symbol| ends_clause(symbol.value)))
+        .or_else(|| after(symbols.iter().rposition(|symbol| symbol.value == ' ')))
         .unwrap_or(symbols.len())
         .max(1)
 }
@@ -124,19 +154,25 @@ mod tests {
         Vocabulary { ids: "abcdefghij ,;:—.".chars().zip(1..).collect() }
     }
 
-    fn text(vocabulary: &Vocabulary, unit: &[u32]) -> String {
+    fn sentence(phonemes: &str) -> Sentence {
+        let said = (1..=phonemes.split(' ').count()).collect();
+        Sentence { phonemes: phonemes.to_owned(), said }
+    }
+
+    fn text(vocabulary: &Vocabulary, unit: &Unit) -> String {
         let symbol =
             |id: &u32| vocabulary.ids.iter().find(|(_, known)| *known == id).map(|(symbol, _)| *symbol);
-        unit.iter().filter_map(symbol).collect()
+        unit.ids.iter().filter_map(symbol).collect()
     }
 
     fn check(sentences: &[&str], max_ids: usize, expected: &[&str]) {
         let vocabulary = vocabulary();
-        let sentences: Vec<String> = sentences.iter().map(|sentence| sentence.to_string()).collect();
+        let sentences: Vec<Sentence> = sentences.iter().map(|phonemes| sentence(phonemes)).collect();
         let units = cut(&sentences, &vocabulary, max_ids);
         let texts: Vec<String> = units.iter().map(|unit| text(&vocabulary, unit)).collect();
         assert_eq!(texts, expected);
-        assert!(units.iter().all(|unit| unit[0] == 0 && unit[unit.len() - 1] == 0 && unit.len() <= max_ids));
+        let bounded = |ids: &[u32]| ids[0] == 0 && ids[ids.len() - 1] == 0 && ids.len() <= max_ids;
+        assert!(units.iter().all(|unit| bounded(&unit.ids) && unit.said.len() == unit.ids.len()));
     }
 
     #[test]
@@ -161,15 +197,27 @@ mod tests {
         check(&["ab.", &later], 400, &["ab.", &later]);
     }
 
+    #[test]
+    fn symbols_know_what_is_said_at_the_end_of_their_word() {
+        let vocabulary = vocabulary();
+        let units = cut(&[sentence("ab zz cd."), sentence("abcdefghij ab")], &vocabulary, 12);
+        let said: Vec<Vec<Option<usize>>> = units.into_iter().map(|unit| unit.said).collect();
+        let [first, second, third] = &said[..] else { panic!("{said:?}") };
+        let one = Some(1);
+        assert_eq!(first[..], [None, one, one, None, None, Some(3), Some(3), Some(3), None]);
+        assert_eq!((second[1], third[1], third.len()), (one, Some(2), 4));
+    }
+
     proptest! {
         #[test]
         fn no_letter_is_lost(sentences in prop::collection::vec("[a-j ,.:—]{0,600}", 0..4), max in 1usize..500) {
             let vocabulary = vocabulary();
-            let units = cut(&sentences, &vocabulary, max);
+            let spoken: Vec<Sentence> = sentences.iter().map(|phonemes| sentence(phonemes)).collect();
+            let units = cut(&spoken, &vocabulary, max);
             let sounds = |text: &str| text.chars().filter(|c| c.is_alphabetic()).collect::<String>();
             let joined: String = units.iter().map(|unit| text(&vocabulary, unit)).collect();
             prop_assert_eq!(sounds(&joined), sounds(&sentences.concat()));
-            prop_assert!(units.iter().all(|unit| unit.len() <= max.clamp(MIN_UNIT_IDS, MAX_UNIT_IDS)));
+            prop_assert!(units.iter().all(|unit| unit.ids.len() <= max.clamp(MIN_UNIT_IDS, MAX_UNIT_IDS)));
         }
     }
 }

@@ -143,6 +143,7 @@ impl LfmAudio {
             languages: vec![plan::LANGUAGE.to_owned()],
             translates: false,
             clones_voices: false,
+            appends_text: false,
             sampling: plan::TTS_SAMPLING,
             weight_bytes: generator.bytes() + codec.bytes() + encoder_bytes,
             state_bytes: generator.backbone.stack.state_bytes() + codec.state_bytes() + rows,
@@ -221,6 +222,7 @@ impl FrameModel for LfmAudio {
             seed: 0,
             max_tokens: usize::MAX,
             chunk_samples: 1,
+            first_chunk_samples: None,
         })
     }
 

@@ -119,7 +119,11 @@ impl LfmAudio {
         Ok(Plan {
             request: Task::Tts,
             passes,
-            chunk_policy: ChunkPolicy { chunk_samples: input.chunk_samples, may_defer: true },
+            chunk_policy: ChunkPolicy {
+                chunk_samples: input.chunk_samples,
+                first_chunk_samples: input.first_chunk_samples,
+                may_defer: true,
+            },
             limits: PassLimits {
                 max_tokens: input.max_tokens,
                 max_positions: limits.max_positions,
@@ -182,7 +186,7 @@ impl LfmAudio {
         Ok(Plan {
             request: Task::Asr,
             passes,
-            chunk_policy: ChunkPolicy { chunk_samples: 1, may_defer: false },
+            chunk_policy: ChunkPolicy { chunk_samples: 1, first_chunk_samples: None, may_defer: false },
             limits: PassLimits {
                 max_tokens: usize::MAX,
                 max_positions: limits.max_positions,
@@ -254,7 +258,11 @@ impl LfmAudio {
         Ok(Plan {
             request: Task::Chat,
             passes: vec![PassPlan { max_frames, ..pass_plan(pass) }],
-            chunk_policy: ChunkPolicy { chunk_samples: input.chunk_samples, may_defer: false },
+            chunk_policy: ChunkPolicy {
+                chunk_samples: input.chunk_samples,
+                first_chunk_samples: input.first_chunk_samples,
+                may_defer: false,
+            },
             limits: PassLimits {
                 max_tokens: input.max_tokens,
                 max_positions: limits.max_positions,

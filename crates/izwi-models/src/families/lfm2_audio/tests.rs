@@ -65,6 +65,7 @@ fn converse(turns: Vec<Turn>, sampling: Option<SamplingParams>, seed: u64) -> In
         seed,
         max_tokens: usize::MAX,
         chunk_samples: 1,
+        first_chunk_samples: None,
     })
 }
 
@@ -450,6 +451,26 @@ fn a_conversation_has_the_watchdog() {
     state.generated.emissions.extend((0..48).flat_map(|at| [token(at % 5), Emission::Frame(Arc::new([1]))]));
     assert!(state.loops(), "five tokens again and again");
     assert_eq!(state.text_tokens(), 148);
+}
+
+#[test]
+fn an_answer_whose_text_repeats_itself_is_cut_as_a_runaway() {
+    let model = model_at(Precision::F32);
+    let input = converse(vec![Turn::User(vec![Message::Text("And you?".to_owned())])], None, 5);
+    let mut engine = MiniEngine::new(&model, 8, usize::MAX, usize::MAX);
+    engine.admit(&prepare(&model, &input));
+    while engine.sequences[0].generated < model.model.config.interleaved_n_text {
+        engine.step();
+    }
+    let sequence = &mut engine.sequences[0];
+    assert!(!sequence.finished);
+    // As if it had gone on with five tokens again and again. A frame is next.
+    let state = &mut sequence.state.downcast_mut::<RequestState<LfmAudio>>().unwrap().state;
+    state.generated.emissions.extend((0..48).map(|at| Emission::Token(10 + at % 5)));
+    sequence.known += 48;
+    engine.step();
+    let sequence = &engine.sequences[0];
+    assert!(sequence.finished && sequence.runaway);
 }
 
 #[test]

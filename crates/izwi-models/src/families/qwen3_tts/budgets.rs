@@ -49,6 +49,7 @@ fn pass(seed: u64) -> Pass {
     let sampling = SamplingParams { temperature: 0.9, top_k: 50, ..SamplingParams::repeating(1.05) };
     Pass {
         prompt: Prompt { positions: (0..PROMPT).map(position).collect(), trailing: Vec::new() },
+        open_text: None,
         sampling,
         residual_sampling: sampling,
         draws: Draws::new(seed),

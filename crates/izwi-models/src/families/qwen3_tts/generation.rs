@@ -6,6 +6,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use super::config::{CONTROL_TOKENS, Config, Settings};
+use super::open_text::OpenText;
 use super::predictor::Predictor;
 use super::prompt::{Codec, Frame, Position, Prompt};
 use super::talker::Talker;
@@ -39,9 +40,11 @@ pub(super) struct Generator {
 }
 
 /// One pass: the prompt and how to sample.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Pass {
     pub(super) prompt: Prompt,
+    /// Text that arrives while it is spoken, in place of the prompt's trailing text.
+    pub(super) open_text: Option<OpenText>,
     pub(super) sampling: SamplingParams,
     pub(super) residual_sampling: SamplingParams,
     pub(super) draws: Draws,
@@ -287,12 +290,14 @@ impl StepInput<'_> {
         (self.start..self.end).map(position).collect()
     }
 
-    /// The position of a generated frame; `None` where it does not exist.
+    /// The position of a generated frame; `None` where it does not exist, or its text has not arrived.
     fn frame_position(&self, frame: usize, config: &Config) -> Option<Position> {
-        self.generated.frames.get(frame).map(|codes| Position {
-            text: self.pass.prompt.trailing.get(frame).copied().unwrap_or(config.tts_pad_token_id),
-            codec: Codec::Frame(Arc::clone(codes)),
-        })
+        let codes = self.generated.frames.get(frame)?;
+        let text = match &self.pass.open_text {
+            None => self.pass.prompt.trailing.get(frame).copied().unwrap_or(config.tts_pad_token_id),
+            Some(text) => text.token(frame, config)?,
+        };
+        Some(Position { text, codec: Codec::Frame(Arc::clone(codes)) })
     }
 
     /// Content key of the position of the last generated frame; `None` where it is not known.

@@ -130,6 +130,7 @@ impl Loaded {
         };
         Pass {
             prompt: self.prompt_spec(arguments).prompt(&self.settings.config),
+            open_text: None,
             sampling: greedy(self.settings.sampling),
             residual_sampling: greedy(self.settings.residual_sampling),
             draws,

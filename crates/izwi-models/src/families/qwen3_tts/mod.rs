@@ -13,19 +13,20 @@ use sha2::{Digest, Sha256};
 use self::codec::{Codec, DecoderState};
 use self::config::{Kind, Settings};
 use self::generation::{CODEC, Generated, Generator, NoObserver, Outcome, PARTS, Pass, StepInput};
+use self::open_text::OpenText;
 use self::speaker::{SpeakerConfig, SpeakerEncoder};
 use self::tokens::Vocabulary;
 use self::voice::{ClonedVoice, VoiceCache, VoiceCloner};
 use super::LoadOptions;
 use crate::frame_driver::{self, FrameDriver, FrameModel, Plan, StepEntry, StepResult, check_positions};
-use crate::model::SpeechModel;
+use crate::model::{SpeechModel, takes_text_whole};
 use crate::warm_up;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
-    Input, InputError, ModelInfo, PartTimes, PrepareLimits, SpeakInput, StepOutput, Task, Voice,
-    VoiceRecording, VoiceReference,
+    Input, InputError, ModelInfo, PartTimes, PrepareLimits, SpeakInput, StepOutput, Task, TextProgress,
+    Voice, VoiceRecording, VoiceReference,
 };
 
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
@@ -44,6 +45,7 @@ mod golden_set;
 #[cfg(test)]
 mod golden_speaker;
 mod lookup;
+mod open_text;
 mod plan;
 mod predictor;
 mod prompt;
@@ -186,6 +188,7 @@ fn info(settings: &Settings, codec: &Codec, clones_voices: bool, weight_bytes: u
         languages: Vec::new(),
         translates: false,
         clones_voices,
+        appends_text: true,
         sampling: settings.sampling,
         weight_bytes,
         state_bytes: codec.state_bytes(),
@@ -243,6 +246,19 @@ impl FrameModel for QwenTts {
         Ok(plan)
     }
 
+    fn append_text(&self, pass: &Pass, text: &str, is_last: bool) -> Result<TextProgress, InputError> {
+        let open_text = pass.open_text.as_ref().ok_or_else(takes_text_whole)?;
+        open_text.append(&self.vocabulary, text, is_last)
+    }
+
+    fn spoken_tokens(&self, pass: &Pass, _state: &Generated) -> usize {
+        pass.open_text.as_ref().map_or(0, OpenText::appended_tokens)
+    }
+
+    fn has_text(&self, pass: &Pass, generated: &Generated) -> bool {
+        pass.open_text.as_ref().is_none_or(|text| generated.frames.len() <= text.frames())
+    }
+
     fn start(&self, _voice: &Option<Arc<ClonedVoice>>, _pass: &Pass) -> Generated {
         Generated::default()
     }
@@ -255,7 +271,8 @@ impl FrameModel for QwenTts {
     }
 
     fn check(&self, pass: &Pass, state: &Generated, end: usize) -> Result<(), Error> {
-        check_positions(end, pass.prompt.positions.len() + state.frames.len())
+        let with_text = pass.open_text.as_ref().map_or(usize::MAX, OpenText::frames);
+        check_positions(end, pass.prompt.positions.len() + state.frames.len().min(with_text))
     }
 
     fn step(

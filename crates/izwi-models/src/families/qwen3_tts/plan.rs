@@ -8,6 +8,7 @@ use super::QwenTts;
 use super::config::Kind;
 use super::generation::Pass;
 use super::lookup;
+use super::open_text::OpenText;
 use super::prompt::{Codec as CodecSide, PromptSpec};
 use super::tokens::{TokenizedText, Vocabulary};
 use super::voice::ClonedVoice;
@@ -84,7 +85,7 @@ impl QwenTts {
             language,
             speaker: speaker.clone(),
             reference: cloned.as_ref().and_then(|voice| voice.reference.clone()),
-            streams_text: input.streams_text.unwrap_or(config.kind == Kind::Base),
+            streams_text: input.has_more_text || input.streams_text.unwrap_or(config.kind == Kind::Base),
         };
         let unreadable =
             || InputError { param: "input", message: "this text cannot be tokenised".to_owned() };
@@ -99,13 +100,21 @@ impl QwenTts {
             );
             return Err(InputError { param: "input", message });
         }
-        let pieces = pieces(&input.text, &self.vocabulary, room.min(MAX_TOKENS));
-        let pieces = pieces.filter(|pieces| !pieces.is_empty()).ok_or_else(unreadable)?;
+        let most = room.min(MAX_TOKENS);
+        let (texts, rest) = if input.has_more_text {
+            check_open(cloned.as_deref())?;
+            let (start, rest) = OpenText::split(&self.vocabulary, &input.text)?;
+            (vec![start], Some(rest))
+        } else {
+            let pieces = pieces(&input.text, &self.vocabulary, most);
+            (pieces.filter(|pieces| !pieces.is_empty()).ok_or_else(unreadable)?, None)
+        };
         let greedy = input.sampling.temperature <= 0.0;
         let residual = if greedy { SamplingParams::GREEDY } else { self.settings.residual_sampling };
-        let passes = pieces.into_iter().enumerate().map(|(index, text)| {
+        let passes = texts.into_iter().enumerate().map(|(index, text)| {
             let max_frames = self.has_watchdog.then(|| max_frames(text.body.len()));
-            let prompt = spec(text).prompt(config);
+            let mut prompt = spec(text).prompt(config);
+            let open_text = rest.map(|rest| OpenText::new(&mut prompt, most, rest));
             PassPlan {
                 prompt_keys: prompt.positions.iter().map(|position| position.key()).collect(),
                 encoders: Arc::new([]),
@@ -113,6 +122,7 @@ impl QwenTts {
                 max_positions: None,
                 pass: Pass {
                     prompt,
+                    open_text,
                     sampling: input.sampling,
                     residual_sampling: residual,
                     draws: Draws::new(pass_seed(input.seed, index)),
@@ -123,7 +133,11 @@ impl QwenTts {
         Ok(Plan {
             passes,
             request: cloned,
-            chunk_policy: ChunkPolicy { chunk_samples: input.chunk_samples, may_defer: true },
+            chunk_policy: ChunkPolicy {
+                chunk_samples: input.chunk_samples,
+                first_chunk_samples: input.first_chunk_samples,
+                may_defer: true,
+            },
             limits: PassLimits {
                 max_tokens: input.max_tokens,
                 max_positions: limits.max_positions,
@@ -131,6 +145,20 @@ impl QwenTts {
             },
         })
     }
+}
+
+/// Checks that text can be appended in this voice.
+///
+/// # Errors
+/// It continues a recording: its prompt has a text token beside each frame of the recording, and so most of the text.
+fn check_open(voice: Option<&ClonedVoice>) -> Result<(), InputError> {
+    if voice.is_none_or(|voice| voice.reference.is_none()) {
+        return Ok(());
+    }
+    Err(InputError {
+        param: "input",
+        message: "this voice continues a recording and takes a text as a whole; send it at once, or leave out the text of the recording".to_owned(),
+    })
 }
 
 /// Splits a text into pieces of at most `most` tokens: whole where it fits, else between sentences, and within a sentence

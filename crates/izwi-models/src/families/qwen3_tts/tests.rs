@@ -6,7 +6,8 @@ use super::golden::{Arguments, cases};
 use super::golden_set::{TOLERANCE, assert_same, compare, device, is_bit_exact, root, tensors, values};
 use super::*;
 use crate::frame_driver::{FrameCodec, RequestState};
-use crate::mini_engine::{self, MiniEngine};
+use crate::mini_engine::{self, MiniEngine, Sequence};
+use crate::model::BatchEntry;
 use izwi_types::Precision;
 use izwi_types::{Prepared, SamplingParams};
 
@@ -371,4 +372,133 @@ fn every_precision_loads_generates_and_warms_up() {
             assert!(model.model.info.weight_bytes > 0);
         }
     }
+}
+
+/// The instruction makes a prompt of several blocks.
+fn styled(text: &str, seed: u64) -> SpeakInput {
+    let instructions = Some("Speak slowly, in a low voice, as if it were late.".to_owned());
+    SpeakInput { instructions, streams_text: Some(true), ..say(text, seed) }
+}
+
+/// A text as it arrives: at which step each piece does; the text ends with the last.
+struct Arrivals {
+    sequence: usize,
+    pieces: Vec<(usize, String)>,
+}
+
+impl Arrivals {
+    /// Pieces of about `size` characters, with `pause` steps before each.
+    fn new(sequence: usize, text: &str, size: usize, pause: usize) -> Self {
+        let text: Vec<char> = text.chars().collect();
+        let pieces = text.chunks(size).enumerate();
+        let pieces = pieces.map(|(n, piece)| ((n + 1) * pause, piece.iter().collect())).collect();
+        Self { sequence, pieces }
+    }
+
+    fn arrive(&mut self, step: usize, model: &Driver, engine: &mut MiniEngine<'_>) {
+        let sequence = &mut engine.sequences[self.sequence];
+        while self.pieces.first().is_some_and(|(at, _)| *at <= step) {
+            let (_, piece) = self.pieces.remove(0);
+            let progress = model.append_text(&sequence.prepared, &piece, self.pieces.is_empty()).unwrap();
+            sequence.positions = progress.positions;
+        }
+    }
+}
+
+/// Where the first word of a text and the space behind it end.
+fn first_word(text: &str) -> usize {
+    text.find([' ', '，']).map_or(text.len(), |at| at + text[at..].chars().next().unwrap().len_utf8())
+}
+
+#[test]
+fn text_in_pieces_with_pauses_gives_the_samples_of_the_whole_text() {
+    const MOST: usize = 30;
+    let texts = [TEXTS[1], TEXTS[3], TEXTS[2], TEXTS[7], TEXTS[6]];
+    for checkpoint in ["cv06", "cv17"] {
+        let model = model(checkpoint);
+        let whole: Vec<Sequence> = (0..)
+            .zip(texts)
+            .map(|(seed, text)| mini_engine::alone(&model, &prepare(&model, styled(text, seed)), MOST))
+            .collect();
+        for (size, pause, preempts) in [(2, 1, false), (7, 9, true)] {
+            let mut engine = MiniEngine::new(&model, BLOCK, 5, MOST);
+            let arrivals = texts.iter().enumerate().map(|(n, text)| {
+                let start = first_word(text);
+                let begun = SpeakInput { has_more_text: true, ..styled(&text[..start], n as u64) };
+                let prepared = prepare(&model, begun);
+                engine.admit(&prepared);
+                let progress = model.append_text(&prepared, "", false).unwrap();
+                engine.sequences[n].positions = progress.positions;
+                Arrivals::new(n, &text[start..], size, pause)
+            });
+            let mut arrivals: Vec<Arrivals> = arrivals.collect();
+            // Others that wait for nothing share the steps.
+            engine.admit(&prepare(&model, styled(TEXTS[4], 9)));
+            let mut step = 0;
+            while engine.has_work() {
+                arrivals.iter_mut().for_each(|text| text.arrive(step, &model, &mut engine));
+                if preempts && step % 12 == 11 {
+                    engine.preempt(step / 12 % texts.len());
+                }
+                engine.step();
+                step += 1;
+            }
+            for (running, whole) in engine.sequences.iter().zip(&whole) {
+                assert_eq!((running.generated, running.finished), (whole.generated, whole.finished));
+                running.assert_same(whole, checkpoint);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_text_that_has_run_out_generates_nothing_until_more_arrives() {
+    let model = model("cv06");
+    let prepared = prepare(&model, SpeakInput { has_more_text: true, ..say("The quick ", 1) });
+    let mut engine = MiniEngine::new(&model, BLOCK, usize::MAX, 40);
+    engine.admit(&prepared);
+    engine.sequences[0].positions = model.append_text(&prepared, "", false).unwrap().positions;
+    (0..10).for_each(|_| engine.step());
+    let tokens = model.model.vocabulary.tokenize("The quick").unwrap().body.len();
+    assert_eq!(engine.sequences[0].generated, tokens, "a frame a token");
+    assert!(!engine.sequences[0].samples.is_empty(), "no decoded frame waits for text");
+    let mut entry = BatchEntry {
+        prepared: &prepared,
+        state: &mut model.start(&prepared),
+        start: 0,
+        begins: true,
+        num_tokens: mini_engine::keys(&prepared).len() + 1,
+        block_table: &[0, 1, 2, 3],
+    };
+    let outputs = model.forward(&mut engine.kv, std::slice::from_mut(&mut entry)).unwrap();
+    let error = outputs.into_iter().next().unwrap().unwrap_err();
+    assert!(error.to_string().contains("do not exist"), "{error}");
+    let error = model.append_text(&prepare(&model, say("Hi.", 1)), "More.", true).unwrap_err();
+    assert!(error.message.contains("as a whole"), "{error}");
+}
+
+#[test]
+fn requests_of_one_voice_differ_in_the_last_prompt_position_alone() {
+    for checkpoint in ["cv06", "cv17"] {
+        let model = model(checkpoint);
+        let [first, second] = [TEXTS[1], TEXTS[4]].map(|text| {
+            let open = SpeakInput { has_more_text: true, ..styled(text, 3) };
+            mini_engine::keys(&prepare(&model, open)).to_vec()
+        });
+        let (last, prefix) = first.split_last().unwrap();
+        assert_eq!((prefix, first.len()), (&second[..prefix.len()], second.len()), "{checkpoint}");
+        assert_ne!(Some(last), second.last());
+    }
+}
+
+#[test]
+fn a_voice_that_continues_a_recording_takes_its_text_whole() {
+    let model = model("base17");
+    let open = |text| {
+        let reference = Some(VoiceReference::Recording(recording(text)));
+        let input = SpeakInput { reference, has_more_text: true, ..say("Hello there", 1) };
+        model.prepare(&Input::Speak(input), &LIMITS)
+    };
+    assert!(open(Some("Some words.")).unwrap_err().message.contains("continues a recording"));
+    assert!(open(None).is_ok());
 }

@@ -117,6 +117,14 @@ impl Vocabulary {
         Some(TokenizedText { role: ids[..HEAD].to_vec(), body, first: ids[HEAD] })
     }
 
+    /// Tokens of the start of a text to speak, up to a place where its tokens are stable; `None` where there is none, or the
+    /// tokenizer lacks the tokens of a turn.
+    pub(super) fn tokenize_start(&self, text: &str) -> Option<TokenizedText> {
+        let ids = self.encode(&format!("<|im_start|>assistant\n{text}"));
+        let (role, body) = ids.split_at_checked(HEAD)?;
+        Some(TokenizedText { role: role.to_vec(), body: body.to_vec(), first: *body.first()? })
+    }
+
     /// Tokens of the text of a reference recording; `None` where the tokenizer lacks the tokens of a turn.
     pub(super) fn tokenize_reference(&self, text: &str) -> Option<Vec<u32>> {
         let ids = self.encode(&format!("<|im_start|>assistant\n{text}<|im_end|>\n"));

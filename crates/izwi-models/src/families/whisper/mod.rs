@@ -120,6 +120,7 @@ impl Whisper {
                 languages: if multilingual { codes.collect() } else { vec!["en".to_owned()] },
                 translates: multilingual,
                 clones_voices: false,
+                appends_text: false,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: decoder.window_bytes(config.max_source_positions),

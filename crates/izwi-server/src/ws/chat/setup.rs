@@ -3,12 +3,12 @@
 use izwi_audio::encode::Format;
 use izwi_core::engine::{ChatOptions, Conversation, EngineCoreRequest, GenerationParams, Priority};
 
+use crate::chunking::ChunkSizes;
 use crate::dto::chat::ConfigFields;
 use crate::encoding;
 use crate::error::ApiError;
 use crate::extract::{check_range, non_blank, parse_priority};
 use crate::registry::Lease;
-use crate::ws::chunking;
 
 /// Range of `input_sample_rate`, in Hz.
 const INPUT_RATES: std::ops::RangeInclusive<u32> = 8_000..=48_000;
@@ -19,7 +19,7 @@ pub(super) struct Setup {
     pub(super) format: &'static Format,
     /// Rate of the client's audio, in Hz.
     pub(super) input_rate: u32,
-    chunk_samples: usize,
+    chunks: ChunkSizes,
     instructions: Option<String>,
     params: GenerationParams,
     own_sampling: bool,
@@ -32,7 +32,8 @@ impl Setup {
     pub(super) fn resolve(fields: ConfigFields, engine: Lease) -> Result<Self, ApiError> {
         let profile = engine.profile();
         let format = encoding::for_session(fields.response_format.as_deref())?;
-        let chunk_samples = chunking::samples(fields.chunk_ms, profile.info.sample_rate_hz)?;
+        let rate_hz = profile.info.sample_rate_hz;
+        let chunks = ChunkSizes::resolve(fields.chunk_ms, fields.first_chunk_ms, rate_hz)?;
         let input_rate = fields.input_sample_rate.unwrap_or(profile.info.input_sample_rate_hz);
         check_range("input_sample_rate", input_rate, &INPUT_RATES)?;
         let priority = parse_priority(fields.priority.as_deref())?;
@@ -43,7 +44,7 @@ impl Setup {
         Ok(Self {
             format,
             input_rate,
-            chunk_samples,
+            chunks,
             instructions,
             params,
             own_sampling,
@@ -59,9 +60,8 @@ impl Setup {
         let mut request = EngineCoreRequest::converse(Conversation::new())
             .with_chat(ChatOptions { conversation, own_sampling, text_temperature })
             .with_params(self.params.clone())
-            .with_priority(self.priority)
-            .with_chunk_samples(self.chunk_samples);
+            .with_priority(self.priority);
         request.instructions.clone_from(&self.instructions);
-        request
+        self.chunks.of(request)
     }
 }

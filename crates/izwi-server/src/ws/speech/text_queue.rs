@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use super::live_text::{LiveText, first_end, utterance_end};
 use crate::error::ApiError;
 use crate::speech::check_text;
 
@@ -19,7 +20,22 @@ pub(super) struct TextQueue {
     session_chars: usize,
     max_utterance_chars: usize,
     max_session_chars: usize,
+    /// Whether text is spoken as it arrives, rather than in complete sentences.
+    is_live: bool,
+    /// Whether the last utterance came as a whole.
+    is_whole: bool,
     is_done: bool,
+}
+
+/// The text of the next utterance.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NextText {
+    /// All of it, at once.
+    Whole(String),
+    /// All of it, of a session whose text is spoken as it arrives.
+    Complete(String),
+    /// Its first words. The rest follows while they are spoken.
+    Start(String),
 }
 
 impl TextQueue {
@@ -30,13 +46,23 @@ impl TextQueue {
             session_chars: 0,
             max_utterance_chars,
             max_session_chars,
+            is_live: false,
+            is_whole: false,
             is_done: false,
         }
     }
 
-    /// Takes a piece of text; complete sentences become an utterance once there are enough of them.
+    /// From now on text is spoken as it arrives.
+    pub(super) fn set_live(&mut self) {
+        self.is_live = true;
+    }
+
+    /// Takes a piece of text; unless text is spoken as it arrives, complete sentences become an utterance once there are enough of them.
     pub(super) fn push(&mut self, text: &str) -> Result<(), ApiError> {
         self.append(text)?;
+        if self.is_live {
+            return Ok(());
+        }
         let end = sentences_end(&self.buffer);
         if self.buffer[..end].trim().chars().nth(EARLY_CHARS - 1).is_some() {
             let rest = self.buffer.split_off(end);
@@ -50,6 +76,7 @@ impl TextQueue {
     pub(super) fn push_last(&mut self, text: &str) -> Result<(), ApiError> {
         self.append(text)?;
         self.finish();
+        self.is_whole = true;
         Ok(())
     }
 
@@ -93,6 +120,19 @@ impl TextQueue {
         self.is_done = true;
     }
 
+    /// Ends the utterance that is spoken as it arrives with the buffered text.
+    pub(super) fn flush_into(&mut self, live: &mut LiveText) {
+        let mut text = std::mem::take(&mut self.buffer);
+        live.take(&mut text, true);
+        self.buffer = text;
+        self.flush();
+    }
+
+    /// Gives the buffered text to the utterance that is spoken as it arrives. Returns whether that has ended.
+    pub(super) fn feed(&mut self, live: &mut LiveText) -> bool {
+        live.take(&mut self.buffer, false)
+    }
+
     /// Drops text that was not taken yet. False if there was none.
     pub(super) fn clear(&mut self) -> bool {
         let had_text = !self.utterances.is_empty() || !self.buffer.trim().is_empty();
@@ -101,8 +141,27 @@ impl TextQueue {
         had_text
     }
 
-    pub(super) fn next(&mut self) -> Option<String> {
-        self.utterances.pop_front()
+    pub(super) fn next(&mut self) -> Option<NextText> {
+        let Some(mut text) = self.utterances.pop_front() else {
+            return self.is_live.then(|| self.first_words()).flatten().map(NextText::Start);
+        };
+        if !self.is_live || (self.is_whole && self.utterances.is_empty()) {
+            return Some(NextText::Whole(text));
+        }
+        let rest = text.split_off(utterance_end(&text).unwrap_or(text.len()));
+        let rest = rest.trim_start();
+        if !rest.is_empty() {
+            self.utterances.push_front(rest.to_owned());
+        }
+        Some(NextText::Complete(text))
+    }
+
+    fn first_words(&mut self) -> Option<String> {
+        let text = self.buffer.trim_start();
+        let (words, rest) = text.split_at(first_end(text)?);
+        let (words, rest) = (words.to_owned(), rest.to_owned());
+        self.buffer = rest;
+        Some(words)
     }
 
     /// Whether the text has ended and every utterance was taken.
@@ -118,22 +177,27 @@ impl TextQueue {
     }
 }
 
-/// Where the last complete sentence of `text` ends. A sentence is complete once white space follows its terminator.
+/// Where the last complete sentence of `text` ends.
 fn sentences_end(text: &str) -> usize {
-    let mut end = 0;
+    sentence_ends(text).last().copied().unwrap_or(0)
+}
+
+/// Where the complete sentences of `text` end. A sentence is complete once white space follows its terminator.
+pub(super) fn sentence_ends(text: &str) -> Vec<usize> {
+    let mut ends = Vec::new();
     let mut letters = 0;
     let mut terminated = false;
     for (index, character) in text.char_indices() {
         match character {
             '!' | '?' | '…' => terminated = true,
             // These need no space after them.
-            '。' | '！' | '？' => end = index + character.len_utf8(),
-            '\n' => end = index + 1,
+            '。' | '！' | '？' => ends.push(index + character.len_utf8()),
+            '\n' => ends.push(index + 1),
             '.' => terminated |= letters >= WORD_LETTERS,
             '"' | '\'' | '”' | '’' | ')' | ']' | '»' => {}
             c if c.is_whitespace() => {
                 if terminated {
-                    end = index + c.len_utf8();
+                    ends.push(index + c.len_utf8());
                 }
                 terminated = false;
             }
@@ -141,15 +205,41 @@ fn sentences_end(text: &str) -> usize {
         }
         letters = if character.is_alphabetic() { letters + 1 } else { 0 };
     }
-    end
+    ends
 }
 
 #[cfg(test)]
 mod tests {
+    use izwi_core::engine::TextInput;
+
     use super::*;
 
     fn queue() -> TextQueue {
         TextQueue::new(100, 250)
+    }
+
+    fn whole(text: &str) -> NextText {
+        NextText::Whole(text.to_owned())
+    }
+
+    #[test]
+    fn live_text_is_spoken_from_its_first_word_on() {
+        let mut queue = TextQueue::new(1_000, 5_000);
+        queue.set_live();
+        queue.push(" The qui").unwrap();
+        assert_eq!(queue.next(), Some(NextText::Start("The".to_owned())));
+        let mut live = LiveText::new(TextInput::new(), "The");
+        assert!(!queue.feed(&mut live));
+        queue.push("ck fox. ").unwrap();
+        assert!(!queue.feed(&mut live));
+        assert_eq!(queue.next(), None, "all text went to the utterance");
+        queue.flush_into(&mut live);
+        queue.push("Next. ").unwrap();
+        queue.flush();
+        assert_eq!(queue.next(), Some(NextText::Complete("Next.".to_owned())));
+        queue.push_last("As a whole.").unwrap();
+        assert_eq!(queue.next(), Some(whole("As a whole.")));
+        assert!(queue.is_over());
     }
 
     #[test]
@@ -170,9 +260,9 @@ mod tests {
         queue.push("Short one. ").unwrap();
         assert_eq!(queue.next(), None);
         queue.push("This sentence makes it long enough. And a rest").unwrap();
-        assert_eq!(queue.next().as_deref(), Some("Short one. This sentence makes it long enough."));
+        assert_eq!(queue.next(), Some(whole("Short one. This sentence makes it long enough.")));
         queue.finish();
-        assert_eq!(queue.next().as_deref(), Some("And a rest"));
+        assert_eq!(queue.next(), Some(whole("And a rest")));
         assert!(queue.is_over());
     }
 
@@ -183,7 +273,7 @@ mod tests {
         assert_eq!(queue.push(&"b".repeat(41)).unwrap_err().param(), Some("text"));
         queue.push(&"c".repeat(40)).unwrap();
         queue.flush();
-        assert_eq!(queue.next().map(|text| text.len()), Some(100));
+        assert_eq!(queue.next(), Some(whole(&("a".repeat(60) + &"c".repeat(40)))));
         queue.push(&"d".repeat(100)).unwrap();
         queue.flush();
         assert!(queue.push(&"e".repeat(51)).unwrap_err().to_string().contains("250"));

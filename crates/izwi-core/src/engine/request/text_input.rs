@@ -1,0 +1,142 @@
+//! Text of a request that arrives while it is spoken: the client's side.
+//!
+//! Must not know queues or the state of the engine.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use izwi_types::{Prepared, TextProgress};
+
+use super::MAX_TEXT_CHARS;
+use crate::engine::error::{EngineError, Result};
+use crate::engine::executor::RequestPreparer;
+
+/// Tells the engine that text has arrived or ended.
+type Wake = Box<dyn Fn() + Send>;
+
+/// Text that arrives while it is spoken, for [`EngineCoreRequest::with_text_input`](super::EngineCoreRequest): what is
+/// appended joins the text of the request, in the same sequence. Clones share the text.
+///
+/// Where the text has run out, the request is held until more arrives or [`TextInput::finish`] is called; after the
+/// engine's `text_timeout` it ends. A word is spoken once a space or punctuation follows it.
+#[derive(Clone, Default)]
+pub struct TextInput(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    /// Text that arrived before the request was prepared.
+    pending: String,
+    is_finished: bool,
+    attached: Option<Attached>,
+}
+
+struct Attached {
+    preparer: Arc<dyn RequestPreparer>,
+    prepared: Prepared,
+    progress: TextProgress,
+    wake: Wake,
+}
+
+impl fmt::Debug for TextInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TextInput").field("is_finished", &self.lock().is_finished).finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for TextInput {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl TextInput {
+    /// An input without text yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends text.
+    ///
+    /// # Errors
+    /// The text has ended, or does not fit a request of the model with this part; it is unchanged then. See
+    /// [`TextInput::tokens_left`].
+    pub fn append(&self, text: &str) -> Result<()> {
+        self.extend(text, false)
+    }
+
+    /// Ends the text. Later calls change nothing.
+    ///
+    /// # Errors
+    /// None that the text can cause: the end always fits.
+    pub fn finish(&self) -> Result<()> {
+        if self.lock().is_finished { Ok(()) } else { self.extend("", true) }
+    }
+
+    /// Text tokens that can still be appended: text of at most as many bytes always fits. `None` until the request is
+    /// admitted.
+    pub fn tokens_left(&self) -> Option<usize> {
+        self.lock().attached.as_ref().map(|attached| attached.progress.tokens_left)
+    }
+
+    fn extend(&self, text: &str, is_last: bool) -> Result<()> {
+        let mut state = self.lock();
+        if state.is_finished {
+            return Err(EngineError::invalid(
+                "input",
+                "the text has ended already; send more as another request",
+            ));
+        }
+        let State { pending, attached, .. } = &mut *state;
+        match attached {
+            Some(attached) => attached.append(text, is_last)?,
+            None if pending.len() + text.len() > MAX_TEXT_CHARS => {
+                let message = format!("input has more than {MAX_TEXT_CHARS} bytes; send it in parts");
+                return Err(EngineError::invalid("input", message));
+            }
+            None => pending.push_str(text),
+        }
+        state.is_finished = is_last;
+        Ok(())
+    }
+
+    /// Takes the text that arrived so far, and whether it is all.
+    pub(super) fn take_pending(&self) -> (String, bool) {
+        let mut state = self.lock();
+        (std::mem::take(&mut state.pending), state.is_finished)
+    }
+
+    /// Passes text on to the prepared request from now on, first what arrived while it was prepared.
+    ///
+    /// # Errors
+    /// That text does not fit.
+    pub(in crate::engine) fn attach(
+        &self,
+        preparer: Arc<dyn RequestPreparer>,
+        prepared: Prepared,
+        wake: Wake,
+    ) -> Result<()> {
+        let mut state = self.lock();
+        let progress = preparer.append_text(&prepared, &state.pending, state.is_finished)?;
+        state.pending.clear();
+        state.attached = Some(Attached { preparer, prepared, progress, wake });
+        Ok(())
+    }
+
+    /// Positions that can be computed with the text so far; `None` once all can.
+    pub(in crate::engine) fn positions(&self) -> Option<usize> {
+        self.lock().attached.as_ref().and_then(|attached| attached.progress.positions)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No method leaves the state half changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Attached {
+    fn append(&mut self, text: &str, is_last: bool) -> Result<()> {
+        self.progress = self.preparer.append_text(&self.prepared, text, is_last)?;
+        (self.wake)();
+        Ok(())
+    }
+}
