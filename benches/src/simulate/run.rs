@@ -89,10 +89,10 @@ impl Run<'_> {
         };
         let mut tasks = JoinSet::new();
         if self.mixed {
-            for index in 0..std::env::var("SIM_BULK").ok().and_then(|v| v.parse().ok()).unwrap_or(BULK_CLIENTS) {
+            for index in 0..BULK_CLIENTS {
                 tasks.spawn(client::speak_in_bulk(Arc::clone(&world), self.seed ^ index));
             }
-            if std::env::var("SIM_ASR").is_err() { tasks.spawn(client::transcribe(Arc::clone(&world), self.seed)); }
+            tasks.spawn(client::transcribe(Arc::clone(&world), self.seed));
         }
         for client in load::clients(self.seed, length, offered) {
             tokio::time::sleep_until(start + client.at).await;

@@ -22,7 +22,7 @@ const MAX_CREDIT_S: f64 = 10.0;
 /// A live step that did not come by this time after its latest start holds the device no longer.
 const OVERDUE: Duration = Duration::from_millis(250);
 /// A piece of bulk work that fits nowhere runs when this multiple of its time is owed.
-const FORCED: f64 = 1e9;
+const FORCED: f64 = 3.0;
 
 /// What a step asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
