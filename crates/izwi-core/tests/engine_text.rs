@@ -56,7 +56,7 @@ async fn soon(what: &str, condition: impl Fn() -> bool) {
 async fn in_pieces(engine: &Engine, text: &str, seed: u64, size: usize, waits: bool) -> Vec<f32> {
     let mut pieces = text.as_bytes().chunks(size).map(|piece| std::str::from_utf8(piece).unwrap());
     let input = TextInput::new();
-    let begun = request(pieces.next().unwrap(), seed).with_text_input(input.clone());
+    let begun = request(pieces.next().unwrap(), seed).with_text_input(input.clone()).with_live(false);
     let (_, chunks) = engine.generate_streaming(begun).await.unwrap();
     let collected = tokio::spawn(collect(chunks));
     for piece in pieces {
@@ -80,12 +80,7 @@ async fn text_in_pieces_gives_the_audio_of_the_whole_text_alone_and_in_a_batch()
         assert!(in_pieces(&engine, TEXT, 5, size, waits).await == whole, "in pieces of {size}");
     }
     // A pool that is too small for all: sequences that wait are preempted, and recomputed with their text.
-    let config = EngineCoreConfig {
-        max_blocks: 14,
-        max_seq_len: 200,
-        admission: false,
-        ..EngineCoreConfig::default()
-    };
+    let config = EngineCoreConfig { max_blocks: 14, max_seq_len: 200, ..EngineCoreConfig::default() };
     let crowded = engine_with(config, SimulatedModel::default());
     let spoken = (0..6).map(|n| in_pieces(&crowded, TEXT, 5, 3 + n * 5, n % 2 == 0));
     for samples in futures::future::join_all(spoken).await {

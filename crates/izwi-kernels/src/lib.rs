@@ -9,6 +9,7 @@ pub mod attention;
 pub mod conv;
 pub mod elementwise;
 pub mod linear;
+pub mod measure;
 pub mod packed;
 pub mod spectrum;
 pub mod threads;

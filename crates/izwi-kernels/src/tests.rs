@@ -1,11 +1,13 @@
 //! Every level against the portable one, at sizes with remainders.
 
+use std::mem::MaybeUninit;
+
 use half::{bf16, f16};
 
 use crate::arch::{Element, Isa, IsaLevel, Kernel, LANES, dispatch, forced};
 use crate::attention::{PagedCache, PagedQuery, Span, attention, pack_heads, paged_attention};
 use crate::elementwise::{RmsNorm, apply_rope, bias_gelu, layer_norm, silu_mul};
-use crate::linear::panels::{Panels, Rows, Strides, product};
+use crate::linear::panels::{self, Panels, Rows, Strides};
 use crate::linear::{WeightSource, WeightType, Weights};
 
 /// Compares the results of `work` at every supported level with those of the portable level. Small work stays on the
@@ -27,6 +29,13 @@ fn check_exact(name: &str, work: impl Fn() -> Vec<f32>) {
     for level in supported() {
         assert!(bits(level) == expected, "{name} {level:?}");
     }
+}
+
+fn product<W: Element>(x: Rows<'_>, weights: &Panels<W>, bias: Option<&[f32]>, y: &mut [f32]) {
+    let mut written = vec![MaybeUninit::new(f32::NAN); y.len()];
+    panels::product(x, weights, bias, &mut written);
+    // SAFETY: every place has a number, if only the first one.
+    y.iter_mut().zip(written).for_each(|(y, written)| *y = unsafe { written.assume_init() });
 }
 
 fn supported() -> impl Iterator<Item = IsaLevel> {
@@ -180,8 +189,32 @@ fn quantised_products_are_the_same_at_every_level() {
                 let weights = Weights::pack(WeightSource::F32(&w), inputs, outputs, precision);
                 let mut y = vec![0.0; rows * outputs];
                 weights.product(Rows { data: &x, stride: inputs, count: rows }, Some(&bias), &mut y);
+                assert!(
+                    y == weights.product_to_vec(Rows { data: &x, stride: inputs, count: rows }, Some(&bias))
+                );
                 (0..outputs).for_each(|output| weights.push_column(output, &mut y));
                 y
+            });
+        }
+    }
+}
+
+#[test]
+fn quantised_rows_are_the_same_alone_and_in_any_batch() {
+    let (inputs, outputs, most) = (70, 37, 101);
+    let (x, w) = (values(most * inputs, 1), values(inputs * outputs, 2));
+    for precision in [WeightType::Q8, WeightType::Q4] {
+        let weights = Weights::pack(WeightSource::F32(&w), inputs, outputs, precision);
+        let product = |first: usize, count: usize| {
+            let x = Rows { data: &x[first * inputs..], stride: inputs, count };
+            weights.product_to_vec(x, None)
+        };
+        for level in supported() {
+            forced::at(level, || {
+                let alone: Vec<f32> = (0..most).flat_map(|row| product(row, 1)).collect();
+                for count in (2..18).chain([47, 48, 49, 97, most]) {
+                    assert!(product(0, count) == alone[..count * outputs], "{level:?}, {count} rows");
+                }
             });
         }
     }

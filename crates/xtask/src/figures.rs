@@ -38,7 +38,7 @@ const QWEN3_TTS: &[&str] = &[
     "bandwidth_share",
 ];
 
-const FIGURES: [Figures; 7] = [
+const FIGURES: [Figures; 8] = [
     Figures {
         file: "qwen3-tts",
         title: "Frame models: Qwen3-TTS",
@@ -67,6 +67,22 @@ const FIGURES: [Figures; 7] = [
             "parts_ms.depthformer",
             "parts_ms.codec",
             "bandwidth_share",
+        ],
+    },
+    Figures {
+        file: "products",
+        title: "Products of 8-bit weights",
+        command: "cargo bench -p izwi-benches --bench products -- --json",
+        columns: &[
+            "level",
+            "rows",
+            "peak_g_per_s",
+            "g_per_s",
+            "share_of_peak",
+            "times_one_row",
+            "talker_ms_per_row",
+            "cached_g_per_s",
+            "cached_share_of_peak",
         ],
     },
     Figures {

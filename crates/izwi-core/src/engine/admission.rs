@@ -497,7 +497,7 @@ mod tests {
         };
         assert!(head_start(&noisy(0.01)) < 0.02);
         assert!((0.05..0.4).contains(&head_start(&noisy(0.062))), "{}", head_start(&noisy(0.062)));
-        assert!(head_start(&costs(0.01, 0.062)) < 0.02);
+        assert!(head_start(&costs(0.01, 0.062)) < 0.05);
     }
 
     #[test]

@@ -342,10 +342,11 @@ impl Scheduler {
         }
     }
 
-    /// Sets when the first audio of a live stream is due, in microseconds on the engine's clock.
-    pub fn set_first_audio_due(&mut self, id: SequenceId, due_us: u64) {
+    /// Sets when the first audio of a live stream is due, and its chunks: the playback that begins there.
+    pub fn set_first_audio(&mut self, id: SequenceId, expected: Playback) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
-            sequence.due_us = due_us;
+            sequence.due_us = expected.end_us;
+            sequence.expected = Some(expected);
         }
     }
 

@@ -140,6 +140,8 @@ pub(crate) trait Int8Isa: Isa {
     type S: Copy;
     /// Rows of a register tile.
     const ROWS: usize;
+    /// Products of one [`Self::multiply`].
+    const PRODUCTS: usize = LINE;
     /// Whether two rows are faster at once, with 8 inputs: see [`Self::dot_rows`].
     const TWO: bool = false;
     unsafe fn bytes(from: *const u8) -> Self::B;
@@ -149,6 +151,9 @@ pub(crate) trait Int8Isa: Isa {
     unsafe fn high(bytes: Self::B) -> Self::B;
     /// Empty sums; `correction` is `-OFFSET` times the sum of the activations to come.
     unsafe fn start<const OFFSET: u8>(correction: i32) -> Self::S;
+    /// Adds the products of each column's weights with the activations at the same place of `x`: the instructions of
+    /// [`Self::dot`] without what prepares their operands. Sums of two products may be saturated at 16 bits.
+    unsafe fn multiply(sums: Self::S, weights: Self::B, x: Self::B) -> Self::S;
     /// Adds the products of each column's weights with the same 4 activations.
     unsafe fn dot<const OFFSET: u8>(sums: Self::S, weights: Self::B, x: *const i8) -> Self::S;
     unsafe fn floats(sums: Self::S) -> Self::V;

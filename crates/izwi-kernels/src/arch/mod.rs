@@ -11,7 +11,7 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use isa::Element;
 pub(crate) use isa::{DEPTH, Int8Isa, Isa, LANES, LINE, load_part, scales, store_part};
@@ -29,6 +29,13 @@ macro_rules! levels {
         impl IsaLevel {
             /// The levels of this architecture, the best first.
             pub(crate) const ALL: &[Self] = &[$($(#[$attribute])* Self::$name,)*];
+
+            /// The name of the level.
+            pub(crate) fn name(self) -> &'static str {
+                match self {
+                    $($(#[$attribute])* Self::$name => stringify!($name),)*
+                }
+            }
 
             /// Whether this processor has the instructions.
             pub(crate) fn is_supported(self) -> bool {
@@ -57,6 +64,8 @@ levels! {
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni => x86_64::Avx512VnniLevel,
     #[cfg(target_arch = "x86_64")]
+    AvxVnni => x86_64::AvxVnniLevel,
+    #[cfg(target_arch = "x86_64")]
     Avx512 => x86_64::Avx512Level,
     #[cfg(target_arch = "x86_64")]
     Avx2 => x86_64::Avx2Level,
@@ -70,19 +79,39 @@ levels! {
 }
 
 impl IsaLevel {
-    /// The best level of this processor, detected by the first call; in a test, the level that [`forced::at`] sets.
+    /// The best level of this processor, detected by the first call, or that of [`Self::select`]; in a test, the level
+    /// that [`forced::at`] sets.
     #[inline]
     fn current() -> Self {
-        static DETECTED: OnceLock<IsaLevel> = OnceLock::new();
         #[cfg(test)]
         if let Some(level) = forced::level() {
             return level;
         }
-        *DETECTED.get_or_init(|| {
-            Self::ALL.iter().copied().find(|level| level.is_supported()).unwrap_or(Self::Portable)
-        })
+        match Self::ALL.get(CURRENT.load(Ordering::Relaxed)) {
+            Some(&level) => level,
+            None => Self::detect(),
+        }
+    }
+
+    #[cold]
+    fn detect() -> Self {
+        let best = Self::ALL.iter().position(|level| level.is_supported()).unwrap_or(Self::ALL.len() - 1);
+        CURRENT.store(best, Ordering::Relaxed);
+        Self::ALL[best]
+    }
+
+    /// Runs all kernels at this level from now on; false where the processor lacks its instructions.
+    pub(crate) fn select(self) -> bool {
+        let place = Self::ALL.iter().position(|&level| level == self).filter(|_| self.is_supported());
+        if let Some(place) = place {
+            CURRENT.store(place, Ordering::Relaxed);
+        }
+        place.is_some()
     }
 }
+
+/// The place of the current level in [`IsaLevel::ALL`]; that of no level before it is detected.
+static CURRENT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// A kernel in f32: its operands, and the work on them.
 ///

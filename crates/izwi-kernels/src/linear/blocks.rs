@@ -5,13 +5,14 @@
 //! instruction level and every number of rows and threads.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use half::f16;
 
 use crate::arch::{DEPTH, Int8Isa, Int8Kernel, LINE, dispatch_int8, scales};
 use crate::arch::{FIRST_LEVEL, LANES, load_part, prefetch, store_part};
-use crate::linear::panels::{Rows, Split};
+use crate::linear::panels::{BLOCK_ROWS, Rows, Split};
 use crate::linear::quant::{BLOCK, PANEL, QuantType, VECTORS, round};
 use crate::linear::source::WeightSource;
 use crate::packed::{CACHE_LINE, Line, Memory, Part};
@@ -22,8 +23,8 @@ use crate::threads::{SyncPtr, for_each_task};
 const SCALES: usize = PANEL * size_of::<f16>();
 /// Blocks that stay in the first-level cache while every tile of rows passes.
 const PASS: usize = 8;
-/// Bytes fetched ahead where one tile takes all rows.
-const AHEAD: usize = 8192;
+/// Bytes fetched ahead where one tile takes all rows, line by line as the lines are used.
+const AHEAD: usize = 6144;
 /// Rows quantised by one task.
 const TASK_ROWS: usize = 16;
 
@@ -132,13 +133,14 @@ unsafe impl<G: QuantType> Int8Kernel for Column<'_, G> {
     }
 }
 
-/// Left rows at 8 bits.
+/// Left rows at 8 bits. The [`BLOCK_ROWS`] rows of a task, or what is left of them, lie together, and in them those of
+/// a block: rows at the distance of their length would share few sets of the first-level cache.
 struct Quantised {
-    /// `[rows, blocks, 32]`.
+    /// `[rows / 48, blocks, 48, 32]`.
     values: Vec<i8>,
-    /// `[rows, blocks]`.
+    /// `[rows / 48, blocks, 48]`.
     scales: Vec<f32>,
-    /// `[rows, blocks]`: see [`Int8Isa::start`].
+    /// `[rows / 48, blocks, 48]`: see [`Int8Isa::start`].
     corrections: Vec<i32>,
     blocks: usize,
 }
@@ -156,12 +158,14 @@ impl Quantised {
             || (),
             |(), task| {
                 for row in task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS) {
-                    let at = row * blocks;
+                    let start = row / BLOCK_ROWS * BLOCK_ROWS;
+                    let at = start * blocks + row - start;
                     // SAFETY: each task has its own rows of the three.
                     let (values, scales, corrections) =
                         unsafe { (all.0.get().add(at * BLOCK), all.1.get().add(at), all.2.get().add(at)) };
+                    let (offset, stride) = (i32::from(offset), BLOCK_ROWS.min(rows - start));
                     let x = &x.data[row * x.stride..][..inputs];
-                    dispatch_int8(Quantise { x, offset: i32::from(offset), values, scales, corrections });
+                    dispatch_int8(Quantise { x, offset, stride, values, scales, corrections });
                 }
             },
         );
@@ -172,6 +176,8 @@ impl Quantised {
 struct Quantise<'a> {
     x: &'a [f32],
     offset: i32,
+    /// Rows that lie together.
+    stride: usize,
     values: *mut i8,
     scales: *mut f32,
     corrections: *mut i32,
@@ -181,20 +187,26 @@ struct Quantise<'a> {
 unsafe impl Int8Kernel for Quantise<'_> {
     #[inline(always)]
     unsafe fn run<D: Int8Isa>(self) {
-        let mut padded = [0f32; BLOCK];
-        for (block, x) in self.x.chunks(BLOCK).enumerate() {
-            let x = match x.as_array::<BLOCK>() {
-                Some(x) => x,
-                None => {
-                    padded[..x.len()].copy_from_slice(x);
-                    &padded
-                }
-            };
-            let (scale, values, sum) = to_eight(x);
-            self.values.add(block * BLOCK).cast::<[i8; BLOCK]>().write_unaligned(values);
-            *self.scales.add(block) = scale;
-            *self.corrections.add(block) = -self.offset * sum;
+        let (whole, rest) = self.x.as_chunks::<BLOCK>();
+        for (block, x) in whole.iter().enumerate() {
+            self.block(block, x);
         }
+        if !rest.is_empty() {
+            let mut padded = [0f32; BLOCK];
+            padded[..rest.len()].copy_from_slice(rest);
+            self.block(whole.len(), &padded);
+        }
+    }
+}
+
+impl Quantise<'_> {
+    #[inline(always)]
+    unsafe fn block(&self, block: usize, x: &[f32; BLOCK]) {
+        let (scale, values, sum) = to_eight(x);
+        let at = block * self.stride;
+        self.values.add(at * BLOCK).cast::<[i8; BLOCK]>().write_unaligned(values);
+        *self.scales.add(at) = scale;
+        *self.corrections.add(at) = -self.offset * sum;
     }
 }
 
@@ -203,29 +215,40 @@ unsafe impl Int8Kernel for Quantise<'_> {
 #[inline(always)]
 fn to_eight(x: &[f32; BLOCK]) -> (f32, [i8; BLOCK], i32) {
     // Compared as integers, where a NaN is the largest.
-    let largest = x.iter().fold(0, |largest, x| (x.to_bits() & 0x7fff_ffff).max(largest));
-    let largest = f32::from_bits(largest);
-    let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-    let mut values = [0i8; BLOCK];
-    let mut sum = 0;
-    for (value, x) in values.iter_mut().zip(x) {
-        *value = round(x * inverse) as i8;
-        sum += i32::from(*value);
+    let mut lanes = [0u32; LANES];
+    for x in x.as_chunks::<LANES>().0 {
+        for (lane, x) in lanes.iter_mut().zip(x) {
+            *lane = (x.to_bits() & 0x7fff_ffff).max(*lane);
+        }
     }
-    (largest / 127.0, values, sum)
+    let largest = f32::from_bits(lanes.into_iter().fold(0, u32::max));
+    let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+    let (mut values, mut sums) = ([0i8; BLOCK], [0i32; LANES]);
+    for (values, x) in values.as_chunks_mut::<LANES>().0.iter_mut().zip(x.as_chunks::<LANES>().0) {
+        for ((value, sum), x) in values.iter_mut().zip(&mut sums).zip(x) {
+            *value = round(x * inverse) as i8;
+            *sum += i32::from(*value);
+        }
+    }
+    (largest / 127.0, values, sums.iter().sum())
 }
 
-/// `y = x W (+ bias)`: `x` `[rows, inputs]`, `bias` `[outputs]`, `y` `[rows, outputs]`.
+/// `y = x W (+ bias)`: `x` `[rows, inputs]`, `bias` `[outputs]`, `y` `[rows, outputs]`, all of which is written.
 ///
 /// # Panics
 /// Lengths do not fit.
-pub(crate) fn product<G: QuantType>(x: Rows<'_>, weights: &Blocks<G>, bias: Option<&[f32]>, y: &mut [f32]) {
+pub(crate) fn product<G: QuantType>(
+    x: Rows<'_>,
+    weights: &Blocks<G>,
+    bias: Option<&[f32]>,
+    y: &mut [MaybeUninit<f32>],
+) {
     let (inputs, outputs) = (weights.inputs, weights.outputs);
     assert!(x.fits(inputs), "rows shorter than the weight");
     assert!(y.len() == x.count * outputs && bias.is_none_or(|bias| bias.len() == outputs));
     let split = Split::new(x.count, outputs.div_ceil(PANEL), weights.bytes(), G::COST * inputs * outputs);
     let x = Quantised::new(x, inputs, G::OFFSET, if split.threads > 1 { split.threads } else { 1 });
-    let out = SyncPtr(y.as_mut_ptr());
+    let out = SyncPtr(y.as_mut_ptr().cast::<f32>());
     for_each_task(split.tasks(), split.threads, Vec::new, |totals: &mut Vec<f32>, task| {
         let (rows, panels) = split.task(task);
         // SAFETY: inside `y`, whose length was checked; each task has its own rows and columns.
@@ -253,7 +276,8 @@ unsafe impl<G: QuantType> Int8Kernel for Share<'_, G> {
         let Self { x, rows, weights, panels, bias, totals, y } = self;
         let (blocks, outputs) = (x.blocks, weights.outputs);
         let tiles = rows.len().div_ceil(D::ROWS);
-        let pass = if tiles == 1 { blocks.max(1) } else { PASS };
+        // Vectors that are taken one after the other share the lines of a pass as tiles do.
+        let pass = if tiles == 1 && D::WIDE { blocks.max(1) } else { PASS };
         totals.resize(rows.len() * PANEL, 0.0);
         for panel in panels {
             let w = weights.data.as_ptr().cast::<u8>().add(panel * blocks * Blocks::<G>::RECORD);
@@ -263,10 +287,9 @@ unsafe impl<G: QuantType> Int8Kernel for Share<'_, G> {
                     let from = tile * rows.len() / tiles;
                     let count = (tile + 1) * rows.len() / tiles - from;
                     let totals = totals.as_mut_ptr().add(from * PANEL);
-                    let row = rows.start + from;
-                    let fetch = fetch::<G>(w.wrapping_add(start * Blocks::<G>::RECORD), tile, tiles, count);
-                    let blocks = start..blocks.min(start + pass);
-                    Tile { x, row, blocks, w, fetch, totals }.rows::<D, G>(count);
+                    let (at, blocks) = (rows.start * blocks + from, start..blocks.min(start + pass));
+                    let fetch = Fetch { tile, tiles };
+                    Tile { x, at, rows: rows.len(), blocks, w, fetch, totals }.rows::<D, G>(count);
                 }
             }
             let first = panel * PANEL;
@@ -283,15 +306,23 @@ unsafe impl<G: QuantType> Int8Kernel for Share<'_, G> {
     }
 }
 
-/// What a tile prefetches during a pass that begins at `w`: its address, and bytes per block. A single tile runs at the
-/// speed of the memory, and with one row the hardware prefetcher may suffice; several tiles share the next pass.
-fn fetch<G: QuantType>(w: *const u8, tile: usize, tiles: usize, rows: usize) -> (*const u8, usize) {
-    let record = Blocks::<G>::RECORD;
-    let share = (record / CACHE_LINE).div_ceil(tiles) * CACHE_LINE;
-    match (tiles, rows) {
-        (1, 1) if !G::FETCH_FOR_ONE => (w, 0),
-        (1, _) => (w.wrapping_add(AHEAD), record),
-        _ => (w.wrapping_add(PASS * (record + tile * share)), share),
+/// Which of the tiles that share a panel a tile is: a single one fetches what it needs next, several fetch the next pass
+/// together.
+struct Fetch {
+    tile: usize,
+    tiles: usize,
+}
+
+impl Fetch {
+    /// Bytes from the lines of a block, the `index`th of its pass, to those that are fetched meanwhile; 0 for those that
+    /// another tile fetches.
+    #[inline(always)]
+    fn ahead<G: QuantType>(&self, index: usize) -> usize {
+        match self.tiles {
+            1 => AHEAD,
+            tiles if index % tiles == self.tile => PASS * Blocks::<G>::RECORD,
+            _ => 0,
+        }
     }
 }
 
@@ -304,12 +335,13 @@ unsafe fn scaled<D: Int8Isa>(sums: D::V, columns: D::V, row: f32, total: D::V) -
 /// A few rows through some blocks of one panel.
 struct Tile<'a> {
     x: &'a Quantised,
-    row: usize,
+    /// The place of the first row in a block, and the rows that lie together.
+    at: usize,
+    rows: usize,
     blocks: Range<usize>,
     /// The panel.
     w: *const u8,
-    /// What to prefetch: its address, and bytes per block.
-    fetch: (*const u8, usize),
+    fetch: Fetch,
     /// `[rows, 32]`.
     totals: *mut f32,
 }
@@ -318,12 +350,14 @@ impl Tile<'_> {
     #[inline(always)]
     unsafe fn rows<D: Int8Isa, G: QuantType>(&self, count: usize) {
         match count {
-            1 => self.panel::<D, G, 1>(),
+            8.. if D::ROWS >= 8 => self.panel::<D, G, 8>(),
+            7 if D::ROWS >= 7 => self.panel::<D, G, 7>(),
+            6 if D::ROWS >= 6 => self.panel::<D, G, 6>(),
+            5 if D::ROWS >= 5 => self.panel::<D, G, 5>(),
+            4 if D::ROWS >= 4 => self.panel::<D, G, 4>(),
+            3 if D::ROWS >= 3 => self.panel::<D, G, 3>(),
             2 => self.panel::<D, G, 2>(),
-            3 => self.panel::<D, G, 3>(),
-            4 => self.panel::<D, G, 4>(),
-            5 => self.panel::<D, G, 5>(),
-            _ => self.panel::<D, G, 6>(),
+            _ => self.panel::<D, G, 1>(),
         }
     }
 
@@ -339,10 +373,6 @@ impl Tile<'_> {
     /// `R` rows, `C` vectors of columns from vector `first` on.
     #[inline(always)]
     unsafe fn vectors<D: Int8Isa, G: QuantType, const R: usize, const C: usize>(&self, first: usize) {
-        let blocks = self.x.blocks;
-        let values = self.x.values.as_ptr().add(self.row * blocks * BLOCK);
-        let others = self.x.scales.as_ptr().add(self.row * blocks);
-        let corrections = self.x.corrections.as_ptr().add(self.row * blocks);
         let kept = self.totals.add(first * LANES);
         let mut totals = [[D::splat(0.0); C]; R];
         for (row, totals) in totals.iter_mut().enumerate() {
@@ -350,32 +380,33 @@ impl Tile<'_> {
                 *total = D::load(kept.add(row * PANEL + vector * LANES));
             }
         }
-        let mut fetch = self.fetch.0;
-        for block in self.blocks.clone() {
-            for line in (0..self.fetch.1).step_by(CACHE_LINE) {
-                prefetch::<FIRST_LEVEL>(fetch.wrapping_add(line));
-            }
-            fetch = fetch.wrapping_add(self.fetch.1);
+        for (index, block) in self.blocks.clone().enumerate() {
             let w = self.w.add(block * Blocks::<G>::RECORD);
-            let mut sums = G::start::<D, R, C>((corrections.add(block), blocks));
-            let x = (values.add(block * BLOCK), blocks * BLOCK);
-            G::dots::<D, R, C>(&mut sums, w.add(SCALES + first * LINE), x);
+            let at = self.at + block * self.rows;
+            let mut sums = G::start::<D, R, C>(self.x.corrections.as_ptr().add(at));
+            let x = self.x.values.as_ptr().add(at * BLOCK);
+            // One row runs at the speed of the memory, and the hardware may fetch ahead well enough.
+            let ahead = (R > 1 || G::FETCH_FOR_ONE)
+                .then(|| if first == 0 { self.fetch.ahead::<G>(index) } else { 0 });
+            if let Some(ahead) = ahead {
+                prefetch::<FIRST_LEVEL>(w.wrapping_add(ahead));
+            }
+            G::dots::<D, R, C>(&mut sums, w.add(SCALES + first * LINE), x, ahead);
+            let others = self.x.scales.as_ptr().add(at);
             let scales = w.add(first * LANES * size_of::<f16>());
             for vector in 0..C {
                 let scale = self::scales::<D>(scales.add(vector * LANES * size_of::<f16>()));
                 let two = if D::TWO { R / 2 } else { 0 };
                 for row in (0..two).map(|pair| 2 * pair) {
                     let [first, second] = D::floats_two([sums[row][vector], sums[row + 1][vector]]);
-                    let others = others.add(row * blocks + block);
                     let total = &mut totals[row][vector];
-                    *total = scaled::<D>(first, scale, *others, *total);
+                    *total = scaled::<D>(first, scale, *others.add(row), *total);
                     let total = &mut totals[row + 1][vector];
-                    *total = scaled::<D>(second, scale, *others.add(blocks), *total);
+                    *total = scaled::<D>(second, scale, *others.add(row + 1), *total);
                 }
                 for row in 2 * two..R {
-                    let other = *others.add(row * blocks + block);
                     let total = &mut totals[row][vector];
-                    *total = scaled::<D>(D::floats(sums[row][vector]), scale, other, *total);
+                    *total = scaled::<D>(D::floats(sums[row][vector]), scale, *others.add(row), *total);
                 }
             }
         }

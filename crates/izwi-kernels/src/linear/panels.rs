@@ -3,6 +3,7 @@
 //! An output element is one chain of multiply-adds over the inputs in order, whatever tile it falls in: rows are the
 //! same bits alone and in any batch.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use crate::arch::{Element, FIRST_LEVEL, Isa, Kernel, LANES, dispatch, prefetch};
@@ -18,7 +19,7 @@ const AHEAD: usize = 8192;
 /// Rows of a register tile.
 const TILE_ROWS: usize = 6;
 /// Rows of a task, where there are more: they stay in the second-level cache while every panel passes.
-const BLOCK_ROWS: usize = 48;
+pub(crate) const BLOCK_ROWS: usize = 48;
 /// Tasks per thread, so that a thread that starts late runs fewer of them.
 const PARTS: usize = 4;
 /// Estimated nanoseconds up to which one thread is faster than two.
@@ -156,17 +157,22 @@ impl Rows<'_> {
     }
 }
 
-/// `y = x W (+ bias)`: `x` `[rows, inputs]`, `bias` `[outputs]`, `y` `[rows, outputs]`.
+/// `y = x W (+ bias)`: `x` `[rows, inputs]`, `bias` `[outputs]`, `y` `[rows, outputs]`, all of which is written.
 ///
 /// # Panics
 /// Lengths do not fit.
-pub(crate) fn product<W: Element>(x: Rows<'_>, weights: &Panels<W>, bias: Option<&[f32]>, y: &mut [f32]) {
+pub(crate) fn product<W: Element>(
+    x: Rows<'_>,
+    weights: &Panels<W>,
+    bias: Option<&[f32]>,
+    y: &mut [MaybeUninit<f32>],
+) {
     let Rows { data, stride, count } = x;
     assert!(x.fits(weights.inputs), "rows shorter than the weight");
     assert!(y.len() == count * weights.outputs && bias.is_none_or(|bias| bias.len() == weights.outputs));
     let work = F32_WORK * weights.inputs * weights.outputs;
     let split = Split::new(count, weights.count(), weights.bytes(), work);
-    let out = SyncPtr(y.as_mut_ptr());
+    let out = SyncPtr(y.as_mut_ptr().cast::<f32>());
     for_each_task(
         split.tasks(),
         split.threads,

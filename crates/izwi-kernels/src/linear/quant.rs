@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use crate::arch::{DEPTH, Int8Isa, LANES, LINE};
+use crate::arch::{DEPTH, FIRST_LEVEL, Int8Isa, LANES, LINE, prefetch};
 
 /// Inputs that share a scale.
 pub(crate) const BLOCK: usize = 32;
@@ -29,21 +29,21 @@ pub(crate) trait QuantType: Send + Sync + 'static {
     const FETCH_FOR_ONE: bool;
     /// The scale of a block and its levels, `OFFSET` added.
     fn quantise(values: &[f32; BLOCK]) -> (f16, [u8; BLOCK]);
-    /// Empty sums of `R` rows, `corrections.1` apart: see [`Int8Isa::start`].
+    /// Empty sums of `R` rows: see [`Int8Isa::start`].
     ///
     /// # Safety
     /// As [`Int8Isa`].
-    unsafe fn start<D: Int8Isa, const R: usize, const C: usize>(
-        corrections: (*const i32, usize),
-    ) -> [[D::S; C]; R];
-    /// Adds the products of the first `C` vectors of a block's lines with `R` rows of [`BLOCK`] values, `x.1` apart.
+    unsafe fn start<D: Int8Isa, const R: usize, const C: usize>(corrections: *const i32) -> [[D::S; C]; R];
+    /// Adds the products of the first `C` vectors of a block's lines with `R` rows of [`BLOCK`] values; fetches
+    /// the lines that are `ahead` bytes later.
     ///
     /// # Safety
     /// As [`Int8Isa`].
     unsafe fn dots<D: Int8Isa, const R: usize, const C: usize>(
         sums: &mut [[D::S; C]; R],
         lines: *const u8,
-        x: (*const i8, usize),
+        x: *const i8,
+        ahead: Option<usize>,
     );
 }
 
@@ -70,9 +70,7 @@ impl QuantType for Q8 {
     }
 
     #[inline(always)]
-    unsafe fn start<D: Int8Isa, const R: usize, const C: usize>(
-        corrections: (*const i32, usize),
-    ) -> [[D::S; C]; R] {
+    unsafe fn start<D: Int8Isa, const R: usize, const C: usize>(corrections: *const i32) -> [[D::S; C]; R] {
         start::<D, 128, R, C>(corrections)
     }
 
@@ -80,19 +78,20 @@ impl QuantType for Q8 {
     unsafe fn dots<D: Int8Isa, const R: usize, const C: usize>(
         sums: &mut [[D::S; C]; R],
         lines: *const u8,
-        x: (*const i8, usize),
+        x: *const i8,
+        ahead: Option<usize>,
     ) {
         if D::TWO {
             for two in 0..Self::LINES / 2 {
                 let at = lines.add(2 * two * LINES);
-                let weights = [load::<D, C>(at), load::<D, C>(at.add(LINES))];
-                add_two::<D, 128, R, C>(sums, &weights, (x.0.add(2 * two * DEPTH), x.1));
+                let weights = [load::<D, C>(at, ahead), load::<D, C>(at.add(LINES), ahead)];
+                add_two::<D, 128, R, C>(sums, &weights, x.add(2 * two * DEPTH));
             }
             return;
         }
         for depth in 0..Self::LINES {
-            let weights = load::<D, C>(lines.add(depth * LINES));
-            add::<D, 128, R, C>(sums, &weights, (x.0.add(depth * DEPTH), x.1));
+            let weights = load::<D, C>(lines.add(depth * LINES), ahead);
+            add::<D, 128, R, C>(sums, &weights, x.add(depth * DEPTH));
         }
     }
 }
@@ -128,9 +127,7 @@ impl QuantType for Q4 {
     }
 
     #[inline(always)]
-    unsafe fn start<D: Int8Isa, const R: usize, const C: usize>(
-        corrections: (*const i32, usize),
-    ) -> [[D::S; C]; R] {
+    unsafe fn start<D: Int8Isa, const R: usize, const C: usize>(corrections: *const i32) -> [[D::S; C]; R] {
         start::<D, 8, R, C>(corrections)
     }
 
@@ -138,33 +135,37 @@ impl QuantType for Q4 {
     unsafe fn dots<D: Int8Isa, const R: usize, const C: usize>(
         sums: &mut [[D::S; C]; R],
         lines: *const u8,
-        x: (*const i8, usize),
+        x: *const i8,
+        ahead: Option<usize>,
     ) {
         if D::TWO {
             for two in 0..Self::LINES / 2 {
                 let at = lines.add(2 * two * LINES);
                 let ([low, high], [next_low, next_high]) =
-                    (nibbles::<D, C>(at), nibbles::<D, C>(at.add(LINES)));
-                let x = (x.0.add(2 * two * DEPTH), x.1);
+                    (nibbles::<D, C>(at, ahead), nibbles::<D, C>(at.add(LINES), ahead));
+                let x = x.add(2 * two * DEPTH);
                 add_two::<D, 8, R, C>(sums, &[low, next_low], x);
-                add_two::<D, 8, R, C>(sums, &[high, next_high], (x.0.add(Self::LINES * DEPTH), x.1));
+                add_two::<D, 8, R, C>(sums, &[high, next_high], x.add(Self::LINES * DEPTH));
             }
             return;
         }
         for depth in 0..Self::LINES {
-            let [low, high] = nibbles::<D, C>(lines.add(depth * LINES));
-            add::<D, 8, R, C>(sums, &low, (x.0.add(depth * DEPTH), x.1));
-            add::<D, 8, R, C>(sums, &high, (x.0.add((Self::LINES + depth) * DEPTH), x.1));
+            let [low, high] = nibbles::<D, C>(lines.add(depth * LINES), ahead);
+            add::<D, 8, R, C>(sums, &low, x.add(depth * DEPTH));
+            add::<D, 8, R, C>(sums, &high, x.add((Self::LINES + depth) * DEPTH));
         }
     }
 }
 
-/// A line of `C` vectors.
+/// A line of `C` vectors; fetches that of all vectors which is `ahead` bytes later.
 ///
 /// # Safety
 /// As [`Int8Isa`].
 #[inline(always)]
-unsafe fn load<D: Int8Isa, const C: usize>(line: *const u8) -> [D::B; C] {
+unsafe fn load<D: Int8Isa, const C: usize>(line: *const u8, ahead: Option<usize>) -> [D::B; C] {
+    if let Some(ahead) = ahead {
+        (0..VECTORS).for_each(|vector| prefetch::<FIRST_LEVEL>(line.wrapping_add(vector * LINE + ahead)));
+    }
     let mut weights = [D::bytes(line); C];
     for (vector, weights) in weights.iter_mut().enumerate() {
         *weights = D::bytes(line.add(vector * LINE));
@@ -172,13 +173,13 @@ unsafe fn load<D: Int8Isa, const C: usize>(line: *const u8) -> [D::B; C] {
     weights
 }
 
-/// The low and the high halves of a line of `C` vectors.
+/// The low and the high halves of a line of `C` vectors: see [`load`].
 ///
 /// # Safety
 /// As [`Int8Isa`].
 #[inline(always)]
-unsafe fn nibbles<D: Int8Isa, const C: usize>(line: *const u8) -> [[D::B; C]; 2] {
-    let both = load::<D, C>(line);
+unsafe fn nibbles<D: Int8Isa, const C: usize>(line: *const u8, ahead: Option<usize>) -> [[D::B; C]; 2] {
+    let both = load::<D, C>(line, ahead);
     let (mut low, mut high) = (both, both);
     for vector in 0..C {
         (low[vector], high[vector]) = (D::low(both[vector]), D::high(both[vector]));
@@ -192,16 +193,16 @@ unsafe fn nibbles<D: Int8Isa, const C: usize>(line: *const u8) -> [[D::B; C]; 2]
 /// As [`Int8Isa`].
 #[inline(always)]
 unsafe fn start<D: Int8Isa, const OFFSET: u8, const R: usize, const C: usize>(
-    (corrections, stride): (*const i32, usize),
+    corrections: *const i32,
 ) -> [[D::S; C]; R] {
     let mut sums = [[D::start::<OFFSET>(0); C]; R];
     for (row, sums) in sums.iter_mut().enumerate() {
-        *sums = [D::start::<OFFSET>(*corrections.add(row * stride)); C];
+        *sums = [D::start::<OFFSET>(*corrections.add(row)); C];
     }
     if D::TWO {
         for (pair, sums) in sums.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-            let corrections = corrections.add(2 * pair * stride);
-            *sums = D::start_two::<OFFSET>([*corrections, *corrections.add(stride)]).map(|sum| [sum; C]);
+            let corrections = corrections.add(2 * pair);
+            *sums = D::start_two::<OFFSET>([*corrections, *corrections.add(1)]).map(|sum| [sum; C]);
         }
     }
     sums
@@ -215,14 +216,14 @@ unsafe fn start<D: Int8Isa, const OFFSET: u8, const R: usize, const C: usize>(
 unsafe fn add_two<D: Int8Isa, const OFFSET: u8, const R: usize, const C: usize>(
     sums: &mut [[D::S; C]; R],
     weights: &[[D::B; C]; 2],
-    (x, stride): (*const i8, usize),
+    x: *const i8,
 ) {
     for vector in 0..C {
         let mut column = [sums[0][vector]; R];
         for row in 1..R {
             column[row] = sums[row][vector];
         }
-        D::dot_rows::<OFFSET, R>(&mut column, [weights[0][vector], weights[1][vector]], (x, stride));
+        D::dot_rows::<OFFSET, R>(&mut column, [weights[0][vector], weights[1][vector]], (x, BLOCK));
         for row in 0..R {
             sums[row][vector] = column[row];
         }
@@ -237,11 +238,11 @@ unsafe fn add_two<D: Int8Isa, const OFFSET: u8, const R: usize, const C: usize>(
 unsafe fn add<D: Int8Isa, const OFFSET: u8, const R: usize, const C: usize>(
     sums: &mut [[D::S; C]; R],
     weights: &[D::B; C],
-    (x, stride): (*const i8, usize),
+    x: *const i8,
 ) {
     for (row, sums) in sums.iter_mut().enumerate() {
         for (sum, &weights) in sums.iter_mut().zip(weights) {
-            *sum = D::dot::<OFFSET>(*sum, weights, x.add(row * stride));
+            *sum = D::dot::<OFFSET>(*sum, weights, x.add(row * BLOCK));
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The right side of a product in the type that it is stored in.
 
+use std::mem::MaybeUninit;
+
 use half::{bf16, f16};
 
 use crate::linear::blocks::{self, Blocks};
@@ -59,6 +61,24 @@ impl Weights {
     /// # Panics
     /// Lengths do not fit.
     pub fn product(&self, x: Rows<'_>, bias: Option<&[f32]>, y: &mut [f32]) {
+        // SAFETY: of the same layout, and a product writes numbers only.
+        self.write_product(x, bias, unsafe { &mut *(std::ptr::from_mut(y) as *mut [MaybeUninit<f32>]) });
+    }
+
+    /// As [`Self::product`], to a new `[rows, outputs]`.
+    ///
+    /// # Panics
+    /// Lengths do not fit.
+    pub fn product_to_vec(&self, x: Rows<'_>, bias: Option<&[f32]>) -> Vec<f32> {
+        let len = x.count * self.sizes()[2];
+        let mut y = Vec::with_capacity(len);
+        self.write_product(x, bias, &mut y.spare_capacity_mut()[..len]);
+        // SAFETY: a product writes all of its output.
+        unsafe { y.set_len(len) };
+        y
+    }
+
+    fn write_product(&self, x: Rows<'_>, bias: Option<&[f32]>, y: &mut [MaybeUninit<f32>]) {
         match &self.0 {
             Layout::F32(panels) => panels::product(x, panels, bias, y),
             Layout::F16(panels) => panels::product(x, panels, bias, y),

@@ -240,10 +240,8 @@ impl Linear {
         rows: usize,
     ) -> Result<Tensor> {
         let y = with_slices(operands, |slices| {
-            let mut y = vec![0f32; rows * self.outputs];
             let x = Rows { data: slices[0], stride: self.inputs, count: rows };
-            weights.product(x, slices.get(1).copied(), &mut y);
-            y
+            weights.product_to_vec(x, slices.get(1).copied())
         })?;
         Tensor::from_vec(y, (rows, self.outputs), operands[0].device())
     }

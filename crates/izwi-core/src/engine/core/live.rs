@@ -252,7 +252,13 @@ impl EngineCore {
     /// Tells the scheduler the playback of a live stream.
     pub(super) fn set_playback(&mut self, sequence: SequenceId) {
         let Some(end) = self.output.playback_end(sequence) else { return };
-        let Some((chunk, missing)) = self.output.chunk_progress(sequence) else { return };
+        let Some(progress) = self.output.chunk_progress(sequence) else { return };
+        let playback = self.playback(end, progress);
+        self.scheduler.set_playback(sequence, playback);
+    }
+
+    /// A playback that ends at `end`, of a stream with the given samples of a chunk and until the next one.
+    fn playback(&self, end: Instant, (chunk, missing): (u64, u64)) -> Playback {
         let audio_s = self.live.rate().audio_s;
         let steps = |samples: u64| {
             let seconds = audio_duration(samples, self.sample_rate).as_secs_f64();
@@ -260,8 +266,7 @@ impl EngineCore {
         };
         let chunk_us = audio_duration(chunk, self.sample_rate).as_micros() as u64;
         let end_us = end.saturating_duration_since(self.epoch).as_micros() as u64;
-        let playback = Playback { end_us, steps: steps(missing), chunk_us, chunk_steps: steps(chunk) };
-        self.scheduler.set_playback(sequence, playback);
+        Playback { end_us, steps: steps(missing), chunk_us, chunk_steps: steps(chunk) }
     }
 
     /// Publishes what live streams need of the device, and whether another one would be refused.
@@ -348,8 +353,8 @@ impl EngineCore {
         let prediction = decision.forecast().and_then(|forecast| forecast.prediction);
         let first_audio = prediction.map(|told| told.first_audio);
         let due = accepted_at + first_audio.unwrap_or_default();
-        let due_us = due.saturating_duration_since(self.epoch).as_micros() as u64;
-        self.scheduler.set_first_audio_due(sequence, due_us);
+        let expected = self.playback(due, self.output.chunk_progress(sequence).unwrap_or_default());
+        self.scheduler.set_first_audio(sequence, expected);
     }
 
     /// Starts accepted streams for which others have made room, in their order.

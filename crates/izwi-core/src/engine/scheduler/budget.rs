@@ -62,7 +62,7 @@ impl<'a> TimeBudget<'a> {
         let mut taken = playing.len().min(places);
         let is_late = |count: usize| {
             let step_s = time(count);
-            playing[..count].iter().any(|stream| stream.left_s < margin * stream.steps * step_s)
+            playing[..count].iter().any(|stream| stream.left_s < stream.steps * step_s)
         };
         while taken > 1 && is_late(taken) {
             taken -= 1;
@@ -170,8 +170,8 @@ mod tests {
         let costs = costs();
         let taken = |streams: &[Playing]| TimeBudget::beside(&costs, streams, 8, 0.0).1;
         assert_eq!(taken(&[playing(0.2), playing(0.3), playing(0.4)]), 3);
-        // Two steps of three take 100 ms, of two 80 ms, and perhaps a tenth more.
-        assert_eq!(taken(&[playing(0.1), playing(0.3), playing(0.4)]), 2);
+        // Two steps of three take 100 ms, of two 80 ms.
+        assert_eq!(taken(&[playing(0.09), playing(0.3), playing(0.4)]), 2);
         assert_eq!(taken(&[playing(0.001), playing(0.3), playing(0.4)]), 1);
         assert_eq!(TimeBudget::beside(&costs, &[playing(1.0); 9], 4, 0.0).1, 4);
     }

@@ -18,10 +18,10 @@ use super::budget::{Class, Playing, TimeBudget};
 use super::policy::DecodeRank;
 use super::sequence::{Demand, Sequence};
 use super::{
-    DUE_SOON_US, DecidedItem, IDLE_US, ScheduleDecision, ScheduleResult, Scheduler, SchedulerConfig,
+    DUE_SOON_US, DecidedItem, IDLE_US, Playback, ScheduleDecision, ScheduleResult, Scheduler, SchedulerConfig,
 };
 use crate::engine::blocks::BlockId;
-use crate::engine::cost::safety;
+use crate::engine::cost::{StepShape, safety};
 use crate::engine::kv_cache::KVCacheManager;
 use crate::engine::types::SequenceId;
 
@@ -250,6 +250,9 @@ impl<'a> Round<'a> {
         if let Some(at_us) = pressure.others_us {
             time.limit(left_s(at_us));
         }
+        if in_flight.is_some() {
+            self.limit_to_beginning(&mut time, playing.len());
+        }
         let starts = |s: &Sequence| s.class() == Class::Starting && !s.is_held();
         let has_starting = self.running.iter().any(starts) || self.waiting().any(starts);
         time.set_demand(pressure.bulk_credit_s, has_starting);
@@ -258,6 +261,23 @@ impl<'a> Round<'a> {
         }
         self.playing_tokens = self.decision.total_tokens();
         self.time = Some(time);
+    }
+
+    /// Limits the step for streams whose playback may begin with the step in flight.
+    fn limit_to_beginning(&self, time: &mut TimeBudget<'_>, playing: usize) {
+        let generates = |s: &&Sequence| {
+            let grant = self.granted.get(&s.id);
+            s.class() == Class::Starting && grant.is_some_and(|grant| !grant.demand.is_prefill)
+        };
+        let beginning: Vec<Playback> =
+            self.running.iter().filter(generates).filter_map(|s| s.expected).collect();
+        let costs = &self.scheduler.costs;
+        let step_s = safety(costs) * costs.seconds(StepShape::decode(playing + beginning.len()));
+        for playback in beginning {
+            let later_s = f64::from(playback.chunk_steps.saturating_sub(1)) * step_s;
+            // A step of all that generate is always taken: they are among them.
+            time.limit((playback.chunk_us as f64 / 1e6 - later_s).max(step_s));
+        }
     }
 
     /// The tokens of an item that the step has time for, which it takes.

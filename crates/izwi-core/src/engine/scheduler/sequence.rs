@@ -74,6 +74,8 @@ pub(super) struct Sequence {
     pub(super) deferred: bool,
     /// `None` before its first audio.
     pub(super) playback: Option<Playback>,
+    /// The playback that its first audio will begin.
+    pub(super) expected: Option<Playback>,
     pub(super) arrival: u64,
     pub(super) due_us: u64,
     pub(super) last_scheduled: u64,
@@ -101,6 +103,7 @@ impl Sequence {
             live: new.live,
             deferred: false,
             playback: None,
+            expected: None,
             arrival,
             due_us: new.arrival_us,
             last_scheduled: 0,

@@ -75,6 +75,7 @@ impl<const EXTENSION: u8> Int8Isa for Neon<EXTENSION> {
     type B = [uint8x16_t; 4];
     type S = [int32x4_t; 4];
     const ROWS: usize = if EXTENSION == I8MM { 6 } else { 4 };
+    const PRODUCTS: usize = if EXTENSION == I8MM { 128 } else { 64 };
     const TWO: bool = EXTENSION == I8MM;
     #[inline(always)]
     unsafe fn bytes(from: *const u8) -> Self::B {
@@ -93,6 +94,15 @@ impl<const EXTENSION: u8> Int8Isa for Neon<EXTENSION> {
     unsafe fn start<const OFFSET: u8>(correction: i32) -> Self::S {
         let kept = EXTENSION == I8MM || OFFSET != 128;
         [vdupq_n_s32(if kept { correction } else { 0 }); 4]
+    }
+    #[inline(always)]
+    unsafe fn multiply(sums: Self::S, weights: Self::B, x: Self::B) -> Self::S {
+        let (x, signed) = (x.map(|x| vreinterpretq_s8_u8(x)), weights.map(|w| vreinterpretq_s8_u8(w)));
+        match EXTENSION {
+            I8MM => four!(usmmla(sums, weights, x)),
+            DOTPROD => four!(sdot(sums, signed, x)),
+            _ => four!(widening(sums, signed, x)),
+        }
     }
     #[inline(always)]
     unsafe fn dot<const OFFSET: u8>(sums: Self::S, weights: Self::B, x: *const i8) -> Self::S {

@@ -130,6 +130,13 @@ impl Int8Isa for Portable {
         [correction; LANES]
     }
     #[inline(always)]
+    unsafe fn multiply(mut sums: Self::S, weights: Self::B, x: Self::B) -> Self::S {
+        for (at, (weight, x)) in weights.into_iter().zip(x).enumerate() {
+            sums[at / DEPTH] += i32::from(weight) * i32::from(x.cast_signed());
+        }
+        sums
+    }
+    #[inline(always)]
     unsafe fn dot<const OFFSET: u8>(mut sums: Self::S, weights: Self::B, x: *const i8) -> Self::S {
         let x = x.cast::<[i8; DEPTH]>().read_unaligned();
         for (sum, weights) in sums.iter_mut().zip(weights.as_chunks::<DEPTH>().0) {

@@ -109,10 +109,17 @@ impl Isa for Avx2 {
     }
 }
 
+/// Adds to each sum the products of its four bytes, those of `weights` without sign; pairs are added at 16 bits.
+#[inline(always)]
+unsafe fn multiply256(sums: __m256i, weights: __m256i, x: __m256i) -> __m256i {
+    let pairs = _mm256_maddubs_epi16(weights, x);
+    _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+}
+
 impl Int8Isa for Avx2 {
     type B = [__m256i; 2];
     type S = [__m256i; 2];
-    const ROWS: usize = 2;
+    const ROWS: usize = 4;
     #[inline(always)]
     unsafe fn bytes(from: *const u8) -> Self::B {
         [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())]
@@ -130,16 +137,19 @@ impl Int8Isa for Avx2 {
     unsafe fn start<const OFFSET: u8>(_correction: i32) -> Self::S {
         [_mm256_setzero_si256(); 2]
     }
+    #[inline(always)]
+    unsafe fn multiply(sums: Self::S, weights: Self::B, x: Self::B) -> Self::S {
+        [multiply256(sums[0], weights[0], x[0]), multiply256(sums[1], weights[1], x[1])]
+    }
     /// Pairs are added at 16 bits: two products of at most 127 * 127 fit, which those of kept bytes would not.
     #[inline(always)]
     unsafe fn dot<const OFFSET: u8>(sums: Self::S, weights: Self::B, x: *const i8) -> Self::S {
         let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
-        let (offset, ones) = (_mm256_set1_epi8(OFFSET as i8), _mm256_set1_epi16(1));
+        let offset = _mm256_set1_epi8(OFFSET as i8);
         let mut sums = sums;
         for (sum, weights) in sums.iter_mut().zip(weights) {
             let weights = _mm256_sub_epi8(weights, offset);
-            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
-            *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones));
+            *sum = multiply256(*sum, _mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
         }
         sums
     }

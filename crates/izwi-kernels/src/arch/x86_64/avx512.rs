@@ -129,7 +129,7 @@ impl<const BF16: bool> Isa for Avx512<BF16> {
 impl Int8Isa for Avx512<false> {
     type B = __m512i;
     type S = __m512i;
-    const ROWS: usize = 6;
+    const ROWS: usize = 8;
     #[inline(always)]
     unsafe fn bytes(from: *const u8) -> __m512i {
         _mm512_loadu_si512(from.cast())
@@ -147,8 +147,12 @@ impl Int8Isa for Avx512<false> {
         _mm512_set1_epi32(correction)
     }
     #[inline(always)]
+    unsafe fn multiply(sums: __m512i, weights: __m512i, x: __m512i) -> __m512i {
+        _mm512_dpbusd_epi32(sums, weights, x)
+    }
+    #[inline(always)]
     unsafe fn dot<const OFFSET: u8>(sums: __m512i, weights: __m512i, x: *const i8) -> __m512i {
-        _mm512_dpbusd_epi32(sums, weights, _mm512_set1_epi32(x.cast::<i32>().read_unaligned()))
+        Self::multiply(sums, weights, _mm512_set1_epi32(x.cast::<i32>().read_unaligned()))
     }
     #[inline(always)]
     unsafe fn floats(sums: __m512i) -> __m512 {

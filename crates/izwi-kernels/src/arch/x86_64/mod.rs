@@ -2,9 +2,11 @@
 
 mod avx2;
 mod avx512;
+mod avx_vnni;
 
 use std::arch::x86_64::__cpuid;
 
+pub(super) use avx_vnni::AvxVnniLevel;
 pub(super) use avx2::Avx2Level;
 pub(super) use avx512::{Avx512Bf16Level, Avx512Level, Avx512VnniLevel};
 
