@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use izwi_core::engine::cost::StepShape;
 use izwi_core::engine::executor::simulated::{CostCurve, SimulatedExecutor, SimulatedModel, StepWork};
+use izwi_core::engine::cost::StepShape;
 use izwi_core::engine::executor::{ExecutorError, ItemResult, RequestPreparer, StepPlan};
 use izwi_core::engine::{
     DeviceArbiter, Engine, EngineCoreConfig, ExecutorProfile, ModelExecutor, SequenceId,
@@ -23,7 +23,7 @@ pub(crate) const CHARS_PER_S: f64 = 15.0;
 /// Prefix of the ids of bulk requests, by which the device's time is attributed.
 pub(crate) const BULK: &str = "bulk-";
 /// Bytes of the state of a sequence of a large model.
-const STATE_BYTES: usize = 64 << 20;
+const STATE_BYTES: usize = 8 << 20;
 
 /// A machine.
 #[derive(Debug, Clone, PartialEq)]

@@ -21,6 +21,8 @@ pub(super) const DUE_SOON: Duration = Duration::from_millis(500);
 const RECHECK: Duration = Duration::from_millis(20);
 /// The most bulk work that is owed, in seconds of the device.
 const MAX_CREDIT_S: f64 = 10.0;
+/// A live step that did not come by this time after its latest start holds the device no longer.
+const OVERDUE: Duration = Duration::from_millis(250);
 /// A piece of bulk work that fits nowhere runs when this multiple of its time is owed.
 const FORCED: f64 = 3.0;
 
@@ -46,6 +48,13 @@ pub(super) struct EngineLoad {
     pub(super) streams: Vec<StreamLoad>,
     /// Whether it has bulk work.
     pub(super) has_bulk: bool,
+}
+
+impl EngineLoad {
+    /// When its next live step must start; `None` if it should have come long ago: its streams lack something else.
+    fn expected_start(&self, now: Instant) -> Option<Instant> {
+        self.latest_start.filter(|at| now.saturating_duration_since(*at) < OVERDUE)
+    }
 }
 
 /// The need of one live stream.
@@ -93,16 +102,16 @@ impl State {
     }
 
     /// When the live streams of an engine must go on at the latest: as its waiting step says, or as it published.
-    fn latest_start(&self, member: u64) -> Option<Instant> {
+    fn latest_start(&self, member: u64, now: Instant) -> Option<Instant> {
         let own = |waiter: &&Waiter| waiter.member == member;
         let waiting = self.waiting.iter().filter(own).filter_map(|waiter| waiter.request.latest_start).min();
-        waiting.or_else(|| self.members.get(&member)?.latest_start)
+        waiting.or_else(|| self.members.get(&member)?.expected_start(now))
     }
 
     /// Whether a step ends before the live streams of other engines, or of any for work outside of steps, must go on.
     fn fits(&self, waiter: &Waiter, now: Instant) -> bool {
         let others = self.members.keys().filter(|id| !waiter.request.is_checked || **id != waiter.member);
-        let mut deadlines = others.filter_map(|id| self.latest_start(*id));
+        let mut deadlines = others.filter_map(|id| self.latest_start(*id, now));
         deadlines.all(|at| now + waiter.request.predicted <= at)
     }
 
@@ -220,9 +229,10 @@ impl Member {
 
     /// When the live streams of the other engines must go on at the latest.
     pub(super) fn others_latest_start(&self) -> Option<Instant> {
+        let now = Instant::now();
         let state = self.arbiter.lock();
         let others = state.members.iter().filter(|(id, _)| **id != self.id);
-        others.filter_map(|(_, load)| load.latest_start).min()
+        others.filter_map(|(_, load)| load.expected_start(now)).min()
     }
 
     /// The live streams of the other engines.

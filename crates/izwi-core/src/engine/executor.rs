@@ -140,7 +140,7 @@ pub trait ModelExecutor: Send {
     fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError>;
 
     /// How long a step takes in simulated time; `None` if steps take real time. Called before the step, which then runs
-    /// within a task of the runtime, whose clock may be paused.
+    /// within a task of the runtime, whose clock may be paused. The plan of a step of the warm-up has no items, only a shape.
     fn simulated_time(&mut self, _plan: &StepPlan) -> Option<Duration> {
         None
     }

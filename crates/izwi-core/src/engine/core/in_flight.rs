@@ -153,16 +153,21 @@ pub(super) async fn warm_up(
             (executor, result)
         });
         let (returned, result) = step.await?;
-        drop(turn);
         executor = returned;
         match result {
             Ok(Some(shape)) => {
+                let schedule = Arc::new(ScheduleResult { shape, ..ScheduleResult::default() });
+                let plan = StepPlan { new_sequences: Vec::new(), schedule };
+                if let Some(time) = executor.simulated_time(&plan) {
+                    tokio::time::sleep(time).await;
+                }
                 predicted = started_at.elapsed();
                 steps.push((shape, predicted));
             }
             Ok(None) => return Ok((executor, Ok(steps))),
             Err(error) => return Ok((executor, Err(error))),
         }
+        drop(turn);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Must not know samples or channels.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -47,7 +47,7 @@ pub(super) struct LiveStreams {
     token_s: f64,
     /// Tokens of a unit; 0 for models that are autoregressive.
     unit_tokens: f64,
-    streams: HashMap<SequenceId, Stream>,
+    streams: BTreeMap<SequenceId, Stream>,
     /// Accepted streams that wait for others to end.
     held: VecDeque<SequenceId>,
     /// When the step in flight is expected to end.

@@ -172,6 +172,8 @@ impl Running {
     }
 }
 
+/// Steps of the warm-up in simulated time.
+const WARM_UP_STEPS: u64 = 12;
 /// Cost of the first item of a later pass beyond its prompt.
 const ENCODER_TOKENS: usize = 20;
 
@@ -287,7 +289,13 @@ impl SimulatedExecutor {
 
     /// The work of a plan. Sequences that the plan begins are not in the executor yet.
     fn work(&self, plan: &StepPlan) -> StepWork {
+        let shape = plan.schedule.shape;
         let mut work = StepWork::default();
+        if plan.schedule.batch_size() == 0 {
+            // A step of the warm-up.
+            let StepShape { decodes, prefill_tokens, encoder_tokens } = shape;
+            return StepWork { generating: decodes, prompt_tokens: prefill_tokens, encoder_rows: encoder_tokens };
+        }
         for item in plan.schedule.items() {
             let new = plan.new_sequences.iter().find(|new| new.sequence == item.sequence);
             let (length, encoder_rows) =
@@ -414,7 +422,12 @@ impl ModelExecutor for SimulatedExecutor {
 
     fn initialize(&mut self) -> Result<Option<StepShape>, ExecutorError> {
         std::thread::sleep(self.model.warm_up_time);
-        Ok(None)
+        let warm_up = self.model.cost.as_ref().filter(|_| self.steps < WARM_UP_STEPS);
+        Ok(warm_up.map(|_| match (self.steps, self.model.autoregressive) {
+            (0, true) => StepShape { decodes: 1, prefill_tokens: 100, encoder_tokens: self.model.encoder_rows },
+            (_, true) => StepShape::decode(1),
+            (_, false) => StepShape { prefill_tokens: 40, ..StepShape::default() },
+        }))
     }
 
     fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {

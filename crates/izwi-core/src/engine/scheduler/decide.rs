@@ -37,7 +37,11 @@ pub(super) fn decide(
         round.fill_running_prefills();
         round.admit_waiting();
         round.fill_decodes();
-        return round.decision;
+        if !round.decision.is_empty() {
+            return round.decision;
+        }
+        // What has time lacks memory: work that may free it goes on.
+        round.time = None;
     }
     let first_decodes = scheduler.decode_waited && round.has_due_decode();
     if first_decodes {
