@@ -234,10 +234,12 @@ struct Player {
     /// Playback of the first sample, moved by every gap; `None` before the first audio.
     started_at: Option<Instant>,
     received: Duration,
+    /// What the first chunk told, which may have text alone.
+    prediction: Option<Prediction>,
     prebuffer: Duration,
     underrun: Duration,
     in_time: Duration,
-    first_audio: Option<(Duration, Option<Prediction>)>,
+    first_audio: Option<Duration>,
     /// Whether its reader keeps up so far.
     counts: bool,
 }
@@ -247,6 +249,7 @@ impl Default for Player {
         Self {
             started_at: None,
             received: Duration::ZERO,
+            prediction: None,
             prebuffer: Duration::ZERO,
             underrun: Duration::ZERO,
             in_time: Duration::ZERO,
@@ -271,14 +274,15 @@ impl Player {
     }
 
     fn take(&mut self, chunk: &StreamingOutput, asked_at: Instant) {
+        self.prediction = self.prediction.or(chunk.prediction);
         if chunk.samples.is_empty() {
             return;
         }
         let now = Instant::now();
         let length = Duration::from_secs_f64(chunk.samples.len() as f64 / f64::from(RATE_HZ));
         if self.started_at.is_none() {
-            self.prebuffer = chunk.prediction.map_or(Duration::ZERO, |prediction| prediction.prebuffer);
-            self.first_audio = Some((now - asked_at, chunk.prediction));
+            self.prebuffer = self.prediction.map_or(Duration::ZERO, |told| told.prebuffer);
+            self.first_audio = Some(now - asked_at);
         }
         let started_at = *self.started_at.get_or_insert(now + self.prebuffer);
         let late = now.saturating_duration_since(started_at + self.received);
@@ -299,12 +303,11 @@ impl Player {
         tally.underrun_streams += u64::from(!self.underrun.is_zero());
         tally.audio_s += self.received_s();
         tally.in_time_s += self.in_time.as_secs_f64();
-        if let Some((actual, prediction)) = self.first_audio {
+        if let Some(actual) = self.first_audio {
             let actual = actual.as_secs_f64();
             tally.first_audio_s.push(actual);
-            let errors =
-                prediction.map(|told| (told.first_audio.as_secs_f64() - actual).abs() / actual.max(1e-3));
-            tally.first_audio_errors.extend(errors);
+            let error = |told: Prediction| (told.first_audio.as_secs_f64() - actual).abs() / actual.max(1e-3);
+            tally.first_audio_errors.extend(self.prediction.map(error));
         }
     }
 }

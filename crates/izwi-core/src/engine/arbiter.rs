@@ -21,7 +21,8 @@ pub(super) const DUE_SOON: Duration = Duration::from_millis(500);
 const RECHECK: Duration = Duration::from_millis(20);
 /// The most bulk work that is owed, in seconds of the device.
 const MAX_CREDIT_S: f64 = 10.0;
-/// A live step that did not come by this time after its latest start holds the device no longer.
+/// A live step that does not come by this time after its latest start and the engine's last turn holds the device no longer:
+/// its streams lack something else.
 const OVERDUE: Duration = Duration::from_millis(250);
 /// A piece of bulk work that fits nowhere runs when this multiple of its time is owed.
 const FORCED: f64 = 3.0;
@@ -50,13 +51,6 @@ pub(super) struct EngineLoad {
     pub(super) has_bulk: bool,
 }
 
-impl EngineLoad {
-    /// When its next live step must start; `None` if it should have come long ago: its streams lack something else.
-    fn expected_start(&self, now: Instant) -> Option<Instant> {
-        self.latest_start.filter(|at| now.saturating_duration_since(*at) < OVERDUE)
-    }
-}
-
 /// The need of one live stream.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct StreamLoad {
@@ -81,6 +75,8 @@ struct State {
     next_member: u64,
     waiting: Vec<Waiter>,
     members: BTreeMap<u64, EngineLoad>,
+    /// When the last turn of each engine ended.
+    turned_at: BTreeMap<u64, Instant>,
     /// Seconds owed to bulk work, as of `accrued_at`.
     credit_s: f64,
     accrued_at: Option<Instant>,
@@ -105,7 +101,9 @@ impl State {
     fn latest_start(&self, member: u64, now: Instant) -> Option<Instant> {
         let own = |waiter: &&Waiter| waiter.member == member;
         let waiting = self.waiting.iter().filter(own).filter_map(|waiter| waiter.request.latest_start).min();
-        waiting.or_else(|| self.members.get(&member)?.expected_start(now))
+        let since = |at: Instant| self.turned_at.get(&member).map_or(at, |turned_at| at.max(*turned_at));
+        let published = || self.members.get(&member)?.latest_start;
+        waiting.or_else(|| published().filter(|at| now.saturating_duration_since(since(*at)) < OVERDUE))
     }
 
     /// Whether a step ends before the live streams of other engines, or of any for work outside of steps, must go on.
@@ -175,9 +173,10 @@ impl DeviceArbiter {
         let waiter = state.waiting.remove(index);
         state.is_busy = true;
         drop(state);
-        let turn = Turn { arbiter: Arc::clone(self), request: waiter.request, started_at: now };
+        let Waiter { member, request, granted, .. } = waiter;
+        let turn = Turn { arbiter: Arc::clone(self), member, request, started_at: now };
         // A waiter that is gone returns its turn, which ends by being dropped.
-        drop(waiter.granted.send(turn));
+        drop(granted.send(turn));
     }
 }
 
@@ -231,8 +230,8 @@ impl Member {
     pub(super) fn others_latest_start(&self) -> Option<Instant> {
         let now = Instant::now();
         let state = self.arbiter.lock();
-        let others = state.members.iter().filter(|(id, _)| **id != self.id);
-        others.filter_map(|(_, load)| load.expected_start(now)).min()
+        let others = state.members.keys().filter(|id| **id != self.id);
+        others.filter_map(|id| state.latest_start(*id, now)).min()
     }
 
     /// The live streams of the other engines.
@@ -245,7 +244,10 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.arbiter.lock().members.remove(&self.id);
+        let mut state = self.arbiter.lock();
+        state.members.remove(&self.id);
+        state.turned_at.remove(&self.id);
+        drop(state);
         self.arbiter.dispatch();
     }
 }
@@ -254,6 +256,7 @@ impl Drop for Member {
 #[derive(Debug)]
 pub(super) struct Turn {
     arbiter: Arc<DeviceArbiter>,
+    member: u64,
     request: TurnRequest,
     started_at: Instant,
 }
@@ -262,6 +265,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut state = self.arbiter.lock();
         state.is_busy = false;
+        state.turned_at.insert(self.member, Instant::now());
         let is_bulk = self.request.latest_start.is_none();
         state.charge(if is_bulk { self.started_at.elapsed() } else { self.request.bulk });
         drop(state);
