@@ -118,6 +118,7 @@ async fn measure(engine: &Engine, args: &Args) -> Result<Vec<Row>> {
 }
 
 #[tokio::main]
+#[allow(clippy::print_stdout, reason = "the report is this program's output")]
 async fn main() -> Result<()> {
     let args = Args::parse();
     ensure!(args.rounds > 0, "--rounds is 0; use at least 1");

@@ -153,6 +153,9 @@ impl Session {
             if frame["type"] == "audio.done" {
                 return Ok(Utterance { done: frame, ..utterance });
             }
+            if frame["type"] == "interrupted" {
+                continue;
+            }
             ensure!(frame["type"] == "audio.chunk", "expected a chunk, got {frame}");
             match self.next().await? {
                 Incoming::Audio(bytes) => utterance.chunks.push((frame, bytes)),
@@ -178,6 +181,7 @@ impl Session {
                 Incoming::Audio(bytes) => turn.chunks.push((frame, bytes)),
                 other => bail!("expected audio behind {frame}, got {other:?}"),
             },
+            Some("interrupted") => {}
             Some("turn.done") => turn.done = frame,
             _ => bail!("expected more of a turn, got {frame}"),
         }

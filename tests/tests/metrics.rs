@@ -1,5 +1,7 @@
 //! `/metrics` and `/health` after some traffic.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use izwi_tests::{Gate, Setup, eventually};
 use serde_json::{Value, json};
@@ -49,7 +51,8 @@ const TEXT: &str = "Twenty-two characters.";
 #[tokio::test(flavor = "multi_thread")]
 async fn every_documented_series_exists_after_traffic() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start >= 30));
-    let server = Setup::tokens("measured").script(script).start().await?;
+    let setup = Setup::tokens("measured").script(script);
+    let server = setup.server(|server| server.resume_window = Duration::ZERO).start().await?;
     let mut leaver = server.session().await?;
     leaver.send(json!({"type": "speak", "text": TEXT})).await?;
     leaver.expect("session.created").await?;

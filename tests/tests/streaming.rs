@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use izwi_core::engine::executor::StepPlan;
-use izwi_tests::{Gate, Incoming, Setup, TestServer, Utterance, guarded};
+use izwi_tests::{Gate, Incoming, Setup, TestServer, Utterance, eventually, guarded};
 use serde_json::{Value, json};
 
 const SENTENCE: &str = "This sentence has just enough words to fill more than a chunk.";
@@ -119,27 +119,29 @@ async fn fifty_streams_progress_concurrently() -> Result<()> {
     const TEXT: &str = "Twenty-two characters.";
     let (gate, mut wait) =
         Gate::new(|plan| plan.schedule.items().any(|item| item.start + item.num_tokens >= 44));
-    let mut arrived = 0;
-    let script = Box::new(move |plan: &StepPlan| {
-        arrived += plan.new_sequences.len();
-        if arrived < STREAMS {
-            // Clients connect at different times: the gate opens after the last one.
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        wait(plan)
-    });
-    let server = Setup::tokens("together").script(script).start().await?;
-    let mut waiting = Vec::new();
+    // Clients connect at different times: the first step waits for the last one.
+    let (all_wait, mut begin) = Gate::new(|_| true);
+    let script = Box::new(move |plan: &StepPlan| begin(plan).or_else(|| wait(plan)));
+    let setup = Setup::tokens("together").script(script);
+    let server = setup.engine(|engine| engine.admission = false).start().await?;
+    let mut sessions = Vec::new();
     for _ in 0..STREAMS {
         let mut session = server.session().await?;
-        waiting.push(async move {
-            session.send(json!({"type": "speak", "text": TEXT, "seed": 3})).await?;
-            session.expect("session.created").await?;
-            let start = session.expect("audio.start").await?;
-            let chunks = vec![session.chunk().await?];
-            anyhow::Ok((session, Utterance { start, chunks, done: Value::Null }))
-        });
+        session.send(json!({"type": "speak", "text": TEXT, "seed": 3})).await?;
+        sessions.push(session);
     }
+    eventually("all requests are queued", || async {
+        let status = server.engine()?.status();
+        Ok(status.pending + status.running == STREAMS)
+    })
+    .await?;
+    all_wait.open();
+    let waiting = sessions.into_iter().map(|mut session| async move {
+        session.expect("session.created").await?;
+        let start = session.expect("audio.start").await?;
+        let chunks = vec![session.chunk().await?];
+        anyhow::Ok((session, Utterance { start, chunks, done: Value::Null }))
+    });
     let begun = futures::future::try_join_all(waiting).await?;
     gate.open();
     let finishing = begun.into_iter().map(|(mut session, utterance)| async move {

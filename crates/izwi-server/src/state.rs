@@ -12,7 +12,6 @@ use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::metrics::Recorder;
 use crate::registry::{Lease, Registry};
-use crate::ws::ResumeTable;
 
 /// Handle to the shared state. Clones address the same server.
 #[derive(Debug, Clone)]
@@ -29,7 +28,6 @@ struct Inner {
     requests: Arc<Semaphore>,
     sessions: Arc<Semaphore>,
     detached: Arc<Semaphore>,
-    resumable: Arc<ResumeTable>,
     uploads_kib: Arc<Semaphore>,
     voices: Option<VoiceStore>,
     draining: watch::Sender<bool>,
@@ -51,7 +49,6 @@ impl AppState {
             requests: Arc::new(Semaphore::new(config.max_requests)),
             sessions: Arc::new(Semaphore::new(config.max_sessions)),
             detached: Arc::new(Semaphore::new(config.max_sessions)),
-            resumable: Arc::new(ResumeTable::default()),
             uploads_kib: Arc::new(Semaphore::new(config.upload_memory_kib())),
             voices: config.voices_dir.clone().map(VoiceStore::at),
             config,
@@ -134,11 +131,6 @@ impl AppState {
     /// A permit for one more session without a connection; `None` beyond the limit of sessions.
     pub(crate) fn admit_detached(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.inner.detached).try_acquire_owned().ok()
-    }
-
-    /// Sessions that a new connection may continue.
-    pub(crate) fn resumable(&self) -> &Arc<ResumeTable> {
-        &self.inner.resumable
     }
 
     /// A permit for `kib` of upload memory.

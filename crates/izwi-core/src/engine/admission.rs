@@ -183,12 +183,18 @@ impl Situation<'_> {
     pub fn capacity(&self) -> usize {
         let budget_s = self.rate.audio_s * (1.0 - BULK_SHARE - self.others_share());
         let fits = |streams: usize| self.step_s(streams) <= budget_s;
-        let (mut low, mut high) = (0, self.max_streams.max(1));
+        let (mut low, mut high) = (0, self.max_streams.min(self.known_streams()).max(1));
         while low < high {
             let middle = (low + high).div_ceil(2);
             if fits(middle) { low = middle } else { high = middle - 1 }
         }
         if self.others.is_empty() { low.max(1) } else { low }
+    }
+
+    /// The most streams whose steps can be predicted.
+    fn known_streams(&self) -> usize {
+        let known = self.costs.most_decodes();
+        if self.rate.step.decodes == 0 || known >= self.batch { usize::MAX } else { known }
     }
 
     /// Seconds until the candidate may start: those before it start in their order, each when enough have ended.
@@ -243,23 +249,32 @@ impl Situation<'_> {
     fn forecast(&self, candidate: &Candidate, start_s: f64, beside: usize) -> (Forecast, f64) {
         let share = (1.0 - self.others_share()).max(0.1);
         let step_s = self.step_s(beside + 1) / share;
+        let (rtf, prebuffer, head_start_s) = self.pace(candidate, step_s);
+        let first_s = (candidate.chunk_s + head_start_s).min(candidate.length_s);
+        let frames = (first_s / self.rate.audio_s).ceil().max(1.0);
+        let setup_s = self.startup_s(candidate, beside) / share;
+        let first_audio_s = start_s.max(self.in_flight_s) + setup_s + (frames - 1.0) * step_s;
+        let prediction = Prediction { first_audio: seconds(first_audio_s), rtf, prebuffer };
+        (Forecast { prediction: Some(prediction), head_start_s }, first_audio_s)
+    }
+
+    /// How a stream that begins to play goes on beside those that run: its real-time factor, the silence before it, and its
+    /// head start in seconds. `None` before anything is known about the model.
+    pub fn playing(&self, candidate: &Candidate) -> Option<(f32, Duration, f64)> {
+        let is_known = self.costs.is_known() && self.rate.audio_s > 0.0;
+        let step_s = self.step_s(self.streams.len().max(1)) / (1.0 - self.others_share()).max(0.1);
+        is_known.then(|| self.pace(candidate, step_s))
+    }
+
+    fn pace(&self, candidate: &Candidate, step_s: f64) -> (f32, Duration, f64) {
         let rtf = step_s / self.rate.audio_s;
         let steps = candidate.length_s / self.rate.audio_s;
         let head_start_s = if rtf < 1.0 { self.head_start_s(candidate, step_s, steps) } else { 0.0 };
-        let frames =
-            ((candidate.chunk_s + head_start_s).min(candidate.length_s) / self.rate.audio_s).ceil().max(1.0);
-        let setup_s = self.startup_s(candidate, beside) / share;
-        let first_audio_s = start_s.max(self.in_flight_s) + setup_s + (frames - 1.0) * step_s;
         let rtf_beside_bulk = rtf / (1.0 - BULK_SHARE);
         let late_s = candidate.length_s * (rtf_beside_bulk - 1.0)
             + DEVIATIONS * self.costs.deviation() * step_s * steps.sqrt();
         let prebuffer_s = if rtf_beside_bulk > 1.0 { (1.0 + PREBUFFER_MARGIN) * late_s } else { 0.0 };
-        let prediction = Prediction {
-            first_audio: seconds(first_audio_s),
-            rtf: rtf as f32,
-            prebuffer: seconds(prebuffer_s),
-        };
-        (Forecast { prediction: Some(prediction), head_start_s }, first_audio_s)
+        (rtf as f32, seconds(prebuffer_s), head_start_s)
     }
 
     /// Seconds from the start to the end of the step that finishes the prompt. Streams that play go on meanwhile: what they

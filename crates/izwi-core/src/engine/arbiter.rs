@@ -2,7 +2,7 @@
 //!
 //! - Of steps whose audio runs out soon the one that must start first has the device.
 //! - Other steps go in the order of their arrival, if their predicted time fits before the next such step must start.
-//! - Bulk work earns [`BULK_SHARE`] of the time that it waits. A piece that is covered goes first.
+//! - Bulk work is owed [`BULK_SHARE`] of the time that it waits. A piece that is owed and fits goes first.
 //!
 //! Waiting is asynchronous, so that it also works in simulated time. Must not know which sequences a step holds.
 
@@ -18,14 +18,11 @@ pub const BULK_SHARE: f64 = 0.1;
 /// A live step that must start within this time goes before others.
 pub(super) const DUE_SOON: Duration = Duration::from_millis(500);
 /// How often a waiter looks whether it may go.
-const RECHECK: Duration = Duration::from_millis(20);
-/// The most bulk work that is owed, in seconds of the device.
-const MAX_CREDIT_S: f64 = 10.0;
-/// A live step that does not come by this time after its latest start and the engine's last turn holds the device no longer:
-/// its streams lack something else.
-const OVERDUE: Duration = Duration::from_millis(250);
-/// A piece of bulk work that fits nowhere runs when this multiple of its time is owed.
-const FORCED: f64 = 3.0;
+const RECHECK: Duration = Duration::from_millis(10);
+/// How long a device stays idle for an engine that is expected to ask again.
+const GRACE: Duration = Duration::from_millis(5);
+/// The most bulk work that is owed, in seconds of the device. A piece that fits nowhere runs then, so that none starves.
+pub(super) const MAX_CREDIT_S: f64 = 10.0;
 
 /// What a step asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -71,12 +68,12 @@ struct Waiter {
 #[derive(Debug, Default)]
 struct State {
     is_busy: bool,
+    /// When the last turn ended.
+    idle_since: Option<Instant>,
     next_ticket: u64,
     next_member: u64,
     waiting: Vec<Waiter>,
     members: BTreeMap<u64, EngineLoad>,
-    /// When the last turn of each engine ended.
-    turned_at: BTreeMap<u64, Instant>,
     /// Seconds owed to bulk work, as of `accrued_at`.
     credit_s: f64,
     accrued_at: Option<Instant>,
@@ -98,34 +95,40 @@ impl State {
     }
 
     /// When the live streams of an engine must go on at the latest: as its waiting step says, or as it published.
-    fn latest_start(&self, member: u64, now: Instant) -> Option<Instant> {
+    fn latest_start(&self, member: u64) -> Option<Instant> {
         let own = |waiter: &&Waiter| waiter.member == member;
         let waiting = self.waiting.iter().filter(own).filter_map(|waiter| waiter.request.latest_start).min();
-        let since = |at: Instant| self.turned_at.get(&member).map_or(at, |turned_at| at.max(*turned_at));
-        let published = || self.members.get(&member)?.latest_start;
-        waiting.or_else(|| published().filter(|at| now.saturating_duration_since(since(*at)) < OVERDUE))
+        waiting.or_else(|| self.members.get(&member)?.latest_start)
     }
 
-    /// Whether a step ends before the live streams of other engines, or of any for work outside of steps, must go on.
+    /// When the live streams of other engines, or of any for work outside of steps, must go on.
+    fn others(&self, waiter: &Waiter) -> impl Iterator<Item = Instant> {
+        let ids = self.members.keys().filter(move |id| !waiter.request.is_checked || **id != waiter.member);
+        ids.filter_map(|id| self.latest_start(*id))
+    }
+
+    /// Whether a step ends before then.
     fn fits(&self, waiter: &Waiter, now: Instant) -> bool {
-        let others = self.members.keys().filter(|id| !waiter.request.is_checked || **id != waiter.member);
-        let mut deadlines = others.filter_map(|id| self.latest_start(*id, now));
-        deadlines.all(|at| now + waiter.request.predicted <= at)
+        self.others(waiter).all(|at| now + waiter.request.predicted <= at)
     }
 
     /// Index of the waiter that has the next turn.
     fn next(&self, now: Instant) -> Option<usize> {
         let waiters = || self.waiting.iter().enumerate();
         let covered = |waiter: &Waiter| {
-            let predicted = waiter.request.predicted.as_secs_f64();
-            let multiple = if self.fits(waiter, now) { 1.0 } else { FORCED };
-            self.credit_s > 0.0 && self.credit_s >= multiple * predicted
+            let is_owed = self.credit_s > 0.0 && self.credit_s >= waiter.request.predicted.as_secs_f64();
+            (is_owed && self.fits(waiter, now)) || self.credit_s >= MAX_CREDIT_S
         };
         let bulk = waiters().filter(|(_, waiter)| waiter.request.latest_start.is_none());
         let bulk = bulk.min_by_key(|(_, waiter)| waiter.ticket).filter(|(_, waiter)| covered(waiter));
         let due = || {
             let starts = waiters().filter_map(|(index, waiter)| Some((waiter.request.latest_start?, index)));
-            starts.filter(|(at, _)| *at <= now + DUE_SOON).min().map(|(_, index)| index)
+            let (at, index) = starts.filter(|(at, _)| *at <= now + DUE_SOON).min()?;
+            let waiter = &self.waiting[index];
+            let is_first = || self.others(waiter).all(|other| at <= other);
+            let is_idle = || self.idle_since.is_some_and(|since| now >= since + GRACE);
+            // The engine whose step has just ended may be more urgent, and asks again at once.
+            (is_first() || self.fits(waiter, now) || is_idle()).then_some(index)
         };
         let other = || {
             let fitting = waiters().filter(|(_, waiter)| self.fits(waiter, now));
@@ -173,10 +176,9 @@ impl DeviceArbiter {
         let waiter = state.waiting.remove(index);
         state.is_busy = true;
         drop(state);
-        let Waiter { member, request, granted, .. } = waiter;
-        let turn = Turn { arbiter: Arc::clone(self), member, request, started_at: now };
+        let turn = Turn { arbiter: Arc::clone(self), request: waiter.request, started_at: now };
         // A waiter that is gone returns its turn, which ends by being dropped.
-        drop(granted.send(turn));
+        drop(waiter.granted.send(turn));
     }
 }
 
@@ -228,10 +230,9 @@ impl Member {
 
     /// When the live streams of the other engines must go on at the latest.
     pub(super) fn others_latest_start(&self) -> Option<Instant> {
-        let now = Instant::now();
         let state = self.arbiter.lock();
-        let others = state.members.keys().filter(|id| **id != self.id);
-        others.filter_map(|id| state.latest_start(*id, now)).min()
+        let others = state.members.iter().filter(|(id, _)| **id != self.id);
+        others.filter_map(|(_, load)| load.latest_start).min()
     }
 
     /// The live streams of the other engines.
@@ -244,10 +245,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        let mut state = self.arbiter.lock();
-        state.members.remove(&self.id);
-        state.turned_at.remove(&self.id);
-        drop(state);
+        self.arbiter.lock().members.remove(&self.id);
         self.arbiter.dispatch();
     }
 }
@@ -256,7 +254,6 @@ impl Drop for Member {
 #[derive(Debug)]
 pub(super) struct Turn {
     arbiter: Arc<DeviceArbiter>,
-    member: u64,
     request: TurnRequest,
     started_at: Instant,
 }
@@ -265,7 +262,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut state = self.arbiter.lock();
         state.is_busy = false;
-        state.turned_at.insert(self.member, Instant::now());
+        state.idle_since = Some(Instant::now());
         let is_bulk = self.request.latest_start.is_none();
         state.charge(if is_bulk { self.started_at.elapsed() } else { self.request.bulk });
         drop(state);
@@ -341,30 +338,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bulk_work_gets_its_share_and_no_more_while_a_stream_is_always_due() {
+    async fn bulk_work_gets_its_share_and_no_more_while_streams_are_always_due() {
         let arbiter = DeviceArbiter::new();
-        let (speech, transcription) = (arbiter.join(), arbiter.join());
+        let transcription = arbiter.join();
         let begun = Instant::now();
-        let used = tokio::spawn(async move {
-            let mut used = Duration::ZERO;
-            while begun.elapsed() < ms(20_000) {
-                let turn = transcription.turn(bulk(ms(40))).await;
-                sleep(ms(40)).await;
-                used += ms(40);
-                drop(turn);
-            }
-            used
-        });
+        // One of two streams always waits, a tenth of a second before its step is due.
+        for _ in 0..2 {
+            let speech = arbiter.join();
+            tokio::spawn(async move {
+                while begun.elapsed() < ms(20_000) {
+                    let turn = speech.turn(live(100)).await;
+                    sleep(ms(50)).await;
+                    drop(turn);
+                }
+            });
+        }
+        let mut used = Duration::ZERO;
         while begun.elapsed() < ms(20_000) {
-            let latest_start = Some(Instant::now() + ms(20));
-            speech.set_load(EngineLoad { latest_start, ..EngineLoad::default() });
-            let turn = speech.turn(TurnRequest { latest_start, ..bulk(ms(50)) }).await;
-            sleep(ms(50)).await;
+            let turn = transcription.turn(bulk(ms(40))).await;
+            sleep(ms(40)).await;
+            used += ms(40);
             drop(turn);
         }
-        drop(speech);
-        let share = used.await.unwrap().as_secs_f64() / 20.0;
-        assert!((0.08..0.12).contains(&share), "{share}");
+        let share = used.as_secs_f64() / 20.0;
+        assert!((0.07..0.12).contains(&share), "{share}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -367,6 +367,7 @@ impl EngineCore {
             }
             let error = match result {
                 Ok(output) => {
+                    self.forecast_again(sequence);
                     match self.output.push(sequence, output, &self.metrics) {
                         Pushed::Open => {}
                         Pushed::Blocked => self.set_paused(sequence, true),
@@ -393,7 +394,11 @@ impl EngineCore {
     /// Pauses or resumes a sequence whose client is slow.
     fn set_paused(&mut self, sequence: SequenceId, is_paused: bool) {
         self.scheduler.set_paused(sequence, is_paused);
-        self.live.set_paused(sequence, is_paused);
+        if self.live.set_paused(sequence, is_paused) && self.config.admission {
+            // Others may have its place: it waits for one, as a stream that starts does.
+            self.scheduler.set_deferred(sequence, true);
+            self.live.hold(sequence);
+        }
     }
 
     fn answer_steps(&mut self) {

@@ -69,6 +69,9 @@ pub struct CostModel {
     corrections: [Correction; SIZES],
     residuals: Vec<f32>,
     observations: u64,
+    /// The largest number of generating sequences that was observed often, and how often one that is larger was.
+    largest: usize,
+    larger: u64,
 }
 
 /// Measured over linear time of a batch size.
@@ -88,6 +91,8 @@ impl Default for CostModel {
             corrections: [Correction { ratio: 1.0, observations: 0 }; SIZES],
             residuals: Vec::new(),
             observations: 0,
+            largest: 0,
+            larger: 0,
         }
     }
 }
@@ -96,6 +101,11 @@ impl CostModel {
     /// Whether a step was observed.
     pub fn is_known(&self) -> bool {
         self.observations > 0
+    }
+
+    /// The most generating sequences whose time can be told: not many more than were observed often.
+    pub fn most_decodes(&self) -> usize {
+        self.largest + self.largest.div_ceil(4) + 1
     }
 
     /// Predicted seconds of a step; 0 before the first observation.
@@ -127,6 +137,12 @@ impl CostModel {
                 measured = measured.clamp(predicted / OUTLIER, predicted * OUTLIER);
             }
             self.keep_residual((measured / predicted) as f32);
+        }
+        if shape.decodes > self.largest {
+            self.larger += 1;
+            if self.larger >= SETTLED {
+                (self.largest, self.larger) = (shape.decodes, 0);
+            }
         }
         self.fit(shape.features(), measured);
         self.correct(shape, measured);

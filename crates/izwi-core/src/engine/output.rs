@@ -222,6 +222,32 @@ impl OutputProcessor {
         self.sessions.get(&sequence).filter(|session| session.start.live)?.playback.end()
     }
 
+    /// Whether the first chunk of a live stream has not left.
+    pub(super) fn is_beginning(&self, sequence: SequenceId) -> bool {
+        self.sessions
+            .get(&sequence)
+            .is_some_and(|session| session.plays() && session.first_audio_at.is_none())
+    }
+
+    /// Replaces what is predicted from the first chunk on.
+    pub(super) fn set_forecast(
+        &mut self,
+        sequence: SequenceId,
+        rtf: f32,
+        prebuffer: Duration,
+        head_start_samples: u64,
+    ) {
+        if let Some(session) = self.sessions.get_mut(&sequence) {
+            let elapsed = session.start.accepted_at.elapsed();
+            let first_audio = session.start.prediction.map_or(elapsed, |prediction| prediction.first_audio);
+            session.start.prediction = Some(Prediction { first_audio, rtf, prebuffer });
+            session.start.head_start_samples = head_start_samples;
+            if let Some((chunk, _)) = session.pending.front_mut() {
+                chunk.prediction = session.start.prediction;
+            }
+        }
+    }
+
     /// Samples generated so far.
     pub(super) fn generated_samples(&self, sequence: SequenceId) -> u64 {
         self.sessions.get(&sequence).map_or(0, Session::samples)

@@ -15,7 +15,7 @@ use std::time::Duration;
 use izwi_types::EncoderWork;
 
 use super::blocks::BlockId;
-use super::cost::{CostModel, StepShape};
+use super::cost::{CostModel, StepShape, safety};
 use super::kv_cache::{BlockCopy, KVCacheManager, PrefixChain};
 use super::types::{Priority, RequestId, SequenceId};
 pub use policy::SchedulingPolicy;
@@ -225,6 +225,15 @@ pub struct Pressure {
     pub bulk_credit_s: f64,
     /// When the live streams of other engines on the device must go on, in microseconds on the engine's clock.
     pub others_us: Option<u64>,
+    /// Share of the device that they use.
+    pub others_share: f64,
+}
+
+impl Pressure {
+    /// Share of the device that other engines leave.
+    fn own_share(&self) -> f64 {
+        (1.0 - self.others_share).max(0.1)
+    }
 }
 
 /// The queues and their policy.
@@ -385,16 +394,20 @@ impl Scheduler {
         self.sequences.values().any(|sequence| !sequence.live && !sequence.is_held())
     }
 
-    /// When a live stream must go on at the latest, in microseconds on the engine's clock, if one can.
+    /// When a stream that plays must go on at the latest, in microseconds on the engine's clock, if one can.
     pub fn latest_start_us(&self) -> Option<u64> {
-        let live = || self.sequences.values().filter(|s| s.live && !s.is_held());
-        let playing = live().filter(|s| s.playback.is_some()).count();
-        let step_us = self.step_us(StepShape::decode(playing));
-        live().map(|sequence| sequence.latest_start_us(step_us)).min()
+        let playing = || self.sequences.values().filter(|s| s.playback.is_some() && !s.is_held());
+        let step_us = self.cycle_us(StepShape::decode(playing().count()));
+        playing().map(|sequence| sequence.latest_start_us(step_us)).min()
     }
 
     fn step_us(&self, shape: StepShape) -> u64 {
         (self.costs.seconds(shape) * 1e6) as u64
+    }
+
+    /// The longest time from one step to the next, beside other engines.
+    fn cycle_us(&self, shape: StepShape) -> u64 {
+        (safety(&self.costs) * self.step_us(shape) as f64 / self.pressure.own_share()) as u64
     }
 
     /// Number of waiting sequences.
@@ -468,7 +481,7 @@ impl Scheduler {
             let scheduled = self.allocate(&item, kv, &mut result);
             result.decode_requests.extend(scheduled);
         }
-        let step_us = self.step_us(result.live_shape);
+        let step_us = self.cycle_us(result.live_shape);
         let live = result.items().filter_map(|item| self.sequences.get(&item.sequence)).filter(|s| s.live);
         result.latest_start_us = live.map(|sequence| sequence.latest_start_us(step_us)).min();
         kv.begin_step(result.items().map(|item| item.sequence).collect::<Vec<_>>());

@@ -11,6 +11,7 @@
 //!   ends. A client that closes the session ends it.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use axum::extract::ws::{WebSocket, close_code};
 use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput};
@@ -22,7 +23,7 @@ use super::generation::{Generation, Progress, Started};
 use super::outbox::Outbox;
 use super::pending_model::PendingModel;
 use super::protocol::{Action, Finish, Identity, Outcome, Protocol};
-use super::resume::{Handover, Registration};
+use super::resume::{Handover, Registration, ResumeTable};
 use crate::dto::session::{Resume, Resumed};
 use crate::error::ApiError;
 use crate::metrics::{count_resume, move_detached};
@@ -71,6 +72,7 @@ impl Drop for Detached {
 
 struct Driver<P: Protocol> {
     state: AppState,
+    resumable: Arc<ResumeTable>,
     registration: Registration,
     /// Connections of a client that came back.
     handovers: mpsc::Receiver<Handover>,
@@ -89,15 +91,17 @@ struct Driver<P: Protocol> {
 /// Serves one session until it is done or fails, or the client has gone for good.
 pub(super) async fn run<P: Protocol>(
     state: AppState,
+    resumable: Arc<ResumeTable>,
     id: RequestId,
     socket: WebSocket,
     permit: OwnedSemaphorePermit,
 ) {
     let window = state.config().resume_window;
-    let (registration, handovers) = state.resumable().register(&id, P::KIND);
+    let (registration, handovers) = resumable.register(&id, P::KIND);
     let token = Some(registration.token.clone()).filter(|_| !window.is_zero());
     let mut driver = Driver {
         protocol: P::new(&state, Identity { id: id.clone(), resume_token: token }),
+        resumable,
         registration,
         handovers,
         draining: state.draining(),
@@ -254,7 +258,7 @@ impl<P: Protocol> Driver<P> {
         let Line::Attached(connection) = std::mem::replace(&mut self.line, Line::HandedOver) else {
             return ControlFlow::Break(None);
         };
-        let refused = self.state.resumable().hand_over(P::KIND, resume, connection).await;
+        let refused = self.resumable.hand_over(P::KIND, resume, connection).await;
         let Err((connection, error)) = refused else { return ControlFlow::Break(None) };
         count_resume("refused");
         self.line = Line::Attached(connection);

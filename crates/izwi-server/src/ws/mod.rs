@@ -18,6 +18,8 @@ mod resume;
 mod speech;
 mod writer;
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Extension, State, WebSocketUpgrade};
@@ -27,7 +29,7 @@ use izwi_core::engine::RequestId;
 
 use self::chat::Chat;
 use self::protocol::Protocol;
-pub(crate) use self::resume::ResumeTable;
+use self::resume::ResumeTable;
 use self::speech::Speech;
 use crate::error::ApiError;
 use crate::state::AppState;
@@ -41,12 +43,14 @@ pub(crate) fn routes() -> Router<AppState> {
     Router::new()
         .route("/v1/audio/speech/stream", get(upgrade::<Speech>))
         .route("/v1/audio/chat/stream", get(upgrade::<Chat>))
+        .layer(Extension(Arc::<ResumeTable>::default()))
 }
 
 /// Opens a session, if fewer than the limit are open.
 async fn upgrade<P: Protocol>(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
+    Extension(resumable): Extension<Arc<ResumeTable>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
     let upgrade = upgrade.map_err(|error| ApiError::UpgradeRequired(error.body_text()))?;
@@ -59,6 +63,6 @@ async fn upgrade<P: Protocol>(
         .max_write_buffer_size(MAX_WRITE_BUFFER)
         .on_failed_upgrade(|error| tracing::debug!(%error, "upgrade failed"))
         .on_upgrade(move |socket| async move {
-            driver::run::<P>(state, id, socket, permit).await;
+            driver::run::<P>(state, resumable, id, socket, permit).await;
         }))
 }

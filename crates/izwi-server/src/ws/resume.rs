@@ -26,7 +26,7 @@ pub(super) type Refused = (Box<Connection>, ApiError);
 
 /// The running sessions by their ids.
 #[derive(Default)]
-pub(crate) struct ResumeTable {
+pub(super) struct ResumeTable {
     sessions: Mutex<HashMap<RequestId, Entry>>,
 }
 

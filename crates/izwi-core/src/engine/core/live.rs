@@ -12,7 +12,7 @@ use crate::engine::admission::{
     Candidate, Decision, Forecast, LengthModel, LiveStream, OtherStream, Situation, StreamRate,
 };
 use crate::engine::arbiter::{EngineLoad, StreamLoad, TurnRequest};
-use crate::engine::cost::StepShape;
+use crate::engine::cost::{StepShape, safety};
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::NewSequenceData;
 use crate::engine::output::{Delivery, SessionStart};
@@ -22,8 +22,6 @@ use izwi_types::{StepOutput, Task};
 
 /// Weight of a new observation of the audio of a step.
 const WEIGHT: f64 = 0.02;
-/// Quantile of the time of steps that the arbiter counts on.
-const QUANTILE: f64 = 0.9;
 /// A stream whose reader has been paused for longer is not counted on.
 const FORGOTTEN: Duration = Duration::from_secs(2);
 /// How often an engine looks whether streams of other engines have made room.
@@ -37,6 +35,13 @@ struct Stream {
     /// When its reader was paused last, and whether it is.
     paused_at: Option<Instant>,
     is_paused: bool,
+}
+
+impl Stream {
+    /// Whether its reader has been paused for so long that nothing is expected of it.
+    fn is_forgotten(&self, now: Instant) -> bool {
+        self.is_paused && self.paused_at.is_some_and(|at| now.duration_since(at) > FORGOTTEN)
+    }
 }
 
 /// The live streams of an engine.
@@ -84,14 +89,20 @@ impl LiveStreams {
         !self.held.is_empty()
     }
 
-    /// Records that the client of a stream is slow, or has caught up.
-    pub(super) fn set_paused(&mut self, sequence: SequenceId, is_paused: bool) {
-        if let Some(stream) = self.streams.get_mut(&sequence) {
-            stream.is_paused = is_paused;
-            if is_paused {
-                stream.paused_at = Some(Instant::now());
-            }
+    /// Records that the client of a stream is slow, or has caught up. Returns whether it was not counted on any more.
+    pub(super) fn set_paused(&mut self, sequence: SequenceId, is_paused: bool) -> bool {
+        let Some(stream) = self.streams.get_mut(&sequence) else { return false };
+        let was_forgotten = stream.is_forgotten(Instant::now()) && !self.held.contains(&sequence);
+        stream.is_paused = is_paused;
+        if is_paused {
+            stream.paused_at = Some(Instant::now());
         }
+        was_forgotten && !is_paused
+    }
+
+    /// Lets a stream wait for others to end.
+    pub(super) fn hold(&mut self, sequence: SequenceId) {
+        self.held.push_back(sequence);
     }
 
     /// Forgets a stream that has ended.
@@ -228,7 +239,7 @@ impl EngineCore {
         let costs = self.scheduler.costs();
         let predicted = costs.predict(schedule.shape);
         let bulk = predicted.saturating_sub(costs.predict(schedule.live_shape));
-        let with_margin = predicted.mul_f64(costs.margin(QUANTILE));
+        let with_margin = predicted.mul_f64(safety(costs));
         let latest_start = schedule.latest_start_us.map(|us| self.epoch + Duration::from_micros(us));
         self.live.step_ends_at = Some(Instant::now() + predicted);
         let bulk = if latest_start.is_some() { bulk } else { Duration::ZERO };
@@ -245,8 +256,27 @@ impl EngineCore {
         };
         let others = self.device.others_latest_start();
         let others_us = others.map(|at| at.saturating_duration_since(self.epoch).as_micros() as u64);
-        let pressure = Pressure { reserve_s, bulk_credit_s: self.device.bulk_credit_s(), others_us };
+        let others_share = self.device.other_streams().iter().map(|stream| stream.utilisation).sum();
+        let bulk_credit_s = self.device.bulk_credit_s();
+        let pressure = Pressure { reserve_s, bulk_credit_s, others_us, others_share };
         self.scheduler.set_pressure(pressure);
+    }
+
+    /// Forecasts a stream again whose first chunk is about to leave: more is known now than when it came.
+    pub(super) fn forecast_again(&mut self, sequence: SequenceId) {
+        let Some(stream) = self.live.streams.get(&sequence) else { return };
+        if !self.output.is_beginning(sequence) {
+            return;
+        }
+        let candidate = stream.candidate;
+        if let Some((rtf, prebuffer, head_start_s)) =
+            self.with_situation(|situation| situation.playing(&candidate))
+        {
+            let samples = candidate.chunk_s + head_start_s;
+            let head_start =
+                if head_start_s > 0.0 { (samples * f64::from(self.sample_rate)) as u64 } else { 0 };
+            self.output.set_forecast(sequence, rtf, prebuffer, head_start);
+        }
     }
 
     /// Tells the scheduler the playback of a live stream.
@@ -373,13 +403,10 @@ impl EngineCore {
     fn with_situation<T>(&self, use_it: impl FnOnce(&Situation<'_>) -> T) -> T {
         let live = &self.live;
         let (now, rate) = (Instant::now(), live.rate());
-        let is_counted = |stream: &Stream| {
-            !(stream.is_paused && stream.paused_at.is_some_and(|at| now.duration_since(at) > FORGOTTEN))
-        };
         let streams: Vec<LiveStream> = live
             .streams
             .iter()
-            .filter(|(id, stream)| is_counted(stream) && !live.held.contains(id))
+            .filter(|(id, stream)| !stream.is_forgotten(now) && !live.held.contains(id))
             .map(|(id, stream)| self.live_stream(*id, stream, rate, now))
             .collect();
         let held: Vec<Candidate> =

@@ -2,11 +2,9 @@
 //!
 //! Must not know queues or blocks.
 
+use crate::engine::arbiter::MAX_CREDIT_S;
 use crate::engine::cost::{CostModel, StepShape, safety};
 
-/// A piece of bulk work that fits nowhere runs when this multiple of its time is owed, and at least [`FORCED_S`].
-const FORCED: f64 = 3.0;
-const FORCED_S: f64 = 2.0;
 /// The fewest tokens of a prompt that are worth a piece, and that a step without other work computes.
 const MIN_PIECE: usize = 16;
 
@@ -32,6 +30,15 @@ pub(super) struct Playing {
     pub(super) shape: StepShape,
 }
 
+/// What streams that play keep beside their own steps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Spare {
+    /// Seconds that they stay ahead of their players.
+    pub(super) reserve_s: f64,
+    /// Share of the device that other engines leave.
+    pub(super) own_share: f64,
+}
+
 /// What a step may still take.
 #[derive(Debug, Clone)]
 pub(super) struct TimeBudget<'a> {
@@ -42,6 +49,8 @@ pub(super) struct TimeBudget<'a> {
     shape: StepShape,
     /// Longest time of the step, in seconds.
     limit_s: f64,
+    /// Seconds less for bulk work.
+    reserve_s: f64,
     /// Seconds owed to bulk work.
     credit_s: f64,
     /// Whether a live stream waits for its first audio.
@@ -55,29 +64,25 @@ impl<'a> TimeBudget<'a> {
         costs: &'a CostModel,
         playing: &[Playing],
         places: usize,
-        reserve_s: f64,
+        Spare { reserve_s, own_share }: Spare,
     ) -> (Self, usize) {
         let margin = safety(costs);
-        let time = |count: usize| costs.seconds(sum(&playing[..count]));
-        let mut taken = playing.len().min(places);
-        let is_late = |count: usize| {
-            let step_s = time(count);
-            playing[..count].iter().any(|stream| stream.left_s < stream.steps * step_s)
-        };
-        while taken > 1 && is_late(taken) {
-            taken -= 1;
-        }
+        let time = |count: usize| costs.seconds(sum(&playing[..count])) / own_share;
+        let most = playing.len().min(places);
+        let taken = (1..=most).rev().find(|count| keeps_all(playing, *count, time(*count), time(most)));
+        // If nothing keeps all of them, most audio comes of the largest step.
+        let taken = taken.unwrap_or(most);
         // Those beyond the places take turns.
         let turns = playing.len() as f64 / playing.len().min(places).max(1) as f64;
         let all_s = time(playing.len().min(places)) * turns.max(1.0);
         let limits = playing.iter().enumerate().map(|(index, stream)| {
             let steps_after = if index < taken { stream.steps - 1.0 } else { stream.steps };
             let later_s = steps_after * all_s;
-            stream.left_s - later_s - reserve_s.max((margin - 1.0) * later_s)
+            stream.left_s - margin * later_s
         });
         let limit_s = limits.fold(f64::INFINITY, f64::min);
         let shape = sum(&playing[..taken]);
-        (Self { costs, margin, shape, limit_s, credit_s: 0.0, has_starting: false }, taken)
+        (Self { costs, margin, shape, limit_s, reserve_s, credit_s: 0.0, has_starting: false }, taken)
     }
 
     /// Limits the step to `limit_s` seconds also.
@@ -95,14 +100,15 @@ impl<'a> TimeBudget<'a> {
         let after = self.shape.plus(work);
         let (after_s, before_s) = (self.costs.seconds(after), self.costs.seconds(self.shape));
         let extra_s = after_s - if self.is_empty() { 0.0 } else { before_s };
-        let fits = self.margin * after_s <= self.limit_s || self.is_empty();
+        let reserve_s = if class == Class::Bulk { self.reserve_s } else { 0.0 };
+        let fits = self.margin * after_s <= self.limit_s - reserve_s || self.is_empty();
         let may = match class {
             Class::Playing => true,
             Class::Starting => fits,
             Class::Bulk if self.limit_s.is_infinite() && !self.has_starting => true,
             Class::Bulk => {
                 let is_owed = self.credit_s > 0.0 && self.credit_s >= extra_s;
-                let is_forced = self.credit_s >= FORCED_S.max(FORCED * extra_s);
+                let is_forced = self.credit_s >= MAX_CREDIT_S;
                 let may = (fits && (!self.has_starting || is_owed)) || is_forced;
                 if may && (self.has_starting || !fits) {
                     self.credit_s -= extra_s;
@@ -117,11 +123,12 @@ impl<'a> TimeBudget<'a> {
     }
 
     /// How many of `wanted` tokens of a prompt fit, beside the rest of their item's work.
-    pub(super) fn tokens(&self, wanted: usize, rest: StepShape) -> usize {
+    pub(super) fn tokens(&self, class: Class, wanted: usize, rest: StepShape) -> usize {
+        let reserve_s = if class == Class::Bulk { self.reserve_s } else { 0.0 };
         let of = |tokens: usize| StepShape { prefill_tokens: rest.prefill_tokens + tokens, ..rest };
         let base_s = self.costs.seconds(self.shape.plus(of(0)));
         let token_s = (self.costs.seconds(self.shape.plus(of(1_000))) - base_s) / 1_000.0;
-        let fitting = (self.limit_s / self.margin - base_s) / token_s;
+        let fitting = ((self.limit_s - reserve_s) / self.margin - base_s) / token_s;
         // All of them if their time is unknown, or has no limit.
         let fitting = if fitting.is_nan() { wanted } else { (fitting.max(0.0) as usize).min(wanted) };
         match fitting {
@@ -134,6 +141,16 @@ impl<'a> TimeBudget<'a> {
     fn is_empty(&self) -> bool {
         self.shape == StepShape::default()
     }
+}
+
+/// Whether all streams stay ahead of their players, if the first `count` of them have steps of `step_s` until their chunks
+/// leave, and then all have steps of `all_s`.
+fn keeps_all(playing: &[Playing], count: usize, step_s: f64, all_s: f64) -> bool {
+    let (taken, waiting) = playing.split_at(count);
+    let is_finite = |stream: &&Playing| stream.left_s.is_finite();
+    let steps = taken.iter().filter(is_finite).map(|stream| stream.steps).fold(0.0, f64::max);
+    taken.iter().all(|stream| stream.left_s >= stream.steps * step_s)
+        && waiting.iter().all(|stream| stream.left_s >= steps * step_s + stream.steps * all_s)
 }
 
 fn sum(playing: &[Playing]) -> StepShape {
@@ -161,6 +178,10 @@ mod tests {
         costs
     }
 
+    fn spare(reserve_s: f64) -> Spare {
+        Spare { reserve_s, own_share: 1.0 }
+    }
+
     fn playing(left_s: f64) -> Playing {
         Playing { left_s, steps: 2.0, shape: StepShape::decode(1) }
     }
@@ -168,26 +189,27 @@ mod tests {
     #[test]
     fn a_step_takes_all_streams_or_those_that_are_due_if_all_are_too_many() {
         let costs = costs();
-        let taken = |streams: &[Playing]| TimeBudget::beside(&costs, streams, 8, 0.0).1;
+        let taken = |streams: &[Playing]| TimeBudget::beside(&costs, streams, 8, spare(0.0)).1;
         assert_eq!(taken(&[playing(0.2), playing(0.3), playing(0.4)]), 3);
         // Two steps of three take 100 ms, of two 80 ms.
         assert_eq!(taken(&[playing(0.09), playing(0.3), playing(0.4)]), 2);
-        assert_eq!(taken(&[playing(0.001), playing(0.3), playing(0.4)]), 1);
-        assert_eq!(TimeBudget::beside(&costs, &[playing(1.0); 9], 4, 0.0).1, 4);
+        // One that is late already makes no others late.
+        assert_eq!(taken(&[playing(0.001), playing(0.3), playing(0.4)]), 3);
+        assert_eq!(TimeBudget::beside(&costs, &[playing(1.0); 9], 4, spare(0.0)).1, 4);
     }
 
     #[test]
     fn prompts_are_split_to_what_fits_before_the_first_stream_runs_out() {
         let costs = costs();
-        let (mut budget, taken) = TimeBudget::beside(&costs, &[playing(0.2), playing(0.3)], 8, 0.02);
+        let (mut budget, taken) = TimeBudget::beside(&costs, &[playing(0.2), playing(0.3)], 8, spare(0.02));
         assert_eq!(taken, 2);
         // 200 ms less a later step of 40, the reserve of 20 and the streams' own 40.
-        let tokens = budget.tokens(256, StepShape::default());
-        assert!((70..=100).contains(&tokens), "{tokens}");
+        let tokens = budget.tokens(Class::Starting, 256, StepShape::default());
+        assert!((80..=110).contains(&tokens), "{tokens}");
         let prompt = |prefill_tokens| StepShape { prefill_tokens, ..StepShape::default() };
         assert!(!budget.take(Class::Bulk, prompt(120)));
         assert!(budget.take(Class::Starting, prompt(tokens)));
-        assert_eq!(budget.tokens(256, StepShape::default()), 0);
+        assert_eq!(budget.tokens(Class::Starting, 256, StepShape::default()), 0);
         assert!(!budget.take(Class::Bulk, StepShape::decode(1)));
         assert!(budget.take(Class::Playing, StepShape::decode(1)));
     }
@@ -195,27 +217,34 @@ mod tests {
     #[test]
     fn bulk_work_waits_for_a_stream_that_starts_unless_time_is_owed_to_it() {
         let costs = costs();
-        let (mut budget, _) = TimeBudget::beside(&costs, &[playing(5.0)], 8, 0.0);
+        let (mut budget, _) = TimeBudget::beside(&costs, &[playing(5.0)], 8, spare(0.0));
         budget.set_demand(0.0, true);
         assert!(!budget.take(Class::Bulk, StepShape::decode(1)));
         budget.set_demand(0.015, true);
         assert!(budget.take(Class::Bulk, StepShape::decode(1)));
         assert!(!budget.take(Class::Bulk, StepShape::decode(1)), "the time was given");
-        let (mut late, _) = TimeBudget::beside(&costs, &[playing(0.01)], 8, 0.0);
+        let (mut late, _) = TimeBudget::beside(&costs, &[playing(0.01)], 8, spare(0.0));
         late.set_demand(0.015, false);
         assert!(!late.take(Class::Bulk, StepShape::decode(1)));
-        late.set_demand(2.1, false);
+        late.set_demand(MAX_CREDIT_S, false);
         assert!(late.take(Class::Bulk, StepShape::decode(1)));
     }
 
     #[test]
     fn a_step_without_other_work_is_never_empty() {
         let costs = costs();
-        let mut budget = TimeBudget::beside(&costs, &[], 8, 0.0).0;
+        let mut budget = TimeBudget::beside(&costs, &[], 8, spare(0.0)).0;
         budget.limit(-1.0);
-        assert_eq!(budget.tokens(256, StepShape::default()), MIN_PIECE);
+        assert_eq!(budget.tokens(Class::Starting, 256, StepShape::default()), MIN_PIECE);
         assert!(budget.take(Class::Starting, StepShape { prefill_tokens: 16, ..StepShape::default() }));
         let unknown = CostModel::default();
-        assert_eq!(TimeBudget::beside(&unknown, &[], 8, 0.0).0.tokens(256, StepShape::default()), 256);
+        assert_eq!(
+            TimeBudget::beside(&unknown, &[], 8, spare(0.0)).0.tokens(
+                Class::Starting,
+                256,
+                StepShape::default()
+            ),
+            256
+        );
     }
 }

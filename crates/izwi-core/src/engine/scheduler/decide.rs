@@ -14,7 +14,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::budget::{Class, Playing, TimeBudget};
+use super::budget::{Class, Playing, Spare, TimeBudget};
 use super::policy::DecodeRank;
 use super::sequence::{Demand, Sequence};
 use super::{
@@ -234,19 +234,24 @@ impl<'a> Round<'a> {
         let left_s = |at_us: u64| (at_us as f64 - begins_us as f64) / 1e6;
         let mut ready: Vec<(u64, SequenceId, Grant, Playing)> = Vec::new();
         for sequence in &self.running {
-            if let (Some(grant), Some(playback)) = (self.granted.get(&sequence.id), sequence.playback)
-                && !grant.demand.is_prefill
-            {
-                let shape = sequence.shape(grant.demand.start, grant.tokens, false, false);
-                let (left_s, steps) = (left_s(playback.end_us), f64::from(playback.steps));
-                ready.push((playback.end_us, sequence.id, *grant, Playing { left_s, steps, shape }));
-            }
+            let Some(grant) = self.granted.get(&sequence.id).filter(|grant| !grant.demand.is_prefill) else {
+                continue;
+            };
+            let (left_s, steps) = match (sequence.class(), sequence.playback) {
+                (Class::Bulk, _) => continue,
+                (_, Some(playback)) => (left_s(playback.end_us), f64::from(playback.steps)),
+                // It generates its first audio beside those that play.
+                (_, None) => (f64::INFINITY, 1.0),
+            };
+            let shape = sequence.shape(grant.demand.start, grant.tokens, false, false);
+            ready.push((sequence.due_us, sequence.id, *grant, Playing { left_s, steps, shape }));
         }
         ready.sort_by_key(|(end_us, id, ..)| (*end_us, *id));
         let playing: Vec<Playing> = ready.iter().map(|(.., playing)| *playing).collect();
         let owes_a_place = pressure.bulk_credit_s > OWED_PLACE_S && self.scheduler.has_bulk();
         let places = self.places - usize::from(owes_a_place && self.places > 1);
-        let (mut time, taken) = TimeBudget::beside(costs, &playing, places, pressure.reserve_s);
+        let spare = Spare { reserve_s: pressure.reserve_s, own_share: pressure.own_share() };
+        let (mut time, taken) = TimeBudget::beside(costs, &playing, places, spare);
         if let Some(at_us) = pressure.others_us {
             time.limit(left_s(at_us));
         }
@@ -287,8 +292,9 @@ impl<'a> Round<'a> {
         };
         let is_divisible = demand.divisible && self.scheduler.config.chunked_prefill;
         let shape = |tokens| sequence.shape(demand.start, tokens, demand.is_prefill, false);
-        let tokens = if is_divisible { time.tokens(tokens, shape(0)) } else { tokens };
-        (tokens > 0 && time.take(class(sequence, demand.is_prefill), shape(tokens))).then_some(tokens)
+        let class = class(sequence, demand.is_prefill);
+        let tokens = if is_divisible { time.tokens(class, tokens, shape(0)) } else { tokens };
+        (tokens > 0 && time.take(class, shape(tokens))).then_some(tokens)
     }
 
     fn fill_running_prefills(&mut self) {
@@ -320,8 +326,8 @@ impl<'a> Round<'a> {
             .filter(|(_, grant, _)| !grant.demand.is_prefill)
             .collect();
         if self.time.is_some() {
-            // Streams that play have been placed, or left out.
-            let plays = |id| self.running.iter().any(|s| s.id == id && s.class() == Class::Playing);
+            // Live streams have been placed, or left out.
+            let plays = |id| self.running.iter().any(|s| s.id == id && s.live);
             ready.retain(|(id, ..)| !plays(*id));
         }
         ready.sort_by_key(|(_, _, rank)| *rank);
@@ -468,7 +474,8 @@ impl<'a> Round<'a> {
         if let Some(time) =
             self.time.as_ref().filter(|_| demand.divisible && self.scheduler.config.chunked_prefill)
         {
-            tokens = time.tokens(tokens, sequence.shape(demand.start, 0, true, true));
+            let shape = sequence.shape(demand.start, 0, true, true);
+            tokens = time.tokens(class(sequence, true), tokens, shape);
             if tokens == 0 {
                 return Err(Shortage::Step);
             }
