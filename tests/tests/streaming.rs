@@ -1,9 +1,6 @@
 //! The speech WebSocket: exact chunks, early audio, order, concurrent streams.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
-use izwi_core::engine::executor::StepPlan;
 use izwi_tests::{Gate, Incoming, Setup, TestServer, Utterance, eventually, guarded};
 use serde_json::{Value, json};
 
@@ -117,13 +114,11 @@ async fn fifty_streams_progress_concurrently() -> Result<()> {
     const STREAMS: usize = 50;
     // 22 characters give 22 prompt tokens and 23 generated ones; the last is computed at position 43.
     const TEXT: &str = "Twenty-two characters.";
-    let (gate, mut wait) =
-        Gate::new(|plan| plan.schedule.items().any(|item| item.start + item.num_tokens >= 44));
-    // Clients connect at different times: the first step waits for the last one.
-    let (all_wait, mut begin) = Gate::new(|_| true);
-    let script = Box::new(move |plan: &StepPlan| begin(plan).or_else(|| wait(plan)));
-    let setup = Setup::tokens("together").script(script);
+    let (gate, wait) = Gate::new(|plan| plan.schedule.items().any(|item| item.start + item.num_tokens >= 44));
+    let setup = Setup::tokens("together").script(wait);
     let server = setup.engine(|engine| engine.admission = false).start().await?;
+    // Clients connect at different times: all start together.
+    server.engine()?.pause()?;
     let mut sessions = Vec::new();
     for _ in 0..STREAMS {
         let mut session = server.session().await?;
@@ -135,7 +130,7 @@ async fn fifty_streams_progress_concurrently() -> Result<()> {
         Ok(status.pending + status.running == STREAMS)
     })
     .await?;
-    all_wait.open();
+    server.engine()?.resume()?;
     let waiting = sessions.into_iter().map(|mut session| async move {
         session.expect("session.created").await?;
         let start = session.expect("audio.start").await?;

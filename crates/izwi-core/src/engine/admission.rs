@@ -164,13 +164,21 @@ impl Situation<'_> {
         if rounds > 0 { rounds as f64 * self.batch_s(self.batch) + rest_s } else { rest_s }
     }
 
+    /// Seconds of a step of `streams` streams. Of steps larger than those observed by more than one no gain is expected.
     fn batch_s(&self, streams: usize) -> f64 {
         let StepShape { decodes, prefill_tokens, encoder_tokens } = self.rate.step;
-        self.costs.seconds(StepShape {
-            decodes: decodes * streams,
-            prefill_tokens: prefill_tokens * streams,
-            encoder_tokens: encoder_tokens * streams,
-        })
+        let seconds = |streams: usize| {
+            self.costs.seconds(StepShape {
+                decodes: decodes * streams,
+                prefill_tokens: prefill_tokens * streams,
+                encoder_tokens: encoder_tokens * streams,
+            })
+        };
+        let observed = self.costs.most_decodes();
+        if decodes == 0 || streams <= observed + 1 {
+            return seconds(streams);
+        }
+        seconds(streams).max(seconds(observed) * streams as f64 / observed as f64)
     }
 
     /// Share of the device that streams of other engines use.
@@ -183,18 +191,12 @@ impl Situation<'_> {
     pub fn capacity(&self) -> usize {
         let budget_s = self.rate.audio_s * (1.0 - BULK_SHARE - self.others_share());
         let fits = |streams: usize| self.step_s(streams) <= budget_s;
-        let (mut low, mut high) = (0, self.max_streams.min(self.known_streams()).max(1));
+        let (mut low, mut high) = (0, self.max_streams.max(1));
         while low < high {
             let middle = (low + high).div_ceil(2);
             if fits(middle) { low = middle } else { high = middle - 1 }
         }
         if self.others.is_empty() { low.max(1) } else { low }
-    }
-
-    /// The most streams whose steps can be predicted.
-    fn known_streams(&self) -> usize {
-        let known = self.costs.most_decodes();
-        if self.rate.step.decodes == 0 || known >= self.batch { usize::MAX } else { known }
     }
 
     /// Seconds until the candidate may start: those before it start in their order, each when enough have ended.

@@ -417,6 +417,7 @@ impl EngineCore {
         };
         let others: Vec<OtherStream> = self.device.other_streams().into_iter().map(other).collect();
         let in_flight = live.step_ends_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+        let states = self.config.max_state_bytes() / self.state_bytes.max(1);
         use_it(&Situation {
             costs: self.scheduler.costs(),
             rate,
@@ -426,7 +427,7 @@ impl EngineCore {
             bulk_owed_s: self.device.bulk_credit_s(),
             in_flight_s: in_flight.as_secs_f64(),
             batch: self.config.max_batch_size,
-            max_streams: self.config.max_running_requests,
+            max_streams: self.config.max_running_requests.min(states.max(1)),
             max_first_audio_s: self.config.max_first_audio.as_secs_f64(),
         })
     }
