@@ -294,7 +294,11 @@ impl SimulatedExecutor {
         if plan.schedule.batch_size() == 0 {
             // A step of the warm-up.
             let StepShape { decodes, prefill_tokens, encoder_tokens } = shape;
-            return StepWork { generating: decodes, prompt_tokens: prefill_tokens, encoder_rows: encoder_tokens };
+            return StepWork {
+                generating: decodes,
+                prompt_tokens: prefill_tokens,
+                encoder_rows: encoder_tokens,
+            };
         }
         for item in plan.schedule.items() {
             let new = plan.new_sequences.iter().find(|new| new.sequence == item.sequence);
@@ -424,7 +428,9 @@ impl ModelExecutor for SimulatedExecutor {
         std::thread::sleep(self.model.warm_up_time);
         let warm_up = self.model.cost.as_ref().filter(|_| self.steps < WARM_UP_STEPS);
         Ok(warm_up.map(|_| match (self.steps, self.model.autoregressive) {
-            (0, true) => StepShape { decodes: 1, prefill_tokens: 100, encoder_tokens: self.model.encoder_rows },
+            (0, true) => {
+                StepShape { decodes: 1, prefill_tokens: 100, encoder_tokens: self.model.encoder_rows }
+            }
             (_, true) => StepShape::decode(1),
             (_, false) => StepShape { prefill_tokens: 40, ..StepShape::default() },
         }))
