@@ -164,7 +164,7 @@ impl Situation<'_> {
         if rounds > 0 { rounds as f64 * self.batch_s(self.batch) + rest_s } else { rest_s }
     }
 
-    /// Seconds of a step of `streams` streams. Of steps larger than those observed by more than one no gain is expected.
+    /// Seconds of a step of `streams` streams. Of steps much larger than those observed no gain is expected.
     fn batch_s(&self, streams: usize) -> f64 {
         let StepShape { decodes, prefill_tokens, encoder_tokens } = self.rate.step;
         let seconds = |streams: usize| {
@@ -174,11 +174,11 @@ impl Situation<'_> {
                 encoder_tokens: encoder_tokens * streams,
             })
         };
-        let observed = self.costs.most_decodes();
-        if decodes == 0 || streams <= observed + 1 {
+        let known = self.costs.most_decodes();
+        if decodes == 0 || streams <= known {
             return seconds(streams);
         }
-        seconds(streams).max(seconds(observed) * streams as f64 / observed as f64)
+        seconds(streams).max(seconds(known) * streams as f64 / known as f64)
     }
 
     /// Share of the device that streams of other engines use.
