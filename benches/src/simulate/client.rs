@@ -192,7 +192,8 @@ impl Client {
 
     /// Reads a stream and measures it.
     async fn play(&self, world: &World, (id, mut chunks, asked_at): Accepted) {
-        let mut player = Player::default();
+        // Without admission nothing is predicted.
+        let mut player = Player { waits: world.gate.is_none(), ..Player::default() };
         let mut ended = false;
         loop {
             match self.reader {
@@ -236,8 +237,11 @@ struct Player {
     received: Duration,
     /// What the first chunk told, which may have text alone.
     prediction: Option<Prediction>,
+    /// Whether it waits for the announced time before playback.
+    waits: bool,
     prebuffer: Duration,
     underrun: Duration,
+    /// Audio before the first gap.
     in_time: Duration,
     first_audio: Option<Duration>,
     /// Whether its reader keeps up so far.
@@ -250,6 +254,7 @@ impl Default for Player {
             started_at: None,
             received: Duration::ZERO,
             prediction: None,
+            waits: true,
             prebuffer: Duration::ZERO,
             underrun: Duration::ZERO,
             in_time: Duration::ZERO,
@@ -281,7 +286,8 @@ impl Player {
         let now = Instant::now();
         let length = Duration::from_secs_f64(chunk.samples.len() as f64 / f64::from(RATE_HZ));
         if self.started_at.is_none() {
-            self.prebuffer = self.prediction.map_or(Duration::ZERO, |told| told.prebuffer);
+            let told = self.prediction.filter(|_| self.waits);
+            self.prebuffer = told.map_or(Duration::ZERO, |told| told.prebuffer);
             self.first_audio = Some(now - asked_at);
         }
         let started_at = *self.started_at.get_or_insert(now + self.prebuffer);
@@ -290,7 +296,7 @@ impl Player {
         if !late.is_zero() {
             self.started_at = Some(started_at + late);
         }
-        if self.counts && late.is_zero() {
+        if self.counts && self.underrun.is_zero() && late.is_zero() {
             self.in_time += length;
         }
         if self.counts {

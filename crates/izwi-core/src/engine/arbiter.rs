@@ -42,6 +42,8 @@ pub struct TurnRequest {
 pub(super) struct EngineLoad {
     /// When its next live step must start at the latest; `None` if no live stream can go on.
     pub(super) latest_start: Option<Instant>,
+    /// What its streams must be ahead then, since they fall behind their players until they end.
+    pub(super) behind: Duration,
     /// Device time per second for each live stream, and when the stream is expected to end.
     pub(super) streams: Vec<StreamLoad>,
     /// Whether it has bulk work.
@@ -98,7 +100,9 @@ impl State {
     fn latest_start(&self, member: u64) -> Option<Instant> {
         let own = |waiter: &&Waiter| waiter.member == member;
         let waiting = self.waiting.iter().filter(own).filter_map(|waiter| waiter.request.latest_start).min();
-        waiting.or_else(|| self.members.get(&member)?.latest_start)
+        let load = self.members.get(&member)?;
+        let at = waiting.or(load.latest_start)?;
+        Some(at.checked_sub(load.behind).unwrap_or(at))
     }
 
     /// When the live streams of other engines, or of any for work outside of steps, must go on.
@@ -232,7 +236,7 @@ impl Member {
     pub(super) fn others_latest_start(&self) -> Option<Instant> {
         let state = self.arbiter.lock();
         let others = state.members.iter().filter(|(id, _)| **id != self.id);
-        others.filter_map(|(_, load)| load.latest_start).min()
+        others.filter_map(|(id, _)| state.latest_start(*id)).min()
     }
 
     /// The live streams of the other engines.

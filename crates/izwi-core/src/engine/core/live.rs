@@ -304,7 +304,7 @@ impl EngineCore {
         let latest_start_us = self.scheduler.latest_start_us();
         let latest_start = latest_start_us.map(|us| self.epoch + Duration::from_micros(us));
         let now = Instant::now();
-        let (streams, refusal) = self.with_situation(|situation| {
+        let (streams, behind_s, refusal) = self.with_situation(|situation| {
             let utilisation = situation.utilisation();
             let load = |stream| StreamLoad {
                 utilisation,
@@ -316,11 +316,12 @@ impl EngineCore {
                 Decision::Refuse { retry_after } => Some(retry_after),
                 Decision::Admit(_) | Decision::Wait(_) => None,
             };
-            (situation.streams.iter().map(load).collect(), refusal)
+            (situation.streams.iter().map(load).collect(), situation.behind_s(), refusal)
         });
         self.status.refusal = refusal.filter(|_| self.config.admission);
         let has_bulk = self.scheduler.has_bulk();
-        self.device.set_load(EngineLoad { latest_start, streams, has_bulk });
+        let behind = Duration::from_secs_f64(behind_s.clamp(0.0, 1e6));
+        self.device.set_load(EngineLoad { latest_start, behind, streams, has_bulk });
     }
 
     /// Decides about a request. `None` for bulk work, and without admission.
