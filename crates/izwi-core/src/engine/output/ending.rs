@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use izwi_audio::chunk::Chunker;
 use izwi_types::{Emission, Task, Transcript};
+use tokio::time::Instant;
 
 use super::{Delivery, Session};
 use crate::engine::error::EngineError;
