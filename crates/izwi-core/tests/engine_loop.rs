@@ -15,6 +15,8 @@ use izwi_core::engine::{
     RequestId, SamplingParams, StreamingOutput,
 };
 
+use crate::soon;
+
 fn engine_with(config: EngineCoreConfig, model: SimulatedModel) -> Engine {
     let executor = SimulatedExecutor::new(&config, model);
     Engine::with_executor(config, Box::new(executor)).unwrap()
@@ -40,16 +42,6 @@ fn gated(
     });
     let model = SimulatedModel { autoregressive, script: Some(script), ..Default::default() };
     (engine_with(config, model), open, steps)
-}
-
-async fn soon(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..2_000 {
-        if condition() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("never: {what}");
 }
 
 const TEXT: &str = "One sentence. Another sentence. A third sentence. The last sentence.";

@@ -14,6 +14,8 @@ use izwi_core::engine::{
 };
 use tokio::sync::mpsc::Receiver;
 
+use crate::soon;
+
 const TEXT: &str = "The quick brown fox jumps over the lazy dog, and the dog sleeps on.";
 
 fn engine_with(config: EngineCoreConfig, model: SimulatedModel) -> Engine {
@@ -40,16 +42,6 @@ async fn collect(mut chunks: Receiver<StreamingOutput>) -> (Vec<f32>, RequestSta
         stats = chunk.stats;
     }
     (samples, stats.expect("the stream ends with statistics"))
-}
-
-async fn soon(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..2_000 {
-        if condition() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("never: {what}");
 }
 
 /// Speaks `text` in pieces of `size` bytes, the first of them with the request; waits for each to be spoken if `waits`.

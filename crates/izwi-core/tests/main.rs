@@ -12,3 +12,16 @@ mod engine_virtual_time;
 mod engine_voices;
 mod examples;
 mod real_voice;
+
+use std::time::Duration;
+
+/// Waits until `condition` holds.
+async fn soon(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..2_000 {
+        if condition() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never: {what}");
+}

@@ -48,6 +48,13 @@ pub(super) enum Action {
     Resume(Resume),
 }
 
+impl Action {
+    /// Of a report of playback: the generation and the time that was played, if there is one.
+    pub(super) fn played(report: Option<(u64, Duration)>) -> Self {
+        report.map_or(Self::None, |(number, played)| Self::Played { number, played })
+    }
+}
+
 /// The next generation of a session.
 pub(super) struct Job<P: Protocol> {
     pub(super) engine: Engine,

@@ -165,7 +165,7 @@ impl Protocol for Speech {
             ClientFrame::Ping => out.reply(&ServerFrame::Pong),
             ClientFrame::Ack(ack) => {
                 let played = self.timeline.report(ack.number, ack.played_ms, Instant::now())?;
-                return Ok(played.map_or(Action::None, |(number, played)| Action::Played { number, played }));
+                return Ok(Action::played(played));
             }
             ClientFrame::Interrupt(interrupt) => {
                 self.interrupt(interrupt, out)?;
