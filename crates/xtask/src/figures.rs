@@ -38,7 +38,7 @@ const QWEN3_TTS: &[&str] = &[
     "bandwidth_share",
 ];
 
-const FIGURES: [Figures; 8] = [
+const FIGURES: [Figures; 9] = [
     Figures {
         file: "qwen3-tts",
         title: "Frame models: Qwen3-TTS",
@@ -112,6 +112,25 @@ const FIGURES: [Figures; 8] = [
             "latency_ms_p99",
             "underrun_s",
             "audio_s",
+        ],
+    },
+    Figures {
+        file: "simulate",
+        title: "Live streams in virtual time",
+        command: "cargo run --release -p izwi-benches --bin simulate -- --seed 14 --minutes 1000 --json",
+        columns: &[
+            "machine",
+            "load",
+            "accepted",
+            "refused",
+            "underrun_s",
+            "underrun_streams",
+            "live_audio",
+            "first_audio_p50_s",
+            "first_audio_error_p99",
+            "retry_after_error_p50",
+            "bulk_share",
+            "idle_share",
         ],
     },
     Figures {

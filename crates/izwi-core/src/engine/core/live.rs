@@ -50,6 +50,8 @@ pub(super) struct LiveStreams {
     lengths: LengthModel,
     /// Seconds of audio of a generated token, or of a unit's token.
     token_s: f64,
+    /// Seconds of audio of a generated token that has audio; others may be text.
+    frame_s: f64,
     /// Tokens of a unit; 0 for models that are autoregressive.
     unit_tokens: f64,
     streams: BTreeMap<SequenceId, Stream>,
@@ -81,7 +83,22 @@ impl LiveStreams {
             average(&mut self.token_s, audio_s / item.num_tokens.max(1) as f64);
         } else {
             average(&mut self.token_s, audio_s);
+            self.frame_s = self.frame_s.max(audio_s);
         }
+    }
+
+    /// Steps of one stream that make this much audio, in whole frames.
+    fn steps(&self, audio_s: f64) -> f64 {
+        let step_s = self.rate().audio_s;
+        if step_s <= 0.0 {
+            return 0.0;
+        }
+        let whole_s = if self.unit_tokens > 0.0 || self.frame_s <= 0.0 {
+            audio_s
+        } else {
+            (audio_s / self.frame_s - 1e-6).ceil() * self.frame_s
+        };
+        (whole_s / step_s - 1e-6).ceil()
     }
 
     /// Whether accepted streams wait for others to end.
@@ -289,10 +306,9 @@ impl EngineCore {
 
     /// A playback that ends at `end`, of a stream with the given samples of a chunk and until the next one.
     fn playback(&self, end: Instant, (chunk, missing): (u64, u64)) -> Playback {
-        let audio_s = self.live.rate().audio_s;
         let steps = |samples: u64| {
             let seconds = audio_duration(samples, self.sample_rate).as_secs_f64();
-            if audio_s > 0.0 { (seconds / audio_s).ceil().max(1.0) as u32 } else { 1 }
+            self.live.steps(seconds).max(1.0) as u32
         };
         let chunk_us = audio_duration(chunk, self.sample_rate).as_micros() as u64;
         let end_us = end.saturating_duration_since(self.epoch).as_micros() as u64;
@@ -444,7 +460,7 @@ impl EngineCore {
         let missing = self.output.chunk_progress(id).map_or(0, |(_, missing)| missing);
         let missing_s = audio_duration(missing, self.sample_rate).as_secs_f64();
         let step_s = self.scheduler.costs().seconds(rate.step);
-        let steps = if rate.audio_s > 0.0 { (missing_s / rate.audio_s).ceil() } else { 0.0 };
+        let steps = self.live.steps(missing_s);
         let buffer_s = self.config.stream_buffer_chunks as f64 * stream.candidate.chunk_s;
         let is_paced = stream.paused_at.is_some();
         LiveStream {
