@@ -138,6 +138,7 @@ async fn fifty_streams_progress_concurrently() -> Result<()> {
         anyhow::Ok((session, Utterance { start, chunks, done: Value::Null }))
     });
     let begun = futures::future::try_join_all(waiting).await?;
+    assert_eq!(server.metric("izwi_requests_total", &[]).await?, 0.0, "a stream ended before all began");
     gate.open();
     let finishing = begun.into_iter().map(|(mut session, utterance)| async move {
         let utterance = session.rest_of(utterance).await?;

@@ -153,6 +153,13 @@ fn keeps_all(playing: &[Playing], count: usize, step_s: f64, all_s: f64) -> bool
         && waiting.iter().all(|stream| stream.left_s >= steps * step_s + stream.steps * all_s)
 }
 
+/// Whether streams that play fill all `places` and stay ahead with one less.
+pub(super) fn can_leave_one(costs: &CostModel, playing: &[Playing], places: usize, own_share: f64) -> bool {
+    let time = |count: usize| costs.seconds(sum(&playing[..count])) / own_share;
+    let fills = places > 1 && playing.len() >= places;
+    fills && keeps_all(playing, places - 1, time(places - 1), time(places))
+}
+
 fn sum(playing: &[Playing]) -> StepShape {
     playing.iter().fold(StepShape::default(), |sum, stream| sum.plus(stream.shape))
 }

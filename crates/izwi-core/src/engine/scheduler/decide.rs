@@ -14,7 +14,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::budget::{Class, Playing, Spare, TimeBudget};
+use super::budget::{Class, Playing, Spare, TimeBudget, can_leave_one};
 use super::policy::DecodeRank;
 use super::sequence::{Demand, Sequence};
 use super::{
@@ -249,7 +249,12 @@ impl<'a> Round<'a> {
         ready.sort_by_key(|(end_us, id, ..)| (*end_us, *id));
         let playing: Vec<Playing> = ready.iter().map(|(.., playing)| *playing).collect();
         let owes_a_place = pressure.bulk_credit_s > OWED_PLACE_S && self.scheduler.has_bulk();
+        let starts = |s: &Sequence| s.class() == Class::Starting && !s.is_held();
+        let has_starting = self.running.iter().any(starts) || self.waiting().any(starts);
         let places = self.places - usize::from(owes_a_place && self.places > 1);
+        // The stream that is farthest ahead gives its place to one that starts, if all can wait for it.
+        let gives_a_place = has_starting && can_leave_one(costs, &playing, places, pressure.own_share());
+        let places = places - usize::from(gives_a_place);
         let spare = Spare { reserve_s: pressure.reserve_s, own_share: pressure.own_share() };
         let (mut time, taken) = TimeBudget::beside(costs, &playing, places, spare);
         if let Some(at_us) = pressure.others_us {
@@ -258,8 +263,6 @@ impl<'a> Round<'a> {
         if in_flight.is_some() {
             self.limit_to_beginning(&mut time, playing.len());
         }
-        let starts = |s: &Sequence| s.class() == Class::Starting && !s.is_held();
-        let has_starting = self.running.iter().any(starts) || self.waiting().any(starts);
         time.set_demand(pressure.bulk_credit_s, has_starting);
         for (_, id, grant, _) in ready.into_iter().take(taken) {
             self.place(id, grant);
