@@ -206,6 +206,17 @@ mod tests {
     }
 
     #[test]
+    fn a_full_step_leaves_a_place_only_if_the_last_stream_can_wait() {
+        let costs = costs();
+        let leaves = |streams: &[Playing], places| can_leave_one(&costs, streams, places, 1.0);
+        assert!(leaves(&[playing(0.5), playing(1.0)], 2));
+        // Its two steps after one of the other take 30 + 2 · 40 ms.
+        assert!(!leaves(&[playing(0.5), playing(0.1)], 2));
+        assert!(!leaves(&[playing(0.5), playing(1.0)], 3), "a place is free");
+        assert!(!leaves(&[playing(5.0)], 1), "one place is never left");
+    }
+
+    #[test]
     fn prompts_are_split_to_what_fits_before_the_first_stream_runs_out() {
         let costs = costs();
         let (mut budget, taken) = TimeBudget::beside(&costs, &[playing(0.2), playing(0.3)], 8, spare(0.02));
