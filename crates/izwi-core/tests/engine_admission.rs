@@ -110,7 +110,8 @@ async fn without_admission_the_same_crowd_waits_long() {
     let engine = engine_on(&DeviceArbiter::new(), config, speaker(15, 0.0));
     let outcomes = crowd(&engine, 12, ms(300)).await;
     assert!(outcomes.iter().all(Result::is_ok));
-    let waited = |heard: &Heard| heard.first + heard.gaps + heard.prediction.map_or(Duration::ZERO, |p| p.prebuffer);
+    let waited =
+        |heard: &Heard| heard.first + heard.gaps + heard.prediction.map_or(Duration::ZERO, |p| p.prebuffer);
     assert!(outcomes.iter().flatten().any(|heard| waited(heard) > ms(5_000)), "{outcomes:?}");
 }
 
