@@ -13,8 +13,12 @@ use super::types::Prediction;
 const DEVIATIONS: f64 = 5.0;
 /// When so many seconds are owed to bulk work, no stream starts beside others until they are paid.
 const MOST_OWED_S: f64 = 0.5;
+/// Share of the device for streams that start.
+const START_SHARE: f64 = 0.1;
 /// The most seconds that a first chunk is held back for a head start.
 const MAX_RESERVE_S: f64 = 1.0;
+/// The least idle share of the device that is counted on against the variation of step times.
+const LEAST_IDLE: f64 = 0.04;
 /// Share by which the silence before a stream slower than real time exceeds the prediction.
 const PREBUFFER_MARGIN: f64 = 0.25;
 
@@ -34,6 +38,8 @@ pub struct LiveStream {
     pub ahead_s: Option<f64>,
     /// Expected seconds of audio that are not generated.
     pub left_s: f64,
+    /// The most seconds that are counted on.
+    pub most_left_s: f64,
     /// Expected seconds until its generation ends if its reader, not the device, is the limit; 0 otherwise.
     pub paced_s: f64,
     /// Work left before its first audio.
@@ -47,6 +53,8 @@ pub struct Candidate {
     pub prompt: StepShape,
     /// Expected seconds of audio.
     pub length_s: f64,
+    /// The most seconds that are counted on.
+    pub most_s: f64,
     /// Seconds of audio in its first chunk.
     pub chunk_s: f64,
 }
@@ -60,6 +68,26 @@ pub struct OtherStream {
     pub ends_s: f64,
 }
 
+/// A live stream that was accepted and waits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeldStream {
+    /// What it asks for.
+    pub candidate: Candidate,
+    /// Seconds that it has waited.
+    pub waited_s: f64,
+}
+
+/// A live stream of another engine on the device that was accepted and waits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OtherHeld {
+    /// Seconds of the device for a second of audio.
+    pub utilisation: f64,
+    /// Expected seconds of audio.
+    pub length_s: f64,
+    /// Seconds that it has waited.
+    pub waited_s: f64,
+}
+
 /// What is known when a live stream asks to start.
 #[derive(Debug, Clone, Copy)]
 pub struct Situation<'a> {
@@ -70,12 +98,22 @@ pub struct Situation<'a> {
     /// Streams that run.
     pub streams: &'a [LiveStream],
     /// Streams that were accepted and wait, in their order.
-    pub held: &'a [Candidate],
+    pub held: &'a [HeldStream],
     /// Streams of other engines.
     pub others: &'a [OtherStream],
-    /// Seconds of the device that are owed to bulk work.
+    /// Streams of other engines that were accepted and wait.
+    pub others_held: &'a [OtherHeld],
+    /// Seconds until a step of another engine must start; infinite without one.
+    pub others_ahead_s: f64,
+    /// Variance of the device time of other engines, in seconds² for a second of audio.
+    pub others_variance: f64,
+    /// The longest step of another engine, in seconds.
+    pub others_step_s: f64,
+    /// Whether there is bulk work.
+    pub has_bulk: bool,
+    /// Seconds of the device that are owed to it.
     pub bulk_owed_s: f64,
-    /// Expected seconds until the step in flight ends.
+    /// Expected seconds until the device is free.
     pub in_flight_s: f64,
     /// The most streams in a step; more take turns.
     pub batch: usize,
@@ -109,6 +147,20 @@ impl Decision {
     }
 }
 
+/// A stream that runs, of this engine or with the utilisation of another one's.
+#[derive(Debug, Clone, Copy)]
+struct Running {
+    ends_s: f64,
+    utilisation: Option<f64>,
+}
+
+/// A stream that is next to start.
+#[derive(Debug, Clone, Copy)]
+enum Next<'a> {
+    Own(&'a Candidate),
+    Other(&'a OtherHeld),
+}
+
 /// How a stream is predicted to go.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Forecast {
@@ -130,7 +182,7 @@ impl Situation<'_> {
             };
         }
         let capacity = self.capacity();
-        let start_s = self.start_s(candidate, capacity);
+        let start_s = self.start_s(candidate);
         let beside = self.streams.len().min(capacity.saturating_sub(1));
         let (forecast, first_audio_s) = self.forecast(candidate, start_s, beside);
         let is_alone = self.streams.is_empty() && self.held.is_empty() && self.others.is_empty();
@@ -144,8 +196,12 @@ impl Situation<'_> {
         }
     }
 
-    /// Whether the first stream that waits can start now.
+    /// Whether the first stream that waits can start now. Streams of other engines that have waited longer come first.
     pub fn can_start(&self) -> bool {
+        let waited_s = self.held.first().map_or(0.0, |held| held.waited_s);
+        if self.others_held.iter().any(|other| other.waited_s > waited_s) {
+            return false;
+        }
         if !self.costs.is_known() || self.rate.audio_s <= 0.0 {
             return self.streams.is_empty();
         }
@@ -154,7 +210,7 @@ impl Situation<'_> {
 
     /// Whether bulk work comes before another stream.
     fn owes_bulk(&self) -> bool {
-        !self.streams.is_empty() && self.bulk_owed_s >= MOST_OWED_S
+        !(self.streams.is_empty() && self.others.is_empty()) && self.bulk_owed_s >= MOST_OWED_S
     }
 
     /// Seconds in which each of `streams` streams has a step.
@@ -189,7 +245,7 @@ impl Situation<'_> {
     /// The most streams of this engine at once: a step of all of them takes no longer than its audio plays, with the shares
     /// of bulk work and of other engines left. One stream is always kept, if it is the only one of the device.
     pub fn capacity(&self) -> usize {
-        let budget_s = self.rate.audio_s * (1.0 - BULK_SHARE - self.others_share());
+        let budget_s = self.rate.audio_s * (1.0 - BULK_SHARE - START_SHARE - self.others_share());
         let fits = |streams: usize| self.step_s(streams) <= budget_s;
         let (mut low, mut high) = (0, self.max_streams.max(1));
         while low < high {
@@ -199,36 +255,58 @@ impl Situation<'_> {
         if self.others.is_empty() { low.max(1) } else { low }
     }
 
-    /// Seconds until the candidate may start: those before it start in their order, each when enough have ended.
-    fn start_s(&self, candidate: &Candidate, capacity: usize) -> f64 {
-        let mut ends: Vec<f64> = self.streams.iter().map(|stream| self.ends_s(stream)).collect();
+    /// Seconds until the candidate may start: all that wait on the device start in their order, each when enough have ended.
+    fn start_s(&self, candidate: &Candidate) -> f64 {
+        let own =
+            self.streams.iter().map(|stream| Running { ends_s: self.ends_s(stream), utilisation: None });
+        let other =
+            |other: &OtherStream| Running { ends_s: other.ends_s, utilisation: Some(other.utilisation) };
+        let mut running: Vec<Running> = own.chain(self.others.iter().map(other)).collect();
+        let own = self.held.iter().map(|held| (held.waited_s, Next::Own(&held.candidate)));
+        let other = self.others_held.iter().map(|other| (other.waited_s, Next::Other(other)));
+        let mut queue: Vec<(f64, Next<'_>)> = own.chain(other).collect();
+        queue.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+        queue.push((0.0, Next::Own(candidate)));
         let mut start_s = if self.owes_bulk() { self.bulk_owed_s } else { 0.0 };
-        let mut places = capacity;
-        if places == 0 {
-            // A place comes free when enough streams of other engines have ended.
-            start_s = self.others_end_s();
-            places = 1;
-        }
-        for next in self.held.iter().chain([candidate]) {
-            ends.sort_by(f64::total_cmp);
-            if ends.len() >= places {
-                start_s = start_s.max(ends[ends.len() - places]);
+        for (_, next) in queue {
+            running.sort_by(|a, b| b.ends_s.total_cmp(&a.ends_s));
+            while running.last().is_some_and(|last| last.ends_s <= start_s) {
+                running.pop();
             }
-            ends.push(start_s + self.generation_s(next.prompt, next.length_s, places));
+            while !self.fits(&running, next)
+                && let Some(ended) = running.pop()
+            {
+                start_s = start_s.max(ended.ends_s);
+            }
+            let own = running.iter().filter(|running| running.utilisation.is_none()).count();
+            running.push(match next {
+                Next::Own(next) => Running {
+                    ends_s: start_s + self.generation_s(next.prompt, next.length_s, own + 1),
+                    utilisation: None,
+                },
+                Next::Other(other) => {
+                    Running { ends_s: start_s + other.length_s, utilisation: Some(other.utilisation) }
+                }
+            });
         }
         start_s
     }
 
-    /// Seconds until streams of other engines leave room for one of this engine.
-    fn others_end_s(&self) -> f64 {
-        let mut others = self.others.to_vec();
-        others.sort_by(|a, b| a.ends_s.total_cmp(&b.ends_s));
-        for ended in 0..others.len() {
-            if (Situation { others: &others[ended + 1..], ..*self }).capacity() > 0 {
-                return others[ended].ends_s;
+    /// Whether the device keeps another stream beside those that run.
+    fn fits(&self, running: &[Running], next: Next<'_>) -> bool {
+        let (mut own, mut others) = (0, 0.0);
+        for stream in running {
+            match stream.utilisation {
+                None => own += 1,
+                Some(utilisation) => others += utilisation,
             }
         }
-        0.0
+        match next {
+            Next::Own(_) => own += 1,
+            Next::Other(other) => others += other.utilisation,
+        }
+        let share = if own > 0 { self.step_s(own) / self.rate.audio_s } else { 0.0 };
+        running.is_empty() || (own <= self.max_streams && share + others <= 1.0 - BULK_SHARE - START_SHARE)
     }
 
     fn ends_s(&self, stream: &LiveStream) -> f64 {
@@ -249,13 +327,13 @@ impl Situation<'_> {
 
     /// The forecast of the candidate, and the predicted seconds to its first audio.
     fn forecast(&self, candidate: &Candidate, start_s: f64, beside: usize) -> (Forecast, f64) {
-        let share = (1.0 - self.others_share()).max(0.1);
-        let step_s = self.step_s(beside + 1) / share;
-        let (rtf, prebuffer, head_start_s) = self.pace(candidate, step_s);
+        let bulk_share = if self.has_bulk { BULK_SHARE } else { 0.0 };
+        let step_s = self.step_s(beside + 1) / (1.0 - self.others_share() - bulk_share).max(0.1);
+        let (rtf, prebuffer, head_start_s) = self.pace(candidate, beside + 1);
         let first_s = (candidate.chunk_s + head_start_s).min(candidate.length_s);
         let frames = (first_s / self.rate.audio_s).ceil().max(1.0);
-        let setup_s = self.startup_s(candidate, beside) / share;
-        let first_audio_s = start_s.max(self.in_flight_s) + setup_s + (frames - 1.0) * step_s;
+        let first_audio_s =
+            start_s.max(self.in_flight_s) + self.startup_s(candidate, beside) + frames * step_s;
         let prediction = Prediction { first_audio: seconds(first_audio_s), rtf, prebuffer };
         (Forecast { prediction: Some(prediction), head_start_s }, first_audio_s)
     }
@@ -264,55 +342,80 @@ impl Situation<'_> {
     /// head start in seconds. `None` before anything is known about the model.
     pub fn playing(&self, candidate: &Candidate) -> Option<(f32, Duration, f64)> {
         let is_known = self.costs.is_known() && self.rate.audio_s > 0.0;
-        let step_s = self.step_s(self.streams.len().max(1)) / (1.0 - self.others_share()).max(0.1);
-        is_known.then(|| self.pace(candidate, step_s))
+        is_known.then(|| self.pace(candidate, self.streams.len().max(1)))
     }
 
-    fn pace(&self, candidate: &Candidate, step_s: f64) -> (f32, Duration, f64) {
+    fn pace(&self, candidate: &Candidate, streams: usize) -> (f32, Duration, f64) {
+        let step_s = self.step_s(streams) / (1.0 - self.others_share()).max(0.1);
         let rtf = step_s / self.rate.audio_s;
-        let steps = candidate.length_s / self.rate.audio_s;
-        let head_start_s = if rtf < 1.0 { self.head_start_s(candidate, step_s, steps) } else { 0.0 };
+        let steps = candidate.most_s / self.rate.audio_s;
+        let head_start_s = if rtf < 1.0 { self.head_start_s(candidate, streams, step_s) } else { 0.0 };
         let rtf_beside_bulk = rtf / (1.0 - BULK_SHARE);
-        let late_s = candidate.length_s * (rtf_beside_bulk - 1.0)
+        let late_s = candidate.most_s * (rtf_beside_bulk - 1.0)
             + DEVIATIONS * self.costs.deviation() * step_s * steps.sqrt();
         let prebuffer_s = if rtf_beside_bulk > 1.0 { (1.0 + PREBUFFER_MARGIN) * late_s } else { 0.0 };
         (rtf as f32, seconds(prebuffer_s), head_start_s)
     }
 
-    /// Seconds from the start to the end of the step that finishes the prompt. Streams that play go on meanwhile: what they
-    /// are ahead is spent on the prompt, and what is missing is earned first.
+    /// Seconds for the prompt. Streams that play go on meanwhile: what they are ahead is spent on it, and what is missing is
+    /// earned first, by the share of the device that is idle.
     fn startup_s(&self, candidate: &Candidate, beside: usize) -> f64 {
         let starting = self.streams.iter().filter(|stream| stream.ahead_s.is_none());
         let queued_s: f64 = starting.map(|stream| self.setup_s(stream.setup)).sum();
         let work_s = queued_s + self.setup_s(candidate.prompt);
-        let step_s = self.step_s(beside + 1);
-        let ahead = self.streams.iter().filter_map(|stream| stream.ahead_s).fold(f64::INFINITY, f64::min);
-        let growth = (self.rate.audio_s / self.step_s(beside.max(1)) - 1.0).max(0.01);
-        let missing_s = (work_s - (ahead - self.reserve_s(step_s, f64::INFINITY)).max(0.0)).max(0.0);
-        work_s + step_s + if missing_s.is_finite() { missing_s / growth } else { 0.0 }
+        let ahead =
+            self.streams.iter().filter_map(|stream| stream.ahead_s).fold(self.others_ahead_s, f64::min);
+        let missing_s = (work_s - ahead.max(0.0)).max(0.0);
+        let own_share = if beside > 0 { self.step_s(beside) / self.rate.audio_s } else { 0.0 };
+        let bulk_share = if self.has_bulk { BULK_SHARE } else { 0.0 };
+        let idle = (1.0 - own_share - self.others_share() - bulk_share).max(START_SHARE);
+        work_s + missing_s * (1.0 / idle - 1.0)
     }
 
     /// Seconds of audio beyond the first chunk that are generated before it leaves: the steps of the second chunk end before
     /// the first one is played, even if all of them are long.
-    fn head_start_s(&self, candidate: &Candidate, step_s: f64, steps: f64) -> f64 {
+    fn head_start_s(&self, candidate: &Candidate, streams: usize, step_s: f64) -> f64 {
         let next_chunk = (candidate.chunk_s / self.rate.audio_s).ceil();
         let late_s = safety(self.costs) * next_chunk * step_s - candidate.chunk_s;
-        self.reserve_s(step_s, steps).max(late_s).min(MAX_RESERVE_S)
+        self.reserve_s(streams, candidate.length_s).max(late_s).min(MAX_RESERVE_S)
     }
 
-    /// Seconds that a stream of `steps` steps must be ahead so that the variation of step times does not overtake it: the
-    /// largest value of `DEVIATIONS` σ √j − j (audio − step) over its steps j.
-    fn reserve_s(&self, step_s: f64, steps: f64) -> f64 {
-        let gain_s = (self.rate.audio_s - step_s).max(0.02 * self.rate.audio_s);
-        let spread_s = DEVIATIONS * self.costs.deviation() * step_s;
-        let worst = (spread_s / (2.0 * gain_s)).powi(2).min(steps);
-        (spread_s * worst.sqrt() - worst * gain_s).clamp(0.0, MAX_RESERVE_S)
+    /// Seconds that a stream of `length_s` must be ahead beside `streams` in all, so that neither the variation of step times
+    /// nor a step of another engine overtakes it: the largest value of `DEVIATIONS` √(variance · t) − idle · t over its time.
+    fn reserve_s(&self, streams: usize, length_s: f64) -> f64 {
+        let load = self.step_s(streams) / self.rate.audio_s + self.others_share() + BULK_SHARE;
+        let idle = (1.0 - load).max(LEAST_IDLE);
+        let spread = DEVIATIONS * (self.others_variance + self.variance(streams)).sqrt();
+        let worst_s = (spread / (2.0 * idle)).powi(2).min(length_s);
+        (spread * worst_s.sqrt() - worst_s * idle + self.others_step_s).clamp(0.0, MAX_RESERVE_S)
+    }
+
+    /// Variance of the time of steps of `streams` streams, in seconds² for a second of audio.
+    fn variance(&self, streams: usize) -> f64 {
+        (self.costs.deviation() * self.step_s(streams)).powi(2) / self.rate.audio_s
+    }
+
+    /// Variance of the time of steps of the streams that run, in seconds² for a second of audio.
+    pub fn running_variance(&self) -> f64 {
+        if self.streams.is_empty() || self.rate.audio_s <= 0.0 {
+            0.0
+        } else {
+            self.variance(self.streams.len())
+        }
+    }
+
+    /// The longest time of a step of the streams that run.
+    pub fn running_step_s(&self) -> f64 {
+        if self.streams.is_empty() {
+            0.0
+        } else {
+            safety(self.costs) * self.step_s(self.streams.len().min(self.batch))
+        }
     }
 
     /// Seconds that the streams that run must stay ahead of their players.
     pub fn running_reserve_s(&self) -> f64 {
-        let step_s = self.step_s(self.streams.len().max(1)) / (1.0 - self.others_share()).max(0.1);
-        self.reserve_s(step_s, f64::INFINITY) + self.behind_s()
+        self.reserve_s(self.streams.len().max(1), f64::INFINITY) + self.behind_s()
     }
 
     /// Seconds that the streams that play will fall behind their players until they end, where audio is generated slower than
@@ -321,7 +424,7 @@ impl Situation<'_> {
         let step_s = self.step_s(self.streams.len().max(1)) / (1.0 - self.others_share()).max(0.1);
         let loss = if self.rate.audio_s > 0.0 { (step_s / self.rate.audio_s - 1.0).max(0.0) } else { 0.0 };
         let playing = self.streams.iter().filter(|stream| stream.ahead_s.is_some());
-        playing.map(|stream| (1.0 + PREBUFFER_MARGIN) * loss * stream.left_s).fold(0.0, f64::max)
+        playing.map(|stream| (1.0 + PREBUFFER_MARGIN) * loss * stream.most_left_s).fold(0.0, f64::max)
     }
 
     /// Seconds of the device for a second of audio, shared equally by the streams that run.
@@ -345,23 +448,29 @@ fn seconds(seconds: f64) -> Duration {
 pub struct LengthModel {
     per_char_s: f64,
     per_request_s: f64,
+    /// Mean square of measured over expected length, less one.
+    spread: f64,
 }
 
 impl Default for LengthModel {
     /// Fifteen characters a second, and an answer of eight seconds.
     fn default() -> Self {
-        Self { per_char_s: 1.0 / 15.0, per_request_s: 8.0 }
+        Self { per_char_s: 1.0 / 15.0, per_request_s: 8.0, spread: 0.01 }
     }
 }
 
 impl LengthModel {
     /// Weight of a new observation.
     const WEIGHT: f64 = 0.05;
+    /// Standard deviations of a length that are counted on.
+    const DEVIATIONS: f64 = 2.5;
     /// Characters that the start and the end of an utterance count as.
     const EDGE_CHARS: f64 = 4.0;
 
     /// Learns the length of audio that was generated whole.
     pub fn observe(&mut self, text_chars: Option<usize>, audio_s: f64) {
+        let ratio = (audio_s / self.expected_s(text_chars).max(0.1)).min(2.0);
+        self.spread += Self::WEIGHT * ((ratio - 1.0).powi(2) - self.spread);
         match text_chars {
             Some(chars) => {
                 let measured = audio_s / (chars as f64 + Self::EDGE_CHARS);
@@ -374,6 +483,17 @@ impl LengthModel {
     /// Expected seconds of audio.
     pub fn expected_s(&self, text_chars: Option<usize>) -> f64 {
         text_chars.map_or(self.per_request_s, |chars| self.per_char_s * (chars as f64 + Self::EDGE_CHARS))
+    }
+
+    /// The longest length that is counted on, over the expected one.
+    pub fn margin(&self) -> f64 {
+        1.0 + Self::DEVIATIONS * self.spread.sqrt()
+    }
+
+    /// The most seconds left after `done_s` that are counted on.
+    pub fn most_left_s(&self, text_chars: Option<usize>, done_s: f64) -> f64 {
+        let expected = self.expected_s(text_chars);
+        (self.margin() * expected - done_s).max(0.1 * expected)
     }
 
     /// Expected seconds that are left after `done_s`.
@@ -412,6 +532,11 @@ mod tests {
             streams,
             held: &[],
             others: &[],
+            others_held: &[],
+            others_ahead_s: f64::INFINITY,
+            others_variance: 0.0,
+            others_step_s: 0.0,
+            has_bulk: false,
             bulk_owed_s: 0.0,
             in_flight_s: 0.0,
             batch: 64,
@@ -421,12 +546,18 @@ mod tests {
     }
 
     fn stream(left_s: f64) -> LiveStream {
-        LiveStream { ahead_s: Some(0.5), left_s, paced_s: 0.0, setup: StepShape::default() }
+        LiveStream {
+            ahead_s: Some(0.5),
+            left_s,
+            most_left_s: left_s,
+            paced_s: 0.0,
+            setup: StepShape::default(),
+        }
     }
 
     fn candidate() -> Candidate {
         let prompt = StepShape { prefill_tokens: 100, ..StepShape::default() };
-        Candidate { prompt, length_s: 8.0, chunk_s: 0.2 }
+        Candidate { prompt, length_s: 8.0, most_s: 8.0, chunk_s: 0.2 }
     }
 
     fn prediction(decision: Decision) -> Prediction {
@@ -438,8 +569,8 @@ mod tests {
 
     #[test]
     fn streams_are_admitted_up_to_what_the_device_keeps_with_a_share_for_bulk_work() {
-        // 72 ms of 80 are for streams: (72 - 20) / 6.5 = 8.
-        let costs = costs(0.02, 0.0065);
+        // 64 ms of 80 are for streams: (64 - 20) / 5.5 = 8.
+        let costs = costs(0.02, 0.0055);
         for playing in 0..12 {
             let streams = vec![stream(8.0); playing];
             let decision = situation(&costs, &streams).decide(&candidate());
@@ -484,7 +615,7 @@ mod tests {
         let waits = prediction(decision).first_audio.as_secs_f64();
         assert!((1.0..1.6).contains(&waits), "{waits}");
         // The next one waits behind it, for the other seven.
-        let held = [candidate()];
+        let held = [HeldStream { candidate: candidate(), waited_s: 1.0 }];
         let behind = Situation { held: &held, ..situation(&costs, &streams) }.decide(&candidate());
         assert!(matches!(behind, Decision::Refuse { .. }), "{behind:?}");
     }

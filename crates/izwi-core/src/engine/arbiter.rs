@@ -1,7 +1,8 @@
 //! Arbitration of a device that several engines share: one step at a time, live streams first, and it counts time.
 //!
-//! - Of steps whose audio runs out soon the one that must start first has the device.
-//! - Other steps go in the order of their arrival, if their predicted time fits before the next such step must start.
+//! - Of steps whose audio runs out soon the one with the earliest deadline has the device.
+//! - Other steps go if all such deadlines are still met behind them: those of streams that start, then the rest, each in
+//!   the order of their arrival.
 //! - Bulk work is owed [`BULK_SHARE`] of the time that it waits. A piece that is owed and fits goes first.
 //!
 //! Waiting is asynchronous, so that it also works in simulated time. Must not know which sequences a step holds.
@@ -15,22 +16,35 @@ use tokio::time::Instant;
 
 /// Share of the time that bulk work gets while live streams could use all of it.
 pub const BULK_SHARE: f64 = 0.1;
-/// A live step that must start within this time goes before others.
+/// A live step that must end within this time goes before others.
 pub(super) const DUE_SOON: Duration = Duration::from_millis(500);
 /// How often a waiter looks whether it may go.
 const RECHECK: Duration = Duration::from_millis(10);
-/// How long a device stays idle for an engine that is expected to ask again.
+/// How long a device stays idle for an engine that is expected to ask again, or to publish what its streams need.
 const GRACE: Duration = Duration::from_millis(5);
-/// The most bulk work that is owed, in seconds of the device. A piece that fits nowhere runs then, so that none starves.
+/// The most bulk work that is owed, in seconds of the device.
 pub(super) const MAX_CREDIT_S: f64 = 10.0;
+
+/// A deadline of live streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due {
+    /// When the first of them runs out of audio.
+    pub at: Instant,
+    /// The longest time of the steps that it needs until then.
+    pub work: Duration,
+}
 
 /// What a step asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TurnRequest {
-    /// When a step with live audio must start at the latest; `None` for bulk work.
-    pub latest_start: Option<Instant>,
+    /// Deadline of a step for streams that play; `None` for other work.
+    pub due: Option<Due>,
+    /// Whether it is for live streams, that play or start; otherwise it is bulk work.
+    pub is_live: bool,
     /// Its predicted time, with a margin.
     pub predicted: Duration,
+    /// Its predicted time.
+    pub expected: Duration,
     /// The part of a live step's time that is bulk work.
     pub bulk: Duration,
     /// Whether the engine has checked that it fits before its own live streams must go on.
@@ -40,12 +54,18 @@ pub struct TurnRequest {
 /// What an engine's live streams need of the device, as published after each of its steps.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct EngineLoad {
-    /// When its next live step must start at the latest; `None` if no live stream can go on.
-    pub(super) latest_start: Option<Instant>,
+    /// The next deadline of its streams; `None` if no live stream can go on.
+    pub(super) due: Option<Due>,
     /// What its streams must be ahead then, since they fall behind their players until they end.
     pub(super) behind: Duration,
     /// Device time per second for each live stream, and when the stream is expected to end.
     pub(super) streams: Vec<StreamLoad>,
+    /// The need of each live stream that was accepted and waits.
+    pub(super) held: Vec<HeldLoad>,
+    /// The longest time of a step of all of them, in seconds.
+    pub(super) step_s: f64,
+    /// Variance of its device time, in seconds² for a second of audio.
+    pub(super) variance: f64,
     /// Whether it has bulk work.
     pub(super) has_bulk: bool,
 }
@@ -59,6 +79,43 @@ pub(super) struct StreamLoad {
     pub(super) ends_at: Instant,
 }
 
+/// The need of a live stream that was accepted and waits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct HeldLoad {
+    /// Seconds of the device for a second of audio.
+    pub(super) utilisation: f64,
+    /// Expected seconds of audio.
+    pub(super) length_s: f64,
+    /// Since when it waits.
+    pub(super) since: Instant,
+}
+
+/// What an engine must know of the others on its device.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Others {
+    /// Their live streams.
+    pub(super) streams: Vec<StreamLoad>,
+    /// Those that were accepted and wait.
+    pub(super) held: Vec<HeldLoad>,
+    /// When one of them must go on at the latest.
+    pub(super) latest_start: Option<Instant>,
+    /// Their longest step, in seconds.
+    pub(super) step_s: f64,
+    /// Variance of their device time, in seconds² for a second of audio.
+    pub(super) variance: f64,
+}
+
+/// The whole device.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct DeviceState {
+    /// Whether an engine has bulk work.
+    pub(super) has_bulk: bool,
+    /// Seconds that are owed to it.
+    pub(super) bulk_owed_s: f64,
+    /// When the step that has the device is expected to end.
+    pub(super) free_at: Option<Instant>,
+}
+
 #[derive(Debug)]
 struct Waiter {
     ticket: u64,
@@ -67,11 +124,25 @@ struct Waiter {
     granted: oneshot::Sender<Turn>,
 }
 
+/// An engine whose live step has just ended.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    member: u64,
+    /// Whether it has published its load since.
+    has_load: bool,
+    /// Whether it has asked for its next turn since, or has nothing to do.
+    has_asked: bool,
+}
+
 #[derive(Debug, Default)]
 struct State {
     is_busy: bool,
+    /// When the step that has the device is expected to end.
+    free_at: Option<Instant>,
     /// When the last turn ended.
     idle_since: Option<Instant>,
+    /// The engine whose live step has just ended, until it is known what its streams need now.
+    ended: Option<Ended>,
     next_ticket: u64,
     next_member: u64,
     waiting: Vec<Waiter>,
@@ -85,10 +156,24 @@ impl State {
     /// Adds what bulk work earned since the last call: nothing while there is none.
     fn accrue(&mut self, now: Instant) {
         let since = self.accrued_at.replace(now).unwrap_or(now);
-        let waits = self.waiting.iter().any(|waiter| waiter.request.latest_start.is_none());
-        if waits || self.members.values().any(|load| load.has_bulk) {
+        if self.has_bulk() {
             let earned = BULK_SHARE * now.saturating_duration_since(since).as_secs_f64();
             self.credit_s = (self.credit_s + earned).min(MAX_CREDIT_S);
+        }
+    }
+
+    fn has_bulk(&self) -> bool {
+        let waits = || self.waiting.iter().any(|waiter| !waiter.request.is_live);
+        self.members.values().any(|load| load.has_bulk) || waits()
+    }
+
+    /// Records what the engine whose step has just ended tells.
+    fn has_told(&mut self, member: u64, record: impl FnOnce(&mut Ended)) {
+        if let Some(ended) = self.ended.as_mut().filter(|ended| ended.member == member) {
+            record(ended);
+            if ended.has_load && ended.has_asked {
+                self.ended = None;
+            }
         }
     }
 
@@ -96,24 +181,47 @@ impl State {
         self.credit_s = (self.credit_s - bulk.as_secs_f64()).max(0.0);
     }
 
-    /// When the live streams of an engine must go on at the latest: as its waiting step says, or as it published.
-    fn latest_start(&self, member: u64) -> Option<Instant> {
+    /// The next deadline of an engine's live streams: as its waiting step says, or as it published, if that is earlier.
+    /// Streams whose first chunk has just left are in the latter only.
+    fn due(&self, member: u64) -> Option<Due> {
         let own = |waiter: &&Waiter| waiter.member == member;
-        let waiting = self.waiting.iter().filter(own).filter_map(|waiter| waiter.request.latest_start).min();
+        let waiting = self.waiting.iter().filter(own).find_map(|waiter| waiter.request.due);
         let load = self.members.get(&member)?;
-        let at = waiting.or(load.latest_start)?;
-        Some(at.checked_sub(load.behind).unwrap_or(at))
+        let due = waiting.into_iter().chain(load.due).min_by_key(|due| due.at.checked_sub(due.work))?;
+        Some(Due { at: due.at.checked_sub(load.behind).unwrap_or(due.at), ..due })
     }
 
-    /// When the live streams of other engines, or of any for work outside of steps, must go on.
-    fn others(&self, waiter: &Waiter) -> impl Iterator<Item = Instant> {
-        let ids = self.members.keys().filter(move |id| !waiter.request.is_checked || **id != waiter.member);
-        ids.filter_map(|id| self.latest_start(*id))
+    /// The deadlines of other engines than `member`, the earliest first.
+    fn dues(&self, member: Option<u64>) -> Vec<Due> {
+        let ids = self.members.keys().filter(|id| Some(**id) != member);
+        let mut dues: Vec<Due> = ids.filter_map(|id| self.due(*id)).collect();
+        dues.sort_by_key(|due| due.at);
+        dues
     }
 
-    /// Whether a step ends before then.
+    /// When the first of the steps until all deadlines must start at the latest.
+    fn latest_start(dues: &[Due]) -> Option<Instant> {
+        let starts = dues.iter().scan(Duration::ZERO, |work, due| {
+            *work += due.work;
+            Some(due.at.checked_sub(*work).unwrap_or(due.at))
+        });
+        starts.min()
+    }
+
+    /// The deadlines beside a waiter: those of other engines, or all of them for work outside of steps.
+    fn dues_beside(&self, waiter: &Waiter) -> Vec<Due> {
+        self.dues(waiter.request.is_checked.then_some(waiter.member))
+    }
+
+    /// When a step must end. One without streams that play must end before those of its engine go on.
+    fn deadline(&self, waiter: &Waiter) -> Option<Instant> {
+        let due = self.due(waiter.member)?;
+        if waiter.request.due.is_some() { Some(due.at) } else { due.at.checked_sub(due.work) }
+    }
+
+    /// Whether all deadlines are met behind a step.
     fn fits(&self, waiter: &Waiter, now: Instant) -> bool {
-        self.others(waiter).all(|at| now + waiter.request.predicted <= at)
+        Self::latest_start(&self.dues_beside(waiter)).is_none_or(|at| now + waiter.request.predicted <= at)
     }
 
     /// Index of the waiter that has the next turn.
@@ -121,24 +229,36 @@ impl State {
         let waiters = || self.waiting.iter().enumerate();
         let covered = |waiter: &Waiter| {
             let is_owed = self.credit_s > 0.0 && self.credit_s >= waiter.request.predicted.as_secs_f64();
-            (is_owed && self.fits(waiter, now)) || self.credit_s >= MAX_CREDIT_S
+            is_owed && self.fits(waiter, now)
         };
-        let bulk = waiters().filter(|(_, waiter)| waiter.request.latest_start.is_none());
+        let bulk = waiters().filter(|(_, waiter)| !waiter.request.is_live);
         let bulk = bulk.min_by_key(|(_, waiter)| waiter.ticket).filter(|(_, waiter)| covered(waiter));
+        let starts = |waiter: &Waiter| waiter.request.is_live && waiter.request.due.is_none();
+        let starting = || {
+            let fitting = waiters().filter(|(_, waiter)| starts(waiter) && self.fits(waiter, now));
+            fitting.min_by_key(|(_, waiter)| waiter.ticket).map(|(index, _)| index)
+        };
         let due = || {
-            let starts = waiters().filter_map(|(index, waiter)| Some((waiter.request.latest_start?, index)));
-            let (at, index) = starts.filter(|(at, _)| *at <= now + DUE_SOON).min()?;
-            let waiter = &self.waiting[index];
-            let is_first = || self.others(waiter).all(|other| at <= other);
+            let deadlines = waiters().filter_map(|(index, waiter)| Some((self.deadline(waiter)?, index)));
+            let mut soon: Vec<_> = deadlines.filter(|(at, _)| *at <= now + DUE_SOON).collect();
+            soon.sort_unstable();
+            // The one behind which all others are still met; with none, the first.
+            let fitting = soon.iter().find(|(_, index)| self.fits(&self.waiting[*index], now));
+            if let Some((_, index)) = fitting {
+                return Some(*index);
+            }
+            let (at, index) = *soon.first()?;
+            let is_first =
+                || self.dues_beside(&self.waiting[index]).first().is_none_or(|other| at <= other.at);
             let is_idle = || self.idle_since.is_some_and(|since| now >= since + GRACE);
             // The engine whose step has just ended may be more urgent, and asks again at once.
-            (is_first() || self.fits(waiter, now) || is_idle()).then_some(index)
+            (is_first() || is_idle()).then_some(index)
         };
         let other = || {
             let fitting = waiters().filter(|(_, waiter)| self.fits(waiter, now));
             fitting.min_by_key(|(_, waiter)| waiter.ticket).map(|(index, _)| index)
         };
-        bulk.map(|(index, _)| index).or_else(due).or_else(other)
+        bulk.map(|(index, _)| index).or_else(starting).or_else(due).or_else(other)
     }
 }
 
@@ -173,14 +293,32 @@ impl DeviceArbiter {
         let mut state = self.lock();
         let now = Instant::now();
         state.accrue(now);
-        if state.is_busy {
+        let is_known = state.ended.is_none() || state.idle_since.is_none_or(|since| now >= since + GRACE);
+        if state.is_busy || !is_known {
             return;
         }
         let Some(index) = state.next(now) else { return };
         let waiter = state.waiting.remove(index);
+        if std::env::var("TRACE2").is_ok() {
+            eprintln!(
+                "ZGRANT m{} {:?} live {} due {:?} credit {} others {:?}",
+                waiter.member,
+                waiter.request.predicted,
+                waiter.request.is_live,
+                waiter.request.due.map(|d| (d.at.saturating_duration_since(now), d.work)),
+                state.credit_s,
+                state
+                    .members
+                    .keys()
+                    .map(|id| (*id, state.due(*id).map(|d| (d.at.saturating_duration_since(now), d.work))))
+                    .collect::<Vec<_>>()
+            );
+        }
         state.is_busy = true;
+        state.free_at = Some(now + waiter.request.expected);
         drop(state);
-        let turn = Turn { arbiter: Arc::clone(self), request: waiter.request, started_at: now };
+        let Waiter { member, request, .. } = waiter;
+        let turn = Turn { arbiter: Arc::clone(self), member, request, started_at: now };
         // A waiter that is gone returns its turn, which ends by being dropped.
         drop(waiter.granted.send(turn));
     }
@@ -203,6 +341,7 @@ impl Member {
             let ticket = state.next_ticket;
             state.next_ticket += 1;
             state.waiting.push(Waiter { ticket, member: self.id, request, granted });
+            state.has_told(self.id, |ended| ended.has_asked = true);
         }
         loop {
             self.arbiter.dispatch();
@@ -216,40 +355,69 @@ impl Member {
         }
     }
 
-    /// Publishes what the engine's live streams need.
-    pub(super) fn set_load(&self, load: EngineLoad) {
+    /// Publishes what the engine's live streams need, and whether it has nothing to do.
+    pub(super) fn set_load(&self, load: EngineLoad, is_idle: bool) {
         let mut state = self.arbiter.lock();
         state.accrue(Instant::now());
         state.members.insert(self.id, load);
+        state.has_told(self.id, |ended| {
+            ended.has_load = true;
+            ended.has_asked |= is_idle;
+        });
         drop(state);
         self.arbiter.dispatch();
     }
 
-    /// Seconds of the device that are owed to bulk work.
-    pub(super) fn bulk_credit_s(&self) -> f64 {
+    /// Publishes a deadline that may be earlier than the one published before.
+    pub(super) fn bring_forward(&self, due: Due) {
+        let mut state = self.arbiter.lock();
+        if let Some(load) = state.members.get_mut(&self.id)
+            && load.due.is_none_or(|before| due.at < before.at)
+        {
+            load.due = Some(due);
+        }
+        drop(state);
+        self.arbiter.dispatch();
+    }
+
+    /// Seconds of the device that are owed to bulk work of this engine: what another one's waits for is kept for that.
+    pub(super) fn own_credit_s(&self) -> f64 {
         let mut state = self.arbiter.lock();
         state.accrue(Instant::now());
-        state.credit_s
+        let others =
+            state.waiting.iter().filter(|waiter| !waiter.request.is_live && waiter.member != self.id);
+        let kept = others.map(|waiter| waiter.request.predicted.as_secs_f64()).fold(0.0, f64::max);
+        (state.credit_s - kept).max(0.0)
     }
 
-    /// When the live streams of the other engines must go on at the latest.
-    pub(super) fn others_latest_start(&self) -> Option<Instant> {
+    /// The other engines of the device.
+    pub(super) fn others(&self) -> Others {
         let state = self.arbiter.lock();
-        let others = state.members.iter().filter(|(id, _)| **id != self.id);
-        others.filter_map(|(id, _)| state.latest_start(*id)).min()
+        let latest_start = State::latest_start(&state.dues(Some(self.id)));
+        let mut others = Others { latest_start, ..Others::default() };
+        for (_, load) in state.members.iter().filter(|(id, _)| **id != self.id) {
+            others.streams.extend(&load.streams);
+            others.held.extend(&load.held);
+            others.step_s = others.step_s.max(load.step_s);
+            others.variance += load.variance;
+        }
+        others
     }
 
-    /// The live streams of the other engines.
-    pub(super) fn other_streams(&self) -> Vec<StreamLoad> {
-        let state = self.arbiter.lock();
-        let others = state.members.iter().filter(|(id, _)| **id != self.id);
-        others.flat_map(|(_, load)| load.streams.iter().copied()).collect()
+    /// The state of the device.
+    pub(super) fn device(&self) -> DeviceState {
+        let mut state = self.arbiter.lock();
+        state.accrue(Instant::now());
+        DeviceState { has_bulk: state.has_bulk(), bulk_owed_s: state.credit_s, free_at: state.free_at }
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.arbiter.lock().members.remove(&self.id);
+        let mut state = self.arbiter.lock();
+        state.members.remove(&self.id);
+        state.ended = state.ended.filter(|ended| ended.member != self.id);
+        drop(state);
         self.arbiter.dispatch();
     }
 }
@@ -258,6 +426,7 @@ impl Drop for Member {
 #[derive(Debug)]
 pub(super) struct Turn {
     arbiter: Arc<DeviceArbiter>,
+    member: u64,
     request: TurnRequest,
     started_at: Instant,
 }
@@ -265,10 +434,11 @@ pub(super) struct Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut state = self.arbiter.lock();
-        state.is_busy = false;
+        (state.is_busy, state.free_at) = (false, None);
         state.idle_since = Some(Instant::now());
-        let is_bulk = self.request.latest_start.is_none();
-        state.charge(if is_bulk { self.started_at.elapsed() } else { self.request.bulk });
+        let ended = Ended { member: self.member, has_load: false, has_asked: false };
+        state.ended = self.request.is_live.then_some(ended);
+        state.charge(if self.request.is_live { self.request.bulk } else { self.started_at.elapsed() });
         drop(state);
         self.arbiter.dispatch();
     }
@@ -288,8 +458,12 @@ mod tests {
         TurnRequest { predicted, is_checked: true, ..TurnRequest::default() }
     }
 
+    fn due(at: Instant) -> Due {
+        Due { at, work: Duration::ZERO }
+    }
+
     fn live(in_ms: u64) -> TurnRequest {
-        TurnRequest { latest_start: Some(Instant::now() + ms(in_ms)), ..bulk(ms(10)) }
+        TurnRequest { due: Some(due(Instant::now() + ms(in_ms))), is_live: true, ..bulk(ms(10)) }
     }
 
     /// Queues the requests of one engine each while the device is busy, and returns the order of their turns.
@@ -326,17 +500,18 @@ mod tests {
         let arbiter = DeviceArbiter::new();
         let (speech, transcription) = (arbiter.join(), arbiter.join());
         let begun = Instant::now();
-        let load = |in_ms| EngineLoad { latest_start: Some(begun + ms(in_ms)), ..EngineLoad::default() };
-        speech.set_load(load(100));
+        let load = |in_ms| EngineLoad { due: Some(due(begun + ms(in_ms))), ..EngineLoad::default() };
+        speech.set_load(load(100), false);
         let encoder = tokio::spawn(async move {
             let _turn = transcription.turn(bulk(ms(400))).await;
             begun.elapsed()
         });
         sleep(ms(20)).await;
         // The stream is served and is then half a second ahead.
-        let turn = speech.turn(TurnRequest { latest_start: Some(begun + ms(100)), ..bulk(ms(50)) }).await;
+        let turn =
+            speech.turn(TurnRequest { due: Some(due(begun + ms(100))), is_live: true, ..bulk(ms(50)) }).await;
         sleep(ms(50)).await;
-        speech.set_load(load(600));
+        speech.set_load(load(600), false);
         drop(turn);
         assert_eq!(encoder.await.unwrap(), ms(70));
     }

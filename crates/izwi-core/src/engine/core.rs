@@ -37,6 +37,8 @@ use izwi_types::{StepOutput, Task};
 
 /// Outputs kept for `take_output`.
 const KEPT_OUTPUTS: usize = 256;
+/// A step that waited longer for the device discards the one that was scheduled ahead.
+const MAX_WAITED: Duration = Duration::from_millis(5);
 /// Consecutive panics of the executor after which the engine fails.
 const MAX_PANICS: u32 = 3;
 
@@ -233,24 +235,43 @@ impl EngineCore {
     /// is in flight.
     async fn step(
         &mut self,
-        current: InFlightStep,
+        mut current: InFlightStep,
         commands: &mut mpsc::UnboundedReceiver<Command>,
     ) -> Option<InFlightStep> {
         self.update_clock();
         let ahead = (self.config.enable_optimistic_scheduling && self.mode == Mode::Running)
             .then(|| self.scheduler.compute_schedule(&self.kv, Some(&current.schedule)));
-        let (returned, buffered) = current.join(commands).await;
+        let (mut arrived, mut events) = (Vec::new(), Vec::new());
+        let joined = loop {
+            tokio::select! {
+                biased;
+                joined = current.ended() => break joined,
+                Some(command) = commands.recv() => arrived.push(command),
+                // Audio that waits for slow clients goes on meanwhile.
+                event = self.output.next_caught_up(&self.metrics) => {
+                    self.bring_forward(event);
+                    events.push(event);
+                }
+            }
+        };
+        let returned = current.returned(joined);
+        let waited = returned.times.waited;
         let completed = self.process_results(returned);
+        for event in events {
+            self.delivery_event(event);
+        }
         // A client that disconnected meanwhile must not get another step.
         self.reap_disconnected();
         self.start_held();
-        let unchanged = !buffered.iter().any(|command| command.changes_schedule(self.mode));
+        // The next step was decided for the time at which this one would have ended without waiting for the device.
+        let unchanged =
+            waited <= MAX_WAITED && !arrived.iter().any(|command| command.changes_schedule(self.mode));
         let next = self.launch_prescheduled(ahead, unchanged);
         // Publish before delivery: a client that has its result must not see its request counted as running.
         self.publish();
         self.deliver(completed);
-        self.publish_load();
-        for command in buffered {
+        self.publish_load(false);
+        for command in arrived {
             self.handle(command);
         }
         next
@@ -478,7 +499,10 @@ impl EngineCore {
 
     fn delivery_event(&mut self, event: DeliveryEvent) {
         match event {
-            DeliveryEvent::CaughtUp(sequence) => self.set_paused(sequence, false),
+            DeliveryEvent::CaughtUp(sequence) => {
+                self.set_paused(sequence, false);
+                self.resume_playback(sequence);
+            }
             DeliveryEvent::Disconnected(sequence) => self.abort(sequence, AbortCause::Disconnect),
         }
     }
@@ -490,7 +514,7 @@ impl EngineCore {
         if self.is_over() {
             return;
         }
-        self.publish_load();
+        self.publish_load(true);
         let stall = self.output.next_stall(self.stall_limit());
         let expiry = self.open_texts.next_expiry(self.crowded(self.config.text_timeout));
         let retry = self.live.has_held().then(|| Instant::now() + live::RETRY);

@@ -16,7 +16,10 @@ const CORRECTION_WEIGHT: f64 = 0.04;
 const SIZES: usize = 16;
 /// Residuals for the margin.
 const WINDOW: usize = 128;
-/// Observations after which one that differs by more than [`OUTLIER`] is cut.
+/// The margin before there are [`FEW`] residuals.
+const UNKNOWN_MARGIN: f64 = 1.3;
+const FEW: usize = 32;
+/// Observations of all its kinds of work after which one that differs by more than [`OUTLIER`] is cut.
 const SETTLED: u64 = 8;
 const OUTLIER: f64 = 4.0;
 
@@ -69,6 +72,8 @@ pub struct CostModel {
     corrections: [Correction; SIZES],
     residuals: Vec<f32>,
     observations: u64,
+    /// Observations with each feature.
+    observed: [u64; FEATURES],
     /// The largest number of generating sequences that was observed often, and how often one that is larger was.
     largest: usize,
     larger: u64,
@@ -91,6 +96,7 @@ impl Default for CostModel {
             corrections: [Correction { ratio: 1.0, observations: 0 }; SIZES],
             residuals: Vec::new(),
             observations: 0,
+            observed: [0; FEATURES],
             largest: 0,
             larger: 0,
         }
@@ -133,10 +139,13 @@ impl CostModel {
                 self.information[row][row] = *prior;
             }
         } else if predicted > 0.0 {
-            if self.observations >= SETTLED {
+            if self.is_settled(shape) {
                 measured = measured.clamp(predicted / OUTLIER, predicted * OUTLIER);
+                self.keep_residual((measured / predicted) as f32);
             }
-            self.keep_residual((measured / predicted) as f32);
+        }
+        for (count, feature) in self.observed.iter_mut().zip(shape.features()) {
+            *count += u64::from(feature > 0.0);
         }
         if shape.decodes > self.largest {
             self.larger += 1;
@@ -161,6 +170,11 @@ impl CostModel {
     pub fn deviation(&self) -> f64 {
         let squares: f64 = self.residuals.iter().map(|&ratio| (f64::from(ratio) - 1.0).powi(2)).sum();
         (squares / self.residuals.len().max(1) as f64).sqrt()
+    }
+
+    /// Whether all kinds of its work were observed often.
+    fn is_settled(&self, shape: StepShape) -> bool {
+        self.observed.iter().zip(shape.features()).all(|(count, feature)| feature == 0.0 || *count >= SETTLED)
     }
 
     fn keep_residual(&mut self, ratio: f32) {
@@ -213,7 +227,8 @@ impl CostModel {
 
 /// The longest time of a step over its predicted time that is counted on: a little more than the longest so far.
 pub fn safety(costs: &CostModel) -> f64 {
-    1.05 * costs.margin(1.0).max(1.05)
+    let least = if costs.residuals.len() < FEW { UNKNOWN_MARGIN } else { 1.05 };
+    1.05 * costs.margin(1.0).max(least)
 }
 
 fn size_class(decodes: usize) -> usize {

@@ -120,12 +120,22 @@ struct Session {
     ended: bool,
 }
 
+/// Places in the channels of slow clients, as they come free.
+type Permits = FuturesUnordered<BoxFuture<'static, (SequenceId, Permit)>>;
+
+async fn next_permit(permits: &mut Permits) -> (SequenceId, Permit) {
+    match permits.next().await {
+        Some(permit) => permit,
+        None => std::future::pending().await,
+    }
+}
+
 /// All open sessions.
 pub(super) struct OutputProcessor {
     sample_rate: u32,
     /// In order of their arrival, so that simulations repeat.
     sessions: BTreeMap<SequenceId, Session>,
-    permits: FuturesUnordered<BoxFuture<'static, (SequenceId, Permit)>>,
+    permits: Permits,
 }
 
 impl OutputProcessor {
@@ -317,17 +327,22 @@ impl OutputProcessor {
     pub(super) async fn next_event(&mut self, metrics: &MetricsCollector) -> DeliveryEvent {
         loop {
             let Self { sessions, permits, .. } = self;
-            let permit = async {
-                match permits.next().await {
-                    Some(permit) => permit,
-                    None => std::future::pending().await,
-                }
-            };
             let (sequence, permit) = tokio::select! {
                 biased;
-                permit = permit => permit,
+                permit = next_permit(permits) => permit,
                 sequence = missing_text::next_closed(sessions) => return DeliveryEvent::Disconnected(sequence),
             };
+            if let Some(event) = self.resume(sequence, permit, metrics) {
+                return event;
+            }
+        }
+    }
+
+    /// Delivers what waits for slow clients until one of them has taken all of it. Cancel-safe. Never returns while there is
+    /// none.
+    pub(super) async fn next_caught_up(&mut self, metrics: &MetricsCollector) -> DeliveryEvent {
+        loop {
+            let (sequence, permit) = next_permit(&mut self.permits).await;
             if let Some(event) = self.resume(sequence, permit, metrics) {
                 return event;
             }

@@ -148,9 +148,8 @@ pub struct ScheduleResult {
     pub blocks_allocated: usize,
     /// Blocks to copy before the step writes.
     pub block_copies: Vec<BlockCopy>,
-    /// When it must start at the latest so that none of its live streams runs out of audio, in microseconds on the engine's
-    /// clock; `None` without one.
-    pub latest_start_us: Option<u64>,
+    /// The next deadline of its streams that play; `None` without one.
+    pub deadline: Option<Deadline>,
     /// Its work.
     pub shape: StepShape,
     /// The part of the work that is for live streams.
@@ -191,6 +190,22 @@ pub struct SchedulerConfig {
     /// With preemption, positions for which an admission leaves blocks, for itself and for each running sequence. Without,
     /// it leaves those of the worst case.
     pub lookahead: usize,
+}
+
+/// A deadline of streams that play, on the engine's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadline {
+    /// When the first of them runs out of audio, in microseconds.
+    pub at_us: u64,
+    /// The longest time of the steps that it needs until then, in microseconds.
+    pub work_us: u64,
+}
+
+impl Deadline {
+    /// When the first of these steps must start at the latest.
+    fn latest_start_us(&self) -> u64 {
+        self.at_us.saturating_sub(self.work_us)
+    }
 }
 
 /// The playback of a live stream, on the engine's clock.
@@ -394,20 +409,27 @@ impl Scheduler {
         self.sequences.values().any(|sequence| !sequence.live && !sequence.is_held())
     }
 
-    /// When a stream that plays must go on at the latest, in microseconds on the engine's clock, if one can.
-    pub fn latest_start_us(&self) -> Option<u64> {
+    /// The next deadline of the streams that play and can go on.
+    pub fn deadline(&self) -> Option<Deadline> {
         let playing = || self.sequences.values().filter(|s| s.playback.is_some() && !s.is_held());
         let step_us = self.cycle_us(StepShape::decode(playing().count()));
-        playing().map(|sequence| sequence.latest_start_us(step_us)).min()
+        playing().map(|sequence| sequence.deadline(step_us)).min_by_key(Deadline::latest_start_us)
+    }
+
+    /// The deadline of a stream whose reader has caught up.
+    pub fn deadline_of(&self, playback: Playback) -> Deadline {
+        let playing = self.sequences.values().filter(|s| s.playback.is_some() && !s.is_held());
+        let step_us = self.cycle_us(StepShape::decode(1 + playing.count()));
+        Deadline { at_us: playback.end_us, work_us: u64::from(playback.steps) * step_us }
     }
 
     fn step_us(&self, shape: StepShape) -> u64 {
         (self.costs.seconds(shape) * 1e6) as u64
     }
 
-    /// The longest time from one step to the next, beside other engines.
+    /// The longest time of a step.
     fn cycle_us(&self, shape: StepShape) -> u64 {
-        (safety(&self.costs) * self.step_us(shape) as f64 / self.pressure.own_share()) as u64
+        (safety(&self.costs) * self.step_us(shape) as f64) as u64
     }
 
     /// Number of waiting sequences.
@@ -482,8 +504,10 @@ impl Scheduler {
             result.decode_requests.extend(scheduled);
         }
         let step_us = self.cycle_us(result.live_shape);
-        let live = result.items().filter_map(|item| self.sequences.get(&item.sequence)).filter(|s| s.live);
-        result.latest_start_us = live.map(|sequence| sequence.latest_start_us(step_us)).min();
+        let sequences = result.items().filter_map(|item| self.sequences.get(&item.sequence));
+        let playing = sequences.filter(|sequence| sequence.playback.is_some());
+        let deadlines = playing.map(|sequence| sequence.deadline(step_us));
+        result.deadline = deadlines.min_by_key(Deadline::latest_start_us);
         kv.begin_step(result.items().map(|item| item.sequence).collect::<Vec<_>>());
         result
     }

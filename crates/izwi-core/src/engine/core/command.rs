@@ -176,7 +176,7 @@ impl EngineCore {
             }
         }
         self.answer_steps();
-        self.device.set_load(EngineLoad::default());
+        self.device.set_load(EngineLoad::default(), true);
         if let Some(mut executor) = self.executor.take() {
             // Freeing memory may block; a panic in it affects no request.
             let _ = tokio::task::spawn_blocking(move || executor.shutdown()).await;

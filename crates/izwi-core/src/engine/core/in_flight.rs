@@ -7,11 +7,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
-use super::Command;
 use crate::engine::arbiter::{Member, TurnRequest};
 use crate::engine::cost::StepShape;
 use crate::engine::executor::{ExecutorError, ItemResult, ModelExecutor, StepPlan};
@@ -25,7 +23,7 @@ pub(super) struct InFlightStep {
 }
 
 /// The executor and what came of its step, or that its thread was lost.
-type Executed = std::result::Result<(Box<dyn ModelExecutor>, Outcome), JoinError>;
+pub(super) type Executed = std::result::Result<(Box<dyn ModelExecutor>, Outcome), JoinError>;
 
 /// Where the time of a step went.
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,7 +34,10 @@ pub(super) struct StepTimes {
     pub(super) executed: Duration,
 }
 
-enum Outcome {
+/// The end of a step, or that its task was lost.
+pub(super) type Joined = std::result::Result<(Executed, StepTimes), JoinError>;
+
+pub(super) enum Outcome {
     Results(Vec<ItemResult>),
     Failed(ExecutorError),
     Panicked(String),
@@ -81,19 +82,13 @@ impl InFlightStep {
         Self { schedule, handle }
     }
 
-    /// Waits for the results. Returns them with the commands that arrived meanwhile.
-    pub(super) async fn join(
-        mut self,
-        commands: &mut mpsc::UnboundedReceiver<Command>,
-    ) -> (Returned, Vec<Command>) {
-        let mut buffered = Vec::new();
-        let joined = loop {
-            tokio::select! {
-                biased;
-                joined = &mut self.handle => break joined,
-                Some(command) = commands.recv() => buffered.push(command),
-            }
-        };
+    /// Waits for the end of the step. Cancel-safe.
+    pub(super) async fn ended(&mut self) -> Joined {
+        (&mut self.handle).await
+    }
+
+    /// The results.
+    pub(super) fn returned(self, joined: Joined) -> Returned {
         let expected = self.schedule.batch_size();
         let fail = |message: String| vec![Err(ExecutorError(message)); expected];
         let (joined, times) = joined.unwrap_or_else(|lost| (Err(lost), StepTimes::default()));
@@ -111,7 +106,7 @@ impl InFlightStep {
             }
             Err(lost) => (None, fail(format!("executor thread was lost: {lost}")), true),
         };
-        (Returned { schedule: self.schedule, times, executor, results, panicked }, buffered)
+        Returned { schedule: self.schedule, times, executor, results, panicked }
     }
 }
 

@@ -9,21 +9,26 @@ use tokio::time::Instant;
 
 use super::{Admission, EngineCore, EngineState};
 use crate::engine::admission::{
-    Candidate, Decision, Forecast, LengthModel, LiveStream, OtherStream, Situation, StreamRate,
+    Candidate, Decision, Forecast, HeldStream, LengthModel, LiveStream, OtherHeld, OtherStream, Situation,
+    StreamRate,
 };
-use crate::engine::arbiter::{EngineLoad, StreamLoad, TurnRequest};
+use crate::engine::arbiter::{Due, EngineLoad, HeldLoad, StreamLoad, TurnRequest};
 use crate::engine::cost::{StepShape, safety};
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::NewSequenceData;
-use crate::engine::output::{Delivery, SessionStart};
-use crate::engine::scheduler::{NewSequence, Playback, Pressure, ScheduleResult, ScheduledRequest, Workload};
+use crate::engine::output::{Delivery, DeliveryEvent, SessionStart};
+use crate::engine::scheduler::{
+    Deadline, NewSequence, Playback, Pressure, ScheduleResult, ScheduledRequest, Workload,
+};
 use crate::engine::types::{FinishReason, SequenceId, audio_duration};
 use izwi_types::{StepOutput, Task};
 
 /// Weight of a new observation of the audio of a step.
 const WEIGHT: f64 = 0.02;
-/// A stream whose reader has been paused for longer is not counted on.
+/// A stream whose reader has been paused for longer, with nothing left to play, is not counted on.
 const FORGOTTEN: Duration = Duration::from_secs(2);
+/// Seconds of audio that a step is taken to make before one has made some: half a frame of the models.
+const LEAST_AUDIO_S: f64 = 0.04;
 /// How often an engine looks whether streams of other engines have made room.
 pub(super) const RETRY: Duration = Duration::from_millis(50);
 
@@ -35,12 +40,15 @@ struct Stream {
     /// When its reader was paused last, and whether it is.
     paused_at: Option<Instant>,
     is_paused: bool,
+    /// Whether nothing is expected of its reader.
+    is_forgotten: bool,
 }
 
 impl Stream {
-    /// Whether its reader has been paused for so long that nothing is expected of it.
-    fn is_forgotten(&self, now: Instant) -> bool {
-        self.is_paused && self.paused_at.is_some_and(|at| now.duration_since(at) > FORGOTTEN)
+    /// Whether its reader does not read in real time: it has been paused since before what it has was played.
+    fn is_stalled(&self, now: Instant, played: Option<Instant>) -> bool {
+        let last = self.paused_at.into_iter().chain(played).max();
+        self.is_paused && last.is_some_and(|at| now.saturating_duration_since(at) > FORGOTTEN)
     }
 }
 
@@ -56,7 +64,7 @@ pub(super) struct LiveStreams {
     unit_tokens: f64,
     streams: BTreeMap<SequenceId, Stream>,
     /// Accepted streams that wait for others to end.
-    held: VecDeque<SequenceId>,
+    held: VecDeque<(SequenceId, Instant)>,
     /// When the step in flight is expected to end.
     step_ends_at: Option<Instant>,
 }
@@ -68,7 +76,8 @@ impl LiveStreams {
             let step = StepShape { prefill_tokens: self.unit_tokens.ceil() as usize, ..StepShape::default() };
             return StreamRate { step, audio_s: self.token_s * self.unit_tokens };
         }
-        StreamRate { step: StepShape::decode(1), audio_s: self.token_s }
+        let audio_s = if self.token_s > 0.0 { self.token_s } else { LEAST_AUDIO_S };
+        StreamRate { step: StepShape::decode(1), audio_s }
     }
 
     /// Learns the audio of an item.
@@ -108,8 +117,9 @@ impl LiveStreams {
 
     /// Records that the client of a stream is slow, or has caught up. Returns whether it was not counted on any more.
     pub(super) fn set_paused(&mut self, sequence: SequenceId, is_paused: bool) -> bool {
+        let is_held = self.is_held(sequence);
         let Some(stream) = self.streams.get_mut(&sequence) else { return false };
-        let was_forgotten = stream.is_forgotten(Instant::now()) && !self.held.contains(&sequence);
+        let was_forgotten = std::mem::take(&mut stream.is_forgotten) && !is_held;
         stream.is_paused = is_paused;
         if is_paused {
             stream.paused_at = Some(Instant::now());
@@ -119,13 +129,17 @@ impl LiveStreams {
 
     /// Lets a stream wait for others to end.
     pub(super) fn hold(&mut self, sequence: SequenceId) {
-        self.held.push_back(sequence);
+        self.held.push_back((sequence, Instant::now()));
+    }
+
+    fn is_held(&self, sequence: SequenceId) -> bool {
+        self.held.iter().any(|(held, _)| *held == sequence)
     }
 
     /// Forgets a stream that has ended.
     pub(super) fn remove(&mut self, sequence: SequenceId) {
         if self.streams.remove(&sequence).is_some() {
-            self.held.retain(|held| *held != sequence);
+            self.held.retain(|(held, _)| *held != sequence);
         }
     }
 }
@@ -257,10 +271,17 @@ impl EngineCore {
         let predicted = costs.predict(schedule.shape);
         let bulk = predicted.saturating_sub(costs.predict(schedule.live_shape));
         let with_margin = predicted.mul_f64(safety(costs));
-        let latest_start = schedule.latest_start_us.map(|us| self.epoch + Duration::from_micros(us));
+        let due = schedule.deadline.map(|deadline| self.due(deadline));
         self.live.step_ends_at = Some(Instant::now() + predicted);
-        let bulk = if latest_start.is_some() { bulk } else { Duration::ZERO };
-        TurnRequest { latest_start, predicted: with_margin, bulk, is_checked: true }
+        let is_live = schedule.live_shape != StepShape::default();
+        TurnRequest {
+            due,
+            is_live,
+            predicted: with_margin,
+            expected: predicted,
+            bulk: if is_live { bulk } else { Duration::ZERO },
+            is_checked: true,
+        }
     }
 
     /// Tells the scheduler the time and what limits the next step.
@@ -271,10 +292,11 @@ impl EngineCore {
         } else {
             self.with_situation(|situation| situation.running_reserve_s())
         };
-        let others = self.device.others_latest_start();
-        let others_us = others.map(|at| at.saturating_duration_since(self.epoch).as_micros() as u64);
-        let others_share = self.device.other_streams().iter().map(|stream| stream.utilisation).sum();
-        let bulk_credit_s = self.device.bulk_credit_s();
+        let others = self.device.others();
+        let since_epoch = |at: Instant| at.saturating_duration_since(self.epoch).as_micros() as u64;
+        let others_us = others.latest_start.map(since_epoch);
+        let others_share = others.streams.iter().map(|stream| stream.utilisation).sum();
+        let bulk_credit_s = self.device.own_credit_s();
         let pressure = Pressure { reserve_s, bulk_credit_s, others_us, others_share };
         self.scheduler.set_pressure(pressure);
     }
@@ -298,10 +320,40 @@ impl EngineCore {
 
     /// Tells the scheduler the playback of a live stream.
     pub(super) fn set_playback(&mut self, sequence: SequenceId) {
-        let Some(end) = self.output.playback_end(sequence) else { return };
+        if let Some(end) = self.output.playback_end(sequence) {
+            self.set_playback_end(sequence, end);
+        }
+    }
+
+    /// Tells the scheduler the playback of a live stream whose reader has caught up. One that had stopped plays what waited
+    /// for it.
+    pub(super) fn resume_playback(&mut self, sequence: SequenceId) {
+        let Some((end, (chunk, _))) =
+            self.output.playback_end(sequence).zip(self.output.chunk_progress(sequence))
+        else {
+            return;
+        };
+        self.set_playback_end(sequence, end.max(Instant::now() + audio_duration(chunk, self.sample_rate)));
+    }
+
+    fn set_playback_end(&mut self, sequence: SequenceId, end: Instant) {
         let Some(progress) = self.output.chunk_progress(sequence) else { return };
         let playback = self.playback(end, progress);
         self.scheduler.set_playback(sequence, playback);
+    }
+
+    /// Tells the device of a stream whose reader has caught up during a step: the step may still wait for its turn.
+    pub(super) fn bring_forward(&self, event: DeliveryEvent) {
+        let DeliveryEvent::CaughtUp(sequence) = event else { return };
+        let end = self.output.playback_end(sequence);
+        if let Some((end, progress)) = end.zip(self.output.chunk_progress(sequence)) {
+            let deadline = self.scheduler.deadline_of(self.playback(end, progress));
+            self.device.bring_forward(self.due(deadline));
+        }
+    }
+
+    fn due(&self, Deadline { at_us, work_us }: Deadline) -> Due {
+        Due { at: self.epoch + Duration::from_micros(at_us), work: Duration::from_micros(work_us) }
     }
 
     /// A playback that ends at `end`, of a stream with the given samples of a chunk and until the next one.
@@ -315,29 +367,47 @@ impl EngineCore {
         Playback { end_us, steps: steps(missing), chunk_us, chunk_steps: steps(chunk) }
     }
 
-    /// Publishes what live streams need of the device, and whether another one would be refused.
-    pub(super) fn publish_load(&mut self) {
-        let latest_start_us = self.scheduler.latest_start_us();
-        let latest_start = latest_start_us.map(|us| self.epoch + Duration::from_micros(us));
+    /// Publishes what live streams need of the device, whether another one would be refused, and whether the engine has
+    /// nothing to do.
+    pub(super) fn publish_load(&mut self, is_idle: bool) {
+        let due = self.scheduler.deadline().map(|deadline| self.due(deadline));
         let now = Instant::now();
-        let (streams, behind_s, refusal) = self.with_situation(|situation| {
+        for (id, stream) in &mut self.live.streams {
+            stream.is_forgotten |= stream.is_stalled(now, self.output.playback_end(*id));
+        }
+        let (load, refusal) = self.with_situation(|situation| {
             let utilisation = situation.utilisation();
             let load = |stream| StreamLoad {
                 utilisation,
                 ends_at: now + Duration::from_secs_f64(situation.expected_end_s(stream).clamp(0.0, 1e6)),
             };
             let chunk_s = situation.rate.audio_s;
-            let least = Candidate { prompt: StepShape::default(), length_s: chunk_s, chunk_s };
+            let prompt = StepShape::default();
+            let least = Candidate { prompt, length_s: chunk_s, most_s: chunk_s, chunk_s };
             let refusal = match situation.decide(&least) {
                 Decision::Refuse { retry_after } => Some(retry_after),
                 Decision::Admit(_) | Decision::Wait(_) => None,
             };
-            (situation.streams.iter().map(load).collect(), situation.behind_s(), refusal)
+            let held = |held: &HeldStream| HeldLoad {
+                utilisation,
+                length_s: held.candidate.length_s,
+                since: now - Duration::from_secs_f64(held.waited_s),
+            };
+            // Those that the device does not hold up do not hold it up.
+            let held_places = situation.max_streams.saturating_sub(situation.streams.len());
+            let load = EngineLoad {
+                held: situation.held.iter().take(held_places).map(held).collect(),
+                streams: situation.streams.iter().map(load).collect(),
+                step_s: situation.running_step_s(),
+                variance: situation.running_variance(),
+                behind: Duration::from_secs_f64(situation.behind_s().clamp(0.0, 1e6)),
+                ..EngineLoad::default()
+            };
+            (load, refusal)
         });
         self.status.refusal = refusal.filter(|_| self.config.admission);
         let has_bulk = self.scheduler.has_bulk();
-        let behind = Duration::from_secs_f64(behind_s.clamp(0.0, 1e6));
-        self.device.set_load(EngineLoad { latest_start, behind, streams, has_bulk });
+        self.device.set_load(EngineLoad { due, has_bulk, ..load }, is_idle);
     }
 
     /// Decides about a request. `None` for bulk work, and without admission.
@@ -351,9 +421,11 @@ impl EngineCore {
         }
         let most_s = admissible.max_tokens as f64 * self.live.token_s;
         let expected_s = self.live.lengths.expected_s(admissible.known_chars());
+        let limited = |seconds: f64| if most_s > 0.0 { seconds.min(most_s) } else { seconds };
         let candidate = Candidate {
             prompt: setup(&admissible.work),
-            length_s: if most_s > 0.0 { expected_s.min(most_s) } else { expected_s },
+            length_s: limited(expected_s),
+            most_s: limited(self.live.lengths.margin() * expected_s),
             chunk_s: audio_duration(
                 admissible.first_chunk_samples.unwrap_or(admissible.chunk_samples) as u64,
                 self.sample_rate,
@@ -391,10 +463,10 @@ impl EngineCore {
         accepted_at: Instant,
     ) {
         let (candidate, decision) = *accepted;
-        let stream = Stream { text_chars, candidate, paused_at: None, is_paused: false };
+        let stream = Stream { text_chars, candidate, paused_at: None, is_paused: false, is_forgotten: false };
         self.live.streams.insert(sequence, stream);
         if matches!(decision, Decision::Wait(_)) {
-            self.live.held.push_back(sequence);
+            self.live.hold(sequence);
             self.scheduler.set_deferred(sequence, true);
         }
         let prediction = decision.forecast().and_then(|forecast| forecast.prediction);
@@ -402,17 +474,20 @@ impl EngineCore {
         let due = accepted_at + first_audio.unwrap_or_default();
         let expected = self.playback(due, self.output.chunk_progress(sequence).unwrap_or_default());
         self.scheduler.set_first_audio(sequence, expected);
+        // The other engines of the device decide with it from now on.
+        self.publish_load(false);
     }
 
     /// Starts accepted streams for which others have made room, in their order.
     pub(super) fn start_held(&mut self) {
-        while let Some(sequence) = self.live.held.front().copied() {
+        while let Some((sequence, _)) = self.live.held.front().copied() {
             let is_known = self.live.streams.contains_key(&sequence);
             if is_known && !self.with_situation(|situation| situation.can_start()) {
                 return;
             }
             self.live.held.pop_front();
             self.scheduler.set_deferred(sequence, false);
+            self.publish_load(false);
         }
     }
 
@@ -423,26 +498,39 @@ impl EngineCore {
         let streams: Vec<LiveStream> = live
             .streams
             .iter()
-            .filter(|(id, stream)| !stream.is_forgotten(now) && !live.held.contains(id))
+            .filter(|(id, stream)| !stream.is_forgotten && !live.is_held(**id))
             .map(|(id, stream)| self.live_stream(*id, stream, rate, now))
             .collect();
-        let held: Vec<Candidate> =
-            live.held.iter().filter_map(|id| live.streams.get(id)).map(|stream| stream.candidate).collect();
-        let other = |load: StreamLoad| OtherStream {
-            utilisation: load.utilisation,
-            ends_s: load.ends_at.saturating_duration_since(now).as_secs_f64(),
+        let waiting = |(id, since): &(SequenceId, Instant)| {
+            let candidate = live.streams.get(id)?.candidate;
+            Some(HeldStream { candidate, waited_s: now.saturating_duration_since(*since).as_secs_f64() })
         };
-        let others: Vec<OtherStream> = self.device.other_streams().into_iter().map(other).collect();
-        let in_flight = live.step_ends_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+        let held: Vec<HeldStream> = live.held.iter().filter_map(waiting).collect();
+        let (others, device) = (self.device.others(), self.device.device());
+        let until_s = |at: Instant| at.saturating_duration_since(now).as_secs_f64();
+        let other =
+            |load: &StreamLoad| OtherStream { utilisation: load.utilisation, ends_s: until_s(load.ends_at) };
+        let streams_of_others: Vec<OtherStream> = others.streams.iter().map(other).collect();
+        let other_held = |load: &HeldLoad| OtherHeld {
+            utilisation: load.utilisation,
+            length_s: load.length_s,
+            waited_s: now.saturating_duration_since(load.since).as_secs_f64(),
+        };
+        let others_held: Vec<OtherHeld> = others.held.iter().map(other_held).collect();
         let states = self.config.max_state_bytes() / self.state_bytes.max(1);
         use_it(&Situation {
             costs: self.scheduler.costs(),
             rate,
             streams: &streams,
             held: &held,
-            others: &others,
-            bulk_owed_s: self.device.bulk_credit_s(),
-            in_flight_s: in_flight.as_secs_f64(),
+            others: &streams_of_others,
+            others_held: &others_held,
+            others_ahead_s: others.latest_start.map_or(f64::INFINITY, until_s),
+            others_variance: others.variance,
+            others_step_s: others.step_s,
+            has_bulk: device.has_bulk,
+            bulk_owed_s: device.bulk_owed_s,
+            in_flight_s: device.free_at.into_iter().chain(live.step_ends_at).map(until_s).fold(0.0, f64::max),
             batch: self.config.max_batch_size,
             max_streams: self.config.max_running_requests.min(states.max(1)),
             max_first_audio_s: self.config.max_first_audio.as_secs_f64(),
@@ -453,8 +541,11 @@ impl EngineCore {
         let done = audio_duration(self.output.generated_samples(id), self.sample_rate).as_secs_f64();
         let left_s =
             self.live.lengths.left_s(stream.text_chars, done).min(stream.candidate.length_s.max(0.1));
+        let most_left_s =
+            self.live.lengths.most_left_s(stream.text_chars, done).min(stream.candidate.most_s.max(0.1));
         let Some(end) = self.output.playback_end(id) else {
-            return LiveStream { ahead_s: None, left_s, paced_s: 0.0, setup: stream.candidate.prompt };
+            let setup = stream.candidate.prompt;
+            return LiveStream { ahead_s: None, left_s, most_left_s, paced_s: 0.0, setup };
         };
         let played_s = end.saturating_duration_since(now).as_secs_f64();
         let missing = self.output.chunk_progress(id).map_or(0, |(_, missing)| missing);
@@ -466,6 +557,7 @@ impl EngineCore {
         LiveStream {
             ahead_s: Some(played_s - steps * step_s),
             left_s,
+            most_left_s,
             paced_s: if is_paced { (played_s + left_s - buffer_s).max(0.0) } else { 0.0 },
             setup: StepShape::default(),
         }

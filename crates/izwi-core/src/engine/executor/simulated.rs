@@ -428,7 +428,8 @@ impl ModelExecutor for SimulatedExecutor {
         std::thread::sleep(self.model.warm_up_time);
         let warm_up = self.model.cost.as_ref().filter(|_| self.steps < WARM_UP_STEPS);
         Ok(warm_up.map(|_| match (self.steps, self.model.autoregressive) {
-            (0, true) => {
+            // The engine does not learn from the first step.
+            (0 | 1, true) => {
                 StepShape { decodes: 1, prefill_tokens: 100, encoder_tokens: self.model.encoder_rows }
             }
             (_, true) => StepShape::decode(1),

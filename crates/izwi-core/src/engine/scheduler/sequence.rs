@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::budget::Class;
-use super::{NewSequence, Playback, Workload};
+use super::{Deadline, NewSequence, Playback, Workload};
 use crate::engine::cost::StepShape;
 use crate::engine::kv_cache::{BlockHash, KVCacheManager};
 use crate::engine::types::{Priority, RequestId, SequenceId};
@@ -192,10 +192,10 @@ impl Sequence {
         }
     }
 
-    /// When it must go on at the latest so that it does not run out of audio, with steps of `step_us`.
-    pub(super) fn latest_start_us(&self, step_us: u64) -> u64 {
+    /// When it runs out of audio, and the time of the steps that it needs until then, with steps of `step_us`.
+    pub(super) fn deadline(&self, step_us: u64) -> Deadline {
         let steps = self.playback.map_or(0, |playback| u64::from(playback.steps));
-        self.due_us.saturating_sub(steps * step_us)
+        Deadline { at_us: self.due_us, work_us: steps * step_us }
     }
 
     /// The work of an item, whose encoders run if it `begins`.
