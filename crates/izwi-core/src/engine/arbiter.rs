@@ -511,8 +511,8 @@ mod tests {
         let turn =
             speech.turn(TurnRequest { due: Some(due(begun + ms(100))), is_live: true, ..bulk(ms(50)) }).await;
         sleep(ms(50)).await;
-        speech.set_load(load(600), false);
         drop(turn);
+        speech.set_load(load(600), true);
         assert_eq!(encoder.await.unwrap(), ms(70));
     }
 
@@ -529,6 +529,7 @@ mod tests {
                     let turn = speech.turn(live(100)).await;
                     sleep(ms(50)).await;
                     drop(turn);
+                    speech.set_load(EngineLoad::default(), false);
                 }
             });
         }
