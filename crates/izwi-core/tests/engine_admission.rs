@@ -209,6 +209,44 @@ async fn a_transcription_on_the_same_device_interrupts_no_stream() {
     assert!(text.await.unwrap().is_ok());
 }
 
+#[tokio::test(start_paused = true)]
+async fn audio_that_is_made_goes_on_while_a_step_waits_for_the_device() {
+    let arbiter = DeviceArbiter::new();
+    let cost = CostCurve { fixed: ms(3), prompt_token: Duration::from_micros(300), ..CostCurve::default() };
+    let speaks = SimulatedModel {
+        autoregressive: false,
+        samples_per_token: 1_600,
+        cost: Some(cost),
+        ..SimulatedModel::default()
+    };
+    let speaks = engine_on(&arbiter, config(), speaks);
+    let cost = CostCurve { fixed: ms(5), encoder_row: ms(10), ..CostCurve::default() };
+    let listens = SimulatedModel {
+        transcribes: true,
+        sample_rate: 16_000,
+        encoder_rows: 500,
+        cost: Some(cost),
+        ..SimulatedModel::default()
+    };
+    let listens = engine_on(&arbiter, EngineCoreConfig { max_tokens_per_step: 512, ..config() }, listens);
+    tokio::try_join!(speaks.ready(), listens.ready()).unwrap();
+    // Nearly seven seconds of audio are made in one step, and more than what the channel holds waits in the engine.
+    let (_, mut chunks) = speaks.generate_streaming(speech()).await.unwrap();
+    let mut chunk = chunks.recv().await.unwrap();
+    let text = tokio::spawn(async move { listens.generate(EngineCoreRequest::asr(wav(1))).await });
+    sleep(ms(20)).await;
+    // The encoder has the device for five seconds, and a step waits for it.
+    let waits = {
+        let speaks = speaks.clone();
+        tokio::spawn(async move { speaks.generate(speech()).await })
+    };
+    while !chunk.is_final {
+        sleep(Duration::from_secs_f64(chunk.samples.len() as f64 / 24_000.0)).await;
+        chunk = tokio::time::timeout(ms(10), chunks.recv()).await.expect("the next chunk is there").unwrap();
+    }
+    assert!(text.await.unwrap().is_ok() && waits.await.unwrap().is_ok());
+}
+
 /// A WAV file of `seconds` of silence at 16 kHz.
 fn wav(seconds: u32) -> bytes::Bytes {
     let data = seconds * 32_000;

@@ -637,6 +637,22 @@ mod tests {
     }
 
     #[test]
+    fn streams_of_all_engines_start_in_the_order_in_which_they_came() {
+        let costs = costs(0.02, 0.0065);
+        let held = [HeldStream { candidate: candidate(), waited_s: 1.0 }];
+        let other = |waited_s| [OtherHeld { utilisation: 0.5, length_s: 8.0, waited_s }];
+        let (younger, older) = (other(0.5), other(2.0));
+        let own = Situation { held: &held, ..situation(&costs, &[]) };
+        assert!(Situation { others_held: &younger, ..own }.can_start());
+        assert!(!Situation { others_held: &older, ..own }.can_start());
+        // Those that wait take turns, and a stream that comes now waits for the first one's end.
+        let behind = [older, younger].concat();
+        let two = Situation { others_held: &behind, max_first_audio_s: 60.0, ..situation(&costs, &[]) };
+        let told = prediction(two.decide(&candidate()));
+        assert!(told.first_audio.as_secs_f64() > 8.0, "{told:?}");
+    }
+
+    #[test]
     fn noise_is_met_by_a_head_start_and_only_where_it_is_needed() {
         let noisy = |each: f64| {
             let mut costs = CostModel::default();

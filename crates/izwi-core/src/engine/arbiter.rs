@@ -517,6 +517,46 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_stream_that_starts_waits_for_those_that_play_and_comes_before_bulk_work() {
+        let starting = |predicted| TurnRequest { is_live: true, ..bulk(predicted) };
+        // A start of 90 ms ends too late for the stream that is due in 60, and fits behind it.
+        assert_eq!(order(vec![bulk(ms(10)), starting(ms(90)), live(60)]).await, [2, 1, 0]);
+        assert_eq!(order(vec![bulk(ms(10)), starting(ms(20)), live(60)]).await, [1, 2, 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deadlines_of_several_engines_are_met_together() {
+        let arbiter = DeviceArbiter::new();
+        let begun = Instant::now();
+        let members = [arbiter.join(), arbiter.join()];
+        // Each alone leaves 60 ms, both together 20.
+        for member in &members {
+            let due = Due { at: begun + ms(100), work: ms(40) };
+            member.set_load(EngineLoad { due: Some(due), ..EngineLoad::default() }, true);
+        }
+        assert_eq!(arbiter.join().others().latest_start, Some(begun + ms(20)));
+        assert_eq!(members[0].others().latest_start, Some(begun + ms(60)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_device_is_kept_until_the_streams_of_a_step_are_known_again() {
+        let arbiter = DeviceArbiter::new();
+        let (speech, transcription) = (arbiter.join(), arbiter.join());
+        let turn = speech.turn(TurnRequest { is_live: true, ..bulk(ms(50)) }).await;
+        let encoder = tokio::spawn(async move { drop(transcription.turn(bulk(ms(400))).await) });
+        tokio::task::yield_now().await;
+        let waits = || arbiter.lock().waiting.len();
+        drop(turn);
+        assert_eq!(waits(), 1, "the first chunk of a stream may leave with the end of the step");
+        let begins = Some(due(Instant::now() + ms(200)));
+        speech.set_load(EngineLoad { due: begins, ..EngineLoad::default() }, false);
+        assert_eq!(waits(), 1);
+        speech.set_load(EngineLoad::default(), true);
+        assert_eq!(waits(), 0);
+        encoder.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn bulk_work_gets_its_share_and_no_more_while_streams_are_always_due() {
         let arbiter = DeviceArbiter::new();
         let transcription = arbiter.join();

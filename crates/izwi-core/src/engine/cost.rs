@@ -357,6 +357,19 @@ mod tests {
     }
 
     #[test]
+    fn a_kind_of_work_that_comes_late_is_learned_at_once() {
+        let mut model = CostModel::default();
+        for _ in 0..100 {
+            model.observe(StepShape::decode(1), Duration::from_millis(4));
+        }
+        let encoder = StepShape { decodes: 1, prefill_tokens: 9, encoder_tokens: 1_500 };
+        model.observe(encoder, Duration::from_millis(200));
+        let learned = model.seconds(encoder);
+        assert!((0.15..0.25).contains(&learned), "{learned}");
+        assert!((model.seconds(StepShape::decode(1)) - 0.004).abs() < 0.001);
+    }
+
+    #[test]
     fn one_outlier_and_a_long_rest_of_a_feature_change_little() {
         let (mut model, mut noise) = (CostModel::default(), Noise(3));
         learn(&mut model, &mut noise, 1_000, linear);
