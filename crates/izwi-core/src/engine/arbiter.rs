@@ -299,21 +299,6 @@ impl DeviceArbiter {
         }
         let Some(index) = state.next(now) else { return };
         let waiter = state.waiting.remove(index);
-        if std::env::var("TRACE2").is_ok() {
-            eprintln!(
-                "ZGRANT m{} {:?} live {} due {:?} credit {} others {:?}",
-                waiter.member,
-                waiter.request.predicted,
-                waiter.request.is_live,
-                waiter.request.due.map(|d| (d.at.saturating_duration_since(now), d.work)),
-                state.credit_s,
-                state
-                    .members
-                    .keys()
-                    .map(|id| (*id, state.due(*id).map(|d| (d.at.saturating_duration_since(now), d.work))))
-                    .collect::<Vec<_>>()
-            );
-        }
         state.is_busy = true;
         state.free_at = Some(now + waiter.request.expected);
         drop(state);

@@ -138,11 +138,9 @@ impl CostModel {
             for (row, prior) in self.prior.iter().enumerate() {
                 self.information[row][row] = *prior;
             }
-        } else if predicted > 0.0 {
-            if self.is_settled(shape) {
-                measured = measured.clamp(predicted / OUTLIER, predicted * OUTLIER);
-                self.keep_residual((measured / predicted) as f32);
-            }
+        } else if predicted > 0.0 && self.is_settled(shape) {
+            measured = measured.clamp(predicted / OUTLIER, predicted * OUTLIER);
+            self.keep_residual((measured / predicted) as f32);
         }
         for (count, feature) in self.observed.iter_mut().zip(shape.features()) {
             *count += u64::from(feature > 0.0);
