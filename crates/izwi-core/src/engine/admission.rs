@@ -237,6 +237,11 @@ impl Situation<'_> {
         seconds(streams).max(seconds(known) * streams as f64 / known as f64)
     }
 
+    /// Share of the device that bulk work uses.
+    fn bulk_share(&self) -> f64 {
+        if self.has_bulk { BULK_SHARE } else { 0.0 }
+    }
+
     /// Share of the device that streams of other engines use.
     fn others_share(&self) -> f64 {
         self.others.iter().map(|other| other.utilisation).sum()
@@ -314,9 +319,9 @@ impl Situation<'_> {
         device_s.max(stream.paced_s)
     }
 
-    /// Seconds to generate audio beside other streams.
+    /// Seconds to generate audio beside other streams, bulk work and prompts.
     fn generation_s(&self, setup: StepShape, audio_s: f64, streams: usize) -> f64 {
-        let share = (1.0 - self.others_share()).max(0.1);
+        let share = (1.0 - self.others_share() - self.bulk_share() - START_SHARE).max(0.1);
         (self.setup_s(setup) + audio_s / self.rate.audio_s * self.step_s(streams.max(1))) / share
     }
 
@@ -327,8 +332,7 @@ impl Situation<'_> {
 
     /// The forecast of the candidate, and the predicted seconds to its first audio.
     fn forecast(&self, candidate: &Candidate, start_s: f64, beside: usize) -> (Forecast, f64) {
-        let bulk_share = if self.has_bulk { BULK_SHARE } else { 0.0 };
-        let step_s = self.step_s(beside + 1) / (1.0 - self.others_share() - bulk_share).max(0.1);
+        let step_s = self.step_s(beside + 1) / (1.0 - self.others_share() - self.bulk_share()).max(0.1);
         let (rtf, prebuffer, head_start_s) = self.pace(candidate, beside + 1);
         let first_s = (candidate.chunk_s + head_start_s).min(candidate.length_s);
         let frames = (first_s / self.rate.audio_s).ceil().max(1.0);
@@ -367,8 +371,7 @@ impl Situation<'_> {
             self.streams.iter().filter_map(|stream| stream.ahead_s).fold(self.others_ahead_s, f64::min);
         let missing_s = (work_s - ahead.max(0.0)).max(0.0);
         let own_share = if beside > 0 { self.step_s(beside) / self.rate.audio_s } else { 0.0 };
-        let bulk_share = if self.has_bulk { BULK_SHARE } else { 0.0 };
-        let idle = (1.0 - own_share - self.others_share() - bulk_share).max(START_SHARE);
+        let idle = (1.0 - own_share - self.others_share() - self.bulk_share()).max(START_SHARE);
         work_s + missing_s * (1.0 / idle - 1.0)
     }
 
