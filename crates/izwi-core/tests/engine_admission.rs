@@ -210,6 +210,28 @@ async fn a_transcription_on_the_same_device_interrupts_no_stream() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_idle_engine_accepts_again_when_the_streams_of_another_one_have_ended() {
+    let arbiter = DeviceArbiter::new();
+    let [busy, idle] = [(); 2].map(|()| engine_on(&arbiter, config(), speaker(50, 0.0)));
+    for engine in [&busy, &idle] {
+        engine.generate(speech()).await.unwrap();
+    }
+    let playing = {
+        let busy = busy.clone();
+        tokio::spawn(async move { listen(&busy, speech()).await })
+    };
+    sleep(ms(500)).await;
+    for _ in 0..2 {
+        let refused = listen(&idle, speech()).await;
+        assert!(matches!(refused, Err(EngineError::Saturated { .. })), "{refused:?}");
+        sleep(ms(100)).await;
+    }
+    let heard = playing.await.unwrap().unwrap();
+    assert_eq!(heard.gaps, Duration::ZERO, "{heard:?}");
+    assert_eq!(listen(&idle, speech()).await.unwrap().gaps, Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
 async fn audio_that_is_made_goes_on_while_a_step_waits_for_the_device() {
     let arbiter = DeviceArbiter::new();
     let cost = CostCurve { fixed: ms(3), prompt_token: Duration::from_micros(300), ..CostCurve::default() };

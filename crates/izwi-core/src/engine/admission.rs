@@ -377,12 +377,18 @@ impl Situation<'_> {
         work_s + missing_s * (1.0 / idle - 1.0)
     }
 
-    /// Seconds of audio beyond the first chunk that are generated before it leaves: the steps of the second chunk end before
-    /// the first one is played, even if all of them are long.
+    /// Seconds of audio beyond the first chunk that are generated before it leaves: the steps of the next chunks, each held
+    /// until the sample after it, end before those before it are played, even if all of them are long.
     fn head_start_s(&self, candidate: &Candidate, streams: usize, step_s: f64) -> f64 {
-        let next_chunk = (candidate.chunk_s / self.rate.audio_s).ceil();
-        let late_s = safety(self.costs) * next_chunk * step_s - candidate.chunk_s;
-        self.reserve_s(streams, candidate.length_s).max(late_s).min(MAX_RESERVE_S)
+        let Candidate { chunk_s, length_s, .. } = *candidate;
+        let longest_s = safety(self.costs) * step_s;
+        let steps = |chunks: f64| (chunks * chunk_s / self.rate.audio_s + 1e-6).floor() + 1.0;
+        let late_s = |chunks: f64| (steps(chunks) - steps(1.0)) * longest_s - (chunks - 1.0) * chunk_s;
+        let missing = (late_s(2.0).max(late_s(3.0)) / longest_s).ceil();
+        // Just less than whole steps make.
+        let whole_s = (steps(1.0) + missing) * self.rate.audio_s - chunk_s - 1e-3;
+        let ahead_s = if missing > 0.0 { whole_s } else { 0.0 };
+        self.reserve_s(streams, length_s).max(ahead_s).min(MAX_RESERVE_S)
     }
 
     /// Seconds that a stream of `length_s` must be ahead beside `streams` in all, so that neither the variation of step times
@@ -675,7 +681,9 @@ mod tests {
         };
         assert!(head_start(&noisy(0.01)) < 0.02);
         assert!((0.05..0.4).contains(&head_start(&noisy(0.062))), "{}", head_start(&noisy(0.062)));
-        assert!(head_start(&costs(0.01, 0.062)) < 0.05);
+        assert!(head_start(&costs(0.01, 0.05)) < 0.02);
+        // Without noise too: three frames of 72 ms are the second chunk, and the first one plays for 200.
+        assert!((0.1..0.12).contains(&head_start(&costs(0.01, 0.062))));
     }
 
     #[test]

@@ -79,8 +79,8 @@ pub struct EngineStatus {
     pub preschedule_used: u64,
     /// Prescheduled steps that were discarded.
     pub preschedule_discarded: u64,
-    /// Predicted time until another live stream would be accepted; `None` if it would be now.
-    pub refusal: Option<Duration>,
+    /// When another live stream would be accepted, as predicted after the last step; `None` if at once.
+    pub refuses_until: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -375,7 +375,10 @@ impl Engine {
     ) -> Result<()> {
         // Before the input is decoded and tokenised.
         let is_live = request.live && matches!(delivery, Delivery::Stream(_));
-        if let Some(retry_after) = self.status.borrow().refusal.filter(|_| is_live) {
+        let refuses_until = self.status.borrow().refuses_until.filter(|_| is_live);
+        let retry_after =
+            refuses_until.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+        if !retry_after.is_zero() {
             return Err(EngineError::Saturated { retry_after });
         }
         let clones = matches!(request.reference, Some(VoiceInput::Recording(_)));

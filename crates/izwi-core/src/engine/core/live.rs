@@ -405,7 +405,7 @@ impl EngineCore {
             };
             (load, refusal)
         });
-        self.status.refusal = refusal.filter(|_| self.config.admission);
+        self.status.refuses_until = refusal.filter(|_| self.config.admission).map(|after| now + after);
         let has_bulk = self.scheduler.has_bulk();
         self.device.set_load(EngineLoad { due, has_bulk, ..load }, is_idle);
     }
