@@ -15,6 +15,8 @@ const DEVIATIONS: f64 = 5.0;
 const MOST_OWED_S: f64 = 0.5;
 /// Share of the device for streams that start.
 const START_SHARE: f64 = 0.1;
+/// Share of the device up to which an engine's streams start although only the share of prompts is left.
+const LITTLE_SHARE: f64 = 0.03;
 /// The most seconds that a first chunk is held back for a head start.
 const MAX_RESERVE_S: f64 = 1.0;
 /// The least idle share of the device that is counted on against the variation of step times.
@@ -250,8 +252,8 @@ impl Situation<'_> {
     /// The most streams of this engine at once: a step of all of them takes no longer than its audio plays, with the shares
     /// of bulk work and of other engines left. One stream is always kept, if it is the only one of the device.
     pub fn capacity(&self) -> usize {
-        let budget_s = self.rate.audio_s * (1.0 - BULK_SHARE - START_SHARE - self.others_share());
-        let fits = |streams: usize| self.step_s(streams) <= budget_s;
+        let others = self.others_share();
+        let fits = |streams: usize| keeps(self.step_s(streams) / self.rate.audio_s, others);
         let (mut low, mut high) = (0, self.max_streams.max(1));
         while low < high {
             let middle = (low + high).div_ceil(2);
@@ -299,19 +301,14 @@ impl Situation<'_> {
 
     /// Whether the device keeps another stream beside those that run.
     fn fits(&self, running: &[Running], next: Next<'_>) -> bool {
-        let (mut own, mut others) = (0, 0.0);
-        for stream in running {
-            match stream.utilisation {
-                None => own += 1,
-                Some(utilisation) => others += utilisation,
-            }
-        }
-        match next {
-            Next::Own(_) => own += 1,
-            Next::Other(other) => others += other.utilisation,
-        }
-        let share = if own > 0 { self.step_s(own) / self.rate.audio_s } else { 0.0 };
-        running.is_empty() || (own <= self.max_streams && share + others <= 1.0 - BULK_SHARE - START_SHARE)
+        let own = running.iter().filter(|stream| stream.utilisation.is_none()).count();
+        let others: f64 = running.iter().filter_map(|stream| stream.utilisation).sum();
+        let share = |own: usize| if own > 0 { self.step_s(own) / self.rate.audio_s } else { 0.0 };
+        let keeps = match next {
+            Next::Own(_) => own < self.max_streams && keeps(share(own + 1), others),
+            Next::Other(other) => keeps(other.utilisation, share(own) + others),
+        };
+        running.is_empty() || keeps
     }
 
     fn ends_s(&self, stream: &LiveStream) -> f64 {
@@ -448,6 +445,13 @@ impl Situation<'_> {
     pub fn expected_end_s(&self, stream: &LiveStream) -> f64 {
         if self.rate.audio_s > 0.0 { self.ends_s(stream) } else { 0.0 }
     }
+}
+
+/// Whether the device keeps the streams of an engine, which need a share of it, beside those of others, with the shares of bulk
+/// work and of prompts left. Streams that need very little may have it of the share of prompts.
+fn keeps(share: f64, others: f64) -> bool {
+    let prompts = if share > LITTLE_SHARE { START_SHARE } else { 0.0 };
+    share + others <= 1.0 - BULK_SHARE - prompts
 }
 
 fn seconds(seconds: f64) -> Duration {

@@ -422,7 +422,8 @@ impl Drop for Turn {
         (state.is_busy, state.free_at) = (false, None);
         state.idle_since = Some(Instant::now());
         let ended = Ended { member: self.member, has_load: false, has_asked: false };
-        state.ended = self.request.is_live.then_some(ended);
+        let is_shared = state.members.len() > 1;
+        state.ended = Some(ended).filter(|_| self.request.is_live && is_shared);
         state.charge(if self.request.is_live { self.request.bulk } else { self.started_at.elapsed() });
         drop(state);
         self.arbiter.dispatch();

@@ -1,0 +1,340 @@
+//! Live streams over real sockets: the server runs in this process, and listeners come at multiples of what the machine
+//! keeps, with admission and without it.
+//!
+//! The speech model has random weights of a published size. Listeners read at playback speed from small receive buffers,
+//! after the silence that `audio.start` asks for; eight more stop after their first chunk; recordings are transcribed in
+//! between if an ASR model is given. Reports a table, or JSON.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use izwi_benches::engines;
+use izwi_core::engine::{Engine, EngineCoreConfig, Precision};
+use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
+use izwi_tests::{Form, Incoming, Session, TestServer, recording};
+use serde::Serialize;
+use serde_json::json;
+
+/// Measures listeners of a server that is offered more than it can keep.
+#[derive(Debug, Clone, Parser)]
+struct Args {
+    /// Published size of the speech model.
+    #[arg(long, default_value = "qwen3-tts-0.6b")]
+    model: String,
+    /// Compute threads.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Storage of the weights.
+    #[arg(long, default_value = "q8")]
+    dtype: Precision,
+    /// Model of the store that transcribes in between.
+    #[arg(long)]
+    asr: Option<String>,
+    /// Offered audio over what the machine keeps.
+    #[arg(long, value_delimiter = ',', default_value = "0.5,1,2,4")]
+    load: Vec<f64>,
+    /// Seconds in which listeners of a row come.
+    #[arg(long, default_value_t = 40.0)]
+    seconds: f64,
+    /// Frames of each utterance.
+    #[arg(long, default_value_t = 50)]
+    frames: usize,
+    /// Seed of the arrivals.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Names of the two engines.
+const ENGINES: [(&str, bool); 2] = [("with-admission", true), ("without-admission", false)];
+/// Readers that stop after their first chunk.
+const STALLING: usize = 8;
+/// Audio that a listener keeps ahead of its player.
+const AHEAD: Duration = Duration::from_millis(500);
+const TEXT: &str = "The north wind and the sun disputed which was the stronger.";
+
+#[derive(Debug, Serialize)]
+struct Row {
+    admission: bool,
+    load: f64,
+    listeners: usize,
+    accepted: usize,
+    refused: usize,
+    underrun_streams: usize,
+    underrun_s: f64,
+    prebuffer_s_p50: f64,
+    first_audio_ms_p50: f64,
+    first_audio_ms_p99: f64,
+    transcriptions: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Seconds of audio a second that the model makes at the best batch size.
+    capacity: f64,
+    results: Vec<Row>,
+}
+
+/// What a listener heard.
+#[derive(Debug, Clone, Copy, Default)]
+struct Heard {
+    first_audio: Duration,
+    prebuffer: Duration,
+    underrun: Duration,
+    audio: Duration,
+}
+
+/// How a listener reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    Fast,
+    RealTime,
+    /// Stops after its first chunk until then.
+    Stalling(Instant),
+}
+
+async fn begin(server: &TestServer, model: &str, frames: usize, seed: u64) -> Result<Session> {
+    let mut session = Session::open_small(server.address).await?;
+    let config = json!({ "type": "session.config", "model": model, "max_tokens": frames, "seed": seed });
+    session.send(config).await?;
+    session.send(json!({ "type": "speak", "text": TEXT })).await?;
+    Ok(session)
+}
+
+/// Listens to one utterance; `None` if it is refused.
+async fn listen(
+    server: &TestServer,
+    model: &str,
+    frames: usize,
+    seed: u64,
+    reader: Reader,
+) -> Result<Option<Heard>> {
+    let asked = Instant::now();
+    let mut session = begin(server, model, frames, seed).await?;
+    let mut heard = Heard::default();
+    let mut plays_until: Option<Instant> = None;
+    loop {
+        match session.next().await? {
+            Incoming::Frame(frame) => match frame["type"].as_str() {
+                Some("audio.start") => {
+                    heard.prebuffer =
+                        Duration::from_millis(frame["prebuffer_ms"].as_u64().unwrap_or_default());
+                }
+                Some("audio.done") => return Ok(Some(heard)),
+                Some("error") if frame["code"] == "overloaded" => return Ok(None),
+                Some("error") => bail!("the server answers {frame}"),
+                _ => {}
+            },
+            Incoming::Audio(bytes) => {
+                let now = Instant::now();
+                let length = Duration::from_secs_f64(bytes.len() as f64 / 2.0 / 24_000.0);
+                let end = plays_until.unwrap_or_else(|| {
+                    heard.first_audio = now - asked;
+                    now + heard.prebuffer
+                });
+                heard.underrun += now.saturating_duration_since(end);
+                heard.audio += length;
+                let end = end.max(now) + length;
+                plays_until = Some(end);
+                match reader {
+                    Reader::Fast => {}
+                    Reader::RealTime => {
+                        if let Some(at) = end.checked_sub(AHEAD + heard.prebuffer) {
+                            tokio::time::sleep_until(at.into()).await;
+                        }
+                    }
+                    Reader::Stalling(until) => {
+                        tokio::time::sleep_until(until.into()).await;
+                        return Ok(None);
+                    }
+                }
+            }
+            Incoming::Closed(code) => bail!("the server closed the session with {code:?}"),
+        }
+    }
+}
+
+/// Seconds of audio a second, at the best of some numbers of streams at once.
+async fn capacity(server: &TestServer, args: &Args) -> Result<f64> {
+    let (model, _) = ENGINES[1];
+    let mut best: f64 = 0.0;
+    for streams in [1, 2, 4, 8] {
+        let begun = Instant::now();
+        let listeners = (0..streams).map(|seed| listen(server, model, args.frames, seed, Reader::Fast));
+        let heard = futures::future::try_join_all(listeners).await?;
+        let audio: f64 = heard.iter().flatten().map(|heard| heard.audio.as_secs_f64()).sum();
+        best = best.max(audio / begun.elapsed().as_secs_f64());
+    }
+    Ok(best)
+}
+
+/// Times between arrivals: exponential, the same for each seed.
+fn gaps(seed: u64, mean_s: f64) -> impl Iterator<Item = f64> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    std::iter::repeat_with(move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        -mean_s * ((state >> 11) as f64 / (1u64 << 53) as f64).max(1e-12).ln()
+    })
+}
+
+async fn transcribe(server: Arc<TestServer>, model: String, until: Instant) -> Result<usize> {
+    let mut count = 0;
+    while Instant::now() < until {
+        let form = Form::new().text("model", &model).file("file", &recording(8.0));
+        let answer = server.post_form("/v1/audio/transcriptions", form).await?;
+        ensure!(answer.status().is_success(), "a transcription ended with {}", answer.status());
+        count += 1;
+    }
+    Ok(count)
+}
+
+async fn row(
+    server: &Arc<TestServer>,
+    args: &Args,
+    capacity: f64,
+    load: f64,
+    engine: (&str, bool),
+) -> Result<Row> {
+    let (model, admission) = engine;
+    let frame_s = 0.08;
+    let mean_s = args.frames as f64 * frame_s / (load * capacity);
+    let begun = Instant::now();
+    let until = begun + Duration::from_secs_f64(args.seconds);
+    let stalling: Vec<_> = (0..STALLING)
+        .map(|index| {
+            let (server, model, frames) = (Arc::clone(server), model.to_owned(), args.frames);
+            tokio::spawn(async move {
+                listen(&server, &model, frames, 1_000 + index as u64, Reader::Stalling(until)).await
+            })
+        })
+        .collect();
+    let transcriptions = args.asr.clone().map(|asr| tokio::spawn(transcribe(Arc::clone(server), asr, until)));
+    let (mut listeners, mut at) = (Vec::new(), begun);
+    for (index, gap_s) in gaps(args.seed, mean_s).enumerate() {
+        at += Duration::from_secs_f64(gap_s);
+        if at > until {
+            break;
+        }
+        tokio::time::sleep_until(at.into()).await;
+        let (server, model, frames) = (Arc::clone(server), model.to_owned(), args.frames);
+        listeners.push(tokio::spawn(async move {
+            listen(&server, &model, frames, index as u64, Reader::RealTime).await
+        }));
+    }
+    let mut heard = Vec::new();
+    let came = listeners.len();
+    for listener in listeners {
+        heard.extend(listener.await??);
+    }
+    for listener in stalling {
+        listener.await??;
+    }
+    let transcriptions = match transcriptions {
+        Some(count) => count.await??,
+        None => 0,
+    };
+    let of = |value: fn(&Heard) -> Duration| {
+        heard.iter().map(value).map(|time| time.as_secs_f64()).collect::<Vec<_>>()
+    };
+    let underruns = of(|heard| heard.underrun);
+    let first_audio = of(|heard| heard.first_audio);
+    Ok(Row {
+        admission,
+        load,
+        listeners: came,
+        accepted: heard.len(),
+        refused: came - heard.len(),
+        underrun_streams: underruns.iter().filter(|seconds| **seconds > 0.0).count(),
+        underrun_s: underruns.iter().sum(),
+        prebuffer_s_p50: quantile(of(|heard| heard.prebuffer), 0.5),
+        first_audio_ms_p50: 1e3 * quantile(first_audio.clone(), 0.5),
+        first_audio_ms_p99: 1e3 * quantile(first_audio, 0.99),
+        transcriptions,
+    })
+}
+
+/// Nearest-rank quantile; 0 without values.
+fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let rank = ((q * values.len() as f64).ceil() as usize).max(1) - 1;
+    values.get(rank).copied().unwrap_or_default()
+}
+
+async fn speaker(args: &Args, admission: bool) -> Result<Engine> {
+    let config = EngineCoreConfig {
+        model: args.model.clone(),
+        random_weights: true,
+        num_threads: args.threads,
+        dtype: args.dtype,
+        admission,
+        ..EngineCoreConfig::default()
+    };
+    let engine = tokio::task::spawn_blocking(move || Engine::new(config)).await??;
+    engine.ready().await?;
+    Ok(engine)
+}
+
+async fn start(args: &Args) -> Result<TestServer> {
+    let recorder = Recorder::install()?;
+    let (first, _) = ENGINES[0];
+    let registry =
+        Registry::new(RegistryConfig { default_asr: args.asr.clone(), ..RegistryConfig::new(first) });
+    for (name, admission) in ENGINES {
+        registry.set(name, Slot::Ready(speaker(args, admission).await?));
+    }
+    if let Some(asr) = &args.asr {
+        registry.set(asr, Slot::Ready(engines::load(asr, args.threads).await?));
+    }
+    TestServer::listen(ServerConfig::default(), registry, recorder).await
+}
+
+#[tokio::main]
+#[allow(clippy::print_stdout, reason = "the report is this program's output")]
+async fn main() -> Result<()> {
+    let args = Args::parse();
+    ensure!(args.frames > 0 && args.seconds > 0.0, "--frames and --seconds must be more than 0");
+    let server = Arc::new(start(&args).await.context("the server does not start")?);
+    let capacity = capacity(&server, &args).await?;
+    // The engine with admission learns its speed.
+    for seed in 0..2 {
+        listen(&server, ENGINES[0].0, args.frames, seed, Reader::Fast).await?;
+    }
+    let mut results = Vec::new();
+    for &load in &args.load {
+        for engine in ENGINES {
+            results.push(row(&server, &args, capacity, load, engine).await?);
+        }
+    }
+    let report = Report { capacity, results };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+        return Ok(());
+    }
+    println!("{capacity:.2} s of audio a second");
+    println!(
+        "| admission | load | listeners | accepted | refused | with gaps | gaps, s | first audio p50, ms | p99 | transcriptions |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|");
+    for row in &report.results {
+        println!(
+            "| {} | {} | {} | {} | {} | {} | {:.2} | {:.0} | {:.0} | {} |",
+            row.admission,
+            row.load,
+            row.listeners,
+            row.accepted,
+            row.refused,
+            row.underrun_streams,
+            row.underrun_s,
+            row.first_audio_ms_p50,
+            row.first_audio_ms_p99,
+            row.transcriptions
+        );
+    }
+    Ok(())
+}
