@@ -423,6 +423,9 @@ impl Situation<'_> {
 
     /// Seconds that the streams that run must stay ahead of their players.
     pub fn running_reserve_s(&self) -> f64 {
+        if self.rate.audio_s <= 0.0 {
+            return 0.0;
+        }
         self.reserve_s(self.streams.len().max(1), f64::INFINITY) + self.behind_s()
     }
 
