@@ -52,6 +52,40 @@ pub async fn load_as(model: &str, threads: usize, dtype: Precision) -> Result<En
     Ok(engine)
 }
 
+/// A model with random weights of a published size.
+#[derive(Debug, Clone, clap::Args)]
+pub struct RandomModel {
+    /// Published size.
+    #[arg(long, default_value = "qwen3-tts-0.6b")]
+    pub model: String,
+    /// Compute threads.
+    #[arg(long, default_value_t = 2)]
+    pub threads: usize,
+    /// Storage of the weights.
+    #[arg(long, default_value = "q8")]
+    pub dtype: Precision,
+}
+
+impl RandomModel {
+    /// A warm engine with it, with or without admission.
+    ///
+    /// # Errors
+    /// There is no such size, or it does not load.
+    pub async fn engine(&self, admission: bool) -> Result<Engine> {
+        let config = EngineCoreConfig {
+            model: self.model.clone(),
+            random_weights: true,
+            num_threads: self.threads,
+            dtype: self.dtype,
+            admission,
+            ..EngineCoreConfig::default()
+        };
+        let engine = tokio::task::spawn_blocking(move || Engine::new(config)).await??;
+        engine.ready().await?;
+        Ok(engine)
+    }
+}
+
 /// Transcribes an English recording.
 ///
 /// # Errors

@@ -6,23 +6,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use izwi_core::engine::{
-    Engine, EngineCoreConfig, EngineCoreRequest, GenerationParams, Precision, TextInput,
-};
+use izwi_benches::engines::RandomModel;
+use izwi_core::engine::{Engine, EngineCoreRequest, GenerationParams, TextInput};
 use serde::Serialize;
 
 /// Measures the time to first audio.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Published size.
-    #[arg(long, default_value = "qwen3-tts-0.6b")]
-    model: String,
-    /// Compute threads.
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
-    /// Storage of the weights.
-    #[arg(long, default_value = "q8")]
-    dtype: Precision,
+    #[command(flatten)]
+    weights: RandomModel,
     /// Measured requests of each row.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
@@ -122,15 +114,7 @@ async fn measure(engine: &Engine, args: &Args) -> Result<Vec<Row>> {
 async fn main() -> Result<()> {
     let args = Args::parse();
     ensure!(args.rounds > 0, "--rounds is 0; use at least 1");
-    let config = EngineCoreConfig {
-        model: args.model.clone(),
-        random_weights: true,
-        num_threads: args.threads,
-        dtype: args.dtype,
-        ..EngineCoreConfig::default()
-    };
-    let engine = tokio::task::spawn_blocking(move || Engine::new(config)).await??;
-    engine.ready().await?;
+    let engine = args.weights.engine(true).await?;
     let rows = measure(&engine, &args).await?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);

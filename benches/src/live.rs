@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
+use izwi_benches::engines::RandomModel;
 use izwi_benches::{clips, engines};
-use izwi_core::engine::{Engine, EngineCoreConfig, Precision};
 use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
 use izwi_tests::{Form, Incoming, Session, TestServer};
 use serde::Serialize;
@@ -20,15 +20,8 @@ use serde_json::json;
 /// Measures listeners of a server that is offered more than it can keep.
 #[derive(Debug, Clone, Parser)]
 struct Args {
-    /// Published size of the speech model.
-    #[arg(long, default_value = "qwen3-tts-0.6b")]
-    model: String,
-    /// Compute threads.
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
-    /// Storage of the weights.
-    #[arg(long, default_value = "q8")]
-    dtype: Precision,
+    #[command(flatten)]
+    weights: RandomModel,
     /// Model of the store that transcribes in between.
     #[arg(long)]
     asr: Option<String>,
@@ -271,30 +264,16 @@ fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
     values.get(rank).copied().unwrap_or_default()
 }
 
-async fn speaker(args: &Args, admission: bool) -> Result<Engine> {
-    let config = EngineCoreConfig {
-        model: args.model.clone(),
-        random_weights: true,
-        num_threads: args.threads,
-        dtype: args.dtype,
-        admission,
-        ..EngineCoreConfig::default()
-    };
-    let engine = tokio::task::spawn_blocking(move || Engine::new(config)).await??;
-    engine.ready().await?;
-    Ok(engine)
-}
-
 async fn start(args: &Args) -> Result<TestServer> {
     let recorder = Recorder::install()?;
     let (first, _) = ENGINES[0];
     let registry =
         Registry::new(RegistryConfig { default_asr: args.asr.clone(), ..RegistryConfig::new(first) });
     for (name, admission) in ENGINES {
-        registry.set(name, Slot::Ready(speaker(args, admission).await?));
+        registry.set(name, Slot::Ready(args.weights.engine(admission).await?));
     }
     if let Some(asr) = &args.asr {
-        registry.set(asr, Slot::Ready(engines::load(asr, args.threads).await?));
+        registry.set(asr, Slot::Ready(engines::load(asr, args.weights.threads).await?));
     }
     TestServer::listen(ServerConfig::default(), registry, recorder).await
 }

@@ -32,6 +32,19 @@ fn engine_on(arbiter: &Arc<DeviceArbiter>, config: EngineCoreConfig, model: Simu
     Engine::with_executor_on(config, Box::new(executor), arbiter).unwrap()
 }
 
+/// An ASR engine with 500 rows of the encoder for each second, of `row` each.
+fn transcriber_on(arbiter: &Arc<DeviceArbiter>, row: Duration) -> Engine {
+    let cost = CostCurve { fixed: ms(5), encoder_row: row, ..CostCurve::default() };
+    let model = SimulatedModel {
+        transcribes: true,
+        sample_rate: 16_000,
+        encoder_rows: 500,
+        cost: Some(cost),
+        ..SimulatedModel::default()
+    };
+    engine_on(arbiter, EngineCoreConfig { max_tokens_per_step: 512, ..config() }, model)
+}
+
 fn config() -> EngineCoreConfig {
     EngineCoreConfig { enable_prefix_caching: false, max_first_audio: ms(2_000), ..Default::default() }
 }
@@ -187,16 +200,8 @@ async fn bulk_speech_runs_in_the_time_that_streams_leave_and_gets_its_share() {
 async fn a_transcription_on_the_same_device_interrupts_no_stream() {
     let arbiter = DeviceArbiter::new();
     let speaks = engine_on(&arbiter, config(), speaker(15, 0.0));
-    let cost = CostCurve { fixed: ms(5), encoder_row: Duration::from_micros(300), ..CostCurve::default() };
-    let listens = SimulatedModel {
-        transcribes: true,
-        sample_rate: 16_000,
-        // 150 ms for the encoder of each second.
-        encoder_rows: 500,
-        cost: Some(cost),
-        ..Default::default()
-    };
-    let listens = engine_on(&arbiter, EngineCoreConfig { max_tokens_per_step: 512, ..config() }, listens);
+    // 150 ms for the encoder of each second.
+    let listens = transcriber_on(&arbiter, Duration::from_micros(300));
     speaks.generate(speech()).await.unwrap();
     let text = {
         let listens = listens.clone();
@@ -242,15 +247,7 @@ async fn audio_that_is_made_goes_on_while_a_step_waits_for_the_device() {
         ..SimulatedModel::default()
     };
     let speaks = engine_on(&arbiter, config(), speaks);
-    let cost = CostCurve { fixed: ms(5), encoder_row: ms(10), ..CostCurve::default() };
-    let listens = SimulatedModel {
-        transcribes: true,
-        sample_rate: 16_000,
-        encoder_rows: 500,
-        cost: Some(cost),
-        ..SimulatedModel::default()
-    };
-    let listens = engine_on(&arbiter, EngineCoreConfig { max_tokens_per_step: 512, ..config() }, listens);
+    let listens = transcriber_on(&arbiter, ms(10));
     tokio::try_join!(speaks.ready(), listens.ready()).unwrap();
     // Nearly seven seconds of audio are made in one step, and more than what the channel holds waits in the engine.
     let (_, mut chunks) = speaks.generate_streaming(speech()).await.unwrap();
