@@ -17,8 +17,7 @@ use super::server::Server;
 const SPEECH: &str = "/v1/audio/speech/stream";
 const CHAT: &str = "/v1/audio/chat/stream";
 /// Speech models, and the most tokens of an utterance where they are needed: random weights do not end by themselves.
-const VOICES: [(&str, Option<usize>); 3] =
-    [("hibari", None), ("qwen3-tts-0.6b-customvoice", Some(24)), ("lfm2-audio-1.5b", Some(24))];
+const VOICES: [(&str, Option<usize>); 2] = [("hibari", None), ("qwen3-tts-0.6b-customvoice", Some(24))];
 const TEXTS: [&str; 3] = [
     "What did they say about the weather?",
     "The north wind and the sun disputed which was the stronger. Then a traveller came along.",
