@@ -53,7 +53,7 @@ impl Server {
             .args(["--asr-model", "whisper-tiny.en", "--no-pull", "--model-ttl-s", "5"])
             .args(["--log-level", "error", "--device", "cpu", "--dtype", "f32"])
             // Lost clients are many here.
-            .args(["--resume-window-s", "3", "--max-blocks", "512"])
+            .args(["--resume-window-s", "10", "--max-blocks", "512"])
             .arg("--home")
             .arg(home)
             .arg("--models-dir")
