@@ -83,7 +83,7 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
         });
     };
     let config =
-        ServerConfig { voices_dir: Some(store.voices().folder().to_path_buf()), ..server.config.clone() };
+        ServerConfig { voices: Some(store.voices().clone()), ..server.config.clone() };
     izwi_server::serve(listener, config, registry, recorder, shutdown).await?;
     Ok(())
 }
