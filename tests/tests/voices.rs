@@ -101,7 +101,8 @@ async fn a_full_store_refuses_further_voices() -> Result<()> {
     let setup = Setup::cloner("full")?
         .server(|server| server.voices = server.voices.take().map(|voices| voices.with_limits(limits)));
     let server = setup.start().await?;
-    let save = async |name: &str| server.post_form("/v1/audio/voices", form(name).text("overwrite", "true")).await;
+    let save =
+        async |name: &str| server.post_form("/v1/audio/voices", form(name).text("overwrite", "true")).await;
     assert_eq!(save("anna").await?.status(), 201);
     let refused = save("bella").await?;
     assert_eq!(refused.status(), 409);

@@ -127,9 +127,12 @@ mod tests {
             let access = Access { endpoint: endpoint.to_owned(), ..resolved(&[]) };
             access.check_endpoint().map_err(|error| error.to_string())
         };
-        for good in
-            ["https://huggingface.co", "https://mirror:8443/hub", "http://localhost:80", "http://[::1]:80/hub"]
-        {
+        for good in [
+            "https://huggingface.co",
+            "https://mirror:8443/hub",
+            "http://localhost:80",
+            "http://[::1]:80/hub",
+        ] {
             assert_eq!(checked(good), Ok(()), "{good}");
         }
         for bad in [

@@ -43,7 +43,9 @@ pub enum HubError {
     #[error("no home folder for the model store: set IZWI_HOME to a folder")]
     NoHome,
     /// The hub's address cannot be trusted.
-    #[error("HF_ENDPOINT is '{endpoint}': {reason}; correct or unset it, or set HF_HUB_OFFLINE=1 to use mirrors alone")]
+    #[error(
+        "HF_ENDPOINT is '{endpoint}': {reason}; correct or unset it, or set HF_HUB_OFFLINE=1 to use mirrors alone"
+    )]
     Endpoint {
         /// The address, shortened.
         endpoint: String,

@@ -113,8 +113,8 @@ pub(crate) fn isolated(program: &Path, folder: &Path) -> Command {
 fn is_kept(name: &OsString) -> bool {
     let Some(name) = name.to_str() else { return true };
     let name = name.to_ascii_uppercase().replace('-', "_");
-    let is_dropped = DROPPED.contains(&name.as_str())
-        || DROPPED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let is_dropped =
+        DROPPED.contains(&name.as_str()) || DROPPED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     !is_dropped || KEPT.contains(&name.as_str())
 }
 

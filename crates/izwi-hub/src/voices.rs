@@ -493,7 +493,8 @@ mod tests {
         };
         save(&store, "anna", false).unwrap();
         save(&store, "bella", false).unwrap();
-        for error in [save(&store, "carla", false).unwrap_err(), store.check_free("carla", true).unwrap_err()] {
+        for error in [save(&store, "carla", false).unwrap_err(), store.check_free("carla", true).unwrap_err()]
+        {
             assert_eq!(
                 error.to_string(),
                 "no further voice is saved: 2 are saved, at most 2 are allowed; remove some, or raise max_voices"

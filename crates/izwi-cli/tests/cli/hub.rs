@@ -61,7 +61,8 @@ impl Hub {
         );
         for (name, contents) in &self.state.files {
             let (hash, size) = (sha256(contents), contents.len());
-            let file = format!("path = \"{name}\"\ntarget = \"{name}\"\nsha256 = \"{hash}\"\nsize = {size}\n");
+            let file =
+                format!("path = \"{name}\"\ntarget = \"{name}\"\nsha256 = \"{hash}\"\nsize = {size}\n");
             write!(manifest, "[[sources.files]]\n{file}").unwrap();
         }
         fs::create_dir_all(izwi.path("home/manifests")).unwrap();

@@ -174,7 +174,11 @@ fn check_name(name: &str) -> Result<(), Refused> {
 }
 
 fn check_kind(name: &str, is_file: bool) -> Result<(), Refused> {
-    if is_file { Ok(()) } else { Err(Refused::Archive(format!("'{}' is not a plain file", name.escape_debug()))) }
+    if is_file {
+        Ok(())
+    } else {
+        Err(Refused::Archive(format!("'{}' is not a plain file", name.escape_debug())))
+    }
 }
 
 /// Writes one member, at most as long as the manifest allows.

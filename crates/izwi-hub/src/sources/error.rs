@@ -27,7 +27,9 @@ pub enum SourceError {
         source: Box<ureq::Error>,
     },
     /// A redirect leads to an address without encryption.
-    #[error("the unencrypted address {target} is refused; set HF_ENDPOINT to a hub that redirects to https only")]
+    #[error(
+        "the unencrypted address {target} is refused; set HF_ENDPOINT to a hub that redirects to https only"
+    )]
     Unencrypted {
         /// The address, shortened.
         target: String,

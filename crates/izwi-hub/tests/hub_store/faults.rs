@@ -57,7 +57,8 @@ fn a_killed_save_leaves_whole_voices_and_no_lock() {
     let folder = home.path().join("voices");
     let store = VoiceStore::at(&folder);
     for kill in 0..KILLS {
-        let mut child = again("faults::a_killed_save_leaves_whole_voices_and_no_lock", &folder).spawn().unwrap();
+        let mut child =
+            again("faults::a_killed_save_leaves_whole_voices_and_no_lock", &folder).spawn().unwrap();
         while store.names().unwrap().is_empty() && child.try_wait().unwrap().is_none() {
             thread::sleep(Duration::from_millis(1));
         }

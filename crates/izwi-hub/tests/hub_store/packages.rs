@@ -183,8 +183,7 @@ fn archives_whose_sizes_lie_are_refused() {
     // A zip whose directory and header declare 5 bytes for a member of a mebibyte.
     let bomb = zip(&[("lark/lark.bin", &[0; 1 << 20])]);
     let declared = (1u32 << 20).to_le_bytes();
-    let places: Vec<usize> =
-        (0..bomb.len() - 4).filter(|at| bomb[*at..at + 4] == declared).collect();
+    let places: Vec<usize> = (0..bomb.len() - 4).filter(|at| bomb[*at..at + 4] == declared).collect();
     assert!(places.len() >= 2, "the size stands in the header and in the directory");
     let mut lying = bomb;
     for at in places {

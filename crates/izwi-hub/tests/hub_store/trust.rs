@@ -197,7 +197,10 @@ fn a_damaged_record_of_hashes_is_named_and_not_ignored() {
     fs::write(&record, "{\"sources\": [").unwrap();
     let error = home.pull().unwrap_err();
     let cause = std::error::Error::source(&error).unwrap().to_string();
-    assert!(error.to_string().contains("first-use/lark.json") && cause.contains("remove it"), "{error}: {cause}");
+    assert!(
+        error.to_string().contains("first-use/lark.json") && cause.contains("remove it"),
+        "{error}: {cause}"
+    );
     fs::remove_file(&record).unwrap();
     home.pull().unwrap();
 }

@@ -342,7 +342,10 @@ mod tests {
         let access = Access::resolve(|_| None);
         let hub = Hub::new(&access, "bird/lark", "main");
         let error = hub.send(&target, hub.agent.get(&target)).unwrap_err();
-        assert!(matches!(&error, SourceError::Unencrypted { target: refused } if *refused == target), "{error}");
+        assert!(
+            matches!(&error, SourceError::Unencrypted { target: refused } if *refused == target),
+            "{error}"
+        );
         assert!(listener.accept().is_err(), "nothing connects");
     }
 
