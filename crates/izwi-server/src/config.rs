@@ -1,7 +1,8 @@
 //! The server's configuration and its defaults. The caller resolves flags, environment and file.
 
-use std::path::PathBuf;
 use std::time::Duration;
+
+use izwi_hub::VoiceStore;
 
 /// Configuration of the server.
 #[derive(Clone, PartialEq)]
@@ -12,8 +13,8 @@ pub struct ServerConfig {
     pub allowed_hosts: Vec<String>,
     /// Origins accepted beside loopback ones, written as browsers send them: `https://app.example.com`.
     pub allowed_origins: Vec<String>,
-    /// Folder of saved voices; `None` saves none.
-    pub voices_dir: Option<PathBuf>,
+    /// Saved voices; `None` saves none.
+    pub voices: Option<VoiceStore>,
 
     /// The most characters of one request or utterance.
     pub max_input_chars: usize,
@@ -78,7 +79,7 @@ impl Default for ServerConfig {
             api_key: None,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
-            voices_dir: None,
+            voices: None,
             max_input_chars: 4_096,
             max_body_bytes: 1 << 20,
             max_upload_bytes: 100 << 20,

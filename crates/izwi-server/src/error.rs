@@ -125,6 +125,12 @@ pub enum ApiError {
         /// The name and the remedy.
         message: String,
     },
+    /// The limit of saved voices is reached.
+    #[error("{message}")]
+    VoicesFull {
+        /// The limit and the remedy.
+        message: String,
+    },
     /// The model is being loaded.
     #[error("model '{0}' is loading; try again shortly")]
     ModelLoading(String),
@@ -270,6 +276,7 @@ impl ApiError {
         match error {
             VoiceError::Unknown { .. } => Self::NoSavedVoice { message },
             VoiceError::Exists { .. } => Self::VoiceExists { message },
+            VoiceError::Full { .. } => Self::VoicesFull { message },
             VoiceError::Name { .. } | VoiceError::Damaged { .. } => Self::invalid(param, message),
             VoiceError::Io(_) => Self::internal(&message, &RequestId::random()),
         }
@@ -318,6 +325,7 @@ impl ApiError {
                 (StatusCode::NOT_FOUND, INVALID, "voice_not_found")
             }
             Self::VoiceExists { .. } => (StatusCode::CONFLICT, INVALID, "voice_exists"),
+            Self::VoicesFull { .. } => (StatusCode::CONFLICT, INVALID, "voice_limit"),
             Self::Overloaded { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded"),
             Self::ModelLoading(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_loading"),
             Self::ModelUnavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_unavailable"),

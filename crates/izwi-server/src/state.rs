@@ -50,7 +50,7 @@ impl AppState {
             sessions: Arc::new(Semaphore::new(config.max_sessions)),
             detached: Arc::new(Semaphore::new(config.max_sessions)),
             uploads_kib: Arc::new(Semaphore::new(config.upload_memory_kib())),
-            voices: config.voices_dir.clone().map(VoiceStore::at),
+            voices: config.voices.clone(),
             config,
             registry,
             recorder,

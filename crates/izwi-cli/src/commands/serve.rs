@@ -82,8 +82,7 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
             exit_now();
         });
     };
-    let config =
-        ServerConfig { voices_dir: Some(store.voices().folder().to_path_buf()), ..server.config.clone() };
+    let config = ServerConfig { voices: Some(store.voices().clone()), ..server.config.clone() };
     izwi_server::serve(listener, config, registry, recorder, shutdown).await?;
     Ok(())
 }

@@ -170,6 +170,14 @@ pub(crate) static TABLE: &[Setting] = &[
             "Folder of models that the user maintains, one subfolder per name; their hashes are not checked",
         )
     },
+    whole!(
+        Top, Tuning, "max_voices", ANY_NUMBER "N", voices.count,
+        "Maximum number of saved voices; further ones are refused"
+    ),
+    whole!(
+        Top, Tuning, "max_voices_mib", MEBIBYTES "MIB", voices.mib,
+        "Maximum size of all saved voices, in MiB; further ones are refused"
+    ),
     Setting {
         default_words: Some("info for serve, warn elsewhere"),
         foreign_variable: Some("RUST_LOG"),

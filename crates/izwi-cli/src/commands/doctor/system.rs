@@ -3,7 +3,6 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use izwi_core::engine::executor::{metal_gpu, probe_device};
@@ -11,7 +10,7 @@ use izwi_types::DeviceChoice;
 
 use crate::build_info;
 use crate::output;
-use crate::player::{self, Player};
+use crate::player::Player;
 use crate::settings::{Resolved, ServerSettings};
 
 use super::finding::Finding;
@@ -217,18 +216,13 @@ fn version_response(address: SocketAddr) -> Option<String> {
 
 fn python() -> Finding {
     let remedy = "needed only for models from Python packages; install python3 and pip (Debian: python3-pip)";
-    let search = std::env::var_os("PATH").unwrap_or_default();
-    let Some(python) = ["python3", "python"].iter().find_map(|name| player::executable(name, &search)) else {
-        return Finding::warning("python", "python3 was not found", remedy);
-    };
-    let pip = Command::new(&python).args(["-m", "pip", "--version"]).stdin(Stdio::null()).output();
-    match pip {
-        Ok(pip) if pip.status.success() => {
-            let version = String::from_utf8_lossy(&pip.stdout);
+    match izwi_hub::find_pip(&izwi_hub::Access::from_env()) {
+        Ok((python, version)) => {
             let words: Vec<&str> = version.split_whitespace().take(2).collect();
             Finding::ok("python", format!("{} with {}", python.display(), words.join(" ")))
         }
-        _ => Finding::warning("python", format!("{} has no pip", python.display()), remedy),
+        Err(Some(python)) => Finding::warning("python", format!("{} has no pip", python.display()), remedy),
+        Err(None) => Finding::warning("python", "python3 was not found", remedy),
     }
 }
 

@@ -4,6 +4,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed preparation fails the test")]
 
+#[cfg(unix)]
+mod faults;
+#[cfg(unix)]
+mod hostile;
+#[cfg(unix)]
+mod hub;
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -358,6 +365,7 @@ fn signal(process: u32, name: &str) {
 fn players_receive_the_file_or_the_stream() {
     use std::os::unix::fs::PermissionsExt as _;
     let izwi = Izwi::with_models();
+    // A player writes into its own folder: it does not run in the working folder.
     let script = "#!/bin/sh\ncase \"$*\" in *raw*) /bin/cat > played.raw ;; *) for last; do :; done; /bin/cp \"$last\" played.wav ;; esac\n";
     fs::create_dir(izwi.path("bin")).unwrap();
     let name = if cfg!(target_os = "macos") { "ffplay" } else { "aplay" };
@@ -370,10 +378,10 @@ fn players_receive_the_file_or_the_stream() {
     };
     say(&["-o", "a.wav"]);
     let wav = fs::read(izwi.path("a.wav")).unwrap();
-    assert!(fs::read(izwi.path("played.wav")).unwrap() == wav);
+    assert!(fs::read(izwi.path("bin/played.wav")).unwrap() == wav);
     if cfg!(target_os = "linux") {
         say(&["--stream"]);
-        assert!(fs::read(izwi.path("played.raw")).unwrap() == wav[44..]);
+        assert!(fs::read(izwi.path("bin/played.raw")).unwrap() == wav[44..]);
     }
 }
 
