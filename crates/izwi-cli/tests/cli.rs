@@ -105,6 +105,11 @@ fn missing_things_exit_with_1_and_name_the_remedy() {
     refused(&izwi.run(&["transcribe", "a.wav", "--no-pull"]), 1, &["not installed", "izwi pull"]);
     refused(&izwi.run(&["pull", "no-such-model"]), 1, &["no-such-model"]);
     refused(&izwi.run(&["serve", "--host", "0.0.0.0", "--port", "0"]), 1, &["api key", "--insecure"]);
+    refused(
+        &izwi.run(&["serve", "--port", "0", "--api-key", "x"]),
+        2,
+        &["--api-key", "at least 16", "openssl rand -hex 16"],
+    );
     refused(&izwi.run(&["config", "check", "no.toml"]), 1, &["no.toml"]);
     refused(
         &izwi.command(&["say", "x", "-o", "a.wav", "--play"]).env("PATH", "").output().unwrap(),
@@ -123,7 +128,7 @@ fn a_port_in_use_is_named() {
 #[test]
 fn settings_come_from_flag_variable_and_file() {
     let izwi = Izwi::alone();
-    fs::write(izwi.path("c.toml"), "[server]\nport = 1\nhost = \"::1\"\napi_key = \"topsecret\"\n").unwrap();
+    fs::write(izwi.path("c.toml"), "[server]\nport = 1\nhost = \"::1\"\napi_key = \"top-secret-of-16\"\n").unwrap();
     let mut command = izwi.command(&["config", "show", "--json", "--config", "c.toml", "--threads", "3"]);
     let output = command.env("IZWI_PORT", "2").env("IZWI_PROT", "2").output().unwrap();
     let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -132,7 +137,7 @@ fn settings_come_from_flag_variable_and_file() {
     assert_eq!(of("server.port"), ("2".into(), "environment".into()));
     assert_eq!(of("server.host"), ("\"::1\"".into(), "file".into()));
     assert_eq!(of("engine.device"), ("\"auto\"".into(), "default".into()));
-    assert!(!String::from_utf8_lossy(&output.stdout).contains("topsecret"));
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("top-secret-of-16"));
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("IZWI_PROT sets nothing: did you mean IZWI_PORT?")
     );
