@@ -38,8 +38,10 @@ async fn opens(server: &TestServer, headers: &[(&'static str, &str)]) -> Result<
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_api_routes_require_the_key() -> Result<()> {
-    let server =
-        Setup::units("keyed").server(|server| server.api_key = Some("open-sesame-1234".to_owned())).start().await?;
+    let server = Setup::units("keyed")
+        .server(|server| server.api_key = Some("open-sesame-1234".to_owned()))
+        .start()
+        .await?;
     for path in ["/v1/models", "/v1/audio/voices"] {
         let cases: [(&[(&str, &str)], u16); 8] = [
             (&[], 401),
@@ -141,8 +143,10 @@ async fn allowed_origins_receive_cors_headers() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_keys_are_throttled() -> Result<()> {
-    let server =
-        Setup::units("guessed").server(|server| server.api_key = Some("open-sesame-1234".to_owned())).start().await?;
+    let server = Setup::units("guessed")
+        .server(|server| server.api_key = Some("open-sesame-1234".to_owned()))
+        .start()
+        .await?;
     let mut throttled = None;
     for number in 0..1_000 {
         let key = format!("wrong-key-number-{number}");

@@ -49,7 +49,10 @@ async fn idle_connections_keep_nobody_out() -> Result<()> {
 }
 
 /// Requests that the paused engine holds.
-async fn held(server: &TestServer, count: usize) -> Result<Vec<JoinHandle<reqwest::Result<reqwest::Response>>>> {
+async fn held(
+    server: &TestServer,
+    count: usize,
+) -> Result<Vec<JoinHandle<reqwest::Result<reqwest::Response>>>> {
     server.engine()?.pause()?;
     let ask = |_| {
         let (url, body) = (server.url("/v1/audio/speech"), json!({"model": "tts-1", "input": SENTENCE}));
@@ -61,7 +64,10 @@ async fn held(server: &TestServer, count: usize) -> Result<Vec<JoinHandle<reqwes
 }
 
 /// Lets the held requests go on, and waits for their audio.
-async fn released(server: &TestServer, held: Vec<JoinHandle<reqwest::Result<reqwest::Response>>>) -> Result<()> {
+async fn released(
+    server: &TestServer,
+    held: Vec<JoinHandle<reqwest::Result<reqwest::Response>>>,
+) -> Result<()> {
     server.engine()?.resume()?;
     for response in held {
         ensure!(guarded(response).await???.bytes().await?.len() > 44);
@@ -82,7 +88,8 @@ async fn probes_are_answered_while_every_place_serves_a_request() -> Result<()> 
     assert!(refused.headers().contains_key("retry-after"));
     assert_eq!(refused.json::<Value>().await?["error"]["code"], "overloaded");
     released(&server, open).await?;
-    eventually("a place to be free", || async { Ok(server.get("/v1/models").await?.status() == 200) }).await?;
+    eventually("a place to be free", || async { Ok(server.get("/v1/models").await?.status() == 200) })
+        .await?;
     drop(idlers);
     Ok(())
 }
@@ -155,6 +162,7 @@ async fn a_storm_of_resets_leaves_nothing_behind() -> Result<()> {
     server.assert_balanced().await?;
     let health: Value = server.get("/health").await?.json().await?;
     assert_eq!(health["requests_open"], 0);
-    let response = exchange(server.address, b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let response =
+        exchange(server.address, b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     response.await?.head.starts_with("http/1.1 200").then_some(()).context("an answer")
 }

@@ -50,19 +50,18 @@ async fn an_engine_that_failed_is_loaded_again() -> Result<()> {
         engine(name, load == 0)
     });
     let restart = RestartPolicy { first_pause: Duration::from_millis(1), ..Default::default() };
-    let config = RegistryConfig {
-        restart,
-        load_timeout: Duration::from_millis(20),
-        ..RegistryConfig::new("fragile")
-    };
+    let config =
+        RegistryConfig { restart, load_timeout: Duration::from_millis(20), ..RegistryConfig::new("fragile") };
     let registry = Registry::with_loader(config, Vec::new(), loader);
     registry.load_defaults();
     let server = TestServer::listen(ServerConfig::default(), registry, Recorder::install()?).await?;
     gate.send(())?;
     eventually("the model", || async { Ok(probe(&server, "/readyz").await?.0 == 200) }).await?;
     kill(&server, "fragile").await?;
-    eventually("the reload", || async { Ok(probe(&server, "/readyz").await? == (503, "loading".to_owned())) })
-        .await?;
+    eventually("the reload", || async {
+        Ok(probe(&server, "/readyz").await? == (503, "loading".to_owned()))
+    })
+    .await?;
     let refused = speak(&server, "fragile").await?;
     assert_eq!(refused.status(), 503);
     assert!(refused.headers().contains_key("retry-after"));
@@ -82,7 +81,8 @@ async fn an_engine_that_failed_is_loaded_again() -> Result<()> {
 async fn a_default_model_that_keeps_failing_fails_liveness() -> Result<()> {
     let loader: Loader = Arc::new(|name: &str| engine(name, name != "sound"));
     let pause = Duration::from_millis(1);
-    let restart = RestartPolicy { first_pause: pause, max_pause: pause, max_failures: 2, ..Default::default() };
+    let restart =
+        RestartPolicy { first_pause: pause, max_pause: pause, max_failures: 2, ..Default::default() };
     let config = RegistryConfig { restart, ..RegistryConfig::new("broken") };
     let offer = |id: &str| Offer { id: id.to_owned(), tasks: Vec::new(), bytes: 0 };
     let registry = Registry::with_loader(config, vec![offer("other"), offer("sound")], loader);

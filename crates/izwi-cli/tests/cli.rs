@@ -128,7 +128,8 @@ fn a_port_in_use_is_named() {
 #[test]
 fn settings_come_from_flag_variable_and_file() {
     let izwi = Izwi::alone();
-    fs::write(izwi.path("c.toml"), "[server]\nport = 1\nhost = \"::1\"\napi_key = \"top-secret-of-16\"\n").unwrap();
+    fs::write(izwi.path("c.toml"), "[server]\nport = 1\nhost = \"::1\"\napi_key = \"top-secret-of-16\"\n")
+        .unwrap();
     let mut command = izwi.command(&["config", "show", "--json", "--config", "c.toml", "--threads", "3"]);
     let output = command.env("IZWI_PORT", "2").env("IZWI_PROT", "2").output().unwrap();
     let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

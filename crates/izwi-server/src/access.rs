@@ -154,14 +154,8 @@ mod tests {
     #[test]
     fn hosts_are_compared_without_port_and_case() {
         let rules = rules("192.168.1.5:8080");
-        let good = [
-            "localhost",
-            "LOCALHOST:8080",
-            "127.0.0.1:1",
-            "[::1]:8080",
-            "app.localhost",
-            "192.168.1.5:8080",
-        ];
+        let good =
+            ["localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:8080", "app.localhost", "192.168.1.5:8080"];
         for host in good.into_iter().chain(["speech.example.com.", "speech.example.com:443"]) {
             assert!(rules.admits_host(host), "{host}");
         }
@@ -229,7 +223,8 @@ mod tests {
     fn pages_of_other_sites_are_refused_unless_their_origin_is_allowed() {
         let rules = rules("127.0.0.1:8080");
         let voices = "/v1/audio/voices?model=large";
-        let image = |site| [("sec-fetch-site", site), ("sec-fetch-mode", "no-cors"), ("sec-fetch-dest", "image")];
+        let image =
+            |site| [("sec-fetch-site", site), ("sec-fetch-mode", "no-cors"), ("sec-fetch-dest", "image")];
         let link = [
             ("sec-fetch-site", "cross-site"),
             ("sec-fetch-mode", "navigate"),

@@ -23,7 +23,11 @@ pub(crate) fn replacement(bytes: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     let (phrase, message, code) = match line.split(' ').nth(1)? {
-        "400" => ("400 Bad Request", "request is not valid HTTP/1.1; check its first line and its headers", "malformed_request"),
+        "400" => (
+            "400 Bad Request",
+            "request is not valid HTTP/1.1; check its first line and its headers",
+            "malformed_request",
+        ),
         "414" => ("414 URI Too Long", "path and query are too long; send values in the body", "uri_too_long"),
         "431" => (
             "431 Request Header Fields Too Large",

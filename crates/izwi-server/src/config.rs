@@ -87,7 +87,8 @@ impl ServerConfig {
 
     /// The most ordinary connections: the configured number, or what the limit of open files allows.
     pub fn connection_limit(&self) -> usize {
-        let files = self.max_open_files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
+        let files =
+            self.max_open_files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
         let possible = files.saturating_sub(OTHER_FILES + PROBE_PLACES);
         self.max_connections.min(possible.max(MIN_CONNECTIONS))
     }
@@ -98,7 +99,9 @@ impl ServerConfig {
     /// The limit is too low.
     pub fn check_files(&self) -> Result<(), FilesError> {
         match self.max_open_files {
-            Some(files) if files < (OTHER_FILES + PROBE_PLACES + MIN_CONNECTIONS) as u64 => Err(FilesError(files)),
+            Some(files) if files < (OTHER_FILES + PROBE_PLACES + MIN_CONNECTIONS) as u64 => {
+                Err(FilesError(files))
+            }
             _ => Ok(()),
         }
     }
@@ -179,7 +182,11 @@ mod tests {
             (Some(0), 16, false),
         ] {
             let config = with(files);
-            assert_eq!((config.connection_limit(), config.check_files().is_ok()), (connections, is_enough), "{files:?}");
+            assert_eq!(
+                (config.connection_limit(), config.check_files().is_ok()),
+                (connections, is_enough),
+                "{files:?}"
+            );
         }
         let wanted = with(None).wanted_files();
         assert_eq!(with(Some(wanted)).connection_limit(), 1_024);

@@ -403,7 +403,9 @@ impl ApiError {
         match self {
             Self::Overloaded { retry_after, .. }
             | Self::ModelRestarting { retry_after, .. }
-            | Self::TooManyWrongKeys { retry_after } => Some((retry_after.as_secs_f64().ceil() as u64).max(1)),
+            | Self::TooManyWrongKeys { retry_after } => {
+                Some((retry_after.as_secs_f64().ceil() as u64).max(1))
+            }
             // A failed load is tried again, and so is a failed engine.
             Self::ModelUnavailable(_) => Some(LOADING_RETRY_S),
             Self::ModelLoading(_) | Self::NotReady { .. } => Some(LOADING_RETRY_S),

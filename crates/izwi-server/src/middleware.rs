@@ -82,7 +82,11 @@ pub(crate) async fn check_key(State(state): State<AppState>, request: Request, n
             state.key_throttle().failed(peer, now);
         }
     }
-    if presented == Presented::Right { next.run(request).await } else { ApiError::Unauthorized.into_response() }
+    if presented == Presented::Right {
+        next.run(request).await
+    } else {
+        ApiError::Unauthorized.into_response()
+    }
 }
 
 /// Middleware: answers nothing but probes on the places that are kept for them.

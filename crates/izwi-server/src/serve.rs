@@ -29,9 +29,9 @@ use tokio::task::JoinSet;
 
 use crate::config::ServerConfig;
 use crate::connections::{Connections, Limits, Place};
+use crate::metrics::Recorder;
 use crate::net::ServerStream;
 use crate::peer::{Client, Peer};
-use crate::metrics::Recorder;
 use crate::registry::Registry;
 use crate::routes::router;
 use crate::state::AppState;
@@ -69,7 +69,7 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let address = listener.local_addr().map_err(ServeError::Listener)?;
     let drain_timeout = config.drain_timeout;
-        let server = Server::new(&config, AppState::new(config.clone(), registry, recorder, Some(address)));
+    let server = Server::new(&config, AppState::new(config.clone(), registry, recorder, Some(address)));
     let state = server.state.clone();
     let limits = Limits::of(&config);
     tracing::info!(
@@ -191,10 +191,7 @@ impl Server {
 }
 
 /// Serves the requests of one connection, and tells its place what it does.
-fn serving(
-    router: Router,
-    place: Arc<Place>,
-) -> impl Fn(Request<Incoming>) -> Answering + Send + 'static {
+fn serving(router: Router, place: Arc<Place>) -> impl Fn(Request<Incoming>) -> Answering + Send + 'static {
     let service = TowerToHyperService::new(router);
     let client = Client { peer: place.peer, only_probes: place.is_probe };
     move |mut request| {

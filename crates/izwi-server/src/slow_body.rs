@@ -84,9 +84,8 @@ impl http_body::Body for PacedBody {
             return Poll::Ready(polled);
         }
         let credit = self.credit;
-        let (_, timer) = self
-            .waiting
-            .get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(credit))));
+        let (_, timer) =
+            self.waiting.get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(credit))));
         timer.as_mut().poll(context).map(|()| Some(Err(axum::Error::new(SlowBody))))
     }
 
@@ -147,7 +146,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn many_bytes_earn_no_long_pause() {
         assert_eq!(read(2, 1 << 20, Duration::from_secs(11)).await, (0, true));
-        let stream = futures::stream::iter([Bytes::from(vec![0; 1 << 20])]).map(Ok::<_, std::convert::Infallible>);
+        let stream =
+            futures::stream::iter([Bytes::from(vec![0; 1 << 20])]).map(Ok::<_, std::convert::Infallible>);
         let stream = stream.chain(futures::stream::pending());
         let mut body = PacedBody::new(Body::from_stream(stream), RATE);
         assert!(body.frame().await.unwrap().is_ok());
@@ -158,7 +158,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_reads_slowly_costs_the_client_nothing() {
-        let chunks = futures::stream::iter((0..10).map(|_| Ok::<_, std::convert::Infallible>(Bytes::from("x"))));
+        let chunks =
+            futures::stream::iter((0..10).map(|_| Ok::<_, std::convert::Infallible>(Bytes::from("x"))));
         let mut body = PacedBody::new(Body::from_stream(chunks), RATE);
         for _ in 0..10 {
             tokio::time::sleep(Duration::from_secs(60)).await;

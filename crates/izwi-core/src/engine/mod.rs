@@ -367,9 +367,8 @@ impl Engine {
     pub fn ended(&self) -> impl Future<Output = Option<String>> + Send + 'static {
         let mut status = self.status.clone();
         async move {
-            let is_over = |status: &EngineStatus| {
-                matches!(status.state, EngineState::Stopped | EngineState::Dead(_))
-            };
+            let is_over =
+                |status: &EngineStatus| matches!(status.state, EngineState::Stopped | EngineState::Dead(_));
             // An error means that the loop has ended.
             let _ = status.wait_for(is_over).await.map(drop);
             failure(&status)

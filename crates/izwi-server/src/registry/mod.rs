@@ -400,7 +400,10 @@ impl Registry {
             }
             Restart::OnRequest => tracing::warn!(model = id, "the next request loads the model again"),
             Restart::Never => {
-                tracing::error!(model = id, "the model failed repeatedly and is given up; restart the service");
+                tracing::error!(
+                    model = id,
+                    "the model failed repeatedly and is given up; restart the service"
+                );
             }
         }
         server_metrics::count_engine_failure(id, restart == Restart::Never);
@@ -409,7 +412,8 @@ impl Registry {
     /// The reason why a default model is given up.
     pub(crate) fn given_up(&self) -> Option<Unready> {
         let residency = self.inner.residency.borrow();
-        let is_given_up = |id: &str| matches!(residency.entries().get(id)?.slot, Slot::GivenUp(_)).then_some(());
+        let is_given_up =
+            |id: &str| matches!(residency.entries().get(id)?.slot, Slot::GivenUp(_)).then_some(());
         let (id, _) = defaults(&self.inner.config).find(|(id, _)| is_given_up(id).is_some())?;
         residency.entries().get(id)?.slot.readiness(id).err()
     }

@@ -62,6 +62,10 @@ mod tests {
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         assert_eq!(pauses, [seconds(1), seconds(2), seconds(4), seconds(6), seconds(6), None]);
         assert_eq!(failures.record(&policy, at(599)), None, "all still count");
-        assert_eq!(failures.record(&policy, at(1_199)), seconds(1), "failures outside the window do not count");
+        assert_eq!(
+            failures.record(&policy, at(1_199)),
+            seconds(1),
+            "failures outside the window do not count"
+        );
     }
 }

@@ -271,7 +271,8 @@ fn a_failed_load_is_tried_again_after_a_while() {
 #[tokio::test]
 async fn a_model_larger_than_expected_evicts_others() {
     let now = Instant::now();
-    let mut residency = Residency::new(&RegistryConfig { ttl: None, memory_budget_bytes: Some(100), ..config() }, true);
+    let mut residency =
+        Residency::new(&RegistryConfig { ttl: None, memory_budget_bytes: Some(100), ..config() }, true);
     for (id, bytes) in [("a", 30), ("b", 30), ("c", 30)] {
         residency.offer(offer(id, bytes), now);
         assert!(matches!(residency.acquire(id, true, now), Decision::Load(_)));
