@@ -412,10 +412,10 @@ impl Registry {
     /// The reason why a default model is given up.
     pub(crate) fn given_up(&self) -> Option<Unready> {
         let residency = self.inner.residency.borrow();
-        let is_given_up =
-            |id: &str| matches!(residency.entries().get(id)?.slot, Slot::GivenUp(_)).then_some(());
-        let (id, _) = defaults(&self.inner.config).find(|(id, _)| is_given_up(id).is_some())?;
-        residency.entries().get(id)?.slot.readiness(id).err()
+        let mut slots =
+            defaults(&self.inner.config).filter_map(|(id, _)| Some((id, &residency.entries().get(id)?.slot)));
+        let (id, slot) = slots.find(|(_, slot)| matches!(slot, Slot::GivenUp(_)))?;
+        slot.readiness(id).err()
     }
 
     /// Stops an evicted engine and records the end.
