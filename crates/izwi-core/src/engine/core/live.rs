@@ -151,6 +151,7 @@ fn setup(work: &Workload) -> StepShape {
         Workload::Units(units) => {
             StepShape { prefill_tokens: units.first().copied().unwrap_or(0), ..StepShape::default() }
         }
+        Workload::Encoder(units) => StepShape { encoder_tokens: units.iter().sum(), ..StepShape::default() },
         Workload::Autoregressive { prompt_tokens, encoders, .. } => StepShape {
             decodes: 0,
             prefill_tokens: *prompt_tokens,

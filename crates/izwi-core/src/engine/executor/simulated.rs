@@ -72,6 +72,8 @@ pub struct SimulatedModel {
     pub window_s: usize,
     /// Rows of the encoder before each pass of a transcription.
     pub encoder_rows: usize,
+    /// Parts of the encoder, each a step of its own; with one it runs in the first step of the pass.
+    pub encoder_parts: usize,
     /// What steps cost in simulated time; `None` for real time.
     pub cost: Option<CostCurve>,
     /// Duration of a step in real time.
@@ -105,6 +107,7 @@ impl Default for SimulatedModel {
             length: |text, _| natural_length(text),
             window_s: 1,
             encoder_rows: 0,
+            encoder_parts: 1,
             cost: None,
             step_time: Duration::ZERO,
             warm_up_time: Duration::ZERO,
@@ -123,6 +126,8 @@ struct Job {
     /// Whether it is a turn of a conversation.
     is_chat: bool,
     seed: u64,
+    /// The prompt behind an encoder in parts.
+    prompt: Vec<u64>,
     /// Text that arrives while it is spoken, in place of `length`.
     open_text: Option<Arc<OpenText>>,
 }
@@ -142,6 +147,10 @@ struct Running {
     open_text: Option<Arc<OpenText>>,
     /// Rows of the encoder before this pass.
     encoder_rows: usize,
+    /// Its parts, if each is a step.
+    encoder: Arc<[usize]>,
+    /// Whether the pass waits for them.
+    is_encoding: bool,
 }
 
 impl Running {
@@ -166,6 +175,10 @@ impl Running {
         self.pass += 1;
         self.tokens = (0..1 + state % 40).map(|i| mix(state, i)).collect();
         self.prompt_len = self.tokens.len();
+        if !self.encoder.is_empty() {
+            self.is_encoding = true;
+            return Work::Encoder(Arc::clone(&self.encoder));
+        }
         self.encoder_rows = self.encoder_rows.max(ENCODER_TOKENS);
         let encoders = Arc::new([EncoderWork { end: self.prompt_len, tokens: self.encoder_rows }]);
         Work::Autoregressive { prompt: self.tokens.clone().into(), encoders }
@@ -301,13 +314,21 @@ impl SimulatedExecutor {
             };
         }
         for item in plan.schedule.items() {
+            let running = self.sequences.get(&item.sequence);
             let new = plan.new_sequences.iter().find(|new| new.sequence == item.sequence);
-            let (length, encoder_rows) =
-                match (new.map(|new| &new.prepared.work), self.sequences.get(&item.sequence)) {
-                    (Some(Work::Autoregressive { prompt, encoders }), _) => (prompt.len(), rows(encoders)),
-                    (None, Some(running)) => (running.tokens.len(), running.encoder_rows),
-                    (Some(Work::Units(_)), _) | (None, None) => (0, 0),
-                };
+            let is_encoding = match new {
+                Some(new) => matches!(new.prepared.work, Work::Encoder(_)),
+                None => running.is_some_and(|running| running.is_encoding),
+            };
+            if is_encoding {
+                work.encoder_rows += item.num_tokens;
+                continue;
+            }
+            let (length, encoder_rows) = match (new.map(|new| &new.prepared.work), running) {
+                (Some(Work::Autoregressive { prompt, encoders }), _) => (prompt.len(), rows(encoders)),
+                (None, Some(running)) => (running.tokens.len(), running.encoder_rows),
+                (Some(Work::Units(_) | Work::Encoder(_)), _) | (None, None) => (0, 0),
+            };
             work.prompt_tokens +=
                 if item.is_prefill || !self.model.autoregressive { item.num_tokens } else { 0 };
             let generates = self.model.autoregressive && item.start + item.num_tokens >= length;
@@ -320,13 +341,26 @@ impl SimulatedExecutor {
     fn run_item(&mut self, item: &ScheduledRequest) -> ItemResult {
         let missing = || ExecutorError(format!("sequence {} is unknown", item.sequence.0));
         let mut running = self.sequences.remove(&item.sequence).ok_or_else(missing)?;
-        let result = if self.model.autoregressive {
+        let result = if running.is_encoding {
+            Self::run_encoder(&mut running, item)
+        } else if self.model.autoregressive {
             self.run_tokens(&mut running, item)
         } else {
             self.run_unit(&running, item)
         };
         self.sequences.insert(item.sequence, running);
         result
+    }
+
+    fn run_encoder(running: &mut Running, item: &ScheduledRequest) -> ItemResult {
+        if running.encoder.get(item.start) != Some(&item.num_tokens) {
+            return Err(ExecutorError(format!("part {} has not {} rows", item.start, item.num_tokens)));
+        }
+        running.is_encoding = item.start + 1 < running.encoder.len();
+        let prompt = || running.tokens.clone().into();
+        let next_pass =
+            (!running.is_encoding).then(|| Work::Autoregressive { prompt: prompt(), encoders: Arc::new([]) });
+        Ok(StepOutput { next_pass, ..StepOutput::default() })
     }
 
     fn run_unit(&self, running: &Running, item: &ScheduledRequest) -> ItemResult {
@@ -420,6 +454,7 @@ impl ModelExecutor for SimulatedExecutor {
             length,
             window_samples: window_s * self.profile.info.input_sample_rate_hz as usize,
             encoder_rows,
+            encoder_parts: self.model.encoder_parts,
             is_simulated: self.model.cost.is_some(),
         })
     }
@@ -439,16 +474,21 @@ impl ModelExecutor for SimulatedExecutor {
 
     fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {
         for new in &plan.new_sequences {
-            let Some(Job { length, passes, ends, is_chat, seed, open_text }) =
+            let Some(Job { length, passes, ends, is_chat, seed, prompt, open_text }) =
                 new.prepared.payload.downcast_ref::<Job>()
             else {
                 return Err(ExecutorError("the payload belongs to another executor".to_owned()));
             };
             let (tokens, units, encoder_rows) = match &new.prepared.work {
                 Work::Units(units) => (Vec::new(), Arc::clone(units), 0),
+                Work::Encoder(_) => (prompt.clone(), Arc::new([]) as Arc<[usize]>, 0),
                 Work::Autoregressive { prompt, encoders } => {
                     (prompt.to_vec(), Arc::new([]) as Arc<[usize]>, rows(encoders))
                 }
+            };
+            let encoder = match &new.prepared.work {
+                Work::Encoder(parts) => Arc::clone(parts),
+                Work::Units(_) | Work::Autoregressive { .. } => Arc::new([]),
             };
             let running = Running {
                 prompt_len: tokens.len(),
@@ -462,6 +502,8 @@ impl ModelExecutor for SimulatedExecutor {
                 is_chat: *is_chat,
                 open_text: open_text.clone(),
                 encoder_rows,
+                is_encoding: !encoder.is_empty(),
+                encoder,
             };
             self.sequences.insert(new.sequence, running);
         }
@@ -521,19 +563,23 @@ struct SimulatedPreparer {
     length: fn(&str, u64) -> usize,
     window_samples: usize,
     encoder_rows: usize,
+    encoder_parts: usize,
     is_simulated: bool,
 }
 
 impl SimulatedPreparer {
     fn prepare_text(&self, text: &str, passes: usize, encoder_tokens: usize, seed: u64) -> Prepared {
-        let work = if self.autoregressive {
-            let encoders = Arc::new([EncoderWork { end: text.len(), tokens: encoder_tokens }]);
-            Work::Autoregressive { prompt: text.bytes().map(u64::from).collect(), encoders }
-        } else {
+        let prompt: Vec<u64> = text.bytes().map(u64::from).collect();
+        let work = if !self.autoregressive {
             Work::Units(sentences(text).into())
+        } else if encoder_tokens > 0 && self.encoder_parts > 1 {
+            Work::Encoder(vec![encoder_tokens.div_ceil(self.encoder_parts); self.encoder_parts].into())
+        } else {
+            let encoders = Arc::new([EncoderWork { end: text.len(), tokens: encoder_tokens }]);
+            Work::Autoregressive { prompt: prompt.clone().into(), encoders }
         };
         let (length, ends) = ((self.length)(text, seed), sentence_ends(text));
-        let job = Job { length, passes, ends, is_chat: false, seed, open_text: None };
+        let job = Job { length, passes, ends, is_chat: false, seed, prompt, open_text: None };
         Prepared { work, payload: Arc::new(job) }
     }
 }
@@ -558,7 +604,8 @@ impl RequestPreparer for SimulatedPreparer {
                 let (prompt, last_turn) = chat::prompt(&input.turns);
                 let work = Work::Autoregressive { prompt: prompt.into(), encoders: Arc::new([]) };
                 let (length, ends) = (6 + last_turn, Vec::new());
-                let job = Job { length, passes: 1, ends, is_chat: true, seed: input.seed, open_text: None };
+                let (prompt, seed) = (Vec::new(), input.seed);
+                let job = Job { length, passes: 1, ends, is_chat: true, seed, prompt, open_text: None };
                 Prepared { work, payload: Arc::new(job) }
             }
         })

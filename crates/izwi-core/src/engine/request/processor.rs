@@ -433,14 +433,18 @@ pub(in crate::engine) fn workload(
     max_tokens: usize,
 ) -> Result<(Workload, usize)> {
     match work {
-        Work::Units(units) => {
+        Work::Units(units) | Work::Encoder(units) => {
             let budget = config.max_tokens_per_step;
             if units.is_empty() || units.iter().any(|&unit| unit == 0 || unit > budget) {
                 let message =
                     format!("input cannot be split into units of at most {budget} tokens; shorten it");
                 return Err(EngineError::invalid("input", message));
             }
-            Ok((Workload::Units(Arc::clone(units)), units.iter().sum()))
+            let units = Arc::clone(units);
+            Ok(match work {
+                Work::Encoder(_) => (Workload::Encoder(units), 0),
+                _ => (Workload::Units(Arc::clone(&units)), units.iter().sum()),
+            })
         }
         Work::Autoregressive { prompt, encoders } => {
             let capacity = config.sequence_capacity(true);
