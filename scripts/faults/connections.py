@@ -1,6 +1,7 @@
-"""Loads a running server with connections and prints figures as JSON. Needs Python 3.10 or later and no packages.
+r"""Loads a running server with connections and prints figures as JSON. Needs Python 3.10 or later and no packages.
 
-    izwi serve --port 8080 --max-connections 12000 --max-connections-per-peer 12000 --max-requests 600
+    izwi serve --port 8080 --max-connections 12000 --max-connections-per-peer 12000 \
+        --header-timeout-s 60 --max-requests 600 --max-waiting-requests 600
     python3 scripts/faults/connections.py 127.0.0.1:8080 idle 10000
     python3 scripts/faults/connections.py 127.0.0.1:8080 streams 500
     python3 scripts/faults/connections.py 127.0.0.1:8080 resets 1000

@@ -2,8 +2,16 @@
 
 use std::sync::OnceLock;
 
+use anyhow::Result;
+
+use crate::failure;
+
 /// Share of the memory that loaded models may take by default, in percent.
 const MODELS_PERCENT: u64 = 70;
+/// Address space that a server takes without models: stacks and arenas that are reserved and hardly used.
+const OWN_ADDRESS_SPACE: u64 = 640 << 20;
+/// The least address space of a server with a small model. An allocation that fails ends the process.
+const MIN_ADDRESS_SPACE: u64 = 1 << 30;
 
 /// Total and available memory in bytes, within the limits of the container.
 pub(crate) fn memory_bytes() -> Option<(u64, u64)> {
@@ -17,14 +25,34 @@ pub(crate) fn memory_bytes() -> Option<(u64, u64)> {
 }
 
 /// Default of the memory budget of all loaded models in MiB: a share of the memory of the machine, of its cgroup, or of the
-/// address space that the process may use (`ulimit -v`), whichever is least. 0 if unknown.
+/// address space that is left of a limit (`ulimit -v`), whichever is least. 0 if unknown.
 pub(crate) fn default_memory_budget_mib() -> u64 {
     static BUDGET: OnceLock<u64> = OnceLock::new();
     *BUDGET.get_or_init(|| {
         let total = memory_bytes().map(|(total, _)| total);
-        let limit = total.into_iter().chain(address_space_limit()).min().unwrap_or(0);
-        (limit >> 20) * MODELS_PERCENT / 100
+        let space = address_space_limit().map(|limit| limit.saturating_sub(OWN_ADDRESS_SPACE));
+        let least = total.into_iter().chain(space).min();
+        // 0 stands for no limit.
+        least.map_or(0, |bytes| ((bytes >> 20) * MODELS_PERCENT / 100).max(1))
     })
+}
+
+/// Refuses a limit of the address space with which a server would be ended in the middle of a request.
+///
+/// # Errors
+/// The limit is too low.
+pub(crate) fn check_address_space() -> Result<()> {
+    match address_space_limit() {
+        Some(limit) if limit < MIN_ADDRESS_SPACE => Err(failure::with_help(
+            format!(
+                "the process may use {} MiB of address space; a server needs at least {} MiB",
+                limit >> 20,
+                MIN_ADDRESS_SPACE >> 20
+            ),
+            "raise the limit with `ulimit -v`; to bound memory, use MemoryMax= of systemd or a container",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Bytes of address space that the process may use; `None` without a limit.

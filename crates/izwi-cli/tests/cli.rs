@@ -125,6 +125,28 @@ fn a_port_in_use_is_named() {
     refused(&Izwi::alone().run(&["serve", "--port", &port]), 1, &["is in use", "--port"]);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn limits_that_are_too_low_for_a_server_are_named() {
+    let izwi = Izwi::alone();
+    let serve = |limit: &str| {
+        let command = izwi.command(&["serve", "--port", "0"]);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit {limit} && exec \"$@\""), "sh"]);
+        shell.arg(command.get_program()).args(command.get_args()).current_dir(izwi.folder.path());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        shell.output().unwrap()
+    };
+    refused(&serve("-n 100"), 1, &["may open 100 files", "ulimit -n"]);
+    // With less than this the process would be ended by the first allocation that fails.
+    refused(&serve("-v 600000"), 1, &["585 MiB of address space", "ulimit -v"]);
+}
+
 #[test]
 fn settings_come_from_flag_variable_and_file() {
     let izwi = Izwi::alone();

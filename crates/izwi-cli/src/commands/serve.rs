@@ -30,6 +30,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     // Errors of the decoder are reported to the client that sent the recording.
     logging::begin(&resolved.settings, "info,symphonia=off");
+    machine::check_address_space()?;
     let config = engine::config(resolved);
     engine::start_threads(config.num_threads);
     let runtime = engine::runtime()?;
