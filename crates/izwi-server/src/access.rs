@@ -85,8 +85,8 @@ impl AccessRules {
 /// (<https://www.w3.org/TR/fetch-metadata/#sec-fetch-site-header>). Browsers send no `Origin` with images, scripts and
 /// the like. Unknown values are ignored, as that standard asks.
 fn is_cross_site(headers: &HeaderMap) -> bool {
-    let values = headers.get_all("sec-fetch-site").iter();
-    values.into_iter().any(|value| {
+    let mut values = headers.get_all("sec-fetch-site").iter();
+    values.any(|value| {
         let is = |site: &str| value.as_bytes().eq_ignore_ascii_case(site.as_bytes());
         is("cross-site") || is("same-site")
     })
@@ -211,7 +211,9 @@ mod tests {
         }
     }
 
-    fn request(method: Method, path: &str, headers: &[(&str, &str)]) -> Request {
+    type Headers<'a> = &'a [(&'a str, &'a str)];
+
+    fn request(method: Method, path: &str, headers: Headers<'_>) -> Request {
         let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -232,7 +234,7 @@ mod tests {
         ];
         let frame = [link[0], link[1], ("sec-fetch-dest", "iframe")];
         let page = ("origin", "http://localhost:3000");
-        let cases: [(Method, &str, &[(&str, &str)], bool); 14] = [
+        let cases: [(Method, &str, Headers<'_>, bool); 14] = [
             (Method::GET, voices, &[], true),
             (Method::GET, voices, &image("none"), true),
             (Method::GET, voices, &image("same-origin"), true),
