@@ -6,6 +6,7 @@
 mod access;
 mod barge_in;
 mod chat;
+mod connections;
 mod disconnects;
 mod examples;
 mod lfm2_audio;
@@ -19,6 +20,7 @@ mod real_whisper;
 mod resume;
 mod speech;
 mod streaming;
+mod supervision;
 mod transcriptions;
 mod uploads;
 mod voices;

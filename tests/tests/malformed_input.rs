@@ -1,7 +1,7 @@
 //! A thousand malformed frames and requests: each gets an error answer, and the server continues.
 
 use anyhow::{Context, Result, ensure};
-use izwi_tests::{Form, Incoming, Session, Setup, TestServer, exchange, guarded, recording};
+use izwi_tests::{Form, Incoming, RawResponse, Session, Setup, TestServer, exchange, guarded, recording};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -211,11 +211,27 @@ async fn the_server_survives_bytes_that_are_not_http() -> Result<()> {
     let mut dice = Dice(0xf00d);
     for _ in 0..50 {
         let bytes = format!("{}\r\n\r\n", dice.text(300));
-        exchange(server.address, bytes.as_bytes()).await?;
+        let response = exchange(server.address, bytes.as_bytes()).await?;
+        if !response.head.is_empty() {
+            ensure!(response.head.starts_with("http/1.1 4"), "{}", response.head);
+            enveloped(&response)?;
+        }
     }
     let long = format!("GET /livez HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "a".repeat(70_000));
-    assert!(exchange(server.address, long.as_bytes()).await?.head.starts_with("http/1.1 431"));
+    let response = exchange(server.address, long.as_bytes()).await?;
+    assert!(response.head.starts_with("http/1.1 431"));
+    assert_eq!(enveloped(&response)?["code"], "headers_too_large");
+    let response = exchange(server.address, b"GET /livez HTTP/1.1\r\nHost localhost\r\n\r\n").await?;
+    assert!(response.head.starts_with("http/1.1 400"));
+    assert_eq!(enveloped(&response)?["code"], "malformed_request");
     normal(&server).await
+}
+
+/// The error in a response, which must be the envelope.
+fn enveloped(response: &RawResponse) -> Result<Value> {
+    let body: Value = serde_json::from_slice(&response.body).context(response.head.clone())?;
+    ensure!(body["error"]["message"].is_string() && body["error"]["code"].is_string(), "{body}");
+    Ok(body["error"].clone())
 }
 
 async fn normal(server: &TestServer) -> Result<()> {

@@ -89,6 +89,15 @@ pub enum ApiError {
     /// The key is missing or wrong.
     #[error("api key is missing or wrong; send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`")]
     Unauthorized,
+    /// The peer has sent too many wrong keys.
+    #[error("too many wrong api keys from this address; wait, and send the right one")]
+    TooManyWrongKeys {
+        /// Value of `Retry-After`.
+        retry_after: Duration,
+    },
+    /// A page of another site sent the request.
+    #[error("a page of another site sent this request; allow its origin in the configuration if it may")]
+    CrossSite,
     /// The `Host` header names another host.
     #[error("host '{0}' is not served here; allow it in the configuration if it should be")]
     ForbiddenHost(String),
@@ -137,6 +146,20 @@ pub enum ApiError {
     /// The model could not be loaded, or its engine is dead.
     #[error("model '{0}' is not available; see the server's log and /health")]
     ModelUnavailable(String),
+    /// The engine of the model failed, and the model is loaded again.
+    #[error("model '{id}' failed and is loaded again; try again shortly")]
+    ModelRestarting {
+        /// The model.
+        id: String,
+        /// When it is loaded again.
+        retry_after: Duration,
+    },
+    /// The engine of the model failed too often.
+    #[error("model '{0}' failed repeatedly and is given up; restart the service, see its log")]
+    ModelGivenUp(String),
+    /// The request loads no model, and this one is not in memory.
+    #[error("model '{0}' is not loaded; this route loads no model, a request for speech does")]
+    ModelNotLoaded(String),
     /// The model does not fit into the memory budget beside the models in use.
     #[error("model '{id}' needs {need} bytes; {used} of the memory budget of {budget} bytes are in use; {}",
         if *.may_fit_later { "try again later" } else { "raise memory_budget_mib or choose a smaller model" })]
@@ -318,6 +341,10 @@ impl ApiError {
             Self::UnknownRoute(_) => (StatusCode::NOT_FOUND, INVALID, "unknown_route"),
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key"),
+            Self::TooManyWrongKeys { .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, "authentication_error", "too_many_wrong_keys")
+            }
+            Self::CrossSite => (StatusCode::FORBIDDEN, "permission_error", "cross_site"),
             Self::ForbiddenHost(_) => (StatusCode::FORBIDDEN, "permission_error", "forbidden_host"),
             Self::ForbiddenOrigin(_) => (StatusCode::FORBIDDEN, "permission_error", "forbidden_origin"),
             Self::ModelNotFound { .. } => (StatusCode::NOT_FOUND, INVALID, "model_not_found"),
@@ -328,7 +355,11 @@ impl ApiError {
             Self::VoicesFull { .. } => (StatusCode::CONFLICT, INVALID, "voice_limit"),
             Self::Overloaded { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded"),
             Self::ModelLoading(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_loading"),
-            Self::ModelUnavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_unavailable"),
+            Self::ModelUnavailable(_) | Self::ModelGivenUp(_) => {
+                (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_unavailable")
+            }
+            Self::ModelRestarting { .. } => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_restarting"),
+            Self::ModelNotLoaded(_) => (StatusCode::CONFLICT, INVALID, "model_not_loaded"),
             Self::NoRoom { may_fit_later: true, .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, SERVER, "memory_budget")
             }
@@ -359,7 +390,7 @@ impl ApiError {
         match self {
             Self::Invalid { param, .. } => Some(param),
             Self::Audio { param, .. } => Some(param),
-            Self::ModelNotFound { .. } | Self::NoRoom { .. } => Some("model"),
+            Self::ModelNotFound { .. } | Self::NoRoom { .. } | Self::ModelNotLoaded(_) => Some("model"),
             Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => Some("voice"),
             Self::VoiceExists { .. } => Some("name"),
             Self::UnknownFrame { .. } => Some("type"),
@@ -378,7 +409,13 @@ impl ApiError {
     /// Seconds after which the same request may succeed.
     pub(crate) fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Self::Overloaded { retry_after, .. } => Some((retry_after.as_secs_f64().ceil() as u64).max(1)),
+            Self::Overloaded { retry_after, .. }
+            | Self::ModelRestarting { retry_after, .. }
+            | Self::TooManyWrongKeys { retry_after } => {
+                Some((retry_after.as_secs_f64().ceil() as u64).max(1))
+            }
+            // A failed load is tried again, and so is a failed engine.
+            Self::ModelUnavailable(_) => Some(LOADING_RETRY_S),
             Self::ModelLoading(_) | Self::NotReady { .. } => Some(LOADING_RETRY_S),
             Self::NoRoom { may_fit_later: true, .. } => Some(LOADING_RETRY_S),
             Self::FirstAudioTimeout(seconds) => Some(*seconds),
@@ -390,14 +427,15 @@ impl ApiError {
     /// Counts it in `izwi_requests_rejected_total`, unless the engine counted it or it rejects no request.
     pub(crate) fn count(&self) {
         let reason = match self {
-            Self::NotReady { .. } | Self::Internal(_) | Self::ModelUnavailable(_) => return,
+            Self::NotReady { .. } | Self::Internal(_) => return,
+            Self::ModelUnavailable(_) | Self::ModelGivenUp(_) => return,
             Self::FirstAudioTimeout(_) | Self::IdleTimeout(_) | Self::TextTimeout(_) | Self::CutOff => return,
             Self::Overloaded { by_engine: true, .. } => return,
             Self::Overloaded { .. } | Self::NoRoom { .. } => "overloaded",
             Self::Draining => "draining",
-            Self::ModelLoading(_) => "loading",
-            Self::Unauthorized | Self::ResumeRefused => "unauthorized",
-            Self::ForbiddenHost(_) | Self::ForbiddenOrigin(_) => "forbidden",
+            Self::ModelLoading(_) | Self::ModelRestarting { .. } | Self::ModelNotLoaded(_) => "loading",
+            Self::Unauthorized | Self::ResumeRefused | Self::TooManyWrongKeys { .. } => "unauthorized",
+            Self::ForbiddenHost(_) | Self::ForbiddenOrigin(_) | Self::CrossSite => "forbidden",
             Self::UnknownRoute(_) | Self::ModelNotFound { .. } => "not_found",
             Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => "not_found",
             _ => "malformed",

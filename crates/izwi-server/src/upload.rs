@@ -20,6 +20,7 @@ use crate::config::ServerConfig;
 use crate::dto::speech::SpeechRequest;
 use crate::error::{ApiError, truncated};
 use crate::extract::{ContentType, parse_json, parse_with_options};
+use crate::slow_body::is_slow;
 use crate::state::AppState;
 use fields::RecordingFields;
 
@@ -160,7 +161,7 @@ async fn read_body(request: Request, memory: &mut UploadMemory<'_>) -> Result<By
     let mut body = request.into_body();
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| ApiError::UnreadableBody(error.to_string()))?;
+        let frame = frame.map_err(|error| unreadable(&error))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > limit {
             return Err(too_large("body", limit));
@@ -290,7 +291,14 @@ async fn collect(
     Ok(bytes.freeze())
 }
 
+fn unreadable(error: &axum::Error) -> ApiError {
+    if is_slow(error) { ApiError::RequestTimeout } else { ApiError::UnreadableBody(error.to_string()) }
+}
+
 fn broken(error: &MultipartError, limit: usize) -> ApiError {
+    if is_slow(error) {
+        return ApiError::RequestTimeout;
+    }
     if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return too_large("body", limit);
     }

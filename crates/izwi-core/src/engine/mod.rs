@@ -20,6 +20,7 @@ pub mod request;
 pub mod scheduler;
 pub mod types;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -164,7 +165,7 @@ impl Engine {
         let (reply, result) = oneshot::channel();
         self.submit(request, Delivery::Whole(reply)).await?;
         self.send(Command::Start)?;
-        result.await.map_err(|_| self.ended())?
+        result.await.map_err(|_| self.ended_error())?
     }
 
     /// Generates in chunks. Dropping the receiver aborts the request within one step.
@@ -353,7 +354,24 @@ impl Engine {
         let settled = status.wait_for(|status| status.state != EngineState::Starting).await;
         match settled.map(|status| status.state.clone()) {
             Ok(EngineState::Ready | EngineState::Draining | EngineState::Starting) => Ok(()),
-            Ok(EngineState::Stopped | EngineState::Dead(_)) | Err(_) => Err(self.ended()),
+            Ok(EngineState::Stopped | EngineState::Dead(_)) | Err(_) => Err(self.ended_error()),
+        }
+    }
+
+    /// Why the engine failed; `None` while it runs and after it was stopped.
+    pub fn failure(&self) -> Option<String> {
+        failure(&self.status)
+    }
+
+    /// Waits until the engine has ended. The result is as of [`Engine::failure`]. Does not keep the engine alive.
+    pub fn ended(&self) -> impl Future<Output = Option<String>> + Send + 'static {
+        let mut status = self.status.clone();
+        async move {
+            let is_over =
+                |status: &EngineStatus| matches!(status.state, EngineState::Stopped | EngineState::Dead(_));
+            // An error means that the loop has ended.
+            let _ = status.wait_for(is_over).await.map(drop);
+            failure(&status)
         }
     }
 
@@ -407,7 +425,7 @@ impl Engine {
         if self.processor.is_simulated() {
             return work(&self.processor);
         }
-        let slot = Arc::clone(&self.preparing).acquire_owned().await.map_err(|_| self.ended())?;
+        let slot = Arc::clone(&self.preparing).acquire_owned().await.map_err(|_| self.ended_error())?;
         let processor = self.processor.clone();
         let running = tokio::task::spawn_blocking(move || {
             let _slot = slot;
@@ -439,20 +457,32 @@ impl Engine {
     }
 
     fn send(&self, command: Command) -> Result<()> {
-        self.commands.send(command).map_err(|_| self.ended())
+        self.commands.send(command).map_err(|_| self.ended_error())
     }
 
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.send(command(reply))?;
-        answer.await.map_err(|_| self.ended())
+        answer.await.map_err(|_| self.ended_error())
     }
 
-    fn ended(&self) -> EngineError {
+    fn ended_error(&self) -> EngineError {
         match self.status().state {
             EngineState::Dead(reason) => EngineError::Stopped(reason),
             _ => EngineError::Stopped("stop was requested".to_owned()),
         }
+    }
+}
+
+/// Why the loop behind `status` failed; `None` while it runs and after it was stopped.
+fn failure(status: &watch::Receiver<EngineStatus>) -> Option<String> {
+    // Before the state is read: the last state is published before the loop ends.
+    let has_ended = status.has_changed().is_err();
+    match &status.borrow().state {
+        EngineState::Dead(reason) => Some(reason.clone()),
+        EngineState::Stopped => None,
+        _ if has_ended => Some("the step loop ended abnormally".to_owned()),
+        _ => None,
     }
 }
 

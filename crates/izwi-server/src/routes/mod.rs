@@ -14,7 +14,7 @@ use axum::routing::{get, post};
 
 use crate::error::{ApiError, truncated};
 use crate::state::AppState;
-use crate::{graceful_close, middleware, ws};
+use crate::{graceful_close, middleware, slow_body, ws};
 
 /// The whole service, for [`crate::serve`] or anything else that runs an axum router.
 pub fn router(state: AppState) -> Router {
@@ -38,9 +38,11 @@ pub fn router(state: AppState) -> Router {
     api.merge(open)
         .fallback(unknown_route)
         .layer(DefaultBodyLimit::max(state.config().max_body_bytes))
+        .layer(from_fn(middleware::keep_places_for_probes))
         .layer(from_fn_with_state(state.clone(), middleware::check_host_and_origin))
         .layer(from_fn(middleware::assign_request_id))
         .layer(from_fn(graceful_close::drain_refused_bodies))
+        .layer(from_fn_with_state(state.clone(), slow_body::demand_progress))
         .with_state(state)
 }
 

@@ -17,13 +17,14 @@ use crate::upload::Upload;
 use crate::voices;
 use crate::voices::{Voice, blocking, stored};
 
-/// Voices of the requested model, or of all loaded TTS models; then the saved voices that it, or any, accepts.
+/// Voices of the requested model, or of all loaded TTS models; then the saved voices that it, or any, accepts. Loads no
+/// model: a page of another site can send a GET without reading the answer.
 pub(super) async fn list(
     State(state): State<AppState>,
     ApiQuery(query): ApiQuery<VoiceQuery>,
 ) -> Result<Json<VoiceList>, ApiError> {
     let chosen = match &query.model {
-        Some(model) => Some(state.lease(Some(model), Task::Tts).await?),
+        Some(model) => Some(state.lease_loaded(Some(model), Task::Tts).await?),
         None => None,
     };
     let engines = match &chosen {
@@ -48,7 +49,7 @@ pub(super) async fn show(
     ApiPath(id): ApiPath,
     ApiQuery(query): ApiQuery<VoiceQuery>,
 ) -> Result<Json<VoiceObject>, ApiError> {
-    let engine = state.lease(query.model.as_deref(), Task::Tts).await?;
+    let engine = state.lease_loaded(query.model.as_deref(), Task::Tts).await?;
     let is_own = engine.profile().info.voices.iter().any(|voice| voice.id == id);
     if let Some(store) = state.voices().filter(|_| !is_own)
         && let Some((voice, pack)) = stored(store, &id).await?

@@ -9,6 +9,7 @@ use izwi_core::engine::executor::{metal_gpu, probe_device};
 use izwi_types::DeviceChoice;
 
 use crate::build_info;
+use crate::machine;
 use crate::output;
 use crate::player::Player;
 use crate::settings::{Resolved, ServerSettings};
@@ -108,24 +109,13 @@ fn processor_features() -> (Vec<&'static str>, bool) {
 }
 
 fn memory() -> Finding {
-    match memory_bytes() {
+    match machine::memory_bytes() {
         Some((total, available)) => Finding::ok(
             "memory",
             format!("{} of {} available", output::format_bytes(available), output::format_bytes(total)),
         ),
         None => Finding::ok("memory", "unknown"),
     }
-}
-
-/// Total and available memory in bytes, within the limits of the container.
-pub(super) fn memory_bytes() -> Option<(u64, u64)> {
-    let mut system = sysinfo::System::new().ok()?;
-    system.refresh_memory();
-    let (total, available) = (system.total_memory(), system.available_memory());
-    Some(match system.cgroup_limits() {
-        Some(limits) => (total.min(limits.total_memory), available.min(limits.free_memory)),
-        None => (total, available),
-    })
 }
 
 fn device(resolved: &Resolved) -> Finding {
