@@ -8,6 +8,7 @@ mod barge_in;
 mod chat;
 mod disconnects;
 mod examples;
+mod hostile;
 mod lfm2_audio;
 mod lifecycle;
 mod live_text;

@@ -6,9 +6,10 @@ use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, header};
 use subtle::ConstantTimeEq;
+use izwi_types::excerpt;
 
 use crate::config::ServerConfig;
-use crate::error::{ApiError, truncated};
+use crate::error::ApiError;
 
 /// An address that must not be bound.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -68,10 +69,10 @@ impl AccessRules {
             None => single(headers, header::HOST).map_err(ApiError::ForbiddenHost)?.unwrap_or_default(),
         };
         if !self.admits_host(host) {
-            return Err(ApiError::ForbiddenHost(truncated(host)));
+            return Err(ApiError::ForbiddenHost(excerpt(host)));
         }
         match single(headers, header::ORIGIN).map_err(ApiError::ForbiddenOrigin)? {
-            Some(origin) if !self.admits_origin(origin) => Err(ApiError::ForbiddenOrigin(truncated(origin))),
+            Some(origin) if !self.admits_origin(origin) => Err(ApiError::ForbiddenOrigin(excerpt(origin))),
             _ => Ok(()),
         }
     }

@@ -37,7 +37,7 @@ impl FromStr for Precision {
         let found = NAMES.iter().find(|(name, _)| *name == text);
         found
             .map(|&(_, precision)| precision)
-            .ok_or_else(|| format!("dtype '{text}' is unknown; use auto, f32, bf16, f16, q8 or q4"))
+            .ok_or_else(|| format!("dtype '{}' is unknown; use auto, f32, bf16, f16, q8 or q4", crate::excerpt(text)))
     }
 }
 
