@@ -10,10 +10,10 @@ use super::DecodeError;
 
 /// Work of any file: a minute of audio at high rates, and the setup of an unusual resampler.
 const BASE_WORK: u64 = 24_000_000;
-/// Work per second of the longest recording: 96 kHz stereo, decoded and resampled.
-const WORK_PER_SECOND: u64 = 400_000;
-/// Work per byte of the file. The longest blocks of digital silence in FLAC take about 12,000.
-const WORK_PER_BYTE: u64 = 16_384;
+/// Work per second of the longest recording. 48 kHz stereo, decoded and mixed, takes 144,000.
+const WORK_PER_SECOND: u64 = 200_000;
+/// Work per byte of the file. Digital silence takes about 770 in FLAC, and 1,120 in Opus.
+const WORK_PER_BYTE: u64 = 2_048;
 /// Work of a packet beside its samples.
 const PACKET_WORK: u64 = 256;
 /// The most links of a chained file: recordings of radio stations have one per title.
