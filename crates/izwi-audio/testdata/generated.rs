@@ -6,12 +6,12 @@
 
 /// What a FLAC stream of silence is like.
 #[derive(Debug, Clone, Copy)]
-pub struct Silence {
-    pub rate_hz: u32,
-    pub channels: u8,
+pub(super) struct Silence {
+    pub(super) rate_hz: u32,
+    pub(super) channels: u8,
     /// Samples of each channel in a frame, 16 to 65,535.
-    pub block: u16,
-    pub frames: u32,
+    pub(super) block: u16,
+    pub(super) frames: u32,
 }
 
 fn crc(bytes: &[u8], width: u32, polynomial: u32) -> u32 {
@@ -19,7 +19,7 @@ fn crc(bytes: &[u8], width: u32, polynomial: u32) -> u32 {
     bytes.iter().fold(0, |mut crc, &byte| {
         crc ^= u32::from(byte) << (width - 8);
         for _ in 0..8 {
-            crc = if crc & top == 0 { crc << 1 } else { crc << 1 ^ polynomial };
+            crc = if crc & top == 0 { crc << 1 } else { (crc << 1) ^ polynomial };
         }
         crc
     })
@@ -30,8 +30,8 @@ fn stream_info(s: Silence) -> Vec<u8> {
     // The sizes of frames are unknown.
     info.extend([0; 6]);
     let samples = u64::from(s.block) * u64::from(s.frames);
-    let packed =
-        u64::from(s.rate_hz) << 44 | u64::from(s.channels - 1) << 41 | 15 << 36 | (samples & 0xf_ffff_ffff);
+    let format = (u64::from(s.rate_hz) << 44) | (u64::from(s.channels - 1) << 41) | (15 << 36);
+    let packed = format | (samples & 0xf_ffff_ffff);
     info.extend(packed.to_be_bytes());
     info.extend([0; 16]);
     info
@@ -39,7 +39,7 @@ fn stream_info(s: Silence) -> Vec<u8> {
 
 /// The number of a frame, in the extended UTF-8 of FLAC.
 fn number(n: u32) -> Vec<u8> {
-    let tail = |shift: u32| 0x80 | (n >> shift & 0x3f) as u8;
+    let tail = |shift: u32| 0x80 | ((n >> shift) & 0x3f) as u8;
     match n {
         0..0x80 => vec![n as u8],
         0x80..0x800 => vec![0xc0 | (n >> 6) as u8, tail(0)],
@@ -49,7 +49,7 @@ fn number(n: u32) -> Vec<u8> {
 }
 
 fn frame(s: Silence, n: u32) -> Vec<u8> {
-    let mut bytes = vec![0xff, 0xf8, 0x70, (s.channels - 1) << 4 | 0b1000];
+    let mut bytes = vec![0xff, 0xf8, 0x70, ((s.channels - 1) << 4) | 0b1000];
     bytes.extend(number(n));
     bytes.extend((s.block - 1).to_be_bytes());
     bytes.push(crc(&bytes, 8, 0x07) as u8);
@@ -61,7 +61,7 @@ fn frame(s: Silence, n: u32) -> Vec<u8> {
 }
 
 /// A FLAC file.
-pub fn silent_flac(s: Silence) -> Vec<u8> {
+pub(super) fn silent_flac(s: Silence) -> Vec<u8> {
     let mut file = b"fLaC\x80\x00\x00\x22".to_vec();
     file.extend(stream_info(s));
     (0..s.frames).for_each(|n| file.extend(frame(s, n)));
@@ -85,7 +85,7 @@ fn page(serial: u32, sequence: u32, flags: u8, granule: u64, packets: &[Vec<u8>]
 }
 
 /// An Ogg file that chains one FLAC stream for each element, of at most 200 frames.
-pub fn chained_ogg(links: &[Silence]) -> Vec<u8> {
+pub(super) fn chained_ogg(links: &[Silence]) -> Vec<u8> {
     let mut file = Vec::new();
     for (index, &s) in links.iter().enumerate() {
         let serial = 1 + index as u32;

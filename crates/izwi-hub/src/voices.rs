@@ -255,7 +255,9 @@ fn metadata(pack: &[u8]) -> Result<(HashMap<String, String>, SafeTensors<'_>), S
     let metadata = header.metadata().clone().unwrap_or_default();
     match metadata.get("format").map(String::as_str) {
         Some(FORMAT) => Ok((metadata, tensors)),
-        Some(other) => Err(format!("its format is '{}', this program reads '{FORMAT}'", izwi_types::excerpt(other))),
+        Some(other) => {
+            Err(format!("its format is '{}', this program reads '{FORMAT}'", izwi_types::excerpt(other)))
+        }
         None => Err(format!("its metadata names no format, this program reads '{FORMAT}'")),
     }
 }

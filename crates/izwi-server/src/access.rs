@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, header};
-use subtle::ConstantTimeEq;
 use izwi_types::excerpt;
+use subtle::ConstantTimeEq;
 
 use crate::config::ServerConfig;
 use crate::error::ApiError;

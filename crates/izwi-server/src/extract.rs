@@ -7,8 +7,8 @@ use axum::extract::{FromRequestParts, Request};
 use axum::http::header;
 use axum::http::request::Parts;
 use izwi_core::engine::{Priority, SpeechOptions};
-use serde::de::DeserializeOwned;
 use izwi_types::{bounded, excerpt};
+use serde::de::DeserializeOwned;
 
 use crate::error::ApiError;
 

@@ -18,8 +18,8 @@ use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use izwi_audio::decode::DecodeError;
 use izwi_core::engine::AudioInput;
-use tokio::sync::OwnedSemaphorePermit;
 use izwi_types::excerpt;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::config::ServerConfig;
 use crate::dto::speech::SpeechRequest;

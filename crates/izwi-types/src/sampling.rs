@@ -108,7 +108,10 @@ mod tests {
         let params = SamplingParams { top_p: 0.5, ..SamplingParams::GREEDY }.with(&options);
         assert_eq!((params.top_k, params.top_p, params.temperature), (7, 0.5, 9.0));
         let error = params.check().unwrap_err();
-        assert_eq!((error.param, &*error.message), ("temperature", "temperature is 9; it must be between 0 and 2"));
+        assert_eq!(
+            (error.param, &*error.message),
+            ("temperature", "temperature is 9; it must be between 0 and 2")
+        );
         let params = SamplingParams::GREEDY;
         for (refused, param) in [
             (SamplingParams { top_p: f32::NAN, ..params }, "top_p"),
@@ -120,7 +123,9 @@ mod tests {
         ] {
             assert_eq!(refused.check().unwrap_err().param, param);
         }
-        for accepted in [params, SamplingParams { temperature: 2.0, top_p: 0.01, top_k: 7, repetition_penalty: 2.0 }] {
+        for accepted in
+            [params, SamplingParams { temperature: 2.0, top_p: 0.01, top_k: 7, repetition_penalty: 2.0 }]
+        {
             assert_eq!(accepted.check(), Ok(()));
         }
     }

@@ -136,7 +136,9 @@ pub(super) fn broken_json() -> Vec<Body> {
         for tail in ["}", "1", "null", "\u{0}", ",{}", "//"] {
             bodies.push(Body::json(path, format!("{whole}{tail}")));
         }
-        for text in ["", " ", "null", "7", "\"{}\"", "[]", "[[]]", "{", "{\"a\"", "{\"a\":", "\u{feff}{}", "NaN"] {
+        for text in
+            ["", " ", "null", "7", "\"{}\"", "[]", "[[]]", "{", "{\"a\"", "{\"a\":", "\u{feff}{}", "NaN"]
+        {
             bodies.push(Body::json(path, text));
         }
         // The members of a struct in their order.
@@ -147,7 +149,12 @@ pub(super) fn broken_json() -> Vec<Body> {
             bodies.push(Body::json(path, format!("{{\"a\":{}", open.repeat(depth))));
             bodies.push(Body::json(path, format!("{{\"model\":{}", open.repeat(depth))));
         }
-        for bytes in [&b"{\"model\":\"\xff\xfe\"}"[..], b"{\"\xc3\":1}", b"{\"model\":\"\xed\xa0\x80\"}", b"\xff\xfe{\x00"] {
+        for bytes in [
+            &b"{\"model\":\"\xff\xfe\"}"[..],
+            b"{\"\xc3\":1}",
+            b"{\"model\":\"\xed\xa0\x80\"}",
+            b"\xff\xfe{\x00",
+        ] {
             bodies.push(Body::json(path, bytes));
         }
         for escape in ["\\ud800", "\\u12", "\\x41", "\\"] {

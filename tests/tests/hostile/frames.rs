@@ -96,11 +96,15 @@ fn hostile(dice: &mut Dice) -> Message {
         5 => return raw(OpCode::Data(Data::Text), false, b"{\"type\":".to_vec()),
         6 if dice.roll(3) == 0 => return raw(OpCode::Data(Data::Reserved(3)), true, dice.bytes(40)),
         6 if dice.roll(2) == 0 => return raw(OpCode::Control(Control::Reserved(11)), true, Vec::new()),
-        7 => return raw(OpCode::Data(Data::Text), true, [b"{\"type\":\"", &dice.bytes(40)[..]].concat()),
+        7 => return raw(OpCode::Data(Data::Text), true, [&b"{\"type\":\""[..], &dice.bytes(40)].concat()),
         8 => json!({"type": dice.pick(&["input.done", "input.flush", "interrupt", "input.audio.commit"])}),
-        9 => json!({"type": "playback.ack", "played_ms": u64::MAX, "utterance": dice.roll(3), "turn": u64::MAX}),
+        9 => {
+            json!({"type": "playback.ack", "played_ms": u64::MAX, "utterance": dice.roll(3), "turn": u64::MAX})
+        }
         10 => json!({"type": "interrupt", "played_ms": dice.wrong()}),
-        11 => json!({"type": "session.resume", "session_id": dice.text(99), "resume_token": dice.text(99), "next_sample": u64::MAX}),
+        11 => {
+            json!({"type": "session.resume", "session_id": dice.text(99), "resume_token": dice.text(99), "next_sample": u64::MAX})
+        }
         12 => json!({"type": dice.pick(&["input.text", "speak"]), "text": dice.wrong()}),
         13 => json!({"type": dice.pick(&["input.text", "speak"]), "text": dice.text(300)}),
         14 => json!({"type": "speak", "text": "Hi.", dice.pick(&MEMBERS): dice.wrong()}),

@@ -19,13 +19,19 @@ pub(super) async fn stall(victim: &Victim) -> Result<Vec<TcpStream>> {
         let begun = match index % 5 {
             0 => format!("POST {SPEECH} HTTP/1.1\r\nHost: localhost\r\nContent-Le"),
             1 => head(SPEECH, "Content-Type: application/json\r\nContent-Length: 999", "{\"model\":"),
-            2 => head(TRANSCRIPTIONS, &format!("Content-Type: {form}\r\nContent-Length: 99999999"), "--a-bound"),
+            2 => head(
+                TRANSCRIPTIONS,
+                &format!("Content-Type: {form}\r\nContent-Length: 99999999"),
+                "--a-bound",
+            ),
             3 => head(
                 TRANSCRIPTIONS,
                 "Content-Type: application/json\r\nTransfer-Encoding: chunked",
                 "ffff\r\n{\"audio\":\"AA",
             ),
-            _ => "GET /v1/audio/speech/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n".to_owned(),
+            _ => {
+                "GET /v1/audio/speech/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n".to_owned()
+            }
         };
         client.write_all(begun.as_bytes()).await?;
         stalled.push(client);
@@ -70,7 +76,8 @@ pub(super) async fn attack(victim: &Victim) -> Result<usize> {
         "Upgrade: h2c\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
     ] {
         for path in ["/v1/audio/speech/stream", "/v1/audio/chat/stream", "/livez"] {
-            let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\nConnection: close\r\n\r\n");
+            let request =
+                format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\nConnection: close\r\n\r\n");
             requests.push(request.into_bytes());
         }
     }

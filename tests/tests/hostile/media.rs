@@ -175,7 +175,10 @@ pub(super) fn damaged_forms() -> Vec<Body> {
         Form::new(),
         many,
         Form::new().text("model", &long).file("file", b"RIFF"),
-        Form::new().text("language", &"\u{7f}".repeat(200_000)).text("model", REAL).file("file", &recording(0.1)),
+        Form::new()
+            .text("language", &"\u{7f}".repeat(200_000))
+            .text("model", REAL)
+            .file("file", &recording(0.1)),
         Form::new().text(&long, "x"),
         Form::new().text("model", LISTENER).text("temperature", &"\u{7f}".repeat(200_000)),
         Form::new().text("model", "a").text("model", "b"),

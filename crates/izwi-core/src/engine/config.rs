@@ -180,8 +180,7 @@ impl EngineCoreConfig {
             return Err(EngineError::config(field, "0", "must be at least 1"));
         }
         if self.max_open_audio_duration < self.max_audio_duration {
-            let remedy =
-                format!("must be at least max_audio_s, {} s", self.max_audio_duration.as_secs());
+            let remedy = format!("must be at least max_audio_s, {} s", self.max_audio_duration.as_secs());
             let value = format!("{} s", self.max_open_audio_duration.as_secs());
             return Err(EngineError::config("max_open_audio_s", &value, &remedy));
         }

@@ -51,11 +51,8 @@ async fn a_preparation_ends_when_its_caller_leaves() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_audio_is_counted_while_it_is_decoded() {
     let limit = Duration::from_secs(5);
-    let config = EngineCoreConfig {
-        max_audio_duration: limit,
-        max_open_audio_duration: limit,
-        ..Default::default()
-    };
+    let config =
+        EngineCoreConfig { max_audio_duration: limit, max_open_audio_duration: limit, ..Default::default() };
     let engine = listener(config.clone());
     let processor = engine.processor.clone();
     let mut intake = AudioIntake::new(Arc::clone(&engine.open_audio), limit, request::Abandoned::default());

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
 use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput, Task};
-use tokio::sync::mpsc;
 use izwi_types::excerpt;
+use tokio::sync::mpsc;
 
 use super::streamed::{self, event};
 use crate::chunking::ChunkSizes;

@@ -125,7 +125,8 @@ mod tests {
     #[test]
     fn nothing_grows_for_a_caller_who_has_gone() {
         let abandoned = Abandoned::default();
-        let mut intake = AudioIntake::new(Arc::new(Semaphore::new(9)), Duration::from_secs(9), abandoned.clone());
+        let mut intake =
+            AudioIntake::new(Arc::new(Semaphore::new(9)), Duration::from_secs(9), abandoned.clone());
         let waiting = abandoned.set_on_drop();
         intake.grow(Duration::from_secs(1)).unwrap();
         drop(waiting);

@@ -435,8 +435,12 @@ impl RequestProcessor {
             && !profile.info.voices.iter().any(|known| known.id == *voice)
         {
             let known: Vec<&str> = profile.info.voices.iter().map(|voice| voice.id.as_str()).collect();
-            let message =
-                format!("voice '{}' is unknown to model '{}'; use {}", excerpt(voice), profile.model, known.join(", "));
+            let message = format!(
+                "voice '{}' is unknown to model '{}'; use {}",
+                excerpt(voice),
+                profile.model,
+                known.join(", ")
+            );
             return Err(EngineError::invalid("voice", message));
         }
         voice_input::check(request, profile)?;
