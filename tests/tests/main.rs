@@ -9,6 +9,7 @@ mod chat;
 mod connections;
 mod disconnects;
 mod examples;
+mod hostile;
 mod lfm2_audio;
 mod lifecycle;
 mod live_text;

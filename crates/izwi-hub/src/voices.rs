@@ -283,7 +283,7 @@ impl VoiceStore {
     /// The file of a voice of this name. The name becomes part of a path, so it must be plain.
     fn path(&self, name: &str) -> Result<PathBuf, VoiceError> {
         if !is_plain_name(name) {
-            return Err(VoiceError::Name { name: name.chars().take(64).collect() });
+            return Err(VoiceError::Name { name: izwi_types::excerpt(name) });
         }
         Ok(self.folder.join(format!("{name}.{EXTENSION}")))
     }
@@ -318,7 +318,9 @@ fn metadata(pack: &[u8]) -> Result<(HashMap<String, String>, SafeTensors<'_>), S
     let metadata = header.metadata().clone().unwrap_or_default();
     match metadata.get("format").map(String::as_str) {
         Some(FORMAT) => Ok((metadata, tensors)),
-        Some(other) => Err(format!("its format is '{}', this program reads '{FORMAT}'", shown(other))),
+        Some(other) => {
+            Err(format!("its format is '{}', this program reads '{FORMAT}'", izwi_types::excerpt(other)))
+        }
         None => Err(format!("its metadata names no format, this program reads '{FORMAT}'")),
     }
 }

@@ -8,12 +8,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, Method, header};
+use izwi_types::excerpt;
 
 use self::authority::{configured_host, host_of, origin_parts};
 pub(crate) use self::key::{ApiKey, KeyThrottle, Presented};
 pub use self::key::{KeyError, check_key};
 use crate::config::ServerConfig;
-use crate::error::{ApiError, truncated};
+use crate::error::ApiError;
 
 /// An address that must not be bound.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -70,10 +71,10 @@ impl AccessRules {
         let hosts = target.into_iter().chain(named);
         let is_missing = target.is_none() && named.is_none();
         if let Some(host) = hosts.chain(is_missing.then_some("")).find(|host| !self.admits_host(host)) {
-            return Err(ApiError::ForbiddenHost(truncated(host)));
+            return Err(ApiError::ForbiddenHost(excerpt(host)));
         }
         match single(headers, header::ORIGIN).map_err(ApiError::ForbiddenOrigin)? {
-            Some(origin) if !self.admits_origin(origin) => Err(ApiError::ForbiddenOrigin(truncated(origin))),
+            Some(origin) if !self.admits_origin(origin) => Err(ApiError::ForbiddenOrigin(excerpt(origin))),
             Some(_) => Ok(()),
             None if is_cross_site(headers) && !is_visit(request) => Err(ApiError::CrossSite),
             None => Ok(()),

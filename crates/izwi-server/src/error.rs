@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use izwi_audio::decode::DecodeError;
 use izwi_core::engine::{EngineError, RequestId, metrics};
 use izwi_hub::VoiceError;
+use izwi_types::{bounded, excerpt};
 
 use crate::dto::error::{ErrorBody, ErrorEnvelope};
 
@@ -18,17 +19,8 @@ const AUDIO_RETRY: Duration = Duration::from_secs(10);
 /// `Retry-After` while the server drains: another instance may take over.
 const DRAINING_RETRY_S: u64 = 5;
 
-/// The most characters of a client's text that a message repeats.
-const MAX_REPEATED_CHARS: usize = 64;
-
-/// A client's text, cut to what an error message may repeat.
-pub(crate) fn truncated(text: &str) -> String {
-    let mut truncated: String = text.chars().take(MAX_REPEATED_CHARS).collect();
-    if truncated.len() < text.len() {
-        truncated.push('…');
-    }
-    truncated
-}
+/// The most characters of a message, whatever it repeats. Messages cut what they repeat with [`izwi_types::excerpt`].
+const MAX_MESSAGE_CHARS: usize = 1_000;
 
 /// Why a request was refused or failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -321,11 +313,11 @@ impl ApiError {
                 DecodeError::UnknownFormat(_) => {
                     (StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_audio")
                 }
-                DecodeError::TooLarge { .. } | DecodeError::TooLong { .. } => {
+                DecodeError::TooLarge { .. } | DecodeError::TooLong { .. } | DecodeError::TooComplex(_) => {
                     (StatusCode::PAYLOAD_TOO_LARGE, INVALID, "too_large")
                 }
                 DecodeError::Empty => (StatusCode::UNPROCESSABLE_ENTITY, INVALID, "empty_audio"),
-                DecodeError::Base64(_) | DecodeError::Damaged(_) => {
+                DecodeError::Base64(_) | DecodeError::Damaged(_) | DecodeError::Stopped => {
                     (StatusCode::BAD_REQUEST, INVALID, "invalid_audio")
                 }
             },
@@ -391,6 +383,7 @@ impl ApiError {
             Self::Invalid { param, .. } => Some(param),
             Self::Audio { param, .. } => Some(param),
             Self::ModelNotFound { .. } | Self::NoRoom { .. } | Self::ModelNotLoaded(_) => Some("model"),
+            Self::ModelLoading(_) | Self::ModelUnavailable(_) => Some("model"),
             Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => Some("voice"),
             Self::VoiceExists { .. } => Some("name"),
             Self::UnknownFrame { .. } => Some("type"),
@@ -399,11 +392,16 @@ impl ApiError {
         }
     }
 
-    /// The body of the response.
+    /// The message for clients, of bounded length.
+    pub(crate) fn message(&self) -> String {
+        bounded(self, MAX_MESSAGE_CHARS)
+    }
+
+    /// The body of the response, of bounded length.
     pub(crate) fn envelope(&self) -> ErrorEnvelope {
         let (_, kind, code) = self.class();
-        let param = self.param().map(str::to_owned);
-        ErrorEnvelope { error: ErrorBody { message: self.to_string(), kind, param, code } }
+        let param = self.param().map(excerpt);
+        ErrorEnvelope { error: ErrorBody { message: self.message(), kind, param, code } }
     }
 
     /// Seconds after which the same request may succeed.
@@ -467,8 +465,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_text_is_truncated() {
-        assert_eq!(truncated("short"), "short");
-        assert_eq!(truncated(&"é".repeat(100)).chars().count(), MAX_REPEATED_CHARS + 1);
+    fn no_envelope_is_long() {
+        let long = || "\u{7f}é\"".repeat(1 << 20);
+        for error in [
+            ApiError::invalid(&long(), long()),
+            ApiError::MalformedJson(long()),
+            ApiError::UnknownRoute(long()),
+            ApiError::ModelNotFound { id: long(), hint: long() },
+            ApiError::VoiceNotFound { id: long(), model: long(), hint: long() },
+        ] {
+            let body = serde_json::to_string(&error.envelope()).unwrap();
+            assert!(body.len() < 8 << 10, "{} bytes", body.len());
+        }
     }
 }

@@ -364,6 +364,20 @@ pub(crate) static TABLE: &[Setting] = &[
         engine.max_turn_duration,
         "Maximum duration of a recorded turn of a conversation"
     ),
+    seconds!(
+        Engine,
+        Tuning,
+        "max_audio_s",
+        engine.max_audio_duration,
+        "Maximum duration of a recording to transcribe; it also bounds the work of decoding one"
+    ),
+    seconds!(
+        Engine,
+        Tuning,
+        "max_open_audio_s",
+        engine.max_open_audio_duration,
+        "Maximum duration of the recordings of all open requests of a model together; more are refused"
+    ),
     whole!(
         Engine, Tuning, "max_conversation_turns", ANY_COUNT "N", engine.max_conversation_turns,
         "Maximum number of turns in the context of a conversation; beyond it the older half is dropped"

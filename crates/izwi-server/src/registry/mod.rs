@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use izwi_core::engine::{Engine, Task, metrics};
-use izwi_types::suggest;
+use izwi_types::{excerpt, suggest};
 use tokio::sync::watch;
 
 pub(crate) use self::lease::Lease;
@@ -24,7 +24,7 @@ use self::residency::{Decision, Eviction, Residency, Restart};
 pub(crate) use self::residency::{Entry, Unready};
 pub use self::residency::{Offer, Slot};
 pub use self::supervision::RestartPolicy;
-use crate::error::{ApiError, truncated};
+use crate::error::ApiError;
 use crate::metrics as server_metrics;
 
 /// Names of hosted models that stand for the default TTS model.
@@ -221,7 +221,7 @@ impl Registry {
             }
             None => {
                 let hint = suggest(id, "models", residency.entries().keys().map(String::as_str));
-                Err(ApiError::ModelNotFound { id: truncated(id), hint })
+                Err(ApiError::ModelNotFound { id: excerpt(id), hint })
             }
         }
     }

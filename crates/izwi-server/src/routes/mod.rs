@@ -11,8 +11,9 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
+use izwi_types::excerpt;
 
-use crate::error::{ApiError, truncated};
+use crate::error::ApiError;
 use crate::state::AppState;
 use crate::{graceful_close, middleware, slow_body, ws};
 
@@ -56,9 +57,9 @@ fn recordings(state: &AppState) -> Router<AppState> {
 }
 
 async fn unknown_route(request: Request) -> ApiError {
-    ApiError::UnknownRoute(format!("{} {}", request.method(), truncated(request.uri().path())))
+    ApiError::UnknownRoute(format!("{} {}", request.method(), excerpt(request.uri().path())))
 }
 
 async fn method_not_allowed(request: Request) -> ApiError {
-    ApiError::MethodNotAllowed { method: request.method().to_string(), path: truncated(request.uri().path()) }
+    ApiError::MethodNotAllowed { method: request.method().to_string(), path: excerpt(request.uri().path()) }
 }

@@ -7,9 +7,10 @@ use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use izwi_core::engine::{Engine, ReferenceAudio, RequestId, Task};
 use izwi_hub::{SavedVoice, VoiceNotes, VoiceStore};
+use izwi_types::excerpt;
 
 use crate::dto::listing::{VoiceDeleted, VoiceList, VoiceObject, VoiceQuery, VoiceRequest};
-use crate::error::{ApiError, truncated};
+use crate::error::ApiError;
 use crate::extract::{ApiPath, ApiQuery, non_blank};
 use crate::registry::{Lease, Slot};
 use crate::state::AppState;
@@ -64,7 +65,7 @@ pub(super) async fn show(
     match own {
         Some(voice) => Ok(Json(describe(&engine, voice))),
         None => Err(ApiError::VoiceNotFound {
-            id: truncated(&id),
+            id: excerpt(&id),
             model: engine.profile().model.clone(),
             hint: "the model has no voices".to_owned(),
         }),
