@@ -11,6 +11,8 @@ mod catalogue;
 mod convert;
 mod digest;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod io_error;
 mod manifest;
 mod progress;

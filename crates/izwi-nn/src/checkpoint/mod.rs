@@ -19,6 +19,8 @@ use self::lazy_tensor::{LazyTensor, TensorFile};
 use self::weight_cache::WeightCache;
 use crate::Error;
 use crate::sampling::mix;
+use izwi_kernels::conv::ConvPanels;
+use izwi_kernels::linear::Weights;
 use izwi_kernels::packed::{Packed, Sizes};
 use izwi_types::Precision;
 
@@ -94,6 +96,14 @@ pub fn fingerprint(folder: &Path) -> Option<String> {
         digest.update(lazy_tensor::open(&file).ok()?.fingerprint?);
     }
     Some(hex(digest))
+}
+
+/// The linear weight `a` `[70, 96]` and the convolution `b` `[50, 3, 6]` of the cache file at `path` with this key: what
+/// a fuzz target calls.
+#[doc(hidden)]
+pub fn read_weight_cache(path: &Path, key: &str) -> (Option<Arc<Weights>>, Option<Arc<ConvPanels>>) {
+    let mut cache = WeightCache::open(path.to_owned(), key.to_owned(), 1 << 20);
+    (cache.take("a", [1, 96, 70]), cache.take("b", [3, 6, 50]))
 }
 
 fn hex(digest: Sha256) -> String {
