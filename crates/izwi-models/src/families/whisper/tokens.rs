@@ -49,7 +49,7 @@ impl Vocabulary {
         };
         let no_timestamps = id(&["<|notimestamps|>"])?;
         // Older tokenizer files end before the timestamps, which have always followed this token.
-        let first_timestamp = tokenizer.token_to_id("<|0.00|>").unwrap_or(no_timestamps + 1);
+        let first_timestamp = tokenizer.token_to_id("<|0.00|>").unwrap_or(no_timestamps.saturating_add(1));
         let vocabulary = Self {
             size,
             end: id(&["<|endoftext|>"])?,
