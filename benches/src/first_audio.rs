@@ -39,8 +39,8 @@ struct Row {
 /// Words as a language model writes them. The tokenizer of random weights has a token a byte.
 const WORDS: &str =
     "wind and the sun disputed which was the stronger when a traveller came along in a warm cloak.";
-/// Generated tokens of a request: enough for the first chunk of any row.
-const TOKENS: usize = 6;
+/// Generated tokens of a request: two seconds of audio, so that most of the time is for frames, as in speech.
+const TOKENS: usize = 24;
 
 /// The number that begins a text, so that no two are equal.
 const START: usize = 1_000;

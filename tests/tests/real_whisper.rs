@@ -83,12 +83,14 @@ async fn transcripts_are_equal_alone_in_a_batch_and_preempted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_abort_in_any_step_frees_every_block() {
     let engine = engine(config());
-    for steps in [0, 1, 2, 5, 12] {
+    // The parts of the encoder hold no blocks.
+    const ENCODER_STEPS: usize = 4;
+    for steps in [0, 1, 3, 5, 6, 12] {
         let id = engine.add_request(EngineCoreRequest::asr(clip(CLIPS[0]))).await.unwrap();
         for _ in 0..steps {
             engine.step().await.unwrap();
         }
-        assert_eq!(engine.kv_cache_stats().used_blocks > 0, steps > 0, "after {steps} steps");
+        assert_eq!(engine.kv_cache_stats().used_blocks > 0, steps > ENCODER_STEPS, "after {steps} steps");
         assert!(engine.abort_request(&id).await.unwrap());
         wait_until_idle(&engine).await;
     }

@@ -305,6 +305,7 @@ pub(crate) async fn start(machine: &Machine, setup: Setup) -> Result<Engines> {
     let listening = SimulatedModel {
         transcribes: true,
         encoder_rows: 1_500,
+        encoder_parts: 6,
         length: |_, seed| 60 + (seed % 60) as usize,
         ..model(&machine.listens, setup.seed + 2)
     };

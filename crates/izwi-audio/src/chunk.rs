@@ -15,58 +15,113 @@ pub struct Chunk {
     pub is_final: bool,
 }
 
-/// Collects samples and returns chunks of exactly `chunk_samples`; the first may have a size of its own, and the last may
-/// be shorter.
+/// Chunks whose total length the short chunks at the start of an utterance have.
+const EARLY_CHUNKS: usize = 5;
+
+/// Lengths of the chunks of an utterance, in samples: all the same, or short ones at the start.
+///
+/// A first chunk of its own length is for early audio. The chunks behind it have its length too, until the listener has as much
+/// as five common chunks: a longer one would not be complete when the short one before it is played, unless the generator is
+/// much faster than real time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkLengths {
+    first: Option<usize>,
+    common: usize,
+}
+
+impl ChunkLengths {
+    /// Chunks of `common` samples, and at the start of `first` where it is given. Lengths of 0 are raised to 1.
+    pub fn new(common: usize, first: Option<usize>) -> Self {
+        Self { first: first.map(|first| first.max(1)), common: common.max(1) }
+    }
+
+    /// Length of most chunks.
+    pub fn common(&self) -> usize {
+        self.common
+    }
+
+    /// Length of the first chunk.
+    pub fn first(&self) -> usize {
+        self.first.unwrap_or(self.common)
+    }
+
+    /// Whether the sample at `offset` is in one of the short chunks at the start.
+    pub fn is_early(&self, offset: usize) -> bool {
+        offset < self.early().0
+    }
+
+    /// Chunks that `samples` samples complete.
+    pub fn complete(&self, samples: usize) -> usize {
+        let (early, chunks) = self.early();
+        if samples < early { samples / self.first() } else { chunks + (samples - early) / self.common }
+    }
+
+    /// Where the chunk ends that the sample at `offset` is in.
+    pub fn end(&self, offset: usize) -> usize {
+        let (early, chunks) = self.early();
+        match self.complete(offset) + 1 {
+            number if number <= chunks => number * self.first(),
+            number => early.saturating_add((number - chunks).saturating_mul(self.common)),
+        }
+    }
+
+    /// Whether a chunk waits for the sample after it, so that the last one can be marked.
+    pub fn waits_for_next(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// Samples and number of the short chunks.
+    fn early(&self) -> (usize, usize) {
+        let chunks = self.first.map_or(0, |first| self.common.saturating_mul(EARLY_CHUNKS).div_ceil(first));
+        (chunks.saturating_mul(self.first()), chunks)
+    }
+}
+
+/// Collects samples and returns chunks of exactly the given lengths; the last may be shorter.
 ///
 /// A full chunk is held until the sample after it arrives, so that the last chunk can be marked and an utterance whose
-/// length is a multiple of the chunk does not end in an empty one. A first chunk with a size of its own is for early audio
-/// and is not held.
+/// length is a multiple of the chunk does not end in an empty one. Where the first chunk has a length of its own, for early
+/// audio, no chunk is held.
 #[derive(Debug)]
 pub struct Chunker {
-    chunk_samples: usize,
-    /// Size of the first chunk, until it was returned.
-    first_samples: Option<usize>,
+    lengths: ChunkLengths,
     buffer: Vec<f32>,
     sequence: u64,
     sample_offset: u64,
 }
 
 impl Chunker {
-    /// `chunk_samples` is raised to 1 when it is 0.
-    pub fn new(chunk_samples: usize) -> Self {
-        Self {
-            chunk_samples: chunk_samples.max(1),
-            first_samples: None,
-            buffer: Vec::new(),
-            sequence: 0,
-            sample_offset: 0,
-        }
-    }
-
-    /// Sets the size of the first chunk; `None` for the size of all others. It is raised to 1 when it is 0.
-    #[must_use]
-    pub fn with_first(self, first_samples: Option<usize>) -> Self {
-        Self { first_samples: first_samples.map(|samples| samples.max(1)), ..self }
+    /// Cuts chunks of `lengths`.
+    pub fn new(lengths: ChunkLengths) -> Self {
+        Self { lengths, buffer: Vec::new(), sequence: 0, sample_offset: 0 }
     }
 
     /// Adds samples and returns the chunks that are complete and not the last.
     pub fn push(&mut self, samples: &[f32]) -> Vec<Chunk> {
         self.buffer.extend_from_slice(samples);
+        let held = usize::from(self.lengths.waits_for_next());
+        let start = self.sample_offset as usize;
         let mut chunks = Vec::new();
-        if let Some(first) = self.first_samples
-            && self.buffer.len() >= first
-        {
-            self.first_samples = None;
-            let taken = self.buffer.drain(..first).collect();
-            chunks.push(self.emit(taken, false));
+        let mut taken = 0;
+        loop {
+            let length = self.lengths.end(start + taken) - start - taken;
+            if self.buffer.len() - taken < length + held {
+                break;
+            }
+            let piece = self.buffer[taken..taken + length].to_vec();
+            chunks.push(self.emit(piece, false));
+            taken += length;
         }
-        if self.first_samples.is_some() {
-            return chunks;
-        }
-        let ready = self.buffer.len().saturating_sub(1) / self.chunk_samples;
-        let taken: Vec<f32> = self.buffer.drain(..ready * self.chunk_samples).collect();
-        chunks.extend(taken.chunks_exact(self.chunk_samples).map(|piece| self.emit(piece.to_vec(), false)));
+        self.buffer.drain(..taken);
         chunks
+    }
+
+    /// Samples of the chunk that is being filled, and how many are missing until it leaves.
+    pub fn progress(&self) -> (u64, u64) {
+        let start = self.sample_offset as usize;
+        let length = self.lengths.end(start) - start;
+        let held = usize::from(self.lengths.waits_for_next());
+        (length as u64, (length + held).saturating_sub(self.buffer.len()).max(1) as u64)
     }
 
     /// A chunk without samples, for events between two chunks.
@@ -74,8 +129,8 @@ impl Chunker {
         self.emit(Vec::new(), false)
     }
 
-    /// Ends the utterance and returns the rest, marked final. It is empty only if no sample was pushed, or none behind a
-    /// first chunk with a size of its own.
+    /// Ends the utterance and returns the rest, marked final. It is empty if no sample was pushed, or none behind a chunk that
+    /// was not held.
     pub fn finish(mut self) -> Chunk {
         let rest = std::mem::take(&mut self.buffer);
         self.emit(rest, true)
@@ -84,11 +139,6 @@ impl Chunker {
     /// Samples pushed since the start.
     pub fn total_samples(&self) -> u64 {
         self.sample_offset + self.buffer.len() as u64
-    }
-
-    /// Samples that are in no chunk yet.
-    pub fn buffered_samples(&self) -> u64 {
-        self.buffer.len() as u64
     }
 
     fn emit(&mut self, samples: Vec<f32>, is_final: bool) -> Chunk {
@@ -108,15 +158,16 @@ mod tests {
     proptest! {
         #[test]
         fn any_slicing_gives_the_same_exact_chunks(
-            lengths in prop::collection::vec(0usize..700, 0..20),
+            pushed in prop::collection::vec(0usize..700, 0..20),
             chunk_samples in 1usize..400,
             first in prop::option::of(1usize..400),
         ) {
-            let signal: Vec<f32> = (0..lengths.iter().sum::<usize>()).map(|i| i as f32).collect();
-            let mut chunker = Chunker::new(chunk_samples).with_first(first);
+            let signal: Vec<f32> = (0..pushed.iter().sum::<usize>()).map(|i| i as f32).collect();
+            let lengths = ChunkLengths::new(chunk_samples, first);
+            let mut chunker = Chunker::new(lengths);
             let mut chunks = Vec::new();
             let mut at = 0;
-            for length in lengths {
+            for length in pushed {
                 chunks.extend(chunker.push(&signal[at..at + length]));
                 at += length;
             }
@@ -124,19 +175,27 @@ mod tests {
             chunks.push(chunker.finish());
 
             let last = chunks.len() - 1;
+            let mut at = 0;
             for (i, chunk) in chunks.iter().enumerate() {
                 prop_assert_eq!(chunk.sequence, i as u64);
-                let before = if i == 0 { 0 } else { first.unwrap_or(chunk_samples) + (i - 1) * chunk_samples };
-                prop_assert_eq!(chunk.sample_offset, before as u64);
+                prop_assert_eq!(chunk.sample_offset, at as u64);
+                prop_assert_eq!(lengths.complete(at), i);
                 prop_assert_eq!(chunk.is_final, i == last);
-                let size = first.filter(|_| i == 0).unwrap_or(chunk_samples);
-                if i < last { prop_assert_eq!(chunk.samples.len(), size); }
-                prop_assert!(chunk.samples.len() <= size);
+                let is_early = first.is_some() && at < EARLY_CHUNKS * chunk_samples;
+                prop_assert_eq!(lengths.is_early(at), is_early);
+                let length = first.filter(|_| is_early).unwrap_or(chunk_samples);
+                prop_assert_eq!(lengths.end(at), at + length);
+                prop_assert_eq!(lengths.end(at + length - 1), at + length);
+                if i < last { prop_assert_eq!(chunk.samples.len(), length); }
+                prop_assert!(chunk.samples.len() <= length);
+                at += chunk.samples.len();
             }
-            prop_assert_eq!(
-                chunks[last].samples.is_empty(),
-                signal.is_empty() || first == Some(signal.len())
-            );
+            // Only a chunk that was not held can be followed by nothing.
+            if chunks[last].samples.is_empty() {
+                prop_assert!(signal.is_empty() || first.is_some());
+            } else if first.is_some() {
+                prop_assert!(chunks[last].samples.len() < lengths.end(signal.len() - 1) - chunks[last].sample_offset as usize);
+            }
             prop_assert_eq!(chunks.concat_samples(), signal);
         }
     }

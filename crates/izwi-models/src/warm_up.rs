@@ -109,7 +109,8 @@ impl Steps {
             block_table,
         };
         let outputs = model.forward(pool, &mut [entry])?;
-        self.steps += 1;
+        // An encoder has a part for each of its layers.
+        self.steps += usize::from(!matches!(work, Work::Encoder(_)));
         match outputs.into_iter().next().transpose()? {
             Some(StepOutput { finished: false, next_pass: Some(next), .. }) => {
                 (self.work, self.start) = (Some(next), 0);
@@ -126,6 +127,9 @@ impl Steps {
 fn step_work(work: &Work, tokens: usize, begins: bool) -> StepWork {
     match work {
         Work::Units(_) => StepWork { tokens, encoder_tokens: 0, is_prompt: true, generates: false },
+        Work::Encoder(_) => {
+            StepWork { tokens: 0, encoder_tokens: tokens, is_prompt: false, generates: false }
+        }
         Work::Autoregressive { encoders, .. } => {
             let encoder_tokens = if begins { encoders.iter().map(|encoder| encoder.tokens).sum() } else { 0 };
             StepWork { tokens, encoder_tokens, is_prompt: begins, generates: true }
@@ -136,7 +140,7 @@ fn step_work(work: &Work, tokens: usize, begins: bool) -> StepWork {
 /// Tokens of the entry at `start`: a unit, the prompt, or one decoded token.
 fn entry_size(work: &Work, start: usize) -> Option<usize> {
     match work {
-        Work::Units(units) => units.get(start).copied(),
+        Work::Units(units) | Work::Encoder(units) => units.get(start).copied(),
         Work::Autoregressive { prompt, .. } if start == 0 => Some(prompt.len()),
         Work::Autoregressive { .. } => Some(1).filter(|_| start < POSITIONS),
     }
@@ -144,7 +148,7 @@ fn entry_size(work: &Work, start: usize) -> Option<usize> {
 
 fn next_start(work: &Work, start: usize, num_tokens: usize) -> usize {
     match work {
-        Work::Units(_) => start + 1,
+        Work::Units(_) | Work::Encoder(_) => start + 1,
         Work::Autoregressive { .. } => start + num_tokens,
     }
 }

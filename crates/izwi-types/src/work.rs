@@ -17,6 +17,9 @@ pub enum Work {
     },
     /// Units of fixed size, one per step, in order, without KV cache. Each entry is a unit's size in tokens.
     Units(Arc<[usize]>),
+    /// An encoder in parts, one per step, in order, without KV cache: the pass behind it needs its output. Each entry is a
+    /// part's cost in tokens of the step budget; they do not count as tokens of the input.
+    Encoder(Arc<[usize]>),
 }
 
 /// An encoder that runs before the positions of a prompt. Where they are all in the prefix cache, it does not run.

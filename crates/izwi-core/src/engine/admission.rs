@@ -1,9 +1,11 @@
 //! Admission of live streams: whether all of them stay ahead of their players with one more, when it could start, and
 //! what its listener is told.
 //!
-//! Pure: a [`Situation`] in, a [`Decision`] out. Must not know queues, clocks or samples.
+//! Pure: a [`Situation`] in, a [`Decision`] out. Must not know queues, clocks or what the audio is.
 
 use std::time::Duration;
+
+use izwi_audio::chunk::ChunkLengths;
 
 use super::arbiter::BULK_SHARE;
 use super::cost::{CostModel, StepShape, safety};
@@ -11,6 +13,8 @@ use super::types::Prediction;
 
 /// Standard deviations of the accumulated step times that a stream is ahead of its player.
 const DEVIATIONS: f64 = 5.0;
+/// Chunks from the first one on behind which the next one has to be in time.
+const CHECKED_CHUNKS: usize = 16;
 /// When so many seconds are owed to bulk work, no stream starts beside others until they are paid.
 const MOST_OWED_S: f64 = 0.5;
 /// Share of the device for streams that start.
@@ -57,8 +61,26 @@ pub struct Candidate {
     pub length_s: f64,
     /// The most seconds that are counted on.
     pub most_s: f64,
+    /// Lengths of its chunks.
+    pub chunks: ChunkLengths,
+    /// Samples per second of its audio.
+    pub sample_rate: u32,
+}
+
+impl Candidate {
     /// Seconds of audio in its first chunk.
-    pub chunk_s: f64,
+    pub fn first_chunk_s(&self) -> f64 {
+        self.seconds(self.chunks.first())
+    }
+
+    /// Seconds of audio in most chunks.
+    pub fn chunk_s(&self) -> f64 {
+        self.seconds(self.chunks.common())
+    }
+
+    fn seconds(&self, samples: usize) -> f64 {
+        samples as f64 / f64::from(self.sample_rate.max(1))
+    }
 }
 
 /// A live stream of another engine on the device.
@@ -331,7 +353,7 @@ impl Situation<'_> {
     fn forecast(&self, candidate: &Candidate, start_s: f64, beside: usize) -> (Forecast, f64) {
         let step_s = self.step_s(beside + 1) / (1.0 - self.others_share() - self.bulk_share()).max(0.1);
         let (rtf, prebuffer, head_start_s) = self.pace(candidate, beside + 1);
-        let first_s = (candidate.chunk_s + head_start_s).min(candidate.length_s);
+        let first_s = (candidate.first_chunk_s() + head_start_s).min(candidate.length_s);
         // Where each step is a unit, the first unit is the prompt.
         let is_unit = self.rate.step.decodes == 0;
         let steps = if is_unit { 0.0 } else { (first_s / self.rate.audio_s).ceil().max(1.0) };
@@ -374,16 +396,23 @@ impl Situation<'_> {
         work_s + missing_s * (1.0 / idle - 1.0)
     }
 
-    /// Seconds of audio beyond the first chunk that are generated before it leaves: the steps of the next chunks, each held
-    /// until the sample after it, end before those before it are played, even if all of them are long.
+    /// Seconds of audio beyond the first chunk that are generated before it leaves: the steps of each chunk behind it end
+    /// before the chunks before it are played, even if one of these steps is long.
     fn head_start_s(&self, candidate: &Candidate, streams: usize, step_s: f64) -> f64 {
-        let Candidate { chunk_s, length_s, .. } = *candidate;
+        let Candidate { chunks, length_s, .. } = *candidate;
         let longest_s = safety(self.costs) * step_s;
-        let steps = |chunks: f64| (chunks * chunk_s / self.rate.audio_s + 1e-6).floor() + 1.0;
-        let late_s = |chunks: f64| (steps(chunks) - steps(1.0)) * longest_s - (chunks - 1.0) * chunk_s;
-        let missing = (late_s(2.0).max(late_s(3.0)) / longest_s).ceil();
+        let held = usize::from(chunks.waits_for_next());
+        let steps = |end: usize| (candidate.seconds(end + held) / self.rate.audio_s - 1e-6).ceil().max(1.0);
+        let first = chunks.first();
+        let ends = std::iter::successors(Some(first), |at| Some(chunks.end(*at)));
+        let late_s = |at: usize| {
+            let behind = steps(chunks.end(at)) - steps(first);
+            behind * step_s + longest_s - step_s - candidate.seconds(at)
+        };
+        let latest_s = ends.take(CHECKED_CHUNKS).map(late_s).fold(0.0, f64::max);
+        let missing = (latest_s / longest_s).ceil();
         // Just less than whole steps make.
-        let whole_s = (steps(1.0) + missing) * self.rate.audio_s - chunk_s - 1e-3;
+        let whole_s = (steps(first) + missing) * self.rate.audio_s - candidate.first_chunk_s() - 1e-3;
         let ahead_s = if missing > 0.0 { whole_s } else { 0.0 };
         self.reserve_s(streams, length_s).max(ahead_s).min(MAX_RESERVE_S)
     }
@@ -575,7 +604,8 @@ mod tests {
 
     fn candidate() -> Candidate {
         let prompt = StepShape { prefill_tokens: 100, ..StepShape::default() };
-        Candidate { prompt, length_s: 8.0, most_s: 8.0, chunk_s: 0.2 }
+        let chunks = ChunkLengths::new(4_800, None);
+        Candidate { prompt, length_s: 8.0, most_s: 8.0, chunks, sample_rate: 24_000 }
     }
 
     fn prediction(decision: Decision) -> Prediction {
@@ -691,6 +721,23 @@ mod tests {
         assert!(head_start(&costs(0.01, 0.05)) < 0.02);
         // Without noise too: three frames of 72 ms are the second chunk, and the first one plays for 200.
         assert!((0.1..0.12).contains(&head_start(&costs(0.01, 0.062))));
+    }
+
+    #[test]
+    fn short_chunks_at_the_start_need_no_head_start_where_audio_is_generated_as_it_plays() {
+        let head_start = |costs: &CostModel, first: Option<usize>| {
+            let chunks = ChunkLengths::new(4_800, first);
+            match situation(costs, &[]).decide(&Candidate { chunks, ..candidate() }) {
+                Decision::Admit(forecast) => forecast.head_start_s,
+                other => panic!("{other:?}"),
+            }
+        };
+        // A frame of 80 ms takes 62, and at most 68: each is there when the one before it is played.
+        let short = head_start(&costs(0.01, 0.052), Some(1_920));
+        assert!(short < 0.02, "{short}");
+        // Beside bulk work one that takes 76 takes longer than it plays.
+        let short = head_start(&costs(0.01, 0.066), Some(1_920));
+        assert!((0.07..0.2).contains(&short), "{short}");
     }
 
     #[test]

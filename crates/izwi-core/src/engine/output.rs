@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use izwi_audio::chunk::{Chunk, Chunker};
+use izwi_audio::chunk::{Chunk, ChunkLengths, Chunker};
 use izwi_types::{Emission, Segment, StepOutput, Task, TextMark};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
@@ -55,9 +55,7 @@ pub(super) struct SessionStart {
     pub(super) prediction: Option<Prediction>,
     /// Samples that are generated before the first chunk leaves.
     pub(super) head_start_samples: u64,
-    pub(super) chunk_samples: usize,
-    /// Size of the first chunk, if it has its own.
-    pub(super) first_chunk_samples: Option<usize>,
+    pub(super) chunk_lengths: ChunkLengths,
     pub(super) prompt_tokens: usize,
     pub(super) seed: u64,
     /// Duration of the recording, for ASR.
@@ -146,7 +144,7 @@ impl OutputProcessor {
     /// Opens a session.
     pub(super) fn open(&mut self, start: SessionStart) {
         let session = Session {
-            chunker: Chunker::new(start.chunk_samples).with_first(start.first_chunk_samples),
+            chunker: Chunker::new(start.chunk_lengths),
             pending_marks: Vec::new(),
             collected: Vec::new(),
             text: String::new(),
@@ -267,9 +265,7 @@ impl OutputProcessor {
     /// Samples of a chunk of a stream, and those that are missing until its next chunk leaves.
     pub(super) fn chunk_progress(&self, sequence: SequenceId) -> Option<(u64, u64)> {
         let session = self.sessions.get(&sequence)?;
-        let chunk = session.start.chunk_samples as u64;
-        // A full chunk is held until the sample after it.
-        Some((chunk, chunk + 1 - session.chunker.buffered_samples().min(chunk)))
+        Some(session.chunker.progress())
     }
 
     /// Corrects the playback clock of a stream: its client has played `played` so far.
@@ -449,7 +445,7 @@ impl Session {
         let transcribed = Duration::try_from_secs_f64(spans.sum()).unwrap_or_default();
         let audio = audio_duration(chunk.samples.len() as u64, chunk.sample_rate).max(transcribed);
         if audio.is_zero() {
-            audio_duration(self.start.chunk_samples as u64, chunk.sample_rate)
+            audio_duration(self.start.chunk_lengths.common() as u64, chunk.sample_rate)
         } else {
             audio
         }

@@ -42,6 +42,8 @@ pub enum Workload {
     },
     /// Units of known size, one per step, without KV cache.
     Units(Arc<[usize]>),
+    /// Parts of an encoder, one per step, without KV cache.
+    Encoder(Arc<[usize]>),
 }
 
 /// A sequence for the waiting queue.

@@ -60,13 +60,14 @@ impl<C: FrameCodec> DecodeBuffer<C> {
         let after = after.saturating_sub(held_back);
         !self.pending.is_empty()
             && (self.pending.len() >= MAX_FRAMES_PER_CHUNK
-                || policy.complete(after) > policy.complete(before))
+                || policy.lengths.complete(after) > policy.lengths.complete(before))
     }
 
     /// Whether the pending frames may be decoded beside the next step: never the first chunk of a pass, so that the time
-    /// to first audio does not grow.
+    /// to first audio does not grow, and none of the short chunks at the start, which are played sooner than a step lasts.
     pub(super) fn may_defer(&self, policy: &ChunkPolicy) -> bool {
-        policy.may_defer && self.has_samples && self.stream.is_some()
+        let is_early = policy.lengths.is_early(self.num_samples);
+        policy.may_defer && self.has_samples && self.stream.is_some() && !is_early
     }
 
     /// Leaves the pending frames to be decoded beside the next step.
@@ -133,8 +134,10 @@ fn watchdog_limits(info: &CodecInfo, max_frames: usize) -> Limits {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use izwi_audio::chunk::ChunkLengths;
     use izwi_nn::Error;
+
+    use super::*;
 
     struct Codec;
 
@@ -161,7 +164,7 @@ mod tests {
 
     #[test]
     fn held_back_samples_do_not_count_towards_a_chunk() {
-        let policy = ChunkPolicy { chunk_samples: 100, first_chunk_samples: None, may_defer: true };
+        let policy = ChunkPolicy { lengths: ChunkLengths::new(100, None), may_defer: true };
         let info = Codec.info();
         let mut buffer = DecodeBuffer::<Codec> { stream: Some(()), ..DecodeBuffer::default() };
         assert!(!buffer.is_due(&policy, &info), "an empty buffer completes no chunk");
@@ -181,11 +184,17 @@ mod tests {
 
     #[test]
     fn a_first_chunk_of_its_own_size_is_due_earlier_and_the_others_behind_it() {
-        let policy = ChunkPolicy { chunk_samples: 300, first_chunk_samples: Some(70), may_defer: true };
-        let complete = [0, 69, 70, 369, 370, 669, 670].map(|samples| policy.complete(samples));
-        assert_eq!(complete, [0, 0, 1, 1, 2, 2, 3]);
+        let policy = ChunkPolicy { lengths: ChunkLengths::new(300, Some(70)), may_defer: true };
         let mut buffer = DecodeBuffer::<Codec> { stream: Some(()), ..DecodeBuffer::default() };
         buffer.pending.push(1);
         assert!(buffer.is_due(&policy, &Codec.info()), "70 samples complete the first chunk");
+        assert!(!buffer.take_samples(&Codec, None, &mut vec![0.5; 70]));
+        buffer.pending.push(2);
+        assert!(
+            buffer.is_due(&policy, &Codec.info()) && !buffer.may_defer(&policy),
+            "nor is the second one late"
+        );
+        assert!(!buffer.take_samples(&Codec, None, &mut vec![0.5; 1500]));
+        assert!(buffer.may_defer(&policy), "later ones may be");
     }
 }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use izwi_audio::chunk::ChunkLengths;
 use izwi_nn::Error;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::sampling::mix;
@@ -211,20 +212,10 @@ impl<P> PassPlan<P> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChunkPolicy {
     /// Samples the listener gets at once.
-    pub(crate) chunk_samples: usize,
-    /// The same for the first chunk, if it has its own size.
-    pub(crate) first_chunk_samples: Option<usize>,
+    pub(crate) lengths: ChunkLengths,
     /// Whether a chunk may be decoded beside the next step, and so come one step late. Not in a conversation, where it
     /// has to be known at an interruption which emissions were played.
     pub(crate) may_defer: bool,
-}
-
-impl ChunkPolicy {
-    /// Chunks that `samples` samples complete.
-    pub(crate) fn complete(&self, samples: usize) -> usize {
-        let first = self.first_chunk_samples.unwrap_or(self.chunk_samples);
-        samples.checked_sub(first.max(1)).map_or(0, |rest| 1 + rest / self.chunk_samples.max(1))
-    }
 }
 
 /// Where the engine, or the driver, ends a pass that the model does not end.

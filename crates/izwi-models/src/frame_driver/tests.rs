@@ -1,5 +1,6 @@
 //! The driver with a toy family: a deterministic generator of continuous latents, and a codec of sines.
 
+use izwi_audio::chunk::ChunkLengths;
 use izwi_nn::sampling::mix;
 use izwi_types::{
     ConverseInput, Emission, ListenInput, Message, SamplingParams, Segment, SpeakInput, Task, Turn,
@@ -169,8 +170,7 @@ impl FrameModel for Toy {
             request,
             passes,
             chunk_policy: ChunkPolicy {
-                chunk_samples,
-                first_chunk_samples: None,
+                lengths: ChunkLengths::new(chunk_samples, None),
                 may_defer: request == Task::Tts,
             },
             limits: PassLimits {

@@ -5,6 +5,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use izwi_audio::chunk::ChunkLengths;
+use izwi_types::{StepOutput, Task};
 use tokio::time::Instant;
 
 use super::{Admission, EngineCore, EngineState};
@@ -21,7 +23,6 @@ use crate::engine::scheduler::{
     Deadline, NewSequence, Playback, Pressure, ScheduleResult, ScheduledRequest, Workload,
 };
 use crate::engine::types::{FinishReason, SequenceId, audio_duration};
-use izwi_types::{StepOutput, Task};
 
 /// Weight of a new observation of the audio of a step.
 const WEIGHT: f64 = 0.02;
@@ -150,6 +151,7 @@ fn setup(work: &Workload) -> StepShape {
         Workload::Units(units) => {
             StepShape { prefill_tokens: units.first().copied().unwrap_or(0), ..StepShape::default() }
         }
+        Workload::Encoder(units) => StepShape { encoder_tokens: units.iter().sum(), ..StepShape::default() },
         Workload::Autoregressive { prompt_tokens, encoders, .. } => StepShape {
             decodes: 0,
             prefill_tokens: *prompt_tokens,
@@ -194,14 +196,12 @@ impl EngineCore {
             head_start_samples: forecast.map_or(0, |forecast| {
                 let head_start = forecast.head_start_s * f64::from(self.sample_rate);
                 if forecast.head_start_s > 0.0 {
-                    admissible.first_chunk_samples.unwrap_or(admissible.chunk_samples) as u64
-                        + head_start as u64
+                    admissible.chunk_lengths.first() as u64 + head_start as u64
                 } else {
                     0
                 }
             }),
-            chunk_samples: admissible.chunk_samples,
-            first_chunk_samples: admissible.first_chunk_samples,
+            chunk_lengths: admissible.chunk_lengths,
             prompt_tokens: admissible.prompt_tokens,
             seed: admissible.seed,
             recording: admissible.recording,
@@ -311,7 +311,7 @@ impl EngineCore {
         if let Some((rtf, prebuffer, head_start_s)) =
             self.with_situation(|situation| situation.playing(&candidate))
         {
-            let samples = candidate.chunk_s + head_start_s;
+            let samples = candidate.first_chunk_s() + head_start_s;
             let head_start =
                 if head_start_s > 0.0 { (samples * f64::from(self.sample_rate)) as u64 } else { 0 };
             self.output.set_forecast(sequence, rtf, prebuffer, head_start);
@@ -381,9 +381,15 @@ impl EngineCore {
                 utilisation,
                 ends_at: now + Duration::from_secs_f64(situation.expected_end_s(stream).clamp(0.0, 1e6)),
             };
-            let chunk_s = situation.rate.audio_s;
-            let prompt = StepShape::default();
-            let least = Candidate { prompt, length_s: chunk_s, most_s: chunk_s, chunk_s };
+            let length_s = situation.rate.audio_s;
+            let samples = (length_s * f64::from(self.sample_rate)) as usize;
+            let least = Candidate {
+                prompt: StepShape::default(),
+                length_s,
+                most_s: length_s,
+                chunks: ChunkLengths::new(samples, None),
+                sample_rate: self.sample_rate,
+            };
             let refusal = match situation.decide(&least) {
                 Decision::Refuse { retry_after } => Some(retry_after),
                 Decision::Admit(_) | Decision::Wait(_) => None,
@@ -426,11 +432,8 @@ impl EngineCore {
             prompt: setup(&admissible.work),
             length_s: limited(expected_s),
             most_s: limited(self.live.lengths.margin() * expected_s),
-            chunk_s: audio_duration(
-                admissible.first_chunk_samples.unwrap_or(admissible.chunk_samples) as u64,
-                self.sample_rate,
-            )
-            .as_secs_f64(),
+            chunks: admissible.chunk_lengths,
+            sample_rate: self.sample_rate,
         };
         let mut decision = self.with_situation(|situation| situation.decide(&candidate));
         if let Decision::Refuse { retry_after } = decision {
@@ -552,7 +555,7 @@ impl EngineCore {
         let missing_s = audio_duration(missing, self.sample_rate).as_secs_f64();
         let step_s = self.scheduler.costs().seconds(rate.step);
         let steps = self.live.steps(missing_s);
-        let buffer_s = self.config.stream_buffer_chunks as f64 * stream.candidate.chunk_s;
+        let buffer_s = self.config.stream_buffer_chunks as f64 * stream.candidate.chunk_s();
         let is_paced = stream.paused_at.is_some();
         LiveStream {
             ahead_s: Some(played_s - steps * step_s),

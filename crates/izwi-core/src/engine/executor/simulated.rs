@@ -7,6 +7,7 @@
 mod chat;
 mod cost;
 mod open_text;
+mod preparer;
 mod voice_pack;
 
 use std::collections::HashMap;
@@ -14,8 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use izwi_types::{
-    Emission, EncoderWork, Input, InputError, ModelInfo, PartTimes, Prepared, Segment, StepOutput, Task,
-    TextMark, TextProgress, Voice, VoiceRecording, Word, Work,
+    Emission, EncoderWork, ModelInfo, PartTimes, Segment, StepOutput, Task, TextMark, Voice, Word, Work,
 };
 
 use super::{ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, StepPlan};
@@ -27,6 +27,7 @@ use crate::engine::types::{GenerationParams, SequenceId};
 
 pub use cost::{CostCurve, StepWork};
 use open_text::OpenText;
+use preparer::SimulatedPreparer;
 
 /// A failure to inject into a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +73,8 @@ pub struct SimulatedModel {
     pub window_s: usize,
     /// Rows of the encoder before each pass of a transcription.
     pub encoder_rows: usize,
+    /// Parts of the encoder, each a step of its own; with one it runs in the first step of the pass.
+    pub encoder_parts: usize,
     /// What steps cost in simulated time; `None` for real time.
     pub cost: Option<CostCurve>,
     /// Duration of a step in real time.
@@ -105,6 +108,7 @@ impl Default for SimulatedModel {
             length: |text, _| natural_length(text),
             window_s: 1,
             encoder_rows: 0,
+            encoder_parts: 1,
             cost: None,
             step_time: Duration::ZERO,
             warm_up_time: Duration::ZERO,
@@ -123,6 +127,8 @@ struct Job {
     /// Whether it is a turn of a conversation.
     is_chat: bool,
     seed: u64,
+    /// The prompt behind an encoder in parts.
+    prompt: Vec<u64>,
     /// Text that arrives while it is spoken, in place of `length`.
     open_text: Option<Arc<OpenText>>,
 }
@@ -142,6 +148,10 @@ struct Running {
     open_text: Option<Arc<OpenText>>,
     /// Rows of the encoder before this pass.
     encoder_rows: usize,
+    /// Its parts, if each is a step.
+    encoder: Arc<[usize]>,
+    /// Whether the pass waits for them.
+    is_encoding: bool,
 }
 
 impl Running {
@@ -166,6 +176,10 @@ impl Running {
         self.pass += 1;
         self.tokens = (0..1 + state % 40).map(|i| mix(state, i)).collect();
         self.prompt_len = self.tokens.len();
+        if !self.encoder.is_empty() {
+            self.is_encoding = true;
+            return Work::Encoder(Arc::clone(&self.encoder));
+        }
         self.encoder_rows = self.encoder_rows.max(ENCODER_TOKENS);
         let encoders = Arc::new([EncoderWork { end: self.prompt_len, tokens: self.encoder_rows }]);
         Work::Autoregressive { prompt: self.tokens.clone().into(), encoders }
@@ -218,17 +232,6 @@ fn segment(pass: usize) -> Segment {
         words: vec![word],
         ..Segment::default()
     }
-}
-
-/// Lengths of the sentences of `text`, which become units.
-fn sentences(text: &str) -> Vec<usize> {
-    text.split_inclusive('.').map(|part| part.trim().len()).filter(|&len| len > 0).collect()
-}
-
-/// Where the sentences of `text` end.
-fn sentence_ends(text: &str) -> Vec<usize> {
-    let parts = text.split_inclusive('.').filter(|part| !part.trim().is_empty());
-    parts.map(|part| part.as_ptr() as usize - text.as_ptr() as usize + part.len()).collect()
 }
 
 fn mix(a: u64, b: u64) -> u64 {
@@ -301,13 +304,21 @@ impl SimulatedExecutor {
             };
         }
         for item in plan.schedule.items() {
+            let running = self.sequences.get(&item.sequence);
             let new = plan.new_sequences.iter().find(|new| new.sequence == item.sequence);
-            let (length, encoder_rows) =
-                match (new.map(|new| &new.prepared.work), self.sequences.get(&item.sequence)) {
-                    (Some(Work::Autoregressive { prompt, encoders }), _) => (prompt.len(), rows(encoders)),
-                    (None, Some(running)) => (running.tokens.len(), running.encoder_rows),
-                    (Some(Work::Units(_)), _) | (None, None) => (0, 0),
-                };
+            let is_encoding = match new {
+                Some(new) => matches!(new.prepared.work, Work::Encoder(_)),
+                None => running.is_some_and(|running| running.is_encoding),
+            };
+            if is_encoding {
+                work.encoder_rows += item.num_tokens;
+                continue;
+            }
+            let (length, encoder_rows) = match (new.map(|new| &new.prepared.work), running) {
+                (Some(Work::Autoregressive { prompt, encoders }), _) => (prompt.len(), rows(encoders)),
+                (None, Some(running)) => (running.tokens.len(), running.encoder_rows),
+                (Some(Work::Units(_) | Work::Encoder(_)), _) | (None, None) => (0, 0),
+            };
             work.prompt_tokens +=
                 if item.is_prefill || !self.model.autoregressive { item.num_tokens } else { 0 };
             let generates = self.model.autoregressive && item.start + item.num_tokens >= length;
@@ -320,13 +331,26 @@ impl SimulatedExecutor {
     fn run_item(&mut self, item: &ScheduledRequest) -> ItemResult {
         let missing = || ExecutorError(format!("sequence {} is unknown", item.sequence.0));
         let mut running = self.sequences.remove(&item.sequence).ok_or_else(missing)?;
-        let result = if self.model.autoregressive {
+        let result = if running.is_encoding {
+            Self::run_encoder(&mut running, item)
+        } else if self.model.autoregressive {
             self.run_tokens(&mut running, item)
         } else {
             self.run_unit(&running, item)
         };
         self.sequences.insert(item.sequence, running);
         result
+    }
+
+    fn run_encoder(running: &mut Running, item: &ScheduledRequest) -> ItemResult {
+        if running.encoder.get(item.start) != Some(&item.num_tokens) {
+            return Err(ExecutorError(format!("part {} has not {} rows", item.start, item.num_tokens)));
+        }
+        running.is_encoding = item.start + 1 < running.encoder.len();
+        let prompt = || running.tokens.clone().into();
+        let next_pass =
+            (!running.is_encoding).then(|| Work::Autoregressive { prompt: prompt(), encoders: Arc::new([]) });
+        Ok(StepOutput { next_pass, ..StepOutput::default() })
     }
 
     fn run_unit(&self, running: &Running, item: &ScheduledRequest) -> ItemResult {
@@ -420,6 +444,7 @@ impl ModelExecutor for SimulatedExecutor {
             length,
             window_samples: window_s * self.profile.info.input_sample_rate_hz as usize,
             encoder_rows,
+            encoder_parts: self.model.encoder_parts,
             is_simulated: self.model.cost.is_some(),
         })
     }
@@ -439,16 +464,21 @@ impl ModelExecutor for SimulatedExecutor {
 
     fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {
         for new in &plan.new_sequences {
-            let Some(Job { length, passes, ends, is_chat, seed, open_text }) =
+            let Some(Job { length, passes, ends, is_chat, seed, prompt, open_text }) =
                 new.prepared.payload.downcast_ref::<Job>()
             else {
                 return Err(ExecutorError("the payload belongs to another executor".to_owned()));
             };
             let (tokens, units, encoder_rows) = match &new.prepared.work {
                 Work::Units(units) => (Vec::new(), Arc::clone(units), 0),
+                Work::Encoder(_) => (prompt.clone(), Arc::new([]) as Arc<[usize]>, 0),
                 Work::Autoregressive { prompt, encoders } => {
                     (prompt.to_vec(), Arc::new([]) as Arc<[usize]>, rows(encoders))
                 }
+            };
+            let encoder = match &new.prepared.work {
+                Work::Encoder(parts) => Arc::clone(parts),
+                Work::Units(_) | Work::Autoregressive { .. } => Arc::new([]),
             };
             let running = Running {
                 prompt_len: tokens.len(),
@@ -462,6 +492,8 @@ impl ModelExecutor for SimulatedExecutor {
                 is_chat: *is_chat,
                 open_text: open_text.clone(),
                 encoder_rows,
+                is_encoding: !encoder.is_empty(),
+                encoder,
             };
             self.sequences.insert(new.sequence, running);
         }
@@ -509,81 +541,5 @@ impl ModelExecutor for SimulatedExecutor {
 
     fn shutdown(&mut self) {
         self.sequences.clear();
-    }
-}
-
-struct SimulatedPreparer {
-    model: String,
-    autoregressive: bool,
-    clones_voices: bool,
-    appends_text: bool,
-    passes: usize,
-    length: fn(&str, u64) -> usize,
-    window_samples: usize,
-    encoder_rows: usize,
-    is_simulated: bool,
-}
-
-impl SimulatedPreparer {
-    fn prepare_text(&self, text: &str, passes: usize, encoder_tokens: usize, seed: u64) -> Prepared {
-        let work = if self.autoregressive {
-            let encoders = Arc::new([EncoderWork { end: text.len(), tokens: encoder_tokens }]);
-            Work::Autoregressive { prompt: text.bytes().map(u64::from).collect(), encoders }
-        } else {
-            Work::Units(sentences(text).into())
-        };
-        let (length, ends) = ((self.length)(text, seed), sentence_ends(text));
-        let job = Job { length, passes, ends, is_chat: false, seed, open_text: None };
-        Prepared { work, payload: Arc::new(job) }
-    }
-}
-
-impl RequestPreparer for SimulatedPreparer {
-    fn prepare(&self, input: &Input) -> Result<Prepared, InputError> {
-        Ok(match input {
-            Input::Speak(input)
-                if self.appends_text && (input.has_more_text || input.streams_text == Some(true)) =>
-            {
-                open_text::prepare(&input.text, input.has_more_text, input.seed)?
-            }
-            Input::Speak(input) => {
-                let trace = if self.clones_voices { voice_pack::trace(&self.model, input)? } else { 0 };
-                self.prepare_text(&input.text, self.passes, 0, input.seed ^ trace)
-            }
-            Input::Listen(input) => {
-                let passes = input.samples.len().div_ceil(self.window_samples);
-                self.prepare_text(&format!("{passes} seconds"), passes, self.encoder_rows, input.seed)
-            }
-            Input::Converse(input) => {
-                let (prompt, last_turn) = chat::prompt(&input.turns);
-                let work = Work::Autoregressive { prompt: prompt.into(), encoders: Arc::new([]) };
-                let (length, ends) = (6 + last_turn, Vec::new());
-                let job = Job { length, passes: 1, ends, is_chat: true, seed: input.seed, open_text: None };
-                Prepared { work, payload: Arc::new(job) }
-            }
-        })
-    }
-
-    fn append_text(
-        &self,
-        prepared: &Prepared,
-        text: &str,
-        is_last: bool,
-    ) -> Result<TextProgress, InputError> {
-        let open_text = prepared.payload.downcast_ref::<Job>().and_then(|job| job.open_text.as_ref());
-        let whole = || InputError::other_task("takes a text as a whole", "input");
-        open_text.ok_or_else(whole)?.append(text, is_last)
-    }
-
-    fn make_voice(&self, recording: &VoiceRecording) -> Result<Vec<u8>, InputError> {
-        voice_pack::pack(&self.model, recording)
-    }
-
-    fn check_voice(&self, pack: &[u8]) -> Result<(), InputError> {
-        voice_pack::unpack(&self.model, pack).map(drop)
-    }
-
-    fn is_simulated(&self) -> bool {
-        self.is_simulated
     }
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use izwi_audio::chunk::Chunker;
+use izwi_audio::chunk::{ChunkLengths, Chunker};
 use izwi_types::{Emission, Task, Transcript};
 use tokio::time::Instant;
 
@@ -20,7 +20,7 @@ impl Session {
             let is_cut = stats.finish_reason == FinishReason::Error;
             metrics.stream_continuity(self.playback.underrun(), is_cut);
         }
-        let rest = std::mem::replace(&mut self.chunker, Chunker::new(1)).finish();
+        let rest = std::mem::replace(&mut self.chunker, Chunker::new(ChunkLengths::new(1, None))).finish();
         let emissions = self.take_emissions(stats.finish_reason);
         self.enqueue(rest, emissions, Some(stats), sample_rate, metrics);
     }

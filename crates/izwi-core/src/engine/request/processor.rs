@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use izwi_audio::chunk::ChunkLengths;
 use izwi_audio::decode::{self, DecodeError, DecodeLimits};
 use izwi_types::{
     ConverseInput, Input, ListenInput, Message, Prepared, SamplingParams, SpeakInput, Task, Turn,
@@ -35,10 +36,7 @@ pub(in crate::engine) struct AdmissibleRequest {
     pub(in crate::engine) live: bool,
     /// Characters of the text to speak; `None` for other tasks.
     pub(in crate::engine) text_chars: Option<usize>,
-    /// Samples per chunk.
-    pub(in crate::engine) chunk_samples: usize,
-    /// Samples of the first chunk, if it has its own size.
-    pub(in crate::engine) first_chunk_samples: Option<usize>,
+    pub(in crate::engine) chunk_lengths: ChunkLengths,
     /// The seed that was given or chosen.
     pub(in crate::engine) seed: u64,
     /// Where more text comes from; `None` where the text is complete.
@@ -113,7 +111,7 @@ impl RequestProcessor {
         let params = self.complete(&request)?;
         let seed = params.seed.unwrap_or_default();
         let chunk_samples = request.chunk_samples.unwrap_or(self.config.streaming_chunk_size);
-        let first_chunk_samples = request.first_chunk_samples;
+        let chunk_lengths = ChunkLengths::new(chunk_samples, request.first_chunk_samples);
         let (id, task, priority) = (request.id.clone(), request.task_type, request.priority);
         let live = request.live && task != Task::Asr;
         let text_chars =
@@ -132,8 +130,7 @@ impl RequestProcessor {
             priority,
             live,
             text_chars,
-            chunk_samples,
-            first_chunk_samples,
+            chunk_lengths,
             seed,
             text_input,
             prepared,
@@ -436,14 +433,18 @@ pub(in crate::engine) fn workload(
     max_tokens: usize,
 ) -> Result<(Workload, usize)> {
     match work {
-        Work::Units(units) => {
+        Work::Units(units) | Work::Encoder(units) => {
             let budget = config.max_tokens_per_step;
             if units.is_empty() || units.iter().any(|&unit| unit == 0 || unit > budget) {
                 let message =
                     format!("input cannot be split into units of at most {budget} tokens; shorten it");
                 return Err(EngineError::invalid("input", message));
             }
-            Ok((Workload::Units(Arc::clone(units)), units.iter().sum()))
+            let units = Arc::clone(units);
+            Ok(match work {
+                Work::Encoder(_) => (Workload::Encoder(units), 0),
+                _ => (Workload::Units(Arc::clone(&units)), units.iter().sum()),
+            })
         }
         Work::Autoregressive { prompt, encoders } => {
             let capacity = config.sequence_capacity(true);

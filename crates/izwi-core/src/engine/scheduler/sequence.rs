@@ -25,7 +25,7 @@ impl Progress {
             Workload::Autoregressive { prompt_tokens, .. } => {
                 Self::Autoregressive { computed: 0, known: *prompt_tokens, generated: 0 }
             }
-            Workload::Units(_) => Self::Units { next: 0 },
+            Workload::Units(_) | Workload::Encoder(_) => Self::Units { next: 0 },
         }
     }
 
@@ -139,7 +139,7 @@ impl Sequence {
     pub(super) fn prefix(&self) -> &[BlockHash] {
         match &self.work {
             Workload::Autoregressive { prefix, .. } => prefix.hashes(),
-            Workload::Units(_) => &[],
+            Workload::Units(_) | Workload::Encoder(_) => &[],
         }
     }
 
@@ -175,7 +175,7 @@ impl Sequence {
     pub(super) fn worst_case_positions(&self) -> usize {
         match &self.work {
             Workload::Autoregressive { prompt_tokens, max_tokens, .. } => prompt_tokens + max_tokens,
-            Workload::Units(_) => 0,
+            Workload::Units(_) | Workload::Encoder(_) => 0,
         }
     }
 
@@ -200,9 +200,12 @@ impl Sequence {
 
     /// The work of an item, whose encoders run if it `begins`.
     pub(super) fn shape(&self, start: usize, tokens: usize, is_prefill: bool, begins: bool) -> StepShape {
-        match self.progress {
-            Progress::Units { .. } => StepShape { prefill_tokens: tokens, ..StepShape::default() },
-            Progress::Autoregressive { known, .. } => StepShape {
+        match (self.progress, &self.work) {
+            (Progress::Units { .. }, Workload::Encoder(_)) => {
+                StepShape { encoder_tokens: tokens, ..StepShape::default() }
+            }
+            (Progress::Units { .. }, _) => StepShape { prefill_tokens: tokens, ..StepShape::default() },
+            (Progress::Autoregressive { known, .. }, _) => StepShape {
                 decodes: usize::from(start + tokens >= known),
                 prefill_tokens: if is_prefill { tokens } else { 0 },
                 encoder_tokens: if begins { self.encoder_tokens(start) } else { 0 },
@@ -216,7 +219,7 @@ impl Sequence {
                 let is_prefill = computed + 1 < known || generated == 0;
                 Some(Demand { start: computed, tokens: known - computed, divisible: is_prefill, is_prefill })
             }
-            (Progress::Units { next }, Workload::Units(units)) => {
+            (Progress::Units { next }, Workload::Units(units) | Workload::Encoder(units)) => {
                 let tokens = *units.get(next)?;
                 Some(Demand { start: next, tokens, divisible: false, is_prefill: next == 0 })
             }
@@ -236,7 +239,7 @@ impl Sequence {
             Workload::Autoregressive { encoders, .. } => {
                 encoders.iter().filter(|encoder| encoder.end > start).map(|encoder| encoder.tokens).sum()
             }
-            Workload::Units(_) => 0,
+            Workload::Units(_) | Workload::Encoder(_) => 0,
         }
     }
 
@@ -260,7 +263,9 @@ impl Sequence {
             (Progress::Autoregressive { generated, .. }, Workload::Autoregressive { max_tokens, .. }) => {
                 generated >= *max_tokens
             }
-            (Progress::Units { next }, Workload::Units(units)) => next >= units.len(),
+            (Progress::Units { next }, Workload::Units(units) | Workload::Encoder(units)) => {
+                next >= units.len()
+            }
             _ => true,
         }
     }

@@ -13,6 +13,7 @@ use super::tokens::Role;
 use crate::frame_driver::{ChunkPolicy, PassLimits, PassPlan, Plan, max_frames, pass_seed};
 use crate::regions::{self, HOP, WINDOW_FRAMES};
 use crate::text::pieces::pieces;
+use izwi_audio::chunk::ChunkLengths;
 use izwi_nn::sampling::Draws;
 use izwi_types::{
     ConverseInput, Emission, EncoderWork, InputError, ListenInput, Message, PrepareLimits, SamplingParams,
@@ -120,8 +121,7 @@ impl LfmAudio {
             request: Task::Tts,
             passes,
             chunk_policy: ChunkPolicy {
-                chunk_samples: input.chunk_samples,
-                first_chunk_samples: input.first_chunk_samples,
+                lengths: ChunkLengths::new(input.chunk_samples, input.first_chunk_samples),
                 may_defer: true,
             },
             limits: PassLimits {
@@ -186,7 +186,7 @@ impl LfmAudio {
         Ok(Plan {
             request: Task::Asr,
             passes,
-            chunk_policy: ChunkPolicy { chunk_samples: 1, first_chunk_samples: None, may_defer: false },
+            chunk_policy: ChunkPolicy { lengths: ChunkLengths::new(1, None), may_defer: false },
             limits: PassLimits {
                 max_tokens: usize::MAX,
                 max_positions: limits.max_positions,
@@ -259,8 +259,7 @@ impl LfmAudio {
             request: Task::Chat,
             passes: vec![PassPlan { max_frames, ..pass_plan(pass) }],
             chunk_policy: ChunkPolicy {
-                chunk_samples: input.chunk_samples,
-                first_chunk_samples: input.first_chunk_samples,
+                lengths: ChunkLengths::new(input.chunk_samples, input.first_chunk_samples),
                 may_defer: false,
             },
             limits: PassLimits {

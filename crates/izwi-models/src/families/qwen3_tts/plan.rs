@@ -14,6 +14,7 @@ use super::tokens::{TokenizedText, Vocabulary};
 use super::voice::ClonedVoice;
 use crate::frame_driver::{ChunkPolicy, PassLimits, PassPlan, Plan, max_frames, pass_seed};
 use crate::text::pieces;
+use izwi_audio::chunk::ChunkLengths;
 use izwi_nn::sampling::Draws;
 use izwi_types::{InputError, PrepareLimits, SamplingParams, SpeakInput, VoiceReference};
 
@@ -124,8 +125,7 @@ impl QwenTts {
             passes,
             request: cloned,
             chunk_policy: ChunkPolicy {
-                chunk_samples: input.chunk_samples,
-                first_chunk_samples: input.first_chunk_samples,
+                lengths: ChunkLengths::new(input.chunk_samples, input.first_chunk_samples),
                 may_defer: true,
             },
             limits: PassLimits {

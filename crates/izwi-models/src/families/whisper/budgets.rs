@@ -79,7 +79,7 @@ fn a_layer_of_the_encoder_is_five_kernels() {
     let dispatches = [1, 3].map(|count| {
         device.synchronize().unwrap();
         reset();
-        encoder.forward(&windows(count)).unwrap();
+        encoder.encode(windows(count)).unwrap();
         device.synchronize().unwrap();
         println!("{count}: {}", text("windows"));
         counts().dispatches as usize

@@ -1,7 +1,7 @@
 //! The audio encoder: log-mel frames of several windows to one row for every 20 ms.
 //!
-//! Windows are packed into one tensor of rows: linear layers run over all of them, attention within each. Source of the
-//! architecture: <https://github.com/openai/whisper/blob/main/whisper/model.py> (`AudioEncoder`).
+//! It runs in parts of some layers, so that other work of the device waits for a part only. Windows are packed into one tensor
+//! of rows: linear layers run over all of them, attention within each. Source of the architecture: <https://github.com/openai/whisper/blob/main/whisper/model.py> (`AudioEncoder`).
 
 use candle_core::{DType, Device, Tensor};
 
@@ -15,6 +15,9 @@ use izwi_types::Precision;
 /// Kernel width of both convolutions.
 const TAPS: usize = 3;
 
+/// Multiply-adds of a part for a whole window: 20 to 40 ms of two cores. A part has at least one layer.
+const PART_OPERATIONS: usize = 8_000_000_000;
+
 /// Normalised log-mel frames of one window.
 #[derive(Debug)]
 pub(super) struct WindowMel {
@@ -22,6 +25,30 @@ pub(super) struct WindowMel {
     pub(super) values: Vec<f32>,
     /// Encoder positions.
     pub(super) positions: usize,
+}
+
+/// How far a window is encoded.
+#[derive(Debug)]
+pub(super) enum Encoding {
+    /// Not yet.
+    Input(WindowMel),
+    /// The parts before `part` are computed: `[positions, width]`.
+    Partial {
+        rows: Tensor,
+        part: usize,
+    },
+    Done,
+}
+
+impl Encoding {
+    /// The part that follows; `None` after the last.
+    pub(super) fn next_part(&self) -> Option<usize> {
+        match self {
+            Self::Input(_) => Some(0),
+            Self::Partial { part, .. } => Some(*part),
+            Self::Done => None,
+        }
+    }
 }
 
 /// The encoder's weights.
@@ -32,6 +59,7 @@ pub(super) struct Encoder {
     positions: Tensor, // [max positions, width]
     layers: Vec<EncoderLayer>,
     norm: LayerNorm,
+    layers_of_part: usize,
     bins: usize,
     device: Device,
 }
@@ -60,7 +88,10 @@ impl Encoder {
             let name = format!("{name}.layers.{layer}");
             EncoderLayer::load_named(from, &name, &NAMES, sizes, precision)
         });
+        let (rows, hidden) = (config.max_source_positions, config.encoder_ffn_dim);
+        let operations = rows * (4 * width * width + 2 * width * hidden) + 2 * rows * rows * width;
         Ok(Self {
+            layers_of_part: (PART_OPERATIONS / operations.max(1)).max(1),
             layers: layers.collect::<Result<_, _>>()?,
             conv1: conv(from, &format!("{name}.conv1"), bins, width, 1)?,
             conv2: conv(from, &format!("{name}.conv2"), width, width, FRAMES_PER_POSITION)?,
@@ -72,28 +103,58 @@ impl Encoder {
         })
     }
 
-    /// Encodes each window: `[positions, width]`. A window's result is the same bits in any batch.
+    /// Number of its parts.
+    pub(super) fn parts(&self) -> usize {
+        self.layers.len().div_ceil(self.layers_of_part).max(1)
+    }
+
+    /// Computes one part for windows that all wait for this one. Returns for each its rows `[positions, width]`, behind the
+    /// last part those for the decoder. A window's result is the same bits in any batch.
     ///
     /// # Errors
-    /// A window has too many positions, or the device is out of memory.
-    pub(super) fn forward(&self, windows: &[WindowMel]) -> Result<Vec<Tensor>, Error> {
-        let lengths: Vec<usize> = windows.iter().map(|window| window.positions).collect();
+    /// A window has too many positions or waits for no part, or the device is out of memory.
+    pub(super) fn forward(&self, part: usize, windows: &[&Encoding]) -> Result<Vec<Tensor>, Error> {
+        let inputs = windows.iter().map(|window| match window {
+            Encoding::Input(mel) => self.embed(mel),
+            Encoding::Partial { rows, .. } => Ok(rows.clone()),
+            Encoding::Done => Err(Error::Internal("a window is encoded twice")),
+        });
+        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+        let lengths = inputs.iter().map(|rows| Ok(rows.dim(0)?)).collect::<Result<Vec<usize>, Error>>()?;
         let packed = PackedRows::new(&lengths, 0, &self.device)?;
-        let mut rows = Vec::with_capacity(2 * windows.len());
+        let mut rows = Vec::with_capacity(2 * inputs.len());
         // The rows between windows attend to themselves.
-        for window in windows {
-            rows.push(self.embed(window)?);
-            let gap = window.positions.next_multiple_of(ROW_ALIGN) - window.positions;
+        for (input, length) in inputs.into_iter().zip(lengths) {
+            rows.push(input);
+            let gap = length.next_multiple_of(ROW_ALIGN) - length;
             if gap > 0 {
                 rows.push(Tensor::zeros((gap, self.positions.dim(1)?), DType::F32, &self.device)?);
             }
         }
         let mut x = Tensor::cat(&rows, 0)?; // [rows, width]
-        for layer in &self.layers {
+        let first = part * self.layers_of_part;
+        for layer in self.layers.iter().skip(first).take(self.layers_of_part) {
             x = layer.forward(&x, &packed)?;
         }
-        let x = self.norm.forward(&x)?;
+        if part + 1 >= self.parts() {
+            x = self.norm.forward(&x)?;
+        }
         packed.spans().iter().map(|span| Ok(x.narrow(0, span.start, span.len())?)).collect()
+    }
+
+    /// Encodes windows whole.
+    #[cfg(test)]
+    pub(super) fn encode(&self, windows: Vec<WindowMel>) -> Result<Vec<Tensor>, Error> {
+        let mut encodings: Vec<Encoding> = windows.into_iter().map(Encoding::Input).collect();
+        for part in 0..self.parts() {
+            let rows = self.forward(part, &encodings.iter().collect::<Vec<_>>())?;
+            encodings = rows.into_iter().map(|rows| Encoding::Partial { rows, part: part + 1 }).collect();
+        }
+        let rows = encodings.into_iter().filter_map(|encoding| match encoding {
+            Encoding::Partial { rows, .. } => Some(rows),
+            _ => None,
+        });
+        Ok(rows.collect())
     }
 
     /// The two convolutions and the position embedding: `[positions, width]`.

@@ -177,7 +177,7 @@ fn whisper_golden_network() {
         let mut heads = golden_floats(&format!("{name}.logits.f32")).into_iter();
         for case in &golden.clips {
             let mel = padded(&model.front_end, &clip(&case.clip));
-            let encoded = model.encoder.forward(&[mel]).unwrap().remove(0);
+            let encoded = model.encoder.encode(vec![mel]).unwrap().remove(0);
             let rows = encoded.to_vec2::<f32>().unwrap();
             let ours: Vec<f32> = rows
                 .iter()
@@ -231,8 +231,9 @@ fn whisper_golden_quantised() {
             let mel = || padded(&exact.front_end, &clip(&case.clip));
             let mut tokens = golden.prompt.clone();
             tokens.extend(&case.tokens[..case.tokens.len() - 1]);
-            let behind =
-                |model: &Whisper| logits(model, &model.encoder.forward(&[mel()]).unwrap().remove(0), &tokens);
+            let behind = |model: &Whisper| {
+                logits(model, &model.encoder.encode(vec![mel()]).unwrap().remove(0), &tokens)
+            };
             let first = golden.prompt.len() - 1;
             for (ours, exact) in behind(&rounded)[first..].iter().zip(&behind(&exact)[first..]) {
                 divergence += kl(exact, ours);
@@ -285,7 +286,7 @@ fn whisper_golden_candle() {
     let expected = theirs.decoder.final_linear(&hidden).unwrap().squeeze(0).unwrap();
     let expected: Vec<f32> = expected.flatten_all().unwrap().to_vec1().unwrap();
 
-    let encoded = ours.encoder.forward(&[mel]).unwrap().remove(0);
+    let encoded = ours.encoder.encode(vec![mel]).unwrap().remove(0);
     let logits = logits(&ours, &encoded, &tokens);
     let difference = worst(&logits.concat(), &expected);
     println!("logits within {difference}");

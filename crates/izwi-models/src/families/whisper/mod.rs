@@ -11,10 +11,10 @@ use rayon::prelude::*;
 
 use self::config::Settings;
 use self::decoder::{Decoder, Span, SpanOutput};
-use self::encoder::{Encoder, WindowMel};
+use self::encoder::{Encoder, Encoding};
 use self::front_end::{FrontEnd, SAMPLE_RATE_HZ};
 use self::rules::Rules;
-use self::state::{Context, DecodingOptions, DecodingState, PassKind, Recording};
+use self::state::{Context, DecodingOptions, DecodingState, PassKind, Recording, Window};
 use self::tokens::Vocabulary;
 use self::window_decoder::WindowDecoder;
 use super::LoadOptions;
@@ -95,7 +95,7 @@ type State = Option<DecodingState>;
 struct Share<'a> {
     recording: &'a Recording,
     state: &'a mut DecodingState,
-    /// Decoder positions of this step: start and end.
+    /// Decoder positions of this step, or the encoder's part: start and end.
     rows: (usize, usize),
     block_table: &'a [u32],
 }
@@ -134,14 +134,15 @@ impl Whisper {
                 state_bytes: decoder.window_bytes(config.max_source_positions),
             },
             front_end: FrontEnd::new(config.num_mel_bins),
-            encoder,
-            decoder,
             window_decoder: WindowDecoder {
+                parts: encoder.parts(),
                 rules: Rules::new(&settings, &vocabulary),
                 vocabulary,
                 context,
                 multilingual,
             },
+            encoder,
+            decoder,
             max_positions: (config.max_source_positions, config.max_target_positions),
             warm_up: warm_up::noise(SAMPLE_RATE_HZ),
         })
@@ -182,6 +183,7 @@ impl Whisper {
             temperature: input.temperature,
             seed: input.seed,
             max_positions,
+            max_tokens_per_step: limits.max_tokens_per_step,
         })
     }
 
@@ -227,19 +229,37 @@ impl Whisper {
         Prepared { work, payload: Arc::new(recording) }
     }
 
-    /// Encodes the windows of a step that are not encoded yet.
-    fn encode(&self, shares: &mut [Share<'_>]) -> Result<(), Error> {
-        let fresh = shares.iter_mut().filter_map(|share| {
-            let window = &mut share.state.window;
-            Some((window.mel.take()?, &mut window.encoded))
-        });
-        let (mel, encoded): (Vec<WindowMel>, Vec<_>) = fresh.unzip();
-        if mel.is_empty() {
-            return Ok(());
+    /// Computes the next part of the encoder for each window, those that wait for the same part together. Returns the
+    /// outputs, in order.
+    fn encode(&self, shares: &mut [Share<'_>]) -> Result<Vec<StepOutput>, Error> {
+        for part in 0..self.encoder.parts() {
+            let mut group: Vec<&mut Window> = shares
+                .iter_mut()
+                .filter(|share| share.rows.0 == part)
+                .map(|share| &mut share.state.window)
+                .collect();
+            if group.is_empty() {
+                continue;
+            }
+            let inputs: Vec<&Encoding> = group.iter().map(|window| &window.encoding).collect();
+            let rows = self.encoder.forward(part, &inputs)?;
+            if part + 1 < self.encoder.parts() {
+                for (window, rows) in group.iter_mut().zip(rows) {
+                    // A view would keep the rows of the whole batch.
+                    window.encoding = Encoding::Partial { rows: rows.contiguous()?, part: part + 1 };
+                }
+            } else {
+                for (window, encoded) in group.iter_mut().zip(self.decoder.windows(&rows)?) {
+                    (window.encoding, window.encoded) = (Encoding::Done, encoded);
+                }
+            }
         }
-        let windows = self.decoder.windows(&self.encoder.forward(&mel)?)?;
-        encoded.into_iter().zip(windows).for_each(|(encoded, window)| *encoded = window);
-        Ok(())
+        let outputs = shares.iter().map(|share| {
+            let state = &share.state;
+            let next_pass = state.window.encoding.next_part().is_none().then(|| state.next_work());
+            StepOutput { next_pass, ..StepOutput::default() }
+        });
+        Ok(outputs.collect())
     }
 
     fn decode(&self, kv: &mut KvPool, shares: &[Share<'_>]) -> Result<Vec<SpanOutput>, Error> {
@@ -276,8 +296,13 @@ fn share<'a>(entry: &'a mut BatchEntry<'_>) -> Result<Option<Share<'a>>, Error> 
     let (start, end) = (entry.start, entry.start + entry.num_tokens);
     let block_table = entry.block_table;
     let Some(state) = state else { return Ok(None) };
+    let unknown = Error::Internal("an entry asks for positions that do not exist");
+    if let Some(part) = state.window.encoding.next_part() {
+        let share = Share { recording, state, rows: (part, part + 1), block_table };
+        return if part == start { Ok(Some(share)) } else { Err(unknown) };
+    }
     if end > state.pass.tokens.len() {
-        return Err(Error::Internal("an entry asks for positions that do not exist"));
+        return Err(unknown);
     }
     let rows = (state.first_row(start), end);
     Ok(Some(Share { recording, state, rows, block_table }))
@@ -314,25 +339,29 @@ impl SpeechModel for Whisper {
 
     fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error> {
         let mut outputs: Vec<EntryResult> = Vec::with_capacity(batch.len());
-        let mut shares = Vec::with_capacity(batch.len());
-        let mut places = Vec::with_capacity(batch.len());
+        let (mut encoding, mut decoding) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
         for (place, entry) in batch.iter_mut().enumerate() {
-            let share = share(entry);
-            if let Ok(Some(_)) = share {
-                places.push(place);
-            }
-            outputs.push(match share {
+            outputs.push(match share(entry) {
                 Ok(share) => {
-                    shares.extend(share);
+                    if let Some(share) = share {
+                        let encodes = share.state.window.encoding.next_part().is_some();
+                        let (places, shares) = if encodes { &mut encoding } else { &mut decoding };
+                        places.push(place);
+                        shares.push(share);
+                    }
                     Ok(StepOutput { finished: true, ..StepOutput::default() })
                 }
                 Err(error) => Err(error),
             });
         }
+        let (places, mut shares) = encoding;
+        for (place, output) in places.into_iter().zip(self.encode(&mut shares)?) {
+            outputs[place] = Ok(output);
+        }
+        let (places, shares): (Vec<usize>, Vec<Share<'_>>) = decoding;
         if shares.is_empty() {
             return Ok(outputs);
         }
-        self.encode(&mut shares)?;
         let computed = self.decode(kv, &shares)?;
         let advanced: Vec<EntryResult> = shares
             .into_par_iter()

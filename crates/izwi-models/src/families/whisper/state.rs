@@ -6,14 +6,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::config::FRAMES_PER_POSITION;
-use super::encoder::WindowMel;
+use super::encoder::{Encoding, WindowMel};
 use super::front_end::LogMel;
 use super::segments::DecodingResult;
 use crate::regions::Region;
 use izwi_nn::attention::CrossKv;
 use izwi_nn::layers::ROW_ALIGN;
 use izwi_nn::sampling::mix;
-use izwi_types::{EncoderWork, Work};
+use izwi_types::Work;
 
 /// Silence that pads a window for the encoder.
 ///
@@ -57,6 +57,8 @@ pub(super) struct DecodingOptions {
     pub(super) seed: u64,
     /// Limit of the positions of a pass.
     pub(super) max_positions: usize,
+    /// Limit of the tokens of a step.
+    pub(super) max_tokens_per_step: usize,
 }
 
 /// A prepared recording.
@@ -128,8 +130,9 @@ pub(super) struct Window {
     pub(super) positions: usize,
     /// Hash of the network input.
     identity: u64,
-    /// Input of the encoder; `None` once it is encoded.
-    pub(super) mel: Option<WindowMel>,
+    pub(super) encoding: Encoding,
+    /// Cost of each part of the encoder.
+    parts: Arc<[usize]>,
     /// Cross-attention keys and values, one for each layer of the decoder.
     pub(super) encoded: Vec<CrossKv>,
     pub(super) no_speech: Option<f32>,
@@ -142,18 +145,26 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The window of `recording` at `frames`, all within `region`.
-    pub(super) fn new(recording: &Recording, region: usize, frames: Range<usize>, context: Context) -> Self {
+    /// The window of `recording` at `frames`, all within `region`, for an encoder in `parts`.
+    pub(super) fn new(
+        recording: &Recording,
+        region: usize,
+        frames: Range<usize>,
+        context: Context,
+        parts: usize,
+    ) -> Self {
         let positions = context.positions(frames.len(), recording.max_positions);
         let length = positions * FRAMES_PER_POSITION;
         let values = recording.mel[region].network_input(frames.clone(), length, recording.peak);
         let identity =
             values.iter().fold(mix(positions as u64), |hash, value| mix(hash ^ u64::from(value.to_bits())));
+        let cost = positions.div_ceil(parts.max(1)).clamp(1, recording.options.max_tokens_per_step.max(1));
         Self {
             frames,
             positions,
             identity,
-            mel: Some(WindowMel { values, positions }),
+            encoding: Encoding::Input(WindowMel { values, positions }),
+            parts: vec![cost; parts].into(),
             encoded: Vec::new(),
             no_speech: None,
             attempt: 0,
@@ -167,9 +178,7 @@ impl Window {
     /// decoder's own keys and values depend on the audio too.
     fn work(&self, prompt: &[u32]) -> Work {
         let keys = prompt.iter().map(|&token| mix(self.identity ^ mix(u64::from(token))));
-        // Every position attends to the window, the last of the prompt, which is never cached, too.
-        let encoder = self.mel.as_ref().map(|_| EncoderWork { end: prompt.len(), tokens: self.positions });
-        Work::Autoregressive { prompt: keys.collect(), encoders: encoder.into_iter().collect() }
+        Work::Autoregressive { prompt: keys.collect(), encoders: Arc::new([]) }
     }
 }
 
@@ -193,11 +202,18 @@ pub(super) struct DecodingState {
 }
 
 impl DecodingState {
-    /// Replaces the finished pass and returns the work of the new one.
+    /// Replaces the finished pass and returns the work of the new one: the encoder's first, if the window needs it.
     pub(super) fn begin(&mut self, pass: Pass) -> Work {
-        let work = self.window.work(&pass.tokens);
         self.pass = pass;
-        work
+        self.next_work()
+    }
+
+    /// The encoder's work, or that of the pass once the window is encoded.
+    pub(super) fn next_work(&self) -> Work {
+        match self.window.encoding {
+            Encoding::Input(_) | Encoding::Partial { .. } => Work::Encoder(Arc::clone(&self.window.parts)),
+            Encoding::Done => self.window.work(&self.pass.tokens),
+        }
     }
 
     /// The first position that a step from `start` computes. Blocks shared with another sequence hold keys and values, but

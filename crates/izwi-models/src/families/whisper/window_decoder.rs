@@ -43,6 +43,8 @@ pub(super) struct WindowDecoder {
     pub(super) vocabulary: Vocabulary,
     pub(super) rules: Rules,
     pub(super) context: Context,
+    /// Parts of the encoder.
+    pub(super) parts: usize,
     /// Whether the prompt contains language and task.
     pub(super) multilingual: bool,
 }
@@ -60,7 +62,7 @@ impl WindowDecoder {
             last_window: String::new(),
             last_segment: (String::new(), 0),
             last_speech_s: 0.0,
-            window: Window::new(recording, frames.0, frames.1, self.context),
+            window: Window::new(recording, frames.0, frames.1, self.context, self.parts),
             pass: Pass::new(PassKind::Decode, Vec::new(), 0),
         };
         let work = self.first_pass(recording, &mut state);
@@ -241,7 +243,7 @@ impl WindowDecoder {
             window.conditioned = false;
         } else if window.positions < recording.max_positions {
             let (attempt, conditioned) = (window.attempt, window.conditioned);
-            *window = Window::new(recording, state.region, window.frames.clone(), Context::Full);
+            *window = Window::new(recording, state.region, window.frames.clone(), Context::Full, self.parts);
             (window.attempt, window.conditioned) = (attempt, conditioned);
         } else if hotter <= MAX_TEMPERATURE + 1e-3 {
             window.temperature = hotter;
@@ -377,7 +379,7 @@ impl WindowDecoder {
     ) -> StepOutput {
         let next_pass = next_frames(recording, state.region, end).map(|(region, frames)| {
             state.region = region;
-            state.window = Window::new(recording, region, frames, self.context);
+            state.window = Window::new(recording, region, frames, self.context, self.parts);
             self.first_pass(recording, state)
         });
         StepOutput {

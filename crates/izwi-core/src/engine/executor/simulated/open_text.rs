@@ -31,8 +31,15 @@ pub(super) fn prepare(text: &str, has_more: bool, seed: u64) -> Result<Prepared,
     let prompt = (0..VOICE as u64).map(|at| mix(7, at)).chain([u64::from(first)]).collect();
     let open = Arc::new(OpenText::default());
     open.append(text, !has_more)?;
-    let job =
-        Job { length: usize::MAX, passes: 1, ends: Vec::new(), is_chat: false, seed, open_text: Some(open) };
+    let job = Job {
+        length: usize::MAX,
+        passes: 1,
+        ends: Vec::new(),
+        is_chat: false,
+        seed,
+        prompt: Vec::new(),
+        open_text: Some(open),
+    };
     Ok(Prepared { work: Work::Autoregressive { prompt, encoders: Arc::new([]) }, payload: Arc::new(job) })
 }
 

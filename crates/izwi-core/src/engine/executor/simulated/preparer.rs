@@ -1,0 +1,101 @@
+//! The work of a request for an executor without weights. Must not know steps.
+
+use std::sync::Arc;
+
+use izwi_types::{EncoderWork, Input, InputError, Prepared, TextProgress, VoiceRecording, Work};
+
+use super::{Job, chat, open_text, voice_pack};
+use crate::engine::executor::RequestPreparer;
+
+/// Lengths of the sentences of `text`, which become units.
+fn sentences(text: &str) -> Vec<usize> {
+    text.split_inclusive('.').map(|part| part.trim().len()).filter(|&len| len > 0).collect()
+}
+
+/// Where the sentences of `text` end.
+fn sentence_ends(text: &str) -> Vec<usize> {
+    let parts = text.split_inclusive('.').filter(|part| !part.trim().is_empty());
+    parts.map(|part| part.as_ptr() as usize - text.as_ptr() as usize + part.len()).collect()
+}
+
+/// Prepares requests for an executor without weights.
+pub(super) struct SimulatedPreparer {
+    pub(super) model: String,
+    pub(super) autoregressive: bool,
+    pub(super) clones_voices: bool,
+    pub(super) appends_text: bool,
+    pub(super) passes: usize,
+    pub(super) length: fn(&str, u64) -> usize,
+    pub(super) window_samples: usize,
+    pub(super) encoder_rows: usize,
+    pub(super) encoder_parts: usize,
+    pub(super) is_simulated: bool,
+}
+
+impl SimulatedPreparer {
+    fn prepare_text(&self, text: &str, passes: usize, encoder_tokens: usize, seed: u64) -> Prepared {
+        let prompt: Vec<u64> = text.bytes().map(u64::from).collect();
+        let work = if !self.autoregressive {
+            Work::Units(sentences(text).into())
+        } else if encoder_tokens > 0 && self.encoder_parts > 1 {
+            Work::Encoder(vec![encoder_tokens.div_ceil(self.encoder_parts); self.encoder_parts].into())
+        } else {
+            let encoders = Arc::new([EncoderWork { end: text.len(), tokens: encoder_tokens }]);
+            Work::Autoregressive { prompt: prompt.clone().into(), encoders }
+        };
+        let (length, ends) = ((self.length)(text, seed), sentence_ends(text));
+        let job = Job { length, passes, ends, is_chat: false, seed, prompt, open_text: None };
+        Prepared { work, payload: Arc::new(job) }
+    }
+}
+
+impl RequestPreparer for SimulatedPreparer {
+    fn prepare(&self, input: &Input) -> Result<Prepared, InputError> {
+        Ok(match input {
+            Input::Speak(input)
+                if self.appends_text && (input.has_more_text || input.streams_text == Some(true)) =>
+            {
+                open_text::prepare(&input.text, input.has_more_text, input.seed)?
+            }
+            Input::Speak(input) => {
+                let trace = if self.clones_voices { voice_pack::trace(&self.model, input)? } else { 0 };
+                self.prepare_text(&input.text, self.passes, 0, input.seed ^ trace)
+            }
+            Input::Listen(input) => {
+                let passes = input.samples.len().div_ceil(self.window_samples);
+                self.prepare_text(&format!("{passes} seconds"), passes, self.encoder_rows, input.seed)
+            }
+            Input::Converse(input) => {
+                let (prompt, last_turn) = chat::prompt(&input.turns);
+                let work = Work::Autoregressive { prompt: prompt.into(), encoders: Arc::new([]) };
+                let (length, ends) = (6 + last_turn, Vec::new());
+                let (prompt, seed) = (Vec::new(), input.seed);
+                let job = Job { length, passes: 1, ends, is_chat: true, seed, prompt, open_text: None };
+                Prepared { work, payload: Arc::new(job) }
+            }
+        })
+    }
+
+    fn append_text(
+        &self,
+        prepared: &Prepared,
+        text: &str,
+        is_last: bool,
+    ) -> Result<TextProgress, InputError> {
+        let open_text = prepared.payload.downcast_ref::<Job>().and_then(|job| job.open_text.as_ref());
+        let whole = || InputError::other_task("takes a text as a whole", "input");
+        open_text.ok_or_else(whole)?.append(text, is_last)
+    }
+
+    fn make_voice(&self, recording: &VoiceRecording) -> Result<Vec<u8>, InputError> {
+        voice_pack::pack(&self.model, recording)
+    }
+
+    fn check_voice(&self, pack: &[u8]) -> Result<(), InputError> {
+        voice_pack::unpack(&self.model, pack).map(drop)
+    }
+
+    fn is_simulated(&self) -> bool {
+        self.is_simulated
+    }
+}
