@@ -1,26 +1,5 @@
-//! The `izwi` binary: the command line for the engine, the model store and the server.
-//!
-//! Owns arguments, settings and terminal output. Knows no tensor, no model code and no wire format.
+//! The `izwi` binary: its allocator, and the call of the command line.
 #![forbid(unsafe_code)]
-
-mod build_info;
-mod cli;
-mod commands;
-mod engine;
-mod failure;
-mod input;
-mod interrupt;
-mod logging;
-mod machine;
-mod models;
-mod output;
-mod player;
-mod progress;
-mod settings;
-mod sink;
-mod speech_options;
-mod synthesis;
-mod transcription;
 
 use std::process::ExitCode;
 
@@ -29,11 +8,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match cli::run(std::env::args_os()) {
-        Ok(code) => code,
-        Err(error) => {
-            output::stderr(&failure::render(&error));
-            failure::exit_code(&error)
-        }
-    }
+    izwi_cli::run()
 }

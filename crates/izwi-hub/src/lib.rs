@@ -12,6 +12,8 @@ mod convert;
 mod digest;
 mod error;
 mod files;
+#[doc(hidden)]
+pub mod fuzzing;
 mod io_error;
 mod manifest;
 mod program;

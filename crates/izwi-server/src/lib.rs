@@ -43,3 +43,5 @@ pub use serve::{ServeError, serve};
 pub use state::AppState;
 pub use transcript_format::{AsrTask, FinishedTranscript, TranscriptFormat};
 pub use voices::OPENAI_VOICES;
+#[doc(hidden)]
+pub use ws::fuzzing;

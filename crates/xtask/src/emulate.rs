@@ -30,6 +30,8 @@ const KERNELS: &str = "candle-metal-kernels";
 const OWN_SHADERS: &str = "crates/izwi-nn/src/metal/kernels";
 /// Left out: its dependencies on a Mac ask the bindings for more than the stand-ins have.
 const BINARY: &str = "crates/izwi-cli";
+/// Left out: it depends on the binary's package.
+const FUZZ: &str = "tests/fuzz";
 const NEXTEST_CONFIG: &str = ".config/nextest.toml";
 /// The emulator's own tests are those of this stand-in.
 const SELF: &str = "objc2-metal";
@@ -174,6 +176,11 @@ fn patched(manifest: &str) -> Result<String> {
     let workspace = manifest.get_mut("workspace").and_then(toml::Value::as_table_mut);
     let workspace = workspace.context("Cargo.toml has no workspace")?;
     workspace.insert("exclude".to_owned(), vec![toml::Value::from(BINARY)].into());
+    for key in ["members", "default-members"] {
+        if let Some(members) = workspace.get_mut(key).and_then(toml::Value::as_array_mut) {
+            members.retain(|member| member.as_str() != Some(FUZZ));
+        }
+    }
     let members = workspace.get_mut("members").and_then(toml::Value::as_array_mut);
     let members = members.context("Cargo.toml has no workspace.members")?;
     let mut patches = toml::Table::new();
@@ -240,8 +247,7 @@ mod tests {
 
     #[test]
     fn the_manifest_patches_the_bindings_and_keeps_the_rest() {
-        let manifest =
-            "[workspace]\nmembers = [\"crates/*\"]\nexclude = [\"x\"]\n[profile.dev]\ndebug = false\n";
+        let manifest = "[workspace]\nmembers = [\"crates/*\", \"tests/fuzz\"]\nexclude = [\"x\"]\n[profile.dev]\ndebug = false\n";
         let patched: toml::Table = patched(manifest).unwrap().parse().unwrap();
         let patches = &patched["patch"]["crates-io"];
         assert_eq!(patches["objc2"]["path"].as_str(), Some("scripts/metal-emulator/stand-ins/objc2"));

@@ -12,6 +12,7 @@ mod docs;
 mod emulate;
 mod examples;
 mod figures;
+mod fuzz;
 mod metal_costs;
 mod metal_report;
 mod process;
@@ -47,7 +48,9 @@ chores:
   metal-costs               the table of estimated frame times in docs/metal.md; a part of `docs`
   metal-report              on a Mac: system, tests on Metal and bench in target/metal-report.md
   darwin                    types and lints of the workspace for Macs with Apple Silicon
-  aarch64                   run the tests of the CPU kernels for aarch64 in an emulator";
+  aarch64                   run the tests of the CPU kernels for aarch64 in an emulator
+  fuzz [TARGET] [--seconds N]
+                            fuzz a target of tests/fuzz, or each of them, for 600 s; needs a C++ compiler";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -80,6 +83,7 @@ enum Chore {
     Darwin,
     MetalCosts,
     MetalReport,
+    Fuzz(fuzz::Order),
 }
 
 fn parse(args: &[&str]) -> Option<Chore> {
@@ -111,6 +115,7 @@ fn parse(args: &[&str]) -> Option<Chore> {
         ["darwin"] => Some(Chore::Darwin),
         ["metal-costs"] => Some(Chore::MetalCosts),
         ["metal-report"] => Some(Chore::MetalReport),
+        ["fuzz", rest @ ..] => fuzz::parse(rest).map(Chore::Fuzz),
         _ => None,
     }
 }
@@ -134,6 +139,7 @@ fn run(root: &Path, chore: &Chore) -> Result<()> {
         Chore::Darwin => darwin::check(root, steps),
         Chore::MetalCosts => metal_costs::write(root, &root.join("docs")),
         Chore::MetalReport => metal_report::write_report(root, steps),
+        Chore::Fuzz(order) => fuzz::run(root, steps, order),
     }
 }
 

@@ -41,6 +41,30 @@ pub enum Source {
     Package(package::Packages),
 }
 
+/// Unpacks one member of at most 4096 bytes of a package below `root`: what a fuzz target calls.
+pub(crate) fn unpack_one(
+    package: &Path,
+    is_wheel: bool,
+    member: &str,
+    root: &Path,
+) -> Result<(), SourceError> {
+    let format = if is_wheel { archive::Format::Zip } else { archive::Format::TarGz };
+    let archive = archive::Archive { name: "package".to_owned(), path: package.to_owned(), format };
+    let staging = Staging::open(root, "package")?;
+    let file = SourceFile {
+        paths: vec![member.to_owned()],
+        text: None,
+        sha256: "0".repeat(64),
+        size: 4_096,
+        trust: None,
+        index: false,
+        target: "file".to_owned(),
+        convert: None,
+        optional: false,
+    };
+    archive::unpack(&[archive], &[&file], &staging, &mut crate::Silent)
+}
+
 impl Source {
     /// Names the source in messages and in the record of an installation.
     pub fn id(&self) -> String {

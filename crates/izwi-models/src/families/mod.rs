@@ -68,3 +68,27 @@ pub fn load(family: &str, folder: &Path, options: &LoadOptions) -> Result<Arc<dy
 pub fn known() -> impl Iterator<Item = &'static str> {
     REGISTRY.iter().map(|(name, _)| *name)
 }
+
+/// Reads the tokenizer of the checkpoint in `folder`, for a network of `size` tokens, and the ids of `text`: what a fuzz
+/// target calls, without weights.
+///
+/// # Errors
+/// As [`load`].
+#[doc(hidden)]
+pub fn tokenize(family: &str, folder: &Path, size: usize, text: &str) -> Result<Vec<u32>, Error> {
+    match family {
+        "lfm2_audio" => lfm2_audio::tokenize(folder, size, text),
+        "qwen3_tts" => qwen3_tts::tokenize(folder, size, text),
+        _ => whisper::tokenize(folder, size, text),
+    }
+}
+
+/// The phonemes of each sentence of a text, and how many bytes of the text are said after each word: what a fuzz target
+/// calls, without weights.
+///
+/// # Errors
+/// A rule for texts is faulty.
+#[doc(hidden)]
+pub fn phonemes(text: &str) -> Result<Vec<(String, Vec<usize>)>, Error> {
+    hibari::phonemes(text)
+}

@@ -12,4 +12,5 @@ pub mod phonemes;
 pub(crate) mod pieces;
 pub mod rewrite;
 pub mod sentences;
+pub(crate) mod tokenizer_file;
 mod words;

@@ -19,11 +19,17 @@ use self::lazy_tensor::{LazyTensor, TensorFile};
 use self::weight_cache::WeightCache;
 use crate::Error;
 use crate::sampling::mix;
+use izwi_kernels::conv::ConvPanels;
+use izwi_kernels::linear::Weights;
 use izwi_kernels::packed::{Packed, Sizes};
 use izwi_types::Precision;
 
 /// Problems listed in one error; the rest is counted.
 const MAX_LISTED: usize = 20;
+/// Problems after which a load ends.
+const MAX_PROBLEMS: usize = 10_000;
+/// Elements of zeros in place of tensors that cannot be taken: settings of another model may ask for any number.
+const MAX_ZEROS: usize = 1 << 24;
 
 /// Name of a checkpoint's one file of weights.
 const WHOLE: &str = "model.safetensors";
@@ -44,6 +50,8 @@ pub struct Checkpoint {
     origin: Option<Origin>,
     cache: Option<WeightCache>,
     problems: Vec<String>,
+    /// Elements of the zeros that stand for tensors that could not be taken.
+    zeros: usize,
     /// Elements of the tensors that were taken.
     taken: usize,
     /// Type of the tensors of a checkpoint of random weights.
@@ -94,6 +102,14 @@ pub fn fingerprint(folder: &Path) -> Option<String> {
         digest.update(lazy_tensor::open(&file).ok()?.fingerprint?);
     }
     Some(hex(digest))
+}
+
+/// The linear weight `a` `[70, 96]` and the convolution `b` `[50, 3, 6]` of the cache file at `path` with this key: what
+/// a fuzz target calls.
+#[doc(hidden)]
+pub fn read_weight_cache(path: &Path, key: &str) -> (Option<Arc<Weights>>, Option<Arc<ConvPanels>>) {
+    let mut cache = WeightCache::open(path.to_owned(), key.to_owned(), 1 << 20);
+    (cache.take("a", [1, 96, 70]), cache.take("b", [3, 6, 50]))
 }
 
 fn hex(digest: Sha256) -> String {
@@ -193,6 +209,7 @@ impl Checkpoint {
             origin: None,
             cache: None,
             problems: Vec::new(),
+            zeros: 0,
             taken: 0,
             random: None,
         }
@@ -267,18 +284,41 @@ impl Checkpoint {
     /// # Errors
     /// As [`Self::take`].
     pub fn take_host(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, Error> {
-        self.taken += shape.iter().product::<usize>();
         if let Some(dtype) = self.random {
+            self.taken += shape.iter().product::<usize>();
             return random_tensor(name, shape, dtype);
         }
         let problem = self.problem(name, shape);
         match (self.tensors.remove(name), problem) {
-            (Some(tensor), None) => tensor.read(),
+            (Some(tensor), None) => {
+                self.taken += tensor.elem_count();
+                tensor.read()
+            }
             (_, problem) => {
                 self.problems.extend(problem);
-                Ok(Tensor::zeros(shape, DType::F32, &Device::Cpu)?)
+                self.zeros(shape)
             }
         }
+    }
+
+    /// Zeros in place of a tensor that cannot be taken, so that the load finds all problems; an error once they are many.
+    fn zeros(&mut self, shape: &[usize]) -> Result<Tensor, Error> {
+        let count = shape.iter().try_fold(1_usize, |count, dim| count.checked_mul(*dim));
+        self.zeros = self.zeros.saturating_add(count.unwrap_or(usize::MAX));
+        if self.zeros > MAX_ZEROS || self.problems.len() > MAX_PROBLEMS {
+            return Err(self.problems_error());
+        }
+        Ok(Tensor::zeros(shape, DType::F32, &Device::Cpu)?)
+    }
+
+    /// The error of the problems so far.
+    fn problems_error(&mut self) -> Error {
+        let rest = self.problems.len().saturating_sub(MAX_LISTED);
+        self.problems.truncate(MAX_LISTED);
+        if rest > 0 {
+            self.problems.push(format!("and {rest} more"));
+        }
+        Error::Checkpoint(format!("{}:\n{}", self.file, self.problems.join("\n")))
     }
 
     /// Why the tensor cannot be taken, if so.
@@ -352,21 +392,16 @@ impl Checkpoint {
     /// # Errors
     /// A tensor was missing, mis-shaped or not taken; each line of the message names one.
     pub fn finish(mut self) -> Result<(), Error> {
-        let mut unknown: Vec<_> = self.tensors.into_keys().map(|name| format!("{name}: unknown")).collect();
+        let mut unknown: Vec<_> = self.tensors.keys().map(|name| format!("{name}: unknown")).collect();
         unknown.sort();
         self.problems.append(&mut unknown);
         if self.problems.is_empty() {
-            if let Some(cache) = self.cache {
+            if let Some(cache) = self.cache.take() {
                 cache.finish();
             }
             return Ok(());
         }
-        let rest = self.problems.len().saturating_sub(MAX_LISTED);
-        self.problems.truncate(MAX_LISTED);
-        if rest > 0 {
-            self.problems.push(format!("and {rest} more"));
-        }
-        Err(Error::Checkpoint(format!("{}:\n{}", self.file, self.problems.join("\n"))))
+        Err(self.problems_error())
     }
 }
 
@@ -445,6 +480,18 @@ mod tests {
         for line in ["a: shape [2, 3], expected [3, 2]", "b: missing", "c: missing", "extra: unknown"] {
             assert!(message.contains(line), "{message}");
         }
+    }
+
+    #[test]
+    fn a_shape_beyond_any_memory_is_an_error_and_no_allocation() {
+        for shape in [&[1 << 20, 1 << 20][..], &[usize::MAX, 2], &[1 << 40]] {
+            let (_folder, mut checkpoint) = file_with(&[("a", &[2])]);
+            let error = checkpoint.take("a", shape).unwrap_err().to_string();
+            assert!(error.contains("a: shape [2], expected ["), "{error}");
+        }
+        let (_folder, mut checkpoint) = file_with(&[("a", &[2])]);
+        let taken = (0..=MAX_PROBLEMS).filter(|layer| checkpoint.take(&format!("{layer}"), &[1]).is_ok());
+        assert_eq!(taken.count(), MAX_PROBLEMS, "layers that are missing are listed up to a limit");
     }
 
     #[test]

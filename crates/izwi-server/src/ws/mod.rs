@@ -7,6 +7,8 @@ mod chat;
 mod connection;
 mod driver;
 mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 mod generation;
 mod outbox;
 #[cfg(test)]

@@ -268,6 +268,19 @@ fn an_unreadable_source_names_its_path() {
     assert_eq!(error.to_string(), "cannot read /nowhere/a.onnx");
 }
 
+#[test]
+fn a_matrix_without_rows_claims_no_columns() {
+    let model = linear()
+        .tensor("/e_quantized", 3, &[0, 1 << 40], |m| m.bytes(9, &[]))
+        .tensor("/e_scale", 1, &[], |m| m.bytes(4, &0.5_f32.to_le_bytes()))
+        .tensor("/e_zero_point", 3, &[1], |m| m.varint(5, 1))
+        .raw_f32("m.empty.in_proj_bias", &[3], &[0.0; 3])
+        .quantised("e", "/e", "m.empty.in_proj_bias")
+        .model();
+    let error = converted(&model).unwrap_err().to_string();
+    assert!(error.contains("'/e_quantized' has the shape [0, 1099511627776]"), "{error}");
+}
+
 proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {

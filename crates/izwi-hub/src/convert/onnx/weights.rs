@@ -260,10 +260,11 @@ fn is_module_path(name: &str) -> bool {
     name.contains('.') && name.split('.').all(plain)
 }
 
+/// Rows and columns, neither of them 0: a matrix without values may claim any number of columns.
 fn matrix(name: &str, tensor: &Tensor<'_>) -> Result<[usize; 2], ConversionError> {
-    <[usize; 2]>::try_from(tensor.shape.as_slice()).map_err(|_| {
-        ConversionError::Unsupported(format!("the weight '{name}' has the shape {:?}", tensor.shape))
-    })
+    <[usize; 2]>::try_from(tensor.shape.as_slice()).ok().filter(|sizes| !sizes.contains(&0)).ok_or_else(
+        || ConversionError::Unsupported(format!("the weight '{name}' has the shape {:?}", tensor.shape)),
+    )
 }
 
 /// One value per column, from a tensor with one value or with one per column.

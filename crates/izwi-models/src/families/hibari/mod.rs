@@ -4,7 +4,7 @@
 //! hibari-tts 0.2.1.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use candle_core::DType;
 use rayon::prelude::*;
@@ -59,6 +59,19 @@ const UNSUPPORTED_MARKS: [char; 3] = ['"', '“', '”'];
 /// A file is missing or unreadable, or a tensor is missing, unknown or mis-shaped; the error names it.
 pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error> {
     Ok(Arc::new(Hibari::load(folder, options)?))
+}
+
+/// The phonemes of each sentence, and how many bytes of `text` are said after each of its words.
+///
+/// # Errors
+/// A rule for texts is faulty.
+pub(super) fn phonemes(text: &str) -> Result<Vec<(String, Vec<usize>)>, Error> {
+    static FRONT_END: OnceLock<Result<FrontEnd, String>> = OnceLock::new();
+    let made =
+        FRONT_END.get_or_init(|| FrontEnd::new(Box::new(LetterNames)).map_err(|error| error.to_string()));
+    let front_end = made.as_ref().map_err(|error| Error::Checkpoint(error.clone()))?;
+    let sentences = front_end.sentences(text).into_iter();
+    Ok(sentences.map(|sentence| (sentence.phonemes, sentence.said)).collect())
 }
 
 /// A prepared utterance.

@@ -16,6 +16,8 @@ use izwi_nn::layers::{EncoderConfig, EncoderLayer, LayerNorm, Linear, PackedRows
 
 const WIDTH: usize = 128;
 const LAYERS: usize = 4;
+/// Limit of the output steps for each letter.
+const MAX_SLOTS: usize = 64;
 const LAYER: EncoderConfig = EncoderConfig { width: WIDTH, heads: 4, hidden: 384 };
 
 /// `oov.json`: the alphabets and two sizes.
@@ -48,7 +50,13 @@ pub(super) struct UnknownWordNet {
 impl UnknownWordNet {
     /// Reads `oov.json` and `oov.safetensors`.
     pub(super) fn load(folder: &Path) -> std::result::Result<Self, Error> {
-        let Alphabets { letters, phonemes, slots, max_letters } = read_json(&folder.join("oov.json"))?;
+        let path = folder.join("oov.json");
+        let Alphabets { letters, phonemes, slots, max_letters } = read_json(&path)?;
+        if !(1..=MAX_SLOTS).contains(&slots) || max_letters == 0 {
+            let message =
+                format!("slots {slots} must be 1 to {MAX_SLOTS}, and maxlen {max_letters} at least 1");
+            return Err(Error::File { path: path.display().to_string(), message });
+        }
         let mut from = Checkpoint::open(&folder.join("oov.safetensors"), &Device::Cpu)?;
         let classes = slots * (phonemes.len() + 1);
         let net = Self {
@@ -102,5 +110,21 @@ impl UnknownWords for UnknownWordNet {
             }
         }
         (!read.is_empty()).then_some(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_no_word_can_be_read_with_are_refused() {
+        for (slots, max_letters) in [(0, 24), (MAX_SLOTS + 1, 24), (usize::MAX, 24), (4, 0)] {
+            let folder = tempfile::tempdir().unwrap();
+            let text = format!(r#"{{"in":["A"],"out":["a"],"slots":{slots},"maxlen":{max_letters}}}"#);
+            std::fs::write(folder.path().join("oov.json"), text).unwrap();
+            let error = UnknownWordNet::load(folder.path()).unwrap_err().to_string();
+            assert!(error.contains(&format!("slots {slots} must be 1 to 64")), "{error}");
+        }
     }
 }

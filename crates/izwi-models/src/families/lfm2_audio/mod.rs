@@ -68,6 +68,14 @@ pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn Speec
     Ok(Arc::new(FrameDriver::new(LfmAudio::load(folder, options)?, &options.device)))
 }
 
+/// Reads the tokenizer of a checkpoint for a network of `size` tokens, and the ids of a text.
+///
+/// # Errors
+/// The tokenizer is unreadable or does not fit.
+pub(super) fn tokenize(folder: &Path, size: usize, text: &str) -> Result<Vec<u32>, Error> {
+    Ok(Vocabulary::load(folder, size)?.encode(text))
+}
+
 /// The published sizes.
 pub(super) const SIZES: [&str; 1] = ["lfm2-audio-1.5b"];
 

@@ -10,6 +10,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::config::{AUDIO_START, IM_END, TEXT_END, file_error};
+use crate::text::tokenizer_file;
 use izwi_nn::Error;
 
 /// The first token of every conversation.
@@ -46,7 +47,7 @@ impl Vocabulary {
     /// The file is unreadable, or the tokenizer does not fit the network.
     pub(super) fn load(folder: &Path, size: usize) -> Result<Self, Error> {
         let path = folder.join("tokenizer.json");
-        let tokenizer = Tokenizer::from_file(&path).map_err(|error| file_error(&path, error.to_string()))?;
+        let tokenizer = tokenizer_file::open(&path, size)?;
         Self::new(tokenizer, size).map_err(|message| file_error(&path, message))
     }
 

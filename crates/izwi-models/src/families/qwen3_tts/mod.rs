@@ -66,6 +66,14 @@ pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn Speec
     Ok(Arc::new(FrameDriver::new(QwenTts::load(folder, options)?, &options.device)))
 }
 
+/// Reads the tokenizer of a checkpoint for a network of `size` tokens, and the ids of a text.
+///
+/// # Errors
+/// The tokenizer is unreadable or does not fit.
+pub(super) fn tokenize(folder: &Path, size: usize, text: &str) -> Result<Vec<u32>, Error> {
+    Ok(Vocabulary::load(folder, size)?.encode(text))
+}
+
 /// The published sizes.
 pub(super) const SIZES: [&str; 2] = ["qwen3-tts-0.6b", "qwen3-tts-1.7b"];
 

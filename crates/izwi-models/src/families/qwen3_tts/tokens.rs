@@ -15,6 +15,7 @@ use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::config::{file_error, read};
+use crate::text::tokenizer_file;
 use izwi_nn::Error;
 
 /// Pre-tokenizer pattern of Qwen2: <https://huggingface.co/docs/transformers/model_doc/qwen2>.
@@ -65,11 +66,10 @@ impl Vocabulary {
     /// A file is unreadable, or the tokenizer does not fit the network.
     pub(super) fn load(folder: &Path, size: usize) -> Result<Self, Error> {
         let path = folder.join("tokenizer.json");
-        let tokenizer = if path.exists() {
-            Tokenizer::from_file(&path).map_err(|error| file_error(&path, error.to_string()))?
-        } else {
-            from_pair(folder)?
-        };
+        if path.exists() {
+            return Ok(Self { tokenizer: tokenizer_file::open(&path, size)? });
+        }
+        let tokenizer = from_pair(folder)?;
         match tokenizer.get_vocab(true).into_values().max() {
             Some(highest) if highest as usize >= size => {
                 Err(file_error(&path, format!("has a token of id {highest}, the network knows {size}")))

@@ -68,6 +68,14 @@ pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn Speec
     Ok(Arc::new(Whisper::load(folder, options, Context::Short { margin: MARGIN })?))
 }
 
+/// Reads the tokenizer of a checkpoint for a network of `size` tokens, and the ids of a text.
+///
+/// # Errors
+/// The tokenizer is unreadable or does not fit.
+pub(super) fn tokenize(folder: &Path, size: usize, text: &str) -> Result<Vec<u32>, Error> {
+    Ok(Vocabulary::load(folder, size)?.encode(text))
+}
+
 #[derive(Debug)]
 struct Whisper {
     info: ModelInfo,

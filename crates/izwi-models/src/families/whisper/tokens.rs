@@ -6,6 +6,7 @@ use std::path::Path;
 
 use tokenizers::Tokenizer;
 
+use crate::text::tokenizer_file;
 use izwi_nn::Error;
 
 /// Replaces bytes that are not valid UTF-8.
@@ -42,14 +43,14 @@ impl Vocabulary {
     pub(super) fn load(folder: &Path, size: usize) -> Result<Self, Error> {
         let path = folder.join("tokenizer.json");
         let fault = |message: String| Error::File { path: path.display().to_string(), message };
-        let tokenizer = Tokenizer::from_file(&path).map_err(|error| fault(error.to_string()))?;
+        let tokenizer = tokenizer_file::open(&path, size)?;
         let id = |names: &[&str]| {
             let found = names.iter().find_map(|name| tokenizer.token_to_id(name));
             found.ok_or_else(|| fault(format!("has no token {}", names.join(" or "))))
         };
         let no_timestamps = id(&["<|notimestamps|>"])?;
         // Older tokenizer files end before the timestamps, which have always followed this token.
-        let first_timestamp = tokenizer.token_to_id("<|0.00|>").unwrap_or(no_timestamps + 1);
+        let first_timestamp = tokenizer.token_to_id("<|0.00|>").unwrap_or(no_timestamps.saturating_add(1));
         let vocabulary = Self {
             size,
             end: id(&["<|endoftext|>"])?,

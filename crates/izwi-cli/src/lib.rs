@@ -1,0 +1,51 @@
+//! The command line for the engine, the model store and the server: all of the `izwi` binary but its allocator.
+//!
+//! Owns arguments, settings and terminal output. Knows no tensor, no model code and no wire format.
+#![forbid(unsafe_code)]
+
+mod build_info;
+mod cli;
+mod commands;
+mod engine;
+mod failure;
+mod input;
+mod interrupt;
+mod logging;
+mod machine;
+mod models;
+mod output;
+mod player;
+mod progress;
+mod settings;
+mod sink;
+mod speech_options;
+mod synthesis;
+mod transcription;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Runs the command that the process' arguments name.
+#[must_use]
+pub fn run() -> ExitCode {
+    match cli::run(std::env::args_os()) {
+        Ok(code) => code,
+        Err(error) => {
+            output::stderr(&failure::render(&error));
+            failure::exit_code(&error)
+        }
+    }
+}
+
+/// Reads a configuration file: its values, or its problems. What a fuzz target calls.
+///
+/// # Errors
+/// A message for each problem.
+#[doc(hidden)]
+pub fn read_config(path: &Path, text: &str) -> Result<Vec<String>, Vec<String>> {
+    let lines = |entry: settings::file::Entry| format!("{} = {}", entry.setting.key(), entry.value);
+    match settings::file::parse(path, text) {
+        Ok(file) => Ok(file.entries.into_iter().map(lines).collect()),
+        Err(problems) => Err(problems.iter().map(ToString::to_string).collect()),
+    }
+}

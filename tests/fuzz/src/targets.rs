@@ -1,0 +1,47 @@
+//! The table of targets. A target is a file of this folder and a line of the table.
+
+mod audio;
+mod base64;
+mod config;
+mod conversion;
+mod front_end;
+mod manifest;
+mod model_files;
+mod package;
+mod requests;
+mod safetensors;
+mod service;
+mod sessions;
+mod signal;
+mod voice_pack;
+mod weight_cache;
+
+use crate::Target;
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    audio::FLAC,
+    audio::MATROSKA,
+    audio::MP4,
+    audio::MPEG,
+    audio::OGG,
+    audio::PCM,
+    base64::TARGET,
+    config::TARGET,
+    conversion::CTRANSLATE2,
+    conversion::ONNX,
+    front_end::TARGET,
+    manifest::TARGET,
+    model_files::CONFIGS,
+    model_files::TOKENIZERS,
+    package::TARGET,
+    requests::FORMS,
+    requests::JSON,
+    safetensors::TARGET,
+    sessions::CHAT,
+    sessions::SPEECH,
+    signal::RATES,
+    signal::SAMPLES,
+    voice_pack::TARGET,
+    weight_cache::TARGET,
+];

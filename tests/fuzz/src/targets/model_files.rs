@@ -1,0 +1,133 @@
+//! The small files of a checkpoint: settings and tokenizers. The weights beside them are those of tiny golden models.
+
+use std::path::{Path, PathBuf};
+
+use candle_core::Device;
+use izwi_models::families::{LoadOptions, load, tokenize};
+use izwi_types::{Input, Precision, PrepareLimits, SpeakInput};
+use serde_json::{Value, json};
+
+use crate::corpus::{file, repository};
+use crate::{Target, scratch};
+
+/// One settings file of a model, the rest of which is whole.
+pub(super) const CONFIGS: Target =
+    Target { name: "model_configs", run: configure, seeds: configs, max_bytes: 8 << 10 };
+/// A tokenizer, and texts for it.
+pub(super) const TOKENIZERS: Target =
+    Target { name: "tokenizers", run: read_tokenizer, seeds: tokenizers, max_bytes: 4 << 10 };
+
+/// Family, folder and settings file.
+const FILES: [(&str, &str, &str); 6] = [
+    ("qwen3_tts", "tests/golden/qwen3_tts/base17", "config.json"),
+    ("qwen3_tts", "tests/golden/qwen3_tts/base17", "speech_tokenizer/config.json"),
+    ("lfm2_audio", "tests/golden/lfm2_audio", "config.json"),
+    ("lfm2_audio", "tests/golden/lfm2_audio", "audio_detokenizer/config.json"),
+    ("qwen3_tts", "tests/golden/qwen3_tts/cv06", "config.json"),
+    ("qwen3_tts", "tests/golden/qwen3_tts/cv06", "generation_config.json"),
+];
+
+fn configs() -> Vec<Vec<u8>> {
+    let seed = |(index, (_, folder, name)): (usize, &(&str, &str, &str))| {
+        let text = file(&format!("{folder}/{name}"));
+        // Without white space: shorter inputs are mutated better.
+        let compact = serde_json::from_slice::<Value>(&text).unwrap().to_string();
+        [&[index as u8], compact.as_bytes()].concat()
+    };
+    FILES.iter().enumerate().map(seed).collect()
+}
+
+/// The first byte chooses the file, the rest is its content.
+fn configure(bytes: &[u8]) {
+    let Some((which, content)) = bytes.split_first() else { return };
+    let (family, model, name) = FILES[usize::from(*which) % FILES.len()];
+    let folder = beside_links(model, name);
+    std::fs::write(folder.join(name), content).unwrap();
+    let options = LoadOptions::new(Device::Cpu, Precision::F32);
+    let Ok(model) = load(family, &folder, &options) else { return };
+    let limits = PrepareLimits { max_tokens_per_step: 512, max_positions: 4_096 };
+    let _ = model.prepare(&Input::Speak(SpeakInput::plain("A bird.")), &limits);
+}
+
+/// A folder with links to the files of a model, but for `name`.
+fn beside_links(model: &str, name: &str) -> PathBuf {
+    let folder = scratch::path(&format!("{model}/{}", name.replace('/', "-")));
+    if !folder.exists() {
+        link_all(&repository().join(model), &folder);
+        std::fs::remove_file(folder.join(name)).unwrap();
+    }
+    folder
+}
+
+fn link_all(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            link_all(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+const FAMILIES: [&str; 3] = ["whisper", "qwen3_tts", "lfm2_audio"];
+const TEXTS: [&str; 4] = ["A bird sings.", "Ünï — 東京 👩‍👩‍👧\u{fffd}\n\t  x", "<|im_start|>a<|endoftext|>", ""];
+
+fn tokenizers() -> Vec<Vec<u8>> {
+    let special = |name: &str, id: u32| {
+        json!({"id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false,
+               "normalized": false, "special": true})
+    };
+    let tokenizer = |added: Vec<Value>, normalizer: Value, splitter: Value| {
+        let vocabulary =
+            json!({"a": 8, "b": 9, "i": 10, "r": 11, "d": 12, "ir": 13, "ird": 14, "Ġ": 15, "A": 16});
+        let tokenizer = json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
+            "normalizer": normalizer, "pre_tokenizer": splitter, "post_processor": null,
+            "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+            "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                      "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                      "vocab": vocabulary, "merges": ["i r", "ir d"]},
+        });
+        tokenizer.to_string().into_bytes()
+    };
+    let bytes =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    let split = json!({"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": "\\p{L}+|\\s+(?!\\S)| "}, "behavior": "Isolated", "invert": false},
+        {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]});
+    let names = [
+        "endoftext",
+        "startoftranscript",
+        "transcribe",
+        "translate",
+        "startofprev",
+        "nospeech",
+        "notimestamps",
+        "en",
+    ];
+    let whisper = names.iter().zip(20..).map(|(name, id)| special(&format!("<|{name}|>"), id)).collect();
+    let lfm = [("startoftext", 1), ("im_start", 6), ("im_end", 7), ("audio_start", 128), ("text_end", 130)];
+    let lfm = lfm.map(|(name, id)| special(&format!("<|{name}|>"), id)).into();
+    let seeds: [(u8, Vec<u8>); 3] = [
+        (0, tokenizer(whisper, Value::Null, bytes.clone())),
+        (1, tokenizer(vec![special("<|im_start|>", 3)], json!({"type": "NFC"}), split)),
+        (2, tokenizer(lfm, Value::Null, bytes)),
+    ];
+    seeds.map(|(family, text)| [&[family], &text[..]].concat()).into()
+}
+
+/// The first byte chooses the family, the rest is its `tokenizer.json`.
+fn read_tokenizer(bytes: &[u8]) {
+    let Some((family, content)) = bytes.split_first() else { return };
+    let path = scratch::file("tokenizer/tokenizer.json", content);
+    let folder = path.parent().expect("a file lies in a folder");
+    for text in TEXTS {
+        let ids = tokenize(FAMILIES[usize::from(*family) % FAMILIES.len()], folder, 70_000, text);
+        let Ok(ids) = ids else { return };
+        assert!(ids.iter().all(|id| *id < 70_000), "a token beyond the network: {ids:?}");
+        assert!(ids.len() <= 4_096 + 64 * text.len(), "{} tokens of {text:?}", ids.len());
+    }
+}

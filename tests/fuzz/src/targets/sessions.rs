@@ -1,0 +1,127 @@
+//! WebSocket sessions of every kind: the messages of a client, and what happens between them.
+
+use izwi_server::fuzzing::{self, Step};
+use serde_json::Value;
+
+use super::service::Service;
+use crate::Target;
+
+pub(super) const SPEECH: Target = Target {
+    name: "session_speech",
+    run: |bytes| run(bytes, Kind::Speech),
+    seeds: speech,
+    max_bytes: 2 << 10,
+};
+pub(super) const CHAT: Target =
+    Target { name: "session_chat", run: |bytes| run(bytes, Kind::Chat), seeds: chat, max_bytes: 2 << 10 };
+
+/// Ends a step. No text has it.
+const SEPARATOR: u8 = 0xff;
+/// The most bytes of a frame that repeats no text of the client, and of an error.
+const MAX_FRAME_BYTES: usize = 1_024;
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Speech,
+    Chat,
+}
+
+fn joined(steps: &[&[u8]]) -> Vec<u8> {
+    steps.join(&SEPARATOR)
+}
+
+fn speech() -> Vec<Vec<u8>> {
+    vec![
+        joined(&[
+            br#"{"type":"session.config","model":"voice","voice":"one","response_format":"pcm_s16le","chunk_ms":50,"seed":1}"#,
+            br#"{"type":"input.text","text":"One. Two three. "}"#,
+            b"\x02\x40One",
+            br#"{"type":"playback.ack","utterance":0,"played_ms":1}"#,
+            b"\x06",
+            b"\x03",
+            br#"{"type":"input.flush"}"#,
+            b"\x02\x80x",
+            br#"{"type":"interrupt","utterance":1,"played_ms":2}"#,
+            b"\x03",
+            br#"{"type":"input.done"}"#,
+        ]),
+        joined(&[
+            br#"{"type":"speak","text":"Hello there.","voice":{"id":"two"},"speed":1.5}"#,
+            br#"{"type":"ping"}"#,
+            b"\x02\x20\x06\x06\x06",
+            b"\x07\x10",
+            b"\x04",
+            br#"{"type":"interrupt"}"#,
+        ]),
+        joined(&[br#"{"type":"session.resume","session_id":"a","resume_token":"b","next_sample":3}"#, b"\x01ab"]),
+        joined(&[
+            br#"{"type":"session.config","model":"reader","first_chunk_ms":20}"#,
+            br#"{"type":"input.text","text":"One two thr"}"#,
+            br#"{"type":"input.text","text":"ee. Four"}"#,
+            b"\x02\x10One",
+            br#"{"type":"input.done"}"#,
+            b"\x03",
+        ]),
+    ]
+}
+
+fn chat() -> Vec<Vec<u8>> {
+    vec![
+        joined(&[
+            br#"{"type":"session.config","model":"friend","system":"Be kind.","input_sample_rate":16000,"temperature":0.5}"#,
+            br#"{"type":"input.text","text":"Hi."}"#,
+            b"\x02\x40Hello",
+            b"\x02\x40 you",
+            br#"{"type":"interrupt","turn":0,"played_ms":2}"#,
+            b"\x03",
+            br#"{"type":"input.text","text":"And?"}"#,
+            b"\x04",
+            br#"{"type":"input.done"}"#,
+        ]),
+        joined(&[
+            b"\x01\0\x10\0\x20\0\x30\0\x40",
+            br#"{"type":"input.audio.commit"}"#,
+            b"\x02\x40a",
+            b"\x03",
+            b"\x01\0\x10",
+            br#"{"type":"input.audio.clear"}"#,
+            br#"{"type":"playback.ack","turn":0,"played_ms":1}"#,
+            b"\x06\x06",
+            b"\x07\x20",
+            br#"{"type":"ping"}"#,
+        ]),
+    ]
+}
+
+/// A step for each piece: a message, or a control character and its argument.
+fn step(piece: &[u8]) -> Option<Step<'_>> {
+    let number = |at: usize| piece.get(at).copied().unwrap_or_default();
+    Some(match piece.first()? {
+        1 => Step::Binary(&piece[1..]),
+        2 => Step::Chunk(usize::from(number(1)), std::str::from_utf8(piece.get(2..)?).ok()?),
+        3 => Step::End,
+        4 => Step::Fail,
+        6 => Step::Send,
+        7 => Step::Rewind(u64::from(number(1)) | u64::from(number(2)) << 8),
+        _ => Step::Text(std::str::from_utf8(piece).ok()?),
+    })
+}
+
+/// Each frame is an object with a type; those that repeat no text are short.
+fn run(bytes: &[u8], kind: Kind) {
+    let steps: Vec<Step<'_>> = bytes.split(|byte| *byte == SEPARATOR).filter_map(step).collect();
+    let frames = Service::with(|service| {
+        service.runtime.block_on(async {
+            match kind {
+                Kind::Speech => fuzzing::speech(&service.state, &steps).await,
+                Kind::Chat => fuzzing::chat(&service.state, &steps).await,
+            }
+        })
+    });
+    for frame in frames {
+        let value: Value = serde_json::from_str(&frame).expect("a frame of JSON");
+        let kind = value["type"].as_str().expect("a type");
+        let most = if kind == "error" { MAX_FRAME_BYTES } else { MAX_FRAME_BYTES + 8 * bytes.len() };
+        assert!(frame.len() <= most, "a frame of {} bytes: {frame}", frame.len());
+    }
+}
