@@ -102,7 +102,7 @@ impl Victim {
             registry.set(&engine.profile().model, Slot::Ready(engine.clone()));
         }
         let config = ServerConfig {
-            voices_dir: Some(folder.path().join("voices")),
+            voices: Some(izwi_hub::VoiceStore::at(folder.path().join("voices"))),
             header_timeout: STALL,
             body_timeout: STALL,
             upload_timeout: STALL,
