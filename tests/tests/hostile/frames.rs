@@ -4,8 +4,8 @@ use anyhow::{Context, Result, ensure};
 use izwi_tests::{Dice, Incoming, Session};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Control, Data, OpCode};
+use tokio_tungstenite::tungstenite::protocol::frame::{Frame, FrameHeader};
 
 use super::{MAX_ERROR_BYTES, PARTNER, REAL, SPEAKER, Victim};
 
@@ -118,5 +118,6 @@ fn hostile(dice: &mut Dice) -> Message {
 }
 
 fn raw(code: OpCode, is_final: bool, payload: Vec<u8>) -> Message {
-    Message::Frame(Frame::message(payload, code, is_final))
+    let header = FrameHeader { is_final, opcode: code, ..FrameHeader::default() };
+    Message::Frame(Frame::from_payload(header, payload.into()))
 }
