@@ -86,7 +86,12 @@ fn check_error(frame: &Value) -> Result<()> {
 }
 
 fn hostile(dice: &mut Dice) -> Message {
-    let text = match dice.roll(20) {
+    // Few of those that end the session.
+    let kind = match dice.roll(20) {
+        3..=7 if dice.roll(6) > 0 => 18,
+        kind => kind,
+    };
+    let text = match kind {
         0 => return Message::binary(dice.bytes(5_000)),
         1 => return Message::binary(vec![0; 1 + 2 * dice.roll(500)]),
         2 => return Message::text("x".repeat(256 << 10)),

@@ -1,6 +1,7 @@
 //! Heads of requests with faults, upgrades that are none, and clients that stall.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _};
 use izwi_tests::{Dice, Form, RawResponse, exchange};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
@@ -9,6 +10,8 @@ use super::{SPEECH, TRANSCRIPTIONS, Victim, check_refusal};
 
 /// Clients that send a part of their request and nothing more.
 const STALLED: usize = 24;
+/// Faulty heads at once.
+const AT_ONCE: usize = 32;
 
 /// Opens connections that stall: in the head, in the body, in a form, in a chunk, in an upgrade.
 pub(super) async fn stall(victim: &Victim) -> Result<Vec<TcpStream>> {
@@ -87,12 +90,15 @@ pub(super) async fn attack(victim: &Victim) -> Result<usize> {
         dice.damage(&mut damaged, 120);
         requests.push(damaged);
     }
-    for request in &requests {
-        let shown = String::from_utf8_lossy(request).chars().take(200).collect::<String>();
-        let answer = first_answer(victim, request).await?;
-        check(&answer).map_err(|error| error.context(shown))?;
-    }
-    Ok(requests.len())
+    let count = requests.len();
+    // Many at once: some wait for the server to give up on the rest of them.
+    let answers = futures::stream::iter(requests).map(|request| async move {
+        let shown = String::from_utf8_lossy(&request).chars().take(200).collect::<String>();
+        let answer = first_answer(victim, &request).await?;
+        check(&answer).context(shown)
+    });
+    answers.buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+    Ok(count)
 }
 
 /// Sends a request, and behind it one that ends the connection. Returns the first answer.
