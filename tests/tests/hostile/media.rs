@@ -129,7 +129,7 @@ fn costly() -> Vec<Vec<u8>> {
     };
     let mut transport = Vec::new();
     for index in 0..40u8 {
-        transport.extend([0x47, 0x41, 0x00, 0x10 | index % 16]);
+        transport.extend([0x47, 0x41, 0x00, 0x10 | (index % 16)]);
         transport.resize(188 * (usize::from(index) + 1), 0xff);
     }
     vec![
