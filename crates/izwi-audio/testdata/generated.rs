@@ -1,8 +1,8 @@
-// Writers of audio files that no encoder makes: digital silence in FLAC, alone and as a chain of Ogg streams. Tests of
-// several crates include this file.
-//
-// FLAC: RFC 9639 <https://www.rfc-editor.org/rfc/rfc9639>; FLAC in Ogg: <https://xiph.org/flac/ogg_mapping.html>; Ogg:
-// RFC 3533 <https://www.rfc-editor.org/rfc/rfc3533>.
+//! Writers of audio files that no encoder makes: digital silence in FLAC, alone and as a chain of Ogg streams. Tests of
+//! several crates include this file.
+//!
+//! FLAC: RFC 9639 <https://www.rfc-editor.org/rfc/rfc9639>; FLAC in Ogg: <https://xiph.org/flac/ogg_mapping.html>; Ogg:
+//! RFC 3533 <https://www.rfc-editor.org/rfc/rfc3533>.
 
 /// What a FLAC stream of silence is like.
 #[derive(Debug, Clone, Copy)]

@@ -86,7 +86,7 @@ fn package_clients_run_apart_from_the_working_folder() {
             ("npm_config_script_shell", "./npm"),
             ("BASH_ENV", "./npm"),
             ("HF_TOKEN", "topsecret"),
-            ("IZWI_API_KEY", "topsecret"),
+            ("IZWI_API_KEY", "topsecret-topsecret"),
         ];
         let kept = [
             ("PIP_INDEX_URL", "https://mirror/simple"),

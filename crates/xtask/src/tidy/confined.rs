@@ -192,7 +192,7 @@ mod tests {
                 ("crates/izwi-server/src/serve.rs", text),
                 ("crates/izwi-core/src/engine/core.rs", text),
             ],
-            &["crates/izwi-server/src/serve.rs:1", "crates/izwi-core/src/engine/core.rs:1"],
+            &["crates/izwi-core/src/engine/core.rs:1", "crates/izwi-server/src/serve.rs:1"],
         );
     }
 
