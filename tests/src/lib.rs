@@ -1,6 +1,7 @@
 //! Shared by the end-to-end tests: the real server on a real socket over a simulated executor, and clients.
 #![forbid(unsafe_code)]
 
+mod dice;
 mod gate;
 mod raw;
 mod recording;
@@ -8,6 +9,7 @@ mod server;
 mod session;
 pub mod wer;
 
+pub use dice::Dice;
 pub use gate::Gate;
 pub use raw::{RawResponse, exchange};
 pub use recording::{Form, base64, recording, transcript_events};

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use izwi_core::engine::executor::simulated::{Script, SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{Engine, EngineCoreConfig};
+use izwi_hub::VoiceStore;
 use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot, serve};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -74,7 +75,7 @@ impl Setup {
         let setup = Self::units(name);
         let model = SimulatedModel { clones_voices: true, ..setup.model };
         let voices = tempfile::tempdir()?;
-        let server = ServerConfig { voices_dir: Some(voices.path().to_path_buf()), ..setup.server };
+        let server = ServerConfig { voices: Some(VoiceStore::at(voices.path())), ..setup.server };
         Ok(Self { model, server, voices: Some(voices), ..setup })
     }
 
@@ -168,8 +169,8 @@ impl TestServer {
         engine.ready().await?;
         let registry = Registry::new(RegistryConfig::new(&model));
         registry.set(&model, Slot::Ready(engine.clone()));
-        let voices_dir = Some(folder.path().to_path_buf());
-        let server = ServerConfig { voices_dir, ..ServerConfig::default() };
+        let voices = Some(VoiceStore::at(folder.path()));
+        let server = ServerConfig { voices, ..ServerConfig::default() };
         let server = Self::listen(server, registry, recorder).await?;
         Ok(Self { engine: Some(engine), folder: Some(folder), ..server })
     }

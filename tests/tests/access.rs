@@ -1,6 +1,10 @@
 //! Access control: API keys, hosts, origins.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use anyhow::{Context, Result};
+use izwi_server::{Loader, Offer, Recorder, Registry, RegistryConfig, ServerConfig};
 use izwi_tests::{Session, Setup, TestServer, guarded};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -34,17 +38,19 @@ async fn opens(server: &TestServer, headers: &[(&'static str, &str)]) -> Result<
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_api_routes_require_the_key() -> Result<()> {
-    let server =
-        Setup::units("keyed").server(|server| server.api_key = Some("sesame".to_owned())).start().await?;
+    let server = Setup::units("keyed")
+        .server(|server| server.api_key = Some("open-sesame-1234".to_owned()))
+        .start()
+        .await?;
     for path in ["/v1/models", "/v1/audio/voices"] {
         let cases: [(&[(&str, &str)], u16); 8] = [
             (&[], 401),
-            (&[("authorization", "Bearer sesame")], 200),
-            (&[("authorization", "bearer sesame")], 200),
-            (&[("x-api-key", "sesame")], 200),
-            (&[("authorization", "Bearer sesam")], 401),
-            (&[("authorization", "Bearer sesames")], 401),
-            (&[("authorization", "Basic sesame")], 401),
+            (&[("authorization", "Bearer open-sesame-1234")], 200),
+            (&[("authorization", "bearer open-sesame-1234")], 200),
+            (&[("x-api-key", "open-sesame-1234")], 200),
+            (&[("authorization", "Bearer open-sesame-123")], 401),
+            (&[("authorization", "Bearer open-sesame-12345")], 401),
+            (&[("authorization", "Basic open-sesame-1234")], 401),
             (&[("x-api-key", "")], 401),
         ];
         for (headers, expected) in cases {
@@ -62,7 +68,7 @@ async fn only_api_routes_require_the_key() -> Result<()> {
     assert_eq!(response.status(), 401, "the key is checked before the body");
     assert_eq!(response.headers()["www-authenticate"], "Bearer");
     assert!(!opens(&server, &[]).await?);
-    assert!(opens(&server, &[("authorization", "Bearer sesame")]).await?);
+    assert!(opens(&server, &[("authorization", "Bearer open-sesame-1234")]).await?);
     Ok(())
 }
 
@@ -104,7 +110,7 @@ async fn every_route_refuses_foreign_hosts_and_origins() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn allowed_origins_receive_cors_headers() -> Result<()> {
     let server = Setup::units("read-by-pages")
-        .server(|server| server.api_key = Some("sesame".to_owned()))
+        .server(|server| server.api_key = Some("open-sesame-1234".to_owned()))
         .start()
         .await?;
     let client = reqwest::Client::new();
@@ -118,7 +124,7 @@ async fn allowed_origins_receive_cors_headers() -> Result<()> {
     assert_eq!(preflight.status(), 204, "browsers send it without the key");
     assert_eq!(preflight.headers()["access-control-allow-origin"], page);
     assert_eq!(preflight.headers()["access-control-allow-headers"], "authorization, content-type, x-api-key");
-    for (key, expected) in [("sesame", 200), ("wrong", 401)] {
+    for (key, expected) in [("open-sesame-1234", 200), ("wrong", 401)] {
         let request = client.get(server.url("/v1/models")).header("origin", page).bearer_auth(key);
         let response = guarded(request.send()).await??;
         assert_eq!(response.status(), expected);
@@ -132,5 +138,53 @@ async fn allowed_origins_receive_cors_headers() -> Result<()> {
     let refused = guarded(foreign.send()).await??;
     assert_eq!(refused.status(), 403);
     assert!(!refused.headers().contains_key("access-control-allow-origin"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_keys_are_throttled() -> Result<()> {
+    let server = Setup::units("guessed")
+        .server(|server| server.api_key = Some("open-sesame-1234".to_owned()))
+        .start()
+        .await?;
+    let mut throttled = None;
+    for number in 0..1_000 {
+        let key = format!("wrong-key-number-{number}");
+        match status(&server, "/v1/models", &[("x-api-key", &key)]).await? {
+            (401, _) => {}
+            refused => {
+                throttled = Some(refused);
+                break;
+            }
+        }
+    }
+    let (code, body) = throttled.context("1,000 wrong keys were compared")?;
+    assert_eq!((code, &body["error"]["code"]), (429, &json!("too_many_wrong_keys")));
+    assert_eq!(status(&server, "/livez", &[]).await?.0, 200);
+    assert_eq!(status(&server, "/v1/models", &[]).await?.0, 401, "no key is no guess");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_another_site_loads_no_model() -> Result<()> {
+    let loads = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&loads);
+    let loader: Loader = Arc::new(move |_: &str| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        Err("this test loads none".to_owned())
+    });
+    let offer = Offer { id: "large".to_owned(), tasks: Vec::new(), bytes: 0 };
+    let registry = Registry::with_loader(RegistryConfig::new("small"), vec![offer], loader);
+    let server = TestServer::listen(ServerConfig::default(), registry, Recorder::install()?).await?;
+    for path in ["/v1/audio/voices?model=large", "/v1/audio/voices/one?model=large", "/v1/models"] {
+        let (code, body) = status(&server, path, &[("sec-fetch-site", "cross-site")]).await?;
+        assert_eq!((code, &body["error"]["code"]), (403, &json!("cross_site")), "{path}");
+    }
+    // Browsers send no such header to addresses without TLS that are not loopback.
+    for path in ["/v1/audio/voices?model=large", "/v1/audio/voices/one?model=large"] {
+        let (code, body) = status(&server, path, &[]).await?;
+        assert_eq!((code, &body["error"]["code"]), (409, &json!("model_not_loaded")), "{path}");
+    }
+    assert_eq!(loads.load(Ordering::SeqCst), 0);
     Ok(())
 }

@@ -6,8 +6,10 @@
 mod access;
 mod barge_in;
 mod chat;
+mod connections;
 mod disconnects;
 mod examples;
+mod hostile;
 mod lfm2_audio;
 mod lifecycle;
 mod live_text;
@@ -19,6 +21,7 @@ mod real_whisper;
 mod resume;
 mod speech;
 mod streaming;
+mod supervision;
 mod transcriptions;
 mod uploads;
 mod voices;

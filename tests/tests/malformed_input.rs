@@ -1,47 +1,11 @@
 //! A thousand malformed frames and requests: each gets an error answer, and the server continues.
 
 use anyhow::{Context, Result, ensure};
-use izwi_tests::{Form, Incoming, Session, Setup, TestServer, exchange, guarded, recording};
+use izwi_tests::{
+    Dice, Form, Incoming, RawResponse, Session, Setup, TestServer, exchange, guarded, recording,
+};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
-
-/// Reproducible random numbers (xorshift64*, <https://arxiv.org/abs/1402.6246>).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % below
-    }
-
-    fn text(&mut self, length: usize) -> String {
-        let pool: Vec<char> =
-            "{}[]\":,\\ \u{0}\u{7f}\u{202e}truefalsenull0123456789.eE+-é語🦀".chars().collect();
-        (0..self.roll(length)).map(|_| pool[self.roll(pool.len())]).collect()
-    }
-
-    /// A value of a type that no field accepts.
-    fn wrong(&mut self) -> Value {
-        match self.roll(4) {
-            0 => json!([[self.roll(9)]]),
-            1 => json!({"a": {"b": self.text(9)}}),
-            2 => json!(true),
-            _ => json!([null, self.text(5)]),
-        }
-    }
-
-    fn pick<'a>(&mut self, options: &[&'a str]) -> &'a str {
-        options[self.roll(options.len())]
-    }
-
-    /// A proper prefix of `text`.
-    fn cut(&mut self, text: &str) -> String {
-        let at = 1 + self.roll(text.chars().count() - 1);
-        text.chars().take(at).collect()
-    }
-}
 
 fn bad_frame(dice: &mut Dice) -> Message {
     let config =
@@ -64,7 +28,7 @@ fn bad_frame(dice: &mut Dice) -> Message {
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_frames_get_errors_and_the_session_continues() -> Result<()> {
     let server = Setup::units("bad-frames").start().await?;
-    let mut dice = Dice(0x5eed);
+    let mut dice = Dice::new(0x5eed);
     let mut session = server.session().await?;
     for _ in 0..600 {
         let frame = bad_frame(&mut dice);
@@ -81,7 +45,7 @@ async fn malformed_frames_get_errors_and_the_session_continues() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_answers_after_any_frame() -> Result<()> {
     let server = Setup::units("any-frames").start().await?;
-    let mut dice = Dice(0xfeed);
+    let mut dice = Dice::new(0xfeed);
     let valid = [
         r#"{"type":"session.config","chunk_ms":200,"seed":1}"#,
         r#"{"type":"input.text","text":"Hello."}"#,
@@ -153,7 +117,7 @@ fn bad_body(dice: &mut Dice) -> String {
 async fn malformed_requests_get_the_error_envelope() -> Result<()> {
     let server = Setup::units("bad-requests").start().await?;
     let client = reqwest::Client::new();
-    let mut dice = Dice(0xbad);
+    let mut dice = Dice::new(0xbad);
     for _ in 0..400 {
         let body = bad_body(&mut dice);
         let shown = body.chars().take(200).collect::<String>();
@@ -173,7 +137,7 @@ async fn malformed_requests_get_the_error_envelope() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn any_form_gets_an_answer() -> Result<()> {
     let server = Setup::listener("any-forms").start().await?;
-    let mut dice = Dice(0xf0f0);
+    let mut dice = Dice::new(0xf0f0);
     let form = Form::new().text("model", "whisper-1").text("stream", "false");
     let whole = form.text("timestamp_granularities[]", "segment").file("file", &recording(0.1)).finish();
     let interesting =
@@ -208,14 +172,30 @@ async fn any_form_gets_an_answer() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_survives_bytes_that_are_not_http() -> Result<()> {
     let server = Setup::units("no-http").start().await?;
-    let mut dice = Dice(0xf00d);
+    let mut dice = Dice::new(0xf00d);
     for _ in 0..50 {
         let bytes = format!("{}\r\n\r\n", dice.text(300));
-        exchange(server.address, bytes.as_bytes()).await?;
+        let response = exchange(server.address, bytes.as_bytes()).await?;
+        if !response.head.is_empty() {
+            ensure!(response.head.starts_with("http/1.1 4"), "{}", response.head);
+            enveloped(&response)?;
+        }
     }
     let long = format!("GET /livez HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "a".repeat(70_000));
-    assert!(exchange(server.address, long.as_bytes()).await?.head.starts_with("http/1.1 431"));
+    let response = exchange(server.address, long.as_bytes()).await?;
+    assert!(response.head.starts_with("http/1.1 431"));
+    assert_eq!(enveloped(&response)?["code"], "headers_too_large");
+    let response = exchange(server.address, b"GET /livez HTTP/1.1\r\nHost localhost\r\n\r\n").await?;
+    assert!(response.head.starts_with("http/1.1 400"));
+    assert_eq!(enveloped(&response)?["code"], "malformed_request");
     normal(&server).await
+}
+
+/// The error in a response, which must be the envelope.
+fn enveloped(response: &RawResponse) -> Result<Value> {
+    let body: Value = serde_json::from_slice(&response.body).context(response.head.clone())?;
+    ensure!(body["error"]["message"].is_string() && body["error"]["code"].is_string(), "{body}");
+    Ok(body["error"].clone())
 }
 
 async fn normal(server: &TestServer) -> Result<()> {

@@ -186,7 +186,11 @@ async fn unsupported_values_are_refused_by_field() -> Result<()> {
         (json!({"max_tokens": 0}), 400, "max_tokens", "at least 1"),
         (json!({"max_tokens": -1}), 400, "max_tokens", "-1"),
         (json!({"seed": 1.5}), 400, "seed", "1.5"),
-        (json!({"temperature": 1e300}), 400, "temperature", "finite"),
+        (json!({"temperature": 1e300}), 400, "temperature", "between 0 and 2"),
+        (json!({"temperature": 2.1}), 400, "temperature", "is 2.1; it must be between 0 and 2"),
+        (json!({"top_p": 0}), 400, "top_p", "above 0"),
+        (json!({"repetition_penalty": 9}), 400, "repetition_penalty", "between 0.5 and 2"),
+        (json!({"voice": ["one"]}), 400, "voice", "expected the name of a voice"),
         (json!({"top_k": "all"}), 400, "top_k", "string"),
         (
             json!({"ref_audio": "data:audio/wav;base64,AAAA"}),

@@ -1,6 +1,7 @@
 //! Cloned voices: in a request, and saved under a name.
 
 use anyhow::{Context, Result, ensure};
+use izwi_hub::VoiceLimits;
 use izwi_tests::{Form, Gate, Setup, TestServer, base64, recording};
 use serde_json::{Value, json};
 
@@ -91,6 +92,25 @@ async fn voices_are_created_by_json_and_names_are_unique() -> Result<()> {
     assert_eq!(post(json!({"overwrite": true, "x_vector_only_mode": true})).await?.status(), 201);
     assert!(with_text != spoken(&server, json!({"voice": "bella"})).await?, "the timbre alone");
     refused(post(json!({"name": "one"})).await?, 409, "voice_exists", "name").await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_store_refuses_further_voices() -> Result<()> {
+    let limits = VoiceLimits { count: 1, ..VoiceLimits::default() };
+    let setup = Setup::cloner("full")?
+        .server(|server| server.voices = server.voices.take().map(|voices| voices.with_limits(limits)));
+    let server = setup.start().await?;
+    let save =
+        async |name: &str| server.post_form("/v1/audio/voices", form(name).text("overwrite", "true")).await;
+    assert_eq!(save("anna").await?.status(), 201);
+    let refused = save("bella").await?;
+    assert_eq!(refused.status(), 409);
+    let body: Value = refused.json().await?;
+    assert_eq!(body["error"]["code"], "voice_limit");
+    let message = body["error"]["message"].as_str().context("a message")?;
+    assert!(message.contains("at most 1 are allowed") && message.contains("raise max_voices"), "{message}");
+    assert_eq!(save("anna").await?.status(), 201, "a replaced voice needs no room");
     Ok(())
 }
 

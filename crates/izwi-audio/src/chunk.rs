@@ -105,7 +105,7 @@ impl Chunker {
         let mut taken = 0;
         loop {
             let length = self.lengths.end(start + taken) - start - taken;
-            if self.buffer.len() - taken < length + held {
+            if self.buffer.len() - taken < length.saturating_add(held) {
                 break;
             }
             let piece = self.buffer[taken..taken + length].to_vec();
@@ -121,7 +121,7 @@ impl Chunker {
         let start = self.sample_offset as usize;
         let length = self.lengths.end(start) - start;
         let held = usize::from(self.lengths.waits_for_next());
-        (length as u64, (length + held).saturating_sub(self.buffer.len()).max(1) as u64)
+        (length as u64, length.saturating_add(held).saturating_sub(self.buffer.len()).max(1) as u64)
     }
 
     /// A chunk without samples, for events between two chunks.

@@ -2,15 +2,23 @@
 //!
 //! Owns the limits, the errors and the order of the stages. Knows no request and no model.
 
+mod budget;
 mod container;
+mod foreign;
 mod opus;
+mod pieces;
 mod resample;
 mod sink;
 mod text;
 mod wav_header;
 
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
+
+use budget::{Budget, ReadMeter};
+use pieces::Pieces;
 
 /// Bounds on one recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +47,12 @@ pub enum DecodeError {
         /// The limit, in seconds.
         limit_s: u64,
     },
+    /// The recording costs more work than its size and the longest recording allow.
+    #[error("audio takes too much work to decode: {0}; convert it to one mono stream, e.g. wav at 16 kHz")]
+    TooComplex(String),
+    /// The caller ended it.
+    #[error("decoding was stopped")]
+    Stopped,
     /// The container or the codec is not supported.
     #[error("audio has no supported format ({0}); send wav, flac, mp3, ogg, m4a or webm")]
     UnknownFormat(String),
@@ -60,16 +74,36 @@ pub fn from_base64(text: &str, max_bytes: usize) -> Result<Vec<u8>, DecodeError>
     text::decode(text, max_bytes)
 }
 
+/// Called before each packet, with 0, and before the result grows, with the number of samples. Ends a decoding.
+pub type Watch<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
+
 /// Decodes a file to mono samples at `rate_hz`, each finite and in −1.0..=1.0.
 ///
 /// Reads wav, flac, mp3, ogg (vorbis, opus, flac), mp4/m4a (aac-lc, alac), mkv/webm, aiff and caf. Channels are
 /// averaged. No allocation depends on the sizes in a header: beside the result, memory holds one packet and one block
 /// of the resampler. A truncated file gives the samples it has; a limited number of packets that cannot be decoded is
-/// skipped.
+/// skipped. The work is bounded by the size of the file and the longest recording.
 ///
 /// # Errors
 /// The file is not audio, is damaged beyond use, exceeds a limit, or contains no samples.
 pub fn decode<B>(file: B, rate_hz: u32, limits: &DecodeLimits) -> Result<Vec<f32>, DecodeError>
+where
+    B: AsRef<[u8]> + Send + Sync + 'static,
+{
+    let samples = decode_watched(file, rate_hz, limits, &mut |_| ControlFlow::Continue(()))?;
+    Ok(samples.to_vec())
+}
+
+/// As [`decode`], while `watch` counts what is decoded and may end it.
+///
+/// # Errors
+/// As [`decode`]; [`DecodeError::Stopped`] if `watch` ended it.
+pub fn decode_watched<B>(
+    file: B,
+    rate_hz: u32,
+    limits: &DecodeLimits,
+    watch: &mut Watch<'_>,
+) -> Result<Arc<[f32]>, DecodeError>
 where
     B: AsRef<[u8]> + Send + Sync + 'static,
 {
@@ -81,19 +115,34 @@ where
         return Err(DecodeError::Empty);
     }
     check_rate(rate_hz)?;
-    let source = match wav_header::repair(bytes)? {
-        Some(wav) => wav_header::Source::new(wav.head, file, wav.body),
-        None => {
-            let all = 0..bytes.len();
-            wav_header::Source::new(Vec::new(), file, all)
-        }
-    };
-    let sink = sink::Sink::new(rate_hz, limits.max_duration);
+    let budget = Budget::new(bytes.len(), limits.max_duration);
+    let meter = Arc::new(ReadMeter::new(bytes.len()));
+    let source = open(file, &meter)?;
+    let sink = sink::Sink::new(rate_hz, limits.max_duration, budget, watch);
     // Mutated headers make symphonia 0.6.1 overflow (seen by fuzzing: format-caf demuxer.rs, format-riff common.rs for
     // AIFF, codec-adpcm codec_ms.rs). Builds without overflow checks wrap there; builds with them must not abort.
     let read = AssertUnwindSafe(|| container::read(source, sink));
-    catch_unwind(read).unwrap_or_else(|_| {
+    let result = catch_unwind(read).unwrap_or_else(|_| {
         Err(DecodeError::Damaged("its headers contradict each other; record or convert it again".to_owned()))
+    });
+    // A demuxer may take the error of the meter for the end of the file.
+    meter.check()?;
+    result.map(Pieces::into_shared)
+}
+
+/// The file as a stream, with its header repaired.
+fn open<B: AsRef<[u8]>>(file: B, meter: &Arc<ReadMeter>) -> Result<wav_header::Source<B>, DecodeError> {
+    let bytes = file.as_ref();
+    if let Some(name) = foreign::name(bytes) {
+        return Err(DecodeError::UnknownFormat(format!("it is {name}, which is not read")));
+    }
+    let meter = Arc::clone(meter);
+    Ok(match wav_header::repair(bytes)? {
+        Some(wav) => wav_header::Source::new(wav.head, file, wav.body, meter),
+        None => {
+            let all = 0..bytes.len();
+            wav_header::Source::new(Vec::new(), file, all, meter)
+        }
     })
 }
 

@@ -20,11 +20,11 @@ const SETTINGS_FLAGS: [(&str, &[Section]); 8] = [
     ("say", &[Section::Engine]),
     ("transcribe", &[Section::Engine]),
     ("chat", &[Section::Engine]),
-    ("serve", &[Section::Engine, Section::Server]),
-    ("voices add", &[Section::Engine]),
+    ("serve", &[Section::Top, Section::Engine, Section::Server]),
+    ("voices add", &[Section::Top, Section::Engine]),
     ("bench", &[Section::Engine]),
     ("doctor", &[Section::Engine, Section::Server]),
-    ("config show", &[Section::Engine, Section::Server]),
+    ("config show", &[Section::Top, Section::Engine, Section::Server]),
 ];
 
 /// Help of `--model` for commands with an ASR model.

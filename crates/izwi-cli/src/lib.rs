@@ -11,6 +11,7 @@ mod failure;
 mod input;
 mod interrupt;
 mod logging;
+mod machine;
 mod models;
 mod output;
 mod player;

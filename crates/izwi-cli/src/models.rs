@@ -15,7 +15,8 @@ use crate::settings::Settings;
 /// # Errors
 /// A manifest in it is invalid.
 pub(crate) fn open(settings: &Settings) -> Result<Store> {
-    open_at(&settings.home, settings.engine.models_dir.clone())
+    let store = open_at(&settings.home, settings.engine.models_dir.clone())?;
+    Ok(store.with_voice_limits(settings.voices))
 }
 
 /// Opens the store of `home`; `models_dir` is a second folder of models.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use izwi_audio::encode::{self, EncodeError, Encoder, EncoderConfig, Format};
 use izwi_audio::wav;
+use izwi_hub::find_program;
 
 use crate::failure;
 use crate::interrupt::Interrupt;
@@ -128,7 +129,9 @@ impl Player {
     /// # Errors
     /// The player does not start or fails, or the process is interrupted.
     pub(crate) async fn play_file(&self, file: &Path, interrupt: &mut Interrupt) -> Result<()> {
-        let mut command = Command::new(&self.path);
+        // The player does not run in the working folder.
+        let file = &std::path::absolute(file).context("the player's file has no absolute path")?;
+        let mut command = self.command();
         command.args(self.program.file).env("IZWI_PLAY_FILE", file);
         if !self.program.file.contains(&POWERSHELL) {
             command.arg(file);
@@ -159,13 +162,22 @@ impl Player {
     /// The player plays no streams, or does not start.
     pub(crate) fn open_stream(&self, sample_rate_hz: u32) -> Result<Playing> {
         let Some(stream) = self.program.stream else { anyhow::bail!("{} plays no streams", self.name()) };
-        let mut command = Command::new(&self.path);
+        let mut command = self.command();
         command.args(stream.arguments);
         command.args(stream.rate_argument.map(|prefix| format!("{prefix}{sample_rate_hz}")));
         let encoder = stream.format.encoder(&EncoderConfig { sample_rate_hz, total_samples: None })?;
         let mut child = self.start(command.stdin(Stdio::piped()))?;
         let stdin = child.stdin.take().context("the player has no standard input")?;
         Ok(Playing { player: self.name(), child, stream: Some(EncodedStream { encoder, stdin }) })
+    }
+
+    /// A process in the player's own folder: nothing in the working folder is loaded.
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        if let Some(folder) = self.path.parent() {
+            command.current_dir(folder);
+        }
+        command
     }
 
     fn start(&self, command: &mut Command) -> Result<Child> {
@@ -188,26 +200,9 @@ fn packages() -> &'static str {
 fn find_in(programs: &[Program], search: &OsString, streaming: bool) -> Option<Player> {
     let suitable = programs.iter().filter(|program| !streaming || program.stream.is_some());
     suitable.copied().find_map(|program| {
-        let path = executable(program.name, search)?;
+        let path = find_program(program.name, search)?;
         Some(Player { program, path })
     })
-}
-
-/// The executable file of this name on a search path.
-pub(crate) fn executable(name: &str, search: &OsString) -> Option<PathBuf> {
-    let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
-    std::env::split_paths(search).map(|folder| folder.join(&file)).find(|path| is_executable(path))
-}
-
-#[cfg(unix)]
-fn is_executable(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt as _;
-    path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
-}
-
-#[cfg(not(unix))]
-fn is_executable(path: &Path) -> bool {
-    path.is_file()
 }
 
 /// A running player. Dropping it stops it.

@@ -1,7 +1,14 @@
 //! Access to sources: the hub's address and token, and the programs of package clients. Opens no connection.
 
 use std::fmt;
+use std::net::IpAddr;
 
+use ureq::http::Uri;
+
+use crate::error::HubError;
+
+/// Characters of an endpoint that an error shows.
+const MAX_SHOWN_CHARS: usize = 200;
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
 /// Access to sources. Resolved once and never changed.
@@ -45,18 +52,37 @@ impl Access {
 
     /// The token, if the connection to the endpoint is encrypted or stays on this machine.
     pub(crate) fn bearer(&self) -> Option<&str> {
-        let token = self.token.as_deref()?;
-        let local = |host: &str| matches!(host, "localhost" | "127.0.0.1" | "[::1]");
-        let private = match self.endpoint.split_once("://") {
-            Some(("https", _)) => true,
-            Some(("http", rest)) => {
-                let authority = rest.split('/').next().unwrap_or_default();
-                local(authority.rsplit_once(':').map_or(authority, |(host, _)| host))
-            }
-            _ => false,
-        };
-        private.then_some(token)
+        self.token.as_deref().filter(|_| self.check_endpoint().is_ok())
     }
+
+    /// Whether the connection to the endpoint is encrypted, and redirects must be too.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.endpoint.parse::<Uri>().is_ok_and(|uri| uri.scheme_str() == Some("https"))
+    }
+
+    /// Refuses an endpoint that others on the network could answer for.
+    ///
+    /// # Errors
+    /// The endpoint is neither https nor on this machine.
+    pub(crate) fn check_endpoint(&self) -> Result<(), HubError> {
+        let refuse = |reason| {
+            let shown = self.endpoint.rsplit('@').next().unwrap_or_default();
+            Err(HubError::Endpoint { endpoint: shown.chars().take(MAX_SHOWN_CHARS).collect(), reason })
+        };
+        let Ok(uri) = self.endpoint.parse::<Uri>() else { return refuse("it is no address") };
+        let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
+        match (uri.scheme_str(), uri.host()) {
+            _ if authority.contains('@') => refuse("it names a user; set HF_TOKEN to your token"),
+            (Some("https"), Some(_)) => Ok(()),
+            (Some("http"), Some(host)) if is_this_machine(host) => Ok(()),
+            _ => refuse("only https is accepted, and http for this machine alone"),
+        }
+    }
+}
+
+fn is_this_machine(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 impl fmt::Debug for Access {
@@ -96,6 +122,41 @@ mod tests {
     }
 
     #[test]
+    fn only_https_and_this_machine_are_accepted() {
+        let checked = |endpoint: &str| {
+            let access = Access { endpoint: endpoint.to_owned(), ..resolved(&[]) };
+            access.check_endpoint().map_err(|error| error.to_string())
+        };
+        for good in [
+            "https://huggingface.co",
+            "https://mirror:8443/hub",
+            "http://localhost:80",
+            "http://[::1]:80/hub",
+        ] {
+            assert_eq!(checked(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "http://mirror",
+            "http://mirror:443/hub",
+            "http://127.0.0.1.mirror",
+            "http://localhost@mirror",
+            "http://localhost:80@mirror",
+            "https://user:secret@mirror",
+            "ftp://mirror",
+            "mirror",
+            "",
+            "http://",
+        ] {
+            let error = checked(bad).unwrap_err();
+            assert!(error.starts_with("HF_ENDPOINT is '"), "{bad}: {error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+        let long = checked(&format!("http://{}", "a".repeat(5_000))).unwrap_err();
+        assert!(long.len() < 400, "{long}");
+        assert!(long.contains("only https is accepted"), "{long}");
+    }
+
+    #[test]
     fn the_token_is_sent_over_private_connections_only() {
         let sent = |endpoint| resolved(&[("HF_ENDPOINT", endpoint), ("HF_TOKEN", "t")]).bearer().is_some();
         assert!(sent("https://mirror/hub"));
@@ -103,6 +164,7 @@ mod tests {
         assert!(sent("http://localhost"));
         assert!(!sent("http://mirror:80"));
         assert!(!sent("http://127.0.0.1.mirror"));
+        assert!(!sent("http://localhost:80@mirror"));
         let debug = format!("{:?}", resolved(&[("HF_TOKEN", "secret")]));
         assert!(!debug.contains("secret"), "{debug}");
     }

@@ -117,6 +117,20 @@ mod tests {
     }
 
     #[test]
+    fn no_model_trusts_a_moving_branch() {
+        let catalogue = Catalogue::load(tempfile::tempdir().unwrap().path()).unwrap();
+        for source in catalogue.all().iter().flat_map(|manifest| &manifest.sources) {
+            let is_commit = |revision: &str| {
+                revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
+            };
+            let id = source.id();
+            let is_fixed = id.rsplit_once('@').is_some_and(|(_, revision)| is_commit(revision));
+            let is_pinned = source.files().iter().all(|file| file.trust.is_none());
+            assert!(is_fixed || is_pinned, "{id}");
+        }
+    }
+
+    #[test]
     fn default_models_have_a_mirror() {
         let catalogue = Catalogue::load(tempfile::tempdir().unwrap().path()).unwrap();
         for manifest in catalogue.all().iter().filter(|manifest| !manifest.default_for.is_empty()) {

@@ -42,6 +42,16 @@ pub enum HubError {
     /// The platform names no data folder.
     #[error("no home folder for the model store: set IZWI_HOME to a folder")]
     NoHome,
+    /// The hub's address cannot be trusted.
+    #[error(
+        "HF_ENDPOINT is '{endpoint}': {reason}; correct or unset it, or set HF_HUB_OFFLINE=1 to use mirrors alone"
+    )]
+    Endpoint {
+        /// The address, shortened.
+        endpoint: String,
+        /// The rule that it breaks.
+        reason: &'static str,
+    },
     /// No source of the model worked.
     #[error("model '{name}' could not be pulled{}", listed(failures))]
     AllSourcesFailed {

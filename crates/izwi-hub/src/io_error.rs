@@ -28,6 +28,9 @@ fn remedy(error: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             ": the disk is full; free some space or set IZWI_HOME to another disk"
         }
+        io::ErrorKind::FileTooLarge => {
+            ": the file system or a limit allows no larger file; set IZWI_HOME to another disk"
+        }
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             ": no permission; change the folder's owner or set IZWI_HOME to another folder"
         }

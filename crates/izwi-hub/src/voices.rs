@@ -4,13 +4,14 @@
 //! are untrusted input.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use izwi_types::suggest;
 use safetensors::SafeTensors;
 
+use crate::files;
 use crate::io_error::IoError;
 use crate::rules::{PLAIN_NAME, is_plain_name};
 
@@ -20,6 +21,8 @@ pub const MAX_PACK_BYTES: usize = 16 << 20;
 /// Value of `format` in a pack's metadata.
 const FORMAT: &str = "izwi-voice-1";
 const EXTENSION: &str = "safetensors";
+/// A voice that is being written. No voice has this name: names do not begin with a dot.
+const PART: &str = ".new.part";
 /// The most characters of a metadata value that are shown.
 const MAX_VALUE_CHARS: usize = 4_096;
 
@@ -27,6 +30,22 @@ const MAX_VALUE_CHARS: usize = 4_096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VoiceStore {
     folder: PathBuf,
+    limits: VoiceLimits,
+}
+
+/// The most voices that are saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VoiceLimits {
+    /// Number of voices.
+    pub count: usize,
+    /// MiB of their files together.
+    pub mib: u64,
+}
+
+impl Default for VoiceLimits {
+    fn default() -> Self {
+        Self { count: 1_000, mib: 1_024 }
+    }
 }
 
 /// A saved voice, as the metadata of its pack describes it.
@@ -80,6 +99,14 @@ pub enum VoiceError {
         /// The name.
         name: String,
     },
+    /// The limit of saved voices is reached.
+    #[error("no further voice is saved: {reason}; remove some, or raise {setting}")]
+    Full {
+        /// What is there and what is allowed.
+        reason: String,
+        /// The setting of the limit.
+        setting: &'static str,
+    },
     /// The file is not a voice pack.
     #[error("voice '{name}' cannot be used: {reason}; remove it and create it again")]
     Damaged {
@@ -96,7 +123,13 @@ pub enum VoiceError {
 impl VoiceStore {
     /// The voices in `folder`, which need not exist.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into() }
+        Self { folder: folder.into(), limits: VoiceLimits::default() }
+    }
+
+    /// The same voices with other limits.
+    #[must_use]
+    pub fn with_limits(self, limits: VoiceLimits) -> Self {
+        Self { limits, ..self }
     }
 
     /// Their folder.
@@ -163,10 +196,11 @@ impl VoiceStore {
         Ok((voice, pack))
     }
 
-    /// Saves a pack with its notes. The file appears complete or not at all.
+    /// Saves a pack with its notes. The file appears complete or not at all; its owner alone can read it.
     ///
     /// # Errors
-    /// The name is invalid or taken (unless `overwrite`), the bytes are not a pack, or a file operation failed.
+    /// The name is invalid or taken (unless `overwrite`), the bytes are not a pack, the limit of voices is reached, or a
+    /// file operation failed.
     pub fn save(
         &self,
         name: &str,
@@ -182,27 +216,56 @@ impl VoiceStore {
         if !overwrite && path.exists() {
             return Err(VoiceError::Exists { name: name.to_owned() });
         }
-        // No voice has this name: names do not begin with a dot.
-        let part = self.folder.join(format!(".{name}.part"));
+        self.check_room(&path, noted.len() as u64)?;
+        // The holder of the lock writes it: what is there is of a save that was killed.
+        let part = self.folder.join(PART);
+        files::remove(&part)?;
         let write = || {
-            let mut file = File::create(&part)?;
+            let mut file = files::private_file().create_new(true).open(&part)?;
             file.write_all(&noted)?;
             file.sync_all()
         };
-        write().map_err(IoError::at("write", &part))?;
+        if let Err(error) = write() {
+            files::remove(&part)?;
+            return Err(IoError::at("write", &part)(error).into());
+        }
         fs::rename(&part, &path).map_err(IoError::at("create", &path))?;
         Ok(voice)
+    }
+
+    /// Refuses a file of `bytes` at `path` beyond the limits. A file that it replaces does not count.
+    fn check_room(&self, path: &Path, bytes: u64) -> Result<(), VoiceError> {
+        let VoiceLimits { count, mib } = self.limits;
+        let mut others = 0;
+        let mut used = bytes;
+        for name in self.names()? {
+            let other = self.folder.join(format!("{name}.{EXTENSION}"));
+            if other != path {
+                others += 1;
+                used += fs::metadata(&other).map_or(0, |metadata| metadata.len());
+            }
+        }
+        if others >= count {
+            let reason = format!("{others} are saved, at most {count} are allowed");
+            return Err(VoiceError::Full { reason, setting: "max_voices" });
+        }
+        if used > mib.saturating_mul(1 << 20) {
+            let reason = format!("all voices would take {used} bytes, at most {mib} MiB are allowed");
+            return Err(VoiceError::Full { reason, setting: "max_voices_mib" });
+        }
+        Ok(())
     }
 
     /// Checks a name before a pack is made for it.
     ///
     /// # Errors
-    /// The name is invalid or taken (unless `overwrite`).
+    /// The name is invalid or taken (unless `overwrite`), or the limit of voices is reached.
     pub fn check_free(&self, name: &str, overwrite: bool) -> Result<(), VoiceError> {
-        if !overwrite && self.path(name)?.exists() {
+        let path = self.path(name)?;
+        if !overwrite && path.exists() {
             return Err(VoiceError::Exists { name: name.to_owned() });
         }
-        self.path(name).map(drop)
+        self.check_room(&path, 1)
     }
 
     /// Removes a voice, valid or not.
@@ -220,7 +283,7 @@ impl VoiceStore {
     /// The file of a voice of this name. The name becomes part of a path, so it must be plain.
     fn path(&self, name: &str) -> Result<PathBuf, VoiceError> {
         if !is_plain_name(name) {
-            return Err(VoiceError::Name { name: name.chars().take(64).collect() });
+            return Err(VoiceError::Name { name: izwi_types::excerpt(name) });
         }
         Ok(self.folder.join(format!("{name}.{EXTENSION}")))
     }
@@ -233,10 +296,10 @@ impl VoiceStore {
 
     /// Takes the folder's lock, so that the second of two concurrent saves under one name fails.
     fn lock(&self) -> Result<File, IoError> {
-        fs::create_dir_all(&self.folder).map_err(IoError::at("create", &self.folder))?;
+        files::create_private_folder(&self.folder)?;
         let path = self.folder.join(".lock");
         let open = || {
-            let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
+            let file = files::private_file().create(true).truncate(false).open(&path)?;
             file.lock()?;
             Ok(file)
         };
@@ -255,7 +318,9 @@ fn metadata(pack: &[u8]) -> Result<(HashMap<String, String>, SafeTensors<'_>), S
     let metadata = header.metadata().clone().unwrap_or_default();
     match metadata.get("format").map(String::as_str) {
         Some(FORMAT) => Ok((metadata, tensors)),
-        Some(other) => Err(format!("its format is '{}', this program reads '{FORMAT}'", shown(other))),
+        Some(other) => {
+            Err(format!("its format is '{}', this program reads '{FORMAT}'", izwi_types::excerpt(other)))
+        }
         None => Err(format!("its metadata names no format, this program reads '{FORMAT}'")),
     }
 }
@@ -398,6 +463,53 @@ mod tests {
         let names: Vec<String> = store.list().unwrap().into_iter().map(|voice| voice.name).collect();
         assert_eq!(names, ["good"]);
         store.remove("large").unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_the_owner_can_read_voices() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let (_folder, store) = store();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        // A folder of an earlier version, with a file that a killed save left.
+        fs::create_dir(&store.folder).unwrap();
+        fs::set_permissions(&store.folder, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(store.folder.join(PART), "half a voice").unwrap();
+        store.save("anna", &pack(&WHOLE), &VoiceNotes::default(), false).unwrap();
+        assert_eq!(mode(&store.folder), 0o700);
+        for file in ["anna.safetensors", ".lock"] {
+            assert_eq!(mode(&store.folder.join(file)), 0o600, "{file}");
+        }
+        assert!(!store.folder.join(PART).exists());
+        let fresh = VoiceStore::at(store.folder.join("sub/voices"));
+        fresh.save("anna", &pack(&WHOLE), &VoiceNotes::default(), false).unwrap();
+        assert_eq!(mode(&fresh.folder), 0o700);
+    }
+
+    #[test]
+    fn a_full_store_refuses_further_voices_and_replaces_old_ones() {
+        let (_folder, store) = store();
+        let store = store.with_limits(VoiceLimits { count: 2, mib: 1 });
+        let save = |store: &VoiceStore, name: &str, overwrite| {
+            store.save(name, &pack(&WHOLE), &VoiceNotes::default(), overwrite)
+        };
+        save(&store, "anna", false).unwrap();
+        save(&store, "bella", false).unwrap();
+        for error in [save(&store, "carla", false).unwrap_err(), store.check_free("carla", true).unwrap_err()]
+        {
+            assert_eq!(
+                error.to_string(),
+                "no further voice is saved: 2 are saved, at most 2 are allowed; remove some, or raise max_voices"
+            );
+        }
+        save(&store, "anna", true).unwrap();
+        store.check_free("anna", true).unwrap();
+        store.remove("bella").unwrap();
+        save(&store, "carla", false).unwrap();
+        let small = store.clone().with_limits(VoiceLimits { count: 9, mib: 0 });
+        let error = save(&small, "dora", false).unwrap_err().to_string();
+        assert!(error.contains("at most 0 MiB are allowed; remove some, or raise max_voices_mib"), "{error}");
+        assert_eq!(store.names().unwrap(), ["anna", "carla"]);
     }
 
     #[test]

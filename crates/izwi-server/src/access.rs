@@ -1,14 +1,20 @@
-//! Access rules: the bind address, `Host`, `Origin` and the API key. Knows no route and no state of the server.
+//! Access rules: the bind address, `Host`, `Origin`, requests of foreign pages, and the API key. Knows no state of the
+//! server.
+
+mod authority;
+mod key;
 
 use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::Request;
-use axum::http::uri::Authority;
-use axum::http::{HeaderMap, header};
-use subtle::ConstantTimeEq;
+use axum::http::{HeaderMap, Method, header};
+use izwi_types::excerpt;
 
+use self::authority::{configured_host, host_of, origin_parts};
+pub(crate) use self::key::{ApiKey, KeyThrottle, Presented};
+pub use self::key::{KeyError, check_key};
 use crate::config::ServerConfig;
-use crate::error::{ApiError, truncated};
+use crate::error::ApiError;
 
 /// An address that must not be bound.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -36,45 +42,66 @@ pub(crate) struct AccessRules {
 
 impl AccessRules {
     pub(crate) fn new(config: &ServerConfig, bound: Option<SocketAddr>) -> Self {
-        let mut hosts: Vec<String> = config.allowed_hosts.iter().map(|host| comparable_host(host)).collect();
+        let mut hosts: Vec<String> =
+            config.allowed_hosts.iter().filter_map(|host| configured_host(host)).collect();
         hosts.extend(bound.map(|address| address.ip().to_string()));
         let origins = config.allowed_origins.iter().map(|origin| comparable_origin(origin)).collect();
         Self { hosts, origins, any_literal: bound.is_some_and(|address| address.ip().is_unspecified()) }
     }
 
     fn admits_host(&self, host: &str) -> bool {
-        let host = comparable_host(host);
+        let Some(host) = host_of(host) else { return false };
         let literal = self.any_literal && host.parse::<IpAddr>().is_ok();
         is_loopback_name(&host) || literal || self.hosts.contains(&host)
     }
 
     fn admits_origin(&self, origin: &str) -> bool {
-        let origin = comparable_origin(origin);
-        if self.origins.contains(&origin) {
+        if self.origins.contains(&comparable_origin(origin)) {
             return true;
         }
-        let Some((scheme, authority)) = origin.split_once("://") else { return false };
-        matches!(scheme, "http" | "https")
-            && authority.parse::<Authority>().is_ok_and(|authority| {
-                !authority.as_str().contains('@') && is_loopback_name(&comparable_host(authority.as_str()))
-            })
+        let parts = origin_parts(origin);
+        parts.is_some_and(|(scheme, host)| matches!(scheme, "http" | "https") && is_loopback_name(&host))
     }
 
-    /// Checks `Host` and `Origin` of a request.
+    /// Checks `Host`, `Origin` and `Sec-Fetch-Site` of a request.
     pub(crate) fn check(&self, request: &Request) -> Result<(), ApiError> {
         let headers = request.headers();
-        let host = match request.uri().authority() {
-            Some(authority) => authority.as_str(),
-            None => single(headers, header::HOST).map_err(ApiError::ForbiddenHost)?.unwrap_or_default(),
-        };
-        if !self.admits_host(host) {
-            return Err(ApiError::ForbiddenHost(truncated(host)));
+        let target = request.uri().authority().map(|authority| authority.as_str());
+        let named = single(headers, header::HOST).map_err(ApiError::ForbiddenHost)?;
+        let hosts = target.into_iter().chain(named);
+        let is_missing = target.is_none() && named.is_none();
+        if let Some(host) = hosts.chain(is_missing.then_some("")).find(|host| !self.admits_host(host)) {
+            return Err(ApiError::ForbiddenHost(excerpt(host)));
         }
         match single(headers, header::ORIGIN).map_err(ApiError::ForbiddenOrigin)? {
-            Some(origin) if !self.admits_origin(origin) => Err(ApiError::ForbiddenOrigin(truncated(origin))),
-            _ => Ok(()),
+            Some(origin) if !self.admits_origin(origin) => Err(ApiError::ForbiddenOrigin(excerpt(origin))),
+            Some(_) => Ok(()),
+            None if is_cross_site(headers) && !is_visit(request) => Err(ApiError::CrossSite),
+            None => Ok(()),
         }
     }
+}
+
+/// Whether a page of another site, or of another port or subdomain of this one, sent the request
+/// (<https://www.w3.org/TR/fetch-metadata/#sec-fetch-site-header>). Browsers send no `Origin` with images, scripts and
+/// the like. Unknown values are ignored, as that standard asks.
+fn is_cross_site(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all("sec-fetch-site").iter();
+    values.any(|value| {
+        let is = |site: &str| value.as_bytes().eq_ignore_ascii_case(site.as_bytes());
+        is("cross-site") || is("same-site")
+    })
+}
+
+/// Whether the user follows a link to a page of this server. What follows a link loads no model.
+fn is_visit(request: &Request) -> bool {
+    let is = |name: &str, expected: &str| {
+        request.headers().get(name).is_some_and(|value| value.as_bytes() == expected.as_bytes())
+    };
+    request.method() == Method::GET
+        && !request.uri().path().starts_with("/v1/")
+        && is("sec-fetch-mode", "navigate")
+        && is("sec-fetch-dest", "document")
 }
 
 /// The only value of a header. Several values, or bytes that are not text, are an error.
@@ -87,18 +114,6 @@ fn single(headers: &HeaderMap, name: header::HeaderName) -> Result<Option<&str>,
     }
 }
 
-/// Lower case, without port, brackets and the final dot.
-fn comparable_host(host: &str) -> String {
-    let host = host.trim();
-    let bare = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        // A bare IPv6 address has several colons and no port.
-        None if host.matches(':').count() == 1 => host.split(':').next().unwrap_or_default(),
-        None => host,
-    };
-    bare.trim_end_matches('.').to_ascii_lowercase()
-}
-
 fn comparable_origin(origin: &str) -> String {
     origin.trim().trim_end_matches('/').to_ascii_lowercase()
 }
@@ -109,16 +124,6 @@ fn is_loopback_name(host: &str) -> bool {
 
 fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
-}
-
-/// Whether a request carries the key, compared in constant time.
-pub(crate) fn has_key(headers: &HeaderMap, key: &str) -> bool {
-    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
-        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-    });
-    let plain = headers.get("x-api-key").and_then(|value| value.to_str().ok());
-    bearer.into_iter().chain(plain).any(|given| given.as_bytes().ct_eq(key.as_bytes()).into())
 }
 
 #[cfg(test)]
@@ -150,15 +155,8 @@ mod tests {
     #[test]
     fn hosts_are_compared_without_port_and_case() {
         let rules = rules("192.168.1.5:8080");
-        let good = [
-            "localhost",
-            "LOCALHOST:8080",
-            "127.0.0.1:1",
-            "[::1]:8080",
-            "::1",
-            "app.localhost",
-            "192.168.1.5:8080",
-        ];
+        let good =
+            ["localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:8080", "app.localhost", "192.168.1.5:8080"];
         for host in good.into_iter().chain(["speech.example.com.", "speech.example.com:443"]) {
             assert!(rules.admits_host(host), "{host}");
         }
@@ -169,6 +167,9 @@ mod tests {
             "evil.com:8080",
             "192.168.1.6",
             "127.0.0.1.evil.com",
+            "[::1]evil.com",
+            "::1",
+            "localhost@evil.com",
             "[",
             ":",
         ] {
@@ -198,6 +199,9 @@ mod tests {
             "https://app.example.com.evil.com",
             "file://",
             "http://localhost@evil.com",
+            "http://[::1]evil.com",
+            "http://localhost/path",
+            "http://localhost:80:80",
         ];
         for origin in bad.into_iter().chain([
             "http://app.example.com",
@@ -206,5 +210,70 @@ mod tests {
         ]) {
             assert!(!rules.admits_origin(origin), "{origin}");
         }
+    }
+
+    type Headers<'a> = &'a [(&'a str, &'a str)];
+
+    fn request(method: Method, path: &str, headers: Headers<'_>) -> Request {
+        let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(axum::body::Body::empty()).unwrap()
+    }
+
+    #[test]
+    fn pages_of_other_sites_are_refused_unless_their_origin_is_allowed() {
+        let rules = rules("127.0.0.1:8080");
+        let voices = "/v1/audio/voices?model=large";
+        let image =
+            |site| [("sec-fetch-site", site), ("sec-fetch-mode", "no-cors"), ("sec-fetch-dest", "image")];
+        let link = [
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-mode", "navigate"),
+            ("sec-fetch-dest", "document"),
+        ];
+        let frame = [link[0], link[1], ("sec-fetch-dest", "iframe")];
+        let page = ("origin", "http://localhost:3000");
+        let cases: [(Method, &str, Headers<'_>, bool); 14] = [
+            (Method::GET, voices, &[], true),
+            (Method::GET, voices, &image("none"), true),
+            (Method::GET, voices, &image("same-origin"), true),
+            (Method::GET, voices, &image("future-value"), true),
+            (Method::GET, voices, &image("cross-site"), false),
+            (Method::GET, voices, &image("same-site"), false),
+            (Method::GET, "/metrics", &image("cross-site"), false),
+            (Method::GET, voices, &[link[0], page], true),
+            (Method::POST, "/v1/audio/speech", &[link[0], page], true),
+            (Method::POST, "/v1/audio/speech", &[link[0]], false),
+            (Method::GET, "/", &link, true),
+            (Method::GET, voices, &link, false),
+            (Method::GET, "/", &frame, false),
+            (Method::POST, "/", &link, false),
+        ];
+        for (method, path, headers, expected) in cases {
+            let checked = rules.check(&request(method.clone(), path, headers));
+            assert_eq!(checked.is_ok(), expected, "{method} {path} {headers:?}");
+            if let Err(error) = checked {
+                assert_eq!(error.code(), "cross_site");
+            }
+        }
+    }
+
+    #[test]
+    fn the_target_and_the_host_header_are_both_checked() {
+        let rules = rules("127.0.0.1:8080");
+        for (target, host, expected) in [
+            ("http://localhost/livez", "localhost", true),
+            ("http://localhost/livez", "evil.com", false),
+            ("http://evil.com/livez", "localhost", false),
+            ("/livez", "evil.com", false),
+        ] {
+            let request = Request::builder().uri(target).header("host", host);
+            let request = request.body(axum::body::Body::empty()).unwrap();
+            assert_eq!(rules.check(&request).is_ok(), expected, "{target} {host}");
+        }
+        let without = Request::builder().uri("/livez").body(axum::body::Body::empty()).unwrap();
+        assert!(rules.check(&without).is_err());
     }
 }

@@ -1,7 +1,10 @@
 //! The server's configuration and its defaults. The caller resolves flags, environment and file.
 
-use std::path::PathBuf;
 use std::time::Duration;
+
+use izwi_hub::VoiceStore;
+
+use crate::connections::PROBE_PLACES;
 
 /// Configuration of the server.
 #[derive(Clone, PartialEq)]
@@ -12,8 +15,8 @@ pub struct ServerConfig {
     pub allowed_hosts: Vec<String>,
     /// Origins accepted beside loopback ones, written as browsers send them: `https://app.example.com`.
     pub allowed_origins: Vec<String>,
-    /// Folder of saved voices; `None` saves none.
-    pub voices_dir: Option<PathBuf>,
+    /// Saved voices; `None` saves none.
+    pub voices: Option<VoiceStore>,
 
     /// The most characters of one request or utterance.
     pub max_input_chars: usize,
@@ -23,8 +26,13 @@ pub struct ServerConfig {
     pub max_upload_bytes: usize,
     /// The most bytes of the head of a request.
     pub max_header_bytes: usize,
-    /// The most connections; more wait in the listener's backlog.
+    /// The most connections, beside a few for probes. A new one takes the place of one that waits for a request.
     pub max_connections: usize,
+    /// The most connections of one peer: an IPv4 address, or the first 64 bits of an IPv6 address. Loopback may have four
+    /// times as many.
+    pub max_connections_per_peer: usize,
+    /// The most files and sockets that the process may open; `None` if unknown. It bounds the connections.
+    pub max_open_files: Option<u64>,
     /// The most requests to `/v1/*` at once; more are refused as overload.
     pub max_requests: usize,
     /// The most WebSocket sessions at once; more are refused as overload.
@@ -34,8 +42,12 @@ pub struct ServerConfig {
     /// The most characters of text over the whole of a WebSocket session.
     pub max_session_chars: usize,
 
-    /// How long a request's head may take, and how long an idle connection is kept.
+    /// How long a request's head may take.
     pub header_timeout: Duration,
+    /// How long a connection is kept for a next request.
+    pub keep_alive_timeout: Duration,
+    /// The fewest bytes per second of a request's body, beside pauses of a few seconds; 0 for no limit.
+    pub min_body_rate: u64,
     /// How long a request's body may take.
     pub body_timeout: Duration,
     /// How long the body of a request with a recording may take.
@@ -58,7 +70,43 @@ pub struct ServerConfig {
 /// How many requests of the largest size fit into the upload memory.
 const LARGEST_UPLOADS: usize = 4;
 
+/// Files that the process needs beside those of connections: weights, voices, the log, the runtime.
+const OTHER_FILES: usize = 128;
+/// The fewest connections that a server is useful with.
+const MIN_CONNECTIONS: usize = 16;
+
+/// The process may open too few files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the process may open {0} files and sockets; it needs at least {min}", min = OTHER_FILES + PROBE_PLACES + MIN_CONNECTIONS)]
+pub struct FilesError(pub u64);
+
 impl ServerConfig {
+    /// Files that the process should be allowed to open, for all connections of this configuration.
+    pub fn wanted_files(&self) -> u64 {
+        (self.max_connections + PROBE_PLACES + OTHER_FILES) as u64
+    }
+
+    /// The most ordinary connections: the configured number, or what the limit of open files allows.
+    pub fn connection_limit(&self) -> usize {
+        let files =
+            self.max_open_files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
+        let possible = files.saturating_sub(OTHER_FILES + PROBE_PLACES);
+        self.max_connections.min(possible.max(MIN_CONNECTIONS))
+    }
+
+    /// Refuses a limit of open files that leaves no room for connections.
+    ///
+    /// # Errors
+    /// The limit is too low.
+    pub fn check_files(&self) -> Result<(), FilesError> {
+        match self.max_open_files {
+            Some(files) if files < (OTHER_FILES + PROBE_PLACES + MIN_CONNECTIONS) as u64 => {
+                Err(FilesError(files))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The most bytes of the body of a request that carries a recording: its base64, and the other fields.
     pub(crate) fn max_request_bytes(&self) -> usize {
         (self.max_upload_bytes / 3 + 1).saturating_mul(4).saturating_add(self.max_body_bytes)
@@ -78,17 +126,21 @@ impl Default for ServerConfig {
             api_key: None,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
-            voices_dir: None,
+            voices: None,
             max_input_chars: 4_096,
             max_body_bytes: 1 << 20,
             max_upload_bytes: 100 << 20,
             max_header_bytes: 32 << 10,
             max_connections: 1_024,
+            max_connections_per_peer: 128,
+            max_open_files: None,
             max_requests: 256,
             max_sessions: 256,
             max_frame_bytes: 256 << 10,
             max_session_chars: 100_000,
-            header_timeout: Duration::from_secs(30),
+            header_timeout: Duration::from_secs(10),
+            keep_alive_timeout: Duration::from_secs(60),
+            min_body_rate: 4_096,
             body_timeout: Duration::from_secs(30),
             upload_timeout: Duration::from_secs(300),
             first_audio_timeout: Duration::from_secs(120),
@@ -111,5 +163,35 @@ impl std::fmt::Debug for ServerConfig {
             .field("max_requests", &self.max_requests)
             .field("max_sessions", &self.max_sessions)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_open_files_bounds_the_connections() {
+        let with = |files| ServerConfig { max_open_files: files, ..Default::default() };
+        for (files, connections, is_enough) in [
+            (None, 1_024, true),
+            (Some(1_048_576), 1_024, true),
+            (Some(1_024), 864, true),
+            (Some(256), 96, true),
+            (Some(176), 16, true),
+            (Some(175), 16, false),
+            (Some(0), 16, false),
+        ] {
+            let config = with(files);
+            assert_eq!(
+                (config.connection_limit(), config.check_files().is_ok()),
+                (connections, is_enough),
+                "{files:?}"
+            );
+        }
+        let wanted = with(None).wanted_files();
+        assert_eq!(with(Some(wanted)).connection_limit(), 1_024);
+        let few = ServerConfig { max_connections: 4, ..with(Some(256)) };
+        assert_eq!(few.connection_limit(), 4);
     }
 }

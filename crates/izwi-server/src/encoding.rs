@@ -4,8 +4,9 @@
 use bytes::Bytes;
 use izwi_audio::encode::{EncodeError, Encoder, EncoderConfig, FORMATS, Format};
 use izwi_core::engine::StreamingOutput;
+use izwi_types::excerpt;
 
-use crate::error::{ApiError, truncated};
+use crate::error::ApiError;
 
 /// Formats without a request for one.
 const HTTP_DEFAULT: &str = "wav";
@@ -30,7 +31,7 @@ fn streamed() -> impl Iterator<Item = &'static Format> + Clone {
 }
 
 fn unsupported(name: Option<&str>, offered: impl Iterator<Item = &'static Format>) -> ApiError {
-    let name = truncated(name.unwrap_or_default());
+    let name = excerpt(name.unwrap_or_default());
     let offered = offered.map(|format| format.name).collect::<Vec<_>>().join(", ");
     let message = format!("response_format '{name}' is not supported; use one of {offered}");
     ApiError::invalid("response_format", message)

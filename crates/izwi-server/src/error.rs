@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use izwi_audio::decode::DecodeError;
 use izwi_core::engine::{EngineError, RequestId, metrics};
 use izwi_hub::VoiceError;
+use izwi_types::{bounded, excerpt};
 
 use crate::dto::error::{ErrorBody, ErrorEnvelope};
 
@@ -18,17 +19,8 @@ const AUDIO_RETRY: Duration = Duration::from_secs(10);
 /// `Retry-After` while the server drains: another instance may take over.
 const DRAINING_RETRY_S: u64 = 5;
 
-/// The most characters of a client's text that a message repeats.
-const MAX_REPEATED_CHARS: usize = 64;
-
-/// A client's text, cut to what an error message may repeat.
-pub(crate) fn truncated(text: &str) -> String {
-    let mut truncated: String = text.chars().take(MAX_REPEATED_CHARS).collect();
-    if truncated.len() < text.len() {
-        truncated.push('…');
-    }
-    truncated
-}
+/// The most characters of a message, whatever it repeats. Messages cut what they repeat with [`izwi_types::excerpt`].
+const MAX_MESSAGE_CHARS: usize = 1_000;
 
 /// Why a request was refused or failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -89,6 +81,15 @@ pub enum ApiError {
     /// The key is missing or wrong.
     #[error("api key is missing or wrong; send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`")]
     Unauthorized,
+    /// The peer has sent too many wrong keys.
+    #[error("too many wrong api keys from this address; wait, and send the right one")]
+    TooManyWrongKeys {
+        /// Value of `Retry-After`.
+        retry_after: Duration,
+    },
+    /// A page of another site sent the request.
+    #[error("a page of another site sent this request; allow its origin in the configuration if it may")]
+    CrossSite,
     /// The `Host` header names another host.
     #[error("host '{0}' is not served here; allow it in the configuration if it should be")]
     ForbiddenHost(String),
@@ -125,12 +126,32 @@ pub enum ApiError {
         /// The name and the remedy.
         message: String,
     },
+    /// The limit of saved voices is reached.
+    #[error("{message}")]
+    VoicesFull {
+        /// The limit and the remedy.
+        message: String,
+    },
     /// The model is being loaded.
     #[error("model '{0}' is loading; try again shortly")]
     ModelLoading(String),
     /// The model could not be loaded, or its engine is dead.
     #[error("model '{0}' is not available; see the server's log and /health")]
     ModelUnavailable(String),
+    /// The engine of the model failed, and the model is loaded again.
+    #[error("model '{id}' failed and is loaded again; try again shortly")]
+    ModelRestarting {
+        /// The model.
+        id: String,
+        /// When it is loaded again.
+        retry_after: Duration,
+    },
+    /// The engine of the model failed too often.
+    #[error("model '{0}' failed repeatedly and is given up; restart the service, see its log")]
+    ModelGivenUp(String),
+    /// The request loads no model, and this one is not in memory.
+    #[error("model '{0}' is not loaded; this route loads no model, a request for speech does")]
+    ModelNotLoaded(String),
     /// The model does not fit into the memory budget beside the models in use.
     #[error("model '{id}' needs {need} bytes; {used} of the memory budget of {budget} bytes are in use; {}",
         if *.may_fit_later { "try again later" } else { "raise memory_budget_mib or choose a smaller model" })]
@@ -270,6 +291,7 @@ impl ApiError {
         match error {
             VoiceError::Unknown { .. } => Self::NoSavedVoice { message },
             VoiceError::Exists { .. } => Self::VoiceExists { message },
+            VoiceError::Full { .. } => Self::VoicesFull { message },
             VoiceError::Name { .. } | VoiceError::Damaged { .. } => Self::invalid(param, message),
             VoiceError::Io(_) => Self::internal(&message, &RequestId::random()),
         }
@@ -291,11 +313,11 @@ impl ApiError {
                 DecodeError::UnknownFormat(_) => {
                     (StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_audio")
                 }
-                DecodeError::TooLarge { .. } | DecodeError::TooLong { .. } => {
+                DecodeError::TooLarge { .. } | DecodeError::TooLong { .. } | DecodeError::TooComplex(_) => {
                     (StatusCode::PAYLOAD_TOO_LARGE, INVALID, "too_large")
                 }
                 DecodeError::Empty => (StatusCode::UNPROCESSABLE_ENTITY, INVALID, "empty_audio"),
-                DecodeError::Base64(_) | DecodeError::Damaged(_) => {
+                DecodeError::Base64(_) | DecodeError::Damaged(_) | DecodeError::Stopped => {
                     (StatusCode::BAD_REQUEST, INVALID, "invalid_audio")
                 }
             },
@@ -311,6 +333,10 @@ impl ApiError {
             Self::UnknownRoute(_) => (StatusCode::NOT_FOUND, INVALID, "unknown_route"),
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key"),
+            Self::TooManyWrongKeys { .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, "authentication_error", "too_many_wrong_keys")
+            }
+            Self::CrossSite => (StatusCode::FORBIDDEN, "permission_error", "cross_site"),
             Self::ForbiddenHost(_) => (StatusCode::FORBIDDEN, "permission_error", "forbidden_host"),
             Self::ForbiddenOrigin(_) => (StatusCode::FORBIDDEN, "permission_error", "forbidden_origin"),
             Self::ModelNotFound { .. } => (StatusCode::NOT_FOUND, INVALID, "model_not_found"),
@@ -318,9 +344,14 @@ impl ApiError {
                 (StatusCode::NOT_FOUND, INVALID, "voice_not_found")
             }
             Self::VoiceExists { .. } => (StatusCode::CONFLICT, INVALID, "voice_exists"),
+            Self::VoicesFull { .. } => (StatusCode::CONFLICT, INVALID, "voice_limit"),
             Self::Overloaded { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded"),
             Self::ModelLoading(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_loading"),
-            Self::ModelUnavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_unavailable"),
+            Self::ModelUnavailable(_) | Self::ModelGivenUp(_) => {
+                (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_unavailable")
+            }
+            Self::ModelRestarting { .. } => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_restarting"),
+            Self::ModelNotLoaded(_) => (StatusCode::CONFLICT, INVALID, "model_not_loaded"),
             Self::NoRoom { may_fit_later: true, .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, SERVER, "memory_budget")
             }
@@ -351,7 +382,8 @@ impl ApiError {
         match self {
             Self::Invalid { param, .. } => Some(param),
             Self::Audio { param, .. } => Some(param),
-            Self::ModelNotFound { .. } | Self::NoRoom { .. } => Some("model"),
+            Self::ModelNotFound { .. } | Self::NoRoom { .. } | Self::ModelNotLoaded(_) => Some("model"),
+            Self::ModelLoading(_) | Self::ModelUnavailable(_) => Some("model"),
             Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => Some("voice"),
             Self::VoiceExists { .. } => Some("name"),
             Self::UnknownFrame { .. } => Some("type"),
@@ -360,17 +392,28 @@ impl ApiError {
         }
     }
 
-    /// The body of the response.
+    /// The message for clients, of bounded length.
+    pub(crate) fn message(&self) -> String {
+        bounded(self, MAX_MESSAGE_CHARS)
+    }
+
+    /// The body of the response, of bounded length.
     pub(crate) fn envelope(&self) -> ErrorEnvelope {
         let (_, kind, code) = self.class();
-        let param = self.param().map(str::to_owned);
-        ErrorEnvelope { error: ErrorBody { message: self.to_string(), kind, param, code } }
+        let param = self.param().map(excerpt);
+        ErrorEnvelope { error: ErrorBody { message: self.message(), kind, param, code } }
     }
 
     /// Seconds after which the same request may succeed.
     pub(crate) fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Self::Overloaded { retry_after, .. } => Some((retry_after.as_secs_f64().ceil() as u64).max(1)),
+            Self::Overloaded { retry_after, .. }
+            | Self::ModelRestarting { retry_after, .. }
+            | Self::TooManyWrongKeys { retry_after } => {
+                Some((retry_after.as_secs_f64().ceil() as u64).max(1))
+            }
+            // A failed load is tried again, and so is a failed engine.
+            Self::ModelUnavailable(_) => Some(LOADING_RETRY_S),
             Self::ModelLoading(_) | Self::NotReady { .. } => Some(LOADING_RETRY_S),
             Self::NoRoom { may_fit_later: true, .. } => Some(LOADING_RETRY_S),
             Self::FirstAudioTimeout(seconds) => Some(*seconds),
@@ -382,14 +425,15 @@ impl ApiError {
     /// Counts it in `izwi_requests_rejected_total`, unless the engine counted it or it rejects no request.
     pub(crate) fn count(&self) {
         let reason = match self {
-            Self::NotReady { .. } | Self::Internal(_) | Self::ModelUnavailable(_) => return,
+            Self::NotReady { .. } | Self::Internal(_) => return,
+            Self::ModelUnavailable(_) | Self::ModelGivenUp(_) => return,
             Self::FirstAudioTimeout(_) | Self::IdleTimeout(_) | Self::TextTimeout(_) | Self::CutOff => return,
             Self::Overloaded { by_engine: true, .. } => return,
             Self::Overloaded { .. } | Self::NoRoom { .. } => "overloaded",
             Self::Draining => "draining",
-            Self::ModelLoading(_) => "loading",
-            Self::Unauthorized | Self::ResumeRefused => "unauthorized",
-            Self::ForbiddenHost(_) | Self::ForbiddenOrigin(_) => "forbidden",
+            Self::ModelLoading(_) | Self::ModelRestarting { .. } | Self::ModelNotLoaded(_) => "loading",
+            Self::Unauthorized | Self::ResumeRefused | Self::TooManyWrongKeys { .. } => "unauthorized",
+            Self::ForbiddenHost(_) | Self::ForbiddenOrigin(_) | Self::CrossSite => "forbidden",
             Self::UnknownRoute(_) | Self::ModelNotFound { .. } => "not_found",
             Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => "not_found",
             _ => "malformed",
@@ -421,8 +465,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_text_is_truncated() {
-        assert_eq!(truncated("short"), "short");
-        assert_eq!(truncated(&"é".repeat(100)).chars().count(), MAX_REPEATED_CHARS + 1);
+    fn no_envelope_is_long() {
+        let long = || "\u{7f}é\"".repeat(1 << 20);
+        for error in [
+            ApiError::invalid(&long(), long()),
+            ApiError::MalformedJson(long()),
+            ApiError::UnknownRoute(long()),
+            ApiError::ModelNotFound { id: long(), hint: long() },
+            ApiError::VoiceNotFound { id: long(), model: long(), hint: long() },
+        ] {
+            let body = serde_json::to_string(&error.envelope()).unwrap();
+            assert!(body.len() < 8 << 10, "{} bytes", body.len());
+        }
     }
 }

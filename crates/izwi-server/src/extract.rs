@@ -7,9 +7,13 @@ use axum::extract::{FromRequestParts, Request};
 use axum::http::header;
 use axum::http::request::Parts;
 use izwi_core::engine::{Priority, SpeechOptions};
+use izwi_types::{bounded, excerpt};
 use serde::de::DeserializeOwned;
 
-use crate::error::{ApiError, truncated};
+use crate::error::ApiError;
+
+/// The most characters that a message repeats of what is wrong with JSON.
+const MAX_JSON_ERROR_CHARS: usize = 200;
 
 /// The `Content-Type` of a request.
 #[derive(Debug)]
@@ -38,7 +42,7 @@ impl ContentType {
 
     /// The error of a route that reads other types.
     pub(crate) fn refused(&self, supported: &'static str) -> ApiError {
-        let found = self.0.as_deref().map_or("(none)".to_owned(), |text| format!("'{}'", truncated(text)));
+        let found = self.0.as_deref().map_or("(none)".to_owned(), |text| format!("'{}'", excerpt(text)));
         ApiError::UnsupportedMediaType { found, supported }
     }
 }
@@ -67,20 +71,42 @@ pub(crate) fn parse_priority(name: Option<&str>) -> Result<Priority, ApiError> {
     name.parse().map_err(|message: String| ApiError::invalid("priority", message))
 }
 
-/// Reads JSON; the error names a member of the wrong type by its path.
+/// Reads a JSON object; the error names a member of the wrong type by its path.
 pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    expect_object(bytes)?;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-        let path = error.path().to_string();
+        // The text of an unexpected value is part of the error.
+        let path = excerpt(error.path());
         let inner = error.into_inner();
         if inner.is_data() && path != "." {
-            ApiError::invalid(&path, format!("{path}: {inner}"))
+            ApiError::invalid(&path, format!("{path}: {}", shortened(&inner)))
         } else {
-            ApiError::MalformedJson(inner.to_string())
+            ApiError::MalformedJson(shortened(&inner))
         }
     })?;
     reader.end().map_err(|error| ApiError::MalformedJson(error.to_string()))?;
     Ok(value)
+}
+
+/// What is wrong with JSON: with a long value cut, and with what was expected.
+pub(crate) fn shortened(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(", expected ") {
+        Some((found, expected)) if text.len() > MAX_JSON_ERROR_CHARS => {
+            format!("{}, expected {}", excerpt(found), bounded(expected, MAX_JSON_ERROR_CHARS))
+        }
+        _ => bounded(&text, MAX_JSON_ERROR_CHARS),
+    }
+}
+
+/// Refuses JSON that does not begin as an object. Serde would take an array for the members of a struct in their order.
+pub(crate) fn expect_object(bytes: &[u8]) -> Result<(), ApiError> {
+    match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        Some(b'{') => Ok(()),
+        Some(_) => Err(ApiError::MalformedJson("it is not an object; send its members in { }".to_owned())),
+        None => Err(ApiError::MalformedJson("it is empty; send an object".to_owned())),
+    }
 }
 
 /// Fields of a request beside which the members of [`SpeechOptions`] stand in the same JSON object.
@@ -108,7 +134,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ApiPath {
         axum::extract::Path::<String>::from_request_parts(parts, state)
             .await
             .map(|axum::extract::Path(value)| Self(value))
-            .map_err(|error| ApiError::invalid("id", error.body_text()))
+            .map_err(|error| ApiError::invalid("id", excerpt(&error.body_text())))
     }
 }
 
@@ -123,6 +149,6 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for ApiQuery<T> {
         axum::extract::Query::<T>::from_request_parts(parts, state)
             .await
             .map(|axum::extract::Query(value)| Self(value))
-            .map_err(|error| ApiError::invalid("query", error.body_text()))
+            .map_err(|error| ApiError::invalid("query", excerpt(&error.body_text())))
     }
 }

@@ -6,19 +6,24 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod bare_errors;
 mod chunking;
 mod config;
+mod connections;
 mod dto;
 mod encoding;
 mod error;
 mod extract;
 mod graceful_close;
+mod json_size;
 mod metrics;
 mod middleware;
 mod net;
+mod peer;
 mod registry;
 mod routes;
 mod serve;
+mod slow_body;
 mod speech;
 mod state;
 mod stats_headers;
@@ -28,11 +33,11 @@ mod upload;
 mod voices;
 mod ws;
 
-pub use access::{BindError, check_bind};
-pub use config::ServerConfig;
+pub use access::{BindError, KeyError, check_bind, check_key};
+pub use config::{FilesError, ServerConfig};
 pub use error::ApiError;
 pub use metrics::{Recorder, RecorderError};
-pub use registry::{ASR_ALIASES, Loader, Offer, Registry, RegistryConfig, Slot, TTS_ALIASES};
+pub use registry::{ASR_ALIASES, Loader, Offer, Registry, RegistryConfig, RestartPolicy, Slot, TTS_ALIASES};
 pub use routes::router;
 pub use serve::{ServeError, serve};
 pub use state::AppState;

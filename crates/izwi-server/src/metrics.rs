@@ -13,6 +13,27 @@ pub(crate) fn set_model_loaded(model: &str, is_loaded: bool) {
     gauge!("izwi_models_loaded", "model" => model.to_owned()).set(u8::from(is_loaded));
 }
 
+/// Counts a failure of an engine, or of loading its model again; and marks the model that is given up.
+pub(crate) fn count_engine_failure(model: &str, is_given_up: bool) {
+    counter!("izwi_engine_failures_total", "model" => model.to_owned()).increment(1);
+    gauge!("izwi_model_given_up", "model" => model.to_owned()).set(u8::from(is_given_up));
+}
+
+/// Counts a model that was loaded again after its engine had failed.
+pub(crate) fn count_restart(model: &str) {
+    counter!("izwi_engine_restarts_total", "model" => model.to_owned()).increment(1);
+}
+
+/// Shows how many connections are open, by place.
+pub(crate) fn set_connections(place: &'static str, open: usize) {
+    gauge!("izwi_connections", "place" => place).set(open as f64);
+}
+
+/// Counts connections that the server closed or refused, by reason.
+pub(crate) fn count_closed_connections(reason: &'static str, count: usize) {
+    counter!("izwi_connections_closed_total", "reason" => reason).increment(count as u64);
+}
+
 /// Counts what became of a session whose connection was lost, or of a request to continue one.
 pub(crate) fn count_resume(outcome: &'static str) {
     counter!("izwi_session_resumes_total", "outcome" => outcome).increment(1);
@@ -65,7 +86,8 @@ impl Recorder {
         }
         let handle = builder.install_recorder().map_err(failed)?;
         describe();
-        describe_gauge!("izwi_models_loaded", "Whether the model is in memory");
+        describe_models();
+        describe_connections();
         describe_sessions();
         describe_process();
         Ok(Self { handle })
@@ -81,6 +103,27 @@ impl Recorder {
     pub(crate) fn run_upkeep(&self) {
         self.handle.run_upkeep();
     }
+}
+
+fn describe_models() {
+    describe_gauge!("izwi_models_loaded", "Whether the model is in memory");
+    describe_counter!(
+        "izwi_engine_failures_total",
+        "Failures of an engine, and of loading its model again, by model"
+    );
+    describe_counter!(
+        "izwi_engine_restarts_total",
+        "Models loaded again after their engine had failed, by model"
+    );
+    describe_gauge!("izwi_model_given_up", "Whether the model failed repeatedly and is not loaded again");
+}
+
+fn describe_connections() {
+    describe_gauge!("izwi_connections", "Open connections, by place: ordinary, or kept for probes");
+    describe_counter!(
+        "izwi_connections_closed_total",
+        "Connections closed by the server: for another connection, after a timeout, or refused, by reason"
+    );
 }
 
 fn describe_sessions() {

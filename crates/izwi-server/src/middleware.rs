@@ -5,6 +5,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -16,12 +17,15 @@ use http_body::{Frame, SizeHint};
 use izwi_core::engine::RequestId;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::access;
+use crate::access::Presented;
 use crate::error::ApiError;
+use crate::peer::Client;
 use crate::state::AppState;
 
 /// Header with the id of a request, which the log uses too.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
+/// Routes that are answered on the places kept for probes.
+const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 
 /// Middleware: gives the request an id for engine, log and response.
 pub(crate) async fn assign_request_id(mut request: Request, next: Next) -> Response {
@@ -65,11 +69,34 @@ pub(crate) async fn check_host_and_origin(
     response
 }
 
-/// Middleware: requires the key, if one is set.
+/// Middleware: requires the key, if one is set. A peer that has sent too many wrong keys is refused for a while.
 pub(crate) async fn check_key(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let admitted =
-        state.config().api_key.as_deref().is_none_or(|key| access::has_key(request.headers(), key));
-    if admitted { next.run(request).await } else { ApiError::Unauthorized.into_response() }
+    let Some(key) = state.api_key() else { return next.run(request).await };
+    let (peer, now) = (request.extensions().get::<Client>().map(|client| client.peer), Instant::now());
+    let presented = key.check(request.headers());
+    if let (Some(peer), Presented::Right | Presented::Wrong) = (peer, presented) {
+        if let Err(retry_after) = state.key_throttle().check(peer, now) {
+            return ApiError::TooManyWrongKeys { retry_after }.into_response();
+        }
+        if presented == Presented::Wrong {
+            state.key_throttle().failed(peer, now);
+        }
+    }
+    if presented == Presented::Right {
+        next.run(request).await
+    } else {
+        ApiError::Unauthorized.into_response()
+    }
+}
+
+/// Middleware: answers nothing but probes on the places that are kept for them.
+pub(crate) async fn keep_places_for_probes(request: Request, next: Next) -> Response {
+    let only_probes = request.extensions().get::<Client>().is_some_and(|client| client.only_probes);
+    if only_probes && !PROBES.contains(&request.uri().path()) {
+        let message = "all connections are in use; try again later, or close some";
+        return ApiError::overloaded(message).into_response();
+    }
+    next.run(request).await
 }
 
 /// Middleware: refuses new requests while draining, and beyond the limit. A request counts until its body has ended.

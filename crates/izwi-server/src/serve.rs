@@ -1,22 +1,37 @@
 //! The accept loop and the graceful shutdown: readiness turns red, open requests finish, then the connections close.
+//!
+//! Every connection is accepted, so that none waits unseen; [`connections`](crate::connections) decides which may stay.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::pin::pin;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::response::Response;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::config::ServerConfig;
+use crate::connections::{Connections, Limits, Place};
 use crate::metrics::Recorder;
-use crate::net::WriteTimeoutStream;
+use crate::net::ServerStream;
+use crate::peer::{Client, Peer};
 use crate::registry::Registry;
 use crate::routes::router;
 use crate::state::AppState;
@@ -27,6 +42,8 @@ const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long connections may take to close once no request is open.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
+/// Bounds of the interval in which connections are checked for timeouts.
+const SWEEP_INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// Bytes of a connection's read buffer beyond the head of a request.
 const READ_BUFFER: usize = 64 << 10;
 
@@ -54,7 +71,14 @@ pub async fn serve(
     let drain_timeout = config.drain_timeout;
     let server = Server::new(&config, AppState::new(config.clone(), registry, recorder, Some(address)));
     let state = server.state.clone();
-    tracing::info!(%address, "listening");
+    let limits = Limits::of(&config);
+    tracing::info!(
+        %address,
+        connections = limits.ordinary,
+        per_peer = limits.per_peer,
+        open_files = config.max_open_files,
+        "listening"
+    );
     let draining = async {
         shutdown.await;
         tracing::info!("shutting down");
@@ -74,7 +98,8 @@ struct Server {
     router: Router,
     http: http1::Builder,
     send_timeout: Duration,
-    connection_permits: Arc<Semaphore>,
+    places: Connections,
+    sweep_interval: Duration,
     closing: watch::Sender<bool>,
     connections: JoinSet<()>,
 }
@@ -83,7 +108,8 @@ impl Server {
     fn new(config: &ServerConfig, state: AppState) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
-            .header_read_timeout(config.header_timeout)
+            // The places have the timeouts of heads and of idle connections.
+            .header_read_timeout(None)
             .max_header_size(config.max_header_bytes)
             .max_buf_size(READ_BUFFER + config.max_header_bytes);
         Self {
@@ -91,7 +117,9 @@ impl Server {
             state,
             http,
             send_timeout: config.send_timeout,
-            connection_permits: Arc::new(Semaphore::new(config.max_connections)),
+            places: Connections::new(Limits::of(config)),
+            sweep_interval: (config.header_timeout.min(config.keep_alive_timeout) / 4)
+                .clamp(SWEEP_INTERVALS.0, SWEEP_INTERVALS.1),
             closing: watch::Sender::new(false),
             connections: JoinSet::new(),
         }
@@ -101,6 +129,7 @@ impl Server {
     async fn run(mut self, listener: TcpListener, until: impl Future<Output = ()>) {
         let mut until = pin!(until);
         let mut maintenance = tokio::time::interval(MAINTENANCE_INTERVAL);
+        let mut sweep = tokio::time::interval(self.sweep_interval);
         loop {
             tokio::select! {
                 () = &mut until => break,
@@ -108,11 +137,13 @@ impl Server {
                     self.state.recorder().run_upkeep();
                     self.state.registry().expire();
                 }
+                _ = sweep.tick() => self.places.expire(),
                 Some(_) = self.connections.join_next() => {}
-                accepted = accept(&listener, &self.connection_permits) => match accepted {
-                    Ok((stream, permit)) => self.open(stream, permit),
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, address)) => self.open(stream, address.ip()),
                     Err(error) => {
                         tracing::warn!(%error, "accept failed");
+                        self.places.displace_oldest();
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -127,18 +158,26 @@ impl Server {
         }
     }
 
-    fn open(&mut self, stream: TcpStream, permit: OwnedSemaphorePermit) {
+    fn open(&mut self, stream: TcpStream, address: IpAddr) {
+        let Some(place) = self.places.admit(Peer::of(address)) else {
+            tracing::debug!(%address, "connection refused: every place serves a request");
+            return;
+        };
         // Chunks are small and must be sent at once; a socket that refuses the option still works.
         let _ = stream.set_nodelay(true);
-        let io = TokioIo::new(WriteTimeoutStream::new(stream, self.send_timeout));
-        let service = TowerToHyperService::new(self.router.clone());
-        let connection = self.http.serve_connection(io, service).with_upgrades();
+        let place = Arc::new(place);
+        let io = TokioIo::new(ServerStream::new(stream, self.send_timeout, Arc::clone(&place)));
+        let mut http = self.http.clone();
+        // A place for probes is free again after each.
+        http.keep_alive(!place.is_probe);
+        let service = service_fn(serving(self.router.clone(), Arc::clone(&place)));
+        let connection = http.serve_connection(io, service).with_upgrades();
         let mut closing = self.closing.subscribe();
         self.connections.spawn(async move {
-            let _permit = permit;
             let mut connection = pin!(connection);
             let ended = tokio::select! {
                 ended = &mut connection => ended,
+                () = place.evicted() => return,
                 () = closed(&mut closing) => {
                     connection.as_mut().graceful_shutdown();
                     connection.await
@@ -151,14 +190,57 @@ impl Server {
     }
 }
 
-/// The next connection, once fewer than the limit are open.
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, permit))
+/// Serves the requests of one connection, and tells its place what it does.
+fn serving(router: Router, place: Arc<Place>) -> impl Fn(Request<Incoming>) -> Answering + Send + 'static {
+    let service = TowerToHyperService::new(router);
+    let client = Client { peer: place.peer, only_probes: place.is_probe };
+    move |mut request| {
+        place.begin();
+        request.extensions_mut().insert(client);
+        let (answer, place) = (service.call(request), Arc::clone(&place));
+        Box::pin(async move {
+            let response = answer.await?;
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                place.upgrade();
+                return Ok(response);
+            }
+            Ok(response.map(|body| Body::new(Served { body, place })))
+        })
+    }
+}
+
+type Answering = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+/// The body of a response, whose end is the end of its request.
+struct Served {
+    body: Body,
+    place: Arc<Place>,
+}
+
+impl http_body::Body for Served {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.place.end();
+    }
 }
 
 async fn closed(closing: &mut watch::Receiver<bool>) {

@@ -105,7 +105,9 @@ impl ResolvedSpeechOptions {
         }
         let priority = parse_priority(priority)?;
         let options = SpeechOptions { instructions, language, ..options };
-        Ok(Self { voice, reference, options, defaults: profile.default_params(), priority })
+        let defaults = profile.default_params();
+        check_sampling(&defaults.with(&options))?;
+        Ok(Self { voice, reference, options, defaults, priority })
     }
 
     /// Whether `engine` can speak text in this voice as it arrives.
@@ -149,6 +151,15 @@ impl ResolvedSpeechOptions {
         }
         request
     }
+}
+
+/// Refuses values that no request can have, before the first one.
+pub(crate) fn check_sampling(params: &GenerationParams) -> Result<(), ApiError> {
+    params.sampling.check().map_err(|error| ApiError::invalid(error.param, error.message))?;
+    if params.max_tokens == 0 {
+        return Err(ApiError::invalid("max_tokens", "max_tokens is 0; it must be at least 1"));
+    }
+    Ok(())
 }
 
 /// Refuses text that is blank or too long.

@@ -1,5 +1,6 @@
 //! The state that all handlers share: configuration, models, limits of open requests, and whether the server drains.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -7,7 +8,7 @@ use izwi_core::engine::Task;
 use izwi_hub::VoiceStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::access::AccessRules;
+use crate::access::{AccessRules, ApiKey, KeyThrottle};
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::metrics::Recorder;
@@ -23,6 +24,8 @@ pub struct AppState {
 struct Inner {
     config: ServerConfig,
     access: AccessRules,
+    api_key: Option<ApiKey>,
+    key_throttle: KeyThrottle,
     registry: Registry,
     recorder: Recorder,
     requests: Arc<Semaphore>,
@@ -46,11 +49,13 @@ impl AppState {
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let inner = Inner {
             access: AccessRules::new(&config, bound),
+            api_key: config.api_key.as_deref().map(ApiKey::new),
+            key_throttle: KeyThrottle::default(),
             requests: Arc::new(Semaphore::new(config.max_requests)),
             sessions: Arc::new(Semaphore::new(config.max_sessions)),
             detached: Arc::new(Semaphore::new(config.max_sessions)),
             uploads_kib: Arc::new(Semaphore::new(config.upload_memory_kib())),
-            voices: config.voices_dir.clone().map(VoiceStore::at),
+            voices: config.voices.clone(),
             config,
             registry,
             recorder,
@@ -69,6 +74,15 @@ impl AppState {
         &self.inner.access
     }
 
+    /// The key that requests must carry, if one is set.
+    pub(crate) fn api_key(&self) -> Option<&ApiKey> {
+        self.inner.api_key.as_ref()
+    }
+
+    pub(crate) fn key_throttle(&self) -> &KeyThrottle {
+        &self.inner.key_throttle
+    }
+
     pub(crate) fn registry(&self) -> &Registry {
         &self.inner.registry
     }
@@ -76,10 +90,22 @@ impl AppState {
     /// Leases the engine of a model with `task`, loaded if necessary; of the default model without an id. Fails at once when
     /// the server drains.
     pub(crate) async fn lease(&self, model: Option<&str>, task: Task) -> Result<Lease, ApiError> {
+        self.unless_draining(self.registry().lease(model, task)).await
+    }
+
+    /// As [`Self::lease`], without loading the model.
+    pub(crate) async fn lease_loaded(&self, model: Option<&str>, task: Task) -> Result<Lease, ApiError> {
+        self.unless_draining(self.registry().lease_loaded(model, task)).await
+    }
+
+    async fn unless_draining(
+        &self,
+        leasing: impl Future<Output = Result<Lease, ApiError>>,
+    ) -> Result<Lease, ApiError> {
         let mut draining = self.draining();
         tokio::select! {
             biased;
-            lease = self.registry().lease(model, task) => lease,
+            lease = leasing => lease,
             // The sender lives as long as this state.
             _ = draining.wait_for(|draining| *draining) => Err(ApiError::Draining),
         }

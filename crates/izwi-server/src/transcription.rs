@@ -6,9 +6,10 @@ use izwi_core::engine::request::MAX_TEXT_CHARS;
 use izwi_core::engine::{
     Engine, EngineCoreRequest, EngineOutput, GenerationParams, Priority, SamplingParams, TranscriptionOptions,
 };
+use izwi_types::excerpt;
 
 use crate::dto::transcription::TranscriptionRequest;
-use crate::error::{ApiError, truncated};
+use crate::error::ApiError;
 use crate::extract::{check_range, non_blank, parse_priority};
 use crate::transcript_format::{AsrTask, FinishedTranscript, TranscriptFormat};
 use crate::upload::Recording;
@@ -109,7 +110,7 @@ impl CheckedRequest {
 fn parse_format(name: Option<&str>) -> Result<TranscriptFormat, ApiError> {
     let Some(name) = name else { return Ok(TranscriptFormat::Json) };
     TranscriptFormat::parse(name).ok_or_else(|| {
-        let (name, known) = (truncated(name), TranscriptFormat::names());
+        let (name, known) = (excerpt(name), TranscriptFormat::names());
         ApiError::invalid(
             "response_format",
             format!("response_format '{name}' is unknown; use one of {known}"),
@@ -120,7 +121,7 @@ fn parse_format(name: Option<&str>) -> Result<TranscriptFormat, ApiError> {
 fn wants_words(granularities: &[String], format: TranscriptFormat) -> Result<bool, ApiError> {
     const FIELD: &str = "timestamp_granularities";
     if let Some(other) = granularities.iter().find(|name| !matches!(name.as_str(), "word" | "segment")) {
-        let message = format!("{FIELD} has '{}'; use word or segment", truncated(other));
+        let message = format!("{FIELD} has '{}'; use word or segment", excerpt(other));
         return Err(ApiError::invalid(FIELD, message));
     }
     let words = granularities.iter().any(|name| name == "word");

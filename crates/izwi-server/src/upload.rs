@@ -6,20 +6,27 @@
 mod fields;
 
 use std::collections::BTreeSet;
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use axum::body::Body;
 use axum::extract::multipart::{Field, MultipartError};
 use axum::extract::{FromRequest, Multipart, Request};
 use axum::http::{StatusCode, header};
 use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use izwi_audio::decode::DecodeError;
 use izwi_core::engine::AudioInput;
+use izwi_types::excerpt;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::config::ServerConfig;
 use crate::dto::speech::SpeechRequest;
-use crate::error::{ApiError, truncated};
-use crate::extract::{ContentType, parse_json, parse_with_options};
+use crate::error::ApiError;
+use crate::extract::{ContentType, expect_object, parse_json, parse_with_options, shortened};
+use crate::json_size;
+use crate::slow_body::is_slow;
 use crate::state::AppState;
 use fields::RecordingFields;
 
@@ -39,17 +46,17 @@ pub(crate) struct Recording {
 const KIB: usize = 1 << 10;
 
 /// The memory of one request, taken from the upload memory of all requests.
-struct UploadMemory<'a> {
-    state: &'a AppState,
+struct UploadMemory {
+    state: AppState,
     /// Bytes that are not counted, because any request may hold them.
     free: usize,
     bytes: usize,
     held: Option<OwnedSemaphorePermit>,
 }
 
-impl<'a> UploadMemory<'a> {
-    fn new(state: &'a AppState, free: usize) -> Self {
-        Self { state, free, bytes: 0, held: None }
+impl UploadMemory {
+    fn new(state: &AppState, free: usize) -> Self {
+        Self { state: state.clone(), free, bytes: 0, held: None }
     }
 
     /// Takes memory for `bytes` more.
@@ -124,15 +131,9 @@ impl FromRequest<AppState> for SpeechUpload {
         let mut memory = UploadMemory::new(state, plain);
         let read = tokio::time::timeout(limit, read_body(request, &mut memory));
         let bytes = read.await.map_err(|_| ApiError::RequestTimeout)??;
-        // A body may exceed the common limit only by its recording.
-        let too_large = || ApiError::TooLarge(format!("body has more than {plain} bytes; send less"));
-        let is_large = bytes.len() > plain;
-        let parsed = parse_with_options::<SpeechRequest>(&bytes);
-        let fields = if is_large { parsed.map_err(|_| too_large())? } else { parsed? };
+        check_rest(&bytes, &["ref_audio"], plain)?;
+        let fields = parse_with_options::<SpeechRequest>(&bytes)?;
         let recording = fields.ref_audio.as_deref().unwrap_or_default();
-        if bytes.len() - recording.len().min(bytes.len()) > plain {
-            return Err(too_large());
-        }
         check_payload("ref_audio", recording, state.config().max_upload_bytes)?;
         Ok(Self { fields, memory: memory.held })
     }
@@ -154,13 +155,27 @@ fn too_large(what: &str, limit: usize) -> ApiError {
     ApiError::TooLarge(format!("{what} has more than {limit} bytes; send a shorter or compressed recording"))
 }
 
+/// Refuses a JSON body that exceeds the common limit by more than its recording, named in `recordings`.
+fn check_rest(body: &[u8], recordings: &[&str], limit: usize) -> Result<(), ApiError> {
+    if body.len() <= limit {
+        return Ok(());
+    }
+    let message = format!("body has more than {limit} bytes beside its recording; send less");
+    expect_object(body).map_err(|_| ApiError::TooLarge(message.clone()))?;
+    let rest = json_size::beside_recordings(body, recordings);
+    if rest.map_err(|error| ApiError::MalformedJson(shortened(&error)))? > limit {
+        return Err(ApiError::TooLarge(message));
+    }
+    Ok(())
+}
+
 /// The whole body.
-async fn read_body(request: Request, memory: &mut UploadMemory<'_>) -> Result<BytesMut, ApiError> {
+async fn read_body(request: Request, memory: &mut UploadMemory) -> Result<BytesMut, ApiError> {
     let limit = memory.state.config().max_request_bytes();
     let mut body = request.into_body();
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| ApiError::UnreadableBody(error.to_string()))?;
+        let frame = frame.map_err(|error| unreadable(&error))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > limit {
             return Err(too_large("body", limit));
@@ -174,6 +189,7 @@ async fn read_body(request: Request, memory: &mut UploadMemory<'_>) -> Result<By
 async fn read_json<F: RecordingFields>(request: Request, state: &AppState) -> Result<Upload<F>, ApiError> {
     let mut memory = UploadMemory::new(state, 0);
     let bytes = read_body(request, &mut memory).await?;
+    check_rest(&bytes, F::MEMBERS, state.config().max_body_bytes)?;
     let mut fields: F = parse_json(&bytes)?;
     drop(bytes);
     let (param, base64) = recording_of(&mut fields)?;
@@ -219,14 +235,14 @@ fn check_payload(param: &'static str, base64: &str, limit: usize) -> Result<(), 
 
 async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Result<Upload<F>, ApiError> {
     let limit = state.config().max_request_bytes();
-    let mut form = Multipart::from_request(request, state)
+    let memory = Arc::new(Mutex::new(UploadMemory::new(state, 0)));
+    let mut form = Multipart::from_request(counted(request, &memory), state)
         .await
         .map_err(|_| ApiError::MalformedForm("its content type has no boundary".to_owned()))?;
     let mut fields = F::default();
     let mut seen = BTreeSet::new();
     let mut file: Option<(&'static str, Bytes)> = None;
     let mut parts = 0;
-    let mut memory = UploadMemory::new(state, 0);
     while let Some(mut field) = form.next_field().await.map_err(|error| broken(&error, limit))? {
         parts += 1;
         if parts > MAX_PARTS {
@@ -246,10 +262,11 @@ async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Re
                 let message = format!("{other} and {param} are both given; send one");
                 return Err(ApiError::invalid(param, message));
             }
-            let limit = state.config().max_upload_bytes;
-            file = Some((param, collect(&mut field, Some(param), limit, &mut memory).await?));
+            let (limit, whole) = (state.config().max_upload_bytes, limit);
+            file = Some((param, collect(&mut field, Some(param), limit, whole).await?));
         } else if is_text {
-            let bytes = collect(&mut field, None, MAX_TEXT_BYTES, &mut memory).await?;
+            let whole = limit;
+            let bytes = collect(&mut field, None, MAX_TEXT_BYTES, whole).await?;
             let text = String::from_utf8(bytes.into())
                 .map_err(|_| ApiError::invalid(&name, format!("{name} is not UTF-8 text")))?;
             fields.take_text(&name, text)?;
@@ -264,17 +281,32 @@ async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Re
         return Err(ApiError::invalid(param, format!("{param} is empty; send a recording")));
     }
     let recording = Recording { audio: AudioInput::File(file), param };
-    Ok(Upload { fields, recording, memory: memory.held })
+    drop(form);
+    let held = memory.lock().unwrap_or_else(PoisonError::into_inner).held.take();
+    Ok(Upload { fields, recording, memory: held })
 }
 
-/// The bytes of a part, at most `limit`. `recording` is the part's name if it is the recording.
+/// The request with each byte of its body counted before the form sees it: a form buffers also what is no field.
+fn counted(request: Request, memory: &Arc<Mutex<UploadMemory>>) -> Request {
+    let memory = Arc::clone(memory);
+    request.map(|body| {
+        Body::from_stream(body.into_data_stream().map(move |data| {
+            let data = data?;
+            // Memory is not left half taken.
+            let taken = memory.lock().unwrap_or_else(PoisonError::into_inner).take(data.len());
+            taken.map(|()| data).map_err(axum::Error::new)
+        }))
+    })
+}
+
+/// The bytes of a part, at most `limit`, of a form of at most `whole`. `recording` is the part's name if it is the
+/// recording.
 async fn collect(
     field: &mut Field<'_>,
     recording: Option<&'static str>,
     limit: usize,
-    memory: &mut UploadMemory<'_>,
+    whole: usize,
 ) -> Result<Bytes, ApiError> {
-    let whole = memory.state.config().max_request_bytes();
     let mut bytes = BytesMut::new();
     while let Some(chunk) = field.chunk().await.map_err(|error| broken(&error, whole))? {
         if bytes.len() + chunk.len() > limit {
@@ -284,15 +316,29 @@ async fn collect(
                 None => ApiError::invalid(name, format!("{name} has more than {limit} bytes; send less")),
             });
         }
-        memory.take(chunk.len())?;
         bytes.extend_from_slice(&chunk);
     }
     Ok(bytes.freeze())
 }
 
+fn unreadable(error: &axum::Error) -> ApiError {
+    if is_slow(error) { ApiError::RequestTimeout } else { ApiError::UnreadableBody(error.to_string()) }
+}
+
 fn broken(error: &MultipartError, limit: usize) -> ApiError {
+    if is_slow(error) {
+        return ApiError::RequestTimeout;
+    }
+    // The refusal of a body that is counted passes through the form.
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(refusal) = error.downcast_ref::<ApiError>() {
+            return refusal.clone();
+        }
+        cause = error.source();
+    }
     if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return too_large("body", limit);
     }
-    ApiError::MalformedForm(truncated(&error.body_text()))
+    ApiError::MalformedForm(excerpt(&error.body_text()))
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use izwi_core::engine::{Engine, ExecutorProfile, RequestId};
 use izwi_hub::{SavedVoice, VoiceError, VoiceStore};
-use izwi_types::suggest;
+use izwi_types::{excerpt, suggest};
 
-use crate::error::{ApiError, truncated};
+use crate::error::ApiError;
 
 /// Names of OpenAI's voices. Clients send them by default, so each must resolve to some voice.
 /// <https://platform.openai.com/docs/guides/text-to-speech#voice-options>
@@ -62,7 +62,8 @@ pub(crate) async fn find(
     {
         if !profile.info.clones_voices {
             let message = format!(
-                "voice '{name}' is a saved voice, and model '{}' does not support voice cloning; choose a model that does",
+                "voice '{}' is a saved voice, and model '{}' does not support voice cloning; choose a model that does",
+                excerpt(name),
                 profile.model
             );
             return Err(ApiError::invalid("voice", message));
@@ -81,7 +82,7 @@ pub(crate) async fn find(
     let saved_names = saved_names.await?;
     let known = voices.iter().map(|voice| voice.id.as_str()).chain(saved_names.iter().map(String::as_str));
     Err(ApiError::VoiceNotFound {
-        id: truncated(name),
+        id: excerpt(name),
         model: profile.model.clone(),
         hint: suggest(name, "voices", known),
     })

@@ -24,8 +24,9 @@ impl FromStr for DeviceChoice {
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, index) = match text.split_once(':') {
             Some((name, index)) => {
-                let index =
-                    index.parse().map_err(|_| format!("device '{text}': '{index}' is not an index"))?;
+                let refused =
+                    || format!("device '{}' has no valid index; use a number", crate::excerpt(text));
+                let index = index.parse().map_err(|_| refused())?;
                 (name, Some(index))
             }
             None => (text, None),
@@ -35,7 +36,10 @@ impl FromStr for DeviceChoice {
             ("cpu", None) => Ok(Self::Cpu),
             ("metal", index) => Ok(Self::Metal(index.unwrap_or(0))),
             ("cuda", index) => Ok(Self::Cuda(index.unwrap_or(0))),
-            _ => Err(format!("device '{text}' is unknown; use auto, cpu, metal, metal:N, cuda or cuda:N")),
+            _ => Err(format!(
+                "device '{}' is unknown; use auto, cpu, metal, metal:N, cuda or cuda:N",
+                crate::excerpt(text)
+            )),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod conversation;
 mod device;
+mod excerpt;
 mod input;
 mod model_info;
 mod part_times;
@@ -19,6 +20,7 @@ mod work;
 
 pub use conversation::{Emission, Message, Turn};
 pub use device::DeviceChoice;
+pub use excerpt::{bounded, excerpt};
 pub use input::{ConverseInput, Input, InputError, ListenInput, PrepareLimits, SpeakInput};
 pub use model_info::ModelInfo;
 pub use part_times::PartTimes;

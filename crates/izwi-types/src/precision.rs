@@ -35,9 +35,9 @@ impl FromStr for Precision {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = NAMES.iter().find(|(name, _)| *name == text);
-        found
-            .map(|&(_, precision)| precision)
-            .ok_or_else(|| format!("dtype '{text}' is unknown; use auto, f32, bf16, f16, q8 or q4"))
+        found.map(|&(_, precision)| precision).ok_or_else(|| {
+            format!("dtype '{}' is unknown; use auto, f32, bf16, f16, q8 or q4", crate::excerpt(text))
+        })
     }
 }
 

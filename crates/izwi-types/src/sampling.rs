@@ -6,9 +6,9 @@ use serde::Deserialize;
 
 use crate::InputError;
 
-/// Rows: name, type, value of greedy sampling, smallest and largest value. Values outside the range are clamped.
+/// Rows: name, type, value of greedy sampling, range, the range in words. Values outside the range are refused.
 macro_rules! sampling_params {
-    ($($(#[$doc:meta])* $name:ident: $type:ty = $greedy:expr, $min:expr, $max:expr;)+) => {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $greedy:expr, $range:expr, $allowed:literal;)+) => {
         /// Parameters of token sampling.
         #[derive(Debug, Clone, Copy, PartialEq)]
         pub struct SamplingParams {
@@ -45,13 +45,17 @@ macro_rules! sampling_params {
                 Self { $($name: options.$name.unwrap_or(self.$name),)+ }
             }
 
-            /// The parameters, each within its range.
+            /// Checks each value.
             ///
             /// # Errors
-            /// A value is not finite; the error names the parameter.
-            pub fn clamped(self) -> Result<Self, InputError> {
-                $(check_finite(stringify!($name), self.$name as f64)?;)+
-                Ok(Self { $($name: self.$name.clamp($min, $max),)+ })
+            /// A value is out of its range; the error names the parameter, the value and the range.
+            pub fn check(&self) -> Result<(), InputError> {
+                $(if !($range).contains(&self.$name) {
+                    let (param, value) = (stringify!($name), self.$name);
+                    let message = format!("{param} is {value}; it must be {}", $allowed);
+                    return Err(InputError { param, message });
+                })+
+                Ok(())
             }
         }
 
@@ -66,13 +70,13 @@ macro_rules! sampling_params {
 
 sampling_params! {
     /// Temperature, 0.0 for greedy sampling.
-    temperature: f32 = 0.0, 0.0, 2.0;
+    temperature: f32 = 0.0, 0.0..=2.0, "between 0 and 2";
     /// Nucleus (top-p) probability mass, above 0.0 and at most 1.0.
-    top_p: f32 = 1.0, f32::EPSILON, 1.0;
+    top_p: f32 = 1.0, f32::EPSILON..=1.0, "above 0 and at most 1";
     /// Number of candidates, 0 for all.
-    top_k: usize = 0, 0, usize::MAX;
+    top_k: usize = 0, 0..=usize::MAX, "a whole number from 0";
     /// Penalty of tokens that were generated before, 1.0 for none.
-    repetition_penalty: f32 = 1.0, 0.5, 2.0;
+    repetition_penalty: f32 = 1.0, 0.5..=2.0, "between 0.5 and 2";
 }
 
 impl SamplingParams {
@@ -98,13 +102,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_replace_defaults_and_values_are_clamped() {
+    fn options_replace_defaults_and_values_out_of_range_are_refused() {
         let options = SpeechOptions { top_k: Some(7), temperature: Some(9.0), ..SpeechOptions::default() };
         assert!(options.sets_sampling() && !SpeechOptions::default().sets_sampling());
         let params = SamplingParams { top_p: 0.5, ..SamplingParams::GREEDY }.with(&options);
         assert_eq!((params.top_k, params.top_p, params.temperature), (7, 0.5, 9.0));
-        assert_eq!(params.clamped().unwrap().temperature, 2.0);
-        let error = SamplingParams { top_p: f32::NAN, ..params }.clamped().unwrap_err();
-        assert_eq!(error.param, "top_p");
+        let error = params.check().unwrap_err();
+        assert_eq!(
+            (error.param, &*error.message),
+            ("temperature", "temperature is 9; it must be between 0 and 2")
+        );
+        let params = SamplingParams::GREEDY;
+        for (refused, param) in [
+            (SamplingParams { top_p: f32::NAN, ..params }, "top_p"),
+            (SamplingParams { top_p: 0.0, ..params }, "top_p"),
+            (SamplingParams { top_p: 1.01, ..params }, "top_p"),
+            (SamplingParams { temperature: -0.1, ..params }, "temperature"),
+            (SamplingParams { repetition_penalty: f32::INFINITY, ..params }, "repetition_penalty"),
+            (SamplingParams { repetition_penalty: 0.4, ..params }, "repetition_penalty"),
+        ] {
+            assert_eq!(refused.check().unwrap_err().param, param);
+        }
+        for accepted in
+            [params, SamplingParams { temperature: 2.0, top_p: 0.01, top_k: 7, repetition_penalty: 2.0 }]
+        {
+            assert_eq!(accepted.check(), Ok(()));
+        }
     }
 }

@@ -2,6 +2,13 @@
 //!
 //! `IZWI_FUZZ_MUTATIONS` is the number of mutations for each target.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and tells the input before it"
+)]
+
 use std::alloc::System;
 use std::time::Instant;
 

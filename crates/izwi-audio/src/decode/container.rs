@@ -11,6 +11,7 @@ use symphonia::core::packet::Packet;
 use symphonia::default::{register_enabled_codecs, register_enabled_formats};
 
 use super::opus::OpusStream;
+use super::pieces::Pieces;
 use super::sink::Sink;
 use super::wav_header::Source;
 use super::{DecodeError, check_channels, check_rate};
@@ -21,7 +22,7 @@ const MAX_PROBE_BYTES: u32 = 64 * 1024;
 const TOLERATED_FAILURES: usize = 100;
 
 /// Decodes the first audio track of `source` into `sink`.
-pub(super) fn read<B>(source: Source<B>, mut sink: Sink) -> Result<Vec<f32>, DecodeError>
+pub(super) fn read<B>(source: Source<B>, mut sink: Sink<'_>) -> Result<Pieces, DecodeError>
 where
     B: AsRef<[u8]> + Send + Sync + 'static,
 {
@@ -29,11 +30,13 @@ where
     let mut track = Track::of(format.as_mut())?;
     let mut packets = PacketCounts::default();
     loop {
+        sink.begin_packet()?;
         let packet = match format.next_packet() {
             Ok(Some(packet)) => packet,
             Ok(None) => break,
             // The next link of a chained file.
             Err(Error::ResetRequired) => {
+                sink.begin_link()?;
                 track = Track::of(format.as_mut())?;
                 continue;
             }

@@ -20,6 +20,8 @@ pub(super) struct OpusStream {
     /// Frames that still have to be dropped (pre-skip).
     skip: usize,
     gain: f32,
+    /// Space for the longest packet.
+    packet: Vec<f32>,
 }
 
 enum Decoder {
@@ -72,7 +74,8 @@ impl OpusStream {
             Decoder::Multistream(Box::new(decoder))
         };
         let gain = 10f32.powf(f32::from(head.gain_q8_db) / 256.0 / 20.0);
-        Ok(Self { decoder, channels: head.channels, skip: head.skip, gain })
+        let packet = vec![0.0; MAX_FRAMES * head.channels];
+        Ok(Self { decoder, channels: head.channels, skip: head.skip, gain, packet })
     }
 
     /// Writes interleaved samples to `out` and returns rate and channels; `None` if all samples are skipped.
@@ -85,18 +88,17 @@ impl OpusStream {
             return Ok(None);
         }
         out.clear();
-        out.resize(MAX_FRAMES * self.channels, 0.0);
+        let space = &mut self.packet;
         let frames = match &mut self.decoder {
-            Decoder::Single(decoder) => decoder.decode(&packet.data, MAX_FRAMES, out),
-            Decoder::Multistream(decoder) => decoder.decode(&packet.data, MAX_FRAMES, out),
+            Decoder::Single(decoder) => decoder.decode(&packet.data, MAX_FRAMES, space),
+            Decoder::Multistream(decoder) => decoder.decode(&packet.data, MAX_FRAMES, space),
         };
         let frames = frames.map_err(|what| format!("opus: {what}"))?.min(MAX_FRAMES);
         let end = frames - frames.min(usize::try_from(packet.trim_end.get()).unwrap_or(frames));
         let start = self.skip.min(end);
         self.skip -= self.skip.min(frames);
-        out.truncate(end * self.channels);
-        out.drain(..start * self.channels);
-        out.iter_mut().for_each(|sample| *sample *= self.gain);
+        let heard = &self.packet[start * self.channels..end * self.channels];
+        out.extend(heard.iter().map(|sample| sample * self.gain));
         Ok((!out.is_empty()).then_some((RATE_HZ, self.channels)))
     }
 }

@@ -1,4 +1,4 @@
-//! Resamples a mono stream block by block, without delay and with an exact length.
+//! Resamples mono streams block by block, without delay and with an exact length.
 
 use rubato::audioadapter_buffers::direct::SequentialSlice;
 use rubato::{Fft, FixedSync, Indexing, Resampler as _, WindowFunction};
@@ -22,7 +22,11 @@ pub(super) struct Resampler {
     delay_left: usize,
 }
 
+/// Work of planning the transforms and the filter, in blocks.
+const SETUP_BLOCKS: usize = 16;
+
 impl Resampler {
+    /// A resampler for streams of one rate.
     pub(super) fn new(rate_in_hz: u32, rate_out_hz: u32) -> Result<Self, DecodeError> {
         let (nominal_in_hz, rate_in_hz) = (rate_in_hz, tractable(rate_in_hz, rate_out_hz));
         let fft = if rate_in_hz == rate_out_hz {
@@ -74,20 +78,42 @@ impl Resampler {
         Ok(())
     }
 
-    /// Appends the rest: in total `samples_in · out / in` samples, rounded.
-    pub(super) fn finish(mut self, out: &mut Vec<f32>) -> Result<(), DecodeError> {
+    /// Samples of one block, in and out. A stream may end with an incomplete one, which costs as much.
+    pub(super) fn block_samples(&self) -> usize {
+        self.fft.as_ref().map_or(0, |fft| fft.input_frames_next() + fft.output_frames_max())
+    }
+
+    /// Work of [`new`](Self::new), in samples.
+    pub(super) fn setup_samples(&self) -> usize {
+        SETUP_BLOCKS * self.block_samples()
+    }
+
+    /// Appends the rest, in total `samples_in · out / in` samples, rounded. The next stream begins.
+    pub(super) fn finish(&mut self, out: &mut Vec<f32>) -> Result<(), DecodeError> {
+        self.flush(out)?;
+        if let Some(fft) = &mut self.fft {
+            fft.reset();
+            self.delay_left = fft.output_delay();
+        }
+        self.pending.clear();
+        (self.samples_in, self.samples_out) = (0, 0);
+        Ok(())
+    }
+
+    fn flush(&mut self, out: &mut Vec<f32>) -> Result<(), DecodeError> {
         if self.fft.is_none() {
             return Ok(());
         }
         let (input, output) = (u64::from(self.rate_in_hz), u64::from(self.rate_out_hz));
         let total = (self.samples_in * output + input / 2) / input;
-        let start = out.len() as u64 - self.samples_out;
         while self.samples_out < total {
             let rest = self.pending.len();
             self.run(0, rest, out)?;
             self.pending.clear();
         }
-        out.truncate((start + total) as usize);
+        // Of the last block, what is beyond the end.
+        let excess = self.samples_out.saturating_sub(total) as usize;
+        out.truncate(out.len().saturating_sub(excess));
         Ok(())
     }
 
@@ -174,6 +200,18 @@ mod tests {
             let out = resampled(&signal, from, 16_000, 4096);
             let left = rms_db(&out[2000..14_000]) - rms_db(&signal);
             assert!(left < -60.0, "{hz} Hz at {from} Hz is only {left} dB down");
+        }
+    }
+
+    #[test]
+    fn a_resampler_starts_anew_after_each_stream() {
+        let (first, second) = (sine(440.0, 44_100, 7_001), sine(900.0, 44_100, 5_003));
+        let mut resampler = Resampler::new(44_100, 16_000).unwrap();
+        for signal in [&first, &second, &first] {
+            let mut out = Vec::new();
+            resampler.push(signal, &mut out).unwrap();
+            resampler.finish(&mut out).unwrap();
+            assert_eq!(out, resampled(signal, 44_100, 16_000, signal.len()));
         }
     }
 

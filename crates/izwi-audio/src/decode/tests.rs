@@ -7,6 +7,11 @@ use proptest::prelude::*;
 
 use super::*;
 
+#[path = "../../testdata/generated.rs"]
+mod generated;
+
+use generated::{Silence, chained_ogg, silent_flac};
+
 const LIMITS: DecodeLimits = DecodeLimits { max_bytes: 1 << 20, max_duration: Duration::from_secs(10) };
 
 macro_rules! files {
@@ -287,6 +292,83 @@ fn limits_hold_while_decoding() {
     // A megabyte of 8-bit samples at 1 kHz is 17 minutes.
     let slow = wav(Fmt { rate_hz: 1000, bits: 8, ..PCM16 }, &vec![128; 1_000_000]);
     assert_eq!(run(&slow), Err(DecodeError::TooLong { limit_s: 10 }));
+}
+
+const SILENCE: Silence = Silence { rate_hz: 48_000, channels: 1, block: 4_800, frames: 1 };
+
+/// `count` links of 0.1 s, whose rates alternate.
+fn links(count: usize, rates: &[u32]) -> Vec<Silence> {
+    let of = |rate_hz: u32| Silence { rate_hz, block: (rate_hz / 10) as u16, ..SILENCE };
+    (0..count).map(|index| of(rates[index % rates.len()])).collect()
+}
+
+#[test]
+fn generated_files_decode() {
+    assert_eq!(run(&silent_flac(Silence { frames: 7, ..SILENCE })).unwrap().len(), 11_200);
+    assert_eq!(run(&chained_ogg(&links(1, &[48_000]))).unwrap().len(), 1_600);
+}
+
+#[test]
+fn a_chain_has_limited_links_and_changes_of_its_rate() {
+    let long = DecodeLimits { max_duration: Duration::from_secs(600), ..LIMITS };
+    let chain = |count, rates: &[u32]| decode(chained_ogg(&links(count, rates)), 16_000, &long);
+    assert_eq!(chain(30, &[44_100, 48_000]).unwrap().len(), 30 * 1_600);
+    assert_eq!(chain(20, &[8_000, 22_050, 24_000, 44_100, 48_000]).unwrap().len(), 20 * 1_600);
+    assert_eq!(chain(200, &[48_000]).unwrap().len(), 200 * 1_600);
+    for (count, rates, part) in
+        [(300, &[48_000][..], "chain of more than 256"), (40, &[44_100, 48_000], "changes more than 32")]
+    {
+        let error = chain(count, rates).unwrap_err();
+        assert!(matches!(error, DecodeError::TooComplex(_)), "{error}");
+        assert!(error.to_string().contains(part) && error.to_string().contains("convert it"), "{error}");
+    }
+}
+
+#[test]
+fn the_work_of_a_file_is_bounded_by_its_size_and_the_longest_recording() {
+    // Nine seconds of eight channels at the highest rate of FLAC, in 6 kB.
+    let wide = silent_flac(Silence { rate_hz: 655_350, channels: 8, block: u16::MAX, frames: 90 });
+    assert!(wide.len() < 7_000, "{} bytes", wide.len());
+    let error = run(&wide).unwrap_err();
+    assert!(matches!(&error, DecodeError::TooComplex(what) if what.contains("samples")), "{error}");
+    let usual = silent_flac(Silence { rate_hz: 96_000, channels: 2, block: 9_600, frames: 99 });
+    assert_eq!(run(&usual).unwrap().len(), 158_400);
+}
+
+#[test]
+fn a_watch_counts_samples_before_they_are_kept_and_ends_the_decoding() {
+    let limits = DecodeLimits { max_duration: Duration::from_secs(7_200), ..LIMITS };
+    // Two hours, in 1.3 MB or less.
+    let file = silent_flac(Silence { rate_hz: 16_000, channels: 1, block: 16_000, frames: 7_200 });
+    let (mut calls, mut samples) = (0, 0);
+    let result = decode_watched(file.clone(), 16_000, &limits, &mut |more| {
+        calls += 1;
+        samples += more;
+        if samples > 160_000 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert_eq!(result, Err(DecodeError::Stopped));
+    assert_eq!((calls, samples), (22, 176_000), "a call before each packet, and one for its samples");
+    let mut packets = 0;
+    let result = decode_watched(file, 16_000, &limits, &mut |_| {
+        packets += 1;
+        if packets == 5 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert_eq!((result, packets), (Err(DecodeError::Stopped), 5));
+}
+
+#[test]
+fn a_transport_stream_is_not_taken_for_its_audio() {
+    // Packets whose payload has the frames of an ADTS file.
+    let adts = file("tone.aac");
+    let mut stream = Vec::new();
+    for (index, payload) in adts.chunks(184).enumerate() {
+        stream.extend([0x47, 0x41, 0x00, 0x10 | (index % 16) as u8]);
+        stream.extend(payload);
+        stream.resize(188 * (index + 1), 0xff);
+    }
+    let error = run(&stream).unwrap_err();
+    assert!(matches!(&error, DecodeError::UnknownFormat(what) if what.contains("MPEG-TS")), "{error}");
+    assert!(error.to_string().contains("send wav"), "{error}");
 }
 
 #[test]

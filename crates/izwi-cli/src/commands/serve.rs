@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use crate::failure::{self, Failure};
 use crate::interrupt::Interrupt;
 use crate::settings::{Resolved, ServerSettings};
-use crate::{engine, logging, models, output};
+use crate::{engine, logging, machine, models, output};
 
 /// Serve speech over HTTP and WebSocket
 ///
@@ -30,6 +30,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     // Errors of the decoder are reported to the client that sent the recording.
     logging::begin(&resolved.settings, "info,symphonia=off");
+    machine::check_address_space()?;
     let config = engine::config(resolved);
     engine::start_threads(config.num_threads);
     let runtime = engine::runtime()?;
@@ -43,6 +44,7 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
     let server = &resolved.settings.server;
     let mut interrupt = Interrupt::listen()?;
     let listener = listen(server).await?;
+    let max_open_files = open_files(&server.config)?;
     let address = listener.local_addr().context("the listener has no address")?;
     let store = models::open(&resolved.settings)?;
     let registry_config = server.registry(config.model.clone());
@@ -83,7 +85,7 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
         });
     };
     let config =
-        ServerConfig { voices_dir: Some(store.voices().folder().to_path_buf()), ..server.config.clone() };
+        ServerConfig { voices: Some(store.voices().clone()), max_open_files, ..server.config.clone() };
     izwi_server::serve(listener, config, registry, recorder, shutdown).await?;
     Ok(())
 }
@@ -126,6 +128,24 @@ async fn listen(server: &ServerSettings) -> Result<TcpListener> {
         ),
         _ => anyhow::Error::new(error).context(format!("cannot listen on {place}")),
     })
+}
+
+/// Raises the limit of open files for all connections, and returns it.
+fn open_files(config: &ServerConfig) -> Result<Option<u64>> {
+    let max_open_files = machine::raise_open_files(config.wanted_files());
+    let config = ServerConfig { max_open_files, ..config.clone() };
+    config.check_files().map_err(|error| {
+        failure::with_help(error.to_string(), "raise the limit with `ulimit -n`, or LimitNOFILE= of systemd")
+    })?;
+    if config.connection_limit() < config.max_connections {
+        tracing::warn!(
+            max_open_files,
+            connections = config.connection_limit(),
+            configured = config.max_connections,
+            "the limit of open files allows fewer connections than max_connections"
+        );
+    }
+    Ok(max_open_files)
 }
 
 /// The base URL for clients on this machine.

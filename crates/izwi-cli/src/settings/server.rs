@@ -1,7 +1,9 @@
 //! The settings of the server: address, models, and limits.
 
 use izwi_core::engine::config::DEFAULT_ASR_MODEL;
-use izwi_server::{RegistryConfig, ServerConfig};
+use izwi_server::{RegistryConfig, RestartPolicy, ServerConfig};
+
+use crate::machine;
 
 /// The value of `asr_model` for a server without an ASR model.
 const NO_MODEL: &str = "none";
@@ -39,7 +41,7 @@ impl Default for ServerSettings {
             models: Vec::new(),
             model_ttl_s: 600,
             load_timeout_s: 30,
-            memory_budget_mib: 0,
+            memory_budget_mib: machine::default_memory_budget_mib(),
             config: ServerConfig::default(),
         }
     }
@@ -60,6 +62,7 @@ impl ServerSettings {
             load_timeout: seconds(self.load_timeout_s),
             ttl: Some(self.model_ttl_s).filter(|ttl| *ttl > 0).map(seconds),
             memory_budget_bytes: Some(self.memory_budget_mib << 20).filter(|bytes| *bytes > 0),
+            restart: RestartPolicy::default(),
         }
     }
 }

@@ -26,6 +26,8 @@ const PERMITS: Kind = Kind::Whole { min: 1, max: 1 << 20 };
 const BYTES: Kind = Kind::Whole { min: 1_024, max: 1 << 30 };
 /// The limit of memory on 32-bit platforms.
 const UPLOAD: Kind = Kind::Whole { min: 1_024, max: 1 << 30 };
+/// Bytes per second.
+const RATE: Kind = Kind::Whole { min: 0, max: 1 << 30 };
 /// At most a month.
 const TTL: Kind = Kind::Whole { min: 0, max: 2_592_000 };
 /// At most an hour of audio for each session.
@@ -170,6 +172,14 @@ pub(crate) static TABLE: &[Setting] = &[
             "Folder of models that the user maintains, one subfolder per name; their hashes are not checked",
         )
     },
+    whole!(
+        Top, Tuning, "max_voices", ANY_NUMBER "N", voices.count,
+        "Maximum number of saved voices; further ones are refused"
+    ),
+    whole!(
+        Top, Tuning, "max_voices_mib", MEBIBYTES "MIB", voices.mib,
+        "Maximum size of all saved voices, in MiB; further ones are refused"
+    ),
     Setting {
         default_words: Some("info for serve, warn elsewhere"),
         foreign_variable: Some("RUST_LOG"),
@@ -354,6 +364,20 @@ pub(crate) static TABLE: &[Setting] = &[
         engine.max_turn_duration,
         "Maximum duration of a recorded turn of a conversation"
     ),
+    seconds!(
+        Engine,
+        Tuning,
+        "max_audio_s",
+        engine.max_audio_duration,
+        "Maximum duration of a recording to transcribe; it also bounds the work of decoding one"
+    ),
+    seconds!(
+        Engine,
+        Tuning,
+        "max_open_audio_s",
+        engine.max_open_audio_duration,
+        "Maximum duration of the recordings of all open requests of a model together; more are refused"
+    ),
     whole!(
         Engine, Tuning, "max_conversation_turns", ANY_COUNT "N", engine.max_conversation_turns,
         "Maximum number of turns in the context of a conversation; beyond it the older half is dropped"
@@ -364,9 +388,7 @@ pub(crate) static TABLE: &[Setting] = &[
         get: |settings| settings.server.config.api_key.clone().map_or(Value::Unset, Value::Secret),
         set: |settings, value| {
             let key = value.text()?;
-            if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-                return Err("the key must be printable ASCII without blanks".to_owned());
-            }
+            izwi_server::check_key(key).map_err(|error| error.to_string())?;
             settings.server.config.api_key = Some(key.to_owned());
             Ok(())
         },
@@ -376,7 +398,7 @@ pub(crate) static TABLE: &[Setting] = &[
             "api_key",
             Kind::Secret,
             "KEY",
-            "API key that clients must send; other users of this machine can read flags, so prefer the variable",
+            "API key that clients must send, at least 16 characters; other users of this machine can read flags, so prefer the variable",
         )
     },
     switch!(
@@ -407,10 +429,10 @@ pub(crate) static TABLE: &[Setting] = &[
         Server, OfSection, "model_ttl_s", TTL "SECONDS", server.model_ttl_s,
         "Time after which an unused model that is not a default one is unloaded; 0 for never"
     ),
-    whole!(
-        Server, OfSection, "memory_budget_mib", MEBIBYTES "MIB", server.memory_budget_mib,
-        "Memory limit of all loaded models; unused ones are unloaded to stay below it; 0 for no limit"
-    ),
+    Setting {
+        default_words: Some("70 % of the memory of the machine or its container"),
+        ..whole!(Server, OfSection, "memory_budget_mib", MEBIBYTES "MIB", server.memory_budget_mib, "Memory limit of all loaded models; unused ones are unloaded to stay below it; 0 for no limit")
+    },
     whole!(
         Server, Tuning, "load_timeout_s", LOADING "SECONDS", server.load_timeout_s,
         "Time that a request waits for its model to load"
@@ -455,7 +477,11 @@ pub(crate) static TABLE: &[Setting] = &[
     ),
     whole!(
         Server, Tuning, "max_connections", PERMITS "N", server.config.max_connections,
-        "Maximum number of connections; more wait"
+        "Maximum number of connections, as far as the limit of open files allows; a new one takes the place of one that waits for a request"
+    ),
+    whole!(
+        Server, Tuning, "max_connections_per_peer", PERMITS "N", server.config.max_connections_per_peer,
+        "Maximum number of connections of one address, or of one /64 of IPv6; four times as many of this machine"
     ),
     whole!(
         Server, Tuning, "max_body_bytes", BYTES "BYTES", server.config.max_body_bytes,
@@ -482,7 +508,18 @@ pub(crate) static TABLE: &[Setting] = &[
         Tuning,
         "header_timeout_s",
         server.config.header_timeout,
-        "Time limit for the head of a request, and for idle connections"
+        "Time limit for the head of a request"
+    ),
+    seconds!(
+        Server,
+        Tuning,
+        "keep_alive_timeout_s",
+        server.config.keep_alive_timeout,
+        "Time that a connection without a request is kept"
+    ),
+    whole!(
+        Server, Tuning, "min_body_rate", RATE "BYTES", server.config.min_body_rate,
+        "Minimum bytes per second of a request body, apart from pauses of at most 10 s; 0 for no limit"
     ),
     seconds!(
         Server,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use izwi_core::engine::EngineCoreConfig;
+use izwi_hub::VoiceLimits;
 
 use super::server::ServerSettings;
 
@@ -11,6 +12,8 @@ use super::server::ServerSettings;
 pub(crate) struct Settings {
     /// Folder of the model store.
     pub(crate) home: PathBuf,
+    /// Limits of the saved voices.
+    pub(crate) voices: VoiceLimits,
     /// Log filter in the syntax of `RUST_LOG`; `None` for the default of the command.
     pub(crate) log_level: Option<String>,
     /// Format of the log.
@@ -26,6 +29,7 @@ impl Settings {
     pub(crate) fn defaults(home: PathBuf) -> Self {
         Self {
             home,
+            voices: VoiceLimits::default(),
             log_level: None,
             log_format: LogFormat::Text,
             engine: EngineCoreConfig::default(),

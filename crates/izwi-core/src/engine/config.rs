@@ -180,10 +180,9 @@ impl EngineCoreConfig {
             return Err(EngineError::config(field, "0", "must be at least 1"));
         }
         if self.max_open_audio_duration < self.max_audio_duration {
-            let remedy =
-                format!("must be at least max_audio_duration, {} s", self.max_audio_duration.as_secs());
+            let remedy = format!("must be at least max_audio_s, {} s", self.max_audio_duration.as_secs());
             let value = format!("{} s", self.max_open_audio_duration.as_secs());
-            return Err(EngineError::config("max_open_audio_duration", &value, &remedy));
+            return Err(EngineError::config("max_open_audio_s", &value, &remedy));
         }
         let index_limit = u32::MAX as usize / self.block_size;
         if self.max_blocks > index_limit {

@@ -18,13 +18,16 @@ mod output;
 mod recordings;
 pub mod request;
 pub mod scheduler;
+#[cfg(test)]
+mod tests;
 pub mod types;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 pub use arbiter::DeviceArbiter;
@@ -52,7 +55,7 @@ use self::arbiter::{Member, TurnRequest};
 use self::core::{AbortCause, Admission, Command, EngineCore};
 use output::Delivery;
 use recordings::KeptRecordings;
-use request::RequestProcessor;
+use request::{Abandoned, AudioIntake, RequestProcessor, permits};
 
 /// A handle to an engine. Clones share the engine; after the last one is dropped the engine finishes open requests and
 /// ends.
@@ -164,7 +167,7 @@ impl Engine {
         let (reply, result) = oneshot::channel();
         self.submit(request, Delivery::Whole(reply)).await?;
         self.send(Command::Start)?;
-        result.await.map_err(|_| self.ended())?
+        result.await.map_err(|_| self.ended_error())?
     }
 
     /// Generates in chunks. Dropping the receiver aborts the request within one step.
@@ -222,7 +225,11 @@ impl Engine {
     /// # Errors
     /// The model does not support voice cloning, or the recording is invalid; the error names the field.
     pub async fn make_voice(&self, recording: ReferenceAudio) -> Result<Vec<u8>> {
-        self.clone_voice(move |processor| processor.make_voice(recording)).await
+        let read = move |processor: &RequestProcessor, mut intake: AudioIntake| {
+            Ok((processor.read_voice(recording, &mut intake)?, intake))
+        };
+        let (recording, _share) = self.prepare(read).await?;
+        self.clone_voice(move |processor| processor.make_voice(&recording)).await
     }
 
     /// Checks that a voice pack fits the model.
@@ -230,7 +237,7 @@ impl Engine {
     /// # Errors
     /// It does not, or the model does not support voice cloning; the error names the remedy.
     pub async fn check_voice(&self, pack: Arc<[u8]>) -> Result<()> {
-        self.prepare(move |processor| processor.check_voice(&pack)).await
+        self.prepare(move |processor, _| processor.check_voice(&pack)).await
     }
 
     /// Decodes the recording of a user's message to mono samples at the model's input rate, for [`Message::Recording`].
@@ -239,7 +246,11 @@ impl Engine {
     /// The recording cannot be decoded or is longer than `max_turn_duration`; or conversations keep `max_open_audio_duration` of
     /// recordings already.
     pub async fn decode_message(&self, audio: AudioInput) -> Result<Arc<[f32]>> {
-        let samples = self.prepare(move |processor| processor.decode_message(audio)).await?;
+        // Those that are kept are counted apart from the open audio.
+        let decode = move |processor: &RequestProcessor, intake: AudioIntake| {
+            processor.decode_message(audio, &mut intake.uncounted())
+        };
+        let samples = self.prepare(decode).await?;
         let limit = self.config.max_open_audio_duration;
         let most = limit.as_secs_f64() * f64::from(self.profile.info.input_sample_rate_hz);
         if self.kept.keep(&samples, most as usize) {
@@ -353,7 +364,24 @@ impl Engine {
         let settled = status.wait_for(|status| status.state != EngineState::Starting).await;
         match settled.map(|status| status.state.clone()) {
             Ok(EngineState::Ready | EngineState::Draining | EngineState::Starting) => Ok(()),
-            Ok(EngineState::Stopped | EngineState::Dead(_)) | Err(_) => Err(self.ended()),
+            Ok(EngineState::Stopped | EngineState::Dead(_)) | Err(_) => Err(self.ended_error()),
+        }
+    }
+
+    /// Why the engine failed; `None` while it runs and after it was stopped.
+    pub fn failure(&self) -> Option<String> {
+        failure(&self.status)
+    }
+
+    /// Waits until the engine has ended. The result is as of [`Engine::failure`]. Does not keep the engine alive.
+    pub fn ended(&self) -> impl Future<Output = Option<String>> + Send + 'static {
+        let mut status = self.status.clone();
+        async move {
+            let is_over =
+                |status: &EngineStatus| matches!(status.state, EngineState::Stopped | EngineState::Dead(_));
+            // An error means that the loop has ended.
+            let _ = status.wait_for(is_over).await.map(drop);
+            failure(&status)
         }
     }
 
@@ -382,11 +410,21 @@ impl Engine {
             return Err(EngineError::Saturated { retry_after });
         }
         let clones = matches!(request.reference, Some(VoiceInput::Recording(_)));
-        let process = move |processor: &RequestProcessor| processor.process(request);
-        let admissible =
-            if clones { self.clone_voice(process).await? } else { self.prepare(process).await? };
-        let audio_share = Some(admissible.open_audio).filter(|length| !length.is_zero());
-        let audio_share = audio_share.map(|length| self.reserve_audio(length)).transpose()?;
+        let read = move |processor: &RequestProcessor, mut intake: AudioIntake| {
+            Ok((processor.read(request, &mut intake)?, intake))
+        };
+        let (admissible, intake) = if clones {
+            // Recordings are decoded before the device is taken.
+            let (readable, intake) = self.prepare(read).await?;
+            (self.clone_voice(move |processor| processor.finish(readable)).await?, intake)
+        } else {
+            let process = move |processor: &RequestProcessor, intake: AudioIntake| {
+                let (readable, intake) = read(processor, intake)?;
+                Ok((processor.finish(readable)?, intake))
+            };
+            self.prepare(process).await?
+        };
+        let audio_share = intake.into_share();
         if let Some(input) = &admissible.text_input {
             let (commands, id) = (self.commands.downgrade(), admissible.id.clone());
             let wake = move || {
@@ -400,18 +438,22 @@ impl Engine {
     }
 
     /// Runs preparation work on the blocking pool, limited by `preparing`; in simulated time within the caller's task.
+    /// Recordings are decoded into the intake, which ends the work once this future is dropped.
     async fn prepare<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&RequestProcessor) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&RequestProcessor, AudioIntake) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        let (abandoned, limit) = (Abandoned::default(), self.config.max_open_audio_duration);
+        let intake = AudioIntake::new(Arc::clone(&self.open_audio), limit, abandoned.clone());
         if self.processor.is_simulated() {
-            return work(&self.processor);
+            return work(&self.processor, intake);
         }
-        let slot = Arc::clone(&self.preparing).acquire_owned().await.map_err(|_| self.ended())?;
+        let slot = Arc::clone(&self.preparing).acquire_owned().await.map_err(|_| self.ended_error())?;
         let processor = self.processor.clone();
+        let _waiting = abandoned.set_on_drop();
         let running = tokio::task::spawn_blocking(move || {
             let _slot = slot;
-            work(&processor)
+            work(&processor, intake)
         });
         let panicked = |panic| EngineError::Execution(format!("preparing the request failed: {panic}"));
         running.await.map_err(panicked)?
@@ -425,30 +467,23 @@ impl Engine {
         let predicted = Duration::from_micros(self.cloning_us.load(Ordering::Relaxed));
         let turn = self.device.turn(TurnRequest { predicted, ..TurnRequest::default() }).await;
         let begun = Instant::now();
-        let result = self.prepare(work).await;
+        let result = self.prepare(move |processor, _| work(processor)).await;
         self.cloning_us.store(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
         drop(turn);
         result
     }
 
-    /// Reserves a recording's share of the open audio.
-    fn reserve_audio(&self, length: Duration) -> Result<OwnedSemaphorePermit> {
-        let limit = self.config.max_open_audio_duration;
-        let share = Arc::clone(&self.open_audio).try_acquire_many_owned(permits(length.min(limit)));
-        share.map_err(|_| EngineError::AudioOverload { limit })
-    }
-
     fn send(&self, command: Command) -> Result<()> {
-        self.commands.send(command).map_err(|_| self.ended())
+        self.commands.send(command).map_err(|_| self.ended_error())
     }
 
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.send(command(reply))?;
-        answer.await.map_err(|_| self.ended())
+        answer.await.map_err(|_| self.ended_error())
     }
 
-    fn ended(&self) -> EngineError {
+    fn ended_error(&self) -> EngineError {
         match self.status().state {
             EngineState::Dead(reason) => EngineError::Stopped(reason),
             _ => EngineError::Stopped("stop was requested".to_owned()),
@@ -456,8 +491,14 @@ impl Engine {
     }
 }
 
-/// Seconds of audio, rounded up, as semaphore permits, at most what a semaphore counts on every platform.
-fn permits(length: Duration) -> u32 {
-    const MOST: f64 = (1u32 << 28) as f64;
-    length.as_secs_f64().ceil().min(MOST) as u32
+/// Why the loop behind `status` failed; `None` while it runs and after it was stopped.
+fn failure(status: &watch::Receiver<EngineStatus>) -> Option<String> {
+    // Before the state is read: the last state is published before the loop ends.
+    let has_ended = status.has_changed().is_err();
+    match &status.borrow().state {
+        EngineState::Dead(reason) => Some(reason.clone()),
+        EngineState::Stopped => None,
+        _ if has_ended => Some("the step loop ended abnormally".to_owned()),
+        _ => None,
+    }
 }

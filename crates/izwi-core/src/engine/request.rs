@@ -3,6 +3,7 @@
 //! Must not know queues or the state of the engine.
 
 mod audio_input;
+mod intake;
 mod processor;
 mod text_input;
 mod voice_input;
@@ -13,6 +14,7 @@ use super::conversation::Conversation;
 use super::types::{GenerationParams, Priority, RequestId};
 
 pub use audio_input::AudioInput;
+pub(super) use intake::{Abandoned, AudioIntake, permits};
 pub use processor::MAX_TEXT_CHARS;
 pub(super) use processor::{AdmissibleRequest, RequestProcessor, workload};
 pub use text_input::TextInput;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use izwi_types::{Emission, SamplingParams, Segment, SpeechOptions, Task, TextMark, Transcript};
+use izwi_types::{Emission, SamplingParams, Segment, SpeechOptions, Task, TextMark, Transcript, excerpt};
 
 /// Identifies a request, unique within a process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,7 +62,7 @@ impl FromStr for Priority {
             "low" => Ok(Self::Low),
             "normal" => Ok(Self::Normal),
             "high" => Ok(Self::High),
-            other => Err(format!("priority '{other}' is unknown; use low, normal or high")),
+            other => Err(format!("priority '{}' is unknown; use low, normal or high", excerpt(other))),
         }
     }
 }
@@ -104,7 +104,7 @@ impl FinishReason {
 /// Generation parameters of a request. A request without them uses the model's own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerationParams {
-    /// Sampling parameters; values outside their ranges are clamped.
+    /// Sampling parameters; values outside their ranges are refused.
     pub sampling: SamplingParams,
     /// The most tokens to generate.
     pub max_tokens: usize,

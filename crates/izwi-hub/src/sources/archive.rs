@@ -5,14 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
 use flate2::read::GzDecoder;
 
 use super::error::SourceError;
 use super::file::SourceFile;
-use super::staging::{Staging, remove};
+use super::staging::Staging;
+use crate::files::remove;
 use crate::io_error::IoError;
 use crate::progress::ProgressSink;
 
@@ -33,6 +34,13 @@ pub(super) enum Format {
     /// An npm package.
     TarGz,
 }
+
+/// The most bytes of a tar archive's content, members that nobody wants included.
+const MAX_TAR_BYTES: u64 = 16 << 30;
+/// The most bytes of a tar header that holds the name of the next member; the tar library reads it into memory.
+const MAX_NAME_BYTES: u64 = 64 << 10;
+/// The most members of a tar archive.
+const MAX_MEMBERS: usize = 100_000;
 
 /// A member to extract.
 struct Wanted {
@@ -63,8 +71,10 @@ pub(super) fn unpack(
         progress.note(&format!("unpacking {}", archive.name));
         let opened = File::open(&archive.path).map_err(IoError::at("open", &archive.path))?;
         let unpacked = match archive.format {
-            Format::Zip => unzip(BufReader::new(opened), &wanted),
-            Format::TarGz => untar(BufReader::new(opened), &wanted),
+            Format::Zip => unzip(BufReader::new(&opened), &wanted),
+            Format::TarGz => check_tar(BufReader::new(&opened))
+                .and_then(|()| rewind(&opened, &archive.path))
+                .and_then(|()| untar(BufReader::new(&opened), &wanted)),
         };
         unpacked.map_err(|error| match error {
             Refused::Io(error) => SourceError::Io(error),
@@ -105,10 +115,36 @@ fn unzip(reader: impl Read + io::Seek, wanted: &BTreeMap<&str, Wanted>) -> Resul
         check_name(&name)?;
         if let Some(wanted) = wanted.get(name.as_str()) {
             check_kind(&name, member.is_file())?;
-            copy(&name, &mut member, wanted)?;
+            let declared = member.size();
+            copy(&name, &mut member, declared, wanted)?;
         }
     }
     Ok(())
+}
+
+/// Refuses an archive whose headers would take much memory, or whose content much time.
+fn check_tar(reader: impl Read) -> Result<(), Refused> {
+    let mut archive = tar::Archive::new(GzDecoder::new(reader).take(MAX_TAR_BYTES));
+    for (index, member) in archive.entries().map_err(unreadable)?.raw(true).enumerate() {
+        let member = member.map_err(unreadable)?;
+        let kind = member.header().entry_type();
+        let is_name = kind.is_gnu_longname()
+            || kind.is_gnu_longlink()
+            || kind.is_pax_local_extensions()
+            || kind.is_pax_global_extensions();
+        let size = member.header().entry_size().map_err(unreadable)?;
+        if is_name && size > MAX_NAME_BYTES {
+            return Err(Refused::Archive(format!("has a name of {size} bytes, at most {MAX_NAME_BYTES}")));
+        }
+        if index >= MAX_MEMBERS {
+            return Err(Refused::Archive(format!("has more than {MAX_MEMBERS} members")));
+        }
+    }
+    Ok(())
+}
+
+fn rewind(mut file: &File, path: &Path) -> Result<(), Refused> {
+    Ok(file.seek(SeekFrom::Start(0)).map(drop).map_err(IoError::at("read", path))?)
 }
 
 fn untar(reader: impl Read, wanted: &BTreeMap<&str, Wanted>) -> Result<(), Refused> {
@@ -120,7 +156,8 @@ fn untar(reader: impl Read, wanted: &BTreeMap<&str, Wanted>) -> Result<(), Refus
         check_name(&name)?;
         if let Some(wanted) = wanted.get(name.as_str()) {
             check_kind(&name, member.header().entry_type().is_file())?;
-            copy(&name, &mut member, wanted)?;
+            let declared = member.size();
+            copy(&name, &mut member, declared, wanted)?;
         }
     }
     Ok(())
@@ -137,25 +174,40 @@ fn check_name(name: &str) -> Result<(), Refused> {
 }
 
 fn check_kind(name: &str, is_file: bool) -> Result<(), Refused> {
-    if is_file { Ok(()) } else { Err(Refused::Archive(format!("'{name}' is not a plain file"))) }
+    if is_file {
+        Ok(())
+    } else {
+        Err(Refused::Archive(format!("'{}' is not a plain file", name.escape_debug())))
+    }
 }
 
 /// Writes one member, at most as long as the manifest allows.
-fn copy(name: &str, member: &mut impl Read, wanted: &Wanted) -> Result<(), Refused> {
+fn copy(name: &str, member: &mut impl Read, declared: u64, wanted: &Wanted) -> Result<(), Refused> {
     let path = &wanted.target;
+    let too_long = || {
+        let limit = wanted.limit;
+        Err(Refused::Archive(format!("'{name}' is longer than the manifest's {limit} bytes")))
+    };
+    if declared > wanted.limit {
+        return too_long();
+    }
     let mut file = fs::File::create(path).map_err(IoError::at("create", path))?;
     let mut buffer = vec![0; 1 << 16];
     let mut copied = 0;
     loop {
         let read = member.read(&mut buffer).map_err(unreadable)?;
         if read == 0 {
-            return Ok(());
+            break;
         }
         copied += read as u64;
         if copied > wanted.limit {
-            let limit = wanted.limit;
-            return Err(Refused::Archive(format!("'{name}' is longer than the manifest's {limit} bytes")));
+            return too_long();
         }
         io::Write::write_all(&mut file, &buffer[..read]).map_err(IoError::at("write", path))?;
     }
+    if copied != declared {
+        let reason = format!("'{name}' has {copied} bytes where the archive declares {declared}");
+        return Err(Refused::Archive(reason));
+    }
+    Ok(())
 }

@@ -1,21 +1,27 @@
 //! Runs package clients, which download an archive by name and version.
 //!
-//! Owns the child process. Which registry answers is the client's business. Knows no manifest and no hash.
+//! Owns the child process and the folder it runs in: files of the user's working folder must not change what it does.
+//! Which registry answers is the client's business. Knows no manifest and no hash.
 
+use std::env;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::archive::Format;
 use super::error::SourceError;
 use crate::access::Access;
+use crate::files::remove_folder;
 use crate::io_error::IoError;
+use crate::program;
 
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const POLL: Duration = Duration::from_millis(20);
+/// Ends the search of clients for the folder of a project.
+const NO_PROJECT: &str = "{\"private\":true}\n";
 /// How much of a failed client's output an error shows.
 const SHOWN_BYTES: i64 = 2000;
 
@@ -55,11 +61,14 @@ impl Client {
     ) -> Result<PathBuf, SourceError> {
         let package = format!("{package}{}{version}", self.version_separator);
         let landing = folder.join("landing");
-        if landing.exists() {
-            fs::remove_dir_all(&landing).map_err(IoError::at("remove", &landing))?;
+        let workplace = folder.join("client");
+        for empty in [&landing, &workplace] {
+            remove_folder(empty)?;
+            fs::create_dir_all(empty).map_err(IoError::at("create", empty))?;
         }
-        fs::create_dir_all(&landing).map_err(IoError::at("create", &landing))?;
-        self.run_first(access, &package, &landing, &folder.join("client.log"))?;
+        let job = Job { package: &package, landing: &landing, workplace: &workplace };
+        self.run_first(access, &job, &folder.join("client.log"))?;
+        remove_folder(&workplace)?;
         only_file(&landing)?.ok_or_else(|| SourceError::Archive {
             archive: format!("{} {package}", self.name),
             reason: "the client did not leave exactly one file".into(),
@@ -67,42 +76,60 @@ impl Client {
     }
 
     /// Runs the first program that is a working client.
-    fn run_first(
-        &self,
-        access: &Access,
-        package: &str,
-        landing: &Path,
-        log: &Path,
-    ) -> Result<(), SourceError> {
+    fn run_first(&self, access: &Access, job: &Job<'_>, log: &Path) -> Result<(), SourceError> {
         let programs = (self.programs)(access);
-        for program in programs {
-            let mut command = Command::new(program);
-            command.args(self.command).args(self.options).arg(landing).arg(package);
-            // A package client must not get the hub's token.
-            command.env_remove("HF_TOKEN");
-            let Some((status, output)) = run(&mut command, log)? else { continue };
+        let search = env::var_os("PATH").unwrap_or_default();
+        for name in programs {
+            let Some(program) = program::locate(name, &search) else { continue };
+            let Some((status, output)) = run(&mut self.command(&program, job)?, log)? else { continue };
             if status.success() {
                 return Ok(());
             }
             if self.missing.is_some_and(|missing| output.contains(missing)) {
                 continue;
             }
-            let command = format!("{program} {}", self.command.join(" "));
+            let command = format!("{name} {}", self.command.join(" "));
             return Err(SourceError::Client { command, output });
         }
-        // Without the download command itself: `python3 -m pip`.
+        // Without the download command itself: `python3 -I -m pip`.
         let module = self.command.split_last().map(|(_, module)| module.join(" ")).unwrap_or_default();
         let tried: Vec<String> =
             programs.iter().map(|program| format!("{program} {module}").trim().to_owned()).collect();
         Err(SourceError::NoClient { tried: tried.join(", "), remedy: self.remedy })
     }
+
+    /// The process of one download. It runs in a folder of the store, which also has its temporary files.
+    fn command(&self, program: &Path, job: &Job<'_>) -> Result<Command, IoError> {
+        let absolute = |path: &Path| std::path::absolute(path).map_err(IoError::at("find", path));
+        let (landing, workplace) = (absolute(job.landing)?, absolute(job.workplace)?);
+        let temporary = workplace.join("tmp");
+        fs::create_dir_all(&temporary).map_err(IoError::at("create", &temporary))?;
+        let project = workplace.join("package.json");
+        fs::write(&project, NO_PROJECT).map_err(IoError::at("write", &project))?;
+        let mut command = program::isolated(program, &workplace);
+        command.args(self.command).args(self.options).arg(landing).arg(job.package);
+        for name in ["TMPDIR", "TEMP", "TMP"] {
+            command.env(name, &temporary);
+        }
+        Ok(command)
+    }
+}
+
+/// One download.
+struct Job<'a> {
+    /// Name and version.
+    package: &'a str,
+    /// Receives the archive.
+    landing: &'a Path,
+    /// The client's working folder.
+    workplace: &'a Path,
 }
 
 /// Runs a command to its end, with its output in the file `log`; `None` if there is no such program.
 fn run(command: &mut Command, log: &Path) -> Result<Option<(ExitStatus, String)>, SourceError> {
     let output = File::create(log).map_err(IoError::at("create", log))?;
     let errors = output.try_clone().map_err(IoError::at("open", log))?;
-    let mut child = match command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn() {
+    let mut child = match command.stdout(output).stderr(errors).spawn() {
         Ok(child) => child,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(client_error(command, error.to_string())),

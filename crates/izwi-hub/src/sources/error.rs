@@ -26,6 +26,14 @@ pub enum SourceError {
         #[source]
         source: Box<ureq::Error>,
     },
+    /// A redirect leads to an address without encryption.
+    #[error(
+        "the unencrypted address {target} is refused; set HF_ENDPOINT to a hub that redirects to https only"
+    )]
+    Unencrypted {
+        /// The address, shortened.
+        target: String,
+    },
     /// The server answered with an error.
     #[error("{url} answered {status}: {remedy}")]
     Status {
@@ -56,15 +64,15 @@ pub enum SourceError {
         /// Hash of the download.
         found: String,
     },
-    /// A file differs from the one that an earlier pull recorded.
+    /// A file differs from the one that the first pull recorded.
     #[error(
-        "{file} has sha256 {found} where an earlier pull recorded {expected}: the publisher changed it; remove the \
-         model with `izwi rm` to install the changed file"
+        "{file} has sha256 {found} where an earlier pull recorded {expected}: the publisher changed it; pull \
+         with --accept-changes to install the changed file"
     )]
     Changed {
         /// The file.
         file: String,
-        /// Hash in the record of the installation.
+        /// Recorded hash.
         expected: String,
         /// Hash that the source states.
         found: String,

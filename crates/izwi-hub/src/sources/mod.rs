@@ -74,6 +74,11 @@ impl Source {
         }
     }
 
+    /// Whether it is the hub.
+    pub(crate) fn is_hub(&self) -> bool {
+        matches!(self, Self::Hub(_))
+    }
+
     /// Size of the download in bytes; `None` where only the hub states it.
     pub fn bytes(&self) -> Option<u64> {
         self.files().iter().map(|file| file.trust.is_none().then_some(file.size)).sum()
@@ -116,7 +121,7 @@ impl Source {
     }
 
     /// Downloads and verifies all files in the folder `staging`, except optional ones that the source lacks. `known`
-    /// has the SHA-256 of each file of an earlier installation from this source, by target.
+    /// has the SHA-256 of each file that an earlier pull recorded for this source, by target.
     ///
     /// # Errors
     /// The source cannot be reached, lacks a file, gives other bytes than expected, or a file operation failed.

@@ -10,7 +10,8 @@ pub(super) const NPM: Client = Client {
     format: Format::TarGz,
     programs: |access| &access.npm,
     command: &["pack"],
-    options: &["--silent", "--ignore-scripts", "--pack-destination"],
+    // `--prefix`: no folder above the working folder is taken for a project with settings.
+    options: &["--silent", "--ignore-scripts", "--workspaces=false", "--prefix=.", "--pack-destination"],
     missing: None,
     remedy: "install Node.js, which brings npm",
 };

@@ -9,7 +9,8 @@ pub(super) const PIP: Client = Client {
     has_scopes: false,
     format: Format::Zip,
     programs: |access| &access.python,
-    command: &["-m", "pip", "download"],
+    // `-I`: neither the working folder nor PYTHON* variables add modules.
+    command: &["-I", "-m", "pip", "download"],
     options: &[
         "--quiet",
         "--no-deps",

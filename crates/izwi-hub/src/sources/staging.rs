@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use super::error::SourceError;
 use super::file::SourceFile;
 use crate::digest;
+use crate::files::remove;
 use crate::io_error::IoError;
 
 /// Hex digits that identify a source in a folder's name.
@@ -132,12 +133,4 @@ fn verify(file: &SourceFile, path: &Path) -> Result<(), SourceError> {
         expected: file.sha256.clone(),
         found: found.sha256,
     })
-}
-
-/// Removes a file that may not exist.
-pub(super) fn remove(path: &Path) -> Result<(), IoError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(IoError::at("remove", path)(error)),
-        _ => Ok(()),
-    }
 }

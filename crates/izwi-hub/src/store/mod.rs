@@ -4,11 +4,13 @@
 //! ```text
 //! <root>/manifests/*.toml        the user's own manifests
 //! <root>/models/<name>/          an installed model, with its record
+//! <root>/models/.first-use/<name>.json   hashes of files that the manifest does not pin, as first pulled
 //! <root>/models/.partial/<name>/ a running or interrupted pull
 //! <root>/models/.partial/<name>.lock
 //! <root>/voices/<name>.safetensors   a saved voice
 //! ```
 
+mod first_use;
 mod pull;
 mod record;
 
@@ -20,12 +22,14 @@ use izwi_types::Task;
 use crate::access::Access;
 use crate::catalogue::Catalogue;
 use crate::error::HubError;
+use crate::files::remove_folder;
 use crate::io_error::IoError;
 use crate::manifest::Manifest;
 use crate::progress::{ProgressSink, Silent};
 use crate::rules::is_plain_name;
-use crate::voices::{self, VoiceStore};
-use pull::{Pull, remove_folder};
+use crate::sources::Source;
+use crate::voices::{self, VoiceLimits, VoiceStore};
+use pull::Pull;
 use record::Record;
 
 /// The models of one home folder. Every method blocks on the disk, [`Store::pull`] on the network too.
@@ -37,6 +41,7 @@ pub struct Store {
     voices: VoiceStore,
     catalogue: Catalogue,
     access: Access,
+    accepts_changes: bool,
 }
 
 /// One model and whether it is installed.
@@ -76,7 +81,20 @@ impl Store {
             voices: VoiceStore::at(voices::folder(root)),
             catalogue: Catalogue::load(&root.join("manifests"))?,
             access,
+            accepts_changes: false,
         })
+    }
+
+    /// The same store, whose pulls accept files that the publisher changed since the first pull.
+    #[must_use]
+    pub fn accepting_changes(self) -> Self {
+        Self { accepts_changes: true, ..self }
+    }
+
+    /// The same store with limits of the saved voices.
+    #[must_use]
+    pub fn with_voice_limits(self, limits: VoiceLimits) -> Self {
+        Self { voices: self.voices.with_limits(limits), ..self }
     }
 
     /// The same store with external models: a model with a subfolder of its name in `models_dir` counts as installed
@@ -145,12 +163,15 @@ impl Store {
     /// installed. Waits for a pull of the same model in another thread or process, and resumes an interrupted one.
     ///
     /// # Errors
-    /// There is no such model, no source worked, or a file operation failed.
+    /// There is no such model, the hub's address is refused, no source worked, or a file operation failed.
     pub fn pull(&self, name: &str, progress: &mut dyn ProgressSink) -> Result<PathBuf, HubError> {
         if let Ok(folder) = self.installed(name) {
             return Ok(folder);
         }
         let manifest = self.manifest(name)?;
+        if !self.access.offline && manifest.sources.iter().any(Source::is_hub) {
+            self.access.check_endpoint()?;
+        }
         let folder = self.folder(manifest);
         let _lock = self.lock(name, progress)?;
         // Another pull may have finished while this one waited.
@@ -159,12 +180,22 @@ impl Store {
         }
         let staging = self.partial().join(name);
         fs::create_dir_all(&staging).map_err(IoError::at("create", &staging))?;
-        Pull { manifest, access: &self.access, staging, installed: folder.clone() }.run(progress)?;
+        let first_use = self.models.join(".first-use");
+        let pull = Pull {
+            manifest,
+            access: &self.access,
+            staging,
+            installed: folder.clone(),
+            first_use,
+            accepts_changes: self.accepts_changes,
+        };
+        pull.run(progress)?;
         tracing::info!(model = name, folder = %folder.display(), "installed");
         Ok(folder)
     }
 
-    /// Removes an installed model and the files of an interrupted pull of it, even without a manifest.
+    /// Removes an installed model and the files of an interrupted pull of it, even without a manifest. The hashes of its
+    /// first pull stay.
     ///
     /// # Errors
     /// There is no such model, it has no files here, or a file operation failed.

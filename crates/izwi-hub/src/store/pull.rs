@@ -6,11 +6,13 @@
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
+use super::first_use::{FirstUse, Hashes};
 use super::record::{InstalledFile, Record};
 use crate::access::Access;
 use crate::convert::ConversionError;
 use crate::digest::{self, Fingerprint};
 use crate::error::{HubError, SourceFailure, with_causes};
+use crate::files::remove_folder;
 use crate::io_error::IoError;
 use crate::manifest::Manifest;
 use crate::progress::ProgressSink;
@@ -24,6 +26,10 @@ pub(super) struct Pull<'a> {
     pub(super) staging: PathBuf,
     /// The model's folder.
     pub(super) installed: PathBuf,
+    /// Folder of the hashes of first pulls.
+    pub(super) first_use: PathBuf,
+    /// Whether files may differ from those of the first pull.
+    pub(super) accepts_changes: bool,
 }
 
 impl Pull<'_> {
@@ -51,8 +57,20 @@ impl Pull<'_> {
 
     /// Builds the model's folder, with its record, inside the staging folder.
     fn build(&self, source: &Source, progress: &mut dyn ProgressSink) -> Result<PathBuf, SourceError> {
-        let known = Record::known(&self.installed, source);
+        let mut first_use = FirstUse::open(&self.first_use, &self.manifest.name)?;
+        let known = match self.accepts_changes {
+            true => Hashes::new(),
+            false => {
+                // Models that were installed before these hashes were kept have a record alone.
+                let mut known = Record::known(&self.installed, source);
+                known.extend(first_use.of(&source.id()));
+                known
+            }
+        };
         let mut fetched = source.fetch(&self.staging, self.access, &known, progress)?;
+        let trusted = fetched.iter().map(|fetched| &fetched.file).filter(|file| file.trust.is_some());
+        let hashes = trusted.map(|file| (file.target.clone(), file.sha256.clone())).collect();
+        first_use.record(&source.id(), hashes)?;
         // Files without conversion are moved last, so that a failed or killed conversion leaves every download.
         fetched.sort_by_key(|fetched| fetched.file.convert.is_none());
         let model = self.staging.join("model");
@@ -111,14 +129,4 @@ fn place(
         fetched_sha256: file.sha256.clone(),
         convert: file.convert,
     })
-}
-
-/// Removes a folder that may not exist.
-pub(super) fn remove_folder(folder: &Path) -> Result<(), IoError> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(IoError::at("remove", folder)(error))
-        }
-        _ => Ok(()),
-    }
 }

@@ -49,7 +49,7 @@ fn an_unreachable_hub_fails_over_at_once() {
 #[test]
 fn an_unknown_host_fails_over_at_once() {
     // https://www.rfc-editor.org/rfc/rfc6761#section-6.4
-    let home = mirrored("http://hub.invalid");
+    let home = mirrored("https://hub.invalid");
     let started = Instant::now();
     home.pull().unwrap();
     assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());

@@ -6,6 +6,7 @@
 mod downloads;
 #[cfg(unix)]
 mod failover;
+mod faults;
 mod home;
 #[cfg(unix)]
 mod packages;

@@ -80,6 +80,12 @@ fn tar_gz(members: &[(&str, tar::EntryType, &[u8])]) -> Vec<u8> {
     archive.into_inner().unwrap().finish().unwrap()
 }
 
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(bytes).unwrap();
+    gzip.finish().unwrap()
+}
+
 /// A package source's head; the client serves each archive under `NAME==1.0` or `NAME@1.0`.
 pub(crate) fn source(home: &Home, ecosystem: &str, packages: &[(&str, &[u8])]) -> String {
     let listed = packages.iter().map(|(name, archive)| {
@@ -173,6 +179,40 @@ fn links_large_members_and_broken_archives_are_refused() {
 }
 
 #[test]
+fn archives_whose_sizes_lie_are_refused() {
+    // A zip whose directory and header declare 5 bytes for a member of a mebibyte.
+    let bomb = zip(&[("lark/lark.bin", &[0; 1 << 20])]);
+    let declared = (1u32 << 20).to_le_bytes();
+    let places: Vec<usize> = (0..bomb.len() - 4).filter(|at| bomb[*at..at + 4] == declared).collect();
+    assert!(places.len() >= 2, "the size stands in the header and in the directory");
+    let mut lying = bomb;
+    for at in places {
+        lying[at..at + 4].copy_from_slice(&5u32.to_le_bytes());
+    }
+    refused("pip", &lying, "pip lark==1.0");
+    // A tar that ends before the bytes that it declares.
+    let mut header = tar::Header::new_gnu();
+    header.set_path("lark/lark.bin").unwrap();
+    header.set_size(5);
+    header.set_cksum();
+    refused("npm", &gzip(&[header.as_bytes(), &b"twe"[..]].concat()), "npm lark@1.0");
+    // A name of a gibibyte, in an archive of a mebibyte: refused by its header, before it is read.
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::GNULongName);
+    header.set_size(1 << 30);
+    header.set_cksum();
+    let long = gzip(&[header.as_bytes(), &[b'a'; 4096][..]].concat());
+    refused("npm", &long, "has a name of 1073741824 bytes, at most 65536");
+}
+
+#[test]
+fn links_in_wheels_are_refused() {
+    let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    archive.add_symlink("lark/lark.bin", "/etc/passwd", SimpleFileOptions::default()).unwrap();
+    refused("pip", &archive.finish().unwrap().into_inner(), "'lark/lark.bin' is not a plain file");
+}
+
+#[test]
 fn an_archive_with_a_wrong_hash_is_refused_and_removed() {
     let home = home();
     let archive = zip(&[("lark.bin", b"tweet")]);
@@ -186,7 +226,7 @@ fn an_archive_with_a_wrong_hash_is_refused_and_removed() {
 #[test]
 fn a_missing_client_is_named_with_the_remedy() {
     for (ecosystem, expected) in
-        [("pip", "/nowhere/python3 -m pip): install Python"), ("npm", "/nowhere/npm): install Node.js")]
+        [("pip", "/nowhere/python3 -I -m pip): install Python"), ("npm", "/nowhere/npm): install Node.js")]
     {
         let home = without_clients(NO_HUB);
         home.offer(&[source(&home, ecosystem, &[("lark", b"")]), file("\"a\"", "a", b"tweet", "")]);
@@ -204,5 +244,5 @@ fn a_python_without_pip_is_skipped_and_a_failure_is_shown() {
     home.offer(&[source(&home, "pip", &[("lark", b"")]), file("\"a\"", "a", b"tweet", "")]);
     let error = home.pull().unwrap_err();
     assert!(matches!(error, HubError::AllSourcesFailed { .. }));
-    assert!(error.to_string().contains("failing -m pip download` failed: no such version"), "{error}");
+    assert!(error.to_string().contains("failing -I -m pip download` failed: no such version"), "{error}");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Arc, Mutex};
 
-use izwi_hub::{HubError, SourceError};
+use izwi_hub::{HubError, Silent, SourceError};
 
 use crate::home::{Home, git_blob, hub, noise, sha256, trusted};
 use crate::server::{Answer, Request, Server};
@@ -167,11 +167,57 @@ fn a_file_that_the_publisher_changed_is_refused() {
         files.lock().unwrap().insert(changed.to_owned(), bytes.to_vec());
         let error = only_failure(home.pull().unwrap_err());
         assert!(matches!(&error, SourceError::Changed { .. }), "{error}");
-        assert!(error.to_string().contains("`izwi rm`"), "{error}");
+        assert!(error.to_string().contains("--accept-changes"), "{error}");
+        // The hashes of the first pull outlive the model.
+        home.store().remove("lark").unwrap();
+        let error = only_failure(home.pull().unwrap_err());
+        assert!(matches!(&error, SourceError::Changed { .. }), "{error}");
+        assert!(!home.path("models/lark").exists());
+        home.store().accepting_changes().pull("lark", &mut Silent).unwrap();
+        assert_eq!(home.read(changed), bytes);
         home.store().remove("lark").unwrap();
         home.pull().unwrap();
-        assert_eq!(home.read(changed), bytes);
+        assert_eq!(home.read(changed), bytes, "the accepted file is the recorded one now");
     }
+}
+
+#[test]
+fn a_damaged_record_of_hashes_is_named_and_not_ignored() {
+    let files = repository(&[
+        ("config.json", b"{}"),
+        ("model.safetensors", b"weights"),
+        ("codec/model.safetensors", b"codec"),
+    ]);
+    let server = serve(&files);
+    let home = home_of(&server);
+    home.pull().unwrap();
+    let record = home.path("models/.first-use/lark.json");
+    assert!(fs::read_to_string(&record).unwrap().contains(&sha256(b"weights")));
+    home.store().remove("lark").unwrap();
+    fs::write(&record, "{\"sources\": [").unwrap();
+    let error = home.pull().unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(
+        error.to_string().contains("first-use/lark.json") && cause.contains("remove it"),
+        "{error}: {cause}"
+    );
+    fs::remove_file(&record).unwrap();
+    home.pull().unwrap();
+}
+
+#[test]
+fn an_unencrypted_hub_is_refused_before_any_request() {
+    let files = repository(&[("config.json", b"{}")]);
+    let server = serve(&files);
+    let mut home = home_of(&server);
+    home.access.endpoint = "http://hub.invalid".into();
+    let error = home.pull().unwrap_err();
+    assert!(matches!(&error, HubError::Endpoint { .. }), "{error}");
+    assert!(error.to_string().contains("only https is accepted"), "{error}");
+    assert!(!home.path("models").exists(), "nothing is created");
+    // Mirrors alone need no hub.
+    home.access.offline = true;
+    assert!(matches!(only_failure(home.pull().unwrap_err()), SourceError::Offline));
 }
 
 #[test]

@@ -206,7 +206,7 @@ pub(crate) struct ErrorFrame<'a> {
     pub(crate) kind: &'static str,
     pub(crate) code: &'a str,
     pub(crate) message: String,
-    pub(crate) param: Option<&'a str>,
+    pub(crate) param: Option<String>,
     /// Seconds after which the same may succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retry_after: Option<u64>,

@@ -1,7 +1,10 @@
 //! `POST /v1/audio/speech`. Members that are not listed are ignored, as clients of the OpenAI API expect.
 
+use std::fmt;
+
 use izwi_core::engine::SpeechOptions;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::extract::WithOptions;
 
@@ -31,19 +34,45 @@ impl WithOptions for SpeechRequest {
     }
 }
 
-/// A voice, by name or as an object.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(untagged, expecting = "expected the name of a voice, or an object with its id")]
-pub(crate) enum VoiceRef {
-    Name(String),
-    Object { id: String },
-}
+/// A voice: its name, or an object with its id.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct VoiceRef(String);
 
 impl VoiceRef {
     pub(crate) fn into_id(self) -> String {
-        match self {
-            Self::Name(id) | Self::Object { id } => id,
+        self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for VoiceRef {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        struct Name;
+
+        impl<'de> Visitor<'de> for Name {
+            type Value = VoiceRef;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a voice, or an object with its id")
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<VoiceRef, E> {
+                Ok(VoiceRef(name.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<VoiceRef, A::Error> {
+                let mut id = None;
+                while let Some(member) = members.next_key::<String>()? {
+                    if member == "id" {
+                        id = Some(members.next_value()?);
+                    } else {
+                        members.next_value::<IgnoredAny>()?;
+                    }
+                }
+                id.map(VoiceRef).ok_or_else(|| A::Error::missing_field("id"))
+            }
         }
+
+        reader.deserialize_any(Name)
     }
 }
 

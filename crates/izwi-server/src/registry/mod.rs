@@ -1,26 +1,30 @@
 //! The models a server offers, and leases of their engines.
 //!
 //! A model loads on first use, once for all requests that wait for it. An unused model is unloaded after a while, or when
-//! another needs its memory: [`residency`] decides that. The registry knows engines as handles; the loader makes them.
+//! another needs its memory: [`residency`] decides that. A model whose engine failed is loaded again after a pause, as
+//! [`supervision`] says. The registry knows engines as handles; the loader makes them.
 
 mod lease;
 mod residency;
+mod supervision;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use izwi_core::engine::{Engine, Task, metrics};
-use izwi_types::suggest;
+use izwi_types::{excerpt, suggest};
 use tokio::sync::watch;
 
 pub(crate) use self::lease::Lease;
-use self::residency::{Decision, Eviction, Residency};
+use self::residency::{Decision, Eviction, Residency, Restart};
 pub(crate) use self::residency::{Entry, Unready};
 pub use self::residency::{Offer, Slot};
-use crate::error::{ApiError, truncated};
+pub use self::supervision::RestartPolicy;
+use crate::error::ApiError;
 use crate::metrics as server_metrics;
 
 /// Names of hosted models that stand for the default TTS model.
@@ -44,6 +48,8 @@ pub struct RegistryConfig {
     pub ttl: Option<Duration>,
     /// The most memory of all loaded models; `None` for no limit.
     pub memory_budget_bytes: Option<u64>,
+    /// How a model whose engine failed is loaded again.
+    pub restart: RestartPolicy,
 }
 
 impl RegistryConfig {
@@ -55,6 +61,7 @@ impl RegistryConfig {
             load_timeout: Duration::from_secs(30),
             ttl: Some(Duration::from_secs(600)),
             memory_budget_bytes: None,
+            restart: RestartPolicy::default(),
         }
     }
 }
@@ -90,7 +97,7 @@ impl Registry {
 
     fn build(config: RegistryConfig, offers: Vec<Offer>, loader: Option<Loader>, first: Slot) -> Self {
         let now = Instant::now();
-        let mut residency = Residency::new(config.memory_budget_bytes, config.ttl, loader.is_some());
+        let mut residency = Residency::new(&config, loader.is_some());
         for (id, _) in defaults(&config) {
             residency.set(id.to_owned(), first.clone(), now);
         }
@@ -111,10 +118,19 @@ impl Registry {
     /// Starts to load the default models. Must be called within a tokio runtime.
     pub fn load_defaults(&self) {
         for (id, _) in defaults(&self.inner.config) {
+            self.load_default(id);
+        }
+    }
+
+    fn load_default(&self, id: &str) {
+        match self.decide(id, true) {
             // Only the load is wanted, not a lease.
-            if let Decision::Granted(_) = self.decide(id) {
-                self.release(id);
+            Decision::Granted(_) => self.release(id),
+            Decision::Refused(error @ ApiError::NoRoom { .. }) => {
+                tracing::error!(model = id, reason = %error, "default model cannot be loaded");
+                self.set(id, Slot::Failed(error.to_string()));
             }
+            Decision::Refused(_) | Decision::Warming(_) | Decision::Wait | Decision::Load(_) => {}
         }
     }
 
@@ -205,13 +221,22 @@ impl Registry {
             }
             None => {
                 let hint = suggest(id, "models", residency.entries().keys().map(String::as_str));
-                Err(ApiError::ModelNotFound { id: truncated(id), hint })
+                Err(ApiError::ModelNotFound { id: excerpt(id), hint })
             }
         }
     }
 
     /// Leases the engine of a model with `task`, loaded if necessary; of the default model without an id.
     pub(crate) async fn lease(&self, id: Option<&str>, task: Task) -> Result<Lease, ApiError> {
+        self.lease_with(id, task, true).await
+    }
+
+    /// As [`Self::lease`], without loading the model.
+    pub(crate) async fn lease_loaded(&self, id: Option<&str>, task: Task) -> Result<Lease, ApiError> {
+        self.lease_with(id, task, false).await
+    }
+
+    async fn lease_with(&self, id: Option<&str>, task: Task, may_load: bool) -> Result<Lease, ApiError> {
         let id = match (id, task) {
             (Some(id), _) => id.to_owned(),
             (None, Task::Tts) => self.default_tts().to_owned(),
@@ -222,7 +247,7 @@ impl Registry {
         if !entry.tasks.is_empty() {
             check_task(&id, &entry.tasks, task)?;
         }
-        let lease = self.acquire(&id).await?;
+        let lease = self.acquire(&id, may_load).await?;
         check_task(&id, &lease.profile().info.tasks, task)?;
         Ok(lease)
     }
@@ -242,11 +267,11 @@ impl Registry {
         })
     }
 
-    async fn acquire(&self, id: &str) -> Result<Lease, ApiError> {
+    async fn acquire(&self, id: &str, may_load: bool) -> Result<Lease, ApiError> {
         let mut changes = self.inner.residency.subscribe();
         let granted = async {
             loop {
-                match self.decide(id) {
+                match self.decide(id, may_load) {
                     Decision::Granted(engine) => return Ok(Lease::new(self.clone(), id.to_owned(), engine)),
                     // Its state now shows whether it became ready or ended.
                     Decision::Warming(engine) => drop(engine.ready().await),
@@ -263,10 +288,10 @@ impl Registry {
     }
 
     /// Asks for a lease, and starts to load the model if that is the decision.
-    fn decide(&self, id: &str) -> Decision {
+    fn decide(&self, id: &str, may_load: bool) -> Decision {
         let mut decision = Decision::Wait;
         self.inner.residency.send_if_modified(|residency| {
-            decision = residency.acquire(id, Instant::now());
+            decision = residency.acquire(id, may_load, Instant::now());
             matches!(decision, Decision::Load(_))
         });
         if let Decision::Load(evictions) = &mut decision {
@@ -311,13 +336,86 @@ impl Registry {
             }
             Err(reason) => tracing::error!(model = id, reason, "model failed to load"),
         }
-        let mut unwanted = None;
-        self.inner
-            .residency
-            .send_modify(|residency| unwanted = residency.finish_load(&id, loaded, Instant::now()));
-        if let Some(engine) = unwanted {
-            engine.stop();
+        let (mut unwanted, mut restart, mut has_recovered) = (None, None, false);
+        let ended = loaded.as_ref().ok().map(Engine::ended);
+        self.inner.residency.send_modify(|residency| {
+            if residency.is_closed() {
+                unwanted = Some(loaded);
+            } else {
+                has_recovered = loaded.is_ok() && residency.is_recovering(&id);
+                restart = residency.finish_load(&id, loaded, Instant::now());
+            }
+        });
+        if has_recovered {
+            server_metrics::count_restart(&id);
         }
+        if let Some(Ok(engine)) = unwanted {
+            engine.stop();
+            return;
+        }
+        if let Some(restart) = restart {
+            self.restart(&id, restart);
+        }
+        if let Some(ended) = ended {
+            tokio::spawn(self.supervise(id, ended));
+        }
+    }
+
+    /// Waits until an engine ends, and has its model loaded again if it failed. Does not keep the registry alive.
+    fn supervise(
+        self,
+        id: String,
+        ended: impl Future<Output = Option<String>> + Send + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let registry = Arc::downgrade(&self.inner);
+        drop(self);
+        async move {
+            let failure = ended.await;
+            let (Some(reason), Some(inner)) = (failure, registry.upgrade()) else { return };
+            let registry = Self { inner };
+            tracing::error!(model = id, reason, "the engine failed");
+            let mut restart = None;
+            registry.inner.residency.send_modify(|residency| {
+                restart = residency.engine_failed(&id, Instant::now());
+            });
+            server_metrics::set_model_loaded(&id, false);
+            if let Some(restart) = restart {
+                registry.restart(&id, restart);
+            }
+        }
+    }
+
+    /// Does what follows the failure of an engine.
+    fn restart(&self, id: &str, restart: Restart) {
+        match restart {
+            Restart::At(at) => {
+                tracing::warn!(model = id, pause = ?at.saturating_duration_since(Instant::now()), "model is loaded again");
+                let (registry, id) = (Arc::downgrade(&self.inner), id.to_owned());
+                tokio::spawn(async move {
+                    tokio::time::sleep_until(at.into()).await;
+                    if let Some(inner) = registry.upgrade() {
+                        Self { inner }.load_default(&id);
+                    }
+                });
+            }
+            Restart::OnRequest => tracing::warn!(model = id, "the next request loads the model again"),
+            Restart::Never => {
+                tracing::error!(
+                    model = id,
+                    "the model failed repeatedly and is given up; restart the service"
+                );
+            }
+        }
+        server_metrics::count_engine_failure(id, restart == Restart::Never);
+    }
+
+    /// The reason why a default model is given up.
+    pub(crate) fn given_up(&self) -> Option<Unready> {
+        let residency = self.inner.residency.borrow();
+        let mut slots =
+            defaults(&self.inner.config).filter_map(|(id, _)| Some((id, &residency.entries().get(id)?.slot)));
+        let (id, slot) = slots.find(|(_, slot)| matches!(slot, Slot::GivenUp(_)))?;
+        slot.readiness(id).err()
     }
 
     /// Stops an evicted engine and records the end.

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use izwi_core::engine::{Engine, EngineState, Task};
 
+use super::RegistryConfig;
+use super::supervision::{Failures, RestartPolicy};
 use crate::error::ApiError;
 
 /// Pause after a failed load before a request loads the model again.
@@ -25,6 +27,15 @@ pub enum Slot {
     Unloading,
     /// Could not be loaded, with the reason.
     Failed(String),
+    /// Its engine failed, with the reason; it is loaded again from `at` on.
+    Restarting {
+        /// Why it failed last.
+        reason: String,
+        /// When it may be loaded.
+        at: Instant,
+    },
+    /// Its engine failed too often, with the last reason. It is not loaded again.
+    GivenUp(String),
 }
 
 /// Why a model takes no requests at once.
@@ -44,6 +55,13 @@ impl Slot {
             Self::Unloading => unready("unloading", format!("model '{id}' is being unloaded")),
             Self::Loading => unready("loading", format!("model '{id}' is loading")),
             Self::Failed(reason) => unready("failed", format!("model '{id}' failed to load: {reason}")),
+            Self::Restarting { reason, .. } => {
+                unready("restarting", format!("model '{id}' failed and is loaded again: {reason}"))
+            }
+            Self::GivenUp(reason) => unready(
+                "given_up",
+                format!("model '{id}' failed repeatedly and is given up; restart the service: {reason}"),
+            ),
             Self::Ready(engine) => match engine.status().state {
                 EngineState::Ready => Ok(engine),
                 EngineState::Starting => unready("loading", format!("model '{id}' is warming up")),
@@ -80,11 +98,23 @@ pub(crate) struct Entry {
     leases: usize,
     /// When it last changed its state or a lease ended.
     used_at: Instant,
+    failures: Failures,
+    /// Whether its engine failed and it has not been loaded since.
+    is_recovering: bool,
 }
 
 impl Entry {
     fn new(slot: Slot, now: Instant) -> Self {
-        Self { slot, tasks: Vec::new(), bytes: 0, is_pinned: false, leases: 0, used_at: now }
+        Self {
+            slot,
+            tasks: Vec::new(),
+            bytes: 0,
+            is_pinned: false,
+            leases: 0,
+            used_at: now,
+            failures: Failures::default(),
+            is_recovering: false,
+        }
     }
 
     fn set_slot(&mut self, slot: Slot, now: Instant) {
@@ -108,8 +138,13 @@ impl Entry {
         }
     }
 
+    /// Whether its memory is in use. That of a default model which is loaded again is kept free.
     fn is_resident(&self) -> bool {
-        matches!(self.slot, Slot::Ready(_) | Slot::Loading)
+        match self.slot {
+            Slot::Ready(_) | Slot::Loading => true,
+            Slot::Restarting { .. } => self.is_pinned,
+            Slot::Unloaded | Slot::Unloading | Slot::Failed(_) | Slot::GivenUp(_) => false,
+        }
     }
 }
 
@@ -131,6 +166,17 @@ pub(super) enum Decision {
     Refused(ApiError),
 }
 
+/// What follows the failure of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Restart {
+    /// A default model is loaded again at this time.
+    At(Instant),
+    /// Another model is loaded again by the first request behind the pause.
+    OnRequest,
+    /// The model is given up.
+    Never,
+}
+
 /// All models, and their common limits.
 #[derive(Debug)]
 pub(super) struct Residency {
@@ -139,13 +185,22 @@ pub(super) struct Residency {
     budget_bytes: Option<u64>,
     /// Unused models are unloaded after this; `None` for never.
     ttl: Option<Duration>,
+    /// How models whose engine failed are loaded again.
+    policy: RestartPolicy,
     can_load: bool,
     is_closed: bool,
 }
 
 impl Residency {
-    pub(super) fn new(budget_bytes: Option<u64>, ttl: Option<Duration>, can_load: bool) -> Self {
-        Self { entries: BTreeMap::new(), budget_bytes, ttl, can_load, is_closed: false }
+    pub(super) fn new(config: &RegistryConfig, can_load: bool) -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            budget_bytes: config.memory_budget_bytes,
+            ttl: config.ttl,
+            policy: config.restart.clone(),
+            can_load,
+            is_closed: false,
+        }
     }
 
     pub(super) fn entries(&self) -> &BTreeMap<String, Entry> {
@@ -171,15 +226,21 @@ impl Residency {
         }
     }
 
-    /// Asks for a lease of a model.
-    pub(super) fn acquire(&mut self, id: &str, now: Instant) -> Decision {
+    /// Asks for a lease of a model. One that is not in memory is loaded only if `may_load`.
+    pub(super) fn acquire(&mut self, id: &str, may_load: bool, now: Instant) -> Decision {
         if self.is_closed {
             return Decision::Refused(ApiError::Draining);
         }
         let can_load = self.can_load;
         let unavailable = || Decision::Refused(ApiError::ModelUnavailable(id.to_owned()));
+        let restarting = |at: Instant| {
+            let retry_after = at.saturating_duration_since(now);
+            Decision::Refused(ApiError::ModelRestarting { id: id.to_owned(), retry_after })
+        };
         let Some(entry) = self.entries.get_mut(id) else { return unavailable() };
         match &entry.slot {
+            // Its failure is about to be recorded.
+            Slot::Ready(engine) if can_load && engine.failure().is_some() => restarting(now),
             Slot::Ready(engine) => match engine.status().state {
                 EngineState::Ready => {
                     let engine = engine.clone();
@@ -192,8 +253,13 @@ impl Residency {
             },
             Slot::Loading | Slot::Unloading => Decision::Wait,
             Slot::Failed(_) if !can_load || now.duration_since(entry.used_at) < RETRY_AFTER => unavailable(),
+            Slot::GivenUp(_) => Decision::Refused(ApiError::ModelGivenUp(id.to_owned())),
+            Slot::Restarting { at, .. } if now < *at => restarting(*at),
             Slot::Unloaded if !can_load => unavailable(),
-            Slot::Unloaded | Slot::Failed(_) => self.begin_load(id, now),
+            Slot::Unloaded | Slot::Failed(_) | Slot::Restarting { .. } if !may_load => {
+                Decision::Refused(ApiError::ModelNotLoaded(id.to_owned()))
+            }
+            Slot::Unloaded | Slot::Failed(_) | Slot::Restarting { .. } => self.begin_load(id, now),
         }
     }
 
@@ -214,20 +280,26 @@ impl Residency {
 
     /// Which models to evict so that `need` more bytes fit.
     fn room_for(&self, id: &str, need: u64, budget: u64) -> Result<Vec<String>, ApiError> {
-        let (evictions, used) = self.evictions_for(need, budget);
+        let (evictions, used) = self.evictions_for(Some(id), need, budget);
         if used.saturating_add(need) <= budget {
             return Ok(evictions);
         }
-        let pinned = self.entries.values().filter(|entry| entry.is_pinned && entry.is_resident());
-        let pinned: u64 = pinned.map(|entry| entry.bytes).sum();
+        let pinned = self.others(Some(id)).filter(|(_, entry)| entry.is_pinned && entry.is_resident());
+        let pinned: u64 = pinned.map(|(_, entry)| entry.bytes).sum();
         let may_fit_later = pinned.saturating_add(need) <= budget;
         Err(ApiError::NoRoom { id: id.to_owned(), need, budget, used, may_fit_later })
     }
 
-    /// Unused models to evict for `need` more bytes, least recently used first, and the bytes in use after that.
-    fn evictions_for(&self, need: u64, budget: u64) -> (Vec<String>, u64) {
-        let loaded = self.entries.values().filter(|entry| entry.is_resident());
-        let mut used: u64 = loaded.map(|entry| entry.bytes).sum();
+    /// All models but `id`.
+    fn others<'a>(&'a self, id: Option<&'a str>) -> impl Iterator<Item = (&'a String, &'a Entry)> {
+        self.entries.iter().filter(move |(other, _)| id != Some(other.as_str()))
+    }
+
+    /// Unused models to evict for `need` more bytes for `id`, least recently used first, and the bytes that others use after
+    /// that.
+    fn evictions_for(&self, id: Option<&str>, need: u64, budget: u64) -> (Vec<String>, u64) {
+        let loaded = self.others(id).filter(|(_, entry)| entry.is_resident());
+        let mut used: u64 = loaded.map(|(_, entry)| entry.bytes).sum();
         let mut idle: Vec<_> = self.entries.iter().filter(|(_, entry)| entry.evictable().is_some()).collect();
         idle.sort_by_key(|(_, entry)| entry.used_at);
         let mut evictions = Vec::new();
@@ -257,19 +329,54 @@ impl Residency {
         }
     }
 
-    /// Records the end of a load. Returns the engine if the registry was closed meanwhile.
+    /// Records the end of a load. A failed reload counts as a failure of the engine, and what follows is returned.
     pub(super) fn finish_load(
         &mut self,
         id: &str,
         loaded: Result<Engine, String>,
         now: Instant,
-    ) -> Option<Engine> {
+    ) -> Option<Restart> {
         match loaded {
-            Ok(engine) if self.is_closed => return Some(engine),
-            Ok(engine) => self.set(id.to_owned(), Slot::Ready(engine), now),
+            Ok(engine) => {
+                self.set(id.to_owned(), Slot::Ready(engine), now);
+                if let Some(entry) = self.entries.get_mut(id) {
+                    entry.is_recovering = false;
+                }
+            }
+            Err(reason) if self.is_recovering(id) => return self.record_failure(id, reason, now),
             Err(reason) => self.set(id.to_owned(), Slot::Failed(reason), now),
         }
         None
+    }
+
+    /// Whether the engine of a model failed and it has not been loaded since.
+    pub(super) fn is_recovering(&self, id: &str) -> bool {
+        self.entries.get(id).is_some_and(|entry| entry.is_recovering)
+    }
+
+    /// Whether loads that end now are discarded.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Records that the engine of a model has failed, and says what follows. `None` if that is known already, or if nothing
+    /// can load it again.
+    pub(super) fn engine_failed(&mut self, id: &str, now: Instant) -> Option<Restart> {
+        let Slot::Ready(engine) = &self.entries.get(id)?.slot else { return None };
+        let reason = engine.failure()?;
+        if !self.can_load || self.is_closed { None } else { self.record_failure(id, reason, now) }
+    }
+
+    fn record_failure(&mut self, id: &str, reason: String, now: Instant) -> Option<Restart> {
+        let entry = self.entries.get_mut(id)?;
+        entry.is_recovering = true;
+        let Some(pause) = entry.failures.record(&self.policy, now) else {
+            entry.set_slot(Slot::GivenUp(reason), now);
+            return Some(Restart::Never);
+        };
+        let at = now + pause;
+        entry.set_slot(Slot::Restarting { reason, at }, now);
+        Some(if entry.is_pinned { Restart::At(at) } else { Restart::OnRequest })
     }
 
     /// Records that an evicted engine has stopped.
@@ -282,7 +389,7 @@ impl Residency {
         let is_old = |entry: &Entry| self.ttl.is_some_and(|ttl| now.duration_since(entry.used_at) >= ttl);
         let old = self.entries.iter().filter(|(_, entry)| is_old(entry));
         let mut ids: Vec<String> = old.map(|(id, _)| id.clone()).collect();
-        ids.extend(self.budget_bytes.map(|budget| self.evictions_for(0, budget).0).unwrap_or_default());
+        ids.extend(self.budget_bytes.map(|budget| self.evictions_for(None, 0, budget).0).unwrap_or_default());
         // Models in use, pinned or evicted already are skipped.
         ids.into_iter().filter_map(|id| self.evict(&id, now)).collect()
     }

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
 
 use izwi_core::engine::EngineCoreConfig;
-use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
+use izwi_core::engine::executor::StepPlan;
+use izwi_core::engine::executor::simulated::{Fault, SimulatedExecutor, SimulatedModel};
 
 use super::*;
 
@@ -258,22 +259,23 @@ async fn a_load_that_ends_after_close_is_discarded() {
 #[test]
 fn a_failed_load_is_tried_again_after_a_while() {
     let now = Instant::now();
-    let mut residency = Residency::new(None, None, true);
+    let mut residency = Residency::new(&RegistryConfig { ttl: None, ..config() }, true);
     residency.offer(offer("a", 1), now);
-    assert!(matches!(residency.acquire("a", now), Decision::Load(_)));
-    assert!(matches!(residency.acquire("a", now), Decision::Wait));
+    assert!(matches!(residency.acquire("a", true, now), Decision::Load(_)));
+    assert!(matches!(residency.acquire("a", true, now), Decision::Wait));
     residency.finish_load("a", Err("no".to_owned()), now);
-    assert!(matches!(residency.acquire("a", now + Duration::from_secs(29)), Decision::Refused(_)));
-    assert!(matches!(residency.acquire("a", now + Duration::from_secs(30)), Decision::Load(_)));
+    assert!(matches!(residency.acquire("a", true, now + Duration::from_secs(29)), Decision::Refused(_)));
+    assert!(matches!(residency.acquire("a", true, now + Duration::from_secs(30)), Decision::Load(_)));
 }
 
 #[tokio::test]
 async fn a_model_larger_than_expected_evicts_others() {
     let now = Instant::now();
-    let mut residency = Residency::new(Some(100), None, true);
+    let mut residency =
+        Residency::new(&RegistryConfig { ttl: None, memory_budget_bytes: Some(100), ..config() }, true);
     for (id, bytes) in [("a", 30), ("b", 30), ("c", 30)] {
         residency.offer(offer(id, bytes), now);
-        assert!(matches!(residency.acquire(id, now), Decision::Load(_)));
+        assert!(matches!(residency.acquire(id, true, now), Decision::Load(_)));
         let ready = engine(id);
         ready.ready().await.unwrap();
         residency.finish_load(id, Ok(ready), now + Duration::from_secs(bytes));
@@ -283,4 +285,139 @@ async fn a_model_larger_than_expected_evicts_others() {
     residency.offer(offer("b", 60), now);
     let evicted: Vec<String> = residency.expire(now).into_iter().map(|(id, _)| id).collect();
     assert_eq!(evicted, ["a"], "the least recently used");
+}
+
+/// An engine that panics in every step.
+fn failing_engine(name: &str) -> Engine {
+    let config = EngineCoreConfig { model: name.to_owned(), num_threads: 1, ..Default::default() };
+    let script = Box::new(|_: &StepPlan| Some(Fault::Panic));
+    let model = SimulatedModel { script: Some(script), ..Default::default() };
+    let executor = SimulatedExecutor::new(&config, model);
+    Engine::with_executor(config, Box::new(executor)).unwrap()
+}
+
+/// Sends requests to an engine until it is dead.
+async fn kill(engine: &Engine) {
+    while engine.failure().is_none() {
+        let request = izwi_core::engine::EngineCoreRequest::tts("A step that panics.");
+        assert!(engine.generate(request).await.is_err());
+    }
+}
+
+/// A registry whose first `failing` loads of a model give engines that panic.
+fn fragile(failing: usize, restart: RestartPolicy) -> (Registry, Arc<AtomicUsize>) {
+    let loads = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&loads);
+    let loader: Loader = Arc::new(move |name: &str| {
+        let is_failing = counter.fetch_add(1, Ordering::SeqCst) < failing;
+        Ok(if is_failing { failing_engine(name) } else { engine(name) })
+    });
+    let config = RegistryConfig { default_asr: None, restart, ..config() };
+    (Registry::with_loader(config, vec![offer("voice", 10), offer("a", 30)], loader), loads)
+}
+
+const SOON: RestartPolicy = RestartPolicy {
+    first_pause: Duration::from_millis(1),
+    max_pause: Duration::from_millis(1),
+    max_failures: 4,
+    window: Duration::from_secs(600),
+};
+/// Longer than any test.
+const LATE: RestartPolicy =
+    RestartPolicy { first_pause: Duration::from_secs(900), max_pause: Duration::from_secs(900), ..SOON };
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_default_model_whose_engine_failed_is_loaded_again() {
+    let (registry, loads) = fragile(2, SOON);
+    registry.load_defaults();
+    for count in 1..=2 {
+        until(&registry, "voice", "ready").await;
+        let lease = lease_tts(&registry, "voice").await.unwrap();
+        kill(&lease).await;
+        drop(lease);
+        let mut changes = registry.inner.residency.subscribe();
+        let reloaded = changes.wait_for(|_| loads.load(Ordering::SeqCst) > count);
+        tokio::time::timeout(GUARD, reloaded).await.unwrap().unwrap();
+    }
+    until(&registry, "voice", "ready").await;
+    let lease = lease_tts(&registry, "voice").await.unwrap();
+    lease.generate(izwi_core::engine::EngineCoreRequest::tts("It speaks again.")).await.unwrap();
+    assert_eq!((registry.readiness(), registry.given_up()), (Ok(()), None));
+    assert_eq!(loads.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_get_a_pause_while_a_model_is_loaded_again() {
+    let (registry, loads) = fragile(usize::MAX, LATE);
+    registry.load_defaults();
+    until(&registry, "voice", "ready").await;
+    for id in ["voice", "a"] {
+        let lease = lease_tts(&registry, id).await.unwrap();
+        kill(&lease).await;
+        until(&registry, id, "restarting").await;
+        let error = lease_tts(&registry, id).await.unwrap_err();
+        assert_eq!(error.code(), "model_restarting");
+        assert!(error.retry_after_s().is_some_and(|seconds| (890..=900).contains(&seconds)), "{error:?}");
+    }
+    assert_eq!(registry.readiness().unwrap_err().code, "restarting");
+    assert_eq!((registry.given_up(), loads.load(Ordering::SeqCst)), (None, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_fails_repeatedly_is_given_up() {
+    let (registry, loads) = fragile(usize::MAX, SOON);
+    registry.load_defaults();
+    for count in 1..=SOON.max_failures {
+        let mut changes = registry.inner.residency.subscribe();
+        let loaded = changes.wait_for(|_| loads.load(Ordering::SeqCst) == count);
+        tokio::time::timeout(GUARD, loaded).await.unwrap().unwrap();
+        until(&registry, "voice", "ready").await;
+        kill(&lease_tts(&registry, "voice").await.unwrap()).await;
+    }
+    until(&registry, "voice", "given_up").await;
+    assert_eq!(lease_tts(&registry, "voice").await.unwrap_err().code(), "model_unavailable");
+    assert_eq!(registry.given_up().unwrap().code, "given_up");
+    assert_eq!(loads.load(Ordering::SeqCst), SOON.max_failures);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_that_fails_counts_as_a_failure() {
+    let now = Instant::now();
+    let mut residency = Residency::new(&RegistryConfig { restart: SOON, ..config() }, true);
+    residency.offer(offer("a", 1), now);
+    residency.pin("a");
+    let dead = failing_engine("a");
+    kill(&dead).await;
+    assert!(matches!(residency.acquire("a", true, now), Decision::Load(_)));
+    assert_eq!(residency.finish_load("a", Ok(dead), now), None);
+    assert!(matches!(residency.engine_failed("a", now), Some(Restart::At(_))));
+    assert_eq!(residency.engine_failed("a", now), None, "once per engine");
+    let later = now + SOON.max_pause;
+    for _ in 0..2 {
+        assert!(matches!(residency.acquire("a", true, later), Decision::Load(_)));
+        let restart = residency.finish_load("a", Err("the device is gone".to_owned()), later);
+        assert!(matches!(restart, Some(Restart::At(_))));
+        assert!(matches!(residency.acquire("a", true, later), Decision::Refused(_)));
+        residency.set("a".to_owned(), Slot::Restarting { reason: String::new(), at: later }, later);
+    }
+    assert!(matches!(residency.acquire("a", true, later), Decision::Load(_)));
+    assert_eq!(residency.finish_load("a", Err("gone".to_owned()), later), Some(Restart::Never));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_of_a_loaded_model_loads_nothing() {
+    let (registry, loads) = registry(config());
+    let error = registry.lease_loaded(Some("a"), Task::Tts).await.unwrap_err();
+    assert_eq!((error.code(), loads.load(Ordering::SeqCst)), ("model_not_loaded", 0));
+    drop(lease_tts(&registry, "a").await.unwrap());
+    assert!(registry.lease_loaded(Some("a"), Task::Tts).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_default_model_beyond_the_budget_fails_with_the_reason() {
+    let (registry, _) = registry(RegistryConfig { memory_budget_bytes: Some(15), ..config() });
+    registry.load_defaults();
+    until(&registry, "asr", "failed").await;
+    let unready = registry.entries()["asr"].slot.readiness("asr").map(drop).unwrap_err();
+    assert!(unready.reason.contains("memory budget of 15 bytes"), "{unready:?}");
 }

@@ -11,10 +11,11 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
+use izwi_types::excerpt;
 
-use crate::error::{ApiError, truncated};
+use crate::error::ApiError;
 use crate::state::AppState;
-use crate::{graceful_close, middleware, ws};
+use crate::{graceful_close, middleware, slow_body, ws};
 
 /// The whole service, for [`crate::serve`] or anything else that runs an axum router.
 pub fn router(state: AppState) -> Router {
@@ -38,9 +39,11 @@ pub fn router(state: AppState) -> Router {
     api.merge(open)
         .fallback(unknown_route)
         .layer(DefaultBodyLimit::max(state.config().max_body_bytes))
+        .layer(from_fn(middleware::keep_places_for_probes))
         .layer(from_fn_with_state(state.clone(), middleware::check_host_and_origin))
         .layer(from_fn(middleware::assign_request_id))
         .layer(from_fn(graceful_close::drain_refused_bodies))
+        .layer(from_fn_with_state(state.clone(), slow_body::demand_progress))
         .with_state(state)
 }
 
@@ -54,9 +57,9 @@ fn recordings(state: &AppState) -> Router<AppState> {
 }
 
 async fn unknown_route(request: Request) -> ApiError {
-    ApiError::UnknownRoute(format!("{} {}", request.method(), truncated(request.uri().path())))
+    ApiError::UnknownRoute(format!("{} {}", request.method(), excerpt(request.uri().path())))
 }
 
 async fn method_not_allowed(request: Request) -> ApiError {
-    ApiError::MethodNotAllowed { method: request.method().to_string(), path: truncated(request.uri().path()) }
+    ApiError::MethodNotAllowed { method: request.method().to_string(), path: excerpt(request.uri().path()) }
 }

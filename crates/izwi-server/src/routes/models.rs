@@ -28,7 +28,8 @@ pub(super) async fn show(
 fn describe(state: &AppState, id: String, entry: &Entry) -> ModelObject {
     let profile = match &entry.slot {
         Slot::Ready(engine) => Some(engine.profile()),
-        Slot::Unloaded | Slot::Loading | Slot::Unloading | Slot::Failed(_) => None,
+        Slot::Unloaded | Slot::Loading | Slot::Unloading => None,
+        Slot::Failed(_) | Slot::Restarting { .. } | Slot::GivenUp(_) => None,
     };
     let registry = state.registry();
     ModelObject {

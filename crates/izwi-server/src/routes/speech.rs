@@ -13,13 +13,14 @@ use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
 use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput, Task};
+use izwi_types::excerpt;
 use tokio::sync::mpsc;
 
 use super::streamed::{self, event};
 use crate::chunking::ChunkSizes;
 use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef};
 use crate::encoding::{self, EncodedUtterance};
-use crate::error::{ApiError, truncated};
+use crate::error::ApiError;
 use crate::registry::Lease;
 use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_text};
 use crate::state::AppState;
@@ -101,7 +102,7 @@ fn voice_name(body: &mut SpeechRequest, has_recording: bool) -> Result<Option<St
     match name.filter(|name| !name.is_empty() && !voices::is_alias(name)) {
         None => Ok(None),
         Some(name) => {
-            let name = truncated(&name);
+            let name = excerpt(&name);
             let message = format!("voice '{name}' and ref_audio are both given; leave one out");
             Err(ApiError::invalid("voice", message))
         }
@@ -113,7 +114,7 @@ fn stream_format(name: Option<&str>) -> Result<StreamFormat, ApiError> {
         None | Some("audio") => Ok(StreamFormat::Audio),
         Some("sse") => Ok(StreamFormat::Events),
         Some(other) => {
-            let message = format!("stream_format '{}' is unknown; use audio or sse", truncated(other));
+            let message = format!("stream_format '{}' is unknown; use audio or sse", excerpt(other));
             Err(ApiError::invalid("stream_format", message))
         }
     }

@@ -17,8 +17,12 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// How long a summary waits for an engine that is executing a step.
 const STATISTICS_TIMEOUT: Duration = Duration::from_secs(1);
 
-pub(super) async fn livez() -> Json<Probe> {
-    Json(Probe { status: "alive" })
+/// Fails once a default model is given up: only a restart of the process helps then.
+pub(super) async fn livez(State(state): State<AppState>) -> Result<Json<Probe>, ApiError> {
+    match state.registry().given_up() {
+        Some(Unready { code, reason }) => Err(ApiError::NotReady { code, reason }),
+        None => Ok(Json(Probe { status: "alive" })),
+    }
 }
 
 pub(super) async fn version() -> Json<Version> {
@@ -71,7 +75,8 @@ async fn model_health(id: &str, entry: &Entry) -> ModelHealth {
     };
     let engine = match &entry.slot {
         Slot::Ready(engine) => Some(engine_health(engine).await),
-        Slot::Unloaded | Slot::Loading | Slot::Unloading | Slot::Failed(_) => None,
+        Slot::Unloaded | Slot::Loading | Slot::Unloading => None,
+        Slot::Failed(_) | Slot::Restarting { .. } | Slot::GivenUp(_) => None,
     };
     let tasks = entry.tasks.iter().map(|task| task.name()).collect();
     ModelHealth { state, reason, tasks, engine }

@@ -7,9 +7,10 @@ use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use izwi_core::engine::{Engine, ReferenceAudio, RequestId, Task};
 use izwi_hub::{SavedVoice, VoiceNotes, VoiceStore};
+use izwi_types::excerpt;
 
 use crate::dto::listing::{VoiceDeleted, VoiceList, VoiceObject, VoiceQuery, VoiceRequest};
-use crate::error::{ApiError, truncated};
+use crate::error::ApiError;
 use crate::extract::{ApiPath, ApiQuery, non_blank};
 use crate::registry::{Lease, Slot};
 use crate::state::AppState;
@@ -17,13 +18,14 @@ use crate::upload::Upload;
 use crate::voices;
 use crate::voices::{Voice, blocking, stored};
 
-/// Voices of the requested model, or of all loaded TTS models; then the saved voices that it, or any, accepts.
+/// Voices of the requested model, or of all loaded TTS models; then the saved voices that it, or any, accepts. Loads no
+/// model: a page of another site can send a GET without reading the answer.
 pub(super) async fn list(
     State(state): State<AppState>,
     ApiQuery(query): ApiQuery<VoiceQuery>,
 ) -> Result<Json<VoiceList>, ApiError> {
     let chosen = match &query.model {
-        Some(model) => Some(state.lease(Some(model), Task::Tts).await?),
+        Some(model) => Some(state.lease_loaded(Some(model), Task::Tts).await?),
         None => None,
     };
     let engines = match &chosen {
@@ -48,7 +50,7 @@ pub(super) async fn show(
     ApiPath(id): ApiPath,
     ApiQuery(query): ApiQuery<VoiceQuery>,
 ) -> Result<Json<VoiceObject>, ApiError> {
-    let engine = state.lease(query.model.as_deref(), Task::Tts).await?;
+    let engine = state.lease_loaded(query.model.as_deref(), Task::Tts).await?;
     let is_own = engine.profile().info.voices.iter().any(|voice| voice.id == id);
     if let Some(store) = state.voices().filter(|_| !is_own)
         && let Some((voice, pack)) = stored(store, &id).await?
@@ -63,7 +65,7 @@ pub(super) async fn show(
     match own {
         Some(voice) => Ok(Json(describe(&engine, voice))),
         None => Err(ApiError::VoiceNotFound {
-            id: truncated(&id),
+            id: excerpt(&id),
             model: engine.profile().model.clone(),
             hint: "the model has no voices".to_owned(),
         }),

@@ -1,10 +1,11 @@
 //! The fields of the requests that carry a recording, as JSON and as a form. Reads no body.
 
+use izwi_types::excerpt;
 use serde::de::DeserializeOwned;
 
 use crate::dto::listing::VoiceRequest;
 use crate::dto::transcription::TranscriptionRequest;
-use crate::error::{ApiError, truncated};
+use crate::error::ApiError;
 
 /// The fields of a request that carries one recording.
 pub(crate) trait RecordingFields: DeserializeOwned + Default + Send {
@@ -12,10 +13,12 @@ pub(crate) trait RecordingFields: DeserializeOwned + Default + Send {
     const FILES: &'static [&'static str];
     /// Names of the text parts; other parts are ignored.
     const TEXTS: &'static [&'static str];
+    /// Members of a JSON body that may hold the recording; error messages name the first.
+    const MEMBERS: &'static [&'static str];
     /// Text parts that may occur more than once.
     const REPEATED: &'static [&'static str];
 
-    /// Takes out the members of a JSON body that may hold the recording; error messages name the first.
+    /// Takes out the contents of [`MEMBERS`](Self::MEMBERS).
     fn take_recordings(&mut self) -> Vec<(&'static str, Option<String>)>;
 
     /// Sets a field from a text part.
@@ -24,6 +27,7 @@ pub(crate) trait RecordingFields: DeserializeOwned + Default + Send {
 
 impl RecordingFields for TranscriptionRequest {
     const FILES: &'static [&'static str] = &["file"];
+    const MEMBERS: &'static [&'static str] = &["audio", "audio_base64"];
     const TEXTS: &'static [&'static str] = &[
         "model",
         "language",
@@ -63,6 +67,7 @@ impl RecordingFields for TranscriptionRequest {
 
 impl RecordingFields for VoiceRequest {
     const FILES: &'static [&'static str] = &["audio_sample", "file", "ref_audio"];
+    const MEMBERS: &'static [&'static str] = &["ref_audio", "audio_sample"];
     const TEXTS: &'static [&'static str] =
         &["name", "model", "ref_text", "text", "x_vector_only_mode", "overwrite"];
     const REPEATED: &'static [&'static str] = &[];
@@ -98,5 +103,5 @@ fn parse<T: std::str::FromStr>(name: &str, text: &str, expected: &str) -> Result
 }
 
 fn unparsable(name: &str, text: &str, expected: &str) -> ApiError {
-    ApiError::invalid(name, format!("{name} is '{}'; it must be {expected}", truncated(text)))
+    ApiError::invalid(name, format!("{name} is '{}'; it must be {expected}", excerpt(text)))
 }

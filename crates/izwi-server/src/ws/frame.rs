@@ -1,10 +1,11 @@
 //! Parts of frames that Izwi's own protocols share: the type, required text, the error frame.
 
+use izwi_types::excerpt;
 use serde_json::Value;
 
 use super::outbox::Outbox;
 use crate::dto::session::{ErrorFrame, Interrupt, PlaybackAck, PlayedFields, Resume, ResumeFields, Tag};
-use crate::error::{ApiError, truncated};
+use crate::error::ApiError;
 use crate::extract::parse_json;
 
 pub(super) const CONFIGURED: ApiError =
@@ -24,7 +25,7 @@ pub(super) fn kind(frame: &[u8]) -> Result<String, ApiError> {
 
 /// The refusal of a type that is none of `known`.
 pub(super) fn unknown(kind: &str, known: &'static str) -> ApiError {
-    ApiError::UnknownFrame { kind: truncated(kind), known }
+    ApiError::UnknownFrame { kind: excerpt(kind), known }
 }
 
 pub(super) fn required_text(text: Option<String>) -> Result<String, ApiError> {
@@ -59,8 +60,8 @@ pub(super) fn write_error(error: &ApiError, out: &mut Outbox) {
     out.frame(&ErrorFrame {
         kind: "error",
         code: error.code(),
-        message: error.to_string(),
-        param: error.param(),
+        message: error.message(),
+        param: error.param().map(excerpt),
         retry_after: error.retry_after_s(),
     });
 }

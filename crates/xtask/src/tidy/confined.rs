@@ -78,6 +78,14 @@ const RULES: &[Rule] = &[
         remedy: "write it safely, or move it into crates/izwi-kernels/",
     },
     Rule {
+        name: "wall clock",
+        pattern: r"\b(?:SystemTime|UNIX_EPOCH)\b",
+        in_tests: false,
+        scopes: &["crates/izwi-core/", "crates/izwi-server/", "crates/izwi-cli/"],
+        except: &[("crates/izwi-server/src/state.rs", "the time of the start, which clients see")],
+        remedy: "measure with Instant: the wall clock jumps, and a deadline must not",
+    },
+    Rule {
         name: "ignored test",
         pattern: r"#\[ignore\b",
         in_tests: true,
@@ -171,6 +179,20 @@ mod tests {
                 ("crates/izwi-server/src/ws/protocol.rs", text),
             ],
             &["crates/izwi-server/src/ws/protocol.rs:3"],
+        );
+    }
+
+    #[test]
+    fn deadlines_use_no_wall_clock() {
+        let text = "use std::time::{Duration, SystemTime};\n// SystemTime\nlet now = Instant::now();\n";
+        check(
+            &[
+                ("crates/izwi-server/src/state.rs", text),
+                ("crates/izwi-nn/src/lib.rs", text),
+                ("crates/izwi-server/src/serve.rs", text),
+                ("crates/izwi-core/src/engine/core.rs", text),
+            ],
+            &["crates/izwi-server/src/serve.rs:1", "crates/izwi-core/src/engine/core.rs:1"],
         );
     }
 

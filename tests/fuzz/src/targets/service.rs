@@ -61,9 +61,10 @@ impl Service {
             }
         });
         let folder = scratch::path("voices-of-server");
-        let config = ServerConfig { voices_dir: Some(folder.clone()), ..ServerConfig::default() };
+        let voices = VoiceStore::at(folder);
+        let config = ServerConfig { voices: Some(voices.clone()), ..ServerConfig::default() };
         let state = AppState::new(config, registry, Recorder::install().unwrap(), None);
-        Self { runtime, state, voices: VoiceStore::at(folder) }
+        Self { runtime, state, voices }
     }
 
     /// Removes what requests have saved.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use izwi_audio::chunk::Chunker;
+use izwi_audio::chunk::{ChunkLengths, Chunker};
 use izwi_audio::decode::{DecodeLimits, decode};
 use izwi_audio::encode::{EncoderConfig, FORMATS};
 use izwi_audio::vad::{VadOptions, speech_spans};
@@ -66,7 +66,7 @@ fn cut(bytes: &[u8]) {
     let signal: Vec<f32> = body.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     let size = size as usize;
     let first = (first != 0).then_some(first as usize);
-    let mut chunker = Chunker::new(size).with_first(first);
+    let mut chunker = Chunker::new(ChunkLengths::new(size, first));
     let mut chunks = Vec::new();
     for piece in signal.chunks((first.unwrap_or(1) % 701).max(1)) {
         chunks.extend(chunker.push(piece));

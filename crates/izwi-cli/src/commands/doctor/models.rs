@@ -9,10 +9,9 @@ use crate::engine::{self, Loaded, millis};
 use crate::interrupt::Interrupt;
 use crate::settings::Resolved;
 use crate::synthesis::{self, Speech};
-use crate::{models, output};
+use crate::{machine, models, output};
 
 use super::finding::Finding;
-use super::system;
 
 const SENTENCE: &str = "The quick brown fox jumps over the lazy dog near the river bank.";
 /// Playback has gaps above this RTF.
@@ -89,7 +88,7 @@ fn devices(store: &Store, resolved: &Resolved) -> Vec<Finding> {
 fn memory_for(model: &str, bytes: u64) -> Finding {
     let need = bytes.saturating_mul(COPIES_OF_WEIGHTS).saturating_add(BASE_BYTES);
     let detail = format!("{model} needs about {}", output::format_bytes(need));
-    match system::memory_bytes() {
+    match machine::memory_bytes() {
         Some((_, available)) if available < need => {
             let detail = format!("{detail}, {} are available", output::format_bytes(available));
             Finding::warning("model memory", detail, "stop other programs, or use a smaller model")

@@ -3,15 +3,15 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use izwi_core::engine::executor::{metal_gpu, probe_device};
 use izwi_types::DeviceChoice;
 
 use crate::build_info;
+use crate::machine;
 use crate::output;
-use crate::player::{self, Player};
+use crate::player::Player;
 use crate::settings::{Resolved, ServerSettings};
 
 use super::finding::Finding;
@@ -109,24 +109,13 @@ fn processor_features() -> (Vec<&'static str>, bool) {
 }
 
 fn memory() -> Finding {
-    match memory_bytes() {
+    match machine::memory_bytes() {
         Some((total, available)) => Finding::ok(
             "memory",
             format!("{} of {} available", output::format_bytes(available), output::format_bytes(total)),
         ),
         None => Finding::ok("memory", "unknown"),
     }
-}
-
-/// Total and available memory in bytes, within the limits of the container.
-pub(super) fn memory_bytes() -> Option<(u64, u64)> {
-    let mut system = sysinfo::System::new().ok()?;
-    system.refresh_memory();
-    let (total, available) = (system.total_memory(), system.available_memory());
-    Some(match system.cgroup_limits() {
-        Some(limits) => (total.min(limits.total_memory), available.min(limits.free_memory)),
-        None => (total, available),
-    })
 }
 
 fn device(resolved: &Resolved) -> Finding {
@@ -217,18 +206,13 @@ fn version_response(address: SocketAddr) -> Option<String> {
 
 fn python() -> Finding {
     let remedy = "needed only for models from Python packages; install python3 and pip (Debian: python3-pip)";
-    let search = std::env::var_os("PATH").unwrap_or_default();
-    let Some(python) = ["python3", "python"].iter().find_map(|name| player::executable(name, &search)) else {
-        return Finding::warning("python", "python3 was not found", remedy);
-    };
-    let pip = Command::new(&python).args(["-m", "pip", "--version"]).stdin(Stdio::null()).output();
-    match pip {
-        Ok(pip) if pip.status.success() => {
-            let version = String::from_utf8_lossy(&pip.stdout);
+    match izwi_hub::find_pip(&izwi_hub::Access::from_env()) {
+        Ok((python, version)) => {
             let words: Vec<&str> = version.split_whitespace().take(2).collect();
             Finding::ok("python", format!("{} with {}", python.display(), words.join(" ")))
         }
-        _ => Finding::warning("python", format!("{} has no pip", python.display()), remedy),
+        Err(Some(python)) => Finding::warning("python", format!("{} has no pip", python.display()), remedy),
+        Err(None) => Finding::warning("python", "python3 was not found", remedy),
     }
 }
 

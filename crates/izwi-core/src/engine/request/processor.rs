@@ -2,6 +2,7 @@
 //!
 //! Must not know queues or the state of the engine.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +10,10 @@ use izwi_audio::chunk::ChunkLengths;
 use izwi_audio::decode::{self, DecodeError, DecodeLimits};
 use izwi_types::{
     ConverseInput, Input, ListenInput, Message, Prepared, SamplingParams, SpeakInput, Task, Turn,
-    VoiceRecording, VoiceReference, Work, check_finite,
+    VoiceRecording, VoiceReference, Work, check_finite, excerpt,
 };
 
+use super::intake::AudioIntake;
 use super::voice_input;
 use super::{AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, VoiceInput};
 use crate::engine::config::EngineCoreConfig;
@@ -51,8 +53,6 @@ pub(in crate::engine) struct AdmissibleRequest {
     pub(in crate::engine) max_tokens: usize,
     /// Duration of the recording to transcribe, for ASR.
     pub(in crate::engine) recording: Option<Duration>,
-    /// Duration of all recordings of the request.
-    pub(in crate::engine) open_audio: Duration,
 }
 
 impl AdmissibleRequest {
@@ -62,7 +62,23 @@ impl AdmissibleRequest {
     }
 }
 
+/// A valid request whose recordings are decoded.
+#[derive(Debug)]
+pub(in crate::engine) struct ReadableRequest {
+    id: RequestId,
+    task: Task,
+    priority: Priority,
+    live: bool,
+    text_chars: Option<usize>,
+    chunk_lengths: ChunkLengths,
+    seed: u64,
+    max_tokens: usize,
+    text_input: Option<TextInput>,
+    decoded: DecodedInput,
+}
+
 /// A request's input with its recordings decoded.
+#[derive(Debug)]
 struct DecodedInput {
     input: Input,
     /// Duration of the recording to transcribe.
@@ -100,45 +116,69 @@ impl RequestProcessor {
         self.preparer.is_simulated()
     }
 
-    /// Validates, completes and prepares a request. Blocks.
+    /// Validates and completes a request, and decodes its recordings into `intake`. Blocks.
     ///
     /// # Errors
-    /// The request is invalid; the error names the field, the value and the remedy.
-    pub(in crate::engine) fn process(&self, mut request: EngineCoreRequest) -> Result<AdmissibleRequest> {
+    /// The request is invalid; the error names the field, the value and the remedy. Or its caller has gone, or too much
+    /// audio is open.
+    pub(in crate::engine) fn read(
+        &self,
+        mut request: EngineCoreRequest,
+        intake: &mut AudioIntake,
+    ) -> Result<ReadableRequest> {
         self.take_text(&mut request)?;
         let text_input = request.text_input.clone();
         self.check(&request)?;
         let params = self.complete(&request)?;
-        let seed = params.seed.unwrap_or_default();
         let chunk_samples = request.chunk_samples.unwrap_or(self.config.streaming_chunk_size);
         let chunk_lengths = ChunkLengths::new(chunk_samples, request.first_chunk_samples);
         let (id, task, priority) = (request.id.clone(), request.task_type, request.priority);
         let live = request.live && task != Task::Asr;
         let text_chars =
             request.text.as_deref().filter(|_| task == Task::Tts).map(|text| text.chars().count());
-        let DecodedInput { input, recording, open_audio } = match task {
-            Task::Tts => self.speak_input(request, &params, chunk_samples)?,
-            Task::Asr => self.listen_input(request, &params)?,
-            Task::Chat => self.converse_input(request, &params, chunk_samples)?,
+        let decoded = match task {
+            Task::Tts => self.speak_input(request, &params, chunk_samples, intake)?,
+            Task::Asr => self.listen_input(request, &params, intake)?,
+            Task::Chat => self.converse_input(request, &params, chunk_samples, intake)?,
         };
-        let prepared = self.preparer.prepare(&input)?;
-        let max_tokens = params.max_tokens;
-        let (work, prompt_tokens) = workload(&self.config, &prepared.work, max_tokens)?;
-        Ok(AdmissibleRequest {
+        intake.cover(decoded.open_audio)?;
+        Ok(ReadableRequest {
             id,
             task,
             priority,
             live,
             text_chars,
             chunk_lengths,
-            seed,
+            seed: params.seed.unwrap_or_default(),
+            max_tokens: params.max_tokens,
             text_input,
+            decoded,
+        })
+    }
+
+    /// Prepares a request that was read. Blocks.
+    ///
+    /// # Errors
+    /// The model refuses the input; the error names the field, the value and the remedy.
+    pub(in crate::engine) fn finish(&self, request: ReadableRequest) -> Result<AdmissibleRequest> {
+        let DecodedInput { input, recording, .. } = request.decoded;
+        let prepared = self.preparer.prepare(&input)?;
+        let max_tokens = request.max_tokens;
+        let (work, prompt_tokens) = workload(&self.config, &prepared.work, max_tokens)?;
+        Ok(AdmissibleRequest {
+            id: request.id,
+            task: request.task,
+            priority: request.priority,
+            live: request.live,
+            text_chars: request.text_chars,
+            chunk_lengths: request.chunk_lengths,
+            seed: request.seed,
+            text_input: request.text_input,
             prepared,
             work,
             prompt_tokens,
             max_tokens,
             recording,
-            open_audio,
         })
     }
 
@@ -171,13 +211,14 @@ impl RequestProcessor {
         request: EngineCoreRequest,
         params: &GenerationParams,
         chunk_samples: usize,
+        intake: &mut AudioIntake,
     ) -> Result<DecodedInput> {
         let mut open_audio = Duration::ZERO;
         let reference = match request.reference {
             None => None,
             Some(VoiceInput::Pack(pack)) => Some(VoiceReference::Pack(pack)),
             Some(VoiceInput::Recording(reference)) => {
-                let recording = self.decode_reference(reference)?;
+                let recording = self.decode_reference(reference, intake)?;
                 let rate_hz = self.profile.info.sample_rate_hz;
                 open_audio = audio_duration(recording.samples.len() as u64, rate_hz);
                 Some(VoiceReference::Recording(recording))
@@ -201,8 +242,14 @@ impl RequestProcessor {
         Ok(DecodedInput { input, recording: None, open_audio })
     }
 
-    fn listen_input(&self, request: EngineCoreRequest, params: &GenerationParams) -> Result<DecodedInput> {
-        let audio = request.audio_input.map(|audio| self.decode(audio, self.config.max_audio_duration));
+    fn listen_input(
+        &self,
+        request: EngineCoreRequest,
+        params: &GenerationParams,
+        intake: &mut AudioIntake,
+    ) -> Result<DecodedInput> {
+        let longest = self.config.max_audio_duration;
+        let audio = request.audio_input.map(|audio| self.decode(audio, longest, intake));
         let samples = audio.transpose()?.unwrap_or_default();
         let recording = self.input_duration(samples.len());
         let input = Input::Listen(ListenInput {
@@ -223,11 +270,12 @@ impl RequestProcessor {
         request: EngineCoreRequest,
         params: &GenerationParams,
         chunk_samples: usize,
+        intake: &mut AudioIntake,
     ) -> Result<DecodedInput> {
         let ChatOptions { mut conversation, own_sampling, text_temperature } = request.chat;
         let mut messages = Vec::new();
         if let Some(audio) = request.audio_input.filter(|audio| !audio.is_empty()) {
-            messages.push(Message::Recording(self.decode_message(audio)?));
+            messages.push(Message::Recording(self.decode_message(audio, intake)?));
         }
         if let Some(text) = request.text.filter(|text| !text.trim().is_empty()) {
             messages.push(Message::Text(text));
@@ -260,17 +308,33 @@ impl RequestProcessor {
     ///
     /// # Errors
     /// The recording cannot be decoded or is longer than `max_turn_duration`.
-    pub(in crate::engine) fn decode_message(&self, audio: AudioInput) -> Result<Arc<[f32]>> {
-        self.decode(audio, self.config.max_turn_duration)
+    pub(in crate::engine) fn decode_message(
+        &self,
+        audio: AudioInput,
+        intake: &mut AudioIntake,
+    ) -> Result<Arc<[f32]>> {
+        self.decode(audio, self.config.max_turn_duration, intake)
+    }
+
+    /// Decodes a recording to make a voice of. Blocks.
+    ///
+    /// # Errors
+    /// The model does not support voice cloning, or the recording is invalid; the error names the field.
+    pub(in crate::engine) fn read_voice(
+        &self,
+        recording: ReferenceAudio,
+        intake: &mut AudioIntake,
+    ) -> Result<VoiceRecording> {
+        recording.check(&self.profile)?;
+        self.decode_reference(recording, intake)
     }
 
     /// Makes a voice pack of a recording. Blocks.
     ///
     /// # Errors
-    /// The model does not support voice cloning, or the recording is invalid; the error names the field.
-    pub(in crate::engine) fn make_voice(&self, recording: ReferenceAudio) -> Result<Vec<u8>> {
-        recording.check(&self.profile)?;
-        Ok(self.preparer.make_voice(&self.decode_reference(recording)?)?)
+    /// The model refuses the recording; the error names the field.
+    pub(in crate::engine) fn make_voice(&self, recording: &VoiceRecording) -> Result<Vec<u8>> {
+        Ok(self.preparer.make_voice(recording)?)
     }
 
     /// Checks that a voice pack fits the model.
@@ -286,35 +350,59 @@ impl RequestProcessor {
     }
 
     /// Decodes a recording to mono samples at the model's input rate.
-    fn decode(&self, audio: AudioInput, max_duration: Duration) -> Result<Arc<[f32]>> {
-        Ok(self.decode_up_to(audio, max_duration, self.profile.info.input_sample_rate_hz)?)
-    }
-
-    fn decode_up_to(
+    fn decode(
         &self,
         audio: AudioInput,
         max_duration: Duration,
-        rate: u32,
-    ) -> std::result::Result<Arc<[f32]>, DecodeError> {
+        intake: &mut AudioIntake,
+    ) -> Result<Arc<[f32]>> {
+        self.decode_at(self.profile.info.input_sample_rate_hz, audio, max_duration, intake)
+    }
+
+    /// Decodes a recording to mono samples at `rate_hz`, as long as `intake` takes them.
+    fn decode_at(
+        &self,
+        rate_hz: u32,
+        audio: AudioInput,
+        max_duration: Duration,
+        intake: &mut AudioIntake,
+    ) -> Result<Arc<[f32]>> {
         let limits = DecodeLimits { max_bytes: self.config.max_audio_bytes, max_duration };
         let file = match audio {
             AudioInput::Base64(text) => decode::from_base64(&text, limits.max_bytes)?.into(),
             AudioInput::File(bytes) => bytes,
         };
-        Ok(decode::decode(file, rate, &limits)?.into())
+        let (mut samples, mut refusal) = (0, None);
+        let mut watch = |more: usize| {
+            samples += more as u64;
+            match intake.grow(audio_duration(samples, rate_hz)) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    refusal = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        };
+        let decoded = decode::decode_watched(file, rate_hz, &limits, &mut watch);
+        refusal.map_or(decoded.map_err(EngineError::Audio), Err)
     }
 
     /// Decodes a reference recording to mono samples at the model's output rate.
-    fn decode_reference(&self, recording: ReferenceAudio) -> Result<VoiceRecording> {
+    fn decode_reference(
+        &self,
+        recording: ReferenceAudio,
+        intake: &mut AudioIntake,
+    ) -> Result<VoiceRecording> {
         let (text, timbre_only) = (recording.transcript(), recording.timbre_only);
         let longest = self.config.max_reference_duration;
-        let rate = self.profile.info.sample_rate_hz;
-        let samples = self.decode_up_to(recording.audio, longest, rate).map_err(|error| match error {
-            DecodeError::TooLong { limit_s } => EngineError::invalid(
+        let decoded = self.decode_at(self.profile.info.sample_rate_hz, recording.audio, longest, intake);
+        let samples = decoded.map_err(|error| match error {
+            EngineError::Audio(DecodeError::TooLong { limit_s }) => EngineError::invalid(
                 "ref_audio",
                 format!("ref_audio is longer than {limit_s} s; send some seconds of one clear voice"),
             ),
-            error => EngineError::ReferenceAudio(error),
+            EngineError::Audio(error) => EngineError::ReferenceAudio(error),
+            error => error,
         })?;
         Ok(VoiceRecording { samples, text, timbre_only })
     }
@@ -347,8 +435,12 @@ impl RequestProcessor {
             && !profile.info.voices.iter().any(|known| known.id == *voice)
         {
             let known: Vec<&str> = profile.info.voices.iter().map(|voice| voice.id.as_str()).collect();
-            let message =
-                format!("voice '{voice}' is unknown to model '{}'; use {}", profile.model, known.join(", "));
+            let message = format!(
+                "voice '{}' is unknown to model '{}'; use {}",
+                excerpt(voice),
+                profile.model,
+                known.join(", ")
+            );
             return Err(EngineError::invalid("voice", message));
         }
         voice_input::check(request, profile)?;
@@ -379,14 +471,14 @@ impl RequestProcessor {
         }
     }
 
-    /// The request's parameters with defaults filled in and values in range.
+    /// The request's parameters with defaults filled in. Values out of range are refused.
     fn complete(&self, request: &EngineCoreRequest) -> Result<GenerationParams> {
         let mut params = request.params.clone().unwrap_or_else(|| self.profile.default_params());
         if request.params.is_none() && request.task_type == Task::Asr {
             // The model's own temperature is for speech synthesis.
             params.sampling.temperature = 0.0;
         }
-        params.sampling = params.sampling.clamped()?;
+        params.sampling.check()?;
         check_finite("speed", params.speed.into())?;
         if params.max_tokens == 0 {
             return Err(EngineError::invalid("max_tokens", "max_tokens is 0; it must be at least 1"));

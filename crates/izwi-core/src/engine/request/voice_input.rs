@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use izwi_hub::MAX_PACK_BYTES;
-use izwi_types::Task;
+use izwi_types::{Task, excerpt};
 
 use super::{AudioInput, EngineCoreRequest};
 use crate::engine::error::{EngineError, Result};
@@ -89,6 +89,7 @@ pub(super) fn check(request: &EngineCoreRequest, profile: &ExecutorProfile) -> R
         }
     }
     if let Some(voice) = &request.voice {
+        let voice = excerpt(voice);
         let message = format!("voice '{voice}' and a voice to clone are both given; leave one out");
         return Err(EngineError::invalid(param, message));
     }

@@ -16,10 +16,10 @@ use ureq::typestate::WithoutBody;
 use ureq::{Agent, RequestBuilder};
 
 use crate::access::Access;
+use crate::files::remove;
 use crate::io_error::IoError;
 use crate::progress::ProgressSink;
 use crate::sources::error::SourceError;
-use crate::sources::staging::remove;
 
 pub(super) const NOT_FOUND: u16 = 404;
 /// An unreachable hub must fail soon, so that the next source gets its turn.
@@ -32,6 +32,8 @@ pub(super) const FIRST_WAIT: Duration = Duration::from_millis(250);
 /// An attempt that receives this many bytes resets the count of attempts.
 const GOOD_ATTEMPT_BYTES: u64 = 1 << 20;
 const BUFFER_BYTES: usize = 1 << 16;
+/// Characters of an address that an error shows.
+const MAX_SHOWN_CHARS: usize = 200;
 const USER_AGENT: &str = concat!("izwi/", env!("CARGO_PKG_VERSION"));
 
 /// One repository at one revision.
@@ -91,6 +93,7 @@ impl<'a> Hub<'a> {
     pub(super) fn new(access: &'a Access, repo: &'a str, revision: &'a str) -> Self {
         let agent = Agent::config_builder()
             .http_status_as_error(false)
+            .https_only(access.is_encrypted())
             .redirect_auth_headers(RedirectAuthHeaders::SameHost)
             .timeout_resolve(Some(RESOLVE_TIMEOUT))
             .timeout_connect(Some(CONNECT_TIMEOUT))
@@ -117,6 +120,9 @@ impl<'a> Hub<'a> {
     }
 
     fn network_error(&self, url: &str, error: ureq::Error) -> SourceError {
+        if let ureq::Error::RequireHttpsOnly(target) = &error {
+            return SourceError::Unencrypted { target: target.chars().take(MAX_SHOWN_CHARS).collect() };
+        }
         let error = Box::new(error);
         match self.reached.get() {
             true => SourceError::Request { url: url.to_owned(), source: error },
@@ -187,8 +193,8 @@ impl<'a> Hub<'a> {
             }
         }
         let response = self.send(&url, request).map_err(|error| match error {
-            unreachable @ SourceError::Unreachable { .. } => Stopped::Fail(unreachable),
-            error => Stopped::Retry(error),
+            error @ SourceError::Request { .. } => Stopped::Retry(error),
+            error => Stopped::Fail(error),
         })?;
         match response.status().as_u16() {
             200 => {
@@ -326,6 +332,21 @@ mod tests {
             hub.url("sub dir/ä?.bin"),
             "https://huggingface.co/bird/lark/resolve/main/sub%20dir/%C3%A4%3F.bin"
         );
+    }
+
+    #[test]
+    fn an_encrypted_hub_leads_to_no_unencrypted_address() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let target = format!("http://{}/blob", listener.local_addr().unwrap());
+        let access = Access::resolve(|_| None);
+        let hub = Hub::new(&access, "bird/lark", "main");
+        let error = hub.send(&target, hub.agent.get(&target)).unwrap_err();
+        assert!(
+            matches!(&error, SourceError::Unencrypted { target: refused } if *refused == target),
+            "{error}"
+        );
+        assert!(listener.accept().is_err(), "nothing connects");
     }
 
     #[test]

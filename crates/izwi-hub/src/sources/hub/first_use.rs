@@ -13,12 +13,13 @@ use super::download::{Hub, NOT_FOUND, Piece};
 use super::pinned;
 use super::statement::Hash;
 use crate::digest;
+use crate::files::remove;
 use crate::io_error::IoError;
 use crate::progress::ProgressSink;
 use crate::rules::is_safe_path;
 use crate::sources::error::SourceError;
 use crate::sources::file::{SourceFile, Trust};
-use crate::sources::staging::{Fetched, Staging, remove};
+use crate::sources::staging::{Fetched, Staging};
 
 /// The most bytes of an index.
 const MAX_INDEX_BYTES: u64 = 16 << 20;

@@ -27,7 +27,7 @@ use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::slices::with_slices;
 use izwi_types::{
     Input, InputError, ModelInfo, PrepareLimits, Prepared, SamplingParams, SpeakInput, StepOutput, Task,
-    TextMark, Voice, Work,
+    TextMark, Voice, Work, excerpt,
 };
 
 mod files;
@@ -193,7 +193,7 @@ impl Hibari {
 
     fn check(&self, input: &SpeakInput) -> Result<(), InputError> {
         if let Some(voice) = input.voice.as_deref().filter(|voice| *voice != VOICE) {
-            let message = format!("voice '{voice}' is unknown; this model has: {VOICE}");
+            let message = format!("voice '{}' is unknown; this model has: {VOICE}", excerpt(voice));
             return Err(InputError { param: "voice", message });
         }
         let (slowest, fastest) = SPEED_RANGE;

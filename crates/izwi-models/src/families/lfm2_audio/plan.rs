@@ -17,7 +17,7 @@ use izwi_audio::chunk::ChunkLengths;
 use izwi_nn::sampling::Draws;
 use izwi_types::{
     ConverseInput, Emission, EncoderWork, InputError, ListenInput, Message, PrepareLimits, SamplingParams,
-    SpeakInput, Task, Turn, Voice,
+    SpeakInput, Task, Turn, Voice, excerpt,
 };
 
 /// Sampling of codes in text to speech, and in a conversation:
@@ -328,7 +328,8 @@ fn voice(wanted: Option<&str>) -> Result<&'static str, InputError> {
     let found = VOICES.iter().find(|(id, ..)| id.eq_ignore_ascii_case(wanted));
     found.map(|(_, description, _)| *description).ok_or_else(|| {
         let names: Vec<&str> = VOICES.iter().map(|(id, ..)| *id).collect();
-        let message = format!("voice '{wanted}' is unknown to this model; use {}", names.join(", "));
+        let (wanted, names) = (excerpt(wanted), names.join(", "));
+        let message = format!("voice '{wanted}' is unknown to this model; use {names}");
         InputError { param: "voice", message }
     })
 }
@@ -339,6 +340,7 @@ fn check_language(wanted: Option<&str>) -> Result<(), InputError> {
     if ["", LANGUAGE, "english", "auto"].contains(&primary) {
         return Ok(());
     }
+    let wanted = excerpt(&wanted);
     let message = format!("language '{wanted}' is unknown to this model; use {LANGUAGE}, or leave it out");
     Err(InputError { param: "language", message })
 }

@@ -1,7 +1,7 @@
 //! Languages and voices by name: from a user's spelling to the checkpoint's ids.
 
 use super::config::{Config, Kind};
-use izwi_types::InputError;
+use izwi_types::{InputError, excerpt};
 
 /// BCP 47 primary subtags and the English names that checkpoints use.
 const LANGUAGES: &[(&str, &str)] = &[
@@ -57,8 +57,8 @@ pub(super) fn language(
         None => {
             let names = known.keys().filter(|name| !name.contains(DIALECT));
             let names: Vec<&str> = names.map(String::as_str).collect();
-            let message =
-                format!("language '{wanted}' is unknown to this model; use {} or auto", names.join(", "));
+            let (wanted, names) = (excerpt(&wanted), names.join(", "));
+            let message = format!("language '{wanted}' is unknown to this model; use {names} or auto");
             Err(InputError { param: "language", message })
         }
     }
@@ -77,6 +77,7 @@ pub(super) fn voice<'a>(
         return match wanted {
             None => Ok(None),
             Some(wanted) => {
+                let wanted = excerpt(wanted);
                 let message = format!("voice '{wanted}' is unknown: this model has no voices of its own");
                 Err(InputError { param: "voice", message })
             }
@@ -91,7 +92,8 @@ pub(super) fn voice<'a>(
         (None, None) => Ok(None),
         (None, Some(wanted)) => {
             let names: Vec<&str> = known.keys().map(String::as_str).collect();
-            let message = format!("voice '{wanted}' is unknown to this model; use {}", names.join(", "));
+            let (wanted, names) = (excerpt(wanted), names.join(", "));
+            let message = format!("voice '{wanted}' is unknown to this model; use {names}");
             Err(InputError { param: "voice", message })
         }
     }

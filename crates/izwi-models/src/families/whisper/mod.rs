@@ -26,6 +26,7 @@ use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
     Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, SamplingParams, StepOutput, Task,
+    excerpt,
 };
 
 mod alignment;
@@ -190,9 +191,10 @@ impl Whisper {
     /// The token of a language given by code or name.
     fn language(&self, wanted: &str) -> Result<u32, InputError> {
         let fault = |message: String| Err(InputError { param: "language", message });
-        let Some(code) = languages::code_of(wanted) else {
+        let (code, wanted) = (languages::code_of(wanted), excerpt(wanted));
+        let Some(code) = code else {
             let suggestion =
-                languages::nearest(wanted).map(|name| format!(", perhaps '{name}'")).unwrap_or_default();
+                languages::nearest(&wanted).map(|name| format!(", perhaps '{name}'")).unwrap_or_default();
             return fault(format!(
                 "language '{wanted}' is unknown; use a code such as en, de or fr{suggestion}, or leave it out"
             ));

@@ -370,3 +370,90 @@ fn small_checkpoints_have_no_cache() {
     load(place.open().with_cache(Precision::Q8));
     assert_eq!(place.files(), ["model.safetensors"]);
 }
+
+/// Names the folder of the checkpoint in a process that a test starts of itself.
+const FOLDER: &str = "IZWI_TEST_CACHE";
+
+/// This test again, alone, in a process of its own.
+fn again(test: &str, place: &Place) -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let test = format!("checkpoint::weight_cache::tests::{test}");
+    command.args(["--exact", &test]).env(FOLDER, place.0.path());
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    command
+}
+
+/// Loads the checkpoint of the process that started this one, if one did.
+fn load_as_child() -> bool {
+    let Some(folder) = std::env::var_os(FOLDER) else { return false };
+    let mut from = Checkpoint::open(&Path::new(&folder).join("model.safetensors"), &Device::Cpu).unwrap();
+    from.open_cache(Precision::Q8);
+    load(from);
+    true
+}
+
+#[test]
+fn a_killed_writer_leaves_a_whole_file_or_none() {
+    while load_as_child() {
+        let folder = std::env::var_os(FOLDER).unwrap();
+        fs::remove_file(Path::new(&folder).join("model.izwi-q8.cache")).unwrap();
+    }
+    let place = Place::new();
+    let (fresh, _) = load(place.open());
+    for kill in 0..12 {
+        let mut child = again("a_killed_writer_leaves_a_whole_file_or_none", &place).spawn().unwrap();
+        while place.files().len() == 1 && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // At another point of the loop each time.
+        std::thread::sleep(Duration::from_millis(kill));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let written = place.cache().exists();
+        let (loaded, made) = load(place.open_cached());
+        assert!(loaded == fresh && made != written, "{kill}");
+        assert!(!load(place.open_cached()).1, "the next load reads the file");
+        fs::remove_file(place.cache()).unwrap();
+        for name in place.files().iter().filter(|name| name.ends_with(PARTIAL)) {
+            fs::remove_file(place.0.path().join(name)).unwrap();
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_disk_without_room_gets_no_file() {
+    if load_as_child() {
+        return;
+    }
+    let place = Place::new();
+    let child = again("a_disk_without_room_gets_no_file", &place);
+    // The limit of a file's size, in blocks of 512 or 1024 bytes, stands for a full disk.
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 4; exec \"$0\" \"$@\""]).arg(child.get_program());
+    let ended = limited.args(child.get_args()).env(FOLDER, place.0.path()).output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(place.files(), ["model.safetensors"]);
+    check_remade(&place);
+}
+
+#[test]
+fn every_damaged_byte_is_found() {
+    let place = Place::new();
+    let (fresh, _) = load(place.open_cached());
+    let whole = fs::read(place.cache()).unwrap();
+    let header = u64::from_le_bytes(whole[24..HEAD].try_into().unwrap()) as usize;
+    let key = serde_json::from_slice::<Header>(&whole[HEAD..HEAD + header]).unwrap().key;
+    let found = || WeightCache::open(place.cache(), key.clone(), u64::MAX).found.is_some();
+    assert!(found());
+    // The head and the header bit by bit; of the weights one byte in 61.
+    let weights = (HEAD + header..whole.len()).step_by(61);
+    for at in (0..HEAD + header).chain(weights) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1 << (at % 8);
+        fs::write(place.cache(), damaged).unwrap();
+        assert!(!found(), "{at}");
+    }
+    fs::write(place.cache(), whole).unwrap();
+    assert!(load(place.open_cached()) == (fresh, false));
+}

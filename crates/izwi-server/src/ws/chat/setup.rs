@@ -9,9 +9,13 @@ use crate::encoding;
 use crate::error::ApiError;
 use crate::extract::{check_range, non_blank, parse_priority};
 use crate::registry::Lease;
+use crate::speech::check_sampling;
 
 /// Range of `input_sample_rate`, in Hz.
 const INPUT_RATES: std::ops::RangeInclusive<u32> = 8_000..=48_000;
+
+/// Range of `text_temperature`.
+const TEXT_TEMPERATURES: std::ops::RangeInclusive<f32> = 0.0..=2.0;
 
 /// What the session was configured to.
 pub(super) struct Setup {
@@ -40,6 +44,10 @@ impl Setup {
         let own_sampling = !fields.options.sets_sampling();
         let defaults = profile.default_params();
         let params = GenerationParams { speed: defaults.speed, ..defaults.with(&fields.options) };
+        check_sampling(&params)?;
+        if let Some(temperature) = fields.text_temperature {
+            check_range("text_temperature", temperature, &TEXT_TEMPERATURES)?;
+        }
         let instructions = non_blank(fields.options.instructions);
         Ok(Self {
             format,

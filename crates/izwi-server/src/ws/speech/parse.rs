@@ -44,7 +44,9 @@ mod tests {
             assert_eq!((error.code(), error.param()), (code, param), "{text}: {error}");
         };
         check("", "invalid_json", None);
-        check("[1]", "invalid_value", Some("type"));
+        check("[1]", "invalid_json", None);
+        check(r#"["session.config"]"#, "invalid_json", None);
+        check(r#"{"type":"session.config","voice":["heart"]}"#, "invalid_value", Some("voice"));
         check("7", "invalid_json", None);
         check("{}", "invalid_value", Some("type"));
         check(r#"{"type":3}"#, "invalid_value", Some("type"));

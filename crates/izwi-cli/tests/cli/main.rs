@@ -4,6 +4,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed preparation fails the test")]
 
+#[cfg(unix)]
+mod faults;
+#[cfg(unix)]
+mod hostile;
+#[cfg(unix)]
+mod hub;
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -105,6 +112,11 @@ fn missing_things_exit_with_1_and_name_the_remedy() {
     refused(&izwi.run(&["transcribe", "a.wav", "--no-pull"]), 1, &["not installed", "izwi pull"]);
     refused(&izwi.run(&["pull", "no-such-model"]), 1, &["no-such-model"]);
     refused(&izwi.run(&["serve", "--host", "0.0.0.0", "--port", "0"]), 1, &["api key", "--insecure"]);
+    refused(
+        &izwi.run(&["serve", "--port", "0", "--api-key", "x"]),
+        2,
+        &["--api-key", "at least 16", "openssl rand -hex 16"],
+    );
     refused(&izwi.run(&["config", "check", "no.toml"]), 1, &["no.toml"]);
     refused(
         &izwi.command(&["say", "x", "-o", "a.wav", "--play"]).env("PATH", "").output().unwrap(),
@@ -120,10 +132,33 @@ fn a_port_in_use_is_named() {
     refused(&Izwi::alone().run(&["serve", "--port", &port]), 1, &["is in use", "--port"]);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn limits_that_are_too_low_for_a_server_are_named() {
+    let izwi = Izwi::alone();
+    let serve = |limit: &str| {
+        let command = izwi.command(&["serve", "--port", "0"]);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit {limit} && exec \"$@\""), "sh"]);
+        shell.arg(command.get_program()).args(command.get_args()).current_dir(izwi.folder.path());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        shell.output().unwrap()
+    };
+    refused(&serve("-n 100"), 1, &["may open 100 files", "ulimit -n"]);
+    // With less than this the process would be ended by the first allocation that fails.
+    refused(&serve("-v 600000"), 1, &["585 MiB of address space", "ulimit -v"]);
+}
+
 #[test]
 fn settings_come_from_flag_variable_and_file() {
     let izwi = Izwi::alone();
-    fs::write(izwi.path("c.toml"), "[server]\nport = 1\nhost = \"::1\"\napi_key = \"topsecret\"\n").unwrap();
+    fs::write(izwi.path("c.toml"), "[server]\nport = 1\nhost = \"::1\"\napi_key = \"top-secret-of-16\"\n")
+        .unwrap();
     let mut command = izwi.command(&["config", "show", "--json", "--config", "c.toml", "--threads", "3"]);
     let output = command.env("IZWI_PORT", "2").env("IZWI_PROT", "2").output().unwrap();
     let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -132,7 +167,7 @@ fn settings_come_from_flag_variable_and_file() {
     assert_eq!(of("server.port"), ("2".into(), "environment".into()));
     assert_eq!(of("server.host"), ("\"::1\"".into(), "file".into()));
     assert_eq!(of("engine.device"), ("\"auto\"".into(), "default".into()));
-    assert!(!String::from_utf8_lossy(&output.stdout).contains("topsecret"));
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("top-secret-of-16"));
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("IZWI_PROT sets nothing: did you mean IZWI_PORT?")
     );
@@ -358,6 +393,7 @@ fn signal(process: u32, name: &str) {
 fn players_receive_the_file_or_the_stream() {
     use std::os::unix::fs::PermissionsExt as _;
     let izwi = Izwi::with_models();
+    // A player writes into its own folder: it does not run in the working folder.
     let script = "#!/bin/sh\ncase \"$*\" in *raw*) /bin/cat > played.raw ;; *) for last; do :; done; /bin/cp \"$last\" played.wav ;; esac\n";
     fs::create_dir(izwi.path("bin")).unwrap();
     let name = if cfg!(target_os = "macos") { "ffplay" } else { "aplay" };
@@ -370,10 +406,10 @@ fn players_receive_the_file_or_the_stream() {
     };
     say(&["-o", "a.wav"]);
     let wav = fs::read(izwi.path("a.wav")).unwrap();
-    assert!(fs::read(izwi.path("played.wav")).unwrap() == wav);
+    assert!(fs::read(izwi.path("bin/played.wav")).unwrap() == wav);
     if cfg!(target_os = "linux") {
         say(&["--stream"]);
-        assert!(fs::read(izwi.path("played.raw")).unwrap() == wav[44..]);
+        assert!(fs::read(izwi.path("bin/played.raw")).unwrap() == wav[44..]);
     }
 }
 

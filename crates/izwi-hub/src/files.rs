@@ -1,0 +1,91 @@
+//! Operations on files and folders whose errors name the path. Knows no layout.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use crate::io_error::IoError;
+
+/// Removes a file that may not exist.
+pub(crate) fn remove(path: &Path) -> Result<(), IoError> {
+    absent_is_fine(fs::remove_file(path), path)
+}
+
+/// Removes a folder that may not exist.
+pub(crate) fn remove_folder(folder: &Path) -> Result<(), IoError> {
+    absent_is_fine(fs::remove_dir_all(folder), folder)
+}
+
+fn absent_is_fine(removed: io::Result<()>, path: &Path) -> Result<(), IoError> {
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(IoError::at("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a file with these contents, which appears or changes completely or not at all. Creates its folder.
+pub(crate) fn replace(path: &Path, contents: &[u8]) -> Result<(), IoError> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(IoError::at("create", folder))?;
+    }
+    let part = path.with_added_extension("part");
+    let write = || {
+        let mut file = File::create(&part)?;
+        file.write_all(contents)?;
+        file.sync_all()?;
+        fs::rename(&part, path)
+    };
+    write().map_err(IoError::at("write", &part))
+}
+
+/// Creates a folder that its owner alone can enter. An existing one is closed to others, unless it is not our own.
+pub(crate) fn create_private_folder(folder: &Path) -> Result<(), IoError> {
+    if let Some(parent) = folder.parent() {
+        fs::create_dir_all(parent).map_err(IoError::at("create", parent))?;
+    }
+    let mut builder = DirBuilder::new();
+    private_folder(&mut builder);
+    match builder.create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {
+            close_to_others(folder).map_err(IoError::at("restrict", folder))
+        }
+        created => created.map_err(IoError::at("create", folder)),
+    }
+}
+
+/// Options to write a file that its owner alone can read.
+pub(crate) fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+#[cfg(unix)]
+fn private_folder(builder: &mut DirBuilder) {
+    std::os::unix::fs::DirBuilderExt::mode(builder, 0o700);
+}
+
+#[cfg(unix)]
+fn close_to_others(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = fs::metadata(folder)?.permissions().mode();
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    match fs::set_permissions(folder, fs::Permissions::from_mode(mode & 0o7700)) {
+        // An administrator manages the folder.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        other => other,
+    }
+}
+
+// On Windows the data folder of a user is closed to others.
+#[cfg(not(unix))]
+fn private_folder(_builder: &mut DirBuilder) {}
+
+#[cfg(not(unix))]
+fn close_to_others(_folder: &Path) -> io::Result<()> {
+    Ok(())
+}
