@@ -117,7 +117,7 @@ const FIGURES: [Figures; 9] = [
     Figures {
         file: "simulate",
         title: "Live streams in virtual time",
-        command: "cargo run --release -p izwi-benches --bin simulate -- --seed 14 --minutes 10000 --json",
+        command: "cargo run --release -p izwi-benches --bin simulate -- --seed 14 --minutes 2000 --json",
         columns: &[
             "machine",
             "load",
