@@ -62,6 +62,24 @@ async fn the_server_responds_while_its_model_loads() -> Result<()> {
     .await
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn failure_texts_are_for_those_with_the_key() -> Result<()> {
+    let key = "open-sesame-1234";
+    let registry = Registry::new(RegistryConfig::new("broken"));
+    registry.set("broken", Slot::Failed("/home/ann/models has no weights".to_owned()));
+    let config = ServerConfig { api_key: Some(key.to_owned()), ..ServerConfig::default() };
+    let server = TestServer::listen(config, registry, Recorder::install()?).await?;
+    for path in ["/readyz", "/livez", "/health"] {
+        let answer = server.page(path).await?;
+        ensure!(!answer.contains("ann"), "{path} answers {answer}");
+    }
+    assert_eq!(readiness(&server).await?, (503, "failed".to_owned()));
+    let request = reqwest::Client::new().post(server.url("/v1/audio/speech")).bearer_auth(key);
+    let response = request.json(&json!({"model": "tts-1", "input": SENTENCE})).send().await?;
+    ensure!(response.text().await?.contains("has no weights"), "the key shows the reason");
+    Ok(())
+}
+
 /// A session that received its first chunk while its third sentence waits at the gate.
 async fn mid_utterance(server: &TestServer) -> Result<(Session, Utterance)> {
     let mut session = server.session().await?;

@@ -19,7 +19,7 @@ const STATISTICS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Fails once a default model is given up: only a restart of the process helps then.
 pub(super) async fn livez(State(state): State<AppState>) -> Result<Json<Probe>, ApiError> {
-    match state.registry().given_up() {
+    match state.registry().given_up().map(|unready| in_the_open(&state, unready)) {
         Some(Unready { code, reason }) => Err(ApiError::NotReady { code, reason }),
         None => Ok(Json(Probe { status: "alive" })),
     }
@@ -46,8 +46,12 @@ pub(super) async fn health(State(state): State<AppState>) -> Json<Health> {
         Err(Unready { reason, .. }) => ("degraded", Some(reason)),
     };
     let entries = state.registry().entries();
+    let state = &state;
     let models = futures::future::join_all(entries.into_iter().map(|(id, entry)| async move {
-        let health = model_health(&id, &entry).await;
+        let mut health = model_health(&id, &entry).await;
+        if let Some(reason) = health.reason.take() {
+            health.reason = Some(in_the_open(state, Unready { code: health.state, reason }).reason);
+        }
         (id, health)
     }));
     Json(Health {
@@ -65,7 +69,17 @@ fn readiness(state: &AppState) -> Result<(), Unready> {
     if state.is_draining() {
         return Err(Unready { code: "draining", reason: "the server is shutting down".to_owned() });
     }
-    state.registry().readiness()
+    state.registry().readiness().map_err(|unready| in_the_open(state, unready))
+}
+
+/// What anybody may read: with a key set, no failure text, which may name folders and settings.
+fn in_the_open(state: &AppState, unready: Unready) -> Unready {
+    if state.api_key().is_none()
+        || matches!(unready.code, "loading" | "unloaded" | "unloading" | "draining" | "stopped")
+    {
+        return unready;
+    }
+    Unready { reason: format!("{}; the server's log tells why", unready.code), ..unready }
 }
 
 async fn model_health(id: &str, entry: &Entry) -> ModelHealth {
