@@ -63,20 +63,16 @@ async fn the_server_responds_while_its_model_loads() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failure_texts_are_for_those_with_the_key() -> Result<()> {
-    let key = "open-sesame-1234";
+async fn failure_texts_are_not_told_in_the_open_where_a_key_is_set() -> Result<()> {
     let registry = Registry::new(RegistryConfig::new("broken"));
     registry.set("broken", Slot::Failed("/home/ann/models has no weights".to_owned()));
-    let config = ServerConfig { api_key: Some(key.to_owned()), ..ServerConfig::default() };
+    let config = ServerConfig { api_key: Some("open-sesame-1234".to_owned()), ..ServerConfig::default() };
     let server = TestServer::listen(config, registry, Recorder::install()?).await?;
     for path in ["/readyz", "/livez", "/health"] {
         let answer = server.page(path).await?;
         ensure!(!answer.contains("ann"), "{path} answers {answer}");
     }
     assert_eq!(readiness(&server).await?, (503, "failed".to_owned()));
-    let request = reqwest::Client::new().post(server.url("/v1/audio/speech")).bearer_auth(key);
-    let response = request.json(&json!({"model": "tts-1", "input": SENTENCE})).send().await?;
-    ensure!(response.text().await?.contains("has no weights"), "the key shows the reason");
     Ok(())
 }
 

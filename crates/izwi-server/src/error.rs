@@ -136,7 +136,7 @@ pub enum ApiError {
     #[error("model '{0}' is loading; try again shortly")]
     ModelLoading(String),
     /// The model could not be loaded, or its engine is dead.
-    #[error("model '{0}' is not available; see the server's log and /health")]
+    #[error("model '{0}' is not available; see the server's log")]
     ModelUnavailable(String),
     /// The engine of the model failed, and the model is loaded again.
     #[error("model '{id}' failed and is loaded again; try again shortly")]
