@@ -1,6 +1,6 @@
 //! The targets without a fuzzer: their seeds, the committed cases, and mutations of both that are the same in each run.
 //!
-//! `IZWI_FUZZ_MUTATIONS` is the number of mutations for each target.
+//! `IZWI_FUZZ_MUTATIONS` is the number of mutations for each target, `IZWI_FUZZ_TARGET` the only target to run.
 
 #![allow(
     clippy::unwrap_used,
@@ -38,7 +38,9 @@ fn run(target: &Target, input: &[u8], what: &str) {
 
 /// The targets in `part` of `parts`, so that the test runner spreads them over its threads.
 fn replay(part: usize, parts: usize) {
-    for target in TARGETS.iter().skip(part).step_by(parts) {
+    let only = std::env::var("IZWI_FUZZ_TARGET").ok();
+    let selected = |target: &&Target| only.as_ref().is_none_or(|only| only == target.name);
+    for target in TARGETS.iter().skip(part).step_by(parts).filter(selected) {
         let start = Instant::now();
         let inputs = inputs(target);
         assert!(!inputs.is_empty(), "target {} has no input", target.name);
