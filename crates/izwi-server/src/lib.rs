@@ -15,6 +15,7 @@ mod encoding;
 mod error;
 mod extract;
 mod graceful_close;
+mod held_body;
 mod json_size;
 mod metrics;
 mod middleware;

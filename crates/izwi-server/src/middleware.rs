@@ -3,8 +3,6 @@
 //! The key is required on `/v1/*` only: `/livez`, `/readyz`, `/health`, `/version` and `/metrics` stay open to probes
 //! and scrapers, and carry no text, audio or key. `Host` and `Origin` are checked on every route.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Instant;
 
 use axum::body::Body;
@@ -12,13 +10,11 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
-use http_body::{Frame, SizeHint};
 use izwi_core::engine::RequestId;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::access::Presented;
 use crate::error::ApiError;
+use crate::held_body::HeldBody;
 use crate::peer::Client;
 use crate::state::AppState;
 
@@ -105,33 +101,7 @@ pub(crate) async fn admit(State(state): State<AppState>, request: Request, next:
         return ApiError::Draining.into_response();
     }
     match state.admit_request() {
-        Ok(permit) => next.run(request).await.map(|body| Body::new(Admitted { body, _permit: permit })),
+        Ok(permit) => next.run(request).await.map(|body| Body::new(HeldBody::new(body, permit))),
         Err(error) => error.into_response(),
-    }
-}
-
-/// A body that holds its request's permit until it is sent or dropped.
-struct Admitted {
-    body: Body,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl http_body::Body for Admitted {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -8,15 +8,12 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::Response;
-use bytes::Bytes;
-use http_body::{Frame, SizeHint};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -29,6 +26,7 @@ use tokio::task::JoinSet;
 
 use crate::config::ServerConfig;
 use crate::connections::{Connections, Limits, Place};
+use crate::held_body::HeldBody;
 use crate::metrics::Recorder;
 use crate::net::ServerStream;
 use crate::peer::{Client, Peer};
@@ -204,42 +202,19 @@ fn serving(router: Router, place: Arc<Place>) -> impl Fn(Request<Incoming>) -> A
                 place.upgrade();
                 return Ok(response);
             }
-            Ok(response.map(|body| Body::new(Served { body, place })))
+            Ok(response.map(|body| Body::new(HeldBody::new(body, Served(place)))))
         })
     }
 }
 
 type Answering = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
-/// The body of a response, whose end is the end of its request.
-struct Served {
-    body: Body,
-    place: Arc<Place>,
-}
-
-impl http_body::Body for Served {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
+/// A request that is served until the body of its response ends.
+struct Served(Arc<Place>);
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.place.end();
+        self.0.end();
     }
 }
 
