@@ -20,7 +20,8 @@ use crate::GUARD;
 use crate::recording::Form;
 use crate::session::Session;
 
-/// Settings of a test server.
+/// Settings of a test server. Admission is off: it compares measured durations with deadlines, and a busy machine must not
+/// fail a test. Its own tests, and those that turn it on, use a simulated clock or a gate.
 #[derive(Debug)]
 pub struct Setup {
     /// The simulated model.
@@ -65,7 +66,12 @@ impl Setup {
     }
 
     fn with(name: &str, model: SimulatedModel) -> Self {
-        let engine = EngineCoreConfig { model: name.to_owned(), num_threads: 2, ..Default::default() };
+        let engine = EngineCoreConfig {
+            model: name.to_owned(),
+            num_threads: 2,
+            admission: false,
+            ..Default::default()
+        };
         Self { model, engine, server: ServerConfig::default(), voices: None }
     }
 
@@ -152,7 +158,7 @@ impl TestServer {
     }
 
     /// Starts a server over the real executor and waits until its engine is warm. `files`, a model folder, is copied into
-    /// the model store of the test.
+    /// the model store of the test. Admission is off, as in [`Setup`].
     pub async fn with_weights(engine: EngineCoreConfig, files: &Path) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let models = folder.path().join("models");
@@ -162,6 +168,7 @@ impl TestServer {
             home: Some(folder.path().to_path_buf()),
             models_dir: Some(models),
             num_threads: 2,
+            admission: false,
             ..engine
         };
         let model = config.model.clone();

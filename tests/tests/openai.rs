@@ -25,7 +25,8 @@ fn root() -> PathBuf {
 
 fn load(name: &str, arbiter: &Arc<DeviceArbiter>) -> Result<Engine> {
     let home = std::env::var_os("IZWI_HOME").map_or_else(|| root().join("target/izwi-home"), PathBuf::from);
-    let config = EngineCoreConfig { model: name.to_owned(), home: Some(home), ..Default::default() };
+    let config =
+        EngineCoreConfig { model: name.to_owned(), home: Some(home), admission: false, ..Default::default() };
     if name != TRANSLATOR {
         return Ok(Engine::sharing(config, arbiter)?);
     }

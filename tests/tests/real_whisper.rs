@@ -31,7 +31,12 @@ fn clip(name: &str) -> Vec<u8> {
 
 fn config() -> EngineCoreConfig {
     let home = std::env::var_os("IZWI_HOME").map_or(root().join("target/izwi-home"), PathBuf::from);
-    EngineCoreConfig { model: "whisper-tiny.en".to_owned(), home: Some(home), ..Default::default() }
+    EngineCoreConfig {
+        model: "whisper-tiny.en".to_owned(),
+        home: Some(home),
+        admission: false,
+        ..Default::default()
+    }
 }
 
 fn engine(config: EngineCoreConfig) -> Engine {

@@ -116,7 +116,7 @@ async fn fifty_streams_progress_concurrently() -> Result<()> {
     const TEXT: &str = "Twenty-two characters.";
     let (gate, wait) = Gate::new(|plan| plan.schedule.items().any(|item| item.start + item.num_tokens >= 44));
     let setup = Setup::tokens("together").script(wait);
-    let server = setup.engine(|engine| engine.admission = false).start().await?;
+    let server = setup.start().await?;
     // Clients connect at different times: all start together.
     server.engine()?.pause()?;
     let mut sessions = Vec::new();
