@@ -6,6 +6,7 @@
 mod access;
 mod barge_in;
 mod chat;
+mod clients;
 mod connections;
 mod disconnects;
 mod examples;
@@ -15,7 +16,6 @@ mod lifecycle;
 mod live_text;
 mod malformed_input;
 mod metrics;
-mod openai;
 mod qwen3_tts;
 mod real_whisper;
 mod resume;

@@ -10,6 +10,7 @@ mod bare_errors;
 mod chunking;
 mod config;
 mod connections;
+mod dialects;
 mod dto;
 mod encoding;
 mod error;

@@ -17,7 +17,7 @@ pub(crate) struct Environment {
 
 /// The published clients that tests run.
 pub(crate) const CLIENTS: Environment =
-    Environment { folder: "venv", requirements: "tests/openai/requirements.txt" };
+    Environment { folder: "venv", requirements: "tests/clients/requirements.txt" };
 /// The C++ compiler of the Metal emulator.
 pub(crate) const ZIG: Environment =
     Environment { folder: "venv-zig", requirements: "scripts/metal-emulator/requirements.txt" };

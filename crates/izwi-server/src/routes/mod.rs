@@ -15,13 +15,14 @@ use izwi_types::excerpt;
 
 use crate::error::ApiError;
 use crate::state::AppState;
-use crate::{graceful_close, middleware, slow_body, ws};
+use crate::{dialects, graceful_close, middleware, slow_body, ws};
 
 /// The whole service, for [`crate::serve`] or anything else that runs an axum router.
 pub fn router(state: AppState) -> Router {
     let api = Router::new()
         .route("/v1/audio/speech", post(speech::create))
         .merge(ws::routes())
+        .merge(dialects::routes())
         .merge(recordings(&state))
         .route("/v1/audio/voices/{id}", get(voices::show).delete(voices::remove))
         .route("/v1/models", get(models::list))

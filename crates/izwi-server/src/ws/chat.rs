@@ -122,8 +122,9 @@ impl Protocol for Chat {
     type Model = Lease;
     type Input = Message;
     type Reply = Answer;
+    type Opening = ();
 
-    fn new(state: &AppState, identity: Identity) -> Self {
+    fn new(state: &AppState, identity: Identity, (): ()) -> Self {
         Self {
             state: state.clone(),
             identity,

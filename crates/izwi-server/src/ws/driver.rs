@@ -95,12 +95,13 @@ pub(super) async fn run<P: Protocol>(
     id: RequestId,
     socket: WebSocket,
     permit: OwnedSemaphorePermit,
+    opening: P::Opening,
 ) {
     let window = state.config().resume_window;
     let (registration, handovers) = resumable.register(&id, P::KIND);
     let token = Some(registration.token.clone()).filter(|_| !window.is_zero());
     let mut driver = Driver {
-        protocol: P::new(&state, Identity { id: id.clone(), resume_token: token }),
+        protocol: P::new(&state, Identity { id: id.clone(), resume_token: token }, opening),
         resumable,
         registration,
         handovers,
@@ -113,6 +114,7 @@ pub(super) async fn run<P: Protocol>(
         resume: None,
         closing: None,
     };
+    driver.protocol.greet(&mut driver.outbox);
     driver.serve().await;
     driver.end_handovers();
 }

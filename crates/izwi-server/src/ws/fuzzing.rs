@@ -59,11 +59,11 @@ struct Generation<P: Protocol> {
     is_interrupted: bool,
 }
 
-impl<P: Protocol> Session<P> {
+impl<P: Protocol<Opening = ()>> Session<P> {
     fn new(state: &AppState) -> Self {
         let identity = Identity { id: RequestId::from("session"), resume_token: Some("token".to_owned()) };
         Self {
-            protocol: P::new(state, identity),
+            protocol: P::new(state, identity, ()),
             outbox: Outbox::new(Duration::from_secs(30)),
             generation: None,
             sent: Vec::new(),

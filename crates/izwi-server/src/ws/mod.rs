@@ -10,12 +10,12 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 mod generation;
-mod outbox;
+pub(crate) mod outbox;
 #[cfg(test)]
 mod page;
 mod pending_model;
-mod playback;
-mod protocol;
+pub(crate) mod playback;
+pub(crate) mod protocol;
 mod resume;
 mod speech;
 mod writer;
@@ -48,12 +48,32 @@ pub(crate) fn routes() -> Router<AppState> {
         .layer(Extension(Arc::<ResumeTable>::default()))
 }
 
-/// Opens a session, if fewer than the limit are open.
-async fn upgrade<P: Protocol>(
+/// Opens a session of a protocol whose URL says nothing.
+async fn upgrade<P: Protocol<Opening = ()>>(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
     Extension(resumable): Extension<Arc<ResumeTable>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, ApiError> {
+    open_resumable::<P>(state, id, resumable, upgrade, ())
+}
+
+/// Opens a session that cannot be continued on another connection, if fewer than the limit are open.
+pub(crate) fn open<P: Protocol>(
+    state: AppState,
+    id: RequestId,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    opening: P::Opening,
+) -> Result<Response, ApiError> {
+    open_resumable::<P>(state, id, Arc::default(), upgrade, opening)
+}
+
+fn open_resumable<P: Protocol>(
+    state: AppState,
+    id: RequestId,
+    resumable: Arc<ResumeTable>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    opening: P::Opening,
 ) -> Result<Response, ApiError> {
     let upgrade = upgrade.map_err(|error| ApiError::UpgradeRequired(error.body_text()))?;
     let permit = state.admit_session()?;
@@ -65,6 +85,6 @@ async fn upgrade<P: Protocol>(
         .max_write_buffer_size(MAX_WRITE_BUFFER)
         .on_failed_upgrade(|error| tracing::debug!(%error, "upgrade failed"))
         .on_upgrade(move |socket| async move {
-            driver::run::<P>(state, resumable, id, socket, permit).await;
+            driver::run::<P>(state, resumable, id, socket, permit, opening).await;
         }))
 }

@@ -17,7 +17,7 @@ use crate::error::ApiError;
 const MAX_KEPT: usize = 4_096;
 
 /// The queue of a session, and behind it the last of what was sent.
-pub(super) struct Outbox {
+pub(crate) struct Outbox {
     entries: VecDeque<Entry>,
     /// Index of the next entry to send.
     next: usize,
@@ -45,6 +45,7 @@ struct Entry {
 
 enum Content {
     Text(Utf8Bytes),
+    Binary(Bytes),
     Audio { frame: AudioChunk, bytes: Bytes, sample_bytes: Option<usize> },
 }
 
@@ -52,7 +53,7 @@ impl Entry {
     /// Samples of the session before this entry.
     fn start(&self) -> u64 {
         match &self.content {
-            Content::Text(_) => self.end,
+            Content::Text(_) | Content::Binary(_) => self.end,
             Content::Audio { frame, .. } => self.end - frame.samples,
         }
     }
@@ -61,6 +62,7 @@ impl Entry {
     fn messages(&self, skip: u64) -> (Message, Option<Message>) {
         match &self.content {
             Content::Text(text) => (Message::Text(text.clone()), None),
+            Content::Binary(bytes) => (Message::Binary(bytes.clone()), None),
             Content::Audio { frame, bytes, sample_bytes } => {
                 let rest = frame.after(skip);
                 // A header stands before the samples of the first chunk.
@@ -74,7 +76,7 @@ impl Entry {
 
 impl Outbox {
     /// An outbox that keeps what was sent for at most `window`.
-    pub(super) fn new(window: Duration) -> Self {
+    pub(crate) fn new(window: Duration) -> Self {
         Self {
             entries: VecDeque::new(),
             next: 0,
@@ -88,34 +90,39 @@ impl Outbox {
     }
 
     /// Tells the rate of the session's audio: from now on sent audio is kept.
-    pub(super) fn keep_audio_of(&mut self, sample_rate_hz: u32) {
+    pub(crate) fn keep_audio_of(&mut self, sample_rate_hz: u32) {
         self.kept_samples = (self.window.as_secs_f64() * f64::from(sample_rate_hz)) as u64;
     }
 
     /// Whether a new connection could continue the session.
-    pub(super) fn is_resumable(&self) -> bool {
+    pub(crate) fn is_resumable(&self) -> bool {
         self.kept_samples > 0
     }
 
     /// Queues a frame.
-    pub(super) fn frame(&mut self, frame: &impl Serialize) {
+    pub(crate) fn frame(&mut self, frame: &impl Serialize) {
         self.push(Content::Text(json(frame).into()), 0, true);
     }
 
     /// Queues a frame that answers this connection and no other.
-    pub(super) fn reply(&mut self, frame: &impl Serialize) {
+    pub(crate) fn reply(&mut self, frame: &impl Serialize) {
         self.push(Content::Text(json(frame).into()), 0, false);
     }
 
     /// Queues a frame before all others, for this connection and no other.
-    pub(super) fn reply_first(&mut self, frame: &impl Serialize) {
+    pub(crate) fn reply_first(&mut self, frame: &impl Serialize) {
         let content = Content::Text(json(frame).into());
         let end = self.entries.get(self.next).map_or_else(|| self.end(), Entry::start) + self.skip;
         self.entries.insert(self.next, Entry { content, end, is_kept: false, sent_at: None });
     }
 
+    /// Queues bytes without a description, for protocols whose sessions cannot be continued.
+    pub(crate) fn binary(&mut self, bytes: Bytes) {
+        self.push(Content::Binary(bytes), 0, false);
+    }
+
     /// Queues a chunk: its description and its bytes, `sample_bytes` a sample.
-    pub(super) fn audio(&mut self, frame: AudioChunk, bytes: Bytes, sample_bytes: Option<usize>) {
+    pub(crate) fn audio(&mut self, frame: AudioChunk, bytes: Bytes, sample_bytes: Option<usize>) {
         let samples = frame.samples;
         self.push(Content::Audio { frame, bytes, sample_bytes }, samples, true);
     }
@@ -137,22 +144,22 @@ impl Outbox {
     }
 
     /// Whether no more samples may be produced while nobody takes them.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.end() - self.sent() >= self.kept_samples
     }
 
     /// Whether everything was taken.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.next == self.entries.len()
     }
 
     /// Entries to send that were not sent before.
-    pub(super) fn queued(&self) -> usize {
+    pub(crate) fn queued(&self) -> usize {
         (self.entries.len() - self.next).saturating_sub(self.repeated)
     }
 
     /// Takes the messages of the next entry.
-    pub(super) fn take(&mut self) -> Option<(Message, Option<Message>)> {
+    pub(crate) fn take(&mut self) -> Option<(Message, Option<Message>)> {
         let entry = self.entries.get_mut(self.next)?;
         let skip =
             if matches!(entry.content, Content::Audio { .. }) { std::mem::take(&mut self.skip) } else { 0 };
@@ -170,7 +177,7 @@ impl Outbox {
     }
 
     /// Drops sent entries that are older than the window.
-    pub(super) fn trim(&mut self) {
+    pub(crate) fn trim(&mut self) {
         let sent = self.sent();
         let since = Instant::now().checked_sub(self.window);
         while self.next > 0
@@ -179,7 +186,7 @@ impl Outbox {
             let behind = sent - entry.end;
             let is_past = match entry.content {
                 Content::Audio { .. } => behind >= self.kept_samples,
-                Content::Text(_) => behind > self.kept_samples || self.kept_samples == 0,
+                Content::Text(_) | Content::Binary(_) => behind > self.kept_samples || self.kept_samples == 0,
             };
             let is_old = entry.sent_at.zip(since).is_some_and(|(sent_at, since)| sent_at < since);
             if !is_past && !is_old && self.next <= MAX_KEPT {
@@ -195,7 +202,7 @@ impl Outbox {
     ///
     /// # Errors
     /// The sample is not kept any more, or was not sent, or no chunk starts there and chunks cannot be divided.
-    pub(super) fn rewind(&mut self, next_sample: u64) -> Result<(), ApiError> {
+    pub(crate) fn rewind(&mut self, next_sample: u64) -> Result<(), ApiError> {
         let (from, to) = (self.dropped_samples, self.reached);
         let refuse = || ApiError::ResumeOutOfWindow { next_sample, from, to };
         if !(from..=to).contains(&next_sample) {

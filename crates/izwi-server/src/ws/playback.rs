@@ -17,16 +17,16 @@ const CHARS_PER_S: f64 = 15.0;
 
 /// One utterance, or the answer of a turn.
 #[derive(Debug)]
-pub(super) struct Spoken<T> {
-    pub(super) number: u64,
-    pub(super) text: String,
+pub(crate) struct Spoken<T> {
+    pub(crate) number: u64,
+    pub(crate) text: String,
     /// What the protocol knows about it besides.
-    pub(super) detail: T,
+    pub(crate) detail: T,
     marks: Vec<TextMark>,
     /// Samples that were sent.
     samples: u64,
     /// Whether all of its audio was sent.
-    pub(super) is_complete: bool,
+    pub(crate) is_complete: bool,
     first_sent_at: Option<Instant>,
     /// The last report of the client: when it came, and how many samples had been played.
     report: Option<(Instant, u64)>,
@@ -41,21 +41,21 @@ struct Position {
 
 /// What was heard of an utterance.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Heard {
+pub(crate) struct Heard {
     /// Index of the utterance in its timeline.
-    pub(super) index: usize,
+    pub(crate) index: usize,
     /// Samples that were played.
-    pub(super) samples: u64,
-    pub(super) played_ms: u64,
+    pub(crate) samples: u64,
+    pub(crate) played_ms: u64,
     /// Bytes of the text that were spoken.
-    pub(super) text_end: usize,
+    pub(crate) text_end: usize,
     /// Whether the position or the text is an estimate.
-    pub(super) is_approximate: bool,
+    pub(crate) is_approximate: bool,
 }
 
 /// The utterances of a session that may not have been heard, oldest first.
 #[derive(Debug)]
-pub(super) struct Timeline<T> {
+pub(crate) struct Timeline<T> {
     spoken: VecDeque<Spoken<T>>,
     sample_rate_hz: u32,
     /// Name of the member that numbers utterances.
@@ -65,16 +65,16 @@ pub(super) struct Timeline<T> {
 }
 
 impl<T> Timeline<T> {
-    pub(super) fn new(unit: &'static str) -> Self {
+    pub(crate) fn new(unit: &'static str) -> Self {
         Self { spoken: VecDeque::new(), sample_rate_hz: 0, unit, next_number: 0 }
     }
 
-    pub(super) fn set_rate(&mut self, sample_rate_hz: u32) {
+    pub(crate) fn set_rate(&mut self, sample_rate_hz: u32) {
         self.sample_rate_hz = sample_rate_hz;
     }
 
     /// Adds an utterance that is about to be generated.
-    pub(super) fn begin(&mut self, number: u64, text: String, detail: T) {
+    pub(crate) fn begin(&mut self, number: u64, text: String, detail: T) {
         self.next_number = number + 1;
         if self.spoken.len() == MAX_REMEMBERED {
             self.spoken.pop_front();
@@ -91,32 +91,32 @@ impl<T> Timeline<T> {
         });
     }
 
-    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Spoken<T>> {
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut Spoken<T>> {
         self.spoken.iter_mut().find(|spoken| spoken.number == number)
     }
 
-    pub(super) fn get(&self, index: usize) -> Option<&Spoken<T>> {
+    pub(crate) fn get(&self, index: usize) -> Option<&Spoken<T>> {
         self.spoken.get(index)
     }
 
     /// The utterances behind the one at `index`.
-    pub(super) fn behind(&self, index: usize) -> impl Iterator<Item = &Spoken<T>> {
+    pub(crate) fn behind(&self, index: usize) -> impl Iterator<Item = &Spoken<T>> {
         self.spoken.iter().skip(index + 1)
     }
 
     /// Forgets all utterances.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.spoken.clear();
     }
 
     /// Forgets the utterance with this number.
-    pub(super) fn remove(&mut self, number: u64) -> Option<Spoken<T>> {
+    pub(crate) fn remove(&mut self, number: u64) -> Option<Spoken<T>> {
         let index = self.spoken.iter().position(|spoken| spoken.number == number)?;
         self.spoken.remove(index)
     }
 
     /// Forgets all utterances whose audio was sent.
-    pub(super) fn forget_complete(&mut self) {
+    pub(crate) fn forget_complete(&mut self) {
         self.spoken.retain(|spoken| !spoken.is_complete);
     }
 
@@ -125,7 +125,7 @@ impl<T> Timeline<T> {
     ///
     /// # Errors
     /// There was no such utterance.
-    pub(super) fn report(
+    pub(crate) fn report(
         &mut self,
         number: Option<u64>,
         played_ms: u64,
@@ -146,7 +146,7 @@ impl<T> Timeline<T> {
     ///
     /// # Errors
     /// There was no utterance with this number.
-    pub(super) fn heard(
+    pub(crate) fn heard(
         &self,
         number: Option<u64>,
         played_ms: Option<u64>,
@@ -213,7 +213,7 @@ impl<T> Timeline<T> {
 
 impl<T> Spoken<T> {
     /// Adds audio that was sent, and what is known of its words.
-    pub(super) fn send(&mut self, samples: usize, marks: Vec<TextMark>, now: Instant) {
+    pub(crate) fn send(&mut self, samples: usize, marks: Vec<TextMark>, now: Instant) {
         self.marks.extend(marks);
         if samples > 0 {
             self.first_sent_at.get_or_insert(now);

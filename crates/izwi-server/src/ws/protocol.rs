@@ -18,22 +18,22 @@ use crate::state::AppState;
 
 /// A message of the client, within the size limit.
 #[derive(Debug)]
-pub(super) enum ClientMessage {
+pub(crate) enum ClientMessage {
     Text(Utf8Bytes),
     Binary(Bytes),
 }
 
 /// What names a session, and the secret that continues it.
 #[derive(Debug)]
-pub(super) struct Identity {
-    pub(super) id: RequestId,
+pub(crate) struct Identity {
+    pub(crate) id: RequestId,
     /// `None` if sessions cannot be continued.
-    pub(super) resume_token: Option<String>,
+    pub(crate) resume_token: Option<String>,
 }
 
 /// What the driver has to do after a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Action {
+pub(crate) enum Action {
     None,
     /// End the current generation and drop the jobs behind it. Without a current generation it does nothing.
     Interrupt,
@@ -50,22 +50,22 @@ pub(super) enum Action {
 
 impl Action {
     /// Of a report of playback: the generation and the time that was played, if there is one.
-    pub(super) fn played(report: Option<(u64, Duration)>) -> Self {
+    pub(crate) fn played(report: Option<(u64, Duration)>) -> Self {
         report.map_or(Self::None, |(number, played)| Self::Played { number, played })
     }
 }
 
 /// The next generation of a session.
-pub(super) struct Job<P: Protocol> {
-    pub(super) engine: Engine,
+pub(crate) struct Job<P: Protocol> {
+    pub(crate) engine: Engine,
     /// Prepares what the request is made of.
-    pub(super) input: BoxFuture<'static, Result<P::Input, ApiError>>,
-    pub(super) reply: P::Reply,
+    pub(crate) input: BoxFuture<'static, Result<P::Input, ApiError>>,
+    pub(crate) reply: P::Reply,
 }
 
 /// How a generation ended.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// The engine sent its last chunk.
     Finished(Finish),
     /// The client interrupted it before the first chunk.
@@ -76,30 +76,30 @@ pub(super) enum Outcome {
 
 /// The end of an engine's stream.
 #[derive(Debug)]
-pub(super) struct Finish {
+pub(crate) struct Finish {
     /// `Interrupted` if the client interrupted it, even where the engine had finished before it knew.
-    pub(super) reason: FinishReason,
-    pub(super) stats: RequestStats,
+    pub(crate) reason: FinishReason,
+    pub(crate) stats: RequestStats,
     /// Whether chunks were withheld because the client interrupted.
-    pub(super) is_interrupted: bool,
-    pub(super) sample_rate_hz: u32,
+    pub(crate) is_interrupted: bool,
+    pub(crate) sample_rate_hz: u32,
 }
 
 impl Finish {
     /// Time to first audio.
-    pub(super) fn ttfa_ms(&self) -> Option<f64> {
+    pub(crate) fn ttfa_ms(&self) -> Option<f64> {
         self.stats.time_to_first_audio.map(|ttfa| ttfa.as_secs_f64() * 1e3)
     }
 
     /// Duration of `samples` of the generated audio.
-    pub(super) fn duration_s(&self, samples: u64) -> f64 {
+    pub(crate) fn duration_s(&self, samples: u64) -> f64 {
         audio_duration(samples, self.sample_rate_hz).as_secs_f64()
     }
 }
 
 /// The state of one session of a dialect. The driver calls [`receive`](Self::receive) for each frame in order, and
 /// [`next_job`](Self::next_job) whenever no generation runs.
-pub(super) trait Protocol: Sized + Send + 'static {
+pub(crate) trait Protocol: Sized + Send + 'static {
     /// Tells sessions of different protocols apart.
     const KIND: &'static str;
 
@@ -111,8 +111,13 @@ pub(super) trait Protocol: Sized + Send + 'static {
     type Input: Send;
     /// State of one generation: how its chunks are encoded and how much was delivered.
     type Reply: Send;
+    /// What the URL and the headers of the upgrade say.
+    type Opening: Send + 'static;
 
-    fn new(state: &AppState, identity: Identity) -> Self;
+    fn new(state: &AppState, identity: Identity, opening: Self::Opening) -> Self;
+
+    /// Writes the frames that greet a client, if it is greeted before its first frame.
+    fn greet(&mut self, _out: &mut Outbox) {}
 
     fn parse(message: ClientMessage) -> Result<Self::Frame, ApiError>;
 

@@ -87,8 +87,9 @@ impl Protocol for Speech {
     type Model = Model;
     type Input = String;
     type Reply = Utterance;
+    type Opening = ();
 
-    fn new(state: &AppState, identity: Identity) -> Self {
+    fn new(state: &AppState, identity: Identity, (): ()) -> Self {
         let config = state.config();
         Self {
             state: state.clone(),

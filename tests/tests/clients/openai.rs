@@ -1,8 +1,6 @@
 //! The real `openai` package for Python against the real server. `cargo xtask test` creates its environment.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
@@ -12,16 +10,14 @@ use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, Task};
 use izwi_server::{Loader, Offer, Recorder, Registry, RegistryConfig, ServerConfig};
 use izwi_tests::{TestServer, eventually};
 
+use super::{python, root};
+
 /// The default ASR model (English only, no translation), and a word of [`RECORDING`].
 const LISTENER: &str = "whisper-tiny.en";
 const RECORDING: &str = "assets/speech/jfk.wav";
 const WORD: &str = "country";
 /// A simulated model that translates; loaded on first use.
 const TRANSLATOR: &str = "simulated-translator";
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 fn load(name: &str, arbiter: &Arc<DeviceArbiter>) -> Result<Engine> {
     let home = std::env::var_os("IZWI_HOME").map_or_else(|| root().join("target/izwi-home"), PathBuf::from);
@@ -37,9 +33,6 @@ fn load(name: &str, arbiter: &Arc<DeviceArbiter>) -> Result<Engine> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_openai_package_runs_speech_and_transcription() -> Result<()> {
-    let python =
-        root().join(if cfg!(windows) { "target/venv/Scripts/python.exe" } else { "target/venv/bin/python" });
-    ensure!(python.exists(), "{} is missing; run `cargo xtask test` once", python.display());
     let arbiter = DeviceArbiter::new();
     let loader: Loader =
         Arc::new(move |name: &str| load(name, &arbiter).map_err(|error| format!("{error:#}")));
@@ -56,13 +49,10 @@ async fn the_openai_package_runs_speech_and_transcription() -> Result<()> {
     })
     .await?;
 
-    let mut client = Command::new(python);
-    client.arg(root().join("tests/openai/client.py")).arg(format!("http://{}", server.address));
-    client.arg(root().join(RECORDING)).args([LISTENER, WORD, TRANSLATOR]).stdin(Stdio::null());
-    let output =
-        tokio::task::spawn_blocking(move || client.output()).await?.context("python does not start")?;
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    let recording = root().join(RECORDING);
+    let recording = recording.to_str().context("the path is not UTF-8")?;
+    let url = format!("http://{}", server.address);
+    let stdout = python("openai_client.py", &[&url, recording, LISTENER, WORD, TRANSLATOR]).await?;
     ensure!(stdout.contains("passed: concurrent requests"), "{stdout}");
     Ok(())
 }

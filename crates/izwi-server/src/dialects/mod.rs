@@ -1,0 +1,12 @@
+//! Interfaces of other services, so that their clients work with a changed address. Each is one folder with a
+//! `routes()` of its own and one line in [`routes`]; WebSocket dialects are [`Protocol`](crate::ws::protocol::Protocol)s of
+//! the common session driver.
+
+use axum::Router;
+
+use crate::state::AppState;
+
+/// The routes of every dialect that speaks HTTP or WebSocket.
+pub(crate) fn routes() -> Router<AppState> {
+    Router::new()
+}
