@@ -7,7 +7,7 @@ mod container;
 mod foreign;
 mod opus;
 mod pieces;
-mod resample;
+pub(crate) mod resample;
 mod sink;
 mod text;
 mod wav_header;
