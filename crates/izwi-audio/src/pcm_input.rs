@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use crate::decode::DecodeError;
-use crate::decode::resample::Resampler;
+use crate::resample::Resampler;
 
 /// Rate of the samples that come out.
 pub const RATE_HZ: u32 = 16_000;
@@ -75,7 +75,7 @@ impl PcmInput {
             PcmEncoding::MuLaw => self.samples.extend(bytes.iter().map(|&byte| from_i16(mu_law(byte)))),
             PcmEncoding::ALaw => self.samples.extend(bytes.iter().map(|&byte| from_i16(a_law(byte)))),
         }
-        self.resampler.push(&self.samples, out)
+        Ok(self.resampler.push(&self.samples, out)?)
     }
 
     /// Appends what the resampler holds back; the next stream begins. An odd byte is dropped.
@@ -84,7 +84,7 @@ impl PcmInput {
     /// As [`Self::push`].
     pub fn finish(&mut self, out: &mut Vec<f32>) -> Result<(), DecodeError> {
         self.odd = None;
-        self.resampler.finish(out)
+        Ok(self.resampler.finish(out)?)
     }
 
     fn decode_s16le(&mut self, mut bytes: &[u8]) {

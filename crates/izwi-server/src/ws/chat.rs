@@ -24,7 +24,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use izwi_audio::encode::EncodeError;
+use izwi_audio::encode::{EncodeError, EncoderConfig};
 use izwi_core::engine::{
     AudioInput, Conversation, Engine, EngineCoreRequest, FinishReason, Message, RequestId, StreamingOutput,
     Task,
@@ -183,7 +183,8 @@ impl Protocol for Chat {
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
         let setup = self.setup.as_ref()?;
         let input = self.waiting.pop_front()?;
-        let encoded = match EncodedUtterance::new(setup.format, setup.engine.profile().info.sample_rate_hz) {
+        let config = EncoderConfig::streamed(setup.engine.profile().info.sample_rate_hz);
+        let encoded = match EncodedUtterance::with(setup.format, config) {
             Ok(encoded) => encoded,
             Err(error) => return Some(Err(error)),
         };

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use izwi_audio::encode::S16LE;
+use izwi_audio::encode::{ALAW, EncoderConfig, S16LE, ULAW};
 use izwi_types::excerpt;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
@@ -55,7 +55,16 @@ impl AudioFormat {
 
     /// The encoder of a response.
     pub(super) fn encoder(self, sample_rate_hz: u32) -> Result<EncodedUtterance, ApiError> {
-        EncodedUtterance::new(&S16LE, sample_rate_hz)
+        let format = match self.encoding {
+            PcmEncoding::S16Le => &S16LE,
+            PcmEncoding::MuLaw => &ULAW,
+            PcmEncoding::ALaw => &ALAW,
+        };
+        let output_rate_hz = Some(self.rate_hz);
+        EncodedUtterance::with(
+            format,
+            EncoderConfig { output_rate_hz, ..EncoderConfig::streamed(sample_rate_hz) },
+        )
     }
 
     fn view(self) -> Value {
