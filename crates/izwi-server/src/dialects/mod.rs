@@ -6,6 +6,8 @@ mod realtime;
 
 use axum::Router;
 
+pub(crate) use self::realtime::Realtime;
+
 use crate::state::AppState;
 
 /// The routes of every dialect that speaks HTTP or WebSocket.
