@@ -19,6 +19,7 @@ mod malformed_input;
 mod metrics;
 mod qwen3_tts;
 mod real_whisper;
+mod realtime;
 mod resume;
 mod speech;
 mod streaming;

@@ -3,6 +3,7 @@
 
 mod openai;
 mod schemathesis;
+mod realtime;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

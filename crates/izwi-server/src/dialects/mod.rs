@@ -6,6 +6,8 @@ mod realtime;
 
 use utoipa_axum::router::OpenApiRouter;
 
+pub(crate) use self::realtime::Realtime;
+
 use crate::state::AppState;
 
 /// The routes of every dialect that speaks HTTP or WebSocket.
