@@ -14,7 +14,7 @@ use crate::openapi;
 #[serde(expecting = "a JSON object")]
 pub(crate) struct SpeechRequest {
     /// Id or alias of a model, from `/v1/models`.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, examples("tts-1"))]
     pub(crate) model: Option<String>,
     /// Text to speak.
     #[schema(value_type = String, min_length = 1, pattern = r"\S")]

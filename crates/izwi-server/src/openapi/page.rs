@@ -156,7 +156,8 @@ fn answer(page: &mut String, status: &str, response: &Value) {
     for (media_type, content) in members(&response["content"]) {
         let _ = write!(page, " <code>{}</code>", escape(media_type));
         let schema = content.get("schema").filter(|schema| **schema != Value::Bool(true));
-        let data = schema.map(|schema| schema.get("contentSchema").unwrap_or(schema));
+        // Of an event, the type of its data.
+        let data = schema.map(|schema| schema["properties"]["data"].get("contentSchema").unwrap_or(schema));
         if let Some(name) = data.map(type_name).filter(|name| !name.is_empty()) {
             let _ = write!(page, " <span class=\"type\">{name}</span>");
         }

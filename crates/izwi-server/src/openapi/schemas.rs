@@ -147,7 +147,6 @@ fn whole(description: &str) -> ObjectBuilder {
 /// The members of [`SpeechOptions`](izwi_core::engine::SpeechOptions), with the ranges that are checked.
 pub(super) fn speech_options() -> Vec<(&'static str, Object)> {
     let text = |description| ObjectBuilder::new().schema_type(nullable(Type::String)).description(Some(description));
-    let top_p = number(0.0..=1.0, "Nucleus (top-p) probability mass.").minimum(None::<f64>);
     vec![
         ("language", text("BCP 47 tag of the text; the voice's own without it.").build()),
         ("instructions", text("Style prompt, where the model takes one.").build()),
@@ -165,7 +164,7 @@ pub(super) fn speech_options() -> Vec<(&'static str, Object)> {
                 .build(),
         ),
         ("temperature", number(0.0..=2.0, "Temperature, 0 for greedy sampling; the model's own without it.").build()),
-        ("top_p", top_p.exclusive_minimum(Some(0.0)).build()),
+        ("top_p", number(f64::from(f32::EPSILON)..=1.0, "Nucleus (top-p) probability mass, above 0.").build()),
         ("top_k", whole("Number of candidates, 0 for all.").build()),
         ("repetition_penalty", number(0.5..=2.0, "Penalty of tokens that were generated before, 1.0 for none.").build()),
     ]

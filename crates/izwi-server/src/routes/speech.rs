@@ -51,7 +51,7 @@ struct CutOff;
     path = "/v1/audio/speech",
     tag = "speech",
     request_body(content = SpeechBody, content_type = "application/json", example = json!({
-        "model": "hibari", "input": "Hello there.", "voice": "heart", "response_format": "wav"
+        "model": "tts-1", "input": "Hello there.", "voice": "alloy", "response_format": "wav"
     })),
     responses(SpeechAudio, SpeechRefusals),
 )]
