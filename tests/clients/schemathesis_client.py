@@ -47,9 +47,10 @@ def recording() -> bytes:
 @schemathesis.hook
 def before_call(context, case, kwargs) -> None:
     """Names a model that exists and sends one recording that can be read, so that valid requests get further."""
-    body = case.body
-    if not isinstance(body, dict):
+    if not isinstance(case.body, dict):
         return
+    # Other cases have the same object.
+    body = case.body = dict(case.body)
     if isinstance(body.get("model"), str) and body["model"].strip():
         body["model"] = "whisper-1" if "trans" in case.path else "tts-1"
     is_valid = case.meta is not None and case.meta.generation.mode.is_positive
@@ -67,9 +68,16 @@ def before_call(context, case, kwargs) -> None:
 @schemathesis.hook
 def filter_failure(context, failure, case, response) -> bool:
     """Whether a failure counts: all do, but refusals of valid requests for what a schema cannot say."""
+    if type(failure).__name__ == "AcceptedNegativeData":
+        # A form that is valid as a whole, which schemathesis says itself, and yet counts as invalid.
+        scenario = getattr(case.meta.phase.data, "scenario", None)
+        return scenario is None or scenario.name != "VALID_OBJECT"
     if type(failure).__name__ != "RejectedPositiveData":
         return True
     error = response.json()["error"]
+    # JSON Schema takes 1.0 for a whole number, the server does not.
+    if "invalid type: floating point" in error["message"] and ".0`" in error["message"]:
+        return False
     # A WebSocket without its upgrade, or a part of a form whose name has control characters.
     if error["code"] in ("upgrade_required", "invalid_form"):
         return False

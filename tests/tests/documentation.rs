@@ -41,7 +41,10 @@ async fn a_method_that_a_route_has_not_is_answered_with_those_it_has() -> Result
         assert_eq!(answer.status(), 405, "{path}");
         let allow = answer.headers().get("allow").with_context(|| format!("{path}: no Allow"))?.to_str()?;
         for method in item.as_object().context("methods")?.keys() {
-            assert!(allow.split(',').any(|allowed| allowed.trim().eq_ignore_ascii_case(method)), "{path}: {allow}");
+            assert!(
+                allow.split(',').any(|allowed| allowed.trim().eq_ignore_ascii_case(method)),
+                "{path}: {allow}"
+            );
         }
     }
     Ok(())

@@ -14,7 +14,11 @@ use crate::encoding;
 /// Headers of a response with audio.
 const SPEECH_HEADERS: [(&str, &str, Type); 4] = [
     ("X-Sample-Rate", "Rate of the samples, in Hz.", Type::Integer),
-    ("X-Prebuffer-Ms", "How long a player waits so that the rest plays without a gap, where it is known.", Type::Integer),
+    (
+        "X-Prebuffer-Ms",
+        "How long a player waits so that the rest plays without a gap, where it is known.",
+        Type::Integer,
+    ),
     ("X-Predicted-RTF", "Expected processing time over audio time, where it is known.", Type::Number),
     ("X-Predicted-First-Audio-Ms", "When the first audio was expected, where it is known.", Type::Integer),
 ];
@@ -57,7 +61,8 @@ impl IntoResponses for TranscriptBody {
         let json = AnyOfBuilder::new()
             .item(reference(TranscriptObject::name()))
             .item(reference(VerboseTranscript::name()));
-        let plain = || ContentBuilder::new().schema(Some(ObjectBuilder::new().schema_type(Type::String))).build();
+        let plain =
+            || ContentBuilder::new().schema(Some(ObjectBuilder::new().schema_type(Type::String))).build();
         let mut response = ResponseBuilder::new()
             .description(description)
             .content("application/json", ContentBuilder::new().schema(Some(json)).build());

@@ -19,8 +19,9 @@ pub(crate) use self::refusals::{
     UnknownModelRefusals, VoiceCreationRefusals, VoiceRefusals,
 };
 pub(crate) use self::schemas::{
-    SpeechBody, TranscriptionForm, VoiceForm, asr_task, error_type, granularities, health_status, list_object, model_object, model_state,
-    priority, seed, speech_format, stream_format, tasks, transcript_format, usage_duration, voice, voice_object,
+    SpeechBody, TranscriptionForm, VoiceForm, asr_task, error_type, granularities, health_status,
+    list_object, model_object, model_state, priority, seed, speech_format, stream_format, tasks,
+    transcript_format, usage_duration, voice, voice_object,
 };
 use crate::config::ServerConfig;
 use crate::dto::error::ErrorEnvelope;
@@ -129,7 +130,10 @@ fn event_schemas() -> Map<String, Value> {
     add::<TranscriptEvent>(&mut schemas);
     add::<TranscriptObject>(&mut schemas);
     add::<VerboseTranscript>(&mut schemas);
-    schemas.into_iter().map(|(name, schema)| (name, serde_json::to_value(schema).unwrap_or_default())).collect()
+    schemas
+        .into_iter()
+        .map(|(name, schema)| (name, serde_json::to_value(schema).unwrap_or_default()))
+        .collect()
 }
 
 /// The derive says of a flattened `Option` that it may be null. The members are there, or they are not.

@@ -61,7 +61,13 @@ pub(super) fn render(document: &Value) -> (String, String) {
     );
     for tag in list(&document["tags"]) {
         let name = text(tag, "name");
-        let _ = writeln!(page, "<h2 id=\"{}\">{}</h2>\n{}", escape(name), capital(name), prose(text(tag, "description")));
+        let _ = writeln!(
+            page,
+            "<h2 id=\"{}\">{}</h2>\n{}",
+            escape(name),
+            capital(name),
+            prose(text(tag, "description"))
+        );
         for route in routes.iter().filter(|route| has_tag(route, name)) {
             describe(&mut page, route, document);
         }
@@ -128,7 +134,14 @@ fn describe(page: &mut String, route: &Route<'_>, document: &Value) {
         for parameter in parameters {
             let is_required = parameter["required"] == true;
             let place = format!(" in {}", text(parameter, "in"));
-            field(page, text(parameter, "name"), &parameter["schema"], is_required, text(parameter, "description"), &place);
+            field(
+                page,
+                text(parameter, "name"),
+                &parameter["schema"],
+                is_required,
+                text(parameter, "description"),
+                &place,
+            );
         }
         page.push_str("</ul>\n");
     }
@@ -144,7 +157,11 @@ fn describe(page: &mut String, route: &Route<'_>, document: &Value) {
         answer(page, status, response);
     }
     let statuses: Vec<&str> = bad.iter().map(|(status, _)| status.as_str()).collect();
-    let _ = writeln!(page, "</ul>\n<details><summary>Errors: {}</summary>\n<ul class=\"answers\">", statuses.join(", "));
+    let _ = writeln!(
+        page,
+        "</ul>\n<details><summary>Errors: {}</summary>\n<ul class=\"answers\">",
+        statuses.join(", ")
+    );
     for (status, response) in bad {
         answer(page, status, response);
     }
@@ -318,7 +335,9 @@ fn plain(value: &Value) -> String {
 
 fn capital(name: &str) -> String {
     let mut letters = name.chars();
-    letters.next().map_or_else(String::new, |first| escape(&(first.to_uppercase().to_string() + letters.as_str())))
+    letters
+        .next()
+        .map_or_else(String::new, |first| escape(&(first.to_uppercase().to_string() + letters.as_str())))
 }
 
 fn escape(text: &str) -> String {

@@ -70,7 +70,8 @@ fn model() -> Vec<ApiError> {
 }
 
 fn loading() -> Vec<ApiError> {
-    let room = |may_fit_later| ApiError::NoRoom { id: text("ID"), need: 0, budget: 0, used: 0, may_fit_later };
+    let room =
+        |may_fit_later| ApiError::NoRoom { id: text("ID"), need: 0, budget: 0, used: 0, may_fit_later };
     vec![
         ApiError::ModelLoading(text("ID")),
         ApiError::ModelUnavailable(text("ID")),
@@ -85,7 +86,11 @@ fn not_loaded() -> Vec<ApiError> {
 }
 
 fn voice() -> Vec<ApiError> {
-    vec![ApiError::VoiceNotFound { id: text("ID"), model: text("MODEL"), hint: text("the message suggests others") }]
+    vec![ApiError::VoiceNotFound {
+        id: text("ID"),
+        model: text("MODEL"),
+        hint: text("the message suggests others"),
+    }]
 }
 
 fn recording() -> Vec<ApiError> {
@@ -130,7 +135,11 @@ fn common(needs_key: bool) -> Vec<ApiError> {
     ];
     if needs_key {
         let retry_after = Duration::from_secs(60);
-        errors.extend([ApiError::Unauthorized, ApiError::TooManyWrongKeys { retry_after }, ApiError::Draining]);
+        errors.extend([
+            ApiError::Unauthorized,
+            ApiError::TooManyWrongKeys { retry_after },
+            ApiError::Draining,
+        ]);
     }
     errors
 }
@@ -176,12 +185,10 @@ pub(super) fn add_common(operation: &mut Value, needs_key: bool) {
     for (status, response) in super::object(&mut operation["responses"]) {
         // The HTTP library answers the last two, without an id.
         if !matches!(status.as_str(), "414" | "431") {
-            response["headers"]["X-Request-Id"] =
-                json!({"description": "Id of the request in the server's log.", "schema": {"type": "string"}});
+            response["headers"]["X-Request-Id"] = json!({"description": "Id of the request in the server's log.", "schema": {"type": "string"}});
         }
         if matches!(status.as_str(), "429" | "503") {
-            response["headers"]["Retry-After"] =
-                json!({"description": "Seconds after which the same may succeed.", "schema": {"type": "integer"}});
+            response["headers"]["Retry-After"] = json!({"description": "Seconds after which the same may succeed.", "schema": {"type": "integer"}});
         }
     }
 }

@@ -41,7 +41,13 @@ fn nullable(of: Type) -> SchemaType {
 }
 
 pub(crate) fn error_type() -> Object {
-    let known = ["invalid_request_error", "authentication_error", "permission_error", "rate_limit_error", "server_error"];
+    let known = [
+        "invalid_request_error",
+        "authentication_error",
+        "permission_error",
+        "rate_limit_error",
+        "server_error",
+    ];
     one_of(known).description(Some("Class of the error.")).build()
 }
 
@@ -59,7 +65,16 @@ pub(crate) fn voice_object() -> Object {
 
 pub(crate) fn model_state() -> Object {
     let states = [
-        "ready", "unloaded", "unloading", "loading", "failed", "restarting", "given_up", "draining", "stopped", "dead",
+        "ready",
+        "unloaded",
+        "unloading",
+        "loading",
+        "failed",
+        "restarting",
+        "given_up",
+        "draining",
+        "stopped",
+        "dead",
     ];
     one_of(states).build()
 }
@@ -146,16 +161,22 @@ fn whole(description: &str) -> ObjectBuilder {
 
 /// The members of [`SpeechOptions`](izwi_core::engine::SpeechOptions), with the ranges that are checked.
 pub(super) fn speech_options() -> Vec<(&'static str, Object)> {
-    let text = |description| ObjectBuilder::new().schema_type(nullable(Type::String)).description(Some(description));
+    let text =
+        |description| ObjectBuilder::new().schema_type(nullable(Type::String)).description(Some(description));
     vec![
         ("language", text("BCP 47 tag of the text; the voice's own without it.").build()),
         ("instructions", text("Style prompt, where the model takes one.").build()),
         (
             "speed",
-            number(0.25..=4.0, "Tempo. A model that cannot change it refuses all but 1.0.").default(Some(Value::from(1.0))).build(),
+            number(0.25..=4.0, "Tempo. A model that cannot change it refuses all but 1.0.")
+                .default(Some(Value::from(1.0)))
+                .build(),
         ),
         ("seed", seed()),
-        ("max_tokens", whole("The most tokens to generate; the model's limit without it.").minimum(Some(1usize)).build()),
+        (
+            "max_tokens",
+            whole("The most tokens to generate; the model's limit without it.").minimum(Some(1usize)).build(),
+        ),
         (
             "non_streaming_mode",
             ObjectBuilder::new()
@@ -163,10 +184,19 @@ pub(super) fn speech_options() -> Vec<(&'static str, Object)> {
                 .description(Some("Whether the model reads the whole text before it generates."))
                 .build(),
         ),
-        ("temperature", number(0.0..=2.0, "Temperature, 0 for greedy sampling; the model's own without it.").build()),
-        ("top_p", number(f64::from(f32::EPSILON)..=1.0, "Nucleus (top-p) probability mass, above 0.").build()),
+        (
+            "temperature",
+            number(0.0..=2.0, "Temperature, 0 for greedy sampling; the model's own without it.").build(),
+        ),
+        (
+            "top_p",
+            number(f64::from(f32::EPSILON)..=1.0, "Nucleus (top-p) probability mass, above 0.").build(),
+        ),
         ("top_k", whole("Number of candidates, 0 for all.").build()),
-        ("repetition_penalty", number(0.5..=2.0, "Penalty of tokens that were generated before, 1.0 for none.").build()),
+        (
+            "repetition_penalty",
+            number(0.5..=2.0, "Penalty of tokens that were generated before, 1.0 for none.").build(),
+        ),
     ]
 }
 

@@ -4,8 +4,9 @@ use std::time::Duration;
 use izwi_core::engine::{SamplingParams, SpeechOptions};
 
 use super::*;
+use crate::dto::listing::VoiceRequest;
 use crate::dto::speech::SpeechRequest;
-use crate::extract::parse_with_options;
+use crate::extract::{parse_json, parse_with_options};
 
 fn document() -> Value {
     crate::routes::document(&ServerConfig::default())
@@ -76,6 +77,17 @@ fn the_members_of_a_speech_request_are_those_that_are_read() {
 }
 
 #[test]
+fn the_members_of_a_voice_request_are_those_that_are_read() {
+    let document = document();
+    let members = document["components"]["schemas"]["VoiceRequest"]["properties"].as_object().unwrap();
+    for name in members.keys() {
+        let body = json!({name: {"wrong": [[]]}}).to_string();
+        let error = parse_json::<VoiceRequest>(body.as_bytes()).unwrap_err();
+        assert_eq!(error.param(), Some(name.as_str()), "{name} is not read: {error}");
+    }
+}
+
+#[test]
 fn the_ranges_of_sampling_options_are_those_that_are_checked() {
     for (name, schema) in schemas::speech_options() {
         let schema = serde_json::to_value(schema).unwrap();
@@ -130,6 +142,9 @@ fn markup_in_descriptions_is_escaped() {
         "tags": [], "paths": {}, "components": {"schemas": {}},
     });
     let (page, _) = page::render(&document);
-    assert!(page.contains("a &lt; b <code>&lt;i&gt;</code> [x](javascript:1) <a href=\"/docs\">y</a> ["), "{page}");
+    assert!(
+        page.contains("a &lt; b <code>&lt;i&gt;</code> [x](javascript:1) <a href=\"/docs\">y</a> ["),
+        "{page}"
+    );
     assert!(page.contains("<title>&lt;b&gt; API</title>"));
 }

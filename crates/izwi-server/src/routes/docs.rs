@@ -48,6 +48,7 @@ pub(super) async fn page(Extension(published): Extension<Arc<Published>>) -> imp
 )]
 pub(super) async fn protocol() -> impl IntoResponse {
     // Browsers show plain text and save Markdown.
-    let headers = [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    let headers =
+        [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (headers, PROTOCOL)
 }

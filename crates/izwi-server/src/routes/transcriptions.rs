@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use super::streamed::{self, event};
 use crate::dto::transcription::{DurationUsage, TranscriptEvent, TranscriptionRequest};
 use crate::error::ApiError;
-use crate::openapi::{TranscriptionForm, TranscriptBody, TranscriptionRefusals};
+use crate::openapi::{TranscriptBody, TranscriptionForm, TranscriptionRefusals};
 use crate::registry::Lease;
 use crate::state::AppState;
 use crate::stats_headers;

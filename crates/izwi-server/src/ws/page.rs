@@ -167,7 +167,9 @@ fn the_page_has_every_message_of_conversations() {
 fn the_page_lists_what_a_conversation_ignores() {
     let listed = PAGE.split("without `voice`, `language`, `speed` and\n`non_streaming_mode`").count();
     assert_eq!(listed, 2);
-    for members in [r#""voice": "heart""#, r#""language": "en""#, r#""speed": 2.0"#, r#""non_streaming_mode": true"#] {
+    for members in
+        [r#""voice": "heart""#, r#""language": "en""#, r#""speed": 2.0"#, r#""non_streaming_mode": true"#]
+    {
         let frame = format!(r#"{{"type": "session.config", {members}}}"#);
         assert!(Chat::parse(ClientMessage::Text(frame.clone().into())).is_ok(), "{frame}");
     }
