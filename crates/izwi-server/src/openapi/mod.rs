@@ -163,6 +163,7 @@ fn tags() -> Value {
         {"name": "speech", "description": "Text to speech, and its voices"},
         {"name": "transcription", "description": "Speech to text"},
         {"name": "conversation", "description": "Spoken conversation"},
+        {"name": "dialects", "description": "Interfaces of other services"},
         {"name": "models", "description": "Models of this server"},
         {"name": "service", "description": "Probes, metrics and documentation; they need no key"},
     ])

@@ -39,9 +39,9 @@ use crate::ws;
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Opening {
-    /// Id or alias of a model.
+    /// Id of a model, or a name of a hosted one.
     model: Option<String>,
-    /// `transcription` for a session that only transcribes.
+    /// `transcription` for a session that transcribes.
     intent: Option<String>,
 }
 
@@ -49,13 +49,13 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(connect))
 }
 
-/// OpenAI's Realtime API over a WebSocket
+/// The Realtime API of OpenAI over a WebSocket
 ///
-/// The upgrade of a WebSocket, with the events of <https://platform.openai.com/docs/api-reference/realtime>.
+/// The upgrade of a WebSocket. Its events are those of OpenAI; what is supported stands in docs/compatibility.md.
 #[utoipa::path(
     get,
     path = "/v1/realtime",
-    tag = "conversation",
+    tag = "dialects",
     params(Opening),
     responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals),
 )]
