@@ -297,7 +297,9 @@ fn curl(route: &Route<'_>, document: &Value) -> String {
         }
         for name in list(&schema["required"]).filter_map(Value::as_str) {
             if !is_file(&schema["properties"][name]) {
-                let _ = write!(command, " \\\n  -F {name}={}", name.to_uppercase());
+                let example = schema["properties"][name]["examples"][0].as_str();
+                let value = example.map_or_else(|| name.to_uppercase(), str::to_owned);
+                let _ = write!(command, " \\\n  -F {name}={value}");
             }
         }
     } else if let Some(example) = content.get("application/json").and_then(|json| json.get("example")) {

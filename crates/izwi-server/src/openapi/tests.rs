@@ -51,8 +51,9 @@ fn every_operation_has_a_summary_a_section_and_errors_with_the_envelope() {
             assert!(ids.insert(operation["operationId"].to_string()), "{method} {path}");
             for (status, response) in operation["responses"].as_object().unwrap() {
                 if status.starts_with(['4', '5']) {
-                    let schema = &response["content"]["application/json"]["schema"]["$ref"];
-                    assert_eq!(schema, "#/components/schemas/Error", "{method} {path} {status}");
+                    let schema = &response["content"]["application/json"]["schema"];
+                    let envelope = schema.pointer("/anyOf/0/$ref").unwrap_or(&schema["$ref"]);
+                    assert_eq!(envelope, "#/components/schemas/Error", "{method} {path} {status}");
                 }
             }
         }
