@@ -15,6 +15,10 @@ pub(crate) struct SpeechRequest {
     pub(crate) input: Option<String>,
     pub(crate) voice: Option<VoiceRef>,
     pub(crate) response_format: Option<String>,
+    /// Samples per second of the encoded audio.
+    pub(crate) sample_rate: Option<u32>,
+    /// Bits per second of a lossy format.
+    pub(crate) bit_rate: Option<u32>,
     pub(crate) stream_format: Option<String>,
     pub(crate) first_chunk_ms: Option<u64>,
     pub(crate) priority: Option<String>,
