@@ -17,7 +17,8 @@ CONFIG = pathlib.Path(__file__).with_name("schemathesis.toml")
 # Fields for which a request that fits the schema may be refused: a schema cannot say what is a recording, what a model
 # can do, and which fields exclude each other.
 BEYOND_THE_SCHEMA = {
-    "/v1/audio/speech": {"ref_audio", "ref_text", "x_vector_only_mode", "voice", "speed", "instructions", "language"},
+    "/v1/audio/speech": {"ref_audio", "ref_text", "x_vector_only_mode", "voice", "speed", "instructions", "language"}
+    | {"response_format", "sample_rate", "bit_rate"},
     "/v1/audio/transcriptions": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"},
     "/v1/audio/translations": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"},
     "/v1/audio/voices": {"file", "ref_audio", "audio_sample", "text", "model"},

@@ -24,6 +24,12 @@ pub(crate) struct SpeechRequest {
     /// Format of the audio.
     #[schema(schema_with = openapi::speech_format)]
     pub(crate) response_format: Option<String>,
+    /// Samples per second of the encoded audio.
+    #[schema(schema_with = openapi::speech_sample_rate)]
+    pub(crate) sample_rate: Option<u32>,
+    /// Bits per second of a lossy format.
+    #[schema(schema_with = openapi::speech_bit_rate)]
+    pub(crate) bit_rate: Option<u32>,
     /// Form of the body: the bytes of the audio, or server-sent events with base64.
     #[schema(schema_with = openapi::stream_format)]
     pub(crate) stream_format: Option<String>,

@@ -2,6 +2,7 @@
 //! forms.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
 use izwi_core::engine::Task;
@@ -108,6 +109,30 @@ pub(crate) fn stream_format() -> Object {
 pub(crate) fn speech_format() -> Object {
     let names: Vec<_> = encoding::http_formats().map(|(format, _)| format.name).collect();
     optional(&names, encoding::HTTP_DEFAULT, "Format of the audio.")
+}
+
+/// Every rate that a format has; not each format has each.
+pub(crate) fn speech_sample_rate() -> Object {
+    let rates = encoding::http_formats().flat_map(|(format, _)| format.sample_rates_hz.iter().copied());
+    let values = rates.collect::<BTreeSet<u32>>().into_iter().map(Value::from).chain([Value::Null]);
+    ObjectBuilder::new()
+        .schema_type(nullable(Type::Integer))
+        .enum_values(Some(values))
+        .description(Some(
+            "Samples per second of the encoded audio, if the format has it; the model's own rate without it.",
+        ))
+        .build()
+}
+
+/// From the lowest bit rate of a format to the highest of another.
+pub(crate) fn speech_bit_rate() -> Object {
+    let ranges = || encoding::http_formats().filter_map(|(format, _)| format.bit_rates.clone());
+    ObjectBuilder::new()
+        .schema_type(nullable(Type::Integer))
+        .minimum(ranges().map(|range| *range.start()).min())
+        .maximum(ranges().map(|range| *range.end()).max())
+        .description(Some("Bits per second of a lossy format, within its range."))
+        .build()
 }
 
 pub(crate) fn transcript_format() -> Object {
