@@ -10,7 +10,7 @@ use crate::openapi;
 #[serde(expecting = "a JSON object")]
 pub(crate) struct TranscriptionRequest {
     /// Id or alias of a model, from `/v1/models`.
-    #[schema(value_type = String, pattern = r"\S")]
+    #[schema(value_type = String, pattern = r"\S", examples("whisper-1"))]
     pub(crate) model: Option<String>,
     /// The recording, as base64 or a `data:` URL. Required, unless `audio_base64` is given.
     #[schema(format = "base64-audio")]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::schema::{AnyOfBuilder, ObjectBuilder, Type};
 use utoipa::openapi::{Content, ContentBuilder, HeaderBuilder, Ref, RefOr, Response, ResponseBuilder};
 use utoipa::{IntoResponses, ToSchema};
 
@@ -57,7 +57,8 @@ impl IntoResponses for TranscriptBody {
         let description = "The transcript: JSON for `response_format` `json` and `verbose_json`, otherwise its text or \
                            subtitles. With `stream` the body is a stream of events.";
         let reference = |name| Ref::from_schema_name(name);
-        let json = utoipa::openapi::schema::OneOfBuilder::new()
+        // A verbose transcript has the members of the other as well.
+        let json = AnyOfBuilder::new()
             .item(reference(TranscriptObject::name()))
             .item(reference(VerboseTranscript::name()));
         let plain =
@@ -85,12 +86,17 @@ fn with_headers(response: ResponseBuilder, headers: &[(&str, &str, Type)]) -> Re
     })
 }
 
-/// Server-sent events, the data of each a JSON object of the type.
+/// Server-sent events. The schema is that of one event, as later versions of OpenAPI have it.
+/// <https://spec.openapis.org/oas/v3.2.0.html#server-sent-event-streams>
 fn events<T: ToSchema>() -> Content {
-    let schema = ObjectBuilder::new()
+    let data = ObjectBuilder::new()
         .schema_type(Type::String)
-        .description(Some("Server-sent events; the data of each is one JSON object."))
         .content_media_type("application/json")
         .content_schema(Some(Ref::from_schema_name(T::name())));
+    let schema = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .description(Some("One of the server-sent events; its data is one JSON object."))
+        .property("data", data)
+        .required("data");
     ContentBuilder::new().schema(Some(schema)).build()
 }

@@ -20,8 +20,8 @@ pub(crate) use self::refusals::{
 };
 pub(crate) use self::schemas::{
     SpeechBody, TranscriptionForm, VoiceForm, asr_task, error_type, granularities, health_status,
-    list_object, model_object, model_state, priority, seed, speech_format, stream_format, tasks,
-    transcript_format, usage_duration, voice, voice_object,
+    list_object, model_object, model_state, priority, seed, speech_bit_rate, speech_format,
+    speech_sample_rate, stream_format, tasks, transcript_format, usage_duration, voice, voice_object,
 };
 use crate::config::ServerConfig;
 use crate::dto::error::ErrorEnvelope;

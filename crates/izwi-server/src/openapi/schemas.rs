@@ -2,6 +2,7 @@
 //! forms.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
 use izwi_core::engine::Task;
@@ -110,6 +111,30 @@ pub(crate) fn speech_format() -> Object {
     optional(&names, encoding::HTTP_DEFAULT, "Format of the audio.")
 }
 
+/// Every rate that a format has; not each format has each.
+pub(crate) fn speech_sample_rate() -> Object {
+    let rates = encoding::http_formats().flat_map(|(format, _)| format.sample_rates_hz.iter().copied());
+    let values = rates.collect::<BTreeSet<u32>>().into_iter().map(Value::from).chain([Value::Null]);
+    ObjectBuilder::new()
+        .schema_type(nullable(Type::Integer))
+        .enum_values(Some(values))
+        .description(Some(
+            "Samples per second of the encoded audio, if the format has it; the model's own rate without it.",
+        ))
+        .build()
+}
+
+/// From the lowest bit rate of a format to the highest of another.
+pub(crate) fn speech_bit_rate() -> Object {
+    let ranges = || encoding::http_formats().filter_map(|(format, _)| format.bit_rates.clone());
+    ObjectBuilder::new()
+        .schema_type(nullable(Type::Integer))
+        .minimum(ranges().map(|range| *range.start()).min())
+        .maximum(ranges().map(|range| *range.end()).max())
+        .description(Some("Bits per second of a lossy format, within its range."))
+        .build()
+}
+
 pub(crate) fn transcript_format() -> Object {
     let description = "Form of the answer. With `stream` only `json` and `text`.";
     optional(&TranscriptFormat::names(), "json", description)
@@ -163,7 +188,6 @@ fn whole(description: &str) -> ObjectBuilder {
 pub(super) fn speech_options() -> Vec<(&'static str, Object)> {
     let text =
         |description| ObjectBuilder::new().schema_type(nullable(Type::String)).description(Some(description));
-    let top_p = number(0.0..=1.0, "Nucleus (top-p) probability mass.").minimum(None::<f64>);
     vec![
         ("language", text("BCP 47 tag of the text; the voice's own without it.").build()),
         ("instructions", text("Style prompt, where the model takes one.").build()),
@@ -189,7 +213,10 @@ pub(super) fn speech_options() -> Vec<(&'static str, Object)> {
             "temperature",
             number(0.0..=2.0, "Temperature, 0 for greedy sampling; the model's own without it.").build(),
         ),
-        ("top_p", top_p.exclusive_minimum(Some(0.0)).build()),
+        (
+            "top_p",
+            number(f64::from(f32::EPSILON)..=1.0, "Nucleus (top-p) probability mass, above 0.").build(),
+        ),
         ("top_k", whole("Number of candidates, 0 for all.").build()),
         (
             "repetition_penalty",

@@ -61,7 +61,7 @@ pub(super) async fn list(
     get,
     path = "/v1/audio/voices/{id}",
     tag = "speech",
-    params(("id" = String, Path, description = "Name of a voice."), VoiceQuery),
+    params(("id" = String, Path, description = "Name of a voice.", example = "alloy"), VoiceQuery),
     responses((status = 200, description = "The voice.", body = VoiceObject), VoiceRefusals),
 )]
 pub(super) async fn show(
@@ -148,7 +148,7 @@ pub(super) async fn create(
     delete,
     path = "/v1/audio/voices/{id}",
     tag = "speech",
-    params(("id" = String, Path, description = "Name of a saved voice.")),
+    params(("id" = String, Path, description = "Name of a saved voice.", max_length = 64, pattern = "^[a-z0-9][a-z0-9._-]*$")),
     responses((status = 200, description = "It is removed.", body = VoiceDeleted), SavedVoiceRefusals),
 )]
 pub(super) async fn remove(

@@ -8,6 +8,7 @@ use super::protocol::{ClientMessage, Protocol};
 use super::{chat::Chat, frame, speech::Speech};
 use crate::dto::session::{AudioChunk, ChunkOf, ErrorFrame, Resumed};
 use crate::dto::{chat, session};
+use crate::encoding::EncodedChunk;
 use crate::error::ApiError;
 
 const PAGE: &str = include_str!("../../../../docs/protocol.md");
@@ -64,8 +65,10 @@ fn json(frame: impl serde::Serialize) -> Value {
 /// Frames that both protocols send.
 fn common(of: ChunkOf) -> Vec<Value> {
     let retry_after = ApiError::overloaded("x").retry_after_s();
+    let chunk =
+        EncodedChunk { seq: 0, sample_offset: 0, samples: 1, is_final: true, bytes: bytes::Bytes::new() };
     vec![
-        json(AudioChunk::new(of, 0, 0, 1, true)),
+        json(AudioChunk::new(of, &chunk)),
         json(Resumed { kind: "session.resumed", session_id: "a", next_sample: 0 }),
         json(ErrorFrame { kind: "error", code: "a", message: String::new(), param: None, retry_after }),
     ]
