@@ -11,7 +11,7 @@ use izwi_types::excerpt;
 use crate::error::ApiError;
 
 /// Formats without a request for one.
-pub(crate) const HTTP_DEFAULT: &str = "mp3";
+const HTTP_DEFAULT: &str = "mp3";
 const SESSION_DEFAULT: &str = "pcm";
 
 /// Reads `response_format` of an HTTP request: a format with its media type.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::openapi;
+use super::schemas;
 
 /// The body of every response that is an error.
 #[derive(Debug, Serialize, ToSchema)]
@@ -20,7 +20,7 @@ pub(crate) struct ErrorBody {
     pub(crate) message: String,
     /// Class of the error.
     #[serde(rename = "type")]
-    #[schema(schema_with = openapi::error_type)]
+    #[schema(schema_with = schemas::error_type)]
     pub(crate) kind: &'static str,
     /// The field it is about, by its wire name.
     pub(crate) param: Option<String>,

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::openapi;
+use super::schemas;
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelList {
-    #[schema(schema_with = openapi::list_object)]
+    #[schema(schema_with = schemas::list_object)]
     pub(crate) object: &'static str,
     pub(crate) data: Vec<ModelObject>,
 }
@@ -15,16 +15,16 @@ pub(crate) struct ModelList {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelObject {
     pub(crate) id: String,
-    #[schema(schema_with = openapi::model_object)]
+    #[schema(schema_with = schemas::model_object)]
     pub(crate) object: &'static str,
     /// Unix time.
     pub(crate) created: u64,
     pub(crate) owned_by: &'static str,
-    #[schema(schema_with = openapi::model_state)]
+    #[schema(schema_with = schemas::model_state)]
     pub(crate) state: &'static str,
     /// Whether it is used where a request names no model.
     pub(crate) default: bool,
-    #[schema(schema_with = openapi::tasks)]
+    #[schema(schema_with = schemas::tasks)]
     pub(crate) tasks: Vec<&'static str>,
     /// Hz; unknown until it was loaded.
     pub(crate) sample_rate: Option<u32>,
@@ -38,7 +38,7 @@ pub(crate) struct ModelObject {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct VoiceList {
-    #[schema(schema_with = openapi::list_object)]
+    #[schema(schema_with = schemas::list_object)]
     pub(crate) object: &'static str,
     pub(crate) voices: Vec<VoiceObject>,
 }
@@ -46,7 +46,7 @@ pub(crate) struct VoiceList {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct VoiceObject {
     pub(crate) id: String,
-    #[schema(schema_with = openapi::voice_object)]
+    #[schema(schema_with = schemas::voice_object)]
     pub(crate) object: &'static str,
     pub(crate) name: String,
     /// BCP 47 tag; `None` for a saved voice, which supports all languages of its model.
@@ -73,7 +73,7 @@ pub(crate) struct VoiceObject {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct VoiceDeleted {
     pub(crate) id: String,
-    #[schema(schema_with = openapi::voice_object)]
+    #[schema(schema_with = schemas::voice_object)]
     pub(crate) object: &'static str,
     pub(crate) deleted: bool,
 }

@@ -7,8 +7,9 @@ use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+use super::schemas;
+
 use crate::extract::WithOptions;
-use crate::openapi;
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(expecting = "a JSON object")]
@@ -19,24 +20,24 @@ pub(crate) struct SpeechRequest {
     /// Text to speak.
     #[schema(value_type = String, min_length = 1, pattern = r"\S")]
     pub(crate) input: Option<String>,
-    #[schema(schema_with = openapi::voice)]
+    #[schema(schema_with = schemas::voice)]
     pub(crate) voice: Option<VoiceRef>,
     /// Format of the audio.
-    #[schema(schema_with = openapi::speech_format)]
+    #[schema(schema_with = schemas::speech_format)]
     pub(crate) response_format: Option<String>,
     /// Samples per second of the encoded audio.
-    #[schema(schema_with = openapi::speech_sample_rate)]
+    #[schema(schema_with = schemas::speech_sample_rate)]
     pub(crate) sample_rate: Option<u32>,
     /// Bits per second of a lossy format.
-    #[schema(schema_with = openapi::speech_bit_rate)]
+    #[schema(schema_with = schemas::speech_bit_rate)]
     pub(crate) bit_rate: Option<u32>,
     /// Form of the body: the bytes of the audio, or server-sent events with base64.
-    #[schema(schema_with = openapi::stream_format)]
+    #[schema(schema_with = schemas::stream_format)]
     pub(crate) stream_format: Option<String>,
     /// Length of the first chunk, for an earlier start.
     #[schema(minimum = 20, maximum = 200)]
     pub(crate) first_chunk_ms: Option<u64>,
-    #[schema(schema_with = openapi::priority)]
+    #[schema(schema_with = schemas::priority)]
     pub(crate) priority: Option<String>,
     /// Whether somebody listens while the audio is generated, by default true.
     #[schema(default = true)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::openapi;
+use super::schemas;
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Probe {
@@ -21,7 +21,7 @@ pub(crate) struct Version {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Health {
-    #[schema(schema_with = openapi::health_status)]
+    #[schema(schema_with = schemas::health_status)]
     pub(crate) status: &'static str,
     /// Why it is not `ok`.
     pub(crate) reason: Option<String>,
@@ -34,10 +34,10 @@ pub(crate) struct Health {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelHealth {
-    #[schema(schema_with = openapi::model_state)]
+    #[schema(schema_with = schemas::model_state)]
     pub(crate) state: &'static str,
     pub(crate) reason: Option<String>,
-    #[schema(schema_with = openapi::tasks)]
+    #[schema(schema_with = schemas::tasks)]
     pub(crate) tasks: Vec<&'static str>,
     #[serde(flatten)]
     pub(crate) engine: Option<EngineHealth>,

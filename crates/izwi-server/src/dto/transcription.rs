@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::openapi;
+use super::schemas;
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(expecting = "a JSON object")]
@@ -24,21 +24,21 @@ pub(crate) struct TranscriptionRequest {
     #[schema(max_length = 65536)]
     pub(crate) prompt: Option<String>,
     /// Form of the answer. `stream` allows `json` and `text`.
-    #[schema(schema_with = openapi::transcript_format)]
+    #[schema(schema_with = schemas::transcript_format)]
     pub(crate) response_format: Option<String>,
     /// 0 for the most likely text, raised where that fails.
     #[schema(minimum = 0.0, maximum = 1.0, default = 0.0)]
     pub(crate) temperature: Option<f32>,
     /// Times to compute: of segments and of words. `word` needs `response_format` `verbose_json`.
     #[serde(alias = "timestamp_granularities[]")]
-    #[schema(schema_with = openapi::granularities)]
+    #[schema(schema_with = schemas::granularities)]
     pub(crate) timestamp_granularities: Option<Vec<String>>,
     /// Whether the text is sent as server-sent events while it is recognised. Not for translations.
     #[schema(default = false)]
     pub(crate) stream: Option<bool>,
-    #[schema(schema_with = openapi::seed)]
+    #[schema(schema_with = schemas::seed)]
     pub(crate) seed: Option<u64>,
-    #[schema(schema_with = openapi::priority)]
+    #[schema(schema_with = schemas::priority)]
     pub(crate) priority: Option<String>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct TranscriptionRequest {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct DurationUsage {
     /// Always `duration`.
-    #[schema(schema_with = openapi::usage_duration)]
+    #[schema(schema_with = schemas::usage_duration)]
     r#type: &'static str,
     /// Rounded up.
     seconds: u64,

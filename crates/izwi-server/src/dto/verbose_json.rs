@@ -4,15 +4,15 @@ use izwi_core::engine::{Segment, Transcript};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::schemas;
 use super::transcription::DurationUsage;
-use crate::openapi;
 
 /// The verbose form of a transcript. Times in seconds.
 /// <https://platform.openai.com/docs/api-reference/audio/verbose-json-object>
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct VerboseTranscript {
     /// `transcribe` or `translate`.
-    #[schema(schema_with = openapi::asr_task)]
+    #[schema(schema_with = schemas::asr_task)]
     task: &'static str,
     /// Code of the language; empty without speech.
     language: String,

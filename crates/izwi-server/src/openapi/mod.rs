@@ -4,9 +4,9 @@
 //! Knows no handler and no state: an annotation on each handler says what it reads and answers.
 
 mod answers;
+mod bodies;
 mod page;
 mod refusals;
-mod schemas;
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -14,14 +14,10 @@ use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
 pub(crate) use self::answers::{SpeechAudio, TranscriptBody};
+pub(crate) use self::bodies::{SpeechBody, TranscriptionForm, VoiceForm};
 pub(crate) use self::refusals::{
     NotReadyRefusals, SavedVoiceRefusals, SessionRefusals, SpeechRefusals, TranscriptionRefusals,
     UnknownModelRefusals, VoiceCreationRefusals, VoiceRefusals,
-};
-pub(crate) use self::schemas::{
-    SpeechBody, TranscriptionForm, VoiceForm, asr_task, error_type, granularities, health_status,
-    list_object, model_object, model_state, priority, seed, speech_bit_rate, speech_format,
-    speech_sample_rate, stream_format, tasks, transcript_format, usage_duration, voice, voice_object,
 };
 use crate::config::ServerConfig;
 use crate::dto::error::ErrorEnvelope;
@@ -54,15 +50,6 @@ impl Published {
         let json = serde_json::to_vec(document).unwrap_or_default();
         Self { json: json.into(), page: page.into(), policy }
     }
-}
-
-/// The document of a server with default settings, as `docs/openapi.json` holds it.
-///
-/// # Errors
-/// The document cannot be written as JSON.
-pub fn openapi_json() -> Result<String, serde_json::Error> {
-    let document = crate::routes::document(&ServerConfig::default());
-    Ok(serde_json::to_string_pretty(&document)? + "\n")
 }
 
 /// Completes what the annotations give: `keyed` are the routes that need the key, `open` the others.

@@ -369,7 +369,7 @@ fn links(text: &str) -> String {
     let Some((before, rest)) = text.split_once('[') else { return escape(text) };
     let link = rest.split_once("](").and_then(|(label, rest)| {
         let (target, rest) = rest.split_once(')')?;
-        target.starts_with(['/', '#']).then(|| (label, target, rest))
+        target.starts_with(['/', '#']).then_some((label, target, rest))
     });
     match link {
         Some((label, target, rest)) => {

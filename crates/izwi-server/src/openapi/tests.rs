@@ -5,8 +5,11 @@ use izwi_core::engine::{SamplingParams, SpeechOptions};
 
 use super::*;
 use crate::dto::listing::VoiceRequest;
+use crate::dto::schemas;
 use crate::dto::speech::SpeechRequest;
+use crate::encoding;
 use crate::extract::{parse_json, parse_with_options};
+use crate::transcript_format::TranscriptFormat;
 
 fn document() -> Value {
     crate::routes::document(&ServerConfig::default())
@@ -73,7 +76,7 @@ fn the_members_of_a_speech_request_are_those_that_are_read() {
     let options = format!("{:?}", SpeechOptions::default());
     let names = options.trim_start_matches("SpeechOptions { ").trim_end_matches(" }").split(", ");
     let names: BTreeSet<&str> = names.filter_map(|member| member.split(':').next()).collect();
-    let described: BTreeSet<&str> = schemas::speech_options().iter().map(|(name, _)| *name).collect();
+    let described: BTreeSet<&str> = bodies::speech_options().iter().map(|(name, _)| *name).collect();
     assert_eq!(names, described);
 }
 
@@ -90,7 +93,7 @@ fn the_members_of_a_voice_request_are_those_that_are_read() {
 
 #[test]
 fn the_ranges_of_sampling_options_are_those_that_are_checked() {
-    for (name, schema) in schemas::speech_options() {
+    for (name, schema) in bodies::speech_options() {
         let schema = serde_json::to_value(schema).unwrap();
         let check = |value: f64| {
             let options: SpeechOptions = serde_json::from_value(json!({name: value})).unwrap();
@@ -148,4 +151,14 @@ fn markup_in_descriptions_is_escaped() {
         "{page}"
     );
     assert!(page.contains("<title>&lt;b&gt; API</title>"));
+}
+
+#[test]
+fn the_formats_are_those_that_are_read() {
+    let names: Vec<&str> = encoding::http_formats().map(|(format, _)| format.name).collect();
+    let values = |schema: utoipa::openapi::Object| schema.enum_values.unwrap_or_default();
+    let speech: Vec<Value> = values(schemas::speech_format());
+    assert_eq!(speech[..speech.len() - 1], names[..], "and null");
+    assert_eq!(encoding::for_http(None).unwrap().0.name, schemas::SPEECH_FORMAT);
+    assert_eq!(TranscriptFormat::names(), schemas::TRANSCRIPT_FORMATS);
 }

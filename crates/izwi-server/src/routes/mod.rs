@@ -47,6 +47,14 @@ pub fn router(state: AppState) -> Router {
         .with_state(state)
 }
 
+/// The OpenAPI document of a server with default settings, as `docs/openapi.json` holds it.
+///
+/// # Errors
+/// The document cannot be written as JSON.
+pub fn openapi_json() -> Result<String, serde_json::Error> {
+    Ok(serde_json::to_string_pretty(&document(&ServerConfig::default()))? + "\n")
+}
+
 /// The OpenAPI document of a server with this configuration.
 pub(crate) fn document(config: &ServerConfig) -> Value {
     openapi::complete(keyed(config).get_openapi(), open().get_openapi(), config)

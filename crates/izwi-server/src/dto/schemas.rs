@@ -1,0 +1,185 @@
+//! Schemas of fields that the derive of a wire type cannot give: sets of values, ranges, several types. Knows no wire type; tests
+//! compare what is named here with what is read.
+
+use std::collections::BTreeSet;
+
+use izwi_audio::encode::{FORMATS, Format};
+use izwi_core::engine::Task;
+use serde_json::Value;
+use utoipa::openapi::schema::{Array, ArrayBuilder, Object, ObjectBuilder, OneOfBuilder, SchemaType, Type};
+
+/// The format of speech without a request for one.
+pub(crate) const SPEECH_FORMAT: &str = "mp3";
+/// Formats of a transcript.
+pub(crate) const TRANSCRIPT_FORMATS: [&str; 5] = ["json", "text", "srt", "vtt", "verbose_json"];
+
+/// Largest whole number of a field.
+const MAX_WHOLE: usize = usize::MAX;
+
+/// A text that is one of `values`.
+fn one_of(values: impl IntoIterator<Item = &'static str>) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(values))
+}
+
+/// A member that may be absent or null, and is one of `values`.
+fn optional(values: &[&'static str], default: &'static str, description: &str) -> Object {
+    let values = values.iter().map(|value| Value::from(*value)).chain([Value::Null]);
+    ObjectBuilder::new()
+        .schema_type(nullable(Type::String))
+        .enum_values(Some(values))
+        .default(Some(default.into()))
+        .description(Some(description))
+        .build()
+}
+
+pub(crate) fn nullable(of: Type) -> SchemaType {
+    SchemaType::from_iter([of, Type::Null])
+}
+
+pub(crate) fn error_type() -> Object {
+    let known = [
+        "invalid_request_error",
+        "authentication_error",
+        "permission_error",
+        "rate_limit_error",
+        "server_error",
+    ];
+    one_of(known).description(Some("Class of the error.")).build()
+}
+
+pub(crate) fn list_object() -> Object {
+    one_of(["list"]).build()
+}
+
+pub(crate) fn model_object() -> Object {
+    one_of(["model"]).build()
+}
+
+pub(crate) fn voice_object() -> Object {
+    one_of(["voice"]).build()
+}
+
+pub(crate) fn model_state() -> Object {
+    let states = [
+        "ready",
+        "unloaded",
+        "unloading",
+        "loading",
+        "failed",
+        "restarting",
+        "given_up",
+        "draining",
+        "stopped",
+        "dead",
+    ];
+    one_of(states).build()
+}
+
+pub(crate) fn health_status() -> Object {
+    one_of(["ok", "loading", "degraded", "draining"]).build()
+}
+
+pub(crate) fn usage_duration() -> Object {
+    one_of(["duration"]).build()
+}
+
+pub(crate) fn asr_task() -> Object {
+    one_of(["transcribe", "translate"]).build()
+}
+
+/// The tasks of a model.
+pub(crate) fn tasks() -> Array {
+    ArrayBuilder::new().items(one_of(Task::ALL.map(Task::name))).build()
+}
+
+pub(crate) fn priority() -> Object {
+    optional(&["low", "normal", "high"], "normal", "Which of several waiting requests is taken first.")
+}
+
+pub(crate) fn stream_format() -> Object {
+    let description = "Form of the body: the bytes of the audio, or server-sent events with base64.";
+    optional(&["audio", "sse"], "audio", description)
+}
+
+/// The formats that an HTTP request can ask for.
+fn speech_formats() -> impl Iterator<Item = &'static Format> {
+    FORMATS.iter().filter(|format| format.streams && format.media_type.is_some())
+}
+
+pub(crate) fn speech_format() -> Object {
+    let names: Vec<_> = speech_formats().map(|format| format.name).collect();
+    optional(&names, SPEECH_FORMAT, "Format of the audio.")
+}
+
+/// Every rate that a format has; not each format has each.
+pub(crate) fn speech_sample_rate() -> Object {
+    let rates = speech_formats().flat_map(|format| format.sample_rates_hz.iter().copied());
+    let values = rates.collect::<BTreeSet<u32>>().into_iter().map(Value::from).chain([Value::Null]);
+    ObjectBuilder::new()
+        .schema_type(nullable(Type::Integer))
+        .enum_values(Some(values))
+        .description(Some(
+            "Samples per second of the encoded audio, if the format has it; the model's own rate without it.",
+        ))
+        .build()
+}
+
+/// From the lowest bit rate of a format to the highest of another.
+pub(crate) fn speech_bit_rate() -> Object {
+    let ranges = || speech_formats().filter_map(|format| format.bit_rates.clone());
+    ObjectBuilder::new()
+        .schema_type(nullable(Type::Integer))
+        .minimum(ranges().map(|range| *range.start()).min())
+        .maximum(ranges().map(|range| *range.end()).max())
+        .description(Some("Bits per second of a lossy format, within its range."))
+        .build()
+}
+
+pub(crate) fn transcript_format() -> Object {
+    let description = "Form of the answer. With `stream` only `json` and `text`.";
+    optional(&TRANSCRIPT_FORMATS, "json", description)
+}
+
+pub(crate) fn granularities() -> Array {
+    let mut list = ArrayBuilder::new()
+        .items(one_of(["word", "segment"]))
+        .description(Some("Times to compute. `word` needs `response_format` `verbose_json`."))
+        .build();
+    list.schema_type = nullable(Type::Array);
+    list
+}
+
+pub(crate) fn seed() -> Object {
+    whole("Seed of all randomness.").build()
+}
+
+/// A voice: its name, or an object with its id.
+pub(crate) fn voice() -> OneOfBuilder {
+    let name = || ObjectBuilder::new().schema_type(Type::String);
+    OneOfBuilder::new()
+        .item(name())
+        .item(ObjectBuilder::new().schema_type(Type::Object).property("id", name()).required("id"))
+        .item(ObjectBuilder::new().schema_type(Type::Null))
+        .description(Some(
+            "Name of a voice, from `/v1/audio/voices`, or an object with its id. OpenAI's names are accepted; the model's \
+             default without it.",
+        ))
+}
+
+/// A number with its range.
+pub(crate) fn number(range: std::ops::RangeInclusive<f64>, description: &str) -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(nullable(Type::Number))
+        .minimum(Some(*range.start()))
+        .maximum(Some(*range.end()))
+        .description(Some(description))
+}
+
+/// A whole number from 0.
+pub(crate) fn whole(description: &str) -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(nullable(Type::Integer))
+        .minimum(Some(0usize))
+        .maximum(Some(MAX_WHOLE))
+        .description(Some(description))
+}

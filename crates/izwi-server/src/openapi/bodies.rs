@@ -1,0 +1,136 @@
+//! Bodies of requests whose members stand in more than one type: speech with its options, and forms.
+
+use std::borrow::Cow;
+use std::marker::PhantomData;
+
+use serde_json::Value;
+use utoipa::openapi::schema::{Object, ObjectBuilder, SchemaType, Type};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::dto::listing::VoiceRequest;
+use crate::dto::schemas::{nullable, number, seed, whole};
+use crate::dto::speech::SpeechRequest;
+use crate::dto::transcription::TranscriptionRequest;
+use crate::upload::RecordingFields;
+
+/// The members of [`SpeechOptions`](izwi_core::engine::SpeechOptions), with the ranges that are checked.
+pub(super) fn speech_options() -> Vec<(&'static str, Object)> {
+    let text =
+        |description| ObjectBuilder::new().schema_type(nullable(Type::String)).description(Some(description));
+    vec![
+        ("language", text("BCP 47 tag of the text; the voice's own without it.").build()),
+        ("instructions", text("Style prompt, where the model takes one.").build()),
+        (
+            "speed",
+            number(0.25..=4.0, "Tempo. A model that cannot change it refuses all but 1.0.")
+                .default(Some(Value::from(1.0)))
+                .build(),
+        ),
+        ("seed", seed()),
+        (
+            "max_tokens",
+            whole("The most tokens to generate; the model's limit without it.").minimum(Some(1usize)).build(),
+        ),
+        (
+            "non_streaming_mode",
+            ObjectBuilder::new()
+                .schema_type(nullable(Type::Boolean))
+                .description(Some("Whether the model reads the whole text before it generates."))
+                .build(),
+        ),
+        (
+            "temperature",
+            number(0.0..=2.0, "Temperature, 0 for greedy sampling; the model's own without it.").build(),
+        ),
+        (
+            "top_p",
+            number(f64::from(f32::EPSILON)..=1.0, "Nucleus (top-p) probability mass, above 0.").build(),
+        ),
+        ("top_k", whole("Number of candidates, 0 for all.").build()),
+        (
+            "repetition_penalty",
+            number(0.5..=2.0, "Penalty of tokens that were generated before, 1.0 for none.").build(),
+        ),
+    ]
+}
+
+/// The body of `POST /v1/audio/speech`: the members of [`SpeechRequest`], and those of its options beside them.
+#[derive(Debug)]
+pub(crate) struct SpeechBody;
+
+impl PartialSchema for SpeechBody {
+    fn schema() -> RefOr<Schema> {
+        let mut schema = SpeechRequest::schema();
+        if let RefOr::T(Schema::Object(object)) = &mut schema {
+            for (name, option) in speech_options() {
+                object.properties.insert(name.to_owned(), option.into());
+            }
+        }
+        schema
+    }
+}
+
+impl ToSchema for SpeechBody {
+    fn name() -> Cow<'static, str> {
+        "SpeechRequest".into()
+    }
+}
+
+/// The form of a transcription.
+pub(crate) type TranscriptionForm = Form<TranscriptionRequest>;
+/// The form of making a voice.
+pub(crate) type VoiceForm = Form<VoiceRequest>;
+
+/// The form of a request that carries a recording: the parts that are read, with the schemas of the same members of `F`.
+#[derive(Debug)]
+pub(crate) struct Form<F>(PhantomData<F>);
+
+impl<F: RecordingFields + ToSchema> PartialSchema for Form<F> {
+    fn schema() -> RefOr<Schema> {
+        let RefOr::T(Schema::Object(json)) = F::schema() else { return ObjectBuilder::new().into() };
+        let mut form = ObjectBuilder::new().schema_type(Type::Object);
+        for (position, name) in F::FILES.iter().enumerate() {
+            let file = ObjectBuilder::new()
+                .schema_type(Type::String)
+                .content_media_type("application/octet-stream")
+                .description(Some(match position {
+                    0 => "The recording, as a file: wav, flac, mp3, ogg, m4a or webm.".to_owned(),
+                    _ => format!("Another name of `{}`.", F::FILES[0]),
+                }));
+            form = form.property(*name, file);
+        }
+        for name in F::TEXTS {
+            if let Some(member) = json.properties.get(name.trim_end_matches("[]")) {
+                form = form.property(*name, without_null(member.clone()));
+            }
+        }
+        // One name of the recording is required; a form has only one where that can be said.
+        let files = F::FILES.iter().take(usize::from(F::FILES.len() == 1)).map(|name| (*name).to_owned());
+        json.required.iter().cloned().chain(files).fold(form, ObjectBuilder::required).into()
+    }
+}
+
+/// The schema of a text part, which is never null.
+fn without_null(mut schema: RefOr<Schema>) -> RefOr<Schema> {
+    let (of, values) = match &mut schema {
+        RefOr::T(Schema::Object(object)) => (&mut object.schema_type, object.enum_values.as_mut()),
+        RefOr::T(Schema::Array(array)) => (&mut array.schema_type, None),
+        _ => return schema,
+    };
+    if let Some(values) = values {
+        values.retain(|value| !value.is_null());
+    }
+    if let SchemaType::Array(types) = of
+        && let Some(first) = types.iter().find(|of| **of != Type::Null).cloned()
+    {
+        *of = SchemaType::Type(first);
+    }
+    schema
+}
+
+impl<F: RecordingFields + ToSchema> ToSchema for Form<F> {
+    fn name() -> Cow<'static, str> {
+        F::name().replace("Request", "Form").into()
+    }
+}
