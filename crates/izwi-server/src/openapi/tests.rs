@@ -1,3 +1,5 @@
+//! The document against the types, the checks and the page.
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
