@@ -69,7 +69,8 @@ async fn the_body_starts_before_generation_ends() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
     let server = Setup::units("chunked").script(script).start().await?;
     let text = format!("{SENTENCE} {SENTENCE}");
-    let mut response = server.speech(&json!({"model": "tts-1", "input": text, "response_format": "pcm"})).await?;
+    let mut response =
+        server.speech(&json!({"model": "tts-1", "input": text, "response_format": "pcm"})).await?;
     let mut received = 0;
     while received < 9_600 {
         received += guarded(response.chunk()).await??.context("the body goes on")?.len();
@@ -202,11 +203,21 @@ async fn unsupported_values_are_refused_by_field() -> Result<()> {
         (json!({"input": "a".repeat(4_097)}), 400, "input", "4096"),
         (json!({"voice": "ome"}), 404, "voice", "'one'"),
         (json!({"voice": {"name": "one"}}), 400, "voice", "id"),
-        (json!({"response_format": "aac"}), 400, "response_format", "'aac' is not supported; use one of mp3, opus"),
+        (
+            json!({"response_format": "aac"}),
+            400,
+            "response_format",
+            "'aac' is not supported; use one of mp3, opus",
+        ),
         (json!({"response_format": "pcm_f32"}), 400, "response_format", "wav, pcm"),
         (json!({"response_format": "WAV"}), 400, "response_format", "wav, pcm"),
         (json!({"response_format": 7}), 400, "response_format", "string"),
-        (json!({"response_format": "wav", "sample_rate": 12_000}), 400, "sample_rate", "8000, 16000, 22050, 24000"),
+        (
+            json!({"response_format": "wav", "sample_rate": 12_000}),
+            400,
+            "sample_rate",
+            "8000, 16000, 22050, 24000",
+        ),
         (json!({"response_format": "opus", "sample_rate": 24_000}), 400, "sample_rate", "one of 48000"),
         (json!({"response_format": "ulaw", "sample_rate": 16_000}), 400, "sample_rate", "one of 8000"),
         (json!({"sample_rate": "high"}), 400, "sample_rate", "string"),

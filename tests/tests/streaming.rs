@@ -159,7 +159,11 @@ async fn compressed_chunks_are_one_stream() -> Result<()> {
             let utterance = session.utterance().await?;
             let mut samples = 0;
             for (seq, (chunk, _)) in utterance.chunks.iter().enumerate() {
-                assert_eq!((&chunk["seq"], &chunk["sample_offset"]), (&json!(seq), &json!(samples)), "{format}");
+                assert_eq!(
+                    (&chunk["seq"], &chunk["sample_offset"]),
+                    (&json!(seq), &json!(samples)),
+                    "{format}"
+                );
                 samples += chunk["samples"].as_u64().context("samples")?;
             }
             assert_eq!(samples as usize, SENTENCE.len() * 100 * rate / RATE, "{format}");

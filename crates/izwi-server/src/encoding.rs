@@ -150,15 +150,7 @@ impl EncodedChunks {
         };
         let encoder = format.encoder(&config)?;
         let (generated_samples, sent_chunks, sent_samples) = (0, 0, 0);
-        Ok(Self {
-            resampled,
-            encoder,
-            rate_in_hz,
-            rate_out_hz,
-            generated_samples,
-            sent_chunks,
-            sent_samples,
-        })
+        Ok(Self { resampled, encoder, rate_in_hz, rate_out_hz, generated_samples, sent_chunks, sent_samples })
     }
 
     /// Samples of the chunks so far, at the rate of what is sent.

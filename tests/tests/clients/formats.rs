@@ -69,8 +69,7 @@ async fn audio_arrives_before_the_last_sample_is_generated() -> Result<()> {
         let (gate, script) = held();
         let server = Setup::units("early-socket").script(script).start().await?;
         let mut session = server.session().await?;
-        let speak =
-            json!({"type": "speak", "text": TEXT, "response_format": format.name, "chunk_ms": 100});
+        let speak = json!({"type": "speak", "text": TEXT, "response_format": format.name, "chunk_ms": 100});
         session.send(speak).await?;
         session.expect("session.created").await?;
         session.expect("audio.start").await?;

@@ -82,8 +82,7 @@ impl OggOpus {
         self.pending = packets.remainder().to_vec();
         for samples in packets {
             let ends_page = (self.packets + 1).is_multiple_of(PAGE_PACKETS);
-            let end =
-                if ends_page { PacketWriteEndInfo::EndPage } else { PacketWriteEndInfo::NormalPacket };
+            let end = if ends_page { PacketWriteEndInfo::EndPage } else { PacketWriteEndInfo::NormalPacket };
             self.write(samples, end, (self.packets + 1) * PACKET_SAMPLES as u64)?;
         }
         Ok(())

@@ -72,7 +72,13 @@ fn floor_db(format: &Format) -> f64 {
 /// Samples that a stream decodes to beyond its own: an MP3 of unknown length ends with a whole frame.
 fn excess(format: &Format, rate_hz: u32, is_file: bool) -> usize {
     match format.name {
-        "mp3" if !is_file => if rate_hz >= 32_000 { 1_152 } else { 576 },
+        "mp3" if !is_file => {
+            if rate_hz >= 32_000 {
+                1_152
+            } else {
+                576
+            }
+        }
         _ => 1,
     }
 }
@@ -85,11 +91,8 @@ fn every_format_decodes_to_its_samples() {
             for is_file in [true, false] {
                 let signal = voice(from, 50_123);
                 let total_samples = is_file.then_some(signal.len() as u64);
-                let config = EncoderConfig {
-                    output_rate_hz: to,
-                    total_samples,
-                    ..EncoderConfig::streamed(from)
-                };
+                let config =
+                    EncoderConfig { output_rate_hz: to, total_samples, ..EncoderConfig::streamed(from) };
                 let rate = format.check(&config).unwrap();
                 let pieces: Vec<&[f32]> = signal.chunks(4_800).collect();
                 let found = decoded(format, encoded(format, &config, &pieces), rate);
@@ -128,6 +131,24 @@ fn every_length_is_exact() {
             if expected > 0 {
                 let found = decoded(format, bytes, rate).len();
                 assert_eq!(found, expected, "{} of {samples} samples", format.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_bit_rate_decodes() {
+    for format in [MP3, OPUS] {
+        let bit_rates = format.bit_rates.clone().unwrap();
+        for &rate in format.sample_rates_hz {
+            for bit_rate in [*bit_rates.start(), *bit_rates.end()] {
+                let signal = voice(rate, 12_345);
+                let config = EncoderConfig {
+                    bit_rate: Some(bit_rate),
+                    ..EncoderConfig::whole(rate, signal.len() as u64)
+                };
+                let found = decoded(&format, encoded(&format, &config, &[&signal]), rate);
+                assert_eq!(found.len(), signal.len(), "{} at {rate} Hz, {bit_rate} bit/s", format.name);
             }
         }
     }

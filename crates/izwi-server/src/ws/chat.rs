@@ -216,11 +216,7 @@ impl Protocol for Chat {
         };
         self.forgotten += self.conversation.truncate(setup.engine.config().conversation_limits());
         let engine = Engine::clone(&setup.engine);
-        let answer = Answer {
-            setup: Arc::clone(setup),
-            turn: self.next_turn,
-            encoded,
-        };
+        let answer = Answer { setup: Arc::clone(setup), turn: self.next_turn, encoded };
         self.timeline.begin(self.next_turn, String::new(), Produced::default());
         self.next_turn += 1;
         let input = prepare(engine.clone(), input, self.identity.id.clone()).boxed();
