@@ -3,8 +3,8 @@
 
 mod formats;
 mod openai;
-mod schemathesis;
 mod realtime;
+mod schemathesis;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
