@@ -192,6 +192,7 @@ impl<P: Protocol<Opening = ()>> Session<P> {
             is_final: false,
             stats: None,
             prediction: None,
+            unspoken: String::new(),
         };
         generation.chunks += 1;
         generation.samples = end;

@@ -1,4 +1,6 @@
-//! Languages by code and by English name.
+//! Languages by code and by English name. Knows no model.
+
+use crate::{excerpt, similar};
 
 /// Codes and names of openai-whisper:
 /// <https://github.com/openai/whisper/blob/main/whisper/tokenizer.py> (`LANGUAGES`).
@@ -127,7 +129,7 @@ const ALIASES: &[(&str, &str)] = &[
 ];
 
 /// The code of a language given as a code, a BCP 47 tag or an English name. A given model may not support it.
-pub(super) fn code_of(wanted: &str) -> Option<String> {
+pub fn code_of(wanted: &str) -> Option<String> {
     let wanted = wanted.trim().to_lowercase();
     let named = |word: &str| {
         let name = NAMES.iter().find(|(code, name)| *code == word || *name == word).map(|(code, _)| *code);
@@ -138,15 +140,36 @@ pub(super) fn code_of(wanted: &str) -> Option<String> {
     named(&wanted).or_else(|| named(subtag).filter(|_| is_tag)).map(str::to_owned)
 }
 
+/// The English name of a language, in lower case.
+pub fn name_of(code: &str) -> Option<&'static str> {
+    NAMES.iter().find(|(known, _)| *known == code).map(|(_, name)| *name)
+}
+
+/// The code, among `known`, of the language that `wanted` names.
+///
+/// # Errors
+/// There is none; the message names `wanted` and lists what is known.
+pub fn supported(wanted: &str, known: &[String]) -> Result<String, String> {
+    match code_of(wanted) {
+        Some(code) if known.contains(&code) => Ok(code),
+        code => {
+            let suggestion = nearest(wanted).filter(|_| code.is_none());
+            let suggestion = suggestion.map(|name| format!(", perhaps '{name}'")).unwrap_or_default();
+            let (wanted, known) = (excerpt(wanted), known.join(", "));
+            Err(format!("language '{wanted}' is unknown to this model{suggestion}; use one of {known}, or leave it out"))
+        }
+    }
+}
+
 /// The language with the name most similar to `wanted`.
-pub(super) fn nearest(wanted: &str) -> Option<&'static str> {
+pub fn nearest(wanted: &str) -> Option<&'static str> {
     let names = NAMES.iter().map(|&(_, name)| name);
-    izwi_types::similar(wanted.trim(), names).first().copied()
+    similar(wanted.trim(), names).first().copied()
 }
 
 /// Whether the language is written without spaces between words:
 /// <https://github.com/openai/whisper/blob/main/whisper/tokenizer.py> (`split_to_word_tokens`).
-pub(super) fn is_unspaced(code: &str) -> bool {
+pub fn is_unspaced(code: &str) -> bool {
     matches!(code, "zh" | "ja" | "th" | "lo" | "my" | "yue")
 }
 
@@ -172,6 +195,18 @@ mod tests {
         ] {
             assert_eq!(code_of(wanted).as_deref(), code, "{wanted}");
         }
+    }
+
+    #[test]
+    fn a_language_that_is_not_supported_is_named_with_those_that_are() {
+        let known = ["en".to_owned(), "de".to_owned()];
+        assert_eq!(supported("German", &known), Ok("de".to_owned()));
+        for wanted in ["fr", "klingon", "", "germn"] {
+            let message = supported(wanted, &known).unwrap_err();
+            assert!(message.contains(&format!("'{wanted}'")) && message.contains("en, de"), "{message}");
+            assert_eq!(message.contains("perhaps 'german'"), wanted == "germn", "{message}");
+        }
+        assert_eq!((name_of("en"), name_of("yue"), name_of("xx")), (Some("english"), Some("cantonese"), None));
     }
 
     #[test]
