@@ -33,11 +33,21 @@ pub(crate) struct VoiceList {
     pub(crate) voices: Vec<VoiceObject>,
 }
 
+/// The `object` of a voice, and of one that was removed.
+pub(crate) const VOICE: &str = "audio.voice";
+pub(crate) const VOICE_DELETED: &str = "audio.voice.deleted";
+
 #[derive(Debug, Serialize)]
 pub(crate) struct VoiceObject {
     pub(crate) id: String,
+    /// Always [`VOICE`].
     pub(crate) object: &'static str,
+    /// Always `audio_sample`: how it was made.
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
     pub(crate) name: String,
+    /// Unix time at which it was saved; of a model's own voice, at which the server was started.
+    pub(crate) created_at: u64,
     /// BCP 47 tag; `None` for a saved voice, which supports all languages of its model.
     pub(crate) language: Option<String>,
     pub(crate) description: String,
@@ -48,9 +58,6 @@ pub(crate) struct VoiceObject {
     pub(crate) owned_by: &'static str,
     /// Models that accept it, as far as known.
     pub(crate) models: Vec<String>,
-    /// When it was saved, as RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) created_at: Option<String>,
     /// Transcript of the recording it was made of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<String>,
@@ -76,6 +83,10 @@ pub(crate) struct VoiceRequest {
     pub(crate) text: Option<String>,
     pub(crate) x_vector_only_mode: Option<bool>,
     pub(crate) overwrite: Option<bool>,
+    #[serde(rename = "type")]
+    pub(crate) kind: Option<String>,
+    pub(crate) prompt: Option<String>,
+    pub(crate) script_hint: Option<String>,
 }
 
 /// Query of the voice routes.

@@ -4,6 +4,7 @@ mod models;
 mod speech;
 mod streamed;
 mod system;
+mod tickets;
 mod transcriptions;
 mod voices;
 
@@ -26,6 +27,7 @@ pub fn router(state: AppState) -> Router {
         .merge(recordings(&state))
         .route("/v1/audio/voices/{id}", get(voices::show).delete(voices::remove))
         .route("/v1/models", get(models::list))
+        .route("/v1/tickets", post(tickets::create))
         .route("/v1/models/{id}", get(models::show))
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(state.clone(), middleware::admit))

@@ -122,9 +122,9 @@ impl FrontEnd {
     /// Characters of `text` that nothing is said for, each once, as far as they are among the first [`MAX_UNUSUAL`]
     /// unusual ones.
     fn unspoken(&self, text: &str) -> String {
-        let plain = self.markup.strip(text);
+        let phonemes = |text: &str| self.sentence(&self.markup.strip(text)).1;
         let (mut seen, mut unspoken) = (Vec::new(), String::new());
-        for found in self.unusual.find_iter(&plain) {
+        for found in self.unusual.find_iter(text) {
             let unusual = found.as_str();
             if seen.len() == MAX_UNUSUAL {
                 break;
@@ -135,10 +135,9 @@ impl FrontEnd {
             seen.push(unusual);
             let context = |c: &char| !c.is_whitespace();
             let before: Vec<char> =
-                plain[..found.start()].chars().rev().take(CONTEXT_CHARS).take_while(context).collect();
+                text[..found.start()].chars().rev().take(CONTEXT_CHARS).take_while(context).collect();
             let before: String = before.into_iter().rev().collect();
-            let after: String = plain[found.end()..].chars().take(CONTEXT_CHARS).take_while(context).collect();
-            let phonemes = |text: &str| self.sentence(text).1;
+            let after: String = text[found.end()..].chars().take(CONTEXT_CHARS).take_while(context).collect();
             if !phonemes(unusual).contains(char::is_alphabetic)
                 && phonemes(&format!("{before}{unusual}{after}")) == phonemes(&format!("{before}{after}"))
             {
