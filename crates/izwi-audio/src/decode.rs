@@ -7,7 +7,6 @@ mod container;
 mod foreign;
 mod opus;
 mod pieces;
-mod resample;
 mod sink;
 mod text;
 mod wav_header;
@@ -19,6 +18,8 @@ use std::time::Duration;
 
 use budget::{Budget, ReadMeter};
 use pieces::Pieces;
+
+use crate::resample::ResampleError;
 
 /// Bounds on one recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +63,12 @@ pub enum DecodeError {
     /// The file contains no samples.
     #[error("audio decodes to no samples; send a recording")]
     Empty,
+}
+
+impl From<ResampleError> for DecodeError {
+    fn from(error: ResampleError) -> Self {
+        Self::Damaged(error.to_string())
+    }
 }
 
 /// Decodes raw base64 or a `data:…;base64,` URL.

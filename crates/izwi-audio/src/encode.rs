@@ -4,15 +4,27 @@
 //! no client.
 
 mod encoder;
+mod flac;
+mod g711;
+mod mp3;
+mod opus;
 mod pcm;
+mod resampled;
 pub mod wav;
 
 pub use encoder::{EncodeError, Encoder, EncoderConfig, Format};
+pub use flac::FLAC;
+pub use g711::{ALAW, ULAW};
+pub use mp3::MP3;
+pub use opus::OPUS;
 pub use pcm::{F32LE, S16LE};
 pub use wav::WAV;
 
 /// Every format, in the order in which messages list them.
-pub static FORMATS: &[Format] = &[WAV, S16LE, F32LE];
+pub static FORMATS: &[Format] = &[MP3, OPUS, FLAC, WAV, S16LE, F32LE, ULAW, ALAW];
+
+/// Sample rates in Hz that can be asked for of formats without losses.
+pub const SAMPLE_RATES_HZ: &[u32] = &[8_000, 16_000, 22_050, 24_000, 44_100, 48_000];
 
 impl Format {
     /// The format that clients call `name`.
@@ -42,6 +54,9 @@ mod tests {
         extensions: &[],
         sample_bytes: Some(1),
         streams: true,
+        sample_rates_hz: SAMPLE_RATES_HZ,
+        keeps_rate: true,
+        bit_rates: None,
         new_encoder: |_| Ok(Box::new(U8Encoder)),
     };
 
@@ -81,13 +96,13 @@ mod tests {
         }
         assert_eq!(Format::by_name("pcm_f32").unwrap().encoding, "pcm_f32le");
         assert_eq!(Format::by_extension("WAV").unwrap().name, "wav");
-        assert!(Format::by_extension("mp3").is_none());
+        assert!(Format::by_extension("aac").is_none());
     }
 
     #[test]
     fn a_format_that_needs_its_length_is_not_streamed() {
         let format = Format { streams: false, ..WAV };
-        let config = EncoderConfig { sample_rate_hz: 24_000, total_samples: None };
+        let config = EncoderConfig::streamed(24_000);
         assert!(matches!(format.encoder(&config), Err(EncodeError::LengthRequired { format: "wav" })));
         assert!(format.encode_all(&[0.0; 4], 24_000).is_ok());
     }
@@ -100,7 +115,7 @@ mod tests {
         ) {
             let total = lengths.iter().sum::<usize>();
             let signal = signal(total);
-            let config = EncoderConfig { sample_rate_hz: 24_000, total_samples: Some(total as u64) };
+            let config = EncoderConfig::whole(24_000, total as u64);
             let mut encoder = FORMATS[which].encoder(&config).unwrap();
             let (mut bytes, mut at) = (Vec::new(), 0);
             for length in lengths {

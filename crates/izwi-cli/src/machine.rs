@@ -3,37 +3,48 @@
 use std::sync::OnceLock;
 
 use anyhow::Result;
+use sysinfo::{ProcessRefreshKind, ProcessesToUpdate};
 
 use crate::failure;
 
 /// Share of the memory that loaded models may take by default, in percent.
 const MODELS_PERCENT: u64 = 70;
+/// Memory of a server without models that computes a few requests: 100 MiB and 50 for each of them.
+const OWN_MEMORY: u64 = 256 << 20;
 /// Address space that a server takes without models: stacks and arenas that are reserved and hardly used.
 const OWN_ADDRESS_SPACE: u64 = 640 << 20;
 /// The least address space of a server with a small model. An allocation that fails ends the process.
 const MIN_ADDRESS_SPACE: u64 = 1 << 30;
 
-/// Total and available memory in bytes, within the limits of the container.
+/// Total and available memory in bytes, within the limits of the cgroup that the process is in.
 pub(crate) fn memory_bytes() -> Option<(u64, u64)> {
     let mut system = sysinfo::System::new().ok()?;
     system.refresh_memory();
     let (total, available) = (system.total_memory(), system.available_memory());
-    Some(match system.cgroup_limits() {
+    let own = sysinfo::get_current_pid().ok().and_then(|pid| {
+        let nothing = ProcessRefreshKind::nothing();
+        system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid]), true, nothing);
+        // A limit that is set on the process (systemd, `docker run --memory`) and not on the whole machine.
+        system.process(pid)?.cgroup_limits()
+    });
+    Some(match own.or_else(|| system.cgroup_limits()) {
         Some(limits) => (total.min(limits.total_memory), available.min(limits.free_memory)),
         None => (total, available),
     })
 }
 
 /// Default of the memory budget of all loaded models in MiB: a share of the memory of the machine, of its cgroup, or of the
-/// address space that is left of a limit (`ulimit -v`), whichever is least. 0 if unknown.
+/// address space that is left of a limit (`ulimit -v`), whichever is least, so that the process and its requests keep some. 0
+/// if unknown.
 pub(crate) fn default_memory_budget_mib() -> u64 {
     static BUDGET: OnceLock<u64> = OnceLock::new();
     *BUDGET.get_or_init(|| {
         let total = memory_bytes().map(|(total, _)| total);
+        let own = total.map(|total| total.saturating_sub(OWN_MEMORY));
         let space = address_space_limit().map(|limit| limit.saturating_sub(OWN_ADDRESS_SPACE));
-        let least = total.into_iter().chain(space).min();
+        let share = total.into_iter().chain(space).min().map(|bytes| bytes / 100 * MODELS_PERCENT);
         // 0 stands for no limit.
-        least.map_or(0, |bytes| ((bytes >> 20) * MODELS_PERCENT / 100).max(1))
+        share.into_iter().chain(own).min().map_or(0, |bytes| (bytes >> 20).max(1))
     })
 }
 

@@ -165,7 +165,7 @@ impl Player {
         let mut command = self.command();
         command.args(stream.arguments);
         command.args(stream.rate_argument.map(|prefix| format!("{prefix}{sample_rate_hz}")));
-        let encoder = stream.format.encoder(&EncoderConfig { sample_rate_hz, total_samples: None })?;
+        let encoder = stream.format.encoder(&EncoderConfig::streamed(sample_rate_hz))?;
         let mut child = self.start(command.stdin(Stdio::piped()))?;
         let stdin = child.stdin.take().context("the player has no standard input")?;
         Ok(Playing { player: self.name(), child, stream: Some(EncodedStream { encoder, stdin }) })

@@ -207,7 +207,7 @@ impl StdoutStream {
     /// # Errors
     /// Standard output was closed.
     pub(crate) fn start(sample_rate_hz: u32) -> Result<Self> {
-        let config = EncoderConfig { sample_rate_hz, total_samples: None };
+        let config = EncoderConfig::streamed(sample_rate_hz);
         let mut stream = Self(DEFAULT_FORMAT.encoder(&config)?);
         stream.write(&[])?;
         Ok(stream)

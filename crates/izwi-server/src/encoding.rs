@@ -42,10 +42,17 @@ fn unsupported(name: Option<&str>, offered: impl Iterator<Item = &'static Format
 pub(crate) struct EncodedUtterance(Box<dyn Encoder>);
 
 impl EncodedUtterance {
-    /// An utterance of unknown length.
-    pub(crate) fn new(format: &Format, sample_rate_hz: u32) -> Result<Self, ApiError> {
-        let encoder = format.encoder(&EncoderConfig { sample_rate_hz, total_samples: None });
-        encoder.map(Self).map_err(|error| ApiError::invalid("response_format", error.to_string()))
+    /// An utterance whose samples have the rate of `config`.
+    pub(crate) fn with(format: &Format, config: EncoderConfig) -> Result<Self, ApiError> {
+        let encoder = format.encoder(&config);
+        encoder.map(Self).map_err(|error| {
+            let param = match error {
+                EncodeError::SampleRate { .. } => "sample_rate",
+                EncodeError::BitRate { .. } => "bit_rate",
+                _ => "response_format",
+            };
+            ApiError::invalid(param, error.to_string())
+        })
     }
 
     /// The bytes of the next chunk; with the final chunk the end of the stream.
@@ -68,7 +75,7 @@ mod tests {
         assert_eq!((format.name, media_type), ("wav", "audio/wav"));
         assert_eq!(for_http(Some("pcm")).unwrap().1, "audio/pcm");
         let error = for_http(Some("pcm_f32")).unwrap_err().to_string();
-        assert!(error.ends_with("use one of wav, pcm"), "{error}");
+        assert!(error.ends_with("use one of wav, pcm, ulaw, alaw"), "{error}");
     }
 
     #[test]

@@ -32,6 +32,7 @@ mod state;
 mod stats_headers;
 mod transcript_format;
 mod transcription;
+mod turns;
 mod upload;
 mod voices;
 mod ws;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::budget::Budget;
 use super::pieces::Pieces;
-use super::resample::Resampler;
 use super::{DecodeError, Watch, check_channels, check_rate};
+use crate::resample::Resampler;
 
 /// Resamplers that are kept for further links of their rate.
 const MAX_RESAMPLERS: usize = 4;

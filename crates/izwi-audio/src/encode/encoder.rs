@@ -2,6 +2,10 @@
 
 use std::fmt::Debug;
 use std::io::Write;
+use std::ops::RangeInclusive;
+
+use super::resampled::Resampled;
+use crate::resample::{ResampleError, resampled_length};
 
 /// Samples that [`Format::write_all`] encodes at a time.
 const BLOCK_SAMPLES: usize = 1 << 14;
@@ -23,6 +27,37 @@ pub enum EncodeError {
         /// Number of samples.
         samples: u64,
     },
+    /// The format does not have this sample rate.
+    #[error("{format} has no sample rate of {rate_hz} Hz; use one of {offered}")]
+    SampleRate {
+        /// Name of the format.
+        format: &'static str,
+        /// The rate that was asked for.
+        rate_hz: u32,
+        /// The rates that can be asked for.
+        offered: String,
+    },
+    /// The format does not have this bit rate.
+    #[error("{format} has no bit rate of {bit_rate} bits per second; {remedy}")]
+    BitRate {
+        /// Name of the format.
+        format: &'static str,
+        /// The rate that was asked for, in bits per second.
+        bit_rate: u32,
+        /// What to do instead.
+        remedy: String,
+    },
+    /// The samples cannot be brought to the format's sample rate.
+    #[error(transparent)]
+    Resample(#[from] ResampleError),
+    /// The codec failed.
+    #[error("{format} cannot encode the audio: {reason}")]
+    Codec {
+        /// Name of the format.
+        format: &'static str,
+        /// The codec's message.
+        reason: String,
+    },
     /// The file cannot be created.
     #[error("cannot create {path}")]
     Create {
@@ -39,8 +74,8 @@ pub enum EncodeError {
 
 /// The state of one encoded stream of mono audio.
 pub trait Encoder: Debug + Send {
-    /// Encodes samples in −1.0..=1.0 (clipped) and returns the bytes that are complete. The first call returns the
-    /// header, too, also without samples.
+    /// Encodes samples in −1.0..=1.0 (clipped) and returns the bytes that are complete; none while a frame is being filled.
+    /// The first bytes are the header. However a signal is sliced, its bytes are the same.
     fn push(&mut self, samples: &[f32]) -> Result<Vec<u8>, EncodeError>;
 
     /// Ends the stream and returns its remaining bytes. Nothing may be pushed after this.
@@ -50,10 +85,26 @@ pub trait Encoder: Debug + Send {
 /// Parameters of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncoderConfig {
-    /// Samples per second.
+    /// Sample rate of the samples that are pushed.
     pub sample_rate_hz: u32,
+    /// Sample rate of the encoded audio. `None`: the same where the format has it, else the next higher one that it has.
+    pub output_rate_hz: Option<u32>,
+    /// Bits per second of a lossy format; `None` for its default.
+    pub bit_rate: Option<u32>,
     /// Number of samples that will be pushed; `None` for a stream of unknown length.
     pub total_samples: Option<u64>,
+}
+
+impl EncoderConfig {
+    /// A stream of unknown length, at the rate of its samples where the format has it.
+    pub const fn streamed(sample_rate_hz: u32) -> Self {
+        Self { sample_rate_hz, output_rate_hz: None, bit_rate: None, total_samples: None }
+    }
+
+    /// A signal of a known length, at the rate of its samples where the format has it.
+    pub const fn whole(sample_rate_hz: u32, total_samples: u64) -> Self {
+        Self { total_samples: Some(total_samples), ..Self::streamed(sample_rate_hz) }
+    }
 }
 
 /// An audio format that samples can be encoded to.
@@ -71,6 +122,13 @@ pub struct Format {
     pub sample_bytes: Option<usize>,
     /// Whether bytes can be sent before the number of samples is known.
     pub streams: bool,
+    /// Sample rates of the output that can be asked for, ascending.
+    pub sample_rates_hz: &'static [u32],
+    /// Whether the samples may also keep their own rate, whatever it is.
+    pub keeps_rate: bool,
+    /// Bit rates that can be asked for, in bits per second; `None` for formats whose bit rate follows from their samples.
+    pub bit_rates: Option<RangeInclusive<u32>>,
+    /// Makes an encoder for samples of one of the format's own rates.
     pub(super) new_encoder: fn(&EncoderConfig) -> Result<Box<dyn Encoder>, EncodeError>,
 }
 
@@ -80,7 +138,52 @@ impl Format {
         if config.total_samples.is_none() && !self.streams {
             return Err(EncodeError::LengthRequired { format: self.name });
         }
-        (self.new_encoder)(config)
+        if let Some(bit_rate) = config.bit_rate {
+            self.check_bit_rate(bit_rate)?;
+        }
+        let (rate_in_hz, rate_out_hz) = (config.sample_rate_hz, self.output_rate_hz(config)?);
+        let length = |samples| resampled_length(samples, rate_in_hz, rate_out_hz);
+        let encoder = (self.new_encoder)(&EncoderConfig {
+            sample_rate_hz: rate_out_hz,
+            output_rate_hz: None,
+            bit_rate: config.bit_rate,
+            total_samples: config.total_samples.map(length),
+        })?;
+        if rate_in_hz == rate_out_hz {
+            return Ok(encoder);
+        }
+        Ok(Box::new(Resampled::new(rate_in_hz, rate_out_hz, encoder)?))
+    }
+
+    /// Sample rate of the encoded audio.
+    ///
+    /// # Errors
+    /// [`EncodeError::SampleRate`]: the format does not have the rate that was asked for.
+    pub fn output_rate_hz(&self, config: &EncoderConfig) -> Result<u32, EncodeError> {
+        let own = config.sample_rate_hz;
+        let has = |rate: u32| self.sample_rates_hz.contains(&rate) || (self.keeps_rate && rate == own);
+        match config.output_rate_hz {
+            Some(rate) if has(rate) => Ok(rate),
+            Some(rate_hz) => {
+                let offered: Vec<String> = self.sample_rates_hz.iter().map(u32::to_string).collect();
+                Err(EncodeError::SampleRate { format: self.name, rate_hz, offered: offered.join(", ") })
+            }
+            None if has(own) => Ok(own),
+            None => {
+                let rates = self.sample_rates_hz.iter();
+                let higher = rates.clone().find(|rate| **rate >= own);
+                Ok(*higher.or(rates.last()).unwrap_or(&own))
+            }
+        }
+    }
+
+    fn check_bit_rate(&self, bit_rate: u32) -> Result<(), EncodeError> {
+        let remedy = match &self.bit_rates {
+            Some(rates) if rates.contains(&bit_rate) => return Ok(()),
+            Some(rates) => format!("use {} to {}", rates.start(), rates.end()),
+            None => "leave it out, it follows from the samples".to_owned(),
+        };
+        Err(EncodeError::BitRate { format: self.name, bit_rate, remedy })
     }
 
     /// Encodes a whole signal into `sink`, block by block.
@@ -90,8 +193,7 @@ impl Format {
         sample_rate_hz: u32,
         sink: &mut impl Write,
     ) -> Result<(), EncodeError> {
-        let total_samples = Some(samples.len() as u64);
-        let mut encoder = self.encoder(&EncoderConfig { sample_rate_hz, total_samples })?;
+        let mut encoder = self.encoder(&EncoderConfig::whole(sample_rate_hz, samples.len() as u64))?;
         for block in samples.chunks(BLOCK_SAMPLES) {
             sink.write_all(&encoder.push(block)?)?;
         }

@@ -1,5 +1,6 @@
 //! Raw PCM without a header: 16-bit integer and 32-bit float, little-endian.
 
+use super::SAMPLE_RATES_HZ;
 use super::encoder::{EncodeError, Encoder, Format};
 use crate::pcm;
 
@@ -11,6 +12,9 @@ pub const S16LE: Format = Format {
     extensions: &[],
     sample_bytes: Some(2),
     streams: true,
+    sample_rates_hz: SAMPLE_RATES_HZ,
+    keeps_rate: true,
+    bit_rates: None,
     new_encoder: |_| Ok(Box::new(RawPcm { write: pcm::write_i16_le })),
 };
 
@@ -22,6 +26,9 @@ pub const F32LE: Format = Format {
     extensions: &[],
     sample_bytes: Some(4),
     streams: true,
+    sample_rates_hz: SAMPLE_RATES_HZ,
+    keeps_rate: true,
+    bit_rates: None,
     new_encoder: |_| Ok(Box::new(RawPcm { write: pcm::write_f32_le })),
 };
 

@@ -3,6 +3,7 @@
 use std::io::BufWriter;
 use std::path::Path;
 
+use super::SAMPLE_RATES_HZ;
 use super::encoder::{EncodeError, Encoder, EncoderConfig, Format};
 use crate::pcm;
 
@@ -14,6 +15,9 @@ pub const WAV: Format = Format {
     extensions: &["wav", "wave"],
     sample_bytes: Some(2),
     streams: true,
+    sample_rates_hz: SAMPLE_RATES_HZ,
+    keeps_rate: true,
+    bit_rates: None,
     new_encoder: |config| Ok(Box::new(WavEncoder::new(config)?)),
 };
 
@@ -97,7 +101,7 @@ pub fn header(sample_rate_hz: u32, bytes: u32) -> [u8; HEADER_BYTES] {
     put(&1u16.to_le_bytes());
     put(&1u16.to_le_bytes());
     put(&sample_rate_hz.to_le_bytes());
-    put(&(sample_rate_hz * SAMPLE_BYTES).to_le_bytes());
+    put(&(sample_rate_hz.saturating_mul(SAMPLE_BYTES)).to_le_bytes());
     put(&2u16.to_le_bytes());
     put(&16u16.to_le_bytes());
     put(b"data");
@@ -132,7 +136,7 @@ mod tests {
     #[test]
     fn a_stream_differs_from_a_file_in_its_sizes_alone() {
         let file = to_bytes(&[0.5; 4], 24_000).unwrap();
-        let config = EncoderConfig { sample_rate_hz: 24_000, total_samples: None };
+        let config = EncoderConfig::streamed(24_000);
         let mut encoder = WAV.encoder(&config).unwrap();
         let stream =
             [encoder.push(&[]).unwrap(), encoder.push(&[0.5; 4]).unwrap(), encoder.finish().unwrap()]
@@ -151,7 +155,7 @@ mod tests {
         for (samples, is_taken) in
             [((u64::from(u32::MAX) - 36) / 2, true), (1 << 31, false), (u64::MAX, false)]
         {
-            let config = EncoderConfig { sample_rate_hz: 24_000, total_samples: Some(samples) };
+            let config = EncoderConfig::whole(24_000, samples);
             assert_eq!(WAV.encoder(&config).is_ok(), is_taken, "{samples}");
         }
     }

@@ -62,6 +62,7 @@ impl ServerSettings {
             load_timeout: seconds(self.load_timeout_s),
             ttl: Some(self.model_ttl_s).filter(|ttl| *ttl > 0).map(seconds),
             memory_budget_bytes: Some(self.memory_budget_mib << 20).filter(|bytes| *bytes > 0),
+            process_memory_bytes: machine::memory_bytes().map(|(total, _)| total),
             restart: RestartPolicy::default(),
         }
     }

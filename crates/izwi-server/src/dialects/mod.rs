@@ -2,11 +2,13 @@
 //! `routes()` of its own and one line in [`routes`]; WebSocket dialects are [`Protocol`](crate::ws::protocol::Protocol)s of
 //! the common session driver.
 
+mod realtime;
+
 use axum::Router;
 
 use crate::state::AppState;
 
 /// The routes of every dialect that speaks HTTP or WebSocket.
 pub(crate) fn routes() -> Router<AppState> {
-    Router::new()
+    Router::new().merge(realtime::routes())
 }

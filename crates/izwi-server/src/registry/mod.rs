@@ -49,6 +49,9 @@ pub struct RegistryConfig {
     pub ttl: Option<Duration>,
     /// The most memory of all loaded models; `None` for no limit.
     pub memory_budget_bytes: Option<u64>,
+    /// The most memory that the process may take, by the machine or by its cgroup; `None` if unknown. It bounds the
+    /// transcriptions at a time.
+    pub process_memory_bytes: Option<u64>,
     /// How a model whose engine failed is loaded again.
     pub restart: RestartPolicy,
 }
@@ -62,6 +65,7 @@ impl RegistryConfig {
             load_timeout: Duration::from_secs(30),
             ttl: Some(Duration::from_secs(600)),
             memory_budget_bytes: None,
+            process_memory_bytes: None,
             restart: RestartPolicy::default(),
         }
     }

@@ -13,6 +13,11 @@ use crate::error::ApiError;
 
 /// Pause after a failed load before a request loads the model again.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
+/// Memory of a server beside its models and requests.
+const OWN_BYTES: u64 = 100 << 20;
+/// The most memory that one transcription takes while it is computed: the recording, the encoder's states and the decoder's
+/// cache. Measured with Whisper base.
+const TRANSCRIPTION_BYTES: u64 = 48 << 20;
 
 /// State of one model.
 #[derive(Debug, Clone)]
@@ -183,6 +188,8 @@ pub(super) struct Residency {
     entries: BTreeMap<String, Entry>,
     /// The most memory of all loaded models; `None` for no limit.
     budget_bytes: Option<u64>,
+    /// The most memory of the process; `None` for no limit.
+    process_bytes: Option<u64>,
     /// Unused models are unloaded after this; `None` for never.
     ttl: Option<Duration>,
     /// How models whose engine failed are loaded again.
@@ -196,6 +203,7 @@ impl Residency {
         Self {
             entries: BTreeMap::new(),
             budget_bytes: config.memory_budget_bytes,
+            process_bytes: config.process_memory_bytes,
             ttl: config.ttl,
             policy: config.restart.clone(),
             can_load,
@@ -232,6 +240,7 @@ impl Residency {
             return Decision::Refused(ApiError::Draining);
         }
         let can_load = self.can_load;
+        let is_full = self.is_full_for(id);
         let unavailable = || Decision::Refused(ApiError::ModelUnavailable(id.to_owned()));
         let restarting = |at: Instant| {
             let retry_after = at.saturating_duration_since(now);
@@ -242,6 +251,9 @@ impl Residency {
             // Its failure is about to be recorded.
             Slot::Ready(engine) if can_load && engine.failure().is_some() => restarting(now),
             Slot::Ready(engine) => match engine.status().state {
+                EngineState::Ready if is_full => Decision::Refused(ApiError::overloaded(
+                    "the memory of this process allows no more transcriptions at once; try again later",
+                )),
                 EngineState::Ready => {
                     let engine = engine.clone();
                     entry.leases += 1;
@@ -261,6 +273,20 @@ impl Residency {
             }
             Slot::Unloaded | Slot::Failed(_) | Slot::Restarting { .. } => self.begin_load(id, now),
         }
+    }
+
+    /// Whether the memory of the process allows no further transcription by this model. One at a time is always allowed.
+    fn is_full_for(&self, id: &str) -> bool {
+        let Some(limit) = self.process_bytes else { return false };
+        let transcribes = |entry: &&Entry| entry.tasks.contains(&Task::Asr);
+        if self.entries.get(id).is_none_or(|entry| !transcribes(&entry)) {
+            return false;
+        }
+        let open: usize = self.entries.values().filter(transcribes).map(|entry| entry.leases).sum();
+        let models: u64 =
+            self.others(None).filter(|(_, one)| one.is_resident()).map(|(_, one)| one.bytes).sum();
+        let room = limit.saturating_sub(OWN_BYTES.saturating_add(models)) / TRANSCRIPTION_BYTES;
+        open > 0 && open as u64 >= room
     }
 
     /// Reserves memory for a model and evicts the least recently used ones.

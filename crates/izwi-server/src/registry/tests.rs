@@ -252,6 +252,26 @@ async fn a_model_larger_than_the_budget_is_refused_for_good() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_small_machine_transcribes_less_at_once() {
+    const MIB: u64 = 1 << 20;
+    // Room for the process and two transcriptions, and for less than one.
+    for (limit, expected) in [(100 + 2 * 48 + 1, 2), (64, 1)] {
+        let (registry, _) = registry(RegistryConfig { process_memory_bytes: Some(limit * MIB), ..config() });
+        let mut leases = Vec::new();
+        let error = loop {
+            match registry.lease(Some("asr"), Task::Asr).await {
+                Ok(lease) => leases.push(lease),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((leases.len(), error.code()), (expected, "overloaded"), "{limit} MiB");
+        assert!(lease_tts(&registry, "voice").await.is_ok(), "speech is not bounded");
+        leases.pop();
+        assert!(registry.lease(Some("asr"), Task::Asr).await.is_ok());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_load_that_ends_after_close_is_discarded() {
     let (registry, gate) = gated(config());
     let asked = tokio::spawn({

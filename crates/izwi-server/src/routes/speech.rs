@@ -12,6 +12,7 @@ use base64::Engine as _;
 use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
+use izwi_audio::encode::EncoderConfig;
 use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput, Task};
 use izwi_types::excerpt;
 use tokio::sync::mpsc;
@@ -71,7 +72,7 @@ pub(super) async fn create(
     // Without a listener it is bulk work: never refused for live streams, and done in the time that they leave.
     let live = body.live.unwrap_or(true);
     let request = chunks.of(options.into_request(text)).with_id(id).with_live(live);
-    let encoded = EncodedUtterance::new(format, sample_rate)?;
+    let encoded = EncodedUtterance::with(format, EncoderConfig::streamed(sample_rate))?;
     let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
     // The engine has read the recording by now.
     drop(memory);

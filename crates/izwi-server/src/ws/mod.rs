@@ -1,7 +1,7 @@
 //! WebSocket routes. Each is one [`Protocol`]: a file that knows its frames, and a line in [`routes`].
 //!
 //! [`driver`] runs every session. The other modules of this folder are its parts ([`connection`], [`outbox`],
-//! [`writer`], [`resume`], [`generation`], [`pending_model`]) or parts of frames that several protocols share ([`frame`], [`playback`]).
+//! [`writer`], [`resume`], [`generation`], [`pending_model`]) or parts of frames that several protocols share ([`frame`], [`playback`], [`produced`]).
 
 mod chat;
 mod connection;
@@ -15,6 +15,7 @@ pub(crate) mod outbox;
 mod page;
 mod pending_model;
 pub(crate) mod playback;
+pub(crate) mod produced;
 pub(crate) mod protocol;
 mod resume;
 mod speech;

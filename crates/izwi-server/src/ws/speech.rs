@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use izwi_audio::encode::{EncodeError, Format};
+use izwi_audio::encode::{EncodeError, EncoderConfig, Format};
 use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, Task, TextInput};
 use izwi_types::excerpt;
 use tokio::time::Instant;
@@ -186,7 +186,8 @@ impl Protocol for Speech {
             NextText::Complete(text) => (text, Some(TextInput::new()), false),
             NextText::Start(text) => (text, Some(TextInput::new()), true),
         };
-        let encoded = match EncodedUtterance::new(setup.format, setup.engine.profile().info.sample_rate_hz) {
+        let config = EncoderConfig::streamed(setup.engine.profile().info.sample_rate_hz);
+        let encoded = match EncodedUtterance::with(setup.format, config) {
             Ok(encoded) => encoded,
             Err(error) => return Some(Err(error)),
         };

@@ -84,7 +84,7 @@ fn cut(bytes: &[u8]) {
         assert!(span.start >= end && span.start < span.end && span.end <= signal.len(), "{span:?}");
         end = span.end;
     }
-    let config = EncoderConfig { sample_rate_hz: 24_000, total_samples: Some(signal.len() as u64) };
+    let config = EncoderConfig::whole(24_000, signal.len() as u64);
     for format in FORMATS {
         let mut encoder = format.encoder(&config).unwrap();
         let mut encoded: Vec<u8> =

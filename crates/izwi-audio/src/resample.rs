@@ -3,13 +3,24 @@
 use rubato::audioadapter_buffers::direct::SequentialSlice;
 use rubato::{Fft, FixedSync, Indexing, Resampler as _, WindowFunction};
 
-use super::DecodeError;
+/// Samples at the lower rate in one block of the transform, for recordings. The filter is as long, so the transition band is a
+/// few thousandths of the lower rate.
+const RECORDING_BLOCK_SAMPLES: usize = 1024;
+/// The same for streams, whose delay is about a block: 64 ms at 8 kHz, 21 ms at 24 kHz.
+const STREAM_BLOCK_SAMPLES: usize = 512;
+/// The same for live input, which is waited for.
+const LIVE_BLOCK_SAMPLES: usize = 256;
+/// Input samples in a period of the ratio beyond which rates are rounded, in general and for live input.
+const MAX_PERIOD: usize = 100_000;
+const MAX_LIVE_PERIOD: usize = 2_000;
 
-/// Samples at the lower rate in one block of the transform. The filter is as long, so the transition band is a few
-/// thousandths of the lower rate.
-const BLOCK_SAMPLES: usize = 1024;
+/// The resampler refuses its parameters or its input.
+#[derive(Debug, thiserror::Error)]
+#[error("it cannot be resampled: {0}")]
+pub struct ResampleError(String);
 
-pub(super) struct Resampler {
+/// The state of one mono stream that changes its sample rate.
+pub struct Resampler {
     /// Input rate of the caller; `rate_in_hz` is the rate that is computed with.
     nominal_in_hz: u32,
     rate_in_hz: u32,
@@ -25,17 +36,60 @@ pub(super) struct Resampler {
 /// Work of planning the transforms and the filter, in blocks.
 const SETUP_BLOCKS: usize = 16;
 
+impl std::fmt::Debug for Resampler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Resampler")
+            .field("rate_in_hz", &self.rate_in_hz)
+            .field("rate_out_hz", &self.rate_out_hz)
+            .field("samples_in", &self.samples_in)
+            .field("samples_out", &self.samples_out)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Resampler {
-    /// A resampler for streams of one rate.
-    pub(super) fn new(rate_in_hz: u32, rate_out_hz: u32) -> Result<Self, DecodeError> {
-        let (nominal_in_hz, rate_in_hz) = (rate_in_hz, tractable(rate_in_hz, rate_out_hz));
+    /// A resampler for recordings of one rate.
+    ///
+    /// # Errors
+    /// A rate is 0.
+    pub fn new(rate_in_hz: u32, rate_out_hz: u32) -> Result<Self, ResampleError> {
+        Self::with_block(rate_in_hz, rate_out_hz, RECORDING_BLOCK_SAMPLES, MAX_PERIOD)
+    }
+
+    /// A resampler for live streams: less delay, and a transition band twice as wide.
+    ///
+    /// # Errors
+    /// A rate is 0.
+    pub fn streamed(rate_in_hz: u32, rate_out_hz: u32) -> Result<Self, ResampleError> {
+        Self::with_block(rate_in_hz, rate_out_hz, STREAM_BLOCK_SAMPLES, MAX_PERIOD)
+    }
+
+    /// A resampler for live input: the output is at most 50 ms behind the input at rates from 8 to 48 kHz that are common, and
+    /// 250 ms at any.
+    ///
+    /// # Errors
+    /// A rate is 0.
+    pub fn live(rate_in_hz: u32, rate_out_hz: u32) -> Result<Self, ResampleError> {
+        Self::with_block(rate_in_hz, rate_out_hz, LIVE_BLOCK_SAMPLES, MAX_LIVE_PERIOD)
+    }
+
+    fn with_block(
+        rate_in_hz: u32,
+        rate_out_hz: u32,
+        block: usize,
+        max_period: usize,
+    ) -> Result<Self, ResampleError> {
+        if rate_in_hz == 0 || rate_out_hz == 0 {
+            return Err(failed("a sample rate is 0"));
+        }
+        let (nominal_in_hz, rate_in_hz) = (rate_in_hz, tractable(rate_in_hz, rate_out_hz, max_period));
         let fft = if rate_in_hz == rate_out_hz {
             None
         } else {
             let (input, output) = (rate_in_hz as usize, rate_out_hz as usize);
             // An even number of input samples: the filter is centred on one, so the delay is an integer.
             let period = 2 * input / gcd(input, output);
-            let chunk = (BLOCK_SAMPLES * input.div_ceil(output)).next_multiple_of(period);
+            let chunk = (block * input.div_ceil(output)).next_multiple_of(period);
             let window = WindowFunction::BlackmanHarris2;
             let fft = Fft::new_custom(input, output, chunk, 1, 1, window, FixedSync::Both).map_err(failed)?;
             Some(fft)
@@ -56,12 +110,16 @@ impl Resampler {
         })
     }
 
-    pub(super) fn accepts(&self, rate_hz: u32) -> bool {
+    /// Whether this is the input rate.
+    pub fn accepts(&self, rate_hz: u32) -> bool {
         self.nominal_in_hz == rate_hz
     }
 
-    /// Appends the output that `samples` completes.
-    pub(super) fn push(&mut self, samples: &[f32], out: &mut Vec<f32>) -> Result<(), DecodeError> {
+    /// Appends the output that `samples` completes, however the stream is sliced.
+    ///
+    /// # Errors
+    /// The transform fails.
+    pub fn push(&mut self, samples: &[f32], out: &mut Vec<f32>) -> Result<(), ResampleError> {
         self.samples_in += samples.len() as u64;
         let Some(fft) = &self.fft else {
             out.extend_from_slice(samples);
@@ -79,17 +137,20 @@ impl Resampler {
     }
 
     /// Samples of one block, in and out. A stream may end with an incomplete one, which costs as much.
-    pub(super) fn block_samples(&self) -> usize {
+    pub(crate) fn block_samples(&self) -> usize {
         self.fft.as_ref().map_or(0, |fft| fft.input_frames_next() + fft.output_frames_max())
     }
 
     /// Work of [`new`](Self::new), in samples.
-    pub(super) fn setup_samples(&self) -> usize {
+    pub(crate) fn setup_samples(&self) -> usize {
         SETUP_BLOCKS * self.block_samples()
     }
 
     /// Appends the rest, in total `samples_in · out / in` samples, rounded. The next stream begins.
-    pub(super) fn finish(&mut self, out: &mut Vec<f32>) -> Result<(), DecodeError> {
+    ///
+    /// # Errors
+    /// The transform fails.
+    pub fn finish(&mut self, out: &mut Vec<f32>) -> Result<(), ResampleError> {
         self.flush(out)?;
         if let Some(fft) = &mut self.fft {
             fft.reset();
@@ -100,12 +161,11 @@ impl Resampler {
         Ok(())
     }
 
-    fn flush(&mut self, out: &mut Vec<f32>) -> Result<(), DecodeError> {
+    fn flush(&mut self, out: &mut Vec<f32>) -> Result<(), ResampleError> {
         if self.fft.is_none() {
             return Ok(());
         }
-        let (input, output) = (u64::from(self.rate_in_hz), u64::from(self.rate_out_hz));
-        let total = (self.samples_in * output + input / 2) / input;
+        let total = resampled_length(self.samples_in, self.rate_in_hz, self.rate_out_hz);
         while self.samples_out < total {
             let rest = self.pending.len();
             self.run(0, rest, out)?;
@@ -117,7 +177,7 @@ impl Resampler {
         Ok(())
     }
 
-    fn run(&mut self, from: usize, valid: usize, out: &mut Vec<f32>) -> Result<(), DecodeError> {
+    fn run(&mut self, from: usize, valid: usize, out: &mut Vec<f32>) -> Result<(), ResampleError> {
         let Some(fft) = &mut self.fft else { return Ok(()) };
         let input = &self.pending[from..from + valid];
         let input = SequentialSlice::new(input, 1, valid).map_err(failed)?;
@@ -133,20 +193,27 @@ impl Resampler {
     }
 }
 
+/// Samples at `rate_out_hz` that `samples` at `rate_in_hz` give: their quotient, rounded half up. 0 for a rate of 0.
+pub fn resampled_length(samples: u64, rate_in_hz: u32, rate_out_hz: u32) -> u64 {
+    let (input, output) = (u128::from(rate_in_hz), u128::from(rate_out_hz));
+    let scaled = (u128::from(samples) * output + input / 2).checked_div(input).unwrap_or(0);
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
 /// An input rate near the given one whose transform is small. A transform contains a whole period of the ratio, which
 /// is 1.5 million samples from 767,999 to 16,000 Hz. Such rates come only from broken headers; the nearest multiple of
-/// 25 Hz differs by at most 0.013 %.
-fn tractable(rate_in_hz: u32, rate_out_hz: u32) -> u32 {
+/// 25 Hz differs by at most 0.013 % there, and by 0.16 % from a live stream at 8 kHz.
+fn tractable(rate_in_hz: u32, rate_out_hz: u32, max_period: usize) -> u32 {
     let period = rate_in_hz as usize / gcd(rate_in_hz as usize, rate_out_hz as usize);
-    if period > 100_000 { (rate_in_hz + 12) / 25 * 25 } else { rate_in_hz }
+    if period > max_period { (rate_in_hz + 12) / 25 * 25 } else { rate_in_hz }
 }
 
 fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn failed(error: impl std::fmt::Display) -> DecodeError {
-    DecodeError::Damaged(format!("it cannot be resampled: {error}"))
+fn failed(error: impl std::fmt::Display) -> ResampleError {
+    ResampleError(error.to_string())
 }
 
 #[cfg(test)]
