@@ -190,7 +190,11 @@ async fn a_page_of_another_site_loads_no_model() -> Result<()> {
 }
 
 /// The subprotocol that the server answers with, or the status of its refusal.
-async fn subprotocol(server: &TestServer, query: &str, protocols: Option<&str>) -> Result<Result<String, u16>> {
+async fn subprotocol(
+    server: &TestServer,
+    query: &str,
+    protocols: Option<&str>,
+) -> Result<Result<String, u16>> {
     let url = format!("ws://{}/v1/audio/speech/stream{query}", server.address);
     let mut request = url.into_client_request()?;
     if let Some(protocols) = protocols {
@@ -243,7 +247,10 @@ async fn a_ticket_opens_one_websocket() -> Result<()> {
     };
     assert_eq!(post(None).await?.status(), 401);
     let made = post(Some("open-sesame-1234")).await?;
-    assert_eq!((made.status().as_u16(), &made.headers()["cache-control"]), (200, &HeaderValue::from_static("no-store")));
+    assert_eq!(
+        (made.status().as_u16(), &made.headers()["cache-control"]),
+        (200, &HeaderValue::from_static("no-store"))
+    );
     let made: Value = made.json().await?;
     assert_eq!((&made["object"], &made["expires_in"]), (&json!("ticket"), &json!(60)));
     let ticket = made["ticket"].as_str().context("a ticket")?;

@@ -395,11 +395,13 @@ async fn prompts_make_no_voice() -> Result<()> {
     ] {
         let mut body = json!({"name": "calm"});
         body.as_object_mut().context("an object")?.extend(extra.as_object().context("an object")?.clone());
-        let message = refused(server.post("/v1/audio/voices", &body).await?, 400, "invalid_value", param).await?;
+        let message =
+            refused(server.post("/v1/audio/voices", &body).await?, 400, "invalid_value", param).await?;
         assert!(message.contains("audio_sample"), "{message}");
-        let form = extra.as_object().context("an object")?.iter().fold(form("calm"), |form, (name, value)| {
-            form.text(name, value.as_str().unwrap_or_default())
-        });
+        let form =
+            extra.as_object().context("an object")?.iter().fold(form("calm"), |form, (name, value)| {
+                form.text(name, value.as_str().unwrap_or_default())
+            });
         refused(server.post_form("/v1/audio/voices", form).await?, 400, "invalid_value", param).await?;
     }
     let typed = form("calm").text("type", "audio_sample");

@@ -18,8 +18,7 @@ const MAX_SEEN: usize = 128;
 /// Names that are remembered as logged.
 const MAX_LOGGED: usize = 256;
 /// What a name consists of beside letters and digits.
-const ENCODED: &AsciiSet =
-    &NON_ALPHANUMERIC.remove(b'_').remove(b'-').remove(b'.').remove(b'[').remove(b']');
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'-').remove(b'.').remove(b'[').remove(b']');
 
 /// Names of ignored fields, in order of the alphabet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,7 +60,10 @@ impl IgnoredLog {
     /// Logs names that were not logged before, up to a limit.
     pub(crate) fn note(&self, ignored: &IgnoredFields) {
         for name in self.new_names(ignored) {
-            tracing::info!(field = name, "a request has a field that this service does not know; it is ignored");
+            tracing::info!(
+                field = name,
+                "a request has a field that this service does not know; it is ignored"
+            );
         }
     }
 

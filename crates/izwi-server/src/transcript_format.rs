@@ -207,8 +207,13 @@ mod tests {
     fn verbose_json_has_the_fields_of_the_api() {
         let transcript = Transcript { language: Some("en".to_owned()), segments: segments() };
         let verbose = |task, with_words| {
-            let finished =
-                FinishedTranscript { transcript: &transcript, task, duration_s: 3662.25, with_words, extras: JsonExtras::default() };
+            let finished = FinishedTranscript {
+                transcript: &transcript,
+                task,
+                duration_s: 3662.25,
+                with_words,
+                extras: JsonExtras::default(),
+            };
             serde_json::from_str::<Value>(&TranscriptFormat::VerboseJson.render(&finished).unwrap()).unwrap()
         };
         let object = verbose(AsrTask::Transcribe, true);

@@ -346,9 +346,18 @@ mod tests {
         let include = list(&["logprobs"]);
         transcribe(TranscriptionRequest { include, response_format: text("text"), ..fields() }, "include");
         let names = list(&["agent"]);
-        transcribe(TranscriptionRequest { known_speaker_names: names.clone(), ..fields() }, "known_speaker_names");
-        transcribe(TranscriptionRequest { known_speaker_references: names, ..fields() }, "known_speaker_references");
-        transcribe(TranscriptionRequest { response_format: text("diarized_json"), ..fields() }, "response_format");
+        transcribe(
+            TranscriptionRequest { known_speaker_names: names.clone(), ..fields() },
+            "known_speaker_names",
+        );
+        transcribe(
+            TranscriptionRequest { known_speaker_references: names, ..fields() },
+            "known_speaker_references",
+        );
+        transcribe(
+            TranscriptionRequest { response_format: text("diarized_json"), ..fields() },
+            "response_format",
+        );
         let both = TranscriptionRequest { language: text("en"), languages: list(&["de"]), ..fields() };
         transcribe(both, "languages");
         let many = vec!["en"; MAX_LANGUAGES + 1];
@@ -376,7 +385,8 @@ mod tests {
             Ok(Some(SpeechDetection { threshold, prefix_padding, silence }))
         };
         assert_eq!(read(r#"{"type":"server_vad"}"#), vad(0.5, 300, 200));
-        let all = r#"{"type":"server_vad","threshold":0.25,"prefix_padding_ms":0,"silence_duration_ms":10000}"#;
+        let all =
+            r#"{"type":"server_vad","threshold":0.25,"prefix_padding_ms":0,"silence_duration_ms":10000}"#;
         assert_eq!(read(all), vad(0.25, 0, 10_000));
         for (json, param) in [
             (r#""none""#, "chunking_strategy"),

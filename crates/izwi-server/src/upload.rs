@@ -24,9 +24,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::config::ServerConfig;
 use crate::dto::speech::SpeechRequest;
 use crate::error::ApiError;
-use crate::extract::{
-    ContentType, expect_object, parse_json_telling, parse_with_options_telling, shortened,
-};
+use crate::extract::{ContentType, expect_object, parse_json_telling, parse_with_options_telling, shortened};
 use crate::ignored::IgnoredFields;
 use crate::json_size;
 use crate::slow_body::is_slow;

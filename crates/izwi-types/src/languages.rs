@@ -2,8 +2,7 @@
 
 use crate::{excerpt, similar};
 
-/// Codes and names of openai-whisper:
-/// <https://github.com/openai/whisper/blob/main/whisper/tokenizer.py> (`LANGUAGES`).
+/// The languages of multilingual ASR models: ISO 639-1 codes where there are any, as such models and OpenAI's API name them.
 const NAMES: &[(&str, &str)] = &[
     ("en", "english"),
     ("zh", "chinese"),
@@ -107,7 +106,7 @@ const NAMES: &[(&str, &str)] = &[
     ("yue", "cantonese"),
 ];
 
-/// Further names (openai-whisper's `TO_LANGUAGE_CODE`), and BCP 47 subtags with another code in the model.
+/// Further names, and BCP 47 subtags with another code in the list.
 const ALIASES: &[(&str, &str)] = &[
     ("burmese", "my"),
     ("valencian", "ca"),
@@ -156,7 +155,9 @@ pub fn supported(wanted: &str, known: &[String]) -> Result<String, String> {
             let suggestion = nearest(wanted).filter(|_| code.is_none());
             let suggestion = suggestion.map(|name| format!(", perhaps '{name}'")).unwrap_or_default();
             let (wanted, known) = (excerpt(wanted), known.join(", "));
-            Err(format!("language '{wanted}' is unknown to this model{suggestion}; use one of {known}, or leave it out"))
+            Err(format!(
+                "language '{wanted}' is unknown to this model{suggestion}; use one of {known}, or leave it out"
+            ))
         }
     }
 }
@@ -167,8 +168,7 @@ pub fn nearest(wanted: &str) -> Option<&'static str> {
     similar(wanted.trim(), names).first().copied()
 }
 
-/// Whether the language is written without spaces between words:
-/// <https://github.com/openai/whisper/blob/main/whisper/tokenizer.py> (`split_to_word_tokens`).
+/// Whether the language is written without spaces between words.
 pub fn is_unspaced(code: &str) -> bool {
     matches!(code, "zh" | "ja" | "th" | "lo" | "my" | "yue")
 }
@@ -206,7 +206,10 @@ mod tests {
             assert!(message.contains(&format!("'{wanted}'")) && message.contains("en, de"), "{message}");
             assert_eq!(message.contains("perhaps 'german'"), wanted == "germn", "{message}");
         }
-        assert_eq!((name_of("en"), name_of("yue"), name_of("xx")), (Some("english"), Some("cantonese"), None));
+        assert_eq!(
+            (name_of("en"), name_of("yue"), name_of("xx")),
+            (Some("english"), Some("cantonese"), None)
+        );
     }
 
     #[test]

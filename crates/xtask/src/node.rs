@@ -33,7 +33,9 @@ pub(crate) fn make(root: &Path, steps: &mut Steps) -> Result<()> {
     }
     let mut install = Command::new(if cfg!(windows) { "npm.cmd" } else { "npm" });
     // No package needs a script, and none is run.
-    install.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error"]).current_dir(&folder);
+    install
+        .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error"])
+        .current_dir(&folder);
     steps.run("node packages", &mut install).context(REMEDY)?;
     write(&stamp, &wanted.concat())
 }

@@ -88,7 +88,8 @@ impl ApiKey {
 
 /// The first key among the subprotocols of a WebSocket: browsers can set no other header of it.
 fn subprotocol_key(headers: &HeaderMap) -> Option<&str> {
-    let values = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    let values =
+        headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
     let mut names = values.flat_map(|value| value.split(',')).map(str::trim);
     names.find_map(|name| SUBPROTOCOL_KEYS.iter().find_map(|prefix| name.strip_prefix(prefix)))
 }
@@ -175,7 +176,10 @@ mod tests {
         for prefix in SUBPROTOCOL_KEYS {
             assert_eq!(subprotocols(&format!("izwi, {prefix}0123456789abcdef")), Presented::Right);
             assert_eq!(subprotocols(&format!("{prefix}0123456789abcdef,izwi")), Presented::Right);
-            assert_eq!(subprotocols(&format!("{prefix}0123456789abcde, {prefix}0123456789abcdef")), Presented::Wrong);
+            assert_eq!(
+                subprotocols(&format!("{prefix}0123456789abcde, {prefix}0123456789abcdef")),
+                Presented::Wrong
+            );
         }
         assert_eq!(subprotocols("izwi, realtime"), Presented::Nothing);
         assert_eq!(presented("authorization", "Basic 0123456789abcdef"), Presented::Nothing);

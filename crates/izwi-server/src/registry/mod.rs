@@ -91,14 +91,17 @@ impl std::fmt::Debug for Registry {
 
 /// The name of a hosted model without the date of its release: `-2025-12-15` or `-1106`.
 fn without_date(id: &str) -> &str {
-    let digits = |text: &str, count: usize| text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
+    let digits =
+        |text: &str, count: usize| text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
     let Some((name, last)) = id.rsplit_once('-') else { return id };
     if digits(last, 4) {
         return name;
     }
     let mut parts = name.rsplitn(3, '-');
     match (parts.next(), parts.next(), parts.next()) {
-        (Some(month), Some(year), Some(name)) if digits(last, 2) && digits(month, 2) && digits(year, 4) => name,
+        (Some(month), Some(year), Some(name)) if digits(last, 2) && digits(month, 2) && digits(year, 4) => {
+            name
+        }
         _ => id,
     }
 }

@@ -23,9 +23,7 @@ use crate::dto::speech::{SpeechEvent, Usage, VoiceRef};
 use crate::encoding::{self, EncodedUtterance};
 use crate::error::ApiError;
 use crate::registry::Lease;
-use crate::speech::{
-    Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_text, voice_beside_recording,
-};
+use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_text, voice_beside_recording};
 use crate::state::AppState;
 use crate::upload::SpeechUpload;
 use crate::{stats_headers, voices};

@@ -15,7 +15,8 @@ type NoStore = [(HeaderName, &'static str); 1];
 
 pub(super) async fn create(State(state): State<AppState>) -> Result<(NoStore, Json<TicketObject>), ApiError> {
     let ticket = state.tickets().issue(Instant::now());
-    let ticket = ticket.ok_or_else(|| ApiError::overloaded("too many tickets are unused; try again later"))?;
+    let ticket =
+        ticket.ok_or_else(|| ApiError::overloaded("too many tickets are unused; try again later"))?;
     let ticket = TicketObject { object: "ticket", ticket, expires_in: TICKET_LIFETIME.as_secs() };
     Ok(([(header::CACHE_CONTROL, "no-store")], Json(ticket)))
 }

@@ -35,7 +35,7 @@ pub(super) async fn list(
         Some(lease) => vec![Engine::clone(lease)],
         None => loaded_tts(&state),
     };
-    let mut listed: Vec<VoiceObject> = 
+    let mut listed: Vec<VoiceObject> =
         engines.iter().flat_map(|engine| voices_of(engine, state.started_unix_s())).collect();
     if let Some(store) = state.voices() {
         for voice in saved(store, &engines).await? {

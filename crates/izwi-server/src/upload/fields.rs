@@ -104,7 +104,8 @@ impl RecordingFields for TranscriptionRequest {
             }
             "chunking_strategy" => self.chunking_strategy = Some(chunking_strategy(name, text)?),
             _ if name.starts_with("chunking_strategy[") => {
-                let strategy = self.chunking_strategy.take().unwrap_or(ChunkingStrategy::Vad(VadFields::default()));
+                let strategy =
+                    self.chunking_strategy.take().unwrap_or(ChunkingStrategy::Vad(VadFields::default()));
                 self.chunking_strategy = Some(with_vad_field(strategy, name, text)?);
             }
             _ => {}
@@ -116,8 +117,17 @@ impl RecordingFields for TranscriptionRequest {
 impl RecordingFields for VoiceRequest {
     const FILES: &'static [&'static str] = &["audio_sample", "file", "ref_audio"];
     const MEMBERS: &'static [&'static str] = &["ref_audio", "audio_sample"];
-    const TEXTS: &'static [&'static str] =
-        &["name", "model", "ref_text", "text", "x_vector_only_mode", "overwrite", "type", "prompt", "script_hint"];
+    const TEXTS: &'static [&'static str] = &[
+        "name",
+        "model",
+        "ref_text",
+        "text",
+        "x_vector_only_mode",
+        "overwrite",
+        "type",
+        "prompt",
+        "script_hint",
+    ];
     const REPEATED: &'static [&'static str] = &[];
 
     fn take_recordings(&mut self) -> Vec<(&'static str, Option<String>)> {
@@ -168,7 +178,11 @@ fn chunking_strategy(name: &str, text: String) -> Result<ChunkingStrategy, ApiEr
 }
 
 /// Sets one member of an object that comes as parts of a form.
-fn with_vad_field(strategy: ChunkingStrategy, name: &str, text: String) -> Result<ChunkingStrategy, ApiError> {
+fn with_vad_field(
+    strategy: ChunkingStrategy,
+    name: &str,
+    text: String,
+) -> Result<ChunkingStrategy, ApiError> {
     let ChunkingStrategy::Vad(mut vad) = strategy else {
         let message = format!("chunking_strategy and {name} are both given; send one");
         return Err(ApiError::invalid(name, message));

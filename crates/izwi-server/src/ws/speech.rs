@@ -226,7 +226,8 @@ impl Protocol for Speech {
         out: &mut Outbox,
     ) -> Result<(), EncodeError> {
         if !chunk.unspoken.is_empty() {
-            let message = format!("the model cannot pronounce '{}' and leaves it out", excerpt(&chunk.unspoken));
+            let message =
+                format!("the model cannot pronounce '{}' and leaves it out", excerpt(&chunk.unspoken));
             out.frame(&ServerFrame::Warning {
                 utterance: utterance.number,
                 code: "unspoken_characters",

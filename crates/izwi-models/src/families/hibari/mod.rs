@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::DType;
-use regex::Regex;
 use rayon::prelude::*;
+use regex::Regex;
 
 use self::network::{Acoustics, FRAMES_PER_SECOND, Network, Utterance};
 use self::noise::Noise;

@@ -196,7 +196,8 @@ impl Whisper {
         })
     }
 
-    /// The token of a language given by code or name in the field `param`.
+    /// The token of a language given by code or name in the field `param`. The names and codes are openai-whisper's
+    /// (`LANGUAGES`, `TO_LANGUAGE_CODE`): <https://github.com/openai/whisper/blob/main/whisper/tokenizer.py>.
     fn language(&self, param: &'static str, wanted: &str) -> Result<u32, InputError> {
         let fault = |message: String| InputError { param, message };
         let code = languages::supported(wanted, &self.info.languages).map_err(fault)?;

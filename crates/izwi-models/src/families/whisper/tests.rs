@@ -571,7 +571,8 @@ fn tokens_that_are_parts_of_characters_keep_their_bytes() {
     for model in [&*BASE, &*TINY] {
         let vocabulary = &model.window_decoder.vocabulary;
         for text in [" Hello, world!", " naïve café", "漢字かな", " 🙂🙃"] {
-            let bytes: Vec<u8> = vocabulary.encode(text).into_iter().flat_map(|id| vocabulary.bytes(id)).collect();
+            let bytes: Vec<u8> =
+                vocabulary.encode(text).into_iter().flat_map(|id| vocabulary.bytes(id)).collect();
             assert_eq!(String::from_utf8_lossy(&bytes), text);
         }
     }

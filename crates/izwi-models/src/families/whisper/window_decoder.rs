@@ -360,7 +360,12 @@ impl WindowDecoder {
     }
 
     /// The text tokens of a segment with their log-probabilities; none unless the request asks for them.
-    fn logprobs(&self, recording: &Recording, result: &DecodingResult, span: &SegmentSpan) -> Vec<TokenLogprob> {
+    fn logprobs(
+        &self,
+        recording: &Recording,
+        result: &DecodingResult,
+        span: &SegmentSpan,
+    ) -> Vec<TokenLogprob> {
         if !recording.options.logprobs {
             return Vec::new();
         }
