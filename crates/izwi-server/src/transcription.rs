@@ -28,7 +28,7 @@ const VAD_THRESHOLD: f32 = 0.5;
 const VAD_PREFIX_MS: u64 = 300;
 const VAD_SILENCE_MS: u64 = 200;
 /// Range of the times of a `server_vad`.
-const VAD_MS: RangeInclusive<u64> = 0..=10_000;
+pub(crate) const VAD_MS: RangeInclusive<u64> = 0..=10_000;
 
 /// A request whose fields are checked, as far as possible without the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -241,7 +241,7 @@ fn parse_format(name: Option<&str>) -> Result<TranscriptFormat, ApiError> {
             let message = "response_format 'diarized_json' needs a model that tells speakers apart, and no model here does; use verbose_json";
             return ApiError::invalid("response_format", message);
         }
-        let (name, known) = (excerpt(name), TranscriptFormat::names());
+        let (name, known) = (excerpt(name), TranscriptFormat::names().join(", "));
         ApiError::invalid(
             "response_format",
             format!("response_format '{name}' is unknown; use one of {known}"),

@@ -1,8 +1,11 @@
 //! Published client packages against the real server. `cargo xtask test` creates their environment.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod formats;
 mod openai;
 mod openai_node;
+mod schemathesis;
+mod realtime;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

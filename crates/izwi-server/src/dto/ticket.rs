@@ -1,11 +1,14 @@
 //! `POST /v1/tickets`.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::openapi;
 
 /// A ticket for one WebSocket.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TicketObject {
-    /// Always `ticket`.
+    #[schema(schema_with = openapi::ticket_object)]
     pub(crate) object: &'static str,
     pub(crate) ticket: String,
     /// Seconds.

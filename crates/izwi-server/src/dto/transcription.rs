@@ -7,32 +7,64 @@ use izwi_types::{Segment, TokenLogprob};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
 
-#[derive(Debug, Default, Deserialize)]
+use crate::openapi;
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(expecting = "a JSON object")]
 pub(crate) struct TranscriptionRequest {
+    /// Id or alias of a model, from `/v1/models`.
+    #[schema(value_type = String, pattern = r"\S", examples("whisper-1"))]
     pub(crate) model: Option<String>,
+    /// The recording, as base64 or a `data:` URL. Required, unless `audio_base64` is given.
+    #[schema(format = "base64-audio")]
     pub(crate) audio: Option<String>,
+    /// Another name of `audio`.
+    #[schema(format = "base64-audio")]
     pub(crate) audio_base64: Option<String>,
+    /// Code of the spoken language; detected without it.
     pub(crate) language: Option<String>,
+    /// Text before the recording, or words that occur in it.
+    #[schema(max_length = 65536)]
     pub(crate) prompt: Option<String>,
+    /// Form of the answer. `stream` allows `json` and `text`.
+    #[schema(schema_with = openapi::transcript_format)]
     pub(crate) response_format: Option<String>,
+    /// 0 for the most likely text, raised where that fails.
+    #[schema(minimum = 0.0, maximum = 1.0, default = 0.0)]
     pub(crate) temperature: Option<f32>,
+    /// Times to compute: of segments and of words. `word` needs `response_format` `verbose_json`.
     #[serde(alias = "timestamp_granularities[]")]
+    #[schema(schema_with = openapi::granularities)]
     pub(crate) timestamp_granularities: Option<Vec<String>>,
+    /// Whether the text is sent as server-sent events while it is recognised.
+    #[schema(default = false)]
     pub(crate) stream: Option<bool>,
+    #[schema(schema_with = openapi::seed)]
     pub(crate) seed: Option<u64>,
+    #[schema(schema_with = openapi::priority)]
     pub(crate) priority: Option<String>,
     #[serde(alias = "include[]")]
+    #[schema(schema_with = openapi::include)]
     pub(crate) include: Option<Vec<String>>,
+    #[schema(schema_with = openapi::chunking_strategy)]
     pub(crate) chunking_strategy: Option<ChunkingStrategy>,
+    /// Languages of which one is detected, in place of `language`.
     #[serde(alias = "languages[]")]
+    #[schema(max_items = 32)]
     pub(crate) languages: Option<Vec<String>>,
+    /// Words and phrases that are likely in the recording, each of at most 128 characters.
     #[serde(alias = "keywords[]")]
+    #[schema(max_items = 128)]
     pub(crate) keywords: Option<Vec<String>>,
+    /// Refused: no model here tells speakers apart.
     #[serde(alias = "known_speaker_names[]")]
+    #[schema(max_items = 0)]
     pub(crate) known_speaker_names: Option<Vec<String>>,
+    /// Refused, as `known_speaker_names`.
     #[serde(alias = "known_speaker_references[]")]
+    #[schema(max_items = 0)]
     pub(crate) known_speaker_references: Option<Vec<String>>,
 }
 
@@ -78,9 +110,10 @@ impl<'de> Deserialize<'de> for ChunkingStrategy {
 }
 
 /// Usage by the length of the recording.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct DurationUsage {
     /// Always `duration`.
+    #[schema(schema_with = openapi::usage_duration)]
     r#type: &'static str,
     /// Rounded up.
     seconds: u64,
@@ -94,9 +127,9 @@ impl DurationUsage {
 }
 
 /// Usage by tokens.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TokensUsage {
-    /// Always `tokens`.
+    #[schema(schema_with = openapi::usage_tokens)]
     r#type: &'static str,
     input_tokens: usize,
     output_tokens: usize,
@@ -110,15 +143,16 @@ impl TokensUsage {
 }
 
 /// Usage as the model of a request is billed.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
+#[schema(as = TranscriptUsage)]
 pub(crate) enum Usage {
     Duration(DurationUsage),
     Tokens(TokensUsage),
 }
 
 /// A token of the text and its log-probability.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct LogprobObject {
     /// Its text; what is no whole character is U+FFFD.
     token: String,
@@ -138,38 +172,43 @@ pub(crate) fn logprobs(segments: &[Segment]) -> Vec<LogprobObject> {
 }
 
 /// A detected language.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LanguageObject {
     pub(crate) code: String,
 }
 
 /// `response_format: "json"`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TranscriptObject {
     pub(crate) text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub(crate) languages: Option<Vec<LanguageObject>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub(crate) logprobs: Option<Vec<LogprobObject>>,
     pub(crate) usage: Usage,
 }
 
 /// Events of `stream: true`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "type")]
 pub(crate) enum TranscriptEvent {
     #[serde(rename = "transcript.text.delta")]
     Delta {
         delta: String,
         #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
         logprobs: Option<Vec<LogprobObject>>,
     },
     #[serde(rename = "transcript.text.done")]
     Done {
         text: String,
         #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
         languages: Option<Vec<LanguageObject>>,
         #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
         logprobs: Option<Vec<LogprobObject>>,
         usage: TokensUsage,
     },

@@ -3,14 +3,17 @@
 use izwi_core::engine::{Segment, Transcript};
 use izwi_types::languages;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::transcription::DurationUsage;
+use crate::openapi;
 
 /// The verbose form of a transcript. Times in seconds.
 /// <https://platform.openai.com/docs/api-reference/audio/verbose-json-object>
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct VerboseTranscript {
     /// `transcribe` or `translate`.
+    #[schema(schema_with = openapi::asr_task)]
     task: &'static str,
     /// English name of the language in lower case; empty without speech.
     language: String,
@@ -19,11 +22,12 @@ pub(crate) struct VerboseTranscript {
     text: String,
     segments: Vec<VerboseSegment>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     words: Option<Vec<VerboseWord>>,
     usage: DurationUsage,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct VerboseSegment {
     /// Index, from 0.
     id: usize,
@@ -40,7 +44,7 @@ struct VerboseSegment {
     no_speech_prob: f32,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct VerboseWord {
     word: String,
     start: f64,

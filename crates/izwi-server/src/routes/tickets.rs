@@ -13,6 +13,16 @@ use crate::state::AppState;
 
 type NoStore = [(HeaderName, &'static str); 1];
 
+/// Ticket for a WebSocket
+///
+/// A secret that opens one WebSocket, as `?ticket=` in its URL, in place of the key: for browsers, which cannot send the key in
+/// a header.
+#[utoipa::path(
+    post,
+    path = "/v1/tickets",
+    tag = "speech",
+    responses((status = 200, description = "The ticket.", body = TicketObject)),
+)]
 pub(super) async fn create(State(state): State<AppState>) -> Result<(NoStore, Json<TicketObject>), ApiError> {
     let ticket = state.tickets().issue(Instant::now());
     let ticket =
