@@ -4,8 +4,8 @@
 mod formats;
 mod openai;
 mod openai_node;
-mod schemathesis;
 mod realtime;
+mod schemathesis;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -12,8 +12,11 @@ use crate::dto::verbose_json::VerboseTranscript;
 use crate::encoding;
 
 /// Header of a response to a request with fields that nothing reads.
-const IGNORED: (&str, &str, Type) =
-    ("X-Ignored-Fields", "Fields of the request that nothing reads, percent-encoded, separated by commas.", Type::String);
+const IGNORED: (&str, &str, Type) = (
+    "X-Ignored-Fields",
+    "Fields of the request that nothing reads, percent-encoded, separated by commas.",
+    Type::String,
+);
 /// Headers of a response with audio.
 const SPEECH_HEADERS: [(&str, &str, Type); 6] = [
     IGNORED,

@@ -188,9 +188,15 @@ pub(crate) fn chunking_strategy() -> OneOfBuilder {
             ObjectBuilder::new()
                 .schema_type(Type::Object)
                 .property("type", one_of(["server_vad"]))
-                .property("threshold", number(0.0..=1.0, "Score above which a frame is speech; 0.5 without it."))
+                .property(
+                    "threshold",
+                    number(0.0..=1.0, "Score above which a frame is speech; 0.5 without it."),
+                )
                 .property("prefix_padding_ms", times("Audio before speech; 300 without it."))
-                .property("silence_duration_ms", times("Silence that ends a stretch of speech; 200 without it."))
+                .property(
+                    "silence_duration_ms",
+                    times("Silence that ends a stretch of speech; 200 without it."),
+                )
                 .required("type"),
         )
         .item(ObjectBuilder::new().schema_type(Type::Null))
