@@ -95,7 +95,7 @@ mod tests {
             headers.get(HEADER).map(|value| value.to_str().unwrap().to_owned())
         };
         assert_eq!(header(&[]), None);
-        assert_eq!(header(&["user", "a.?.b", "größe\r\nx"]).unwrap(), "a.b, gr%C3%B6%C3%9Fe%0D%0Ax, user");
+        assert_eq!(header(&["user", "a.?.b", "größe\r\nx"]).unwrap(), "a.b, gr%C3%B6%C3%9Fex, user");
         let many: Vec<String> = (0..1_000).map(|n| format!("{n}{}", "é".repeat(1_000))).collect();
         let value = ignored(&many).headers()[HEADER].to_str().unwrap().to_owned();
         assert!(value.split(", ").count() == MAX_NAMES && value.len() < 8 << 10, "{}", value.len());
