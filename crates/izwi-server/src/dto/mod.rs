@@ -7,5 +7,6 @@ pub(crate) mod schemas;
 pub(crate) mod session;
 pub(crate) mod speech;
 pub(crate) mod status;
+pub(crate) mod ticket;
 pub(crate) mod transcription;
 pub(crate) mod verbose_json;

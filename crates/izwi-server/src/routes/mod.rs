@@ -5,6 +5,7 @@ mod models;
 mod speech;
 mod streamed;
 mod system;
+mod tickets;
 mod transcriptions;
 mod voices;
 
@@ -70,6 +71,7 @@ fn keyed(config: &ServerConfig) -> OpenApiRouter<AppState> {
         .routes(routes!(voices::show, voices::remove))
         .routes(routes!(models::list))
         .routes(routes!(models::show))
+        .routes(routes!(tickets::create))
 }
 
 /// Routes for anybody.
