@@ -91,8 +91,9 @@ impl<F: RecordingFields + ToSchema> PartialSchema for Form<F> {
         let RefOr::T(Schema::Object(json)) = F::schema() else { return ObjectBuilder::new().into() };
         let mut form = ObjectBuilder::new().schema_type(Type::Object);
         for (position, name) in F::FILES.iter().enumerate() {
+            // Raw bytes have no type. <https://spec.openapis.org/oas/v3.1.1.html#considerations-for-file-uploads>
             let file = ObjectBuilder::new()
-                .schema_type(Type::String)
+                .schema_type(SchemaType::AnyValue)
                 .content_media_type("application/octet-stream")
                 .description(Some(match position {
                     0 => "The recording, as a file: wav, flac, mp3, ogg, m4a or webm.".to_owned(),

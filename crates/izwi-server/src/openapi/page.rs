@@ -245,6 +245,7 @@ fn type_name(schema: &Value) -> String {
         return variants.join(" or ");
     }
     let named: Vec<&str> = match &schema["type"] {
+        Value::Null if schema.get("contentMediaType").is_some() => vec!["file"],
         Value::String(name) => vec![name],
         names => list(names).filter_map(Value::as_str).filter(|name| *name != "null").collect(),
     };
