@@ -40,7 +40,7 @@ fn decoded(format: &Format, bytes: Vec<u8>, rate_hz: u32) -> Vec<f32> {
         _ => bytes,
     };
     let limits = DecodeLimits { max_bytes: 1 << 24, max_duration: Duration::from_secs(60) };
-    decode(file, rate_hz, &limits).unwrap()
+    decode(file, rate_hz, &limits).unwrap_or_else(|error| panic!("{} at {rate_hz} Hz: {error}", format.name))
 }
 
 /// A WAV file of 8-bit samples; 6 is the format of A-law, 7 of µ-law.
