@@ -10,13 +10,15 @@ use crate::decode::{DecodeLimits, decode};
 use crate::pcm;
 use crate::resample::resampled_length;
 
-/// A voice-like signal: harmonics of a glottal pulse below 3 kHz whose loudness follows syllables.
+/// A voice-like signal: harmonics of a glottal pulse below 3 kHz whose loudness follows syllables, faded in and out in 20 ms.
 fn voice(rate_hz: u32, samples: usize) -> Vec<f32> {
+    let end = samples as f64 / f64::from(rate_hz);
+    let fade = |t: f64| (0.5 * TAU * (t / 0.04).clamp(0.0, 0.5)).sin().powi(2);
     let at = |index| {
         let t = index as f64 / f64::from(rate_hz);
         let harmonics = (1..20).map(|h| (TAU * 150.0 * f64::from(h) * t).sin() / f64::from(h));
         let loudness = 0.15 * (1.2 - (TAU * 3.0 * t).cos());
-        (loudness * harmonics.sum::<f64>()) as f32
+        (loudness * fade(t) * fade(end - t) * harmonics.sum::<f64>()) as f32
     };
     (0..samples).map(at).collect()
 }
