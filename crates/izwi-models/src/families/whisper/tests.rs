@@ -587,9 +587,9 @@ fn one_of_the_given_languages_is_detected_and_keywords_stay_in_the_prompt() {
     let refused = ListenInput { languages: vec!["de".to_owned()], ..listen(&[]) };
     assert_eq!(TINY.decoding_options(&refused, &LIMITS).unwrap_err().param, "languages");
 
-    let keywords = vec!["Izwi".to_owned(), " ".to_owned(), "hibari".to_owned()];
+    let keywords = vec!["Izwi".to_owned(), " ".to_owned(), "kestrel".to_owned()];
     let options = BASE.decoding_options(&ListenInput { keywords, ..listen(&[]) }, &LIMITS).unwrap();
-    assert_eq!(BASE.window_decoder.vocabulary.text(&options.keywords), " Izwi, hibari.");
+    assert_eq!(BASE.window_decoder.vocabulary.text(&options.keywords), " Izwi, kestrel.");
     let keywords = vec!["word".to_owned(); 500];
     let options = BASE.decoding_options(&ListenInput { keywords, ..listen(&[]) }, &LIMITS).unwrap();
     assert!(options.keywords.len() <= options.max_positions / MAX_KEYWORD_SHARE);

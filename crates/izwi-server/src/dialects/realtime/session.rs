@@ -18,7 +18,7 @@ use super::items::{Context, Decoded, Items};
 use super::response::{Asked, CancelReason, Reply, Transcribing, Waiting};
 use crate::chunking::ChunkSizes;
 use crate::error::ApiError;
-use crate::registry::Lease;
+use crate::registry::{ASR_ALIASES, Lease};
 use crate::state::AppState;
 use crate::transcription::TextDeltas;
 use crate::upload::Recording;
@@ -75,7 +75,7 @@ pub(super) fn new_id(kind: &str) -> String {
 
 /// Whether a name is one of the hosted models, which stand for the default models.
 pub(super) fn is_hosted(name: &str) -> bool {
-    name.starts_with("gpt-") || name == "whisper-1"
+    name.starts_with("gpt-") || name == ASR_ALIASES[0]
 }
 
 /// The configuration and the model of conversations that the URL asks for.
@@ -110,7 +110,7 @@ fn opened(state: &AppState, opening: Opening) -> Result<(SessionConfig, Option<S
             }
         }
         Err(_) if is_hosted(&name) => {
-            let transcribes = transcribes || name.contains("transcribe") || name.contains("whisper");
+            let transcribes = transcribes || name.contains("transcribe") || name == ASR_ALIASES[0];
             let config =
                 if transcribes { SessionConfig::transcription(None)? } else { SessionConfig::realtime() };
             Ok((config, None))
