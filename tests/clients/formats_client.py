@@ -72,10 +72,12 @@ def snr_db(expected: np.ndarray, found: np.ndarray) -> float:
 
 
 def low_band(samples: np.ndarray, rate: int, limit: float) -> np.ndarray:
-    """Spectrum below `limit` Hz, scaled to be independent of the rate. Zeros behind the signal keep its ends apart."""
-    seconds = 2 * len(samples) / rate
-    spectrum = np.fft.rfft(samples, int(round(seconds * rate)))
-    return spectrum[: int(limit * seconds)] / len(samples)
+    """Spectrum below `limit` Hz, scaled to be independent of the rate.
+
+    Zeros behind the signal keep its ends apart, and fill whole seconds: then the same index is the same frequency at every rate.
+    """
+    seconds = -(-2 * len(samples) // rate)
+    return np.fft.rfft(samples, seconds * rate)[: int(limit * seconds)] / rate
 
 
 def band_snr_db(a: np.ndarray, rate_a: int, b: np.ndarray, rate_b: int) -> float:

@@ -19,8 +19,10 @@ CONFIG = pathlib.Path(__file__).with_name("schemathesis.toml")
 BEYOND_THE_SCHEMA = {
     "/v1/audio/speech": {"ref_audio", "ref_text", "x_vector_only_mode", "voice", "speed", "instructions", "language"}
     | {"response_format", "sample_rate", "bit_rate"},
-    "/v1/audio/transcriptions": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"},
-    "/v1/audio/translations": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"},
+    "/v1/audio/transcriptions": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"}
+    | {"languages", "keywords", "include"},
+    "/v1/audio/translations": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"}
+    | {"languages", "keywords", "include"},
     "/v1/audio/voices": {"file", "ref_audio", "audio_sample", "text", "model"},
 }
 

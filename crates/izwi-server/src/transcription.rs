@@ -213,7 +213,7 @@ fn detection(strategy: ChunkingStrategy) -> Result<Option<SpeechDetection>, ApiE
         Err(ApiError::invalid(param, message))
     };
     let vad = match strategy {
-        ChunkingStrategy::Named(name) if matches!(name.trim(), "" | "auto") => return Ok(None),
+        ChunkingStrategy::Named(name) if name == "auto" => return Ok(None),
         ChunkingStrategy::Named(name) => return unknown("chunking_strategy", &name),
         ChunkingStrategy::Vad(vad) => vad,
     };
@@ -377,7 +377,7 @@ mod tests {
             let fields: TranscriptionRequest = parse_json(json.as_bytes())?;
             Ok::<_, ApiError>(CheckedRequest::check(fields, AsrTask::Transcribe)?.detection)
         };
-        for auto in ["null", r#""auto""#, r#""""#] {
+        for auto in ["null", r#""auto""#] {
             assert_eq!(read(auto), Ok(None));
         }
         let vad = |threshold, prefix, silence| {
@@ -390,6 +390,7 @@ mod tests {
         assert_eq!(read(all), vad(0.25, 0, 10_000));
         for (json, param) in [
             (r#""none""#, "chunking_strategy"),
+            (r#""""#, "chunking_strategy"),
             ("7", "chunking_strategy"),
             ("{}", "chunking_strategy.type"),
             (r#"{"type":"semantic_vad"}"#, "chunking_strategy.type"),

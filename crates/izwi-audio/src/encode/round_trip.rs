@@ -10,13 +10,15 @@ use crate::decode::{DecodeLimits, decode};
 use crate::pcm;
 use crate::resample::resampled_length;
 
-/// A voice-like signal: harmonics of a glottal pulse below 3 kHz whose loudness follows syllables.
+/// A voice-like signal: harmonics of a glottal pulse below 3 kHz whose loudness follows syllables, faded in and out in 20 ms.
 fn voice(rate_hz: u32, samples: usize) -> Vec<f32> {
+    let end = samples as f64 / f64::from(rate_hz);
+    let fade = |t: f64| (0.5 * TAU * (t / 0.04).clamp(0.0, 0.5)).sin().powi(2);
     let at = |index| {
         let t = index as f64 / f64::from(rate_hz);
         let harmonics = (1..20).map(|h| (TAU * 150.0 * f64::from(h) * t).sin() / f64::from(h));
         let loudness = 0.15 * (1.2 - (TAU * 3.0 * t).cos());
-        (loudness * harmonics.sum::<f64>()) as f32
+        (loudness * fade(t) * fade(end - t) * harmonics.sum::<f64>()) as f32
     };
     (0..samples).map(at).collect()
 }
@@ -40,7 +42,7 @@ fn decoded(format: &Format, bytes: Vec<u8>, rate_hz: u32) -> Vec<f32> {
         _ => bytes,
     };
     let limits = DecodeLimits { max_bytes: 1 << 24, max_duration: Duration::from_secs(60) };
-    decode(file, rate_hz, &limits).unwrap()
+    decode(file, rate_hz, &limits).unwrap_or_else(|error| panic!("{} at {rate_hz} Hz: {error}", format.name))
 }
 
 /// A WAV file of 8-bit samples; 6 is the format of A-law, 7 of µ-law.

@@ -95,7 +95,7 @@ fn wrong_usage_exits_with_2_and_names_the_remedy() {
     let bad = izwi.run_with_input(&["say", "-o", "a.wav", "-"], b"ab\xff");
     refused(&bad, 2, &["not UTF-8 (byte 2)"]);
     refused(&izwi.run(&["chat", "hello", "-o", "-"]), 2, &["standard output has the text"]);
-    refused(&izwi.run(&["chat", "hello", "-o", "a.mp3"]), 2, &["asks for mp3"]);
+    refused(&izwi.run(&["chat", "hello", "-o", "a.aac"]), 2, &["asks for aac"]);
     refused(&izwi.run(&["transcribe"]), 2, &["FILE"]);
     refused(&izwi.run(&["transcribe", "a.wav", "--words"]), 2, &["--words", "help: add --format json"]);
     refused(&izwi.run(&["transcribe", "a.wav", "b.wav", "-f", "srt"]), 2, &["cannot share", "--output"]);

@@ -152,7 +152,7 @@ impl RecordingFields for VoiceRequest {
 
     fn check(&self) -> Result<(), ApiError> {
         const REMEDY: &str = "voices are made of recordings only; send one in audio_sample";
-        if let Some(kind) = self.kind.as_deref().filter(|kind| !matches!(*kind, "" | "audio_sample")) {
+        if let Some(kind) = self.kind.as_deref().filter(|kind| *kind != "audio_sample") {
             return Err(ApiError::invalid("type", format!("type is '{}'; {REMEDY}", excerpt(kind))));
         }
         for (param, given) in [("prompt", &self.prompt), ("script_hint", &self.script_hint)] {
