@@ -10,6 +10,7 @@ use izwi_core::engine::{
 };
 use izwi_types::{SpeechDetection, excerpt};
 
+use crate::dto::schemas::MAX_VAD_MS;
 use crate::dto::transcription::{ChunkingStrategy, TranscriptionRequest};
 use crate::error::ApiError;
 use crate::extract::{check_range, non_blank, parse_priority};
@@ -28,7 +29,7 @@ const VAD_THRESHOLD: f32 = 0.5;
 const VAD_PREFIX_MS: u64 = 300;
 const VAD_SILENCE_MS: u64 = 200;
 /// Range of the times of a `server_vad`.
-pub(crate) const VAD_MS: RangeInclusive<u64> = 0..=10_000;
+const VAD_MS: RangeInclusive<u64> = 0..=MAX_VAD_MS;
 
 /// A request whose fields are checked, as far as possible without the model.
 #[derive(Debug, Clone, PartialEq)]

@@ -54,7 +54,7 @@ pub(crate) struct VoiceObject {
     pub(crate) object: &'static str,
     /// Always `audio_sample`: how it was made.
     #[serde(rename = "type")]
-    #[schema(schema_with = openapi::voice_kind)]
+    #[schema(schema_with = schemas::voice_kind)]
     pub(crate) kind: &'static str,
     pub(crate) name: String,
     /// Unix time at which it was saved; of a model's own voice, at which the server was started.
@@ -79,11 +79,7 @@ pub(crate) struct VoiceObject {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct VoiceDeleted {
     pub(crate) id: String,
-<<<<<<< HEAD
-    #[schema(schema_with = schemas::voice_object)]
-=======
-    #[schema(schema_with = openapi::voice_deleted_object)]
->>>>>>> main
+    #[schema(schema_with = schemas::voice_deleted_object)]
     pub(crate) object: &'static str,
     pub(crate) deleted: bool,
 }
@@ -114,7 +110,7 @@ pub(crate) struct VoiceRequest {
     #[schema(default = false)]
     pub(crate) overwrite: Option<bool>,
     #[serde(rename = "type")]
-    #[schema(schema_with = openapi::wanted_voice_kind)]
+    #[schema(schema_with = schemas::wanted_voice_kind)]
     pub(crate) kind: Option<String>,
     /// Refused: voices are made of recordings only.
     #[schema(max_length = 0)]

@@ -8,8 +8,12 @@ use izwi_core::engine::Task;
 use serde_json::Value;
 use utoipa::openapi::schema::{Array, ArrayBuilder, Object, ObjectBuilder, OneOfBuilder, SchemaType, Type};
 
+use super::listing::{VOICE, VOICE_DELETED};
+
 /// The format of speech without a request for one.
 pub(crate) const SPEECH_FORMAT: &str = "mp3";
+/// Longest time of `chunking_strategy`, in milliseconds.
+pub(crate) const MAX_VAD_MS: u64 = 10_000;
 /// Formats of a transcript.
 pub(crate) const TRANSCRIPT_FORMATS: [&str; 5] = ["json", "text", "srt", "vtt", "verbose_json"];
 
@@ -56,7 +60,7 @@ pub(crate) fn model_object() -> Object {
 }
 
 pub(crate) fn voice_object() -> Object {
-    one_of(["voice"]).build()
+    one_of([VOICE]).build()
 }
 
 pub(crate) fn model_state() -> Object {
@@ -182,4 +186,57 @@ pub(crate) fn whole(description: &str) -> ObjectBuilder {
         .minimum(Some(0usize))
         .maximum(Some(MAX_WHOLE))
         .description(Some(description))
+}
+
+pub(crate) fn voice_deleted_object() -> Object {
+    one_of([VOICE_DELETED]).build()
+}
+
+pub(crate) fn voice_kind() -> Object {
+    one_of(["audio_sample"]).description(Some("How the voice was made.")).build()
+}
+
+pub(crate) fn wanted_voice_kind() -> Object {
+    optional(&["audio_sample"], "audio_sample", "How the voice is made; `prompt` is refused.")
+}
+
+pub(crate) fn ticket_object() -> Object {
+    one_of(["ticket"]).build()
+}
+
+pub(crate) fn usage_tokens() -> Object {
+    one_of(["tokens"]).build()
+}
+
+pub(crate) fn include() -> Array {
+    let mut list = ArrayBuilder::new()
+        .items(one_of(["logprobs"]))
+        .description(Some("What the answer has beside the text. `logprobs` needs `response_format` `json`."))
+        .build();
+    list.schema_type = nullable(Type::Array);
+    list
+}
+
+/// `auto`, or the parameters of the detection.
+pub(crate) fn chunking_strategy() -> OneOfBuilder {
+    let times = |description| whole(description).maximum(Some(MAX_VAD_MS)).build();
+    OneOfBuilder::new()
+        .item(one_of(["auto"]))
+        .item(
+            ObjectBuilder::new()
+                .schema_type(Type::Object)
+                .property("type", one_of(["server_vad"]))
+                .property(
+                    "threshold",
+                    number(0.0..=1.0, "Score above which a frame is speech; 0.5 without it."),
+                )
+                .property("prefix_padding_ms", times("Audio before speech; 300 without it."))
+                .property(
+                    "silence_duration_ms",
+                    times("Silence that ends a stretch of speech; 200 without it."),
+                )
+                .required("type"),
+        )
+        .item(ObjectBuilder::new().schema_type(Type::Null))
+        .description(Some("How speech is found in the recording. Without it as with `auto`."))
 }

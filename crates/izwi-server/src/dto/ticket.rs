@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::openapi;
+use super::schemas;
 
 /// A ticket for one WebSocket.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TicketObject {
-    #[schema(schema_with = openapi::ticket_object)]
+    #[schema(schema_with = schemas::ticket_object)]
     pub(crate) object: &'static str,
     pub(crate) ticket: String,
     /// Seconds.

@@ -46,9 +46,9 @@ pub(crate) struct TranscriptionRequest {
     #[schema(schema_with = schemas::priority)]
     pub(crate) priority: Option<String>,
     #[serde(alias = "include[]")]
-    #[schema(schema_with = openapi::include)]
+    #[schema(schema_with = schemas::include)]
     pub(crate) include: Option<Vec<String>>,
-    #[schema(schema_with = openapi::chunking_strategy)]
+    #[schema(schema_with = schemas::chunking_strategy)]
     pub(crate) chunking_strategy: Option<ChunkingStrategy>,
     /// Languages of which one is detected, in place of `language`.
     #[serde(alias = "languages[]")]
@@ -129,7 +129,7 @@ impl DurationUsage {
 /// Usage by tokens.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TokensUsage {
-    #[schema(schema_with = openapi::usage_tokens)]
+    #[schema(schema_with = schemas::usage_tokens)]
     r#type: &'static str,
     input_tokens: usize,
     output_tokens: usize,

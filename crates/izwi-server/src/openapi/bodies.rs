@@ -117,6 +117,8 @@ fn without_null(mut schema: RefOr<Schema>) -> RefOr<Schema> {
     let (of, values) = match &mut schema {
         RefOr::T(Schema::Object(object)) => (&mut object.schema_type, object.enum_values.as_mut()),
         RefOr::T(Schema::Array(array)) => (&mut array.schema_type, None),
+        // The text of a part is the first of several forms.
+        RefOr::T(Schema::OneOf(forms)) if !forms.items.is_empty() => return forms.items.swap_remove(0),
         _ => return schema,
     };
     if let Some(values) = values {

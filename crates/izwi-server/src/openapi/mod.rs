@@ -19,15 +19,6 @@ pub(crate) use self::refusals::{
     NotReadyRefusals, SavedVoiceRefusals, SessionRefusals, SpeechRefusals, TranscriptionRefusals,
     UnknownModelRefusals, VoiceCreationRefusals, VoiceRefusals,
 };
-<<<<<<< HEAD
-=======
-pub(crate) use self::schemas::{
-    SpeechBody, TranscriptionForm, VoiceForm, asr_task, chunking_strategy, error_type, granularities,
-    health_status, include, list_object, model_object, model_state, priority, seed, speech_bit_rate,
-    speech_format, speech_sample_rate, stream_format, tasks, ticket_object, transcript_format,
-    usage_duration, usage_tokens, voice, voice_deleted_object, voice_kind, voice_object, wanted_voice_kind,
-};
->>>>>>> main
 use crate::config::ServerConfig;
 use crate::dto::error::ErrorEnvelope;
 use crate::dto::speech::SpeechEvent;
