@@ -25,3 +25,4 @@ mod supervision;
 mod transcriptions;
 mod uploads;
 mod voices;
+mod wyoming;

@@ -17,6 +17,8 @@ pub(crate) struct ServerSettings {
     pub(crate) port: u16,
     /// Whether an address that other machines can reach may be bound without a key.
     pub(crate) insecure: bool,
+    /// Address and port of the Wyoming protocol; `None` if it is not served.
+    pub(crate) wyoming: Option<String>,
     /// Default ASR model, or `none`.
     pub(crate) asr_model: String,
     /// Models to install and offer in addition to the default ones.
@@ -37,6 +39,7 @@ impl Default for ServerSettings {
             host: "127.0.0.1".to_owned(),
             port: 8080,
             insecure: false,
+            wyoming: None,
             asr_model: DEFAULT_ASR_MODEL.to_owned(),
             models: Vec::new(),
             model_ttl_s: 600,

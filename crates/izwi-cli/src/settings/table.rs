@@ -408,6 +408,33 @@ pub(crate) static TABLE: &[Setting] = &[
         server.insecure,
         "Whether an address that other machines can reach may be bound without a key"
     ),
+    Setting {
+        get: |settings| settings.server.wyoming.clone().map_or(Value::Unset, Value::Text),
+        set: |settings, value| {
+            let address = value.text()?.trim();
+            let port = address.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+            if !address.is_empty() && !matches!(port, Some(Ok(_))) {
+                return Err(format!("'{address}' is not an address with a port like 127.0.0.1:10200"));
+            }
+            settings.server.wyoming = Some(address.to_owned()).filter(|address| !address.is_empty());
+            Ok(())
+        },
+        ..row(
+            Server,
+            OfSection,
+            "wyoming",
+            Kind::Text,
+            "ADDRESS:PORT",
+            "Address and port of the Wyoming protocol for Home Assistant, like 127.0.0.1:10200; it has no key, so other addresses need insecure",
+        )
+    },
+    switch!(
+        Server,
+        OfSection,
+        "wyoming_zeroconf",
+        server.config.wyoming_zeroconf,
+        "Whether the Wyoming port is announced by multicast DNS (zeroconf), so that Home Assistant finds it"
+    ),
     text!(
         Server,
         OfSection,
@@ -473,7 +500,7 @@ pub(crate) static TABLE: &[Setting] = &[
     ),
     whole!(
         Server, OfSection, "max_sessions", PERMITS "N", server.config.max_sessions,
-        "Maximum number of concurrent WebSocket sessions; more are refused"
+        "Maximum number of concurrent sessions, WebSocket and Wyoming; more are refused"
     ),
     whole!(
         Server, Tuning, "max_connections", PERMITS "N", server.config.max_connections,
@@ -497,11 +524,11 @@ pub(crate) static TABLE: &[Setting] = &[
     ),
     whole!(
         Server, Tuning, "max_frame_bytes", BYTES "BYTES", server.config.max_frame_bytes,
-        "Maximum size of a WebSocket message"
+        "Maximum size of a WebSocket message or a Wyoming event"
     ),
     whole!(
         Server, Tuning, "max_session_chars", ANY_COUNT "N", server.config.max_session_chars,
-        "Maximum number of characters of text in a WebSocket session"
+        "Maximum number of characters of text in a WebSocket session, or in a stream of text of Wyoming"
     ),
     seconds!(
         Server,
@@ -554,7 +581,7 @@ pub(crate) static TABLE: &[Setting] = &[
         Tuning,
         "idle_timeout_s",
         server.config.idle_timeout,
-        "Time limit for a WebSocket session without input or output"
+        "Time limit for a session without input or output"
     ),
     Setting {
         kind: WINDOW,

@@ -2,7 +2,9 @@
 //! `routes()` of its own and one line in [`routes`]; WebSocket dialects are [`Protocol`](crate::ws::protocol::Protocol)s of
 //! the common session driver.
 
+mod deepgram;
 mod realtime;
+pub(crate) mod wyoming;
 
 use axum::Router;
 
@@ -10,5 +12,5 @@ use crate::state::AppState;
 
 /// The routes of every dialect that speaks HTTP or WebSocket.
 pub(crate) fn routes() -> Router<AppState> {
-    Router::new().merge(realtime::routes())
+    Router::new().merge(deepgram::routes()).merge(realtime::routes())
 }

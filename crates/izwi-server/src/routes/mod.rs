@@ -5,7 +5,7 @@ mod speech;
 mod streamed;
 mod system;
 mod transcriptions;
-mod voices;
+pub(crate) mod voices;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
