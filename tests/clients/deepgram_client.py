@@ -6,6 +6,7 @@ The default ASR model transcribes RECORDING, a WAV file, to a text with WORD in 
 deviation; prints one line for each check that passed.
 """
 
+import faulthandler
 import io
 import sys
 import threading
@@ -83,7 +84,7 @@ def spoken(client: DeepgramClient) -> None:
             assert message.type == "Flushed" and message.sequence_id == number, message
             lengths.append(len(audio))
         assert lengths[0] > lengths[1] > 10_000, lengths
-        socket.send_text(SpeakV1Text(text="This is cleared before it is spoken to its end. " * 20))
+        socket.send_text(SpeakV1Text(text="This is cleared before it is spoken completely. " * 20))
         assert isinstance(socket.recv(), bytes)
         socket.send_clear()
         while isinstance(message := socket.recv(), bytes):
@@ -178,7 +179,7 @@ def live(client: DeepgramClient, recording: str, word: str) -> None:
 
     # A turn that is ended by the client, and a client that is done.
     with client.listen.v1.connect(model="nova-3", encoding="linear16", sample_rate=rate) as socket:
-        socket.send_media(audio[: 4 * rate * 2])
+        socket.send_media(audio[: 2 * rate * 2])
         socket.send_finalize()
         message = socket.recv()
         assert message.type == "Results" and message.is_final and message.from_finalize, message
@@ -231,4 +232,6 @@ def errors(client: DeepgramClient, environment: DeepgramClientEnvironment, recor
 
 
 if __name__ == "__main__":
+    # What hangs is shown before the test ends.
+    faulthandler.dump_traceback_later(250, exit=True)
     main(*sys.argv[1:])

@@ -8,6 +8,7 @@ differs; prints one line for each client, and one for all.
 
 import asyncio
 import base64
+import faulthandler
 import json
 import sys
 import threading
@@ -169,4 +170,6 @@ def main(base_url: str, host: str, port: str, recording: str, word: str) -> None
 
 
 if __name__ == "__main__":
+    # What hangs is shown before the test ends.
+    faulthandler.dump_traceback_later(250, exit=True)
     main(*sys.argv[1:])

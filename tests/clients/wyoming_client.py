@@ -7,6 +7,7 @@ deviation from the protocol; prints one line for each check that passed.
 """
 
 import asyncio
+import faulthandler
 import json
 import sys
 import urllib.request
@@ -305,4 +306,6 @@ async def errors(server: Server) -> None:
 SPEECHLESS = AudioChunk(16_000, 2, 1, bytes(32_000)).event()
 
 if __name__ == "__main__":
+    # What hangs is shown before the test ends.
+    faulthandler.dump_traceback_later(250, exit=True)
     asyncio.run(main(*sys.argv[1:]))

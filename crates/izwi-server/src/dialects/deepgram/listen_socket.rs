@@ -187,6 +187,8 @@ pub(super) struct Listen {
     /// End of the last word of an utterance whose end was not told.
     open_word_end: Option<f64>,
     is_generating: bool,
+    /// Whether the transcript in progress is the last that the client asked for by `Finalize`.
+    is_finalizing: bool,
     is_closed: bool,
 }
 
@@ -214,6 +216,7 @@ impl Protocol for Listen {
             sha256: Sha256::new(),
             open_word_end: None,
             is_generating: false,
+            is_finalizing: false,
             is_closed: false,
         }
     }
@@ -261,12 +264,12 @@ impl Protocol for Listen {
                 self.tell_utterance_end(out);
             }
             Frame::KeepAlive => {}
+            Frame::Finalize if self.audio.finalize()? => {}
+            Frame::Finalize if self.is_generating => self.is_finalizing = true,
             Frame::Finalize => {
-                if !self.audio.finalize()? && !self.audio.is_waiting() && !self.is_generating {
-                    // Nothing is left, and the client waits to hear so.
-                    let now_ms = self.audio.now_ms();
-                    self.write_results(&[], now_ms..now_ms, true, true, out);
-                }
+                // Nothing is left, and the client waits to hear so.
+                let now_ms = self.audio.now_ms();
+                self.write_results(&[], now_ms..now_ms, true, true, out);
             }
             Frame::CloseStream => self.close_input(),
         }
@@ -320,9 +323,10 @@ impl Protocol for Listen {
             return;
         }
         let Turn { part, segments } = turn;
+        let from_finalize = part.from_finalize || (part.is_final && std::mem::take(&mut self.is_finalizing));
         // A turn that has ended meanwhile is told as a whole.
         if part.is_final || self.audio.has_speech() {
-            self.write_results(&segments, part.start_ms..part.end_ms, part.is_final, part.from_finalize, out);
+            self.write_results(&segments, part.start_ms..part.end_ms, part.is_final, from_finalize, out);
             self.tell_utterance_end(out);
         }
     }

@@ -83,15 +83,13 @@ impl LiveAudio {
         Ok(starts)
     }
 
-    /// Ends the turn that goes on. False if none does.
+    /// Ends the turn that goes on, and marks the last one that waits. False if none does.
     pub(super) fn finalize(&mut self) -> Result<bool, ApiError> {
-        match self.detector.end_turn() {
-            Some(TurnEvent::SpeechStopped { start_ms, end_ms }) => {
-                self.end_turn(start_ms, end_ms, true)?;
-                Ok(true)
-            }
-            _ => Ok(false),
+        if let Some(TurnEvent::SpeechStopped { start_ms, end_ms }) = self.detector.end_turn() {
+            self.end_turn(start_ms, end_ms, true)?;
         }
+        let last = self.waiting.back_mut();
+        Ok(last.map(|part| part.from_finalize = true).is_some())
     }
 
     fn end_turn(&mut self, start_ms: u64, end_ms: u64, from_finalize: bool) -> Result<(), ApiError> {
