@@ -122,14 +122,16 @@ def speech(client: openai.OpenAI) -> None:
     assert sizes["wav"] == sizes["pcm"] + 44 and sizes["pcm"] > 24_000, sizes
     whole = client.audio.speech.create(model="tts-1", voice="alloy", input=VOICE_TEXT, response_format="pcm")
     assert len(whole.content) > 24_000
+    default = client.audio.speech.create(model="tts-1", voice="alloy", input=VOICE_TEXT)
+    assert default.response.headers["content-type"] == "audio/mpeg", default.response.headers
     passed("speech as wav and pcm")
     refused(
         openai.BadRequestError,
         "response_format",
-        lambda: client.audio.speech.create(model="tts-1", voice="alloy", input="Hi.", response_format="mp3"),
-        "wav, pcm",
+        lambda: client.audio.speech.create(model="tts-1", voice="alloy", input="Hi.", response_format="aac"),
+        "mp3, opus, flac, wav, pcm",
     )
-    passed("speech as mp3 is refused, not mislabelled")
+    passed("speech as aac is refused, not mislabelled")
 
 
 def models(client: openai.OpenAI, asr_model: str) -> None:

@@ -1,7 +1,7 @@
 //! Middleware of the routes: request ids, access rules, the refusal while draining, and the limit of concurrent requests.
 //!
 //! The key is required on `/v1/*` only: `/livez`, `/readyz`, `/health`, `/version` and `/metrics` stay open to probes
-//! and scrapers, and carry no text, audio or key. `Host` and `Origin` are checked on every route.
+//! and scrapers, the documentation to readers; they carry no text, audio or key. `Host` and `Origin` are checked on every route.
 
 use std::time::Instant;
 

@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod deepgram;
+mod formats;
 mod openai;
+mod realtime;
+mod schemathesis;
 mod together;
 mod wyoming;
 

@@ -4,6 +4,7 @@ use izwi_core::engine::SpeechOptions;
 use serde::{Deserialize, Serialize};
 
 use super::speech::VoiceRef;
+use crate::encoding::EncodedChunk;
 use crate::extract::WithOptions;
 
 /// Names of the frames a client may send.
@@ -23,6 +24,10 @@ pub(crate) struct ConfigFields {
     pub(crate) model: Option<String>,
     pub(crate) voice: Option<VoiceRef>,
     pub(crate) response_format: Option<String>,
+    /// Samples per second of the encoded audio.
+    pub(crate) sample_rate: Option<u32>,
+    /// Bits per second of a lossy format.
+    pub(crate) bit_rate: Option<u32>,
     pub(crate) chunk_ms: Option<u64>,
     pub(crate) first_chunk_ms: Option<u64>,
     pub(crate) priority: Option<String>,
@@ -180,7 +185,8 @@ pub(crate) struct AudioChunk {
 }
 
 impl AudioChunk {
-    pub(crate) fn new(of: ChunkOf, seq: u64, sample_offset: u64, samples: u64, is_final: bool) -> Self {
+    pub(crate) fn new(of: ChunkOf, chunk: &EncodedChunk) -> Self {
+        let EncodedChunk { seq, sample_offset, samples, is_final, .. } = *chunk;
         Self { kind: "audio.chunk", of, seq, sample_offset, samples, is_final }
     }
 

@@ -12,7 +12,6 @@ use base64::Engine as _;
 use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
-use izwi_audio::encode::EncoderConfig;
 use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput, Task};
 use izwi_types::excerpt;
 use tokio::sync::mpsc;
@@ -20,8 +19,9 @@ use tokio::sync::mpsc;
 use super::streamed::{self, event};
 use crate::chunking::ChunkSizes;
 use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef};
-use crate::encoding::{self, EncodedUtterance};
+use crate::encoding::{self, EncodedUtterance, OutputFormat};
 use crate::error::ApiError;
+use crate::openapi::{SpeechAudio, SpeechBody, SpeechRefusals};
 use crate::registry::Lease;
 use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_text};
 use crate::state::AppState;
@@ -42,6 +42,18 @@ enum StreamFormat {
 #[error("generation was cut off")]
 struct CutOff;
 
+/// Text to speech
+///
+/// The body starts with the first audio, while the rest is generated. The fields beside `model` and `input` are optional.
+#[utoipa::path(
+    post,
+    path = "/v1/audio/speech",
+    tag = "speech",
+    request_body(content = SpeechBody, content_type = "application/json", example = json!({
+        "model": "tts-1", "input": "Hello there.", "voice": "alloy", "response_format": "wav"
+    })),
+    responses(SpeechAudio, SpeechRefusals),
+)]
 pub(super) async fn create(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
@@ -65,12 +77,13 @@ pub(super) async fn create(
     let choice = VoiceChoice { voice, cloning };
     let options = ResolvedSpeechOptions::resolve(body.options, choice, body.priority.as_deref(), &engine)?;
     let sample_rate = engine.profile().info.sample_rate_hz;
+    let output = OutputFormat::resolve(format, body.sample_rate, body.bit_rate, sample_rate)?;
     let others = engine.config().streaming_chunk_size;
     let chunks = ChunkSizes::first_only(body.first_chunk_ms, others, sample_rate)?;
     // Without a listener it is bulk work: never refused for live streams, and done in the time that they leave.
     let live = body.live.unwrap_or(true);
     let request = chunks.of(options.into_request(text)).with_id(id).with_live(live);
-    let encoded = EncodedUtterance::with(format, EncoderConfig::streamed(sample_rate))?;
+    let encoded = output.utterance()?;
     let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
     // The engine has read the recording by now.
     drop(memory);
@@ -83,7 +96,7 @@ pub(super) async fn create(
         StreamFormat::Audio => media_type,
         StreamFormat::Events => streamed::EVENT_STREAM,
     };
-    let mut response = response(speech, content_type, sample_rate);
+    let mut response = response(speech, content_type, output.sample_rate_hz);
     if let Some(prediction) = &prediction {
         response.headers_mut().extend(stats_headers::of_prediction(prediction));
     }

@@ -11,6 +11,7 @@ use super::chat::Chat;
 use super::outbox::Outbox;
 use super::protocol::{Action, ClientMessage, Finish, Identity, Outcome, Protocol};
 use super::speech::Speech;
+use crate::dialects::Realtime;
 use crate::error::ApiError;
 use crate::state::AppState;
 
@@ -35,12 +36,17 @@ pub enum Step<'a> {
 
 /// Runs a session of `/v1/audio/speech/stream`. Returns the text frames that were sent.
 pub async fn speech(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
-    Session::<Speech>::new(state).run(steps).await
+    Session::<Speech>::new(state, ()).run(steps).await
 }
 
 /// As [`speech`], of `/v1/audio/chat/stream`.
 pub async fn chat(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
-    Session::<Chat>::new(state).run(steps).await
+    Session::<Chat>::new(state, ()).run(steps).await
+}
+
+/// As [`speech`], of `/v1/realtime`.
+pub async fn realtime(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
+    Session::<Realtime>::new(state, Default::default()).run(steps).await
 }
 
 struct Session<P: Protocol> {
@@ -59,11 +65,11 @@ struct Generation<P: Protocol> {
     is_interrupted: bool,
 }
 
-impl<P: Protocol<Opening = ()>> Session<P> {
-    fn new(state: &AppState) -> Self {
+impl<P: Protocol> Session<P> {
+    fn new(state: &AppState, opening: P::Opening) -> Self {
         let identity = Identity { id: RequestId::from("session"), resume_token: Some("token".to_owned()) };
         Self {
-            protocol: P::new(state, identity, ()),
+            protocol: P::new(state, identity, opening),
             outbox: Outbox::new(Duration::from_secs(30)),
             generation: None,
             sent: Vec::new(),

@@ -8,6 +8,7 @@ use super::protocol::{ClientMessage, Protocol};
 use super::{chat::Chat, frame, speech::Speech};
 use crate::dto::session::{AudioChunk, ChunkOf, ErrorFrame, Resumed};
 use crate::dto::{chat, session};
+use crate::encoding::EncodedChunk;
 use crate::error::ApiError;
 
 const PAGE: &str = include_str!("../../../../docs/protocol.md");
@@ -64,8 +65,10 @@ fn json(frame: impl serde::Serialize) -> Value {
 /// Frames that both protocols send.
 fn common(of: ChunkOf) -> Vec<Value> {
     let retry_after = ApiError::overloaded("x").retry_after_s();
+    let chunk =
+        EncodedChunk { seq: 0, sample_offset: 0, samples: 1, is_final: true, bytes: bytes::Bytes::new() };
     vec![
-        json(AudioChunk::new(of, 0, 0, 1, true)),
+        json(AudioChunk::new(of, &chunk)),
         json(Resumed { kind: "session.resumed", session_id: "a", next_sample: 0 }),
         json(ErrorFrame { kind: "error", code: "a", message: String::new(), param: None, retry_after }),
     ]
@@ -160,6 +163,19 @@ fn the_page_has_every_message_of_conversations() {
         }
     }
     check_server("chat server", frames.into_iter().map(json).chain(common(ChunkOf::Turn(0))).collect());
+}
+
+/// Members that the page names as left out are accepted, since sessions share their options, and have no effect.
+#[test]
+fn the_page_lists_what_a_conversation_ignores() {
+    let listed = PAGE.split("without `voice`, `language`, `speed` and\n`non_streaming_mode`").count();
+    assert_eq!(listed, 2);
+    for members in
+        [r#""voice": "heart""#, r#""language": "en""#, r#""speed": 2.0"#, r#""non_streaming_mode": true"#]
+    {
+        let frame = format!(r#"{{"type": "session.config", {members}}}"#);
+        assert!(Chat::parse(ClientMessage::Text(frame.clone().into())).is_ok(), "{frame}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! - `session.created` answers `session.config`, or the first text of a session without one.
 //! - `audio.start` is sent with the first audio of an utterance; an utterance that is refused is an `error` alone.
 //! - With `response_format: "wav"` the first binary frame of an utterance starts with a 44-byte header of a stream of
-//!   unknown length; `samples` counts audio only.
+//!   unknown length; `samples` counts audio only. It counts at the `sample_rate` of `session.created` in every format.
 //! - Text is synthesised at `input.flush` and `input.done`, and early: where the model appends text, from the first word
 //!   on, else up to the last complete sentence once there is enough.
 //! - Where the model appends text, what arrives joins the utterance that is being spoken, up to a flush or a sentence that
@@ -22,7 +22,8 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use izwi_audio::encode::{EncodeError, EncoderConfig, Format};
+use izwi_audio::chunk::ChunkLengths;
+use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{Engine, EngineCoreRequest, StreamingOutput, Task, TextInput};
 use tokio::time::Instant;
 
@@ -35,7 +36,7 @@ use super::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 use crate::chunking::ChunkSizes;
 use crate::dto::session::{AudioChunk, ChunkOf, ClientFrame, ConfigFields, Interrupt, ServerFrame};
 use crate::dto::speech::VoiceRef;
-use crate::encoding::{self, EncodedUtterance};
+use crate::encoding::{self, EncodedChunks, OutputFormat};
 use crate::error::ApiError;
 use crate::metrics::count_interrupt;
 use crate::registry::Lease;
@@ -68,17 +69,18 @@ pub(super) struct Model {
 struct Setup {
     engine: Lease,
     options: ResolvedSpeechOptions,
-    format: &'static Format,
+    output: OutputFormat,
     chunks: ChunkSizes,
+    /// Lengths of the chunks as they are sent, at the rate of the output.
+    sent_chunks: ChunkLengths,
 }
 
 pub(super) struct Utterance {
     setup: Arc<Setup>,
     number: u64,
-    encoded: EncodedUtterance,
+    encoded: EncodedChunks,
     /// Where its text comes from, if the model appends text.
     text_input: Option<TextInput>,
-    sent_samples: u64,
 }
 
 impl Protocol for Speech {
@@ -186,8 +188,7 @@ impl Protocol for Speech {
             NextText::Complete(text) => (text, Some(TextInput::new()), false),
             NextText::Start(text) => (text, Some(TextInput::new()), true),
         };
-        let config = EncoderConfig::streamed(setup.engine.profile().info.sample_rate_hz);
-        let encoded = match EncodedUtterance::with(setup.format, config) {
+        let encoded = match setup.output.chunks(setup.sent_chunks) {
             Ok(encoded) => encoded,
             Err(error) => return Some(Err(error)),
         };
@@ -202,7 +203,7 @@ impl Protocol for Speech {
             None => {}
         }
         self.feed();
-        let utterance = Utterance { setup, number, encoded, text_input, sent_samples: 0 };
+        let utterance = Utterance { setup, number, encoded, text_input };
         Some(Ok(Job { engine, input: ready(Ok(text)).boxed(), reply: utterance }))
     }
 
@@ -237,17 +238,14 @@ impl Protocol for Speech {
                 predicted_rtf: chunk.prediction.map(|prediction| prediction.rtf),
             });
         }
-        let audio = utterance.encoded.encode(&chunk)?;
-        let samples = chunk.samples.len();
+        let chunks = utterance.encoded.encode(&chunk)?;
         if let Some(spoken) = self.timeline.get_mut(utterance.number) {
-            spoken.send(samples, chunk.text_marks, Instant::now());
+            spoken.send(chunk.samples.len(), chunk.text_marks, Instant::now());
             spoken.is_complete = chunk.is_final;
         }
-        if samples > 0 {
-            let (seq, of) = (chunk.sequence, ChunkOf::Utterance(utterance.number));
-            let frame = AudioChunk::new(of, seq, chunk.sample_offset, samples as u64, chunk.is_final);
-            utterance.sent_samples += samples as u64;
-            out.audio(frame, audio, utterance.setup.format.sample_bytes);
+        for chunk in chunks {
+            let frame = AudioChunk::new(ChunkOf::Utterance(utterance.number), &chunk);
+            out.audio(frame, chunk.bytes, utterance.setup.output.format.sample_bytes);
         }
         Ok(())
     }
@@ -260,8 +258,8 @@ impl Protocol for Speech {
         };
         out.frame(&ServerFrame::AudioDone {
             utterance: utterance.number,
-            samples: utterance.sent_samples,
-            duration_s: finish.duration_s(utterance.sent_samples),
+            samples: utterance.encoded.sent_samples(),
+            duration_s: finish.duration_s(utterance.encoded.generated_samples()),
             rtf: finish.stats.rtf(),
             ttfa_ms: finish.ttfa_ms(),
             finish_reason: finish.reason.label(),
@@ -330,8 +328,8 @@ impl Speech {
         }
         self.text.check_open()?;
         let setup = Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?;
-        let sample_rate = setup.engine.profile().info.sample_rate_hz;
-        self.timeline.set_rate(sample_rate);
+        let sample_rate = setup.output.sample_rate_hz;
+        self.timeline.set_rate(setup.engine.profile().info.sample_rate_hz);
         out.keep_audio_of(sample_rate);
         out.reply(&ServerFrame::Created {
             session_id: self.identity.id.as_str(),
@@ -339,7 +337,7 @@ impl Speech {
             resume_window_s: self.state.config().resume_window.as_secs(),
             sample_rate,
             channels: 1,
-            encoding: setup.format.encoding,
+            encoding: setup.output.format.encoding,
         });
         if setup.options.appends_text(&setup.engine) {
             self.text.set_live();
@@ -377,11 +375,13 @@ impl Setup {
     fn resolve(fields: ConfigFields, Model { engine, voice }: Model) -> Result<Self, ApiError> {
         let format = encoding::for_session(fields.response_format.as_deref())?;
         let rate_hz = engine.profile().info.sample_rate_hz;
-        let chunks = ChunkSizes::resolve(fields.chunk_ms, fields.first_chunk_ms, rate_hz)?;
+        let output = OutputFormat::resolve(format, fields.sample_rate, fields.bit_rate, rate_hz)?;
+        let chunks_at = |rate_hz| ChunkSizes::resolve(fields.chunk_ms, fields.first_chunk_ms, rate_hz);
+        let (chunks, sent_chunks) = (chunks_at(rate_hz)?, chunks_at(output.sample_rate_hz)?.lengths());
         let choice = VoiceChoice { voice, cloning: Cloning::default() };
         let priority = fields.priority.as_deref();
         let options = ResolvedSpeechOptions::resolve(fields.options, choice, priority, &engine)?;
-        Ok(Self { engine, options, format, chunks })
+        Ok(Self { engine, options, output, chunks, sent_chunks })
     }
 }
 

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use izwi_core::engine::{AudioInput, EngineCoreRequest, RequestId, Task};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+use utoipa::{IntoParams, ToSchema};
 
 use super::Refusal;
 use super::params::{Params, model_of};
@@ -16,6 +17,7 @@ use super::results::{Alternative, ModelInfo, Utterance, now};
 use crate::dto::transcription::TranscriptionRequest;
 use crate::error::ApiError;
 use crate::extract::{ApiQuery, ContentType};
+use crate::openapi::TranscriptionRefusals;
 use crate::registry::Lease;
 use crate::state::AppState;
 use crate::stats_headers;
@@ -105,9 +107,29 @@ fn without_weight(keyword: &str) -> &str {
     keyword.split_once(':').map_or(keyword, |(word, _)| word)
 }
 
-#[derive(Debug, Serialize)]
-struct ListenResponse {
+/// What the query says of the transcript.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "the document of the API is made of it; `Params` reads the query")]
+pub(super) struct ListenQuery {
+    /// Id of a model, or a name of a hosted one.
+    model: Option<String>,
+    /// Language of the speech.
+    language: Option<String>,
+    /// Whether the language is detected, by a model of several.
+    detect_language: Option<String>,
+    /// Whether the segments are listed.
+    utterances: Option<String>,
+    /// A likely word; may repeat.
+    keyterm: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DeepgramTranscript)]
+pub(super) struct ListenResponse {
+    #[schema(value_type = Object)]
     metadata: Metadata,
+    #[schema(value_type = Object)]
     results: Results,
 }
 
@@ -137,6 +159,17 @@ struct Channel {
     detected_language: Option<String>,
 }
 
+/// Speech to text, as Deepgram
+///
+/// The body is the recording. Parameters and answer are Deepgram's; docs/compatibility.md lists them.
+#[utoipa::path(
+    post,
+    path = "/v1/listen",
+    tag = "dialects",
+    params(ListenQuery),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, description = "The transcript.", body = ListenResponse), TranscriptionRefusals),
+)]
 pub(super) async fn transcribe(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,

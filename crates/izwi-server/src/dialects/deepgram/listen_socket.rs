@@ -17,12 +17,13 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::Refusal;
-use super::listen::Listener;
+use super::listen::{ListenQuery, Listener};
 use super::live::{LiveAudio, Part};
 use super::params::Params;
 use super::results::{Alternative, ModelInfo, now};
 use crate::error::ApiError;
 use crate::extract::{ApiQuery, check_range, parse_json};
+use crate::openapi::SessionRefusals;
 use crate::state::AppState;
 use crate::turns::{PcmEncoding, TurnOptions};
 use crate::ws;
@@ -52,6 +53,16 @@ struct Wants {
     utterance_end_ms: Option<u64>,
 }
 
+/// Raw audio in, transcripts out, as Deepgram, over a WebSocket
+///
+/// The upgrade of a WebSocket. Its messages are Deepgram's; docs/compatibility.md lists them.
+#[utoipa::path(
+    get,
+    path = "/v1/listen",
+    tag = "dialects",
+    params(ListenQuery),
+    responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals),
+)]
 pub(super) async fn open(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,

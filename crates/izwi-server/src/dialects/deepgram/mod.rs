@@ -16,25 +16,26 @@ mod speak;
 mod speak_socket;
 
 use axum::Json;
-use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
 use izwi_core::engine::RequestId;
 use serde::Serialize;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
+use crate::dto::error::ErrorEnvelope;
 use crate::error::ApiError;
 use crate::state::AppState;
 
-pub(super) fn routes() -> Router<AppState> {
-    Router::new()
-        .route("/v1/speak", post(speak::create).get(speak_socket::open))
-        // The body has a limit of its own.
-        .route("/v1/listen", post(listen::transcribe).get(listen_socket::open))
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(speak::create, speak_socket::open))
+        // The bodies have limits of their own.
+        .routes(routes!(listen::transcribe, listen_socket::open))
         .layer(DefaultBodyLimit::disable())
 }
 
-/// A refusal in the shape of Deepgram's errors.
+/// A refusal in the shape of Deepgram's errors, beside the ordinary one.
 #[derive(Debug)]
 struct Refusal {
     error: ApiError,
@@ -43,6 +44,8 @@ struct Refusal {
 
 #[derive(Debug, Serialize)]
 struct ErrorBody<'a> {
+    #[serde(flatten)]
+    envelope: ErrorEnvelope,
     err_code: String,
     err_msg: String,
     request_id: &'a str,
@@ -51,6 +54,7 @@ struct ErrorBody<'a> {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let body = ErrorBody {
+            envelope: self.error.envelope(),
             err_code: self.error.code().to_ascii_uppercase(),
             err_msg: self.error.message(),
             request_id: self.request.as_str(),

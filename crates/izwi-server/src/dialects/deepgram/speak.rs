@@ -13,12 +13,14 @@ use izwi_core::engine::{FinishReason, RequestId, SpeechOptions, StreamingOutput,
 use izwi_types::excerpt;
 use serde::Deserialize;
 use tokio::sync::mpsc;
+use utoipa::{IntoParams, ToSchema};
 
 use super::Refusal;
 use super::params::{Params, model_of};
 use crate::encoding::{self, EncodedUtterance};
 use crate::error::ApiError;
 use crate::extract::{ApiQuery, ContentType, parse_json};
+use crate::openapi::{SpeechAudio, SpeechRefusals};
 use crate::registry::Lease;
 use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_text};
 use crate::state::AppState;
@@ -123,10 +125,38 @@ impl Speaker {
     }
 }
 
-#[derive(Debug, Deserialize)]
+/// What the query says of the audio and the voice.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "the document of the API is made of it; `Params` reads the query")]
+pub(super) struct SpeakQuery {
+    /// Id of a model, or a name of a hosted one.
+    model: Option<String>,
+    /// Name of a voice.
+    voice: Option<String>,
+    /// `mp3` (the default), `linear16`, `mulaw`, `alaw`, `opus` or `flac`; over the WebSocket one of the raw ones.
+    encoding: Option<String>,
+    /// `wav`, `ogg` or `none`, as the encoding has it.
+    container: Option<String>,
+    /// Sample rate in Hz.
+    sample_rate: Option<String>,
+    /// Bits per second of a lossy encoding.
+    bit_rate: Option<String>,
+    /// Tempo relative to the voice's own.
+    speed: Option<String>,
+    /// Seed of all randomness.
+    seed: Option<String>,
+    /// BCP 47 tag of the text.
+    language: Option<String>,
+}
+
+/// The body of a request for speech.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(expecting = "a JSON object")]
-struct SpeakBody {
+pub(super) struct SpeakBody {
+    #[schema(required, nullable = false)]
     text: Option<String>,
+    #[schema(ignore)]
     url: Option<String>,
 }
 
@@ -152,6 +182,17 @@ async fn read(request: Request, state: &AppState) -> Result<String, ApiError> {
     body.text.ok_or_else(|| ApiError::invalid("text", "text is missing; it is required"))
 }
 
+/// Text to speech, as Deepgram
+///
+/// The audio starts while the rest is generated. Fields and parameters are Deepgram's; docs/compatibility.md lists them.
+#[utoipa::path(
+    post,
+    path = "/v1/speak",
+    tag = "dialects",
+    params(SpeakQuery),
+    request_body(content = SpeakBody, content_type = "application/json"),
+    responses(SpeechAudio, SpeechRefusals),
+)]
 pub(super) async fn create(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,

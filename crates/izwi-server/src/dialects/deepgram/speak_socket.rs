@@ -18,10 +18,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Refusal;
 use super::params::Params;
-use super::speak::{Output, Speaker};
+use super::speak::{Output, SpeakQuery, Speaker};
 use crate::encoding::EncodedUtterance;
 use crate::error::ApiError;
 use crate::extract::{ApiQuery, parse_json};
+use crate::openapi::SessionRefusals;
 use crate::state::AppState;
 use crate::ws;
 use crate::ws::outbox::Outbox;
@@ -38,6 +39,16 @@ pub(super) struct Opening {
     output: Output,
 }
 
+/// Text in, raw audio out, as Deepgram, over a WebSocket
+///
+/// The upgrade of a WebSocket. Its messages are Deepgram's; docs/compatibility.md lists them.
+#[utoipa::path(
+    get,
+    path = "/v1/speak",
+    tag = "dialects",
+    params(SpeakQuery),
+    responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals),
+)]
 pub(super) async fn open(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
