@@ -137,6 +137,24 @@ fn every_length_is_exact() {
 }
 
 #[test]
+fn every_bit_rate_decodes() {
+    for format in [MP3, OPUS] {
+        let bit_rates = format.bit_rates.clone().unwrap();
+        for &rate in format.sample_rates_hz {
+            for bit_rate in [*bit_rates.start(), *bit_rates.end()] {
+                let signal = voice(rate, 12_345);
+                let config = EncoderConfig {
+                    bit_rate: Some(bit_rate),
+                    ..EncoderConfig::whole(rate, signal.len() as u64)
+                };
+                let found = decoded(&format, encoded(&format, &config, &[&signal]), rate);
+                assert_eq!(found.len(), signal.len(), "{} at {rate} Hz, {bit_rate} bit/s", format.name);
+            }
+        }
+    }
+}
+
+#[test]
 fn audio_leaves_before_the_stream_ends() {
     for format in FORMATS {
         let mut encoder = format.encoder(&EncoderConfig::streamed(24_000)).unwrap();

@@ -31,6 +31,10 @@ pub(crate) struct ConfigFields {
     pub(crate) chunk_ms: Option<u64>,
     pub(crate) first_chunk_ms: Option<u64>,
     pub(crate) priority: Option<String>,
+    /// Base64 of a recording to clone, or a `data:` URL.
+    pub(crate) ref_audio: Option<String>,
+    pub(crate) ref_text: Option<String>,
+    pub(crate) x_vector_only_mode: Option<bool>,
     #[serde(skip)]
     pub(crate) options: SpeechOptions,
 }
@@ -137,6 +141,16 @@ pub(crate) enum ServerFrame<'a> {
         prebuffer_ms: u64,
         /// Processing time over audio time; `None` where nothing is known yet.
         predicted_rtf: Option<f32>,
+    },
+    /// Something about the utterance that its user should know; it is spoken all the same.
+    #[serde(rename = "warning")]
+    Warning {
+        utterance: u64,
+        /// Always `unspoken_characters`.
+        code: &'static str,
+        message: &'a str,
+        /// What the model leaves out, each once.
+        characters: &'a str,
     },
     #[serde(rename = "audio.done")]
     AudioDone {

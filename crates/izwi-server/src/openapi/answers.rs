@@ -11,8 +11,20 @@ use crate::dto::transcription::{TranscriptEvent, TranscriptObject};
 use crate::dto::verbose_json::VerboseTranscript;
 use crate::encoding;
 
+/// Header of a response to a request with fields that nothing reads.
+const IGNORED: (&str, &str, Type) = (
+    "X-Ignored-Fields",
+    "Fields of the request that nothing reads, percent-encoded, separated by commas.",
+    Type::String,
+);
 /// Headers of a response with audio.
-const SPEECH_HEADERS: [(&str, &str, Type); 4] = [
+const SPEECH_HEADERS: [(&str, &str, Type); 6] = [
+    IGNORED,
+    (
+        "X-Unspoken-Characters",
+        "Characters of the text that the model cannot pronounce and leaves out, percent-encoded.",
+        Type::String,
+    ),
     ("X-Sample-Rate", "Rate of the samples, in Hz.", Type::Integer),
     (
         "X-Prebuffer-Ms",
@@ -22,8 +34,9 @@ const SPEECH_HEADERS: [(&str, &str, Type); 4] = [
     ("X-Predicted-RTF", "Expected processing time over audio time, where it is known.", Type::Number),
     ("X-Predicted-First-Audio-Ms", "When the first audio was expected, where it is known.", Type::Integer),
 ];
-/// Headers with the statistics of a finished request; trailers of a streamed body, for clients that send `TE: trailers`.
-const STATISTICS: [(&str, &str, Type); 4] = [
+/// Headers of a transcript: the statistics of a finished request are trailers of a streamed body, for clients that send `TE: trailers`.
+const STATISTICS: [(&str, &str, Type); 5] = [
+    IGNORED,
     ("X-RTF", "Processing time over audio time.", Type::Number),
     ("X-Audio-Duration-Seconds", "Length of the audio.", Type::Number),
     ("X-Generation-Time-Ms", "Processing time.", Type::Integer),

@@ -5,6 +5,7 @@ mod models;
 mod speech;
 mod streamed;
 mod system;
+mod tickets;
 mod transcriptions;
 pub(crate) mod voices;
 
@@ -62,6 +63,7 @@ fn keyed(config: &ServerConfig) -> OpenApiRouter<AppState> {
         .routes(routes!(voices::show, voices::remove))
         .routes(routes!(models::list))
         .routes(routes!(models::show))
+        .routes(routes!(tickets::create))
 }
 
 /// Routes for anybody.

@@ -18,12 +18,12 @@ use tokio::sync::mpsc;
 
 use super::streamed::{self, event};
 use crate::chunking::ChunkSizes;
-use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef};
+use crate::dto::speech::{SpeechEvent, Usage, VoiceRef};
 use crate::encoding::{self, EncodedUtterance, OutputFormat};
 use crate::error::ApiError;
 use crate::openapi::{SpeechAudio, SpeechBody, SpeechRefusals};
 use crate::registry::Lease;
-use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_text};
+use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_text, voice_beside_recording};
 use crate::state::AppState;
 use crate::upload::SpeechUpload;
 use crate::{stats_headers, voices};
@@ -59,7 +59,7 @@ pub(super) async fn create(
     Extension(id): Extension<RequestId>,
     upload: SpeechUpload,
 ) -> Result<Response, ApiError> {
-    let SpeechUpload { fields: mut body, memory } = upload;
+    let SpeechUpload { fields: mut body, ignored, memory } = upload;
     let model = required("model", body.model.as_deref())?;
     let input = required("input", body.input.as_deref())?;
     let engine = state.lease(Some(model), Task::Tts).await?;
@@ -69,7 +69,7 @@ pub(super) async fn create(
     let text = input.to_owned();
     let cloning = Cloning::new(body.ref_audio.take(), body.ref_text.take(), body.x_vector_only_mode);
     let has_recording = cloning.has_recording();
-    let name = voice_name(&mut body, has_recording)?;
+    let name = voice_beside_recording(body.voice.take().map(VoiceRef::into_id), has_recording)?;
     let voice = match has_recording {
         true => None,
         false => voices::find(name.as_deref(), &engine, state.voices()).await?,
@@ -90,37 +90,21 @@ pub(super) async fn create(
     let pending = VecDeque::new();
     let mut speech =
         SpeechStream { chunks, encoded, stream_format, pending, is_over: false, _engine: engine };
-    let prediction = first.prediction;
+    let mut headers = ignored.headers();
+    headers.extend(stats_headers::of_unspoken(&first.unspoken));
+    headers.extend(first.prediction.as_ref().map(stats_headers::of_prediction).unwrap_or_default());
     speech.take(first);
     let content_type = match stream_format {
         StreamFormat::Audio => media_type,
         StreamFormat::Events => streamed::EVENT_STREAM,
     };
     let mut response = response(speech, content_type, output.sample_rate_hz);
-    if let Some(prediction) = &prediction {
-        response.headers_mut().extend(stats_headers::of_prediction(prediction));
-    }
+    response.headers_mut().extend(headers);
     Ok(response)
 }
 
 fn required<'a>(param: &str, value: Option<&'a str>) -> Result<&'a str, ApiError> {
     value.ok_or_else(|| ApiError::invalid(param, format!("{param} is missing; it is required")))
-}
-
-/// The requested voice. With a recording to clone only OpenAI's names are accepted, and ignored: their SDKs must send one.
-fn voice_name(body: &mut SpeechRequest, has_recording: bool) -> Result<Option<String>, ApiError> {
-    let name = body.voice.take().map(VoiceRef::into_id);
-    if !has_recording {
-        return Ok(name);
-    }
-    match name.filter(|name| !name.is_empty() && !voices::is_alias(name)) {
-        None => Ok(None),
-        Some(name) => {
-            let name = excerpt(&name);
-            let message = format!("voice '{name}' and ref_audio are both given; leave one out");
-            Err(ApiError::invalid("voice", message))
-        }
-    }
 }
 
 fn stream_format(name: Option<&str>) -> Result<StreamFormat, ApiError> {

@@ -205,6 +205,7 @@ impl<P: Protocol> Session<P> {
             is_final: false,
             stats: None,
             prediction: None,
+            unspoken: String::new(),
         };
         generation.chunks += 1;
         generation.samples = end;

@@ -88,6 +88,7 @@ fn the_page_has_every_message_of_speech_sessions() {
             encoding: "c",
         },
         Frame::AudioStart { utterance: 0, voice: "a", model: "b", prebuffer_ms: 0, predicted_rtf: None },
+        Frame::Warning { utterance: 0, code: "a", message: "", characters: "" },
         Frame::AudioDone {
             utterance: 0,
             samples: 0,
@@ -110,7 +111,7 @@ fn the_page_has_every_message_of_speech_sessions() {
         // A new frame belongs into the list above.
         match frame {
             Frame::Created { .. } | Frame::AudioStart { .. } | Frame::AudioDone { .. } => {}
-            Frame::Interrupted { .. } | Frame::Done | Frame::Pong => {}
+            Frame::Warning { .. } | Frame::Interrupted { .. } | Frame::Done | Frame::Pong => {}
         }
     }
     check_server(

@@ -24,7 +24,8 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use izwi_audio::chunk::ChunkLengths;
 use izwi_audio::encode::EncodeError;
-use izwi_core::engine::{Engine, EngineCoreRequest, StreamingOutput, Task, TextInput};
+use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, Task, TextInput};
+use izwi_types::excerpt;
 use tokio::time::Instant;
 
 use self::live_text::LiveText;
@@ -40,8 +41,9 @@ use crate::encoding::{self, EncodedChunks, OutputFormat};
 use crate::error::ApiError;
 use crate::metrics::count_interrupt;
 use crate::registry::Lease;
-use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice};
+use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, voice_beside_recording};
 use crate::state::AppState;
+use crate::upload::check_payload;
 use crate::voices::{self, Voice};
 
 /// State of a session.
@@ -119,14 +121,12 @@ impl Protocol for Speech {
         if self.setup.is_some() || self.text.check_open().is_err() {
             return None;
         }
-        let (model, voice) = match frame {
-            ClientFrame::Config(config) | ClientFrame::Speak { config, .. } => {
-                (config.model.clone(), config.voice.clone().map(VoiceRef::into_id))
-            }
-            ClientFrame::Text(_) => (None, None),
+        let wanted = match frame {
+            ClientFrame::Config(config) | ClientFrame::Speak { config, .. } => Wanted::of(config),
+            ClientFrame::Text(_) => Wanted::default(),
             _ => return None,
         };
-        Some(load(self.state.clone(), model, voice).boxed())
+        Some(load(self.state.clone(), self.identity.id.clone(), wanted).boxed())
     }
 
     fn receive(
@@ -226,6 +226,16 @@ impl Protocol for Speech {
         chunk: StreamingOutput,
         out: &mut Outbox,
     ) -> Result<(), EncodeError> {
+        if !chunk.unspoken.is_empty() {
+            let message =
+                format!("the model cannot pronounce '{}' and leaves it out", excerpt(&chunk.unspoken));
+            out.frame(&ServerFrame::Warning {
+                utterance: utterance.number,
+                code: "unspoken_characters",
+                message: &message,
+                characters: &chunk.unspoken,
+            });
+        }
         if chunk.sequence == 0 {
             let setup = &utterance.setup;
             out.frame(&ServerFrame::AudioStart {
@@ -385,9 +395,34 @@ impl Setup {
     }
 }
 
-/// Waits for a model and looks the voice up.
-async fn load(state: AppState, model: Option<String>, voice: Option<String>) -> Result<Model, ApiError> {
-    let engine = state.lease(model.as_deref(), Task::Tts).await?;
-    let voice = voices::find(voice.as_deref(), &engine, state.voices()).await?;
+/// The model that a configuration asks for, and the voice.
+#[derive(Default)]
+struct Wanted {
+    model: Option<String>,
+    voice: Option<String>,
+    cloning: Cloning,
+}
+
+impl Wanted {
+    fn of(config: &ConfigFields) -> Self {
+        let (ref_audio, ref_text) = (config.ref_audio.clone(), config.ref_text.clone());
+        Self {
+            model: config.model.clone(),
+            voice: config.voice.clone().map(VoiceRef::into_id),
+            cloning: Cloning::new(ref_audio, ref_text, config.x_vector_only_mode),
+        }
+    }
+}
+
+/// Waits for a model, and looks the voice up or makes it of a recording, once for the whole session.
+async fn load(state: AppState, session: RequestId, wanted: Wanted) -> Result<Model, ApiError> {
+    let engine = state.lease(wanted.model.as_deref(), Task::Tts).await?;
+    let name = voice_beside_recording(wanted.voice, wanted.cloning.has_recording())?;
+    let recording = wanted.cloning.ref_audio.as_deref().unwrap_or_default();
+    check_payload("ref_audio", recording, state.config().max_upload_bytes)?;
+    let voice = match wanted.cloning.into_voice(&engine, &session).await? {
+        Some(voice) => Some(voice),
+        None => voices::find(name.as_deref(), &engine, state.voices()).await?,
+    };
     Ok(Model { engine, voice })
 }
