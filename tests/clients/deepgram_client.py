@@ -219,7 +219,7 @@ def errors(client: DeepgramClient, environment: DeepgramClientEnvironment, recor
     refused(400, "aac", lambda: list(generate(text=TEXT, encoding="aac")))
     refused(400, "callback", lambda: list(generate(text=TEXT, callback="https://example.com")))
     refused(400, "text", lambda: list(generate(text=" ")))
-    refused(400, "sample_rate", lambda: list(generate(text=TEXT, encoding="linear16", sample_rate=12_345)))
+    refused(400, "sample rate", lambda: list(generate(text=TEXT, encoding="linear16", sample_rate=12_345)))
     passed("errors in Deepgram's shape")
     stranger = DeepgramClient(api_key="not-the-right-key", environment=environment, timeout=60)
     try:

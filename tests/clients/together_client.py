@@ -1,4 +1,4 @@
-"""Eight clients of six dialects at once against one server: each gets what it gets alone, to the byte.
+"""Eight clients of five dialects at once against one server: each gets what it gets alone, to the byte.
 
 usage: together_client.py BASE_URL WYOMING_HOST WYOMING_PORT RECORDING WORD
 
@@ -20,7 +20,6 @@ import openai
 from deepgram import DeepgramClient
 from deepgram.environment import DeepgramClientEnvironment
 from deepgram.speak.v1.types.speak_v1text import SpeakV1Text
-from elevenlabs.client import ElevenLabs
 from websockets.sync.client import connect
 from wyoming.asr import Transcribe, Transcript
 from wyoming.audio import AudioChunk, AudioStop, wav_to_chunks
@@ -41,7 +40,6 @@ class Clients:
             base=base_url, production=self.web_socket, agent=self.web_socket, agent_rest=base_url
         )
         self.deepgram = DeepgramClient(api_key="unused", environment=environment, timeout=300)
-        self.elevenlabs = ElevenLabs(base_url=base_url, api_key="unused", timeout=300)
 
     def openai_speech(self) -> bytes:
         audio = self.openai.audio.speech.create(
@@ -53,17 +51,10 @@ class Clients:
         with open(self.recording, "rb") as file:
             return self.openai.audio.transcriptions.create(model="whisper-1", file=("a.wav", file.read())).text
 
-    def elevenlabs_speech(self) -> bytes:
-        # An id of the hosted service stands for the default voice.
-        stream = self.elevenlabs.text_to_speech.stream(
-            "JBFqnCBsd6RMkjVDRZzb", text=TEXT.format("two"), output_format="pcm_24000", seed=SEED
-        )
-        return b"".join(stream)
-
     def wyoming_speech(self) -> bytes:
         async def speak() -> bytes:
             async with AsyncTcpClient(self.host, self.port, read_timeout=300) as client:
-                event = Synthesize(text=TEXT.format("three")).event()
+                event = Synthesize(text=TEXT.format("two")).event()
                 event.data["seed"] = SEED
                 await client.write_event(event)
                 audio = b""
@@ -123,24 +114,29 @@ class Clients:
     def deepgram_speech(self) -> bytes:
         options = {"additional_query_parameters": {"seed": str(SEED)}}
         with self.deepgram.speak.v1.connect(encoding="linear16", sample_rate=RATE, request_options=options) as socket:
-            socket.send_text(SpeakV1Text(text=TEXT.format("four")))
+            socket.send_text(SpeakV1Text(text=TEXT.format("three")))
             socket.send_close()
             return b"".join(message for message in socket if isinstance(message, bytes))
 
+    def deepgram_transcript(self) -> str:
+        with open(self.recording, "rb") as file:
+            response = self.deepgram.listen.v1.media.transcribe_file(request=file.read(), language="en")
+        return response.results.channels[0].alternatives[0].transcript
+
     def own_speech(self) -> bytes:
         with connect(f"{self.web_socket}/v1/audio/speech/stream") as socket:
-            socket.send(json.dumps({"type": "speak", "text": TEXT.format("five"), "seed": SEED}))
+            socket.send(json.dumps({"type": "speak", "text": TEXT.format("four"), "seed": SEED}))
             return b"".join(message for message in socket if isinstance(message, bytes))
 
     def all(self) -> dict:
         return {
             "OpenAI speaks": self.openai_speech,
             "OpenAI transcribes": self.openai_transcript,
-            "ElevenLabs speaks": self.elevenlabs_speech,
             "Wyoming speaks": self.wyoming_speech,
             "Wyoming transcribes": self.wyoming_transcript,
             "Realtime transcribes": self.realtime_transcript,
             "Deepgram speaks": self.deepgram_speech,
+            "Deepgram transcribes": self.deepgram_transcript,
             "Izwi's own WebSocket speaks": self.own_speech,
         }
 
@@ -166,7 +162,7 @@ def main(base_url: str, host: str, port: str, recording: str, word: str) -> None
             assert answer == alone[name], f"{name}: differs from what it gets alone, in repetition {repetition}"
     for name in clients:
         print(f"passed: {name} beside seven others as alone")
-    print("passed: eight clients of six dialects at once on one engine")
+    print("passed: eight clients of five dialects at once on one engine")
 
 
 if __name__ == "__main__":

@@ -114,10 +114,9 @@ async fn listen(server: &ServerSettings) -> Result<TcpListener> {
 
 /// Binds the port of the Wyoming protocol, which has no key, if it is loopback or allowed by `insecure`.
 async fn listen_wyoming(server: &ServerSettings) -> Result<Option<TcpListener>> {
-    let Some(place) = &server.wyoming else { return Ok(None) };
-    let (host, port) = place.rsplit_once(':').unwrap_or((place, ""));
+    let Some((host, port)) = &server.wyoming.0 else { return Ok(None) };
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let addresses = resolve(host, port.parse().context("the wyoming port is not a number")?).await?;
+    let addresses = resolve(host, *port).await?;
     for address in &addresses {
         check_bind(*address, false, server.insecure).map_err(|_| {
             failure::with_help(
@@ -126,7 +125,7 @@ async fn listen_wyoming(server: &ServerSettings) -> Result<Option<TcpListener>> 
             )
         })?;
     }
-    bind(&addresses, place, "--wyoming").await.map(Some)
+    bind(&addresses, &server.wyoming.to_string(), "--wyoming").await.map(Some)
 }
 
 async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {

@@ -408,26 +408,15 @@ pub(crate) static TABLE: &[Setting] = &[
         server.insecure,
         "Whether an address that other machines can reach may be bound without a key"
     ),
-    Setting {
-        get: |settings| settings.server.wyoming.clone().map_or(Value::Unset, Value::Text),
-        set: |settings, value| {
-            let address = value.text()?.trim();
-            let port = address.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
-            if !address.is_empty() && !matches!(port, Some(Ok(_))) {
-                return Err(format!("'{address}' is not an address with a port like 127.0.0.1:10200"));
-            }
-            settings.server.wyoming = Some(address.to_owned()).filter(|address| !address.is_empty());
-            Ok(())
-        },
-        ..row(
-            Server,
-            OfSection,
-            "wyoming",
-            Kind::Text,
-            "ADDRESS:PORT",
-            "Address and port of the Wyoming protocol for Home Assistant, like 127.0.0.1:10200; it has no key, so other addresses need insecure",
-        )
-    },
+    text!(
+        Server,
+        OfSection,
+        "wyoming",
+        Kind::Text,
+        "ADDRESS:PORT",
+        server.wyoming,
+        "Address and port of the Wyoming protocol for Home Assistant, like 127.0.0.1:10200, or none; it has no key, so other addresses need insecure"
+    ),
     switch!(
         Server,
         OfSection,
