@@ -23,8 +23,8 @@ MODEL_RATE = 24_000
 RATES = [8_000, 16_000, 22_050, 24_000, 44_100, 48_000]
 # Format: media type, sample rate of what is sent, lowest signal-to-noise ratio in dB against PCM of that rate.
 FORMATS = {
-    "mp3": ("audio/mpeg", 24_000, 15),
-    "opus": ("audio/ogg", 48_000, 10),
+    "mp3": ("audio/mpeg", 24_000, 25),
+    "opus": ("audio/ogg", 48_000, 15),
     "flac": ("audio/flac", 24_000, 80),
     "wav": ("audio/wav", 24_000, 80),
     "pcm": ("audio/pcm", 24_000, 80),
