@@ -9,6 +9,7 @@ mod chat;
 mod clients;
 mod connections;
 mod disconnects;
+mod documentation;
 mod examples;
 mod hostile;
 mod lfm2_audio;

@@ -3,6 +3,7 @@
 
 mod openai;
 mod realtime;
+mod schemathesis;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -4,13 +4,13 @@
 
 mod realtime;
 
-use axum::Router;
+use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use self::realtime::Realtime;
 
 use crate::state::AppState;
 
 /// The routes of every dialect that speaks HTTP or WebSocket.
-pub(crate) fn routes() -> Router<AppState> {
-    Router::new().merge(realtime::routes())
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().merge(realtime::routes())
 }

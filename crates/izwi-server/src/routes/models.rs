@@ -6,9 +6,12 @@ use axum::extract::State;
 use crate::dto::listing::{ModelList, ModelObject};
 use crate::error::ApiError;
 use crate::extract::ApiPath;
+use crate::openapi::UnknownModelRefusals;
 use crate::registry::{Entry, Slot};
 use crate::state::AppState;
 
+/// Models
+#[utoipa::path(get, path = "/v1/models", tag = "models", responses((status = 200, description = "All models.", body = ModelList)))]
 pub(super) async fn list(State(state): State<AppState>) -> Json<ModelList> {
     let entries = state.registry().entries();
     let data = entries.into_iter().map(|(id, entry)| describe(&state, id, &entry)).collect();
@@ -16,6 +19,14 @@ pub(super) async fn list(State(state): State<AppState>) -> Json<ModelList> {
 }
 
 // example: route
+/// One model
+#[utoipa::path(
+    get,
+    path = "/v1/models/{id}",
+    tag = "models",
+    params(("id" = String, Path, description = "Id or alias of a model.")),
+    responses((status = 200, description = "The model.", body = ModelObject), UnknownModelRefusals),
+)]
 pub(super) async fn show(
     State(state): State<AppState>,
     ApiPath(id): ApiPath,

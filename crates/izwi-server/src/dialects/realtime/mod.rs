@@ -20,32 +20,47 @@ mod items;
 mod response;
 mod session;
 
-use axum::Router;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Extension, State, WebSocketUpgrade};
 use axum::response::Response;
-use axum::routing::get;
 use izwi_core::engine::RequestId;
 use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 pub(crate) use self::session::Realtime;
 
 use crate::error::ApiError;
 use crate::extract::ApiQuery;
+use crate::openapi::SessionRefusals;
 use crate::state::AppState;
 use crate::ws;
 
 /// What the URL says.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Opening {
+    /// Id of a model, or a name of a hosted one.
     model: Option<String>,
+    /// `transcription` for a session that transcribes.
     intent: Option<String>,
 }
 
-pub(super) fn routes() -> Router<AppState> {
-    Router::new().route("/v1/realtime", get(connect))
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(connect))
 }
 
+/// The Realtime API of OpenAI over a WebSocket
+///
+/// The upgrade of a WebSocket. Its events are those of OpenAI; what is supported stands in docs/compatibility.md.
+#[utoipa::path(
+    get,
+    path = "/v1/realtime",
+    tag = "dialects",
+    params(Opening),
+    responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals),
+)]
 async fn connect(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
