@@ -24,6 +24,9 @@ BEYOND_THE_SCHEMA = {
     "/v1/audio/translations": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"}
     | {"languages", "keywords", "include"},
     "/v1/audio/voices": {"file", "ref_audio", "audio_sample", "text", "model"},
+    "/v1/speak": {"text", "encoding", "container", "sample_rate", "bit_rate", "speed", "model", "voice", "seed", "language"},
+    "/v1/listen": {"body", "model", "language", "detect_language", "utterances", "encoding", "sample_rate", "punctuate"}
+    | {"smart_format", "endpointing", "interim_results", "utterance_end_ms", "vad_events", "channels"},
 }
 
 # Fields that hold a recording, by route and media type.

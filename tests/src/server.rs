@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use izwi_core::engine::executor::simulated::{Script, SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{Engine, EngineCoreConfig};
 use izwi_hub::VoiceStore;
-use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot, serve};
+use izwi_server::{Listeners, Recorder, Registry, RegistryConfig, ServerConfig, Slot, serve};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -134,6 +134,8 @@ impl Setup {
 pub struct TestServer {
     /// Its address.
     pub address: SocketAddr,
+    /// Its address of the Wyoming protocol.
+    pub wyoming: SocketAddr,
     /// Its models.
     pub registry: Registry,
     engine: Option<Engine>,
@@ -148,13 +150,16 @@ impl TestServer {
     pub async fn listen(config: ServerConfig, registry: Registry, recorder: Recorder) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
+        let events = TcpListener::bind("127.0.0.1:0").await?;
+        let wyoming = events.local_addr()?;
+        let listeners = Listeners { http: listener, wyoming: Some(events) };
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async {
             // Dropping the sender at the end of a test stops the server.
             let _ = stopped.await;
         };
-        let running = tokio::spawn(serve(listener, config, registry.clone(), recorder, shutdown));
-        Ok(Self { address, registry, engine: None, folder: None, stop: Some(stop), running })
+        let running = tokio::spawn(serve(listeners, config, registry.clone(), recorder, shutdown));
+        Ok(Self { address, wyoming, registry, engine: None, folder: None, stop: Some(stop), running })
     }
 
     /// Starts a server over the real executor and waits until its engine is warm. `files`, a model folder, is copied into

@@ -27,3 +27,4 @@ mod supervision;
 mod transcriptions;
 mod uploads;
 mod voices;
+mod wyoming;

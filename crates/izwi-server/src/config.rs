@@ -42,6 +42,9 @@ pub struct ServerConfig {
     /// The most characters of text over the whole of a WebSocket session.
     pub max_session_chars: usize,
 
+    /// Whether the Wyoming port is announced by multicast DNS.
+    pub wyoming_zeroconf: bool,
+
     /// How long a request's head may take.
     pub header_timeout: Duration,
     /// How long a connection is kept for a next request.
@@ -138,6 +141,7 @@ impl Default for ServerConfig {
             max_sessions: 256,
             max_frame_bytes: 256 << 10,
             max_session_chars: 100_000,
+            wyoming_zeroconf: false,
             header_timeout: Duration::from_secs(10),
             keep_alive_timeout: Duration::from_secs(60),
             min_body_rate: 4_096,

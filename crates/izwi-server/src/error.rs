@@ -204,8 +204,8 @@ pub enum ApiError {
     /// A binary WebSocket frame, where only text is accepted.
     #[error("binary frames are not accepted here; send JSON in text frames")]
     BinaryFrame,
-    /// The connection violates the WebSocket protocol.
-    #[error("WebSocket protocol error: {0}")]
+    /// The connection violates its protocol.
+    #[error("protocol error: {0}")]
     BrokenFrame(String),
     /// A WebSocket frame that is not allowed in the session's state.
     #[error("{0}")]

@@ -44,7 +44,7 @@ pub use error::ApiError;
 pub use metrics::{Recorder, RecorderError};
 pub use registry::{ASR_ALIASES, Loader, Offer, Registry, RegistryConfig, RestartPolicy, Slot, TTS_ALIASES};
 pub use routes::{openapi_json, router};
-pub use serve::{ServeError, serve};
+pub use serve::{Listeners, ServeError, serve};
 pub use state::AppState;
 pub use transcript_format::{AsrTask, FinishedTranscript, JsonExtras, TokenUsage, TranscriptFormat};
 pub use voices::OPENAI_VOICES;

@@ -5,7 +5,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,7 @@ use tokio::task::JoinSet;
 
 use crate::config::ServerConfig;
 use crate::connections::{Connections, Limits, Place};
+use crate::dialects::wyoming;
 use crate::held_body::HeldBody;
 use crate::metrics::Recorder;
 use crate::net::ServerStream;
@@ -53,19 +54,37 @@ pub enum ServeError {
     Listener(#[source] io::Error),
 }
 
+/// What a server listens on.
+#[derive(Debug)]
+pub struct Listeners {
+    /// HTTP and WebSocket.
+    pub http: TcpListener,
+    /// The Wyoming protocol, if it is served.
+    pub wyoming: Option<TcpListener>,
+}
+
+impl From<TcpListener> for Listeners {
+    fn from(http: TcpListener) -> Self {
+        Self { http, wyoming: None }
+    }
+}
+
 /// Serves until `shutdown` completes, then drains: readiness is red and new requests are refused at once, while open
 /// requests and current utterances continue for at most [`ServerConfig::drain_timeout`]. Engines stop at the end.
 ///
 /// # Errors
-/// The listener has no local address.
+/// A listener has no local address.
 pub async fn serve(
-    listener: TcpListener,
+    listeners: impl Into<Listeners>,
     config: ServerConfig,
     registry: Registry,
     recorder: Recorder,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let address = listener.local_addr().map_err(ServeError::Listener)?;
+    let listeners = listeners.into();
+    let address = listeners.http.local_addr().map_err(ServeError::Listener)?;
+    let wyoming = listeners.wyoming.as_ref().map(TcpListener::local_addr).transpose();
+    let wyoming = wyoming.map_err(ServeError::Listener)?;
     let drain_timeout = config.drain_timeout;
     let server = Server::new(&config, AppState::new(config.clone(), registry, recorder, Some(address)));
     let state = server.state.clone();
@@ -77,17 +96,22 @@ pub async fn serve(
         open_files = config.max_open_files,
         "listening"
     );
+    if let Some(address) = wyoming {
+        tracing::info!(%address, "listening for wyoming");
+    }
+    let announcement = wyoming.filter(|_| config.wyoming_zeroconf).and_then(wyoming::announce);
     let draining = async {
         shutdown.await;
         tracing::info!("shutting down");
         state.begin_drain();
+        drop(announcement);
         if tokio::time::timeout(drain_timeout, state.drained()).await.is_err() {
             tracing::warn!(?drain_timeout, "requests were still open when the drain timeout elapsed");
         }
         // Requests that still wait for an engine get an error before their connection closes.
         state.registry().close();
     };
-    server.run(listener, draining).await;
+    server.run(listeners, draining).await;
     Ok(())
 }
 
@@ -124,7 +148,7 @@ impl Server {
     }
 
     /// Accepts until `until` completes, then closes every connection.
-    async fn run(mut self, listener: TcpListener, until: impl Future<Output = ()>) {
+    async fn run(mut self, listeners: Listeners, until: impl Future<Output = ()>) {
         let mut until = pin!(until);
         let mut maintenance = tokio::time::interval(MAINTENANCE_INTERVAL);
         let mut sweep = tokio::time::interval(self.sweep_interval);
@@ -137,23 +161,47 @@ impl Server {
                 }
                 _ = sweep.tick() => self.places.expire(),
                 Some(_) = self.connections.join_next() => {}
-                accepted = listener.accept() => match accepted {
+                accepted = listeners.http.accept() => match accepted {
                     Ok((stream, address)) => self.open(stream, address.ip()),
-                    Err(error) => {
-                        tracing::warn!(%error, "accept failed");
-                        self.places.displace_oldest();
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
+                    Err(error) => self.relieve(&error).await,
+                },
+                accepted = accept(listeners.wyoming.as_ref()) => match accepted {
+                    Ok((stream, address)) => self.open_wyoming(stream, address.ip()),
+                    Err(error) => self.relieve(&error).await,
                 },
             }
         }
-        drop(listener);
+        drop(listeners);
         self.closing.send_replace(true);
         let closed = async { while self.connections.join_next().await.is_some() {} };
         if tokio::time::timeout(CLOSING_TIMEOUT, closed).await.is_err() {
             tracing::warn!(open = self.connections.len(), "connections are closed by force");
             self.connections.shutdown().await;
         }
+    }
+
+    /// Makes room after a failed accept.
+    async fn relieve(&self, error: &io::Error) {
+        tracing::warn!(%error, "accept failed");
+        self.places.displace_oldest();
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+
+    fn open_wyoming(&mut self, stream: TcpStream, address: IpAddr) {
+        let place = self.places.admit(Peer::of(address));
+        let Some(place) = place.filter(|place| !place.is_probe) else {
+            tracing::debug!(%address, "wyoming connection refused: every place serves a request");
+            return;
+        };
+        // As in `open`.
+        let _ = stream.set_nodelay(true);
+        let (state, mut closing) = (self.state.clone(), self.closing.subscribe());
+        self.connections.spawn(async move {
+            tokio::select! {
+                () = wyoming::serve(state, stream, place) => {}
+                () = closed(&mut closing) => {}
+            }
+        });
     }
 
     fn open(&mut self, stream: TcpStream, address: IpAddr) {
@@ -215,6 +263,14 @@ struct Served(Arc<Place>);
 impl Drop for Served {
     fn drop(&mut self) {
         self.0.end();
+    }
+}
+
+/// The next connection; waits for ever without a listener.
+async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, SocketAddr)> {
+    match listener {
+        Some(listener) => listener.accept().await,
+        None => std::future::pending().await,
     }
 }
 

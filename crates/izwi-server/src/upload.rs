@@ -47,7 +47,7 @@ pub(crate) struct Recording {
 const KIB: usize = 1 << 10;
 
 /// The memory of one request, taken from the upload memory of all requests.
-struct UploadMemory {
+pub(crate) struct UploadMemory {
     state: AppState,
     /// Bytes that are not counted, because any request may hold them.
     free: usize,
@@ -56,12 +56,12 @@ struct UploadMemory {
 }
 
 impl UploadMemory {
-    fn new(state: &AppState, free: usize) -> Self {
+    pub(crate) fn new(state: &AppState, free: usize) -> Self {
         Self { state: state.clone(), free, bytes: 0, held: None }
     }
 
     /// Takes memory for `bytes` more.
-    fn take(&mut self, bytes: usize) -> Result<(), ApiError> {
+    pub(crate) fn take(&mut self, bytes: usize) -> Result<(), ApiError> {
         let kib = |bytes: usize| bytes.saturating_sub(self.free).div_ceil(KIB);
         let more = kib(self.bytes + bytes) - kib(self.bytes);
         self.bytes += bytes;
@@ -108,6 +108,31 @@ impl<F: RecordingFields> FromRequest<AppState> for Upload<F> {
         let upload = upload.await.map_err(|_| ApiError::RequestTimeout)??;
         state.ignored_log().note(&upload.ignored);
         Ok(upload)
+    }
+}
+
+/// A request whose body is a recording.
+pub(crate) struct RawUpload {
+    pub(crate) bytes: Bytes,
+    /// Its share of the upload memory.
+    pub(crate) memory: Option<OwnedSemaphorePermit>,
+}
+
+impl RawUpload {
+    /// Reads the body, within the limits of a recording.
+    pub(crate) async fn read(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        check_length(&request, state.config())?;
+        let mut memory = UploadMemory::new(state, 0);
+        let read = tokio::time::timeout(state.config().upload_timeout, read_body(request, &mut memory));
+        let bytes = read.await.map_err(|_| ApiError::RequestTimeout)??.freeze();
+        let limit = state.config().max_upload_bytes;
+        if bytes.is_empty() {
+            return Err(ApiError::invalid("body", "body is empty; send a recording"));
+        }
+        if bytes.len() > limit {
+            return Err(ApiError::Audio { param: "body", error: DecodeError::TooLarge { limit } });
+        }
+        Ok(Self { bytes, memory: memory.held })
     }
 }
 

@@ -1,20 +1,59 @@
 //! Published client packages against the real server. `cargo xtask test` creates their environment.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod deepgram;
 mod formats;
 mod openai;
 mod openai_node;
 mod realtime;
 mod schemathesis;
+mod together;
+mod wyoming;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use izwi_core::engine::config::DEFAULT_MODEL;
+use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig};
+use izwi_server::{Loader, Recorder, Registry, RegistryConfig, ServerConfig};
+use izwi_tests::{TestServer, eventually};
+
+/// The default ASR model (English only), a recording, and a word of it.
+const LISTENER: &str = "whisper-tiny.en";
+const RECORDING: &str = "assets/speech/jfk.wav";
+const WORD: &str = "country";
 
 /// Folder of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// A server over the default models with real weights, once they are loaded.
+async fn real_server(change: impl FnOnce(&mut ServerConfig)) -> Result<TestServer> {
+    let home = std::env::var_os("IZWI_HOME").map_or_else(|| root().join("target/izwi-home"), PathBuf::from);
+    let arbiter = DeviceArbiter::new();
+    let loader: Loader = Arc::new(move |name: &str| {
+        let home = Some(home.clone());
+        let config =
+            EngineCoreConfig { model: name.to_owned(), home, admission: false, ..Default::default() };
+        Engine::sharing(config, &arbiter).map_err(|error| format!("{error:#}"))
+    });
+    let registry_config =
+        RegistryConfig { default_asr: Some(LISTENER.to_owned()), ..RegistryConfig::new(DEFAULT_MODEL) };
+    let registry = Registry::with_loader(registry_config, Vec::new(), loader);
+    registry.load_defaults();
+    let mut config = ServerConfig::default();
+    change(&mut config);
+    let server = TestServer::listen(config, registry, Recorder::install()?).await?;
+    eventually("the models to load", || async {
+        let page = server.page("/readyz").await?;
+        ensure!(!page.contains("failed"), "{page}; run `cargo xtask pull`");
+        Ok(page.contains("\"ready\""))
+    })
+    .await?;
+    Ok(server)
 }
 
 /// Runs `tests/clients/SCRIPT` with the pinned Python packages. Returns what it printed; a failure is an error that shows it.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig};
 use izwi_hub::Store;
-use izwi_server::{Offer, Recorder, Registry, RegistryConfig, ServerConfig, check_bind};
+use izwi_server::{Listeners, Offer, Recorder, Registry, RegistryConfig, ServerConfig, check_bind};
 use tokio::net::TcpListener;
 
 use crate::failure::{self, Failure};
@@ -43,9 +43,10 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
 async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Result<()> {
     let server = &resolved.settings.server;
     let mut interrupt = Interrupt::listen()?;
-    let listener = listen(server).await?;
+    let http = listen(server).await?;
+    let wyoming = listen_wyoming(server).await?;
     let max_open_files = open_files(&server.config)?;
-    let address = listener.local_addr().context("the listener has no address")?;
+    let address = http.local_addr().context("the listener has no address")?;
     let store = models::open(&resolved.settings)?;
     let registry_config = server.registry(config.model.clone());
     let names = named(&registry_config, &server.models);
@@ -56,6 +57,10 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
     }
 
     output::status(&format!("izwi serves on {}", url(address)));
+    if let Some(wyoming) = &wyoming {
+        let address = wyoming.local_addr().context("the listener has no address")?;
+        output::status(&format!("izwi serves wyoming on tcp://{address}"));
+    }
     let recorder = Recorder::install()?;
     let offers = offers(&store, &names);
     // The default models are pulled when they are loaded, which starts now.
@@ -86,7 +91,7 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
     };
     let config =
         ServerConfig { voices: Some(store.voices().clone()), max_open_files, ..server.config.clone() };
-    izwi_server::serve(listener, config, registry, recorder, shutdown).await?;
+    izwi_server::serve(Listeners { http, wyoming }, config, registry, recorder, shutdown).await?;
     Ok(())
 }
 
@@ -98,29 +103,51 @@ fn exit_now() -> ! {
 
 /// Binds the address, if it is loopback, protected by a key, or allowed by `insecure`.
 async fn listen(server: &ServerSettings) -> Result<TcpListener> {
-    let place = format!("{}:{}", server.host, server.port);
-    let addresses: Vec<SocketAddr> = tokio::net::lookup_host((server.host.as_str(), server.port))
-        .await
-        .map_err(|error| {
-            failure::with_help(
-                format!("the host '{}' does not resolve: {error}", server.host),
-                "use 127.0.0.1 for this machine, 0.0.0.0 for every interface",
-            )
-        })?
-        .collect();
+    let addresses = resolve(&server.host, server.port).await?;
     for address in &addresses {
         check_bind(*address, server.config.api_key.is_some(), server.insecure).map_err(|error| {
             failure::with_help(error.to_string(), "set IZWI_API_KEY, use --host 127.0.0.1, or add --insecure")
         })?;
     }
-    TcpListener::bind(addresses.as_slice()).await.map_err(|error| match error.kind() {
+    bind(&addresses, &format!("{}:{}", server.host, server.port), "--port").await
+}
+
+/// Binds the port of the Wyoming protocol, which has no key, if it is loopback or allowed by `insecure`.
+async fn listen_wyoming(server: &ServerSettings) -> Result<Option<TcpListener>> {
+    let Some((host, port)) = &server.wyoming.0 else { return Ok(None) };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let addresses = resolve(host, *port).await?;
+    for address in &addresses {
+        check_bind(*address, false, server.insecure).map_err(|_| {
+            failure::with_help(
+                format!("{address} can be reached from other machines, and wyoming has no key"),
+                "use --wyoming 127.0.0.1:10200, or add --insecure in a network that you trust",
+            )
+        })?;
+    }
+    bind(&addresses, &server.wyoming.to_string(), "--wyoming").await.map(Some)
+}
+
+async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
+    let addresses = tokio::net::lookup_host((host, port)).await.map_err(|error| {
+        failure::with_help(
+            format!("the host '{host}' does not resolve: {error}"),
+            "use 127.0.0.1 for this machine, 0.0.0.0 for every interface",
+        )
+    })?;
+    Ok(addresses.collect())
+}
+
+/// Binds the first of the addresses that can be. `flag` sets them.
+async fn bind(addresses: &[SocketAddr], place: &str, flag: &str) -> Result<TcpListener> {
+    TcpListener::bind(addresses).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => failure::with_help(
             format!("{place} is in use"),
-            "another izwi may be running; choose another port with --port, or --port 0 for a free one",
+            format!("another izwi may be running; choose another port with {flag}, or port 0 for a free one"),
         ),
         std::io::ErrorKind::PermissionDenied => failure::with_help(
             format!("this user may not bind {place}"),
-            "choose a port above 1023 with --port",
+            format!("choose a port above 1023 with {flag}"),
         ),
         std::io::ErrorKind::AddrNotAvailable => failure::with_help(
             format!("{place} is not an address of this machine"),

@@ -1,11 +1,14 @@
 //! The settings of the server: address, models, and limits.
 
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+
 use izwi_core::engine::config::DEFAULT_ASR_MODEL;
 use izwi_server::{RegistryConfig, RestartPolicy, ServerConfig};
 
 use crate::machine;
 
-/// The value of `asr_model` for a server without an ASR model.
+/// The value of `asr_model` for a server without an ASR model, and of `wyoming` for one without that port.
 const NO_MODEL: &str = "none";
 
 /// Settings of the server.
@@ -17,6 +20,8 @@ pub(crate) struct ServerSettings {
     pub(crate) port: u16,
     /// Whether an address that other machines can reach may be bound without a key.
     pub(crate) insecure: bool,
+    /// Where the Wyoming protocol is served, if it is.
+    pub(crate) wyoming: WyomingAddress,
     /// Default ASR model, or `none`.
     pub(crate) asr_model: String,
     /// Models to install and offer in addition to the default ones.
@@ -31,12 +36,41 @@ pub(crate) struct ServerSettings {
     pub(crate) config: ServerConfig,
 }
 
+/// A host and a port, or none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct WyomingAddress(pub(crate) Option<(String, u16)>);
+
+impl FromStr for WyomingAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() || text == NO_MODEL {
+            return Ok(Self(None));
+        }
+        let parts = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        match parts.filter(|(host, _)| !host.is_empty()) {
+            Some((host, port)) => Ok(Self(Some((host.to_owned(), port)))),
+            None => Err(format!("'{text}' is not an address with a port like 127.0.0.1:10200, or none")),
+        }
+    }
+}
+
+impl Display for WyomingAddress {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some((host, port)) => write!(f, "{host}:{port}"),
+            None => f.write_str(NO_MODEL),
+        }
+    }
+}
+
 impl Default for ServerSettings {
     fn default() -> Self {
         Self {
             host: "127.0.0.1".to_owned(),
             port: 8080,
             insecure: false,
+            wyoming: WyomingAddress::default(),
             asr_model: DEFAULT_ASR_MODEL.to_owned(),
             models: Vec::new(),
             model_ttl_s: 600,
@@ -65,5 +99,21 @@ impl ServerSettings {
             process_memory_bytes: machine::memory_bytes().map(|(total, _)| total),
             restart: RestartPolicy::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wyoming_address_has_a_host_and_a_port() {
+        for text in ["127.0.0.1:10200", "[::1]:10200", "localhost:0", "none"] {
+            assert_eq!(text.parse::<WyomingAddress>().unwrap().to_string(), text);
+        }
+        for text in ["10200", "127.0.0.1", ":10200", "host:port", "host:65536"] {
+            assert!(text.parse::<WyomingAddress>().unwrap_err().contains(text));
+        }
+        assert_eq!("".parse(), Ok(WyomingAddress(None)));
     }
 }

@@ -411,6 +411,22 @@ pub(crate) static TABLE: &[Setting] = &[
     text!(
         Server,
         OfSection,
+        "wyoming",
+        Kind::Text,
+        "ADDRESS:PORT",
+        server.wyoming,
+        "Address and port of the Wyoming protocol for Home Assistant, like 127.0.0.1:10200, or none; it has no key, so other addresses need insecure"
+    ),
+    switch!(
+        Server,
+        OfSection,
+        "wyoming_zeroconf",
+        server.config.wyoming_zeroconf,
+        "Whether the Wyoming port is announced by multicast DNS (zeroconf), so that Home Assistant finds it"
+    ),
+    text!(
+        Server,
+        OfSection,
         "asr_model",
         Kind::Text,
         "NAME",
@@ -473,7 +489,7 @@ pub(crate) static TABLE: &[Setting] = &[
     ),
     whole!(
         Server, OfSection, "max_sessions", PERMITS "N", server.config.max_sessions,
-        "Maximum number of concurrent WebSocket sessions; more are refused"
+        "Maximum number of concurrent sessions, WebSocket and Wyoming; more are refused"
     ),
     whole!(
         Server, Tuning, "max_connections", PERMITS "N", server.config.max_connections,
@@ -497,11 +513,11 @@ pub(crate) static TABLE: &[Setting] = &[
     ),
     whole!(
         Server, Tuning, "max_frame_bytes", BYTES "BYTES", server.config.max_frame_bytes,
-        "Maximum size of a WebSocket message"
+        "Maximum size of a WebSocket message or a Wyoming event"
     ),
     whole!(
         Server, Tuning, "max_session_chars", ANY_COUNT "N", server.config.max_session_chars,
-        "Maximum number of characters of text in a WebSocket session"
+        "Maximum number of characters of text in a WebSocket session, or in a stream of text of Wyoming"
     ),
     seconds!(
         Server,
@@ -554,7 +570,7 @@ pub(crate) static TABLE: &[Setting] = &[
         Tuning,
         "idle_timeout_s",
         server.config.idle_timeout,
-        "Time limit for a WebSocket session without input or output"
+        "Time limit for a session without input or output"
     ),
     Setting {
         kind: WINDOW,

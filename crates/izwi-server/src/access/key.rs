@@ -71,7 +71,9 @@ impl ApiKey {
     pub(crate) fn check(&self, headers: &HeaderMap) -> Presented {
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
             let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
-            scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+            // Deepgram's clients send the second.
+            let is_known = ["bearer", "token"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+            is_known.then(|| token.trim())
         });
         let plain = headers.get("x-api-key").and_then(|value| value.to_str().ok());
         // One only, or a request would be many guesses.
@@ -169,6 +171,7 @@ mod tests {
             assert_eq!(presented("authorization", &format!("Bearer {value}")), Presented::Right);
         }
         assert_eq!(presented("x-api-key", "0123456789abcdef"), Presented::Right);
+        assert_eq!(presented("authorization", "Token 0123456789abcdef"), Presented::Right);
         for value in ["", "0", "0123456789abcde", "0123456789abcdef0", "0123456789ABCDEF"] {
             assert_eq!(presented("x-api-key", value), Presented::Wrong, "{value}");
         }

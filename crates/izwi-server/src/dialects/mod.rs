@@ -2,7 +2,9 @@
 //! `routes()` of its own and one line in [`routes`]; WebSocket dialects are [`Protocol`](crate::ws::protocol::Protocol)s of
 //! the common session driver.
 
+mod deepgram;
 mod realtime;
+pub(crate) mod wyoming;
 
 use utoipa_axum::router::OpenApiRouter;
 
@@ -12,5 +14,5 @@ use crate::state::AppState;
 
 /// The routes of every dialect that speaks HTTP or WebSocket.
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().merge(realtime::routes())
+    OpenApiRouter::new().merge(deepgram::routes()).merge(realtime::routes())
 }

@@ -7,7 +7,7 @@ mod streamed;
 mod system;
 mod tickets;
 mod transcriptions;
-mod voices;
+pub(crate) mod voices;
 
 use std::sync::Arc;
 

@@ -196,7 +196,7 @@ fn loaded_tts(state: &AppState) -> Vec<Engine> {
 }
 
 /// The saved voices whose files can be read.
-async fn saved(store: &VoiceStore, engines: &[Engine]) -> Result<Vec<VoiceObject>, ApiError> {
+pub(crate) async fn saved(store: &VoiceStore, engines: &[Engine]) -> Result<Vec<VoiceObject>, ApiError> {
     let names = store.clone();
     let names = blocking(move || names.names(), "voice").await?;
     let mut listed = Vec::with_capacity(names.len());

@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use axum::extract::ws::{Message, WebSocket, close_code};
+use axum::extract::ws::{Message, close_code};
 use futures::StreamExt;
-use futures::stream::SplitStream;
 use izwi_core::engine::RequestId;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::outbox::Outbox;
 use super::protocol::ClientMessage;
+use super::socket::{MessageStream, Socket};
 use super::writer::{SendError, Writer};
 use crate::config::ServerConfig;
 use crate::error::ApiError;
@@ -55,7 +55,7 @@ pub(super) struct Connection {
     state: AppState,
     pub(super) id: RequestId,
     writer: Writer,
-    incoming: SplitStream<WebSocket>,
+    incoming: MessageStream,
     draining: watch::Receiver<bool>,
     is_draining: bool,
     ping: Interval,
@@ -67,13 +67,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(
-        state: AppState,
-        id: RequestId,
-        socket: WebSocket,
-        permit: OwnedSemaphorePermit,
-    ) -> Self {
-        let (sink, incoming) = socket.split();
+    pub(super) fn new(state: AppState, id: RequestId, socket: Socket, permit: OwnedSemaphorePermit) -> Self {
+        let Socket { sink, incoming } = socket;
         let config = state.config();
         let now = Instant::now();
         let mut ping = interval_at(now + config.ping_interval, config.ping_interval);

@@ -13,7 +13,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use axum::extract::ws::{WebSocket, close_code};
+use axum::extract::ws::close_code;
 use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -24,6 +24,7 @@ use super::outbox::Outbox;
 use super::pending_model::PendingModel;
 use super::protocol::{Action, Finish, Identity, Outcome, Protocol};
 use super::resume::{Handover, Registration, ResumeTable};
+use super::socket::Socket;
 use crate::dto::session::{Resume, Resumed};
 use crate::error::ApiError;
 use crate::metrics::{count_resume, move_detached};
@@ -93,7 +94,7 @@ pub(super) async fn run<P: Protocol>(
     state: AppState,
     resumable: Arc<ResumeTable>,
     id: RequestId,
-    socket: WebSocket,
+    socket: Socket,
     permit: OwnedSemaphorePermit,
     opening: P::Opening,
 ) {

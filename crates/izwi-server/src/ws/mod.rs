@@ -1,7 +1,7 @@
 //! WebSocket routes. Each is one [`Protocol`]: a file that knows its frames, and a line in [`routes`].
 //!
 //! [`driver`] runs every session. The other modules of this folder are its parts ([`connection`], [`outbox`],
-//! [`writer`], [`resume`], [`generation`], [`pending_model`]) or parts of frames that several protocols share ([`frame`], [`playback`], [`produced`]).
+//! [`writer`], [`socket`], [`resume`], [`generation`], [`pending_model`]) or parts of frames that several protocols share ([`frame`], [`playback`], [`produced`]).
 
 mod chat;
 mod connection;
@@ -18,7 +18,8 @@ pub(crate) mod playback;
 pub(crate) mod produced;
 pub(crate) mod protocol;
 mod resume;
-mod speech;
+pub(crate) mod socket;
+pub(crate) mod speech;
 mod writer;
 
 use std::sync::Arc;
@@ -27,12 +28,14 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Extension, State, WebSocketUpgrade};
 use axum::response::Response;
 use izwi_core::engine::RequestId;
+use tokio::sync::OwnedSemaphorePermit;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::chat::Chat;
 use self::protocol::Protocol;
 use self::resume::ResumeTable;
+use self::socket::Socket;
 use self::speech::Speech;
 use crate::error::ApiError;
 use crate::openapi::SessionRefusals;
@@ -99,6 +102,18 @@ pub(crate) fn open<P: Protocol>(
     open_resumable::<P>(state, id, Arc::default(), upgrade, opening)
 }
 
+/// Serves a session of a protocol that WebSockets do not carry, until it ends. It cannot be continued on another
+/// connection.
+pub(crate) async fn serve<P: Protocol>(
+    state: AppState,
+    id: RequestId,
+    socket: Socket,
+    permit: OwnedSemaphorePermit,
+    opening: P::Opening,
+) {
+    driver::run::<P>(state, Arc::default(), id, socket, permit, opening).await;
+}
+
 fn open_resumable<P: Protocol>(
     state: AppState,
     id: RequestId,
@@ -117,6 +132,6 @@ fn open_resumable<P: Protocol>(
         .protocols(SUBPROTOCOLS)
         .on_failed_upgrade(|error| tracing::debug!(%error, "upgrade failed"))
         .on_upgrade(move |socket| async move {
-            driver::run::<P>(state, resumable, id, socket, permit, opening).await;
+            driver::run::<P>(state, resumable, id, socket.into(), permit, opening).await;
         }))
 }

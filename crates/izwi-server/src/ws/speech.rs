@@ -14,9 +14,9 @@
 //!   was not. Text that comes later is synthesised.
 //! - Any text frame and a WebSocket ping keep an idle session open; answers to the server's pings do not.
 
-mod live_text;
+pub(crate) mod live_text;
 mod parse;
-mod text_queue;
+pub(crate) mod text_queue;
 
 use std::sync::Arc;
 

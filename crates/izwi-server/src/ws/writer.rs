@@ -7,13 +7,13 @@ use std::future::poll_fn;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use axum::extract::ws::{CloseFrame, Message, WebSocket};
+use axum::extract::ws::{CloseFrame, Message};
 use bytes::Bytes;
 use futures::SinkExt;
-use futures::stream::SplitSink;
 use tokio::time::Instant;
 
 use super::outbox::Outbox;
+use super::socket::MessageSink;
 
 /// Why nothing more can be sent.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub(super) enum SendError {
 }
 
 pub(super) struct Writer {
-    sink: SplitSink<WebSocket, Message>,
+    sink: MessageSink,
     /// Messages that were taken from the outbox, and those of the connection itself.
     staged: VecDeque<Message>,
     /// Whether the socket still buffers bytes.
@@ -36,7 +36,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(sink: SplitSink<WebSocket, Message>, limit: Duration) -> Self {
+    pub(super) fn new(sink: MessageSink, limit: Duration) -> Self {
         Self { sink, staged: VecDeque::new(), is_dirty: false, limit, deadline: None }
     }
 

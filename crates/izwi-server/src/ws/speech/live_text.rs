@@ -16,25 +16,25 @@ const FIRST_BYTES: usize = 100;
 
 /// The utterance that is being spoken while its text arrives.
 #[derive(Debug)]
-pub(super) struct LiveText {
+pub(crate) struct LiveText {
     input: TextInput,
     /// Its text so far.
     text: String,
 }
 
 impl LiveText {
-    pub(super) fn new(input: TextInput, text: &str) -> Self {
+    pub(crate) fn new(input: TextInput, text: &str) -> Self {
         Self { input, text: text.to_owned() }
     }
 
     /// Its text so far.
-    pub(super) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
     /// Takes text of `waiting`, all of it or up to where the utterance ends. `is_all` ends the utterance behind it. Returns
     /// whether the utterance has ended; text that is left in `waiting` belongs to the next.
-    pub(super) fn take(&mut self, waiting: &mut String, is_all: bool) -> bool {
+    pub(crate) fn take(&mut self, waiting: &mut String, is_all: bool) -> bool {
         let joined = format!("{}{waiting}", self.text);
         let end = utterance_end(&joined).map(|end| end.saturating_sub(self.text.len()));
         let taken = &waiting[..end.unwrap_or(waiting.len())];
@@ -53,7 +53,7 @@ impl LiveText {
 }
 
 /// Where the utterance that begins `text` ends, if it does.
-pub(super) fn utterance_end(text: &str) -> Option<usize> {
+pub(crate) fn utterance_end(text: &str) -> Option<usize> {
     let end = sentence_ends(text).into_iter().find(|&end| end >= UTTERANCE_BYTES);
     if end.is_some_and(|end| end <= MAX_BYTES) || text.len() <= MAX_BYTES {
         return end;
@@ -64,7 +64,7 @@ pub(super) fn utterance_end(text: &str) -> Option<usize> {
 }
 
 /// Where the text that an utterance begins with ends; `None` while no word of `text` is complete.
-pub(super) fn first_end(text: &str) -> Option<usize> {
+pub(crate) fn first_end(text: &str) -> Option<usize> {
     let head = &text[..text.floor_char_boundary(FIRST_BYTES)];
     Some(stable_end(head)).filter(|&end| !head[..end].trim().is_empty())
 }

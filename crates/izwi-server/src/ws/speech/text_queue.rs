@@ -14,7 +14,7 @@ const EARLY_CHARS: usize = 40;
 const WORD_LETTERS: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct TextQueue {
+pub(crate) struct TextQueue {
     buffer: String,
     utterances: VecDeque<String>,
     session_chars: usize,
@@ -29,7 +29,7 @@ pub(super) struct TextQueue {
 
 /// The text of the next utterance.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NextText {
+pub(crate) enum NextText {
     /// All of it, at once.
     Whole(String),
     /// All of it, of a session whose text is spoken as it arrives.
@@ -39,7 +39,7 @@ pub(super) enum NextText {
 }
 
 impl TextQueue {
-    pub(super) fn new(max_utterance_chars: usize, max_session_chars: usize) -> Self {
+    pub(crate) fn new(max_utterance_chars: usize, max_session_chars: usize) -> Self {
         Self {
             buffer: String::new(),
             utterances: VecDeque::new(),
@@ -53,12 +53,12 @@ impl TextQueue {
     }
 
     /// From now on text is spoken as it arrives.
-    pub(super) fn set_live(&mut self) {
+    pub(crate) fn set_live(&mut self) {
         self.is_live = true;
     }
 
     /// Takes a piece of text; unless text is spoken as it arrives, complete sentences become an utterance once there are enough of them.
-    pub(super) fn push(&mut self, text: &str) -> Result<(), ApiError> {
+    pub(crate) fn push(&mut self, text: &str) -> Result<(), ApiError> {
         self.append(text)?;
         if self.is_live {
             return Ok(());
@@ -73,7 +73,7 @@ impl TextQueue {
     }
 
     /// Takes the last text, as one utterance with the text before it.
-    pub(super) fn push_last(&mut self, text: &str) -> Result<(), ApiError> {
+    pub(crate) fn push_last(&mut self, text: &str) -> Result<(), ApiError> {
         self.append(text)?;
         self.finish();
         self.is_whole = true;
@@ -100,13 +100,13 @@ impl TextQueue {
     }
 
     /// Checks that a whole text could be taken and is not blank.
-    pub(super) fn check_whole(&self, text: &str) -> Result<(), ApiError> {
+    pub(crate) fn check_whole(&self, text: &str) -> Result<(), ApiError> {
         self.check_open()?;
         check_text("text", text, self.max_utterance_chars)
     }
 
     /// Makes an utterance of the buffered text.
-    pub(super) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         let text = std::mem::take(&mut self.buffer);
         let text = text.trim();
         if !text.is_empty() {
@@ -115,13 +115,13 @@ impl TextQueue {
     }
 
     /// Flushes and takes no more text.
-    pub(super) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.flush();
         self.is_done = true;
     }
 
     /// Ends the utterance that is spoken as it arrives with the buffered text.
-    pub(super) fn flush_into(&mut self, live: &mut LiveText) {
+    pub(crate) fn flush_into(&mut self, live: &mut LiveText) {
         let mut text = std::mem::take(&mut self.buffer);
         live.take(&mut text, true);
         self.buffer = text;
@@ -129,12 +129,12 @@ impl TextQueue {
     }
 
     /// Gives the buffered text to the utterance that is spoken as it arrives. Returns whether that has ended.
-    pub(super) fn feed(&mut self, live: &mut LiveText) -> bool {
+    pub(crate) fn feed(&mut self, live: &mut LiveText) -> bool {
         live.take(&mut self.buffer, false)
     }
 
     /// Drops text that was not taken yet. False if there was none.
-    pub(super) fn clear(&mut self) -> bool {
+    pub(crate) fn clear(&mut self) -> bool {
         let had_text = !self.utterances.is_empty() || !self.buffer.trim().is_empty();
         self.buffer.clear();
         self.utterances.clear();
@@ -142,11 +142,11 @@ impl TextQueue {
     }
 
     /// Text that was not taken yet, in order.
-    pub(super) fn remaining(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn remaining(&self) -> impl Iterator<Item = &str> {
         self.utterances.iter().map(String::as_str).chain([self.buffer.trim()])
     }
 
-    pub(super) fn next(&mut self) -> Option<NextText> {
+    pub(crate) fn next(&mut self) -> Option<NextText> {
         let Some(mut text) = self.utterances.pop_front() else {
             return self.is_live.then(|| self.first_words()).flatten().map(NextText::Start);
         };
@@ -170,11 +170,11 @@ impl TextQueue {
     }
 
     /// Whether the text has ended and every utterance was taken.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.is_done && self.utterances.is_empty()
     }
 
-    pub(super) fn check_open(&self) -> Result<(), ApiError> {
+    pub(crate) fn check_open(&self) -> Result<(), ApiError> {
         if self.is_done {
             return Err(ApiError::OutOfOrder("the session's text has ended already; open another session"));
         }
@@ -188,7 +188,7 @@ fn sentences_end(text: &str) -> usize {
 }
 
 /// Where the complete sentences of `text` end. A sentence is complete once white space follows its terminator.
-pub(super) fn sentence_ends(text: &str) -> Vec<usize> {
+pub(crate) fn sentence_ends(text: &str) -> Vec<usize> {
     let mut ends = Vec::new();
     let mut letters = 0;
     let mut terminated = false;
