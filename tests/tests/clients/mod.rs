@@ -1,6 +1,7 @@
 //! Published client packages against the real server. `cargo xtask test` creates their environment.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod elevenlabs;
 mod openai;
 
 use std::path::{Path, PathBuf};

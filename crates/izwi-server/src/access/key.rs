@@ -65,16 +65,22 @@ impl ApiKey {
         Self(digest(key.as_bytes()))
     }
 
+    /// Whether `key` is the key. Compares in constant time.
+    pub(crate) fn is(&self, key: &str) -> bool {
+        digest(key.as_bytes()).ct_eq(&self.0).into()
+    }
+
     /// Compares the keys of a request in constant time.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Presented {
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
             let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
         });
-        let plain = headers.get("x-api-key").and_then(|value| value.to_str().ok());
+        // The second is the name of ElevenLabs.
+        let plain = ["x-api-key", "xi-api-key"].into_iter().filter_map(|name| headers.get(name)?.to_str().ok());
         let given = bearer.into_iter().chain(plain);
         given.fold(Presented::Nothing, |known, key| {
-            if bool::from(digest(key.as_bytes()).ct_eq(&self.0)) || known == Presented::Right {
+            if self.is(key) || known == Presented::Right {
                 Presented::Right
             } else {
                 Presented::Wrong
@@ -158,6 +164,7 @@ mod tests {
             assert_eq!(presented("authorization", &format!("Bearer {value}")), Presented::Right);
         }
         assert_eq!(presented("x-api-key", "0123456789abcdef"), Presented::Right);
+        assert_eq!(presented("xi-api-key", "0123456789abcdef"), Presented::Right);
         for value in ["", "0", "0123456789abcde", "0123456789abcdef0", "0123456789ABCDEF"] {
             assert_eq!(presented("x-api-key", value), Presented::Wrong, "{value}");
         }

@@ -2,11 +2,36 @@
 //! `routes()` of its own and one line in [`routes`]; WebSocket dialects are [`Protocol`](crate::ws::protocol::Protocol)s of
 //! the common session driver.
 
-use axum::Router;
+mod elevenlabs;
 
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::Response;
+
+pub(crate) use self::elevenlabs::{
+    Stream as ElevenLabs, is_client as is_elevenlabs, models as elevenlabs_models, opening as elevenlabs_opening,
+};
+use crate::error::ApiError;
 use crate::state::AppState;
 
 /// The routes of every dialect that speaks HTTP or WebSocket.
 pub(crate) fn routes() -> Router<AppState> {
-    Router::new()
+    Router::new().merge(elevenlabs::routes())
 }
+
+/// Middleware: gives errors of a dialect's routes the shape that its clients know.
+pub(crate) async fn render_errors(request: Request, next: Next) -> Response {
+    let is_elevenlabs = elevenlabs::owns(request.uri().path());
+    let mut response = next.run(request).await;
+    match response.extensions_mut().remove::<ApiError>() {
+        Some(error) if is_elevenlabs => elevenlabs::render(&error, response),
+        _ => response,
+    }
+}
+
+/// Whether a request to this path may bring its key in a message.
+pub(crate) fn takes_late_key(path: &str) -> bool {
+    elevenlabs::takes_late_key(path)
+}
+

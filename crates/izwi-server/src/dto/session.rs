@@ -3,7 +3,7 @@
 use izwi_core::engine::SpeechOptions;
 use serde::{Deserialize, Serialize};
 
-use super::speech::VoiceRef;
+use super::speech::{VoiceRef, WordTimes};
 use crate::extract::WithOptions;
 
 /// Names of the frames a client may send.
@@ -26,6 +26,8 @@ pub(crate) struct ConfigFields {
     pub(crate) chunk_ms: Option<u64>,
     pub(crate) first_chunk_ms: Option<u64>,
     pub(crate) priority: Option<String>,
+    /// Whether `word` frames are sent, by default false.
+    pub(crate) word_times: Option<bool>,
     #[serde(skip)]
     pub(crate) options: SpeechOptions,
 }
@@ -132,6 +134,13 @@ pub(crate) enum ServerFrame<'a> {
         prebuffer_ms: u64,
         /// Processing time over audio time; `None` where nothing is known yet.
         predicted_rtf: Option<f32>,
+    },
+    /// A word whose first sound is in the chunk behind this frame.
+    #[serde(rename = "word")]
+    Word {
+        utterance: u64,
+        #[serde(flatten)]
+        word: WordTimes<'a>,
     },
     #[serde(rename = "audio.done")]
     AudioDone {

@@ -20,7 +20,7 @@ use crate::voices::{Voice, blocking, stored};
 
 /// Voices of the requested model, or of all loaded TTS models; then the saved voices that it, or any, accepts. Loads no
 /// model: a page of another site can send a GET without reading the answer.
-pub(super) async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     ApiQuery(query): ApiQuery<VoiceQuery>,
 ) -> Result<Json<VoiceList>, ApiError> {

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use axum::extract::ws::Message;
 use bytes::Bytes;
-use izwi_core::engine::{Emission, FinishReason, RequestId, RequestStats, StreamingOutput, TextMark};
+use izwi_core::engine::{Emission, FinishReason, RequestId, RequestStats, SpokenWord, StreamingOutput};
 
 use super::chat::Chat;
 use super::outbox::Outbox;
 use super::protocol::{Action, ClientMessage, Finish, Identity, Outcome, Protocol};
 use super::speech::Speech;
+use crate::dialects::{self, ElevenLabs};
 use crate::error::ApiError;
 use crate::state::AppState;
 
@@ -35,12 +36,20 @@ pub enum Step<'a> {
 
 /// Runs a session of `/v1/audio/speech/stream`. Returns the text frames that were sent.
 pub async fn speech(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
-    Session::<Speech>::new(state).run(steps).await
+    Session::<Speech>::new(state, ()).run(steps).await
 }
 
 /// As [`speech`], of `/v1/audio/chat/stream`.
 pub async fn chat(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
-    Session::<Chat>::new(state).run(steps).await
+    Session::<Chat>::new(state, ()).run(steps).await
+}
+
+/// As [`speech`], of the ElevenLabs dialect with several contexts.
+pub async fn elevenlabs(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
+    match dialects::elevenlabs_opening() {
+        Ok(opening) => Session::<ElevenLabs>::new(state, opening).run(steps).await,
+        Err(_) => Vec::new(),
+    }
 }
 
 struct Session<P: Protocol> {
@@ -59,11 +68,11 @@ struct Generation<P: Protocol> {
     is_interrupted: bool,
 }
 
-impl<P: Protocol<Opening = ()>> Session<P> {
-    fn new(state: &AppState) -> Self {
+impl<P: Protocol> Session<P> {
+    fn new(state: &AppState, opening: P::Opening) -> Self {
         let identity = Identity { id: RequestId::from("session"), resume_token: Some("token".to_owned()) };
         Self {
-            protocol: P::new(state, identity, ()),
+            protocol: P::new(state, identity, opening),
             outbox: Outbox::new(Duration::from_secs(30)),
             generation: None,
             sent: Vec::new(),
@@ -182,7 +191,12 @@ impl<P: Protocol<Opening = ()>> Session<P> {
             sequence: generation.chunks,
             sample_offset: generation.samples,
             samples: vec![0.25; samples],
-            text_marks: vec![TextMark { text_end: generation.text, sample_end: end }],
+            words: vec![SpokenWord {
+                text_start: generation.text - text.len(),
+                text_end: generation.text,
+                sample_start: generation.samples,
+                sample_end: end,
+            }],
             sample_rate: generation.sample_rate,
             text: Some(text.to_owned()),
             segments: Vec::new(),

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use axum::extract::ws::Utf8Bytes;
+use axum::extract::ws::{Utf8Bytes, close_code};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
@@ -169,4 +169,14 @@ pub(crate) trait Protocol: Sized + Send + 'static {
     fn write_done(&self, out: &mut Outbox);
 
     fn write_error(&self, error: &ApiError, out: &mut Outbox);
+
+    /// How long the client may send nothing while nothing is generated or loaded; by default as the server is `configured`.
+    fn idle_timeout(&self, configured: Duration) -> Duration {
+        configured
+    }
+
+    /// The code with which a session that is over closes.
+    fn close_code(&self) -> u16 {
+        close_code::NORMAL
+    }
 }

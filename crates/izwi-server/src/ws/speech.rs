@@ -2,6 +2,7 @@
 //!
 //! Choices that the protocol leaves open:
 //! - `session.created` answers `session.config`, or the first text of a session without one.
+//! - `word` frames, where asked for, stand before the `audio.chunk` of the chunk in which the word starts.
 //! - `audio.start` is sent with the first audio of an utterance; an utterance that is refused is an `error` alone.
 //! - With `response_format: "wav"` the first binary frame of an utterance starts with a 44-byte header of a stream of
 //!   unknown length; `samples` counts audio only.
@@ -34,7 +35,7 @@ use super::playback::Timeline;
 use super::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 use crate::chunking::ChunkSizes;
 use crate::dto::session::{AudioChunk, ChunkOf, ClientFrame, ConfigFields, Interrupt, ServerFrame};
-use crate::dto::speech::VoiceRef;
+use crate::dto::speech::{VoiceRef, WordTimes};
 use crate::encoding::{self, EncodedUtterance};
 use crate::error::ApiError;
 use crate::metrics::count_interrupt;
@@ -70,6 +71,8 @@ struct Setup {
     options: ResolvedSpeechOptions,
     format: &'static Format,
     chunks: ChunkSizes,
+    /// Whether the client wants to know when words are spoken.
+    word_times: bool,
 }
 
 pub(super) struct Utterance {
@@ -240,7 +243,11 @@ impl Protocol for Speech {
         let audio = utterance.encoded.encode(&chunk)?;
         let samples = chunk.samples.len();
         if let Some(spoken) = self.timeline.get_mut(utterance.number) {
-            spoken.send(samples, chunk.text_marks, Instant::now());
+            for word in chunk.words.iter().filter(|_| utterance.setup.word_times) {
+                let word = WordTimes::new(word, &spoken.text, chunk.sample_rate);
+                out.frame(&ServerFrame::Word { utterance: utterance.number, word });
+            }
+            spoken.send(samples, chunk.words, Instant::now());
             spoken.is_complete = chunk.is_final;
         }
         if samples > 0 {
@@ -381,7 +388,8 @@ impl Setup {
         let choice = VoiceChoice { voice, cloning: Cloning::default() };
         let priority = fields.priority.as_deref();
         let options = ResolvedSpeechOptions::resolve(fields.options, choice, priority, &engine)?;
-        Ok(Self { engine, options, format, chunks })
+        let word_times = fields.word_times.unwrap_or(false);
+        Ok(Self { engine, options, format, chunks, word_times })
     }
 }
 
