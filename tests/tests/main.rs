@@ -9,6 +9,7 @@ mod chat;
 mod clients;
 mod connections;
 mod disconnects;
+mod documentation;
 mod elevenlabs;
 mod examples;
 mod hostile;

@@ -4,18 +4,24 @@
 //! no client.
 
 mod encoder;
+mod flac;
 mod g711;
+mod mp3;
+mod opus;
 mod pcm;
 mod resampled;
 pub mod wav;
 
 pub use encoder::{EncodeError, Encoder, EncoderConfig, Format};
+pub use flac::FLAC;
 pub use g711::{ALAW, ULAW};
+pub use mp3::MP3;
+pub use opus::OPUS;
 pub use pcm::{F32LE, S16LE};
 pub use wav::WAV;
 
 /// Every format, in the order in which messages list them.
-pub static FORMATS: &[Format] = &[WAV, S16LE, F32LE, ULAW, ALAW];
+pub static FORMATS: &[Format] = &[MP3, OPUS, FLAC, WAV, S16LE, F32LE, ULAW, ALAW];
 
 /// Sample rates in Hz that can be asked for of formats without losses.
 pub const SAMPLE_RATES_HZ: &[u32] = &[8_000, 16_000, 22_050, 24_000, 44_100, 48_000];
@@ -90,7 +96,7 @@ mod tests {
         }
         assert_eq!(Format::by_name("pcm_f32").unwrap().encoding, "pcm_f32le");
         assert_eq!(Format::by_extension("WAV").unwrap().name, "wav");
-        assert!(Format::by_extension("mp3").is_none());
+        assert!(Format::by_extension("aac").is_none());
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod chunk;
 pub mod decode;
 pub mod encode;
 pub mod pcm;
+pub mod pcm_input;
 pub mod resample;
 pub mod vad;
 

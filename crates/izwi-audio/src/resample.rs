@@ -8,6 +8,11 @@ use rubato::{Fft, FixedSync, Indexing, Resampler as _, WindowFunction};
 const RECORDING_BLOCK_SAMPLES: usize = 1024;
 /// The same for streams, whose delay is about a block: 64 ms at 8 kHz, 21 ms at 24 kHz.
 const STREAM_BLOCK_SAMPLES: usize = 512;
+/// The same for live input, which is waited for.
+const LIVE_BLOCK_SAMPLES: usize = 256;
+/// Input samples in a period of the ratio beyond which rates are rounded, in general and for live input.
+const MAX_PERIOD: usize = 100_000;
+const MAX_LIVE_PERIOD: usize = 2_000;
 
 /// The resampler refuses its parameters or its input.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +53,7 @@ impl Resampler {
     /// # Errors
     /// A rate is 0.
     pub fn new(rate_in_hz: u32, rate_out_hz: u32) -> Result<Self, ResampleError> {
-        Self::with_block(rate_in_hz, rate_out_hz, RECORDING_BLOCK_SAMPLES)
+        Self::with_block(rate_in_hz, rate_out_hz, RECORDING_BLOCK_SAMPLES, MAX_PERIOD)
     }
 
     /// A resampler for live streams: less delay, and a transition band twice as wide.
@@ -56,14 +61,28 @@ impl Resampler {
     /// # Errors
     /// A rate is 0.
     pub fn streamed(rate_in_hz: u32, rate_out_hz: u32) -> Result<Self, ResampleError> {
-        Self::with_block(rate_in_hz, rate_out_hz, STREAM_BLOCK_SAMPLES)
+        Self::with_block(rate_in_hz, rate_out_hz, STREAM_BLOCK_SAMPLES, MAX_PERIOD)
     }
 
-    fn with_block(rate_in_hz: u32, rate_out_hz: u32, block: usize) -> Result<Self, ResampleError> {
+    /// A resampler for live input: the output is at most 50 ms behind the input at rates from 8 to 48 kHz that are common, and
+    /// 250 ms at any.
+    ///
+    /// # Errors
+    /// A rate is 0.
+    pub fn live(rate_in_hz: u32, rate_out_hz: u32) -> Result<Self, ResampleError> {
+        Self::with_block(rate_in_hz, rate_out_hz, LIVE_BLOCK_SAMPLES, MAX_LIVE_PERIOD)
+    }
+
+    fn with_block(
+        rate_in_hz: u32,
+        rate_out_hz: u32,
+        block: usize,
+        max_period: usize,
+    ) -> Result<Self, ResampleError> {
         if rate_in_hz == 0 || rate_out_hz == 0 {
             return Err(failed("a sample rate is 0"));
         }
-        let (nominal_in_hz, rate_in_hz) = (rate_in_hz, tractable(rate_in_hz, rate_out_hz));
+        let (nominal_in_hz, rate_in_hz) = (rate_in_hz, tractable(rate_in_hz, rate_out_hz, max_period));
         let fft = if rate_in_hz == rate_out_hz {
             None
         } else {
@@ -183,10 +202,10 @@ pub fn resampled_length(samples: u64, rate_in_hz: u32, rate_out_hz: u32) -> u64 
 
 /// An input rate near the given one whose transform is small. A transform contains a whole period of the ratio, which
 /// is 1.5 million samples from 767,999 to 16,000 Hz. Such rates come only from broken headers; the nearest multiple of
-/// 25 Hz differs by at most 0.013 %.
-fn tractable(rate_in_hz: u32, rate_out_hz: u32) -> u32 {
+/// 25 Hz differs by at most 0.013 % there, and by 0.16 % from a live stream at 8 kHz.
+fn tractable(rate_in_hz: u32, rate_out_hz: u32, max_period: usize) -> u32 {
     let period = rate_in_hz as usize / gcd(rate_in_hz as usize, rate_out_hz as usize);
-    if period > 100_000 { (rate_in_hz + 12) / 25 * 25 } else { rate_in_hz }
+    if period > max_period { (rate_in_hz + 12) / 25 * 25 } else { rate_in_hz }
 }
 
 fn gcd(a: usize, b: usize) -> usize {

@@ -3,15 +3,19 @@
 //! Tuned for an ASR model behind it: doubtful audio is kept, because the model cannot recover a dropped word. Music with
 //! voice-like harmonics is detected as speech more often than by larger networks. Knows no file format and no model.
 
+mod streaming;
+
 use std::ops::Range;
 use std::time::Duration;
 
 use earshot::Detector;
 
+pub use streaming::{StreamingVad, StreamingVadOptions, VadEvent};
+
 /// The rate the network was trained at.
 const RATE_HZ: f64 = 16_000.0;
 /// Samples per score: 16 ms.
-const FRAME_SAMPLES: usize = 256;
+pub const FRAME_SAMPLES: usize = 256;
 /// A span ends only where scores stay this far below the threshold, so that it does not flicker.
 const HYSTERESIS: f32 = 0.15;
 /// The network starts from silence, so noise at the start of a recording scores as speech for up to 18 frames; a span
@@ -55,26 +59,33 @@ impl Default for VadOptions {
 pub fn speech_spans(samples_16k: &[f32], options: &VadOptions) -> Vec<Range<usize>> {
     let gain = level_gain(samples_16k);
     let mut detector = Detector::default();
-    let score = |samples: &[f32]| {
-        let mut frame = [0.0; FRAME_SAMPLES];
-        for (to, &from) in frame.iter_mut().zip(samples) {
-            *to = if from.is_finite() { (from * gain).clamp(-1.0, 1.0) } else { 0.0 };
-        }
-        detector.predict_f32(&frame)
-    };
-    let scores: Vec<f32> = samples_16k.chunks(FRAME_SAMPLES).map(score).collect();
+    let scores: Vec<f32> =
+        samples_16k.chunks(FRAME_SAMPLES).map(|frame| score(&mut detector, frame, gain)).collect();
     spans_of(&scores, samples_16k.len(), options)
+}
+
+/// The score of the next frame of a detector. A short frame is filled with silence.
+fn score(detector: &mut Detector, samples: &[f32], gain: f32) -> f32 {
+    let mut frame = [0.0; FRAME_SAMPLES];
+    for (to, &from) in frame.iter_mut().zip(samples) {
+        *to = if from.is_finite() { (from * gain).clamp(-1.0, 1.0) } else { 0.0 };
+    }
+    detector.predict_f32(&frame)
+}
+
+fn frame_rms(frame: &[f32]) -> f32 {
+    let power: f32 = frame.iter().filter(|s| s.is_finite()).map(|s| s * s).sum();
+    (power / frame.len() as f32).sqrt()
+}
+
+/// The nearest number of frames.
+fn frames_of(time: Duration) -> usize {
+    (time.as_secs_f64() * RATE_HZ / FRAME_SAMPLES as f64).round() as usize
 }
 
 /// The gain that brings the recording to the level the network was trained at; quiet and distant speakers need it.
 fn level_gain(samples: &[f32]) -> f32 {
-    let mut levels: Vec<f32> = samples
-        .chunks(FRAME_SAMPLES)
-        .map(|frame| {
-            let power: f32 = frame.iter().filter(|s| s.is_finite()).map(|s| s * s).sum();
-            (power / frame.len() as f32).sqrt()
-        })
-        .collect();
+    let mut levels: Vec<f32> = samples.chunks(FRAME_SAMPLES).map(frame_rms).collect();
     if levels.is_empty() {
         return 1.0;
     }
@@ -85,7 +96,6 @@ fn level_gain(samples: &[f32]) -> f32 {
 
 /// Converts frame scores to sample spans.
 fn spans_of(scores: &[f32], samples: usize, options: &VadOptions) -> Vec<Range<usize>> {
-    let frames_of = |time: Duration| (time.as_secs_f64() * RATE_HZ / FRAME_SAMPLES as f64).round() as usize;
     let min_silence = frames_of(options.min_silence);
     let min_speech = frames_of(options.min_speech).max(1);
     let pad = (options.pad.as_secs_f64() * RATE_HZ) as usize;

@@ -9,14 +9,19 @@ use izwi_types::excerpt;
 use crate::error::ApiError;
 
 /// Formats without a request for one.
-const HTTP_DEFAULT: &str = "wav";
+pub(crate) const HTTP_DEFAULT: &str = "wav";
 const SESSION_DEFAULT: &str = "pcm";
 
 /// Reads `response_format` of an HTTP request: a format with its media type.
 pub(crate) fn for_http(name: Option<&str>) -> Result<(&'static Format, &'static str), ApiError> {
-    let offered = streamed().filter_map(|format| Some((format, format.media_type?)));
+    let offered = http_formats();
     let found = offered.clone().find(|(format, _)| format.name == name.unwrap_or(HTTP_DEFAULT));
     found.ok_or_else(|| unsupported(name, offered.map(|(format, _)| format)))
+}
+
+/// The formats that an HTTP request can ask for, with their media types.
+pub(crate) fn http_formats() -> impl Iterator<Item = (&'static Format, &'static str)> + Clone {
+    streamed().filter_map(|format| Some((format, format.media_type?)))
 }
 
 /// Reads `response_format` of a WebSocket session.

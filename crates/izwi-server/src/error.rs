@@ -372,6 +372,11 @@ impl ApiError {
         }
     }
 
+    /// The status of its response.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.class().0
+    }
+
     /// The machine-readable code.
     pub fn code(&self) -> &'static str {
         self.class().2

@@ -62,9 +62,9 @@ impl TranscriptFormat {
         FORMATS.iter().find(|(known, ..)| *known == name).map(|(_, format, _)| *format)
     }
 
-    /// Names of all formats, for error messages.
-    pub(crate) fn names() -> String {
-        FORMATS.map(|(name, ..)| name).join(", ")
+    /// Names of all formats.
+    pub(crate) fn names() -> [&'static str; FORMATS.len()] {
+        FORMATS.map(|(name, ..)| name)
     }
 
     /// Media type of a body in this format.

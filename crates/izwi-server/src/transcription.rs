@@ -110,7 +110,7 @@ impl CheckedRequest {
 fn parse_format(name: Option<&str>) -> Result<TranscriptFormat, ApiError> {
     let Some(name) = name else { return Ok(TranscriptFormat::Json) };
     TranscriptFormat::parse(name).ok_or_else(|| {
-        let (name, known) = (excerpt(name), TranscriptFormat::names());
+        let (name, known) = (excerpt(name), TranscriptFormat::names().join(", "));
         ApiError::invalid(
             "response_format",
             format!("response_format '{name}' is unknown; use one of {known}"),

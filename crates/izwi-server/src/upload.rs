@@ -28,7 +28,7 @@ use crate::extract::{ContentType, expect_object, parse_json, parse_with_options,
 use crate::json_size;
 use crate::slow_body::is_slow;
 use crate::state::AppState;
-use fields::RecordingFields;
+pub(crate) use fields::RecordingFields;
 
 /// The most parts of a form.
 const MAX_PARTS: usize = 64;

@@ -1,5 +1,6 @@
 //! Generated pages of `docs/`: `izwi docs` writes them from its own flags and settings, [`figures`] from the baselines,
-//! [`metal_costs`] from counts, [`examples`] from the sources; here they are written or compared. Other pages are left alone.
+//! [`metal_costs`] from counts, [`compatibility`] from its tables, [`examples`] from the
+//! sources; here they are written or compared. Other pages are left alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::steps::Steps;
-use crate::{examples, figures, metal_costs, suite};
+use crate::{compatibility, examples, figures, metal_costs, suite};
 
 /// Writes the pages into `docs/`.
 pub(crate) fn write(root: &Path, steps: &mut Steps) -> Result<()> {
@@ -45,6 +46,7 @@ fn generate(root: &Path, steps: &mut Steps, izwi: &Path, out: &Path) -> Result<(
     steps.run("generated pages", command.current_dir(root).args(["docs", "--out"]).arg(out))?;
     figures::write(root, out)?;
     metal_costs::write(root, out)?;
+    compatibility::write(root, out)?;
     examples::write(root, out)
 }
 

@@ -7,6 +7,7 @@
 
 mod aarch64;
 mod ci;
+mod compatibility;
 mod darwin;
 mod docs;
 mod emulate;
@@ -40,6 +41,7 @@ chores:
   pull                      only the pull of the test models, into target/izwi-home
   tidy                      the structural rules of this repository
   docs [--check]            write the generated pages of docs/ (or only compare them)
+  compatibility             only docs/compatibility.md, without a build; a part of `docs`
   record NOTE               keep the durations of the last `ci` as benches/baselines/ci.json
   metal-emulate [-- ARGS]   the tests of izwi-nn and izwi-models that ARGS of nextest select, on an emulated Metal device
   metal-emulate --some      its self-check, all tests of izwi-nn and a golden test or two of each family
@@ -81,6 +83,7 @@ enum Chore {
     MetalEmulateSome,
     Aarch64,
     Darwin,
+    Compatibility,
     MetalCosts,
     MetalReport,
     Fuzz(fuzz::Order),
@@ -113,6 +116,7 @@ fn parse(args: &[&str]) -> Option<Chore> {
         ["metal-emulate", "--self-check", "--", rest @ ..] => Some(emulate(true, rest)),
         ["aarch64"] => Some(Chore::Aarch64),
         ["darwin"] => Some(Chore::Darwin),
+        ["compatibility"] => Some(Chore::Compatibility),
         ["metal-costs"] => Some(Chore::MetalCosts),
         ["metal-report"] => Some(Chore::MetalReport),
         ["fuzz", rest @ ..] => fuzz::parse(rest).map(Chore::Fuzz),
@@ -137,6 +141,7 @@ fn run(root: &Path, chore: &Chore) -> Result<()> {
         Chore::MetalEmulate { nextest_args, .. } => emulate::self_check(root, steps, nextest_args),
         Chore::Aarch64 => aarch64::check(root, steps),
         Chore::Darwin => darwin::check(root, steps),
+        Chore::Compatibility => compatibility::write(root, &root.join("docs")),
         Chore::MetalCosts => metal_costs::write(root, &root.join("docs")),
         Chore::MetalReport => metal_report::write_report(root, steps),
         Chore::Fuzz(order) => fuzz::run(root, steps, order),

@@ -3,6 +3,7 @@
 
 mod elevenlabs;
 mod openai;
+mod schemathesis;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

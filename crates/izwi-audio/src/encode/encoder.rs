@@ -74,8 +74,8 @@ pub enum EncodeError {
 
 /// The state of one encoded stream of mono audio.
 pub trait Encoder: Debug + Send {
-    /// Encodes samples in −1.0..=1.0 (clipped) and returns the bytes that are complete. The first call returns the
-    /// header, too, also without samples.
+    /// Encodes samples in −1.0..=1.0 (clipped) and returns the bytes that are complete; none while a frame is being filled.
+    /// The first bytes are the header. However a signal is sliced, its bytes are the same.
     fn push(&mut self, samples: &[f32]) -> Result<Vec<u8>, EncodeError>;
 
     /// Ends the stream and returns its remaining bytes. Nothing may be pushed after this.

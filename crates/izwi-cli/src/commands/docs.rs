@@ -1,4 +1,4 @@
-//! `izwi docs`: generates pages of `docs/` from the command line and the table of settings.
+//! `izwi docs`: generates pages of `docs/` from the command line, the table of settings and the types of the server.
 //!
 //! The output does not depend on the machine.
 
@@ -28,7 +28,9 @@ pub(crate) struct Args {
 /// Writes the pages for a command line.
 pub(crate) fn run(args: &Args, command_line: clap::Command) -> Result<()> {
     fs::create_dir_all(&args.out).with_context(|| format!("cannot create {}", args.out.display()))?;
-    for (name, page) in [("cli.md", cli_page(command_line)), ("config.md", config_page())] {
+    let openapi = izwi_server::openapi_json().context("the OpenAPI document cannot be written")?;
+    let pages = [("cli.md", cli_page(command_line)), ("config.md", config_page()), ("openapi.json", openapi)];
+    for (name, page) in pages {
         let path = args.out.join(name);
         fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
         output::print(&format!("{}\n", path.display()))?;

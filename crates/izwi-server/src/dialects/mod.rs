@@ -3,11 +3,12 @@
 //! the common session driver.
 
 mod elevenlabs;
+mod realtime;
 
-use axum::Router;
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
+use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use self::elevenlabs::{
     Stream as ElevenLabs, is_client as is_elevenlabs, models as elevenlabs_models, opening as elevenlabs_opening,
@@ -16,8 +17,8 @@ use crate::error::ApiError;
 use crate::state::AppState;
 
 /// The routes of every dialect that speaks HTTP or WebSocket.
-pub(crate) fn routes() -> Router<AppState> {
-    Router::new().merge(elevenlabs::routes())
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().merge(elevenlabs::routes()).merge(realtime::routes())
 }
 
 /// Middleware: gives errors of a dialect's routes the shape that its clients know.

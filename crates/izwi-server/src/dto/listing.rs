@@ -1,23 +1,32 @@
 //! Models and voices.
 
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
-#[derive(Debug, Serialize)]
+use crate::openapi;
+
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelList {
+    #[schema(schema_with = openapi::list_object)]
     pub(crate) object: &'static str,
     pub(crate) data: Vec<ModelObject>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelObject {
     pub(crate) id: String,
+    #[schema(schema_with = openapi::model_object)]
     pub(crate) object: &'static str,
     /// Unix time.
     pub(crate) created: u64,
     pub(crate) owned_by: &'static str,
+    #[schema(schema_with = openapi::model_state)]
     pub(crate) state: &'static str,
+    /// Whether it is used where a request names no model.
     pub(crate) default: bool,
+    #[schema(schema_with = openapi::tasks)]
     pub(crate) tasks: Vec<&'static str>,
+    /// Hz; unknown until it was loaded.
     pub(crate) sample_rate: Option<u32>,
     /// Languages it transcribes, once it was loaded.
     pub(crate) languages: Vec<String>,
@@ -27,15 +36,17 @@ pub(crate) struct ModelObject {
     pub(crate) clones_voices: Option<bool>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct VoiceList {
+    #[schema(schema_with = openapi::list_object)]
     pub(crate) object: &'static str,
     pub(crate) voices: Vec<VoiceObject>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct VoiceObject {
     pub(crate) id: String,
+    #[schema(schema_with = openapi::voice_object)]
     pub(crate) object: &'static str,
     pub(crate) name: String,
     /// BCP 47 tag; `None` for a saved voice, which supports all languages of its model.
@@ -50,36 +61,54 @@ pub(crate) struct VoiceObject {
     pub(crate) models: Vec<String>,
     /// When it was saved, as RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime)]
     pub(crate) created_at: Option<String>,
     /// Transcript of the recording it was made of.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub(crate) text: Option<String>,
 }
 
 /// A voice that was removed.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct VoiceDeleted {
     pub(crate) id: String,
+    #[schema(schema_with = openapi::voice_object)]
     pub(crate) object: &'static str,
     pub(crate) deleted: bool,
 }
 
 /// `POST /v1/audio/voices`. Members that are not listed are ignored.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(expecting = "a JSON object")]
 pub(crate) struct VoiceRequest {
+    /// Name of the voice.
+    #[schema(value_type = String, min_length = 1, max_length = 64, pattern = "^[a-z0-9][a-z0-9._-]*$")]
     pub(crate) name: Option<String>,
+    /// A model that clones voices; the default model without it.
     pub(crate) model: Option<String>,
+    /// The recording, as base64 or a `data:` URL. Required, unless `audio_sample` is given.
+    #[schema(format = "base64-audio")]
     pub(crate) ref_audio: Option<String>,
+    /// Another name of `ref_audio`.
+    #[schema(format = "base64-audio")]
     pub(crate) audio_sample: Option<String>,
+    /// What is spoken in the recording.
     pub(crate) ref_text: Option<String>,
+    /// Another name of `ref_text`.
     pub(crate) text: Option<String>,
+    /// Whether only the timbre of the recording is used, and not its prosody.
+    #[schema(default = false)]
     pub(crate) x_vector_only_mode: Option<bool>,
+    /// Whether a saved voice of the same name is replaced.
+    #[schema(default = false)]
     pub(crate) overwrite: Option<bool>,
 }
 
 /// Query of the voice routes.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct VoiceQuery {
+    /// A loaded model whose voices are meant.
     pub(crate) model: Option<String>,
 }

@@ -5,26 +5,46 @@ use std::fmt;
 use izwi_core::engine::{SpeechOptions, SpokenWord};
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
 
 use crate::extract::WithOptions;
+use crate::openapi;
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(expecting = "a JSON object")]
 pub(crate) struct SpeechRequest {
+    /// Id or alias of a model, from `/v1/models`.
+    #[schema(value_type = String)]
     pub(crate) model: Option<String>,
+    /// Text to speak.
+    #[schema(value_type = String, min_length = 1, pattern = r"\S")]
     pub(crate) input: Option<String>,
+    #[schema(schema_with = openapi::voice)]
     pub(crate) voice: Option<VoiceRef>,
+    /// Format of the audio.
+    #[schema(schema_with = openapi::speech_format)]
     pub(crate) response_format: Option<String>,
+    /// Form of the body: the bytes of the audio, or server-sent events with base64.
+    #[schema(schema_with = openapi::stream_format)]
     pub(crate) stream_format: Option<String>,
-    /// Whether the events tell when words are spoken, by default false.
+    /// Whether the events tell when words are spoken.
+    #[schema(default = false)]
     pub(crate) word_times: Option<bool>,
+    /// Length of the first chunk, for an earlier start.
+    #[schema(minimum = 20, maximum = 200)]
     pub(crate) first_chunk_ms: Option<u64>,
+    #[schema(schema_with = openapi::priority)]
     pub(crate) priority: Option<String>,
     /// Whether somebody listens while the audio is generated, by default true.
+    #[schema(default = true)]
     pub(crate) live: Option<bool>,
-    /// Base64 of a recording, or a `data:` URL.
+    /// A recording of the voice to clone: base64, or a `data:` URL.
+    #[schema(format = "base64-audio")]
     pub(crate) ref_audio: Option<String>,
+    /// What is spoken in `ref_audio`.
     pub(crate) ref_text: Option<String>,
+    /// Whether only the timbre of `ref_audio` is used, and not its prosody.
+    #[schema(default = false)]
     pub(crate) x_vector_only_mode: Option<bool>,
     #[serde(skip)]
     pub(crate) options: SpeechOptions,
@@ -79,7 +99,7 @@ impl<'de> Deserialize<'de> for VoiceRef {
 }
 
 /// A word of the text, and when it is spoken, from the start of the utterance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct WordTimes<'a> {
     pub(crate) text: &'a str,
     pub(crate) start_ms: u64,
@@ -99,7 +119,7 @@ impl<'a> WordTimes<'a> {
 }
 
 /// Events of `stream_format: "sse"`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "type")]
 pub(crate) enum SpeechEvent<'a> {
     /// A word whose first sound is in the next delta.
@@ -111,7 +131,7 @@ pub(crate) enum SpeechEvent<'a> {
     Done { usage: Usage },
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Usage {
     pub(crate) input_tokens: usize,
     pub(crate) output_tokens: usize,

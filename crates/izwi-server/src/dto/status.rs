@@ -3,21 +3,25 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
-#[derive(Debug, Serialize)]
+use crate::openapi;
+
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Probe {
+    /// `alive` or `ready`.
     pub(crate) status: &'static str,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Version {
     pub(crate) name: &'static str,
     pub(crate) version: &'static str,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Health {
-    /// `ok`, `loading`, `degraded` or `draining`.
+    #[schema(schema_with = openapi::health_status)]
     pub(crate) status: &'static str,
     /// Why it is not `ok`.
     pub(crate) reason: Option<String>,
@@ -28,16 +32,18 @@ pub(crate) struct Health {
     pub(crate) models: BTreeMap<String, ModelHealth>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelHealth {
+    #[schema(schema_with = openapi::model_state)]
     pub(crate) state: &'static str,
     pub(crate) reason: Option<String>,
+    #[schema(schema_with = openapi::tasks)]
     pub(crate) tasks: Vec<&'static str>,
     #[serde(flatten)]
     pub(crate) engine: Option<EngineHealth>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct EngineHealth {
     pub(crate) device: String,
     pub(crate) memory_bytes: usize,
@@ -49,7 +55,7 @@ pub(crate) struct EngineHealth {
     pub(crate) statistics: Option<Statistics>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct KvHealth {
     pub(crate) total_blocks: usize,
     pub(crate) used_blocks: usize,
@@ -59,7 +65,7 @@ pub(crate) struct KvHealth {
 }
 
 /// Over the last 1,000 requests.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Statistics {
     pub(crate) total_requests: u64,
     pub(crate) audio_seconds: f64,

@@ -2,14 +2,17 @@
 
 use izwi_core::engine::{Segment, Transcript};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::transcription::DurationUsage;
+use crate::openapi;
 
 /// The verbose form of a transcript. Times in seconds.
 /// <https://platform.openai.com/docs/api-reference/audio/verbose-json-object>
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct VerboseTranscript {
     /// `transcribe` or `translate`.
+    #[schema(schema_with = openapi::asr_task)]
     task: &'static str,
     /// Code of the language; empty without speech.
     language: String,
@@ -18,11 +21,12 @@ pub(crate) struct VerboseTranscript {
     text: String,
     segments: Vec<VerboseSegment>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     words: Option<Vec<VerboseWord>>,
     usage: DurationUsage,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct VerboseSegment {
     /// Index, from 0.
     id: usize,
@@ -39,7 +43,7 @@ struct VerboseSegment {
     no_speech_prob: f32,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct VerboseWord {
     word: String,
     start: f64,

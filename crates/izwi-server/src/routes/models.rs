@@ -9,10 +9,12 @@ use crate::dialects;
 use crate::dto::listing::{ModelList, ModelObject};
 use crate::error::ApiError;
 use crate::extract::ApiPath;
+use crate::openapi::UnknownModelRefusals;
 use crate::registry::{Entry, Slot};
 use crate::state::AppState;
 
-/// The models, in the shape of the client's dialect.
+/// Models
+#[utoipa::path(get, path = "/v1/models", tag = "models", responses((status = 200, description = "All models.", body = ModelList)))]
 pub(super) async fn list(State(state): State<AppState>, headers: HeaderMap) -> Response {
     if dialects::is_elevenlabs(&headers) {
         return Json(dialects::elevenlabs_models(&state)).into_response();
@@ -23,6 +25,14 @@ pub(super) async fn list(State(state): State<AppState>, headers: HeaderMap) -> R
 }
 
 // example: route
+/// One model
+#[utoipa::path(
+    get,
+    path = "/v1/models/{id}",
+    tag = "models",
+    params(("id" = String, Path, description = "Id or alias of a model.")),
+    responses((status = 200, description = "The model.", body = ModelObject), UnknownModelRefusals),
+)]
 pub(super) async fn show(
     State(state): State<AppState>,
     ApiPath(id): ApiPath,

@@ -22,6 +22,7 @@ use crate::chunking::ChunkSizes;
 use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef, WordTimes};
 use crate::encoding::{self, EncodedUtterance};
 use crate::error::ApiError;
+use crate::openapi::{SpeechAudio, SpeechBody, SpeechRefusals};
 use crate::registry::Lease;
 use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_text};
 use crate::state::AppState;
@@ -42,6 +43,18 @@ enum StreamFormat {
 #[error("generation was cut off")]
 struct CutOff;
 
+/// Text to speech
+///
+/// The body starts with the first audio, while the rest is generated. The fields beside `model` and `input` are optional.
+#[utoipa::path(
+    post,
+    path = "/v1/audio/speech",
+    tag = "speech",
+    request_body(content = SpeechBody, content_type = "application/json", example = json!({
+        "model": "hibari", "input": "Hello there.", "voice": "heart", "response_format": "wav"
+    })),
+    responses(SpeechAudio, SpeechRefusals),
+)]
 pub(super) async fn create(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,

@@ -10,6 +10,7 @@ use izwi_core::engine::{Engine, KVCacheStats, MetricsSnapshot};
 
 use crate::dto::status::{EngineHealth, Health, KvHealth, ModelHealth, Probe, Statistics, Version};
 use crate::error::ApiError;
+use crate::openapi::NotReadyRefusals;
 use crate::registry::{Entry, Slot, Unready};
 use crate::state::AppState;
 
@@ -17,7 +18,15 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// How long a summary waits for an engine that is executing a step.
 const STATISTICS_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Whether the process works
+///
 /// Fails once a default model is given up: only a restart of the process helps then.
+#[utoipa::path(
+    get,
+    path = "/livez",
+    tag = "service",
+    responses((status = 200, description = "It works.", body = Probe), NotReadyRefusals),
+)]
 pub(super) async fn livez(State(state): State<AppState>) -> Result<Json<Probe>, ApiError> {
     match state.registry().given_up().map(|unready| in_the_open(&state, unready)) {
         Some(Unready { code, reason }) => Err(ApiError::NotReady { code, reason }),
@@ -25,19 +34,37 @@ pub(super) async fn livez(State(state): State<AppState>) -> Result<Json<Probe>, 
     }
 }
 
+/// Name and version
+#[utoipa::path(get, path = "/version", tag = "service", responses((status = 200, description = "The version.", body = Version)))]
 pub(super) async fn version() -> Json<Version> {
     Json(Version { name: "izwi", version: VERSION })
 }
 
+/// Whether the default models are loaded and requests are taken
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    tag = "service",
+    responses((status = 200, description = "It is ready.", body = Probe), NotReadyRefusals),
+)]
 pub(super) async fn readyz(State(state): State<AppState>) -> Result<Json<Probe>, ApiError> {
     readiness(&state).map_err(|Unready { code, reason }| ApiError::NotReady { code, reason })?;
     Ok(Json(Probe { status: "ready" }))
 }
 
+/// Metrics for Prometheus
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "service",
+    responses((status = 200, description = "The metrics, in the text format.", body = String, content_type = "text/plain")),
+)]
 pub(super) async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.recorder().render())
 }
 
+/// State of the models
+#[utoipa::path(get, path = "/health", tag = "service", responses((status = 200, description = "The state.", body = Health)))]
 pub(super) async fn health(State(state): State<AppState>) -> Json<Health> {
     let (status, reason) = match readiness(&state) {
         Ok(()) => ("ok", None),

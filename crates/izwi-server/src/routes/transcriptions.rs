@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use super::streamed::{self, event};
 use crate::dto::transcription::{DurationUsage, TranscriptEvent, TranscriptionRequest};
 use crate::error::ApiError;
+use crate::openapi::{TranscriptBody, TranscriptionForm, TranscriptionRefusals};
 use crate::registry::Lease;
 use crate::state::AppState;
 use crate::stats_headers;
@@ -32,6 +33,17 @@ const FIRST_TEXT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of keep-alive comments while there is no new text.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// Speech to text, in the language of the recording
+#[utoipa::path(
+    post,
+    path = "/v1/audio/transcriptions",
+    tag = "transcription",
+    request_body(content(
+        (TranscriptionRequest = "application/json"),
+        (TranscriptionForm = "multipart/form-data"),
+    )),
+    responses(TranscriptBody, TranscriptionRefusals),
+)]
 pub(super) async fn transcribe(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
@@ -40,6 +52,19 @@ pub(super) async fn transcribe(
     respond(&state, id, upload, AsrTask::Transcribe).await
 }
 
+/// Speech to English text
+///
+/// As transcriptions, by a model that translates. Translations are not streamed.
+#[utoipa::path(
+    post,
+    path = "/v1/audio/translations",
+    tag = "transcription",
+    request_body(content(
+        (TranscriptionRequest = "application/json"),
+        (TranscriptionForm = "multipart/form-data"),
+    )),
+    responses(TranscriptBody, TranscriptionRefusals),
+)]
 pub(super) async fn translate(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,

@@ -12,14 +12,24 @@ use izwi_types::excerpt;
 use crate::dto::listing::{VoiceDeleted, VoiceList, VoiceObject, VoiceQuery, VoiceRequest};
 use crate::error::ApiError;
 use crate::extract::{ApiPath, ApiQuery, non_blank};
+use crate::openapi::{SavedVoiceRefusals, VoiceCreationRefusals, VoiceForm, VoiceRefusals};
 use crate::registry::{Lease, Slot};
 use crate::state::AppState;
 use crate::upload::Upload;
 use crate::voices;
 use crate::voices::{Voice, blocking, stored};
 
+/// Voices
+///
 /// Voices of the requested model, or of all loaded TTS models; then the saved voices that it, or any, accepts. Loads no
 /// model: a page of another site can send a GET without reading the answer.
+#[utoipa::path(
+    get,
+    path = "/v1/audio/voices",
+    tag = "speech",
+    params(VoiceQuery),
+    responses((status = 200, description = "The voices.", body = VoiceList), VoiceRefusals),
+)]
 pub(crate) async fn list(
     State(state): State<AppState>,
     ApiQuery(query): ApiQuery<VoiceQuery>,
@@ -44,7 +54,16 @@ pub(crate) async fn list(
     Ok(Json(VoiceList { object: "list", voices: listed }))
 }
 
-/// One voice, of the requested model or the default one, or a saved voice. An OpenAI name shows the voice it stands for.
+/// One voice
+///
+/// A voice of the requested model or the default one, or a saved voice. An OpenAI name shows the voice it stands for.
+#[utoipa::path(
+    get,
+    path = "/v1/audio/voices/{id}",
+    tag = "speech",
+    params(("id" = String, Path, description = "Name of a voice."), VoiceQuery),
+    responses((status = 200, description = "The voice.", body = VoiceObject), VoiceRefusals),
+)]
 pub(super) async fn show(
     State(state): State<AppState>,
     ApiPath(id): ApiPath,
@@ -72,7 +91,19 @@ pub(super) async fn show(
     }
 }
 
-/// Makes a voice from a recording and saves it.
+/// Make a voice of a recording
+///
+/// Clones the voice of a recording and saves it under a name.
+#[utoipa::path(
+    post,
+    path = "/v1/audio/voices",
+    tag = "speech",
+    request_body(content(
+        (VoiceRequest = "application/json"),
+        (VoiceForm = "multipart/form-data"),
+    )),
+    responses((status = 201, description = "The saved voice.", body = VoiceObject), VoiceCreationRefusals),
+)]
 pub(super) async fn create(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
@@ -112,7 +143,14 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(describe_saved(saved, &pack.into(), &loaded_tts(&state)).await)))
 }
 
-/// Removes a saved voice.
+/// Remove a saved voice
+#[utoipa::path(
+    delete,
+    path = "/v1/audio/voices/{id}",
+    tag = "speech",
+    params(("id" = String, Path, description = "Name of a saved voice.")),
+    responses((status = 200, description = "It is removed.", body = VoiceDeleted), SavedVoiceRefusals),
+)]
 pub(super) async fn remove(
     State(state): State<AppState>,
     ApiPath(id): ApiPath,

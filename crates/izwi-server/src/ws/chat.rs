@@ -26,8 +26,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use izwi_audio::encode::{EncodeError, EncoderConfig};
 use izwi_core::engine::{
-    AudioInput, Conversation, Emission, Engine, EngineCoreRequest, FinishReason, Message, RequestId,
-    StreamingOutput, Task,
+    AudioInput, Conversation, Engine, EngineCoreRequest, FinishReason, Message, RequestId, StreamingOutput,
+    Task,
 };
 use tokio::time::Instant;
 
@@ -36,6 +36,7 @@ use self::setup::Setup;
 use super::frame;
 use super::outbox::Outbox;
 use super::playback::Timeline;
+use super::produced::Produced;
 use super::protocol::{Action, ClientMessage, Finish, Identity, Job, Outcome, Protocol};
 use crate::dto::chat::{ClientFrame, ConfigFields, ServerFrame};
 use crate::dto::session::{AudioChunk, ChunkOf, Interrupt};
@@ -84,36 +85,6 @@ pub(super) struct Answer {
     encoded: EncodedUtterance,
     sent_chunks: u64,
     sent_samples: u64,
-}
-
-/// What the model produced for an answer.
-#[derive(Debug, Default)]
-struct Produced {
-    /// What was delivered whole; moved into the conversation with the end of the answer.
-    emissions: Vec<Emission>,
-    /// For each emission, the samples of the answer up to its end, and whether it is audio.
-    ends: Vec<(u64, bool)>,
-    /// Whether the conversation has the answer.
-    is_recorded: bool,
-}
-
-impl Produced {
-    fn push(&mut self, emissions: Vec<Emission>, ends: &[u64]) {
-        let are_audio = emissions.iter().map(|emission| matches!(emission, Emission::Frame(_)));
-        self.ends.extend(ends.iter().copied().zip(are_audio));
-        self.emissions.extend(emissions);
-    }
-
-    /// How many emissions were heard in the first `played` samples. Text tokens run ahead of their audio: those behind the
-    /// last frame that was heard do not count, unless the answer `is_complete` and all of it was heard.
-    fn heard(&self, played: u64, is_complete: bool) -> usize {
-        if is_complete && self.ends.iter().all(|(end, is_audio)| !is_audio || *end <= played) {
-            return self.ends.len();
-        }
-        // A token after a frame was emitted before the frame was decoded.
-        let played = self.ends.iter().take_while(|(end, is_audio)| !is_audio || *end <= played).count();
-        self.ends[..played].iter().rposition(|(_, is_audio)| *is_audio).map_or(0, |last| last + 1)
-    }
 }
 
 impl Protocol for Chat {

@@ -293,6 +293,13 @@ impl<P: Protocol> Driver<P> {
         self.protocol.write_error(error, &mut self.outbox);
     }
 
+    /// Tells why the current generation failed.
+    fn failure(&mut self, error: &ApiError) {
+        let Some(generation) = &mut self.generation else { return self.error(error) };
+        error.count();
+        self.protocol.write_failure(&mut generation.reply, error, &mut self.outbox);
+    }
+
     fn report(&mut self, outcome: Result<(), ApiError>) {
         if let Err(error) = outcome {
             self.error(&error);
@@ -340,6 +347,7 @@ impl<P: Protocol> Driver<P> {
         match self.protocol.receive(frame, model, &mut self.outbox)? {
             Action::None => {}
             Action::Interrupt => self.interrupt(),
+            Action::Cancel => self.cancel(),
             Action::Played { number, played } => {
                 if let Some(generation) =
                     self.generation.as_mut().filter(|one| P::number(&one.reply) == number)
@@ -353,8 +361,14 @@ impl<P: Protocol> Driver<P> {
     }
 
     fn interrupt(&mut self) {
+        if self.generation.is_some() {
+            self.protocol.drop_queued();
+            self.cancel();
+        }
+    }
+
+    fn cancel(&mut self) {
         let Some(generation) = &mut self.generation else { return };
-        self.protocol.drop_queued();
         if !generation.interrupt() {
             self.end(Outcome::Cancelled);
         }
@@ -418,7 +432,7 @@ impl<P: Protocol> Driver<P> {
 
     /// Ends a generation that failed before its first chunk.
     fn refuse(&mut self, error: &ApiError) -> Flow {
-        self.error(error);
+        self.failure(error);
         self.end(Outcome::Failed);
         match error {
             ApiError::Draining => {
@@ -451,8 +465,8 @@ impl<P: Protocol> Driver<P> {
         if let Some(stats) = stats {
             let details = stats.error.as_deref().unwrap_or("(no details)");
             match stats.finish_reason {
-                FinishReason::Error => self.error(&ApiError::internal(details, &request)),
-                FinishReason::TextTimeout => self.error(&ApiError::TextTimeout(details.to_owned())),
+                FinishReason::Error => self.failure(&ApiError::internal(details, &request)),
+                FinishReason::TextTimeout => self.failure(&ApiError::TextTimeout(details.to_owned())),
                 _ => {}
             }
             let reason = finish_reason(&stats, is_interrupted);

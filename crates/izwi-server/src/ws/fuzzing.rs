@@ -101,7 +101,9 @@ impl<P: Protocol> Session<P> {
             Step::Chunk(samples, text) => self.chunk(samples, text),
             Step::End => self.end(),
             Step::Fail => {
-                if let Some(generation) = self.generation.take_if(|generation| generation.chunks == 0) {
+                if let Some(mut generation) = self.generation.take_if(|generation| generation.chunks == 0) {
+                    let error = ApiError::Draining;
+                    self.protocol.write_failure(&mut generation.reply, &error, &mut self.outbox);
                     self.protocol.end(generation.reply, Outcome::Failed, &mut self.outbox);
                 }
             }
@@ -126,15 +128,20 @@ impl<P: Protocol> Session<P> {
             Err(error) => Err(error),
         };
         match outcome {
-            Ok(Action::Interrupt) => self.interrupt(),
+            Ok(Action::Interrupt) => {
+                if self.generation.is_some() {
+                    self.protocol.drop_queued();
+                    self.cancel();
+                }
+            }
+            Ok(Action::Cancel) => self.cancel(),
             Ok(_) => {}
             Err(error) => self.protocol.write_error(&error, &mut self.outbox),
         }
     }
 
-    fn interrupt(&mut self) {
+    fn cancel(&mut self) {
         let Some(generation) = &mut self.generation else { return };
-        self.protocol.drop_queued();
         generation.is_interrupted = true;
         if generation.chunks == 0
             && let Some(generation) = self.generation.take()
@@ -174,8 +181,8 @@ impl<P: Protocol> Session<P> {
         }
     }
 
-    fn refuse(&mut self, error: &ApiError, reply: P::Reply) {
-        self.protocol.write_error(error, &mut self.outbox);
+    fn refuse(&mut self, error: &ApiError, mut reply: P::Reply) {
+        self.protocol.write_failure(&mut reply, error, &mut self.outbox);
         self.protocol.end(reply, Outcome::Failed, &mut self.outbox);
     }
 

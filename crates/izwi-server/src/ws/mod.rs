@@ -1,7 +1,7 @@
 //! WebSocket routes. Each is one [`Protocol`]: a file that knows its frames, and a line in [`routes`].
 //!
 //! [`driver`] runs every session. The other modules of this folder are its parts ([`connection`], [`outbox`],
-//! [`writer`], [`resume`], [`generation`], [`pending_model`]) or parts of frames that several protocols share ([`frame`], [`playback`]).
+//! [`writer`], [`resume`], [`generation`], [`pending_model`]) or parts of frames that several protocols share ([`frame`], [`playback`], [`produced`]).
 
 mod chat;
 mod connection;
@@ -15,6 +15,7 @@ pub(crate) mod outbox;
 mod page;
 mod pending_model;
 pub(crate) mod playback;
+pub(crate) mod produced;
 pub(crate) mod protocol;
 mod resume;
 mod speech;
@@ -22,18 +23,19 @@ mod writer;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Extension, State, WebSocketUpgrade};
 use axum::response::Response;
-use axum::routing::get;
 use izwi_core::engine::RequestId;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use self::chat::Chat;
 use self::protocol::Protocol;
 use self::resume::ResumeTable;
 use self::speech::Speech;
 use crate::error::ApiError;
+use crate::openapi::SessionRefusals;
 use crate::state::AppState;
 
 /// A message up to this multiple of the limit is read and refused with an error frame; a larger one ends the session.
@@ -41,21 +43,47 @@ const REFUSED_WITH_ERROR: usize = 4;
 /// Bytes a socket may hold back: several of the largest chunks.
 const MAX_WRITE_BUFFER: usize = 8 << 20;
 
-pub(crate) fn routes() -> Router<AppState> {
-    Router::new()
-        .route("/v1/audio/speech/stream", get(upgrade::<Speech>))
-        .route("/v1/audio/chat/stream", get(upgrade::<Chat>))
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(speech_stream))
+        .routes(routes!(chat_stream))
         .layer(Extension(Arc::<ResumeTable>::default()))
 }
 
-/// Opens a session of a protocol whose URL says nothing.
-async fn upgrade<P: Protocol<Opening = ()>>(
+/// Text in, audio out, over a WebSocket
+///
+/// The upgrade of a WebSocket. Its messages are in [docs/protocol.md](/docs/protocol.md#speech).
+#[utoipa::path(
+    get,
+    path = "/v1/audio/speech/stream",
+    tag = "speech",
+    responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals),
+)]
+async fn speech_stream(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
     Extension(resumable): Extension<Arc<ResumeTable>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
-    open_resumable::<P>(state, id, resumable, upgrade, ())
+    open_resumable::<Speech>(state, id, resumable, upgrade, ())
+}
+
+/// Spoken conversation over a WebSocket: text or audio in, text and audio out
+///
+/// The upgrade of a WebSocket. Its messages are in [docs/protocol.md](/docs/protocol.md#conversation).
+#[utoipa::path(
+    get,
+    path = "/v1/audio/chat/stream",
+    tag = "conversation",
+    responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals),
+)]
+async fn chat_stream(
+    State(state): State<AppState>,
+    Extension(id): Extension<RequestId>,
+    Extension(resumable): Extension<Arc<ResumeTable>>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, ApiError> {
+    open_resumable::<Chat>(state, id, resumable, upgrade, ())
 }
 
 /// Opens a session that cannot be continued on another connection, if fewer than the limit are open.

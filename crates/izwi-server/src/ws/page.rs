@@ -165,6 +165,19 @@ fn the_page_has_every_message_of_conversations() {
     check_server("chat server", frames.into_iter().map(json).chain(common(ChunkOf::Turn(0))).collect());
 }
 
+/// Members that the page names as left out are accepted, since sessions share their options, and have no effect.
+#[test]
+fn the_page_lists_what_a_conversation_ignores() {
+    let listed = PAGE.split("without `voice`, `language`, `speed` and\n`non_streaming_mode`").count();
+    assert_eq!(listed, 2);
+    for members in
+        [r#""voice": "heart""#, r#""language": "en""#, r#""speed": 2.0"#, r#""non_streaming_mode": true"#]
+    {
+        let frame = format!(r#"{{"type": "session.config", {members}}}"#);
+        assert!(Chat::parse(ClientMessage::Text(frame.clone().into())).is_ok(), "{frame}");
+    }
+}
+
 #[test]
 fn the_page_has_every_code_that_it_needs() {
     for error in [frame::RUNNING, frame::CONFIGURED, ApiError::ResumeRefused, ApiError::CutOff] {

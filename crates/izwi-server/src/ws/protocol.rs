@@ -37,6 +37,8 @@ pub(crate) enum Action {
     None,
     /// End the current generation and drop the jobs behind it. Without a current generation it does nothing.
     Interrupt,
+    /// End the current generation; the jobs behind it stay. Without a current generation it does nothing.
+    Cancel,
     /// Tell the engine how much of a generation was played.
     Played {
         /// The generation, as [`Protocol::number`] tells it.
@@ -70,7 +72,7 @@ pub(crate) enum Outcome {
     Finished(Finish),
     /// The client interrupted it before the first chunk.
     Cancelled,
-    /// It failed before the first chunk. The driver has written the error.
+    /// It failed before the first chunk. [`Protocol::write_failure`] has been called.
     Failed,
 }
 
@@ -169,6 +171,11 @@ pub(crate) trait Protocol: Sized + Send + 'static {
     fn write_done(&self, out: &mut Outbox);
 
     fn write_error(&self, error: &ApiError, out: &mut Outbox);
+
+    /// Writes why a generation failed. [`end`](Self::end) follows.
+    fn write_failure(&self, _reply: &mut Self::Reply, error: &ApiError, out: &mut Outbox) {
+        self.write_error(error, out);
+    }
 
     /// How long the client may send nothing while nothing is generated or loaded; by default as the server is `configured`.
     fn idle_timeout(&self, configured: Duration) -> Duration {

@@ -117,7 +117,7 @@ fn words_of_the_text_have_times() {
         samples += output.samples.len() as u64;
     }
     let written: Vec<&str> = words.iter().map(|(written, _, _)| *written).collect();
-    let expected = "It|costs|$5,|and|**that**|is|fine.|In|2024|Dr.|Brown|said|(at 7:30 pm):|call|555-123-4567 ...|now! 🎉";
+    let expected = "It|costs|$5,|and|**that**|is|fine.|In|2024|Dr.|Brown|said|(at|7:30|pm):|call|555-123-4567|... now! 🎉";
     assert_eq!(written.join("|"), expected);
     assert_eq!(written.concat().replace(' ', ""), text.replace(' ', ""));
     assert!(words.iter().all(|(_, start, end)| start < end && *end <= samples), "{words:?} of {samples}");
@@ -126,7 +126,7 @@ fn words_of_the_text_have_times() {
     assert!(first < 4_800 && last > samples - 24_000, "{words:?} of {samples}");
     // A number takes longer than a short word.
     let length = |of: &str| words.iter().find(|(word, _, _)| *word == of).map(|(_, start, end)| end - start);
-    assert!(length("2024") > length("costs") && length("555-123-4567 ...") > length("2024"), "{words:?}");
+    assert!(length("2024") > length("costs") && length("555-123-4567") > length("2024"), "{words:?}");
 }
 
 #[test]

@@ -5,39 +5,59 @@ use std::collections::BTreeMap;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::dto::error::ErrorEnvelope;
 
 /// A member that is accepted and has no effect.
 type Ignored = Option<IgnoredAny>;
 
 /// `voice_settings`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = ElevenLabsVoiceSettings)]
 #[serde(expecting = "an object of voice settings")]
 pub(super) struct VoiceSettings {
     pub(super) speed: Option<f32>,
+    #[schema(value_type = Option<Object>)]
     stability: Ignored,
+    #[schema(value_type = Option<Object>)]
     similarity_boost: Ignored,
+    #[schema(value_type = Option<Object>)]
     style: Ignored,
+    #[schema(value_type = Option<Object>)]
     use_speaker_boost: Ignored,
+    #[schema(value_type = Option<Object>)]
     clone_strength: Ignored,
 }
 
 /// Body of the four speech routes.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = ElevenLabsSpeech)]
 #[serde(expecting = "a JSON object")]
 pub(super) struct SpeechRequest {
+    #[schema(value_type = String, min_length = 1, pattern = r"\S")]
     pub(super) text: Option<String>,
     pub(super) model_id: Option<String>,
     pub(super) language_code: Option<String>,
     pub(super) seed: Option<u64>,
     pub(super) voice_settings: Option<VoiceSettings>,
+    #[schema(value_type = Option<Object>)]
     previous_text: Ignored,
+    #[schema(value_type = Option<Object>)]
     next_text: Ignored,
+    #[schema(value_type = Option<Object>)]
     previous_request_ids: Ignored,
+    #[schema(value_type = Option<Object>)]
     next_request_ids: Ignored,
+    #[schema(value_type = Option<Object>)]
     pronunciation_dictionary_locators: Ignored,
+    #[schema(value_type = Option<Object>)]
     use_pvc_as_ivc: Ignored,
+    #[schema(value_type = Option<Object>)]
     apply_text_normalization: Ignored,
+    #[schema(value_type = Option<Object>)]
     apply_language_text_normalization: Ignored,
+    #[schema(value_type = Option<Object>)]
     audio_effects: Ignored,
 }
 
@@ -67,13 +87,15 @@ impl SpeechRequest {
 }
 
 /// Query of the speech routes. `enable_logging` and `optimize_streaming_latency` have no effect.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct SpeechQuery {
     pub(super) output_format: Option<String>,
 }
 
 /// Query of the WebSockets. The other parameters of the hosted service have no effect.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct StreamQuery {
     pub(super) model_id: Option<String>,
     pub(super) language_code: Option<String>,
@@ -85,7 +107,8 @@ pub(super) struct StreamQuery {
 }
 
 /// Query of `GET /v2/voices`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct VoicesQuery {
     pub(super) next_page_token: Option<String>,
     pub(super) page_size: Option<usize>,
@@ -129,7 +152,8 @@ impl ClientMessage {
 }
 
 /// `alignment` over HTTP.
-#[derive(Debug, Default, Clone, PartialEq, Serialize)]
+#[derive(Debug, Default, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = ElevenLabsCharacterSeconds)]
 pub(super) struct CharacterSeconds {
     pub(super) characters: Vec<String>,
     pub(super) character_start_times_seconds: Vec<f64>,
@@ -154,7 +178,8 @@ pub(super) struct CharacterMs {
 }
 
 /// Body, or line, of the routes with timestamps.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ElevenLabsAudioWithTimestamps)]
 pub(super) struct AudioWithTimestamps {
     pub(super) audio_base64: String,
     pub(super) alignment: Option<CharacterSeconds>,
@@ -188,11 +213,16 @@ pub(super) struct ErrorMessage<'a> {
     /// The code that the socket closes with.
     pub(super) code: u16,
     pub(super) param: Option<String>,
+    /// Of the context that failed, if the session goes on.
+    #[serde(rename = "contextId", skip_serializing_if = "Option::is_none")]
+    pub(super) context_id: Option<&'a str>,
 }
 
-/// The body of an error.
+/// The body of an error: the ordinary one, and what clients of the dialect read.
 #[derive(Debug, Serialize)]
 pub(super) struct ErrorDetail {
+    #[serde(flatten)]
+    pub(super) envelope: ErrorEnvelope,
     pub(super) detail: Detail,
 }
 
@@ -204,7 +234,8 @@ pub(super) struct Detail {
 }
 
 /// A voice.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ElevenLabsVoice)]
 pub(super) struct Voice {
     pub(super) voice_id: String,
     pub(super) name: String,
@@ -218,12 +249,14 @@ pub(super) struct Voice {
     pub(super) is_owner: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ElevenLabsVoices)]
 pub(super) struct Voices {
     pub(super) voices: Vec<Voice>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ElevenLabsVoicesPage)]
 pub(super) struct VoicesPage {
     pub(super) voices: Vec<Voice>,
     pub(super) has_more: bool,
@@ -231,7 +264,8 @@ pub(super) struct VoicesPage {
     pub(super) next_page_token: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ElevenLabsLanguage)]
 pub(super) struct Language {
     pub(super) language_id: String,
     pub(super) name: String,
@@ -256,7 +290,8 @@ pub(crate) struct Model {
 }
 
 /// The user's subscription: no limits of its own.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ElevenLabsSubscription)]
 pub(super) struct Subscription {
     pub(super) tier: &'static str,
     pub(super) status: &'static str,
@@ -273,7 +308,8 @@ pub(super) struct Subscription {
     pub(super) can_use_professional_voice_cloning: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ElevenLabsUser)]
 pub(super) struct User {
     pub(super) user_id: &'static str,
     pub(super) workspace_id: &'static str,

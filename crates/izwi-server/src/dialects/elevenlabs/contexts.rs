@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(generated(&mut automatic), ["Short."], "a word that is not complete waits");
         automatic.push(None, "... — ", false).unwrap();
         automatic.flush(None);
-        assert_eq!(generated(&mut automatic), ["wor... —"]);
+        assert_eq!(generated(&mut automatic), ["wor..."]);
         automatic.push(None, " — ", false).unwrap();
         automatic.flush(None);
         assert!(generated(&mut automatic).is_empty(), "nothing can be spoken");

@@ -12,6 +12,7 @@ use super::is_hosted_id;
 use crate::dto::listing::{VoiceObject, VoiceQuery};
 use crate::error::ApiError;
 use crate::extract::{ApiPath, ApiQuery, check_range};
+use crate::openapi::VoiceRefusals;
 use crate::registry::Slot;
 use crate::routes;
 use crate::state::AppState;
@@ -20,12 +21,25 @@ use crate::state::AppState;
 const DEFAULT_PAGE: usize = 10;
 const PAGE: std::ops::RangeInclusive<usize> = 1..=100;
 
-/// `GET /v1/voices`.
+/// Voices, as ElevenLabs lists them
+#[utoipa::path(
+    get,
+    path = "/v1/voices",
+    tag = "dialects",
+    responses((status = 200, description = "The voices.", body = Voices), VoiceRefusals),
+)]
 pub(super) async fn voices(State(state): State<AppState>) -> Result<Json<Voices>, ApiError> {
     Ok(Json(Voices { voices: all(state).await? }))
 }
 
-/// `GET /v2/voices`.
+/// A page of voices, as ElevenLabs lists them
+#[utoipa::path(
+    get,
+    path = "/v2/voices",
+    tag = "dialects",
+    params(VoicesQuery),
+    responses((status = 200, description = "The voices of a page.", body = VoicesPage), VoiceRefusals),
+)]
 pub(super) async fn voices_page(
     State(state): State<AppState>,
     ApiQuery(query): ApiQuery<VoicesQuery>,
@@ -51,7 +65,16 @@ pub(super) async fn voices_page(
     Ok(Json(VoicesPage { voices, has_more, total_count, next_page_token: has_more.then(|| end.to_string()) }))
 }
 
-/// `GET /v1/voices/{voice_id}`. An id of the hosted service shows the default voice, under that id.
+/// A voice, as ElevenLabs shows it
+///
+/// An id of the hosted service shows the default voice, under that id.
+#[utoipa::path(
+    get,
+    path = "/v1/voices/{voice_id}",
+    tag = "dialects",
+    params(("voice_id" = String, Path, description = "Name of a voice.")),
+    responses((status = 200, description = "The voice.", body = Voice), VoiceRefusals),
+)]
 pub(super) async fn voice(
     State(state): State<AppState>,
     ApiPath(id): ApiPath,
@@ -120,7 +143,15 @@ pub(crate) fn models(state: &AppState) -> Vec<Model> {
     models.collect()
 }
 
-/// `GET /v1/user`: who asks is not known, and nothing is counted.
+/// The user, for clients of ElevenLabs
+///
+/// Who asks is not known, and nothing is counted.
+#[utoipa::path(
+    get,
+    path = "/v1/user",
+    tag = "dialects",
+    responses((status = 200, description = "The user.", body = User)),
+)]
 pub(super) async fn user() -> Json<User> {
     Json(User {
         user_id: "izwi",
@@ -135,7 +166,13 @@ pub(super) async fn user() -> Json<User> {
     })
 }
 
-/// `GET /v1/user/subscription`.
+/// The subscription, for clients of ElevenLabs
+#[utoipa::path(
+    get,
+    path = "/v1/user/subscription",
+    tag = "dialects",
+    responses((status = 200, description = "The subscription.", body = Subscription)),
+)]
 pub(super) async fn subscription() -> Json<Subscription> {
     Json(free())
 }

@@ -18,12 +18,13 @@ mod stream;
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::Extension;
 use axum::http::{Extensions, HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use axum::{Json, Router};
 use tokio::sync::Semaphore;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use self::api::{Detail, ErrorDetail, StreamQuery};
 pub(crate) use self::listing::models;
@@ -39,19 +40,19 @@ const HOSTED_VOICE_ID_CHARS: usize = 20;
 /// The most sessions whose key has not come yet.
 const MAX_UNPROVEN: usize = 16;
 
-pub(super) fn routes() -> Router<AppState> {
-    Router::new()
-        .route("/v1/text-to-speech/{voice_id}", post(speech::convert))
-        .route("/v1/text-to-speech/{voice_id}/stream", post(speech::stream))
-        .route("/v1/text-to-speech/{voice_id}/with-timestamps", post(speech::convert_with_timestamps))
-        .route("/v1/text-to-speech/{voice_id}/stream/with-timestamps", post(speech::stream_with_timestamps))
-        .route("/v1/text-to-speech/{voice_id}/stream-input", get(stream::one_context))
-        .route("/v1/text-to-speech/{voice_id}/multi-stream-input", get(stream::many_contexts))
-        .route("/v1/voices", get(listing::voices))
-        .route("/v2/voices", get(listing::voices_page))
-        .route("/v1/voices/{voice_id}", get(listing::voice))
-        .route("/v1/user", get(listing::user))
-        .route("/v1/user/subscription", get(listing::subscription))
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(speech::convert))
+        .routes(routes!(speech::stream))
+        .routes(routes!(speech::convert_with_timestamps))
+        .routes(routes!(speech::stream_with_timestamps))
+        .routes(routes!(stream::one_context))
+        .routes(routes!(stream::many_contexts))
+        .routes(routes!(listing::voices))
+        .routes(routes!(listing::voices_page))
+        .routes(routes!(listing::voice))
+        .routes(routes!(listing::user))
+        .routes(routes!(listing::subscription))
         .layer(Extension(Arc::new(Semaphore::new(MAX_UNPROVEN))))
 }
 
@@ -71,7 +72,7 @@ pub(crate) fn is_client(headers: &HeaderMap) -> bool {
     headers.contains_key("xi-api-key") || sdk.is_some_and(|name| name.contains("elevenlabs"))
 }
 
-/// The error in the dialect's shape, with the headers of its ordinary response.
+/// The error in the dialect's shape, beside the ordinary one, with the headers of its ordinary response.
 pub(super) fn render(error: &ApiError, response: Response) -> Response {
     let status = match error {
         ApiError::Unauthorized => "invalid_api_key",
@@ -79,7 +80,7 @@ pub(super) fn render(error: &ApiError, response: Response) -> Response {
     };
     let detail = Detail { status, message: error.message(), param: error.param().map(izwi_types::excerpt) };
     let (head, _) = response.into_parts();
-    let mut rendered = (head.status, Json(ErrorDetail { detail })).into_response();
+    let mut rendered = (head.status, Json(ErrorDetail { envelope: error.envelope(), detail })).into_response();
     for (name, value) in &head.headers {
         if *name != header::CONTENT_TYPE && *name != header::CONTENT_LENGTH {
             rendered.headers_mut().insert(name, value.clone());

@@ -3,6 +3,8 @@
 //! A streamed body starts with the first chunk, while the rest is being generated. A generation that fails halfway cuts the
 //! connection.
 
+use std::collections::BTreeMap;
+
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -12,13 +14,17 @@ use base64::engine::general_purpose::STANDARD;
 use futures::stream;
 use izwi_core::engine::{FinishReason, RequestId, SpeechOptions, StreamingOutput, Task};
 use tokio::sync::mpsc;
+use utoipa::IntoResponses;
+use utoipa::openapi::{self, Content, RefOr, ResponseBuilder};
 
 use super::alignment::TimedUtterance;
 use super::api::{AudioWithTimestamps, CharacterSeconds, SpeechQuery, SpeechRequest};
 use super::formats::OutputFormat;
 use super::{find_voice, model_of};
+use crate::encoding;
 use crate::error::ApiError;
 use crate::extract::{ApiPath, ApiQuery, ContentType, parse_json};
+use crate::openapi::SpeechRefusals;
 use crate::registry::Lease;
 use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_text};
 use crate::state::AppState;
@@ -53,6 +59,20 @@ impl FromRequest<AppState> for SpeechBody {
             _ => ApiError::UnreadableBody(error.body_text()),
         })?;
         Ok(Self(parse_json(&bytes)?))
+    }
+}
+
+/// A response with audio, in each format.
+struct Audio;
+
+impl IntoResponses for Audio {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        let mut types: Vec<_> = encoding::http_formats().map(|(_, media_type)| media_type).collect();
+        types.dedup();
+        let response = ResponseBuilder::new().description("The audio, in `output_format`.");
+        let content = |response: ResponseBuilder, media_type| response.content(media_type, Content::default());
+        let response = types.into_iter().fold(response, content);
+        BTreeMap::from([("200".to_owned(), response.build().into())])
     }
 }
 
@@ -211,7 +231,17 @@ fn encoder_failed(error: &izwi_audio::encode::EncodeError) -> CutOff {
     CutOff
 }
 
-/// `POST /v1/text-to-speech/{voice_id}`. A file whose header holds its length comes as a whole.
+/// Text to speech of ElevenLabs
+///
+/// The body starts with the first audio; a file whose header holds its length comes as a whole.
+#[utoipa::path(
+    post,
+    path = "/v1/text-to-speech/{voice_id}",
+    tag = "dialects",
+    params(("voice_id" = String, Path, description = "Name of a voice."), SpeechQuery),
+    request_body(content = SpeechRequest, content_type = "application/json", example = json!({"text": "Hello there."})),
+    responses(Audio, SpeechRefusals),
+)]
 pub(super) async fn convert(asked: Asked) -> Result<Response, ApiError> {
     if !asked.format.is_file() {
         return stream(asked).await;
@@ -229,7 +259,15 @@ pub(super) async fn convert(asked: Asked) -> Result<Response, ApiError> {
     Ok(respond(format.media_type, speech.headers, file))
 }
 
-/// `POST /v1/text-to-speech/{voice_id}/stream`.
+/// Streamed text to speech of ElevenLabs
+#[utoipa::path(
+    post,
+    path = "/v1/text-to-speech/{voice_id}/stream",
+    tag = "dialects",
+    params(("voice_id" = String, Path, description = "Name of a voice."), SpeechQuery),
+    request_body(content = SpeechRequest, content_type = "application/json", example = json!({"text": "Hello there."})),
+    responses(Audio, SpeechRefusals),
+)]
 pub(super) async fn stream(asked: Asked) -> Result<Response, ApiError> {
     let format = asked.format;
     let speech = Speech::begin(asked, true).await?;
@@ -239,7 +277,15 @@ pub(super) async fn stream(asked: Asked) -> Result<Response, ApiError> {
     }))
 }
 
-/// `POST /v1/text-to-speech/{voice_id}/with-timestamps`: one JSON object with all of the audio.
+/// Text to speech of ElevenLabs with the times of its characters
+#[utoipa::path(
+    post,
+    path = "/v1/text-to-speech/{voice_id}/with-timestamps",
+    tag = "dialects",
+    params(("voice_id" = String, Path, description = "Name of a voice."), SpeechQuery),
+    request_body(content = SpeechRequest, content_type = "application/json", example = json!({"text": "Hello there."})),
+    responses((status = 200, description = "All of the audio.", body = AudioWithTimestamps), SpeechRefusals),
+)]
 pub(super) async fn convert_with_timestamps(asked: Asked) -> Result<Response, ApiError> {
     let (format, id) = (asked.format, asked.id.clone());
     let mut speech = Speech::begin(asked, false).await?;
@@ -261,7 +307,17 @@ pub(super) async fn convert_with_timestamps(asked: Asked) -> Result<Response, Ap
     Ok(response)
 }
 
-/// `POST /v1/text-to-speech/{voice_id}/stream/with-timestamps`: a JSON object per line, as the audio comes.
+/// Streamed text to speech of ElevenLabs with the times of its characters
+///
+/// A JSON object per line, as the audio comes.
+#[utoipa::path(
+    post,
+    path = "/v1/text-to-speech/{voice_id}/stream/with-timestamps",
+    tag = "dialects",
+    params(("voice_id" = String, Path, description = "Name of a voice."), SpeechQuery),
+    request_body(content = SpeechRequest, content_type = "application/json", example = json!({"text": "Hello there."})),
+    responses((status = 200, description = "Lines of JSON.", body = String, content_type = "application/x-ndjson"), SpeechRefusals),
+)]
 pub(super) async fn stream_with_timestamps(asked: Asked) -> Result<Response, ApiError> {
     let format = asked.format;
     let mut speech = Speech::begin(asked, true).await?;

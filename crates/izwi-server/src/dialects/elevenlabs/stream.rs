@@ -35,6 +35,7 @@ use super::{find_voice, model_of};
 use crate::error::ApiError;
 use crate::extract::{ApiPath, ApiQuery, check_range, parse_json};
 use crate::middleware::LateKey;
+use crate::openapi::{SessionRefusals, UnknownModelRefusals};
 use crate::registry::Lease;
 use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice};
 use crate::state::AppState;
@@ -65,7 +66,16 @@ enum KeyState {
     Missing { from: LateKey, _permit: OwnedSemaphorePermit },
 }
 
-/// `GET /v1/text-to-speech/{voice_id}/stream-input`.
+/// Text to speech of ElevenLabs over a WebSocket
+///
+/// The upgrade of a WebSocket. Its messages are those of ElevenLabs; what is supported stands in docs/compatibility.md.
+#[utoipa::path(
+    get,
+    path = "/v1/text-to-speech/{voice_id}/stream-input",
+    tag = "dialects",
+    params(("voice_id" = String, Path, description = "Name of a voice."), StreamQuery),
+    responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals, UnknownModelRefusals),
+)]
 pub(super) async fn one_context(
     State(state): State<AppState>,
     ApiPath(voice): ApiPath,
@@ -76,7 +86,16 @@ pub(super) async fn one_context(
     open_session(state, Opening::new(voice, query, false, &extensions)?, &extensions, upgrade)
 }
 
-/// `GET /v1/text-to-speech/{voice_id}/multi-stream-input`.
+/// Several texts to speech of ElevenLabs over one WebSocket
+///
+/// The upgrade of a WebSocket. Its messages are those of ElevenLabs; what is supported stands in docs/compatibility.md.
+#[utoipa::path(
+    get,
+    path = "/v1/text-to-speech/{voice_id}/multi-stream-input",
+    tag = "dialects",
+    params(("voice_id" = String, Path, description = "Name of a voice."), StreamQuery),
+    responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals, UnknownModelRefusals),
+)]
 pub(super) async fn many_contexts(
     State(state): State<AppState>,
     ApiPath(voice): ApiPath,
@@ -145,8 +164,6 @@ pub(crate) struct Stream {
     contexts: Contexts,
     /// Whether the running generation was asked for by a flush.
     runs_flushed: bool,
-    /// Whether the driver interrupts one generation, and no other text is to be dropped.
-    keeps_queue: bool,
     is_closed: bool,
     has_failed: bool,
     next_number: u64,
@@ -175,7 +192,6 @@ impl Protocol for Stream {
             model: None,
             contexts: Contexts::new(limits),
             runs_flushed: false,
-            keeps_queue: false,
             is_closed: false,
             has_failed: false,
             next_number: 0,
@@ -291,7 +307,7 @@ impl Protocol for Stream {
     }
 
     fn drop_queued(&mut self) -> bool {
-        !std::mem::take(&mut self.keeps_queue) && self.contexts.clear()
+        self.contexts.clear()
     }
 
     fn close_input(&mut self) {
@@ -310,16 +326,11 @@ impl Protocol for Stream {
     }
 
     fn write_error(&self, error: &ApiError, out: &mut Outbox) {
-        let code = match error {
-            ApiError::Unauthorized => "invalid_api_key",
-            other => other.code(),
-        };
-        out.frame(&ErrorMessage {
-            message: error.message(),
-            error: code,
-            code: close_code::POLICY,
-            param: error.param().map(excerpt),
-        });
+        write_error(error, None, out);
+    }
+
+    fn write_failure(&self, reply: &mut Reply, error: &ApiError, out: &mut Outbox) {
+        write_error(error, reply.id.as_deref(), out);
     }
 
     fn idle_timeout(&self, _configured: Duration) -> Duration {
@@ -399,8 +410,7 @@ impl Stream {
     fn close_context(&mut self, id: Option<&str>) -> Action {
         let Some(key) = self.contexts.close(id) else { return Action::None };
         if self.contexts.is_running(key) && !self.runs_flushed {
-            self.keeps_queue = true;
-            return Action::Interrupt;
+            return Action::Cancel;
         }
         Action::None
     }
@@ -428,6 +438,21 @@ fn write_final(context_id: Option<&str>, out: &mut Outbox) {
         is_final: Some(true),
         normalized_alignment: None,
         alignment: None,
+        context_id,
+    });
+}
+
+/// Writes an error of a session, or of one context.
+fn write_error(error: &ApiError, context_id: Option<&str>, out: &mut Outbox) {
+    let code = match error {
+        ApiError::Unauthorized => "invalid_api_key",
+        other => other.code(),
+    };
+    out.frame(&ErrorMessage {
+        message: error.message(),
+        error: code,
+        code: close_code::POLICY,
+        param: error.param().map(excerpt),
         context_id,
     });
 }

@@ -1,0 +1,270 @@
+//! Voice activity of a live stream: spans of speech are told as they begin and end.
+//!
+//! The state is a few kilobytes, whatever the length of the stream. Any slicing of it gives the same events.
+
+use std::time::Duration;
+
+use earshot::Detector;
+
+use super::{
+    FRAME_SAMPLES, HYSTERESIS, MIN_SPEECH_FRAMES_AT_START, START_FRAMES, TARGET_RMS, frame_rms, frames_of,
+    score,
+};
+
+/// Assumed level before anything louder was heard, and the lowest level that is amplified to the target: quieter audio
+/// is silence.
+const MIN_LEVEL: f32 = 0.005;
+/// Share of a louder frame in the running level: it follows a voice within a few frames, and a knock only in part.
+const ATTACK: f32 = 0.3;
+/// Fall of the running level with every frame: half of it in ten seconds.
+const RELEASE: f32 = 0.998_9;
+/// Frames without speech after which a beginning that was too short is dropped.
+const MAX_ONSET_GAP: u64 = 10;
+
+/// Parameters of the detection.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StreamingVadOptions {
+    /// Score at which speech begins, 0..=1.
+    pub threshold: f32,
+    /// Speech that is needed before a span begins, without its gaps.
+    pub min_speech: Duration,
+    /// Silence that ends a span.
+    pub min_silence: Duration,
+}
+
+impl Default for StreamingVadOptions {
+    fn default() -> Self {
+        Self {
+            threshold: 0.5,
+            min_speech: Duration::from_millis(128),
+            min_silence: Duration::from_millis(500),
+        }
+    }
+}
+
+/// A change between silence and speech. Positions are samples from the start of the stream, multiples of 16 ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VadEvent {
+    /// Speech has begun.
+    Started {
+        /// Its first sample.
+        start: u64,
+        /// Behind the last sample that was needed to tell.
+        at: u64,
+    },
+    /// Speech has ended.
+    Stopped {
+        /// Behind its last sample.
+        end: u64,
+        /// Behind the last sample that was needed to tell.
+        at: u64,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    Silence,
+    /// Speech that may be too short, in frames.
+    Onset {
+        start: u64,
+        end: u64,
+        speech: u64,
+    },
+    Speech {
+        end: u64,
+    },
+}
+
+/// The detector of one stream of mono samples at 16 kHz.
+pub struct StreamingVad {
+    threshold: f32,
+    min_speech: u64,
+    min_silence: u64,
+    detector: Box<Detector>,
+    level: f32,
+    /// The start of a frame.
+    pending: Vec<f32>,
+    /// Frames that were scored.
+    frames: u64,
+    is_speech: bool,
+    phase: Phase,
+}
+
+impl std::fmt::Debug for StreamingVad {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StreamingVad")
+            .field("frames", &self.frames)
+            .field("phase", &self.phase)
+            .finish_non_exhaustive()
+    }
+}
+
+impl StreamingVad {
+    /// A detector at the start of a stream.
+    pub fn new(options: &StreamingVadOptions) -> Self {
+        let frames = |time| (frames_of(time) as u64).max(1);
+        Self {
+            threshold: options.threshold,
+            min_speech: frames(options.min_speech),
+            min_silence: frames(options.min_silence),
+            detector: Detector::default_boxed(),
+            level: MIN_LEVEL,
+            pending: Vec::with_capacity(FRAME_SAMPLES),
+            frames: 0,
+            is_speech: false,
+            phase: Phase::Silence,
+        }
+    }
+
+    /// The first sample that a later [`VadEvent::Started`] may name.
+    pub fn next_start(&self) -> u64 {
+        let frame = if let Phase::Onset { start, .. } = self.phase { start } else { self.frames };
+        frame * FRAME_SAMPLES as u64
+    }
+
+    /// Adds samples in −1.0..=1.0, and appends what they tell to `events`.
+    pub fn push(&mut self, mut samples: &[f32], events: &mut Vec<VadEvent>) {
+        while self.pending.len() + samples.len() >= FRAME_SAMPLES {
+            let (head, rest) = samples.split_at(FRAME_SAMPLES - self.pending.len());
+            self.pending.extend_from_slice(head);
+            samples = rest;
+            let score = self.score();
+            self.pending.clear();
+            events.extend(self.advance(score));
+        }
+        self.pending.extend_from_slice(samples);
+    }
+
+    /// Ends a span without waiting for silence. What follows may begin another.
+    pub fn end_span(&mut self) {
+        self.phase = Phase::Silence;
+    }
+
+    fn score(&mut self) -> f32 {
+        let rms = frame_rms(&self.pending);
+        self.level = if rms > self.level {
+            self.level + ATTACK * (rms.min(1.0) - self.level)
+        } else {
+            (self.level * RELEASE).max(MIN_LEVEL)
+        };
+        score(&mut self.detector, &self.pending, TARGET_RMS / self.level)
+    }
+
+    /// Takes the score of the next frame.
+    fn advance(&mut self, score: f32) -> Option<VadEvent> {
+        let frame = self.frames;
+        self.frames += 1;
+        let level = if self.is_speech { self.threshold - HYSTERESIS } else { self.threshold };
+        self.is_speech = score >= level;
+        let at = self.frames * FRAME_SAMPLES as u64;
+        match &mut self.phase {
+            Phase::Speech { end } if self.is_speech => *end = self.frames,
+            Phase::Speech { end } => {
+                let end = *end;
+                if self.frames - end >= self.min_silence {
+                    self.phase = Phase::Silence;
+                    return Some(VadEvent::Stopped { end: end * FRAME_SAMPLES as u64, at });
+                }
+            }
+            Phase::Silence if self.is_speech => {
+                self.phase = Phase::Onset { start: frame, end: self.frames, speech: 1 };
+            }
+            Phase::Silence => {}
+            Phase::Onset { end, speech, .. } if self.is_speech => {
+                *end = self.frames;
+                *speech += 1;
+            }
+            Phase::Onset { end, .. } => {
+                if self.frames - *end >= MAX_ONSET_GAP {
+                    self.phase = Phase::Silence;
+                }
+            }
+        }
+        let Phase::Onset { start, end, speech } = self.phase else { return None };
+        let is_at_start = start < START_FRAMES as u64;
+        let needed = if is_at_start {
+            self.min_speech.max(MIN_SPEECH_FRAMES_AT_START as u64)
+        } else {
+            self.min_speech
+        };
+        if speech < needed {
+            return None;
+        }
+        self.phase = Phase::Speech { end };
+        Some(VadEvent::Started { start: start * FRAME_SAMPLES as u64, at })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const F: u64 = FRAME_SAMPLES as u64;
+
+    fn frames(count: u64) -> Duration {
+        Duration::from_millis(16 * count)
+    }
+
+    /// The events of scores behind a silent start, in frames from its end.
+    fn events(scores: &[f32], min_speech: u64, min_silence: u64) -> Vec<VadEvent> {
+        const LEAD: usize = START_FRAMES + 2;
+        let options = StreamingVadOptions {
+            threshold: 0.5,
+            min_speech: frames(min_speech),
+            min_silence: frames(min_silence),
+        };
+        let mut vad = StreamingVad::new(&options);
+        let all: Vec<f32> = [&[0.0; LEAD], scores].concat();
+        let lead = LEAD as u64;
+        let relative = |event| match event {
+            VadEvent::Started { start, at } => {
+                VadEvent::Started { start: start / F - lead, at: at / F - lead }
+            }
+            VadEvent::Stopped { end, at } => VadEvent::Stopped { end: end / F - lead, at: at / F - lead },
+        };
+        all.iter().filter_map(|&score| vad.advance(score)).map(relative).collect()
+    }
+
+    #[test]
+    fn a_span_begins_with_enough_speech_and_ends_with_enough_silence() {
+        let started = |start, at| VadEvent::Started { start, at };
+        let stopped = |end, at| VadEvent::Stopped { end, at };
+        assert_eq!(events(&[0.9, 0.9, 0.0, 0.0, 0.0], 2, 2), [started(0, 2), stopped(2, 4)]);
+        assert_eq!(events(&[0.9, 0.0, 0.9, 0.0, 0.9, 0.0, 0.0], 2, 2), [started(0, 3), stopped(5, 7)]);
+        assert_eq!(events(&[0.4, 0.6, 0.4, 0.34, 0.0], 1, 1), [started(1, 2), stopped(3, 4)], "hysteresis");
+        let short = [vec![0.9], vec![0.0; MAX_ONSET_GAP as usize], vec![0.9]].concat();
+        assert_eq!(events(&short, 2, 2), [], "too short, twice");
+    }
+
+    #[test]
+    fn an_ended_span_needs_new_speech() {
+        let mut vad = StreamingVad::new(&StreamingVadOptions { min_speech: frames(1), ..Default::default() });
+        let scores = [[0.0; 5], [0.9; 5]].concat();
+        assert_eq!(scores.iter().filter_map(|&score| vad.advance(score)).count(), 1);
+        vad.end_span();
+        assert_eq!(vad.next_start(), 10 * F);
+        assert!(matches!(vad.advance(0.9), Some(VadEvent::Started { start, .. }) if start == 10 * F));
+    }
+
+    proptest! {
+        #[test]
+        fn any_samples_in_any_slices_give_alternating_events(
+            samples in prop::collection::vec(any::<f32>(), 0..3_000),
+            step in 1usize..1_000,
+        ) {
+            let options = StreamingVadOptions { min_speech: frames(1), min_silence: frames(1), ..Default::default() };
+            let (mut whole, mut sliced) = (Vec::new(), Vec::new());
+            StreamingVad::new(&options).push(&samples, &mut whole);
+            let mut vad = StreamingVad::new(&options);
+            for piece in samples.chunks(step) {
+                vad.push(piece, &mut sliced);
+            }
+            prop_assert_eq!(&whole, &sliced);
+            let is_start = |event: &VadEvent| matches!(event, VadEvent::Started { .. });
+            let alternates = whole.iter().enumerate().all(|(i, event)| is_start(event) == i.is_multiple_of(2));
+            prop_assert!(alternates);
+        }
+    }
+}

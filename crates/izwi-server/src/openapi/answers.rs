@@ -1,0 +1,96 @@
+//! Successful responses that have several media types.
+
+use std::collections::BTreeMap;
+
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{Content, ContentBuilder, HeaderBuilder, Ref, RefOr, Response, ResponseBuilder};
+use utoipa::{IntoResponses, ToSchema};
+
+use crate::dto::speech::SpeechEvent;
+use crate::dto::transcription::{TranscriptEvent, TranscriptObject};
+use crate::dto::verbose_json::VerboseTranscript;
+use crate::encoding;
+
+/// Headers of a response with audio.
+const SPEECH_HEADERS: [(&str, &str, Type); 4] = [
+    ("X-Sample-Rate", "Rate of the samples, in Hz.", Type::Integer),
+    (
+        "X-Prebuffer-Ms",
+        "How long a player waits so that the rest plays without a gap, where it is known.",
+        Type::Integer,
+    ),
+    ("X-Predicted-RTF", "Expected processing time over audio time, where it is known.", Type::Number),
+    ("X-Predicted-First-Audio-Ms", "When the first audio was expected, where it is known.", Type::Integer),
+];
+/// Headers with the statistics of a finished request; trailers of a streamed body, for clients that send `TE: trailers`.
+const STATISTICS: [(&str, &str, Type); 4] = [
+    ("X-RTF", "Processing time over audio time.", Type::Number),
+    ("X-Audio-Duration-Seconds", "Length of the audio.", Type::Number),
+    ("X-Generation-Time-Ms", "Processing time.", Type::Integer),
+    ("X-Finish-Reason", "`stop`, `length`, `runaway_trimmed` or another reason.", Type::String),
+];
+
+/// Audio of `POST /v1/audio/speech`, in each of its formats.
+pub(crate) struct SpeechAudio;
+
+impl IntoResponses for SpeechAudio {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let description = "The audio, sent while it is generated. Its statistics follow as trailers, to clients that send \
+                           `TE: trailers`: X-RTF, X-Audio-Duration-Seconds, X-Generation-Time-Ms, X-Finish-Reason. With \
+                           `stream_format` `sse` the body is a stream of events.";
+        let mut response = ResponseBuilder::new().description(description);
+        let mut media_types: Vec<_> = encoding::http_formats().map(|(_, media_type)| media_type).collect();
+        media_types.dedup();
+        for media_type in media_types {
+            response = response.content(media_type, Content::default());
+        }
+        response = response.content("text/event-stream", events::<SpeechEvent<'_>>());
+        ok(with_headers(response, &SPEECH_HEADERS))
+    }
+}
+
+/// A transcript, in each of its formats.
+pub(crate) struct TranscriptBody;
+
+impl IntoResponses for TranscriptBody {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let description = "The transcript: JSON for `response_format` `json` and `verbose_json`, otherwise its text or \
+                           subtitles. With `stream` the body is a stream of events.";
+        let reference = |name| Ref::from_schema_name(name);
+        let json = utoipa::openapi::schema::OneOfBuilder::new()
+            .item(reference(TranscriptObject::name()))
+            .item(reference(VerboseTranscript::name()));
+        let plain =
+            || ContentBuilder::new().schema(Some(ObjectBuilder::new().schema_type(Type::String))).build();
+        let mut response = ResponseBuilder::new()
+            .description(description)
+            .content("application/json", ContentBuilder::new().schema(Some(json)).build());
+        for media_type in ["text/plain", "application/x-subrip", "text/vtt"] {
+            response = response.content(media_type, plain());
+        }
+        response = response.content("text/event-stream", events::<TranscriptEvent>());
+        ok(with_headers(response, &STATISTICS))
+    }
+}
+
+fn ok(response: ResponseBuilder) -> BTreeMap<String, RefOr<Response>> {
+    BTreeMap::from([("200".to_owned(), response.build().into())])
+}
+
+fn with_headers(response: ResponseBuilder, headers: &[(&str, &str, Type)]) -> ResponseBuilder {
+    headers.iter().fold(response, |response, (name, description, of)| {
+        let schema = ObjectBuilder::new().schema_type(of.clone());
+        let header = HeaderBuilder::new().schema(Some(schema)).description(Some(*description)).build();
+        response.header(*name, header)
+    })
+}
+
+/// Server-sent events, the data of each a JSON object of the type.
+fn events<T: ToSchema>() -> Content {
+    let schema = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .description(Some("Server-sent events; the data of each is one JSON object."))
+        .content_media_type("application/json")
+        .content_schema(Some(Ref::from_schema_name(T::name())));
+    ContentBuilder::new().schema(Some(schema)).build()
+}

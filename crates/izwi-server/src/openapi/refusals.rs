@@ -1,0 +1,194 @@
+//! The errors of each route in the document, from the errors themselves: status, code and message.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use izwi_audio::decode::DecodeError;
+use izwi_core::engine::RequestId;
+use serde_json::{Value, json};
+use utoipa::IntoResponses;
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
+
+use crate::error::ApiError;
+
+/// Declares the errors of a kind of route as groups of errors.
+macro_rules! refusals {
+    ($($(#[$doc:meta])* $name:ident = $first:ident $(+ $group:ident)*;)+) => {$(
+        $(#[$doc])*
+        pub(crate) struct $name;
+
+        impl IntoResponses for $name {
+            fn responses() -> BTreeMap<String, RefOr<Response>> {
+                let errors = [$first(), $($group()),*].concat();
+                responses(&errors)
+            }
+        }
+    )+};
+}
+
+refusals! {
+    /// Errors of a speech request.
+    SpeechRefusals = body + model + loading + voice + recording + generation;
+    /// Errors of a transcription.
+    TranscriptionRefusals = body + model + loading + recording + generation;
+    /// Errors of making a voice.
+    VoiceCreationRefusals = body + model + loading + recording + saving + generation;
+    /// Errors of reading voices.
+    VoiceRefusals = field + model + not_loaded + voice + internal;
+    /// Errors of removing a voice.
+    SavedVoiceRefusals = field + voice + internal;
+    /// Errors of reading a model.
+    UnknownModelRefusals = field + model;
+    /// Errors of opening a WebSocket.
+    SessionRefusals = upgrade;
+    /// Errors of a probe.
+    NotReadyRefusals = not_ready;
+}
+
+fn text(text: &str) -> String {
+    text.to_owned()
+}
+
+fn field() -> Vec<ApiError> {
+    vec![ApiError::invalid("FIELD", "a field cannot be used; the message names it, its value and the remedy")]
+}
+
+fn body() -> Vec<ApiError> {
+    vec![
+        field().remove(0),
+        ApiError::MalformedJson(text("REASON")),
+        ApiError::MalformedForm(text("REASON")),
+        ApiError::UnreadableBody(text("REASON")),
+        ApiError::RequestTimeout,
+        ApiError::TooLarge(text("body has more than the allowed bytes; send less")),
+        ApiError::UnsupportedMediaType { found: text("'TYPE'"), supported: "application/json" },
+    ]
+}
+
+fn model() -> Vec<ApiError> {
+    vec![ApiError::ModelNotFound { id: text("ID"), hint: text("the message suggests others") }]
+}
+
+fn loading() -> Vec<ApiError> {
+    let room =
+        |may_fit_later| ApiError::NoRoom { id: text("ID"), need: 0, budget: 0, used: 0, may_fit_later };
+    vec![
+        ApiError::ModelLoading(text("ID")),
+        ApiError::ModelUnavailable(text("ID")),
+        ApiError::ModelRestarting { id: text("ID"), retry_after: Duration::from_secs(5) },
+        room(true),
+        room(false),
+    ]
+}
+
+fn not_loaded() -> Vec<ApiError> {
+    vec![ApiError::ModelNotLoaded(text("ID")), ApiError::ModelUnavailable(text("ID"))]
+}
+
+fn voice() -> Vec<ApiError> {
+    vec![ApiError::VoiceNotFound {
+        id: text("ID"),
+        model: text("MODEL"),
+        hint: text("the message suggests others"),
+    }]
+}
+
+fn recording() -> Vec<ApiError> {
+    let audio = |error| ApiError::Audio { param: "file", error };
+    vec![
+        audio(DecodeError::UnknownFormat(text("REASON"))),
+        audio(DecodeError::Damaged(text("REASON"))),
+        audio(DecodeError::Empty),
+    ]
+}
+
+fn saving() -> Vec<ApiError> {
+    vec![
+        ApiError::VoiceExists { message: text("a voice of this name exists") },
+        ApiError::VoicesFull { message: text("the limit of saved voices is reached") },
+    ]
+}
+
+fn generation() -> Vec<ApiError> {
+    vec![ApiError::FirstAudioTimeout(120), ApiError::CutOff, internal().remove(0)]
+}
+
+fn internal() -> Vec<ApiError> {
+    vec![ApiError::Internal(RequestId::from("ID"))]
+}
+
+fn upgrade() -> Vec<ApiError> {
+    vec![ApiError::UpgradeRequired(text("REASON"))]
+}
+
+fn not_ready() -> Vec<ApiError> {
+    vec![ApiError::NotReady { code: "loading", reason: text("REASON") }]
+}
+
+/// Errors of every route: of access rules and limits, with or without the key.
+fn common(needs_key: bool) -> Vec<ApiError> {
+    let mut errors = vec![
+        ApiError::CrossSite,
+        ApiError::ForbiddenHost(text("HOST")),
+        ApiError::ForbiddenOrigin(text("ORIGIN")),
+        ApiError::overloaded("a limit of connections, requests or waiting work is reached"),
+    ];
+    if needs_key {
+        let retry_after = Duration::from_secs(60);
+        errors.extend([
+            ApiError::Unauthorized,
+            ApiError::TooManyWrongKeys { retry_after },
+            ApiError::Draining,
+        ]);
+    }
+    errors
+}
+
+/// Errors of the HTTP library, which have the same envelope.
+const BARE: [(&str, &str); 3] = [
+    ("400", "`malformed_request`: request is not valid HTTP/1.1"),
+    ("414", "`uri_too_long`: path and query are too long"),
+    ("431", "`headers_too_large`: request has too many or too large headers"),
+];
+
+/// The lines of a description, by status: code and message of each error.
+fn lines(errors: &[ApiError]) -> BTreeMap<String, (Vec<String>, bool)> {
+    let mut by_status: BTreeMap<String, (Vec<String>, bool)> = BTreeMap::new();
+    for error in errors {
+        let (lines, retries) = by_status.entry(error.status().as_u16().to_string()).or_default();
+        lines.push(format!("`{}`: {}", error.code(), error.message()));
+        *retries |= error.retry_after_s().is_some();
+    }
+    by_status
+}
+
+fn responses(errors: &[ApiError]) -> BTreeMap<String, RefOr<Response>> {
+    let response = |(lines, _): (Vec<String>, bool)| {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Error"))).build();
+        ResponseBuilder::new().description(lines.join("\n\n")).content("application/json", content).build()
+    };
+    lines(errors).into_iter().map(|(status, lines)| (status, response(lines).into())).collect()
+}
+
+/// Adds the errors and headers that all routes have.
+pub(super) fn add_common(operation: &mut Value, needs_key: bool) {
+    let bare = BARE.map(|(status, line)| (status.to_owned(), (vec![line.to_owned()], false)));
+    for (status, (lines, _)) in lines(&common(needs_key)).into_iter().chain(bare) {
+        let response = &mut operation["responses"][&status];
+        let known = response["description"].as_str().map(str::to_owned);
+        let description = known.into_iter().chain(lines).collect::<Vec<_>>().join("\n\n");
+        *response = json!({
+            "description": description,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+        });
+    }
+    for (status, response) in super::object(&mut operation["responses"]) {
+        // The HTTP library answers the last two, without an id.
+        if !matches!(status.as_str(), "414" | "431") {
+            response["headers"]["X-Request-Id"] = json!({"description": "Id of the request in the server's log.", "schema": {"type": "string"}});
+        }
+        if matches!(status.as_str(), "429" | "503") {
+            response["headers"]["Retry-After"] = json!({"description": "Seconds after which the same may succeed.", "schema": {"type": "integer"}});
+        }
+    }
+}

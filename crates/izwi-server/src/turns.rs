@@ -1,0 +1,348 @@
+//! Turns of a speaker in a live stream of audio: where they begin and end, and the audio of each.
+//!
+//! Common to the dialects that take streamed audio. Knows samples and milliseconds; knows no frame and no model.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use izwi_audio::vad::{FRAME_SAMPLES, StreamingVad, StreamingVadOptions, VadEvent};
+
+pub(crate) use izwi_audio::pcm_input::{PcmEncoding, PcmInput, RATE_HZ};
+
+/// Samples of a millisecond.
+const SAMPLES_PER_MS: u64 = RATE_HZ as u64 / 1_000;
+
+/// Parameters of turn detection.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct TurnOptions {
+    /// Score at which speech begins, 0..=1.
+    pub(crate) threshold: f32,
+    /// Audio before the first speech that belongs to a turn.
+    pub(crate) prefix_padding_ms: u64,
+    /// Silence that ends a turn.
+    pub(crate) silence_duration_ms: u64,
+    /// A turn this long ends even without silence. What follows is another turn.
+    pub(crate) max_turn_ms: u64,
+}
+
+impl Default for TurnOptions {
+    /// The values of OpenAI's server VAD.
+    fn default() -> Self {
+        Self { threshold: 0.5, prefix_padding_ms: 300, silence_duration_ms: 500, max_turn_ms: 30_000 }
+    }
+}
+
+/// A change of turn. Times are from the start of the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TurnEvent {
+    SpeechStarted {
+        /// Where the turn begins, its padding included, not before the end of the last one.
+        at_ms: u64,
+    },
+    SpeechStopped {
+        /// As told when it started.
+        start_ms: u64,
+        /// Where the turn ends, the silence included.
+        end_ms: u64,
+    },
+}
+
+/// The detector of one stream of mono samples at 16 kHz. Its state is a few kilobytes, whatever the length of the stream.
+#[derive(Debug)]
+pub(crate) struct TurnDetector {
+    options: TurnOptions,
+    vad: StreamingVad,
+    /// Where in the stream the detector began to listen.
+    origin_ms: u64,
+    /// Samples that were pushed.
+    samples: u64,
+    /// Start of the turn that goes on.
+    turn_start_ms: Option<u64>,
+    last_end_ms: u64,
+}
+
+impl TurnDetector {
+    /// The detector of a stream.
+    pub(crate) fn new(options: TurnOptions) -> Self {
+        Self::starting_at(options, 0)
+    }
+
+    /// The detector of the rest of a stream, from `origin_ms` on.
+    pub(crate) fn starting_at(options: TurnOptions, origin_ms: u64) -> Self {
+        let vad = StreamingVad::new(&StreamingVadOptions {
+            threshold: options.threshold,
+            min_silence: Duration::from_millis(options.silence_duration_ms),
+            ..StreamingVadOptions::default()
+        });
+        Self { options, vad, origin_ms, samples: 0, turn_start_ms: None, last_end_ms: origin_ms }
+    }
+
+    /// Adds samples, and tells the turns that begin and end in them. Any slicing gives the same events.
+    pub(crate) fn push(&mut self, mut samples: &[f32]) -> Vec<TurnEvent> {
+        let (mut events, mut found) = (Vec::new(), Vec::new());
+        while !samples.is_empty() {
+            // Frame by frame, so that a turn that is too long ends at the same sample in any slicing.
+            let frame_rest = FRAME_SAMPLES - (self.samples % FRAME_SAMPLES as u64) as usize;
+            let (piece, rest) = samples.split_at(samples.len().min(frame_rest));
+            samples = rest;
+            self.samples += piece.len() as u64;
+            self.vad.push(piece, &mut found);
+            match found.pop() {
+                Some(VadEvent::Started { start, .. }) => {
+                    let at_ms = self.padded(start);
+                    self.turn_start_ms = Some(at_ms);
+                    events.push(TurnEvent::SpeechStarted { at_ms });
+                }
+                Some(VadEvent::Stopped { .. }) => events.extend(self.end_turn()),
+                None => {}
+            }
+            let is_too_long =
+                |start_ms: u64| self.now_ms().saturating_sub(start_ms) >= self.options.max_turn_ms;
+            if piece.len() == frame_rest && self.turn_start_ms.is_some_and(is_too_long) {
+                events.extend(self.end_turn());
+            }
+        }
+        events
+    }
+
+    /// Ends the turn that goes on, if one does, without waiting for silence.
+    pub(crate) fn end_turn(&mut self) -> Option<TurnEvent> {
+        self.vad.end_span();
+        let start_ms = self.turn_start_ms.take()?;
+        self.last_end_ms = self.now_ms();
+        Some(TurnEvent::SpeechStopped { start_ms, end_ms: self.last_end_ms })
+    }
+
+    /// Whether a turn goes on.
+    pub(crate) fn is_speaking(&self) -> bool {
+        self.turn_start_ms.is_some()
+    }
+
+    /// Length of the stream so far.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.origin_ms + self.samples / SAMPLES_PER_MS
+    }
+
+    /// From where on audio belongs to the turn that goes on, or to one that is told later.
+    pub(crate) fn needed_from_ms(&self) -> u64 {
+        self.turn_start_ms.unwrap_or_else(|| self.padded(self.vad.next_start()))
+    }
+
+    /// Where a turn begins whose first speech is at this sample of the detector.
+    fn padded(&self, sample: u64) -> u64 {
+        let speech_ms = self.origin_ms + sample / SAMPLES_PER_MS;
+        speech_ms.saturating_sub(self.options.prefix_padding_ms).max(self.last_end_ms)
+    }
+}
+
+/// The latest part of a stream of samples at 16 kHz, addressed by milliseconds from the start of the stream.
+#[derive(Debug, Default)]
+pub(crate) struct StreamBuffer {
+    samples: Vec<f32>,
+    /// Position of the first sample in the stream.
+    first: u64,
+}
+
+impl StreamBuffer {
+    pub(crate) fn push(&mut self, samples: &[f32]) {
+        self.samples.extend_from_slice(samples);
+    }
+
+    /// Samples that are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Length of the stream so far.
+    pub(crate) fn now_ms(&self) -> u64 {
+        (self.first + self.samples.len() as u64) / SAMPLES_PER_MS
+    }
+
+    /// Copies a part, as far as it is kept.
+    pub(crate) fn part(&self, ms: Range<u64>) -> Vec<f32> {
+        let index = |ms: u64| {
+            let at = (ms * SAMPLES_PER_MS).saturating_sub(self.first);
+            usize::try_from(at).unwrap_or(usize::MAX).min(self.samples.len())
+        };
+        let (from, to) = (index(ms.start), index(ms.end));
+        self.samples.get(from..to).unwrap_or_default().to_vec()
+    }
+
+    /// Takes all samples that are kept.
+    pub(crate) fn take(&mut self) -> Vec<f32> {
+        self.first += self.samples.len() as u64;
+        std::mem::take(&mut self.samples)
+    }
+
+    /// Drops what is before `ms`.
+    pub(crate) fn forget_before(&mut self, ms: u64) {
+        let before = (ms * SAMPLES_PER_MS).saturating_sub(self.first).min(self.samples.len() as u64);
+        self.samples.drain(..before as usize);
+        self.first += before;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use izwi_audio::decode::{DecodeLimits, decode};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn recording(name: &str) -> Vec<f32> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/speech").join(name);
+        let limits = DecodeLimits { max_bytes: 1 << 20, max_duration: Duration::from_secs(30) };
+        decode(std::fs::read(path).unwrap(), RATE_HZ, &limits).unwrap()
+    }
+
+    /// White noise of a level.
+    fn noise(ms: u64, rms: f32) -> Vec<f32> {
+        let mut state = 1u64;
+        let uniform = |state: &mut u64| {
+            *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (*state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        };
+        (0..ms * SAMPLES_PER_MS).map(|_| uniform(&mut state) * rms * 1.73).collect()
+    }
+
+    /// Turns of a stream, in pieces of `step` samples.
+    fn turns(stream: &[f32], options: TurnOptions, step: usize) -> Vec<(u64, u64)> {
+        let mut detector = TurnDetector::new(options);
+        let events: Vec<TurnEvent> = stream.chunks(step).flat_map(|piece| detector.push(piece)).collect();
+        let pairs = events.chunks_exact(2).map(|pair| match pair {
+            [TurnEvent::SpeechStarted { at_ms }, TurnEvent::SpeechStopped { start_ms, end_ms }] => {
+                assert_eq!(at_ms, start_ms);
+                (*start_ms, *end_ms)
+            }
+            other => panic!("{other:?}"),
+        });
+        assert!(events.len().is_multiple_of(2), "{events:?}");
+        pairs.collect()
+    }
+
+    /// Three sentences with noise of a level between them, and where they are.
+    fn conversation(gain: f32, noise_rms: f32) -> (Vec<f32>, Vec<(u64, u64)>) {
+        let names = ["0880", "0930", "0890"];
+        let (mut stream, mut at) = (noise(1_500, noise_rms), Vec::new());
+        for name in names {
+            let speech = recording(&format!("sense_and_sensibility_01_austen_64kb-{name}.wav"));
+            let start = stream.len() as u64 / SAMPLES_PER_MS;
+            let background = noise(speech.len() as u64 / SAMPLES_PER_MS + 1, noise_rms);
+            stream.extend(speech.iter().zip(background).map(|(speech, noise)| speech * gain + noise));
+            at.push((start, stream.len() as u64 / SAMPLES_PER_MS));
+            stream.extend(noise(1_500, noise_rms));
+        }
+        (stream, at)
+    }
+
+    #[test]
+    fn sentences_are_turns_at_any_level_and_in_any_slices() {
+        for (gain, noise_rms) in [(1.0, 0.0), (1.0, 0.002), (0.1, 0.000_5), (0.03, 0.0), (4.0, 0.001)] {
+            let (stream, sentences) = conversation(gain, noise_rms);
+            let found = turns(&stream, TurnOptions::default(), 320);
+            assert_eq!(
+                found.len(),
+                sentences.len(),
+                "gain {gain}, noise {noise_rms}: {found:?} of {sentences:?}"
+            );
+            for ((from, to), (start, end)) in found.iter().zip(&sentences) {
+                let (early, late) = (start.saturating_sub(*from), to.abs_diff(*end));
+                assert!(*from < start + 350 && early < 500 && late < 800, "{found:?} of {sentences:?}");
+            }
+            for step in [1, 777, stream.len()] {
+                assert_eq!(turns(&stream, TurnOptions::default(), step), found, "pieces of {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn noise_is_no_turn() {
+        for rms in [0.0, 0.000_1, 0.001, 0.01, 0.05, 0.2] {
+            assert_eq!(turns(&noise(20_000, rms), TurnOptions::default(), 320), [], "noise of {rms}");
+        }
+        let hum: Vec<f32> = (0..320_000).map(|i| (i as f32 * 50.0 * 0.000_392_7).sin() * 0.05).collect();
+        assert_eq!(turns(&hum, TurnOptions::default(), 320), []);
+    }
+
+    #[test]
+    fn a_pause_shorter_than_the_silence_joins_and_a_longer_one_divides() {
+        let (stream, sentences) = conversation(1.0, 0.001);
+        let of = |silence_duration_ms| {
+            turns(&stream, TurnOptions { silence_duration_ms, ..TurnOptions::default() }, 160)
+        };
+        assert_eq!(of(2_500), [], "the turn goes on at the end of the stream");
+        assert!(of(200).len() >= sentences.len());
+        let padded = turns(&stream, TurnOptions { prefix_padding_ms: 0, ..TurnOptions::default() }, 160);
+        let unpadded = turns(&stream, TurnOptions::default(), 160);
+        assert_eq!(padded[1].0, unpadded[1].0 + 300);
+    }
+
+    #[test]
+    fn a_turn_that_is_too_long_is_divided_without_a_gap() {
+        let stream = recording("jfk.wav");
+        let options = TurnOptions { max_turn_ms: 2_000, ..TurnOptions::default() };
+        let mut detector = TurnDetector::new(options);
+        let mut events = detector.push(&stream);
+        events.extend(detector.end_turn());
+        let ends: Vec<(u64, u64)> = events
+            .iter()
+            .filter_map(|event| match event {
+                TurnEvent::SpeechStopped { start_ms, end_ms } => Some((*start_ms, *end_ms)),
+                TurnEvent::SpeechStarted { .. } => None,
+            })
+            .collect();
+        assert!(ends.len() >= 4, "{ends:?}");
+        assert!(ends.iter().all(|(start, end)| end - start < 2_016), "{ends:?}");
+        assert!(ends.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{ends:?}");
+    }
+
+    #[test]
+    fn what_is_needed_contains_every_turn_and_stays_short_in_silence() {
+        let (stream, _) = conversation(1.0, 0.001);
+        let mut detector = TurnDetector::starting_at(TurnOptions::default(), 5_000);
+        let mut buffer = StreamBuffer { samples: Vec::new(), first: 5_000 * SAMPLES_PER_MS };
+        let mut turns = 0;
+        for piece in stream.chunks(320) {
+            buffer.push(piece);
+            for event in detector.push(piece) {
+                if let TurnEvent::SpeechStopped { start_ms, end_ms } = event {
+                    let part = buffer.part(start_ms..end_ms);
+                    assert_eq!(part.len() as u64, (end_ms - start_ms) * SAMPLES_PER_MS);
+                    let from = ((start_ms - 5_000) * SAMPLES_PER_MS) as usize;
+                    assert_eq!(part, stream[from..from + part.len()]);
+                    turns += 1;
+                }
+            }
+            buffer.forget_before(detector.needed_from_ms());
+            let most = if detector.is_speaking() { 8_000 } else { 4_000 };
+            assert!(buffer.len() as u64 <= most * SAMPLES_PER_MS);
+        }
+        assert_eq!((turns, buffer.now_ms()), (3, detector.now_ms()));
+    }
+
+    proptest! {
+        #[test]
+        fn parts_of_a_buffer_are_parts_of_the_stream(
+            pieces in prop::collection::vec((0usize..400, 0u64..100), 0..20),
+            from in 0u64..200,
+            to in 0u64..200,
+        ) {
+            let mut buffer = StreamBuffer::default();
+            let (mut stream, mut forgotten) = (Vec::new(), 0);
+            for (length, forget_ms) in pieces {
+                let piece: Vec<f32> = (0..length).map(|i| (stream.len() + i) as f32).collect();
+                buffer.push(&piece);
+                stream.extend(piece);
+                buffer.forget_before(forget_ms);
+                forgotten = forgotten.max((forget_ms as usize * 16).min(stream.len()));
+            }
+            let index = |ms: u64| (ms as usize * 16).clamp(forgotten, stream.len());
+            let expected = stream.get(index(from)..index(to)).unwrap_or_default();
+            prop_assert_eq!(buffer.part(from..to), expected);
+            prop_assert_eq!(buffer.take(), &stream[forgotten..]);
+            prop_assert_eq!(buffer.len(), 0);
+        }
+    }
+}
