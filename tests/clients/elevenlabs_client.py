@@ -91,7 +91,7 @@ def check_speech():
         ignored = response.headers["x-ignored-fields"].split(", ")
         assert response.headers["content-type"] == "audio/mpeg"
         joined(response.data)
-    assert {"previous_text", "next_text", "voice_settings.stability", "voice_settings.style"} <= set(ignored), ignored
+    assert {"language_code", "previous_text", "next_text", "voice_settings.stability", "voice_settings.style"} <= set(ignored), ignored
     passed("ignored fields are told")
 
 

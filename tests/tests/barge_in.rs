@@ -102,7 +102,9 @@ async fn words_are_exact_where_the_model_knows_them() -> Result<()> {
     let server = setup.start().await?;
     let text = "A first part. A second one. The third and last.";
     // A word takes a tenth of a second for each of its bytes.
-    for (played_ms, said) in [(99, ""), (1_299, "A first"), (1_300, "A first part."), (1_900, "A first part. A")] {
+    for (played_ms, said) in
+        [(99, ""), (1_299, "A first"), (1_300, "A first part."), (1_900, "A first part. A")]
+    {
         let mut session = server.session().await?;
         session.send(json!({"type": "input.text", "text": text})).await?;
         session.send(json!({"type": "input.flush"})).await?;

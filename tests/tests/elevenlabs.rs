@@ -51,7 +51,10 @@ async fn closing_a_context_does_not_lose_the_text_of_another() -> Result<()> {
     session.send(json!({"text": long, "context_id": "a"})).await?;
     gate.admit(1);
     let first = message(&mut session).await?;
-    ensure!(first["contextId"] == "a" && first["audio"].as_str().is_some_and(|audio| !audio.is_empty()), "{first}");
+    ensure!(
+        first["contextId"] == "a" && first["audio"].as_str().is_some_and(|audio| !audio.is_empty()),
+        "{first}"
+    );
     session.send(json!({"text": "This is never spoken. ", "context_id": "a"})).await?;
     session.send(json!({"text": "The second context ", "context_id": "b"})).await?;
     session.send(json!({"text": "is spoken. ", "context_id": "b", "flush": true})).await?;
@@ -81,10 +84,8 @@ async fn closing_a_context_does_not_lose_the_text_of_another() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_without_the_key_does_nothing() -> Result<()> {
-    let server = Setup::units("eleven-keys")
-        .server(|server| server.api_key = Some(KEY.to_owned()))
-        .start()
-        .await?;
+    let server =
+        Setup::units("eleven-keys").server(|server| server.api_key = Some(KEY.to_owned())).start().await?;
     let url = format!("ws://{}/v1/text-to-speech/one/stream-input?output_format=pcm_24000", server.address);
     let speak = json!({"text": "Hello there. ", "flush": true});
     for first in [json!({"text": " "}), speak.clone(), json!({"text": " ", "xi_api_key": "x".repeat(16)})] {
@@ -104,7 +105,10 @@ async fn a_session_without_the_key_does_nothing() -> Result<()> {
         session.send(first).await?;
         session.send(json!({"text": ""})).await?;
         let (messages, code) = rest(&mut session).await?;
-        ensure!(code == Some(1000) && messages.last().is_some_and(|last| last["isFinal"] == true), "{messages:?}");
+        ensure!(
+            code == Some(1000) && messages.last().is_some_and(|last| last["isFinal"] == true),
+            "{messages:?}"
+        );
     }
     // Few may wait for their key; more must bring it in the headers.
     let mut waiting = Vec::new();
@@ -138,12 +142,16 @@ async fn bad_messages_end_the_session_and_name_the_member() -> Result<()> {
         session.send(json!({"text": "More. ", "flush": true})).await?;
         let (messages, code) = rest(&mut session).await?;
         ensure!(messages.len() == 1 && code == Some(1008), "{bad}: {messages:?} {code:?}");
-        ensure!(messages[0]["param"] == json!(param) && messages[0]["message"].is_string(), "{bad}: {messages:?}");
+        ensure!(
+            messages[0]["param"] == json!(param) && messages[0]["message"].is_string(),
+            "{bad}: {messages:?}"
+        );
         anyhow::Ok(())
     };
     let one = "stream-input?output_format=pcm_24000";
     refused(one, json!({"text": 7}), Some("text")).await?;
-    refused(one, json!({"text": " ", "voice_settings": {"speed": "x"}}), Some("voice_settings.speed")).await?;
+    refused(one, json!({"text": " ", "voice_settings": {"speed": "x"}}), Some("voice_settings.speed"))
+        .await?;
     refused(one, json!({"text": " ", "flush": 1}), Some("flush")).await?;
     refused(one, json!([1]), None).await?;
     refused(one, json!({"text": "a".repeat(4_097)}), Some("text")).await?;
@@ -152,7 +160,8 @@ async fn bad_messages_end_the_session_and_name_the_member() -> Result<()> {
         let config = json!({"text": " ", "generation_config": {"chunk_length_schedule": lengths}});
         refused(one, config, Some(schedule)).await?;
     }
-    refused("stream-input?model_id=nothing&output_format=pcm_24000", json!({"text": " "}), Some("model")).await?;
+    refused("stream-input?model_id=nothing&output_format=pcm_24000", json!({"text": " "}), Some("model"))
+        .await?;
     let many = "multi-stream-input?output_format=pcm_24000";
     refused(many, json!({"text": " ", "context_id": "x".repeat(300)}), Some("context_id")).await?;
     let mut session = open(&server, many).await?;
@@ -161,7 +170,9 @@ async fn bad_messages_end_the_session_and_name_the_member() -> Result<()> {
     }
     let (messages, _) = rest(&mut session).await?;
     ensure!(messages.len() == 1 && messages[0]["param"] == "context_id", "{messages:?}");
-    for query in ["output_format=wav_24000", "output_format=x", "inactivity_timeout=0", "inactivity_timeout=x"] {
+    for query in
+        ["output_format=wav_24000", "output_format=x", "inactivity_timeout=0", "inactivity_timeout=x"]
+    {
         ensure!(open(&server, &format!("stream-input?{query}")).await.is_err(), "{query}");
     }
     Ok(())
@@ -175,11 +186,20 @@ async fn garbage_ends_no_more_than_its_session() -> Result<()> {
         let path = if index % 2 == 0 { "stream-input" } else { "multi-stream-input" };
         let mut session = open(&server, &format!("{path}?output_format=ulaw_8000")).await?;
         for _ in 0..1 + dice.roll(6) {
-            let member = dice.pick(&["text", "context_id", "flush", "voice_settings", "generation_config", "close_context"]);
+            let member = dice.pick(&[
+                "text",
+                "context_id",
+                "flush",
+                "voice_settings",
+                "generation_config",
+                "close_context",
+            ]);
             let garbage = match dice.roll(5) {
                 0 => Message::binary(dice.bytes(200)),
                 1 => Message::text(dice.text(300)),
-                2 => Message::text(json!({"text": dice.text(80), "context_id": dice.text(5), "flush": true}).to_string()),
+                2 => Message::text(
+                    json!({"text": dice.text(80), "context_id": dice.text(5), "flush": true}).to_string(),
+                ),
                 3 => Message::text(json!({"close_context": true, "context_id": dice.text(5)}).to_string()),
                 _ => Message::text(json!({member: dice.wrong()}).to_string()),
             };
@@ -214,7 +234,10 @@ async fn models_are_listed_in_the_shape_of_the_client() -> Result<()> {
     ensure!(plain["object"] == "list" && plain["data"][0]["id"] == "eleven-models", "{plain}");
     for header in [("xi-api-key", "any"), ("X-Fern-SDK-Name", "elevenlabs")] {
         let models = list(Some(header)).await?;
-        ensure!(models[0]["model_id"] == "eleven-models" && models[0]["can_do_text_to_speech"] == true, "{models}");
+        ensure!(
+            models[0]["model_id"] == "eleven-models" && models[0]["can_do_text_to_speech"] == true,
+            "{models}"
+        );
     }
     Ok(())
 }

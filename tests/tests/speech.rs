@@ -113,7 +113,8 @@ async fn events_tell_when_words_are_spoken_where_the_client_asks() -> Result<()>
         async move {
             let response = server.speech(&body(extra)).await?;
             let text = guarded(response.text()).await??;
-            let event = |event: &str| Ok(serde_json::from_str(event.strip_prefix("data: ").context("data")?)?);
+            let event =
+                |event: &str| Ok(serde_json::from_str(event.strip_prefix("data: ").context("data")?)?);
             text.split_terminator("\n\n").map(event).collect::<Result<Vec<Value>>>()
         }
     };

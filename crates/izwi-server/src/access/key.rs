@@ -77,14 +77,11 @@ impl ApiKey {
             scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
         });
         // The second is the name of ElevenLabs.
-        let plain = ["x-api-key", "xi-api-key"].into_iter().filter_map(|name| headers.get(name)?.to_str().ok());
+        let plain =
+            ["x-api-key", "xi-api-key"].into_iter().filter_map(|name| headers.get(name)?.to_str().ok());
         let given = bearer.into_iter().chain(plain);
         given.fold(Presented::Nothing, |known, key| {
-            if self.is(key) || known == Presented::Right {
-                Presented::Right
-            } else {
-                Presented::Wrong
-            }
+            if self.is(key) || known == Presented::Right { Presented::Right } else { Presented::Wrong }
         })
     }
 }

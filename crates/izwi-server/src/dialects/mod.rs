@@ -11,7 +11,8 @@ use axum::response::Response;
 use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use self::elevenlabs::{
-    Stream as ElevenLabs, is_client as is_elevenlabs, models as elevenlabs_models, opening as elevenlabs_opening,
+    Stream as ElevenLabs, is_client as is_elevenlabs, models as elevenlabs_models,
+    opening as elevenlabs_opening,
 };
 use crate::error::ApiError;
 use crate::state::AppState;
@@ -35,4 +36,3 @@ pub(crate) async fn render_errors(request: Request, next: Next) -> Response {
 pub(crate) fn takes_late_key(path: &str) -> bool {
     elevenlabs::takes_late_key(path)
 }
-

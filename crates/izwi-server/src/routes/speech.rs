@@ -204,9 +204,11 @@ impl SpeechStream {
                 return;
             }
         };
-        for word in self.timed_text.iter().flat_map(|text| {
-            chunk.words.iter().map(|word| WordTimes::new(word, text, chunk.sample_rate))
-        }) {
+        for word in self
+            .timed_text
+            .iter()
+            .flat_map(|text| chunk.words.iter().map(|word| WordTimes::new(word, text, chunk.sample_rate)))
+        {
             self.pending.push_back(Ok(Frame::data(event(&SpeechEvent::Word(word)))));
         }
         if !bytes.is_empty() {

@@ -145,12 +145,7 @@ impl Connection {
         }
     }
 
-    async fn event(
-        &mut self,
-        outbox: &mut Outbox,
-        may_read: bool,
-        idle_timeout: Option<Duration>,
-    ) -> Event {
+    async fn event(&mut self, outbox: &mut Outbox, may_read: bool, idle_timeout: Option<Duration>) -> Event {
         let is_sending = !self.writer.is_idle(outbox);
         let may_read = may_read && outbox.queued() < MAX_QUEUED;
         let idle_at = self.active_at + idle_timeout.unwrap_or_default();

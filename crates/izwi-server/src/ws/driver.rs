@@ -398,7 +398,9 @@ impl<P: Protocol> Driver<P> {
         if self.generation.is_none() && self.protocol.is_over() {
             self.protocol.write_done(&mut self.outbox);
             self.closing = Some(match &self.line {
-                _ if self.protocol.close_code() != close_code::NORMAL => (self.protocol.close_code(), "refused"),
+                _ if self.protocol.close_code() != close_code::NORMAL => {
+                    (self.protocol.close_code(), "refused")
+                }
                 Line::Attached(connection) => connection.closing_when_done(),
                 Line::Detached(_) | Line::HandedOver => (close_code::NORMAL, "done"),
             });

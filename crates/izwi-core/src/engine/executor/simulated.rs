@@ -270,6 +270,7 @@ impl SimulatedExecutor {
             translates: model.transcribes,
             clones_voices: model.clones_voices,
             appends_text: model.appends_text,
+            times_words: model.times_words && !model.autoregressive,
             sampling: GenerationParams::default().sampling,
             weight_bytes: 0,
             state_bytes: model.state_bytes,

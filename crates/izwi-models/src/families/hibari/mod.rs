@@ -26,8 +26,8 @@ use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::slices::with_slices;
 use izwi_types::{
-    Input, InputError, ModelInfo, PrepareLimits, Prepared, SamplingParams, SpeakInput, SpokenWord, StepOutput,
-    Task, Voice, Work, excerpt,
+    Input, InputError, ModelInfo, PrepareLimits, Prepared, SamplingParams, SpeakInput, SpokenWord,
+    StepOutput, Task, Voice, Work, excerpt,
 };
 
 mod files;
@@ -197,6 +197,7 @@ impl Hibari {
                 translates: false,
                 clones_voices: false,
                 appends_text: false,
+                times_words: true,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: 0,

@@ -29,16 +29,13 @@ struct Aligner {
     end: u64,
     /// Characters that are in no message yet.
     starts: VecDeque<Start>,
+    /// Whether the model tells when words are spoken.
+    is_timed: bool,
 }
 
 impl Aligner {
-    fn new(text: String) -> Self {
-        Self { text, placed: 0, end: 0, starts: VecDeque::new() }
-    }
-
-    /// Whether the model knows when words are spoken.
-    fn is_timed(&self) -> bool {
-        self.placed > 0
+    fn new(text: String, is_timed: bool) -> Self {
+        Self { text, placed: 0, end: 0, starts: VecDeque::new(), is_timed }
     }
 
     fn push(&mut self, words: &[SpokenWord]) {
@@ -67,9 +64,10 @@ impl Aligner {
 
     /// The characters that start before `end`; all of them at the end of the audio.
     fn take(&mut self, end: u64, is_final: bool) -> Vec<Start> {
-        if is_final && self.is_timed() {
-            let rest = self.text.get(self.placed..).unwrap_or_default();
-            self.starts.extend(spread(rest, self.end, end));
+        if is_final && self.is_timed {
+            // White space behind the last word.
+            let rest = self.text.get(self.placed..).filter(|rest| rest.trim().is_empty());
+            self.starts.extend(spread(rest.unwrap_or_default(), self.end, end));
             self.placed = self.text.len();
         }
         let held = if is_final { 0 } else { self.held() };
@@ -83,7 +81,9 @@ impl Aligner {
 fn spread(text: &str, from: u64, to: u64) -> impl Iterator<Item = Start> {
     let count = text.chars().count().max(1) as u64;
     let length = to.saturating_sub(from);
-    (0..).zip(text.chars()).map(move |(at, character)| Start { character, sample: from + length * at / count })
+    (0..)
+        .zip(text.chars())
+        .map(move |(at, character)| Start { character, sample: from + length * at / count })
 }
 
 /// One message: encoded audio, and the characters that start in it.
@@ -102,9 +102,10 @@ impl TimedMessage {
     fn spans(&self) -> impl Iterator<Item = (char, u64, u64)> {
         let nexts = self.starts.iter().skip(1).map(|next| next.sample).chain([self.to]);
         let clamped = |sample: u64| sample.clamp(self.from, self.to);
-        self.starts.iter().zip(nexts).map(move |(start, next)| {
-            (start.character, clamped(start.sample), clamped(next))
-        })
+        self.starts
+            .iter()
+            .zip(nexts)
+            .map(move |(start, next)| (start.character, clamped(start.sample), clamped(next)))
     }
 
     /// Times from the start of this message; `None` where the model does not know them.
@@ -148,8 +149,9 @@ pub(super) struct TimedUtterance {
 }
 
 impl TimedUtterance {
-    pub(super) fn new(encoded: EncodedUtterance, text: String) -> Self {
-        Self { encoded, aligner: Aligner::new(text), held: Vec::new(), from: 0 }
+    /// `is_timed` tells whether the model tells when words are spoken.
+    pub(super) fn new(encoded: EncodedUtterance, text: String, is_timed: bool) -> Self {
+        Self { encoded, aligner: Aligner::new(text, is_timed), held: Vec::new(), from: 0 }
     }
 
     /// The next message, if one is complete.
@@ -158,7 +160,7 @@ impl TimedUtterance {
         self.held.extend_from_slice(&audio);
         let to = chunk.sample_offset + chunk.samples.len() as u64;
         self.aligner.push(&chunk.words);
-        let is_timed = self.aligner.is_timed();
+        let is_timed = self.aligner.is_timed;
         if !chunk.is_final && (self.held.is_empty() || is_timed && !self.aligner.starts_before(to)) {
             return Ok(None);
         }
@@ -191,8 +193,7 @@ mod tests {
 
     #[test]
     fn characters_share_the_time_of_their_word_and_spaces_the_time_between_words() {
-        let mut aligner = Aligner::new("Hi you. ".to_owned());
-        assert!(!aligner.is_timed());
+        let mut aligner = Aligner::new("Hi you. ".to_owned(), true);
         aligner.push(&words(&[(2, 100, 200)]));
         aligner.push(&words(&[(7, 300, 700)]));
         let first = message(aligner.take(310, false), 0, 310);
@@ -213,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_model_without_word_times_has_no_alignment() {
-        let mut aligner = Aligner::new("Hi you.".to_owned());
+        let mut aligner = Aligner::new("Hi you.".to_owned(), false);
         assert!(aligner.take(500, false).is_empty() && aligner.take(900, true).is_empty());
         assert_eq!(message(Vec::new(), 0, 900).ms(), None);
         assert_eq!(message(Vec::new(), 0, 900).seconds(), None);

@@ -38,9 +38,10 @@ pub(super) struct SpeechRequest {
     #[schema(value_type = String, min_length = 1, pattern = r"\S")]
     pub(super) text: Option<String>,
     pub(super) model_id: Option<String>,
-    pub(super) language_code: Option<String>,
     pub(super) seed: Option<u64>,
     pub(super) voice_settings: Option<VoiceSettings>,
+    #[schema(value_type = Option<Object>)]
+    language_code: Ignored,
     #[schema(value_type = Option<Object>)]
     previous_text: Ignored,
     #[schema(value_type = Option<Object>)]
@@ -67,6 +68,7 @@ impl SpeechRequest {
         let none = VoiceSettings::default();
         let settings = self.voice_settings.as_ref().unwrap_or(&none);
         let members = [
+            ("language_code", self.language_code.is_some()),
             ("previous_text", self.previous_text.is_some()),
             ("next_text", self.next_text.is_some()),
             ("previous_request_ids", self.previous_request_ids.is_some()),
@@ -98,7 +100,6 @@ pub(super) struct SpeechQuery {
 #[into_params(parameter_in = Query)]
 pub(super) struct StreamQuery {
     pub(super) model_id: Option<String>,
-    pub(super) language_code: Option<String>,
     pub(super) output_format: Option<String>,
     /// Seconds.
     pub(super) inactivity_timeout: Option<u64>,

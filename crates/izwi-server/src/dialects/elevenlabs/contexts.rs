@@ -103,7 +103,10 @@ impl Contexts {
             return Ok(());
         }
         if self.contexts.iter().filter(|context| !context.is_closed).count() >= MAX_CONTEXTS {
-            let message = format!("context_id '{}' is one more than {MAX_CONTEXTS}; close another", excerpt(id.unwrap_or_default()));
+            let message = format!(
+                "context_id '{}' is one more than {MAX_CONTEXTS}; close another",
+                excerpt(id.unwrap_or_default())
+            );
             return Err(ApiError::invalid("context_id", message));
         }
         if id.is_some_and(|id| id.chars().nth(MAX_ID_CHARS).is_some()) {
@@ -130,11 +133,13 @@ impl Contexts {
         let Some(context) = self.position(id).and_then(|at| self.contexts.get_mut(at)) else { return Ok(()) };
         let chars = text.chars().count();
         if context.buffer.chars().count() + chars > buffer_chars {
-            let message = format!("text has more than {buffer_chars} characters without a flush; send it in parts");
+            let message =
+                format!("text has more than {buffer_chars} characters without a flush; send it in parts");
             return Err(ApiError::invalid("text", message));
         }
         if self.session_chars + chars > session_chars {
-            let message = format!("the session has more than {session_chars} characters in all; open another");
+            let message =
+                format!("the session has more than {session_chars} characters in all; open another");
             return Err(ApiError::invalid("text", message));
         }
         self.session_chars += chars;
@@ -172,7 +177,10 @@ impl Contexts {
 
     /// Closes a context whose generation failed, and drops its text.
     pub(super) fn close_key(&mut self, key: ContextKey) {
-        self.contexts.iter_mut().filter(|context| context.key == key).for_each(|context| context.is_closed = true);
+        self.contexts
+            .iter_mut()
+            .filter(|context| context.key == key)
+            .for_each(|context| context.is_closed = true);
         self.queue.retain(|one| one.context != key);
     }
 
@@ -186,7 +194,8 @@ impl Contexts {
 
     /// Drops all text. False if there was none.
     pub(super) fn clear(&mut self) -> bool {
-        let had_text = !self.queue.is_empty() || self.contexts.iter().any(|one| !one.buffer.trim().is_empty());
+        let had_text =
+            !self.queue.is_empty() || self.contexts.iter().any(|one| !one.buffer.trim().is_empty());
         self.queue.clear();
         self.contexts.iter_mut().for_each(|context| context.buffer.clear());
         had_text
@@ -284,7 +293,9 @@ fn piece_end(text: &str, least: usize) -> Option<usize> {
 
 /// Checks a `chunk_length_schedule`.
 fn schedule(config: Option<&GenerationConfig>) -> Result<Option<Vec<usize>>, ApiError> {
-    let Some(lengths) = config.and_then(|config| config.chunk_length_schedule.as_ref()) else { return Ok(None) };
+    let Some(lengths) = config.and_then(|config| config.chunk_length_schedule.as_ref()) else {
+        return Ok(None);
+    };
     let param = "generation_config.chunk_length_schedule";
     if lengths.is_empty() || lengths.len() > MAX_SCHEDULE {
         let message = format!("{param} has {} lengths; it needs 1 to {MAX_SCHEDULE}", lengths.len());

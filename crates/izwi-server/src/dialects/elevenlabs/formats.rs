@@ -56,11 +56,8 @@ impl OutputFormat {
         let name = name.filter(|name| !name.is_empty()).unwrap_or(DEFAULT);
         let known = NAMES.iter().find(|known| **known == name);
         let known = known.ok_or_else(|| {
-            let message = format!(
-                "output_format '{}' is unknown; use one of {}",
-                excerpt(name),
-                NAMES.join(", ")
-            );
+            let message =
+                format!("output_format '{}' is unknown; use one of {}", excerpt(name), NAMES.join(", "));
             ApiError::invalid("output_format", message)
         })?;
         let mut parts = known.split('_');
@@ -75,7 +72,10 @@ impl OutputFormat {
     pub(super) fn parse_for_session(name: Option<&str>) -> Result<Self, ApiError> {
         let format = Self::parse(name)?;
         if format.is_file() {
-            let message = format!("output_format '{}' is not streamed over WebSockets; use pcm_{}", format.name, format.rate_hz);
+            let message = format!(
+                "output_format '{}' is not streamed over WebSockets; use pcm_{}",
+                format.name, format.rate_hz
+            );
             return Err(ApiError::invalid("output_format", message));
         }
         Ok(format)
@@ -112,10 +112,17 @@ mod tests {
             let format = OutputFormat::parse(Some(name)).unwrap();
             assert!((8_000..=48_000).contains(&format.rate_hz), "{name}");
             assert!(format.encode(24_000, None).is_ok(), "{name}");
-            assert_eq!(OutputFormat::parse_for_session(Some(name)).is_err(), name.starts_with("wav"), "{name}");
+            assert_eq!(
+                OutputFormat::parse_for_session(Some(name)).is_err(),
+                name.starts_with("wav"),
+                "{name}"
+            );
         }
         let default = OutputFormat::parse(None).unwrap();
-        assert_eq!((default.media_type, default.rate_hz, default.bit_rate), ("audio/mpeg", 44_100, Some(128_000)));
+        assert_eq!(
+            (default.media_type, default.rate_hz, default.bit_rate),
+            ("audio/mpeg", 44_100, Some(128_000))
+        );
         let error = OutputFormat::parse(Some("mp3_44100_129")).unwrap_err();
         assert_eq!(error.param(), Some("output_format"));
     }

@@ -28,8 +28,8 @@ use utoipa_axum::routes;
 
 use self::api::{Detail, ErrorDetail, StreamQuery};
 pub(crate) use self::listing::models;
-pub(crate) use self::stream::Stream;
 use self::stream::Opening;
+pub(crate) use self::stream::Stream;
 use crate::error::ApiError;
 use crate::registry::Lease;
 use crate::state::AppState;
@@ -58,7 +58,9 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 
 /// Whether errors of this path have the dialect's shape.
 pub(super) fn owns(path: &str) -> bool {
-    ["/v1/text-to-speech/", "/v1/voices", "/v2/voices", "/v1/user"].iter().any(|start| path.starts_with(start))
+    ["/v1/text-to-speech/", "/v1/voices", "/v2/voices", "/v1/user"]
+        .iter()
+        .any(|start| path.starts_with(start))
 }
 
 /// Whether a request to this path may bring its key in the first message of its WebSocket.
@@ -80,7 +82,8 @@ pub(super) fn render(error: &ApiError, response: Response) -> Response {
     };
     let detail = Detail { status, message: error.message(), param: error.param().map(izwi_types::excerpt) };
     let (head, _) = response.into_parts();
-    let mut rendered = (head.status, Json(ErrorDetail { envelope: error.envelope(), detail })).into_response();
+    let mut rendered =
+        (head.status, Json(ErrorDetail { envelope: error.envelope(), detail })).into_response();
     for (name, value) in &head.headers {
         if *name != header::CONTENT_TYPE && *name != header::CONTENT_LENGTH {
             rendered.headers_mut().insert(name, value.clone());

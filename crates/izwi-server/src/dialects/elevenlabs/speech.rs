@@ -70,7 +70,8 @@ impl IntoResponses for Audio {
         let mut types: Vec<_> = encoding::http_formats().map(|(_, media_type)| media_type).collect();
         types.dedup();
         let response = ResponseBuilder::new().description("The audio, in `output_format`.");
-        let content = |response: ResponseBuilder, media_type| response.content(media_type, Content::default());
+        let content =
+            |response: ResponseBuilder, media_type| response.content(media_type, Content::default());
         let response = types.into_iter().fold(response, content);
         BTreeMap::from([("200".to_owned(), response.build().into())])
     }
@@ -122,8 +123,7 @@ impl Speech {
         check_text("text", &text, state.config().max_input_chars)?;
         let voice = find_voice(&voice, &engine, &state).await?;
         let speed = request.voice_settings.and_then(|settings| settings.speed);
-        let wanted = Wanted { speed, seed: request.seed, language: request.language_code };
-        let options = wanted.options(&engine, &mut ignored);
+        let options = speech_options(speed, request.seed, &engine, &mut ignored);
         let choice = VoiceChoice { voice, cloning: Cloning::default() };
         let options = ResolvedSpeechOptions::resolve(options, choice, None, &engine)?;
         let request = options.into_request(text.clone()).with_id(id).with_live(live);
@@ -139,6 +139,10 @@ impl Speech {
 
     fn sample_rate_hz(&self) -> u32 {
         self.engine.profile().info.sample_rate_hz
+    }
+
+    fn times_words(&self) -> bool {
+        self.engine.profile().info.times_words
     }
 
     /// The next chunk; `None` behind the last.
@@ -192,30 +196,18 @@ impl Speech {
     }
 }
 
-/// Options of the dialect that depend on the model.
-pub(super) struct Wanted {
-    pub(super) speed: Option<f32>,
-    pub(super) seed: Option<u64>,
-    pub(super) language: Option<String>,
-}
-
-impl Wanted {
-    /// The speech options. What the model cannot do has no effect, as the hosted service says of `language_code`, and is
-    /// added to `ignored`.
-    pub(super) fn options(self, engine: &Lease, ignored: &mut Vec<&'static str>) -> SpeechOptions {
-        let info = &engine.profile().info;
-        let speed = self.speed.filter(|speed| *speed == 1.0 || info.speed_range.is_some());
-        if speed != self.speed {
-            ignored.push("voice_settings.speed");
-        }
-        let is_spoken = |language: &String| info.languages.iter().any(|known| known.eq_ignore_ascii_case(language));
-        let has_language = self.language.is_some();
-        let language = self.language.filter(is_spoken);
-        if has_language && language.is_none() {
-            ignored.push("language_code");
-        }
-        SpeechOptions { speed, seed: self.seed, language, ..SpeechOptions::default() }
+/// The speech options of the dialect. A speed that the model cannot speak at has no effect, and is added to `ignored`.
+pub(super) fn speech_options(
+    speed: Option<f32>,
+    seed: Option<u64>,
+    engine: &Lease,
+    ignored: &mut Vec<&'static str>,
+) -> SpeechOptions {
+    let has_tempo = engine.profile().info.speed_range.is_some();
+    if speed.is_some_and(|speed| speed != 1.0) && !has_tempo {
+        ignored.push("voice_settings.speed");
     }
+    SpeechOptions { speed: speed.filter(|_| has_tempo), seed, ..SpeechOptions::default() }
 }
 
 fn respond(media_type: &'static str, headers: HeaderMap, body: impl Into<Body>) -> Response {
@@ -292,7 +284,7 @@ pub(super) async fn convert_with_timestamps(asked: Asked) -> Result<Response, Ap
     let chunks = speech.collect(&id).await?;
     let samples = chunks.iter().map(|chunk| chunk.samples.len() as u64).sum();
     let encoded = format.encode(speech.sample_rate_hz(), Some(samples))?;
-    let mut timed = TimedUtterance::new(encoded, std::mem::take(&mut speech.text));
+    let mut timed = TimedUtterance::new(encoded, std::mem::take(&mut speech.text), speech.times_words());
     let (mut audio, mut alignment) = (Vec::new(), None::<CharacterSeconds>);
     for chunk in &chunks {
         let message = timed.push(chunk).map_err(|error| ApiError::internal(&error.to_string(), &id))?;
@@ -302,7 +294,8 @@ pub(super) async fn convert_with_timestamps(asked: Asked) -> Result<Response, Ap
         }
         audio.extend(message.audio);
     }
-    let mut response = axum::Json(AudioWithTimestamps::new(STANDARD.encode(audio), alignment)).into_response();
+    let mut response =
+        axum::Json(AudioWithTimestamps::new(STANDARD.encode(audio), alignment)).into_response();
     response.headers_mut().extend(speech.headers);
     Ok(response)
 }
@@ -322,7 +315,7 @@ pub(super) async fn stream_with_timestamps(asked: Asked) -> Result<Response, Api
     let format = asked.format;
     let mut speech = Speech::begin(asked, true).await?;
     let encoded = format.encode(speech.sample_rate_hz(), None)?;
-    let mut timed = TimedUtterance::new(encoded, std::mem::take(&mut speech.text));
+    let mut timed = TimedUtterance::new(encoded, std::mem::take(&mut speech.text), speech.times_words());
     Ok(speech.into_response(JSON_LINES, move |chunk| {
         let message = timed.push(chunk).map_err(|error| encoder_failed(&error))?;
         let Some(message) = message else { return Ok(Bytes::new()) };

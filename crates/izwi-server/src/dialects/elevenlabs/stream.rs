@@ -30,7 +30,7 @@ use super::alignment::TimedUtterance;
 use super::api::{ClientMessage, ErrorMessage, ServerMessage, StreamQuery};
 use super::contexts::{ContextKey, Contexts, Limits};
 use super::formats::OutputFormat;
-use super::speech::Wanted;
+use super::speech::speech_options;
 use super::{find_voice, model_of};
 use crate::error::ApiError;
 use crate::extract::{ApiPath, ApiQuery, check_range, parse_json};
@@ -63,7 +63,10 @@ pub(crate) struct Opening {
 enum KeyState {
     Shown,
     /// It must come in the next message. The permit counts the session among those that have shown none.
-    Missing { from: LateKey, _permit: OwnedSemaphorePermit },
+    Missing {
+        from: LateKey,
+        _permit: OwnedSemaphorePermit,
+    },
 }
 
 /// Text to speech of ElevenLabs over a WebSocket
@@ -245,7 +248,8 @@ impl Protocol for Stream {
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
         let Model { engine, .. } = self.model.as_ref()?;
         let next = self.contexts.next()?;
-        let encoded = match self.opening.format.encode(engine.profile().info.sample_rate_hz, None) {
+        let info = &engine.profile().info;
+        let encoded = match self.opening.format.encode(info.sample_rate_hz, None) {
             Ok(encoded) => encoded,
             Err(error) => {
                 self.contexts.ended();
@@ -260,7 +264,7 @@ impl Protocol for Stream {
             context: next.context,
             id: next.id,
             options: next.options,
-            timed: TimedUtterance::new(encoded, next.text.clone()),
+            timed: TimedUtterance::new(encoded, next.text.clone(), info.times_words),
         };
         Some(Ok(Job { engine: Engine::clone(engine), input: ready(Ok(next.text)).boxed(), reply }))
     }
@@ -398,10 +402,8 @@ impl Stream {
         let Some(Model { engine, voice }) = &self.model else {
             return Err(ApiError::OutOfOrder("the session has no model; open another session"));
         };
-        let query = &self.opening.query;
         let speed = message.voice_settings.as_ref().and_then(|settings| settings.speed);
-        let wanted = Wanted { speed, seed: query.seed, language: query.language_code.clone() };
-        let options = wanted.options(engine, &mut Vec::new());
+        let options = speech_options(speed, self.opening.query.seed, engine, &mut Vec::new());
         let choice = VoiceChoice { voice: voice.clone(), cloning: Cloning::default() };
         ResolvedSpeechOptions::resolve(options, choice, None, engine)
     }
