@@ -113,7 +113,7 @@ def check_characters(characters, starts, ends, length):
     assert len(characters) == len(starts) == len(ends)
     assert starts == sorted(starts) and ends == sorted(ends)
     assert all(start <= end for start, end in zip(starts, ends))
-    assert 0.0 <= starts[0] < 0.3 and abs(ends[-1] - length) < 0.002, (starts[0], ends[-1], length)
+    assert 0.0 <= starts[0] < 0.5 and abs(ends[-1] - length) < 0.002, (starts[0], ends[-1], length)
     # The second sentence begins behind a pause, around the middle.
     at = TEXT.index("Then")
     assert 0.4 * length < starts[at] < 0.7 * length, starts[at]

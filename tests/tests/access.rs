@@ -188,3 +188,87 @@ async fn a_page_of_another_site_loads_no_model() -> Result<()> {
     assert_eq!(loads.load(Ordering::SeqCst), 0);
     Ok(())
 }
+
+/// The subprotocol that the server answers with, or the status of its refusal.
+async fn subprotocol(
+    server: &TestServer,
+    query: &str,
+    protocols: Option<&str>,
+) -> Result<Result<String, u16>> {
+    let url = format!("ws://{}/v1/audio/speech/stream{query}", server.address);
+    let mut request = url.into_client_request()?;
+    if let Some(protocols) = protocols {
+        request.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_str(protocols)?);
+    }
+    let stream = tokio::net::TcpStream::connect(server.address).await?;
+    Ok(match guarded(tokio_tungstenite::client_async(request, stream)).await? {
+        Ok((_, response)) => {
+            let answer = response.headers().get("sec-websocket-protocol");
+            Ok(answer.map(|value| value.to_str().map(str::to_owned)).transpose()?.unwrap_or_default())
+        }
+        Err(tokio_tungstenite::tungstenite::Error::Http(response)) => Err(response.status().as_u16()),
+        Err(error) => return Err(error.into()),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_sends_the_key_as_a_subprotocol() -> Result<()> {
+    let server = Setup::units("subprotocols")
+        .server(|server| server.api_key = Some("open-sesame-1234".to_owned()))
+        .start()
+        .await?;
+    for (protocols, expected) in [
+        ("izwi, izwi-api-key.open-sesame-1234", Ok("izwi")),
+        ("realtime, openai-insecure-api-key.open-sesame-1234", Ok("realtime")),
+        ("izwi-api-key.open-sesame-1234, izwi", Ok("izwi")),
+        ("izwi", Err(401)),
+        ("izwi, izwi-api-key.open-sesame-123", Err(401)),
+        ("izwi, izwi-api-key.", Err(401)),
+        ("izwi, izwi-api-key.wrong, izwi-api-key.open-sesame-1234", Err(401)),
+    ] {
+        let answer = subprotocol(&server, "", Some(protocols)).await?;
+        assert_eq!(answer, expected.map(str::to_owned), "{protocols}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_opens_one_websocket() -> Result<()> {
+    let server = Setup::units("tickets")
+        .server(|server| server.api_key = Some("open-sesame-1234".to_owned()))
+        .start()
+        .await?;
+    let post = async |key: Option<&str>| {
+        let mut request = reqwest::Client::new().post(server.url("/v1/tickets"));
+        if let Some(key) = key {
+            request = request.bearer_auth(key);
+        }
+        anyhow::Ok(guarded(request.send()).await??)
+    };
+    assert_eq!(post(None).await?.status(), 401);
+    let made = post(Some("open-sesame-1234")).await?;
+    assert_eq!(
+        (made.status().as_u16(), &made.headers()["cache-control"]),
+        (200, &HeaderValue::from_static("no-store"))
+    );
+    let made: Value = made.json().await?;
+    assert_eq!((&made["object"], &made["expires_in"]), (&json!("ticket"), &json!(60)));
+    let ticket = made["ticket"].as_str().context("a ticket")?;
+
+    let (get, _) = status(&server, &format!("/v1/models?ticket={ticket}"), &[]).await?;
+    assert_eq!(get, 401, "tickets are for WebSockets only, and this one is not used up");
+    let query = format!("?ticket={ticket}");
+    assert_eq!(subprotocol(&server, "?ticket=wrong", None).await?, Err(401));
+    assert_eq!(subprotocol(&server, "?ticket=", None).await?, Err(401));
+    assert_eq!(subprotocol(&server, &query, None).await?, Ok(String::new()));
+    assert_eq!(subprotocol(&server, &query, None).await?, Err(401), "used");
+    // The key wins over a ticket, which is then not used.
+    let both = "izwi, izwi-api-key.open-sesame-1234";
+    assert_eq!(subprotocol(&server, "?ticket=wrong", Some(both)).await?, Ok("izwi".to_owned()));
+    for _ in 0..40 {
+        subprotocol(&server, "?ticket=wrong", None).await?.err();
+    }
+    assert_eq!(subprotocol(&server, "?ticket=wrong", None).await?, Err(429), "wrong tickets are throttled");
+    assert_eq!(post(Some("open-sesame-1234")).await?.status(), 429);
+    Ok(())
+}

@@ -137,7 +137,7 @@ async fn a_refused_turn_does_not_end_the_conversation() -> Result<()> {
         (json!({"type": "session.config", "chunk_ms": 5}), "invalid_value", "chunk_ms"),
         (json!({"type": "session.config", "input_sample_rate": 7}), "invalid_value", "input_sample_rate"),
         (json!({"type": "session.config", "priority": "x"}), "invalid_value", "priority"),
-        (json!({"type": "session.config", "response_format": "mp3"}), "invalid_value", "response_format"),
+        (json!({"type": "session.config", "response_format": "aac"}), "invalid_value", "response_format"),
         (json!({"type": "session.config", "model": "nobody"}), "model_not_found", "model"),
         (json!({"type": "input.audio.commit"}), "invalid_value", "audio"),
         (json!({"type": "input.text", "text": " "}), "invalid_value", "text"),

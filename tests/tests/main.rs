@@ -21,6 +21,7 @@ mod metrics;
 mod qwen3_tts;
 mod real_whisper;
 mod real_word_times;
+mod realtime;
 mod resume;
 mod speech;
 mod streaming;

@@ -8,8 +8,18 @@ use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
 fn bad_frame(dice: &mut Dice) -> Message {
-    let config =
-        ["model", "voice", "language", "instructions", "seed", "response_format", "chunk_ms", "priority"];
+    let config = [
+        "model",
+        "voice",
+        "language",
+        "instructions",
+        "seed",
+        "response_format",
+        "sample_rate",
+        "bit_rate",
+        "chunk_ms",
+        "priority",
+    ];
     let types = ["session.config", "input.text", "speak"];
     let text = match dice.roll(9) {
         0 => return Message::binary(dice.text(60).into_bytes()),

@@ -17,7 +17,7 @@ fn body(extra: Value) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn wav_and_pcm_hold_the_same_samples() -> Result<()> {
     let server = Setup::units("labels").start().await?;
-    let wav = server.speech(&body(json!({}))).await?;
+    let wav = server.speech(&body(json!({"response_format": "wav"}))).await?;
     assert_eq!(wav.status(), 200);
     assert_eq!(wav.headers()["content-type"], "audio/wav");
     assert_eq!(wav.headers()["x-sample-rate"], "24000");
@@ -34,20 +34,52 @@ async fn wav_and_pcm_hold_the_same_samples() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_default_is_mp3_and_headers_tell_what_is_sent() -> Result<()> {
+    let server = Setup::units("default-format").start().await?;
+    let mp3 = server.speech(&body(json!({}))).await?;
+    assert_eq!(mp3.headers()["content-type"], "audio/mpeg");
+    assert_eq!(mp3.headers()["x-sample-rate"], "24000");
+    let mp3 = mp3.bytes().await?;
+    assert!(mp3 == server.speech(&body(json!({"response_format": "mp3"}))).await?.bytes().await?);
+    let small = server.speech(&body(json!({"bit_rate": 32_000}))).await?.bytes().await?;
+    assert!(small.len() * 2 < mp3.len(), "{} and {} bytes", small.len(), mp3.len());
+    for (format, sample_rate, kind, rate) in [
+        ("opus", None, "audio/ogg", "48000"),
+        ("flac", None, "audio/flac", "24000"),
+        ("flac", Some(8_000), "audio/flac", "8000"),
+        ("ulaw", None, "audio/basic", "8000"),
+        ("alaw", Some(8_000), "audio/x-alaw-basic", "8000"),
+        ("pcm", Some(16_000), "audio/pcm", "16000"),
+        ("mp3", Some(44_100), "audio/mpeg", "44100"),
+    ] {
+        let extra = json!({"response_format": format, "sample_rate": sample_rate});
+        let response = server.speech(&body(extra)).await?;
+        assert_eq!(response.headers()["content-type"], kind);
+        assert_eq!(response.headers()["x-sample-rate"], rate, "{format}");
+        let length = response.bytes().await?.len();
+        // 24 samples of the model are 16 of the client.
+        let expected = (SENTENCE.len() * 100 * 16 + 12) / 24 * 2;
+        assert!(length == expected || format != "pcm", "{length} bytes, expected {expected}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_body_starts_before_generation_ends() -> Result<()> {
     let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 0));
     let server = Setup::units("chunked").script(script).start().await?;
     let text = format!("{SENTENCE} {SENTENCE}");
-    let mut response = server.speech(&json!({"model": "tts-1", "input": text})).await?;
+    let mut response =
+        server.speech(&json!({"model": "tts-1", "input": text, "response_format": "pcm"})).await?;
     let mut received = 0;
-    while received < 44 + 9_600 {
+    while received < 9_600 {
         received += guarded(response.chunk()).await??.context("the body goes on")?.len();
     }
     gate.open();
     while let Some(bytes) = guarded(response.chunk()).await?? {
         received += bytes.len();
     }
-    assert_eq!(received, 44 + 2 * SENTENCE.len() * 100 * 2);
+    assert_eq!(received, 2 * SENTENCE.len() * 100 * 2);
     Ok(())
 }
 
@@ -76,7 +108,7 @@ async fn statistics_are_sent_as_trailers() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn sse_events_carry_the_same_bytes() -> Result<()> {
     let server = Setup::units("events").start().await?;
-    for format in ["pcm", "wav"] {
+    for format in ["pcm", "wav", "mp3"] {
         let plain = server.speech(&body(json!({"response_format": format}))).await?.bytes().await?;
         let events = server.speech(&body(json!({"response_format": format, "stream_format": "sse"}))).await?;
         assert_eq!(events.headers()["content-type"], "text/event-stream");
@@ -212,11 +244,26 @@ async fn unsupported_values_are_refused_by_field() -> Result<()> {
         (json!({"input": "a".repeat(4_097)}), 400, "input", "4096"),
         (json!({"voice": "ome"}), 404, "voice", "'one'"),
         (json!({"voice": {"name": "one"}}), 400, "voice", "id"),
-        (json!({"response_format": "mp3"}), 400, "response_format", "wav, pcm"),
-        (json!({"response_format": "opus"}), 400, "response_format", "wav, pcm"),
-        (json!({"response_format": "aac"}), 400, "response_format", "wav, pcm"),
-        (json!({"response_format": "flac"}), 400, "response_format", "wav, pcm"),
+        (
+            json!({"response_format": "aac"}),
+            400,
+            "response_format",
+            "'aac' is not supported; use one of mp3, opus",
+        ),
+        (json!({"response_format": "pcm_f32"}), 400, "response_format", "wav, pcm"),
         (json!({"response_format": "WAV"}), 400, "response_format", "wav, pcm"),
+        (json!({"response_format": 7}), 400, "response_format", "string"),
+        (
+            json!({"response_format": "wav", "sample_rate": 12_000}),
+            400,
+            "sample_rate",
+            "8000, 16000, 22050, 24000",
+        ),
+        (json!({"response_format": "opus", "sample_rate": 24_000}), 400, "sample_rate", "one of 48000"),
+        (json!({"response_format": "ulaw", "sample_rate": 16_000}), 400, "sample_rate", "one of 8000"),
+        (json!({"sample_rate": "high"}), 400, "sample_rate", "string"),
+        (json!({"bit_rate": 1}), 400, "bit_rate", "8000 to 320000"),
+        (json!({"response_format": "pcm", "bit_rate": 64_000}), 400, "bit_rate", "leave it out"),
         (json!({"stream_format": "websocket"}), 400, "stream_format", "sse"),
         (json!({"speed": 0.24}), 400, "speed", "0.25"),
         (json!({"speed": 4.01}), 400, "speed", "4"),

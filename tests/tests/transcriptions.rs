@@ -74,7 +74,7 @@ async fn verbose_json_has_segments_and_requested_words() -> Result<()> {
     let server = Setup::listener("verbose").start().await?;
     let verbose = json!({"response_format": "verbose_json"});
     let body: Value = by_json(&server, verbose).await?.json().await?;
-    assert_eq!((&body["task"], &body["language"]), (&json!("transcribe"), &json!("en")));
+    assert_eq!((&body["task"], &body["language"]), (&json!("transcribe"), &json!("english")));
     assert_eq!((&body["duration"], &body["text"]), (&json!(2.5), &json!("word0 word1 word2")));
     assert_eq!(body["segments"].as_array().context("segments")?.len(), 3);
     let segment = body["segments"][1].as_object().context("a segment")?;
@@ -116,7 +116,8 @@ async fn a_stream_sends_words_during_transcription() -> Result<()> {
             let (events, text) = transcript_events(&response.text().await?)?;
             assert_eq!(text, "word0 word1 word2");
             assert_eq!(events.len(), 4, "a delta for each segment, and the end");
-            let usage = json!({"type": "duration", "seconds": 3});
+            let usage = events[3]["usage"].clone();
+            assert!(usage["type"] == "tokens" && usage["total_tokens"].as_u64() > Some(0), "{usage}");
             let done = json!({"type": "transcript.text.done", "text": text, "usage": usage});
             assert_eq!(events[3], done);
         }
@@ -141,7 +142,7 @@ async fn statistics_of_a_stream_are_sent_as_trailers() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn translations_support_every_format_except_streams() -> Result<()> {
+async fn translations_support_every_format_and_streams() -> Result<()> {
     let server = Setup::listener("translates").start().await?;
     let verbose = json!({"response_format": "verbose_json"});
     let by_json: Value = server.post(TRANSLATIONS, &body(verbose)).await?.json().await?;
@@ -156,7 +157,99 @@ async fn translations_support_every_format_except_streams() -> Result<()> {
         assert!(response.text().await?.contains("word1"));
     }
     let streamed = server.post(TRANSLATIONS, &body(json!({"stream": true}))).await?;
-    refusal(streamed, 400, "invalid_value", Some("stream")).await?;
+    let (events, text) = transcript_events(&streamed.text().await?)?;
+    assert_eq!((events.len(), text.as_str()), (4, "word0 word1 word2"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_ignored_is_told_in_a_header() -> Result<()> {
+    let server = Setup::listener("ignores").start().await?;
+    let ignored = |response: &reqwest::Response| {
+        let value = response.headers().get("x-ignored-fields");
+        value.and_then(|value| value.to_str().ok()).map(str::to_owned)
+    };
+    assert_eq!(ignored(&by_json(&server, json!({"include": ["logprobs"]})).await?), None);
+    let vad = json!({"type": "server_vad", "eagerness": "low"});
+    let extra = json!({"user": "x", "größe": 1, "stream": true, "chunking_strategy": vad});
+    let told = ignored(&by_json(&server, extra).await?);
+    assert_eq!(told.as_deref(), Some("chunking_strategy.eagerness, gr%C3%B6%C3%9Fe, user"));
+    let fields = [("user", "x"), ("chunking_strategy[type]", "server_vad"), ("store", "true")];
+    assert_eq!(ignored(&by_form(&server, &fields).await?).as_deref(), Some("store, user"));
+    let many: Vec<String> = (0..60).map(|n| format!("x{n}")).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|name| (name.as_str(), "1")).collect();
+    let told = ignored(&by_form(&server, &many).await?).context("a header")?;
+    assert_eq!(told.split(", ").count(), 16);
+    let translated = server.post_form(TRANSLATIONS, form(&[("user", "x")])).await?;
+    assert_eq!(ignored(&translated).as_deref(), Some("user"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_of_types_name_the_field() -> Result<()> {
+    let server = Setup::listener("types").start().await?;
+    for (extra, param) in [
+        (json!({"temperature": "hot"}), "temperature"),
+        (json!({"stream": "yes"}), "stream"),
+        (json!({"include": "logprobs"}), "include"),
+        (json!({"include": [7]}), "include[0]"),
+        (json!({"languages": ["en", 7]}), "languages[1]"),
+        (json!({"keywords": {"a": 1}}), "keywords"),
+        (json!({"chunking_strategy": [1]}), "chunking_strategy"),
+        (json!({"chunking_strategy": {"type": 7}}), "chunking_strategy.type"),
+        (json!({"known_speaker_names": ["agent"]}), "known_speaker_names"),
+    ] {
+        refusal(by_json(&server, extra).await?, 400, "invalid_value", Some(param)).await?;
+    }
+    for (name, value) in [
+        ("temperature", "hot"),
+        ("seed", "-1"),
+        ("stream", "perhaps"),
+        ("include[]", "everything"),
+        ("chunking_strategy[threshold]", "loud"),
+        ("chunking_strategy", "none"),
+        ("chunking_strategy", r#"{"type":"server_vad","threshold":"loud"}"#),
+        ("known_speaker_references[]", "data:,"),
+    ] {
+        let response = by_form(&server, &[(name, value)]).await?;
+        let param = match name {
+            "include[]" => "include",
+            "known_speaker_references[]" => "known_speaker_references",
+            "chunking_strategy" if value.starts_with('{') => "chunking_strategy.threshold",
+            name => name,
+        };
+        refusal(response, 400, "invalid_value", Some(param)).await?;
+    }
+    let speaker = Setup::units("typed").start().await?;
+    for (extra, param) in [
+        (json!({"speed": "fast"}), "speed"),
+        (json!({"voice": 7}), "voice"),
+        (json!({"voice": {"id": 7}}), "voice.id"),
+        (json!({"input": ["a"]}), "input"),
+        (json!({"seed": 1.5}), "seed"),
+    ] {
+        let mut body = json!({"model": "tts-1", "input": "Hi."});
+        body.as_object_mut().context("an object")?.extend(extra.as_object().context("an object")?.clone());
+        refusal(speaker.speech(&body).await?, 400, "invalid_value", Some(param)).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_is_counted_as_the_model_of_the_name_is_billed() -> Result<()> {
+    let server = Setup::listener("billed").start().await?;
+    for (model, kind) in [
+        ("whisper-1", "duration"),
+        ("billed", "duration"),
+        ("gpt-4o-transcribe", "tokens"),
+        ("gpt-4o-mini-transcribe-2025-12-15", "tokens"),
+    ] {
+        let body: Value = by_json(&server, json!({"model": model})).await?.json().await?;
+        assert_eq!(body["usage"]["type"], kind, "{model}");
+        assert!(body.get("languages").is_none(), "{body}");
+    }
+    let body: Value = by_json(&server, json!({"model": "gpt-transcribe"})).await?.json().await?;
+    assert!(body["languages"].is_array(), "{body}");
     Ok(())
 }
 

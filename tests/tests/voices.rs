@@ -35,14 +35,16 @@ fn form(name: &str) -> Form {
 async fn a_saved_voice_is_listed_used_and_removed() -> Result<()> {
     let server = Setup::cloner("saver")?.start().await?;
     let made = server.post_form("/v1/audio/voices", form("anna").text("consent", "yes")).await?;
-    assert_eq!(made.status(), 201);
+    assert_eq!(made.status(), 200);
+    assert_eq!(made.headers()["x-ignored-fields"], "consent");
     let made: Value = made.json().await?;
     assert_eq!(
         (&made["id"], &made["owned_by"], &made["text"]),
         (&json!("anna"), &json!("user"), &json!("ah"))
     );
     assert_eq!((&made["model"], &made["models"]), (&json!("saver"), &json!(["saver"])));
-    assert!(made["created_at"].is_string());
+    assert_eq!((&made["object"], &made["type"]), (&json!("audio.voice"), &json!("audio_sample")));
+    assert_eq!(made["created_at"], 1_767_225_600);
     assert!(server.voices()?.join("anna.safetensors").is_file());
 
     let listed: Value = server.get("/v1/audio/voices").await?.json().await?;
@@ -62,7 +64,7 @@ async fn a_saved_voice_is_listed_used_and_removed() -> Result<()> {
     assert!(saved == spoken(&server, json!({"voice": {"id": "anna"}})).await?);
 
     let removed: Value = server.delete("/v1/audio/voices/anna").await?.json().await?;
-    assert_eq!(removed, json!({"id": "anna", "object": "voice", "deleted": true}));
+    assert_eq!(removed, json!({"id": "anna", "object": "audio.voice.deleted", "deleted": true}));
     refused(server.get("/v1/audio/voices/anna").await?, 404, "voice_not_found", "voice").await?;
     refused(server.delete("/v1/audio/voices/anna").await?, 404, "voice_not_found", "voice").await?;
     assert_eq!(std::fs::read_dir(server.voices()?)?.filter(|e| e.as_ref().is_ok_and(is_voice)).count(), 0);
@@ -85,11 +87,11 @@ async fn voices_are_created_by_json_and_names_are_unique() -> Result<()> {
         body
     };
     let post = async |extra: Value| server.post("/v1/audio/voices", &body(extra)).await;
-    assert_eq!(post(json!({})).await?.status(), 201);
+    assert_eq!(post(json!({})).await?.status(), 200);
     let with_text = spoken(&server, json!({"voice": "bella"})).await?;
     let message = refused(post(json!({})).await?, 409, "voice_exists", "name").await?;
     assert!(message.contains("'bella'") && message.contains("overwrite"), "{message}");
-    assert_eq!(post(json!({"overwrite": true, "x_vector_only_mode": true})).await?.status(), 201);
+    assert_eq!(post(json!({"overwrite": true, "x_vector_only_mode": true})).await?.status(), 200);
     assert!(with_text != spoken(&server, json!({"voice": "bella"})).await?, "the timbre alone");
     refused(post(json!({"name": "one"})).await?, 409, "voice_exists", "name").await?;
     Ok(())
@@ -103,14 +105,14 @@ async fn a_full_store_refuses_further_voices() -> Result<()> {
     let server = setup.start().await?;
     let save =
         async |name: &str| server.post_form("/v1/audio/voices", form(name).text("overwrite", "true")).await;
-    assert_eq!(save("anna").await?.status(), 201);
+    assert_eq!(save("anna").await?.status(), 200);
     let refused = save("bella").await?;
     assert_eq!(refused.status(), 409);
     let body: Value = refused.json().await?;
     assert_eq!(body["error"]["code"], "voice_limit");
     let message = body["error"]["message"].as_str().context("a message")?;
     assert!(message.contains("at most 1 are allowed") && message.contains("raise max_voices"), "{message}");
-    assert_eq!(save("anna").await?.status(), 201, "a replaced voice needs no room");
+    assert_eq!(save("anna").await?.status(), 200, "a replaced voice needs no room");
     Ok(())
 }
 
@@ -171,7 +173,7 @@ async fn saving_voices_without_support_is_refused() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_files_in_the_voice_folder_are_ignored() -> Result<()> {
     let server = Setup::cloner("foreign")?.start().await?;
-    assert_eq!(server.post_form("/v1/audio/voices", form("anna")).await?.status(), 201);
+    assert_eq!(server.post_form("/v1/audio/voices", form("anna")).await?.status(), 200);
     std::fs::write(server.voices()?.join("bad.safetensors"), b"\xff\xff\xff\xff\xff\xff\xff\x7f{}")?;
     let listed: Value = server.get("/v1/audio/voices").await?.json().await?;
     assert_eq!(listed["voices"].as_array().map(Vec::len), Some(3));
@@ -232,9 +234,7 @@ async fn every_speech_option_reaches_the_model() -> Result<()> {
     ] {
         let audio = spoken(&server, extra.clone()).await?;
         ensure!(!outputs.contains(&audio), "{extra} changes nothing");
-        if extra.get("ref_audio").is_none() {
-            ensure!(audio == streamed(&server, &extra).await?, "{extra} is lost on the WebSocket");
-        }
+        ensure!(audio == streamed(&server, &extra).await?, "{extra} is lost on the WebSocket");
         outputs.push(audio);
     }
     let timbre =
@@ -284,7 +284,7 @@ async fn voice_recordings_are_bounded_and_errors_name_the_field() -> Result<()> 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_uses_a_saved_voice() -> Result<()> {
     let server = Setup::cloner("session-voice")?.start().await?;
-    assert_eq!(server.post_form("/v1/audio/voices", form("anna")).await?.status(), 201);
+    assert_eq!(server.post_form("/v1/audio/voices", form("anna")).await?.status(), 200);
     let expected = spoken(&server, json!({"voice": "anna"})).await?;
     let mut session = server.session().await?;
     session.send(json!({"type": "session.config", "voice": "anna", "seed": 5})).await?;
@@ -346,4 +346,64 @@ async fn an_interrupt_ends_the_utterance_and_the_session_continues() -> Result<(
     assert_eq!(next.done["samples"], "And now this.".len() * 100);
     session.expect_done(1000).await?;
     server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_speaks_in_the_voice_of_its_recording() -> Result<()> {
+    let server = Setup::cloner("session-voice")?.start().await?;
+    let clip = base64(&recording(1.0));
+    let mut session = server.session().await?;
+    session.send(json!({"type": "session.config", "ref_audio": clip, "ref_text": "ah", "seed": 5})).await?;
+    session.expect("session.created").await?;
+    for _ in 0..2 {
+        session.send(json!({"type": "input.text", "text": TEXT})).await?;
+        session.send(json!({"type": "input.flush"})).await?;
+        let utterance = session.utterance().await?;
+        assert_eq!(utterance.start["voice"], "ref_audio");
+        let audio: Vec<u8> = utterance.chunks.into_iter().flat_map(|(_, bytes)| bytes).collect();
+        assert!(audio == spoken(&server, json!({"ref_audio": clip, "ref_text": "ah"})).await?);
+    }
+
+    let refuses = async |server: &TestServer, extra: Value, code: &str, param: &str| {
+        let mut frame = json!({"type": "session.config"});
+        frame.as_object_mut().context("an object")?.extend(extra.as_object().context("an object")?.clone());
+        let mut session = server.session().await?;
+        session.send(frame).await?;
+        let error = session.expect_error(code).await?;
+        ensure!(error["param"] == param, "{extra}: {error}");
+        Ok(())
+    };
+    refuses(&server, json!({"ref_text": "ah"}), "invalid_value", "ref_text").await?;
+    refuses(&server, json!({"x_vector_only_mode": true}), "invalid_value", "x_vector_only_mode").await?;
+    refuses(&server, json!({"ref_audio": "AAAA"}), "unsupported_audio", "ref_audio").await?;
+    refuses(&server, json!({"ref_audio": 7}), "invalid_value", "ref_audio").await?;
+    refuses(&server, json!({"ref_audio": clip, "voice": "one"}), "invalid_value", "voice").await?;
+    let plain = Setup::units("no-session-voice").start().await?;
+    refuses(&plain, json!({"ref_audio": clip}), "invalid_value", "ref_audio").await?;
+    let small = Setup::cloner("small-session-voice")?.server(|server| server.max_upload_bytes = 1_000);
+    refuses(&small.start().await?, json!({"ref_audio": clip}), "too_large", "ref_audio").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prompts_make_no_voice() -> Result<()> {
+    let server = Setup::cloner("prompts")?.start().await?;
+    for (extra, param) in [
+        (json!({"type": "prompt", "prompt": "A calm voice."}), "type"),
+        (json!({"prompt": "A calm voice."}), "prompt"),
+        (json!({"script_hint": "Hello."}), "script_hint"),
+    ] {
+        let mut body = json!({"name": "calm"});
+        body.as_object_mut().context("an object")?.extend(extra.as_object().context("an object")?.clone());
+        let message =
+            refused(server.post("/v1/audio/voices", &body).await?, 400, "invalid_value", param).await?;
+        assert!(message.contains("audio_sample"), "{message}");
+        let form =
+            extra.as_object().context("an object")?.iter().fold(form("calm"), |form, (name, value)| {
+                form.text(name, value.as_str().unwrap_or_default())
+            });
+        refused(server.post_form("/v1/audio/voices", form).await?, 400, "invalid_value", param).await?;
+    }
+    let typed = form("calm").text("type", "audio_sample");
+    assert_eq!(server.post_form("/v1/audio/voices", typed).await?.status(), 200);
+    Ok(())
 }

@@ -3,6 +3,11 @@
 /// Full scale of 16-bit PCM.
 const I16_SCALE: f32 = 32767.0;
 
+/// The sample in −1.0..=1.0; 0 if it is not finite.
+pub(crate) fn bounded(sample: f32) -> f32 {
+    if sample.is_finite() { sample.clamp(-1.0, 1.0) } else { 0.0 }
+}
+
 /// One sample in −1.0..=1.0 (clipped; NaN becomes 0) as signed 16-bit.
 pub fn to_i16(sample: f32) -> i16 {
     (sample.clamp(-1.0, 1.0) * I16_SCALE).round() as i16

@@ -258,7 +258,7 @@ mod tests {
             (None, false, false, "no destination of the audio"),
             (Some("-"), true, false, "both write"),
             (Some("-"), false, true, "is a terminal"),
-            (Some("a.mp3"), false, false, "asks for mp3"),
+            (Some("a.aac"), false, false, "asks for aac"),
         ] {
             let error = chosen(output, false, json, terminal).unwrap_err();
             assert!(error.to_string().contains(part), "{error}");

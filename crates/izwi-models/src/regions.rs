@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use izwi_audio::vad::{VadOptions, speech_spans};
+use izwi_types::SpeechDetection;
 
 /// Rate of the recordings.
 const SAMPLE_RATE_HZ: usize = 16_000;
@@ -30,10 +31,30 @@ pub(crate) struct Region {
     pub(crate) speech_end: usize,
 }
 
-/// The regions of a recording, in order; empty without speech.
-pub(crate) fn find(samples: &[f32]) -> Vec<Region> {
-    let options = VadOptions { pad: Duration::ZERO, ..VadOptions::default() };
-    plan(&speech_spans(samples, &options), samples.len().div_ceil(HOP))
+/// How speech becomes regions, in frames.
+#[derive(Debug, Clone, Copy)]
+struct Rules {
+    /// Padding before speech.
+    before: usize,
+    /// Longest pause inside a region.
+    merged_gap: usize,
+    /// Whether regions extend to the near ends of the recording.
+    reaches_edges: bool,
+}
+
+const DEFAULT: Rules = Rules { before: PADDING, merged_gap: MERGED_GAP, reaches_edges: true };
+
+/// The regions of a recording, in order; empty without speech. With a `detection` of the user's own each stretch of speech
+/// that it finds is a region, as far as a window holds it.
+pub(crate) fn find(samples: &[f32], detection: Option<&SpeechDetection>) -> Vec<Region> {
+    let plain = VadOptions { pad: Duration::ZERO, ..VadOptions::default() };
+    let frames = samples.len().div_ceil(HOP);
+    let Some(detection) = detection else { return plan(&speech_spans(samples, &plain), frames, DEFAULT) };
+    let options = VadOptions { threshold: detection.threshold, min_silence: detection.silence, ..plain };
+    let count = |time: Duration| (time.as_millis() / 10) as usize;
+    let before = count(detection.prefix_padding);
+    let rules = Rules { before, merged_gap: count(detection.silence), reaches_edges: false };
+    plan(&speech_spans(samples, &options), frames, rules)
 }
 
 /// The whole recording as one region.
@@ -43,23 +64,25 @@ pub(crate) fn whole(samples: &[f32]) -> Vec<Region> {
 }
 
 /// Speech, in samples, as regions of a recording of `frames` frames.
-fn plan(speech: &[Range<usize>], frames: usize) -> Vec<Region> {
+fn plan(speech: &[Range<usize>], frames: usize, rules: Rules) -> Vec<Region> {
     let speech: Vec<Range<usize>> =
         speech.iter().map(|speech| speech.start / HOP..speech.end.div_ceil(HOP)).collect();
     let mut regions: Vec<Region> = Vec::new();
     let mut rest = speech.as_slice();
     while let [first, ..] = rest {
         let from = regions.last().map_or(0, |last| last.frames.end);
-        let count = together(rest);
+        let count = together(rest, rules);
         let end = rest[count - 1].end;
         rest = &rest[count..];
         // Padding never overlaps the following speech.
         let next = rest.first().map_or(frames, |next| next.start.max(end));
-        let start = first.start.saturating_sub(PADDING).max(from);
+        let start = first.start.saturating_sub(rules.before).max(from);
         regions.push(Region { frames: start..(end + PADDING).min(next).min(frames), speech_end: end });
     }
     regions.retain(|region| !region.frames.is_empty());
-    reach_edges(&mut regions, frames);
+    if rules.reaches_edges {
+        reach_edges(&mut regions, frames);
+    }
     regions
 }
 
@@ -82,10 +105,10 @@ fn reach_edges(regions: &mut [Region], frames: usize) {
 
 /// Number of leading spans that form one region: up to the first long pause if a window holds them, else up to the
 /// longest pause in the second half of the window, which is rarely inside a sentence.
-fn together(speech: &[Range<usize>]) -> usize {
-    let start = speech[0].start.saturating_sub(PADDING);
+fn together(speech: &[Range<usize>], rules: Rules) -> usize {
+    let start = speech[0].start.saturating_sub(rules.before);
     let pause = |at: usize| speech[at].start.saturating_sub(speech[at - 1].end);
-    let near = (1..speech.len()).take_while(|&at| pause(at) <= MERGED_GAP).count() + 1;
+    let near = (1..speech.len()).take_while(|&at| pause(at) <= rules.merged_gap).count() + 1;
     let held = speech[..near].iter().take_while(|span| span.end + PADDING <= start + WINDOW_FRAMES).count();
     if held == near {
         return near;
@@ -99,8 +122,17 @@ mod tests {
     use super::*;
 
     fn check(speech: &[(usize, usize)], frames: usize, expected: &[(usize, usize, usize)]) {
+        check_with(speech, frames, DEFAULT, expected);
+    }
+
+    fn check_with(
+        speech: &[(usize, usize)],
+        frames: usize,
+        rules: Rules,
+        expected: &[(usize, usize, usize)],
+    ) {
         let speech: Vec<Range<usize>> = speech.iter().map(|&(a, b)| a * HOP..b * HOP).collect();
-        let regions = plan(&speech, frames);
+        let regions = plan(&speech, frames, rules);
         let found: Vec<_> = regions.iter().map(|r| (r.frames.start, r.frames.end, r.speech_end)).collect();
         assert_eq!(found, expected);
     }
@@ -119,6 +151,15 @@ mod tests {
         check(&[(100, 2000), (2100, 3100)], 9000, &[(0, 2040, 2000), (2060, 3140, 3100)]);
         check(&[(100, 3050), (3060, 3100)], 9000, &[(60, 3060, 3050), (3060, 3140, 3100)]);
         check(&[(100, 8000)], 9000, &[(60, 8040, 8000)]);
+    }
+
+    #[test]
+    fn the_users_own_detection_sets_padding_and_pauses() {
+        let rules = Rules { before: 10, merged_gap: 50, reaches_edges: false };
+        let speech = [(100, 200), (240, 300), (360, 400)];
+        check_with(&speech, 1000, rules, &[(90, 340, 300), (350, 440, 400)]);
+        check_with(&speech, 1000, Rules { before: 500, ..rules }, &[(0, 340, 300), (340, 440, 400)]);
+        check_with(&speech, 1000, Rules { merged_gap: 60, ..rules }, &[(90, 440, 400)]);
     }
 
     #[test]

@@ -222,7 +222,7 @@ mod tests {
 
         fn prepare(&self, _: &Input, _: &PrepareLimits) -> Result<Prepared, InputError> {
             sleep(10 * self.pause);
-            Ok(Prepared { work: self.work.clone(), payload: Arc::new(()) })
+            Ok(Prepared::new(self.work.clone(), Arc::new(())))
         }
 
         fn start(&self, _: &Prepared) -> SequenceState {

@@ -3,6 +3,7 @@
 
 mod authority;
 mod key;
+mod tickets;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,6 +14,7 @@ use izwi_types::excerpt;
 use self::authority::{configured_host, host_of, origin_parts};
 pub(crate) use self::key::{ApiKey, KeyThrottle, Presented};
 pub use self::key::{KeyError, check_key};
+pub(crate) use self::tickets::{LIFETIME as TICKET_LIFETIME, Tickets};
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use izwi_audio::chunk::ChunkLengths;
 use izwi_core::engine::EngineCoreRequest;
 
 use crate::error::ApiError;
@@ -45,6 +46,11 @@ impl ChunkSizes {
         let chunk_ms = (others as u64 * 1_000 / u64::from(sample_rate_hz.max(1))).min(*CHUNK_MS.end());
         let sizes = Self::resolve(Some(chunk_ms.max(*CHUNK_MS.start())), first_chunk_ms, sample_rate_hz)?;
         Ok(Self { others: None, ..sizes })
+    }
+
+    /// The same, for samples that are divided again. Not for requests whose other chunks have the engine's length.
+    pub(crate) fn lengths(self) -> ChunkLengths {
+        ChunkLengths::new(self.others.unwrap_or_default(), self.first)
     }
 
     /// The request with chunks of these lengths.

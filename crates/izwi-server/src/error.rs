@@ -79,7 +79,9 @@ pub enum ApiError {
         path: String,
     },
     /// The key is missing or wrong.
-    #[error("api key is missing or wrong; send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`")]
+    #[error(
+        "api key is missing or wrong; send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`, or open a WebSocket with a ticket of /v1/tickets"
+    )]
     Unauthorized,
     /// The peer has sent too many wrong keys.
     #[error("too many wrong api keys from this address; wait, and send the right one")]

@@ -11,6 +11,7 @@ use izwi_types::{bounded, excerpt};
 use serde::de::DeserializeOwned;
 
 use crate::error::ApiError;
+use crate::ignored::IgnoredFields;
 
 /// The most characters that a message repeats of what is wrong with JSON.
 const MAX_JSON_ERROR_CHARS: usize = 200;
@@ -73,9 +74,19 @@ pub(crate) fn parse_priority(name: Option<&str>) -> Result<Priority, ApiError> {
 
 /// Reads a JSON object; the error names a member of the wrong type by its path.
 pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    Ok(parse_json_telling(bytes)?.0)
+}
+
+/// As [`parse_json`], with the members that nothing reads.
+pub(crate) fn parse_json_telling<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, IgnoredFields), ApiError> {
     expect_object(bytes)?;
+    let mut ignored = IgnoredFields::default();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+    let mut track = serde_path_to_error::Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(&mut reader, &mut track);
+    let value = serde_ignored::deserialize(tracked, |path| ignored.add(&path.to_string()));
+    let value = value.map_err(|error| {
+        let error = serde_path_to_error::Error::new(track.path(), error);
         // The text of an unexpected value is part of the error.
         let path = excerpt(error.path());
         let inner = error.into_inner();
@@ -86,7 +97,7 @@ pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiErro
         }
     })?;
     reader.end().map_err(|error| ApiError::MalformedJson(error.to_string()))?;
-    Ok(value)
+    Ok((value, ignored))
 }
 
 /// What is wrong with JSON: with a long value cut, and with what was expected.
@@ -118,9 +129,18 @@ pub(crate) trait WithOptions: DeserializeOwned {
 /// Reads fields and speech options from one JSON object. Two passes keep the path of a member in errors, which
 /// `#[serde(flatten)]` loses.
 pub(crate) fn parse_with_options<T: WithOptions>(bytes: &[u8]) -> Result<T, ApiError> {
-    let mut fields: T = parse_json(bytes)?;
-    *fields.options_mut() = parse_json(bytes)?;
-    Ok(fields)
+    Ok(parse_with_options_telling(bytes)?.0)
+}
+
+/// As [`parse_with_options`], with the members that nothing reads.
+pub(crate) fn parse_with_options_telling<T: WithOptions>(
+    bytes: &[u8],
+) -> Result<(T, IgnoredFields), ApiError> {
+    let (mut fields, mut ignored): (T, _) = parse_json_telling(bytes)?;
+    let (options, ignored_by_options) = parse_json_telling(bytes)?;
+    *fields.options_mut() = options;
+    ignored.keep_common(&ignored_by_options);
+    Ok((fields, ignored))
 }
 
 /// A path parameter.

@@ -17,6 +17,7 @@ mod error;
 mod extract;
 mod graceful_close;
 mod held_body;
+mod ignored;
 mod json_size;
 mod metrics;
 mod middleware;
@@ -46,7 +47,7 @@ pub use registry::{ASR_ALIASES, Loader, Offer, Registry, RegistryConfig, Restart
 pub use routes::router;
 pub use serve::{ServeError, serve};
 pub use state::AppState;
-pub use transcript_format::{AsrTask, FinishedTranscript, TranscriptFormat};
+pub use transcript_format::{AsrTask, FinishedTranscript, JsonExtras, TokenUsage, TranscriptFormat};
 pub use voices::OPENAI_VOICES;
 #[doc(hidden)]
 pub use ws::fuzzing;

@@ -1,12 +1,12 @@
 //! Middleware of the routes: request ids, access rules, the refusal while draining, and the limit of concurrent requests.
 //!
 //! The key is required on `/v1/*` only: `/livez`, `/readyz`, `/health`, `/version` and `/metrics` stay open to probes
-//! and scrapers, and carry no text, audio or key. `Host` and `Origin` are checked on every route.
+//! and scrapers, the documentation to readers; they carry no text, audio or key. `Host` and `Origin` are checked on every route.
 
 use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -14,6 +14,7 @@ use izwi_core::engine::RequestId;
 
 use crate::access::Presented;
 use crate::dialects;
+use crate::dto::ticket::TicketQuery;
 use crate::error::ApiError;
 use crate::held_body::HeldBody;
 use crate::peer::{Client, Peer};
@@ -59,30 +60,36 @@ pub(crate) async fn check_host_and_origin(
         headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
     } else {
         let exposed = HeaderValue::from_static(
-            "x-request-id, x-sample-rate, x-prebuffer-ms, x-predicted-rtf, retry-after",
+            "x-request-id, x-sample-rate, x-prebuffer-ms, x-predicted-rtf, x-ignored-fields, x-unspoken-characters, retry-after",
         );
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
     response
 }
 
-/// Middleware: requires the key, if one is set. A peer that has sent too many wrong keys is refused for a while.
+/// Middleware: requires the key or, for a WebSocket, a ticket, if a key is set. A peer that has sent too many wrong keys is refused for a while.
 pub(crate) async fn check_key(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let Some(key) = state.api_key() else { return next.run(request).await };
     let (peer, now) = (request.extensions().get::<Client>().map(|client| client.peer), Instant::now());
     let presented = key.check(request.headers());
-    if presented == Presented::Nothing && dialects::takes_late_key(request.uri().path()) {
+    let ticket = ticket(&request).filter(|_| presented == Presented::Nothing);
+    if presented == Presented::Nothing && ticket.is_none() && dialects::takes_late_key(request.uri().path()) {
         let mut request = request;
         request.extensions_mut().insert(LateKey { peer });
         return next.run(request).await;
     }
-    if let (Some(peer), Presented::Right | Presented::Wrong) = (peer, presented) {
-        if let Err(retry_after) = state.key_throttle().check(peer, now) {
-            return ApiError::TooManyWrongKeys { retry_after }.into_response();
-        }
-        if presented == Presented::Wrong {
-            state.key_throttle().failed(peer, now);
-        }
+    if let Some(peer) = peer.filter(|_| ticket.is_some() || presented != Presented::Nothing)
+        && let Err(retry_after) = state.key_throttle().check(peer, now)
+    {
+        return ApiError::TooManyWrongKeys { retry_after }.into_response();
+    }
+    let presented = match ticket {
+        Some(ticket) if state.tickets().redeem(&ticket, now) => Presented::Right,
+        Some(_) => Presented::Wrong,
+        None => presented,
+    };
+    if let (Some(peer), Presented::Wrong) = (peer, presented) {
+        state.key_throttle().failed(peer, now);
     }
     if presented == Presented::Right {
         next.run(request).await
@@ -119,6 +126,15 @@ impl LateKey {
         }
         Err(ApiError::Unauthorized)
     }
+}
+
+/// The ticket in the query of a WebSocket's upgrade.
+fn ticket(request: &Request) -> Option<String> {
+    let upgrade = request.headers().get(header::UPGRADE)?.as_bytes();
+    if !upgrade.eq_ignore_ascii_case(b"websocket") {
+        return None;
+    }
+    Query::<TicketQuery>::try_from_uri(request.uri()).ok()?.0.ticket
 }
 
 /// Middleware: answers nothing but probes on the places that are kept for them.

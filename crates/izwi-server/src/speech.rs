@@ -7,14 +7,18 @@ use izwi_core::engine::{
     Engine, EngineCoreRequest, FinishReason, GenerationParams, Priority, ReferenceAudio, RequestId,
     SpeechOptions, StreamingOutput, VoiceInput,
 };
+use izwi_types::{excerpt, languages};
 use tokio::sync::mpsc;
 
 use crate::error::ApiError;
 use crate::extract::{check_range, non_blank, parse_priority};
-use crate::voices::Voice;
+use crate::voices::{self, Voice};
 
 /// Range of `speed`; a model may honour less. <https://platform.openai.com/docs/api-reference/audio/createSpeech>
 const SPEED: std::ops::RangeInclusive<f32> = 0.25..=4.0;
+
+/// Name, for clients, of a voice made of a recording that came with the request or session.
+const REFERENCE_NAME: &str = "ref_audio";
 
 /// Voice cloning from a recording that comes with the request.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -37,6 +41,17 @@ impl Cloning {
 
     pub(crate) fn has_recording(&self) -> bool {
         self.ref_audio.is_some()
+    }
+
+    /// A voice made of the recording, for several requests; `None` without one.
+    pub(crate) async fn into_voice(self, engine: &Engine, id: &RequestId) -> Result<Option<Voice>, ApiError> {
+        let Some(VoiceInput::Recording(recording)) = self.reference(engine)? else { return Ok(None) };
+        let has_text = recording.text.is_some() && !recording.timbre_only;
+        let made = engine.make_voice(recording).await;
+        let pack = made.map_err(|error| {
+            ApiError::from_engine(error, &engine.profile().model, id).about_recording("ref_audio")
+        })?;
+        Ok(Some(Voice::Saved { name: REFERENCE_NAME.to_owned(), pack: pack.into(), has_text }))
     }
 
     /// The recording to clone; `None` without one.
@@ -62,6 +77,24 @@ impl Cloning {
             text: self.ref_text,
             timbre_only: self.x_vector_only_mode,
         })))
+    }
+}
+
+/// The requested voice. With a recording to clone only OpenAI's names are accepted, and ignored: their SDKs must send one.
+pub(crate) fn voice_beside_recording(
+    name: Option<String>,
+    has_recording: bool,
+) -> Result<Option<String>, ApiError> {
+    if !has_recording {
+        return Ok(name);
+    }
+    match name.filter(|name| !name.is_empty() && !voices::is_alias(name)) {
+        None => Ok(None),
+        Some(name) => {
+            let name = excerpt(&name);
+            let message = format!("voice '{name}' and ref_audio are both given; leave one out");
+            Err(ApiError::invalid("voice", message))
+        }
     }
 }
 
@@ -100,6 +133,13 @@ impl ResolvedSpeechOptions {
             let message = format!("model '{}' does not support instructions; leave them out", profile.model);
             return Err(ApiError::invalid("instructions", message));
         }
+        if let Some(wanted) = language.as_deref().filter(|wanted| !wanted.eq_ignore_ascii_case("auto"))
+            && let known = &profile.info.languages
+            && !known.is_empty()
+        {
+            let checked = languages::supported(wanted, known);
+            checked.map_err(|message| ApiError::invalid("language", message))?;
+        }
         if let Some(speed) = options.speed {
             check_range("speed", speed, &SPEED)?;
         }
@@ -137,7 +177,7 @@ impl ResolvedSpeechOptions {
     pub(crate) fn voice_name(&self) -> &str {
         match (&self.voice, &self.reference) {
             (Some(voice), _) => voice.name(),
-            (None, Some(_)) => "ref_audio",
+            (None, Some(_)) => REFERENCE_NAME,
             (None, None) => "default",
         }
     }

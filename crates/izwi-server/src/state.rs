@@ -8,9 +8,10 @@ use izwi_core::engine::Task;
 use izwi_hub::VoiceStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::access::{AccessRules, ApiKey, KeyThrottle};
+use crate::access::{AccessRules, ApiKey, KeyThrottle, Tickets};
 use crate::config::ServerConfig;
 use crate::error::ApiError;
+use crate::ignored::IgnoredLog;
 use crate::metrics::Recorder;
 use crate::registry::{Lease, Registry};
 
@@ -26,12 +27,14 @@ struct Inner {
     access: AccessRules,
     api_key: Option<ApiKey>,
     key_throttle: KeyThrottle,
+    tickets: Tickets,
     registry: Registry,
     recorder: Recorder,
     requests: Arc<Semaphore>,
     sessions: Arc<Semaphore>,
     detached: Arc<Semaphore>,
     uploads_kib: Arc<Semaphore>,
+    ignored_log: IgnoredLog,
     voices: Option<VoiceStore>,
     draining: watch::Sender<bool>,
     started_at: Instant,
@@ -51,9 +54,11 @@ impl AppState {
             access: AccessRules::new(&config, bound),
             api_key: config.api_key.as_deref().map(ApiKey::new),
             key_throttle: KeyThrottle::default(),
+            tickets: Tickets::default(),
             requests: Arc::new(Semaphore::new(config.max_requests)),
             sessions: Arc::new(Semaphore::new(config.max_sessions)),
             detached: Arc::new(Semaphore::new(config.max_sessions)),
+            ignored_log: IgnoredLog::default(),
             uploads_kib: Arc::new(Semaphore::new(config.upload_memory_kib())),
             voices: config.voices.clone(),
             config,
@@ -81,6 +86,11 @@ impl AppState {
 
     pub(crate) fn key_throttle(&self) -> &KeyThrottle {
         &self.inner.key_throttle
+    }
+
+    /// The tickets for WebSockets.
+    pub(crate) fn tickets(&self) -> &Tickets {
+        &self.inner.tickets
     }
 
     pub(crate) fn registry(&self) -> &Registry {
@@ -136,6 +146,11 @@ impl AppState {
     /// Open WebSocket sessions.
     pub(crate) fn sessions_open(&self) -> usize {
         self.inner.config.max_sessions - self.inner.sessions.available_permits()
+    }
+
+    /// The ignored fields that were logged.
+    pub(crate) fn ignored_log(&self) -> &IgnoredLog {
+        &self.inner.ignored_log
     }
 
     /// A permit for one more request.

@@ -1,7 +1,9 @@
-//! What was predicted for a request as headers, and its statistics as headers or trailers of its response.
+//! What was predicted for a request and what is left out of its text as headers, and its statistics as headers or
+//! trailers of its response.
 
 use axum::http::{HeaderMap, HeaderValue};
 use izwi_core::engine::{Prediction, RequestStats};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// Names of the headers of [`of`], for the `Trailer` header.
 pub(crate) const NAMES: &str = "X-RTF, X-Audio-Duration-Seconds, X-Generation-Time-Ms, X-Finish-Reason";
@@ -24,6 +26,14 @@ pub(crate) fn of_prediction(prediction: &Prediction) -> HeaderMap {
         ("x-predicted-rtf", format!("{:.3}", prediction.rtf)),
         ("x-prebuffer-ms", prediction.prebuffer.as_millis().to_string()),
     ])
+}
+
+/// A header with the characters that the model leaves out, percent-encoded; none if it says everything.
+pub(crate) fn of_unspoken(unspoken: &str) -> HeaderMap {
+    if unspoken.is_empty() {
+        return HeaderMap::new();
+    }
+    headers([("x-unspoken-characters", utf8_percent_encode(unspoken, NON_ALPHANUMERIC).to_string())])
 }
 
 fn headers<const N: usize>(values: [(&'static str, String); N]) -> HeaderMap {

@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 
 use izwi_core::engine::{Segment, Transcript};
 
-use crate::dto::transcription::{DurationUsage, TranscriptObject};
+use crate::dto::transcription::{
+    DurationUsage, LanguageObject, TokensUsage, TranscriptObject, Usage, logprobs,
+};
 use crate::dto::verbose_json::VerboseTranscript;
 
 /// A format of a transcript.
@@ -44,6 +46,28 @@ pub struct FinishedTranscript<'a> {
     pub duration_s: f64,
     /// Whether the verbose form lists words.
     pub with_words: bool,
+    /// What the plain JSON form has beside the text.
+    pub extras: JsonExtras,
+}
+
+/// What [`TranscriptFormat::Json`] has beside the text; by default usage by the length of the recording.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct JsonExtras {
+    /// The log-probability of each token.
+    pub logprobs: bool,
+    /// The detected languages.
+    pub languages: bool,
+    /// Usage in tokens, in place of the length of the recording.
+    pub tokens: Option<TokenUsage>,
+}
+
+/// Tokens that a request took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenUsage {
+    /// Tokens of its prompts.
+    pub input: usize,
+    /// Generated tokens.
+    pub output: usize,
 }
 
 /// Every format with its name in `response_format` and its media type.
@@ -74,15 +98,20 @@ impl TranscriptFormat {
 
     /// Writes a transcript in this format.
     pub fn render(self, finished: &FinishedTranscript<'_>) -> Result<String, serde_json::Error> {
-        let FinishedTranscript { transcript, task, duration_s, with_words } = *finished;
+        let FinishedTranscript { transcript, task, duration_s, with_words, extras } = *finished;
         match self {
             Self::Text => Ok(transcript.text()),
             Self::Srt => Ok(srt(&transcript.segments)),
             Self::Vtt => Ok(vtt(&transcript.segments)),
-            Self::Json => {
-                let usage = DurationUsage::new(duration_s);
-                serde_json::to_string(&TranscriptObject { text: transcript.text(), usage })
-            }
+            Self::Json => serde_json::to_string(&TranscriptObject {
+                text: transcript.text(),
+                languages: extras.languages.then(|| detected(transcript.language.as_deref())),
+                logprobs: extras.logprobs.then(|| logprobs(&transcript.segments)),
+                usage: match extras.tokens {
+                    Some(tokens) => Usage::Tokens(TokensUsage::new(tokens.input, tokens.output)),
+                    None => Usage::Duration(DurationUsage::new(duration_s)),
+                },
+            }),
             Self::VerboseJson => {
                 let task = match task {
                     AsrTask::Transcribe => "transcribe",
@@ -92,6 +121,11 @@ impl TranscriptFormat {
             }
         }
     }
+}
+
+/// The detected language as the list of the API; empty without speech.
+pub(crate) fn detected(language: Option<&str>) -> Vec<LanguageObject> {
+    language.map(|code| LanguageObject { code: code.to_owned() }).into_iter().collect()
 }
 
 /// SubRip subtitles. <https://en.wikipedia.org/wiki/SubRip>
@@ -173,12 +207,17 @@ mod tests {
     fn verbose_json_has_the_fields_of_the_api() {
         let transcript = Transcript { language: Some("en".to_owned()), segments: segments() };
         let verbose = |task, with_words| {
-            let finished =
-                FinishedTranscript { transcript: &transcript, task, duration_s: 3662.25, with_words };
+            let finished = FinishedTranscript {
+                transcript: &transcript,
+                task,
+                duration_s: 3662.25,
+                with_words,
+                extras: JsonExtras::default(),
+            };
             serde_json::from_str::<Value>(&TranscriptFormat::VerboseJson.render(&finished).unwrap()).unwrap()
         };
         let object = verbose(AsrTask::Transcribe, true);
-        assert_eq!((&object["task"], &object["language"]), (&json!("transcribe"), &json!("en")));
+        assert_eq!((&object["task"], &object["language"]), (&json!("transcribe"), &json!("english")));
         assert_eq!(object["segments"][1]["seek"], 360_000);
         assert_eq!(object["words"][1], json!({"word": "not.", "start": 0.4, "end": 1.235}));
         assert_eq!(object["usage"], json!({"type": "duration", "seconds": 3663}));

@@ -1,21 +1,34 @@
 //! From the fields of a transcription request to the engine's request, and from a transcript to its response body.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use izwi_core::engine::request::MAX_TEXT_CHARS;
 use izwi_core::engine::{
-    Engine, EngineCoreRequest, EngineOutput, GenerationParams, Priority, SamplingParams, TranscriptionOptions,
+    Engine, EngineCoreRequest, EngineOutput, GenerationParams, Priority, RequestStats, SamplingParams,
+    TranscriptionOptions,
 };
-use izwi_types::excerpt;
+use izwi_types::{SpeechDetection, excerpt};
 
-use crate::dto::transcription::TranscriptionRequest;
+use crate::dto::transcription::{ChunkingStrategy, TranscriptionRequest};
 use crate::error::ApiError;
 use crate::extract::{check_range, non_blank, parse_priority};
-use crate::transcript_format::{AsrTask, FinishedTranscript, TranscriptFormat};
+use crate::transcript_format::{AsrTask, FinishedTranscript, JsonExtras, TokenUsage, TranscriptFormat};
 use crate::upload::Recording;
 
 /// Range of `temperature`. <https://platform.openai.com/docs/api-reference/audio/createTranscription>
 const TEMPERATURE: RangeInclusive<f32> = 0.0..=1.0;
+/// The most entries of `languages` and `keywords`, and characters of a keyword.
+const MAX_LANGUAGES: usize = 32;
+const MAX_KEYWORDS: usize = 128;
+const MAX_KEYWORD_CHARS: usize = 128;
+/// Values of a `server_vad` that sets none.
+/// <https://platform.openai.com/docs/api-reference/audio/createTranscription#audio-createtranscription-chunking_strategy>
+const VAD_THRESHOLD: f32 = 0.5;
+const VAD_PREFIX_MS: u64 = 300;
+const VAD_SILENCE_MS: u64 = 200;
+/// Range of the times of a `server_vad`.
+pub(crate) const VAD_MS: RangeInclusive<u64> = 0..=10_000;
 
 /// A request whose fields are checked, as far as possible without the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +38,11 @@ pub(crate) struct CheckedRequest {
     pub(crate) format: TranscriptFormat,
     pub(crate) stream: bool,
     words: bool,
+    pub(crate) logprobs: bool,
     language: Option<String>,
+    languages: Vec<String>,
+    keywords: Vec<String>,
+    detection: Option<SpeechDetection>,
     prompt: Option<String>,
     temperature: Option<f32>,
     seed: Option<u64>,
@@ -34,10 +51,16 @@ pub(crate) struct CheckedRequest {
 
 impl CheckedRequest {
     pub(crate) fn check(fields: TranscriptionRequest, task: AsrTask) -> Result<Self, ApiError> {
+        refuse_speakers(&fields)?;
         let Some(model) = non_blank(fields.model) else {
             return Err(ApiError::invalid("model", "model is missing; it is required, see /v1/models"));
         };
         let format = parse_format(non_blank(fields.response_format).as_deref())?;
+        let logprobs = wants_logprobs(fields.include.as_deref().unwrap_or_default(), format)?;
+        let language = non_blank(fields.language);
+        let languages = check_languages(fields.languages.unwrap_or_default(), language.is_some())?;
+        let keywords = check_keywords(fields.keywords.unwrap_or_default())?;
+        let detection = fields.chunking_strategy.map(detection).transpose()?.flatten();
         let words = wants_words(fields.timestamp_granularities.as_deref().unwrap_or_default(), format)?;
         if let Some(temperature) = fields.temperature {
             check_range("temperature", temperature, &TEMPERATURE)?;
@@ -49,14 +72,18 @@ impl CheckedRequest {
         }
         let priority = parse_priority(non_blank(fields.priority).as_deref())?;
         let stream = fields.stream.unwrap_or(false);
-        check_stream(stream, format, task)?;
+        check_stream(stream, format)?;
         Ok(Self {
             model,
             task,
             format,
             stream,
             words,
-            language: non_blank(fields.language),
+            logprobs,
+            language,
+            languages,
+            keywords,
+            detection,
             prompt,
             temperature: fields.temperature,
             seed: fields.seed,
@@ -85,8 +112,15 @@ impl CheckedRequest {
             seed: self.seed.or(defaults.seed),
             ..defaults
         };
-        let options =
-            TranscriptionOptions { prompt: self.prompt.clone(), translate, word_timestamps: self.words };
+        let options = TranscriptionOptions {
+            prompt: self.prompt.clone(),
+            translate,
+            languages: self.languages.clone(),
+            keywords: self.keywords.clone(),
+            word_timestamps: self.words,
+            logprobs: self.logprobs,
+            detection: self.detection,
+        };
         let mut request = EngineCoreRequest::asr(recording.audio)
             .with_transcription(options)
             .with_params(params)
@@ -102,14 +136,111 @@ impl CheckedRequest {
             task: self.task,
             duration_s: output.stats.audio_duration.as_secs_f64(),
             with_words: self.words,
+            extras: self.extras(&output.stats),
         })
     }
+
+    /// What a plain JSON transcript has beside its text. Models of a name that is billed by tokens tell tokens.
+    pub(crate) fn extras(&self, stats: &RequestStats) -> JsonExtras {
+        let tokens = TokenUsage { input: stats.prompt_tokens, output: stats.generated_tokens };
+        JsonExtras {
+            logprobs: self.logprobs,
+            languages: tells_languages(&self.model),
+            tokens: Some(tokens).filter(|_| self.model.starts_with("gpt-")),
+        }
+    }
+}
+
+/// Whether responses of the model of this name list the detected languages.
+fn tells_languages(model: &str) -> bool {
+    model.starts_with("gpt-transcribe")
+}
+
+/// Refuses fields that ask who speaks.
+fn refuse_speakers(fields: &TranscriptionRequest) -> Result<(), ApiError> {
+    let asked = [
+        ("known_speaker_names", &fields.known_speaker_names),
+        ("known_speaker_references", &fields.known_speaker_references),
+    ];
+    match asked.into_iter().find(|(_, list)| list.as_ref().is_some_and(|list| !list.is_empty())) {
+        Some((param, _)) => {
+            Err(ApiError::invalid(param, format!("no model here tells speakers apart; leave {param} out")))
+        }
+        None => Ok(()),
+    }
+}
+
+fn wants_logprobs(include: &[String], format: TranscriptFormat) -> Result<bool, ApiError> {
+    if let Some(other) = include.iter().find(|name| *name != "logprobs") {
+        let message = format!("include has '{}'; use logprobs", excerpt(other));
+        return Err(ApiError::invalid("include", message));
+    }
+    if !include.is_empty() && format != TranscriptFormat::Json {
+        let message = "include has 'logprobs', which only response_format json carries; set that";
+        return Err(ApiError::invalid("include", message));
+    }
+    Ok(!include.is_empty())
+}
+
+fn check_languages(languages: Vec<String>, has_language: bool) -> Result<Vec<String>, ApiError> {
+    let languages: Vec<String> = languages.into_iter().filter_map(|name| non_blank(Some(name))).collect();
+    if languages.len() > MAX_LANGUAGES {
+        let message = format!("languages has more than {MAX_LANGUAGES} entries; send fewer");
+        return Err(ApiError::invalid("languages", message));
+    }
+    if has_language && !languages.is_empty() {
+        return Err(ApiError::invalid("languages", "language and languages are both given; send one"));
+    }
+    Ok(languages)
+}
+
+fn check_keywords(keywords: Vec<String>) -> Result<Vec<String>, ApiError> {
+    let is_long = |keyword: &String| keyword.chars().nth(MAX_KEYWORD_CHARS).is_some();
+    if keywords.len() > MAX_KEYWORDS || keywords.iter().any(is_long) {
+        let message = format!(
+            "keywords has more than {MAX_KEYWORDS} entries, or one of more than {MAX_KEYWORD_CHARS} characters; send less"
+        );
+        return Err(ApiError::invalid("keywords", message));
+    }
+    Ok(keywords)
+}
+
+/// Reads `chunking_strategy`. `auto` is what the models do without it.
+fn detection(strategy: ChunkingStrategy) -> Result<Option<SpeechDetection>, ApiError> {
+    let unknown = |param: &str, name: &str| {
+        let message =
+            format!("{param} '{}' is unknown; use \"auto\" or an object of type server_vad", excerpt(name));
+        Err(ApiError::invalid(param, message))
+    };
+    let vad = match strategy {
+        ChunkingStrategy::Named(name) if matches!(name.trim(), "" | "auto") => return Ok(None),
+        ChunkingStrategy::Named(name) => return unknown("chunking_strategy", &name),
+        ChunkingStrategy::Vad(vad) => vad,
+    };
+    let kind = vad.kind.unwrap_or_default();
+    if kind != "server_vad" {
+        return unknown("chunking_strategy.type", &kind);
+    }
+    let threshold = vad.threshold.unwrap_or(VAD_THRESHOLD);
+    check_range("chunking_strategy.threshold", threshold, &(0.0..=1.0))?;
+    let ms = |param: &str, value: Option<u64>, default: u64| {
+        check_range(param, value.unwrap_or(default), &VAD_MS).map(Duration::from_millis)
+    };
+    Ok(Some(SpeechDetection {
+        threshold,
+        prefix_padding: ms("chunking_strategy.prefix_padding_ms", vad.prefix_padding_ms, VAD_PREFIX_MS)?,
+        silence: ms("chunking_strategy.silence_duration_ms", vad.silence_duration_ms, VAD_SILENCE_MS)?,
+    }))
 }
 
 /// Reads `response_format`.
 fn parse_format(name: Option<&str>) -> Result<TranscriptFormat, ApiError> {
     let Some(name) = name else { return Ok(TranscriptFormat::Json) };
     TranscriptFormat::parse(name).ok_or_else(|| {
+        if name == "diarized_json" {
+            let message = "response_format 'diarized_json' needs a model that tells speakers apart, and no model here does; use verbose_json";
+            return ApiError::invalid("response_format", message);
+        }
         let (name, known) = (excerpt(name), TranscriptFormat::names().join(", "));
         ApiError::invalid(
             "response_format",
@@ -133,10 +264,7 @@ fn wants_words(granularities: &[String], format: TranscriptFormat) -> Result<boo
     Ok(words)
 }
 
-fn check_stream(stream: bool, format: TranscriptFormat, task: AsrTask) -> Result<(), ApiError> {
-    if stream && task == AsrTask::Translate {
-        return Err(ApiError::invalid("stream", "translations are not streamed; leave stream out"));
-    }
+fn check_stream(stream: bool, format: TranscriptFormat) -> Result<(), ApiError> {
     if stream && !matches!(format, TranscriptFormat::Json | TranscriptFormat::Text) {
         let message = "stream is only for response_format json and text; leave stream or response_format out";
         return Err(ApiError::invalid("stream", message));
@@ -176,6 +304,7 @@ impl TextDeltas {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::extract::parse_json;
 
     #[test]
     fn deltas_concatenate_to_the_trimmed_text() {
@@ -211,9 +340,65 @@ mod tests {
             AsrTask::Transcribe,
             "timestamp_granularities",
         );
-        check(TranscriptionRequest { stream: Some(true), ..fields() }, AsrTask::Translate, "stream");
+        let list = |entries: &[&str]| Some(entries.iter().map(|&entry| entry.to_owned()).collect::<Vec<_>>());
+        let transcribe = |fields, param: &str| check(fields, AsrTask::Transcribe, param);
+        transcribe(TranscriptionRequest { include: list(&["all"]), ..fields() }, "include");
+        let include = list(&["logprobs"]);
+        transcribe(TranscriptionRequest { include, response_format: text("text"), ..fields() }, "include");
+        let names = list(&["agent"]);
+        transcribe(
+            TranscriptionRequest { known_speaker_names: names.clone(), ..fields() },
+            "known_speaker_names",
+        );
+        transcribe(
+            TranscriptionRequest { known_speaker_references: names, ..fields() },
+            "known_speaker_references",
+        );
+        transcribe(
+            TranscriptionRequest { response_format: text("diarized_json"), ..fields() },
+            "response_format",
+        );
+        let both = TranscriptionRequest { language: text("en"), languages: list(&["de"]), ..fields() };
+        transcribe(both, "languages");
+        let many = vec!["en"; MAX_LANGUAGES + 1];
+        transcribe(TranscriptionRequest { languages: list(&many), ..fields() }, "languages");
+        for keywords in [vec!["a".to_owned(); MAX_KEYWORDS + 1], vec!["é".repeat(MAX_KEYWORD_CHARS + 1)]] {
+            transcribe(TranscriptionRequest { keywords: Some(keywords), ..fields() }, "keywords");
+        }
         check(TranscriptionRequest { priority: text("urgent"), ..fields() }, AsrTask::Transcribe, "priority");
         let srt = TranscriptionRequest { stream: Some(true), response_format: text("srt"), ..fields() };
         check(srt, AsrTask::Transcribe, "stream");
+    }
+
+    #[test]
+    fn a_chunking_strategy_sets_the_detection() {
+        let read = |json: &str| {
+            let json = format!(r#"{{"model":"m","chunking_strategy":{json}}}"#);
+            let fields: TranscriptionRequest = parse_json(json.as_bytes())?;
+            Ok::<_, ApiError>(CheckedRequest::check(fields, AsrTask::Transcribe)?.detection)
+        };
+        for auto in ["null", r#""auto""#, r#""""#] {
+            assert_eq!(read(auto), Ok(None));
+        }
+        let vad = |threshold, prefix, silence| {
+            let (prefix_padding, silence) = (Duration::from_millis(prefix), Duration::from_millis(silence));
+            Ok(Some(SpeechDetection { threshold, prefix_padding, silence }))
+        };
+        assert_eq!(read(r#"{"type":"server_vad"}"#), vad(0.5, 300, 200));
+        let all =
+            r#"{"type":"server_vad","threshold":0.25,"prefix_padding_ms":0,"silence_duration_ms":10000}"#;
+        assert_eq!(read(all), vad(0.25, 0, 10_000));
+        for (json, param) in [
+            (r#""none""#, "chunking_strategy"),
+            ("7", "chunking_strategy"),
+            ("{}", "chunking_strategy.type"),
+            (r#"{"type":"semantic_vad"}"#, "chunking_strategy.type"),
+            (r#"{"type":"server_vad","threshold":"loud"}"#, "chunking_strategy.threshold"),
+            (r#"{"type":"server_vad","threshold":1.5}"#, "chunking_strategy.threshold"),
+            (r#"{"type":"server_vad","prefix_padding_ms":-1}"#, "chunking_strategy.prefix_padding_ms"),
+            (r#"{"type":"server_vad","silence_duration_ms":10001}"#, "chunking_strategy.silence_duration_ms"),
+        ] {
+            assert_eq!(read(json).unwrap_err().param(), Some(param), "{json}");
+        }
     }
 }

@@ -24,7 +24,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::config::ServerConfig;
 use crate::dto::speech::SpeechRequest;
 use crate::error::ApiError;
-use crate::extract::{ContentType, expect_object, parse_json, parse_with_options, shortened};
+use crate::extract::{ContentType, expect_object, parse_json_telling, parse_with_options_telling, shortened};
+use crate::ignored::IgnoredFields;
 use crate::json_size;
 use crate::slow_body::is_slow;
 use crate::state::AppState;
@@ -82,6 +83,8 @@ pub(crate) struct Upload<F> {
     /// The fields without the recording.
     pub(crate) fields: F,
     pub(crate) recording: Recording,
+    /// What else the request has.
+    pub(crate) ignored: IgnoredFields,
     /// Its share of the upload memory.
     pub(crate) memory: Option<OwnedSemaphorePermit>,
 }
@@ -102,7 +105,9 @@ impl<F: RecordingFields> FromRequest<AppState> for Upload<F> {
             }
         };
         let upload = tokio::time::timeout(state.config().upload_timeout, read);
-        upload.await.map_err(|_| ApiError::RequestTimeout)?
+        let upload = upload.await.map_err(|_| ApiError::RequestTimeout)??;
+        state.ignored_log().note(&upload.ignored);
+        Ok(upload)
     }
 }
 
@@ -111,6 +116,8 @@ impl<F: RecordingFields> FromRequest<AppState> for Upload<F> {
 pub(crate) struct SpeechUpload {
     /// All fields, with the recording.
     pub(crate) fields: SpeechRequest,
+    /// What else the request has.
+    pub(crate) ignored: IgnoredFields,
     /// The recording's share of the upload memory.
     pub(crate) memory: Option<OwnedSemaphorePermit>,
 }
@@ -132,10 +139,11 @@ impl FromRequest<AppState> for SpeechUpload {
         let read = tokio::time::timeout(limit, read_body(request, &mut memory));
         let bytes = read.await.map_err(|_| ApiError::RequestTimeout)??;
         check_rest(&bytes, &["ref_audio"], plain)?;
-        let fields = parse_with_options::<SpeechRequest>(&bytes)?;
+        let (fields, ignored) = parse_with_options_telling::<SpeechRequest>(&bytes)?;
+        state.ignored_log().note(&ignored);
         let recording = fields.ref_audio.as_deref().unwrap_or_default();
         check_payload("ref_audio", recording, state.config().max_upload_bytes)?;
-        Ok(Self { fields, memory: memory.held })
+        Ok(Self { fields, ignored, memory: memory.held })
     }
 }
 
@@ -190,8 +198,9 @@ async fn read_json<F: RecordingFields>(request: Request, state: &AppState) -> Re
     let mut memory = UploadMemory::new(state, 0);
     let bytes = read_body(request, &mut memory).await?;
     check_rest(&bytes, F::MEMBERS, state.config().max_body_bytes)?;
-    let mut fields: F = parse_json(&bytes)?;
+    let (mut fields, ignored): (F, _) = parse_json_telling(&bytes)?;
     drop(bytes);
+    fields.check()?;
     let (param, base64) = recording_of(&mut fields)?;
     let payload = match base64.split_once(',') {
         Some((head, payload)) if head.starts_with("data:") => payload,
@@ -204,6 +213,7 @@ async fn read_json<F: RecordingFields>(request: Request, state: &AppState) -> Re
     Ok(Upload {
         fields,
         recording: Recording { audio: AudioInput::Base64(base64), param },
+        ignored,
         memory: memory.held,
     })
 }
@@ -226,7 +236,7 @@ fn recording_of(fields: &mut impl RecordingFields) -> Result<(&'static str, Stri
 }
 
 /// Refuses base64 of more than `limit` bytes before it is decoded.
-fn check_payload(param: &'static str, base64: &str, limit: usize) -> Result<(), ApiError> {
+pub(crate) fn check_payload(param: &'static str, base64: &str, limit: usize) -> Result<(), ApiError> {
     if base64.len() / 4 * 3 > limit.saturating_add(2) {
         return Err(ApiError::Audio { param, error: DecodeError::TooLarge { limit } });
     }
@@ -239,7 +249,7 @@ async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Re
     let mut form = Multipart::from_request(counted(request, &memory), state)
         .await
         .map_err(|_| ApiError::MalformedForm("its content type has no boundary".to_owned()))?;
-    let mut fields = F::default();
+    let (mut fields, mut ignored) = (F::default(), IgnoredFields::default());
     let mut seen = BTreeSet::new();
     let mut file: Option<(&'static str, Bytes)> = None;
     let mut parts = 0;
@@ -270,8 +280,11 @@ async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Re
             let text = String::from_utf8(bytes.into())
                 .map_err(|_| ApiError::invalid(&name, format!("{name} is not UTF-8 text")))?;
             fields.take_text(&name, text)?;
+        } else {
+            ignored.add(&name);
         }
     }
+    fields.check()?;
     let first = F::FILES.first().copied().unwrap_or("file");
     let Some((param, file)) = file else {
         let message = format!("{first} is missing; send a recording as a file of this form");
@@ -283,7 +296,7 @@ async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Re
     let recording = Recording { audio: AudioInput::File(file), param };
     drop(form);
     let held = memory.lock().unwrap_or_else(PoisonError::into_inner).held.take();
-    Ok(Upload { fields, recording, memory: held })
+    Ok(Upload { fields, recording, ignored, memory: held })
 }
 
 /// The request with each byte of its body counted before the form sees it: a form buffers also what is no field.

@@ -1,6 +1,7 @@
 //! Inputs of a model: an utterance, a transcription, a turn of a conversation.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::{SamplingParams, Turn, VoiceReference};
 
@@ -70,12 +71,50 @@ pub struct ListenInput {
     pub prompt: Option<String>,
     /// Translate into English instead of transcribing.
     pub translate: bool,
+    /// Languages of which one is detected, each as `language`; empty for all.
+    pub languages: Vec<String>,
+    /// Words and phrases that are likely in the recording.
+    pub keywords: Vec<String>,
     /// Compute the times of each word.
     pub word_timestamps: bool,
+    /// Tell the log-probability of each token.
+    pub logprobs: bool,
+    /// How speech is found in the recording; `None` for the model's own way.
+    pub detection: Option<SpeechDetection>,
     /// 0.0 decodes greedily with fallback to higher temperatures; any other value is used without fallback.
     pub temperature: f32,
     /// Seed of all randomness in this transcription.
     pub seed: u64,
+}
+
+impl ListenInput {
+    /// A recording with every option at its default.
+    pub fn plain(samples: Arc<[f32]>) -> Self {
+        Self {
+            samples,
+            language: None,
+            prompt: None,
+            translate: false,
+            languages: Vec::new(),
+            keywords: Vec::new(),
+            word_timestamps: false,
+            logprobs: false,
+            detection: None,
+            temperature: 0.0,
+            seed: 0,
+        }
+    }
+}
+
+/// How speech is found in a recording: each stretch of speech is transcribed on its own.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SpeechDetection {
+    /// Score of the detector above which a frame is speech, 0.0 to 1.0.
+    pub threshold: f32,
+    /// Audio before speech that is part of its stretch.
+    pub prefix_padding: Duration,
+    /// Silence that ends a stretch.
+    pub silence: Duration,
 }
 
 /// A conversation in which the model answers next.

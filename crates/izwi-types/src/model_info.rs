@@ -17,7 +17,7 @@ pub struct ModelInfo {
     pub speed_range: Option<(f32, f32)>,
     /// Whether it supports a style prompt.
     pub takes_instructions: bool,
-    /// Language codes it transcribes; empty for models without speech recognition.
+    /// Codes of the languages that it transcribes or speaks; empty if they are not known.
     pub languages: Vec<String>,
     /// Whether it translates speech into English.
     pub translates: bool,

@@ -40,6 +40,24 @@ pub struct Segment {
     pub no_speech_prob: f32,
     /// Its words; empty unless requested.
     pub words: Vec<Word>,
+    /// Its text tokens with their log-probabilities; empty unless requested.
+    pub logprobs: Vec<TokenLogprob>,
+}
+
+/// A text token of a transcript and its log-probability.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TokenLogprob {
+    /// Bytes of its text: not always whole characters. Those of all tokens of a segment concatenate to its text.
+    pub bytes: Vec<u8>,
+    /// Natural logarithm of its probability at temperature 1, among the tokens that the decoding rules allow.
+    pub logprob: f32,
+}
+
+impl TokenLogprob {
+    /// Its text; what is no whole character becomes U+FFFD.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
 }
 
 /// One word with its times.

@@ -38,6 +38,16 @@ pub struct Prepared {
     pub work: Work,
     /// Data of the model family (token ids, phonemes, reference codes …).
     pub payload: Arc<dyn Any + Send + Sync>,
+    /// Characters of a text to synthesise that the model cannot pronounce and leaves out, each once; empty if there is
+    /// none or the model does not know.
+    pub unspoken: String,
+}
+
+impl Prepared {
+    /// Work with its data, and nothing left out.
+    pub fn new(work: Work, payload: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { work, payload, unspoken: String::new() }
+    }
 }
 
 impl std::fmt::Debug for Prepared {

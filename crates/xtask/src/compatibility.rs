@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use regex::Regex;
+use serde_json::Value;
 
 use crate::workspace::read;
 
 const PAGE: &str = "compatibility.md";
+const OPENAPI: &str = "openapi.json";
 /// Folder of the tables, one TOML file per dialect.
 const TABLES: &str = "docs/compatibility";
 /// Folders with Rust tests.
@@ -45,12 +47,13 @@ struct Field {
 
 /// Writes the page into the folder `out`.
 pub(crate) fn write(root: &Path, out: &Path) -> Result<()> {
-    fs::write(out.join(PAGE), page(root)?).with_context(|| format!("cannot write {PAGE}"))
+    fs::write(out.join(PAGE), page(root, out)?).with_context(|| format!("cannot write {PAGE}"))
 }
 
-/// The page, if every test exists.
-fn page(root: &Path) -> Result<String> {
+/// The page, if every test exists and every field of the OpenAPI document in the folder `docs` is listed.
+fn page(root: &Path, docs: &Path) -> Result<String> {
     let known = Known::of(root)?;
+    let mut listed = BTreeSet::new();
     let mut page = INTRODUCTION.to_owned();
     let (mut counts, mut body) = ([0; 3], String::new());
     for file in files(&root.join(TABLES), &["toml"])? {
@@ -70,6 +73,14 @@ fn page(root: &Path) -> Result<String> {
             }
         }
         render(&table, &mut body);
+        listed.extend(table.fields.into_iter().map(|field| (field.route, field.name)));
+    }
+    let document = read(&docs.join(OPENAPI))?;
+    let document = serde_json::from_str(&document).with_context(|| format!("{OPENAPI} does not parse"))?;
+    let is_complete = root.join(TABLES).join("openai.toml").exists();
+    for field in fields_of(&document).into_iter().filter(|_| is_complete) {
+        let (route, name) = &field;
+        ensure!(listed.contains(&field), "{OPENAPI} has {name} of {route}, which no table in {TABLES} lists");
     }
     // Writing to a String cannot fail.
     let _ = writeln!(
@@ -78,6 +89,35 @@ fn page(root: &Path) -> Result<String> {
         counts[0], counts[1], counts[2]
     );
     Ok(page + &body)
+}
+
+/// The fields of every request of an OpenAPI document, by route; those of a WebSocket are in its messages.
+fn fields_of(document: &Value) -> BTreeSet<(String, String)> {
+    let members = |value: &Value| value.as_object().cloned().unwrap_or_default();
+    let mut fields = BTreeSet::new();
+    for (path, item) in members(&document["paths"]) {
+        for (method, operation) in members(&item) {
+            if !operation["responses"]["101"].is_null() {
+                continue;
+            }
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            let mut names: Vec<String> =
+                parameters.filter_map(|parameter| parameter["name"].as_str().map(str::to_owned)).collect();
+            for content in members(&operation["requestBody"]["content"]).values() {
+                let schema = &content["schema"];
+                let named =
+                    schema["$ref"].as_str().and_then(|path| document.pointer(path.trim_start_matches('#')));
+                names.extend(
+                    members(&named.unwrap_or(schema)["properties"]).into_iter().map(|(name, _)| name),
+                );
+            }
+            let route = format!("{} {path}", method.to_uppercase());
+            // A form may spell a list with brackets.
+            let plain = |name: String| name.trim_end_matches("[]").to_owned();
+            fields.extend(names.into_iter().map(|name| (route.clone(), plain(name))));
+        }
+    }
+    fields
 }
 
 fn render(table: &Table, page: &mut String) {
@@ -221,9 +261,29 @@ mod tests {
     #[test]
     fn the_committed_page_is_fresh_and_names_tests_that_exist() {
         let root = crate::root();
-        let made = page(&root).unwrap();
+        let made = page(&root, &root.join("docs")).unwrap();
         let committed = read(&root.join("docs").join(PAGE)).unwrap();
         assert!(made == committed, "docs/{PAGE} is stale; run `cargo xtask compatibility`");
+    }
+
+    #[test]
+    fn fields_are_parameters_and_members_of_bodies() {
+        let document = serde_json::json!({
+            "paths": {
+                "/a/{id}": {"post": {
+                    "parameters": [{"name": "id"}],
+                    "requestBody": {"content": {
+                        "application/json": {"schema": {"$ref": "#/components/schemas/A"}},
+                        "multipart/form-data": {"schema": {"properties": {"list[]": {}}}},
+                    }},
+                }},
+                "/b": {"get": {"responses": {"101": {}}, "parameters": [{"name": "model"}]}},
+            },
+            "components": {"schemas": {"A": {"properties": {"text": {}, "list": {}}}}},
+        });
+        let names: Vec<_> =
+            fields_of(&document).into_iter().map(|(route, name)| format!("{route} {name}")).collect();
+        assert_eq!(names, ["POST /a/{id} id", "POST /a/{id} list", "POST /a/{id} text"]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod figures;
 mod fuzz;
 mod metal_costs;
 mod metal_report;
+mod node;
 mod process;
 mod steps;
 mod suite;

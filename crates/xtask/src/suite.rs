@@ -9,12 +9,12 @@ use anyhow::{Context, Result};
 use crate::process::{self, cargo};
 use crate::steps::Steps;
 use crate::workspace::read;
-use crate::{docs, venv};
+use crate::{docs, node, venv};
 
 /// The models that tests run: a TTS model, the smallest ASR model, and the default ASR model.
 const TEST_MODELS: [&str; 3] = ["hibari", "whisper-tiny.en", "whisper-base"];
-/// The package whose tests run the Python environment.
-const RUNS_PYTHON: &str = "izwi-tests";
+/// The package whose tests run published clients, in Python and Node.js.
+const RUNS_CLIENTS: &str = "izwi-tests";
 const NEXTEST: [&str; 4] = ["nextest", "run", "--profile", "ci"];
 
 /// Runs everything: all packages, all tests, pages and doc tests.
@@ -30,6 +30,7 @@ pub(crate) fn prepare(root: &Path, steps: &mut Steps) -> Result<()> {
     let izwi = built_izwi()?;
     pull_with(root, steps, &izwi)?;
     venv::make(root, steps, venv::CLIENTS)?;
+    node::make(root, steps)?;
     docs::check_with(root, steps, &izwi)?;
     steps.run("doc tests", &mut tests(root, &["test", "--doc", "--workspace"]))
 }
@@ -48,8 +49,9 @@ pub(crate) fn run_selected(root: &Path, steps: &mut Steps, args: &[String]) -> R
     if needs_models && !models_are_installed(root) {
         pull(root, steps)?;
     }
-    if selects(RUNS_PYTHON) {
+    if selects(RUNS_CLIENTS) {
         venv::make(root, steps, venv::CLIENTS)?;
+        node::make(root, steps)?;
     }
     let mut command = tests(root, &NEXTEST);
     if packages.is_empty() {
@@ -58,7 +60,7 @@ pub(crate) fn run_selected(root: &Path, steps: &mut Steps, args: &[String]) -> R
     steps.run_last("tests", command.args(args))
 }
 
-/// Runs all tests but those that need real weights or Python.
+/// Runs all tests but those that need real weights, Python or Node.js.
 pub(crate) fn run_fast(root: &Path, steps: &mut Steps, args: &[String]) -> Result<()> {
     // `--tests` leaves out the examples, which only a test on real weights runs.
     let mut command = tests(root, &["nextest", "run", "--profile", "fast", "--tests"]);
@@ -169,10 +171,10 @@ mod tests {
         let root = crate::root();
         let config = read(&root.join(".config/nextest.toml")).unwrap();
         let named = packages_with_weights(&config).unwrap();
-        assert!(named.iter().any(|package| package == RUNS_PYTHON), "{named:?}");
+        assert!(named.iter().any(|package| package == RUNS_CLIENTS), "{named:?}");
         for package in named {
             let folder =
-                if package == RUNS_PYTHON { "tests".to_owned() } else { format!("crates/{package}") };
+                if package == RUNS_CLIENTS { "tests".to_owned() } else { format!("crates/{package}") };
             assert!(root.join(&folder).join("Cargo.toml").is_file(), "no package in {folder}");
         }
     }

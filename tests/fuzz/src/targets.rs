@@ -40,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     safetensors::TARGET,
     sessions::CHAT,
     sessions::ELEVENLABS,
+    sessions::REALTIME,
     sessions::SPEECH,
     signal::RATES,
     signal::SAMPLES,

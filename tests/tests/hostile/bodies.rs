@@ -48,10 +48,30 @@ const MEMBERS: [(&str, &[&str]); 4] = [
             "stream",
             "seed",
             "priority",
+            "include",
+            "chunking_strategy",
+            "languages",
+            "keywords",
+            "known_speaker_names",
+            "known_speaker_references",
         ],
     ),
     (TRANSLATIONS, &["model", "audio", "language", "stream"]),
-    (VOICES, &["name", "model", "ref_audio", "audio_sample", "ref_text", "text", "x_vector_only_mode"]),
+    (
+        VOICES,
+        &[
+            "name",
+            "model",
+            "ref_audio",
+            "audio_sample",
+            "ref_text",
+            "text",
+            "x_vector_only_mode",
+            "type",
+            "prompt",
+            "script_hint",
+        ],
+    ),
 ];
 
 /// A body that the route accepts.

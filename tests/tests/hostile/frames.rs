@@ -13,7 +13,7 @@ use super::{MAX_ERROR_BYTES, PARTNER, REAL, SPEAKER, Victim};
 const SESSIONS: usize = 16;
 const FRAMES: usize = 30;
 
-const MEMBERS: [&str; 18] = [
+const MEMBERS: [&str; 21] = [
     "model",
     "voice",
     "language",
@@ -32,6 +32,9 @@ const MEMBERS: [&str; 18] = [
     "repetition_penalty",
     "max_tokens",
     "non_streaming_mode",
+    "ref_audio",
+    "ref_text",
+    "x_vector_only_mode",
 ];
 
 /// Sends hostile frames in many sessions. Returns how many were sent.

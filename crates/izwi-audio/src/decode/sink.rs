@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::budget::Budget;
 use super::pieces::Pieces;
 use super::{DecodeError, Watch, check_channels, check_rate};
+use crate::pcm::bounded;
 use crate::resample::Resampler;
 
 /// Resamplers that are kept for further links of their rate.
@@ -143,8 +144,4 @@ impl<'a> Sink<'a> {
             ControlFlow::Break(()) => Err(DecodeError::Stopped),
         }
     }
-}
-
-fn bounded(sample: f32) -> f32 {
-    if sample.is_finite() { sample.clamp(-1.0, 1.0) } else { 0.0 }
 }

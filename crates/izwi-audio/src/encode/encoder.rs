@@ -138,10 +138,7 @@ impl Format {
         if config.total_samples.is_none() && !self.streams {
             return Err(EncodeError::LengthRequired { format: self.name });
         }
-        if let Some(bit_rate) = config.bit_rate {
-            self.check_bit_rate(bit_rate)?;
-        }
-        let (rate_in_hz, rate_out_hz) = (config.sample_rate_hz, self.output_rate_hz(config)?);
+        let (rate_in_hz, rate_out_hz) = (config.sample_rate_hz, self.check(config)?);
         let length = |samples| resampled_length(samples, rate_in_hz, rate_out_hz);
         let encoder = (self.new_encoder)(&EncoderConfig {
             sample_rate_hz: rate_out_hz,
@@ -155,11 +152,14 @@ impl Format {
         Ok(Box::new(Resampled::new(rate_in_hz, rate_out_hz, encoder)?))
     }
 
-    /// Sample rate of the encoded audio.
+    /// Checks the rates that are asked for; returns the sample rate of the encoded audio.
     ///
     /// # Errors
-    /// [`EncodeError::SampleRate`]: the format does not have the rate that was asked for.
-    pub fn output_rate_hz(&self, config: &EncoderConfig) -> Result<u32, EncodeError> {
+    /// [`EncodeError::SampleRate`], [`EncodeError::BitRate`]: the format does not have the rate.
+    pub fn check(&self, config: &EncoderConfig) -> Result<u32, EncodeError> {
+        if let Some(bit_rate) = config.bit_rate {
+            self.check_bit_rate(bit_rate)?;
+        }
         let own = config.sample_rate_hz;
         let has = |rate: u32| self.sample_rates_hz.contains(&rate) || (self.keeps_rate && rate == own);
         match config.output_rate_hz {

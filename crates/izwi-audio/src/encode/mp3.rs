@@ -6,6 +6,7 @@
 use rusty_mp3::{Error, Mp3Encoder, Mp3EncoderConfig};
 
 use super::encoder::{EncodeError, Encoder, EncoderConfig, Format};
+use crate::pcm;
 
 /// MPEG Layer III.
 pub const MP3: Format = Format {
@@ -78,7 +79,7 @@ impl Mp3 {
 impl Encoder for Mp3 {
     fn push(&mut self, samples: &[f32]) -> Result<Vec<u8>, EncodeError> {
         self.samples.clear();
-        self.samples.extend(samples.iter().map(|sample| sample.clamp(-1.0, 1.0)));
+        self.samples.extend(samples.iter().map(|&sample| pcm::bounded(sample)));
         self.encoder.push_pcm_f32(&self.samples, 1, self.sample_rate_hz).map_err(failed)?;
         if self.is_file { Ok(Vec::new()) } else { self.take() }
     }

@@ -7,6 +7,7 @@ use ogg::{PacketWriteEndInfo, PacketWriter};
 use opus_rs::{Application, OpusEncoder};
 
 use super::encoder::{EncodeError, Encoder, EncoderConfig, Format};
+use crate::pcm;
 
 /// Opus in Ogg.
 pub const OPUS: Format = Format {
@@ -95,7 +96,7 @@ impl OggOpus {
 impl Encoder for OggOpus {
     fn push(&mut self, samples: &[f32]) -> Result<Vec<u8>, EncodeError> {
         self.samples_in += samples.len() as u64;
-        self.pending.extend(samples.iter().map(|sample| sample.max(-1.0).min(1.0)));
+        self.pending.extend(samples.iter().map(|&sample| pcm::bounded(sample)));
         self.write_full_packets()?;
         Ok(self.take())
     }

@@ -1,6 +1,7 @@
 //! An encoder behind a resampler, for output of another sample rate. Knows no format.
 
 use super::encoder::{EncodeError, Encoder};
+use crate::pcm;
 use crate::resample::{ResampleError, Resampler};
 
 /// Resamples, then encodes.
@@ -23,8 +24,10 @@ impl Resampled {
 
 impl Encoder for Resampled {
     fn push(&mut self, samples: &[f32]) -> Result<Vec<u8>, EncodeError> {
+        // One sample that is not finite would spoil a block of the transform.
+        let samples: Vec<f32> = samples.iter().map(|&sample| pcm::bounded(sample)).collect();
         let mut resampled = Vec::new();
-        self.resampler.push(samples, &mut resampled)?;
+        self.resampler.push(&samples, &mut resampled)?;
         self.encoder.push(&resampled)
     }
 

@@ -6,10 +6,7 @@ use std::time::Duration;
 
 use earshot::Detector;
 
-use super::{
-    FRAME_SAMPLES, HYSTERESIS, MIN_SPEECH_FRAMES_AT_START, START_FRAMES, TARGET_RMS, frame_rms, frames_of,
-    score,
-};
+use super::{FRAME_SAMPLES, HYSTERESIS, TARGET_RMS, frame_rms, frames_of, score};
 
 /// Assumed level before anything louder was heard, and the lowest level that is amplified to the target: quieter audio
 /// is silence.
@@ -18,6 +15,11 @@ const MIN_LEVEL: f32 = 0.005;
 const ATTACK: f32 = 0.3;
 /// Fall of the running level with every frame: half of it in ten seconds.
 const RELEASE: f32 = 0.998_9;
+/// Level of the noise that the network hears always, relative to full scale behind the amplification. From digital silence
+/// on, it takes quiet noise for speech, for minutes.
+const NOISE: f32 = 0.003;
+/// Frames of noise that the network hears before a stream: its first scores are too high.
+const LEAD_FRAMES: usize = 60;
 /// Frames without speech after which a beginning that was too short is dropped.
 const MAX_ONSET_GAP: u64 = 10;
 
@@ -75,6 +77,19 @@ enum Phase {
     },
 }
 
+/// White noise, the same in every stream.
+#[derive(Debug)]
+struct Noise(u64);
+
+impl Noise {
+    /// The next sample in −1.0..1.0.
+    fn next(&mut self) -> f32 {
+        // Knuth's generator; its high bits are good enough to listen to.
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+}
+
 /// The detector of one stream of mono samples at 16 kHz.
 pub struct StreamingVad {
     threshold: f32,
@@ -82,6 +97,7 @@ pub struct StreamingVad {
     min_silence: u64,
     detector: Box<Detector>,
     level: f32,
+    noise: Noise,
     /// The start of a frame.
     pending: Vec<f32>,
     /// Frames that were scored.
@@ -103,17 +119,24 @@ impl StreamingVad {
     /// A detector at the start of a stream.
     pub fn new(options: &StreamingVadOptions) -> Self {
         let frames = |time| (frames_of(time) as u64).max(1);
-        Self {
+        let mut vad = Self {
             threshold: options.threshold,
             min_speech: frames(options.min_speech),
             min_silence: frames(options.min_silence),
             detector: Detector::default_boxed(),
             level: MIN_LEVEL,
+            noise: Noise(1),
             pending: Vec::with_capacity(FRAME_SAMPLES),
             frames: 0,
             is_speech: false,
             phase: Phase::Silence,
+        };
+        for _ in 0..LEAD_FRAMES {
+            vad.pending.resize(FRAME_SAMPLES, 0.0);
+            vad.score();
+            vad.pending.clear();
         }
+        vad
     }
 
     /// The first sample that a later [`VadEvent::Started`] may name.
@@ -147,7 +170,11 @@ impl StreamingVad {
         } else {
             (self.level * RELEASE).max(MIN_LEVEL)
         };
-        score(&mut self.detector, &self.pending, TARGET_RMS / self.level)
+        let gain = TARGET_RMS / self.level;
+        for sample in &mut self.pending {
+            *sample += self.noise.next() * NOISE / gain;
+        }
+        score(&mut self.detector, &self.pending, gain)
     }
 
     /// Takes the score of the next frame.
@@ -181,13 +208,7 @@ impl StreamingVad {
             }
         }
         let Phase::Onset { start, end, speech } = self.phase else { return None };
-        let is_at_start = start < START_FRAMES as u64;
-        let needed = if is_at_start {
-            self.min_speech.max(MIN_SPEECH_FRAMES_AT_START as u64)
-        } else {
-            self.min_speech
-        };
-        if speech < needed {
+        if speech < self.min_speech {
             return None;
         }
         self.phase = Phase::Speech { end };
@@ -209,7 +230,7 @@ mod tests {
 
     /// The events of scores behind a silent start, in frames from its end.
     fn events(scores: &[f32], min_speech: u64, min_silence: u64) -> Vec<VadEvent> {
-        const LEAD: usize = START_FRAMES + 2;
+        const LEAD: usize = 5;
         let options = StreamingVadOptions {
             threshold: 0.5,
             min_speech: frames(min_speech),

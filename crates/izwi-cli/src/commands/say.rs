@@ -34,7 +34,8 @@ const MAX_TEXT_BYTES: u64 = MAX_TEXT_CHARS as u64 * 4;
 pub(crate) struct Args {
     /// Text to synthesise; - or nothing reads standard input
     text: Option<String>,
-    /// Audio file to write, in the format of its extension; - writes WAV to standard output
+    /// Audio file to write, in the format of its extension (.wav, .mp3, .opus, .ogg, .flac, .ulaw, .alaw); - writes WAV to
+    /// standard output
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
     /// Play the audio through the platform's player

@@ -6,6 +6,7 @@
 
 #[cfg(unix)]
 mod faults;
+mod formats;
 #[cfg(unix)]
 mod hostile;
 #[cfg(unix)]
@@ -86,7 +87,7 @@ fn wrong_usage_exits_with_2_and_names_the_remedy() {
     let izwi = Izwi::alone();
     refused(&izwi.run(&["lst"]), 2, &["list"]);
     refused(&izwi.run(&["say", "hello"]), 2, &["no destination of the audio", "help: "]);
-    refused(&izwi.run(&["say", "hello", "-o", "a.mp3"]), 2, &["asks for mp3"]);
+    refused(&izwi.run(&["say", "hello", "-o", "a.aac"]), 2, &["asks for aac"]);
     refused(&izwi.run(&["say", "-o", "a.wav"]), 2, &["empty"]);
     refused(&izwi.run(&["say", "hello", "-o", "a.wav", "--threads", "0"]), 2, &["--threads", "1 to 1024"]);
     refused(&izwi.run(&["serve", "--port", "65536"]), 2, &["--port"]);

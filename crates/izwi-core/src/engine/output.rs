@@ -58,6 +58,8 @@ pub(super) struct SessionStart {
     pub(super) chunk_lengths: ChunkLengths,
     pub(super) prompt_tokens: usize,
     pub(super) seed: u64,
+    /// Characters of the text that the model leaves out.
+    pub(super) unspoken: String,
     /// Duration of the recording, for ASR.
     pub(super) recording: Option<Duration>,
     /// The request's share of the open audio, released with the session.
@@ -558,6 +560,7 @@ impl Session {
             is_final: chunk.is_final,
             stats,
             prediction: self.start.prediction.filter(|_| chunk.sequence == 0),
+            unspoken: std::mem::take(&mut self.start.unspoken),
         };
         self.pending.push_back((chunk, now));
     }

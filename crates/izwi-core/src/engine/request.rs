@@ -8,7 +8,7 @@ mod processor;
 mod text_input;
 mod voice_input;
 
-use izwi_types::{SpeechOptions, Task};
+use izwi_types::{SpeechDetection, SpeechOptions, Task};
 
 use super::conversation::Conversation;
 use super::types::{GenerationParams, Priority, RequestId};
@@ -27,8 +27,16 @@ pub struct TranscriptionOptions {
     pub prompt: Option<String>,
     /// Translate into English instead of transcribing.
     pub translate: bool,
+    /// Languages of which one is detected, by code or name; empty for all.
+    pub languages: Vec<String>,
+    /// Words and phrases that are likely in the recording.
+    pub keywords: Vec<String>,
     /// Compute the times of each word.
     pub word_timestamps: bool,
+    /// Tell the log-probability of each token.
+    pub logprobs: bool,
+    /// How speech is found in the recording; `None` for the model's own way.
+    pub detection: Option<SpeechDetection>,
 }
 
 /// Options of a turn in a conversation.

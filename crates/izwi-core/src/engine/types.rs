@@ -269,6 +269,8 @@ pub struct StreamingOutput {
     pub stats: Option<RequestStats>,
     /// What was predicted when the stream was accepted, on the first chunk of a live stream.
     pub prediction: Option<Prediction>,
+    /// Characters of the text that the model cannot pronounce and leaves out, each once, on the first chunk.
+    pub unspoken: String,
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ impl<F: FrameModel> FrameDriver<F> {
     /// A plan as schedulable work. A plan without passes is one unit of work that finishes at once.
     pub(crate) fn prepared(plan: Plan<F>) -> Prepared {
         let work = plan.passes.first().map_or_else(|| Work::Units(Arc::new([1])), PassPlan::work);
-        Prepared { work, payload: Arc::new(plan) }
+        Prepared::new(work, Arc::new(plan))
     }
 
     /// The language-model step of all sequences, and the samples of the deferred frames of those that have any.

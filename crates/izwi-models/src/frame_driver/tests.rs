@@ -394,15 +394,7 @@ fn the_watchdog_ends_a_pass_over_its_frames_and_in_silence() {
 #[test]
 fn text_passes_run_without_frames_and_go_on_at_the_position_limit() {
     let driver = toy();
-    let input = Input::Listen(ListenInput {
-        samples: vec![0.0; 2 * WINDOW + 1].into(),
-        language: None,
-        prompt: None,
-        translate: false,
-        word_timestamps: false,
-        temperature: 0.0,
-        seed: 0,
-    });
+    let input = Input::Listen(ListenInput::plain(vec![0.0; 2 * WINDOW + 1].into()));
     let run = |max_positions| {
         let limits = PrepareLimits { max_positions, ..LIMITS };
         let ran = alone(&driver, &driver.prepare(&input, &limits).unwrap(), usize::MAX);

@@ -12,6 +12,8 @@ use crate::peer::Peer;
 
 /// The fewest characters of a key.
 const MIN_KEY_CHARS: usize = 16;
+/// Subprotocols of a WebSocket whose rest is the key: Izwi's, and that of the `openai` package for browsers.
+const SUBPROTOCOL_KEYS: [&str; 2] = ["izwi-api-key.", "openai-insecure-api-key."];
 /// Wrong keys that a peer may send at once.
 const BURST: u32 = 20;
 /// Time after which a peer may send another wrong key.
@@ -77,16 +79,25 @@ impl ApiKey {
             scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
         });
         // The second is the name of ElevenLabs.
-        let plain =
-            ["x-api-key", "xi-api-key"].into_iter().filter_map(|name| headers.get(name)?.to_str().ok());
-        let given = bearer.into_iter().chain(plain);
+        let mut plain = ["x-api-key", "xi-api-key"].into_iter();
+        let plain = plain.find_map(|name| headers.get(name)?.to_str().ok());
+        // One only, or a request would be many guesses.
+        let given = bearer.into_iter().chain(plain).chain(subprotocol_key(headers));
         given.fold(Presented::Nothing, |known, key| {
             if self.is(key) || known == Presented::Right { Presented::Right } else { Presented::Wrong }
         })
     }
 }
 
-fn digest(key: &[u8]) -> [u8; 32] {
+/// The first key among the subprotocols of a WebSocket: browsers can set no other header of it.
+fn subprotocol_key(headers: &HeaderMap) -> Option<&str> {
+    let values =
+        headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    let mut names = values.flat_map(|value| value.split(',')).map(str::trim);
+    names.find_map(|name| SUBPROTOCOL_KEYS.iter().find_map(|prefix| name.strip_prefix(prefix)))
+}
+
+pub(super) fn digest(key: &[u8]) -> [u8; 32] {
     Sha256::digest(key).into()
 }
 
@@ -165,6 +176,16 @@ mod tests {
         for value in ["", "0", "0123456789abcde", "0123456789abcdef0", "0123456789ABCDEF"] {
             assert_eq!(presented("x-api-key", value), Presented::Wrong, "{value}");
         }
+        let subprotocols = |value: &str| presented("sec-websocket-protocol", value);
+        for prefix in SUBPROTOCOL_KEYS {
+            assert_eq!(subprotocols(&format!("izwi, {prefix}0123456789abcdef")), Presented::Right);
+            assert_eq!(subprotocols(&format!("{prefix}0123456789abcdef,izwi")), Presented::Right);
+            assert_eq!(
+                subprotocols(&format!("{prefix}0123456789abcde, {prefix}0123456789abcdef")),
+                Presented::Wrong
+            );
+        }
+        assert_eq!(subprotocols("izwi, realtime"), Presented::Nothing);
         assert_eq!(presented("authorization", "Basic 0123456789abcdef"), Presented::Nothing);
         assert_eq!(key.check(&HeaderMap::new()), Presented::Nothing);
     }

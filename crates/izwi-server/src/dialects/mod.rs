@@ -14,6 +14,7 @@ pub(crate) use self::elevenlabs::{
     Stream as ElevenLabs, is_client as is_elevenlabs, models as elevenlabs_models,
     opening as elevenlabs_opening,
 };
+pub(crate) use self::realtime::Realtime;
 use crate::error::ApiError;
 use crate::state::AppState;
 

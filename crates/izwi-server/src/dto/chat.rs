@@ -17,6 +17,10 @@ pub(crate) struct ConfigFields {
     pub(crate) model: Option<String>,
     pub(crate) text_temperature: Option<f32>,
     pub(crate) response_format: Option<String>,
+    /// Samples per second of the encoded audio.
+    pub(crate) sample_rate: Option<u32>,
+    /// Bits per second of a lossy format.
+    pub(crate) bit_rate: Option<u32>,
     pub(crate) chunk_ms: Option<u64>,
     pub(crate) first_chunk_ms: Option<u64>,
     pub(crate) input_sample_rate: Option<u32>,

@@ -43,12 +43,22 @@ pub(crate) struct VoiceList {
     pub(crate) voices: Vec<VoiceObject>,
 }
 
+/// The `object` of a voice, and of one that was removed.
+pub(crate) const VOICE: &str = "audio.voice";
+pub(crate) const VOICE_DELETED: &str = "audio.voice.deleted";
+
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct VoiceObject {
     pub(crate) id: String,
     #[schema(schema_with = openapi::voice_object)]
     pub(crate) object: &'static str,
+    /// Always `audio_sample`: how it was made.
+    #[serde(rename = "type")]
+    #[schema(schema_with = openapi::voice_kind)]
+    pub(crate) kind: &'static str,
     pub(crate) name: String,
+    /// Unix time at which it was saved; of a model's own voice, at which the server was started.
+    pub(crate) created_at: u64,
     /// BCP 47 tag; `None` for a saved voice, which supports all languages of its model.
     pub(crate) language: Option<String>,
     pub(crate) description: String,
@@ -59,10 +69,6 @@ pub(crate) struct VoiceObject {
     pub(crate) owned_by: &'static str,
     /// Models that accept it, as far as known.
     pub(crate) models: Vec<String>,
-    /// When it was saved, as RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    pub(crate) created_at: Option<String>,
     /// Transcript of the recording it was made of.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -73,7 +79,7 @@ pub(crate) struct VoiceObject {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct VoiceDeleted {
     pub(crate) id: String,
-    #[schema(schema_with = openapi::voice_object)]
+    #[schema(schema_with = openapi::voice_deleted_object)]
     pub(crate) object: &'static str,
     pub(crate) deleted: bool,
 }
@@ -103,6 +109,15 @@ pub(crate) struct VoiceRequest {
     /// Whether a saved voice of the same name is replaced.
     #[schema(default = false)]
     pub(crate) overwrite: Option<bool>,
+    #[serde(rename = "type")]
+    #[schema(schema_with = openapi::wanted_voice_kind)]
+    pub(crate) kind: Option<String>,
+    /// Refused: voices are made of recordings only.
+    #[schema(max_length = 0)]
+    pub(crate) prompt: Option<String>,
+    /// Refused, as `prompt`.
+    #[schema(max_length = 0)]
+    pub(crate) script_hint: Option<String>,
 }
 
 /// Query of the voice routes.

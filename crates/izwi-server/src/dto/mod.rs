@@ -6,5 +6,6 @@ pub(crate) mod listing;
 pub(crate) mod session;
 pub(crate) mod speech;
 pub(crate) mod status;
+pub(crate) mod ticket;
 pub(crate) mod transcription;
 pub(crate) mod verbose_json;

@@ -4,6 +4,7 @@ use izwi_core::engine::SpeechOptions;
 use serde::{Deserialize, Serialize};
 
 use super::speech::{VoiceRef, WordTimes};
+use crate::encoding::EncodedChunk;
 use crate::extract::WithOptions;
 
 /// Names of the frames a client may send.
@@ -23,11 +24,19 @@ pub(crate) struct ConfigFields {
     pub(crate) model: Option<String>,
     pub(crate) voice: Option<VoiceRef>,
     pub(crate) response_format: Option<String>,
+    /// Samples per second of the encoded audio.
+    pub(crate) sample_rate: Option<u32>,
+    /// Bits per second of a lossy format.
+    pub(crate) bit_rate: Option<u32>,
     pub(crate) chunk_ms: Option<u64>,
     pub(crate) first_chunk_ms: Option<u64>,
     pub(crate) priority: Option<String>,
     /// Whether `word` frames are sent, by default false.
     pub(crate) word_times: Option<bool>,
+    /// Base64 of a recording to clone, or a `data:` URL.
+    pub(crate) ref_audio: Option<String>,
+    pub(crate) ref_text: Option<String>,
+    pub(crate) x_vector_only_mode: Option<bool>,
     #[serde(skip)]
     pub(crate) options: SpeechOptions,
 }
@@ -142,6 +151,16 @@ pub(crate) enum ServerFrame<'a> {
         #[serde(flatten)]
         word: WordTimes<'a>,
     },
+    /// Something about the utterance that its user should know; it is spoken all the same.
+    #[serde(rename = "warning")]
+    Warning {
+        utterance: u64,
+        /// Always `unspoken_characters`.
+        code: &'static str,
+        message: &'a str,
+        /// What the model leaves out, each once.
+        characters: &'a str,
+    },
     #[serde(rename = "audio.done")]
     AudioDone {
         utterance: u64,
@@ -189,7 +208,8 @@ pub(crate) struct AudioChunk {
 }
 
 impl AudioChunk {
-    pub(crate) fn new(of: ChunkOf, seq: u64, sample_offset: u64, samples: u64, is_final: bool) -> Self {
+    pub(crate) fn new(of: ChunkOf, chunk: &EncodedChunk) -> Self {
+        let EncodedChunk { seq, sample_offset, samples, is_final, .. } = *chunk;
         Self { kind: "audio.chunk", of, seq, sample_offset, samples, is_final }
     }
 

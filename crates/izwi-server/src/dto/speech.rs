@@ -14,7 +14,7 @@ use crate::openapi;
 #[serde(expecting = "a JSON object")]
 pub(crate) struct SpeechRequest {
     /// Id or alias of a model, from `/v1/models`.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, examples("tts-1"))]
     pub(crate) model: Option<String>,
     /// Text to speak.
     #[schema(value_type = String, min_length = 1, pattern = r"\S")]
@@ -24,6 +24,12 @@ pub(crate) struct SpeechRequest {
     /// Format of the audio.
     #[schema(schema_with = openapi::speech_format)]
     pub(crate) response_format: Option<String>,
+    /// Samples per second of the encoded audio.
+    #[schema(schema_with = openapi::speech_sample_rate)]
+    pub(crate) sample_rate: Option<u32>,
+    /// Bits per second of a lossy format.
+    #[schema(schema_with = openapi::speech_bit_rate)]
+    pub(crate) bit_rate: Option<u32>,
     /// Form of the body: the bytes of the audio, or server-sent events with base64.
     #[schema(schema_with = openapi::stream_format)]
     pub(crate) stream_format: Option<String>,

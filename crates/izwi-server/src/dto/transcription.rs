@@ -1,7 +1,12 @@
 //! `POST /v1/audio/transcriptions` and `/v1/audio/translations`. Members that are not listed are ignored, as clients
-//! of the OpenAI API expect.
+//! of the OpenAI API expect. Names are those of the `openai` package.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use izwi_types::{Segment, TokenLogprob};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::openapi;
@@ -10,7 +15,7 @@ use crate::openapi;
 #[serde(expecting = "a JSON object")]
 pub(crate) struct TranscriptionRequest {
     /// Id or alias of a model, from `/v1/models`.
-    #[schema(value_type = String, pattern = r"\S")]
+    #[schema(value_type = String, pattern = r"\S", examples("whisper-1"))]
     pub(crate) model: Option<String>,
     /// The recording, as base64 or a `data:` URL. Required, unless `audio_base64` is given.
     #[schema(format = "base64-audio")]
@@ -33,13 +38,75 @@ pub(crate) struct TranscriptionRequest {
     #[serde(alias = "timestamp_granularities[]")]
     #[schema(schema_with = openapi::granularities)]
     pub(crate) timestamp_granularities: Option<Vec<String>>,
-    /// Whether the text is sent as server-sent events while it is recognised. Not for translations.
+    /// Whether the text is sent as server-sent events while it is recognised.
     #[schema(default = false)]
     pub(crate) stream: Option<bool>,
     #[schema(schema_with = openapi::seed)]
     pub(crate) seed: Option<u64>,
     #[schema(schema_with = openapi::priority)]
     pub(crate) priority: Option<String>,
+    #[serde(alias = "include[]")]
+    #[schema(schema_with = openapi::include)]
+    pub(crate) include: Option<Vec<String>>,
+    #[schema(schema_with = openapi::chunking_strategy)]
+    pub(crate) chunking_strategy: Option<ChunkingStrategy>,
+    /// Languages of which one is detected, in place of `language`.
+    #[serde(alias = "languages[]")]
+    #[schema(max_items = 32)]
+    pub(crate) languages: Option<Vec<String>>,
+    /// Words and phrases that are likely in the recording, each of at most 128 characters.
+    #[serde(alias = "keywords[]")]
+    #[schema(max_items = 128)]
+    pub(crate) keywords: Option<Vec<String>>,
+    /// Refused: no model here tells speakers apart.
+    #[serde(alias = "known_speaker_names[]")]
+    #[schema(max_items = 0)]
+    pub(crate) known_speaker_names: Option<Vec<String>>,
+    /// Refused, as `known_speaker_names`.
+    #[serde(alias = "known_speaker_references[]")]
+    #[schema(max_items = 0)]
+    pub(crate) known_speaker_references: Option<Vec<String>>,
+}
+
+/// How a recording is cut: the name of a strategy, or an object.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum ChunkingStrategy {
+    Named(String),
+    Vad(VadFields),
+}
+
+/// Parameters of speech detection, as in an object of `type` `server_vad`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub(crate) struct VadFields {
+    #[serde(rename = "type")]
+    pub(crate) kind: Option<String>,
+    pub(crate) prefix_padding_ms: Option<u64>,
+    pub(crate) silence_duration_ms: Option<u64>,
+    pub(crate) threshold: Option<f32>,
+}
+
+impl<'de> Deserialize<'de> for ChunkingStrategy {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        struct Strategy;
+
+        impl<'de> Visitor<'de> for Strategy {
+            type Value = ChunkingStrategy;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"auto\", or an object of type server_vad")
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<ChunkingStrategy, E> {
+                Ok(ChunkingStrategy::Named(name.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<ChunkingStrategy, A::Error> {
+                VadFields::deserialize(MapAccessDeserializer::new(members)).map(ChunkingStrategy::Vad)
+            }
+        }
+
+        reader.deserialize_any(Strategy)
+    }
 }
 
 /// Usage by the length of the recording.
@@ -59,11 +126,68 @@ impl DurationUsage {
     }
 }
 
+/// Usage by tokens.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TokensUsage {
+    #[schema(schema_with = openapi::usage_tokens)]
+    r#type: &'static str,
+    input_tokens: usize,
+    output_tokens: usize,
+    total_tokens: usize,
+}
+
+impl TokensUsage {
+    pub(crate) fn new(input_tokens: usize, output_tokens: usize) -> Self {
+        Self { r#type: "tokens", input_tokens, output_tokens, total_tokens: input_tokens + output_tokens }
+    }
+}
+
+/// Usage as the model of a request is billed.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = TranscriptUsage)]
+pub(crate) enum Usage {
+    Duration(DurationUsage),
+    Tokens(TokensUsage),
+}
+
+/// A token of the text and its log-probability.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct LogprobObject {
+    /// Its text; what is no whole character is U+FFFD.
+    token: String,
+    bytes: Vec<u8>,
+    logprob: f32,
+}
+
+impl From<&TokenLogprob> for LogprobObject {
+    fn from(token: &TokenLogprob) -> Self {
+        Self { token: token.text(), bytes: token.bytes.clone(), logprob: token.logprob }
+    }
+}
+
+/// The tokens of segments.
+pub(crate) fn logprobs(segments: &[Segment]) -> Vec<LogprobObject> {
+    segments.iter().flat_map(|segment| &segment.logprobs).map(LogprobObject::from).collect()
+}
+
+/// A detected language.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct LanguageObject {
+    pub(crate) code: String,
+}
+
 /// `response_format: "json"`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TranscriptObject {
     pub(crate) text: String,
-    pub(crate) usage: DurationUsage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) languages: Option<Vec<LanguageObject>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) logprobs: Option<Vec<LogprobObject>>,
+    pub(crate) usage: Usage,
 }
 
 /// Events of `stream: true`.
@@ -71,7 +195,21 @@ pub(crate) struct TranscriptObject {
 #[serde(tag = "type")]
 pub(crate) enum TranscriptEvent {
     #[serde(rename = "transcript.text.delta")]
-    Delta { delta: String },
+    Delta {
+        delta: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        logprobs: Option<Vec<LogprobObject>>,
+    },
     #[serde(rename = "transcript.text.done")]
-    Done { text: String, usage: DurationUsage },
+    Done {
+        text: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        languages: Option<Vec<LanguageObject>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        logprobs: Option<Vec<LogprobObject>>,
+        usage: TokensUsage,
+    },
 }

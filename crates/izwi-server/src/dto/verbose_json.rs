@@ -1,6 +1,7 @@
 //! `response_format: "verbose_json"` of a transcription, which the command line writes too.
 
 use izwi_core::engine::{Segment, Transcript};
+use izwi_types::languages;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -14,7 +15,7 @@ pub(crate) struct VerboseTranscript {
     /// `transcribe` or `translate`.
     #[schema(schema_with = openapi::asr_task)]
     task: &'static str,
-    /// Code of the language; empty without speech.
+    /// English name of the language in lower case; empty without speech.
     language: String,
     /// Length of the recording.
     duration: f64,
@@ -66,7 +67,7 @@ impl VerboseTranscript {
         });
         Self {
             task,
-            language: transcript.language.clone().unwrap_or_default(),
+            language: language_name(transcript.language.as_deref().unwrap_or_default()),
             duration: rounded(duration_s),
             text: transcript.text(),
             segments: transcript.segments.iter().enumerate().map(verbose_segment).collect(),
@@ -74,6 +75,11 @@ impl VerboseTranscript {
             usage: DurationUsage::new(duration_s),
         }
     }
+}
+
+/// The name of a language, or its code where no name is known.
+fn language_name(code: &str) -> String {
+    languages::name_of(code).unwrap_or(code).to_owned()
 }
 
 fn verbose_segment((id, segment): (usize, &Segment)) -> VerboseSegment {

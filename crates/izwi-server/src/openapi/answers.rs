@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::schema::{AnyOfBuilder, ObjectBuilder, Type};
 use utoipa::openapi::{Content, ContentBuilder, HeaderBuilder, Ref, RefOr, Response, ResponseBuilder};
 use utoipa::{IntoResponses, ToSchema};
 
@@ -11,8 +11,20 @@ use crate::dto::transcription::{TranscriptEvent, TranscriptObject};
 use crate::dto::verbose_json::VerboseTranscript;
 use crate::encoding;
 
+/// Header of a response to a request with fields that nothing reads.
+const IGNORED: (&str, &str, Type) = (
+    "X-Ignored-Fields",
+    "Fields of the request that nothing reads, percent-encoded, separated by commas.",
+    Type::String,
+);
 /// Headers of a response with audio.
-const SPEECH_HEADERS: [(&str, &str, Type); 4] = [
+const SPEECH_HEADERS: [(&str, &str, Type); 6] = [
+    IGNORED,
+    (
+        "X-Unspoken-Characters",
+        "Characters of the text that the model cannot pronounce and leaves out, percent-encoded.",
+        Type::String,
+    ),
     ("X-Sample-Rate", "Rate of the samples, in Hz.", Type::Integer),
     (
         "X-Prebuffer-Ms",
@@ -22,8 +34,9 @@ const SPEECH_HEADERS: [(&str, &str, Type); 4] = [
     ("X-Predicted-RTF", "Expected processing time over audio time, where it is known.", Type::Number),
     ("X-Predicted-First-Audio-Ms", "When the first audio was expected, where it is known.", Type::Integer),
 ];
-/// Headers with the statistics of a finished request; trailers of a streamed body, for clients that send `TE: trailers`.
-const STATISTICS: [(&str, &str, Type); 4] = [
+/// Headers of a transcript: the statistics of a finished request are trailers of a streamed body, for clients that send `TE: trailers`.
+const STATISTICS: [(&str, &str, Type); 5] = [
+    IGNORED,
     ("X-RTF", "Processing time over audio time.", Type::Number),
     ("X-Audio-Duration-Seconds", "Length of the audio.", Type::Number),
     ("X-Generation-Time-Ms", "Processing time.", Type::Integer),
@@ -57,7 +70,8 @@ impl IntoResponses for TranscriptBody {
         let description = "The transcript: JSON for `response_format` `json` and `verbose_json`, otherwise its text or \
                            subtitles. With `stream` the body is a stream of events.";
         let reference = |name| Ref::from_schema_name(name);
-        let json = utoipa::openapi::schema::OneOfBuilder::new()
+        // A verbose transcript has the members of the other as well.
+        let json = AnyOfBuilder::new()
             .item(reference(TranscriptObject::name()))
             .item(reference(VerboseTranscript::name()));
         let plain =
@@ -85,12 +99,17 @@ fn with_headers(response: ResponseBuilder, headers: &[(&str, &str, Type)]) -> Re
     })
 }
 
-/// Server-sent events, the data of each a JSON object of the type.
+/// Server-sent events. The schema is that of one event, as later versions of OpenAPI have it.
+/// <https://spec.openapis.org/oas/v3.2.0.html#server-sent-event-streams>
 fn events<T: ToSchema>() -> Content {
-    let schema = ObjectBuilder::new()
+    let data = ObjectBuilder::new()
         .schema_type(Type::String)
-        .description(Some("Server-sent events; the data of each is one JSON object."))
         .content_media_type("application/json")
         .content_schema(Some(Ref::from_schema_name(T::name())));
+    let schema = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .description(Some("One of the server-sent events; its data is one JSON object."))
+        .property("data", data)
+        .required("data");
     ContentBuilder::new().schema(Some(schema)).build()
 }

@@ -19,9 +19,10 @@ pub(crate) use self::refusals::{
     UnknownModelRefusals, VoiceCreationRefusals, VoiceRefusals,
 };
 pub(crate) use self::schemas::{
-    SpeechBody, TranscriptionForm, VoiceForm, asr_task, error_type, granularities, health_status,
-    list_object, model_object, model_state, priority, seed, speech_format, stream_format, tasks,
-    transcript_format, usage_duration, voice, voice_object,
+    SpeechBody, TranscriptionForm, VoiceForm, asr_task, chunking_strategy, error_type, granularities,
+    health_status, include, list_object, model_object, model_state, priority, seed, speech_bit_rate,
+    speech_format, speech_sample_rate, stream_format, tasks, ticket_object, transcript_format,
+    usage_duration, usage_tokens, voice, voice_deleted_object, voice_kind, voice_object, wanted_voice_kind,
 };
 use crate::config::ServerConfig;
 use crate::dto::error::ErrorEnvelope;

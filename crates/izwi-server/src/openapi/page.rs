@@ -173,7 +173,8 @@ fn answer(page: &mut String, status: &str, response: &Value) {
     for (media_type, content) in members(&response["content"]) {
         let _ = write!(page, " <code>{}</code>", escape(media_type));
         let schema = content.get("schema").filter(|schema| **schema != Value::Bool(true));
-        let data = schema.map(|schema| schema.get("contentSchema").unwrap_or(schema));
+        // Of an event, the type of its data.
+        let data = schema.map(|schema| schema["properties"]["data"].get("contentSchema").unwrap_or(schema));
         if let Some(name) = data.map(type_name).filter(|name| !name.is_empty()) {
             let _ = write!(page, " <span class=\"type\">{name}</span>");
         }
@@ -296,7 +297,9 @@ fn curl(route: &Route<'_>, document: &Value) -> String {
         }
         for name in list(&schema["required"]).filter_map(Value::as_str) {
             if !is_file(&schema["properties"][name]) {
-                let _ = write!(command, " \\\n  -F {name}={}", name.to_uppercase());
+                let example = schema["properties"][name]["examples"][0].as_str();
+                let value = example.map_or_else(|| name.to_uppercase(), str::to_owned);
+                let _ = write!(command, " \\\n  -F {name}={value}");
             }
         }
     } else if let Some(example) = content.get("application/json").and_then(|json| json.get("example")) {

@@ -170,25 +170,70 @@ fn responses(errors: &[ApiError]) -> BTreeMap<String, RefOr<Response>> {
     lines(errors).into_iter().map(|(status, lines)| (status, response(lines).into())).collect()
 }
 
-/// Adds the errors and headers that all routes have.
+/// Reference to the error envelope.
+const ENVELOPE: &str = "#/components/schemas/Error";
+
+/// Adds the errors and headers that all routes have. A dialect whose errors have a shape of their own names it in one
+/// error of each route; then all errors of the route have either shape.
 pub(super) fn add_common(operation: &mut Value, needs_key: bool) {
+    let shape = own_shape(operation);
     let bare = BARE.map(|(status, line)| (status.to_owned(), (vec![line.to_owned()], false)));
     for (status, (lines, _)) in lines(&common(needs_key)).into_iter().chain(bare) {
         let response = &mut operation["responses"][&status];
         let known = response["description"].as_str().map(str::to_owned);
         let description = known.into_iter().chain(lines).collect::<Vec<_>>().join("\n\n");
-        *response = json!({
-            "description": description,
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-        });
+        *response = json!({"description": description});
     }
+    let header = |description: &str, of: &str| json!({"description": description, "schema": {"type": of}});
     for (status, response) in super::object(&mut operation["responses"]) {
+        if status.starts_with(['4', '5']) {
+            response["content"] = json!({"application/json": {"schema": shape}});
+        }
         // The HTTP library answers the last two, without an id.
         if !matches!(status.as_str(), "414" | "431") {
-            response["headers"]["X-Request-Id"] = json!({"description": "Id of the request in the server's log.", "schema": {"type": "string"}});
+            response["headers"]["X-Request-Id"] = header("Id of the request in the server's log.", "string");
         }
         if matches!(status.as_str(), "429" | "503") {
-            response["headers"]["Retry-After"] = json!({"description": "Seconds after which the same may succeed.", "schema": {"type": "integer"}});
+            response["headers"]["Retry-After"] =
+                header("Seconds after which the same may succeed.", "integer");
         }
+    }
+}
+
+/// The schema of the errors of an operation: the envelope, or also the type that one of its errors names.
+fn own_shape(operation: &Value) -> Value {
+    let envelope = json!({"$ref": ENVELOPE});
+    let responses = operation["responses"].as_object().into_iter().flatten();
+    let mut named = responses
+        .filter(|(status, _)| status.starts_with(['4', '5']))
+        .map(|(_, response)| &response["content"]["application/json"]["schema"])
+        .filter(|schema| !schema.is_null() && **schema != envelope);
+    match named.next() {
+        Some(own) => json!({"anyOf": [envelope, own]}),
+        None => envelope.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_type_of_a_dialect_stands_beside_the_envelope() {
+        let content = |name: &str| json!({"content": {"application/json": {"schema": {"$ref": name}}}});
+        let mut plain = json!({"responses": {"200": content("#/x"), "404": content(ENVELOPE)}});
+        add_common(&mut plain, true);
+        let schema = |operation: &Value, status: &str| {
+            operation["responses"][status]["content"]["application/json"]["schema"].clone()
+        };
+        assert_eq!(schema(&plain, "404"), json!({"$ref": ENVELOPE}));
+        assert_eq!(
+            (schema(&plain, "200"), schema(&plain, "401")),
+            (json!({"$ref": "#/x"}), schema(&plain, "404"))
+        );
+        let mut dialect = json!({"responses": {"400": content("#/own"), "404": content(ENVELOPE)}});
+        add_common(&mut dialect, true);
+        let either = json!({"anyOf": [{"$ref": ENVELOPE}, {"$ref": "#/own"}]});
+        assert_eq!((schema(&dialect, "401"), schema(&dialect, "404")), (either.clone(), either));
     }
 }

@@ -2,6 +2,7 @@
 //! forms.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
 use izwi_core::engine::Task;
@@ -10,11 +11,12 @@ use utoipa::openapi::schema::{Array, ArrayBuilder, Object, ObjectBuilder, OneOfB
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::dto::listing::VoiceRequest;
+use crate::dto::listing::{VOICE, VOICE_DELETED, VoiceRequest};
 use crate::dto::speech::SpeechRequest;
 use crate::dto::transcription::TranscriptionRequest;
 use crate::encoding;
 use crate::transcript_format::TranscriptFormat;
+use crate::transcription::VAD_MS;
 use crate::upload::RecordingFields;
 
 /// Largest whole number of a field.
@@ -60,7 +62,23 @@ pub(crate) fn model_object() -> Object {
 }
 
 pub(crate) fn voice_object() -> Object {
-    one_of(["voice"]).build()
+    one_of([VOICE]).build()
+}
+
+pub(crate) fn voice_deleted_object() -> Object {
+    one_of([VOICE_DELETED]).build()
+}
+
+pub(crate) fn voice_kind() -> Object {
+    one_of(["audio_sample"]).description(Some("How the voice was made.")).build()
+}
+
+pub(crate) fn wanted_voice_kind() -> Object {
+    optional(&["audio_sample"], "audio_sample", "How the voice is made; `prompt` is refused.")
+}
+
+pub(crate) fn ticket_object() -> Object {
+    one_of(["ticket"]).build()
 }
 
 pub(crate) fn model_state() -> Object {
@@ -87,6 +105,10 @@ pub(crate) fn usage_duration() -> Object {
     one_of(["duration"]).build()
 }
 
+pub(crate) fn usage_tokens() -> Object {
+    one_of(["tokens"]).build()
+}
+
 pub(crate) fn asr_task() -> Object {
     one_of(["transcribe", "translate"]).build()
 }
@@ -110,6 +132,30 @@ pub(crate) fn speech_format() -> Object {
     optional(&names, encoding::HTTP_DEFAULT, "Format of the audio.")
 }
 
+/// Every rate that a format has; not each format has each.
+pub(crate) fn speech_sample_rate() -> Object {
+    let rates = encoding::http_formats().flat_map(|(format, _)| format.sample_rates_hz.iter().copied());
+    let values = rates.collect::<BTreeSet<u32>>().into_iter().map(Value::from).chain([Value::Null]);
+    ObjectBuilder::new()
+        .schema_type(nullable(Type::Integer))
+        .enum_values(Some(values))
+        .description(Some(
+            "Samples per second of the encoded audio, if the format has it; the model's own rate without it.",
+        ))
+        .build()
+}
+
+/// From the lowest bit rate of a format to the highest of another.
+pub(crate) fn speech_bit_rate() -> Object {
+    let ranges = || encoding::http_formats().filter_map(|(format, _)| format.bit_rates.clone());
+    ObjectBuilder::new()
+        .schema_type(nullable(Type::Integer))
+        .minimum(ranges().map(|range| *range.start()).min())
+        .maximum(ranges().map(|range| *range.end()).max())
+        .description(Some("Bits per second of a lossy format, within its range."))
+        .build()
+}
+
 pub(crate) fn transcript_format() -> Object {
     let description = "Form of the answer. With `stream` only `json` and `text`.";
     optional(&TranscriptFormat::names(), "json", description)
@@ -122,6 +168,39 @@ pub(crate) fn granularities() -> Array {
         .build();
     list.schema_type = nullable(Type::Array);
     list
+}
+
+pub(crate) fn include() -> Array {
+    let mut list = ArrayBuilder::new()
+        .items(one_of(["logprobs"]))
+        .description(Some("What the answer has beside the text. `logprobs` needs `response_format` `json`."))
+        .build();
+    list.schema_type = nullable(Type::Array);
+    list
+}
+
+/// `auto`, or the parameters of the detection.
+pub(crate) fn chunking_strategy() -> OneOfBuilder {
+    let times = |description| whole(description).maximum(Some(*VAD_MS.end())).build();
+    OneOfBuilder::new()
+        .item(one_of(["auto"]))
+        .item(
+            ObjectBuilder::new()
+                .schema_type(Type::Object)
+                .property("type", one_of(["server_vad"]))
+                .property(
+                    "threshold",
+                    number(0.0..=1.0, "Score above which a frame is speech; 0.5 without it."),
+                )
+                .property("prefix_padding_ms", times("Audio before speech; 300 without it."))
+                .property(
+                    "silence_duration_ms",
+                    times("Silence that ends a stretch of speech; 200 without it."),
+                )
+                .required("type"),
+        )
+        .item(ObjectBuilder::new().schema_type(Type::Null))
+        .description(Some("How speech is found in the recording. Without it as with `auto`."))
 }
 
 pub(crate) fn seed() -> Object {
@@ -163,7 +242,6 @@ fn whole(description: &str) -> ObjectBuilder {
 pub(super) fn speech_options() -> Vec<(&'static str, Object)> {
     let text =
         |description| ObjectBuilder::new().schema_type(nullable(Type::String)).description(Some(description));
-    let top_p = number(0.0..=1.0, "Nucleus (top-p) probability mass.").minimum(None::<f64>);
     vec![
         ("language", text("BCP 47 tag of the text; the voice's own without it.").build()),
         ("instructions", text("Style prompt, where the model takes one.").build()),
@@ -189,7 +267,10 @@ pub(super) fn speech_options() -> Vec<(&'static str, Object)> {
             "temperature",
             number(0.0..=2.0, "Temperature, 0 for greedy sampling; the model's own without it.").build(),
         ),
-        ("top_p", top_p.exclusive_minimum(Some(0.0)).build()),
+        (
+            "top_p",
+            number(f64::from(f32::EPSILON)..=1.0, "Nucleus (top-p) probability mass, above 0.").build(),
+        ),
         ("top_k", whole("Number of candidates, 0 for all.").build()),
         (
             "repetition_penalty",
@@ -259,6 +340,8 @@ fn without_null(mut schema: RefOr<Schema>) -> RefOr<Schema> {
     let (of, values) = match &mut schema {
         RefOr::T(Schema::Object(object)) => (&mut object.schema_type, object.enum_values.as_mut()),
         RefOr::T(Schema::Array(array)) => (&mut array.schema_type, None),
+        // The text of a part is the first of several forms.
+        RefOr::T(Schema::OneOf(forms)) if !forms.items.is_empty() => return forms.items.swap_remove(0),
         _ => return schema,
     };
     if let Some(values) = values {

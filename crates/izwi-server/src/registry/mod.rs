@@ -27,10 +27,11 @@ pub use self::supervision::RestartPolicy;
 use crate::error::ApiError;
 use crate::metrics as server_metrics;
 
-/// Names of hosted models that stand for the default TTS model.
+/// Names of hosted models that stand for the default TTS model, also with a date behind them.
 pub const TTS_ALIASES: [&str; 3] = ["tts-1", "tts-1-hd", "gpt-4o-mini-tts"];
-/// Names of hosted models that stand for the default ASR model.
-pub const ASR_ALIASES: [&str; 3] = ["whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe"];
+/// Names of hosted models that stand for the default ASR model, also with a date behind them.
+pub const ASR_ALIASES: [&str; 4] =
+    ["whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-transcribe"];
 
 /// Loads the model of an id. Called on a blocking thread of the runtime; may take minutes.
 pub type Loader = Arc<dyn Fn(&str) -> Result<Engine, String> + Send + Sync>;
@@ -85,6 +86,23 @@ struct Inner {
 impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Registry").field("config", &self.inner.config).finish_non_exhaustive()
+    }
+}
+
+/// The name of a hosted model without the date of its release: `-2025-12-15` or `-1106`.
+fn without_date(id: &str) -> &str {
+    let digits =
+        |text: &str, count: usize| text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
+    let Some((name, last)) = id.rsplit_once('-') else { return id };
+    if digits(last, 4) {
+        return name;
+    }
+    let mut parts = name.rsplitn(3, '-');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(month), Some(year), Some(name)) if digits(last, 2) && digits(month, 2) && digits(year, 4) => {
+            name
+        }
+        _ => id,
     }
 }
 
@@ -202,9 +220,10 @@ impl Registry {
 
     /// The model id that `id` or an alias stands for.
     fn resolve<'a>(&'a self, id: &'a str) -> &'a str {
-        let stands_for = if TTS_ALIASES.contains(&id) {
+        let name = without_date(id);
+        let stands_for = if TTS_ALIASES.contains(&name) {
             Some(self.default_tts())
-        } else if ASR_ALIASES.contains(&id) {
+        } else if ASR_ALIASES.contains(&name) {
             self.default_asr()
         } else {
             None
@@ -219,9 +238,9 @@ impl Registry {
         let residency = self.inner.residency.borrow();
         match residency.entries().get(real) {
             Some(entry) => Ok((real.to_owned(), entry.clone())),
-            None if ASR_ALIASES.contains(&id) => {
+            None if ASR_ALIASES.contains(&without_date(id)) => {
                 let hint = "this server has no ASR model; set asr_model".to_owned();
-                Err(ApiError::ModelNotFound { id: id.to_owned(), hint })
+                Err(ApiError::ModelNotFound { id: excerpt(id), hint })
             }
             None => {
                 let hint = suggest(id, "models", residency.entries().keys().map(String::as_str));

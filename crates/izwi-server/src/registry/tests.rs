@@ -94,6 +94,17 @@ fn aliases_stand_for_the_default_models() {
     for alias in ASR_ALIASES {
         assert_eq!(registry.find(alias).unwrap().0, "asr");
     }
+    for dated in ["tts-1-1106", "tts-1-hd-1106", "gpt-4o-mini-tts-2025-12-15", "gpt-4o-mini-tts-2025-03-20"] {
+        assert_eq!(registry.find(dated).unwrap().0, "voice", "{dated}");
+    }
+    for dated in ["gpt-4o-mini-transcribe-2025-12-15", "gpt-4o-transcribe-2025-03-20"] {
+        assert_eq!(registry.find(dated).unwrap().0, "asr", "{dated}");
+    }
+    for other in
+        ["voice-1106", "tts-1-11", "tts-1-2025-12", "tts-1-2025-12-1x", "-1106", "gpt-4o-transcribe-diarize"]
+    {
+        assert_eq!(registry.find(other).unwrap_err().code(), "model_not_found", "{other}");
+    }
     let error = registry.find("vioce").unwrap_err();
     assert!(error.to_string().contains("did you mean 'voice'"), "{error}");
     let tts_only = Registry::new(RegistryConfig::new("voice"));

@@ -5,6 +5,7 @@ mod models;
 mod speech;
 mod streamed;
 mod system;
+mod tickets;
 mod transcriptions;
 pub(crate) mod voices;
 
@@ -63,6 +64,7 @@ fn keyed(config: &ServerConfig) -> OpenApiRouter<AppState> {
         .routes(routes!(voices::show, voices::remove))
         .routes(routes!(models::list))
         .routes(routes!(models::show))
+        .routes(routes!(tickets::create))
 }
 
 /// Routes for anybody.
@@ -106,6 +108,7 @@ mod tests {
     /// The paths and methods that a router answers, from its `Debug` form: axum tells them nowhere else.
     fn answered(router: &Router<AppState>) -> Routes {
         let text = format!("{router:?}");
+        let text = text.split("fallback_router").next().expect("the Debug form of axum");
         let entries = |text: &str| -> BTreeMap<String, String> {
             let entry =
                 |part: &str| part.split_once("): ").map(|(id, rest)| (id.to_owned(), rest.to_owned()));

@@ -30,7 +30,7 @@ pub(super) async fn list(State(state): State<AppState>, headers: HeaderMap) -> R
     get,
     path = "/v1/models/{id}",
     tag = "models",
-    params(("id" = String, Path, description = "Id or alias of a model.")),
+    params(("id" = String, Path, description = "Id or alias of a model.", example = "tts-1")),
     responses((status = 200, description = "The model.", body = ModelObject), UnknownModelRefusals),
 )]
 pub(super) async fn show(

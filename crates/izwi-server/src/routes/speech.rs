@@ -12,7 +12,6 @@ use base64::Engine as _;
 use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
-use izwi_audio::encode::EncoderConfig;
 use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput, Task};
 use izwi_types::excerpt;
 use tokio::sync::mpsc;
@@ -20,11 +19,11 @@ use tokio::sync::mpsc;
 use super::streamed::{self, event};
 use crate::chunking::ChunkSizes;
 use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef, WordTimes};
-use crate::encoding::{self, EncodedUtterance};
+use crate::encoding::{self, EncodedUtterance, OutputFormat};
 use crate::error::ApiError;
 use crate::openapi::{SpeechAudio, SpeechBody, SpeechRefusals};
 use crate::registry::Lease;
-use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_text};
+use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_text, voice_beside_recording};
 use crate::state::AppState;
 use crate::upload::SpeechUpload;
 use crate::{stats_headers, voices};
@@ -51,7 +50,7 @@ struct CutOff;
     path = "/v1/audio/speech",
     tag = "speech",
     request_body(content = SpeechBody, content_type = "application/json", example = json!({
-        "model": "hibari", "input": "Hello there.", "voice": "heart", "response_format": "wav"
+        "model": "tts-1", "input": "Hello there.", "voice": "alloy", "response_format": "wav"
     })),
     responses(SpeechAudio, SpeechRefusals),
 )]
@@ -60,7 +59,7 @@ pub(super) async fn create(
     Extension(id): Extension<RequestId>,
     upload: SpeechUpload,
 ) -> Result<Response, ApiError> {
-    let SpeechUpload { fields: mut body, memory } = upload;
+    let SpeechUpload { fields: mut body, ignored, memory } = upload;
     let model = required("model", body.model.as_deref())?;
     let input = required("input", body.input.as_deref())?;
     let engine = state.lease(Some(model), Task::Tts).await?;
@@ -71,7 +70,7 @@ pub(super) async fn create(
     let timed_text = timed_text(&body, stream_format, &text)?;
     let cloning = Cloning::new(body.ref_audio.take(), body.ref_text.take(), body.x_vector_only_mode);
     let has_recording = cloning.has_recording();
-    let name = voice_name(&mut body, has_recording)?;
+    let name = voice_beside_recording(body.voice.take().map(VoiceRef::into_id), has_recording)?;
     let voice = match has_recording {
         true => None,
         false => voices::find(name.as_deref(), &engine, state.voices()).await?,
@@ -79,49 +78,34 @@ pub(super) async fn create(
     let choice = VoiceChoice { voice, cloning };
     let options = ResolvedSpeechOptions::resolve(body.options, choice, body.priority.as_deref(), &engine)?;
     let sample_rate = engine.profile().info.sample_rate_hz;
+    let output = OutputFormat::resolve(format, body.sample_rate, body.bit_rate, sample_rate)?;
     let others = engine.config().streaming_chunk_size;
     let chunks = ChunkSizes::first_only(body.first_chunk_ms, others, sample_rate)?;
     // Without a listener it is bulk work: never refused for live streams, and done in the time that they leave.
     let live = body.live.unwrap_or(true);
     let request = chunks.of(options.into_request(text)).with_id(id).with_live(live);
-    let encoded = EncodedUtterance::with(format, EncoderConfig::streamed(sample_rate))?;
+    let encoded = output.utterance()?;
     let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
     // The engine has read the recording by now.
     drop(memory);
     let pending = VecDeque::new();
     let mut speech =
         SpeechStream { chunks, encoded, stream_format, timed_text, pending, is_over: false, _engine: engine };
-    let prediction = first.prediction;
+    let mut headers = ignored.headers();
+    headers.extend(stats_headers::of_unspoken(&first.unspoken));
+    headers.extend(first.prediction.as_ref().map(stats_headers::of_prediction).unwrap_or_default());
     speech.take(first);
     let content_type = match stream_format {
         StreamFormat::Audio => media_type,
         StreamFormat::Events => streamed::EVENT_STREAM,
     };
-    let mut response = response(speech, content_type, sample_rate);
-    if let Some(prediction) = &prediction {
-        response.headers_mut().extend(stats_headers::of_prediction(prediction));
-    }
+    let mut response = response(speech, content_type, output.sample_rate_hz);
+    response.headers_mut().extend(headers);
     Ok(response)
 }
 
 fn required<'a>(param: &str, value: Option<&'a str>) -> Result<&'a str, ApiError> {
     value.ok_or_else(|| ApiError::invalid(param, format!("{param} is missing; it is required")))
-}
-
-/// The requested voice. With a recording to clone only OpenAI's names are accepted, and ignored: their SDKs must send one.
-fn voice_name(body: &mut SpeechRequest, has_recording: bool) -> Result<Option<String>, ApiError> {
-    let name = body.voice.take().map(VoiceRef::into_id);
-    if !has_recording {
-        return Ok(name);
-    }
-    match name.filter(|name| !name.is_empty() && !voices::is_alias(name)) {
-        None => Ok(None),
-        Some(name) => {
-            let name = excerpt(&name);
-            let message = format!("voice '{name}' and ref_audio are both given; leave one out");
-            Err(ApiError::invalid("voice", message))
-        }
-    }
 }
 
 fn stream_format(name: Option<&str>) -> Result<StreamFormat, ApiError> {

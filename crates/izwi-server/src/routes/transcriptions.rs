@@ -18,13 +18,15 @@ use izwi_core::engine::{
 use tokio::sync::mpsc;
 
 use super::streamed::{self, event};
-use crate::dto::transcription::{DurationUsage, TranscriptEvent, TranscriptionRequest};
+use crate::dto::transcription::{
+    LogprobObject, TokensUsage, TranscriptEvent, TranscriptionRequest, logprobs,
+};
 use crate::error::ApiError;
 use crate::openapi::{TranscriptBody, TranscriptionForm, TranscriptionRefusals};
 use crate::registry::Lease;
 use crate::state::AppState;
 use crate::stats_headers;
-use crate::transcript_format::AsrTask;
+use crate::transcript_format::{AsrTask, detected};
 use crate::transcription::{CheckedRequest, TextDeltas};
 use crate::upload::Upload;
 
@@ -79,14 +81,16 @@ async fn respond(
     upload: Upload<TranscriptionRequest>,
     task: AsrTask,
 ) -> Result<Response, ApiError> {
-    let Upload { fields, recording, memory } = upload;
+    let Upload { fields, recording, ignored, memory } = upload;
     let checked = CheckedRequest::check(fields, task)?;
     let field = recording.param;
     let engine = state.lease(Some(&checked.model), Task::Asr).await?;
     let request = checked.request(recording, &engine)?.with_id(id.clone());
     if checked.stream {
         // The upload memory is released with the first text: the engine has read the recording by then.
-        return stream(engine, request, field).await;
+        let mut response = stream(engine, request, field, checked).await?;
+        response.headers_mut().extend(ignored.headers());
+        return Ok(response);
     }
     let result = engine.generate(request).await;
     drop(memory);
@@ -97,6 +101,7 @@ async fn respond(
     let mut response = Response::new(Body::from(body));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.headers_mut().extend(statistics);
+    response.headers_mut().extend(ignored.headers());
     Ok(response)
 }
 
@@ -109,6 +114,7 @@ async fn stream(
     engine: Lease,
     request: EngineCoreRequest,
     field: &'static str,
+    checked: CheckedRequest,
 ) -> Result<Response, ApiError> {
     let id = request.id.clone();
     let streaming = engine.generate_streaming(request).await;
@@ -116,7 +122,11 @@ async fn stream(
     let mut transcript = TranscriptStream {
         chunks,
         id,
+        checked,
+        language: None,
         deltas: TextDeltas::default(),
+        logprobs: Vec::new(),
+        sent_logprobs: 0,
         pending: VecDeque::new(),
         is_over: false,
         _engine: engine,
@@ -134,7 +144,14 @@ async fn stream(
 struct TranscriptStream {
     chunks: mpsc::Receiver<StreamingOutput>,
     id: RequestId,
+    checked: CheckedRequest,
+    /// The detected language.
+    language: Option<String>,
     deltas: TextDeltas,
+    /// All tokens so far, if the request asks for them.
+    logprobs: Vec<LogprobObject>,
+    /// How many of them went out with a delta.
+    sent_logprobs: usize,
     pending: VecDeque<Frame<Bytes>>,
     is_over: bool,
     _engine: Lease,
@@ -167,17 +184,31 @@ impl TranscriptStream {
         if let Some(stats) = &chunk.stats {
             self.check_end(stats)?;
         }
+        self.logprobs.extend(logprobs(&chunk.segments));
         if let Some(delta) = chunk.text.as_deref().and_then(|text| self.deltas.push(text)) {
-            self.pending.push_back(Frame::data(event(&TranscriptEvent::Delta { delta })));
+            let sent = std::mem::replace(&mut self.sent_logprobs, self.logprobs.len());
+            let logprobs = self.checked.logprobs.then(|| self.logprobs[sent..].to_vec());
+            self.pending.push_back(Frame::data(event(&TranscriptEvent::Delta { delta, logprobs })));
         }
+        self.language = chunk.language.or_else(|| self.language.take());
         if let Some(stats) = &chunk.stats {
-            let text = std::mem::take(&mut self.deltas).into_text();
-            let usage = DurationUsage::new(stats.audio_duration.as_secs_f64());
-            self.pending.push_back(Frame::data(event(&TranscriptEvent::Done { text, usage })));
+            let done = self.done(stats);
+            self.pending.push_back(Frame::data(event(&done)));
             self.pending.push_back(Frame::trailers(stats_headers::of(stats)));
         }
         self.is_over = chunk.is_final;
         Ok(())
+    }
+
+    /// The last event. Its usage is in tokens, whatever the model.
+    fn done(&mut self, stats: &RequestStats) -> TranscriptEvent {
+        let extras = self.checked.extras(stats);
+        TranscriptEvent::Done {
+            text: std::mem::take(&mut self.deltas).into_text(),
+            languages: extras.languages.then(|| detected(self.language.as_deref())),
+            logprobs: extras.logprobs.then(|| std::mem::take(&mut self.logprobs)),
+            usage: TokensUsage::new(stats.prompt_tokens, stats.generated_tokens),
+        }
     }
 
     fn check_end(&self, stats: &RequestStats) -> Result<(), ApiError> {

@@ -1,15 +1,18 @@
 //! `GET` and `POST /v1/audio/voices`, `GET` and `DELETE /v1/audio/voices/{id}`: the models' own voices and saved ones.
 
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use axum::Json;
 use axum::extract::{Extension, State};
-use axum::http::StatusCode;
+use axum::http::HeaderMap;
 use izwi_core::engine::{Engine, ReferenceAudio, RequestId, Task};
 use izwi_hub::{SavedVoice, VoiceNotes, VoiceStore};
 use izwi_types::excerpt;
 
-use crate::dto::listing::{VoiceDeleted, VoiceList, VoiceObject, VoiceQuery, VoiceRequest};
+use crate::dto::listing::{
+    VOICE, VOICE_DELETED, VoiceDeleted, VoiceList, VoiceObject, VoiceQuery, VoiceRequest,
+};
 use crate::error::ApiError;
 use crate::extract::{ApiPath, ApiQuery, non_blank};
 use crate::openapi::{SavedVoiceRefusals, VoiceCreationRefusals, VoiceForm, VoiceRefusals};
@@ -42,7 +45,8 @@ pub(crate) async fn list(
         Some(lease) => vec![Engine::clone(lease)],
         None => loaded_tts(&state),
     };
-    let mut listed: Vec<VoiceObject> = engines.iter().flat_map(voices_of).collect();
+    let mut listed: Vec<VoiceObject> =
+        engines.iter().flat_map(|engine| voices_of(engine, state.started_unix_s())).collect();
     if let Some(store) = state.voices() {
         for voice in saved(store, &engines).await? {
             let fits = |lease: &Lease| voice.models.contains(&lease.profile().model);
@@ -61,7 +65,7 @@ pub(crate) async fn list(
     get,
     path = "/v1/audio/voices/{id}",
     tag = "speech",
-    params(("id" = String, Path, description = "Name of a voice."), VoiceQuery),
+    params(("id" = String, Path, description = "Name of a voice.", example = "alloy"), VoiceQuery),
     responses((status = 200, description = "The voice.", body = VoiceObject), VoiceRefusals),
 )]
 pub(super) async fn show(
@@ -82,7 +86,7 @@ pub(super) async fn show(
         Voice::Saved { .. } => None,
     });
     match own {
-        Some(voice) => Ok(Json(describe(&engine, voice))),
+        Some(voice) => Ok(Json(describe(&engine, voice, state.started_unix_s()))),
         None => Err(ApiError::VoiceNotFound {
             id: excerpt(&id),
             model: engine.profile().model.clone(),
@@ -102,14 +106,14 @@ pub(super) async fn show(
         (VoiceRequest = "application/json"),
         (VoiceForm = "multipart/form-data"),
     )),
-    responses((status = 201, description = "The saved voice.", body = VoiceObject), VoiceCreationRefusals),
+    responses((status = 200, description = "The saved voice.", body = VoiceObject), VoiceCreationRefusals),
 )]
 pub(super) async fn create(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
     upload: Upload<VoiceRequest>,
-) -> Result<(StatusCode, Json<VoiceObject>), ApiError> {
-    let Upload { fields, recording, memory } = upload;
+) -> Result<(HeaderMap, Json<VoiceObject>), ApiError> {
+    let Upload { fields, recording, ignored, memory } = upload;
     let store = voice_store(&state)?;
     let Some(name) = non_blank(fields.name) else {
         return Err(ApiError::invalid("name", "name is missing; it is required, a-z, 0-9, '.', '_' and '-'"));
@@ -140,7 +144,7 @@ pub(super) async fn create(
     };
     let (saved, pack) = blocking(save, "name").await?;
     tracing::info!(voice = saved.name, model, "voice saved");
-    Ok((StatusCode::CREATED, Json(describe_saved(saved, &pack.into(), &loaded_tts(&state)).await)))
+    Ok((ignored.headers(), Json(describe_saved(saved, &pack.into(), &loaded_tts(&state)).await)))
 }
 
 /// Remove a saved voice
@@ -148,7 +152,7 @@ pub(super) async fn create(
     delete,
     path = "/v1/audio/voices/{id}",
     tag = "speech",
-    params(("id" = String, Path, description = "Name of a saved voice.")),
+    params(("id" = String, Path, description = "Name of a saved voice.", max_length = 64, pattern = "^[a-z0-9][a-z0-9._-]*$")),
     responses((status = 200, description = "It is removed.", body = VoiceDeleted), SavedVoiceRefusals),
 )]
 pub(super) async fn remove(
@@ -158,7 +162,7 @@ pub(super) async fn remove(
     let (store, name) = (voice_store(&state)?.clone(), id.clone());
     blocking(move || store.remove(&name), "voice").await?;
     tracing::info!(voice = id, "voice removed");
-    Ok(Json(VoiceDeleted { id, object: "voice", deleted: true }))
+    Ok(Json(VoiceDeleted { id, object: VOICE_DELETED, deleted: true }))
 }
 
 fn voice_store(state: &AppState) -> Result<&VoiceStore, ApiError> {
@@ -209,23 +213,30 @@ async fn saved(store: &VoiceStore, engines: &[Engine]) -> Result<Vec<VoiceObject
     Ok(listed)
 }
 
-fn voices_of(engine: &Engine) -> Vec<VoiceObject> {
-    engine.profile().info.voices.iter().map(|voice| describe(engine, voice)).collect()
+fn voices_of(engine: &Engine, started_unix_s: u64) -> Vec<VoiceObject> {
+    engine.profile().info.voices.iter().map(|voice| describe(engine, voice, started_unix_s)).collect()
 }
 
-fn describe(engine: &Engine, voice: &izwi_core::engine::Voice) -> VoiceObject {
+/// Unix time of an RFC 3339 time; 0 if it is none.
+fn unix_s(time: &str) -> u64 {
+    let since = humantime::parse_rfc3339(time).ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    since.map_or(0, |since| since.as_secs())
+}
+
+fn describe(engine: &Engine, voice: &izwi_core::engine::Voice, started_unix_s: u64) -> VoiceObject {
     let profile = engine.profile();
     VoiceObject {
         id: voice.id.clone(),
-        object: "voice",
+        object: VOICE,
+        kind: "audio_sample",
         name: voice.id.clone(),
+        created_at: started_unix_s,
         language: Some(voice.language.clone()),
         description: voice.description.clone(),
         model: Some(profile.model.clone()),
         default: profile.info.voices.first().is_some_and(|first| first.id == voice.id),
         owned_by: "izwi",
         models: vec![profile.model.clone()],
-        created_at: None,
         text: None,
     }
 }
@@ -242,15 +253,16 @@ async fn describe_saved(voice: SavedVoice, pack: &Arc<[u8]>, engines: &[Engine])
     models.extend(voice.made_by.iter().filter(|model| !is_loaded(model)).cloned());
     VoiceObject {
         id: voice.name.clone(),
-        object: "voice",
+        object: VOICE,
+        kind: "audio_sample",
         name: voice.name,
+        created_at: unix_s(&voice.created),
         language: None,
         description: format!("saved voice of the family {}", voice.family),
         model: voice.made_by,
         default: false,
         owned_by: "user",
         models,
-        created_at: Some(voice.created),
         text: voice.text,
     }
 }

@@ -4,8 +4,9 @@ use izwi_types::excerpt;
 use serde::de::DeserializeOwned;
 
 use crate::dto::listing::VoiceRequest;
-use crate::dto::transcription::TranscriptionRequest;
+use crate::dto::transcription::{ChunkingStrategy, TranscriptionRequest, VadFields};
 use crate::error::ApiError;
+use crate::extract::parse_json;
 
 /// The fields of a request that carries one recording.
 pub(crate) trait RecordingFields: DeserializeOwned + Default + Send {
@@ -23,6 +24,11 @@ pub(crate) trait RecordingFields: DeserializeOwned + Default + Send {
 
     /// Sets a field from a text part.
     fn take_text(&mut self, name: &str, text: String) -> Result<(), ApiError>;
+
+    /// Refuses fields that ask for what needs no recording.
+    fn check(&self) -> Result<(), ApiError> {
+        Ok(())
+    }
 }
 
 impl RecordingFields for TranscriptionRequest {
@@ -39,8 +45,36 @@ impl RecordingFields for TranscriptionRequest {
         "stream",
         "seed",
         "priority",
+        "include",
+        "include[]",
+        "chunking_strategy",
+        "chunking_strategy[type]",
+        "chunking_strategy[prefix_padding_ms]",
+        "chunking_strategy[silence_duration_ms]",
+        "chunking_strategy[threshold]",
+        "languages",
+        "languages[]",
+        "keywords",
+        "keywords[]",
+        "known_speaker_names",
+        "known_speaker_names[]",
+        "known_speaker_references",
+        "known_speaker_references[]",
     ];
-    const REPEATED: &'static [&'static str] = &["timestamp_granularities", "timestamp_granularities[]"];
+    const REPEATED: &'static [&'static str] = &[
+        "timestamp_granularities",
+        "timestamp_granularities[]",
+        "include",
+        "include[]",
+        "languages",
+        "languages[]",
+        "keywords",
+        "keywords[]",
+        "known_speaker_names",
+        "known_speaker_names[]",
+        "known_speaker_references",
+        "known_speaker_references[]",
+    ];
 
     fn take_recordings(&mut self) -> Vec<(&'static str, Option<String>)> {
         vec![("audio", self.audio.take()), ("audio_base64", self.audio_base64.take())]
@@ -59,6 +93,21 @@ impl RecordingFields for TranscriptionRequest {
             "timestamp_granularities" | "timestamp_granularities[]" => {
                 self.timestamp_granularities.get_or_insert_default().push(text);
             }
+            "include" | "include[]" => self.include.get_or_insert_default().push(text),
+            "languages" | "languages[]" => self.languages.get_or_insert_default().push(text),
+            "keywords" | "keywords[]" => self.keywords.get_or_insert_default().push(text),
+            "known_speaker_names" | "known_speaker_names[]" => {
+                self.known_speaker_names.get_or_insert_default().push(text);
+            }
+            "known_speaker_references" | "known_speaker_references[]" => {
+                self.known_speaker_references.get_or_insert_default().push(text);
+            }
+            "chunking_strategy" => self.chunking_strategy = Some(chunking_strategy(name, text)?),
+            _ if name.starts_with("chunking_strategy[") => {
+                let strategy =
+                    self.chunking_strategy.take().unwrap_or(ChunkingStrategy::Vad(VadFields::default()));
+                self.chunking_strategy = Some(with_vad_field(strategy, name, text)?);
+            }
             _ => {}
         }
         Ok(())
@@ -68,8 +117,17 @@ impl RecordingFields for TranscriptionRequest {
 impl RecordingFields for VoiceRequest {
     const FILES: &'static [&'static str] = &["audio_sample", "file", "ref_audio"];
     const MEMBERS: &'static [&'static str] = &["ref_audio", "audio_sample"];
-    const TEXTS: &'static [&'static str] =
-        &["name", "model", "ref_text", "text", "x_vector_only_mode", "overwrite"];
+    const TEXTS: &'static [&'static str] = &[
+        "name",
+        "model",
+        "ref_text",
+        "text",
+        "x_vector_only_mode",
+        "overwrite",
+        "type",
+        "prompt",
+        "script_hint",
+    ];
     const REPEATED: &'static [&'static str] = &[];
 
     fn take_recordings(&mut self) -> Vec<(&'static str, Option<String>)> {
@@ -84,10 +142,62 @@ impl RecordingFields for VoiceRequest {
             "text" => self.text = Some(text),
             "x_vector_only_mode" => self.x_vector_only_mode = Some(parse_bool(name, &text)?),
             "overwrite" => self.overwrite = Some(parse_bool(name, &text)?),
+            "type" => self.kind = Some(text),
+            "prompt" => self.prompt = Some(text),
+            "script_hint" => self.script_hint = Some(text),
             _ => {}
         }
         Ok(())
     }
+
+    fn check(&self) -> Result<(), ApiError> {
+        const REMEDY: &str = "voices are made of recordings only; send one in audio_sample";
+        if let Some(kind) = self.kind.as_deref().filter(|kind| !matches!(*kind, "" | "audio_sample")) {
+            return Err(ApiError::invalid("type", format!("type is '{}'; {REMEDY}", excerpt(kind))));
+        }
+        for (param, given) in [("prompt", &self.prompt), ("script_hint", &self.script_hint)] {
+            if given.as_ref().is_some_and(|text| !text.is_empty()) {
+                return Err(ApiError::invalid(param, format!("{param} describes a voice; {REMEDY}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a strategy of one text part: a name, or an object as JSON.
+fn chunking_strategy(name: &str, text: String) -> Result<ChunkingStrategy, ApiError> {
+    if !text.trim_start().starts_with('{') {
+        return Ok(ChunkingStrategy::Named(text));
+    }
+    let inside = |error: ApiError| match error {
+        ApiError::Invalid { param, message } => ApiError::invalid(&format!("{name}.{param}"), message),
+        ApiError::MalformedJson(message) => ApiError::invalid(name, format!("{name} is no JSON: {message}")),
+        other => other,
+    };
+    parse_json(text.as_bytes()).map(ChunkingStrategy::Vad).map_err(inside)
+}
+
+/// Sets one member of an object that comes as parts of a form.
+fn with_vad_field(
+    strategy: ChunkingStrategy,
+    name: &str,
+    text: String,
+) -> Result<ChunkingStrategy, ApiError> {
+    let ChunkingStrategy::Vad(mut vad) = strategy else {
+        let message = format!("chunking_strategy and {name} are both given; send one");
+        return Err(ApiError::invalid(name, message));
+    };
+    match name {
+        "chunking_strategy[type]" => vad.kind = Some(text),
+        "chunking_strategy[prefix_padding_ms]" => {
+            vad.prefix_padding_ms = Some(parse(name, &text, "a whole number of milliseconds")?);
+        }
+        "chunking_strategy[silence_duration_ms]" => {
+            vad.silence_duration_ms = Some(parse(name, &text, "a whole number of milliseconds")?);
+        }
+        _ => vad.threshold = Some(parse(name, &text, "a number")?),
+    }
+    Ok(ChunkingStrategy::Vad(vad))
 }
 
 fn parse_bool(name: &str, text: &str) -> Result<bool, ApiError> {

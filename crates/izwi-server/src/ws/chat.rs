@@ -24,7 +24,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use izwi_audio::encode::{EncodeError, EncoderConfig};
+use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{
     AudioInput, Conversation, Engine, EngineCoreRequest, FinishReason, Message, RequestId, StreamingOutput,
     Task,
@@ -40,7 +40,7 @@ use super::produced::Produced;
 use super::protocol::{Action, ClientMessage, Finish, Identity, Job, Outcome, Protocol};
 use crate::dto::chat::{ClientFrame, ConfigFields, ServerFrame};
 use crate::dto::session::{AudioChunk, ChunkOf, Interrupt};
-use crate::encoding::EncodedUtterance;
+use crate::encoding::EncodedChunks;
 use crate::error::ApiError;
 use crate::metrics::count_interrupt;
 use crate::registry::Lease;
@@ -82,9 +82,7 @@ enum UserInput {
 pub(super) struct Answer {
     setup: Arc<Setup>,
     turn: u64,
-    encoded: EncodedUtterance,
-    sent_chunks: u64,
-    sent_samples: u64,
+    encoded: EncodedChunks,
 }
 
 impl Protocol for Chat {
@@ -183,20 +181,13 @@ impl Protocol for Chat {
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
         let setup = self.setup.as_ref()?;
         let input = self.waiting.pop_front()?;
-        let config = EncoderConfig::streamed(setup.engine.profile().info.sample_rate_hz);
-        let encoded = match EncodedUtterance::with(setup.format, config) {
+        let encoded = match setup.output.chunks(setup.sent_chunks) {
             Ok(encoded) => encoded,
             Err(error) => return Some(Err(error)),
         };
         self.forgotten += self.conversation.truncate(setup.engine.config().conversation_limits());
         let engine = Engine::clone(&setup.engine);
-        let answer = Answer {
-            setup: Arc::clone(setup),
-            turn: self.next_turn,
-            encoded,
-            sent_chunks: 0,
-            sent_samples: 0,
-        };
+        let answer = Answer { setup: Arc::clone(setup), turn: self.next_turn, encoded };
         self.timeline.begin(self.next_turn, String::new(), Produced::default());
         self.next_turn += 1;
         let input = prepare(engine.clone(), input, self.identity.id.clone()).boxed();
@@ -218,18 +209,14 @@ impl Protocol for Chat {
         chunk: StreamingOutput,
         out: &mut Outbox,
     ) -> Result<(), EncodeError> {
-        let (turn, start, samples) = (answer.turn, answer.sent_samples, chunk.samples.len());
-        answer.sent_samples += samples as u64;
+        let (turn, samples) = (answer.turn, chunk.samples.len());
         if let (Some(delta), Some(spoken)) = (&chunk.text, self.timeline.get_mut(turn)) {
             out.frame(&ServerFrame::TextDelta { turn, offset: spoken.text.chars().count(), delta });
             spoken.text.push_str(delta);
         }
-        if samples > 0 {
-            let audio = answer.encoded.encode(&chunk)?;
-            let (of, seq) = (ChunkOf::Turn(turn), answer.sent_chunks);
-            let frame = AudioChunk::new(of, seq, start, samples as u64, chunk.is_final);
-            answer.sent_chunks += 1;
-            out.audio(frame, audio, answer.setup.format.sample_bytes);
+        for chunk in answer.encoded.encode(&chunk)? {
+            let frame = AudioChunk::new(ChunkOf::Turn(turn), &chunk);
+            out.audio(frame, chunk.bytes, answer.setup.output.format.sample_bytes);
         }
         if let Some(spoken) = self.timeline.get_mut(turn) {
             spoken.send(samples, chunk.words, Instant::now());
@@ -249,7 +236,7 @@ impl Protocol for Chat {
             Outcome::Cancelled => (0.0, None, 0.0, FinishReason::Interrupted),
             Outcome::Finished(finish) => {
                 self.record(answer.turn, heard, &finish);
-                let duration_s = finish.duration_s(answer.sent_samples);
+                let duration_s = finish.duration_s(answer.encoded.generated_samples());
                 (finish.stats.rtf(), finish.ttfa_ms(), duration_s, finish.reason)
             }
         };
@@ -261,7 +248,7 @@ impl Protocol for Chat {
         out.frame(&ServerFrame::TurnDone {
             turn: answer.turn,
             text: &text,
-            samples: answer.sent_samples,
+            samples: answer.encoded.sent_samples(),
             duration_s,
             rtf,
             ttfa_ms,
@@ -326,16 +313,16 @@ impl Chat {
         let setup = Arc::new(Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?);
         let profile = setup.engine.profile();
         self.timeline.set_rate(profile.info.sample_rate_hz);
-        out.keep_audio_of(profile.info.sample_rate_hz);
+        out.keep_audio_of(setup.output.sample_rate_hz);
         out.reply(&ServerFrame::Created {
             session_id: self.identity.id.as_str(),
             resume_token: self.identity.resume_token.as_deref(),
             resume_window_s: self.state.config().resume_window.as_secs(),
             model: &profile.model,
-            sample_rate: profile.info.sample_rate_hz,
+            sample_rate: setup.output.sample_rate_hz,
             input_sample_rate: setup.input_rate,
             channels: 1,
-            encoding: setup.format.encoding,
+            encoding: setup.output.format.encoding,
         });
         self.setup = Some(Arc::clone(&setup));
         Ok(setup)

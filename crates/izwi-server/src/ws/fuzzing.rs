@@ -11,7 +11,7 @@ use super::chat::Chat;
 use super::outbox::Outbox;
 use super::protocol::{Action, ClientMessage, Finish, Identity, Outcome, Protocol};
 use super::speech::Speech;
-use crate::dialects::{self, ElevenLabs};
+use crate::dialects::{self, ElevenLabs, Realtime};
 use crate::error::ApiError;
 use crate::state::AppState;
 
@@ -50,6 +50,11 @@ pub async fn elevenlabs(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
         Ok(opening) => Session::<ElevenLabs>::new(state, opening).run(steps).await,
         Err(_) => Vec::new(),
     }
+}
+
+/// As [`speech`], of `/v1/realtime`.
+pub async fn realtime(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
+    Session::<Realtime>::new(state, Default::default()).run(steps).await
 }
 
 struct Session<P: Protocol> {
@@ -213,6 +218,7 @@ impl<P: Protocol> Session<P> {
             is_final: false,
             stats: None,
             prediction: None,
+            unspoken: String::new(),
         };
         generation.chunks += 1;
         generation.samples = end;

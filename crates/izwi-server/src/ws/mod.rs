@@ -43,6 +43,9 @@ const REFUSED_WITH_ERROR: usize = 4;
 /// Bytes a socket may hold back: several of the largest chunks.
 const MAX_WRITE_BUFFER: usize = 8 << 20;
 
+/// Subprotocols that are accepted. The answer names one of them, never one that carries a key.
+const SUBPROTOCOLS: [&str; 2] = ["izwi", "realtime"];
+
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(speech_stream))
@@ -111,6 +114,7 @@ fn open_resumable<P: Protocol>(
         .max_frame_size(message_limit)
         .write_buffer_size(0)
         .max_write_buffer_size(MAX_WRITE_BUFFER)
+        .protocols(SUBPROTOCOLS)
         .on_failed_upgrade(|error| tracing::debug!(%error, "upgrade failed"))
         .on_upgrade(move |socket| async move {
             driver::run::<P>(state, resumable, id, socket, permit, opening).await;

@@ -208,9 +208,10 @@ impl Outbox {
         if !(from..=to).contains(&next_sample) {
             return Err(refuse());
         }
-        let follows = |entry: &Entry| {
-            entry.end > next_sample || entry.end == next_sample && matches!(entry.content, Content::Text(_))
-        };
+        let has_samples =
+            |entry: &Entry| matches!(&entry.content, Content::Audio { frame, .. } if frame.samples > 0);
+        let follows =
+            |entry: &Entry| entry.end > next_sample || entry.end == next_sample && !has_samples(entry);
         let next = self.entries.iter().position(follows).unwrap_or(self.entries.len());
         let skip = self.entries.get(next).map_or(0, |entry| next_sample - entry.start().min(next_sample));
         let divides = |entry: &Entry| !matches!(entry.content, Content::Audio { sample_bytes: None, .. });
@@ -240,11 +241,14 @@ mod tests {
 
     use super::*;
     use crate::dto::session::ChunkOf;
+    use crate::encoding::EncodedChunk;
 
     const RATE: u32 = 100;
 
     fn chunk(seq: u64, sample_offset: u64, samples: u64) -> AudioChunk {
-        AudioChunk::new(ChunkOf::Utterance(0), seq, sample_offset, samples, false)
+        let bytes = Bytes::new();
+        let chunk = EncodedChunk { seq, sample_offset, samples, is_final: false, bytes };
+        AudioChunk::new(ChunkOf::Utterance(0), &chunk)
     }
 
     /// Appends a chunk whose bytes are the numbers of its samples, with a header before the first.

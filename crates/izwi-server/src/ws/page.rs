@@ -9,6 +9,7 @@ use super::{chat::Chat, frame, speech::Speech};
 use crate::dto::session::{AudioChunk, ChunkOf, ErrorFrame, Resumed};
 use crate::dto::speech::WordTimes;
 use crate::dto::{chat, session};
+use crate::encoding::EncodedChunk;
 use crate::error::ApiError;
 
 const PAGE: &str = include_str!("../../../../docs/protocol.md");
@@ -65,8 +66,10 @@ fn json(frame: impl serde::Serialize) -> Value {
 /// Frames that both protocols send.
 fn common(of: ChunkOf) -> Vec<Value> {
     let retry_after = ApiError::overloaded("x").retry_after_s();
+    let chunk =
+        EncodedChunk { seq: 0, sample_offset: 0, samples: 1, is_final: true, bytes: bytes::Bytes::new() };
     vec![
-        json(AudioChunk::new(of, 0, 0, 1, true)),
+        json(AudioChunk::new(of, &chunk)),
         json(Resumed { kind: "session.resumed", session_id: "a", next_sample: 0 }),
         json(ErrorFrame { kind: "error", code: "a", message: String::new(), param: None, retry_after }),
     ]
@@ -87,6 +90,7 @@ fn the_page_has_every_message_of_speech_sessions() {
         },
         Frame::AudioStart { utterance: 0, voice: "a", model: "b", prebuffer_ms: 0, predicted_rtf: None },
         Frame::Word { utterance: 0, word: WordTimes { text: "a", start_ms: 0, end_ms: 1 } },
+        Frame::Warning { utterance: 0, code: "a", message: "", characters: "" },
         Frame::AudioDone {
             utterance: 0,
             samples: 0,
@@ -110,7 +114,7 @@ fn the_page_has_every_message_of_speech_sessions() {
         match frame {
             Frame::Created { .. } | Frame::AudioStart { .. } | Frame::AudioDone { .. } => {}
             Frame::Word { .. } => {}
-            Frame::Interrupted { .. } | Frame::Done | Frame::Pong => {}
+            Frame::Warning { .. } | Frame::Interrupted { .. } | Frame::Done | Frame::Pong => {}
         }
     }
     check_server(

@@ -5,7 +5,7 @@
 //! - `word` frames, where asked for, stand before the `audio.chunk` of the chunk in which the word starts.
 //! - `audio.start` is sent with the first audio of an utterance; an utterance that is refused is an `error` alone.
 //! - With `response_format: "wav"` the first binary frame of an utterance starts with a 44-byte header of a stream of
-//!   unknown length; `samples` counts audio only.
+//!   unknown length; `samples` counts audio only. It counts at the `sample_rate` of `session.created` in every format.
 //! - Text is synthesised at `input.flush` and `input.done`, and early: where the model appends text, from the first word
 //!   on, else up to the last complete sentence once there is enough.
 //! - Where the model appends text, what arrives joins the utterance that is being spoken, up to a flush or a sentence that
@@ -23,8 +23,10 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use izwi_audio::encode::{EncodeError, EncoderConfig, Format};
-use izwi_core::engine::{Engine, EngineCoreRequest, StreamingOutput, Task, TextInput};
+use izwi_audio::chunk::ChunkLengths;
+use izwi_audio::encode::EncodeError;
+use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, Task, TextInput};
+use izwi_types::excerpt;
 use tokio::time::Instant;
 
 use self::live_text::LiveText;
@@ -36,12 +38,13 @@ use super::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 use crate::chunking::ChunkSizes;
 use crate::dto::session::{AudioChunk, ChunkOf, ClientFrame, ConfigFields, Interrupt, ServerFrame};
 use crate::dto::speech::{VoiceRef, WordTimes};
-use crate::encoding::{self, EncodedUtterance};
+use crate::encoding::{self, EncodedChunks, OutputFormat};
 use crate::error::ApiError;
 use crate::metrics::count_interrupt;
 use crate::registry::Lease;
-use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice};
+use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, voice_beside_recording};
 use crate::state::AppState;
+use crate::upload::check_payload;
 use crate::voices::{self, Voice};
 
 /// State of a session.
@@ -69,19 +72,20 @@ pub(super) struct Model {
 struct Setup {
     engine: Lease,
     options: ResolvedSpeechOptions,
-    format: &'static Format,
+    output: OutputFormat,
     chunks: ChunkSizes,
     /// Whether the client wants to know when words are spoken.
     word_times: bool,
+    /// Lengths of the chunks as they are sent, at the rate of the output.
+    sent_chunks: ChunkLengths,
 }
 
 pub(super) struct Utterance {
     setup: Arc<Setup>,
     number: u64,
-    encoded: EncodedUtterance,
+    encoded: EncodedChunks,
     /// Where its text comes from, if the model appends text.
     text_input: Option<TextInput>,
-    sent_samples: u64,
 }
 
 impl Protocol for Speech {
@@ -120,14 +124,12 @@ impl Protocol for Speech {
         if self.setup.is_some() || self.text.check_open().is_err() {
             return None;
         }
-        let (model, voice) = match frame {
-            ClientFrame::Config(config) | ClientFrame::Speak { config, .. } => {
-                (config.model.clone(), config.voice.clone().map(VoiceRef::into_id))
-            }
-            ClientFrame::Text(_) => (None, None),
+        let wanted = match frame {
+            ClientFrame::Config(config) | ClientFrame::Speak { config, .. } => Wanted::of(config),
+            ClientFrame::Text(_) => Wanted::default(),
             _ => return None,
         };
-        Some(load(self.state.clone(), model, voice).boxed())
+        Some(load(self.state.clone(), self.identity.id.clone(), wanted).boxed())
     }
 
     fn receive(
@@ -189,8 +191,7 @@ impl Protocol for Speech {
             NextText::Complete(text) => (text, Some(TextInput::new()), false),
             NextText::Start(text) => (text, Some(TextInput::new()), true),
         };
-        let config = EncoderConfig::streamed(setup.engine.profile().info.sample_rate_hz);
-        let encoded = match EncodedUtterance::with(setup.format, config) {
+        let encoded = match setup.output.chunks(setup.sent_chunks) {
             Ok(encoded) => encoded,
             Err(error) => return Some(Err(error)),
         };
@@ -205,7 +206,7 @@ impl Protocol for Speech {
             None => {}
         }
         self.feed();
-        let utterance = Utterance { setup, number, encoded, text_input, sent_samples: 0 };
+        let utterance = Utterance { setup, number, encoded, text_input };
         Some(Ok(Job { engine, input: ready(Ok(text)).boxed(), reply: utterance }))
     }
 
@@ -228,6 +229,16 @@ impl Protocol for Speech {
         chunk: StreamingOutput,
         out: &mut Outbox,
     ) -> Result<(), EncodeError> {
+        if !chunk.unspoken.is_empty() {
+            let message =
+                format!("the model cannot pronounce '{}' and leaves it out", excerpt(&chunk.unspoken));
+            out.frame(&ServerFrame::Warning {
+                utterance: utterance.number,
+                code: "unspoken_characters",
+                message: &message,
+                characters: &chunk.unspoken,
+            });
+        }
         if chunk.sequence == 0 {
             let setup = &utterance.setup;
             out.frame(&ServerFrame::AudioStart {
@@ -240,21 +251,18 @@ impl Protocol for Speech {
                 predicted_rtf: chunk.prediction.map(|prediction| prediction.rtf),
             });
         }
-        let audio = utterance.encoded.encode(&chunk)?;
-        let samples = chunk.samples.len();
+        let chunks = utterance.encoded.encode(&chunk)?;
         if let Some(spoken) = self.timeline.get_mut(utterance.number) {
             for word in chunk.words.iter().filter(|_| utterance.setup.word_times) {
                 let word = WordTimes::new(word, &spoken.text, chunk.sample_rate);
                 out.frame(&ServerFrame::Word { utterance: utterance.number, word });
             }
-            spoken.send(samples, chunk.words, Instant::now());
+            spoken.send(chunk.samples.len(), chunk.words, Instant::now());
             spoken.is_complete = chunk.is_final;
         }
-        if samples > 0 {
-            let (seq, of) = (chunk.sequence, ChunkOf::Utterance(utterance.number));
-            let frame = AudioChunk::new(of, seq, chunk.sample_offset, samples as u64, chunk.is_final);
-            utterance.sent_samples += samples as u64;
-            out.audio(frame, audio, utterance.setup.format.sample_bytes);
+        for chunk in chunks {
+            let frame = AudioChunk::new(ChunkOf::Utterance(utterance.number), &chunk);
+            out.audio(frame, chunk.bytes, utterance.setup.output.format.sample_bytes);
         }
         Ok(())
     }
@@ -267,8 +275,8 @@ impl Protocol for Speech {
         };
         out.frame(&ServerFrame::AudioDone {
             utterance: utterance.number,
-            samples: utterance.sent_samples,
-            duration_s: finish.duration_s(utterance.sent_samples),
+            samples: utterance.encoded.sent_samples(),
+            duration_s: finish.duration_s(utterance.encoded.generated_samples()),
             rtf: finish.stats.rtf(),
             ttfa_ms: finish.ttfa_ms(),
             finish_reason: finish.reason.label(),
@@ -337,8 +345,8 @@ impl Speech {
         }
         self.text.check_open()?;
         let setup = Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?;
-        let sample_rate = setup.engine.profile().info.sample_rate_hz;
-        self.timeline.set_rate(sample_rate);
+        let sample_rate = setup.output.sample_rate_hz;
+        self.timeline.set_rate(setup.engine.profile().info.sample_rate_hz);
         out.keep_audio_of(sample_rate);
         out.reply(&ServerFrame::Created {
             session_id: self.identity.id.as_str(),
@@ -346,7 +354,7 @@ impl Speech {
             resume_window_s: self.state.config().resume_window.as_secs(),
             sample_rate,
             channels: 1,
-            encoding: setup.format.encoding,
+            encoding: setup.output.format.encoding,
         });
         if setup.options.appends_text(&setup.engine) {
             self.text.set_live();
@@ -384,18 +392,45 @@ impl Setup {
     fn resolve(fields: ConfigFields, Model { engine, voice }: Model) -> Result<Self, ApiError> {
         let format = encoding::for_session(fields.response_format.as_deref())?;
         let rate_hz = engine.profile().info.sample_rate_hz;
-        let chunks = ChunkSizes::resolve(fields.chunk_ms, fields.first_chunk_ms, rate_hz)?;
+        let output = OutputFormat::resolve(format, fields.sample_rate, fields.bit_rate, rate_hz)?;
+        let chunks_at = |rate_hz| ChunkSizes::resolve(fields.chunk_ms, fields.first_chunk_ms, rate_hz);
+        let (chunks, sent_chunks) = (chunks_at(rate_hz)?, chunks_at(output.sample_rate_hz)?.lengths());
         let choice = VoiceChoice { voice, cloning: Cloning::default() };
         let priority = fields.priority.as_deref();
         let options = ResolvedSpeechOptions::resolve(fields.options, choice, priority, &engine)?;
         let word_times = fields.word_times.unwrap_or(false);
-        Ok(Self { engine, options, format, chunks, word_times })
+        Ok(Self { engine, options, output, chunks, sent_chunks, word_times })
     }
 }
 
-/// Waits for a model and looks the voice up.
-async fn load(state: AppState, model: Option<String>, voice: Option<String>) -> Result<Model, ApiError> {
-    let engine = state.lease(model.as_deref(), Task::Tts).await?;
-    let voice = voices::find(voice.as_deref(), &engine, state.voices()).await?;
+/// The model that a configuration asks for, and the voice.
+#[derive(Default)]
+struct Wanted {
+    model: Option<String>,
+    voice: Option<String>,
+    cloning: Cloning,
+}
+
+impl Wanted {
+    fn of(config: &ConfigFields) -> Self {
+        let (ref_audio, ref_text) = (config.ref_audio.clone(), config.ref_text.clone());
+        Self {
+            model: config.model.clone(),
+            voice: config.voice.clone().map(VoiceRef::into_id),
+            cloning: Cloning::new(ref_audio, ref_text, config.x_vector_only_mode),
+        }
+    }
+}
+
+/// Waits for a model, and looks the voice up or makes it of a recording, once for the whole session.
+async fn load(state: AppState, session: RequestId, wanted: Wanted) -> Result<Model, ApiError> {
+    let engine = state.lease(wanted.model.as_deref(), Task::Tts).await?;
+    let name = voice_beside_recording(wanted.voice, wanted.cloning.has_recording())?;
+    let recording = wanted.cloning.ref_audio.as_deref().unwrap_or_default();
+    check_payload("ref_audio", recording, state.config().max_upload_bytes)?;
+    let voice = match wanted.cloning.into_voice(&engine, &session).await? {
+        Some(voice) => Some(voice),
+        None => voices::find(name.as_deref(), &engine, state.voices()).await?,
+    };
     Ok(Model { engine, voice })
 }

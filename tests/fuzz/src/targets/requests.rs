@@ -28,6 +28,7 @@ fn json_seeds() -> Vec<Vec<u8>> {
         format!(r#"0{{"model":"voice","input":"Hi","ref_audio":"data:audio/wav;base64,{wav}","ref_text":"a","x_vector_only_mode":true}}"#),
         format!(r#"1{{"model":"ear","audio":"{wav}","language":"en","response_format":"verbose_json","timestamp_granularities":["word"],"temperature":0.2}}"#),
         format!(r#"1{{"model":"ear","audio_base64":"{wav}","stream":true,"seed":1,"prompt":"a"}}"#),
+        format!(r#"1{{"model":"ear","audio":"{wav}","include":["logprobs"],"languages":["en"],"keywords":["a"],"chunking_strategy":{{"type":"server_vad","threshold":0.5,"prefix_padding_ms":1,"silence_duration_ms":2}}}}"#),
         format!(r#"2{{"name":"a","model":"voice","audio_sample":"{wav}","ref_text":"a","overwrite":true}}"#),
         format!(r#"3{{"model":"ear","audio":"{wav}","response_format":"srt"}}"#),
     ]

@@ -14,6 +14,12 @@ pub(super) const SPEECH: Target = Target {
 };
 pub(super) const CHAT: Target =
     Target { name: "session_chat", run: |bytes| run(bytes, Kind::Chat), seeds: chat, max_bytes: 2 << 10 };
+pub(super) const REALTIME: Target = Target {
+    name: "session_realtime",
+    run: |bytes| run(bytes, Kind::Realtime),
+    seeds: realtime,
+    max_bytes: 2 << 10,
+};
 
 pub(super) const ELEVENLABS: Target = Target {
     name: "session_elevenlabs",
@@ -32,6 +38,7 @@ enum Kind {
     Speech,
     Chat,
     ElevenLabs,
+    Realtime,
 }
 
 fn joined(steps: &[&[u8]]) -> Vec<u8> {
@@ -118,6 +125,29 @@ fn elevenlabs() -> Vec<Vec<u8>> {
     ]
 }
 
+fn realtime() -> Vec<Vec<u8>> {
+    vec![
+        joined(&[
+            br#"{"type":"session.update","session":{"type":"realtime","audio":{"input":{"turn_detection":null,"format":{"type":"audio/pcmu"}}}}}"#,
+            br#"{"type":"conversation.item.create","item":{"id":"a","type":"message","role":"user","content":[{"type":"input_text","text":"Hi."}]}}"#,
+            br#"{"type":"response.create","response":{"max_output_tokens":9}}"#,
+            b"\x02\x40Hello",
+            b"\x02\x40 you",
+            br#"{"type":"response.cancel"}"#,
+            b"\x03",
+            br#"{"type":"conversation.item.truncate","item_id":"a","content_index":0,"audio_end_ms":1}"#,
+            br#"{"type":"conversation.item.retrieve","item_id":"a"}"#,
+            br#"{"type":"conversation.item.delete","item_id":"a"}"#,
+        ]),
+        joined(&[
+            br#"{"type":"input_audio_buffer.append","event_id":"e","audio":"AAAQABAAEAA="}"#,
+            br#"{"type":"input_audio_buffer.commit"}"#,
+            br#"{"type":"input_audio_buffer.clear"}"#,
+            br#"{"type":"session.update","session":{"type":"transcription","audio":{"input":{"turn_detection":{"type":"server_vad","threshold":0.1}}}}}"#,
+        ]),
+    ]
+}
+
 /// A step for each piece: a message, or a control character and its argument.
 fn step(piece: &[u8]) -> Option<Step<'_>> {
     let number = |at: usize| piece.get(at).copied().unwrap_or_default();
@@ -141,18 +171,24 @@ fn run(bytes: &[u8], kind: Kind) {
                 Kind::Speech => fuzzing::speech(&service.state, &steps).await,
                 Kind::Chat => fuzzing::chat(&service.state, &steps).await,
                 Kind::ElevenLabs => fuzzing::elevenlabs(&service.state, &steps).await,
+                Kind::Realtime => fuzzing::realtime(&service.state, &steps).await,
             }
         })
     });
+    // Events of the Realtime API repeat the session, and errors the id of their event.
+    let (most_alone, repeats) = match kind {
+        Kind::Speech | Kind::Chat => (MAX_FRAME_BYTES, 0),
+        Kind::Realtime => (2 * MAX_FRAME_BYTES, bytes.len()),
+    };
     for frame in frames {
         let value: Value = serde_json::from_str(&frame).expect("a frame of JSON");
         let is_error = match kind {
             Kind::ElevenLabs => value["error"].is_string(),
-            Kind::Speech | Kind::Chat => value["type"].as_str().expect("a type") == "error",
+            _ => value["type"].as_str().expect("a type") == "error",
         };
-        // Messages of audio hold all chunks since the last character.
+        // Messages of audio of ElevenLabs hold all chunks since the last character.
         let per_byte = if matches!(kind, Kind::ElevenLabs) { 400 } else { 8 };
-        let most = if is_error { MAX_FRAME_BYTES } else { MAX_FRAME_BYTES + per_byte * bytes.len() };
+        let most = most_alone + if is_error { repeats } else { per_byte * bytes.len() };
         assert!(frame.len() <= most, "a frame of {} bytes: {frame}", frame.len());
     }
 }

@@ -151,6 +151,7 @@ impl Job<'_> {
             prompt: self.args.prompt.clone(),
             translate: self.args.translate,
             word_timestamps: self.args.words,
+            ..TranscriptionOptions::default()
         });
         request.language.clone_from(&self.args.language);
         request

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use izwi_server::{AsrTask, FinishedTranscript, TranscriptFormat};
+use izwi_server::{AsrTask, FinishedTranscript, JsonExtras, TranscriptFormat};
 
 use crate::transcription::Transcription;
 use crate::{failure, output, sink};
@@ -60,6 +60,7 @@ impl Format {
             task: if translated { AsrTask::Translate } else { AsrTask::Transcribe },
             duration_s: done.stats.audio_duration.as_secs_f64(),
             with_words: words,
+            extras: JsonExtras::default(),
         };
         let text = format.render(&finished).context("cannot write the transcript as JSON")?;
         Ok(text + end)

@@ -211,7 +211,7 @@ mod tests {
         }
 
         fn prepare(&self, _: &Input, _: &PrepareLimits) -> std::result::Result<Prepared, InputError> {
-            Ok(Prepared { work: Work::Units(vec![1, 1].into()), payload: Arc::new(()) })
+            Ok(Prepared::new(Work::Units(vec![1, 1].into()), Arc::new(())))
         }
 
         fn start(&self, _: &Prepared) -> SequenceState {

@@ -53,6 +53,8 @@ pub(in crate::engine) struct AdmissibleRequest {
     pub(in crate::engine) max_tokens: usize,
     /// Duration of the recording to transcribe, for ASR.
     pub(in crate::engine) recording: Option<Duration>,
+    /// Characters of the text that the model leaves out.
+    pub(in crate::engine) unspoken: String,
 }
 
 impl AdmissibleRequest {
@@ -162,7 +164,8 @@ impl RequestProcessor {
     /// The model refuses the input; the error names the field, the value and the remedy.
     pub(in crate::engine) fn finish(&self, request: ReadableRequest) -> Result<AdmissibleRequest> {
         let DecodedInput { input, recording, .. } = request.decoded;
-        let prepared = self.preparer.prepare(&input)?;
+        let mut prepared = self.preparer.prepare(&input)?;
+        let unspoken = std::mem::take(&mut prepared.unspoken);
         let max_tokens = request.max_tokens;
         let (work, prompt_tokens) = workload(&self.config, &prepared.work, max_tokens)?;
         Ok(AdmissibleRequest {
@@ -179,6 +182,7 @@ impl RequestProcessor {
             prompt_tokens,
             max_tokens,
             recording,
+            unspoken,
         })
     }
 
@@ -252,12 +256,17 @@ impl RequestProcessor {
         let audio = request.audio_input.map(|audio| self.decode(audio, longest, intake));
         let samples = audio.transpose()?.unwrap_or_default();
         let recording = self.input_duration(samples.len());
+        let options = request.transcription;
         let input = Input::Listen(ListenInput {
             samples,
             language: request.language,
-            prompt: request.transcription.prompt,
-            translate: request.transcription.translate,
-            word_timestamps: request.transcription.word_timestamps,
+            prompt: options.prompt,
+            translate: options.translate,
+            languages: options.languages,
+            keywords: options.keywords,
+            word_timestamps: options.word_timestamps,
+            logprobs: options.logprobs,
+            detection: options.detection,
             temperature: params.sampling.temperature,
             seed: params.seed.unwrap_or_default(),
         });

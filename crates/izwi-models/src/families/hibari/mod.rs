@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::DType;
 use rayon::prelude::*;
+use regex::Regex;
 
 use self::network::{Acoustics, FRAMES_PER_SECOND, Network, Utterance};
 use self::noise::Noise;
@@ -27,7 +28,7 @@ use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::slices::with_slices;
 use izwi_types::{
     Input, InputError, ModelInfo, PrepareLimits, Prepared, SamplingParams, SpeakInput, SpokenWord,
-    StepOutput, Task, Voice, Work, excerpt,
+    StepOutput, Task, Voice, Work, excerpt, languages,
 };
 
 mod files;
@@ -42,9 +43,17 @@ mod units;
 mod waveform;
 
 const VOICE: &str = "heart";
+const LANGUAGE: &str = "en";
+/// Leaves the language to the model.
+const ANY_LANGUAGE: &str = "auto";
 const SPEED_RANGE: (f32, f32) = (0.25, 4.0);
 /// Slow speech gets shorter units, so that the frames of a unit stay bounded; this many ids at least.
 const MIN_SLOW_UNIT_IDS: usize = 100;
+
+/// Unusual characters of a text that are tried for their sound.
+const MAX_UNUSUAL: usize = 32;
+/// Characters of the word around one that decide whether it is said.
+const CONTEXT_CHARS: usize = 16;
 
 /// Samples of a frame in which the network counts durations.
 const SAMPLES_PER_DURATION: usize = SAMPLE_RATE_HZ as usize / (FRAMES_PER_SECOND / 2);
@@ -90,6 +99,8 @@ struct FrontEnd {
     markup: Markup,
     normaliser: Normaliser,
     phonemiser: Phonemiser,
+    /// Letters, digits and symbols outside ASCII.
+    unusual: Regex,
 }
 
 impl FrontEnd {
@@ -99,6 +110,7 @@ impl FrontEnd {
             markup: Markup::new().map_err(faulty)?,
             normaliser: Normaliser::new().map_err(faulty)?,
             phonemiser: Phonemiser::new(unknown),
+            unusual: Regex::new(r"[[\p{L}\p{N}\p{S}]--\p{ASCII}]").map_err(faulty)?,
         })
     }
 
@@ -107,6 +119,34 @@ impl FrontEnd {
         let spoken = self.normaliser.normalise(sentence);
         let phonemes = self.phonemiser.phonemes(&spoken);
         (spoken, phonemes)
+    }
+
+    /// Characters of `text` that nothing is said for, each once, as far as they are among the first [`MAX_UNUSUAL`]
+    /// unusual ones.
+    fn unspoken(&self, text: &str) -> String {
+        let phonemes = |text: &str| joined(&self.sentence(&self.markup.strip(text)).1);
+        let (mut seen, mut unspoken) = (Vec::new(), String::new());
+        for found in self.unusual.find_iter(text) {
+            let unusual = found.as_str();
+            if seen.len() == MAX_UNUSUAL {
+                break;
+            }
+            if seen.contains(&unusual) {
+                continue;
+            }
+            seen.push(unusual);
+            let context = |c: &char| !c.is_whitespace();
+            let before: Vec<char> =
+                text[..found.start()].chars().rev().take(CONTEXT_CHARS).take_while(context).collect();
+            let before: String = before.into_iter().rev().collect();
+            let after: String = text[found.end()..].chars().take(CONTEXT_CHARS).take_while(context).collect();
+            if !phonemes(unusual).contains(char::is_alphabetic)
+                && phonemes(&format!("{before}{unusual}{after}")) == phonemes(&format!("{before}{after}"))
+            {
+                unspoken.push_str(unusual);
+            }
+        }
+        unspoken
     }
 
     /// The sentences of `text`.
@@ -121,11 +161,16 @@ impl FrontEnd {
             let ends = &ends[at..][..spoken.split_whitespace().count()];
             at += ends.len();
             let said = words.iter().filter_map(|word| ends.get(word.word).copied()).collect();
-            let phonemes: Vec<&str> = words.iter().map(|word| word.phonemes.as_str()).collect();
-            Sentence { said, phonemes: phonemes.join(" ").replace(UNSUPPORTED_MARKS, "") }
+            Sentence { said, phonemes: joined(words) }
         });
         sentences.collect()
     }
+}
+
+/// The phonemes that the network knows of all words, separated by single spaces.
+fn joined(words: &[WordPhonemes]) -> String {
+    let phonemes: Vec<&str> = words.iter().map(|word| word.phonemes.as_str()).collect();
+    phonemes.join(" ").replace(UNSUPPORTED_MARKS, "")
 }
 
 /// How many bytes of `text` are said before each of its units. Text behind the last word that has sounds belongs to it.
@@ -193,7 +238,7 @@ impl Hibari {
                 voices: vec![voice],
                 speed_range: Some(SPEED_RANGE),
                 takes_instructions: false,
-                languages: Vec::new(),
+                languages: vec![LANGUAGE.to_owned()],
                 translates: false,
                 clones_voices: false,
                 appends_text: false,
@@ -213,6 +258,11 @@ impl Hibari {
         if let Some(voice) = input.voice.as_deref().filter(|voice| *voice != VOICE) {
             let message = format!("voice '{}' is unknown; this model has: {VOICE}", excerpt(voice));
             return Err(InputError { param: "voice", message });
+        }
+        let named = input.language.as_deref().filter(|language| !language.eq_ignore_ascii_case(ANY_LANGUAGE));
+        if let Some(language) = named {
+            let checked = languages::supported(language, &self.info.languages);
+            checked.map_err(|message| InputError { param: "language", message })?;
         }
         let (slowest, fastest) = SPEED_RANGE;
         if !(slowest..=fastest).contains(&input.speed) {
@@ -259,7 +309,7 @@ impl SpeechModel for Hibari {
         let work = Work::Units(units.iter().map(|unit| unit.ids.len()).collect());
         let starts = bind_text(&mut units, &input.text);
         let utterance = PreparedUtterance { units, starts, speed: input.speed, seed: input.seed };
-        Ok(Prepared { work, payload: Arc::new(utterance) })
+        Ok(Prepared { work, payload: Arc::new(utterance), unspoken: self.front_end.unspoken(&input.text) })
     }
 
     fn start(&self, _prepared: &Prepared) -> SequenceState {

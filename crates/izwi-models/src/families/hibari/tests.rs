@@ -64,6 +64,36 @@ fn whole(model: &Hibari, input: SpeakInput) -> Vec<f32> {
 }
 
 #[test]
+fn characters_without_a_sound_are_told() {
+    let model = model();
+    for (text, unspoken) in [
+        ("Plain text, with “marks” — and more…", ""),
+        ("A café, naïve.", ""),
+        ("Hello 漢字 and 漢 again.", "漢字"),
+        ("Good morning 🙂 friend, שלום.", "🙂שלום"),
+    ] {
+        assert_eq!(prepare(&model, speak(text)).unspoken, unspoken, "{text}");
+    }
+    let many: String = ('\u{4e00}'..).take(500).collect();
+    let many = prepare(&model, speak(&format!("Words. {many}"))).unspoken;
+    assert_eq!(many.chars().count(), MAX_UNUSUAL);
+}
+
+#[test]
+fn a_language_that_it_does_not_speak_is_refused() {
+    let model = model();
+    let check =
+        |language: &str| model.check(&SpeakInput { language: Some(language.to_owned()), ..speak("Hi.") });
+    for language in ["en", "en-US", "English", "auto"] {
+        assert_eq!(check(language), Ok(()), "{language}");
+    }
+    for language in ["de", "klingon"] {
+        let error = check(language).unwrap_err();
+        assert!(error.param == "language" && error.message.contains("use one of en"), "{error}");
+    }
+}
+
+#[test]
 fn an_entry_is_the_same_bits_alone_and_in_a_batch_of_eight() {
     let model = model();
     let inputs =

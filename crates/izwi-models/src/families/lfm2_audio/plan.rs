@@ -152,6 +152,18 @@ impl LfmAudio {
         if input.word_timestamps {
             return refused("timestamp_granularities", "give word timestamps");
         }
+        if input.logprobs {
+            return refused("include", "give log-probabilities");
+        }
+        if !input.keywords.is_empty() {
+            return refused("keywords", "take keywords");
+        }
+        if input.detection.is_some() {
+            return refused("chunking_strategy", "take parameters of speech detection");
+        }
+        for wanted in &input.languages {
+            check_language(Some(wanted)).map_err(|error| InputError { param: "languages", ..error })?;
+        }
         let overhead = self.single_turn(ASR_INSTRUCTIONS, |_| ()).positions.len();
         let positions = limits.max_positions.min(self.config.lfm.max_position_embeddings);
         let longest_s = positions.saturating_sub(overhead + TOKENS) / (ROWS_PER_S + TOKENS_PER_S);
@@ -363,7 +375,7 @@ fn windows(samples: &[f32], longest: usize) -> Vec<Range<usize>> {
     if samples.len() <= longest {
         return Vec::from([whole]);
     }
-    let regions = regions::find(samples).into_iter();
+    let regions = regions::find(samples, None).into_iter();
     let parts = regions.map(|region| region.frames.start * HOP..(region.frames.end * HOP).min(whole.end));
     parts.flat_map(|part| cut(samples, part, longest)).collect()
 }

@@ -45,15 +45,7 @@ fn speak(text: &str, seed: u64) -> Input {
 }
 
 fn transcribe(samples: Arc<[f32]>) -> Input {
-    Input::Listen(ListenInput {
-        samples,
-        language: None,
-        prompt: None,
-        translate: false,
-        word_timestamps: false,
-        temperature: 0.0,
-        seed: 0,
-    })
+    Input::Listen(ListenInput::plain(samples))
 }
 
 fn converse(turns: Vec<Turn>, sampling: Option<SamplingParams>, seed: u64) -> Input {

@@ -26,7 +26,7 @@ use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
     Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, SamplingParams, StepOutput, Task,
-    excerpt,
+    languages,
 };
 
 mod alignment;
@@ -38,7 +38,6 @@ mod encoder;
 mod front_end;
 #[cfg(test)]
 mod golden;
-mod languages;
 mod rules;
 mod sampling;
 mod segments;
@@ -57,6 +56,8 @@ const MARGIN: usize = 100;
 const MIN_POSITIONS: usize = 64;
 /// Upper limit of a request's temperature.
 const MAX_TEMPERATURE: f32 = 1.0;
+/// Keywords take at most this part of the positions of a pass.
+const MAX_KEYWORD_SHARE: usize = 8;
 
 /// Loads the checkpoint in `folder`: `model.safetensors`, `tokenizer.json`, `config.json` and, if present,
 /// `generation_config.json`.
@@ -177,11 +178,18 @@ impl Whisper {
         let vocabulary = &self.window_decoder.vocabulary;
         let task = if input.translate { vocabulary.translate } else { vocabulary.transcribe };
         let prompt = input.prompt.as_deref().map(str::trim).filter(|prompt| !prompt.is_empty());
+        let mut keywords = keyword_tokens(vocabulary, &input.keywords);
+        keywords.truncate(max_positions / MAX_KEYWORD_SHARE);
+        let language = |wanted: &str| self.language("language", wanted);
+        let candidates = input.languages.iter().map(|wanted| self.language("languages", wanted));
         Ok(DecodingOptions {
-            language: input.language.as_deref().map(|wanted| self.language(wanted)).transpose()?,
+            language: input.language.as_deref().map(language).transpose()?,
+            languages: candidates.collect::<Result<_, _>>()?,
             task: self.info.translates.then_some(task),
             prompt: prompt.map(|prompt| vocabulary.encode(&format!(" {prompt}"))).unwrap_or_default(),
+            keywords,
             words: input.word_timestamps,
+            logprobs: input.logprobs,
             temperature: input.temperature,
             seed: input.seed,
             max_positions,
@@ -189,28 +197,13 @@ impl Whisper {
         })
     }
 
-    /// The token of a language given by code or name.
-    fn language(&self, wanted: &str) -> Result<u32, InputError> {
-        let fault = |message: String| Err(InputError { param: "language", message });
-        let (code, wanted) = (languages::code_of(wanted), excerpt(wanted));
-        let Some(code) = code else {
-            let suggestion =
-                languages::nearest(&wanted).map(|name| format!(", perhaps '{name}'")).unwrap_or_default();
-            return fault(format!(
-                "language '{wanted}' is unknown; use a code such as en, de or fr{suggestion}, or leave it out"
-            ));
-        };
-        if !self.info.languages.contains(&code) {
-            let remedy = match self.info.languages.as_slice() {
-                [only] => format!("this model transcribes {only} only; choose a multilingual one"),
-                _ => "this model does not support it; leave it out to detect the language".to_owned(),
-            };
-            return fault(format!("language '{wanted}': {remedy}"));
-        }
-        match self.window_decoder.vocabulary.language(&code) {
-            Some(token) => Ok(token),
-            None => fault(format!("language '{wanted}' has no token in this checkpoint; leave it out")),
-        }
+    /// The token of a language given by code or name in the field `param`. The names and codes are openai-whisper's
+    /// (`LANGUAGES`, `TO_LANGUAGE_CODE`): <https://github.com/openai/whisper/blob/main/whisper/tokenizer.py>.
+    fn language(&self, param: &'static str, wanted: &str) -> Result<u32, InputError> {
+        let fault = |message: String| InputError { param, message };
+        let code = languages::supported(wanted, &self.info.languages).map_err(fault)?;
+        let missing = || fault(format!("language '{code}' has no token in this checkpoint; leave it out"));
+        self.window_decoder.vocabulary.language(&code).ok_or_else(missing)
     }
 
     fn record(&self, samples: &[f32], regions: Vec<Region>, options: DecodingOptions) -> Recording {
@@ -229,7 +222,7 @@ impl Whisper {
 
     fn prepared(&self, recording: Recording) -> Prepared {
         let work = self.window_decoder.begin(&recording).map_or_else(state::no_speech_work, |(_, work)| work);
-        Prepared { work, payload: Arc::new(recording) }
+        Prepared::new(work, Arc::new(recording))
     }
 
     /// Computes the next part of the encoder for each window, those that wait for the same part together. Returns the
@@ -291,6 +284,13 @@ impl Whisper {
     }
 }
 
+/// Tokens of the keywords as a list of a text, which the prompt of each window contains; none without keywords.
+fn keyword_tokens(vocabulary: &Vocabulary, keywords: &[String]) -> Vec<u32> {
+    let keywords: Vec<&str> =
+        keywords.iter().map(|keyword| keyword.trim()).filter(|keyword| !keyword.is_empty()).collect();
+    if keywords.is_empty() { Vec::new() } else { vocabulary.encode(&format!(" {}.", keywords.join(", "))) }
+}
+
 /// The share of an entry; `None` if its recording has no speech. Its positions exist.
 fn share<'a>(entry: &'a mut BatchEntry<'_>) -> Result<Option<Share<'a>>, Error> {
     let foreign = Error::Internal("an entry was prepared by another family");
@@ -329,7 +329,10 @@ impl SpeechModel for Whisper {
         let options = self.decoding_options(input, limits)?;
         // The warm-up must reach the network even if the detector finds no speech in its noise.
         let whole = Arc::ptr_eq(&input.samples, &self.warm_up);
-        let regions = if whole { regions::whole(&input.samples) } else { regions::find(&input.samples) };
+        let regions = match whole {
+            true => regions::whole(&input.samples),
+            false => regions::find(&input.samples, input.detection.as_ref()),
+        };
         Ok(self.prepared(self.record(&input.samples, regions, options)))
     }
 
@@ -381,13 +384,9 @@ impl SpeechModel for Whisper {
 
     fn warm_up_input(&self) -> Input {
         Input::Listen(ListenInput {
-            samples: Arc::clone(&self.warm_up),
             language: Some("en".to_owned()),
-            prompt: None,
-            translate: false,
             word_timestamps: true,
-            temperature: 0.0,
-            seed: 0,
+            ..ListenInput::plain(Arc::clone(&self.warm_up))
         })
     }
 }

@@ -27,8 +27,8 @@ const NO_SPEECH: f32 = 0.6;
 pub(super) struct DecodingResult {
     /// Tokens with timestamps, without the end token.
     pub(super) tokens: Vec<u32>,
-    /// Probability of each.
-    pub(super) probabilities: Vec<f32>,
+    /// Log-probability of each.
+    pub(super) logprobs: Vec<f32>,
     pub(super) text: String,
     pub(super) avg_logprob: f32,
     pub(super) compression_ratio: f32,
@@ -163,7 +163,7 @@ mod tests {
     fn silence_needs_no_fallback() {
         let result = DecodingResult {
             tokens: Vec::new(),
-            probabilities: Vec::new(),
+            logprobs: Vec::new(),
             text: String::new(),
             avg_logprob: -1.5,
             compression_ratio: 1.0,

@@ -48,11 +48,17 @@ impl Context {
 pub(super) struct DecodingOptions {
     /// Token of the language; `None` to detect it.
     pub(super) language: Option<u32>,
+    /// Tokens of the languages of which one is detected; empty for all.
+    pub(super) languages: Vec<u32>,
     /// Token of the task; `None` if the network has only one.
     pub(super) task: Option<u32>,
     /// Text tokens of the user's prompt.
     pub(super) prompt: Vec<u32>,
+    /// Text tokens of the keywords, which precede the previous text in the prompt of each window.
+    pub(super) keywords: Vec<u32>,
     pub(super) words: bool,
+    /// Whether segments tell the log-probabilities of their tokens.
+    pub(super) logprobs: bool,
     pub(super) temperature: f32,
     pub(super) seed: u64,
     /// Limit of the positions of a pass.

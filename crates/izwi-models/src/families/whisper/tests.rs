@@ -31,15 +31,7 @@ pub(super) fn kept_as(precision: Precision) -> LoadOptions {
 }
 
 pub(super) fn listen(samples: &[f32]) -> ListenInput {
-    ListenInput {
-        samples: samples.into(),
-        language: None,
-        prompt: None,
-        translate: false,
-        word_timestamps: false,
-        temperature: 0.0,
-        seed: 5,
-    }
+    ListenInput { seed: 5, ..ListenInput::plain(samples.into()) }
 }
 
 /// Everything one recording produced.
@@ -445,10 +437,10 @@ fn languages_are_accepted_by_code_tag_or_name() {
         "germn",
         false,
         "language",
-        "'germn' is unknown; use a code such as en, de or fr, perhaps 'german'",
+        "'germn' is unknown to this model, perhaps 'german'; use one of en, zh, de",
     );
     check(&BASE, "yue", false, "language", "'yue'");
-    check(&TINY, "de", false, "language", "transcribes en only");
+    check(&TINY, "de", false, "language", "use one of en, or leave it out");
     check(&TINY, "en", true, "model", "does not translate");
     let input = ListenInput { temperature: 1.5, ..listen(&[]) };
     assert_eq!(BASE.decoding_options(&input, &LIMITS).unwrap_err().param, "temperature");
@@ -499,7 +491,7 @@ fn declared_sizes_are_near_those_that_are_held() {
 #[test]
 fn an_entry_of_another_family_is_an_error() {
     let mut kv = KvPool::new(None, 0, BLOCK_SIZE, &device()).unwrap();
-    let prepared = Prepared { work: Work::Units(Arc::new([1])), payload: Arc::new(()) };
+    let prepared = Prepared::new(Work::Units(Arc::new([1])), Arc::new(()));
     let mut state = TINY.start(&prepared);
     let entry = BatchEntry {
         prepared: &prepared,
@@ -544,4 +536,63 @@ fn a_head_that_repeats_the_embedding_is_taken_and_another_refused() {
     load(head.clone()).unwrap();
     let error = load((head * 2.0).unwrap()).unwrap_err().to_string();
     assert!(error.contains("proj_out.weight: differs"), "{error}");
+}
+
+#[test]
+fn log_probabilities_belong_to_the_tokens_of_the_text() {
+    let (samples, _) = clips().remove(0);
+    let plain = one(&TINY, listen(&samples));
+    assert!(plain.segments.iter().all(|segment| segment.logprobs.is_empty()), "only where asked");
+    let told = one(&TINY, ListenInput { logprobs: true, word_timestamps: true, ..listen(&samples) });
+    assert_eq!(told.text, plain.text);
+    for segment in &told.segments {
+        let bytes: Vec<u8> = segment.logprobs.iter().flat_map(|token| token.bytes.clone()).collect();
+        assert_eq!(String::from_utf8(bytes).unwrap(), segment.text);
+        assert!(segment.logprobs.iter().all(|token| (-20.0..=0.0).contains(&token.logprob)), "{segment:?}");
+        // A word's probability is the mean over its tokens without the punctuation behind it.
+        let mut tokens = segment.logprobs.iter();
+        for word in &segment.words {
+            let (mut length, mut probabilities) = (0, Vec::new());
+            while length < word.text.len() {
+                let token = tokens.next().unwrap();
+                length += token.bytes.len();
+                if token.text().contains(char::is_alphanumeric) {
+                    probabilities.push(token.logprob.exp());
+                }
+            }
+            let mean = probabilities.iter().sum::<f32>() / probabilities.len() as f32;
+            assert!((mean - word.probability).abs() < 1e-4, "{word:?} {mean}");
+        }
+    }
+}
+
+#[test]
+fn tokens_that_are_parts_of_characters_keep_their_bytes() {
+    for model in [&*BASE, &*TINY] {
+        let vocabulary = &model.window_decoder.vocabulary;
+        for text in [" Hello, world!", " naïve café", "漢字かな", " 🙂🙃"] {
+            let bytes: Vec<u8> =
+                vocabulary.encode(text).into_iter().flat_map(|id| vocabulary.bytes(id)).collect();
+            assert_eq!(String::from_utf8_lossy(&bytes), text);
+        }
+    }
+}
+
+#[test]
+fn one_of_the_given_languages_is_detected_and_keywords_stay_in_the_prompt() {
+    let (samples, _) = clips().remove(0);
+    let languages = vec!["German".to_owned(), "fr".to_owned()];
+    let transcript = one(&BASE, ListenInput { languages, ..listen(&samples) });
+    assert!(["de", "fr"].contains(&transcript.language.as_deref().unwrap()), "{transcript:?}");
+    let refused = ListenInput { languages: vec!["de".to_owned()], ..listen(&[]) };
+    assert_eq!(TINY.decoding_options(&refused, &LIMITS).unwrap_err().param, "languages");
+
+    let keywords = vec!["Izwi".to_owned(), " ".to_owned(), "kestrel".to_owned()];
+    let options = BASE.decoding_options(&ListenInput { keywords, ..listen(&[]) }, &LIMITS).unwrap();
+    assert_eq!(BASE.window_decoder.vocabulary.text(&options.keywords), " Izwi, kestrel.");
+    let keywords = vec!["word".to_owned(); 500];
+    let options = BASE.decoding_options(&ListenInput { keywords, ..listen(&[]) }, &LIMITS).unwrap();
+    assert!(options.keywords.len() <= options.max_positions / MAX_KEYWORD_SHARE);
+    let named = ListenInput { keywords: vec!["Izwi".to_owned()], ..listen(&samples) };
+    assert!(!one(&BASE, named).text.is_empty());
 }

@@ -6,7 +6,6 @@ use super::alignment::{self, CrossWeights, TimedWord};
 use super::config::FRAMES_PER_POSITION;
 use super::decoder::SpanOutput;
 use super::front_end::{HOP, SAMPLE_RATE_HZ};
-use super::languages::is_unspaced;
 use super::rules::Rules;
 use super::sampling::{Draws, probability};
 use super::segments::{
@@ -17,8 +16,8 @@ use super::tokens::{TIME_STEP_S, Vocabulary};
 use super::word_times;
 use crate::regions::WINDOW_FRAMES;
 use izwi_nn::Error;
-use izwi_types::{Segment, Word};
-use izwi_types::{StepOutput, Work};
+use izwi_types::languages::is_unspaced;
+use izwi_types::{Segment, StepOutput, TokenLogprob, Word, Work};
 
 /// A result over a short context is accepted at this mean log-probability; below it the window is decoded again over the
 /// full 30 s context. On the clips in `assets/speech`, plain and with noise, words that differ between the two contexts
@@ -79,11 +78,14 @@ impl WindowDecoder {
 
     fn decode_pass(&self, recording: &Recording, state: &mut DecodingState) -> Work {
         let most = recording.options.max_positions / 2 - 1;
-        let shown = if state.window.conditioned { &state.history[state.prompt_reset_since..] } else { &[] };
-        let shown = &shown[shown.len().saturating_sub(most)..];
-        let mut tokens = Vec::with_capacity(shown.len() + 4);
-        if !shown.is_empty() {
+        let conditioned = state.window.conditioned;
+        let keywords: &[u32] = if conditioned { &recording.options.keywords } else { &[] };
+        let shown = if conditioned { &state.history[state.prompt_reset_since..] } else { &[] };
+        let shown = &shown[shown.len().saturating_sub(most.saturating_sub(keywords.len()))..];
+        let mut tokens = Vec::with_capacity(keywords.len() + shown.len() + 4);
+        if !(keywords.is_empty() && shown.is_empty()) {
             tokens.push(self.vocabulary.previous);
+            tokens.extend(keywords);
             tokens.extend(shown);
         }
         let start_at = tokens.len();
@@ -136,7 +138,9 @@ impl WindowDecoder {
     }
 
     fn detected(&self, recording: &Recording, state: &mut DecodingState, logits: &[f32]) -> StepOutput {
+        let candidates = &recording.options.languages;
         let languages = self.vocabulary.languages.iter();
+        let languages = languages.filter(|(_, id)| candidates.is_empty() || candidates.contains(id));
         let likeliest = languages
             .max_by(|a, b| logits[a.1 as usize].total_cmp(&logits[b.1 as usize]).then(b.1.cmp(&a.1)));
         state.language = likeliest.map(|(_, id)| *id);
@@ -215,10 +219,7 @@ impl WindowDecoder {
         let sum: f32 = pass.logprobs.iter().sum();
         DecodingResult {
             tokens: pass.generated().to_vec(),
-            probabilities: pass.logprobs[..pass.generated().len()]
-                .iter()
-                .map(|logprob| logprob.exp())
-                .collect(),
+            logprobs: pass.logprobs[..pass.generated().len()].to_vec(),
             avg_logprob: sum / (pass.generated().len() + 1) as f32,
             compression_ratio: compression_ratio(text.trim()),
             text,
@@ -272,8 +273,8 @@ impl WindowDecoder {
         let begins = cross_weights.begins(first..pass.tokens.len() - 1);
         let begins: Vec<f64> = begins.into_iter().map(|at| at as f64 * TIME_STEP_S).collect();
         let is_text = |(id, _): &(&u32, &f32)| self.vocabulary.is_text(**id);
-        let pairs = result.tokens.iter().zip(&result.probabilities).filter(is_text);
-        let (text, probabilities): (Vec<u32>, Vec<f32>) = pairs.map(|(id, p)| (*id, *p)).unzip();
+        let pairs = result.tokens.iter().zip(&result.logprobs).filter(is_text);
+        let (text, probabilities): (Vec<u32>, Vec<f32>) = pairs.map(|(id, p)| (*id, p.exp())).unzip();
         let unspaced = self.language(state).is_some_and(|code| is_unspaced(&code));
         let words = self.vocabulary.words(&text, unspaced);
         let mut words = alignment::time_words(words, &begins, &probabilities);
@@ -353,8 +354,24 @@ impl WindowDecoder {
             compression_ratio: result.compression_ratio,
             no_speech_prob: result.no_speech_prob,
             words: Vec::new(),
+            logprobs: self.logprobs(recording, result, span),
         };
         spans.segments.iter().map(segment).collect()
+    }
+
+    /// The text tokens of a segment with their log-probabilities; none unless the request asks for them.
+    fn logprobs(
+        &self,
+        recording: &Recording,
+        result: &DecodingResult,
+        span: &SegmentSpan,
+    ) -> Vec<TokenLogprob> {
+        if !recording.options.logprobs {
+            return Vec::new();
+        }
+        let tokens = span.tokens.clone().map(|at| (result.tokens[at], result.logprobs[at]));
+        let text = tokens.filter(|(id, _)| self.vocabulary.is_text(*id));
+        text.map(|(id, logprob)| TokenLogprob { bytes: self.vocabulary.bytes(id), logprob }).collect()
     }
 
     /// Whether a segment has text and a duration, and is not part of a loop.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use izwi_audio::encode::{ALAW, EncoderConfig, S16LE, ULAW};
+use izwi_audio::encode::{ALAW, EncoderConfig, S16LE, SAMPLE_RATES_HZ, ULAW};
 use izwi_types::excerpt;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
@@ -506,7 +506,13 @@ impl OutputPatch {
             }
         }
         let Some(format) = &self.format else { return Ok(before) };
-        format.checked(&format!("{param}.format"), before)
+        let format = format.checked(&format!("{param}.format"), before)?;
+        if !SAMPLE_RATES_HZ.contains(&format.rate_hz) {
+            let message =
+                format!("{param}.format.rate is {}; use one of {SAMPLE_RATES_HZ:?}", format.rate_hz);
+            return Err(Refusal::invalid(&format!("{param}.format.rate"), message));
+        }
+        Ok(format)
     }
 }
 

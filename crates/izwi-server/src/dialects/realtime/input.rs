@@ -70,6 +70,10 @@ impl InputBuffer {
         let options = |options: TurnOptions| TurnOptions { max_turn_ms: limits.turn_ms, ..options };
         let detection = config.turn_detection.map(|detection| options(detection.options));
         if self.detection != detection {
+            // What is kept for the padding of a turn is no audio that the client may commit.
+            if self.detector.as_ref().is_some_and(|detector| !detector.is_speaking()) {
+                self.buffer.take();
+            }
             self.detection = detection;
             self.detector = detection.map(|options| TurnDetector::starting_at(options, self.buffer.now_ms()));
         }

@@ -13,6 +13,8 @@
 
 mod config;
 mod events;
+mod generate;
+mod handle;
 mod input;
 mod items;
 mod response;

@@ -1,11 +1,11 @@
 //! The configuration of a conversation: checked against its model, and made into the engine's requests.
 
-use izwi_audio::encode::Format;
+use izwi_audio::chunk::ChunkLengths;
 use izwi_core::engine::{ChatOptions, Conversation, EngineCoreRequest, GenerationParams, Priority};
 
 use crate::chunking::ChunkSizes;
 use crate::dto::chat::ConfigFields;
-use crate::encoding;
+use crate::encoding::{self, OutputFormat};
 use crate::error::ApiError;
 use crate::extract::{check_range, non_blank, parse_priority};
 use crate::registry::Lease;
@@ -20,7 +20,9 @@ const TEXT_TEMPERATURES: std::ops::RangeInclusive<f32> = 0.0..=2.0;
 /// What the session was configured to.
 pub(super) struct Setup {
     pub(super) engine: Lease,
-    pub(super) format: &'static Format,
+    pub(super) output: OutputFormat,
+    /// Lengths of the chunks as they are sent, at the rate of the output.
+    pub(super) sent_chunks: ChunkLengths,
     /// Rate of the client's audio, in Hz.
     pub(super) input_rate: u32,
     chunks: ChunkSizes,
@@ -37,7 +39,9 @@ impl Setup {
         let profile = engine.profile();
         let format = encoding::for_session(fields.response_format.as_deref())?;
         let rate_hz = profile.info.sample_rate_hz;
-        let chunks = ChunkSizes::resolve(fields.chunk_ms, fields.first_chunk_ms, rate_hz)?;
+        let output = OutputFormat::resolve(format, fields.sample_rate, fields.bit_rate, rate_hz)?;
+        let chunks_at = |rate_hz| ChunkSizes::resolve(fields.chunk_ms, fields.first_chunk_ms, rate_hz);
+        let (chunks, sent_chunks) = (chunks_at(rate_hz)?, chunks_at(output.sample_rate_hz)?.lengths());
         let input_rate = fields.input_sample_rate.unwrap_or(profile.info.input_sample_rate_hz);
         check_range("input_sample_rate", input_rate, &INPUT_RATES)?;
         let priority = parse_priority(fields.priority.as_deref())?;
@@ -50,7 +54,8 @@ impl Setup {
         }
         let instructions = non_blank(fields.options.instructions);
         Ok(Self {
-            format,
+            output,
+            sent_chunks,
             input_rate,
             chunks,
             instructions,

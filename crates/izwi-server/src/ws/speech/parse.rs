@@ -61,6 +61,13 @@ mod tests {
         check(r#"{"type":"input.text"}"#, "invalid_value", Some("text"));
         check(r#"{"type":"input.text","text":7}"#, "invalid_value", Some("text"));
         check(r#"{"type":"session.config","seed":"x"}"#, "invalid_value", Some("seed"));
+        check(r#"{"type":"session.config","speed":"fast"}"#, "invalid_value", Some("speed"));
+        check(r#"{"type":"session.config","ref_audio":7}"#, "invalid_value", Some("ref_audio"));
+        check(
+            r#"{"type":"speak","text":"a","x_vector_only_mode":"x"}"#,
+            "invalid_value",
+            Some("x_vector_only_mode"),
+        );
         check(r#"{"type":"session.config","voice":7}"#, "invalid_value", Some("voice"));
         check(r#"{"type":"speak","text":"a","top_p":"x"}"#, "invalid_value", Some("top_p"));
         check(r#"{"type":"input.text","text":"a"} trailing"#, "invalid_json", None);

@@ -7,6 +7,9 @@ use izwi_types::{EncoderWork, Input, InputError, Prepared, SpokenWord, TextProgr
 use super::{Job, chat, open_text, voice_pack};
 use crate::engine::executor::RequestPreparer;
 
+/// The character that it does not pronounce.
+const UNSPOKEN: char = '☃';
+
 /// Lengths of the sentences of `text`, which become units.
 fn sentences(text: &str) -> Vec<usize> {
     text.split_inclusive('.').map(|part| part.trim().len()).filter(|&len| len > 0).collect()
@@ -57,7 +60,7 @@ impl SimulatedPreparer {
         };
         let (length, words) = ((self.length)(text, seed), sentence_words(text));
         let job = Job { length, passes, words, is_chat: false, seed, prompt, open_text: None };
-        Prepared { work, payload: Arc::new(job) }
+        Prepared::new(work, Arc::new(job))
     }
 }
 
@@ -71,7 +74,9 @@ impl RequestPreparer for SimulatedPreparer {
             }
             Input::Speak(input) => {
                 let trace = if self.clones_voices { voice_pack::trace(&self.model, input)? } else { 0 };
-                self.prepare_text(&input.text, self.passes, 0, input.seed ^ trace)
+                let prepared = self.prepare_text(&input.text, self.passes, 0, input.seed ^ trace);
+                let unspoken = if input.text.contains(UNSPOKEN) { UNSPOKEN.into() } else { String::new() };
+                Prepared { unspoken, ..prepared }
             }
             Input::Listen(input) => {
                 let passes = input.samples.len().div_ceil(self.window_samples);
@@ -83,7 +88,7 @@ impl RequestPreparer for SimulatedPreparer {
                 let (length, words) = (6 + last_turn, Vec::new());
                 let (prompt, seed) = (Vec::new(), input.seed);
                 let job = Job { length, passes: 1, words, is_chat: true, seed, prompt, open_text: None };
-                Prepared { work, payload: Arc::new(job) }
+                Prepared::new(work, Arc::new(job))
             }
         })
     }

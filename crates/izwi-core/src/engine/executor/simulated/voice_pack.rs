@@ -39,7 +39,7 @@ pub(super) fn pack(model: &str, recording: &VoiceRecording) -> Result<Vec<u8>, I
         ("format".to_owned(), FORMAT.to_owned()),
         ("model".to_owned(), fingerprint(model)),
         ("family".to_owned(), "simulated".to_owned()),
-        ("created".to_owned(), "1970-01-01T00:00:00Z".to_owned()),
+        ("created".to_owned(), "2026-01-01T00:00:00Z".to_owned()),
     ]);
     safetensors::serialize([(TENSOR, tensor)], Some(metadata)).map_err(failed)
 }

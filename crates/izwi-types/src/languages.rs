@@ -1,7 +1,8 @@
-//! Languages by code and by English name.
+//! Languages by code and by English name. Knows no model.
 
-/// Codes and names of openai-whisper:
-/// <https://github.com/openai/whisper/blob/main/whisper/tokenizer.py> (`LANGUAGES`).
+use crate::{excerpt, similar};
+
+/// The languages of multilingual ASR models: ISO 639-1 codes where there are any, as such models and OpenAI's API name them.
 const NAMES: &[(&str, &str)] = &[
     ("en", "english"),
     ("zh", "chinese"),
@@ -105,7 +106,7 @@ const NAMES: &[(&str, &str)] = &[
     ("yue", "cantonese"),
 ];
 
-/// Further names (openai-whisper's `TO_LANGUAGE_CODE`), and BCP 47 subtags with another code in the model.
+/// Further names, and BCP 47 subtags with another code in the list.
 const ALIASES: &[(&str, &str)] = &[
     ("burmese", "my"),
     ("valencian", "ca"),
@@ -127,7 +128,7 @@ const ALIASES: &[(&str, &str)] = &[
 ];
 
 /// The code of a language given as a code, a BCP 47 tag or an English name. A given model may not support it.
-pub(super) fn code_of(wanted: &str) -> Option<String> {
+pub fn code_of(wanted: &str) -> Option<String> {
     let wanted = wanted.trim().to_lowercase();
     let named = |word: &str| {
         let name = NAMES.iter().find(|(code, name)| *code == word || *name == word).map(|(code, _)| *code);
@@ -138,15 +139,37 @@ pub(super) fn code_of(wanted: &str) -> Option<String> {
     named(&wanted).or_else(|| named(subtag).filter(|_| is_tag)).map(str::to_owned)
 }
 
-/// The language with the name most similar to `wanted`.
-pub(super) fn nearest(wanted: &str) -> Option<&'static str> {
-    let names = NAMES.iter().map(|&(_, name)| name);
-    izwi_types::similar(wanted.trim(), names).first().copied()
+/// The English name of a language, in lower case.
+pub fn name_of(code: &str) -> Option<&'static str> {
+    NAMES.iter().find(|(known, _)| *known == code).map(|(_, name)| *name)
 }
 
-/// Whether the language is written without spaces between words:
-/// <https://github.com/openai/whisper/blob/main/whisper/tokenizer.py> (`split_to_word_tokens`).
-pub(super) fn is_unspaced(code: &str) -> bool {
+/// The code, among `known`, of the language that `wanted` names.
+///
+/// # Errors
+/// There is none; the message names `wanted` and lists what is known.
+pub fn supported(wanted: &str, known: &[String]) -> Result<String, String> {
+    match code_of(wanted) {
+        Some(code) if known.contains(&code) => Ok(code),
+        code => {
+            let suggestion = nearest(wanted).filter(|_| code.is_none());
+            let suggestion = suggestion.map(|name| format!(", perhaps '{name}'")).unwrap_or_default();
+            let (wanted, known) = (excerpt(wanted), known.join(", "));
+            Err(format!(
+                "language '{wanted}' is unknown to this model{suggestion}; use one of {known}, or leave it out"
+            ))
+        }
+    }
+}
+
+/// The language with the name most similar to `wanted`.
+pub fn nearest(wanted: &str) -> Option<&'static str> {
+    let names = NAMES.iter().map(|&(_, name)| name);
+    similar(wanted.trim(), names).first().copied()
+}
+
+/// Whether the language is written without spaces between words.
+pub fn is_unspaced(code: &str) -> bool {
     matches!(code, "zh" | "ja" | "th" | "lo" | "my" | "yue")
 }
 
@@ -172,6 +195,21 @@ mod tests {
         ] {
             assert_eq!(code_of(wanted).as_deref(), code, "{wanted}");
         }
+    }
+
+    #[test]
+    fn a_language_that_is_not_supported_is_named_with_those_that_are() {
+        let known = ["en".to_owned(), "de".to_owned()];
+        assert_eq!(supported("German", &known), Ok("de".to_owned()));
+        for wanted in ["fr", "klingon", "", "germn"] {
+            let message = supported(wanted, &known).unwrap_err();
+            assert!(message.contains(&format!("'{wanted}'")) && message.contains("en, de"), "{message}");
+            assert_eq!(message.contains("perhaps 'german'"), wanted == "germn", "{message}");
+        }
+        assert_eq!(
+            (name_of("en"), name_of("yue"), name_of("xx")),
+            (Some("english"), Some("cantonese"), None)
+        );
     }
 
     #[test]

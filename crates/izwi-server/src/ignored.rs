@@ -1,0 +1,118 @@
+//! The fields of a request that nothing reads: told in a response header, and logged once each.
+//!
+//! Clients of the OpenAI API expect unknown fields to be ignored, and their users want to know it.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use axum::http::{HeaderMap, HeaderValue};
+use izwi_types::excerpt;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// Names of the ignored fields, percent-encoded, separated by commas.
+const HEADER: &str = "x-ignored-fields";
+/// Names that are told of one request.
+const MAX_NAMES: usize = 16;
+/// Names that are looked at: more than there are fields of a request.
+const MAX_SEEN: usize = 128;
+/// Names that are remembered as logged.
+const MAX_LOGGED: usize = 256;
+/// What a name consists of beside letters and digits.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'-').remove(b'.').remove(b'[').remove(b']');
+
+/// Names of ignored fields, in order of the alphabet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct IgnoredFields(BTreeSet<String>);
+
+impl IgnoredFields {
+    /// Adds a field by its path.
+    pub(crate) fn add(&mut self, name: &str) {
+        if self.0.len() < MAX_SEEN {
+            // Serde writes `?` for the content of an optional field.
+            self.0.insert(excerpt(&name.replace(".?", "")));
+        }
+    }
+
+    /// Keeps what `other` ignores too: both were read from the same object.
+    pub(crate) fn keep_common(&mut self, other: &Self) {
+        self.0.retain(|name| other.0.contains(name));
+    }
+
+    /// The response header; none without ignored fields.
+    pub(crate) fn headers(&self) -> HeaderMap {
+        let names = self.0.iter().take(MAX_NAMES).map(|name| utf8_percent_encode(name, ENCODED).to_string());
+        let names: Vec<String> = names.collect();
+        let mut headers = HeaderMap::new();
+        if !names.is_empty()
+            && let Ok(value) = HeaderValue::from_str(&names.join(", "))
+        {
+            headers.insert(HEADER, value);
+        }
+        headers
+    }
+}
+
+/// The names that were logged already.
+#[derive(Debug, Default)]
+pub(crate) struct IgnoredLog(Mutex<BTreeSet<String>>);
+
+impl IgnoredLog {
+    /// Logs names that were not logged before, up to a limit.
+    pub(crate) fn note(&self, ignored: &IgnoredFields) {
+        for name in self.new_names(ignored) {
+            tracing::info!(
+                field = name,
+                "a request has a field that this service does not know; it is ignored"
+            );
+        }
+    }
+
+    fn new_names(&self, ignored: &IgnoredFields) -> Vec<String> {
+        if ignored.0.is_empty() {
+            return Vec::new();
+        }
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = ignored.0.iter().take(MAX_NAMES);
+        names.filter(|name| logged.len() < MAX_LOGGED && logged.insert((*name).clone())).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ignored(names: &[String]) -> IgnoredFields {
+        let mut ignored = IgnoredFields::default();
+        names.iter().for_each(|name| ignored.add(name));
+        ignored
+    }
+
+    #[test]
+    fn names_are_told_encoded_and_in_bounds() {
+        let header = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let headers = ignored(&names).headers();
+            headers.get(HEADER).map(|value| value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(header(&[]), None);
+        assert_eq!(header(&["user", "a.?.b", "größe\r\nx"]).unwrap(), "a.b, gr%C3%B6%C3%9Fex, user");
+        let many: Vec<String> = (0..1_000).map(|n| format!("{n}{}", "é".repeat(1_000))).collect();
+        let value = ignored(&many).headers()[HEADER].to_str().unwrap().to_owned();
+        assert!(value.split(", ").count() == MAX_NAMES && value.len() < 8 << 10, "{}", value.len());
+    }
+
+    #[test]
+    fn each_name_is_logged_once_and_a_limited_number_is() {
+        let log = IgnoredLog::default();
+        let names: Vec<String> = ["b", "a"].map(str::to_owned).into();
+        assert_eq!(log.new_names(&ignored(&names)), ["a", "b"]);
+        assert!(log.new_names(&ignored(&names)).is_empty());
+        let total: usize = (0..100)
+            .map(|round| {
+                let names: Vec<String> = (0..10).map(|n| format!("{round}-{n}")).collect();
+                log.new_names(&ignored(&names)).len()
+            })
+            .sum();
+        assert_eq!(total, MAX_LOGGED - 2);
+    }
+}

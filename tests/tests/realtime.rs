@@ -1,0 +1,281 @@
+//! The Realtime dialect over the simulated models: what clients of the published package do not do, and the order of
+//! events that a gate fixes.
+
+use anyhow::{Result, ensure};
+use izwi_core::engine::executor::simulated::Fault;
+use izwi_tests::{Gate, Incoming, Session, Setup, TestServer, base64};
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+
+async fn connect(server: &TestServer, query: &str) -> Result<Session> {
+    Session::open(&format!("ws://{}/v1/realtime{query}", server.address)).await
+}
+
+/// A session whose turns the client commits.
+async fn manual(server: &TestServer) -> Result<Session> {
+    let mut session = connect(server, "").await?;
+    session.expect("session.created").await?;
+    let audio = json!({"input": {"turn_detection": null}});
+    session.send(json!({"type": "session.update", "session": {"type": "realtime", "audio": audio}})).await?;
+    let updated = session.expect("session.updated").await?;
+    ensure!(updated["session"]["audio"]["input"]["turn_detection"].is_null(), "{updated}");
+    Ok(session)
+}
+
+/// A tone of 24 kHz.
+fn tone(ms: usize) -> String {
+    let sample = |n: usize| (8_000.0 * (n as f32 * 0.1).sin()) as i16;
+    base64(&(0..ms * 24).flat_map(|n| sample(n).to_le_bytes()).collect::<Vec<u8>>())
+}
+
+async fn append(session: &mut Session, ms: usize) -> Result<()> {
+    session.send(json!({"type": "input_audio_buffer.append", "audio": tone(ms)})).await
+}
+
+async fn write(session: &mut Session, text: &str) -> Result<()> {
+    let content = json!([{"type": "input_text", "text": text}]);
+    let item = json!({"type": "message", "role": "user", "content": content});
+    session.send(json!({"type": "conversation.item.create", "item": item})).await
+}
+
+/// The next event of this type.
+async fn until(session: &mut Session, kind: &str) -> Result<Value> {
+    loop {
+        let event = session.frame().await?;
+        ensure!(event["event_id"].is_string(), "{event}");
+        if event["type"] == kind {
+            return Ok(event);
+        }
+        ensure!(event["type"] != "error", "{event}");
+    }
+}
+
+async fn refused(session: &mut Session, code: &str) -> Result<Value> {
+    let event = until(session, "error").await?;
+    ensure!(event["error"]["code"] == code, "{code}: {event}");
+    Ok(event["error"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_needs_a_model_that_converses_or_transcribes() -> Result<()> {
+    let server = Setup::units("realtime-voice").start().await?;
+    for (query, code, param) in [
+        ("?model=realtime-voice", "invalid_value", "model"),
+        ("?model=nobody", "model_not_found", "model"),
+        ("?intent=translation", "invalid_value", "intent"),
+        ("?model=realtime-voice&intent=transcription", "invalid_value", "model"),
+    ] {
+        let mut session = connect(&server, query).await?;
+        let error = refused(&mut session, code).await?;
+        ensure!(error["param"] == param, "{query}: {error}");
+        let end = session.next().await?;
+        ensure!(end == Incoming::Closed(Some(1000)), "{query}: {end:?}");
+    }
+    // A hosted model stands for the default one, which this server lacks.
+    let mut session = connect(&server, "?model=gpt-realtime").await?;
+    session.expect("session.created").await?;
+    append(&mut session, 20).await?;
+    ensure!(refused(&mut session, "invalid_value").await?["param"] == "model");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_is_refused_and_the_session_goes_on() -> Result<()> {
+    let server = Setup::converser("realtime-garbage").start().await?;
+    let mut session = manual(&server).await?;
+    session.send_raw(Message::binary(vec![1, 2])).await?;
+    refused(&mut session, "binary_frame").await?;
+    for (text, code) in [
+        ("{", "invalid_json"),
+        ("[]", "invalid_json"),
+        ("{}", "invalid_value"),
+        (r#"{"type": 7}"#, "invalid_value"),
+        (r#"{"type": "input_audio_buffer.append"}"#, "invalid_json"),
+        (r#"{"type": "input_audio_buffer.append", "audio": 7}"#, "invalid_value"),
+        (r#"{"type": "conversation.item.create", "item": []}"#, "invalid_value"),
+        (r#"{"type": "output_audio_buffer.clear"}"#, "invalid_value"),
+    ] {
+        session.send_raw(Message::text(text)).await?;
+        refused(&mut session, code).await?;
+    }
+    let item = json!({"type": "message", "role": "user", "id": "a", "content": [{"type": "input_text", "text": "x"}]});
+    for code in [None, Some("invalid_value")] {
+        session.send(json!({"type": "conversation.item.create", "item": item})).await?;
+        match code {
+            None => drop(until(&mut session, "conversation.item.done").await?),
+            Some(code) => drop(refused(&mut session, code).await?),
+        }
+    }
+    session.send(json!({"type": "response.create"})).await?;
+    ensure!(until(&mut session, "response.done").await?["response"]["status"] == "completed");
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn audio_is_taken_while_an_answer_is_generated() -> Result<()> {
+    let (gate, script) = Gate::new(|_| true);
+    let server = Setup::converser("realtime-meanwhile").script(script).start().await?;
+    let mut session = manual(&server).await?;
+    append(&mut session, 500).await?;
+    session.send(json!({"type": "input_audio_buffer.commit"})).await?;
+    let first = until(&mut session, "conversation.item.done").await?;
+    session.send(json!({"type": "response.create"})).await?;
+    let created = until(&mut session, "response.created").await?;
+    // The model waits at the gate.
+    append(&mut session, 300).await?;
+    session.send(json!({"type": "input_audio_buffer.commit"})).await?;
+    let second = until(&mut session, "conversation.item.done").await?;
+    session.send(json!({"type": "response.create"})).await?;
+    refused(&mut session, "conversation_already_has_active_response").await?;
+    gate.open();
+    let done = until(&mut session, "response.done").await?;
+    ensure!(done["response"]["id"] == created["response"]["id"], "{done}");
+    // The turn of the first item and its tokens, and the start of the answer: the second item is no part of it.
+    ensure!(done["response"]["usage"]["input_tokens"] == 1 + 5 + 1, "{done}");
+    let answer = done["response"]["output"][0]["id"].clone();
+    let before_second = second["previous_item_id"].clone();
+    ensure!(before_second == first["item"]["id"] || before_second == answer, "{second}");
+    session.send(json!({"type": "response.create"})).await?;
+    let done = until(&mut session, "response.done").await?;
+    let emissions = 6 + 1 + 5;
+    ensure!(done["response"]["usage"]["input_tokens"] == 1 + 5 + 1 + emissions + 1 + 3 + 1, "{done}");
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_that_fails_ends_and_the_conversation_goes_on() -> Result<()> {
+    let mut steps = 0;
+    let script = Box::new(move |plan: &izwi_core::engine::executor::StepPlan| {
+        steps += usize::from(plan.schedule.batch_size() > 0);
+        plan.schedule.items().next().filter(|_| steps == 1).map(|item| Fault::Sequence(item.sequence))
+    });
+    let server = Setup::converser("realtime-failure").script(script).start().await?;
+    let mut session = manual(&server).await?;
+    write(&mut session, "Hello.").await?;
+    session.send(json!({"type": "response.create"})).await?;
+    let response = until(&mut session, "response.done").await?["response"].clone();
+    ensure!(response["status"] == "failed", "{response}");
+    let error = &response["status_details"]["error"];
+    ensure!(error["type"] == "server_error" && error["code"] == "internal_error", "{response}");
+    session.send(json!({"type": "response.create"})).await?;
+    let response = until(&mut session, "response.done").await?["response"].clone();
+    ensure!(response["status"] == "completed", "{response}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_input_buffer_and_the_text_are_bounded() -> Result<()> {
+    let setup = Setup::converser("realtime-limits").server(|server| server.max_session_chars = 10);
+    let setup = setup.engine(|engine| engine.max_turn_duration = std::time::Duration::from_secs(1));
+    let server = setup.start().await?;
+    let mut session = manual(&server).await?;
+    append(&mut session, 800).await?;
+    append(&mut session, 200).await?;
+    refused(&mut session, "too_large").await?;
+    session.send(json!({"type": "input_audio_buffer.commit"})).await?;
+    until(&mut session, "input_audio_buffer.committed").await?;
+    write(&mut session, "123456").await?;
+    until(&mut session, "conversation.item.done").await?;
+    until(&mut session, "conversation.item.done").await?;
+    write(&mut session, "78901").await?;
+    refused(&mut session, "too_large").await?;
+    for _ in 0..15 {
+        for _ in 0..20 {
+            append(&mut session, 100).await?;
+            session.send(json!({"type": "input_audio_buffer.commit"})).await?;
+        }
+        for _ in 0..20 {
+            let done = until(&mut session, "conversation.item.done").await?;
+            ensure!(done["previous_item_id"].is_string(), "{done}");
+        }
+    }
+    session.send(json!({"type": "response.create"})).await?;
+    let done = until(&mut session, "response.done").await?;
+    ensure!(done["response"]["status"] == "completed", "{done}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_without_an_effect_are_refused_or_shown() -> Result<()> {
+    let server = Setup::converser("realtime-members").start().await?;
+    let mut session = manual(&server).await?;
+    for (members, param) in [
+        (json!({"tool_choice": "required"}), "session.tool_choice"),
+        (json!({"prompt": {"id": "a"}}), "session.prompt"),
+        (json!({"truncation": "disabled"}), "session.truncation"),
+        (json!({"include": ["item.input_audio_transcription.logprobs"]}), "session.include"),
+        (
+            json!({"audio": {"input": {"turn_detection": {"type": "server_vad", "idle_timeout_ms": 5_000}}}}),
+            "session.audio.input.turn_detection.idle_timeout_ms",
+        ),
+    ] {
+        session.send(json!({"type": "session.update", "session": members})).await?;
+        ensure!(refused(&mut session, "invalid_value").await?["param"] == param, "{param}");
+    }
+    let members = json!({"tracing": "auto", "truncation": "auto", "tool_choice": "auto", "tools": []});
+    session.send(json!({"type": "session.update", "session": members})).await?;
+    let updated = until(&mut session, "session.updated").await?["session"].clone();
+    ensure!(
+        updated["tracing"].is_null() && updated["audio"]["input"]["turn_detection"].is_null(),
+        "{updated}"
+    );
+    write(&mut session, "Hello.").await?;
+    for (members, param) in [
+        (json!({"conversation": "none"}), "response.conversation"),
+        (json!({"input": []}), "response.input"),
+        (json!({"tools": [{"type": "function", "name": "a"}]}), "response.tools"),
+    ] {
+        session.send(json!({"type": "response.create", "response": members})).await?;
+        ensure!(refused(&mut session, "invalid_value").await?["param"] == param, "{param}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_has_instructions_of_its_own() -> Result<()> {
+    let server = Setup::converser("realtime-instructions")
+        .server(|server| server.max_input_chars = 20)
+        .start()
+        .await?;
+    let mut session = manual(&server).await?;
+    write(&mut session, "Hello.").await?;
+    let instructions = json!({"instructions": "much longer than they may be"});
+    session.send(json!({"type": "response.create", "response": instructions})).await?;
+    ensure!(refused(&mut session, "invalid_value").await?["param"] == "response.instructions");
+    session.send(json!({"type": "response.create", "response": {"instructions": "Be kind."}})).await?;
+    ensure!(until(&mut session, "response.done").await?["response"]["status"] == "completed");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transcription_that_fails_is_told() -> Result<()> {
+    let mut steps = 0;
+    let script = Box::new(move |plan: &izwi_core::engine::executor::StepPlan| {
+        steps += usize::from(plan.schedule.batch_size() > 0);
+        plan.schedule.items().next().filter(|_| steps == 1).map(|item| Fault::Sequence(item.sequence))
+    });
+    let server = Setup::listener("realtime-listener").script(script).start().await?;
+    let mut session = connect(&server, "?intent=transcription").await?;
+    session.expect("session.created").await?;
+    let audio = json!({"input": {"turn_detection": null}});
+    session.send(json!({"type": "session.update", "session": {"audio": audio}})).await?;
+    session.expect("session.updated").await?;
+    append(&mut session, 1_500).await?;
+    session.send(json!({"type": "input_audio_buffer.commit"})).await?;
+    let failed = until(&mut session, "conversation.item.input_audio_transcription.failed").await?;
+    ensure!(failed["error"]["code"] == "internal_error" && failed["item_id"].is_string(), "{failed}");
+    append(&mut session, 1_500).await?;
+    session.send(json!({"type": "input_audio_buffer.commit"})).await?;
+    let completed = until(&mut session, "conversation.item.input_audio_transcription.completed").await?;
+    ensure!(completed["transcript"] == "word0 word1" && completed["usage"]["seconds"] == 2, "{completed}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_of_webrtc_are_unknown() -> Result<()> {
+    let server = Setup::converser("realtime-webrtc").start().await?;
+    for path in ["/v1/realtime/client_secrets", "/v1/realtime/calls"] {
+        ensure!(server.post(path, &json!({})).await?.status() == 404, "{path}");
+    }
+    Ok(())
+}
