@@ -119,10 +119,9 @@ async fn hibari_word_times_agree_with_those_of_whisper() -> Result<()> {
         let options = TranscriptionOptions { word_timestamps: true, ..TranscriptionOptions::default() };
         let output = whisper.generate(request.with_transcription(options)).await?;
         let transcript = output.transcript.context("a transcript")?;
-        let mut heard = transcript.segments.iter().flat_map(|segment| &segment.words).peekable();
         // Words that both have, in order.
         let mut rest = words.iter();
-        while let Some(word) = heard.next() {
+        for word in transcript.segments.iter().flat_map(|segment| &segment.words) {
             let mut ahead = rest.clone().take(4);
             let Some(skipped) = ahead.position(|(text, _, _)| key(text) == key(&word.text)) else { continue };
             let (_, start, end) = rest.nth(skipped).context("the word")?;
