@@ -178,6 +178,8 @@ fn run(bytes: &[u8], kind: Kind) {
     // Events of the Realtime API repeat the session, and errors the id of their event.
     let (most_alone, repeats) = match kind {
         Kind::Speech | Kind::Chat => (MAX_FRAME_BYTES, 0),
+        // Errors and the ends of contexts repeat the id of their context.
+        Kind::ElevenLabs => (MAX_FRAME_BYTES, 8 * bytes.len()),
         Kind::Realtime => (2 * MAX_FRAME_BYTES, bytes.len()),
     };
     for frame in frames {
