@@ -19,6 +19,7 @@ mod graceful_close;
 mod held_body;
 mod ignored;
 mod json_size;
+mod late_key;
 mod metrics;
 mod middleware;
 mod net;

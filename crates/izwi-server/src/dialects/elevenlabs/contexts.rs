@@ -261,9 +261,7 @@ impl Context {
             (false, true) => scheduled.min(MIN_TRIGGER_CHARS),
             (false, false) => scheduled,
         };
-        if self.buffer.trim().chars().nth(least - 1).is_none() {
-            return None;
-        }
+        self.buffer.trim().chars().nth(least - 1)?;
         let end = piece_end(&self.buffer, least)?;
         let rest = self.buffer.split_off(end);
         let piece = std::mem::replace(&mut self.buffer, rest);

@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn ids_of_the_hosted_service_stand_for_defaults() {
         assert_eq!(model_of(Some("eleven_multilingual_v2")), None);
-        assert_eq!(model_of(Some("hibari")), Some("hibari"));
+        assert_eq!(model_of(Some("kestrel")), Some("kestrel"));
         assert_eq!((model_of(Some("")), model_of(None)), (None, None));
         assert!(is_hosted_id("JBFqnCBsd6RMkjVDRZzb") && is_hosted_id("21m00Tcm4TlvDq8ikWAM"));
         assert!(!is_hosted_id("heart") && !is_hosted_id("21m00Tcm4TlvDq8ikWA-"));

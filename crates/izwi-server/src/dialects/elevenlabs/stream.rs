@@ -34,7 +34,7 @@ use super::speech::speech_options;
 use super::{find_voice, model_of};
 use crate::error::ApiError;
 use crate::extract::{ApiPath, ApiQuery, check_range, parse_json};
-use crate::middleware::LateKey;
+use crate::late_key::LateKey;
 use crate::openapi::{SessionRefusals, UnknownModelRefusals};
 use crate::registry::Lease;
 use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice};
