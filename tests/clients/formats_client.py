@@ -23,8 +23,8 @@ MODEL_RATE = 24_000
 RATES = [8_000, 16_000, 22_050, 24_000, 44_100, 48_000]
 # Format: media type, sample rate of what is sent, lowest signal-to-noise ratio in dB against PCM of that rate.
 FORMATS = {
-    "mp3": ("audio/mpeg", 24_000, 15),
-    "opus": ("audio/ogg", 48_000, 10),
+    "mp3": ("audio/mpeg", 24_000, 25),
+    "opus": ("audio/ogg", 48_000, 15),
     "flac": ("audio/flac", 24_000, 80),
     "wav": ("audio/wav", 24_000, 80),
     "pcm": ("audio/pcm", 24_000, 80),
@@ -162,7 +162,7 @@ def server(base_url: str) -> None:
         check_chunks(name, rate, chunks, done, expected)
         data = b"".join(audio for _, audio in chunks)
         if name == "pcm_f32":
-            assert snr_db(own, decode(data, name)[0]) > 80
+            assert snr_db(own, decode(data, name)[0]) > 60
         else:
             assert data == bodies[name], f"{name}: the WebSocket does not send the bytes of HTTP"
         passed(f"{name} over WebSocket")

@@ -336,6 +336,7 @@ async def interruptions(talk: Talk, sentence: str) -> None:
     assert item.status == "incomplete" and item.content[0].transcript is None, item
     await talk.append(pcm(silence(1)))
     stopped = await talk.until("input_audio_buffer.speech_stopped")
+    await talk.until("conversation.item.done")
     response, events = await talk.answer()
     assert response.status == "completed" and check_answer(response, events), response
     # Each turn begins with a token; text is a token a byte, audio one for 100 ms; the answer begins with a token.

@@ -88,6 +88,10 @@ const RULES: &[Rule] = &[
         except: &[
             ("crates/izwi-server/src/state.rs", "the time of the start, which clients see"),
             ("crates/izwi-server/src/routes/voices.rs", "the times of voices, which clients see"),
+            (
+                "crates/izwi-server/src/dialects/deepgram/results.rs",
+                "the time of an answer, which clients see",
+            ),
         ],
         remedy: "measure with Instant: the wall clock jumps, and a deadline must not",
     },

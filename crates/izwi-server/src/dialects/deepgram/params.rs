@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn hosted_models_stand_for_the_default_one() {
         assert_eq!(model_of(Some("aura-2-thalia-en"), &["aura"]), None);
-        assert_eq!(model_of(Some("hibari"), &["aura"]), Some("hibari"));
+        assert_eq!(model_of(Some("kestrel"), &["aura"]), Some("kestrel"));
         assert_eq!(model_of(None, &["aura"]), None);
     }
 }

@@ -591,3 +591,45 @@ fn tokens_view(tokens: Option<usize>) -> Value {
 fn output_view(format: AudioFormat) -> Value {
     json!({"format": format.view(), "voice": OWN_VOICE, "speed": 1.0})
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patched(config: &SessionConfig, patch: Value) -> SessionConfig {
+        config.patched(&serde_json::from_value(patch).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_update_changes_only_its_members() {
+        let config = SessionConfig::realtime();
+        assert_eq!(patched(&config, json!({})), config);
+        let vad = json!({"audio": {"input": {"turn_detection": {"type": "server_vad", "threshold": 0.7}}}});
+        let changed = patched(&config, vad);
+        let turns = changed.turn_detection.unwrap();
+        assert_eq!((turns.options.threshold, turns.options.silence_duration_ms), (0.7, 500));
+        let changed =
+            patched(&changed, json!({"audio": {"input": {"turn_detection": {"create_response": false}}}}));
+        let turns = changed.turn_detection.unwrap();
+        assert_eq!((turns.options.threshold, turns.create_response), (0.7, false));
+        let off = patched(&changed, json!({"audio": {"input": {"turn_detection": null}}}));
+        assert_eq!(off.turn_detection, None);
+        assert_eq!(patched(&off, json!({"instructions": "Be kind."})).turn_detection, None);
+        let listening =
+            json!({"audio": {"input": {"transcription": {"model": "whisper-1", "language": "en"}}}});
+        let listening = patched(&off, listening);
+        let later = patched(&listening, json!({"audio": {"input": {"transcription": {"prompt": "Names."}}}}));
+        assert_eq!(later.view("s", None)["audio"]["input"]["transcription"]["language"], "en");
+        let silent = patched(&later, json!({"audio": {"input": {"transcription": null}}}));
+        assert_eq!(silent.transcription, None);
+    }
+
+    #[test]
+    fn a_transcription_session_keeps_its_transcription() {
+        let config = patched(&SessionConfig::realtime(), json!({"type": "transcription"}));
+        assert_eq!(config, SessionConfig::transcription(None).unwrap());
+        let patch = serde_json::from_value(json!({"audio": {"input": {"transcription": null}}})).unwrap();
+        let error = config.patched(&patch).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("session.audio.input.transcription"));
+    }
+}

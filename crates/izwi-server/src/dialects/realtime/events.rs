@@ -29,7 +29,7 @@ pub(crate) struct Refusal {
     pub(super) param: Option<String>,
     /// The error of this server that it tells, if it is one.
     #[serde(skip)]
-    source: Option<ApiError>,
+    source: Option<Box<ApiError>>,
 }
 
 impl Refusal {
@@ -61,7 +61,7 @@ impl From<ApiError> for Refusal {
     fn from(error: ApiError) -> Self {
         let body = error.envelope().error;
         let (kind, code, message, param) = (body.kind, body.code, body.message, body.param);
-        Self { kind, code, message, param, source: Some(error) }
+        Self { kind, code, message, param, source: Some(Box::new(error)) }
     }
 }
 

@@ -493,3 +493,120 @@ pub(super) fn too_much_waits() -> Refusal {
     let seconds = MAX_WAITING_MS / 1_000;
     ApiError::overloaded(format!("{seconds} s of audio wait already; send it more slowly")).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use izwi_core::engine::{Emission, Turn};
+
+    use super::*;
+
+    const LIMITS: ConversationLimits = ConversationLimits { turns: 4, positions: 1_000 };
+
+    fn user(id: &str) -> Item {
+        Item { id: id.to_owned(), content: Content::User(vec![Part::Text(id.to_owned())]) }
+    }
+
+    fn said(ids: &[&str]) -> Turn {
+        Turn::User(ids.iter().map(|id| Message::Text((*id).to_owned())).collect())
+    }
+
+    /// An answer of a token and two frames of ten samples each, behind a prompt of five positions.
+    fn answer(id: &str) -> Item {
+        let mut answer = Assistant::new(Modality::Audio);
+        let frame = || Emission::Frame([1].into());
+        answer.produced.push(vec![Emission::Token(7), frame(), frame()], &[0, 10, 20]);
+        (answer.samples, answer.prompt_tokens, answer.state) = (20, 5, State::Completed);
+        Item { id: id.to_owned(), content: Content::Assistant(answer) }
+    }
+
+    fn conversation(exchanges: usize) -> Items {
+        let mut items = Items::default();
+        for index in 0..exchanges {
+            items.push(user(&format!("u{index}")));
+            items.push(answer(&format!("a{index}")));
+        }
+        items
+    }
+
+    fn lengths(context: &Context) -> Vec<usize> {
+        let length = |turn: &Turn| match turn {
+            Turn::User(messages) => messages.len(),
+            Turn::Model(emissions) => emissions.len(),
+        };
+        context.conversation.turns().iter().map(length).collect()
+    }
+
+    #[test]
+    fn the_context_has_what_was_heard_and_what_was_not_answered() {
+        let mut items = conversation(2);
+        assert!(!items.is_asked());
+        items.push(user("u2"));
+        assert!(items.is_asked());
+        let context = items.context("next", LIMITS);
+        assert_eq!((lengths(&context), context.end), (vec![1, 3, 1, 3, 1], 16));
+        // A half of the second answer was heard, and nothing of the first.
+        items.answer_mut("a1").unwrap().truncate(19);
+        items.answer_mut("a0").unwrap().truncate(0);
+        assert_eq!(items.answer_mut("a1").unwrap().text, None);
+        let context = items.context("next", LIMITS);
+        assert_eq!((lengths(&context), context.end), (vec![2, 2, 1], 7));
+        assert_eq!(context.conversation.turns()[0], said(&["u0", "u1"]));
+        items.remove("a1");
+        assert_eq!(items.context("next", LIMITS).conversation.turns(), [said(&["u0", "u1", "u2"])]);
+        assert_eq!(items.context("u2", LIMITS).conversation.turns(), [said(&["u0", "u1"])], "up to an item");
+    }
+
+    #[test]
+    fn the_oldest_turns_leave_a_full_context_for_good() {
+        let mut items = conversation(4);
+        items.push(Item { id: "s".to_owned(), content: Content::System("Be kind.".to_owned()) });
+        items.push(user("u4"));
+        let context = items.context("next", LIMITS);
+        assert_eq!((lengths(&context), context.end), (vec![1, 3, 1, 3, 1], 16));
+        assert_eq!(context.system, ["Be kind."]);
+        assert_eq!(items.answer_mut("a1").unwrap().produced.emissions, [], "its memory is free");
+        items.push(answer("a4"));
+        items.push(user("u5"));
+        assert_eq!(lengths(&items.context("next", LIMITS)), [1, 3, 1, 3, 1, 3, 1], "it does not drop more");
+        items.insert(user("first"), Some("root")).unwrap();
+        assert_eq!(
+            lengths(&items.context("next", LIMITS)).len(),
+            7,
+            "what is inserted before it stays outside"
+        );
+    }
+
+    #[test]
+    fn items_are_inserted_by_their_neighbours_and_are_a_bounded_number() {
+        let mut items = conversation(1);
+        items.insert(user("b"), Some("u0")).unwrap();
+        items.insert(user("c"), None).unwrap();
+        assert_eq!(
+            (items.before("b"), items.before("c"), items.before("u0")),
+            (Some("u0"), Some("a0"), None)
+        );
+        assert_eq!(items.insert(user("d"), Some("nobody")).unwrap_err().code, "item_not_found");
+        assert_eq!(items.insert(user("b"), None).unwrap_err().param.as_deref(), Some("item.id"));
+        for index in 0..2 * MAX_ITEMS {
+            items.push(user(&index.to_string()));
+        }
+        assert_eq!(items.items.len(), MAX_ITEMS);
+        assert!(items.find("b").is_err(), "the oldest are forgotten");
+        assert_eq!(items.insert(user("e"), Some("root")).unwrap_err().code, "too_large");
+    }
+
+    #[test]
+    fn audio_that_no_model_takes_is_no_question() {
+        let mut items = Items::default();
+        items.push(Item::audio(
+            "a".to_owned(),
+            &Clip { file: Bytes::from_static(b"RIFF"), duration_ms: MAX_WAITING_MS },
+        ));
+        assert_eq!((items.is_asked(), items.undecoded().len()), (true, 1));
+        let clip = Clip { file: Bytes::new(), duration_ms: 1 };
+        let error = items.insert(Item::audio("b".to_owned(), &clip), None).unwrap_err();
+        assert_eq!(error.code, "overloaded");
+        items.drop_undecoded();
+        assert_eq!((items.is_asked(), items.undecoded().len(), items.waiting_ms()), (false, 0, 0));
+    }
+}
