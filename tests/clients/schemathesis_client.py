@@ -81,7 +81,10 @@ def filter_failure(context, failure, case, response) -> bool:
         return scenario is None or scenario.name != "VALID_OBJECT"
     if type(failure).__name__ != "RejectedPositiveData":
         return True
-    error = response.json()["error"]
+    error = response.json().get("error")
+    if error is None:
+        # The error of a dialect, which does not name its field.
+        return False
     # JSON Schema takes 1.0 for a whole number, the server does not.
     if "invalid type: floating point" in error["message"] and ".0`" in error["message"]:
         return False
