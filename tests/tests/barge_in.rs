@@ -98,11 +98,13 @@ async fn an_interruption_tells_what_was_said_and_what_remains() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn words_are_exact_where_the_model_knows_them() -> Result<()> {
     let mut setup = slow_speaker("barge-exact");
-    setup.model.marks_text = true;
+    setup.model.times_words = true;
     let server = setup.start().await?;
     let text = "A first part. A second one. The third and last.";
-    // The simulation marks the end of each sentence.
-    for (played_ms, said) in [(1_299, ""), (1_300, "A first part."), (2_599, "A first part.")] {
+    // A word takes a tenth of a second for each of its bytes.
+    for (played_ms, said) in
+        [(99, ""), (1_299, "A first"), (1_300, "A first part."), (1_900, "A first part. A")]
+    {
         let mut session = server.session().await?;
         session.send(json!({"type": "input.text", "text": text})).await?;
         session.send(json!({"type": "input.flush"})).await?;

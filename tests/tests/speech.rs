@@ -135,6 +135,47 @@ async fn sse_events_carry_the_same_bytes() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn events_tell_when_words_are_spoken_where_the_client_asks() -> Result<()> {
+    let mut setup = Setup::units("word-events");
+    setup.model.times_words = true;
+    let server = setup.start().await?;
+    let events = |extra: Value| {
+        let server = &server;
+        async move {
+            let response = server.speech(&body(extra)).await?;
+            let text = guarded(response.text()).await??;
+            let event =
+                |event: &str| Ok(serde_json::from_str(event.strip_prefix("data: ").context("data")?)?);
+            text.split_terminator("\n\n").map(event).collect::<Result<Vec<Value>>>()
+        }
+    };
+    let told = events(json!({"stream_format": "sse", "response_format": "pcm", "word_times": true})).await?;
+    let (mut samples, mut words) = (0, Vec::new());
+    for event in &told {
+        match event["type"].as_str() {
+            Some("speech.audio.word") => {
+                // 100 samples for each byte, chunks of 4,800 samples.
+                let start = event["start_ms"].as_u64().context("start")?;
+                ensure!(start * 24 + 24 > samples && start * 24 < samples + 4_800, "{event} at {samples}");
+                words.push(event["text"].as_str().context("text")?.to_owned());
+            }
+            Some("speech.audio.delta") => {
+                samples += base64(event["audio"].as_str().context("audio")?)?.len() as u64 / 2;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(words.join(" "), SENTENCE);
+    let silent = events(json!({"stream_format": "sse", "response_format": "pcm"})).await?;
+    assert_eq!(silent.len(), told.len() - words.len());
+    let refused = server.speech(&body(json!({"word_times": true}))).await?;
+    assert_eq!(refused.status(), 400);
+    let refused: Value = refused.json().await?;
+    assert_eq!(refused["error"]["param"], "word_times");
+    Ok(())
+}
+
 /// Decodes standard base64 independently of the server's encoder.
 fn base64(text: &str) -> Result<Vec<u8>> {
     const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

@@ -26,7 +26,7 @@ pub use wav::WAV;
 pub static FORMATS: &[Format] = &[MP3, OPUS, FLAC, WAV, S16LE, F32LE, ULAW, ALAW];
 
 /// Sample rates in Hz that can be asked for of formats without losses.
-pub const SAMPLE_RATES_HZ: &[u32] = &[8_000, 16_000, 22_050, 24_000, 44_100, 48_000];
+pub const SAMPLE_RATES_HZ: &[u32] = &[8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000];
 
 impl Format {
     /// The format that clients call `name`.

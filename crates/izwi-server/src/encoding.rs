@@ -259,7 +259,7 @@ mod tests {
             assert_eq!(resolve(name, sample_rate, None).unwrap().sample_rate_hz, expected, "{name}");
         }
         for (name, sample_rate, bit_rate, param, part) in [
-            ("wav", Some(12_345), None, "sample_rate", "8000, 16000, 22050, 24000, 44100, 48000"),
+            ("wav", Some(12_345), None, "sample_rate", "8000, 16000, 22050, 24000, 32000, 44100, 48000"),
             ("opus", Some(24_000), None, "sample_rate", "one of 48000"),
             ("mp3", None, Some(400_000), "bit_rate", "8000 to 320000"),
             ("flac", None, Some(64_000), "bit_rate", "leave it out"),

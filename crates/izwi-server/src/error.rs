@@ -454,6 +454,8 @@ impl IntoResponse for ApiError {
         self.count();
         let status = self.class().0;
         let mut response = (status, Json(self.envelope())).into_response();
+        // For dialects, whose errors have another shape.
+        response.extensions_mut().insert(self.clone());
         if let Some(seconds) = self.retry_after_s() {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -13,10 +13,11 @@ use axum::response::{IntoResponse, Response};
 use izwi_core::engine::RequestId;
 
 use crate::access::Presented;
+use crate::dialects;
 use crate::dto::ticket::TicketQuery;
 use crate::error::ApiError;
 use crate::held_body::HeldBody;
-use crate::peer::Client;
+use crate::peer::{Client, Peer};
 use crate::state::AppState;
 
 /// Header with the id of a request, which the log uses too.
@@ -55,7 +56,7 @@ pub(crate) async fn check_host_and_origin(
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
     if is_preflight {
         headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
-        let allowed = HeaderValue::from_static("authorization, content-type, x-api-key");
+        let allowed = HeaderValue::from_static("authorization, content-type, x-api-key, xi-api-key");
         headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
     } else {
         let exposed = HeaderValue::from_static(
@@ -72,6 +73,11 @@ pub(crate) async fn check_key(State(state): State<AppState>, request: Request, n
     let (peer, now) = (request.extensions().get::<Client>().map(|client| client.peer), Instant::now());
     let presented = key.check(request.headers());
     let ticket = ticket(&request).filter(|_| presented == Presented::Nothing);
+    if presented == Presented::Nothing && ticket.is_none() && dialects::takes_late_key(request.uri().path()) {
+        let mut request = request;
+        request.extensions_mut().insert(LateKey { peer });
+        return next.run(request).await;
+    }
     if let Some(peer) = peer.filter(|_| ticket.is_some() || presented != Presented::Nothing)
         && let Err(retry_after) = state.key_throttle().check(peer, now)
     {
@@ -89,6 +95,36 @@ pub(crate) async fn check_key(State(state): State<AppState>, request: Request, n
         next.run(request).await
     } else {
         ApiError::Unauthorized.into_response()
+    }
+}
+
+/// Marks a request that may bring its key later, in a message. Until it does, nothing may be done for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LateKey {
+    peer: Option<Peer>,
+}
+
+impl LateKey {
+    /// Whether `key` is right, from a peer that may still try. Counts nothing.
+    pub(crate) fn is_right(self, state: &AppState, key: &str, now: Instant) -> bool {
+        let may_try = self.peer.is_none_or(|peer| state.key_throttle().check(peer, now).is_ok());
+        may_try && state.api_key().is_some_and(|expected| expected.is(key))
+    }
+
+    /// Checks the key of a message as that of a request is checked.
+    pub(crate) fn check(self, state: &AppState, key: Option<&str>, now: Instant) -> Result<(), ApiError> {
+        let Some(key) = key else { return Err(ApiError::Unauthorized) };
+        if let Some(peer) = self.peer {
+            let throttled = state.key_throttle().check(peer, now);
+            throttled.map_err(|retry_after| ApiError::TooManyWrongKeys { retry_after })?;
+        }
+        if self.is_right(state, key, now) {
+            return Ok(());
+        }
+        if let Some(peer) = self.peer {
+            state.key_throttle().failed(peer, now);
+        }
+        Err(ApiError::Unauthorized)
     }
 }
 

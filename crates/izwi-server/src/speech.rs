@@ -150,6 +150,18 @@ impl ResolvedSpeechOptions {
         Ok(Self { voice, reference, options, defaults, priority })
     }
 
+    /// Options that no model has checked.
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Self {
+        Self {
+            voice: None,
+            reference: None,
+            options: SpeechOptions::default(),
+            defaults: GenerationParams::default(),
+            priority: Priority::Normal,
+        }
+    }
+
     /// Whether `engine` can speak text in this voice as it arrives.
     pub(crate) fn appends_text(&self, engine: &Engine) -> bool {
         let has_text = match (&self.voice, &self.reference) {

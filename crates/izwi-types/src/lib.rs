@@ -32,4 +32,4 @@ pub use task::Task;
 pub use text_boundary::stable_end;
 pub use transcript::{Segment, TokenLogprob, Transcript, Word};
 pub use voice::{Voice, VoiceRecording, VoiceReference};
-pub use work::{EncoderWork, Prepared, StepOutput, TextMark, TextProgress, Work};
+pub use work::{EncoderWork, Prepared, SpokenWord, StepOutput, TextProgress, Work};

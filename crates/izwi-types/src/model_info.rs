@@ -25,6 +25,8 @@ pub struct ModelInfo {
     pub clones_voices: bool,
     /// Whether text can be appended while it is spoken. Not to a voice that continues a recording.
     pub appends_text: bool,
+    /// Whether it tells when the words of a text are spoken.
+    pub times_words: bool,
     /// Default sampling.
     pub sampling: SamplingParams,
     /// Bytes of the loaded weights.

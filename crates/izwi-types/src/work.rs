@@ -65,12 +65,20 @@ pub struct TextProgress {
     pub tokens_left: usize,
 }
 
-/// A place in the text of an utterance, and when it is reached in the audio.
+/// A word of the text of an utterance, and when it is spoken.
+///
+/// The spans of an utterance's words follow each other without a gap: white space, and text that is not spoken, belongs to
+/// the word behind it, and at the end of the text to the last word. Written words that are spoken as one phrase are one
+/// word (`7:30 pm`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TextMark {
-    /// Bytes of the text that are spoken then: the end of a word.
+pub struct SpokenWord {
+    /// First byte of its span in the text.
+    pub text_start: usize,
+    /// End of its span.
     pub text_end: usize,
-    /// Samples after which they are spoken.
+    /// First sample of its first sound.
+    pub sample_start: u64,
+    /// End of its last sound, without a pause behind it.
     pub sample_end: u64,
 }
 
@@ -79,9 +87,9 @@ pub struct TextMark {
 pub struct StepOutput {
     /// New mono samples at [`ModelInfo::sample_rate_hz`](crate::ModelInfo::sample_rate_hz).
     pub samples: Vec<f32>,
-    /// When words of the synthesised text end in `samples`, counted from their start; empty where the family does not
-    /// know its alignment.
-    pub text_marks: Vec<TextMark>,
+    /// The words that are spoken in `samples`, in order, their times counted from the start of `samples`; empty where the
+    /// family does not know when words are spoken.
+    pub words: Vec<SpokenWord>,
     /// New text.
     pub text: String,
     /// New segments of a transcript; their texts concatenate to `text`.

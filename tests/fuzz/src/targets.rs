@@ -39,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     requests::JSON,
     safetensors::TARGET,
     sessions::CHAT,
+    sessions::ELEVENLABS,
     sessions::REALTIME,
     sessions::SPEECH,
     signal::RATES,

@@ -199,7 +199,7 @@ proptest! {
     fn any_slicing_gives_the_same_bytes(
         lengths in prop::collection::vec(0usize..3_000, 1..12),
         which in 0..FORMATS.len(),
-        rate in prop::sample::select(vec![8_000u32, 16_000, 22_050, 24_000, 44_100, 48_000]),
+        rate in prop::sample::select(vec![8_000u32, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000]),
         is_file: bool,
         noise in prop::collection::vec(prop::num::f32::ANY, 0..40),
     ) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use izwi_audio::chunk::{Chunk, ChunkLengths, Chunker};
-use izwi_types::{Emission, Segment, StepOutput, Task, TextMark};
+use izwi_types::{Emission, Segment, SpokenWord, StepOutput, Task};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
@@ -92,8 +92,8 @@ type Permit = std::result::Result<mpsc::OwnedPermit<StreamingOutput>, SequenceId
 struct Session {
     start: SessionStart,
     chunker: Chunker,
-    /// Marks that are in no chunk yet.
-    pending_marks: Vec<TextMark>,
+    /// Words that are in no chunk yet, in the order of their times.
+    pending_words: VecDeque<SpokenWord>,
     collected: Vec<f32>,
     text: String,
     /// Text that is in no chunk yet.
@@ -147,7 +147,7 @@ impl OutputProcessor {
     pub(super) fn open(&mut self, start: SessionStart) {
         let session = Session {
             chunker: Chunker::new(start.chunk_lengths),
-            pending_marks: Vec::new(),
+            pending_words: VecDeque::new(),
             collected: Vec::new(),
             text: String::new(),
             pending_text: String::new(),
@@ -462,9 +462,11 @@ impl Session {
         if let Delivery::Stream(_) = self.start.delivery {
             self.pending_segments.extend(output.segments);
             let before = self.chunker.total_samples();
-            let marks = output.text_marks.iter();
-            self.pending_marks
-                .extend(marks.map(|mark| TextMark { sample_end: before + mark.sample_end, ..*mark }));
+            self.pending_words.extend(output.words.into_iter().map(|word| SpokenWord {
+                sample_start: before + word.sample_start,
+                sample_end: before + word.sample_end,
+                ..word
+            }));
             for chunk in self.chunker.push(&output.samples) {
                 let emissions = self.emissions.pop_complete(chunk.sample_offset + chunk.samples.len() as u64);
                 self.enqueue(chunk, emissions, None, sample_rate, metrics);
@@ -539,13 +541,16 @@ impl Session {
             metrics.chunk_gap(now - last);
         }
         let text = std::mem::take(&mut self.pending_text);
+        let end = chunk.sample_offset + chunk.samples.len() as u64;
+        let begun = self.pending_words.iter().take_while(|word| word.sample_start < end || chunk.is_final);
+        let begun = begun.count();
         let (emissions, emission_ends) = emissions.into_iter().unzip();
         let chunk = StreamingOutput {
             request_id: self.start.request_id.clone(),
             sequence: chunk.sequence,
             sample_offset: chunk.sample_offset,
             samples: chunk.samples,
-            text_marks: std::mem::take(&mut self.pending_marks),
+            words: self.pending_words.drain(..begun).collect(),
             sample_rate,
             text: Some(text).filter(|text| !text.is_empty()),
             segments: std::mem::take(&mut self.pending_segments),

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use izwi_types::{Emission, SamplingParams, Segment, SpeechOptions, Task, TextMark, Transcript, excerpt};
+use izwi_types::{Emission, SamplingParams, Segment, SpeechOptions, SpokenWord, Task, Transcript, excerpt};
 
 /// Identifies a request, unique within a process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -247,9 +247,9 @@ pub struct StreamingOutput {
     /// Mono samples in −1.0..=1.0: exactly the chunk size, except in the final chunk and a first one with a size of its
     /// own. Empty for ASR.
     pub samples: Vec<f32>,
-    /// When words of the synthesised text end, in samples from the start of the utterance: those known since the last
-    /// chunk. Empty where the model does not know its alignment.
-    pub text_marks: Vec<TextMark>,
+    /// The words whose first sound is in this chunk, their times in samples from the start of the utterance. Empty where the
+    /// model does not know when words are spoken.
+    pub words: Vec<SpokenWord>,
     /// Samples per second.
     pub sample_rate: u32,
     /// New text since the last chunk.

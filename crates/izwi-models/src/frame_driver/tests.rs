@@ -113,6 +113,7 @@ fn toy() -> FrameDriver<Toy> {
         translates: false,
         clones_voices: false,
         appends_text: false,
+        times_words: false,
         sampling: SamplingParams::GREEDY,
         weight_bytes: 0,
         state_bytes: 0,

@@ -12,8 +12,8 @@ fn key(word: &str) -> String {
 
 /// For each word of `spoken`, the number of bytes of `source` that have been said at its end.
 ///
-/// Words that occur in both texts are aligned exactly. Where normalisation replaced words (`$5` by `five dollars`), the
-/// replaced part counts as said at the end of its last spoken word.
+/// Words that occur in both texts are aligned exactly. Where normalisation replaced words (`$5` by `five dollars`), all
+/// spoken words of the replacement have the end of the replaced part; words that it added have the end of the word before.
 pub fn spoken_ends(source: &str, spoken: &[&str]) -> Vec<usize> {
     let start = source.as_ptr() as usize;
     let words =
@@ -32,14 +32,7 @@ pub fn spoken_ends(source: &str, spoken: &[&str]) -> Vec<usize> {
         let (skipped, replaced) = difference(&words[at..], &keys[from..]);
         let pairs = skipped == replaced;
         for index in 1..=replaced {
-            let said = if pairs {
-                index
-            } else if index == replaced {
-                skipped
-            } else {
-                0
-            };
-            ends.push(said_by(at + said));
+            ends.push(said_by(at + if pairs { index } else { skipped }));
         }
         at += skipped;
         if replaced == 0 {
@@ -47,8 +40,8 @@ pub fn spoken_ends(source: &str, spoken: &[&str]) -> Vec<usize> {
             ends.push(said_by(at));
         }
     }
-    if let Some(last) = ends.last_mut() {
-        *last = source.trim_end().len();
+    if let Some(last) = ends.last().copied() {
+        ends.iter_mut().rev().take_while(|end| **end == last).for_each(|end| *end = source.trim_end().len());
     }
     ends
 }
@@ -77,17 +70,19 @@ mod tests {
     }
 
     #[test]
-    fn equal_words_are_exact_and_a_replaced_part_ends_with_its_last_word() {
+    fn equal_words_are_exact_and_a_replaced_part_is_one_word() {
         assert_eq!(
             said("Hello, big  world!", "hello big world"),
             ["Hello,", "Hello, big", "Hello, big  world!"]
         );
         assert_eq!(
             said("It costs $5 now.", "It costs five dollars now"),
-            ["It", "It costs", "It costs", "It costs $5", "It costs $5 now."]
+            ["It", "It costs", "It costs $5", "It costs $5", "It costs $5 now."]
         );
         assert_eq!(said("Dr. Who — **left**", "Doctor Who left"), ["Dr.", "Dr. Who", "Dr. Who — **left**"]);
-        assert_eq!(said("At 3:30", "At three thirty"), ["At", "At", "At 3:30"]);
+        assert_eq!(said("At 3:30", "At three thirty"), ["At", "At 3:30", "At 3:30"]);
+        assert_eq!(said("2 x 3.", "2 times 3"), ["2", "2 x", "2 x 3."]);
+        assert_eq!(said("Go 5-6 !", "Go 5 to 6"), ["Go", "Go 5-6 !", "Go 5-6 !", "Go 5-6 !"]);
         assert_eq!(said("See https://a.b/c there", "See there"), ["See", "See https://a.b/c there"]);
         assert!(said("Anything", "").is_empty());
     }

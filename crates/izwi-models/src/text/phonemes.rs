@@ -85,6 +85,15 @@ impl UnknownWords for LetterNames {
     }
 }
 
+/// The phonemes of a word, and the word of the sentence that they are spoken for. Numbers have several words of phonemes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WordPhonemes {
+    /// Index of the word among those that white space separates.
+    pub word: usize,
+    /// Without white space.
+    pub phonemes: String,
+}
+
 /// English text to phonemes.
 pub struct Phonemiser {
     g2p: G2P,
@@ -102,43 +111,74 @@ impl Phonemiser {
         Self { g2p: G2P::with_fallback(Language::EnglishUS, Some(Box::new(Pieces { unknown }))) }
     }
 
-    /// Phonemes of one normalised sentence, words separated by single spaces. Empty when nothing can be read.
-    pub fn phonemes(&self, sentence: &str) -> String {
-        let text = guarded(sentence);
-        let phonemes = self.lookup(&text).unwrap_or_else(|| {
+    /// Phonemes of one normalised sentence, in order. Empty when nothing can be read.
+    pub fn phonemes(&self, sentence: &str) -> Vec<WordPhonemes> {
+        let (text, origins) = guarded(sentence);
+        let read = self.lookup(&text, &origins).unwrap_or_else(|| {
             tracing::warn!(chars = text.len(), "the lexicon failed on a sentence, reading it word by word");
-            let words = text.split_whitespace();
-            words.map(|word| self.lookup(word).unwrap_or_default()).collect::<Vec<_>>().join(" ")
+            let words = text.split_whitespace().zip(&origins);
+            let read = words.map(|(word, origin)| {
+                let phonemes = self.lookup(word, &[*origin]).unwrap_or_default();
+                phonemes.into_iter().chain([(' ', *origin)])
+            });
+            read.flatten().collect()
         });
-        let read: String = phonemes.chars().filter(|&c| c != UNREAD).collect();
-        let mut read = read.split_whitespace().collect::<Vec<_>>().join(" ");
-        // The full stop of an abbreviation also ends its sentence.
-        if text.ends_with('.') && read.ends_with(char::is_alphabetic) {
-            read.push('.');
+        let mut words: Vec<WordPhonemes> = Vec::new();
+        let mut is_in_word = false;
+        for (symbol, word) in read.into_iter().filter(|(symbol, _)| *symbol != UNREAD) {
+            match words.last_mut() {
+                _ if symbol.is_whitespace() => {}
+                Some(last) if is_in_word => last.phonemes.push(symbol),
+                _ => words.push(WordPhonemes { word, phonemes: symbol.to_string() }),
+            }
+            is_in_word = !symbol.is_whitespace();
         }
-        read
+        // The full stop of an abbreviation also ends its sentence.
+        if let Some(last) = words.last_mut()
+            && text.ends_with('.')
+            && last.phonemes.ends_with(char::is_alphabetic)
+        {
+            last.phonemes.push('.');
+        }
+        words
     }
 
-    /// `None` when the lexicon panics or fails; it holds nothing that a panic could leave half-changed.
-    fn lookup(&self, text: &str) -> Option<String> {
+    /// The symbols, each with the origin of the word that it is spoken for. `None` when the lexicon panics or fails; it holds
+    /// nothing that a panic could leave half-changed.
+    fn lookup(&self, text: &str, origins: &[usize]) -> Option<Vec<(char, usize)>> {
         let result = catch_unwind(AssertUnwindSafe(|| self.g2p.g2p(text)));
-        result.ok()?.ok().map(|(phonemes, _)| phonemes)
+        let (_, tokens) = result.ok()?.ok()?;
+        let last = origins.last().copied().unwrap_or(0);
+        let mut symbols = Vec::new();
+        let mut at = 0;
+        for token in tokens {
+            let origin = origins.get(at).copied().unwrap_or(last);
+            // White space behind a token ends its word. Unread tokens have no phonemes.
+            at += usize::from(!token.whitespace.is_empty());
+            let phonemes = token.phonemes.unwrap_or_default() + &token.whitespace;
+            symbols.extend(phonemes.chars().map(|symbol| (symbol, origin)));
+        }
+        Some(symbols)
     }
 }
 
-/// `text` with over-long words cut, and without the link syntax that would set phonemes by hand.
-fn guarded(text: &str) -> String {
+/// `text` with over-long words cut, and without the link syntax that would set phonemes by hand. For each of its words, the
+/// index of the word in `text`.
+fn guarded(text: &str) -> (String, Vec<usize>) {
     let mut out = String::with_capacity(text.len());
-    let mut word_chars = 0;
-    for c in text.chars() {
-        word_chars = if c.is_whitespace() { 0 } else { word_chars + 1 };
-        if word_chars > MAX_WORD_CHARS {
-            out.push(' ');
-            word_chars = 1;
+    let mut origins = Vec::new();
+    for (origin, word) in text.split_whitespace().enumerate() {
+        let chars: Vec<char> = word.chars().collect();
+        for piece in chars.chunks(MAX_WORD_CHARS) {
+            let piece = piece.iter().collect::<String>().replace("](", "] (");
+            origins.extend(piece.split_whitespace().map(|_| origin));
+            if !out.is_empty() {
+                out.push(' ');
+            }
+            out.push_str(&piece);
         }
-        out.push(c);
     }
-    out.replace("](", "] (")
+    (out, origins)
 }
 
 /// Takes an unknown word apart into letters, digits and symbols.
@@ -206,28 +246,47 @@ mod tests {
         Phonemiser::new(Box::new(LetterNames))
     }
 
+    fn joined(sentence: &str) -> String {
+        phonemiser().phonemes(sentence).into_iter().map(|word| word.phonemes).collect::<Vec<_>>().join(" ")
+    }
+
     #[test]
     fn known_words_come_from_the_lexicon() {
-        assert_eq!(phonemiser().phonemes("Hello there."), "həlˈO ðˈɛɹ.");
+        assert_eq!(joined("Hello there."), "həlˈO ðˈɛɹ.");
     }
 
     #[test]
     fn unknown_words_are_spelled() {
         assert_eq!(LetterNames.phonemes("xyz").as_deref(), Some("ˌɛkswˌIzˈi"));
         assert_eq!(LetterNames.phonemes("漢字"), None);
-        let spelled = phonemiser().phonemes("the qzxwv is");
+        let spelled = joined("the qzxwv is");
         assert!(spelled.contains("kjˌuzˌiˌɛks"), "{spelled}");
     }
 
     #[test]
     fn words_of_another_script_vanish() {
-        assert_eq!(phonemiser().phonemes("漢字 שלום"), "");
+        assert_eq!(joined("漢字 שלום"), "");
+    }
+
+    #[test]
+    fn phonemes_know_the_word_they_are_spoken_for() {
+        let read = phonemiser().phonemes("In 2024 (at last), it cost $9.99 and 漢字 twenty-one.");
+        let words: Vec<usize> = read.iter().map(|read| read.word).collect();
+        assert_eq!((words.first(), words.last()), (Some(&0), Some(&9)), "{read:?}");
+        assert!(words.is_sorted() && !words.contains(&8), "{read:?}");
+        let of = |word: usize| words.iter().filter(|&&of| of == word).count();
+        assert!(of(1) >= 3 && of(6) >= 4 && of(4) == 1 && of(7) == 1, "{read:?}");
+        let long = format!("one {} two", "a-".repeat(50));
+        let read = phonemiser().phonemes(&long);
+        assert_eq!(read.last().map(|read| read.word), Some(2), "{read:?}");
     }
 
     #[test]
     fn over_long_words_are_cut() {
         let long = "a-".repeat(2000);
-        assert!(guarded(&long).split(' ').all(|word| word.chars().count() <= MAX_WORD_CHARS));
+        let (cut, origins) = guarded(&long);
+        assert!(cut.split(' ').all(|word| word.chars().count() <= MAX_WORD_CHARS));
+        assert_eq!(cut.split(' ').count(), origins.len());
         phonemiser().phonemes(&long);
     }
 
@@ -243,7 +302,11 @@ mod tests {
             }
             for text in [unicode, typed] {
                 let read = PHONEMISER.with(|phonemiser| phonemiser.phonemes(&text));
-                prop_assert!(!read.contains(UNREAD) && !read.contains("  "), "{read}");
+                let is_word = |word: &str| !word.is_empty() && !word.contains([UNREAD, ' ']);
+                prop_assert!(read.iter().all(|word| is_word(&word.phonemes)), "{read:?}");
+                let words = text.split_whitespace().count();
+                prop_assert!(read.is_sorted_by_key(|word| word.word), "{read:?}");
+                prop_assert!(read.iter().all(|read| read.word < words), "{read:?}");
             }
         }
     }

@@ -67,6 +67,11 @@ impl ApiKey {
         Self(digest(key.as_bytes()))
     }
 
+    /// Whether `key` is the key. Compares in constant time.
+    pub(crate) fn is(&self, key: &str) -> bool {
+        digest(key.as_bytes()).ct_eq(&self.0).into()
+    }
+
     /// Compares the keys of a request in constant time.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Presented {
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
@@ -75,15 +80,13 @@ impl ApiKey {
             let is_known = ["bearer", "token"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
             is_known.then(|| token.trim())
         });
-        let plain = headers.get("x-api-key").and_then(|value| value.to_str().ok());
+        // The second is the name of ElevenLabs.
+        let mut plain = ["x-api-key", "xi-api-key"].into_iter();
+        let plain = plain.find_map(|name| headers.get(name)?.to_str().ok());
         // One only, or a request would be many guesses.
         let given = bearer.into_iter().chain(plain).chain(subprotocol_key(headers));
         given.fold(Presented::Nothing, |known, key| {
-            if bool::from(digest(key.as_bytes()).ct_eq(&self.0)) || known == Presented::Right {
-                Presented::Right
-            } else {
-                Presented::Wrong
-            }
+            if self.is(key) || known == Presented::Right { Presented::Right } else { Presented::Wrong }
         })
     }
 }
@@ -172,6 +175,7 @@ mod tests {
         }
         assert_eq!(presented("x-api-key", "0123456789abcdef"), Presented::Right);
         assert_eq!(presented("authorization", "Token 0123456789abcdef"), Presented::Right);
+        assert_eq!(presented("xi-api-key", "0123456789abcdef"), Presented::Right);
         for value in ["", "0", "0123456789abcde", "0123456789abcdef0", "0123456789ABCDEF"] {
             assert_eq!(presented("x-api-key", value), Presented::Wrong, "{value}");
         }

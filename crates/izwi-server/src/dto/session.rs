@@ -3,7 +3,7 @@
 use izwi_core::engine::SpeechOptions;
 use serde::{Deserialize, Serialize};
 
-use super::speech::VoiceRef;
+use super::speech::{VoiceRef, WordTimes};
 use crate::encoding::EncodedChunk;
 use crate::extract::WithOptions;
 
@@ -31,6 +31,8 @@ pub(crate) struct ConfigFields {
     pub(crate) chunk_ms: Option<u64>,
     pub(crate) first_chunk_ms: Option<u64>,
     pub(crate) priority: Option<String>,
+    /// Whether `word` frames are sent, by default false.
+    pub(crate) word_times: Option<bool>,
     /// Base64 of a recording to clone, or a `data:` URL.
     pub(crate) ref_audio: Option<String>,
     pub(crate) ref_text: Option<String>,
@@ -141,6 +143,13 @@ pub(crate) enum ServerFrame<'a> {
         prebuffer_ms: u64,
         /// Processing time over audio time; `None` where nothing is known yet.
         predicted_rtf: Option<f32>,
+    },
+    /// A word whose first sound is in the chunk behind this frame.
+    #[serde(rename = "word")]
+    Word {
+        utterance: u64,
+        #[serde(flatten)]
+        word: WordTimes<'a>,
     },
     /// Something about the utterance that its user should know; it is spoken all the same.
     #[serde(rename = "warning")]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use izwi_core::engine::SpeechOptions;
+use izwi_core::engine::{SpeechOptions, SpokenWord};
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -34,6 +34,9 @@ pub(crate) struct SpeechRequest {
     /// Form of the body: the bytes of the audio, or server-sent events with base64.
     #[schema(schema_with = schemas::stream_format)]
     pub(crate) stream_format: Option<String>,
+    /// Whether the events tell when words are spoken.
+    #[schema(default = false)]
+    pub(crate) word_times: Option<bool>,
     /// Length of the first chunk, for an earlier start.
     #[schema(minimum = 20, maximum = 200)]
     pub(crate) first_chunk_ms: Option<u64>,
@@ -102,10 +105,33 @@ impl<'de> Deserialize<'de> for VoiceRef {
     }
 }
 
+/// A word of the text, and when it is spoken, from the start of the utterance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct WordTimes<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) start_ms: u64,
+    pub(crate) end_ms: u64,
+}
+
+impl<'a> WordTimes<'a> {
+    /// Of a word of `text`, in audio of this rate.
+    pub(crate) fn new(word: &SpokenWord, text: &'a str, sample_rate_hz: u32) -> Self {
+        let ms = |samples: u64| samples.saturating_mul(1_000) / u64::from(sample_rate_hz.max(1));
+        Self {
+            text: text.get(word.text_start..word.text_end).unwrap_or_default().trim(),
+            start_ms: ms(word.sample_start),
+            end_ms: ms(word.sample_end),
+        }
+    }
+}
+
 /// Events of `stream_format: "sse"`.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "type")]
-pub(crate) enum SpeechEvent {
+pub(crate) enum SpeechEvent<'a> {
+    /// A word whose first sound is in the next delta.
+    #[serde(rename = "speech.audio.word")]
+    Word(WordTimes<'a>),
     #[serde(rename = "speech.audio.delta")]
     Delta { audio: String },
     #[serde(rename = "speech.audio.done")]

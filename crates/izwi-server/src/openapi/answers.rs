@@ -57,7 +57,7 @@ impl IntoResponses for SpeechAudio {
         for media_type in media_types {
             response = response.content(media_type, Content::default());
         }
-        response = response.content("text/event-stream", events::<SpeechEvent>());
+        response = response.content("text/event-stream", events::<SpeechEvent<'_>>());
         ok(with_headers(response, &SPEECH_HEADERS))
     }
 }

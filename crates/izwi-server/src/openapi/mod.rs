@@ -113,7 +113,7 @@ fn event_schemas() -> Map<String, Value> {
     }
     let mut schemas = Vec::new();
     add::<ErrorEnvelope>(&mut schemas);
-    add::<SpeechEvent>(&mut schemas);
+    add::<SpeechEvent<'_>>(&mut schemas);
     add::<TranscriptEvent>(&mut schemas);
     add::<TranscriptObject>(&mut schemas);
     add::<VerboseTranscript>(&mut schemas);

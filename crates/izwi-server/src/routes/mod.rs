@@ -42,6 +42,7 @@ pub fn router(state: AppState) -> Router {
         .layer(DefaultBodyLimit::max(state.config().max_body_bytes))
         .layer(from_fn(middleware::keep_places_for_probes))
         .layer(from_fn_with_state(state.clone(), middleware::check_host_and_origin))
+        .layer(from_fn(dialects::render_errors))
         .layer(from_fn(middleware::assign_request_id))
         .layer(from_fn(graceful_close::drain_refused_bodies))
         .layer(from_fn_with_state(state.clone(), slow_body::demand_progress))

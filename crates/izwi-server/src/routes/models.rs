@@ -2,7 +2,10 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
 
+use crate::dialects;
 use crate::dto::listing::{ModelList, ModelObject};
 use crate::error::ApiError;
 use crate::extract::ApiPath;
@@ -12,10 +15,13 @@ use crate::state::AppState;
 
 /// Models
 #[utoipa::path(get, path = "/v1/models", tag = "models", responses((status = 200, description = "All models.", body = ModelList)))]
-pub(super) async fn list(State(state): State<AppState>) -> Json<ModelList> {
+pub(super) async fn list(State(state): State<AppState>, headers: HeaderMap) -> Response {
+    if dialects::is_elevenlabs(&headers) {
+        return Json(dialects::elevenlabs_models(&state)).into_response();
+    }
     let entries = state.registry().entries();
     let data = entries.into_iter().map(|(id, entry)| describe(&state, id, &entry)).collect();
-    Json(ModelList { object: "list", data })
+    Json(ModelList { object: "list", data }).into_response()
 }
 
 // example: route

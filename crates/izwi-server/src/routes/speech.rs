@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use super::streamed::{self, event};
 use crate::chunking::ChunkSizes;
-use crate::dto::speech::{SpeechEvent, Usage, VoiceRef};
+use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef, WordTimes};
 use crate::encoding::{self, EncodedUtterance, OutputFormat};
 use crate::error::ApiError;
 use crate::openapi::{SpeechAudio, SpeechBody, SpeechRefusals};
@@ -67,6 +67,7 @@ pub(super) async fn create(
     let (format, media_type) = encoding::for_http(body.response_format.as_deref())?;
     let stream_format = stream_format(body.stream_format.as_deref())?;
     let text = input.to_owned();
+    let timed_text = timed_text(&body, stream_format, &text)?;
     let cloning = Cloning::new(body.ref_audio.take(), body.ref_text.take(), body.x_vector_only_mode);
     let has_recording = cloning.has_recording();
     let name = voice_beside_recording(body.voice.take().map(VoiceRef::into_id), has_recording)?;
@@ -89,7 +90,7 @@ pub(super) async fn create(
     drop(memory);
     let pending = VecDeque::new();
     let mut speech =
-        SpeechStream { chunks, encoded, stream_format, pending, is_over: false, _engine: engine };
+        SpeechStream { chunks, encoded, stream_format, timed_text, pending, is_over: false, _engine: engine };
     let mut headers = ignored.headers();
     headers.extend(stats_headers::of_unspoken(&first.unspoken));
     headers.extend(first.prediction.as_ref().map(stats_headers::of_prediction).unwrap_or_default());
@@ -118,6 +119,22 @@ fn stream_format(name: Option<&str>) -> Result<StreamFormat, ApiError> {
     }
 }
 
+/// The text, if the events tell when its words are spoken.
+fn timed_text(
+    body: &SpeechRequest,
+    stream_format: StreamFormat,
+    text: &str,
+) -> Result<Option<String>, ApiError> {
+    match (body.word_times.unwrap_or(false), stream_format) {
+        (false, _) => Ok(None),
+        (true, StreamFormat::Events) => Ok(Some(text.to_owned())),
+        (true, StreamFormat::Audio) => {
+            let message = "word_times is true, but the body is audio alone; set stream_format to sse";
+            Err(ApiError::invalid("word_times", message))
+        }
+    }
+}
+
 fn response(speech: SpeechStream, content_type: &'static str, sample_rate: u32) -> Response {
     let frames = stream::unfold(speech, |mut speech| async { Some((speech.next().await?, speech)) });
     let mut response = streamed::response(frames, content_type);
@@ -130,6 +147,8 @@ struct SpeechStream {
     chunks: mpsc::Receiver<StreamingOutput>,
     encoded: EncodedUtterance,
     stream_format: StreamFormat,
+    /// The text, if the client wants to know when its words are spoken.
+    timed_text: Option<String>,
     pending: VecDeque<Result<Frame<Bytes>, CutOff>>,
     is_over: bool,
     _engine: Lease,
@@ -169,6 +188,13 @@ impl SpeechStream {
                 return;
             }
         };
+        for word in self
+            .timed_text
+            .iter()
+            .flat_map(|text| chunk.words.iter().map(|word| WordTimes::new(word, text, chunk.sample_rate)))
+        {
+            self.pending.push_back(Ok(Frame::data(event(&SpeechEvent::Word(word)))));
+        }
         if !bytes.is_empty() {
             let data = match self.stream_format {
                 StreamFormat::Audio => bytes,

@@ -33,7 +33,7 @@ use crate::voices::{Voice, blocking, stored};
     params(VoiceQuery),
     responses((status = 200, description = "The voices.", body = VoiceList), VoiceRefusals),
 )]
-pub(super) async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     ApiQuery(query): ApiQuery<VoiceQuery>,
 ) -> Result<Json<VoiceList>, ApiError> {

@@ -219,7 +219,7 @@ impl Protocol for Chat {
             out.audio(frame, chunk.bytes, answer.setup.output.format.sample_bytes);
         }
         if let Some(spoken) = self.timeline.get_mut(turn) {
-            spoken.send(samples, chunk.text_marks, Instant::now());
+            spoken.send(samples, chunk.words, Instant::now());
             spoken.detail.push(chunk.emissions, &chunk.emission_ends);
         }
         Ok(())

@@ -107,10 +107,15 @@ impl Connection {
         (if self.is_draining { close_code::AWAY } else { close_code::NORMAL }, "done")
     }
 
-    /// Sends queued messages and waits for the next signal. It reads only if `may_read`, and the idle timeout runs only
-    /// if `may_idle`. Cancel-safe.
-    pub(super) async fn next(&mut self, outbox: &mut Outbox, may_read: bool, may_idle: bool) -> Signal {
-        match self.event(outbox, may_read, may_idle).await {
+    /// Sends queued messages and waits for the next signal. It reads only if `may_read`, and may idle only for
+    /// `idle_timeout`, if there is one. Cancel-safe.
+    pub(super) async fn next(
+        &mut self,
+        outbox: &mut Outbox,
+        may_read: bool,
+        idle_timeout: Option<Duration>,
+    ) -> Signal {
+        match self.event(outbox, may_read, idle_timeout).await {
             Event::Sent(Ok(())) => Signal::Handled,
             Event::Sent(Err(error)) => {
                 tracing::info!(session = %self.id, %error, "connection lost");
@@ -125,7 +130,7 @@ impl Connection {
                 Signal::Handled
             }
             Event::Idle => {
-                let error = ApiError::IdleTimeout(self.config().idle_timeout);
+                let error = ApiError::IdleTimeout(idle_timeout.unwrap_or_default());
                 Signal::Failed(error, (close_code::POLICY, "idle"))
             }
             Event::Draining => {
@@ -135,16 +140,16 @@ impl Connection {
         }
     }
 
-    async fn event(&mut self, outbox: &mut Outbox, may_read: bool, may_idle: bool) -> Event {
+    async fn event(&mut self, outbox: &mut Outbox, may_read: bool, idle_timeout: Option<Duration>) -> Event {
         let is_sending = !self.writer.is_idle(outbox);
         let may_read = may_read && outbox.queued() < MAX_QUEUED;
-        let idle_at = self.active_at + self.config().idle_timeout;
+        let idle_at = self.active_at + idle_timeout.unwrap_or_default();
         tokio::select! {
             received = self.incoming.next(), if may_read => Event::Received(received),
             sent = self.writer.advance(outbox), if is_sending => Event::Sent(sent),
             _ = self.draining.wait_for(|draining| *draining), if !self.is_draining => Event::Draining,
             _ = self.ping.tick() => Event::PingDue,
-            () = tokio::time::sleep_until(idle_at), if may_idle => Event::Idle,
+            () = tokio::time::sleep_until(idle_at), if idle_timeout.is_some() => Event::Idle,
         }
     }
 

@@ -149,12 +149,14 @@ impl<P: Protocol> Driver<P> {
         let can_hold = self.model.held() < MAX_QUEUED;
         let is_loading = self.model.is_loading();
         let may_idle = !is_loading && self.generation.is_none();
+        let idle_timeout = self.protocol.idle_timeout(self.state.config().idle_timeout);
+        let idle_timeout = may_idle.then_some(idle_timeout);
         let (line, outbox, closing) = (&mut self.line, &mut self.outbox, self.closing);
         let draining = &mut self.draining;
         let at_line = async {
             match (line, closing) {
                 (Line::Attached(connection), None) => {
-                    Event::Socket(connection.next(outbox, can_hold, may_idle).await)
+                    Event::Socket(connection.next(outbox, can_hold, idle_timeout).await)
                 }
                 (Line::Attached(connection), Some(closing)) => {
                     Event::Socket(connection.close(outbox, closing).await)
@@ -397,6 +399,9 @@ impl<P: Protocol> Driver<P> {
         if self.generation.is_none() && self.protocol.is_over() {
             self.protocol.write_done(&mut self.outbox);
             self.closing = Some(match &self.line {
+                _ if self.protocol.close_code() != close_code::NORMAL => {
+                    (self.protocol.close_code(), "refused")
+                }
                 Line::Attached(connection) => connection.closing_when_done(),
                 Line::Detached(_) | Line::HandedOver => (close_code::NORMAL, "done"),
             });

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use axum::extract::ws::Message;
 use bytes::Bytes;
-use izwi_core::engine::{Emission, FinishReason, RequestId, RequestStats, StreamingOutput, TextMark};
+use izwi_core::engine::{Emission, FinishReason, RequestId, RequestStats, SpokenWord, StreamingOutput};
 
 use super::chat::Chat;
 use super::outbox::Outbox;
 use super::protocol::{Action, ClientMessage, Finish, Identity, Outcome, Protocol};
 use super::speech::Speech;
-use crate::dialects::Realtime;
+use crate::dialects::{self, ElevenLabs, Realtime};
 use crate::error::ApiError;
 use crate::state::AppState;
 
@@ -42,6 +42,14 @@ pub async fn speech(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
 /// As [`speech`], of `/v1/audio/chat/stream`.
 pub async fn chat(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
     Session::<Chat>::new(state, ()).run(steps).await
+}
+
+/// As [`speech`], of the ElevenLabs dialect with several contexts.
+pub async fn elevenlabs(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
+    match dialects::elevenlabs_opening() {
+        Ok(opening) => Session::<ElevenLabs>::new(state, opening).run(steps).await,
+        Err(_) => Vec::new(),
+    }
 }
 
 /// As [`speech`], of `/v1/realtime`.
@@ -195,7 +203,12 @@ impl<P: Protocol> Session<P> {
             sequence: generation.chunks,
             sample_offset: generation.samples,
             samples: vec![0.25; samples],
-            text_marks: vec![TextMark { text_end: generation.text, sample_end: end }],
+            words: vec![SpokenWord {
+                text_start: generation.text - text.len(),
+                text_end: generation.text,
+                sample_start: generation.samples,
+                sample_end: end,
+            }],
             sample_rate: generation.sample_rate,
             text: Some(text.to_owned()),
             segments: Vec::new(),

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::protocol::{ClientMessage, Protocol};
 use super::{chat::Chat, frame, speech::Speech};
 use crate::dto::session::{AudioChunk, ChunkOf, ErrorFrame, Resumed};
+use crate::dto::speech::WordTimes;
 use crate::dto::{chat, session};
 use crate::encoding::EncodedChunk;
 use crate::error::ApiError;
@@ -88,6 +89,7 @@ fn the_page_has_every_message_of_speech_sessions() {
             encoding: "c",
         },
         Frame::AudioStart { utterance: 0, voice: "a", model: "b", prebuffer_ms: 0, predicted_rtf: None },
+        Frame::Word { utterance: 0, word: WordTimes { text: "a", start_ms: 0, end_ms: 1 } },
         Frame::Warning { utterance: 0, code: "a", message: "", characters: "" },
         Frame::AudioDone {
             utterance: 0,
@@ -111,6 +113,7 @@ fn the_page_has_every_message_of_speech_sessions() {
         // A new frame belongs into the list above.
         match frame {
             Frame::Created { .. } | Frame::AudioStart { .. } | Frame::AudioDone { .. } => {}
+            Frame::Word { .. } => {}
             Frame::Warning { .. } | Frame::Interrupted { .. } | Frame::Done | Frame::Pong => {}
         }
     }

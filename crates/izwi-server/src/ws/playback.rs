@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use izwi_core::engine::TextMark;
+use izwi_core::engine::SpokenWord;
 use tokio::time::Instant;
 
 use crate::error::ApiError;
@@ -22,7 +22,7 @@ pub(crate) struct Spoken<T> {
     pub(crate) text: String,
     /// What the protocol knows about it besides.
     pub(crate) detail: T,
-    marks: Vec<TextMark>,
+    words: Vec<SpokenWord>,
     /// Samples that were sent.
     samples: u64,
     /// Whether all of its audio was sent.
@@ -83,7 +83,7 @@ impl<T> Timeline<T> {
             number,
             text,
             detail,
-            marks: Vec::new(),
+            words: Vec::new(),
             samples: 0,
             is_complete: false,
             first_sent_at: None,
@@ -213,8 +213,8 @@ impl<T> Timeline<T> {
 
 impl<T> Spoken<T> {
     /// Adds audio that was sent, and what is known of its words.
-    pub(crate) fn send(&mut self, samples: usize, marks: Vec<TextMark>, now: Instant) {
-        self.marks.extend(marks);
+    pub(crate) fn send(&mut self, samples: usize, words: Vec<SpokenWord>, now: Instant) {
+        self.words.extend(words);
         if samples > 0 {
             self.first_sent_at.get_or_insert(now);
             self.samples += samples as u64;
@@ -229,9 +229,9 @@ impl<T> Spoken<T> {
         if played == 0 {
             return (0, false);
         }
-        if !self.marks.is_empty() {
-            let said = self.marks.iter().take_while(|mark| mark.sample_end <= played);
-            return (said.last().map_or(0, |mark| mark.text_end.min(self.text.len())), false);
+        if !self.words.is_empty() {
+            let said = self.words.iter().take_while(|word| word.sample_end <= played);
+            return (said.last().map_or(0, |word| word.text_end.min(self.text.len())), false);
         }
         let chars = self.text.chars().count();
         let expected = (chars as f64 / CHARS_PER_S * f64::from(sample_rate_hz)) as u64;
@@ -305,13 +305,18 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_exact_and_an_unfinished_text_is_not_taken_for_all_of_the_audio() {
+    fn word_times_are_exact_and_an_unfinished_text_is_not_taken_for_all_of_the_audio() {
         let now = Instant::now();
         let mut timeline = timeline(&[], now);
         timeline.begin(0, "It costs $5".to_owned(), ());
-        let marks = [(2, 300), (8, 700), (11, 1_600)];
-        let marks = marks.map(|(text_end, sample_end)| TextMark { text_end, sample_end }).to_vec();
-        timeline.get_mut(0).unwrap().send(1_700, marks, now);
+        let words = [(0, 2, 100, 300), (2, 8, 300, 700), (8, 11, 900, 1_600)];
+        let words = words.map(|(text_start, text_end, sample_start, sample_end)| SpokenWord {
+            text_start,
+            text_end,
+            sample_start,
+            sample_end,
+        });
+        timeline.get_mut(0).unwrap().send(1_700, words.to_vec(), now);
         assert_eq!(said(&timeline, 0, 299), (String::new(), false));
         assert_eq!(said(&timeline, 0, 1_599), ("It costs".to_owned(), false));
         assert_eq!(said(&timeline, 0, 1_650), ("It costs $5".to_owned(), false));

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use axum::extract::ws::Utf8Bytes;
+use axum::extract::ws::{Utf8Bytes, close_code};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
@@ -175,5 +175,15 @@ pub(crate) trait Protocol: Sized + Send + 'static {
     /// Writes why a generation failed. [`end`](Self::end) follows.
     fn write_failure(&self, _reply: &mut Self::Reply, error: &ApiError, out: &mut Outbox) {
         self.write_error(error, out);
+    }
+
+    /// How long the client may send nothing while nothing is generated or loaded; by default as the server is `configured`.
+    fn idle_timeout(&self, configured: Duration) -> Duration {
+        configured
+    }
+
+    /// The code with which a session that is over closes.
+    fn close_code(&self) -> u16 {
+        close_code::NORMAL
     }
 }

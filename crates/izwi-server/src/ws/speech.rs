@@ -2,6 +2,7 @@
 //!
 //! Choices that the protocol leaves open:
 //! - `session.created` answers `session.config`, or the first text of a session without one.
+//! - `word` frames, where asked for, stand before the `audio.chunk` of the chunk in which the word starts.
 //! - `audio.start` is sent with the first audio of an utterance; an utterance that is refused is an `error` alone.
 //! - With `response_format: "wav"` the first binary frame of an utterance starts with a 44-byte header of a stream of
 //!   unknown length; `samples` counts audio only. It counts at the `sample_rate` of `session.created` in every format.
@@ -36,7 +37,7 @@ use super::playback::Timeline;
 use super::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 use crate::chunking::ChunkSizes;
 use crate::dto::session::{AudioChunk, ChunkOf, ClientFrame, ConfigFields, Interrupt, ServerFrame};
-use crate::dto::speech::VoiceRef;
+use crate::dto::speech::{VoiceRef, WordTimes};
 use crate::encoding::{self, EncodedChunks, OutputFormat};
 use crate::error::ApiError;
 use crate::metrics::count_interrupt;
@@ -73,6 +74,8 @@ struct Setup {
     options: ResolvedSpeechOptions,
     output: OutputFormat,
     chunks: ChunkSizes,
+    /// Whether the client wants to know when words are spoken.
+    word_times: bool,
     /// Lengths of the chunks as they are sent, at the rate of the output.
     sent_chunks: ChunkLengths,
 }
@@ -250,7 +253,11 @@ impl Protocol for Speech {
         }
         let chunks = utterance.encoded.encode(&chunk)?;
         if let Some(spoken) = self.timeline.get_mut(utterance.number) {
-            spoken.send(chunk.samples.len(), chunk.text_marks, Instant::now());
+            for word in chunk.words.iter().filter(|_| utterance.setup.word_times) {
+                let word = WordTimes::new(word, &spoken.text, chunk.sample_rate);
+                out.frame(&ServerFrame::Word { utterance: utterance.number, word });
+            }
+            spoken.send(chunk.samples.len(), chunk.words, Instant::now());
             spoken.is_complete = chunk.is_final;
         }
         for chunk in chunks {
@@ -391,7 +398,8 @@ impl Setup {
         let choice = VoiceChoice { voice, cloning: Cloning::default() };
         let priority = fields.priority.as_deref();
         let options = ResolvedSpeechOptions::resolve(fields.options, choice, priority, &engine)?;
-        Ok(Self { engine, options, output, chunks, sent_chunks })
+        let word_times = fields.word_times.unwrap_or(false);
+        Ok(Self { engine, options, output, chunks, sent_chunks, word_times })
     }
 }
 

@@ -34,7 +34,7 @@ impl Service {
             let speaker =
                 SimulatedModel { autoregressive: false, samples_per_token: 10, ..SimulatedModel::default() };
             let models = [
-                ("voice", SimulatedModel { clones_voices: true, marks_text: true, ..speaker }),
+                ("voice", SimulatedModel { clones_voices: true, times_words: true, ..speaker }),
                 (
                     "reader",
                     SimulatedModel { appends_text: true, samples_per_token: 10, ..SimulatedModel::default() },

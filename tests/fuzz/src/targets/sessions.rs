@@ -21,6 +21,13 @@ pub(super) const REALTIME: Target = Target {
     max_bytes: 2 << 10,
 };
 
+pub(super) const ELEVENLABS: Target = Target {
+    name: "session_elevenlabs",
+    run: |bytes| run(bytes, Kind::ElevenLabs),
+    seeds: elevenlabs,
+    max_bytes: 2 << 10,
+};
+
 /// Ends a step. No text has it.
 const SEPARATOR: u8 = 0xff;
 /// The most bytes of a frame that repeats no text of the client, and of an error.
@@ -30,6 +37,7 @@ const MAX_FRAME_BYTES: usize = 1_024;
 enum Kind {
     Speech,
     Chat,
+    ElevenLabs,
     Realtime,
 }
 
@@ -100,6 +108,23 @@ fn chat() -> Vec<Vec<u8>> {
     ]
 }
 
+fn elevenlabs() -> Vec<Vec<u8>> {
+    vec![
+        joined(&[
+            br#"{"text":" ","context_id":"a","voice_settings":{"speed":1.0},"generation_config":{"chunk_length_schedule":[5]}}"#,
+            br#"{"text":"One two. Three ","context_id":"a","try_trigger_generation":true}"#,
+            b"\x02\x40One",
+            br#"{"text":"Other. ","context_id":"b","flush":true}"#,
+            br#"{"context_id":"a","close_context":true}"#,
+            b"\x03",
+            b"\x02\x40Other",
+            br#"{"close_socket":true}"#,
+            b"\x03",
+        ]),
+        joined(&[br#"{"text":"Hi. ","flush":true,"xi_api_key":"x"}"#, b"\x04", br#"{"text":""}"#, br#"{"text":7}"#]),
+    ]
+}
+
 fn realtime() -> Vec<Vec<u8>> {
     vec![
         joined(&[
@@ -137,7 +162,7 @@ fn step(piece: &[u8]) -> Option<Step<'_>> {
     })
 }
 
-/// Each frame is an object with a type; those that repeat no text are short.
+/// Each frame is an object, with a type in Izwi's own protocols; those that repeat no text are short.
 fn run(bytes: &[u8], kind: Kind) {
     let steps: Vec<Step<'_>> = bytes.split(|byte| *byte == SEPARATOR).filter_map(step).collect();
     let frames = Service::with(|service| {
@@ -145,6 +170,7 @@ fn run(bytes: &[u8], kind: Kind) {
             match kind {
                 Kind::Speech => fuzzing::speech(&service.state, &steps).await,
                 Kind::Chat => fuzzing::chat(&service.state, &steps).await,
+                Kind::ElevenLabs => fuzzing::elevenlabs(&service.state, &steps).await,
                 Kind::Realtime => fuzzing::realtime(&service.state, &steps).await,
             }
         })
@@ -152,12 +178,19 @@ fn run(bytes: &[u8], kind: Kind) {
     // Events of the Realtime API repeat the session, and errors the id of their event.
     let (most_alone, repeats) = match kind {
         Kind::Speech | Kind::Chat => (MAX_FRAME_BYTES, 0),
+        // Errors and the ends of contexts repeat the id of their context.
+        Kind::ElevenLabs => (MAX_FRAME_BYTES, 8 * bytes.len()),
         Kind::Realtime => (2 * MAX_FRAME_BYTES, bytes.len()),
     };
     for frame in frames {
         let value: Value = serde_json::from_str(&frame).expect("a frame of JSON");
-        let kind = value["type"].as_str().expect("a type");
-        let most = most_alone + if kind == "error" { repeats } else { 8 * bytes.len() };
+        let is_error = match kind {
+            Kind::ElevenLabs => value["error"].is_string(),
+            _ => value["type"].as_str().expect("a type") == "error",
+        };
+        // Messages of audio of ElevenLabs hold all chunks since the last character.
+        let per_byte = if matches!(kind, Kind::ElevenLabs) { 400 } else { 8 };
+        let most = most_alone + if is_error { repeats } else { per_byte * bytes.len() };
         assert!(frame.len() <= most, "a frame of {} bytes: {frame}", frame.len());
     }
 }

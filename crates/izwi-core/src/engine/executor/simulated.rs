@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use izwi_types::{
-    Emission, EncoderWork, ModelInfo, PartTimes, Segment, StepOutput, Task, TextMark, Voice, Word, Work,
+    Emission, EncoderWork, ModelInfo, PartTimes, Segment, SpokenWord, StepOutput, Task, Voice, Word, Work,
 };
 
 use super::{ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, StepPlan};
@@ -51,8 +51,8 @@ pub struct SimulatedModel {
     pub transcribes: bool,
     /// Whether it supports voice cloning and style prompts; its output then depends on all options of a request.
     pub clones_voices: bool,
-    /// Whether it tells when each unit of its text has been said.
-    pub marks_text: bool,
+    /// Whether it tells when the words of its units are spoken: each sounds as long as its bytes take.
+    pub times_words: bool,
     /// Whether text can be appended while it is spoken; each byte of a text is then a generated token.
     pub appends_text: bool,
     /// Whether it is also a chat model: one text token, then two audio frames, repeatedly. Its input rate is 16 kHz.
@@ -97,7 +97,7 @@ impl Default for SimulatedModel {
             autoregressive: true,
             transcribes: false,
             clones_voices: false,
-            marks_text: false,
+            times_words: false,
             appends_text: false,
             chats: false,
             watchdog: None,
@@ -122,8 +122,8 @@ struct Job {
     /// Generated tokens after which a pass ends.
     length: usize,
     passes: usize,
-    /// Where the units end in the text.
-    ends: Vec<usize>,
+    /// The words of the units, whose times count bytes of their unit.
+    words: Vec<Vec<SpokenWord>>,
     /// Whether it is a turn of a conversation.
     is_chat: bool,
     seed: u64,
@@ -141,7 +141,7 @@ struct Running {
     length: usize,
     seed: u64,
     units: Arc<[usize]>,
-    ends: Vec<usize>,
+    words: Vec<Vec<SpokenWord>>,
     pass: usize,
     passes: usize,
     is_chat: bool,
@@ -270,6 +270,7 @@ impl SimulatedExecutor {
             translates: model.transcribes,
             clones_voices: model.clones_voices,
             appends_text: model.appends_text,
+            times_words: model.times_words && !model.autoregressive,
             sampling: GenerationParams::default().sampling,
             weight_bytes: 0,
             state_bytes: model.state_bytes,
@@ -359,10 +360,15 @@ impl SimulatedExecutor {
             return Err(ExecutorError(format!("unit {} has not {} tokens", item.start, item.num_tokens)));
         }
         let count = item.num_tokens * self.model.samples_per_token;
-        let end = running.ends.get(item.start).filter(|_| self.model.marks_text);
-        let mark = end.map(|&text_end| TextMark { text_end, sample_end: count as u64 });
+        let words = running.words.get(item.start).filter(|_| self.model.times_words);
+        let scale = self.model.samples_per_token as u64;
+        let words = words.into_iter().flatten().map(|word| SpokenWord {
+            sample_start: word.sample_start * scale,
+            sample_end: word.sample_end * scale,
+            ..*word
+        });
         Ok(StepOutput {
-            text_marks: mark.into_iter().collect(),
+            words: words.collect(),
             samples: (0..count).map(|i| sample(item.start as u64, running.seed, i)).collect(),
             generated_tokens: item.num_tokens,
             finished: item.start + 1 == running.units.len(),
@@ -464,7 +470,7 @@ impl ModelExecutor for SimulatedExecutor {
 
     fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {
         for new in &plan.new_sequences {
-            let Some(Job { length, passes, ends, is_chat, seed, prompt, open_text }) =
+            let Some(Job { length, passes, words, is_chat, seed, prompt, open_text }) =
                 new.prepared.payload.downcast_ref::<Job>()
             else {
                 return Err(ExecutorError("the payload belongs to another executor".to_owned()));
@@ -486,7 +492,7 @@ impl ModelExecutor for SimulatedExecutor {
                 length: *length,
                 seed: *seed,
                 units,
-                ends: ends.clone(),
+                words: words.clone(),
                 pass: 0,
                 passes: *passes,
                 is_chat: *is_chat,

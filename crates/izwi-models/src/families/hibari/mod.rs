@@ -20,15 +20,15 @@ use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::text::alignment::spoken_ends;
 use crate::text::markup::Markup;
 use crate::text::normalise::Normaliser;
-use crate::text::phonemes::{LetterNames, Phonemiser, UnknownWords};
+use crate::text::phonemes::{LetterNames, Phonemiser, UnknownWords, WordPhonemes};
 use crate::text::sentences;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::slices::with_slices;
 use izwi_types::{
-    Input, InputError, ModelInfo, PrepareLimits, Prepared, SamplingParams, SpeakInput, StepOutput, Task,
-    TextMark, Voice, Work, excerpt, languages,
+    Input, InputError, ModelInfo, PrepareLimits, Prepared, SamplingParams, SpeakInput, SpokenWord,
+    StepOutput, Task, Voice, Work, excerpt, languages,
 };
 
 mod files;
@@ -87,6 +87,8 @@ pub(super) fn phonemes(text: &str) -> Result<Vec<(String, Vec<usize>)>, Error> {
 #[derive(Debug)]
 struct PreparedUtterance {
     units: Vec<Unit>,
+    /// For each of the units, how many bytes of the user's text are said before it.
+    starts: Vec<usize>,
     speed: f32,
     seed: u64,
 }
@@ -112,17 +114,17 @@ impl FrontEnd {
         })
     }
 
-    /// The words of a sentence as they are spoken, and its phonemes.
-    fn sentence(&self, sentence: &str) -> (String, String) {
+    /// The words of a sentence as they are spoken, and their phonemes.
+    fn sentence(&self, sentence: &str) -> (String, Vec<WordPhonemes>) {
         let spoken = self.normaliser.normalise(sentence);
         let phonemes = self.phonemiser.phonemes(&spoken);
-        (spoken, phonemes.replace(UNSUPPORTED_MARKS, ""))
+        (spoken, phonemes)
     }
 
     /// Characters of `text` that nothing is said for, each once, as far as they are among the first [`MAX_UNUSUAL`]
     /// unusual ones.
     fn unspoken(&self, text: &str) -> String {
-        let phonemes = |text: &str| self.sentence(&self.markup.strip(text)).1;
+        let phonemes = |text: &str| joined(&self.sentence(&self.markup.strip(text)).1);
         let (mut seen, mut unspoken) = (Vec::new(), String::new());
         for found in self.unusual.find_iter(text) {
             let unusual = found.as_str();
@@ -151,40 +153,60 @@ impl FrontEnd {
     fn sentences(&self, text: &str) -> Vec<Sentence> {
         let plain = self.markup.strip(text);
         let sentences = sentences::split(&plain).into_par_iter().map(|sentence| self.sentence(sentence));
-        let sentences: Vec<(String, String)> = sentences.collect();
+        let sentences: Vec<(String, Vec<WordPhonemes>)> = sentences.collect();
         let spoken: Vec<&str> = sentences.iter().flat_map(|(spoken, _)| spoken.split_whitespace()).collect();
         let ends = spoken_ends(text, &spoken);
         let mut at = 0;
-        let sentences = sentences.iter().map(|(spoken, phonemes)| {
+        let sentences = sentences.iter().map(|(spoken, words)| {
             let ends = &ends[at..][..spoken.split_whitespace().count()];
             at += ends.len();
-            Sentence { said: said(ends, phonemes.split(' ').count()), phonemes: phonemes.clone() }
+            let said = words.iter().filter_map(|word| ends.get(word.word).copied()).collect();
+            Sentence { said, phonemes: joined(words) }
         });
         sentences.collect()
     }
 }
 
-/// What is said after each of the `words` words of phonemes of a sentence, given what is said after each of its spoken
-/// words. The numbers of words differ where the lexicon joins or drops some; then they are matched by their place.
-fn said(ends: &[usize], words: usize) -> Vec<usize> {
-    let last = |word: usize| (word * ends.len()).div_ceil(words).saturating_sub(1);
-    (1..=words).filter_map(|word| ends.get(last(word)).copied()).collect()
+/// The phonemes that the network knows of all words, separated by single spaces.
+fn joined(words: &[WordPhonemes]) -> String {
+    let phonemes: Vec<&str> = words.iter().map(|word| word.phonemes.as_str()).collect();
+    phonemes.join(" ").replace(UNSUPPORTED_MARKS, "")
 }
 
-/// The ends of words in the samples of a unit.
-fn text_marks(unit: &Unit, acoustics: &Acoustics) -> Vec<TextMark> {
-    let mut marks: Vec<TextMark> = Vec::new();
+/// How many bytes of `text` are said before each of its units. Text behind the last word that has sounds belongs to it.
+fn bind_text(units: &mut [Unit], text: &str) -> Vec<usize> {
+    let mut said = 0;
+    let mut starts = Vec::with_capacity(units.len());
+    for unit in &*units {
+        starts.push(said);
+        said = unit.said.iter().rev().find_map(|said| *said).unwrap_or(said);
+    }
+    let symbols = units.iter_mut().rev().flat_map(|unit| unit.said.iter_mut().rev().flatten());
+    symbols.take_while(|end| **end == said).for_each(|end| *end = text.trim_end().len());
+    starts
+}
+
+/// When the words of a unit are spoken in its samples. `text_start` bytes of the text are said before it.
+fn words(unit: &Unit, text_start: usize, acoustics: &Acoustics) -> Vec<SpokenWord> {
+    let mut words: Vec<SpokenWord> = Vec::new();
     let mut frames = 0;
     for (said, duration) in unit.said.iter().zip(&acoustics.durations) {
+        let sample_start = (frames * SAMPLES_PER_DURATION) as u64;
         frames += duration;
+        let sample_end = (frames * SAMPLES_PER_DURATION) as u64;
         let Some(text_end) = *said else { continue };
-        let mark = TextMark { text_end, sample_end: (frames * SAMPLES_PER_DURATION) as u64 };
-        match marks.last_mut() {
-            Some(last) if last.text_end == text_end => *last = mark,
-            _ => marks.push(mark),
-        }
+        let text_start = match words.last_mut() {
+            // The front end has added sounds before the first word of the text.
+            _ if text_end == 0 => continue,
+            Some(last) if last.text_end == text_end => {
+                last.sample_end = sample_end;
+                continue;
+            }
+            last => last.map_or(text_start, |last| last.text_end),
+        };
+        words.push(SpokenWord { text_start, text_end, sample_start, sample_end });
     }
-    marks
+    words
 }
 
 #[derive(Debug)]
@@ -220,6 +242,7 @@ impl Hibari {
                 translates: false,
                 clones_voices: false,
                 appends_text: false,
+                times_words: true,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: 0,
@@ -278,13 +301,14 @@ impl SpeechModel for Hibari {
         let Input::Speak(input) = input else { return Err(InputError::other_task("speaks", "audio")) };
         self.check(input)?;
         let sentences = self.front_end.sentences(&input.text);
-        let units = units::cut(&sentences, &self.vocabulary, max_unit_ids(input.speed, limits));
+        let mut units = units::cut(&sentences, &self.vocabulary, max_unit_ids(input.speed, limits));
         if units.is_empty() {
             let message = "nothing speakable remains of the text; write words, numbers or names in English";
             return Err(InputError { param: "input", message: message.to_owned() });
         }
         let work = Work::Units(units.iter().map(|unit| unit.ids.len()).collect());
-        let utterance = PreparedUtterance { units, speed: input.speed, seed: input.seed };
+        let starts = bind_text(&mut units, &input.text);
+        let utterance = PreparedUtterance { units, starts, speed: input.speed, seed: input.seed };
         Ok(Prepared { work, payload: Arc::new(utterance), unspoken: self.front_end.unspoken(&input.text) })
     }
 
@@ -318,7 +342,7 @@ impl SpeechModel for Hibari {
             })?;
             Ok(StepOutput {
                 samples: samples.map_err(|_| Error::Internal("a transform got buffers of another length"))?,
-                text_marks: text_marks(&utterance.units[unit], &acoustics),
+                words: words(&utterance.units[unit], utterance.starts[unit], &acoustics),
                 generated_tokens: utterance.units[unit].ids.len(),
                 finished: unit + 1 == utterance.units.len(),
                 ..StepOutput::default()

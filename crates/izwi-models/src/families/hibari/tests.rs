@@ -131,24 +131,32 @@ fn speech_has_plausible_level_and_duration() {
 }
 
 #[test]
-fn marks_tell_when_each_word_of_the_text_is_said() {
+fn words_of_the_text_have_times() {
     let model = model();
-    let text = "It costs $5, and **that** is fine. Dr. Brown agrees!";
+    let text = "It costs $5, and **that** is fine. In 2024 Dr. Brown said (at 7:30 pm): call 555-123-4567 ... now! 🎉";
     let prepared = prepare(&model, speak(text));
     let Work::Units(units) = &prepared.work else { panic!("units expected") };
-    let (mut said, mut samples) = (Vec::new(), 0);
+    let (mut words, mut samples): (Vec<(&str, u64, u64)>, u64) = (Vec::new(), 0);
     for unit in 0..units.len() {
         let output = pass(&model, &[(&prepared, unit)]).remove(0);
-        said.extend(output.text_marks.iter().map(|mark| (&text[..mark.text_end], samples + mark.sample_end)));
+        let spoken = output.words.iter();
+        words.extend(spoken.map(|word| {
+            let written = &text[word.text_start..word.text_end];
+            (written.trim(), samples + word.sample_start, samples + word.sample_end)
+        }));
         samples += output.samples.len() as u64;
     }
-    let ends: Vec<&str> = said.iter().map(|(text, _)| *text).collect();
-    for word in ["It", "It costs", "It costs $5,", "It costs $5, and **that** is", text] {
-        assert!(ends.contains(&word), "{word}: {ends:?}");
-    }
-    assert!(said.is_sorted_by_key(|(_, sample)| *sample) && said.len() >= 9, "{said:?}");
-    let (first, last) = (said[0].1, said[said.len() - 1].1);
-    assert!(first < samples / 4 && last > samples / 10 * 8 && last <= samples, "{said:?} of {samples}");
+    let written: Vec<&str> = words.iter().map(|(written, _, _)| *written).collect();
+    let expected = "It|costs|$5,|and|**that**|is|fine.|In|2024|Dr.|Brown|said|(at|7:30|pm):|call|555-123-4567|... now! 🎉";
+    assert_eq!(written.join("|"), expected);
+    assert_eq!(written.concat().replace(' ', ""), text.replace(' ', ""));
+    assert!(words.iter().all(|(_, start, end)| start < end && *end <= samples), "{words:?} of {samples}");
+    assert!(words.is_sorted_by(|before, after| before.2 <= after.1), "{words:?}");
+    let (first, last) = (words[0].1, words[words.len() - 1].2);
+    assert!(first < 4_800 && last > samples - 24_000, "{words:?} of {samples}");
+    // A number takes longer than a short word.
+    let length = |of: &str| words.iter().find(|(word, _, _)| *word == of).map(|(_, start, end)| end - start);
+    assert!(length("2024") > length("costs") && length("555-123-4567") > length("2024"), "{words:?}");
 }
 
 #[test]

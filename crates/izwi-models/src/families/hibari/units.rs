@@ -27,7 +27,7 @@ pub(super) struct Sentence {
     pub(super) said: Vec<usize>,
 }
 
-/// A symbol, and how many bytes of the user's text are said at the end of its word; `None` between words.
+/// A symbol, and how many bytes of the user's text are said at the end of its word; `None` for marks and between words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Symbol {
     value: char,
@@ -38,7 +38,7 @@ struct Symbol {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Unit {
     pub(super) ids: Vec<u32>,
-    /// For each id, how many bytes of the user's text are said at the end of its word; `None` between words.
+    /// For each id, how many bytes of the user's text are said at the end of its word; `None` where it is no sound.
     pub(super) said: Vec<Option<usize>>,
 }
 
@@ -66,7 +66,7 @@ impl Vocabulary {
         let words = sentence.phonemes.split_inclusive(' ').enumerate();
         let symbols = words.flat_map(|(word, phonemes)| {
             let said = sentence.said.get(word).copied();
-            phonemes.chars().map(move |value| Symbol { value, said: said.filter(|_| value != ' ') })
+            phonemes.chars().map(move |value| Symbol { value, said: said.filter(|_| value.is_alphabetic()) })
         });
         symbols.filter(|symbol| self.ids.contains_key(&symbol.value)).collect()
     }
@@ -101,7 +101,7 @@ pub(super) fn cut(sentences: &[Sentence], vocabulary: &Vocabulary, max_ids: usiz
 fn push_all(units: &mut Vec<Unit>, symbols: &[Symbol], vocabulary: &Vocabulary, most: usize) {
     let mut rest = trim(symbols);
     while rest.len() > most {
-        let at = last_boundary(&rest[..most]);
+        let at = last_boundary(rest, most);
         push(units, &rest[..at], vocabulary);
         rest = trim(&rest[at..]);
     }
@@ -132,16 +132,32 @@ fn early_clause(symbols: &[Symbol]) -> Option<usize> {
         return None;
     }
     let last = symbols.len() - MIN_FIRST_PART;
-    (MIN_FIRST_PART..last).find(|&at| ends_clause(symbols[at - 1].value) && symbols[at].value == ' ')
+    let is_clause = |at: usize| ends_clause(symbols[at - 1].value) && symbols[at].value == ' ';
+    (MIN_FIRST_PART..last).find(|&at| is_clause(at) && parts_words(symbols, at))
 }
 
-/// The last boundary: after a clause, else a word, else anywhere. At least one symbol.
-fn last_boundary(symbols: &[Symbol]) -> usize {
-    let after = |found: Option<usize>| found.map(|at| at + 1);
-    after(symbols.iter().rposition(|symbol| ends_clause(symbol.value)))
-        .or_else(|| after(symbols.iter().rposition(|symbol| symbol.value == ' ')))
-        .unwrap_or(symbols.len())
+/// The last boundary in the first `most` symbols: after a clause, else a word, else anywhere, and within a word of the
+/// user's text only where there is none between two. At least one symbol.
+fn last_boundary(symbols: &[Symbol], most: usize) -> usize {
+    let last = |is_end: &dyn Fn(&Symbol) -> bool, is_between: bool| {
+        let ends = |at: &usize| is_end(&symbols[at - 1]) && (!is_between || parts_words(symbols, *at));
+        (1..=most).rev().find(ends)
+    };
+    let clause = |symbol: &Symbol| ends_clause(symbol.value);
+    let word = |symbol: &Symbol| symbol.value == ' ';
+    last(&clause, true)
+        .or_else(|| last(&word, true))
+        .or_else(|| last(&clause, false))
+        .or_else(|| last(&word, false))
+        .unwrap_or(most)
         .max(1)
+}
+
+/// Whether the sounds before and behind `at` belong to different words of the user's text.
+fn parts_words(symbols: &[Symbol], at: usize) -> bool {
+    let (before, behind) = symbols.split_at(at);
+    let before = before.iter().rev().find_map(|symbol| symbol.said);
+    before != behind.iter().find_map(|symbol| symbol.said)
 }
 
 #[cfg(test)]
@@ -198,13 +214,26 @@ mod tests {
     }
 
     #[test]
+    fn a_word_of_the_text_is_split_only_where_nothing_else_is() {
+        let vocabulary = vocabulary();
+        // "ab" and then one written word of three clauses.
+        let sentence = Sentence { phonemes: "ab cd, ef, gh".to_owned(), said: vec![2, 9, 9, 9] };
+        let units = cut(std::slice::from_ref(&sentence), &vocabulary, 14);
+        let texts: Vec<String> = units.iter().map(|unit| text(&vocabulary, unit)).collect();
+        assert_eq!(texts, ["ab", "cd, ef, gh"]);
+        let units = cut(&[sentence], &vocabulary, 8);
+        let texts: Vec<String> = units.iter().map(|unit| text(&vocabulary, unit)).collect();
+        assert_eq!(texts, ["ab", "cd,", "ef, gh"]);
+    }
+
+    #[test]
     fn symbols_know_what_is_said_at_the_end_of_their_word() {
         let vocabulary = vocabulary();
         let units = cut(&[sentence("ab zz cd."), sentence("abcdefghij ab")], &vocabulary, 12);
         let said: Vec<Vec<Option<usize>>> = units.into_iter().map(|unit| unit.said).collect();
         let [first, second, third] = &said[..] else { panic!("{said:?}") };
         let one = Some(1);
-        assert_eq!(first[..], [None, one, one, None, None, Some(3), Some(3), Some(3), None]);
+        assert_eq!(first[..], [None, one, one, None, None, Some(3), Some(3), None, None]);
         assert_eq!((second[1], third[1], third.len()), (one, Some(2), 4));
     }
 

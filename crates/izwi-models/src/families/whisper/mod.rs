@@ -131,6 +131,7 @@ impl Whisper {
                 translates: multilingual,
                 clones_voices: false,
                 appends_text: false,
+                times_words: false,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: decoder.window_bytes(config.max_source_positions),

@@ -34,7 +34,7 @@ pub(super) fn prepare(text: &str, has_more: bool, seed: u64) -> Result<Prepared,
     let job = Job {
         length: usize::MAX,
         passes: 1,
-        ends: Vec::new(),
+        words: Vec::new(),
         is_chat: false,
         seed,
         prompt: Vec::new(),

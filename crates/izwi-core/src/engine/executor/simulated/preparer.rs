@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use izwi_types::{EncoderWork, Input, InputError, Prepared, TextProgress, VoiceRecording, Work};
+use izwi_types::{EncoderWork, Input, InputError, Prepared, SpokenWord, TextProgress, VoiceRecording, Work};
 
 use super::{Job, chat, open_text, voice_pack};
 use crate::engine::executor::RequestPreparer;
@@ -15,10 +15,22 @@ fn sentences(text: &str) -> Vec<usize> {
     text.split_inclusive('.').map(|part| part.trim().len()).filter(|&len| len > 0).collect()
 }
 
-/// Where the sentences of `text` end.
-fn sentence_ends(text: &str) -> Vec<usize> {
-    let parts = text.split_inclusive('.').filter(|part| !part.trim().is_empty());
-    parts.map(|part| part.as_ptr() as usize - text.as_ptr() as usize + part.len()).collect()
+/// The words of each sentence of `text`; their times count bytes of the sentence.
+fn sentence_words(text: &str) -> Vec<Vec<SpokenWord>> {
+    let place = |part: &str, whole: &str| part.as_ptr() as usize - whole.as_ptr() as usize;
+    let mut text_start = 0;
+    let parts = text.split_inclusive('.').map(str::trim).filter(|part| !part.is_empty());
+    let sentences = parts.map(|sentence| {
+        let words = sentence.split_whitespace().map(|word| {
+            let (at, text_end) = (place(word, sentence), place(word, text) + word.len());
+            let (sample_start, sample_end) = (at as u64, (at + word.len()) as u64);
+            let spoken = SpokenWord { text_start, text_end, sample_start, sample_end };
+            text_start = text_end;
+            spoken
+        });
+        words.collect()
+    });
+    sentences.collect()
 }
 
 /// Prepares requests for an executor without weights.
@@ -46,8 +58,8 @@ impl SimulatedPreparer {
             let encoders = Arc::new([EncoderWork { end: text.len(), tokens: encoder_tokens }]);
             Work::Autoregressive { prompt: prompt.clone().into(), encoders }
         };
-        let (length, ends) = ((self.length)(text, seed), sentence_ends(text));
-        let job = Job { length, passes, ends, is_chat: false, seed, prompt, open_text: None };
+        let (length, words) = ((self.length)(text, seed), sentence_words(text));
+        let job = Job { length, passes, words, is_chat: false, seed, prompt, open_text: None };
         Prepared::new(work, Arc::new(job))
     }
 }
@@ -73,9 +85,9 @@ impl RequestPreparer for SimulatedPreparer {
             Input::Converse(input) => {
                 let (prompt, last_turn) = chat::prompt(&input.turns);
                 let work = Work::Autoregressive { prompt: prompt.into(), encoders: Arc::new([]) };
-                let (length, ends) = (6 + last_turn, Vec::new());
+                let (length, words) = (6 + last_turn, Vec::new());
                 let (prompt, seed) = (Vec::new(), input.seed);
-                let job = Job { length, passes: 1, ends, is_chat: true, seed, prompt, open_text: None };
+                let job = Job { length, passes: 1, words, is_chat: true, seed, prompt, open_text: None };
                 Prepared::new(work, Arc::new(job))
             }
         })
