@@ -1,4 +1,4 @@
-"""Eight clients of five dialects at once against one server: each gets what it gets alone, to the byte.
+"""Nine clients of six dialects at once against one server: each gets what it gets alone, to the byte.
 
 usage: together_client.py BASE_URL WYOMING_HOST WYOMING_PORT RECORDING WORD
 
@@ -20,6 +20,7 @@ import openai
 from deepgram import DeepgramClient
 from deepgram.environment import DeepgramClientEnvironment
 from deepgram.speak.v1.types.speak_v1text import SpeakV1Text
+from elevenlabs.client import ElevenLabs
 from websockets.sync.client import connect
 from wyoming.asr import Transcribe, Transcript
 from wyoming.audio import AudioChunk, AudioStop, wav_to_chunks
@@ -39,6 +40,7 @@ class Clients:
         environment = DeepgramClientEnvironment(
             base=base_url, production=self.web_socket, agent=self.web_socket, agent_rest=base_url
         )
+        self.elevenlabs = ElevenLabs(base_url=base_url, api_key="unused", timeout=300)
         self.deepgram = DeepgramClient(api_key="unused", environment=environment, timeout=300)
 
     def openai_speech(self) -> bytes:
@@ -50,6 +52,13 @@ class Clients:
     def openai_transcript(self) -> str:
         with open(self.recording, "rb") as file:
             return self.openai.audio.transcriptions.create(model="whisper-1", file=("a.wav", file.read())).text
+
+    def elevenlabs_speech(self) -> bytes:
+        # An id of the hosted service stands for the default voice.
+        stream = self.elevenlabs.text_to_speech.stream(
+            "JBFqnCBsd6RMkjVDRZzb", text=TEXT.format("five"), output_format="pcm_24000", seed=SEED
+        )
+        return b"".join(stream)
 
     def wyoming_speech(self) -> bytes:
         async def speak() -> bytes:
@@ -132,6 +141,7 @@ class Clients:
         return {
             "OpenAI speaks": self.openai_speech,
             "OpenAI transcribes": self.openai_transcript,
+            "ElevenLabs speaks": self.elevenlabs_speech,
             "Wyoming speaks": self.wyoming_speech,
             "Wyoming transcribes": self.wyoming_transcript,
             "Realtime transcribes": self.realtime_transcript,
@@ -161,8 +171,8 @@ def main(base_url: str, host: str, port: str, recording: str, word: str) -> None
         for name, answer in together.items():
             assert answer == alone[name], f"{name}: differs from what it gets alone, in repetition {repetition}"
     for name in clients:
-        print(f"passed: {name} beside seven others as alone")
-    print("passed: eight clients of five dialects at once on one engine")
+        print(f"passed: {name} beside eight others as alone")
+    print("passed: nine clients of six dialects at once on one engine")
 
 
 if __name__ == "__main__":
