@@ -123,7 +123,10 @@ async fn allowed_origins_receive_cors_headers() -> Result<()> {
     let preflight = guarded(preflight.send()).await??;
     assert_eq!(preflight.status(), 204, "browsers send it without the key");
     assert_eq!(preflight.headers()["access-control-allow-origin"], page);
-    assert_eq!(preflight.headers()["access-control-allow-headers"], "authorization, content-type, x-api-key");
+    assert_eq!(
+        preflight.headers()["access-control-allow-headers"],
+        "authorization, content-type, x-api-key, xi-api-key"
+    );
     for (key, expected) in [("open-sesame-1234", 200), ("wrong", 401)] {
         let request = client.get(server.url("/v1/models")).header("origin", page).bearer_auth(key);
         let response = guarded(request.send()).await??;
