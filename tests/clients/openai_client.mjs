@@ -9,10 +9,12 @@
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
+import { connect } from "node:net";
 
 // The packages are below `target/`, where Node.js does not look for them.
 const require = createRequire(new URL("../../target/node/package.json", import.meta.url));
 const { default: OpenAI, toFile } = require("openai");
+const { OpenAIRealtimeWS } = require("openai/realtime/ws");
 
 const TEXT = "The server speaks through the same package.";
 const [baseUrl, recording, asrModel, word, translator, cloner] = process.argv.slice(2);
@@ -213,10 +215,39 @@ async function errors() {
   passed("errors map to the package's exceptions");
 }
 
+// The package asks for TLS, which a proxy before the server would end; here its connection is plain.
+async function realtime() {
+  const { hostname, port } = new URL(baseUrl);
+  const options = { createConnection: () => connect(Number(port), hostname) };
+  const session = new OpenAIRealtimeWS({ intent: "transcription", options }, client);
+  const transcript = new Promise((resolve, reject) => {
+    session.on("error", reject);
+    session.on("conversation.item.input_audio_transcription.completed", (event) => resolve(event.transcript));
+  });
+  await new Promise((resolve) => session.on("session.created", resolve));
+  const data = audio.indexOf("data") + 8;
+  const input = { format: { type: "audio/pcm", rate: audio.readUInt32LE(24) }, turn_detection: null };
+  session.send({ type: "session.update", session: { type: "transcription", audio: { input } } });
+  for (let at = data; at < audio.length; at += 32_000) {
+    const piece = audio.subarray(at, at + 32_000).toString("base64");
+    session.send({ type: "input_audio_buffer.append", audio: piece });
+  }
+  session.send({ type: "input_audio_buffer.commit" });
+  const text = await transcript;
+  assert(text.toLowerCase().includes(word), text);
+
+  const failure = new Promise((resolve) => session.on("error", resolve));
+  session.send({ type: "input_audio_buffer.append", audio: "%", event_id: "mine" });
+  assert.equal((await failure).error.event_id, "mine");
+  session.close();
+  passed("a realtime transcription and an error");
+}
+
 await speech();
 await cancelling();
 await transcriptions();
 await translations();
 await voices();
 await models();
+await realtime();
 await errors();
