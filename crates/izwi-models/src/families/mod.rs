@@ -17,6 +17,7 @@ mod load_options;
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
 mod metal_budget;
 mod qwen3_tts;
+mod voxtral;
 mod whisper;
 
 pub use load_options::LoadOptions;
@@ -31,6 +32,7 @@ const REGISTRY: &[(&str, Loader)] = &[
     ("hibari", hibari::load),
     ("lfm2_audio", lfm2_audio::load),
     ("qwen3_tts", qwen3_tts::load),
+    ("voxtral", voxtral::load),
     ("whisper", whisper::load),
 ];
 

@@ -12,12 +12,13 @@ use rayon::prelude::*;
 use self::config::Settings;
 use self::decoder::{Decoder, Span, SpanOutput};
 use self::encoder::{Encoder, Encoding};
-use self::front_end::{FrontEnd, SAMPLE_RATE_HZ};
+
 use self::rules::Rules;
 use self::state::{Context, DecodingOptions, DecodingState, PassKind, Recording, Window};
 use self::tokens::Vocabulary;
 use self::window_decoder::WindowDecoder;
 use super::LoadOptions;
+use crate::log_mel::{self, FrontEnd, LogMel, SAMPLE_RATE_HZ};
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::regions::{self, Region};
 use crate::warm_up;
@@ -35,7 +36,6 @@ mod budgets;
 mod config;
 mod decoder;
 mod encoder;
-mod front_end;
 #[cfg(test)]
 mod golden;
 mod rules;
@@ -207,11 +207,11 @@ impl Whisper {
     }
 
     fn record(&self, samples: &[f32], regions: Vec<Region>, options: DecodingOptions) -> Recording {
-        let padded = |frames: &Range<usize>| frames.start..frames.end + front_end::FADE;
+        let padded = |frames: &Range<usize>| frames.start..frames.end + log_mel::FADE;
         let mel: Vec<_> =
             regions.iter().map(|region| self.front_end.frames(samples, padded(&region.frames))).collect();
         Recording {
-            peak: mel.iter().map(front_end::LogMel::peak).fold(f32::NEG_INFINITY, f32::max),
+            peak: mel.iter().map(LogMel::peak).fold(f32::NEG_INFINITY, f32::max),
             regions,
             mel,
             duration_s: samples.len() as f64 / SAMPLE_RATE_HZ as f64,
