@@ -90,5 +90,5 @@ pub fn tokenize(family: &str, folder: &Path, size: usize, text: &str) -> Result<
 /// A rule for texts is faulty.
 #[doc(hidden)]
 pub fn phonemes(text: &str) -> Result<Vec<(String, Vec<usize>)>, Error> {
-    hibari::phonemes(text)
+    crate::text::english::phonemes(text)
 }
