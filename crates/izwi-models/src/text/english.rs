@@ -2,7 +2,7 @@
 //!
 //! Puts the steps of this folder in order. Knows no vocabulary and no family.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use rayon::prelude::*;
@@ -11,6 +11,7 @@ use regex::Regex;
 use super::alignment::spoken_ends;
 use super::markup::Markup;
 use super::normalise::Normaliser;
+pub(crate) use super::phonemes::Accent;
 use super::phonemes::{LetterNames, Phonemiser, UnknownWords, WordPhonemes};
 use super::sentences;
 use super::units::Sentence;
@@ -54,11 +55,15 @@ impl EnglishFrontEnd {
     /// # Errors
     /// A rule for texts is faulty.
     pub(crate) fn new(unknown: Box<dyn UnknownWords>) -> Result<Self, Error> {
+        Self::with_accent(Accent::American, unknown)
+    }
+
+    fn with_accent(accent: Accent, unknown: Box<dyn UnknownWords>) -> Result<Self, Error> {
         let faulty = |_| Error::Internal("a text rule is not a regular expression");
         Ok(Self {
             markup: Markup::new().map_err(faulty)?,
             normaliser: Normaliser::new().map_err(faulty)?,
-            phonemiser: Phonemiser::new(unknown),
+            phonemiser: Phonemiser::with_accent(accent, unknown),
             unusual: Regex::new(r"[[\p{L}\p{N}\p{S}]--\p{ASCII}]").map_err(faulty)?,
         })
     }
@@ -113,6 +118,37 @@ impl EnglishFrontEnd {
             Sentence { said, phonemes: joined(words) }
         });
         sentences.collect()
+    }
+}
+
+/// The front ends of both accents. The lexicons of British English are loaded when they are first needed.
+#[derive(Debug)]
+pub(crate) struct FrontEnds {
+    folder: PathBuf,
+    american: EnglishFrontEnd,
+    british: OnceLock<Result<EnglishFrontEnd, Error>>,
+}
+
+impl FrontEnds {
+    /// With the reader of unknown words in `folder`, or letter names.
+    ///
+    /// # Errors
+    /// The reader cannot be loaded, or a rule for texts is faulty.
+    pub(crate) fn new(folder: &Path) -> Result<Self, Error> {
+        let american = EnglishFrontEnd::new(unknown_words(folder)?)?;
+        Ok(Self { folder: folder.to_owned(), american, british: OnceLock::new() })
+    }
+
+    /// The one of an accent.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn of(&self, accent: Accent) -> Result<&EnglishFrontEnd, &Error> {
+        if accent == Accent::American {
+            return Ok(&self.american);
+        }
+        let make = || EnglishFrontEnd::with_accent(accent, unknown_words(&self.folder)?);
+        self.british.get_or_init(make).as_ref()
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 
-use super::convert;
+use super::{Quantised, convert};
 use crate::convert::error::ConversionError;
 
 /// A protobuf message under construction.
@@ -86,8 +86,8 @@ fn converted(model: &[u8]) -> Result<Tensors, ConversionError> {
     let [source, target, again] =
         ["a.onnx", "a.safetensors", "b.safetensors"].map(|name| folder.path().join(name));
     std::fs::write(&source, model).unwrap();
-    convert(&source, &target)?;
-    convert(&source, &again)?;
+    convert(&source, &target, Quantised::Floats)?;
+    convert(&source, &again, Quantised::Floats)?;
     let bytes = std::fs::read(&target).unwrap();
     assert_eq!(bytes, std::fs::read(&again).unwrap(), "equal input gives equal output");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "nothing else is left");
@@ -264,7 +264,8 @@ fn one_weight_under_many_names_does_not_grow_without_bounds() {
 
 #[test]
 fn an_unreadable_source_names_its_path() {
-    let error = convert(Path::new("/nowhere/a.onnx"), Path::new("/nowhere/b")).unwrap_err();
+    let error =
+        convert(Path::new("/nowhere/a.onnx"), Path::new("/nowhere/b"), Quantised::Floats).unwrap_err();
     assert_eq!(error.to_string(), "cannot read /nowhere/a.onnx");
 }
 
