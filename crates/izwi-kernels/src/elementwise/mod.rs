@@ -1,7 +1,9 @@
 //! Functions of one row or one element: softmax, norms, rotary embedding, activations.
 
+mod instance_norm;
 mod snake;
 
+pub use instance_norm::{Activated, instance_norm};
 pub use snake::snake;
 
 use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};

@@ -12,6 +12,7 @@ use izwi_nn::Error;
 #[cfg(test)]
 pub(crate) mod golden_set;
 mod hibari;
+mod kokoro;
 mod lfm2_audio;
 mod load_options;
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
@@ -30,6 +31,7 @@ type RandomModel = (&'static [&'static str], fn(&str, &LoadOptions) -> Result<Ar
 
 const REGISTRY: &[(&str, Loader)] = &[
     ("hibari", hibari::load),
+    ("kokoro", kokoro::load),
     ("lfm2_audio", lfm2_audio::load),
     ("qwen3_tts", qwen3_tts::load),
     ("voxtral", voxtral::load),
@@ -92,5 +94,5 @@ pub fn tokenize(family: &str, folder: &Path, size: usize, text: &str) -> Result<
 /// A rule for texts is faulty.
 #[doc(hidden)]
 pub fn phonemes(text: &str) -> Result<Vec<(String, Vec<usize>)>, Error> {
-    hibari::phonemes(text)
+    crate::text::english::phonemes(text)
 }
