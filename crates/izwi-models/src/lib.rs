@@ -13,4 +13,5 @@ mod mini_engine;
 pub mod model;
 mod regions;
 pub mod text;
+mod voice_pack;
 pub mod warm_up;

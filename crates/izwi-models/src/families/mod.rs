@@ -16,6 +16,7 @@ mod lfm2_audio;
 mod load_options;
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
 mod metal_budget;
+mod pocket_tts;
 mod qwen3_tts;
 mod whisper;
 
@@ -30,13 +31,17 @@ type RandomModel = (&'static [&'static str], fn(&str, &LoadOptions) -> Result<Ar
 const REGISTRY: &[(&str, Loader)] = &[
     ("hibari", hibari::load),
     ("lfm2_audio", lfm2_audio::load),
+    ("pocket_tts", pocket_tts::load),
     ("qwen3_tts", qwen3_tts::load),
     ("whisper", whisper::load),
 ];
 
 /// Families with random weights of published sizes, for benchmarks without a checkpoint.
-const RANDOM: &[RandomModel] =
-    &[(&lfm2_audio::SIZES, lfm2_audio::random), (&qwen3_tts::SIZES, qwen3_tts::random)];
+const RANDOM: &[RandomModel] = &[
+    (&lfm2_audio::SIZES, lfm2_audio::random),
+    (&pocket_tts::SIZES, pocket_tts::random),
+    (&qwen3_tts::SIZES, qwen3_tts::random),
+];
 
 /// A model of the published size `model` with random weights.
 ///
@@ -78,6 +83,7 @@ pub fn known() -> impl Iterator<Item = &'static str> {
 pub fn tokenize(family: &str, folder: &Path, size: usize, text: &str) -> Result<Vec<u32>, Error> {
     match family {
         "lfm2_audio" => lfm2_audio::tokenize(folder, size, text),
+        "pocket_tts" => pocket_tts::tokenize(folder, size, text),
         "qwen3_tts" => qwen3_tts::tokenize(folder, size, text),
         _ => whisper::tokenize(folder, size, text),
     }

@@ -15,6 +15,7 @@ mod linear;
 mod packed_rows;
 mod rms_norm;
 mod rope;
+mod row_norm;
 
 pub use activation::Epilogue;
 pub use conv_next::{ConvNeXtBlock, ConvNeXtConfig};
@@ -27,3 +28,4 @@ pub use linear::{Linear, cat_weights};
 pub use packed_rows::{PackedRows, ROW_ALIGN};
 pub use rms_norm::RmsNorm;
 pub use rope::{Rope, RopeRows, half_split_of_interleaved};
+pub use row_norm::RowNorm;
