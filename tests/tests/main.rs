@@ -18,6 +18,7 @@ mod lifecycle;
 mod live_text;
 mod malformed_input;
 mod metrics;
+mod pocket_tts;
 mod qwen3_tts;
 mod real_whisper;
 mod real_word_times;

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use crate::arch::{Element, Isa, IsaLevel, Kernel, LANES, dispatch, forced};
 use crate::attention::{PagedCache, PagedQuery, Span, attention, pack_heads, paged_attention};
-use crate::elementwise::{RmsNorm, apply_rope, bias_gelu, layer_norm, silu_mul};
+use crate::elementwise::{RmsNorm, apply_rope, bias_gelu, bias_gelu_tanh, layer_norm, silu_mul};
 use crate::linear::panels::{self, Panels, Rows, Strides};
 use crate::linear::{WeightSource, WeightType, Weights};
 
@@ -269,6 +269,11 @@ fn gelu_and_norm_at_odd_widths() {
         check("gelu", 1e-6, || {
             let mut y = vec![0.0; x.len()];
             bias_gelu(&x, &bias, &mut y);
+            y
+        });
+        check("gelu by tanh", 1e-6, || {
+            let mut y = vec![0.0; x.len()];
+            bias_gelu_tanh(&x, &bias, &mut y);
             y
         });
         check("norm", if width == 1 { 1e-2 } else { 1e-5 }, || {

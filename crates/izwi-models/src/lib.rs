@@ -15,4 +15,5 @@ pub mod model;
 mod regions;
 mod sequential;
 pub mod text;
+mod voice_pack;
 pub mod warm_up;

@@ -75,7 +75,15 @@ pub(crate) unsafe fn scale_in_place<I: Isa>(values: *mut f32, count: usize, fact
 /// # Panics
 /// Lengths do not fit.
 pub fn bias_gelu(x: &[f32], bias: &[f32], y: &mut [f32]) {
-    by_rows(x, bias.len(), y, |x, y| dispatch(Gelu { x, bias, y }));
+    by_rows(x, bias.len(), y, |x, y| dispatch(Gelu::<false> { x, bias, y }));
+}
+
+/// As [`bias_gelu`], by the approximation with tanh: <https://arxiv.org/abs/1606.08415> (section 2).
+///
+/// # Panics
+/// Lengths do not fit.
+pub fn bias_gelu_tanh(x: &[f32], bias: &[f32], y: &mut [f32]) {
+    by_rows(x, bias.len(), y, |x, y| dispatch(Gelu::<true> { x, bias, y }));
 }
 
 /// `y += x`.
@@ -127,14 +135,15 @@ unsafe impl Kernel for AddTo<'_> {
     }
 }
 
-struct Gelu<'a> {
+/// With tanh, or with the error function.
+struct Gelu<'a, const TANH: bool> {
     x: &'a [f32],
     bias: &'a [f32],
     y: &'a mut [f32],
 }
 
 // SAFETY: accesses only its slices, whose lengths the function that makes it checks.
-unsafe impl Kernel for Gelu<'_> {
+unsafe impl<const TANH: bool> Kernel for Gelu<'_, TANH> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.bias.len();
@@ -143,7 +152,8 @@ unsafe impl Kernel for Gelu<'_> {
                 let part = width - at;
                 let bias = load_part::<I>(self.bias.as_ptr().add(at), part, 0.0);
                 let x = I::add(load_part::<I>(x.as_ptr().add(at), part, 0.0), bias);
-                store_part::<I>(y.as_mut_ptr().add(at), gelu::<I>(x), part);
+                let activated = if TANH { gelu_tanh::<I>(x) } else { gelu::<I>(x) };
+                store_part::<I>(y.as_mut_ptr().add(at), activated, part);
             }
         }
     }
@@ -153,6 +163,15 @@ unsafe impl Kernel for Gelu<'_> {
 unsafe fn gelu<I: Isa>(x: I::V) -> I::V {
     let half = I::mul(x, I::splat(0.5));
     I::fma(half, erf::<I>(I::mul(x, I::splat(std::f32::consts::FRAC_1_SQRT_2))), half)
+}
+
+/// `x (1 + tanh(u)) / 2` as `x / (1 + exp(-2 u))`, with `u = sqrt(2 / π) (x + 0.044715 x³)`.
+#[inline(always)]
+unsafe fn gelu_tanh<I: Isa>(x: I::V) -> I::V {
+    const MINUS_TWO_ROOTS: f32 = -1.595_769_1;
+    let cube = I::mul(I::mul(x, x), I::mul(x, I::splat(0.044_715)));
+    let e = exp::<I>(I::mul(I::add(x, cube), I::splat(MINUS_TWO_ROOTS)));
+    I::div(x, I::add(e, I::splat(1.0)))
 }
 
 /// Rational approximation in f32, within 5e-7.

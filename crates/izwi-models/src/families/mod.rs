@@ -17,6 +17,7 @@ mod lfm2_audio;
 mod load_options;
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
 mod metal_budget;
+mod pocket_tts;
 mod qwen3_tts;
 mod voxtral;
 mod whisper;
@@ -33,14 +34,18 @@ const REGISTRY: &[(&str, Loader)] = &[
     ("hibari", hibari::load),
     ("kokoro", kokoro::load),
     ("lfm2_audio", lfm2_audio::load),
+    ("pocket_tts", pocket_tts::load),
     ("qwen3_tts", qwen3_tts::load),
     ("voxtral", voxtral::load),
     ("whisper", whisper::load),
 ];
 
 /// Families with random weights of published sizes, for benchmarks without a checkpoint.
-const RANDOM: &[RandomModel] =
-    &[(&lfm2_audio::SIZES, lfm2_audio::random), (&qwen3_tts::SIZES, qwen3_tts::random)];
+const RANDOM: &[RandomModel] = &[
+    (&lfm2_audio::SIZES, lfm2_audio::random),
+    (&pocket_tts::SIZES, pocket_tts::random),
+    (&qwen3_tts::SIZES, qwen3_tts::random),
+];
 
 /// A model of the published size `model` with random weights.
 ///
@@ -82,6 +87,7 @@ pub fn known() -> impl Iterator<Item = &'static str> {
 pub fn tokenize(family: &str, folder: &Path, size: usize, text: &str) -> Result<Vec<u32>, Error> {
     match family {
         "lfm2_audio" => lfm2_audio::tokenize(folder, size, text),
+        "pocket_tts" => pocket_tts::tokenize(folder, size, text),
         "qwen3_tts" => qwen3_tts::tokenize(folder, size, text),
         _ => whisper::tokenize(folder, size, text),
     }

@@ -7,7 +7,8 @@ use crate::Error;
 use crate::attention::window::Window;
 use crate::checkpoint::Checkpoint;
 use crate::layers::{
-    self, Epilogue, Fused, LayerNorm, Linear, RmsNorm, Rope, RopeRows, cat_weights, half_split_of_interleaved,
+    Epilogue, Fused, LayerNorm, Linear, RmsNorm, Rope, RopeRows, RowNorm, cat_weights,
+    half_split_of_interleaved,
 };
 use izwi_types::Precision;
 
@@ -18,6 +19,8 @@ pub enum Style {
     Gated,
     /// Layer norm with bias, GELU feed-forward.
     Plain,
+    /// As [`Self::Plain`], GELU by its approximation with tanh.
+    PlainTanh,
 }
 
 /// How a checkpoint names and lays out the tensors of a layer.
@@ -66,25 +69,19 @@ pub struct CausalTransformer {
 
 #[derive(Debug, Clone)]
 struct Layer {
-    attention_norm: Norm,
+    attention_norm: RowNorm,
     qkv: Linear, // [width, 3 * heads * head_dim]
     output: Linear,
     attention_scale: Tensor, // [width]
-    feed_forward_norm: Norm,
+    feed_forward_norm: RowNorm,
     feed_forward: FeedForward,
     feed_forward_scale: Tensor, // [width]
 }
 
 #[derive(Debug, Clone)]
-enum Norm {
-    Rms(RmsNorm),
-    Layer(LayerNorm),
-}
-
-#[derive(Debug, Clone)]
 enum FeedForward {
     Gated { gate_up: Linear, down: Linear },
-    Plain { up: Linear, down: Linear },
+    Plain { up: Linear, epilogue: Epilogue, down: Linear },
 }
 
 impl CausalTransformer {
@@ -156,7 +153,7 @@ impl Layer {
         let [attention_scale, feed_forward_scale] = names.scales.map(|part| format!("{name}.{part}.scale"));
         let output = from.first_of(names.outputs.iter().map(|part| format!("{name}.{part}.weight")));
         Ok(Self {
-            attention_norm: Norm::load(from, &attention_norm, shape)?,
+            attention_norm: load_norm(from, &attention_norm, shape)?,
             qkv: shape.naming.qkv(from, &named("self_attn"), shape)?,
             output: {
                 let parts = [(output, vec![shape.width, attention_width])];
@@ -164,7 +161,7 @@ impl Layer {
                 Linear::load_transformed(from, (&parts, ""), sizes, shape.precision, cat_weights)?
             },
             attention_scale: from.take(&attention_scale, &[shape.width])?,
-            feed_forward_norm: Norm::load(from, &feed_forward_norm, shape)?,
+            feed_forward_norm: load_norm(from, &feed_forward_norm, shape)?,
             feed_forward: FeedForward::load(from, name, shape)?,
             feed_forward_scale: from.take(&feed_forward_scale, &[shape.width])?,
         })
@@ -178,7 +175,7 @@ impl Layer {
         let norm = Some(self.feed_forward_norm.of_rows());
         let (epilogue, up, down) = match &self.feed_forward {
             FeedForward::Gated { gate_up, down } => (Epilogue::GatedSilu, gate_up, down),
-            FeedForward::Plain { up, down } => (Epilogue::Gelu, up, down),
+            FeedForward::Plain { up, epilogue, down } => (*epilogue, up, down),
         };
         let inner = up.forward_fused(&x, Fused { norm, epilogue, ..Fused::default() })?;
         let scaled = Fused { scale: Some(&self.feed_forward_scale), residual: Some(&x), ..Fused::default() };
@@ -248,20 +245,17 @@ impl Naming {
     }
 }
 
-impl Norm {
-    fn load(from: &mut Checkpoint, name: &str, shape: &TransformerShape) -> std::result::Result<Self, Error> {
-        Ok(match shape.style {
-            Style::Gated => Self::Rms(RmsNorm::load(from, name, shape.width, shape.eps)?),
-            Style::Plain => Self::Layer(LayerNorm::load_with_eps(from, name, shape.width, shape.eps)?),
-        })
-    }
-
-    fn of_rows(&self) -> layers::Norm<'_> {
-        match self {
-            Self::Rms(norm) => layers::Norm::Rms(norm),
-            Self::Layer(norm) => layers::Norm::Layer(norm),
+fn load_norm(
+    from: &mut Checkpoint,
+    name: &str,
+    shape: &TransformerShape,
+) -> std::result::Result<RowNorm, Error> {
+    Ok(match shape.style {
+        Style::Gated => RowNorm::Rms(RmsNorm::load(from, name, shape.width, shape.eps)?),
+        Style::Plain | Style::PlainTanh => {
+            RowNorm::Layer(LayerNorm::load_with_eps(from, name, shape.width, shape.eps)?)
         }
-    }
+    })
 }
 
 impl FeedForward {
@@ -276,11 +270,13 @@ impl FeedForward {
                     down: linear(from, &format!("{name}.mlp.down_proj"), (inner, width), shape)?,
                 }
             }
-            Style::Plain => {
+            Style::Plain | Style::PlainTanh => {
                 let [up, down] = shape.naming.names().plain.map(|part| format!("{name}.{part}"));
                 let up = linear(from, &up, (width, inner), shape)?;
                 let down = linear(from, &down, (inner, width), shape)?;
-                Self::Plain { up, down }
+                let is_tanh = shape.style == Style::PlainTanh;
+                let epilogue = if is_tanh { Epilogue::GeluTanh } else { Epilogue::Gelu };
+                Self::Plain { up, epilogue, down }
             }
         })
     }

@@ -4,7 +4,7 @@ use candle_core::{Device, MetalDevice, Result, Tensor, bail};
 
 use super::{Attention, DecoderStack, Layer, Mixer, StackRows, StackShape};
 use crate::kv_pool::KvPool;
-use crate::layers::{Epilogue, Linear};
+use crate::layers::Linear;
 use crate::metal::{self, Fused, Heads, MAX_TAPS, Pass, StepTable, TableSpan};
 
 /// Columns of a block's convolution state that come before those a continuing sequence reads.
@@ -24,8 +24,8 @@ impl DecoderStack {
 
     fn heads<'a>(&self, attention: &'a Attention) -> Heads<'a> {
         let StackShape { heads, kv_heads, head_dim, .. } = self.shape;
-        let (query, key) = (&attention.query_norm, &attention.key_norm);
-        let norms = Some((query.weight(), key.weight(), query.eps()));
+        let norms = attention.head_norms.as_ref();
+        let norms = norms.map(|[query, key]| (query.weight(), key.weight(), query.eps()));
         Heads { heads, kv_heads, head_dim, norms, rotates: true }
     }
 
@@ -108,8 +108,8 @@ impl DecoderStack {
             }
         };
         let norm = layer.feed_forward_norm.on_metal();
-        let gate_up = Fused { norm, epilogue: Epilogue::GatedSilu, ..Fused::default() };
-        let hidden = pass.linear(&x, stored(&layer.gate_up)?, gate_up)?;
+        let up = Fused { norm, epilogue: layer.activation, ..Fused::default() };
+        let hidden = pass.linear(&x, stored(&layer.up)?, up)?;
         pass.linear(&hidden, stored(&layer.down)?, Fused { residual: Some(&x), ..Fused::default() })
     }
 }

@@ -1,9 +1,8 @@
-//! A stack of causal decoder layers: pre-norm; grouped-query attention with normed and rotated heads over the paged
-//! pool, or a short convolution; gated SiLU feed-forward. Rows of any number of sequences, at any positions, in one pass
-//! per layer.
+//! A stack of causal decoder layers: pre-norm; grouped-query attention with rotated heads over the paged pool, or a short
+//! convolution; feed-forward. Rows of any number of sequences, at any positions, in one pass per layer.
 //!
-//! Architectures: <https://arxiv.org/abs/2505.09388> (Qwen3), <https://arxiv.org/abs/2511.23404> (LFM2). Knows no
-//! embedding, no head and no model.
+//! Architectures: <https://arxiv.org/abs/2505.09388> (Qwen3), <https://arxiv.org/abs/2511.23404> (LFM2),
+//! <https://arxiv.org/abs/2410.00037> (Kyutai). Knows no embedding, no head and no model.
 
 mod frame_decoder;
 #[cfg(feature = "metal")]
@@ -21,14 +20,16 @@ use crate::Error;
 use crate::attention::{PagedRows, PagedSpan, paged};
 use crate::checkpoint::Checkpoint;
 use crate::kv_pool::{ConvStateLayout, KvLayout, KvPool};
-use crate::layers::activation::silu_gate;
 use crate::layers::conv::{ShortConv, ShortConvShape};
-use crate::layers::{Linear, RmsNorm, Rope, RopeRows, cat_weights, half_split_of_interleaved};
+use crate::layers::{
+    Epilogue, Fused, LayerNorm, Linear, RmsNorm, Rope, RopeRows, RowNorm, cat_weights,
+    half_split_of_interleaved,
+};
 use izwi_types::Precision;
 
 pub use frame_decoder::{CodebookHead, FrameDecoder, FrameStart};
 use frame_steps::FrameSteps;
-pub use shape::{Mixing, Rotation, StackNames, StackShape};
+pub use shape::{Mixing, Rotation, StackNames, StackShape, Style};
 
 /// Weights of a stack and its last norm.
 #[derive(Debug)]
@@ -43,10 +44,12 @@ pub struct DecoderStack {
 
 #[derive(Debug)]
 struct Layer {
-    mixing_norm: RmsNorm,
+    mixing_norm: RowNorm,
     mixer: Mixer,
-    feed_forward_norm: RmsNorm,
-    gate_up: Linear,
+    feed_forward_norm: RowNorm,
+    /// The gate and the values it multiplies, or only values, before the activation.
+    up: Linear,
+    activation: Epilogue,
     down: Linear,
 }
 
@@ -61,8 +64,8 @@ enum Mixer {
 #[derive(Debug)]
 struct Attention {
     query_key_value: Linear,
-    query_norm: RmsNorm,
-    key_norm: RmsNorm,
+    /// Norms of the heads of queries and keys.
+    head_norms: Option<[RmsNorm; 2]>,
     output: Linear,
 }
 
@@ -165,7 +168,7 @@ impl DecoderStack {
                 }
                 Mixer::Convolution(_, convolution) => convolution.bytes(),
             };
-            mixer + layer.gate_up.bytes() + layer.down.bytes()
+            mixer + layer.up.bytes() + layer.down.bytes()
         });
         linears.sum()
     }
@@ -276,7 +279,8 @@ impl DecoderStack {
                 }
             };
             (x, normed) = layer.feed_forward_norm.forward_sum(&x, &change)?;
-            let change = layer.down.forward(&silu_gate(&layer.gate_up.forward(&normed)?)?)?;
+            let activated = Fused { epilogue: layer.activation, ..Fused::default() };
+            let change = layer.down.forward(&layer.up.forward_fused(&normed, activated)?)?;
             match self.layers.get(index + 1) {
                 Some(next) => (x, normed) = next.mixing_norm.forward_sum(&x, &change)?,
                 None => x = (x + change)?,
@@ -337,8 +341,11 @@ impl DecoderStack {
         let mixed = layer.query_key_value.forward(normed)?; // [rows, (heads + 2 kv_heads) * head_dim]
         let count = mixed.dim(0)?;
         let part = |start: usize, width: usize| mixed.narrow(1, start, width);
-        let queries = self.rope.forward_normed(&part(0, q)?, &step.turns, &layer.query_norm)?;
-        let keys = self.rope.forward_normed(&part(q, own)?, &step.turns, &layer.key_norm)?;
+        let rotated = |x: Tensor, norm: usize| match &layer.head_norms {
+            Some(norms) => self.rope.forward_normed(&x, &step.turns, &norms[norm]),
+            None => self.rope.forward(&x, &step.turns),
+        };
+        let (queries, keys) = (rotated(part(0, q)?, 0)?, rotated(part(q, own)?, 1)?);
         let values = part(q + own, own)?.contiguous()?;
         let shape = (count, kv_heads, head_dim);
         step.paged.write(kv, index, &keys.reshape(shape)?, &values.reshape(shape)?)?;
@@ -376,14 +383,23 @@ impl Layer {
         (shape, names): (&StackShape, &StackNames),
         precision: Precision,
     ) -> std::result::Result<Self, Error> {
-        let StackShape { width, hidden, eps, .. } = *shape;
+        let StackShape { style, width, hidden, eps, .. } = *shape;
         let part = |part: &str| format!("{name}.{part}");
         let [gate, up, down] = names.gate_up_down.map(part);
+        let norm = |from: &mut Checkpoint, name: &str| match style {
+            Style::Gated => RmsNorm::load(from, &part(name), width, eps).map(RowNorm::Rms),
+            Style::Plain => LayerNorm::load_with_eps(from, &part(name), width, eps).map(RowNorm::Layer),
+        };
+        let (inner, activation) = match style {
+            Style::Gated => (vec![(&*gate, hidden), (&*up, hidden)], Epilogue::GatedSilu),
+            Style::Plain => (vec![(&*up, hidden)], Epilogue::GeluTanh),
+        };
         Ok(Self {
-            mixing_norm: RmsNorm::load(from, &part(names.mixing_norm), width, eps)?,
+            mixing_norm: norm(from, names.mixing_norm)?,
             mixer,
-            feed_forward_norm: RmsNorm::load(from, &part(names.feed_forward_norm), width, eps)?,
-            gate_up: Linear::load_stacked(from, &[(&gate, hidden), (&up, hidden)], width, precision)?,
+            feed_forward_norm: norm(from, names.feed_forward_norm)?,
+            up: Linear::load_stacked(from, &inner, width, precision)?,
+            activation,
             down: Linear::load_stacked(from, &[(&down, width)], hidden, precision)?,
         })
     }
@@ -420,19 +436,18 @@ impl Attention {
                 let rotated = half_split_of_interleaved(&weight.narrow(0, 0, queries + own)?, head_dim)?;
                 Ok(Tensor::cat(&[rotated, weight.narrow(0, queries + own, own)?], 0)?)
             })?;
-        let norm =
-            |from: &mut Checkpoint, name: &str| from.take(&format!("{}.weight", part(name)), &[head_dim]);
-        let mut norms = [norm(from, names.query_norm)?, norm(from, names.key_norm)?];
-        if rotates_pairs {
-            for norm in &mut norms {
-                *norm = half_split_of_interleaved(norm, head_dim)?;
-            }
-        }
-        let [query_norm, key_norm] = norms.map(|norm| RmsNorm::new(norm, eps));
+        let norm = |from: &mut Checkpoint, name: &str| {
+            let norm = from.take(&format!("{}.weight", part(name)), &[head_dim])?;
+            let norm = if rotates_pairs { half_split_of_interleaved(&norm, head_dim)? } else { norm };
+            Ok::<_, Error>(RmsNorm::new(norm, eps))
+        };
+        let head_norms = match shape.style {
+            Style::Gated => Some([norm(from, names.query_norm)?, norm(from, names.key_norm)?]),
+            Style::Plain => None,
+        };
         Ok(Self {
             query_key_value,
-            query_norm,
-            key_norm,
+            head_norms,
             output: Linear::load_stacked(from, &[(&part(names.output), width)], queries, precision)?,
         })
     }
@@ -451,6 +466,7 @@ mod tests {
     fn stack_on(rotation: Rotation, device: &Device) -> DecoderStack {
         let convolution = Mixing::Convolution { taps: 3 };
         let shape = StackShape {
+            style: Style::Gated,
             width: 24,
             hidden: 40,
             layers: vec![convolution, Mixing::Attention, convolution, Mixing::Attention],
@@ -463,6 +479,23 @@ mod tests {
         };
         let mut from = Checkpoint::random(device, DType::F32);
         DecoderStack::load(&mut from, "x", shape, &StackNames::TRANSFORMERS, Precision::F32).unwrap()
+    }
+
+    fn plain_stack_on(device: &Device) -> DecoderStack {
+        let shape = StackShape {
+            style: Style::Plain,
+            width: 24,
+            hidden: 40,
+            layers: vec![Mixing::Attention; 2],
+            heads: 3,
+            kv_heads: 1,
+            head_dim: 6,
+            eps: 1e-5,
+            theta: 1e4,
+            rotation: Rotation::Pairs,
+        };
+        let mut from = Checkpoint::random(device, DType::F32);
+        DecoderStack::load(&mut from, "x", shape, &StackNames::KYUTAI, Precision::F32).unwrap()
     }
 
     fn random(rows: usize) -> Tensor {
@@ -515,6 +548,27 @@ mod tests {
         }
         assert!(stack.resume(&kv, SIZE + 1, &[9, 2], &device).is_err());
         assert!(stack.resume(&kv, 3 * SIZE, &[9, 2], &device).is_err());
+    }
+
+    #[test]
+    fn a_plain_stack_gives_the_same_rows_in_any_chunks_and_on_a_device() {
+        let (x, table) = (random(11), [3, 0, 2]);
+        let in_chunks = |device: &Device, chunks: &[usize]| {
+            let stack = plain_stack_on(device);
+            let mut kv = KvPool::new(Some(stack.kv_layout(DType::F32)), 4, SIZE, device).unwrap();
+            let mut state = stack.begin(device).unwrap();
+            let (mut start, mut rows) = (0, Vec::new());
+            for &count in chunks {
+                let part = x.narrow(0, start, count).unwrap().to_device(device).unwrap();
+                rows.extend(run(&stack, &part, &mut kv, (start, &table), &mut state));
+                start += count;
+            }
+            rows
+        };
+        let whole = in_chunks(&Device::Cpu, &[11]);
+        assert_near(&in_chunks(&Device::Cpu, &[1, 5, 4, 1]), &whole, &Device::Cpu);
+        let device = crate::device::of_tests();
+        assert_near(&in_chunks(&device, &[7, 1, 3]), &whole, &device);
     }
 
     #[test]

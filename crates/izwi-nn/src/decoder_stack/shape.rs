@@ -12,6 +12,15 @@ pub enum Mixing {
     },
 }
 
+/// Which layers a stack has beside attention and convolution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// RMS norm; heads of queries and keys are normed before the rotation; SiLU-gated feed-forward.
+    Gated,
+    /// Layer norm with bias; heads as projected; feed-forward with GELU by its approximation with tanh.
+    Plain,
+}
+
 /// Which elements of a head are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rotation {
@@ -28,9 +37,9 @@ pub struct StackNames {
     pub mixing_norm: &'static str,
     /// Query, key and value projections: three names, or one name if they are concatenated in this order.
     pub query_key_value: &'static [&'static str],
-    /// Norm of each query head.
+    /// Norm of each query head, in a gated stack.
     pub query_norm: &'static str,
-    /// Norm of each key head.
+    /// Norm of each key head, in a gated stack.
     pub key_norm: &'static str,
     /// Output projection of the attention.
     pub output: &'static str,
@@ -38,7 +47,7 @@ pub struct StackNames {
     pub convolution: &'static str,
     /// Norm before the feed-forward.
     pub feed_forward_norm: &'static str,
-    /// The three projections of the feed-forward: gate, up, down.
+    /// The projections of the feed-forward: gate, up, down; a plain stack has no gate.
     pub gate_up_down: [&'static str; 3],
     /// Norm after the last layer, if any.
     pub last_norm: Option<&'static str>,
@@ -57,11 +66,26 @@ impl StackNames {
         gate_up_down: ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"],
         last_norm: Some("norm"),
     };
+
+    /// Names of Kyutai's models (<https://github.com/kyutai-labs/moshi>).
+    pub const KYUTAI: Self = Self {
+        mixing_norm: "norm1",
+        query_key_value: &["self_attn.in_proj"],
+        query_norm: "",
+        key_norm: "",
+        output: "self_attn.out_proj",
+        convolution: "",
+        feed_forward_norm: "norm2",
+        gate_up_down: ["", "linear1", "linear2"],
+        last_norm: None,
+    };
 }
 
 /// Sizes of a stack.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StackShape {
+    /// Which layers it has.
+    pub style: Style,
     /// Width of a row.
     pub width: usize,
     /// Width of the feed-forward.

@@ -15,6 +15,8 @@ pub enum Epilogue {
     Silu,
     /// By the error function.
     Gelu,
+    /// As [`bias_gelu_tanh`].
+    GeluTanh,
     /// The larger of the value and 0.
     Relu,
     /// The weight has twice the outputs: SiLU of the first half times the second half.
@@ -104,12 +106,28 @@ pub fn bias_gelu(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     if !x.device().is_cpu() {
         return x.broadcast_add(bias)?.gelu_erf();
     }
+    with_bias(x, bias, elementwise::bias_gelu)
+}
+
+/// As [`bias_gelu`], by the approximation with tanh: <https://arxiv.org/abs/1606.08415> (section 2).
+///
+/// # Errors
+/// Shapes do not fit.
+pub fn bias_gelu_tanh(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    if !x.device().is_cpu() {
+        return x.broadcast_add(bias)?.gelu();
+    }
+    with_bias(x, bias, elementwise::bias_gelu_tanh)
+}
+
+/// `activate` on the CPU, with `x` `[rows, width]` and `bias` `[width]`.
+fn with_bias(x: &Tensor, bias: &Tensor, activate: impl Fn(&[f32], &[f32], &mut [f32])) -> Result<Tensor> {
     if bias.dims().len() != 1 || bias.elem_count() == 0 || x.dims().last() != bias.dims().last() {
-        bail!("bias-gelu: {:?} does not end in {:?}", x.dims(), bias.dims())
+        bail!("bias and activation: {:?} does not end in {:?}", x.dims(), bias.dims())
     }
     let y = with_slices([x, bias], |[x, bias]| {
         let mut y = vec![0f32; x.len()];
-        elementwise::bias_gelu(x, bias, &mut y);
+        activate(x, bias, &mut y);
         y
     })?;
     Tensor::from_vec(y, x.dims(), x.device())
@@ -144,15 +162,7 @@ pub fn bias_silu(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     if !x.device().is_cpu() {
         return x.broadcast_add(bias)?.silu();
     }
-    if bias.dims().len() != 1 || bias.elem_count() == 0 || x.dims().last() != bias.dims().last() {
-        bail!("bias-silu: {:?} does not end in {:?}", x.dims(), bias.dims())
-    }
-    let y = with_slices([x, bias], |[x, bias]| {
-        let mut y = vec![0f32; x.len()];
-        elementwise::bias_silu(x, bias, &mut y);
-        y
-    })?;
-    Tensor::from_vec(y, x.dims(), x.device())
+    with_bias(x, bias, elementwise::bias_silu)
 }
 
 /// `value * sigmoid(gate)`, where each row of `x` `[rows, 2 * width]` is `width` values and then `width` gates.
@@ -251,6 +261,23 @@ mod tests {
             let exact = 0.5 * x * (1.0 + candle_core::cpu::erf::erf_f64(x * std::f64::consts::FRAC_1_SQRT_2));
             assert!((y - exact).abs() < 3e-6, "{x}: {y} {exact}");
         }
+    }
+
+    #[test]
+    fn gelu_by_tanh_is_its_formula_to_single_precision() {
+        let x: Vec<f32> = (-60_000..=60_000).map(|step| step as f32 * 2e-4).collect();
+        let input = Tensor::new(x.as_slice(), &Device::Cpu).unwrap().reshape((x.len(), 1)).unwrap();
+        let none = Tensor::zeros(1, candle_core::DType::F32, &Device::Cpu).unwrap();
+        let y: Vec<f32> = bias_gelu_tanh(&input, &none).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        for (x, y) in x.into_iter().map(f64::from).zip(y.into_iter().map(f64::from)) {
+            let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            let exact = 0.5 * x * (1.0 + u.tanh());
+            assert!((y - exact).abs() < 3e-6, "{x}: {y} {exact}");
+        }
+        let far = Tensor::new(&[[-1e20f32, -30.0, 30.0, 1e12]], &Device::Cpu).unwrap();
+        let zeros = Tensor::zeros(4, candle_core::DType::F32, &Device::Cpu).unwrap();
+        let y = bias_gelu_tanh(&far, &zeros).unwrap().to_vec2::<f32>().unwrap().remove(0);
+        assert!(y[0].abs() < 1e-15 && y[1].abs() < 1e-15 && y[2..] == [30.0, 1e12], "{y:?}");
     }
 
     #[test]

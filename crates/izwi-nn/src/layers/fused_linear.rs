@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use super::activation::{Epilogue, bias_gelu, bias_silu, residual, silu_gate};
+use super::activation::{Epilogue, bias_gelu, bias_gelu_tanh, bias_silu, residual, silu_gate};
 use super::{LayerNorm, Linear, RmsNorm};
 #[cfg(feature = "metal")]
 use crate::metal::{self, Pass};
@@ -67,6 +67,7 @@ impl Linear {
             Epilogue::None => self.forward(x)?,
             Epilogue::Silu => bias_silu(&self.product(x)?, &self.bias_or_zeros(x)?)?,
             Epilogue::Gelu => bias_gelu(&self.product(x)?, &self.bias_or_zeros(x)?)?,
+            Epilogue::GeluTanh => bias_gelu_tanh(&self.product(x)?, &self.bias_or_zeros(x)?)?,
             Epilogue::Relu => self.forward(x)?.relu()?,
             Epilogue::GatedSilu => silu_gate(&self.forward(x)?)?,
         };

@@ -17,6 +17,7 @@ mod lstm;
 mod packed_rows;
 mod rms_norm;
 mod rope;
+mod row_norm;
 
 pub use activation::Epilogue;
 pub use conv_next::{ConvNeXtBlock, ConvNeXtConfig};
@@ -31,3 +32,4 @@ pub use lstm::BiLstm;
 pub use packed_rows::{PackedRows, ROW_ALIGN};
 pub use rms_norm::RmsNorm;
 pub use rope::{Rope, RopeRows, half_split_of_interleaved};
+pub use row_norm::RowNorm;

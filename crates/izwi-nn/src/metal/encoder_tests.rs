@@ -87,8 +87,14 @@ fn fused_linear_layers_equal_the_cpu() {
     let norms = [random(36), random(36)];
     for rows in [1, 5, 40] {
         let (x, addend) = (random((rows, 36)), random((rows, 22)));
-        for epilogue in [Epilogue::GatedSilu, Epilogue::Silu, Epilogue::Gelu, Epilogue::Relu, Epilogue::None]
-        {
+        for epilogue in [
+            Epilogue::GatedSilu,
+            Epilogue::Silu,
+            Epilogue::Gelu,
+            Epilogue::GeluTanh,
+            Epilogue::Relu,
+            Epilogue::None,
+        ] {
             compare(&format!("{epilogue:?} {rows}"), 2e-4, |to, _| {
                 let linear = Linear::new(&to(&weight), Some(to(&bias))).unwrap();
                 let layer_norm = LayerNorm::new(to(&norms[0]), to(&norms[1]), 1e-5);

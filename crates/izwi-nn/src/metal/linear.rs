@@ -80,6 +80,7 @@ impl Pass<'_> {
             Epilogue::Gelu => 2,
             Epilogue::Relu => 3,
             Epilogue::GatedSilu => 4,
+            Epilogue::GeluTanh => 5,
         };
         let fits =
             |tensor: Option<&Tensor>, dims: &[usize]| tensor.is_none_or(|tensor| tensor.dims() == dims);

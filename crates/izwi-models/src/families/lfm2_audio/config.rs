@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::{conformer, mel};
 use izwi_nn::Error;
-use izwi_nn::decoder_stack::{Mixing, Rotation, StackNames, StackShape};
+use izwi_nn::decoder_stack::{Mixing, Rotation, StackNames, StackShape, Style};
 
 /// Ends a turn.
 pub(super) const IM_END: u32 = 7;
@@ -204,6 +204,7 @@ impl Config {
     pub(super) fn backbone(&self) -> Result<StackShape, String> {
         let lfm = &self.lfm;
         Ok(StackShape {
+            style: Style::Gated,
             width: lfm.hidden_size,
             hidden: lfm.feed_forward()?,
             layers: lfm.layers()?,
@@ -220,6 +221,7 @@ impl Config {
     pub(super) fn depth(&self) -> StackShape {
         let DepthConfig { layers, dim, .. } = self.depthformer;
         StackShape {
+            style: Style::Gated,
             width: dim,
             hidden: (2 * 4 * dim / 3).next_multiple_of(DEPTH_MULTIPLE),
             layers: vec![Mixing::Attention; layers],

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use izwi_nn::Error;
-use izwi_nn::decoder_stack::{Mixing, Rotation, StackShape};
+use izwi_nn::decoder_stack::{Mixing, Rotation, StackShape, Style};
 use izwi_types::SamplingParams;
 
 /// What a checkpoint was trained for.
@@ -308,6 +308,7 @@ impl StackConfig {
 impl From<&StackConfig> for StackShape {
     fn from(config: &StackConfig) -> Self {
         Self {
+            style: Style::Gated,
             width: config.hidden_size,
             hidden: config.intermediate_size,
             layers: vec![Mixing::Attention; config.num_hidden_layers],

@@ -2,11 +2,9 @@
 //!
 //! Knows no request.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use sha2::{Digest, Sha256};
 
@@ -15,11 +13,10 @@ use super::prompt::{Frame, ReferenceSpeech};
 use super::speaker::SpeakerEncoder;
 use super::tokens::Vocabulary;
 use crate::frame_driver::FrameCodec;
+use crate::voice_pack::{PackOwner, damaged, refused, unpackable};
 use izwi_nn::Error;
 use izwi_types::{InputError, VoiceRecording};
 
-/// Format of voice packs, in their metadata.
-const FORMAT: &str = "izwi-voice-1";
 /// Name of the family in packs.
 const FAMILY: &str = "qwen3_tts";
 const SPEAKER: &str = "speaker";
@@ -72,6 +69,10 @@ impl VoiceCache {
 }
 
 impl VoiceCloner {
+    fn owner(&self) -> PackOwner<'_> {
+        PackOwner { family: FAMILY, fingerprint: &self.fingerprint }
+    }
+
     /// The voice of a recording, from the cache where possible.
     ///
     /// # Errors
@@ -118,12 +119,8 @@ impl VoiceCloner {
     /// # Errors
     /// The recording cannot be taken.
     pub(super) fn pack(&self, voice: &ClonedVoice) -> Result<Vec<u8>, InputError> {
-        let fault = |error: safetensors::SafeTensorError| InputError {
-            param: "ref_audio",
-            message: format!("the voice cannot be packed: {error}"),
-        };
         let bytes: Vec<u8> = voice.speaker.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let view = TensorView::new(Dtype::F32, vec![voice.speaker.len()], &bytes).map_err(fault)?;
+        let view = TensorView::new(Dtype::F32, vec![voice.speaker.len()], &bytes).map_err(unpackable)?;
         let mut tensors = vec![(SPEAKER, view)];
         let frames = voice.reference.iter().flat_map(|reference| &reference.frames);
         let codes: Vec<u8> =
@@ -131,19 +128,9 @@ impl VoiceCloner {
         if let Some(reference) = &voice.reference {
             let codebooks = reference.frames.first().map_or(0, |frame| frame.len());
             let shape = vec![reference.frames.len(), codebooks];
-            tensors.push((CODES, TensorView::new(Dtype::U32, shape, &codes).map_err(fault)?));
+            tensors.push((CODES, TensorView::new(Dtype::U32, shape, &codes).map_err(unpackable)?));
         }
-        let note = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        let mut metadata = HashMap::from([
-            note("format", FORMAT),
-            note("family", FAMILY),
-            note("model", &self.fingerprint),
-            note("created", &now()),
-        ]);
-        if let Some(text) = &voice.text {
-            metadata.insert("text".to_owned(), text.clone());
-        }
-        safetensors::serialize(tensors, Some(metadata)).map_err(fault)
+        self.owner().write(tensors, voice.text.as_deref())
     }
 
     /// The voice of a pack.
@@ -160,31 +147,19 @@ impl VoiceCloner {
         if let Some(voice) = self.cache.get(&digest) {
             return Ok(voice);
         }
-        let refuse = |why: String| InputError {
-            param: "voice",
-            message: format!("the voice pack {why}; make it anew from its recording"),
-        };
-        let damaged = |error: safetensors::SafeTensorError| refuse(format!("is damaged: {error}"));
-        let (_, header) = SafeTensors::read_metadata(pack).map_err(damaged)?;
-        let metadata = header.metadata().clone().unwrap_or_default();
-        if metadata.get("family").map(String::as_str) != Some(FAMILY)
-            || metadata.get("model") != Some(&self.fingerprint)
-        {
-            return Err(refuse("was made for another model".to_owned()));
-        }
-        let tensors = SafeTensors::deserialize(pack).map_err(damaged)?;
+        let (tensors, metadata) = self.owner().open(pack)?;
         let speaker = tensors.tensor(SPEAKER).map_err(damaged)?;
         if speaker.dtype() != Dtype::F32 || speaker.shape() != [self.width] {
-            return Err(refuse(format!("holds a speaker of shape {:?}", speaker.shape())));
+            return Err(refused(&format!("holds a speaker of shape {:?}", speaker.shape())));
         }
         let speaker: Vec<f32> =
             speaker.data().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
         let frames = match tensors.tensor(CODES) {
-            Ok(codes) => unpack_codes(&codes, codec).map_err(refuse)?,
+            Ok(codes) => unpack_codes(&codes, codec).map_err(|why| refused(&why))?,
             Err(_) => Vec::new(),
         };
         if speaker.iter().any(|value| !value.is_finite()) {
-            return Err(refuse("holds values that are no numbers".to_owned()));
+            return Err(refused("holds values that are no numbers"));
         }
         let text = metadata.get("text").map(String::as_str).filter(|_| !frames.is_empty());
         let voice = Arc::new(assemble(speaker.into(), text, frames, vocabulary)?);
@@ -242,20 +217,4 @@ impl ClonedVoice {
         codec.decode(&mut [(&mut state, &frames)])?;
         Ok(self.primed.get_or_init(|| state).clone())
     }
-}
-
-/// The time now as RFC 3339 has it, in UTC. Days to dates after
-/// <https://howardhinnant.github.io/date_algorithms.html> (`civil_from_days`).
-fn now() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, rest) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let date = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (rest / 3_600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}Z")
 }

@@ -18,7 +18,8 @@ struct LinearParams {
     uint norm;          // 0 none, 1 root mean square, 2 layer norm
     float eps;
     uint has_bias;
-    uint activation;    // 0 none, 1 SiLU, 2 GELU, 3 ReLU, 4 gated SiLU: stored rows o and o + outputs are gate and input
+    uint activation;    // 0 none, 1 SiLU, 2 GELU, 3 ReLU, 4 gated SiLU: stored rows o and o + outputs are gate and input,
+                        // 5 GELU by tanh
     uint has_residual;
     uint y_stride;      // elements from a row of y and of the residual to the next
     uint has_scale;     // factors of the outputs, after the activation
@@ -42,6 +43,9 @@ METAL_FUNC float activate(float x, uint kind) {
     }
     if (kind == 3u) {
         return max(x, 0.0f);
+    }
+    if (kind == 5u) {
+        return x / (1.0f + precise::exp(-1.5957691216f * x * (1.0f + 0.044715f * x * x)));
     }
     return x;
 }
