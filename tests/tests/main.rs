@@ -19,6 +19,7 @@ mod live_text;
 mod malformed_input;
 mod metrics;
 mod qwen3_tts;
+mod real_vad;
 mod real_whisper;
 mod real_word_times;
 mod realtime;
