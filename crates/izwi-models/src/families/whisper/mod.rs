@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use izwi_audio::vad::VadModel;
 use rayon::prelude::*;
 
 use self::config::Settings;
@@ -88,6 +89,7 @@ struct Whisper {
     max_positions: (usize, usize),
     /// Samples of [`SpeechModel::warm_up_input`].
     warm_up: Arc<[f32]>,
+    vad: VadModel,
 }
 
 /// The state of a sequence; `None` if the recording has no speech.
@@ -148,6 +150,7 @@ impl Whisper {
             decoder,
             max_positions: (config.max_source_positions, config.max_target_positions),
             warm_up: warm_up::noise(SAMPLE_RATE_HZ),
+            vad: options.vad.clone(),
         })
     }
 
@@ -331,7 +334,7 @@ impl SpeechModel for Whisper {
         let whole = Arc::ptr_eq(&input.samples, &self.warm_up);
         let regions = match whole {
             true => regions::whole(&input.samples),
-            false => regions::find(&input.samples, input.detection.as_ref()),
+            false => regions::find(&self.vad, &input.samples, input.detection.as_ref()),
         };
         Ok(self.prepared(self.record(&input.samples, regions, options)))
     }
