@@ -9,6 +9,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::voxtral::{VoxtralCache, VoxtralConfig, VoxtralForConditionalGeneration};
+use izwi_audio::vad::VadModel;
 
 use self::config::FRAMES_PER_POSITION;
 use self::tokens::Vocabulary;
@@ -48,6 +49,7 @@ pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn Speec
 struct Voxtral {
     info: ModelInfo,
     front_end: FrontEnd,
+    vad: VadModel,
     network: VoxtralForConditionalGeneration,
     /// The cache of a pass that begins: tables of positions, and no keys.
     empty_cache: VoxtralCache,
@@ -121,6 +123,7 @@ impl Voxtral {
             },
             front_end: FrontEnd::new(config.audio_config.num_mel_bins),
             network,
+            vad: options.vad.clone(),
             empty_cache: VoxtralCache::new(true, dtype, &config.text_config, &device)?,
             vocabulary,
             config,
@@ -222,7 +225,7 @@ impl SequentialModel for Voxtral {
         // The warm-up must reach the network even if the detector finds no speech in its noise.
         let regions = match Arc::ptr_eq(&input.samples, &self.warm_up) {
             true => regions::whole(&input.samples),
-            false => regions::find(&input.samples, input.detection.as_ref()),
+            false => regions::find(&self.vad, &input.samples, input.detection.as_ref()),
         };
         let stretch = |region| self.stretch(&input.samples, region, language.as_deref());
         Ok(Recording {
