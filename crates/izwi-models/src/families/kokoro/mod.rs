@@ -117,6 +117,9 @@ struct Kokoro {
     frame_samples: usize,
 }
 
+/// Samples of an utterance, and the durations of its sounds.
+type Spoken = (Vec<f32>, Vec<usize>);
+
 impl Kokoro {
     fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let config = Config::load(folder)?;
@@ -194,7 +197,7 @@ impl Kokoro {
         &self,
         utterances: &[Utterance<'_>],
         noises: &[(u64, usize)],
-    ) -> Result<Vec<(Vec<f32>, Vec<usize>)>, Error> {
+    ) -> Result<Vec<Spoken>, Error> {
         if utterances.is_empty() {
             return Ok(Vec::new());
         }
