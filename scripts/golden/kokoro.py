@@ -1,7 +1,6 @@
 """Reference data for the kokoro family: writes tests/golden/kokoro/.
 
-Run from the repository root, in a virtual environment with torch, transformers 4.57.1, safetensors, loguru and
-`pip install --no-deps kokoro==0.9.4`:
+Run from the repository root, in a virtual environment with scripts/golden/requirements-kokoro.txt installed:
 
     python -P scripts/golden/kokoro.py                       # a tiny network with random weights
     python -P scripts/golden/kokoro.py MODEL_FOLDER OUT      # the weights of an installed model, not committed
@@ -18,7 +17,7 @@ builds the same modules. Noise is random in the package; here it is
 on both sides. Every tensor is float32 and named after the stage that computes it, for each case i of network.json:
     i.bert [ids, hidden]       i.duration_features [ids, hidden + style]   i.durations [ids]   i.text [ids, hidden]
     i.pitch [2 * frames]       i.energy [2 * frames]   i.decoded [2 * frames, channels]   i.spectrum [rows, fft + 2]
-    i.source [samples]         i.samples [samples]
+    i.source [samples]         i.samples [samples]     i.source_spectra [rows, fft + 2]
 """
 
 import importlib.util
@@ -182,9 +181,18 @@ def run(network, ids, style, speed):
         network.decoder.generator.conv_post.register_forward_hook(keep("spectrum", lambda x: x[0].T)),
         network.decoder.generator.m_source.register_forward_hook(keep("source", lambda x: x[0][0, :, 0])),
     ]
+    transform = network.decoder.generator.stft.transform
+
+    def kept_transform(samples):
+        parts = transform(samples)
+        kept["source_spectra"] = torch.cat(parts, dim=1)[0].T
+        return parts
+
+    network.decoder.generator.stft.transform = kept_transform
     randn_like, torch.randn_like = torch.randn_like, fixed_noise
     samples, durations = network.forward_with_tokens(torch.tensor([ids]), style.view(1, -1), speed)
     torch.randn_like = randn_like
+    network.decoder.generator.stft.transform = transform
     for hook in hooks:
         hook.remove()
     kept["samples"], kept["durations"] = samples, durations.float().view(-1)
@@ -209,10 +217,7 @@ def official(name):
     """The name in the package's layout of a tensor of the ONNX export."""
     for prefix in ["encoder.bert", "encoder.text_encoder.", "encoder.predictor."]:
         if name.startswith(prefix):
-            name = name.removeprefix("encoder.")
-            for index in range(9):
-                name = name.replace(f"text_encoder.cnn.{index}.cnn.{index}.", f"text_encoder.cnn.{index}.")
-            return name
+            return name.removeprefix("encoder.")
     if name.startswith("encoder."):
         return "predictor." + name.removeprefix("encoder.")
     return name.removeprefix("decoder.") if name.startswith("decoder.decoder.") else name

@@ -148,7 +148,7 @@ impl Network {
             });
             let (group, others) = rest.split_at(fits.count().max(1));
             let noise = &noise[features.len() - rest.len()..][..group.len()];
-            let (spectra, packed) = self.spectra(group, noise)?;
+            let (spectra, packed) = self.spectra(group, &self.sources(group, noise))?;
             let values = 2 * self.waveform.bins();
             let group: Vec<Vec<f32>> = with_slices([&spectra], |[spectra]| {
                 let spans = packed.spans().par_iter();
@@ -161,8 +161,15 @@ impl Network {
         Ok(samples)
     }
 
-    /// The generator's spectra of a group, on the CPU, and their packing.
-    pub(super) fn spectra(&self, group: &[Features], noise: &[Vec<f32>]) -> Result<(Tensor, PackedRows)> {
+    /// The spectra of each sequence's source.
+    fn sources(&self, group: &[Features], noise: &[Vec<f32>]) -> Vec<Vec<f32>> {
+        let sequences = group.par_iter().zip(noise);
+        let source = |features: &Features, noise| self.waveform.source(&features.contour.pitch_hz, noise);
+        sequences.map(|(features, noise)| self.waveform.spectra(&source(features, noise))).collect()
+    }
+
+    /// The generator's spectra of a group with these spectra of sources, on the CPU, and their packing.
+    pub(super) fn spectra(&self, group: &[Features], sources: &[Vec<f32>]) -> Result<(Tensor, PackedRows)> {
         let lengths: Vec<usize> = group.iter().map(|features| features.contour.pitch_hz.len()).collect();
         let packed = PackedRows::new(&lengths, FRAME_REACH, &self.device)?;
         let decoded: Vec<&Tensor> = group.iter().map(|features| &features.decoded).collect();
@@ -178,16 +185,9 @@ impl Network {
         let styles: Vec<&Tensor> = group.iter().map(|features| &features.style).collect();
         let style = Tensor::cat(&styles, 0)?;
         let spectra = self.generator.spectra(&lengths, &x)?;
-        let sources: Vec<Vec<f32>> = group
-            .par_iter()
-            .zip(noise)
-            .map(|(features, noise)| {
-                self.waveform.spectra(&self.waveform.source(&features.contour.pitch_hz, noise))
-            })
-            .collect();
         let values = 2 * self.waveform.bins();
         let mut source = vec![0f32; spectra.rows() * values];
-        for (span, own) in spectra.spans().iter().zip(&sources) {
+        for (span, own) in spectra.spans().iter().zip(sources) {
             source[span.start * values..span.end * values].copy_from_slice(own);
         }
         let source = Tensor::from_vec(source, (spectra.rows(), values), &self.device)?;
