@@ -7,6 +7,7 @@ mod raw;
 mod recording;
 mod server;
 mod session;
+pub mod synthetic;
 pub mod wer;
 
 pub use dice::Dice;

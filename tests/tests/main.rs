@@ -20,6 +20,7 @@ mod malformed_input;
 mod metrics;
 mod pocket_tts;
 mod qwen3_tts;
+mod real_vad;
 mod real_whisper;
 mod real_word_times;
 mod realtime;

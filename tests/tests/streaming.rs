@@ -192,14 +192,17 @@ async fn the_first_chunk_arrives_during_generation() -> Result<()> {
     Ok(())
 }
 
-/// The gate holds the last token of each stream until all streams have their first chunk.
+/// The gate holds the last token of each stream until all streams have their first chunk. A step has room for all: with
+/// fewer, streams that play would go before those that start on a machine that is too slow.
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_streams_progress_concurrently() -> Result<()> {
     const STREAMS: usize = 50;
     // 22 characters give 22 prompt tokens and 23 generated ones; the last is computed at position 43.
     const TEXT: &str = "Twenty-two characters.";
     let (gate, wait) = Gate::new(|plan| plan.schedule.items().any(|item| item.start + item.num_tokens >= 44));
-    let setup = Setup::tokens("together").script(wait);
+    let setup = Setup::tokens("together").script(wait).engine(|engine| {
+        (engine.max_batch_size, engine.max_tokens_per_step) = (STREAMS, STREAMS * TEXT.len());
+    });
     let server = setup.start().await?;
     // Clients connect at different times: all start together.
     server.engine()?.pause()?;

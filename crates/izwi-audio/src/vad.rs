@@ -1,30 +1,28 @@
 //! Voice activity detection: frame scores of a small network, made into spans by hysteresis, merging and padding.
 //!
-//! Tuned for an ASR model behind it: doubtful audio is kept, because the model cannot recover a dropped word. Music with
-//! voice-like harmonics is detected as speech more often than by larger networks. Knows no file format and no model.
+//! Tuned for an ASR model behind it: doubtful audio is kept, because the model cannot recover a dropped word. Knows no file
+//! format and no model.
 
+mod model;
+mod silero;
 mod streaming;
 
 use std::ops::Range;
 use std::time::Duration;
 
-use earshot::Detector;
-
+pub use model::VadModel;
+pub use silero::WeightsError;
 pub use streaming::{StreamingVad, StreamingVadOptions, VadEvent};
 
-/// The rate the network was trained at.
+/// The rate the networks were trained at.
 const RATE_HZ: f64 = 16_000.0;
-/// Samples per score: 16 ms.
-pub const FRAME_SAMPLES: usize = 256;
 /// A span ends only where scores stay this far below the threshold, so that it does not flicker.
 const HYSTERESIS: f32 = 0.15;
-/// The network starts from silence, so noise at the start of a recording scores as speech for up to 18 frames; a span
-/// that begins within the first frames needs more of them.
-const START_FRAMES: usize = 3;
-const MIN_SPEECH_FRAMES_AT_START: usize = 20;
 
-/// The network detects speech best near this level: frame RMS, 1.0 is full scale.
+/// Speech is detected best near this level: frame RMS, 1.0 is full scale.
 const TARGET_RMS: f32 = 0.1;
+/// Samples whose level is measured together: 16 ms.
+const LEVEL_SAMPLES: usize = 256;
 /// Quantile of the frame levels that is amplified to [`TARGET_RMS`]: high, because speech may be a small part of a
 /// recording, and below 1, because single loud frames (a knock on the microphone) are not its level.
 const LOUD_QUANTILE: f64 = 0.97;
@@ -55,22 +53,22 @@ impl Default for VadOptions {
     }
 }
 
-/// The spans of `samples_16k` (mono, 16 kHz) that contain speech, as sample indices: sorted, disjoint, within bounds.
-pub fn speech_spans(samples_16k: &[f32], options: &VadOptions) -> Vec<Range<usize>> {
-    let gain = level_gain(samples_16k);
-    let mut detector = Detector::default();
-    let scores: Vec<f32> =
-        samples_16k.chunks(FRAME_SAMPLES).map(|frame| score(&mut detector, frame, gain)).collect();
-    spans_of(&scores, samples_16k.len(), options)
+/// How the scores of a network are read.
+#[derive(Debug, Clone, Copy)]
+struct ScoreRules {
+    /// Samples per score.
+    frame: usize,
+    /// A span that begins within the first `start_frames` needs `min_speech_at_start` frames of speech: a network may start
+    /// from silence, so that noise at the start of a recording scores as speech.
+    start_frames: usize,
+    min_speech_at_start: usize,
 }
 
-/// The score of the next frame of a detector. A short frame is filled with silence.
-fn score(detector: &mut Detector, samples: &[f32], gain: f32) -> f32 {
-    let mut frame = [0.0; FRAME_SAMPLES];
-    for (to, &from) in frame.iter_mut().zip(samples) {
-        *to = if from.is_finite() { (from * gain).clamp(-1.0, 1.0) } else { 0.0 };
+impl ScoreRules {
+    /// The nearest number of frames.
+    fn frames_of(self, time: Duration) -> usize {
+        (time.as_secs_f64() * RATE_HZ / self.frame as f64).round() as usize
     }
-    detector.predict_f32(&frame)
 }
 
 fn frame_rms(frame: &[f32]) -> f32 {
@@ -78,14 +76,9 @@ fn frame_rms(frame: &[f32]) -> f32 {
     (power / frame.len() as f32).sqrt()
 }
 
-/// The nearest number of frames.
-fn frames_of(time: Duration) -> usize {
-    (time.as_secs_f64() * RATE_HZ / FRAME_SAMPLES as f64).round() as usize
-}
-
-/// The gain that brings the recording to the level the network was trained at; quiet and distant speakers need it.
+/// The gain that brings the recording to the level where speech is detected best; quiet and distant speakers need it.
 fn level_gain(samples: &[f32]) -> f32 {
-    let mut levels: Vec<f32> = samples.chunks(FRAME_SAMPLES).map(frame_rms).collect();
+    let mut levels: Vec<f32> = samples.chunks(LEVEL_SAMPLES).map(frame_rms).collect();
     if levels.is_empty() {
         return 1.0;
     }
@@ -95,9 +88,9 @@ fn level_gain(samples: &[f32]) -> f32 {
 }
 
 /// Converts frame scores to sample spans.
-fn spans_of(scores: &[f32], samples: usize, options: &VadOptions) -> Vec<Range<usize>> {
-    let min_silence = frames_of(options.min_silence);
-    let min_speech = frames_of(options.min_speech).max(1);
+fn spans_of(scores: &[f32], rules: ScoreRules, samples: usize, options: &VadOptions) -> Vec<Range<usize>> {
+    let min_silence = rules.frames_of(options.min_silence);
+    let min_speech = rules.frames_of(options.min_speech).max(1);
     let pad = (options.pad.as_secs_f64() * RATE_HZ) as usize;
 
     // Frame ranges, each with its number of speech frames.
@@ -120,12 +113,12 @@ fn spans_of(scores: &[f32], samples: usize, options: &VadOptions) -> Vec<Range<u
 
     let mut spans: Vec<Range<usize>> = Vec::new();
     for (run, speech) in runs {
-        let at_start = run.start < START_FRAMES;
-        if speech < if at_start { MIN_SPEECH_FRAMES_AT_START.max(min_speech) } else { min_speech } {
+        let at_start = run.start < rules.start_frames;
+        if speech < if at_start { rules.min_speech_at_start.max(min_speech) } else { min_speech } {
             continue;
         }
-        let start = (run.start * FRAME_SAMPLES).saturating_sub(pad);
-        let end = (run.end * FRAME_SAMPLES).saturating_add(pad).min(samples);
+        let start = (run.start * rules.frame).saturating_sub(pad);
+        let end = (run.end * rules.frame).saturating_add(pad).min(samples);
         match spans.last_mut() {
             Some(last) if start <= last.end => last.end = end,
             _ => spans.push(start..end),
@@ -140,7 +133,8 @@ mod tests {
 
     use super::*;
 
-    const F: usize = FRAME_SAMPLES;
+    const F: usize = 256;
+    const RULES: ScoreRules = ScoreRules { frame: F, start_frames: 3, min_speech_at_start: 20 };
 
     fn frames(count: u64) -> Duration {
         Duration::from_millis(16 * count)
@@ -148,10 +142,10 @@ mod tests {
 
     /// Checks spans in frames, after a silent start.
     fn check(scores: &[f32], options: VadOptions, expected: &[(usize, usize)]) {
-        const LEAD: usize = START_FRAMES + 2;
+        const LEAD: usize = RULES.start_frames + 2;
         let later = [&[0.0; LEAD], scores].concat();
         let expected: Vec<_> = expected.iter().map(|(a, b)| (a + LEAD) * F..(b + LEAD) * F).collect();
-        assert_eq!(spans_of(&later, later.len() * F, &options), expected, "{scores:?}");
+        assert_eq!(spans_of(&later, RULES, later.len() * F, &options), expected, "{scores:?}");
     }
 
     #[test]
@@ -159,7 +153,7 @@ mod tests {
         let options = VadOptions { pad: Duration::ZERO, ..VadOptions::default() };
         for (frames, kept) in [(19, false), (20, true)] {
             let scores = [vec![0.9; frames], vec![0.0; 50]].concat();
-            assert_eq!(!spans_of(&scores, scores.len() * F, &options).is_empty(), kept);
+            assert_eq!(!spans_of(&scores, RULES, scores.len() * F, &options).is_empty(), kept);
         }
     }
 
@@ -191,15 +185,17 @@ mod tests {
         ) {
             let [min_speech, min_silence, pad] = times.map(Duration::from_millis);
             let samples = (scores.len() * F).saturating_sub(cut);
-            let spans = spans_of(&scores, samples, &VadOptions { threshold, min_speech, min_silence, pad });
+            let spans = spans_of(&scores, RULES, samples, &VadOptions { threshold, min_speech, min_silence, pad });
             prop_assert!(spans.iter().all(|s| s.start < s.end && s.end <= samples));
             prop_assert!(spans.windows(2).all(|pair| pair[0].end < pair[1].start));
         }
 
         #[test]
         fn any_samples_give_spans_within_bounds(samples in prop::collection::vec(any::<f32>(), 0..2000)) {
-            let spans = speech_spans(&samples, &VadOptions::default());
-            prop_assert!(spans.iter().all(|s| s.end <= samples.len()));
+            for model in [VadModel::default(), silero::tests::random_model()] {
+                let spans = model.speech_spans(&samples, &VadOptions { threshold: 0.4, ..VadOptions::default() });
+                prop_assert!(spans.iter().all(|s| s.end <= samples.len()));
+            }
         }
     }
 }

@@ -27,7 +27,7 @@ impl Catalogue {
         Self::of(&texts)
     }
 
-    /// Checks that no two manifests share a name or are the default for one task.
+    /// Checks that no two manifests share a name or are the default for one task, and that they use components.
     fn of(texts: &[(String, String)]) -> Result<Self, HubError> {
         let mut manifests: Vec<Manifest> = Vec::new();
         for (file, text) in texts {
@@ -45,6 +45,13 @@ impl Catalogue {
                 return Err(HubError::Manifest { file: file.clone(), reason });
             }
             manifests.push(manifest);
+        }
+        for ((file, _), manifest) in texts.iter().zip(&manifests) {
+            let is_component = |name: &String| manifests.iter().any(|m| m.component && m.name == *name);
+            if let Some(name) = manifest.uses.iter().find(|name| !is_component(name)) {
+                let reason = format!("uses names '{name}', which is no component");
+                return Err(HubError::Manifest { file: file.clone(), reason });
+            }
         }
         manifests.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(Self(manifests))
@@ -111,7 +118,8 @@ mod tests {
     #[test]
     fn every_model_lists_the_hub_first() {
         let catalogue = Catalogue::load(tempfile::tempdir().unwrap().path()).unwrap();
-        for manifest in catalogue.all() {
+        // The publisher of the only component distributes a package.
+        for manifest in catalogue.all().iter().filter(|manifest| !manifest.component) {
             assert!(manifest.sources[0].id().starts_with("hub "), "{}", manifest.name);
         }
     }

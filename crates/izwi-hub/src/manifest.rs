@@ -33,6 +33,12 @@ pub struct Manifest {
     /// Whether it can use the voice of a recording.
     #[serde(default)]
     pub clones_voices: bool,
+    /// Whether it is a component: files that other models use, without a task of its own.
+    #[serde(default)]
+    pub component: bool,
+    /// Components that the model uses where they are installed. They are pulled with it.
+    #[serde(default)]
+    pub uses: Vec<String>,
     /// Bounds on one request.
     #[serde(default)]
     pub limits: Limits,
@@ -92,8 +98,13 @@ impl Manifest {
         {
             ensure(!value.trim().is_empty(), || format!("{field} must not be empty"))?;
         }
-        ensure(!self.tasks.is_empty(), || "task must list at least one of tts, asr, chat".into())?;
-        ensure(!self.languages.is_empty(), || "languages must list at least one tag".into())?;
+        if self.component {
+            ensure(self.tasks.is_empty(), || "task must be empty for a component".into())?;
+            ensure(self.uses.is_empty(), || "uses must be empty for a component".into())?;
+        } else {
+            ensure(!self.tasks.is_empty(), || "task must list at least one of tts, asr, chat".into())?;
+            ensure(!self.languages.is_empty(), || "languages must list at least one tag".into())?;
+        }
         if let Some(task) = self.default_for.iter().find(|task| !self.tasks.contains(task)) {
             return Err(format!("default lists {}, which task does not", task.name()));
         }
@@ -196,6 +207,8 @@ target = "model.bin"
         let asr_only = lark().replace("task = [\"tts\"]", "task = [\"asr\"]\nclones_voices = true");
         let error = Manifest::parse("lark.toml", &asr_only.replace("default = [\"tts\"]", "")).unwrap_err();
         assert!(error.to_string().contains("clones_voices is true"), "{error}");
+        check("task = [\"tts\"]", "task = [\"tts\"]\ncomponent = true", "task must be empty for a component");
+        check("task = [\"tts\"]\n", "task = []\ncomponent = true\nuses = [\"wren\"]\n", "uses must be empty");
         check("task = [\"tts\"]", "task = [\"sing\"]", "task 'sing' is unknown; use tts, asr, chat");
         check("\"pip\"", "\"gem\"", "unknown variant `gem`");
         check("size = 3", "size = 0", "size of 'model.safetensors' must be given");

@@ -8,10 +8,12 @@ pub mod device_speeds;
 pub mod error;
 pub mod families;
 mod frame_driver;
+mod log_mel;
 #[cfg(test)]
 mod mini_engine;
 pub mod model;
 mod regions;
+mod sequential;
 pub mod text;
 mod voice_pack;
 pub mod warm_up;

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use izwi_audio::vad::{VadOptions, speech_spans};
+use izwi_audio::vad::{VadModel, VadOptions};
 use izwi_types::SpeechDetection;
 
 /// Rate of the recordings.
@@ -46,15 +46,15 @@ const DEFAULT: Rules = Rules { before: PADDING, merged_gap: MERGED_GAP, reaches_
 
 /// The regions of a recording, in order; empty without speech. With a `detection` of the user's own each stretch of speech
 /// that it finds is a region, as far as a window holds it.
-pub(crate) fn find(samples: &[f32], detection: Option<&SpeechDetection>) -> Vec<Region> {
+pub(crate) fn find(vad: &VadModel, samples: &[f32], detection: Option<&SpeechDetection>) -> Vec<Region> {
     let plain = VadOptions { pad: Duration::ZERO, ..VadOptions::default() };
     let frames = samples.len().div_ceil(HOP);
-    let Some(detection) = detection else { return plan(&speech_spans(samples, &plain), frames, DEFAULT) };
+    let Some(detection) = detection else { return plan(&vad.speech_spans(samples, &plain), frames, DEFAULT) };
     let options = VadOptions { threshold: detection.threshold, min_silence: detection.silence, ..plain };
     let count = |time: Duration| (time.as_millis() / 10) as usize;
     let before = count(detection.prefix_padding);
     let rules = Rules { before, merged_gap: count(detection.silence), reaches_edges: false };
-    plan(&speech_spans(samples, &options), frames, rules)
+    plan(&vad.speech_spans(samples, &options), frames, rules)
 }
 
 /// The whole recording as one region.

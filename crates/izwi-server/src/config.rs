@@ -1,5 +1,6 @@
 //! The server's configuration and its defaults. The caller resolves flags, environment and file.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use izwi_hub::VoiceStore;
@@ -17,6 +18,9 @@ pub struct ServerConfig {
     pub allowed_origins: Vec<String>,
     /// Saved voices; `None` saves none.
     pub voices: Option<VoiceStore>,
+
+    /// The weights of the voice activity detector; until the file exists, a detector without weights is used.
+    pub vad_weights: Option<PathBuf>,
 
     /// The most characters of one request or utterance.
     pub max_input_chars: usize,
@@ -130,6 +134,7 @@ impl Default for ServerConfig {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             voices: None,
+            vad_weights: None,
             max_input_chars: 4_096,
             max_body_bytes: 1 << 20,
             max_upload_bytes: 100 << 20,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{
     Engine, EngineCoreRequest, FinishReason, GenerationParams, Priority, ReferenceAudio, RequestId,
     SpeechOptions, StreamingOutput, VoiceInput,
@@ -12,6 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::error::ApiError;
 use crate::extract::{check_range, non_blank, parse_priority};
+use crate::registry::Lease;
 use crate::voices::{self, Voice};
 
 /// Range of `speed`; a model may honour less. <https://platform.openai.com/docs/api-reference/audio/createSpeech>
@@ -247,6 +249,77 @@ pub(crate) async fn begin(
         Ok(result) => result,
         Err(_) => Err(ApiError::FirstAudioTimeout(limit.as_secs().max(1))),
     }
+}
+
+/// Generation failed halfway. The connection is cut, so that no client takes the audio for complete.
+#[derive(Debug, thiserror::Error)]
+#[error("generation was cut off")]
+pub(crate) struct CutOff;
+
+impl CutOff {
+    /// Logs why a chunk could not be encoded.
+    pub(crate) fn encoding(error: &EncodeError) -> Self {
+        tracing::error!(%error, "audio could not be encoded");
+        Self
+    }
+}
+
+/// The chunks of a generation whose first one has arrived. Dropping them aborts the request.
+pub(crate) struct SpeechChunks {
+    pub(crate) engine: Lease,
+    first: Option<StreamingOutput>,
+    rest: mpsc::Receiver<StreamingOutput>,
+    is_over: bool,
+}
+
+impl SpeechChunks {
+    /// Submits a request as [`begin`] does, and keeps the lease until the last chunk.
+    pub(crate) async fn begin(
+        engine: Lease,
+        request: EngineCoreRequest,
+        limit: Duration,
+    ) -> Result<Self, ApiError> {
+        let (first, rest) = begin(&engine, request, limit).await?;
+        Ok(Self { engine, first: Some(first), rest, is_over: false })
+    }
+
+    /// The first chunk, until it is taken.
+    pub(crate) fn first(&self) -> Option<&StreamingOutput> {
+        self.first.as_ref()
+    }
+
+    /// The next chunk; `None` behind the last one, and behind an error.
+    pub(crate) async fn next(&mut self) -> Option<Result<StreamingOutput, CutOff>> {
+        if self.is_over {
+            return None;
+        }
+        let chunk = match self.first.take() {
+            Some(first) => Some(first),
+            None => self.rest.recv().await,
+        };
+        match chunk {
+            Some(chunk) if !has_failed(&chunk) => {
+                self.is_over = chunk.is_final;
+                Some(Ok(chunk))
+            }
+            failed => {
+                let stats = failed.as_ref().map(|chunk| (&chunk.request_id, &chunk.stats));
+                tracing::error!(?stats, "generation failed halfway");
+                self.is_over = true;
+                Some(Err(CutOff))
+            }
+        }
+    }
+
+    /// Gives no further chunk.
+    pub(crate) fn stop(&mut self) {
+        self.is_over = true;
+    }
+}
+
+fn has_failed(chunk: &StreamingOutput) -> bool {
+    let reason = chunk.stats.as_ref().map(|stats| stats.finish_reason);
+    matches!(reason, Some(FinishReason::Error | FinishReason::Cancelled))
 }
 
 fn check_first(

@@ -1,9 +1,10 @@
 //! The state that all handlers share: configuration, models, limits of open requests, and whether the server drains.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use izwi_audio::vad::VadModel;
 use izwi_core::engine::Task;
 use izwi_hub::VoiceStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -36,6 +37,7 @@ struct Inner {
     uploads_kib: Arc<Semaphore>,
     ignored_log: IgnoredLog,
     voices: Option<VoiceStore>,
+    vad: OnceLock<VadModel>,
     draining: watch::Sender<bool>,
     started_at: Instant,
     started_unix_s: u64,
@@ -61,6 +63,7 @@ impl AppState {
             ignored_log: IgnoredLog::default(),
             uploads_kib: Arc::new(Semaphore::new(config.upload_memory_kib())),
             voices: config.voices.clone(),
+            vad: OnceLock::new(),
             config,
             registry,
             recorder,
@@ -124,6 +127,20 @@ impl AppState {
     /// The saved voices, if a folder is configured.
     pub(crate) fn voices(&self) -> Option<&VoiceStore> {
         self.inner.voices.as_ref()
+    }
+
+    /// The detector of speech in live audio. Its weights may be pulled while the server runs.
+    pub(crate) fn vad(&self) -> VadModel {
+        if let Some(vad) = self.inner.vad.get() {
+            return vad.clone();
+        }
+        let opened =
+            self.inner.config.vad_weights.as_deref().map_or_else(|| Ok(VadModel::default()), VadModel::open);
+        let vad = opened.unwrap_or_else(|error| {
+            tracing::warn!(%error, "speech is detected without weights");
+            VadModel::default()
+        });
+        if vad.is_small() { vad } else { self.inner.vad.get_or_init(|| vad).clone() }
     }
 
     pub(crate) fn recorder(&self) -> &Recorder {

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use izwi_audio::vad::{FRAME_SAMPLES, StreamingVad, StreamingVadOptions, VadEvent};
+use izwi_audio::vad::{StreamingVad, StreamingVadOptions, VadEvent, VadModel};
 
 pub(crate) use izwi_audio::pcm_input::{PcmEncoding, PcmInput, RATE_HZ};
 
@@ -63,26 +63,30 @@ pub(crate) struct TurnDetector {
 
 impl TurnDetector {
     /// The detector of a stream.
-    pub(crate) fn new(options: TurnOptions) -> Self {
-        Self::starting_at(options, 0)
+    pub(crate) fn new(vad: &VadModel, options: TurnOptions) -> Self {
+        Self::starting_at(vad, options, 0)
     }
 
     /// The detector of the rest of a stream, from `origin_ms` on.
-    pub(crate) fn starting_at(options: TurnOptions, origin_ms: u64) -> Self {
-        let vad = StreamingVad::new(&StreamingVadOptions {
-            threshold: options.threshold,
-            min_silence: Duration::from_millis(options.silence_duration_ms),
-            ..StreamingVadOptions::default()
-        });
+    pub(crate) fn starting_at(vad: &VadModel, options: TurnOptions, origin_ms: u64) -> Self {
+        let vad = StreamingVad::new(
+            vad,
+            &StreamingVadOptions {
+                threshold: options.threshold,
+                min_silence: Duration::from_millis(options.silence_duration_ms),
+                ..StreamingVadOptions::default()
+            },
+        );
         Self { options, vad, origin_ms, samples: 0, turn_start_ms: None, last_end_ms: origin_ms }
     }
 
     /// Adds samples, and tells the turns that begin and end in them. Any slicing gives the same events.
     pub(crate) fn push(&mut self, mut samples: &[f32]) -> Vec<TurnEvent> {
         let (mut events, mut found) = (Vec::new(), Vec::new());
+        let frame = self.vad.frame_samples();
         while !samples.is_empty() {
             // Frame by frame, so that a turn that is too long ends at the same sample in any slicing.
-            let frame_rest = FRAME_SAMPLES - (self.samples % FRAME_SAMPLES as u64) as usize;
+            let frame_rest = frame - (self.samples % frame as u64) as usize;
             let (piece, rest) = samples.split_at(samples.len().min(frame_rest));
             samples = rest;
             self.samples += piece.len() as u64;
@@ -209,7 +213,7 @@ mod tests {
 
     /// Turns of a stream, in pieces of `step` samples.
     fn turns(stream: &[f32], options: TurnOptions, step: usize) -> Vec<(u64, u64)> {
-        let mut detector = TurnDetector::new(options);
+        let mut detector = TurnDetector::new(&VadModel::default(), options);
         let events: Vec<TurnEvent> = stream.chunks(step).flat_map(|piece| detector.push(piece)).collect();
         let pairs = events.chunks_exact(2).map(|pair| match pair {
             [TurnEvent::SpeechStarted { at_ms }, TurnEvent::SpeechStopped { start_ms, end_ms }] => {
@@ -284,7 +288,7 @@ mod tests {
     fn a_turn_that_is_too_long_is_divided_without_a_gap() {
         let stream = recording("jfk.wav");
         let options = TurnOptions { max_turn_ms: 2_000, ..TurnOptions::default() };
-        let mut detector = TurnDetector::new(options);
+        let mut detector = TurnDetector::new(&VadModel::default(), options);
         let mut events = detector.push(&stream);
         events.extend(detector.end_turn());
         let ends: Vec<(u64, u64)> = events
@@ -302,7 +306,7 @@ mod tests {
     #[test]
     fn what_is_needed_contains_every_turn_and_stays_short_in_silence() {
         let (stream, _) = conversation(1.0, 0.001);
-        let mut detector = TurnDetector::starting_at(TurnOptions::default(), 5_000);
+        let mut detector = TurnDetector::starting_at(&VadModel::default(), TurnOptions::default(), 5_000);
         let mut buffer = StreamBuffer { samples: Vec::new(), first: 5_000 * SAMPLES_PER_MS };
         let mut turns = 0;
         for piece in stream.chunks(320) {

@@ -123,7 +123,7 @@ impl RawUpload {
     pub(crate) async fn read(request: Request, state: &AppState) -> Result<Self, ApiError> {
         check_length(&request, state.config())?;
         let mut memory = UploadMemory::new(state, 0);
-        let read = tokio::time::timeout(state.config().upload_timeout, read_body(request, &mut memory));
+        let read = tokio::time::timeout(state.config().upload_timeout, read_large_body(request, &mut memory));
         let bytes = read.await.map_err(|_| ApiError::RequestTimeout)??.freeze();
         let limit = state.config().max_upload_bytes;
         if bytes.is_empty() {
@@ -161,7 +161,7 @@ impl FromRequest<AppState> for SpeechUpload {
         let config = state.config();
         let limit = if is_large { config.upload_timeout } else { config.body_timeout };
         let mut memory = UploadMemory::new(state, plain);
-        let read = tokio::time::timeout(limit, read_body(request, &mut memory));
+        let read = tokio::time::timeout(limit, read_large_body(request, &mut memory));
         let bytes = read.await.map_err(|_| ApiError::RequestTimeout)??;
         check_rest(&bytes, &["ref_audio"], plain)?;
         let (fields, ignored) = parse_with_options_telling::<SpeechRequest>(&bytes)?;
@@ -170,6 +170,26 @@ impl FromRequest<AppState> for SpeechUpload {
         check_payload("ref_audio", recording, state.config().max_upload_bytes)?;
         Ok(Self { fields, ignored, memory: memory.held })
     }
+}
+
+/// The JSON body of a request without a recording, within the common limits of size and time.
+///
+/// # Errors
+/// It has another content type, is too large, or comes too slowly.
+pub(crate) async fn read_plain_json(request: Request, state: &AppState) -> Result<BytesMut, ApiError> {
+    let content_type = ContentType::of(&request);
+    if !content_type.is_json() {
+        return Err(content_type.refused("application/json"));
+    }
+    let limit = state.config().max_body_bytes;
+    let too_large = || ApiError::TooLarge(format!("body has more than {limit} bytes; send less"));
+    if content_length(&request) > limit as u64 {
+        return Err(too_large());
+    }
+    let mut memory = UploadMemory::new(state, limit);
+    let read = tokio::time::timeout(state.config().body_timeout, read_body(request, &mut memory, limit));
+    let bytes = read.await.map_err(|_| ApiError::RequestTimeout)??;
+    bytes.ok_or_else(too_large)
 }
 
 /// The `Content-Length` of a request; 0 without one.
@@ -202,26 +222,35 @@ fn check_rest(body: &[u8], recordings: &[&str], limit: usize) -> Result<(), ApiE
     Ok(())
 }
 
-/// The whole body.
-async fn read_body(request: Request, memory: &mut UploadMemory) -> Result<BytesMut, ApiError> {
+/// The whole body of a request that may carry a recording.
+async fn read_large_body(request: Request, memory: &mut UploadMemory) -> Result<BytesMut, ApiError> {
     let limit = memory.state.config().max_request_bytes();
+    read_body(request, memory, limit).await?.ok_or_else(|| too_large("body", limit))
+}
+
+/// The whole body; `None` if it has more than `limit` bytes.
+async fn read_body(
+    request: Request,
+    memory: &mut UploadMemory,
+    limit: usize,
+) -> Result<Option<BytesMut>, ApiError> {
     let mut body = request.into_body();
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| unreadable(&error))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > limit {
-            return Err(too_large("body", limit));
+            return Ok(None);
         }
         memory.take(data.len())?;
         bytes.extend_from_slice(&data);
     }
-    Ok(bytes)
+    Ok(Some(bytes))
 }
 
 async fn read_json<F: RecordingFields>(request: Request, state: &AppState) -> Result<Upload<F>, ApiError> {
     let mut memory = UploadMemory::new(state, 0);
-    let bytes = read_body(request, &mut memory).await?;
+    let bytes = read_large_body(request, &mut memory).await?;
     check_rest(&bytes, F::MEMBERS, state.config().max_body_bytes)?;
     let (mut fields, ignored): (F, _) = parse_json_telling(&bytes)?;
     drop(bytes);

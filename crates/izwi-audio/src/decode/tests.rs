@@ -104,13 +104,13 @@ fn speech_is_found_and_silence_is_not() {
     samples.extend([0.0; 32_000]);
     let quiet: Vec<f32> = samples.iter().map(|s| s * 0.005).collect();
     for signal in [samples, quiet] {
-        let spans = crate::vad::speech_spans(&signal, &Default::default());
+        let spans = crate::vad::VadModel::default().speech_spans(&signal, &Default::default());
         assert_eq!(spans.len(), 1, "{spans:?}");
         assert!(spans[0].start > 24_000 && spans[0].start < 36_000, "{spans:?}");
         assert!(spans[0].end > 46_000 && spans[0].end < 62_000, "{spans:?}");
     }
     for silence in [vec![0.0; 100_000], vec![0.3; 100_000], vec![f32::NAN; 5000]] {
-        assert_eq!(crate::vad::speech_spans(&silence, &Default::default()), []);
+        assert_eq!(crate::vad::VadModel::default().speech_spans(&silence, &Default::default()), []);
     }
 }
 

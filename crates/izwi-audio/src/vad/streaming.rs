@@ -4,24 +4,11 @@
 
 use std::time::Duration;
 
-use earshot::Detector;
+use super::model::{StreamScorer, VadModel};
+use super::{HYSTERESIS, ScoreRules};
 
-use super::{FRAME_SAMPLES, HYSTERESIS, TARGET_RMS, frame_rms, frames_of, score};
-
-/// Assumed level before anything louder was heard, and the lowest level that is amplified to the target: quieter audio
-/// is silence.
-const MIN_LEVEL: f32 = 0.005;
-/// Share of a louder frame in the running level: it follows a voice within a few frames, and a knock only in part.
-const ATTACK: f32 = 0.3;
-/// Fall of the running level with every frame: half of it in ten seconds.
-const RELEASE: f32 = 0.998_9;
-/// Level of the noise that the network hears always, relative to full scale behind the amplification. From digital silence
-/// on, it takes quiet noise for speech, for minutes.
-const NOISE: f32 = 0.003;
-/// Frames of noise that the network hears before a stream: its first scores are too high.
-const LEAD_FRAMES: usize = 60;
-/// Frames without speech after which a beginning that was too short is dropped.
-const MAX_ONSET_GAP: u64 = 10;
+/// Silence after which a beginning that was too short is dropped.
+const MAX_ONSET_GAP: Duration = Duration::from_millis(160);
 
 /// Parameters of the detection.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,7 +31,8 @@ impl Default for StreamingVadOptions {
     }
 }
 
-/// A change between silence and speech. Positions are samples from the start of the stream, multiples of 16 ms.
+/// A change between silence and speech. Positions are samples from the start of the stream, at the ends of
+/// frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VadEvent {
     /// Speech has begun.
@@ -77,27 +65,14 @@ enum Phase {
     },
 }
 
-/// White noise, the same in every stream.
-#[derive(Debug)]
-struct Noise(u64);
-
-impl Noise {
-    /// The next sample in −1.0..1.0.
-    fn next(&mut self) -> f32 {
-        // Knuth's generator; its high bits are good enough to listen to.
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    }
-}
-
 /// The detector of one stream of mono samples at 16 kHz.
 pub struct StreamingVad {
     threshold: f32,
     min_speech: u64,
     min_silence: u64,
-    detector: Box<Detector>,
-    level: f32,
-    noise: Noise,
+    max_onset_gap: u64,
+    rules: ScoreRules,
+    scorer: StreamScorer,
     /// The start of a frame.
     pending: Vec<f32>,
     /// Frames that were scored.
@@ -117,41 +92,41 @@ impl std::fmt::Debug for StreamingVad {
 
 impl StreamingVad {
     /// A detector at the start of a stream.
-    pub fn new(options: &StreamingVadOptions) -> Self {
-        let frames = |time| (frames_of(time) as u64).max(1);
-        let mut vad = Self {
+    pub fn new(model: &VadModel, options: &StreamingVadOptions) -> Self {
+        let rules = model.rules();
+        let frames = |time| (rules.frames_of(time) as u64).max(1);
+        Self {
             threshold: options.threshold,
             min_speech: frames(options.min_speech),
             min_silence: frames(options.min_silence),
-            detector: Detector::default_boxed(),
-            level: MIN_LEVEL,
-            noise: Noise(1),
-            pending: Vec::with_capacity(FRAME_SAMPLES),
+            max_onset_gap: frames(MAX_ONSET_GAP),
+            rules,
+            scorer: StreamScorer::new(model),
+            pending: Vec::with_capacity(rules.frame),
             frames: 0,
             is_speech: false,
             phase: Phase::Silence,
-        };
-        for _ in 0..LEAD_FRAMES {
-            vad.pending.resize(FRAME_SAMPLES, 0.0);
-            vad.score();
-            vad.pending.clear();
         }
-        vad
+    }
+
+    /// Samples of a frame: events are at the ends of frames.
+    pub fn frame_samples(&self) -> usize {
+        self.rules.frame
     }
 
     /// The first sample that a later [`VadEvent::Started`] may name.
     pub fn next_start(&self) -> u64 {
         let frame = if let Phase::Onset { start, .. } = self.phase { start } else { self.frames };
-        frame * FRAME_SAMPLES as u64
+        frame * self.rules.frame as u64
     }
 
     /// Adds samples in −1.0..=1.0, and appends what they tell to `events`.
     pub fn push(&mut self, mut samples: &[f32], events: &mut Vec<VadEvent>) {
-        while self.pending.len() + samples.len() >= FRAME_SAMPLES {
-            let (head, rest) = samples.split_at(FRAME_SAMPLES - self.pending.len());
+        while self.pending.len() + samples.len() >= self.rules.frame {
+            let (head, rest) = samples.split_at(self.rules.frame - self.pending.len());
             self.pending.extend_from_slice(head);
             samples = rest;
-            let score = self.score();
+            let score = self.scorer.score(&mut self.pending);
             self.pending.clear();
             events.extend(self.advance(score));
         }
@@ -163,34 +138,20 @@ impl StreamingVad {
         self.phase = Phase::Silence;
     }
 
-    fn score(&mut self) -> f32 {
-        let rms = frame_rms(&self.pending);
-        self.level = if rms > self.level {
-            self.level + ATTACK * (rms.min(1.0) - self.level)
-        } else {
-            (self.level * RELEASE).max(MIN_LEVEL)
-        };
-        let gain = TARGET_RMS / self.level;
-        for sample in &mut self.pending {
-            *sample += self.noise.next() * NOISE / gain;
-        }
-        score(&mut self.detector, &self.pending, gain)
-    }
-
     /// Takes the score of the next frame.
     fn advance(&mut self, score: f32) -> Option<VadEvent> {
         let frame = self.frames;
         self.frames += 1;
         let level = if self.is_speech { self.threshold - HYSTERESIS } else { self.threshold };
         self.is_speech = score >= level;
-        let at = self.frames * FRAME_SAMPLES as u64;
+        let at = self.frames * self.rules.frame as u64;
         match &mut self.phase {
             Phase::Speech { end } if self.is_speech => *end = self.frames,
             Phase::Speech { end } => {
                 let end = *end;
                 if self.frames - end >= self.min_silence {
                     self.phase = Phase::Silence;
-                    return Some(VadEvent::Stopped { end: end * FRAME_SAMPLES as u64, at });
+                    return Some(VadEvent::Stopped { end: end * self.rules.frame as u64, at });
                 }
             }
             Phase::Silence if self.is_speech => {
@@ -202,7 +163,7 @@ impl StreamingVad {
                 *speech += 1;
             }
             Phase::Onset { end, .. } => {
-                if self.frames - *end >= MAX_ONSET_GAP {
+                if self.frames - *end >= self.max_onset_gap {
                     self.phase = Phase::Silence;
                 }
             }
@@ -212,7 +173,7 @@ impl StreamingVad {
             return None;
         }
         self.phase = Phase::Speech { end };
-        Some(VadEvent::Started { start: start * FRAME_SAMPLES as u64, at })
+        Some(VadEvent::Started { start: start * self.rules.frame as u64, at })
     }
 }
 
@@ -222,7 +183,11 @@ mod tests {
 
     use super::*;
 
-    const F: u64 = FRAME_SAMPLES as u64;
+    const F: u64 = 256;
+
+    fn model() -> VadModel {
+        VadModel::default()
+    }
 
     fn frames(count: u64) -> Duration {
         Duration::from_millis(16 * count)
@@ -236,7 +201,7 @@ mod tests {
             min_speech: frames(min_speech),
             min_silence: frames(min_silence),
         };
-        let mut vad = StreamingVad::new(&options);
+        let mut vad = StreamingVad::new(&model(), &options);
         let all: Vec<f32> = [&[0.0; LEAD], scores].concat();
         let lead = LEAD as u64;
         let relative = |event| match event {
@@ -255,13 +220,14 @@ mod tests {
         assert_eq!(events(&[0.9, 0.9, 0.0, 0.0, 0.0], 2, 2), [started(0, 2), stopped(2, 4)]);
         assert_eq!(events(&[0.9, 0.0, 0.9, 0.0, 0.9, 0.0, 0.0], 2, 2), [started(0, 3), stopped(5, 7)]);
         assert_eq!(events(&[0.4, 0.6, 0.4, 0.34, 0.0], 1, 1), [started(1, 2), stopped(3, 4)], "hysteresis");
-        let short = [vec![0.9], vec![0.0; MAX_ONSET_GAP as usize], vec![0.9]].concat();
+        let short = [vec![0.9], vec![0.0; 10], vec![0.9]].concat();
         assert_eq!(events(&short, 2, 2), [], "too short, twice");
     }
 
     #[test]
     fn an_ended_span_needs_new_speech() {
-        let mut vad = StreamingVad::new(&StreamingVadOptions { min_speech: frames(1), ..Default::default() });
+        let mut vad =
+            StreamingVad::new(&model(), &StreamingVadOptions { min_speech: frames(1), ..Default::default() });
         let scores = [[0.0; 5], [0.9; 5]].concat();
         assert_eq!(scores.iter().filter_map(|&score| vad.advance(score)).count(), 1);
         vad.end_span();
@@ -275,17 +241,20 @@ mod tests {
             samples in prop::collection::vec(any::<f32>(), 0..3_000),
             step in 1usize..1_000,
         ) {
-            let options = StreamingVadOptions { min_speech: frames(1), min_silence: frames(1), ..Default::default() };
-            let (mut whole, mut sliced) = (Vec::new(), Vec::new());
-            StreamingVad::new(&options).push(&samples, &mut whole);
-            let mut vad = StreamingVad::new(&options);
-            for piece in samples.chunks(step) {
-                vad.push(piece, &mut sliced);
+            let (min_speech, min_silence) = (frames(1), frames(1));
+            let options = StreamingVadOptions { threshold: 0.45, min_speech, min_silence };
+            for model in [model(), super::super::silero::tests::random_model()] {
+                let (mut whole, mut sliced) = (Vec::new(), Vec::new());
+                StreamingVad::new(&model, &options).push(&samples, &mut whole);
+                let mut vad = StreamingVad::new(&model, &options);
+                for piece in samples.chunks(step) {
+                    vad.push(piece, &mut sliced);
+                }
+                prop_assert_eq!(&whole, &sliced);
+                let is_start = |event: &VadEvent| matches!(event, VadEvent::Started { .. });
+                let alternates = whole.iter().enumerate().all(|(i, event)| is_start(event) == i.is_multiple_of(2));
+                prop_assert!(alternates);
             }
-            prop_assert_eq!(&whole, &sliced);
-            let is_start = |event: &VadEvent| matches!(event, VadEvent::Started { .. });
-            let alternates = whole.iter().enumerate().all(|(i, event)| is_start(event) == i.is_multiple_of(2));
-            prop_assert!(alternates);
         }
     }
 }

@@ -81,7 +81,7 @@ fn row(status: &ModelStatus<'_>) -> [String; 6] {
         manifest.name.clone(),
         if status.installed { "yes" } else { "no" }.to_owned(),
         size,
-        tasks.join(", "),
+        if manifest.component { "component".to_owned() } else { tasks.join(", ") },
         manifest.licence.clone(),
         manifest.description.clone(),
     ]

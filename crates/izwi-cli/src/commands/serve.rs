@@ -89,8 +89,8 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
             exit_now();
         });
     };
-    let config =
-        ServerConfig { voices: Some(store.voices().clone()), max_open_files, ..server.config.clone() };
+    let (voices, vad_weights) = (Some(store.voices().clone()), Some(store.vad_weights()));
+    let config = ServerConfig { voices, vad_weights, max_open_files, ..server.config.clone() };
     izwi_server::serve(Listeners { http, wyoming }, config, registry, recorder, shutdown).await?;
     Ok(())
 }
@@ -201,7 +201,10 @@ fn named(config: &RegistryConfig, models: &[String]) -> Vec<String> {
 /// The named and the installed models, with their properties before loading.
 fn offers(store: &Store, names: &[String]) -> Vec<Offer> {
     let offered = |name: &str, installed| installed || names.iter().any(|named| named == name);
-    let models = store.list().into_iter().filter(|model| offered(&model.manifest.name, model.installed));
+    let models = store
+        .list()
+        .into_iter()
+        .filter(|model| !model.manifest.component && offered(&model.manifest.name, model.installed));
     let offer = |model: izwi_hub::ModelStatus<'_>| Offer {
         id: model.manifest.name.clone(),
         tasks: model.manifest.tasks.clone(),

@@ -12,6 +12,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub use error::ConversionError;
+use onnx::Quantised;
 
 /// A converter, by its name in manifests and in records of installations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,9 @@ pub use error::ConversionError;
 pub(crate) enum Conversion {
     /// The weights of an ONNX graph, with the names of the module it was exported from.
     Onnx,
+    /// As [`Self::Onnx`]; a quantised weight stays int8, beside its scales.
+    #[serde(rename = "onnx-int8")]
+    OnnxInt8,
     /// The weights of a CTranslate2 speech model, with the names of the transformers library.
     Ctranslate2,
 }
@@ -30,7 +34,8 @@ impl Conversion {
     /// The source is malformed, a conversion rule is missing, or a file operation failed.
     pub(crate) fn run(self, source: &Path, target: &Path) -> Result<(), ConversionError> {
         match self {
-            Self::Onnx => onnx::convert(source, target),
+            Self::Onnx => onnx::convert(source, target, Quantised::Floats),
+            Self::OnnxInt8 => onnx::convert(source, target, Quantised::Int8),
             Self::Ctranslate2 => ctranslate2::convert(source, target),
         }
     }

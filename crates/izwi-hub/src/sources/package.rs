@@ -17,7 +17,7 @@ use crate::io_error::IoError;
 use crate::progress::ProgressSink;
 use crate::rules::{SHA256, ensure, is_identifier, is_sha256};
 
-/// Packages of one ecosystem.
+/// Packages of one ecosystem; one of them may name another.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Packages {
@@ -39,6 +39,8 @@ enum Ecosystem {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Package {
+    /// Its own ecosystem, if it is not that of the others.
+    ecosystem: Option<Ecosystem>,
     name: String,
     /// The exact version.
     version: String,
@@ -56,9 +58,12 @@ impl Ecosystem {
 }
 
 impl Packages {
+    fn client(&self, package: &Package) -> &'static Client {
+        package.ecosystem.unwrap_or(self.ecosystem).client()
+    }
+
     pub(super) fn id(&self) -> String {
-        let client = self.ecosystem.client();
-        let ids: Vec<String> = self.packages.iter().map(|package| package.id(client)).collect();
+        let ids: Vec<String> = self.packages.iter().map(|package| package.id(self.client(package))).collect();
         ids.join(" + ")
     }
 
@@ -67,7 +72,7 @@ impl Packages {
             return Err(format!("trust of '{}' is for hub sources alone", file.target));
         }
         ensure(!self.packages.is_empty(), || "packages must list at least one package".into())?;
-        self.packages.iter().try_for_each(|package| package.check(self.ecosystem.client()))
+        self.packages.iter().try_for_each(|package| package.check(self.client(package)))
     }
 
     pub(super) fn fetch(
@@ -96,8 +101,8 @@ impl Packages {
     ) -> Result<Vec<Archive>, SourceError> {
         let folder = staging.partial().join("archives");
         fs::create_dir_all(&folder).map_err(IoError::at("create", &folder))?;
-        let client = self.ecosystem.client();
         let archive = |package: &Package| {
+            let client = self.client(package);
             let name = package.id(client);
             let path = folder.join(&package.sha256);
             if path.exists() && digest::of_file(&path)?.sha256 == package.sha256 {

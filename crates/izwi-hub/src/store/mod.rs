@@ -21,7 +21,7 @@ use izwi_types::Task;
 
 use crate::access::Access;
 use crate::catalogue::Catalogue;
-use crate::error::HubError;
+use crate::error::{HubError, with_causes};
 use crate::files::remove_folder;
 use crate::io_error::IoError;
 use crate::manifest::Manifest;
@@ -31,6 +31,9 @@ use crate::sources::Source;
 use crate::voices::{self, VoiceLimits, VoiceStore};
 use pull::Pull;
 use record::Record;
+
+/// The component with the weights of the voice activity detector, and its file.
+const VAD: (&str, &str) = ("silero-vad", "silero_vad_16k.safetensors");
 
 /// The models of one home folder. Every method blocks on the disk, [`Store::pull`] on the network too.
 #[derive(Debug, Clone)]
@@ -159,12 +162,33 @@ impl Store {
         Ok(folder)
     }
 
-    /// Installs a model from the first of its sources that works and returns its folder; returns at once if it is
-    /// installed. Waits for a pull of the same model in another thread or process, and resumes an interrupted one.
+    /// Where the weights of the voice activity detector are, once they are installed.
+    pub fn vad_weights(&self) -> PathBuf {
+        let (name, file) = VAD;
+        let external =
+            self.external.as_ref().map(|folder| folder.join(name)).filter(|folder| folder.is_dir());
+        external.unwrap_or_else(|| self.models.join(name)).join(file)
+    }
+
+    /// Installs a model from the first of its sources that works, with the components that it uses, and returns its folder;
+    /// returns at once if all is installed. Waits for a pull of the same model in another thread or process, and resumes an
+    /// interrupted one. A component that cannot be pulled is noted: the model works without it.
     ///
     /// # Errors
     /// There is no such model, the hub's address is refused, no source worked, or a file operation failed.
     pub fn pull(&self, name: &str, progress: &mut dyn ProgressSink) -> Result<PathBuf, HubError> {
+        let folder = self.pull_one(name, progress)?;
+        for component in &self.manifest(name)?.uses {
+            if let Err(error) = self.pull_one(component, progress) {
+                let error = with_causes(&error);
+                tracing::warn!(model = name, component, error, "a component was not pulled");
+                progress.note(&format!("{name} works without {component}, which was not pulled: {error}"));
+            }
+        }
+        Ok(folder)
+    }
+
+    fn pull_one(&self, name: &str, progress: &mut dyn ProgressSink) -> Result<PathBuf, HubError> {
         if let Ok(folder) = self.installed(name) {
             return Ok(folder);
         }

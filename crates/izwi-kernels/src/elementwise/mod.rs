@@ -1,7 +1,9 @@
 //! Functions of one row or one element: softmax, norms, rotary embedding, activations.
 
+mod instance_norm;
 mod snake;
 
+pub use instance_norm::{Activated, instance_norm};
 pub use snake::snake;
 
 use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};
@@ -166,7 +168,7 @@ unsafe fn gelu<I: Isa>(x: I::V) -> I::V {
 /// `x (1 + tanh(u)) / 2` as `x / (1 + exp(-2 u))`, with `u = sqrt(2 / π) (x + 0.044715 x³)`.
 #[inline(always)]
 unsafe fn gelu_tanh<I: Isa>(x: I::V) -> I::V {
-    const MINUS_TWO_ROOTS: f32 = -1.595_769_1;
+    const MINUS_TWO_ROOTS: f32 = -2.0 * 0.797_884_6;
     let cube = I::mul(I::mul(x, x), I::mul(x, I::splat(0.044_715)));
     let e = exp::<I>(I::mul(I::add(x, cube), I::splat(MINUS_TWO_ROOTS)));
     I::div(x, I::add(e, I::splat(1.0)))

@@ -58,7 +58,7 @@ unsafe impl Kernel for Snake<'_> {
 /// <https://www.netlib.org/cephes/>, `sinf`), then the minimax polynomial of degree 11 on -π/2..=π/2
 /// (<https://github.com/microsoft/DirectXMath/blob/main/Inc/DirectXMathMisc.inl>, `XMScalarSin`).
 #[inline(always)]
-unsafe fn sine_up_to_sign<I: Isa>(x: I::V) -> I::V {
+pub(super) unsafe fn sine_up_to_sign<I: Isa>(x: I::V) -> I::V {
     const MAGIC: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer
     const PI: [f32; 3] = [3.140_625, 9.675_026e-4, 1.509_958e-7];
     const TERMS: [f32; 5] = [-2.388_985_9e-8, 2.752_556_2e-6, -1.984_087_4e-4, 8.333_331e-3, -1.666_666_7e-1];

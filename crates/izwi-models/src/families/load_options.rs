@@ -1,6 +1,7 @@
 //! How a checkpoint is loaded: what every family is given. Knows no family.
 
 use candle_core::Device;
+use izwi_audio::vad::VadModel;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::precision::{codec_precision, weight_precision};
 use izwi_types::Precision;
@@ -14,13 +15,15 @@ pub struct LoadOptions {
     pub precision: Precision,
     /// Whether converted weights are cached in a file beside the checkpoint, for faster loads.
     pub weight_cache: bool,
+    /// Detects speech in recordings to transcribe.
+    pub vad: VadModel,
 }
 
 impl LoadOptions {
     /// Options without a weight cache.
     #[must_use]
     pub fn new(device: Device, precision: Precision) -> Self {
-        Self { device, precision, weight_cache: false }
+        Self { device, precision, weight_cache: false, vad: VadModel::default() }
     }
 
     /// The same options with the precision of a codec.

@@ -12,12 +12,14 @@ use izwi_nn::Error;
 #[cfg(test)]
 pub(crate) mod golden_set;
 mod hibari;
+mod kokoro;
 mod lfm2_audio;
 mod load_options;
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
 mod metal_budget;
 mod pocket_tts;
 mod qwen3_tts;
+mod voxtral;
 mod whisper;
 
 pub use load_options::LoadOptions;
@@ -30,9 +32,11 @@ type RandomModel = (&'static [&'static str], fn(&str, &LoadOptions) -> Result<Ar
 
 const REGISTRY: &[(&str, Loader)] = &[
     ("hibari", hibari::load),
+    ("kokoro", kokoro::load),
     ("lfm2_audio", lfm2_audio::load),
     ("pocket_tts", pocket_tts::load),
     ("qwen3_tts", qwen3_tts::load),
+    ("voxtral", voxtral::load),
     ("whisper", whisper::load),
 ];
 
@@ -96,5 +100,5 @@ pub fn tokenize(family: &str, folder: &Path, size: usize, text: &str) -> Result<
 /// A rule for texts is faulty.
 #[doc(hidden)]
 pub fn phonemes(text: &str) -> Result<Vec<(String, Vec<usize>)>, Error> {
-    hibari::phonemes(text)
+    crate::text::english::phonemes(text)
 }

@@ -1,10 +1,12 @@
 //! From what a user writes to what a model reads: markup, normalisation, sentences, phonemes.
 //!
-//! English. Knows no tensor and no family; a family brings its reader of unknown words.
+//! English. Knows no family. One file has a network: the reader of words outside the lexicon.
 
 pub mod alignment;
 mod calendar;
+pub(crate) mod english;
 mod figures;
+pub(crate) mod json_file;
 pub mod markup;
 pub mod normalise;
 mod numerals;
@@ -13,4 +15,6 @@ pub(crate) mod pieces;
 pub mod rewrite;
 pub mod sentences;
 pub(crate) mod tokenizer_file;
+pub(crate) mod units;
+pub(crate) mod unknown_word_net;
 mod words;

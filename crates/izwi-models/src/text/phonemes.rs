@@ -94,6 +94,15 @@ pub struct WordPhonemes {
     pub phonemes: String,
 }
 
+/// How English is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accent {
+    /// In the United States.
+    American,
+    /// In Great Britain.
+    British,
+}
+
 /// English text to phonemes.
 pub struct Phonemiser {
     g2p: G2P,
@@ -106,9 +115,18 @@ impl std::fmt::Debug for Phonemiser {
 }
 
 impl Phonemiser {
-    /// Loads the lexicons; `unknown` reads what they lack.
+    /// Loads the lexicons of American English; `unknown` reads what they lack.
     pub fn new(unknown: Box<dyn UnknownWords>) -> Self {
-        Self { g2p: G2P::with_fallback(Language::EnglishUS, Some(Box::new(Pieces { unknown }))) }
+        Self::with_accent(Accent::American, unknown)
+    }
+
+    /// As [`Self::new`], for either accent.
+    pub fn with_accent(accent: Accent, unknown: Box<dyn UnknownWords>) -> Self {
+        let language = match accent {
+            Accent::American => Language::EnglishUS,
+            Accent::British => Language::EnglishGB,
+        };
+        Self { g2p: G2P::with_fallback(language, Some(Box::new(Pieces { unknown }))) }
     }
 
     /// Phonemes of one normalised sentence, in order. Empty when nothing can be read.

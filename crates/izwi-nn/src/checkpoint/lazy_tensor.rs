@@ -33,6 +33,8 @@ pub(crate) struct LazyTensor {
     bytes: usize,
     dtype: Dtype,
     shape: Vec<usize>,
+    /// The scales of a tensor of int8: one, or one of each row.
+    scale: Option<Arc<Self>>,
 }
 
 /// An open file.
@@ -82,10 +84,32 @@ pub(crate) fn open(path: &Path) -> Result<TensorFile, Error> {
             bytes: end - start,
             dtype: info.dtype,
             shape: info.shape.clone(),
+            scale: None,
         };
         (name, stored)
     });
-    Ok(TensorFile { tensors: stored.collect(), bytes: size, fingerprint })
+    Ok(TensorFile { tensors: with_scales(stored.collect()), bytes: size, fingerprint })
+}
+
+/// Gives a tensor of int8 the scales `{name}_scale` beside it: together they are a tensor of floats.
+fn with_scales(mut tensors: HashMap<String, LazyTensor>) -> HashMap<String, LazyTensor> {
+    let names = tensors.iter().filter(|(_, tensor)| tensor.dtype == Dtype::I8);
+    let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();
+    for name in names {
+        let scale_name = format!("{name}_scale");
+        let fits = |scale: &LazyTensor, rows: Option<&usize>| {
+            let of_rows = |count| count == 1 || Some(&count) == rows;
+            scale.dtype == Dtype::F32 && matches!(scale.shape[..], [count] if of_rows(count))
+        };
+        let rows = tensors[&name].shape.first().copied();
+        if tensors.get(&scale_name).is_some_and(|scale| fits(scale, rows.as_ref()))
+            && let Some(scale) = tensors.remove(&scale_name)
+            && let Some(tensor) = tensors.get_mut(&name)
+        {
+            tensor.scale = Some(Arc::new(scale));
+        }
+    }
+    tensors
 }
 
 fn fingerprint(header: &[u8], metadata: &std::fs::Metadata) -> Option<[u8; 32]> {
@@ -129,9 +153,10 @@ impl LazyTensor {
         self.shape.iter().product()
     }
 
-    /// Its type, if it is a floating-point type.
+    /// Its type, if it is a floating-point type or int8 with scales, which reads as f32.
     pub(crate) fn float_type(&self) -> Option<DType> {
         match self.dtype {
+            Dtype::I8 if self.scale.is_some() => Some(DType::F32),
             Dtype::F64 => Some(DType::F64),
             Dtype::F32 => Some(DType::F32),
             Dtype::F16 => Some(DType::F16),
@@ -150,7 +175,11 @@ impl LazyTensor {
     /// # Errors
     /// It is no floating-point tensor, or the file cannot be read.
     pub(crate) fn read(&self) -> Result<Tensor, Error> {
-        self.read_spans(&[self.start], self.bytes, &self.shape)
+        let values = self.read_spans(&[self.start], self.bytes, &self.shape)?;
+        match &self.scale {
+            Some(scale) => scaled(&values, &scale.read()?),
+            None => Ok(values),
+        }
     }
 
     /// Reads rows `ids` of a table `[entries, width]`, ids below the number of entries: `[ids, width]`.
@@ -163,7 +192,12 @@ impl LazyTensor {
         };
         let row = self.bytes / entries.max(1);
         let starts: Vec<u64> = ids.iter().map(|&id| self.start + u64::from(id) * row as u64).collect();
-        self.read_spans(&starts, row, &[ids.len(), width])
+        let values = self.read_spans(&starts, row, &[ids.len(), width])?;
+        match &self.scale {
+            Some(scale) if scale.elem_count() == 1 => scaled(&values, &scale.read()?),
+            Some(scale) => scaled(&values, &scale.read()?.index_select(&Tensor::new(ids, &Device::Cpu)?, 0)?),
+            None => Ok(values),
+        }
     }
 
     /// The values of spans of `bytes` each.
@@ -171,6 +205,10 @@ impl LazyTensor {
         let device = &Device::Cpu;
         let spans = Spans { file: &self.file, starts, bytes };
         let tensor = match self.float_type() {
+            Some(DType::F32) if self.scale.is_some() => {
+                let int8 = |[byte]: [u8; 1]| f32::from(byte.cast_signed());
+                Tensor::from_vec(spans.values(int8)?, shape, device)
+            }
             Some(DType::F64) => Tensor::from_vec(spans.values(f64::from_le_bytes)?, shape, device),
             Some(DType::F32) => Tensor::from_vec(spans.values(f32::from_le_bytes)?, shape, device),
             Some(DType::F16) => Tensor::from_vec(spans.values(f16::from_le_bytes)?, shape, device),
@@ -179,6 +217,13 @@ impl LazyTensor {
         };
         Ok(tensor?)
     }
+}
+
+/// `values` times one scale, or the scale of each row.
+fn scaled(values: &Tensor, scales: &Tensor) -> Result<Tensor, Error> {
+    let mut shape = vec![1; values.rank()];
+    shape[0] = scales.elem_count();
+    Ok(values.broadcast_mul(&scales.reshape(shape)?)?)
 }
 
 /// Parts of a file, each of `bytes`.
@@ -235,6 +280,34 @@ mod tests {
             assert!(values(&read) == values(&tensor));
             assert!(values(&stored["b"].read_rows(&ids).unwrap()) == values(&rows));
         }
+    }
+
+    #[test]
+    fn int8_beside_scales_reads_as_floats() {
+        use safetensors::tensor::TensorView;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        let values = [1u8, 255, 3, 128];
+        let scales: Vec<u8> = [0.5f32, 2.0].iter().flat_map(|scale| scale.to_le_bytes()).collect();
+        let int8 = || TensorView::new(Dtype::I8, vec![2, 2], &values).unwrap();
+        let tensors = [
+            ("rows", int8()),
+            ("rows_scale", TensorView::new(Dtype::F32, vec![2], &scales).unwrap()),
+            ("one", int8()),
+            ("one_scale", TensorView::new(Dtype::F32, vec![1], &scales[..4]).unwrap()),
+            ("bare", int8()),
+            ("wrong", int8()),
+            ("wrong_scale", TensorView::new(Dtype::F32, vec![2, 1], &scales).unwrap()),
+        ];
+        std::fs::write(&path, safetensors::serialize(tensors, None).unwrap()).unwrap();
+        let stored = open(&path).unwrap().tensors;
+        assert_eq!(stored.len(), 5);
+        let rows = |x: Tensor| x.to_vec2::<f32>().unwrap();
+        assert_eq!(rows(stored["rows"].read().unwrap()), [[0.5, -0.5], [6.0, -256.0]]);
+        assert_eq!(rows(stored["rows"].read_rows(&[1, 0]).unwrap()), [[6.0, -256.0], [0.5, -0.5]]);
+        assert_eq!(rows(stored["one"].read().unwrap()), [[0.5, -0.5], [1.5, -64.0]]);
+        assert_eq!(rows(stored["one"].read_rows(&[1]).unwrap()), [[1.5, -64.0]]);
+        assert!(stored["bare"].read().is_err() && stored["wrong"].float_type().is_none());
     }
 
     #[test]

@@ -247,6 +247,14 @@ impl Checkpoint {
         self.tensors.get(name).map(LazyTensor::dims)
     }
 
+    /// Gives every tensor the name that `new` makes of its own, for checkpoints of several layouts.
+    pub fn rename(&mut self, new: impl Fn(&str) -> String) {
+        self.tensors = std::mem::take(&mut self.tensors)
+            .into_iter()
+            .map(|(name, tensor)| (new(&name), tensor))
+            .collect();
+    }
+
     /// Drops the tensors that `known` selects: known by name and not needed.
     pub fn skip(&mut self, known: impl Fn(&str) -> bool) {
         self.tensors.retain(|name, _| !known(name));

@@ -125,7 +125,10 @@ impl EncoderLayer {
 
 /// Softmax attention within each sequence: queries, keys and values `[rows, width]` to the same. Gap rows attend to each
 /// other.
-fn attend(qkv: &[Tensor], heads: usize, packed: &PackedRows) -> Result<Tensor> {
+///
+/// # Errors
+/// Shapes do not fit.
+pub fn attend(qkv: &[Tensor], heads: usize, packed: &PackedRows) -> Result<Tensor> {
     let [q, k, v] = qkv else { bail!("attention: {} layers instead of queries, keys and values", qkv.len()) };
     let mut lengths = Vec::with_capacity(2 * packed.spans().len());
     let ends = packed.spans().iter().skip(1).map(|next| next.start).chain([packed.rows()]);

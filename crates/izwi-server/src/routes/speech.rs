@@ -12,9 +12,8 @@ use base64::Engine as _;
 use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
-use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput, Task};
+use izwi_core::engine::{RequestId, RequestStats, StreamingOutput, Task};
 use izwi_types::excerpt;
-use tokio::sync::mpsc;
 
 use super::streamed::{self, event};
 use crate::chunking::ChunkSizes;
@@ -22,8 +21,9 @@ use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef, WordTimes}
 use crate::encoding::{self, EncodedUtterance, OutputFormat};
 use crate::error::ApiError;
 use crate::openapi::{SpeechAudio, SpeechBody, SpeechRefusals};
-use crate::registry::Lease;
-use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_text, voice_beside_recording};
+use crate::speech::{
+    Cloning, CutOff, ResolvedSpeechOptions, SpeechChunks, VoiceChoice, check_text, voice_beside_recording,
+};
 use crate::state::AppState;
 use crate::upload::SpeechUpload;
 use crate::{stats_headers, voices};
@@ -36,11 +36,6 @@ enum StreamFormat {
     /// Base64 in server-sent events.
     Events,
 }
-
-/// Generation failed halfway. The connection is cut, so that no client takes the audio for complete.
-#[derive(Debug, thiserror::Error)]
-#[error("generation was cut off")]
-struct CutOff;
 
 /// Text to speech
 ///
@@ -85,16 +80,15 @@ pub(super) async fn create(
     let live = body.live.unwrap_or(true);
     let request = chunks.of(options.into_request(text)).with_id(id).with_live(live);
     let encoded = output.utterance()?;
-    let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
+    let chunks = SpeechChunks::begin(engine, request, state.config().first_audio_timeout).await?;
     // The engine has read the recording by now.
     drop(memory);
-    let pending = VecDeque::new();
-    let mut speech =
-        SpeechStream { chunks, encoded, stream_format, timed_text, pending, is_over: false, _engine: engine };
     let mut headers = ignored.headers();
-    headers.extend(stats_headers::of_unspoken(&first.unspoken));
-    headers.extend(first.prediction.as_ref().map(stats_headers::of_prediction).unwrap_or_default());
-    speech.take(first);
+    if let Some(first) = chunks.first() {
+        headers.extend(stats_headers::of_unspoken(&first.unspoken));
+        headers.extend(first.prediction.as_ref().map(stats_headers::of_prediction).unwrap_or_default());
+    }
+    let speech = SpeechStream { chunks, encoded, stream_format, timed_text, pending: VecDeque::new() };
     let content_type = match stream_format {
         StreamFormat::Audio => media_type,
         StreamFormat::Events => streamed::EVENT_STREAM,
@@ -144,14 +138,12 @@ fn response(speech: SpeechStream, content_type: &'static str, sample_rate: u32) 
 
 /// A body being generated. Dropping it drops the engine's receiver, which aborts the request.
 struct SpeechStream {
-    chunks: mpsc::Receiver<StreamingOutput>,
+    chunks: SpeechChunks,
     encoded: EncodedUtterance,
     stream_format: StreamFormat,
     /// The text, if the client wants to know when its words are spoken.
     timed_text: Option<String>,
     pending: VecDeque<Result<Frame<Bytes>, CutOff>>,
-    is_over: bool,
-    _engine: Lease,
 }
 
 impl SpeechStream {
@@ -160,31 +152,19 @@ impl SpeechStream {
             if let Some(frame) = self.pending.pop_front() {
                 return Some(frame);
             }
-            if self.is_over {
-                return None;
-            }
-            match self.chunks.recv().await {
-                Some(chunk) if is_failure(&chunk) => {
-                    tracing::error!(request = %chunk.request_id, stats = ?chunk.stats, "generation failed halfway");
-                    self.is_over = true;
-                    return Some(Err(CutOff));
-                }
-                Some(chunk) => self.take(chunk),
-                None => {
-                    self.is_over = true;
-                    return Some(Err(CutOff));
-                }
+            match self.chunks.next().await? {
+                Ok(chunk) => self.take(&chunk),
+                Err(cut) => return Some(Err(cut)),
             }
         }
     }
 
-    fn take(&mut self, chunk: StreamingOutput) {
-        let bytes = match self.encoded.encode(&chunk) {
+    fn take(&mut self, chunk: &StreamingOutput) {
+        let bytes = match self.encoded.encode(chunk) {
             Ok(bytes) => bytes,
             Err(error) => {
-                tracing::error!(request = %chunk.request_id, %error, "audio could not be encoded");
-                self.pending.push_back(Err(CutOff));
-                self.is_over = true;
+                self.pending.push_back(Err(CutOff::encoding(&error)));
+                self.chunks.stop();
                 return;
             }
         };
@@ -210,14 +190,7 @@ impl SpeechStream {
             }
             self.pending.push_back(Ok(Frame::trailers(stats_headers::of(stats))));
         }
-        self.is_over = chunk.is_final;
     }
-}
-
-fn is_failure(chunk: &StreamingOutput) -> bool {
-    let failed =
-        |stats: &RequestStats| matches!(stats.finish_reason, FinishReason::Error | FinishReason::Cancelled);
-    chunk.stats.as_ref().is_some_and(failed)
 }
 
 fn usage(stats: &RequestStats) -> Usage {

@@ -124,10 +124,14 @@ pub(crate) trait Protocol: Sized + Send + 'static {
     fn parse(message: ClientMessage) -> Result<Self::Frame, ApiError>;
 
     /// Whether a frame is handled even while a model loads. Other frames wait for the model, in order.
-    fn is_immediate(frame: &Self::Frame) -> bool;
+    fn is_immediate(_frame: &Self::Frame) -> bool {
+        false
+    }
 
     /// Leases the model that `frame` asks for; `None` if it needs none, or the session has one.
-    fn load_model(&self, frame: &Self::Frame) -> Option<BoxFuture<'static, Result<Self::Model, ApiError>>>;
+    fn load_model(&self, _frame: &Self::Frame) -> Option<BoxFuture<'static, Result<Self::Model, ApiError>>> {
+        None
+    }
 
     /// Handles a frame. `model` is what [`load_model`](Self::load_model) led to for this frame; it is given back unless
     /// the protocol keeps it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use izwi_audio::chunk::{ChunkLengths, Chunker};
 use izwi_audio::decode::{DecodeLimits, decode};
 use izwi_audio::encode::{EncoderConfig, FORMATS};
-use izwi_audio::vad::{VadOptions, speech_spans};
+use izwi_audio::vad::{VadModel, VadOptions};
 use izwi_audio::wav;
 
 use crate::Target;
@@ -80,7 +80,7 @@ fn cut(bytes: &[u8]) {
     }
     assert_eq!(offset, signal.len() as u64);
     let mut end = 0;
-    for span in speech_spans(&signal, &VadOptions::default()) {
+    for span in VadModel::default().speech_spans(&signal, &VadOptions::default()) {
         assert!(span.start >= end && span.start < span.end && span.end <= signal.len(), "{span:?}");
         end = span.end;
     }

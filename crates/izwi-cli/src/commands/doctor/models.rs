@@ -82,7 +82,8 @@ fn devices(store: &Store, resolved: &Resolved) -> Vec<Finding> {
         let reason = explain_device(&config).ok()??;
         Some(Finding::ok("model device", format!("{name}: {reason}")))
     };
-    store.list().iter().filter(|status| status.installed).filter_map(explained).collect()
+    let installed = |status: &&ModelStatus<'_>| status.installed && !status.manifest.component;
+    store.list().iter().filter(installed).filter_map(explained).collect()
 }
 
 fn memory_for(model: &str, bytes: u64) -> Finding {

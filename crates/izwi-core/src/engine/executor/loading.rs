@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use izwi_audio::vad::VadModel;
 use izwi_hub::Store;
 use izwi_models::device_speeds::{DeviceSpeeds, SpeedFile};
 use izwi_models::error::LoadError;
@@ -145,6 +146,8 @@ enum Source {
     Checkpoint {
         family: String,
         folder: PathBuf,
+        /// Weights of the voice activity detector, which need not exist.
+        vad: PathBuf,
     },
 }
 
@@ -157,7 +160,8 @@ impl Source {
         let store = Store::open(config.home.clone()).map_err(load)?;
         let store = store.with_models_dir(config.models_dir.clone());
         let family = store.manifest(&config.model).map_err(load)?.family.clone();
-        Ok(Self::Checkpoint { family, folder: store.installed(&config.model).map_err(load)? })
+        let folder = store.installed(&config.model).map_err(load)?;
+        Ok(Self::Checkpoint { family, folder, vad: store.vad_weights() })
     }
 
     /// Where the speeds of its devices are remembered.
@@ -174,11 +178,17 @@ impl Source {
 fn load_on(source: &Source, config: &EngineCoreConfig, choice: DeviceChoice) -> Result<Loaded> {
     let device = device::open(choice).map_err(|error| EngineError::Load(chain(&error)))?;
     let held_before = device::allocated_bytes(&device);
-    let options =
-        LoadOptions { device: device.clone(), precision: config.dtype, weight_cache: config.weight_cache };
+    let vad = match source {
+        Source::Random => VadModel::default(),
+        Source::Checkpoint { vad, .. } => {
+            VadModel::open(vad).map_err(|error| EngineError::Load(error.to_string()))?
+        }
+    };
+    let (precision, weight_cache) = (config.dtype, config.weight_cache);
+    let options = LoadOptions { device: device.clone(), precision, weight_cache, vad };
     let model = match source {
         Source::Random => families::random(&config.model, &options),
-        Source::Checkpoint { family, folder } => families::load(family, folder, &options),
+        Source::Checkpoint { family, folder, .. } => families::load(family, folder, &options),
     };
     let model = model.map_err(|error| match error {
         LoadError::Model(error) => EngineError::Load(with_remedy(&error, &device)),

@@ -25,6 +25,8 @@ pub(super) struct Graph<'a> {
 /// One operation.
 #[derive(Debug, Default)]
 pub(super) struct Node<'a> {
+    /// May be empty.
+    pub(super) name: &'a str,
     pub(super) op: &'a str,
     pub(super) inputs: Vec<&'a str>,
     pub(super) outputs: Vec<&'a str>,
@@ -91,6 +93,7 @@ impl<'a> Node<'a> {
             match number {
                 1 => node.inputs.push(value.text()?),
                 2 => node.outputs.push(value.text()?),
+                3 => node.name = value.text()?,
                 4 => node.op = value.text()?,
                 _ => {}
             }

@@ -2,6 +2,7 @@
 //! exported from. Knows no model architecture: names come from the graph.
 
 mod graph;
+mod quantised;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -14,9 +15,11 @@ use super::error::ConversionError;
 use super::output;
 use crate::io_error::IoError;
 
+pub(super) use quantised::Quantised;
+
 /// Converts the ONNX file `source` to the safetensors file `target`.
-pub(super) fn convert(source: &Path, target: &Path) -> Result<(), ConversionError> {
+pub(super) fn convert(source: &Path, target: &Path, kept: Quantised) -> Result<(), ConversionError> {
     let bytes = fs::read(source).map_err(IoError::at("read", source))?;
-    let tensors = weights::named(&graph::Graph::parse(&bytes)?, bytes.len())?;
+    let tensors = weights::named(&graph::Graph::parse(&bytes)?, bytes.len(), kept)?;
     output::write(tensors, source, target)
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 
-use super::convert;
+use super::{Quantised, convert};
 use crate::convert::error::ConversionError;
 
 /// A protobuf message under construction.
@@ -58,6 +58,19 @@ impl Onnx {
         Self(self.0.bytes(1, &message.bytes(2, output.as_bytes()).bytes(4, op.as_bytes()).0))
     }
 
+    /// A node with a name, as the exporters give it: the path of its module and its operation.
+    fn named_node(self, name: &str, op: &str, inputs: &[&str], output: &str) -> Self {
+        let message =
+            inputs.iter().fold(Message::default(), |message, input| message.bytes(1, input.as_bytes()));
+        let message = message.bytes(2, output.as_bytes()).bytes(3, name.as_bytes());
+        Self(self.0.bytes(1, &message.bytes(4, op.as_bytes()).0))
+    }
+
+    fn int8(self, name: &str, dims: &[u64], values: &[i8]) -> Self {
+        let bytes: Vec<u8> = values.iter().map(|value| value.cast_unsigned()).collect();
+        self.tensor(name, 3, dims, |m| m.bytes(9, &bytes))
+    }
+
     /// MatMulInteger, Cast, Mul, Add, each of their values beginning with `prefix`.
     fn quantised(self, prefix: &str, weight: &str, bias: &str) -> Self {
         let value = |name: &str| format!("{prefix}/{name}");
@@ -86,8 +99,8 @@ fn converted(model: &[u8]) -> Result<Tensors, ConversionError> {
     let [source, target, again] =
         ["a.onnx", "a.safetensors", "b.safetensors"].map(|name| folder.path().join(name));
     std::fs::write(&source, model).unwrap();
-    convert(&source, &target)?;
-    convert(&source, &again)?;
+    convert(&source, &target, Quantised::Floats)?;
+    convert(&source, &again, Quantised::Floats)?;
     let bytes = std::fs::read(&target).unwrap();
     assert_eq!(bytes, std::fs::read(&again).unwrap(), "equal input gives equal output");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "nothing else is left");
@@ -264,7 +277,8 @@ fn one_weight_under_many_names_does_not_grow_without_bounds() {
 
 #[test]
 fn an_unreadable_source_names_its_path() {
-    let error = convert(Path::new("/nowhere/a.onnx"), Path::new("/nowhere/b")).unwrap_err();
+    let error =
+        convert(Path::new("/nowhere/a.onnx"), Path::new("/nowhere/b"), Quantised::Floats).unwrap_err();
     assert_eq!(error.to_string(), "cannot read /nowhere/a.onnx");
 }
 
@@ -279,6 +293,98 @@ fn a_matrix_without_rows_claims_no_columns() {
         .model();
     let error = converted(&model).unwrap_err().to_string();
     assert!(error.contains("'/e_quantized' has the shape [0, 1099511627776]"), "{error}");
+}
+
+/// Two outputs of one input with two taps, zero point 128 as the quantisers of convolutions have it.
+fn convolution() -> Onnx {
+    Onnx::default()
+        .tensor("/c/Mul_output_0_quantized", 2, &[2, 1, 2], |m| m.bytes(9, &[128, 130, 127, 0]))
+        .tensor("/c/Mul_output_0_zero_point", 2, &[], |m| m.bytes(9, &[128]))
+        .raw_f32("/c/Mul_output_0_scale", &[], &[0.25])
+        .node("Mul", &["x_scale", "/c/Mul_output_0_scale"], "scales")
+}
+
+#[test]
+fn a_convolution_is_named_after_its_integer_bias_or_its_node() {
+    let inputs = ["x", "/c/Mul_output_0_quantized", "x_zero", "/c/Mul_output_0_zero_point"];
+    let with_bias = convolution()
+        .raw_f32("m.conv.bias", &[2], &[1.0, 2.0])
+        .node("Reshape", &["m.conv.bias", "shape"], "reshaped")
+        .node("Div", &["reshaped", "scales"], "divided")
+        .node("Floor", &["divided"], "floor")
+        .node("Cast", &["floor"], "whole")
+        .named_node("/m/other/Conv_quant", "ConvInteger", &inputs, "product")
+        .node("Add", &["product", "whole"], "sum")
+        .node("Cast", &["sum"], "cast")
+        .node("Mul", &["cast", "scales"], "y");
+    let weight: &[f32] = &[0.0, 0.5, -0.25, -32.0];
+    check(&with_bias, &[("m.conv.bias", &[2], &[1.0, 2.0]), ("m.conv.weight", &[2, 1, 2], weight)]);
+    let bare = convolution()
+        .named_node("/m/conv1x1/Conv_quant", "ConvInteger", &inputs, "product")
+        .node("Cast", &["product"], "cast")
+        .node("Mul", &["cast", "scales"], "y");
+    check(&bare, &[("m.conv1x1.weight", &[2, 1, 2], weight)]);
+    let nameless = convolution()
+        .node("ConvInteger", &inputs, "product")
+        .node("Cast", &["product"], "cast")
+        .node("Mul", &["cast", "scales"], "y");
+    refused(&nameless, "is followed by no named bias");
+}
+
+#[test]
+fn weights_may_stay_int8_beside_their_scales() {
+    let inputs = ["x", "/c/Mul_output_0_quantized", "x_zero", "/c/Mul_output_0_zero_point"];
+    let onnx = convolution()
+        .named_node("/m/conv1x1/Conv_quant", "ConvInteger", &inputs, "product")
+        .node("Cast", &["product"], "cast")
+        .node("Mul", &["cast", "scales"], "y")
+        .int8("m.table.weight_quantized", &[2, 2], &[1, 2, 3, 4])
+        .raw_f32("m.table.weight_scale", &[], &[0.5])
+        .node("Gather", &["m.table.weight_quantized", "ids"], "rows")
+        .node("DequantizeLinear", &["rows", "m.table.weight_scale"], "floats");
+    let folder = tempfile::tempdir().unwrap();
+    let [source, target] = ["a.onnx", "a.safetensors"].map(|name| folder.path().join(name));
+    std::fs::write(&source, onnx.model()).unwrap();
+    convert(&source, &target, Quantised::Int8).unwrap();
+    let bytes = std::fs::read(&target).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let table = tensors.tensor("m.table.weight").unwrap();
+    assert_eq!((table.dtype(), table.data()), (safetensors::Dtype::I8, &[1, 2, 3, 4][..]));
+    assert_eq!(tensors.tensor("m.table.weight_scale").unwrap().data(), 0.5_f32.to_le_bytes());
+    let conv = tensors.tensor("m.conv1x1.weight").unwrap();
+    assert_eq!((conv.shape(), conv.data()), (&[2, 1, 2][..], &[0, 2, 255, 128][..]));
+    assert_eq!(tensors.len(), 4);
+}
+
+#[test]
+fn a_recurrent_layer_has_the_names_and_the_gates_of_the_module() {
+    // One unit, one input, two directions; gates input, output, forget, cell.
+    let onnx = Onnx::default()
+        .int8("onnx::LSTM_1_quantized", &[2, 1, 4], &[1, 2, 3, 4, 5, 6, 7, 8])
+        .raw_f32("onnx::LSTM_1_scale", &[2], &[1.0, 10.0])
+        .int8("onnx::LSTM_2_quantized", &[2, 1, 4], &[-1, -2, -3, -4, -5, -6, -7, -8])
+        .raw_f32("onnx::LSTM_2_scale", &[2], &[1.0, 0.5])
+        .int8("zero", &[2], &[0, 1])
+        .raw_f32("onnx::LSTM_3", &[2, 8], &(0..16u8).map(f32::from).collect::<Vec<_>>());
+    let (w, r) = ("onnx::LSTM_1", "onnx::LSTM_2");
+    let stored = |name: &str, suffix: &str| format!("{name}_{suffix}");
+    let names = [stored(w, "quantized"), stored(r, "quantized"), stored(w, "scale"), stored(r, "scale")];
+    let [w, r, w_scale, r_scale] = names.each_ref().map(String::as_str);
+    let inputs = ["x", w, r, "onnx::LSTM_3", "", "h", "c", "", w_scale, "zero", r_scale, "zero"];
+    check(
+        &onnx.clone().named_node("/m/lstm/LSTM_quant", "DynamicQuantizeLSTM", &inputs, "y"),
+        &[
+            ("m.lstm.bias_hh_l0", &[4], &[4.0, 6.0, 7.0, 5.0]),
+            ("m.lstm.bias_hh_l0_reverse", &[4], &[12.0, 14.0, 15.0, 13.0]),
+            ("m.lstm.bias_ih_l0", &[4], &[0.0, 2.0, 3.0, 1.0]),
+            ("m.lstm.bias_ih_l0_reverse", &[4], &[8.0, 10.0, 11.0, 9.0]),
+            ("m.lstm.weight_hh_l0", &[4, 1], &[-1.0, -3.0, -4.0, -2.0]),
+            ("m.lstm.weight_hh_l0_reverse", &[4, 1], &[-3.0, -4.0, -4.5, -3.5]),
+            ("m.lstm.weight_ih_l0", &[4, 1], &[1.0, 3.0, 4.0, 2.0]),
+            ("m.lstm.weight_ih_l0_reverse", &[4, 1], &[40.0, 60.0, 70.0, 50.0]),
+        ],
+    );
+    refused(&onnx.node("DynamicQuantizeLSTM", &inputs, "y"), "has no name");
 }
 
 proptest! {

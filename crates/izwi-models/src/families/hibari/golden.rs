@@ -7,6 +7,8 @@ use serde::Deserialize;
 use super::super::golden_set::device;
 use super::network::{BINS, HEAD_VALUES, Utterance};
 use super::*;
+use crate::text::phonemes::UnknownWords;
+use crate::text::unknown_word_net::UnknownWordNet;
 use izwi_types::Precision;
 
 const HEADS_TOLERANCE: f32 = 1e-3;
@@ -173,7 +175,7 @@ fn hibari_golden_unknown_words() {
 
 #[test]
 fn hibari_golden_sentences() {
-    let front_end = FrontEnd::new(unknown_words(&checkpoint_folder()).unwrap()).unwrap();
+    let front_end = EnglishFrontEnd::new(unknown_words(&checkpoint_folder()).unwrap()).unwrap();
     let pairs = golden_pairs("sentences.tsv");
     let mut agreeing = 0;
     for (sentence, expected) in &pairs {

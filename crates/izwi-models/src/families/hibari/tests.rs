@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::super::golden_set::{assert_same, device};
 use super::golden::{checkpoint_folder, kept_as};
 use super::*;
+use crate::text::phonemes::LetterNames;
 use izwi_types::Precision;
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 4096 };
@@ -76,7 +77,7 @@ fn characters_without_a_sound_are_told() {
     }
     let many: String = ('\u{4e00}'..).take(500).collect();
     let many = prepare(&model, speak(&format!("Words. {many}"))).unspoken;
-    assert_eq!(many.chars().count(), MAX_UNUSUAL);
+    assert_eq!(many.chars().count(), crate::text::english::MAX_UNUSUAL);
 }
 
 #[test]
@@ -250,7 +251,7 @@ proptest! {
     #[test]
     fn any_unicode_is_prepared_or_refused(text in prop::collection::vec(any::<char>(), 0..4096)) {
         thread_local! {
-            static FRONT_END: FrontEnd = FrontEnd::new(Box::new(LetterNames)).unwrap();
+            static FRONT_END: EnglishFrontEnd = EnglishFrontEnd::new(Box::new(LetterNames)).unwrap();
         }
         let text: String = text.into_iter().collect();
         FRONT_END.with(|front_end| front_end.sentences(&text));

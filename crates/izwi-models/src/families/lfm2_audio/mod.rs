@@ -21,6 +21,7 @@ use super::LoadOptions;
 use crate::frame_driver::{FrameDriver, FrameModel, Outcome, Plan, StepEntry, StepResult, check_positions};
 use crate::model::SpeechModel;
 use crate::warm_up;
+use izwi_audio::vad::VadModel;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mimi::{self, Mimi};
@@ -99,6 +100,7 @@ struct LfmAudio {
     codec: Codec,
     /// Whether the weights are random: such a model starts no audio and ends none by itself.
     has_random_weights: bool,
+    vad: VadModel,
     times: PartTimes,
 }
 
@@ -167,6 +169,7 @@ impl LfmAudio {
             generator,
             codec,
             has_random_weights: false,
+            vad: options.vad.clone(),
             times,
         })
     }

@@ -14,6 +14,7 @@ use crate::frame_driver::{ChunkPolicy, PassLimits, PassPlan, Plan, max_frames, p
 use crate::regions::{self, HOP, WINDOW_FRAMES};
 use crate::text::pieces::pieces;
 use izwi_audio::chunk::ChunkLengths;
+use izwi_audio::vad::VadModel;
 use izwi_nn::sampling::Draws;
 use izwi_types::{
     ConverseInput, Emission, EncoderWork, InputError, ListenInput, Message, PrepareLimits, SamplingParams,
@@ -173,8 +174,10 @@ impl LfmAudio {
         let samples = &input.samples;
         let frames = WINDOW_FRAMES.min(longest_s * 100);
         let shortest = self.front_end.min_samples();
-        let windows: Vec<Range<usize>> =
-            windows(samples, frames * HOP).into_iter().filter(|window| window.len() >= shortest).collect();
+        let windows: Vec<Range<usize>> = windows(&self.vad, samples, frames * HOP)
+            .into_iter()
+            .filter(|window| window.len() >= shortest)
+            .collect();
         let text_sampling = SamplingParams { temperature: input.temperature, ..SamplingParams::GREEDY };
         let seconds = |samples: usize| samples as f64 / (100 * HOP) as f64;
         let passes = windows.iter().enumerate().map(|(index, window)| {
@@ -370,12 +373,12 @@ fn greedy_if_single(sampling: SamplingParams) -> SamplingParams {
 }
 
 /// The parts of a recording with speech, each of at most `longest` samples.
-fn windows(samples: &[f32], longest: usize) -> Vec<Range<usize>> {
+fn windows(vad: &VadModel, samples: &[f32], longest: usize) -> Vec<Range<usize>> {
     let whole = 0..samples.len();
     if samples.len() <= longest {
         return Vec::from([whole]);
     }
-    let regions = regions::find(samples, None).into_iter();
+    let regions = regions::find(vad, samples, None).into_iter();
     let parts = regions.map(|region| region.frames.start * HOP..(region.frames.end * HOP).min(whole.end));
     parts.flat_map(|part| cut(samples, part, longest)).collect()
 }
@@ -415,7 +418,7 @@ mod tests {
         assert!((quiet..quiet + 20 * HOP).contains(&pieces[0].end), "{pieces:?}");
         assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
         assert_eq!((pieces[0].start, pieces.last().unwrap().end), (0, samples.len()));
-        let whole = windows(&samples[..longest], longest);
+        let whole = windows(&VadModel::default(), &samples[..longest], longest);
         assert_eq!((whole.len(), whole[0].clone()), (1, 0..longest));
     }
 

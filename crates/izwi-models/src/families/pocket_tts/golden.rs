@@ -175,13 +175,16 @@ fn pocket_tts_golden_published_voices_are_their_states() {
     }
 }
 
+/// Name, type, shape and bytes.
+type StoredTensor = (String, Dtype, Vec<usize>, Vec<u8>);
+
 #[test]
 fn pocket_tts_golden_damaged_voices_are_refused() {
     let variant = &variants()[0];
     let model = model(variant, Precision::F32);
     let file = std::fs::read(root().join(variant).join("voice.safetensors")).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let refused = |change: &dyn Fn(&str, &[u8]) -> Option<(String, Dtype, Vec<usize>, Vec<u8>)>| {
+    let refused = |change: &dyn Fn(&str, &[u8]) -> Option<StoredTensor>| {
         let tensors = SafeTensors::deserialize(&file).unwrap();
         let changed: Vec<_> = tensors
             .iter()

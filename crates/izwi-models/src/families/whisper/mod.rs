@@ -7,17 +7,19 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use izwi_audio::vad::VadModel;
 use rayon::prelude::*;
 
 use self::config::Settings;
 use self::decoder::{Decoder, Span, SpanOutput};
 use self::encoder::{Encoder, Encoding};
-use self::front_end::{FrontEnd, SAMPLE_RATE_HZ};
+
 use self::rules::Rules;
 use self::state::{Context, DecodingOptions, DecodingState, PassKind, Recording, Window};
 use self::tokens::Vocabulary;
 use self::window_decoder::WindowDecoder;
 use super::LoadOptions;
+use crate::log_mel::{self, FrontEnd, LogMel, SAMPLE_RATE_HZ};
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::regions::{self, Region};
 use crate::warm_up;
@@ -35,7 +37,6 @@ mod budgets;
 mod config;
 mod decoder;
 mod encoder;
-mod front_end;
 #[cfg(test)]
 mod golden;
 mod rules;
@@ -88,6 +89,7 @@ struct Whisper {
     max_positions: (usize, usize),
     /// Samples of [`SpeechModel::warm_up_input`].
     warm_up: Arc<[f32]>,
+    vad: VadModel,
 }
 
 /// The state of a sequence; `None` if the recording has no speech.
@@ -148,6 +150,7 @@ impl Whisper {
             decoder,
             max_positions: (config.max_source_positions, config.max_target_positions),
             warm_up: warm_up::noise(SAMPLE_RATE_HZ),
+            vad: options.vad.clone(),
         })
     }
 
@@ -207,11 +210,11 @@ impl Whisper {
     }
 
     fn record(&self, samples: &[f32], regions: Vec<Region>, options: DecodingOptions) -> Recording {
-        let padded = |frames: &Range<usize>| frames.start..frames.end + front_end::FADE;
+        let padded = |frames: &Range<usize>| frames.start..frames.end + log_mel::FADE;
         let mel: Vec<_> =
             regions.iter().map(|region| self.front_end.frames(samples, padded(&region.frames))).collect();
         Recording {
-            peak: mel.iter().map(front_end::LogMel::peak).fold(f32::NEG_INFINITY, f32::max),
+            peak: mel.iter().map(LogMel::peak).fold(f32::NEG_INFINITY, f32::max),
             regions,
             mel,
             duration_s: samples.len() as f64 / SAMPLE_RATE_HZ as f64,
@@ -331,7 +334,7 @@ impl SpeechModel for Whisper {
         let whole = Arc::ptr_eq(&input.samples, &self.warm_up);
         let regions = match whole {
             true => regions::whole(&input.samples),
-            false => regions::find(&input.samples, input.detection.as_ref()),
+            false => regions::find(&self.vad, &input.samples, input.detection.as_ref()),
         };
         Ok(self.prepared(self.record(&input.samples, regions, options)))
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::config::FRAMES_PER_POSITION;
 use super::encoder::{Encoding, WindowMel};
-use super::front_end::LogMel;
 use super::segments::DecodingResult;
+use crate::log_mel::LogMel;
 use crate::regions::Region;
 use izwi_nn::attention::CrossKv;
 use izwi_nn::layers::ROW_ALIGN;

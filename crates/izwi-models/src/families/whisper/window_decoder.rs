@@ -5,7 +5,6 @@
 use super::alignment::{self, CrossWeights, TimedWord};
 use super::config::FRAMES_PER_POSITION;
 use super::decoder::SpanOutput;
-use super::front_end::{HOP, SAMPLE_RATE_HZ};
 use super::rules::Rules;
 use super::sampling::{Draws, probability};
 use super::segments::{
@@ -14,6 +13,7 @@ use super::segments::{
 use super::state::{Context, DecodingState, Pass, PassKind, Recording, Window};
 use super::tokens::{TIME_STEP_S, Vocabulary};
 use super::word_times;
+use crate::log_mel::{HOP, SAMPLE_RATE_HZ};
 use crate::regions::WINDOW_FRAMES;
 use izwi_nn::Error;
 use izwi_types::languages::is_unspaced;

@@ -3,11 +3,13 @@
 mod conv1d;
 mod depthwise_conv2d;
 mod packed;
+mod same_conv;
 mod short_conv;
 mod winograd_1d;
 
 pub use conv1d::{Conv1d, Conv1dShape, Padding};
 pub use depthwise_conv2d::DepthwiseConv2d;
 pub use packed::{DenseConv, DepthwiseConv, GluConv, StridedConv};
+pub use same_conv::{SameConv, UpsamplingConv};
 pub use short_conv::{ShortConv, ShortConvShape};
 pub use winograd_1d::WinogradConv1d;

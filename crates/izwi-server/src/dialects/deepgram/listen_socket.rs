@@ -9,7 +9,7 @@ use axum::extract::{Extension, State, WebSocketUpgrade};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::{BoxFuture, ready};
+use futures::future::ready;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{Engine, EngineCoreRequest, FinishReason, RequestId, Segment, StreamingOutput};
 use izwi_types::excerpt;
@@ -247,14 +247,6 @@ impl Protocol for Listen {
                 known: "KeepAlive, Finalize, CloseStream",
             }),
         }
-    }
-
-    fn is_immediate(_frame: &Frame) -> bool {
-        true
-    }
-
-    fn load_model(&self, _frame: &Frame) -> Option<BoxFuture<'static, Result<(), ApiError>>> {
-        None
     }
 
     fn receive(

@@ -53,7 +53,7 @@ impl LiveAudio {
         Ok(Self {
             state: state.clone(),
             input,
-            detector: TurnDetector::new(turns),
+            detector: TurnDetector::new(&state.vad(), turns),
             buffer: StreamBuffer::default(),
             waiting: VecDeque::new(),
             turn_start_ms: None,

@@ -3,27 +3,27 @@
 //! The body starts with the first chunk, while the rest is being generated. A generation that fails halfway cuts the
 //! connection.
 
-use axum::body::{Body, Bytes};
-use axum::extract::{Extension, FromRequest, Request, State};
+use axum::body::Body;
+use axum::extract::{Extension, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::Response;
 use futures::stream;
 use izwi_audio::encode::EncoderConfig;
-use izwi_core::engine::{FinishReason, RequestId, SpeechOptions, StreamingOutput, Task};
+use izwi_core::engine::{RequestId, SpeechOptions, Task};
 use izwi_types::excerpt;
 use serde::Deserialize;
-use tokio::sync::mpsc;
 use utoipa::{IntoParams, ToSchema};
 
 use super::Refusal;
 use super::params::{Params, model_of};
 use crate::encoding::{self, EncodedUtterance};
 use crate::error::ApiError;
-use crate::extract::{ApiQuery, ContentType, parse_json};
+use crate::extract::{ApiQuery, parse_json};
 use crate::openapi::{SpeechAudio, SpeechRefusals};
 use crate::registry::Lease;
-use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_text};
+use crate::speech::{Cloning, CutOff, ResolvedSpeechOptions, SpeechChunks, VoiceChoice, check_text};
 use crate::state::AppState;
+use crate::upload;
 use crate::voices;
 
 /// Beginnings of the names of hosted models.
@@ -160,21 +160,9 @@ pub(super) struct SpeakBody {
     url: Option<String>,
 }
 
-/// The JSON body, read within the limits.
+/// The text of the JSON body.
 async fn read(request: Request, state: &AppState) -> Result<String, ApiError> {
-    let content_type = ContentType::of(&request);
-    if !content_type.is_json() {
-        return Err(content_type.refused("application/json"));
-    }
-    let limit = state.config().max_body_bytes;
-    let request = request.map(|body| Body::new(http_body_util::Limited::new(body, limit)));
-    let read = tokio::time::timeout(state.config().body_timeout, Bytes::from_request(request, state));
-    let bytes = read.await.map_err(|_| ApiError::RequestTimeout)?.map_err(|error| match error.status() {
-        axum::http::StatusCode::PAYLOAD_TOO_LARGE => {
-            ApiError::TooLarge(format!("body has more than {limit} bytes"))
-        }
-        _ => ApiError::UnreadableBody(error.body_text()),
-    })?;
+    let bytes = upload::read_plain_json(request, state).await?;
     let body: SpeakBody = parse_json(&bytes)?;
     if body.url.is_some() {
         return Err(ApiError::invalid("url", "url is not supported: nothing is fetched; send text"));
@@ -229,55 +217,16 @@ async fn speak(
     }
     let Speaker { engine, options } = speaker;
     let request = options.into_request(text).with_id(id.clone());
-    let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
-    let speech = Speech { first: Some(first), chunks, encoded, is_over: false, _engine: engine };
-    let bytes = stream::unfold(speech, |mut speech| async { Some((speech.next().await?, speech)) });
+    let chunks = SpeechChunks::begin(engine, request, state.config().first_audio_timeout).await?;
+    let bytes = stream::unfold((chunks, encoded), |(mut chunks, mut encoded)| async {
+        let chunk = chunks.next().await?;
+        let bytes = chunk.and_then(|chunk| encoded.encode(&chunk).map_err(|error| CutOff::encoding(&error)));
+        if bytes.is_err() {
+            chunks.stop();
+        }
+        Some((bytes, (chunks, encoded)))
+    });
     let mut response = Response::new(Body::from_stream(bytes));
     *response.headers_mut() = headers;
     Ok(response)
-}
-
-/// Generation failed halfway. The connection is cut, so that no client takes the audio for complete.
-#[derive(Debug, thiserror::Error)]
-#[error("generation was cut off")]
-struct CutOff;
-
-/// A body being generated. Dropping it drops the engine's receiver, which aborts the request.
-struct Speech {
-    first: Option<StreamingOutput>,
-    chunks: mpsc::Receiver<StreamingOutput>,
-    encoded: EncodedUtterance,
-    is_over: bool,
-    _engine: Lease,
-}
-
-impl Speech {
-    async fn next(&mut self) -> Option<Result<Bytes, CutOff>> {
-        while !self.is_over {
-            let chunk = match self.first.take() {
-                Some(first) => Some(first),
-                None => self.chunks.recv().await,
-            };
-            let Some(chunk) = chunk.filter(|chunk| !is_failure(chunk)) else {
-                self.is_over = true;
-                return Some(Err(CutOff));
-            };
-            self.is_over = chunk.is_final;
-            match self.encoded.encode(&chunk) {
-                Ok(bytes) if bytes.is_empty() => {}
-                Ok(bytes) => return Some(Ok(bytes)),
-                Err(error) => {
-                    tracing::error!(request = %chunk.request_id, %error, "audio could not be encoded");
-                    self.is_over = true;
-                    return Some(Err(CutOff));
-                }
-            }
-        }
-        None
-    }
-}
-
-fn is_failure(chunk: &StreamingOutput) -> bool {
-    let reason = chunk.stats.as_ref().map(|stats| stats.finish_reason);
-    matches!(reason, Some(FinishReason::Error | FinishReason::Cancelled))
 }

@@ -10,7 +10,7 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Extension, State, WebSocketUpgrade};
 use axum::response::Response;
 use futures::FutureExt;
-use futures::future::{BoxFuture, ready};
+use futures::future::ready;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, TextInput};
 use izwi_types::excerpt;
@@ -166,14 +166,6 @@ impl Protocol for Speak {
                 known: "Speak, Flush, Clear, Close",
             }),
         }
-    }
-
-    fn is_immediate(_frame: &Frame) -> bool {
-        true
-    }
-
-    fn load_model(&self, _frame: &Frame) -> Option<BoxFuture<'static, Result<(), ApiError>>> {
-        None
     }
 
     fn receive(

@@ -12,8 +12,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::stream;
-use izwi_core::engine::{FinishReason, RequestId, SpeechOptions, StreamingOutput, Task};
-use tokio::sync::mpsc;
+use izwi_core::engine::{RequestId, SpeechOptions, StreamingOutput, Task};
 use utoipa::IntoResponses;
 use utoipa::openapi::{self, Content, RefOr, ResponseBuilder};
 
@@ -23,44 +22,17 @@ use super::formats::OutputFormat;
 use super::{find_voice, model_of};
 use crate::encoding;
 use crate::error::ApiError;
-use crate::extract::{ApiPath, ApiQuery, ContentType, parse_json};
+use crate::extract::{ApiPath, ApiQuery, parse_json};
 use crate::openapi::SpeechRefusals;
 use crate::registry::Lease;
-use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, begin, check_text};
+use crate::speech::{Cloning, CutOff, ResolvedSpeechOptions, SpeechChunks, VoiceChoice, check_text};
 use crate::state::AppState;
+use crate::upload;
 
 /// Names the members of a request that have no effect.
 const IGNORED: &str = "x-ignored-fields";
 /// One JSON object per line.
 const JSON_LINES: &str = "application/x-ndjson";
-
-/// Generation failed halfway. The connection is cut, so that no client takes the audio for complete.
-#[derive(Debug, thiserror::Error)]
-#[error("generation was cut off")]
-struct CutOff;
-
-/// The JSON body of a speech route, read within the time limit.
-pub(super) struct SpeechBody(SpeechRequest);
-
-impl FromRequest<AppState> for SpeechBody {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
-        let content_type = ContentType::of(&request);
-        if !content_type.is_json() {
-            return Err(content_type.refused("application/json"));
-        }
-        let read = tokio::time::timeout(state.config().body_timeout, Bytes::from_request(request, state));
-        let bytes = read.await.map_err(|_| ApiError::RequestTimeout)?;
-        let bytes = bytes.map_err(|error| match error.status() {
-            axum::http::StatusCode::PAYLOAD_TOO_LARGE => {
-                ApiError::TooLarge(format!("body has more than {} bytes", state.config().max_body_bytes))
-            }
-            _ => ApiError::UnreadableBody(error.body_text()),
-        })?;
-        Ok(Self(parse_json(&bytes)?))
-    }
-}
 
 /// A response with audio, in each format.
 struct Audio;
@@ -95,20 +67,16 @@ impl FromRequest<AppState> for Asked {
         let ApiQuery(query) = ApiQuery::<SpeechQuery>::from_request_parts(&mut parts, state).await?;
         let id = parts.extensions.get::<RequestId>().cloned().unwrap_or_else(RequestId::random);
         let request = Request::from_parts(parts, body);
-        let SpeechBody(request) = SpeechBody::from_request(request, state).await?;
+        let request: SpeechRequest = parse_json(&upload::read_plain_json(request, state).await?)?;
         let format = OutputFormat::parse(query.output_format.as_deref())?;
         Ok(Self { state: state.clone(), id, voice, format, request })
     }
 }
 
-/// A generation whose first chunk has arrived. Dropping it aborts the request.
+/// A generation that has begun, and what its response says beside the audio.
 struct Speech {
-    engine: Lease,
+    chunks: SpeechChunks,
     text: String,
-    /// The chunk that is taken next; `None` behind the last.
-    first: Option<StreamingOutput>,
-    chunks: mpsc::Receiver<StreamingOutput>,
-    is_over: bool,
     headers: HeaderMap,
 }
 
@@ -127,48 +95,22 @@ impl Speech {
         let choice = VoiceChoice { voice, cloning: Cloning::default() };
         let options = ResolvedSpeechOptions::resolve(options, choice, None, &engine)?;
         let request = options.into_request(text.clone()).with_id(id).with_live(live);
-        let (first, chunks) = begin(&engine, request, state.config().first_audio_timeout).await?;
+        let chunks = SpeechChunks::begin(engine, request, state.config().first_audio_timeout).await?;
         let mut headers = HeaderMap::new();
         if let Ok(names) = HeaderValue::from_str(&ignored.join(", "))
             && !ignored.is_empty()
         {
             headers.insert(IGNORED, names);
         }
-        Ok(Self { engine, text, first: Some(first), chunks, is_over: false, headers })
+        Ok(Self { chunks, text, headers })
     }
 
     fn sample_rate_hz(&self) -> u32 {
-        self.engine.profile().info.sample_rate_hz
+        self.chunks.engine.profile().info.sample_rate_hz
     }
 
     fn times_words(&self) -> bool {
-        self.engine.profile().info.times_words
-    }
-
-    /// The next chunk; `None` behind the last.
-    async fn next(&mut self) -> Option<Result<StreamingOutput, CutOff>> {
-        if self.is_over {
-            return None;
-        }
-        let chunk = match self.first.take() {
-            Some(first) => Some(first),
-            None => self.chunks.recv().await,
-        };
-        let has_failed = |chunk: &StreamingOutput| {
-            let reason = chunk.stats.as_ref().map(|stats| stats.finish_reason);
-            matches!(reason, Some(FinishReason::Error | FinishReason::Cancelled))
-        };
-        match chunk.filter(|chunk| !has_failed(chunk)) {
-            Some(chunk) => {
-                self.is_over = chunk.is_final;
-                Some(Ok(chunk))
-            }
-            None => {
-                tracing::error!("generation failed halfway");
-                self.is_over = true;
-                Some(Err(CutOff))
-            }
-        }
+        self.chunks.engine.profile().info.times_words
     }
 
     /// A body of what `encode` makes of each chunk, as the chunks come.
@@ -179,8 +121,10 @@ impl Speech {
     ) -> Response {
         let headers = self.headers.clone();
         let bytes = stream::unfold((self, encode), |(mut speech, mut encode)| async move {
-            let bytes = speech.next().await?.and_then(|chunk| encode(&chunk));
-            speech.is_over |= bytes.is_err();
+            let bytes = speech.chunks.next().await?.and_then(|chunk| encode(&chunk));
+            if bytes.is_err() {
+                speech.chunks.stop();
+            }
             Some((bytes, (speech, encode)))
         });
         respond(media_type, headers, Body::from_stream(bytes))
@@ -189,7 +133,7 @@ impl Speech {
     /// All chunks.
     async fn collect(&mut self, id: &RequestId) -> Result<Vec<StreamingOutput>, ApiError> {
         let mut chunks = Vec::new();
-        while let Some(chunk) = self.next().await {
+        while let Some(chunk) = self.chunks.next().await {
             chunks.push(chunk.map_err(|error| ApiError::internal(&error.to_string(), id))?);
         }
         Ok(chunks)
@@ -216,11 +160,6 @@ fn respond(media_type: &'static str, headers: HeaderMap, body: impl Into<Body>) 
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
-}
-
-fn encoder_failed(error: &izwi_audio::encode::EncodeError) -> CutOff {
-    tracing::error!(%error, "audio could not be encoded");
-    CutOff
 }
 
 /// Text to speech of ElevenLabs
@@ -265,7 +204,7 @@ pub(super) async fn stream(asked: Asked) -> Result<Response, ApiError> {
     let speech = Speech::begin(asked, true).await?;
     let mut encoded = format.encode(speech.sample_rate_hz(), None)?;
     Ok(speech.into_response(format.media_type, move |chunk| {
-        encoded.encode(chunk).map_err(|error| encoder_failed(&error))
+        encoded.encode(chunk).map_err(|error| CutOff::encoding(&error))
     }))
 }
 
@@ -317,7 +256,7 @@ pub(super) async fn stream_with_timestamps(asked: Asked) -> Result<Response, Api
     let encoded = format.encode(speech.sample_rate_hz(), None)?;
     let mut timed = TimedUtterance::new(encoded, std::mem::take(&mut speech.text), speech.times_words());
     Ok(speech.into_response(JSON_LINES, move |chunk| {
-        let message = timed.push(chunk).map_err(|error| encoder_failed(&error))?;
+        let message = timed.push(chunk).map_err(|error| CutOff::encoding(&error))?;
         let Some(message) = message else { return Ok(Bytes::new()) };
         let line = AudioWithTimestamps::new(STANDARD.encode(&message.audio), message.seconds());
         // Serializing strings and numbers cannot fail.

@@ -208,10 +208,6 @@ impl Protocol for Stream {
         })
     }
 
-    fn is_immediate(_frame: &Self::Frame) -> bool {
-        false
-    }
-
     fn load_model(&self, frame: &Self::Frame) -> Option<BoxFuture<'static, Result<Model, ApiError>>> {
         let Ok(message) = frame else { return None };
         if self.model.is_some() || self.is_closed || !self.has_key(message) {

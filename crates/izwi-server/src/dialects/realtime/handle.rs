@@ -146,7 +146,7 @@ impl Realtime {
         match &mut self.input {
             Some(input) => input.configure(&self.config, limits),
             None => {
-                self.input = Some(InputBuffer::new(&self.config, limits)?);
+                self.input = Some(InputBuffer::new(self.state.vad(), &self.config, limits)?);
                 Ok(())
             }
         }

@@ -1,6 +1,7 @@
 //! The input audio buffer of a session: decoding, turn detection, and the audio that is not committed. Knows no event.
 
 use bytes::Bytes;
+use izwi_audio::vad::VadModel;
 use izwi_audio::wav;
 
 use super::config::{AudioFormat, SessionConfig};
@@ -38,6 +39,7 @@ pub(super) struct Limits {
 
 #[derive(Debug)]
 pub(super) struct InputBuffer {
+    vad: VadModel,
     format: AudioFormat,
     input: PcmInput,
     detection: Option<TurnOptions>,
@@ -47,9 +49,10 @@ pub(super) struct InputBuffer {
 }
 
 impl InputBuffer {
-    pub(super) fn new(config: &SessionConfig, limits: Limits) -> Result<Self, Refusal> {
+    pub(super) fn new(vad: VadModel, config: &SessionConfig, limits: Limits) -> Result<Self, Refusal> {
         let format = config.input_format;
         let mut buffer = Self {
+            vad,
             format,
             input: input(format)?,
             detection: None,
@@ -75,7 +78,8 @@ impl InputBuffer {
                 self.buffer.take();
             }
             self.detection = detection;
-            self.detector = detection.map(|options| TurnDetector::starting_at(options, self.buffer.now_ms()));
+            let now_ms = self.buffer.now_ms();
+            self.detector = detection.map(|options| TurnDetector::starting_at(&self.vad, options, now_ms));
         }
         self.limits = limits;
         Ok(())

@@ -163,10 +163,6 @@ impl Protocol for Realtime {
         Ok(ClientEvent::parse(&message))
     }
 
-    fn is_immediate(_frame: &ClientEvent) -> bool {
-        false
-    }
-
     fn load_model(&self, frame: &ClientEvent) -> Option<BoxFuture<'static, Result<Models, ApiError>>> {
         let Ok(event) = &frame.event else { return None };
         let patched = match event {

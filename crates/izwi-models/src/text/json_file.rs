@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use izwi_nn::Error;
 
 /// Parses a JSON file.
-pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     let fault = |message: String| Error::File { path: path.display().to_string(), message };
     let bytes = std::fs::read(path).map_err(|error| fault(error.to_string()))?;
     serde_json::from_slice(&bytes).map_err(|error| fault(error.to_string()))

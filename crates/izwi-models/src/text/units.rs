@@ -1,16 +1,14 @@
 //! Splits the phonemes of sentences into units, one forward pass each.
 //!
-//! Owns the phoneme ids. Knows neither text nor tensors.
+//! Owns the phoneme ids, and which of them say which part of the user's text. Knows no tensor.
 
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::files::read_json;
-use super::network::SYMBOLS;
+use super::json_file::read_json;
 use izwi_nn::Error;
+use izwi_types::SpokenWord;
 
-/// Longest sequence of the network's training.
-pub(super) const MAX_UNIT_IDS: usize = 400;
 /// Least ids of a unit at any limit.
 const MIN_UNIT_IDS: usize = 8;
 /// A longer first unit is split for an early first chunk.
@@ -20,11 +18,11 @@ const MIN_FIRST_PART: usize = 16;
 
 /// A sentence to speak.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Sentence {
+pub(crate) struct Sentence {
     /// Phonemes of its words, separated by single spaces.
-    pub(super) phonemes: String,
+    pub(crate) phonemes: String,
     /// For each of the words, how many bytes of the user's text are said at its end.
-    pub(super) said: Vec<usize>,
+    pub(crate) said: Vec<usize>,
 }
 
 /// A symbol, and how many bytes of the user's text are said at the end of its word; `None` for marks and between words.
@@ -36,27 +34,35 @@ struct Symbol {
 
 /// What one forward pass computes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Unit {
-    pub(super) ids: Vec<u32>,
+pub(crate) struct Unit {
+    pub(crate) ids: Vec<u32>,
     /// For each id, how many bytes of the user's text are said at the end of its word; `None` where it is no sound.
-    pub(super) said: Vec<Option<usize>>,
+    pub(crate) said: Vec<Option<usize>>,
 }
 
 /// Phoneme symbols and their ids.
 #[derive(Debug)]
-pub(super) struct Vocabulary {
+pub(crate) struct Vocabulary {
     ids: HashMap<char, u32>,
 }
 
 impl Vocabulary {
-    /// Reads `vocab.json`.
-    pub(super) fn load(path: &Path) -> Result<Self, Error> {
-        let ids: HashMap<char, u32> = read_json(path)?;
-        match ids.iter().find(|&(_, &id)| id as usize >= SYMBOLS) {
-            Some((symbol, id)) => Err(Error::File {
-                path: path.display().to_string(),
-                message: format!("symbol '{symbol}' has id {id}, the network knows {SYMBOLS}"),
-            }),
+    /// Reads a file that maps symbols to ids, for a network of `symbols` ids.
+    ///
+    /// # Errors
+    /// The file cannot be read, or an id is not below `symbols`.
+    pub(crate) fn load(path: &Path, symbols: usize) -> Result<Self, Error> {
+        let fault = |message| Error::File { path: path.display().to_string(), message };
+        Self::new(read_json(path)?, symbols).map_err(fault)
+    }
+
+    /// From the id of each symbol, for a network of `symbols` ids.
+    ///
+    /// # Errors
+    /// An id is not below `symbols`.
+    pub(crate) fn new(ids: HashMap<char, u32>, symbols: usize) -> Result<Self, String> {
+        match ids.iter().find(|&(_, &id)| id as usize >= symbols) {
+            Some((symbol, id)) => Err(format!("symbol '{symbol}' has id {id}, the network knows {symbols}")),
             None => Ok(Self { ids }),
         }
     }
@@ -80,8 +86,8 @@ impl Vocabulary {
 }
 
 /// Splits the phonemes of sentences into units of at most `max_ids` ids each; parts without letters are dropped.
-pub(super) fn cut(sentences: &[Sentence], vocabulary: &Vocabulary, max_ids: usize) -> Vec<Unit> {
-    let most = max_ids.clamp(MIN_UNIT_IDS, MAX_UNIT_IDS) - 2;
+pub(crate) fn cut(sentences: &[Sentence], vocabulary: &Vocabulary, max_ids: usize) -> Vec<Unit> {
+    let most = max_ids.max(MIN_UNIT_IDS) - 2;
     let mut units: Vec<Unit> = Vec::new();
     for sentence in sentences {
         let symbols = vocabulary.known(sentence);
@@ -95,6 +101,49 @@ pub(super) fn cut(sentences: &[Sentence], vocabulary: &Vocabulary, max_ids: usiz
         push_all(&mut units, rest, vocabulary, most);
     }
     units
+}
+
+/// How many bytes of `text` are said before each of its units. Text behind the last word that has sounds belongs to it.
+pub(crate) fn bind_text(units: &mut [Unit], text: &str) -> Vec<usize> {
+    let mut said = 0;
+    let mut starts = Vec::with_capacity(units.len());
+    for unit in &*units {
+        starts.push(said);
+        said = unit.said.iter().rev().find_map(|said| *said).unwrap_or(said);
+    }
+    let symbols = units.iter_mut().rev().flat_map(|unit| unit.said.iter_mut().rev().flatten());
+    symbols.take_while(|end| **end == said).for_each(|end| *end = text.trim_end().len());
+    starts
+}
+
+/// When the words of a unit are spoken in its samples. `text_start` bytes of the text are said before it.
+///
+/// `durations` are those of the ids in frames of `frame_samples`.
+pub(crate) fn words(
+    unit: &Unit,
+    text_start: usize,
+    durations: &[usize],
+    frame_samples: usize,
+) -> Vec<SpokenWord> {
+    let mut words: Vec<SpokenWord> = Vec::new();
+    let mut frames = 0;
+    for (said, duration) in unit.said.iter().zip(durations) {
+        let sample_start = (frames * frame_samples) as u64;
+        frames += duration;
+        let sample_end = (frames * frame_samples) as u64;
+        let Some(text_end) = *said else { continue };
+        let text_start = match words.last_mut() {
+            // The front end has added sounds before the first word of the text.
+            _ if text_end == 0 => continue,
+            Some(last) if last.text_end == text_end => {
+                last.sample_end = sample_end;
+                continue;
+            }
+            last => last.map_or(text_start, |last| last.text_end),
+        };
+        words.push(SpokenWord { text_start, text_end, sample_start, sample_end });
+    }
+    words
 }
 
 /// Splits at the last boundary until the rest fits.
@@ -246,7 +295,7 @@ mod tests {
             let sounds = |text: &str| text.chars().filter(|c| c.is_alphabetic()).collect::<String>();
             let joined: String = units.iter().map(|unit| text(&vocabulary, unit)).collect();
             prop_assert_eq!(sounds(&joined), sounds(&sentences.concat()));
-            prop_assert!(units.iter().all(|unit| unit.ids.len() <= max.clamp(MIN_UNIT_IDS, MAX_UNIT_IDS)));
+            prop_assert!(units.iter().all(|unit| unit.ids.len() <= max.max(MIN_UNIT_IDS)));
         }
     }
 }

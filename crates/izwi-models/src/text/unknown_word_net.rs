@@ -1,6 +1,6 @@
 //! Phonemes of words outside the lexicon: a character transformer with CTC decoding.
 //!
-//! Owns the network's shape and weights. Tensor names: hibari-tts 0.2.1, `oov.onnx`.
+//! Owns the network's shape and weights. Tensor names are those of the published graph, `oov.onnx`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,8 +8,8 @@ use std::path::Path;
 use candle_core::{Device, Result, Tensor};
 use serde::Deserialize;
 
-use super::files::read_json;
-use crate::text::phonemes::UnknownWords;
+use super::json_file::read_json;
+use super::phonemes::UnknownWords;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::{EncoderConfig, EncoderLayer, LayerNorm, Linear, PackedRows};
@@ -35,7 +35,7 @@ struct Alphabets {
 
 /// The network. It runs on the CPU: words come one at a time from many threads.
 #[derive(Debug)]
-pub(super) struct UnknownWordNet {
+pub(crate) struct UnknownWordNet {
     letters: HashMap<char, u32>,
     phonemes: Vec<char>,
     slots: usize,
@@ -49,7 +49,7 @@ pub(super) struct UnknownWordNet {
 
 impl UnknownWordNet {
     /// Reads `oov.json` and `oov.safetensors`.
-    pub(super) fn load(folder: &Path) -> std::result::Result<Self, Error> {
+    pub(crate) fn load(folder: &Path) -> std::result::Result<Self, Error> {
         let path = folder.join("oov.json");
         let Alphabets { letters, phonemes, slots, max_letters } = read_json(&path)?;
         if !(1..=MAX_SLOTS).contains(&slots) || max_letters == 0 {

@@ -1,5 +1,5 @@
-//! The front end: samples to log-mel frames, with the constants of openai-whisper,
-//! <https://github.com/openai/whisper/blob/main/whisper/audio.py>. Knows neither windows nor tensors.
+//! Samples to log-mel frames of 10 ms: windows of 25 ms at 16 kHz, a range of 80 dB. The constants are those of
+//! <https://arxiv.org/abs/2212.04356> (section 2.2). Knows neither windows of a model nor tensors.
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use izwi_nn::codec::mel::MelFilterBank;
 use izwi_nn::codec::stft::{Stft, hann};
 
 /// Rate of the audio, in Hz.
-pub(super) const SAMPLE_RATE_HZ: usize = 16_000;
+pub(crate) const SAMPLE_RATE_HZ: usize = 16_000;
 /// Samples from one mel frame to the next.
-pub(super) const HOP: usize = 160;
+pub(crate) const HOP: usize = 160;
 /// Samples of one transform.
 const FFT: usize = 400;
 const SPECTRUM: usize = FFT / 2 + 1;
 /// Frames after the last sample whose transform still covers it.
-pub(super) const FADE: usize = (FFT / 2).div_ceil(HOP);
+pub(crate) const FADE: usize = (FFT / 2).div_ceil(HOP);
 /// Energies below this are silence.
 const FLOOR: f32 = 1e-10;
 /// log10 of [`FLOOR`]: the value of a frame of zeros.
@@ -24,14 +24,14 @@ const RANGE: f32 = 8.0;
 
 /// Turns samples into log-mel frames.
 #[derive(Debug)]
-pub(super) struct FrontEnd {
+pub(crate) struct FrontEnd {
     stft: Stft,
     bank: MelFilterBank,
 }
 
 /// log10 mel energies before normalisation.
 #[derive(Debug, Clone)]
-pub(super) struct LogMel {
+pub(crate) struct LogMel {
     bins: usize,
     frames: Range<usize>,
     values: Vec<f32>, // [frames, bins]
@@ -39,7 +39,7 @@ pub(super) struct LogMel {
 
 impl FrontEnd {
     /// A front end with `bins` mel bins.
-    pub(super) fn new(bins: usize) -> Self {
+    pub(crate) fn new(bins: usize) -> Self {
         Self {
             stft: Stft::new(hann(FFT, true)),
             bank: MelFilterBank::new(SAMPLE_RATE_HZ, FFT, bins, SAMPLE_RATE_HZ as f64 / 2.0),
@@ -47,7 +47,7 @@ impl FrontEnd {
     }
 
     /// Frames `frames` of `samples`; the recording is reflected at its start and silent after its end.
-    pub(super) fn frames(&self, samples: &[f32], frames: Range<usize>) -> LogMel {
+    pub(crate) fn frames(&self, samples: &[f32], frames: Range<usize>) -> LogMel {
         let bins = self.bank.bins();
         let mut values = vec![SILENCE; frames.len() * bins];
         let cut = |frame: usize, input: &mut [f32]| {
@@ -67,13 +67,13 @@ impl FrontEnd {
 
 impl LogMel {
     /// The loudest value.
-    pub(super) fn peak(&self) -> f32 {
+    pub(crate) fn peak(&self) -> f32 {
         self.values.iter().copied().fold(SILENCE, f32::max)
     }
 
     /// The normalised network input for `frames`: their values, up to [`FADE`] further known frames, then silence up to
     /// `length` frames, `[length, bins]`. `peak` is the loudest value of the whole recording.
-    pub(super) fn network_input(&self, frames: Range<usize>, length: usize, peak: f32) -> Vec<f32> {
+    pub(crate) fn network_input(&self, frames: Range<usize>, length: usize, peak: f32) -> Vec<f32> {
         let in_range = |value: f32| (value.max(peak - RANGE) + 4.0) / 4.0;
         let known = frames.start.max(self.frames.start)..(frames.end + FADE).min(self.frames.end);
         let mut input = vec![in_range(SILENCE); length * self.bins];
