@@ -455,6 +455,12 @@ impl SeanetConfig {
         )?;
         within(of, &[("ratios", self.ratios.len())], 6)?;
         self.ratios.iter().try_for_each(|&ratio| within(of, &[("ratios", ratio)], 16))?;
+        if self.n_filters < self.compress {
+            return Err(format!(
+                "{of}: {} filters are not compressed {} times",
+                self.n_filters, self.compress
+            ));
+        }
         if self.channels != 1 {
             return Err(format!("{of}: channels is {}; 1 is supported", self.channels));
         }
