@@ -170,7 +170,8 @@ async fn serve(model: &str, engine: Engine) -> Result<TestServer> {
 async fn listen(server: &TestServer, args: &Args, samples: &[f32]) -> Result<Heard> {
     let url = format!("ws://{}/v1/audio/transcriptions/stream", server.address);
     let mut session = Session::open(&url).await?;
-    let mut config = json!({"type": "session.config", "model": args.model, "language": "en", "word_times": true});
+    let mut config =
+        json!({"type": "session.config", "model": args.model, "language": "en", "word_times": true});
     if let Some(latency_ms) = args.latency_ms {
         config["latency_ms"] = json!(latency_ms);
     }
@@ -194,7 +195,9 @@ async fn listen(server: &TestServer, args: &Args, samples: &[f32]) -> Result<Hea
     session.send(json!({"type": "input.done"})).await?;
     loop {
         match session.next().await? {
-            Incoming::Frame(frame) if note(&frame, begun, &mut turn, &mut heard, args.trace)? => return Ok(heard),
+            Incoming::Frame(frame) if note(&frame, begun, &mut turn, &mut heard, args.trace)? => {
+                return Ok(heard);
+            }
             Incoming::Frame(_) => {}
             other => bail!("the session ends with {other:?}"),
         }

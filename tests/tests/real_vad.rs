@@ -48,7 +48,8 @@ fn wordless() -> Vec<(String, Vec<f32>)> {
 fn silero_vad_golden_scores_of_recordings() {
     let model = silero();
     for name in CLIPS {
-        let golden = std::fs::read_to_string(root().join(format!("tests/golden/silero_vad/{name}.txt"))).unwrap();
+        let golden =
+            std::fs::read_to_string(root().join(format!("tests/golden/silero_vad/{name}.txt"))).unwrap();
         let golden: Vec<f32> = golden.lines().map(|line| line.parse().unwrap()).collect();
         let ours = model.scores(&clip(name), 1.0);
         assert_eq!(ours.len(), golden.len());

@@ -134,7 +134,8 @@ impl AppState {
         if let Some(vad) = self.inner.vad.get() {
             return vad.clone();
         }
-        let opened = self.inner.config.vad_weights.as_deref().map_or_else(|| Ok(VadModel::default()), VadModel::open);
+        let opened =
+            self.inner.config.vad_weights.as_deref().map_or_else(|| Ok(VadModel::default()), VadModel::open);
         let vad = opened.unwrap_or_else(|error| {
             tracing::warn!(%error, "speech is detected without weights");
             VadModel::default()

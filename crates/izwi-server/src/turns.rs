@@ -69,11 +69,14 @@ impl TurnDetector {
 
     /// The detector of the rest of a stream, from `origin_ms` on.
     pub(crate) fn starting_at(vad: &VadModel, options: TurnOptions, origin_ms: u64) -> Self {
-        let vad = StreamingVad::new(vad, &StreamingVadOptions {
-            threshold: options.threshold,
-            min_silence: Duration::from_millis(options.silence_duration_ms),
-            ..StreamingVadOptions::default()
-        });
+        let vad = StreamingVad::new(
+            vad,
+            &StreamingVadOptions {
+                threshold: options.threshold,
+                min_silence: Duration::from_millis(options.silence_duration_ms),
+                ..StreamingVadOptions::default()
+            },
+        );
         Self { options, vad, origin_ms, samples: 0, turn_start_ms: None, last_end_ms: origin_ms }
     }
 

@@ -82,7 +82,10 @@ impl VadModel {
     pub fn scores(&self, samples_16k: &[f32], gain: f32) -> Vec<f32> {
         let Some(silero) = &self.0 else {
             let mut detector = Detector::default();
-            return samples_16k.chunks(SMALL_FRAME).map(|frame| small_score(&mut detector, frame, gain)).collect();
+            return samples_16k
+                .chunks(SMALL_FRAME)
+                .map(|frame| small_score(&mut detector, frame, gain))
+                .collect();
         };
         let (mut state, mut scores) = (silero::State::default(), Vec::new());
         let mut frames = Vec::with_capacity(BATCH * silero::FRAME);

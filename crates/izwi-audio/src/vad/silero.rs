@@ -97,7 +97,10 @@ impl Product {
     /// and `count` of them.
     fn convolution(weight: &[f32], bias: Vec<f32>, channels: usize, taps: std::ops::Range<usize>) -> Self {
         let row = |kernel: &[f32]| -> Vec<f32> {
-            taps.clone().flat_map(|tap| (0..channels).map(move |c| c * TAPS + tap)).map(|at| kernel[at]).collect()
+            taps.clone()
+                .flat_map(|tap| (0..channels).map(move |c| c * TAPS + tap))
+                .map(|at| kernel[at])
+                .collect()
         };
         let rows: Vec<f32> = weight.chunks_exact(channels * TAPS).flat_map(row).collect();
         Self::new(&rows, bias, channels * taps.len())
@@ -347,6 +350,10 @@ pub(super) mod tests {
         let wrong = [1u8, 2, 3, 4];
         let view = safetensors::tensor::TensorView::new(Dtype::F32, vec![1], &wrong).unwrap();
         let one = safetensors::serialize([("stft_conv.weight", view)], None).unwrap();
-        assert!(refused(&one).contains("stft_conv.weight is F32 [1], not F32 [258, 1, 256]"), "{}", refused(&one));
+        assert!(
+            refused(&one).contains("stft_conv.weight is F32 [1], not F32 [258, 1, 256]"),
+            "{}",
+            refused(&one)
+        );
     }
 }

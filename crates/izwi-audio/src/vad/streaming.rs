@@ -226,7 +226,8 @@ mod tests {
 
     #[test]
     fn an_ended_span_needs_new_speech() {
-        let mut vad = StreamingVad::new(&model(), &StreamingVadOptions { min_speech: frames(1), ..Default::default() });
+        let mut vad =
+            StreamingVad::new(&model(), &StreamingVadOptions { min_speech: frames(1), ..Default::default() });
         let scores = [[0.0; 5], [0.9; 5]].concat();
         assert_eq!(scores.iter().filter_map(|&score| vad.advance(score)).count(), 1);
         vad.end_span();

@@ -201,9 +201,10 @@ fn named(config: &RegistryConfig, models: &[String]) -> Vec<String> {
 /// The named and the installed models, with their properties before loading.
 fn offers(store: &Store, names: &[String]) -> Vec<Offer> {
     let offered = |name: &str, installed| installed || names.iter().any(|named| named == name);
-    let models = store.list().into_iter().filter(|model| {
-        !model.manifest.component && offered(&model.manifest.name, model.installed)
-    });
+    let models = store
+        .list()
+        .into_iter()
+        .filter(|model| !model.manifest.component && offered(&model.manifest.name, model.installed));
     let offer = |model: izwi_hub::ModelStatus<'_>| Offer {
         id: model.manifest.name.clone(),
         tasks: model.manifest.tasks.clone(),

@@ -165,7 +165,8 @@ impl Store {
     /// Where the weights of the voice activity detector are, once they are installed.
     pub fn vad_weights(&self) -> PathBuf {
         let (name, file) = VAD;
-        let external = self.external.as_ref().map(|folder| folder.join(name)).filter(|folder| folder.is_dir());
+        let external =
+            self.external.as_ref().map(|folder| folder.join(name)).filter(|folder| folder.is_dir());
         external.unwrap_or_else(|| self.models.join(name)).join(file)
     }
 

@@ -40,13 +40,15 @@ pub(super) struct Agreement {
 
 impl Agreement {
     /// Takes the next transcript of what is not decided, and returns the words that are decided now. Of the last word of a
-    /// transcript the punctuation must agree too: audio that ends within a sentence often gets a full stop. An improbable
-    /// word waits for a thorough transcript.
-    pub(super) fn agree(&mut self, mut next: Vec<LiveWord>) -> Vec<LiveWord> {
+    /// transcript the punctuation must agree too, and a full stop so near to `end_ms` is not believed yet: audio that ends
+    /// within a sentence often gets one. An improbable word waits for a thorough transcript.
+    pub(super) fn agree(&mut self, mut next: Vec<LiveWord>, end_ms: u64) -> Vec<LiveWord> {
         let agrees = |at: &usize| match (self.tail.get(*at), next.get(*at)) {
             (Some(last), Some(word)) => {
                 let is_inside = at + 1 < self.tail.len().min(next.len());
-                last.key() == word.key() && (is_inside || last.text == word.text)
+                let is_early =
+                    at + 1 == next.len() && word.ends_sentence() && word.end_ms + SETTLED_MS > end_ms;
+                last.key() == word.key() && (is_inside || last.text == word.text) && !is_early
             }
             _ => false,
         };
@@ -66,6 +68,21 @@ impl Agreement {
     /// Whether a word waits for a thorough transcript.
     pub(super) fn is_uncertain(&self) -> bool {
         self.is_uncertain
+    }
+
+    /// Decides the words of the last transcript of a turn whose speech ended at `speech_end_ms`. Decoders like to add words
+    /// in the silence behind it: the last ones must have been said by then, and the improbable ones twice.
+    pub(super) fn finish(&mut self, mut next: Vec<LiveWord>, speech_end_ms: u64) -> Vec<LiveWord> {
+        while let Some(last) = next.last() {
+            let before = self.tail.get(next.len() - 1);
+            let is_sure =
+                last.probability >= MIN_PROBABILITY || before.is_some_and(|word| word.key() == last.key());
+            if is_sure && last.start_ms.midpoint(last.end_ms) <= speech_end_ms {
+                break;
+            }
+            next.pop();
+        }
+        self.decide(next, u64::MAX)
     }
 
     /// Decides all words of a last transcript that end by `until_ms`.
@@ -106,9 +123,13 @@ mod tests {
     #[test]
     fn words_are_decided_once_two_transcripts_agree() {
         let mut agreement = Agreement::default();
-        let mut agree = |next: &str| text(&agreement.agree(words(next)));
+        let mut agree = |next: &str| text(&agreement.agree(words(next), 10_000));
         assert_eq!(agree("And so my"), "");
-        assert_eq!(agree("and so my fellow"), "and so", "case is no difference, but the last word must be equal");
+        assert_eq!(
+            agree("and so my fellow"),
+            "and so",
+            "case is no difference, but the last word must be equal"
+        );
         assert_eq!(agree("my fell"), "my");
         assert_eq!(agree("fellow. Americans"), "");
         assert_eq!(agree("fellow Americans, ask"), "fellow", "punctuation inside is no difference");
@@ -119,12 +140,29 @@ mod tests {
     #[test]
     fn an_improbable_word_waits_for_a_thorough_transcript() {
         let mut agreement = Agreement::default();
-        agreement.agree(words("an ~ill man"));
-        assert_eq!(text(&agreement.agree(words("an ~ill man"))), "an");
+        agreement.agree(words("an ~ill man"), 10_000);
+        assert_eq!(text(&agreement.agree(words("an ~ill man"), 10_000)), "an");
         assert!(agreement.is_uncertain());
         assert_eq!(text(&agreement.settle(words("ill disposed man"), 800)), "ill disposed");
         assert!(!agreement.is_uncertain());
         assert_eq!(text(agreement.tail()), "man");
+    }
+
+    #[test]
+    fn a_full_stop_at_the_end_of_the_audio_is_not_believed() {
+        let mut agreement = Agreement::default();
+        agreement.agree(words("country."), 200);
+        assert_eq!(text(&agreement.agree(words("country."), 600)), "");
+        assert_eq!(text(&agreement.agree(words("country."), 700)), "country.");
+    }
+
+    #[test]
+    fn words_behind_the_speech_are_dropped_at_the_end() {
+        let mut agreement = Agreement::default();
+        agreement.agree(words("than ~he"), 500);
+        assert_eq!(text(&agreement.finish(words("than ~he ~was"), 1_000)), "than ~he");
+        assert_eq!(text(&agreement.finish(words("than he was it's"), 360)), "than he was it's");
+        assert_eq!(text(&agreement.finish(words("than he was it's"), 340)), "than he was");
     }
 
     #[test]
@@ -142,7 +180,7 @@ mod tests {
             let mut agreement = Agreement::default();
             for transcript in transcripts {
                 let next = words(&transcript.join(" "));
-                let decided = agreement.agree(next.clone());
+                let decided = agreement.agree(next.clone(), 500);
                 let both = [decided.as_slice(), agreement.tail()].concat();
                 prop_assert_eq!(both, next);
             }

@@ -25,6 +25,8 @@ pub(super) struct LiveTurn {
     pub(super) start_ms: u64,
     /// `None` while it goes on.
     pub(super) end_ms: Option<u64>,
+    /// Where its speech ended, before the silence that ended the turn.
+    pub(super) speech_end_ms: u64,
     /// Start of its window.
     pub(super) window_ms: u64,
     /// End of the audio that was transcribed last.
@@ -72,6 +74,7 @@ impl LiveTurn {
             number,
             start_ms,
             end_ms: None,
+            speech_end_ms: u64::MAX,
             window_ms: start_ms,
             heard_ms: start_ms,
             context: String::new(),
@@ -126,7 +129,12 @@ impl LiveTurn {
 
     /// Takes a transcript of the window up to `end_ms`, behind its decided words, if there is one. Returns the words that are
     /// decided now.
-    pub(super) fn take(&mut self, words: Option<Vec<LiveWord>>, end_ms: u64, is_thorough: bool) -> Vec<LiveWord> {
+    pub(super) fn take(
+        &mut self,
+        words: Option<Vec<LiveWord>>,
+        end_ms: u64,
+        is_thorough: bool,
+    ) -> Vec<LiveWord> {
         self.heard_ms = end_ms;
         if is_thorough {
             self.thorough_ms = end_ms;
@@ -138,10 +146,10 @@ impl LiveTurn {
         }
         let words = words.unwrap_or_default();
         let new = match (is_last, is_full) {
-            (true, _) => self.agreement.decide(words, u64::MAX),
+            (true, _) => self.agreement.finish(words, self.speech_end_ms),
             (false, true) => self.agreement.decide(words, end_ms - OLD_ENOUGH_MS),
             (false, false) if is_thorough => self.agreement.settle(words, end_ms),
-            (false, false) => self.agreement.agree(words),
+            (false, false) => self.agreement.agree(words, end_ms),
         };
         self.decided.extend(new.iter().cloned());
         self.text.push_str(&concatenated(&new));
@@ -223,17 +231,23 @@ mod tests {
     #[test]
     fn a_window_without_a_sentence_is_cut_at_a_pause() {
         let mut turn = LiveTurn::new(0, 0);
-        let said: Vec<LiveWord> = (0..10).map(|n| word("word", n * 1_000, n * 1_000 + 800 + 10 * n)).collect();
+        let said: Vec<LiveWord> =
+            (0..10).map(|n| word("word", n * 1_000, n * 1_000 + 800 + 10 * n)).collect();
         turn.take(Some(said[..9].to_vec()), 9_500, false);
         assert_eq!(turn.take(Some(said), 10_000, false).len(), 9);
-        assert_eq!(turn.window_ms, 4_920, "between the fifth and the sixth, the longest pause of the later half");
+        assert_eq!(
+            turn.window_ms, 4_920,
+            "between the fifth and the sixth, the longest pause of the later half"
+        );
         assert_eq!(turn.decided().split_whitespace().count(), 4);
     }
 
     #[test]
     fn a_window_never_exceeds_its_limit_and_the_last_transcript_is_decided() {
         let mut turn = LiveTurn::new(3, 0);
-        let said = |from: u64, to: u64| (from..to).map(|n| word("no", n * 1_000, n * 1_000 + 900)).collect::<Vec<_>>();
+        let said = |from: u64, to: u64| {
+            (from..to).map(|n| word("no", n * 1_000, n * 1_000 + 900)).collect::<Vec<_>>()
+        };
         assert_eq!(turn.take(Some(said(0, 16)), 16_000, false).len(), 14);
         assert!(turn.window_ms > 0);
         turn.end_ms = Some(17_000);
@@ -242,7 +256,12 @@ mod tests {
         let mut rest = turn.into_rest();
         let mut near = LiveTurn::new(4, 18_000);
         assert!(rest.window_ms < 17_000 && rest.end_ms == 17_000);
-        near.follow(Rest { context: rest.context.clone(), decided: rest.decided.clone(), window_ms: 14_000, ..rest });
+        near.follow(Rest {
+            context: rest.context.clone(),
+            decided: rest.decided.clone(),
+            window_ms: 14_000,
+            ..rest
+        });
         assert_eq!((near.window_ms, near.text()), (14_000, ""));
         assert!(!near.decided().is_empty());
         rest = near.into_rest();

@@ -62,6 +62,7 @@ pub(crate) struct LiveTurns {
     detector: TurnDetector,
     buffer: StreamBuffer,
     hop_ms: u64,
+    silence_ms: u64,
     /// Turns that are not transcribed to their end, in order. Those behind the first wait.
     turns: VecDeque<LiveTurn>,
     next_turn: u64,
@@ -85,6 +86,7 @@ impl LiveTurns {
             detector: TurnDetector::new(vad, options.turns),
             buffer: StreamBuffer::default(),
             hop_ms: options.hop_ms,
+            silence_ms: options.turns.silence_duration_ms,
             turns: VecDeque::new(),
             next_turn: 0,
             rest: Rest::of_text(options.prompt),
@@ -100,7 +102,8 @@ impl LiveTurns {
     /// It is no audio of the encoding, or more audio waits than may.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<Vec<LiveEvent>, ApiError> {
         if self.buffer.len() as u64 / 16 > MAX_WAITING_MS {
-            let message = format!("more than {} s of speech wait; send audio more slowly", MAX_WAITING_MS / 1_000);
+            let message =
+                format!("more than {} s of speech wait; send audio more slowly", MAX_WAITING_MS / 1_000);
             return Err(ApiError::overloaded(message));
         }
         self.samples.clear();
@@ -119,6 +122,9 @@ impl LiveTurns {
     pub(crate) fn end_turn(&mut self) {
         if let Some(event) = self.detector.end_turn() {
             self.turn_event(event);
+            if let Some(turn) = self.turns.back_mut() {
+                turn.speech_end_ms = u64::MAX;
+            }
         }
     }
 
@@ -138,6 +144,7 @@ impl LiveTurns {
             TurnEvent::SpeechStopped { end_ms, .. } => {
                 if let Some(turn) = self.turns.back_mut() {
                     turn.end_ms = Some(end_ms);
+                    turn.speech_end_ms = end_ms.saturating_sub(self.silence_ms);
                 }
                 None
             }
@@ -150,8 +157,8 @@ impl LiveTurns {
         let until_ms = turn.end_ms.unwrap_or_else(|| self.buffer.now_ms());
         let end_ms = until_ms.min(turn.window_ms + MAX_WINDOW_MS);
         let step_ms = (self.step.as_secs_f64() * 1e3 / STEP_SHARE) as u64;
-        let is_due = end_ms >= turn.heard_ms + self.hop_ms.max(step_ms)
-            && end_ms >= turn.window_ms + MIN_WINDOW_MS;
+        let is_due =
+            end_ms >= turn.heard_ms + self.hop_ms.max(step_ms) && end_ms >= turn.window_ms + MIN_WINDOW_MS;
         let is_rest = turn.end_ms == Some(end_ms) || end_ms < until_ms;
         (is_due || is_rest).then(|| Window {
             samples: self.buffer.part(turn.window_ms..end_ms),

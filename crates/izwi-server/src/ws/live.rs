@@ -16,7 +16,9 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use izwi_audio::encode::EncodeError;
 use izwi_audio::wav;
-use izwi_core::engine::{Engine, EngineCoreRequest, FinishReason, LiveWindow, RequestId, Segment, StreamingOutput, Task};
+use izwi_core::engine::{
+    Engine, EngineCoreRequest, FinishReason, LiveWindow, RequestId, Segment, StreamingOutput, Task,
+};
 use tokio::time::Instant;
 
 use self::setup::Setup;
@@ -144,7 +146,12 @@ impl Protocol for Live {
         0
     }
 
-    fn deliver(&mut self, step: &mut Step, chunk: StreamingOutput, _out: &mut Outbox) -> Result<(), EncodeError> {
+    fn deliver(
+        &mut self,
+        step: &mut Step,
+        chunk: StreamingOutput,
+        _out: &mut Outbox,
+    ) -> Result<(), EncodeError> {
         step.segments.extend(chunk.segments);
         if let Some(session) = &mut self.session {
             session.language = chunk.language.or(session.language.take());
@@ -154,7 +161,9 @@ impl Protocol for Live {
 
     fn end(&mut self, step: Step, outcome: Outcome, out: &mut Outbox) {
         let is_complete = match outcome {
-            Outcome::Finished(finish) => !matches!(finish.reason, FinishReason::Error | FinishReason::Cancelled),
+            Outcome::Finished(finish) => {
+                !matches!(finish.reason, FinishReason::Error | FinishReason::Cancelled)
+            }
             Outcome::Cancelled | Outcome::Failed => false,
         };
         let Some(session) = &mut self.session else { return };
@@ -235,7 +244,9 @@ impl Live {
 impl Session {
     fn tell(&mut self, event: &LiveEvent, out: &mut Outbox) {
         match event {
-            LiveEvent::Started { turn, at_ms } => out.frame(&ServerFrame::Started { turn: *turn, at_ms: *at_ms }),
+            LiveEvent::Started { turn, at_ms } => {
+                out.frame(&ServerFrame::Started { turn: *turn, at_ms: *at_ms })
+            }
             LiveEvent::Partial { turn, text } => out.frame(&ServerFrame::Partial { turn: *turn, text }),
             LiveEvent::Committed { turn, text, words } => {
                 let words = self.setup.word_times.then(|| words.iter().filter_map(word_times).collect());
@@ -262,11 +273,21 @@ fn step(state: &AppState, session: &Session, window: Window) -> Result<Job<Live>
     let Window { samples, start_ms, end_ms, decided, context, is_thorough } = window;
     let mut memory = UploadMemory::new(state, 0);
     memory.take(2 * samples.len())?;
-    let file = wav::to_bytes(&samples, RATE_HZ).map_err(|error| ApiError::invalid("audio", error.to_string()))?;
+    let file =
+        wav::to_bytes(&samples, RATE_HZ).map_err(|error| ApiError::invalid("audio", error.to_string()))?;
     let language = session.setup.language.clone().or_else(|| session.language.clone());
-    let request = session.setup.request(file, LiveWindow { decided: decided.clone(), is_thorough }, context, language);
+    let request =
+        session.setup.request(file, LiveWindow { decided: decided.clone(), is_thorough }, context, language);
     let segments = Vec::new();
-    let reply = Step { end_ms, start_ms, decided, is_thorough, segments, begun: Instant::now(), _memory: Some(memory) };
+    let reply = Step {
+        end_ms,
+        start_ms,
+        decided,
+        is_thorough,
+        segments,
+        begun: Instant::now(),
+        _memory: Some(memory),
+    };
     Ok(Job { engine: Engine::clone(&session.setup.engine), input: ready(Ok(request)).boxed(), reply })
 }
 
@@ -310,7 +331,8 @@ mod tests {
     #[test]
     fn words_behind_the_decided_text() {
         let behind = |decided: &str, words: &[&str]| {
-            let word = |text: &&str| Word { text: (*text).to_owned(), start_s: 0.5, end_s: 1.0, probability: 1.0 };
+            let word =
+                |text: &&str| Word { text: (*text).to_owned(), start_s: 0.5, end_s: 1.0, probability: 1.0 };
             let segment = Segment { words: words.iter().map(word).collect(), ..Segment::default() };
             let mut step = Step {
                 start_ms: 1_000,

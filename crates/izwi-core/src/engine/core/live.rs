@@ -425,7 +425,11 @@ impl EngineCore {
     /// It is a live stream that would interrupt others.
     pub(super) fn consider(&mut self, admission: &Admission) -> Result<Option<(Candidate, Decision)>> {
         let Admission { admissible, delivery, accepted_at, .. } = admission;
-        if !(admissible.live && admissible.task != Task::Asr && self.makes_audio && matches!(delivery, Delivery::Stream(_))) {
+        if !(admissible.live
+            && admissible.task != Task::Asr
+            && self.makes_audio
+            && matches!(delivery, Delivery::Stream(_)))
+        {
             return Ok(None);
         }
         let most_s = admissible.max_tokens as f64 * self.live.token_s;

@@ -177,8 +177,10 @@ impl LfmAudio {
         let samples = &input.samples;
         let frames = WINDOW_FRAMES.min(longest_s * 100);
         let shortest = self.front_end.min_samples();
-        let windows: Vec<Range<usize>> =
-            windows(&self.vad, samples, frames * HOP).into_iter().filter(|window| window.len() >= shortest).collect();
+        let windows: Vec<Range<usize>> = windows(&self.vad, samples, frames * HOP)
+            .into_iter()
+            .filter(|window| window.len() >= shortest)
+            .collect();
         let text_sampling = SamplingParams { temperature: input.temperature, ..SamplingParams::GREEDY };
         let seconds = |samples: usize| samples as f64 / (100 * HOP) as f64;
         let passes = windows.iter().enumerate().map(|(index, window)| {

@@ -62,7 +62,12 @@ impl Decided {
 
 impl WindowDecoder {
     /// The pass over a live window: previous text, head, decided text.
-    pub(super) fn live_pass(&self, recording: &Recording, decided: &Decided, state: &mut DecodingState) -> Work {
+    pub(super) fn live_pass(
+        &self,
+        recording: &Recording,
+        decided: &Decided,
+        state: &mut DecodingState,
+    ) -> Work {
         let head = self.head(recording, state);
         let options = &recording.options;
         let room = (options.max_positions / 2).saturating_sub(decided.tokens.len() + head.len() + 2);
@@ -124,7 +129,8 @@ impl WindowDecoder {
             return self.next_window(recording, state, end, Vec::new());
         }
         // One segment: the times of its words replace the timestamps, which would divide it.
-        let generated = result.tokens.iter().zip(&result.logprobs).filter(|(id, _)| self.vocabulary.is_text(**id));
+        let generated =
+            result.tokens.iter().zip(&result.logprobs).filter(|(id, _)| self.vocabulary.is_text(**id));
         let (tokens, logprobs): (Vec<u32>, Vec<f32>) = generated.unzip();
         result.tokens = [&decided.tokens[..], &tokens].concat();
         result.logprobs = [vec![0.0; decided.tokens.len()], logprobs].concat();

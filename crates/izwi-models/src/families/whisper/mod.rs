@@ -185,9 +185,10 @@ impl Whisper {
         let prompt = input.prompt.as_deref().map(str::trim).filter(|prompt| !prompt.is_empty());
         let mut keywords = keyword_tokens(vocabulary, &input.keywords);
         keywords.truncate(max_positions / MAX_KEYWORD_SHARE);
-        let decided = input.window.as_ref().map(|window| {
-            Decided::new(window, input.samples.len(), max_positions, vocabulary)
-        });
+        let decided = input
+            .window
+            .as_ref()
+            .map(|window| Decided::new(window, input.samples.len(), max_positions, vocabulary));
         let language = |wanted: &str| self.language("language", wanted);
         let candidates = input.languages.iter().map(|wanted| self.language("languages", wanted));
         Ok(DecodingOptions {

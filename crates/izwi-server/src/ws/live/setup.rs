@@ -15,7 +15,7 @@ use crate::turns::{PcmEncoding, RATE_HZ, TurnOptions};
 
 /// Range of `latency_ms`, and without it.
 const LATENCIES_MS: RangeInclusive<u64> = 200..=5_000;
-const LATENCY_MS: u64 = 400;
+const LATENCY_MS: u64 = 350;
 /// Ranges of the parameters of turns.
 const PADDINGS_MS: RangeInclusive<u64> = 0..=2_000;
 const SILENCES_MS: RangeInclusive<u64> = 200..=10_000;
@@ -43,7 +43,10 @@ impl Setup {
         let known = ENCODINGS.into_iter().find(|(name, _)| *name == wanted);
         let (encoding, pcm) = known.ok_or_else(|| {
             let names = ENCODINGS.map(|(name, _)| name).join(", ");
-            ApiError::invalid("encoding", format!("encoding '{}' is unknown; use one of {names}", excerpt(wanted)))
+            ApiError::invalid(
+                "encoding",
+                format!("encoding '{}' is unknown; use one of {names}", excerpt(wanted)),
+            )
         })?;
         let hop_ms = fields.latency_ms.unwrap_or(LATENCY_MS);
         check_range("latency_ms", hop_ms, &LATENCIES_MS)?;
