@@ -101,7 +101,7 @@ impl VadModel {
 
 /// The network of one stream, with its state.
 pub(super) enum StreamScorer {
-    Silero { network: Arc<Silero>, state: silero::State, scores: Vec<f32> },
+    Silero { network: Arc<Silero>, state: Box<silero::State>, scores: Vec<f32> },
     Small(Small),
 }
 
@@ -131,7 +131,7 @@ impl StreamScorer {
         match &model.0 {
             Some(silero) => Self::Silero {
                 network: Arc::clone(silero),
-                state: silero::State::default(),
+                state: Box::default(),
                 scores: Vec::with_capacity(1),
             },
             None => Self::Small(Small::new()),

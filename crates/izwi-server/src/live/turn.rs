@@ -236,10 +236,10 @@ mod tests {
         turn.take(Some(said[..9].to_vec()), 9_500, false);
         assert_eq!(turn.take(Some(said), 10_000, false).len(), 9);
         assert_eq!(
-            turn.window_ms, 4_920,
-            "between the fifth and the sixth, the longest pause of the later half"
+            turn.window_ms, 3_915,
+            "between the fourth and the fifth, the longest pause of the later half"
         );
-        assert_eq!(turn.decided().split_whitespace().count(), 4);
+        assert_eq!(turn.decided().split_whitespace().count(), 5);
     }
 
     #[test]

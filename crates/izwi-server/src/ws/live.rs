@@ -219,15 +219,16 @@ impl Live {
         }
         self.check_open()?;
         let (setup, options) = Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?;
+        let (rate_hz, hop_ms) = (options.rate_hz, options.hop_ms);
+        let turns = LiveTurns::new(&self.state.vad(), options)?;
         out.reply(&ServerFrame::Created {
             session_id: self.id.as_str(),
             model: &setup.engine.profile().model,
             encoding: setup.encoding,
-            sample_rate: options.rate_hz,
+            sample_rate: rate_hz,
             channels: 1,
-            latency_ms: options.hop_ms,
+            latency_ms: hop_ms,
         });
-        let turns = LiveTurns::new(&self.state.vad(), options)?;
         self.session = Some(Session { setup, turns, language: None });
         Ok(())
     }
