@@ -1,14 +1,15 @@
 """Reference data for voice activity detection: writes tests/golden/silero_vad/.
 
-Run from the repository root, in a virtual environment with numpy, onnx and onnxruntime of
+Run from the repository root, in a virtual environment with numpy, onnx, onnxruntime and safetensors of
 scripts/golden/requirements.txt and `pip install --no-deps silero-vad==6.2.3`:
 
     python -P scripts/golden/silero_vad.py
 
     random.txt   scores of the package's ONNX graph with random weights, which the test makes by the same formula;
                  checked by `cargo test -p izwi-audio golden`
-    NAME.txt     scores of the package's published ONNX file for assets/speech/NAME.wav; checked by
-                 `cargo test -p izwi-models golden`
+    NAME.txt     scores of the same graph with the weights of the package's safetensors file, for
+                 assets/speech/NAME.wav; checked by `cargo test -p izwi-tests golden` (the ONNX file itself holds the
+                 weights of another training)
 """
 
 import importlib.util
@@ -19,6 +20,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import numpy_helper
+from safetensors.numpy import load_file
 
 OUT = Path("tests/golden/silero_vad")
 PACKAGE = Path(importlib.util.find_spec("silero_vad").submodule_search_locations[0])
@@ -81,16 +83,21 @@ def write(name, scores):
     (OUT / f"{name}.txt").write_text("".join(f"{score:.7g}\n" for score in scores))
 
 
-def random_scores():
-    numbers = Numbers(7)
-    weights = onnx_weights({name: numbers.array(shape, scale) for name, shape, scale in SHAPES})
+def session(weights):
+    weights = onnx_weights(weights)
     model = onnx.load(GRAPH)
     for tensor in model.graph.initializer:
         tensor.CopyFrom(numpy_helper.from_array(weights.pop(tensor.name), tensor.name))
     assert not weights
+    return onnxruntime.InferenceSession(model.SerializeToString())
+
+
+def random_scores():
+    numbers = Numbers(7)
+    weights = {name: numbers.array(shape, scale) for name, shape, scale in SHAPES}
     level = np.float32(0.3) * ((np.arange(FRAMES * FRAME) // (2 * FRAME)) % 3).astype(np.float32)
     samples = Numbers(8).array((FRAMES * FRAME,)) * level
-    return scores(onnxruntime.InferenceSession(model.SerializeToString()), samples)
+    return scores(session(weights), samples)
 
 
 def clip(name):
@@ -111,9 +118,9 @@ def scores(session, samples):
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
     write("random", random_scores())
-    session = onnxruntime.InferenceSession(GRAPH)
+    published = session(load_file(PACKAGE / "data" / "silero_vad_16k.safetensors"))
     for name in CLIPS:
-        write(name, scores(session, clip(name)))
+        write(name, scores(published, clip(name)))
 
 
 if __name__ == "__main__":

@@ -35,10 +35,15 @@ pub fn music(seconds: usize, rms: f32) -> Vec<f32> {
         plucked + 0.15 * CHORD.iter().map(|&hz| harmonics(hz, bent, 14)).sum::<f32>()
     };
     let mut samples: Vec<f32> = (0..seconds * RATE_HZ).map(sound).collect();
+    scale(&mut samples, rms);
+    samples
+}
+
+/// Brings a sound to a level, RMS.
+pub fn scale(samples: &mut [f32], rms: f32) {
     let power = samples.iter().map(|s| s * s).sum::<f32>() / samples.len().max(1) as f32;
     let gain = rms / power.sqrt().max(f32::MIN_POSITIVE);
     samples.iter_mut().for_each(|sample| *sample *= gain);
-    samples
 }
 
 /// The sum of two sounds, as long as the first; the second is repeated.

@@ -8,8 +8,9 @@ use izwi_audio::decode::{DecodeLimits, decode};
 use izwi_audio::vad::{StreamingVad, StreamingVadOptions, VadEvent, VadModel, VadOptions};
 use izwi_audio::wav;
 use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest};
-use izwi_tests::synthetic::{RATE_HZ, mixed, music, noise};
+use izwi_tests::synthetic::{RATE_HZ, mixed, music, noise, scale};
 
+const SECONDS: usize = 6;
 const CLIPS: [&str; 2] = ["jfk", "sense_and_sensibility_01_austen_64kb-0880"];
 
 fn root() -> PathBuf {
@@ -33,14 +34,16 @@ fn clip(name: &str) -> Vec<f32> {
     decode(std::fs::read(path).unwrap(), RATE_HZ as u32, &limits).unwrap()
 }
 
-/// Sounds without words, each of 20 s, by name.
+/// Sounds without words, each of some seconds, by name.
 fn wordless() -> Vec<(String, Vec<f32>)> {
-    let mut sounds = Vec::new();
+    let tune = music(SECONDS, 0.05);
+    let mut sounds = vec![("music and noise".to_owned(), mixed(&tune, &noise(SECONDS, 0.02)))];
     for rms in [0.000_1, 0.001, 0.01, 0.05, 0.2] {
-        sounds.push((format!("noise {rms}"), noise(20, rms)));
-        sounds.push((format!("music {rms}"), music(20, rms)));
+        let mut tune = tune.clone();
+        scale(&mut tune, rms);
+        sounds.push((format!("music {rms}"), tune));
+        sounds.push((format!("noise {rms}"), noise(SECONDS, rms)));
     }
-    sounds.push(("music and noise".to_owned(), mixed(&music(20, 0.05), &noise(20, 0.02))));
     sounds
 }
 

@@ -20,6 +20,7 @@ mod held_body;
 mod ignored;
 mod json_size;
 mod late_key;
+mod live;
 mod metrics;
 mod middleware;
 mod net;

@@ -121,6 +121,7 @@ impl CheckedRequest {
             word_timestamps: self.words,
             logprobs: self.logprobs,
             detection: self.detection,
+            window: None,
         };
         let mut request = EngineCoreRequest::asr(recording.audio)
             .with_transcription(options)

@@ -81,6 +81,8 @@ pub struct ListenInput {
     pub logprobs: bool,
     /// How speech is found in the recording; `None` for the model's own way.
     pub detection: Option<SpeechDetection>,
+    /// Set if the recording is a window of live audio.
+    pub window: Option<LiveWindow>,
     /// 0.0 decodes greedily with fallback to higher temperatures; any other value is used without fallback.
     pub temperature: f32,
     /// Seed of all randomness in this transcription.
@@ -100,10 +102,22 @@ impl ListenInput {
             word_timestamps: false,
             logprobs: false,
             detection: None,
+            window: None,
             temperature: 0.0,
             seed: 0,
         }
     }
+}
+
+/// A window of live audio that is transcribed again as it grows: without silence detection, fallbacks and timestamps, since
+/// the next transcript of it comes soon.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LiveWindow {
+    /// What its transcript begins with: a decoder is forced to it and generates what follows. A window that turns out to
+    /// have no speech has no transcript.
+    pub decided: String,
+    /// Whether the model should spend more on it, since words are uncertain.
+    pub is_thorough: bool,
 }
 
 /// How speech is found in a recording: each stretch of speech is transcribed on its own.

@@ -22,7 +22,9 @@ mod work;
 pub use conversation::{Emission, Message, Turn};
 pub use device::DeviceChoice;
 pub use excerpt::{bounded, excerpt};
-pub use input::{ConverseInput, Input, InputError, ListenInput, PrepareLimits, SpeakInput, SpeechDetection};
+pub use input::{
+    ConverseInput, Input, InputError, ListenInput, LiveWindow, PrepareLimits, SpeakInput, SpeechDetection,
+};
 pub use model_info::ModelInfo;
 pub use part_times::PartTimes;
 pub use precision::Precision;

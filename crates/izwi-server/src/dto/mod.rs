@@ -3,6 +3,7 @@
 pub(crate) mod chat;
 pub(crate) mod error;
 pub(crate) mod listing;
+pub(crate) mod live;
 pub(crate) mod schemas;
 pub(crate) mod session;
 pub(crate) mod speech;

@@ -10,6 +10,7 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 mod generation;
+mod live;
 pub(crate) mod outbox;
 #[cfg(test)]
 mod page;
@@ -33,6 +34,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::chat::Chat;
+use self::live::Live;
 use self::protocol::Protocol;
 use self::resume::ResumeTable;
 use self::socket::Socket;
@@ -53,6 +55,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(speech_stream))
         .routes(routes!(chat_stream))
+        .routes(routes!(transcription_stream))
         .layer(Extension(Arc::<ResumeTable>::default()))
 }
 
@@ -90,6 +93,23 @@ async fn chat_stream(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
     open_resumable::<Chat>(state, id, resumable, upgrade, ())
+}
+
+/// Audio in, its transcript out while it is spoken, over a WebSocket
+///
+/// The upgrade of a WebSocket. Its messages are in [docs/protocol.md](/docs/protocol.md#live-transcription).
+#[utoipa::path(
+    get,
+    path = "/v1/audio/transcriptions/stream",
+    tag = "transcription",
+    responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals),
+)]
+async fn transcription_stream(
+    State(state): State<AppState>,
+    Extension(id): Extension<RequestId>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, ApiError> {
+    open::<Live>(state, id, upgrade, ())
 }
 
 /// Opens a session that cannot be continued on another connection, if fewer than the limit are open.

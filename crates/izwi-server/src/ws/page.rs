@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::protocol::{ClientMessage, Protocol};
-use super::{chat::Chat, frame, speech::Speech};
+use super::{chat::Chat, frame, live::Live, speech::Speech};
 use crate::dto::session::{AudioChunk, ChunkOf, ErrorFrame, Resumed};
 use crate::dto::speech::WordTimes;
-use crate::dto::{chat, session};
+use crate::dto::{chat, live, session};
 use crate::encoding::EncodedChunk;
 use crate::error::ApiError;
 
@@ -167,6 +167,39 @@ fn the_page_has_every_message_of_conversations() {
         }
     }
     check_server("chat server", frames.into_iter().map(json).chain(common(ChunkOf::Turn(0))).collect());
+}
+
+#[test]
+fn the_page_has_every_message_of_live_transcriptions() {
+    use live::ServerFrame as Frame;
+    check_client::<Live>("live client", live::CLIENT_FRAMES);
+    let words = Some(vec![WordTimes { text: "a", start_ms: 0, end_ms: 1 }]);
+    let frames = [
+        Frame::Created {
+            session_id: "a",
+            model: "b",
+            encoding: "c",
+            sample_rate: 1,
+            channels: 1,
+            latency_ms: 1,
+        },
+        Frame::Started { turn: 0, at_ms: 0 },
+        Frame::Partial { turn: 0, text: "a" },
+        Frame::Committed { turn: 0, text: "a", words },
+        Frame::TurnEnd { turn: 0, text: "a", language: None, start_ms: 0, end_ms: 1 },
+        Frame::Done { duration_s: 0.0 },
+        Frame::Pong,
+    ];
+    for frame in &frames {
+        // A new frame belongs into the list above.
+        match frame {
+            Frame::Created { .. } | Frame::Started { .. } | Frame::Partial { .. } => {}
+            Frame::Committed { .. } | Frame::TurnEnd { .. } | Frame::Done { .. } | Frame::Pong => {}
+        }
+    }
+    let retry_after = ApiError::overloaded("x").retry_after_s();
+    let error = ErrorFrame { kind: "error", code: "a", message: String::new(), param: None, retry_after };
+    check_server("live server", frames.into_iter().map(json).chain([json(error)]).collect());
 }
 
 /// Members that the page names as left out are accepted, since sessions share their options, and have no effect.

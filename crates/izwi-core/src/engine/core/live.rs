@@ -184,6 +184,8 @@ impl EngineCore {
         let Admission { admissible, delivery, accepted_at, audio_share } = admission;
         let text_chars = admissible.known_chars();
         let live = accepted.is_some();
+        // A window of live audio makes no audio, but somebody waits for it: its steps go before bulk work.
+        let is_window = admissible.live && admissible.task == Task::Asr;
         self.next_sequence += 1;
         let sequence = SequenceId(self.next_sequence);
         self.output.open(SessionStart {
@@ -213,7 +215,7 @@ impl EngineCore {
             id: sequence,
             request_id: id.clone(),
             priority: admissible.priority,
-            live,
+            live: live || is_window,
             arrival_us: accepted_at.saturating_duration_since(self.epoch).as_micros() as u64,
             state_bytes: self.state_bytes,
             is_continued: admissible.task == Task::Chat,
@@ -423,7 +425,11 @@ impl EngineCore {
     /// It is a live stream that would interrupt others.
     pub(super) fn consider(&mut self, admission: &Admission) -> Result<Option<(Candidate, Decision)>> {
         let Admission { admissible, delivery, accepted_at, .. } = admission;
-        if !(admissible.live && self.makes_audio && matches!(delivery, Delivery::Stream(_))) {
+        if !(admissible.live
+            && admissible.task != Task::Asr
+            && self.makes_audio
+            && matches!(delivery, Delivery::Stream(_)))
+        {
             return Ok(None);
         }
         let most_s = admissible.max_tokens as f64 * self.live.token_s;

@@ -135,7 +135,7 @@ impl RequestProcessor {
         let chunk_samples = request.chunk_samples.unwrap_or(self.config.streaming_chunk_size);
         let chunk_lengths = ChunkLengths::new(chunk_samples, request.first_chunk_samples);
         let (id, task, priority) = (request.id.clone(), request.task_type, request.priority);
-        let live = request.live && task != Task::Asr;
+        let live = request.live && (task != Task::Asr || request.transcription.window.is_some());
         let text_chars =
             request.text.as_deref().filter(|_| task == Task::Tts).map(|text| text.chars().count());
         let decoded = match task {
@@ -267,6 +267,7 @@ impl RequestProcessor {
             word_timestamps: options.word_timestamps,
             logprobs: options.logprobs,
             detection: options.detection,
+            window: options.window,
             temperature: params.sampling.temperature,
             seed: params.seed.unwrap_or_default(),
         });

@@ -193,11 +193,7 @@ impl Kokoro {
     }
 
     /// The samples and the durations of each utterance; `noises` are seed and unit of each.
-    fn speak(
-        &self,
-        utterances: &[Utterance<'_>],
-        noises: &[(u64, usize)],
-    ) -> Result<Vec<Spoken>, Error> {
+    fn speak(&self, utterances: &[Utterance<'_>], noises: &[(u64, usize)]) -> Result<Vec<Spoken>, Error> {
         if utterances.is_empty() {
             return Ok(Vec::new());
         }

@@ -150,6 +150,9 @@ impl LfmAudio {
         if input.translate {
             return refused("model", "translate");
         }
+        if input.window.is_some() {
+            return refused("model", "transcribe live audio");
+        }
         if input.word_timestamps {
             return refused("timestamp_granularities", "give word timestamps");
         }

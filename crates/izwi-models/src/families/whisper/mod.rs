@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use self::config::Settings;
 use self::decoder::{Decoder, Span, SpanOutput};
 use self::encoder::{Encoder, Encoding};
-
+use self::live::Decided;
 use self::rules::Rules;
 use self::state::{Context, DecodingOptions, DecodingState, PassKind, Recording, Window};
 use self::tokens::Vocabulary;
@@ -39,6 +39,7 @@ mod decoder;
 mod encoder;
 #[cfg(test)]
 mod golden;
+mod live;
 mod rules;
 mod sampling;
 mod segments;
@@ -183,6 +184,10 @@ impl Whisper {
         let prompt = input.prompt.as_deref().map(str::trim).filter(|prompt| !prompt.is_empty());
         let mut keywords = keyword_tokens(vocabulary, &input.keywords);
         keywords.truncate(max_positions / MAX_KEYWORD_SHARE);
+        let decided = input
+            .window
+            .as_ref()
+            .map(|window| Decided::new(window, input.samples.len(), max_positions, vocabulary));
         let language = |wanted: &str| self.language("language", wanted);
         let candidates = input.languages.iter().map(|wanted| self.language("languages", wanted));
         Ok(DecodingOptions {
@@ -197,6 +202,7 @@ impl Whisper {
             seed: input.seed,
             max_positions,
             max_tokens_per_step: limits.max_tokens_per_step,
+            decided: decided.transpose()?,
         })
     }
 
@@ -330,8 +336,8 @@ impl SpeechModel for Whisper {
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Listen(input) = input else { return Err(InputError::other_task("listens", "input")) };
         let options = self.decoding_options(input, limits)?;
-        // The warm-up must reach the network even if the detector finds no speech in its noise.
-        let whole = Arc::ptr_eq(&input.samples, &self.warm_up);
+        // Live windows are speech already. The warm-up must reach the network even if the detector finds no speech in its noise.
+        let whole = input.window.is_some() || Arc::ptr_eq(&input.samples, &self.warm_up);
         let regions = match whole {
             true => regions::whole(&input.samples),
             false => regions::find(&self.vad, &input.samples, input.detection.as_ref()),

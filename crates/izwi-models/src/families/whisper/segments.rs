@@ -12,7 +12,7 @@ use super::config::FRAMES_PER_POSITION;
 use super::tokens::Vocabulary;
 
 /// Text with a higher ratio is repetitive: openai-whisper's `compression_ratio_threshold`.
-const MAX_COMPRESSION_RATIO: f32 = 2.4;
+pub(super) const MAX_COMPRESSION_RATIO: f32 = 2.4;
 /// Unfinished text with a higher ratio is a loop and ends the pass: the whole would exceed [`MAX_COMPRESSION_RATIO`] too.
 const LOOP_COMPRESSION_RATIO: f32 = 3.0;
 /// Tokens between two checks for a loop; the first check is at twice this number.

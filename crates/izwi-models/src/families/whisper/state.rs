@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::config::FRAMES_PER_POSITION;
 use super::encoder::{Encoding, WindowMel};
+use super::live::Decided;
 use super::segments::DecodingResult;
 use crate::log_mel::LogMel;
 use crate::regions::Region;
@@ -65,6 +66,8 @@ pub(super) struct DecodingOptions {
     pub(super) max_positions: usize,
     /// Limit of the tokens of a step.
     pub(super) max_tokens_per_step: usize,
+    /// Set for a window of live audio.
+    pub(super) decided: Option<Decided>,
 }
 
 /// A prepared recording.

@@ -53,6 +53,7 @@ impl WindowDecoder {
     pub(super) fn begin(&self, recording: &Recording) -> Option<(DecodingState, Work)> {
         let frames = next_frames(recording, 0, 0)?;
         let options = &recording.options;
+        let context = options.decided.as_ref().map_or(self.context, |decided| decided.context(self.context));
         let mut state = DecodingState {
             region: frames.0,
             language: options.language,
@@ -61,7 +62,7 @@ impl WindowDecoder {
             last_window: String::new(),
             last_segment: (String::new(), 0),
             last_speech_s: 0.0,
-            window: Window::new(recording, frames.0, frames.1, self.context, self.parts),
+            window: Window::new(recording, frames.0, frames.1, context, self.parts),
             pass: Pass::new(PassKind::Decode, Vec::new(), 0),
         };
         let work = self.first_pass(recording, &mut state);
@@ -77,6 +78,9 @@ impl WindowDecoder {
     }
 
     fn decode_pass(&self, recording: &Recording, state: &mut DecodingState) -> Work {
+        if let Some(decided) = &recording.options.decided {
+            return self.live_pass(recording, decided, state);
+        }
         let most = recording.options.max_positions / 2 - 1;
         let conditioned = state.window.conditioned;
         let keywords: &[u32] = if conditioned { &recording.options.keywords } else { &[] };
@@ -94,7 +98,7 @@ impl WindowDecoder {
     }
 
     /// The tokens that every transcript starts with.
-    fn head(&self, recording: &Recording, state: &DecodingState) -> Vec<u32> {
+    pub(super) fn head(&self, recording: &Recording, state: &DecodingState) -> Vec<u32> {
         let mut head = vec![self.vocabulary.start];
         if self.multilingual {
             head.extend(state.language);
@@ -162,6 +166,9 @@ impl WindowDecoder {
         state: &mut DecodingState,
         mut logits: Vec<f32>,
     ) -> Result<StepOutput, Error> {
+        if let Some(decided) = &recording.options.decided {
+            return self.sample_live(recording, decided, state, logits);
+        }
         let (window, pass) = (&state.window, &mut state.pass);
         self.rules.apply(&mut logits, pass.generated());
         let draws = Draws::new(recording.options.seed, window.frames.start, window.attempt);
@@ -199,6 +206,16 @@ impl WindowDecoder {
             };
             return StepOutput { next_pass: Some(work), ..StepOutput::default() };
         }
+        self.align_or_accept(recording, state, result)
+    }
+
+    /// Times the words of a result, if they are wanted, or accepts it.
+    pub(super) fn align_or_accept(
+        &self,
+        recording: &Recording,
+        state: &mut DecodingState,
+        result: DecodingResult,
+    ) -> StepOutput {
         let text: Vec<u32> =
             result.tokens.iter().copied().filter(|&id| self.vocabulary.is_text(id)).collect();
         if !recording.options.words || text.is_empty() {
@@ -213,7 +230,7 @@ impl WindowDecoder {
         StepOutput { next_pass: Some(work), ..StepOutput::default() }
     }
 
-    fn result(&self, state: &DecodingState) -> DecodingResult {
+    pub(super) fn result(&self, state: &DecodingState) -> DecodingResult {
         let (window, pass) = (&state.window, &state.pass);
         let text = self.vocabulary.text(pass.generated());
         let sum: f32 = pass.logprobs.iter().sum();
@@ -387,14 +404,19 @@ impl WindowDecoder {
     }
 
     /// Starts the window after mel frame `end`, or finishes the recording.
-    fn next_window(
+    pub(super) fn next_window(
         &self,
         recording: &Recording,
         state: &mut DecodingState,
         end: usize,
         segments: Vec<Segment>,
     ) -> StepOutput {
-        let next_pass = next_frames(recording, state.region, end).map(|(region, frames)| {
+        // Live audio is one window, which is transcribed again with what follows.
+        let next = match recording.options.decided {
+            Some(_) => None,
+            None => next_frames(recording, state.region, end),
+        };
+        let next_pass = next.map(|(region, frames)| {
             state.region = region;
             state.window = Window::new(recording, region, frames, self.context, self.parts);
             self.first_pass(recording, state)

@@ -1,0 +1,78 @@
+//! Frames of the WebSocket `/v1/audio/transcriptions/stream`.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::speech::WordTimes;
+
+/// Names of the text frames a client may send.
+pub(crate) const CLIENT_FRAMES: &str = "session.config, input.flush, input.done, ping";
+
+/// Configuration of a session.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(expecting = "a JSON object")]
+pub(crate) struct ConfigFields {
+    pub(crate) model: Option<String>,
+    /// Code or name; without one it is detected in each turn.
+    pub(crate) language: Option<String>,
+    /// Context as if it preceded the audio: names, spellings, style.
+    pub(crate) prompt: Option<String>,
+    /// Of the binary frames.
+    pub(crate) encoding: Option<String>,
+    pub(crate) sample_rate: Option<u32>,
+    /// New audio from one transcript of a turn to the next.
+    pub(crate) latency_ms: Option<u64>,
+    /// Whether `committed` frames have words, by default false.
+    pub(crate) word_times: Option<bool>,
+    /// Score at which speech begins, 0 to 1.
+    pub(crate) threshold: Option<f32>,
+    /// Audio before the first speech that belongs to a turn.
+    pub(crate) prefix_padding_ms: Option<u64>,
+    /// Silence that ends a turn.
+    pub(crate) silence_duration_ms: Option<u64>,
+    pub(crate) priority: Option<String>,
+}
+
+/// A frame of the client, checked for shape.
+#[derive(Debug)]
+pub(crate) enum ClientFrame {
+    Config(Box<ConfigFields>),
+    Audio(Bytes),
+    Flush,
+    Done,
+    Ping,
+}
+
+/// A text frame of the server.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type")]
+pub(crate) enum ServerFrame<'a> {
+    #[serde(rename = "session.created")]
+    Created {
+        session_id: &'a str,
+        model: &'a str,
+        encoding: &'static str,
+        sample_rate: u32,
+        channels: u16,
+        latency_ms: u64,
+    },
+    #[serde(rename = "speech.started")]
+    Started { turn: u64, at_ms: u64 },
+    /// Replaces the last one: what follows the committed text, and may change.
+    #[serde(rename = "partial")]
+    Partial { turn: u64, text: &'a str },
+    /// Follows what was committed before, and never changes.
+    #[serde(rename = "committed")]
+    Committed {
+        turn: u64,
+        text: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        words: Option<Vec<WordTimes<'a>>>,
+    },
+    #[serde(rename = "turn.end")]
+    TurnEnd { turn: u64, text: &'a str, language: Option<&'a str>, start_ms: u64, end_ms: u64 },
+    #[serde(rename = "session.done")]
+    Done { duration_s: f64 },
+    #[serde(rename = "pong")]
+    Pong,
+}

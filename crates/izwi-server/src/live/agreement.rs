@@ -1,0 +1,184 @@
+//! LocalAgreement-2: a word is decided once two consecutive transcripts of a growing window have it at the same place, and all
+//! before it. Source: Macháček, Dabre, Bojar (2023), <https://arxiv.org/abs/2307.14743>.
+
+/// A word of a live transcript.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LiveWord {
+    /// With its punctuation and leading space.
+    pub(crate) text: String,
+    /// Milliseconds from the start of the stream.
+    pub(crate) start_ms: u64,
+    pub(crate) end_ms: u64,
+    /// Mean probability of its tokens.
+    pub(crate) probability: f32,
+}
+
+/// A word below this probability is decided by a thorough transcript only.
+const MIN_PROBABILITY: f32 = 0.5;
+/// A thorough transcript decides the words that end this long before its end, without a second one.
+const SETTLED_MS: u64 = 600;
+
+impl LiveWord {
+    /// Letters and digits, in lower case: how words are compared.
+    fn key(&self) -> String {
+        self.text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+    }
+
+    /// Whether a sentence ends with it.
+    pub(super) fn ends_sentence(&self) -> bool {
+        self.text.trim_end_matches(['"', '\'', '”', ')']).ends_with(['.', '?', '!', '。', '？', '！'])
+    }
+}
+
+/// The words behind those that are decided, as last transcribed.
+#[derive(Debug, Default)]
+pub(super) struct Agreement {
+    tail: Vec<LiveWord>,
+    is_uncertain: bool,
+}
+
+impl Agreement {
+    /// Takes the next transcript of what is not decided, and returns the words that are decided now. Of the last word of a
+    /// transcript the punctuation must agree too, and a full stop so near to `end_ms` is not believed yet: audio that ends
+    /// within a sentence often gets one. An improbable word waits for a thorough transcript.
+    pub(super) fn agree(&mut self, mut next: Vec<LiveWord>, end_ms: u64) -> Vec<LiveWord> {
+        let agrees = |at: &usize| match (self.tail.get(*at), next.get(*at)) {
+            (Some(last), Some(word)) => {
+                let is_inside = at + 1 < self.tail.len().min(next.len());
+                let is_early =
+                    at + 1 == next.len() && word.ends_sentence() && word.end_ms + SETTLED_MS > end_ms;
+                last.key() == word.key() && (is_inside || last.text == word.text) && !is_early
+            }
+            _ => false,
+        };
+        let agreed = (0..next.len()).take_while(agrees).count();
+        let count = next[..agreed].iter().take_while(|word| word.probability >= MIN_PROBABILITY).count();
+        self.is_uncertain = count < agreed;
+        let decided = next.drain(..count).collect();
+        self.tail = next;
+        decided
+    }
+
+    /// Takes a thorough transcript of audio up to `end_ms`, and returns the words that are decided now.
+    pub(super) fn settle(&mut self, next: Vec<LiveWord>, end_ms: u64) -> Vec<LiveWord> {
+        self.decide(next, end_ms.saturating_sub(SETTLED_MS))
+    }
+
+    /// Whether a word waits for a thorough transcript.
+    pub(super) fn is_uncertain(&self) -> bool {
+        self.is_uncertain
+    }
+
+    /// Decides the words of the last transcript of a turn whose speech ended at `speech_end_ms`. Decoders like to add words
+    /// in the silence behind it: the last ones must have been said by then, and the improbable ones twice.
+    pub(super) fn finish(&mut self, mut next: Vec<LiveWord>, speech_end_ms: u64) -> Vec<LiveWord> {
+        while let Some(last) = next.last() {
+            let before = self.tail.get(next.len() - 1);
+            let is_sure =
+                last.probability >= MIN_PROBABILITY || before.is_some_and(|word| word.key() == last.key());
+            if is_sure && last.start_ms.midpoint(last.end_ms) <= speech_end_ms {
+                break;
+            }
+            next.pop();
+        }
+        self.decide(next, u64::MAX)
+    }
+
+    /// Decides all words of a last transcript that end by `until_ms`.
+    pub(super) fn decide(&mut self, mut next: Vec<LiveWord>, until_ms: u64) -> Vec<LiveWord> {
+        let count = next.iter().take_while(|word| word.end_ms <= until_ms).count();
+        self.is_uncertain = false;
+        let decided = next.drain(..count).collect();
+        self.tail = next;
+        decided
+    }
+
+    /// The words that are not decided.
+    pub(super) fn tail(&self) -> &[LiveWord] {
+        &self.tail
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn words(text: &str) -> Vec<LiveWord> {
+        let word = |(n, text): (usize, &str)| LiveWord {
+            text: format!(" {text}"),
+            start_ms: 100 * n as u64,
+            end_ms: 100 * n as u64 + 100,
+            probability: if text.starts_with('~') { 0.4 } else { 0.9 },
+        };
+        text.split_whitespace().enumerate().map(word).collect()
+    }
+
+    fn text(words: &[LiveWord]) -> String {
+        words.iter().map(|word| word.text.as_str()).collect::<String>().trim().to_owned()
+    }
+
+    #[test]
+    fn words_are_decided_once_two_transcripts_agree() {
+        let mut agreement = Agreement::default();
+        let mut agree = |next: &str| text(&agreement.agree(words(next), 10_000));
+        assert_eq!(agree("And so my"), "");
+        assert_eq!(agree("and so my fellow"), "and so my", "case is no difference");
+        assert_eq!(agree("fell"), "");
+        assert_eq!(agree("fellow. Americans"), "");
+        assert_eq!(agree("fellow Americans, ask"), "fellow", "punctuation inside is no difference");
+        assert_eq!(agree("Americans, ask"), "Americans, ask");
+        assert_eq!(text(agreement.tail()), "");
+    }
+
+    #[test]
+    fn an_improbable_word_waits_for_a_thorough_transcript() {
+        let mut agreement = Agreement::default();
+        agreement.agree(words("an ~ill man"), 10_000);
+        assert_eq!(text(&agreement.agree(words("an ~ill man"), 10_000)), "an");
+        assert!(agreement.is_uncertain());
+        assert_eq!(text(&agreement.settle(words("ill disposed man"), 800)), "ill disposed");
+        assert!(!agreement.is_uncertain());
+        assert_eq!(text(agreement.tail()), "man");
+    }
+
+    #[test]
+    fn a_full_stop_at_the_end_of_the_audio_is_not_believed() {
+        let mut agreement = Agreement::default();
+        agreement.agree(words("country."), 200);
+        assert_eq!(text(&agreement.agree(words("country."), 600)), "");
+        assert_eq!(text(&agreement.agree(words("country."), 700)), "country.");
+    }
+
+    #[test]
+    fn words_behind_the_speech_are_dropped_at_the_end() {
+        let mut agreement = Agreement::default();
+        agreement.agree(words("than ~he"), 500);
+        assert_eq!(text(&agreement.finish(words("than ~he ~was"), 1_000)), "than ~he");
+        assert_eq!(text(&agreement.finish(words("than he was it's"), 360)), "than he was it's");
+        assert_eq!(text(&agreement.finish(words("than he was it's"), 340)), "than he was");
+    }
+
+    #[test]
+    fn a_full_window_decides_by_time() {
+        let mut agreement = Agreement::default();
+        assert_eq!(text(&agreement.decide(words("one two three"), 200)), "one two");
+        assert_eq!(text(agreement.tail()), "three");
+    }
+
+    proptest! {
+        #[test]
+        fn decided_words_are_a_prefix_of_what_was_said_last(
+            transcripts in prop::collection::vec(prop::collection::vec("[ab]{1,2}", 0..6), 1..6),
+        ) {
+            let mut agreement = Agreement::default();
+            for transcript in transcripts {
+                let next = words(&transcript.join(" "));
+                let decided = agreement.agree(next.clone(), 500);
+                let both = [decided.as_slice(), agreement.tail()].concat();
+                prop_assert_eq!(both, next);
+            }
+        }
+    }
+}

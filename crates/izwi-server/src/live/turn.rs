@@ -1,0 +1,276 @@
+//! The transcript of one turn of speech that goes on: its window of audio, and the words that are decided.
+
+use super::agreement::{Agreement, LiveWord};
+
+/// A window longer than this is cut behind a decided sentence, and one longer than `LONG_MS` behind any decided word: each
+/// further second costs time at every step.
+const TRIM_MS: u64 = 6_000;
+const LONG_MS: u64 = 9_000;
+/// The longest window. Where nothing was decided by then, what is old enough is decided as it stands.
+pub(super) const MAX_WINDOW_MS: u64 = 16_000;
+const OLD_ENOUGH_MS: u64 = 1_500;
+/// The shortest window worth transcribing.
+pub(super) const MIN_WINDOW_MS: u64 = 500;
+/// A turn that begins this soon after the last one continues its window.
+pub(super) const MAX_PAUSE_MS: u64 = 2_000;
+/// Audio from one thorough transcript to the next.
+const THOROUGH_MS: u64 = 1_500;
+/// Bytes of the decided text before the window that its prompt contains.
+const MAX_CONTEXT: usize = 200;
+
+/// A turn of speech.
+#[derive(Debug)]
+pub(super) struct LiveTurn {
+    pub(super) number: u64,
+    pub(super) start_ms: u64,
+    /// `None` while it goes on.
+    pub(super) end_ms: Option<u64>,
+    /// Where its speech ended, before the silence that ended the turn.
+    pub(super) speech_end_ms: u64,
+    /// Start of its window.
+    pub(super) window_ms: u64,
+    /// End of the audio that was transcribed last.
+    pub(super) heard_ms: u64,
+    /// Decided text before the window, without the oldest.
+    context: String,
+    /// Decided words of the window.
+    decided: Vec<LiveWord>,
+    agreement: Agreement,
+    /// End of the last thorough transcript.
+    thorough_ms: u64,
+    /// All decided text of the turn.
+    text: String,
+}
+
+/// What a turn leaves to the next one.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    /// Start of its window, and its end.
+    pub(super) window_ms: u64,
+    pub(super) end_ms: u64,
+    context: String,
+    decided: Vec<LiveWord>,
+}
+
+impl Rest {
+    /// Text alone.
+    pub(super) fn of_text(text: String) -> Self {
+        Self { context: text, ..Self::default() }
+    }
+
+    /// Keeps the text and not the window.
+    pub(super) fn forget_window(&mut self) {
+        for word in self.decided.drain(..) {
+            push_context(&mut self.context, &word.text);
+        }
+        self.window_ms = self.end_ms;
+    }
+}
+
+impl LiveTurn {
+    /// A turn that begins at `start_ms`.
+    pub(super) fn new(number: u64, start_ms: u64) -> Self {
+        Self {
+            number,
+            start_ms,
+            end_ms: None,
+            speech_end_ms: u64::MAX,
+            window_ms: start_ms,
+            heard_ms: start_ms,
+            context: String::new(),
+            decided: Vec::new(),
+            agreement: Agreement::default(),
+            thorough_ms: 0,
+            text: String::new(),
+        }
+    }
+
+    /// Sets what precedes the turn. Behind a short pause its window begins with the last turn's.
+    pub(super) fn follow(&mut self, mut rest: Rest) {
+        let is_near = self.start_ms <= rest.end_ms + MAX_PAUSE_MS && self.start_ms < rest.window_ms + TRIM_MS;
+        if !is_near || rest.decided.is_empty() {
+            rest.forget_window();
+        } else {
+            self.window_ms = rest.window_ms;
+        }
+        (self.context, self.decided) = (rest.context, rest.decided);
+    }
+
+    /// Whether the next transcript should be a thorough one.
+    pub(super) fn wants_thorough(&self, end_ms: u64) -> bool {
+        self.agreement.is_uncertain() && end_ms >= self.thorough_ms + THOROUGH_MS
+    }
+
+    /// Decided text before the window.
+    pub(super) fn context(&self) -> &str {
+        &self.context
+    }
+
+    /// Decided text of the window.
+    pub(super) fn decided(&self) -> String {
+        concatenated(&self.decided)
+    }
+
+    /// Decided text of the turn.
+    pub(super) fn text(&self) -> &str {
+        self.text.trim()
+    }
+
+    /// What the next turn follows.
+    pub(super) fn into_rest(self) -> Rest {
+        let end_ms = self.end_ms.unwrap_or(self.heard_ms);
+        Rest { window_ms: self.window_ms, end_ms, context: self.context, decided: self.decided }
+    }
+
+    /// The text that is not decided.
+    pub(super) fn partial(&self) -> String {
+        concatenated(self.agreement.tail())
+    }
+
+    /// Takes a transcript of the window up to `end_ms`, behind its decided words, if there is one. Returns the words that are
+    /// decided now.
+    pub(super) fn take(
+        &mut self,
+        words: Option<Vec<LiveWord>>,
+        end_ms: u64,
+        is_thorough: bool,
+    ) -> Vec<LiveWord> {
+        self.heard_ms = end_ms;
+        if is_thorough {
+            self.thorough_ms = end_ms;
+        }
+        let is_last = self.end_ms == Some(end_ms);
+        let is_full = end_ms >= self.window_ms + MAX_WINDOW_MS;
+        if words.is_none() && !is_last && !is_full {
+            return Vec::new();
+        }
+        let words = words.unwrap_or_default();
+        let new = match (is_last, is_full) {
+            (true, _) => self.agreement.finish(words, self.speech_end_ms),
+            (false, true) => self.agreement.decide(words, end_ms - OLD_ENOUGH_MS),
+            (false, false) if is_thorough => self.agreement.settle(words, end_ms),
+            (false, false) => self.agreement.agree(words, end_ms),
+        };
+        self.decided.extend(new.iter().cloned());
+        self.text.push_str(&concatenated(&new));
+        if is_full && self.decided.is_empty() {
+            // Nothing was said that long: the window goes on without it.
+            self.window_ms = end_ms - OLD_ENOUGH_MS;
+        }
+        if !is_last {
+            self.trim(end_ms);
+        }
+        new
+    }
+
+    /// Moves the start of a long window behind decided words, which become context.
+    fn trim(&mut self, end_ms: u64) {
+        let length_ms = end_ms - self.window_ms;
+        if length_ms < TRIM_MS {
+            return;
+        }
+        let sentence = self.decided.iter().rposition(LiveWord::ends_sentence).map(|at| at + 1);
+        let cut = match sentence {
+            Some(cut) => cut,
+            None if length_ms >= LONG_MS => self.longest_pause(),
+            None => return,
+        };
+        let Some(last) = cut.checked_sub(1).and_then(|at| self.decided.get(at)) else { return };
+        let next_ms = self.decided.get(cut).map_or(last.end_ms, |next| next.start_ms.max(last.end_ms));
+        let cut_ms = last.end_ms + (next_ms - last.end_ms) / 2;
+        if cut_ms + MIN_WINDOW_MS > end_ms {
+            return;
+        }
+        self.window_ms = cut_ms.max(self.window_ms);
+        for word in self.decided.drain(..cut) {
+            push_context(&mut self.context, &word.text);
+        }
+    }
+
+    /// The place in the second half of the decided words with the longest pause before it; behind all of them for one word.
+    fn longest_pause(&self) -> usize {
+        let pause = |at: &usize| self.decided[*at].start_ms.saturating_sub(self.decided[at - 1].end_ms);
+        let half = (self.decided.len() / 2).max(1);
+        (half..self.decided.len()).max_by_key(pause).unwrap_or(self.decided.len())
+    }
+}
+
+fn concatenated(words: &[LiveWord]) -> String {
+    words.iter().map(|word| word.text.as_str()).collect()
+}
+
+/// Appends text to a context, whose oldest words are dropped.
+fn push_context(context: &mut String, text: &str) {
+    context.push_str(text);
+    if context.len() > MAX_CONTEXT {
+        let from = context.ceil_char_boundary(context.len() - MAX_CONTEXT);
+        let from = context[from..].find(' ').map_or(from, |space| from + space);
+        context.drain(..from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(text: &str, start_ms: u64, end_ms: u64) -> LiveWord {
+        LiveWord { text: format!(" {text}"), start_ms, end_ms, probability: 0.9 }
+    }
+
+    #[test]
+    fn a_long_window_is_cut_behind_a_decided_sentence() {
+        let mut turn = LiveTurn::new(0, 1_000);
+        let said = [word("One", 1_100, 1_400), word("two.", 1_400, 2_000), word("Three", 3_000, 3_400)];
+        assert!(turn.take(Some(said.to_vec()), 6_500, false).is_empty());
+        let said = [&said[..], &[word("four", 7_000, 7_400)]].concat();
+        assert_eq!(turn.take(Some(said), 7_500, false).len(), 3);
+        assert_eq!((turn.window_ms, turn.context(), turn.decided().as_str()), (2_500, " One two.", " Three"));
+        assert_eq!((turn.text(), turn.partial().as_str()), ("One two. Three", " four"));
+    }
+
+    #[test]
+    fn a_window_without_a_sentence_is_cut_at_a_pause() {
+        let mut turn = LiveTurn::new(0, 0);
+        let said: Vec<LiveWord> =
+            (0..10).map(|n| word("word", n * 1_000, n * 1_000 + 800 + 10 * n)).collect();
+        turn.take(Some(said[..9].to_vec()), 9_500, false);
+        assert_eq!(turn.take(Some(said), 10_000, false).len(), 9);
+        assert_eq!(
+            turn.window_ms, 3_915,
+            "between the fourth and the fifth, the longest pause of the later half"
+        );
+        assert_eq!(turn.decided().split_whitespace().count(), 5);
+    }
+
+    #[test]
+    fn a_window_never_exceeds_its_limit_and_the_last_transcript_is_decided() {
+        let mut turn = LiveTurn::new(3, 0);
+        let said = |from: u64, to: u64| {
+            (from..to).map(|n| word("no", n * 1_000, n * 1_000 + 900)).collect::<Vec<_>>()
+        };
+        assert_eq!(turn.take(Some(said(0, 16)), 16_000, false).len(), 14);
+        assert!(turn.window_ms > 0);
+        turn.end_ms = Some(17_000);
+        assert_eq!(turn.take(Some(said(14, 17)), 17_000, false).len(), 3);
+        assert_eq!(turn.text().split_whitespace().count(), 17);
+        let mut rest = turn.into_rest();
+        let mut near = LiveTurn::new(4, 18_000);
+        assert!(rest.window_ms < 17_000 && rest.end_ms == 17_000);
+        near.follow(Rest {
+            context: rest.context.clone(),
+            decided: rest.decided.clone(),
+            window_ms: 14_000,
+            ..rest
+        });
+        assert_eq!((near.window_ms, near.text()), (14_000, ""));
+        assert!(!near.decided().is_empty());
+        rest = near.into_rest();
+        let mut far = LiveTurn::new(5, 30_000);
+        far.follow(rest);
+        assert_eq!((far.window_ms, far.decided().as_str()), (30_000, ""));
+        assert!(far.context().len() <= MAX_CONTEXT && far.context().ends_with(" no"));
+        let mut silent = LiveTurn::new(4, 0);
+        silent.take(None, 16_000, false);
+        assert_eq!(silent.window_ms, 14_500);
+    }
+}

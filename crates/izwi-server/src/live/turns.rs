@@ -1,0 +1,238 @@
+//! The turns of a live stream, and the window of audio to transcribe next.
+//!
+//! Steps follow the audio: a window is transcribed again for each hop of new audio, or later where the machine is slower than
+//! that. A stream that ends a turn while an earlier one is transcribed keeps both, within a limit.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use izwi_audio::vad::VadModel;
+
+use super::agreement::LiveWord;
+use super::turn::{LiveTurn, MAX_PAUSE_MS, MAX_WINDOW_MS, MIN_WINDOW_MS, Rest};
+use crate::error::ApiError;
+use crate::turns::{PcmEncoding, PcmInput, StreamBuffer, TurnDetector, TurnEvent, TurnOptions};
+
+/// The most milliseconds of audio that wait to be transcribed: audio may come faster than it is played.
+const MAX_WAITING_MS: u64 = 120_000;
+/// New audio before the next step, relative to the time that the last step took: other work has the rest.
+const STEP_SHARE: f64 = 0.6;
+
+/// How live audio is read.
+#[derive(Debug, Clone)]
+pub(crate) struct LiveOptions {
+    pub(crate) encoding: PcmEncoding,
+    pub(crate) rate_hz: u32,
+    /// Milliseconds of new audio from one step to the next.
+    pub(crate) hop_ms: u64,
+    pub(crate) turns: TurnOptions,
+    /// Context as if it preceded the audio.
+    pub(crate) prompt: String,
+}
+
+/// A change that clients are told.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum LiveEvent {
+    Started { turn: u64, at_ms: u64 },
+    Partial { turn: u64, text: String },
+    Committed { turn: u64, text: String, words: Vec<LiveWord> },
+    Ended { turn: u64, text: String, start_ms: u64, end_ms: u64 },
+}
+
+/// Audio to transcribe.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Window {
+    /// Mono samples at 16 kHz.
+    pub(crate) samples: Vec<f32>,
+    /// From the start of the stream.
+    pub(crate) start_ms: u64,
+    pub(crate) end_ms: u64,
+    /// What its transcript begins with.
+    pub(crate) decided: String,
+    /// What precedes it.
+    pub(crate) context: String,
+    /// Whether its words are uncertain, so that a better transcript is worth more time.
+    pub(crate) is_thorough: bool,
+}
+
+/// The turns of one stream.
+#[derive(Debug)]
+pub(crate) struct LiveTurns {
+    input: PcmInput,
+    detector: TurnDetector,
+    buffer: StreamBuffer,
+    hop_ms: u64,
+    silence_ms: u64,
+    /// Turns that are not transcribed to their end, in order. Those behind the first wait.
+    turns: VecDeque<LiveTurn>,
+    next_turn: u64,
+    /// What the next turn follows.
+    rest: Rest,
+    /// Time that the last step took.
+    step: Duration,
+    /// What the client was told last.
+    partial: String,
+    samples: Vec<f32>,
+}
+
+impl LiveTurns {
+    /// # Errors
+    /// The rate is out of range.
+    pub(crate) fn new(vad: &VadModel, options: LiveOptions) -> Result<Self, ApiError> {
+        let input = PcmInput::new(options.encoding, options.rate_hz);
+        let input = input.map_err(|error| ApiError::invalid("sample_rate", error.to_string()))?;
+        Ok(Self {
+            input,
+            detector: TurnDetector::new(vad, options.turns),
+            buffer: StreamBuffer::default(),
+            hop_ms: options.hop_ms,
+            silence_ms: options.turns.silence_duration_ms,
+            turns: VecDeque::new(),
+            next_turn: 0,
+            rest: Rest::of_text(options.prompt),
+            step: Duration::ZERO,
+            partial: String::new(),
+            samples: Vec::new(),
+        })
+    }
+
+    /// Takes audio.
+    ///
+    /// # Errors
+    /// It is no audio of the encoding, or more audio waits than may.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<Vec<LiveEvent>, ApiError> {
+        if self.buffer.len() as u64 / 16 > MAX_WAITING_MS {
+            let message =
+                format!("more than {} s of speech wait; send audio more slowly", MAX_WAITING_MS / 1_000);
+            return Err(ApiError::overloaded(message));
+        }
+        self.samples.clear();
+        let decoded = self.input.push(bytes, &mut self.samples);
+        decoded.map_err(|error| ApiError::invalid("audio", error.to_string()))?;
+        self.buffer.push(&self.samples);
+        let mut events = Vec::new();
+        for event in self.detector.push(&self.samples) {
+            events.extend(self.turn_event(event));
+        }
+        self.forget();
+        Ok(events)
+    }
+
+    /// Ends the turn that goes on, if one does, without waiting for silence.
+    pub(crate) fn end_turn(&mut self) {
+        if let Some(event) = self.detector.end_turn() {
+            self.turn_event(event);
+            if let Some(turn) = self.turns.back_mut() {
+                turn.speech_end_ms = u64::MAX;
+            }
+        }
+    }
+
+    fn turn_event(&mut self, event: TurnEvent) -> Option<LiveEvent> {
+        match event {
+            TurnEvent::SpeechStarted { at_ms } => {
+                let turn = self.next_turn;
+                self.next_turn += 1;
+                let mut new = LiveTurn::new(turn, at_ms);
+                // What precedes a turn that waits is known once it begins.
+                if self.turns.is_empty() {
+                    new.follow(std::mem::take(&mut self.rest));
+                }
+                self.turns.push_back(new);
+                Some(LiveEvent::Started { turn, at_ms })
+            }
+            TurnEvent::SpeechStopped { end_ms, .. } => {
+                if let Some(turn) = self.turns.back_mut() {
+                    turn.end_ms = Some(end_ms);
+                    turn.speech_end_ms = end_ms.saturating_sub(self.silence_ms);
+                }
+                None
+            }
+        }
+    }
+
+    /// The next window, once there is enough new audio.
+    pub(crate) fn next_window(&self) -> Option<Window> {
+        let turn = self.turns.front()?;
+        let until_ms = turn.end_ms.unwrap_or_else(|| self.buffer.now_ms());
+        let end_ms = until_ms.min(turn.window_ms + MAX_WINDOW_MS);
+        let step_ms = (self.step.as_secs_f64() * 1e3 / STEP_SHARE) as u64;
+        let is_due =
+            end_ms >= turn.heard_ms + self.hop_ms.max(step_ms) && end_ms >= turn.window_ms + MIN_WINDOW_MS;
+        let is_rest = turn.end_ms == Some(end_ms) || end_ms < until_ms;
+        (is_due || is_rest).then(|| Window {
+            samples: self.buffer.part(turn.window_ms..end_ms),
+            start_ms: turn.window_ms,
+            end_ms,
+            decided: turn.decided(),
+            context: turn.context().to_owned(),
+            is_thorough: turn.wants_thorough(end_ms),
+        })
+    }
+
+    /// Takes the words of a window up to `end_ms` behind what was decided of it, and the time that the step took. `None` for
+    /// a window without a transcript.
+    pub(crate) fn take(
+        &mut self,
+        (end_ms, is_thorough): (u64, bool),
+        words: Option<Vec<LiveWord>>,
+        step: Duration,
+        events: &mut Vec<LiveEvent>,
+    ) {
+        self.step = step;
+        let Some(front) = self.turns.front_mut() else { return };
+        let number = front.number;
+        let new = front.take(words, end_ms, is_thorough);
+        if !new.is_empty() {
+            let text = new.iter().map(|word| word.text.as_str()).collect();
+            events.push(LiveEvent::Committed { turn: number, text, words: new });
+        }
+        let partial = front.partial();
+        if front.end_ms == Some(end_ms) {
+            if let Some(ended) = self.turns.pop_front() {
+                let (text, start_ms) = (ended.text().to_owned(), ended.start_ms);
+                events.push(LiveEvent::Ended { turn: number, text, start_ms, end_ms });
+                let rest = ended.into_rest();
+                match self.turns.front_mut() {
+                    Some(next) => next.follow(rest),
+                    None => self.rest = rest,
+                }
+            }
+            self.partial.clear();
+        } else if partial != self.partial {
+            self.partial.clone_from(&partial);
+            events.push(LiveEvent::Partial { turn: number, text: partial });
+        }
+        self.forget();
+    }
+
+    /// Drops the audio that no window needs.
+    fn forget(&mut self) {
+        let needed_ms = self.detector.needed_from_ms();
+        if needed_ms > self.rest.end_ms + MAX_PAUSE_MS {
+            self.rest.forget_window();
+        }
+        // A window that no turn can continue any more ends where it was forgotten.
+        let window_ms = self.turns.front().map_or(self.rest.window_ms, |turn| turn.window_ms);
+        let is_needed = !self.turns.is_empty() || needed_ms <= self.rest.end_ms + MAX_PAUSE_MS;
+        self.buffer.forget_before(if is_needed { window_ms.min(needed_ms) } else { needed_ms });
+    }
+
+    /// Drops the turns that wait. False if there were none.
+    pub(crate) fn clear(&mut self) -> bool {
+        let had_turns = !self.turns.is_empty();
+        self.detector.end_turn();
+        self.turns.clear();
+        had_turns
+    }
+
+    /// Length of the stream so far.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.detector.now_ms()
+    }
+
+    /// Whether a turn goes on or is not transcribed to its end.
+    pub(crate) fn has_speech(&self) -> bool {
+        !self.turns.is_empty()
+    }
+}

@@ -1,0 +1,360 @@
+//! The protocol of `/v1/audio/transcriptions/stream`: audio in, its transcript out while it is spoken.
+//!
+//! Choices of the protocol:
+//! - Binary frames are mono audio in `encoding` at `sample_rate`, by default 16-bit little-endian PCM at 16 kHz.
+//! - Voice activity detection finds turns. What is between them becomes no text.
+//! - The transcript of a turn is the concatenation of its `committed` texts: they never change. `partial` is what follows
+//!   them for now; the next one replaces it.
+//! - `input.flush` ends the turn that goes on, `input.done` the session once all turns are transcribed.
+//! - A step that fails is an `error`; the session goes on, and a turn whose last step fails ends with what was committed.
+
+mod parse;
+mod setup;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
+use izwi_audio::encode::EncodeError;
+use izwi_audio::wav;
+use izwi_core::engine::{
+    Engine, EngineCoreRequest, FinishReason, LiveWindow, RequestId, Segment, StreamingOutput, Task,
+};
+use tokio::time::Instant;
+
+use self::setup::Setup;
+use super::frame;
+use super::outbox::Outbox;
+use super::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
+use crate::dto::live::{ClientFrame, ConfigFields, ServerFrame};
+use crate::dto::speech::WordTimes;
+use crate::error::ApiError;
+use crate::live::{LiveEvent, LiveTurns, LiveWord, Window};
+use crate::registry::Lease;
+use crate::state::AppState;
+use crate::turns::RATE_HZ;
+use crate::upload::UploadMemory;
+
+/// State of a session.
+pub(super) struct Live {
+    state: AppState,
+    id: RequestId,
+    session: Option<Session>,
+    is_closed: bool,
+}
+
+/// A session that is configured.
+struct Session {
+    setup: Setup,
+    turns: LiveTurns,
+    /// Language of the turn that goes on, once it is detected.
+    language: Option<String>,
+}
+
+/// A step: a transcript of a window in progress.
+pub(super) struct Step {
+    end_ms: u64,
+    start_ms: u64,
+    decided: String,
+    is_thorough: bool,
+    segments: Vec<Segment>,
+    begun: Instant,
+    _memory: Option<UploadMemory>,
+}
+
+impl Protocol for Live {
+    const KIND: &'static str = "live";
+    type Frame = ClientFrame;
+    type Model = Lease;
+    type Input = EngineCoreRequest;
+    type Reply = Step;
+    type Opening = ();
+
+    fn new(state: &AppState, identity: Identity, (): ()) -> Self {
+        Self { state: state.clone(), id: identity.id, session: None, is_closed: false }
+    }
+
+    fn parse(message: ClientMessage) -> Result<ClientFrame, ApiError> {
+        match message {
+            ClientMessage::Text(text) => parse::parse(&text),
+            ClientMessage::Binary(audio) => Ok(ClientFrame::Audio(audio)),
+        }
+    }
+
+    fn is_immediate(frame: &ClientFrame) -> bool {
+        matches!(frame, ClientFrame::Ping)
+    }
+
+    fn load_model(&self, frame: &ClientFrame) -> Option<BoxFuture<'static, Result<Lease, ApiError>>> {
+        if self.session.is_some() || self.is_closed {
+            return None;
+        }
+        let model = match frame {
+            ClientFrame::Config(config) => config.model.clone(),
+            ClientFrame::Audio(_) => None,
+            _ => return None,
+        };
+        let state = self.state.clone();
+        Some(async move { state.lease(model.as_deref(), Task::Asr).await }.boxed())
+    }
+
+    fn receive(
+        &mut self,
+        frame: ClientFrame,
+        model: Option<Result<Lease, ApiError>>,
+        out: &mut Outbox,
+    ) -> Result<Action, ApiError> {
+        match frame {
+            ClientFrame::Config(fields) => self.configure(*fields, model, out)?,
+            ClientFrame::Audio(audio) => {
+                self.check_open()?;
+                if self.session.is_none() {
+                    self.configure(ConfigFields::default(), model, out)?;
+                }
+                self.hear(&audio, out)?;
+            }
+            ClientFrame::Flush => {
+                self.check_open()?;
+                if let Some(session) = &mut self.session {
+                    session.turns.end_turn();
+                }
+            }
+            ClientFrame::Done => {
+                self.check_open()?;
+                self.close_input();
+            }
+            ClientFrame::Ping => out.reply(&ServerFrame::Pong),
+        }
+        Ok(Action::None)
+    }
+
+    fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
+        let session = self.session.as_mut()?;
+        let window = session.turns.next_window()?;
+        let step = step(&self.state, session, window);
+        if step.is_err() {
+            // Without memory for it now, the rest of the audio is transcribed later, or not.
+            session.turns.clear();
+        }
+        Some(step)
+    }
+
+    fn request(&mut self, _step: &Step, request: EngineCoreRequest) -> EngineCoreRequest {
+        request
+    }
+
+    fn number(_step: &Step) -> u64 {
+        0
+    }
+
+    fn deliver(
+        &mut self,
+        step: &mut Step,
+        chunk: StreamingOutput,
+        _out: &mut Outbox,
+    ) -> Result<(), EncodeError> {
+        step.segments.extend(chunk.segments);
+        if let Some(session) = &mut self.session {
+            session.language = chunk.language.or(session.language.take());
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, step: Step, outcome: Outcome, out: &mut Outbox) {
+        let is_complete = match outcome {
+            Outcome::Finished(finish) => {
+                !matches!(finish.reason, FinishReason::Error | FinishReason::Cancelled)
+            }
+            Outcome::Cancelled | Outcome::Failed => false,
+        };
+        let Some(session) = &mut self.session else { return };
+        let words = is_complete.then(|| words_behind(&step)).flatten();
+        let mut events = Vec::new();
+        session.turns.take((step.end_ms, step.is_thorough), words, step.begun.elapsed(), &mut events);
+        for event in &events {
+            session.tell(event, out);
+        }
+    }
+
+    fn drop_queued(&mut self) -> bool {
+        self.session.as_mut().is_some_and(|session| session.turns.clear())
+    }
+
+    fn close_input(&mut self) {
+        if let Some(session) = &mut self.session {
+            session.turns.end_turn();
+        }
+        self.is_closed = true;
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_closed && self.session.as_ref().is_none_or(|session| !session.turns.has_speech())
+    }
+
+    fn write_done(&self, out: &mut Outbox) {
+        let ms = self.session.as_ref().map_or(0, |session| session.turns.now_ms());
+        out.frame(&ServerFrame::Done { duration_s: ms as f64 / 1_000.0 });
+    }
+
+    fn write_error(&self, error: &ApiError, out: &mut Outbox) {
+        frame::write_error(error, out);
+    }
+}
+
+impl Live {
+    fn check_open(&self) -> Result<(), ApiError> {
+        if self.is_closed {
+            return Err(ApiError::OutOfOrder("the session has ended already; open another session"));
+        }
+        Ok(())
+    }
+
+    fn configure(
+        &mut self,
+        fields: ConfigFields,
+        model: Option<Result<Lease, ApiError>>,
+        out: &mut Outbox,
+    ) -> Result<(), ApiError> {
+        if self.session.is_some() {
+            return Err(frame::CONFIGURED);
+        }
+        self.check_open()?;
+        let (setup, options) = Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?;
+        let (rate_hz, hop_ms) = (options.rate_hz, options.hop_ms);
+        let turns = LiveTurns::new(&self.state.vad(), options)?;
+        out.reply(&ServerFrame::Created {
+            session_id: self.id.as_str(),
+            model: &setup.engine.profile().model,
+            encoding: setup.encoding,
+            sample_rate: rate_hz,
+            channels: 1,
+            latency_ms: hop_ms,
+        });
+        self.session = Some(Session { setup, turns, language: None });
+        Ok(())
+    }
+
+    fn hear(&mut self, audio: &Bytes, out: &mut Outbox) -> Result<(), ApiError> {
+        let Some(session) = &mut self.session else { return Err(frame::NO_MODEL) };
+        for event in session.turns.push(audio)? {
+            session.tell(&event, out);
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    fn tell(&mut self, event: &LiveEvent, out: &mut Outbox) {
+        match event {
+            LiveEvent::Started { turn, at_ms } => {
+                out.frame(&ServerFrame::Started { turn: *turn, at_ms: *at_ms })
+            }
+            LiveEvent::Partial { turn, text } => out.frame(&ServerFrame::Partial { turn: *turn, text }),
+            LiveEvent::Committed { turn, text, words } => {
+                let words = self.setup.word_times.then(|| words.iter().filter_map(word_times).collect());
+                out.frame(&ServerFrame::Committed { turn: *turn, text, words });
+            }
+            LiveEvent::Ended { turn, text, start_ms, end_ms } => {
+                let language = self.setup.language.clone().or(self.language.take());
+                let (language, start_ms, end_ms) = (language.as_deref(), *start_ms, *end_ms);
+                out.frame(&ServerFrame::TurnEnd { turn: *turn, text, language, start_ms, end_ms });
+            }
+        }
+    }
+}
+
+/// A word for a client; `None` for marks alone, which belong to the word before.
+fn word_times(word: &LiveWord) -> Option<WordTimes<'_>> {
+    let LiveWord { text, start_ms, end_ms, .. } = word;
+    let has_sound = text.contains(char::is_alphanumeric);
+    has_sound.then(|| WordTimes { text: text.trim(), start_ms: *start_ms, end_ms: *end_ms })
+}
+
+/// The job of a window.
+fn step(state: &AppState, session: &Session, window: Window) -> Result<Job<Live>, ApiError> {
+    let Window { samples, start_ms, end_ms, decided, context, is_thorough } = window;
+    let mut memory = UploadMemory::new(state, 0);
+    memory.take(2 * samples.len())?;
+    let file =
+        wav::to_bytes(&samples, RATE_HZ).map_err(|error| ApiError::invalid("audio", error.to_string()))?;
+    let language = session.setup.language.clone().or_else(|| session.language.clone());
+    let request =
+        session.setup.request(file, LiveWindow { decided: decided.clone(), is_thorough }, context, language);
+    let segments = Vec::new();
+    let reply = Step {
+        end_ms,
+        start_ms,
+        decided,
+        is_thorough,
+        segments,
+        begun: Instant::now(),
+        _memory: Some(memory),
+    };
+    Ok(Job { engine: Engine::clone(&session.setup.engine), input: ready(Ok(request)).boxed(), reply })
+}
+
+/// The words of a step behind what was decided; `None` if its transcript does not begin with that.
+fn words_behind(step: &Step) -> Option<Vec<LiveWord>> {
+    let ms = |seconds: f64| (step.start_ms + (seconds.max(0.0) * 1e3) as u64).min(step.end_ms);
+    let mut left = step.decided.as_str();
+    let mut words = Vec::new();
+    for word in step.segments.iter().flat_map(|segment| &segment.words) {
+        let text = word.text.as_str();
+        if let Some(rest) = left.strip_prefix(text) {
+            left = rest;
+            continue;
+        }
+        // A mark or an ending that joins the last decided word.
+        let text = text.strip_prefix(std::mem::take(&mut left))?;
+        let (start_ms, end_ms) = (ms(word.start_s), ms(word.end_s));
+        words.push(LiveWord { text: text.to_owned(), start_ms, end_ms, probability: word.probability });
+    }
+    drop_unheard(&mut words);
+    left.is_empty().then_some(words)
+}
+
+/// Drops the end of a transcript from the first of several words without a duration on: a decoder that repeats itself behind
+/// the last word finds no audio for them.
+fn drop_unheard(words: &mut Vec<LiveWord>) {
+    const RUN: usize = 3;
+    let is_unheard = |run: &[LiveWord]| run.iter().all(|word| word.start_ms >= word.end_ms);
+    if let Some(at) = words.windows(RUN).position(is_unheard) {
+        words.truncate(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use izwi_core::engine::Word;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn words_behind_the_decided_text() {
+        let behind = |decided: &str, words: &[&str]| {
+            let word =
+                |text: &&str| Word { text: (*text).to_owned(), start_s: 0.5, end_s: 1.0, probability: 1.0 };
+            let segment = Segment { words: words.iter().map(word).collect(), ..Segment::default() };
+            let mut step = Step {
+                start_ms: 1_000,
+                end_ms: 1_800,
+                decided: decided.to_owned(),
+                is_thorough: false,
+                segments: vec![segment],
+                begun: Instant::now(),
+                _memory: None,
+            };
+            let words = words_behind(&step)?;
+            step.segments.clear();
+            assert!(words.iter().all(|word| (word.start_ms, word.end_ms) == (1_500, 1_800)));
+            Some(words.into_iter().map(|word| word.text).collect::<Vec<_>>())
+        };
+        assert_eq!(behind("", &[" And", " so"]).unwrap(), [" And", " so"]);
+        assert_eq!(behind(" And so", &[" And", " so", " my"]).unwrap(), [" my"]);
+        assert_eq!(behind(" And so", &[" And", " so,", " my"]).unwrap(), [",", " my"]);
+        assert_eq!(behind(" And so", &[" And", " so"]).unwrap(), [""; 0]);
+        assert_eq!(behind(" And so", &[" And"]), None);
+        assert_eq!(behind(" And so", &[]), None);
+        assert_eq!(behind(" And so", &[" End", " so"]), None);
+    }
+}
