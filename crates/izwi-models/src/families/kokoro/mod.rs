@@ -91,7 +91,8 @@ fn published_name(name: &str) -> String {
 /// Whether a tensor of the publisher is none of the network's: instance norms are not trained, the transform is computed.
 fn is_unread(name: &str) -> bool {
     let is_norm = name.ends_with(".norm.weight") || name.ends_with(".norm.bias");
-    is_norm || name.starts_with("bert.pooler.") || name.starts_with("decoder.generator.stft.")
+    let is_shape = name.ends_with("_reshape_shape"); // of the export
+    is_norm || is_shape || name.starts_with("bert.pooler.") || name.starts_with("decoder.generator.stft.")
 }
 
 /// A prepared utterance.
