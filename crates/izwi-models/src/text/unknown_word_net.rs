@@ -1,6 +1,6 @@
 //! Phonemes of words outside the lexicon: a character transformer with CTC decoding.
 //!
-//! Owns the network's shape and weights. Tensor names: hibari-tts 0.2.1, `oov.onnx`.
+//! Owns the network's shape and weights. Tensor names: `oov.onnx` in the package of the default voice.
 
 use std::collections::HashMap;
 use std::path::Path;

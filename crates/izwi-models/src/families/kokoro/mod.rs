@@ -106,6 +106,13 @@ struct PreparedUtterance {
     seed: u64,
 }
 
+/// What the network computes for a unit.
+struct Spoken {
+    samples: Vec<f32>,
+    /// Of each id, in frames.
+    durations: Vec<usize>,
+}
+
 #[derive(Debug)]
 struct Kokoro {
     info: ModelInfo,
@@ -191,11 +198,7 @@ impl Kokoro {
     }
 
     /// The samples and the durations of each utterance; `noises` are seed and unit of each.
-    fn speak(
-        &self,
-        utterances: &[Utterance<'_>],
-        noises: &[(u64, usize)],
-    ) -> Result<Vec<(Vec<f32>, Vec<usize>)>, Error> {
+    fn speak(&self, utterances: &[Utterance<'_>], noises: &[(u64, usize)]) -> Result<Vec<Spoken>, Error> {
         if utterances.is_empty() {
             return Ok(Vec::new());
         }
@@ -206,7 +209,8 @@ impl Kokoro {
             noise(*seed, *unit, features.contour.pitch_hz.len() * frame, gain)
         });
         let samples = self.network.samples(&features, &noises.collect::<Vec<_>>())?;
-        Ok(samples.into_iter().zip(features.into_iter().map(|features| features.durations)).collect())
+        let spoken = samples.into_iter().zip(features);
+        Ok(spoken.map(|(samples, features)| Spoken { samples, durations: features.durations }).collect())
     }
 }
 
@@ -255,7 +259,7 @@ impl SpeechModel for Kokoro {
         let outputs = prepared.into_iter().map(|entry| {
             let (utterance, at) = entry?;
             let missing = Error::Internal("the network has no result for a unit");
-            let (samples, durations) = computed.next().ok_or(missing)?;
+            let Spoken { samples, durations } = computed.next().ok_or(missing)?;
             let unit = &utterance.units[at];
             Ok(StepOutput {
                 samples,
