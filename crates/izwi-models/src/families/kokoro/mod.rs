@@ -91,7 +91,8 @@ fn published_name(name: &str) -> String {
 /// Whether a tensor of the publisher is none of the network's: instance norms are not trained, the transform is computed.
 fn is_unread(name: &str) -> bool {
     let is_norm = name.ends_with(".norm.weight") || name.ends_with(".norm.bias");
-    is_norm || name.starts_with("bert.pooler.") || name.starts_with("decoder.generator.stft.")
+    let is_shape = name.ends_with("_reshape_shape"); // of the export
+    is_norm || is_shape || name.starts_with("bert.pooler.") || name.starts_with("decoder.generator.stft.")
 }
 
 /// A prepared utterance.
@@ -103,6 +104,13 @@ struct PreparedUtterance {
     voice: Blend,
     speed: f32,
     seed: u64,
+}
+
+/// What the network computes for a unit.
+struct Spoken {
+    samples: Vec<f32>,
+    /// Of each id, in frames.
+    durations: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -204,7 +212,8 @@ impl Kokoro {
             noise(*seed, *unit, features.contour.pitch_hz.len() * frame, gain)
         });
         let samples = self.network.samples(&features, &noises.collect::<Vec<_>>())?;
-        Ok(samples.into_iter().zip(features.into_iter().map(|features| features.durations)).collect())
+        let spoken = samples.into_iter().zip(features);
+        Ok(spoken.map(|(samples, features)| Spoken { samples, durations: features.durations }).collect())
     }
 }
 
@@ -253,7 +262,7 @@ impl SpeechModel for Kokoro {
         let outputs = prepared.into_iter().map(|entry| {
             let (utterance, at) = entry?;
             let missing = Error::Internal("the network has no result for a unit");
-            let (samples, durations) = computed.next().ok_or(missing)?;
+            let Spoken { samples, durations } = computed.next().ok_or(missing)?;
             let unit = &utterance.units[at];
             Ok(StepOutput {
                 samples,
