@@ -125,9 +125,6 @@ struct Kokoro {
     frame_samples: usize,
 }
 
-/// Samples of an utterance, and the durations of its sounds.
-type Spoken = (Vec<f32>, Vec<usize>);
-
 impl Kokoro {
     fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let config = Config::load(folder)?;
