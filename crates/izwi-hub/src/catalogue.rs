@@ -96,6 +96,7 @@ fn user_manifests(folder: &Path) -> Result<Vec<(String, String)>, HubError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sources::Source;
 
     fn text(name: &str, default: &str) -> (String, String) {
         let hash = "0".repeat(64);
@@ -118,12 +119,12 @@ mod tests {
     #[test]
     fn the_publishers_hub_comes_first() {
         let catalogue = Catalogue::load(tempfile::tempdir().unwrap().path()).unwrap();
-        let is_hub = |manifest: &Manifest, place: usize| manifest.sources[place].id().starts_with("hub ");
-        let (hub, packages): (Vec<_>, Vec<_>) =
-            catalogue.all().iter().partition(|manifest| is_hub(manifest, 0));
-        assert!(hub.iter().all(|manifest| (1..manifest.sources.len()).all(|place| !is_hub(manifest, place))));
-        // Of one model the hub has pickled weights alone; the publisher of a component distributes a package.
-        assert_eq!(packages.iter().filter(|manifest| !manifest.component).count(), 1);
+        let is_hub = |source: &Source| source.id().starts_with("hub ");
+        let packages = catalogue.all().iter().filter(|manifest| !is_hub(&manifest.sources[0]));
+        let models: Vec<_> = packages.filter(|manifest| !manifest.component).collect();
+        // The publisher of the only component distributes a package. Of one model the hub has pickled weights alone.
+        assert!(models.iter().all(|manifest| !manifest.sources.iter().any(is_hub)), "the hub comes first");
+        assert_eq!(models.len(), 1);
     }
 
     #[test]
