@@ -295,6 +295,18 @@ async fn unsupported_values_are_refused_by_field() -> Result<()> {
     server.assert_balanced().await
 }
 
+/// The simulated model, which has the voices `one` and `two`, does not look at them: a blend has to reach it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blend_of_voices_reaches_the_model() -> Result<()> {
+    let server = Setup::units("blends").start().await?;
+    for (voice, status) in [("one", 200), ("one(2)+two(1)", 200), ("one(2)+three(1)", 404), ("one+", 404)] {
+        let response = server.speech(&body(json!({"voice": voice}))).await?;
+        ensure!(response.status() == status, "{voice}: {}", response.status());
+        response.bytes().await?;
+    }
+    server.assert_balanced().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_http_refusal_uses_the_error_envelope() -> Result<()> {
     let server = Setup::units("edges").server(|server| server.max_body_bytes = 10_000).start().await?;

@@ -9,6 +9,7 @@ use clap::{Arg, ArgMatches, Command, ValueHint, value_parser};
 use izwi_core::engine::{Engine, EngineCoreRequest, ReferenceAudio, SpeechOptions, VoiceInput};
 use izwi_hub::{Store, VoiceError, VoiceStore};
 use izwi_server::OPENAI_VOICES;
+use izwi_types::Voice;
 
 use crate::{failure, input};
 
@@ -217,7 +218,7 @@ fn with_voice(
     voices: &VoiceStore,
 ) -> Result<EngineCoreRequest> {
     let own = &engine.profile().info.voices;
-    if own.iter().any(|voice| voice.id == name) {
+    if Voice::is_named(name, own) {
         return Ok(request.with_voice(name));
     }
     let alias = OPENAI_VOICES.iter().position(|alias| alias.eq_ignore_ascii_case(name));

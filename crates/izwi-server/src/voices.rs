@@ -91,20 +91,13 @@ pub(crate) async fn find(
 /// Looks a name up without the disk: the model's default, one of its own voices, or a blend of those, which the model
 /// accepts or refuses.
 fn own(profile: &ExecutorProfile, name: Option<&str>) -> Option<Option<Voice>> {
-    if let Some(name) = name.filter(|name| is_blend(name, &profile.info.voices)) {
-        return Some(Some(Voice::Own(name.to_owned())));
+    match name {
+        None => Some(profile.info.voices.first().map(|voice| Voice::Own(voice.id.clone()))),
+        Some(name) => {
+            let is_own = izwi_types::Voice::is_named(name, &profile.info.voices);
+            is_own.then(|| Some(Voice::Own(name.to_owned())))
+        }
     }
-    let voice = match name {
-        None => profile.info.voices.first(),
-        Some(name) => Some(profile.info.voices.iter().find(|voice| voice.id == name)?),
-    };
-    Some(voice.map(|voice| Voice::Own(voice.id.clone())))
-}
-
-/// Whether a name is voices with weights: `a(2)+b(1)`.
-fn is_blend(name: &str, voices: &[izwi_types::Voice]) -> bool {
-    let part = |part: &str| part.split('(').next().unwrap_or_default().trim().to_owned();
-    name.contains(['+', '(']) && name.split('+').all(|one| voices.iter().any(|voice| voice.id == part(one)))
 }
 
 /// Reads a saved voice and its pack; `None` if there is none of this name.

@@ -13,6 +13,17 @@ pub struct Voice {
     pub description: String,
 }
 
+impl Voice {
+    /// Whether `name` is one of `voices` or a blend of them, with weights or without: `a(2)+b(1)`. A model that does not
+    /// blend refuses it.
+    #[must_use]
+    pub fn is_named(name: &str, voices: &[Self]) -> bool {
+        let is_voice = |name: &str| voices.iter().any(|voice| voice.id == name);
+        let part = |part: &str| part.split('(').next().unwrap_or_default().trim().to_owned();
+        is_voice(name) || name.contains(['+', '(']) && name.split('+').all(|one| is_voice(&part(one)))
+    }
+}
+
 /// A decoded recording of a voice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VoiceRecording {
@@ -31,4 +42,28 @@ pub enum VoiceReference {
     Recording(VoiceRecording),
     /// A voice pack that the model made of a recording: a safetensors file.
     Pack(Arc<[u8]>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn voices_and_blends_of_them_are_named() {
+        let voice =
+            |id: &str| Voice { id: id.to_owned(), language: String::new(), description: String::new() };
+        let voices = [voice("heart"), voice("adam")];
+        for (name, expected) in [
+            ("heart", true),
+            ("heart(2)+adam(1)", true),
+            ("heart + adam", true),
+            ("adam(0.5)", true),
+            ("heart+nobody", false),
+            ("heart+", false),
+            ("(2)", false),
+            ("", false),
+        ] {
+            assert_eq!(Voice::is_named(name, &voices), expected, "{name}");
+        }
+    }
 }

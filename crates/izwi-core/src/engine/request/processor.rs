@@ -9,7 +9,7 @@ use std::time::Duration;
 use izwi_audio::chunk::ChunkLengths;
 use izwi_audio::decode::{self, DecodeError, DecodeLimits};
 use izwi_types::{
-    ConverseInput, Input, ListenInput, Message, Prepared, SamplingParams, SpeakInput, Task, Turn,
+    ConverseInput, Input, ListenInput, Message, Prepared, SamplingParams, SpeakInput, Task, Turn, Voice,
     VoiceRecording, VoiceReference, Work, check_finite, excerpt,
 };
 
@@ -442,7 +442,7 @@ impl RequestProcessor {
             self.check_chat(&request.chat, no_audio && text.trim().is_empty())?;
         }
         if let Some(voice) = &request.voice
-            && !profile.info.voices.iter().any(|known| known.id == *voice)
+            && !Voice::is_named(voice, &profile.info.voices)
         {
             let known: Vec<&str> = profile.info.voices.iter().map(|voice| voice.id.as_str()).collect();
             let message = format!(
