@@ -11,7 +11,7 @@ use crate::error::ApiError;
 use crate::extract::{check_range, non_blank, parse_priority};
 use crate::live::LiveOptions;
 use crate::registry::Lease;
-use crate::turns::{PcmEncoding, RATE_HZ, TurnOptions};
+use crate::turns::{PcmEncoding, PcmInput, RATE_HZ, TurnOptions};
 
 /// Range of `latency_ms`, and without it.
 const LATENCIES_MS: RangeInclusive<u64> = 200..=5_000;
@@ -50,6 +50,8 @@ impl Setup {
         })?;
         let hop_ms = fields.latency_ms.unwrap_or(LATENCY_MS);
         check_range("latency_ms", hop_ms, &LATENCIES_MS)?;
+        let rate_hz = fields.sample_rate.unwrap_or(RATE_HZ);
+        check_range("sample_rate", rate_hz, &PcmInput::RATES_HZ)?;
         let turns = turn_options(&fields)?;
         let prompt = non_blank(fields.prompt).unwrap_or_default();
         if prompt.chars().nth(MAX_TEXT_CHARS).is_some() {
@@ -63,13 +65,7 @@ impl Setup {
         };
         let language = non_blank(fields.language).map(code).transpose()?;
         let priority = parse_priority(fields.priority.as_deref())?;
-        let options = LiveOptions {
-            encoding: pcm,
-            rate_hz: fields.sample_rate.unwrap_or(RATE_HZ),
-            hop_ms,
-            turns,
-            prompt,
-        };
+        let options = LiveOptions { encoding: pcm, rate_hz, hop_ms, turns, prompt };
         let word_times = fields.word_times.unwrap_or(false);
         let params = profile.default_params();
         Ok((Self { encoding, language, word_times, params, priority, engine }, options))
