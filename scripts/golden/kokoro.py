@@ -6,8 +6,8 @@ Run from the repository root, in a virtual environment with scripts/golden/requi
     python -P scripts/golden/kokoro.py MODEL_FOLDER OUT      # the weights of an installed model, not committed
 
 (-P, because this file's folder would hide the package of the same name.) The second form reads `config.json`,
-`model.safetensors` and `voices/` of an installed model and writes OUT/goldens/; the test `kokoro_golden_weights` reads OUT
-and the model's folder from IZWI_GOLDEN_KOKORO_WEIGHTS.
+`model.safetensors` and `voices/` of an installed model and writes OUT/goldens/; with a link OUT/model to that folder, the
+test `kokoro_golden_network` reads both where IZWI_GOLDEN_KOKORO names OUT.
 
 The network is the package's own: only the widths that its decoder fixes (1024, 64) are made smaller, by a subclass that
 builds the same modules. Noise is random in the package; here it is

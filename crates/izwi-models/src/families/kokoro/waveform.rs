@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn spectra_of_samples_give_the_samples() {
+    fn spectra_of_samples_give_as_many_samples() {
         let waveform = waveform();
         let samples: Vec<f32> = (0..600).map(|at| (at as f32 * 0.37).sin() + 0.2).collect();
         let mut spectra = waveform.spectra(&samples);
