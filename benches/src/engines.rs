@@ -1,10 +1,13 @@
 //! Engines with real models, pulled if missing, for end-to-end measurements.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use izwi_core::engine::Precision;
-use izwi_core::engine::{AudioInput, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput};
+use izwi_core::engine::{
+    AudioInput, DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput,
+};
 use izwi_hub::{Silent, Store};
 
 use crate::clips;
@@ -36,6 +39,19 @@ pub async fn load(model: &str, threads: usize) -> Result<Engine> {
 /// # Errors
 /// As [`load`].
 pub async fn load_as(model: &str, threads: usize, dtype: Precision) -> Result<Engine> {
+    load_on(model, threads, dtype, DeviceArbiter::new()).await
+}
+
+/// As [`load_as`], on a device that other engines share.
+///
+/// # Errors
+/// As [`load`].
+pub async fn load_on(
+    model: &str,
+    threads: usize,
+    dtype: Precision,
+    device: Arc<DeviceArbiter>,
+) -> Result<Engine> {
     let config = EngineCoreConfig {
         model: model.to_owned(),
         home: Some(home()),
@@ -45,7 +61,7 @@ pub async fn load_as(model: &str, threads: usize, dtype: Precision) -> Result<En
     };
     let engine = tokio::task::spawn_blocking(move || -> Result<Engine> {
         folder(&config.model)?;
-        Ok(Engine::new(config)?)
+        Ok(Engine::sharing(config, &device)?)
     });
     let engine = engine.await??;
     engine.ready().await?;
@@ -67,11 +83,12 @@ pub struct RandomModel {
 }
 
 impl RandomModel {
-    /// A warm engine with it, with or without admission.
+    /// A warm engine with it, with or without admission, on a device that other engines may share.
     ///
     /// # Errors
     /// There is no such size, or it does not load.
-    pub async fn engine(&self, admission: bool) -> Result<Engine> {
+    pub async fn engine(&self, admission: bool, device: &Arc<DeviceArbiter>) -> Result<Engine> {
+        let device = Arc::clone(device);
         let config = EngineCoreConfig {
             model: self.model.clone(),
             random_weights: true,
@@ -80,7 +97,7 @@ impl RandomModel {
             admission,
             ..EngineCoreConfig::default()
         };
-        let engine = tokio::task::spawn_blocking(move || Engine::new(config)).await??;
+        let engine = tokio::task::spawn_blocking(move || Engine::sharing(config, &device)).await??;
         engine.ready().await?;
         Ok(engine)
     }

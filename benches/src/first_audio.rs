@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use izwi_benches::engines::RandomModel;
-use izwi_core::engine::{Engine, EngineCoreRequest, GenerationParams, TextInput};
+use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreRequest, GenerationParams, TextInput};
 use serde::Serialize;
 
 /// Measures the time to first audio.
@@ -114,7 +114,7 @@ async fn measure(engine: &Engine, args: &Args) -> Result<Vec<Row>> {
 async fn main() -> Result<()> {
     let args = Args::parse();
     ensure!(args.rounds > 0, "--rounds is 0; use at least 1");
-    let engine = args.weights.engine(true).await?;
+    let engine = args.weights.engine(true, &DeviceArbiter::new()).await?;
     let rows = measure(&engine, &args).await?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);

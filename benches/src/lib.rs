@@ -1,6 +1,7 @@
-//! Shared by the ASR benches: recordings with transcripts, and engines with real models.
+//! Shared by the benches: recordings with transcripts, engines, and clients of live transcription.
 #![forbid(unsafe_code)]
 
 pub mod clips;
+pub mod dictation;
 pub mod engines;
 pub mod report;

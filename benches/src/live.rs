@@ -3,15 +3,19 @@
 //!
 //! The speech model has random weights of a published size. Listeners read at playback speed from small receive buffers,
 //! after the silence that `audio.start` asks for; eight more stop after their first chunk; recordings are transcribed in
-//! between if an ASR model is given. Reports a table, or JSON.
+//! between if an ASR model is given, and by `--dictation` while they are spoken; `--chat` adds conversations. All models share
+//! one device. Reports a table, or JSON.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
+use izwi_benches::dictation::{self, Dictated, Dictation};
 use izwi_benches::engines::RandomModel;
 use izwi_benches::{clips, engines};
+use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, Precision};
+use izwi_hub::Store;
 use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
 use izwi_tests::{Form, Incoming, Session, TestServer};
 use serde::Serialize;
@@ -25,6 +29,12 @@ struct Args {
     /// Model of the store that transcribes in between.
     #[arg(long)]
     asr: Option<String>,
+    /// Clients of live transcription, one stream after another; with them no whole recordings are transcribed.
+    #[arg(long, default_value_t = 0, requires = "asr")]
+    dictation: usize,
+    /// Adds a listener who converses all the time: `tiny` for a small checkpoint, or a published size with random weights.
+    #[arg(long)]
+    chat: Option<String>,
     /// Offered audio over what the machine keeps.
     #[arg(long, value_delimiter = ',', default_value = "0.5,1,2,4")]
     load: Vec<f64>,
@@ -46,6 +56,13 @@ struct Args {
 const ENGINES: [(&str, bool); 2] = [("with-admission", true), ("without-admission", false)];
 /// Readers that stop after their first chunk.
 const STALLING: usize = 8;
+/// The most frames of an answer: a model with random weights ends none by itself.
+const ANSWER_FRAMES: usize = 40;
+/// The conversation model's name, and its small checkpoint.
+const CHAT: &str = "lfm2-audio-1.5b";
+const TINY_CHAT: &str = "tests/golden/lfm2_audio";
+/// Time behind an answer that is refused.
+const PAUSE_OF_REFUSED: Duration = Duration::from_secs(1);
 /// Audio that a listener keeps ahead of its player.
 const AHEAD: Duration = Duration::from_millis(500);
 const TEXT: &str = "The north wind and the sun disputed which was the stronger.";
@@ -65,6 +82,13 @@ struct Row {
     first_audio_ms_p50: f64,
     first_audio_ms_p99: f64,
     transcriptions: usize,
+    dictated_words: usize,
+    dictation_lag_ms_p50: f64,
+    dictation_lag_ms_p95: f64,
+    answers: usize,
+    answers_refused: usize,
+    answers_with_underruns: usize,
+    answers_underrun_s: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -126,7 +150,7 @@ async fn listen(
             },
             Incoming::Audio(bytes) => {
                 let now = Instant::now();
-                let length = Duration::from_secs_f64(bytes.len() as f64 / 2.0 / 24_000.0);
+                let length = length(&bytes);
                 let end = plays_until.unwrap_or_else(|| {
                     heard.first_audio = now - asked;
                     now + heard.prebuffer
@@ -190,6 +214,77 @@ async fn transcribe(server: Arc<TestServer>, model: String, until: Instant) -> R
     Ok(count)
 }
 
+/// Dictates the recordings until then, over and over.
+async fn dictate(server: Arc<TestServer>, model: String, until: Instant) -> Result<Vec<f64>> {
+    let (samples, _) = dictation::stream(&clips::all()?)?;
+    let client = Dictation { model, latency_ms: None, samples, trace: false };
+    let mut lags_ms = Vec::new();
+    while Instant::now() < until {
+        let Dictated { lags_ms: new, revised, .. } = client.run(server.address).await?;
+        ensure!(revised == 0, "{revised} turns differ from what was committed");
+        lags_ms.extend(new);
+    }
+    Ok(lags_ms)
+}
+
+/// What came of the answers of a conversation.
+#[derive(Debug, Clone, Copy, Default)]
+struct Answers {
+    heard: usize,
+    refused: usize,
+    with_underruns: usize,
+    underrun: Duration,
+}
+
+/// Asks for one answer after another until then, each behind the playback of the last.
+async fn converse(server: Arc<TestServer>, until: Instant) -> Result<Answers> {
+    let mut answers = Answers::default();
+    let mut session = server.chat().await?;
+    let config = json!({ "type": "session.config", "model": CHAT, "max_tokens": ANSWER_FRAMES });
+    session.send(config).await?;
+    session.expect("session.created").await?;
+    while Instant::now() < until {
+        session.send(json!({ "type": "input.text", "text": TEXT })).await?;
+        let mut plays_until: Option<Instant> = None;
+        let mut underrun = Duration::ZERO;
+        loop {
+            match session.next().await? {
+                Incoming::Frame(frame) => match frame["type"].as_str() {
+                    Some("turn.done") => {
+                        answers.heard += 1;
+                        break;
+                    }
+                    Some("error") if frame["code"] == "overloaded" => {
+                        answers.refused += 1;
+                        tokio::time::sleep(PAUSE_OF_REFUSED).await;
+                        break;
+                    }
+                    Some("error") => bail!("the server answers {frame}"),
+                    _ => {}
+                },
+                Incoming::Audio(bytes) => {
+                    let now = Instant::now();
+                    let end = plays_until.unwrap_or(now);
+                    underrun += now.saturating_duration_since(end);
+                    plays_until = Some(end.max(now) + length(&bytes));
+                }
+                Incoming::Closed(code) => bail!("the server closed the conversation with {code:?}"),
+            }
+        }
+        answers.with_underruns += usize::from(!underrun.is_zero());
+        answers.underrun += underrun;
+        if let Some(end) = plays_until {
+            tokio::time::sleep_until(end.into()).await;
+        }
+    }
+    Ok(answers)
+}
+
+/// Length of 16-bit samples at 24 kHz.
+fn length(bytes: &[u8]) -> Duration {
+    Duration::from_secs_f64(bytes.len() as f64 / 2.0 / 24_000.0)
+}
+
 async fn row(
     server: &Arc<TestServer>,
     args: &Args,
@@ -210,7 +305,13 @@ async fn row(
             })
         })
         .collect();
-    let transcriptions = args.asr.clone().map(|asr| tokio::spawn(transcribe(Arc::clone(server), asr, until)));
+    let uploads = args.asr.clone().filter(|_| args.dictation == 0);
+    let transcriptions = uploads.map(|asr| tokio::spawn(transcribe(Arc::clone(server), asr, until)));
+    let dictations: Vec<_> = (0..args.dictation)
+        .filter_map(|_| args.asr.clone())
+        .map(|asr| tokio::spawn(dictate(Arc::clone(server), asr, until)))
+        .collect();
+    let conversation = args.chat.is_some().then(|| tokio::spawn(converse(Arc::clone(server), until)));
     let (mut listeners, mut at) = (Vec::new(), begun);
     for (index, gap_s) in gaps(args.seed, mean_s).enumerate() {
         at += Duration::from_secs_f64(gap_s);
@@ -235,6 +336,14 @@ async fn row(
         Some(count) => count.await??,
         None => 0,
     };
+    let mut lags_ms = Vec::new();
+    for dictation in dictations {
+        lags_ms.extend(dictation.await??);
+    }
+    let answers = match conversation {
+        Some(answers) => answers.await??,
+        None => Answers::default(),
+    };
     let of = |value: fn(&Heard) -> Duration| {
         heard.iter().map(value).map(|time| time.as_secs_f64()).collect::<Vec<_>>()
     };
@@ -254,6 +363,13 @@ async fn row(
         first_audio_ms_p50: 1e3 * quantile(first_audio.clone(), 0.5),
         first_audio_ms_p99: 1e3 * quantile(first_audio, 0.99),
         transcriptions,
+        dictated_words: lags_ms.len(),
+        dictation_lag_ms_p50: quantile(lags_ms.clone(), 0.5).round(),
+        dictation_lag_ms_p95: quantile(lags_ms, 0.95).round(),
+        answers: answers.heard,
+        answers_refused: answers.refused,
+        answers_with_underruns: answers.with_underruns,
+        answers_underrun_s: answers.underrun.as_secs_f64(),
     })
 }
 
@@ -266,16 +382,42 @@ fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
 
 async fn start(args: &Args) -> Result<TestServer> {
     let recorder = Recorder::install()?;
+    let device = DeviceArbiter::new();
     let (first, _) = ENGINES[0];
     let registry =
         Registry::new(RegistryConfig { default_asr: args.asr.clone(), ..RegistryConfig::new(first) });
     for (name, admission) in ENGINES {
-        registry.set(name, Slot::Ready(args.weights.engine(admission).await?));
+        registry.set(name, Slot::Ready(args.weights.engine(admission, &device).await?));
     }
     if let Some(asr) = &args.asr {
-        registry.set(asr, Slot::Ready(engines::load(asr, args.weights.threads).await?));
+        let engine =
+            engines::load_on(asr, args.weights.threads, Precision::Auto, Arc::clone(&device)).await?;
+        registry.set(asr, Slot::Ready(engine));
     }
-    TestServer::listen(ServerConfig::default(), registry, recorder).await
+    if let Some(size) = &args.chat {
+        registry.set(CHAT, Slot::Ready(conversation_model(args, size, &device).await?));
+    }
+    let vad_weights = Some(Store::open(Some(engines::home()))?.vad_weights());
+    TestServer::listen(ServerConfig { vad_weights, ..ServerConfig::default() }, registry, recorder).await
+}
+
+async fn conversation_model(args: &Args, size: &str, device: &Arc<DeviceArbiter>) -> Result<Engine> {
+    if size != "tiny" {
+        let weights = RandomModel { model: size.to_owned(), ..args.weights.clone() };
+        return weights.engine(true, device).await;
+    }
+    let models = tempfile::tempdir()?;
+    izwi_tests::copy(&clips::root().join(TINY_CHAT), &models.path().join(CHAT))?;
+    let config = EngineCoreConfig {
+        model: CHAT.to_owned(),
+        models_dir: Some(models.path().to_path_buf()),
+        num_threads: args.weights.threads,
+        ..EngineCoreConfig::default()
+    };
+    let device = Arc::clone(device);
+    let engine = tokio::task::spawn_blocking(move || Engine::sharing(config, &device)).await??;
+    engine.ready().await?;
+    Ok(engine)
 }
 
 #[tokio::main]
@@ -302,12 +444,12 @@ async fn main() -> Result<()> {
     }
     println!("{capacity:.2} s of audio a second");
     println!(
-        "| admission | load | listeners | accepted | refused | with gaps | gaps, s | first sound p50, s | p99 | first audio p50, ms | p99 | transcriptions |"
+        "| admission | load | listeners | accepted | refused | with gaps | gaps, s | first sound p50, s | p99 | first audio p50, ms | p99 | transcriptions | dictated words | lag p50, ms | p95 | answers | refused | with gaps | gaps, s |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
     for row in &report.results {
         println!(
-            "| {} | {} | {} | {} | {} | {} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} | {} | {} | {} | {} | {} | {} | {} | {:.2} |",
             row.admission,
             row.load,
             row.listeners,
@@ -319,7 +461,14 @@ async fn main() -> Result<()> {
             row.first_sound_s_p99,
             row.first_audio_ms_p50,
             row.first_audio_ms_p99,
-            row.transcriptions
+            row.transcriptions,
+            row.dictated_words,
+            row.dictation_lag_ms_p50,
+            row.dictation_lag_ms_p95,
+            row.answers,
+            row.answers_refused,
+            row.answers_with_underruns,
+            row.answers_underrun_s
         );
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! LocalAgreement-2: a word is decided once two consecutive transcripts of a growing window have it at the same place, and all
-//! before it. Source: Macháček, Dabre, Bojar (2023), <https://arxiv.org/abs/2307.14743>.
+//! before it. Source: Macháček, Dabre, Bojar (2023), <https://arxiv.org/abs/2307.14743>. Here the less certain a word is, the
+//! more audio must follow it: what follows is what changes it.
 
 /// A word of a live transcript.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,14 +12,32 @@ pub(crate) struct LiveWord {
     pub(crate) end_ms: u64,
     /// Mean probability of its tokens.
     pub(crate) probability: f32,
+    /// The least probability of its tokens.
+    pub(crate) certainty: f32,
 }
 
-/// A word below this probability is decided by a thorough transcript only.
-const MIN_PROBABILITY: f32 = 0.5;
+/// A word of this certainty needs `SURE_MS` of audio behind it, one of `UNSURE` needs `UNSURE_MS`, between them in proportion;
+/// below `UNSURE` a word needs `DOUBTFUL_MS`.
+const SURE: f32 = 0.9;
+const SURE_MS: f32 = 200.0;
+const UNSURE: f32 = 0.5;
+const UNSURE_MS: f32 = 900.0;
+const DOUBTFUL_MS: f32 = 1_500.0;
 /// A thorough transcript decides the words that end this long before its end, without a second one.
-const SETTLED_MS: u64 = 600;
+const SETTLED_MS: u64 = 1_000;
+/// A full stop so near to the end of the audio is not believed.
+const FULL_STOP_MS: u64 = 600;
+/// A last word below this probability is dropped at the end of a turn, unless it was there before.
+const MIN_PROBABILITY: f32 = 0.5;
 
 impl LiveWord {
+    /// Milliseconds of audio behind the word before it is decided.
+    fn needed_ms(&self) -> u64 {
+        let share = ((self.certainty - UNSURE) / (SURE - UNSURE)).min(1.0);
+        let needed_ms = if share < 0.0 { DOUBTFUL_MS } else { UNSURE_MS + (SURE_MS - UNSURE_MS) * share };
+        needed_ms as u64
+    }
+
     /// Letters and digits, in lower case: how words are compared.
     fn key(&self) -> String {
         self.text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
@@ -34,26 +53,24 @@ impl LiveWord {
 #[derive(Debug, Default)]
 pub(super) struct Agreement {
     tail: Vec<LiveWord>,
-    is_uncertain: bool,
 }
 
 impl Agreement {
     /// Takes the next transcript of what is not decided, and returns the words that are decided now. Of the last word of a
     /// transcript the punctuation must agree too, and a full stop so near to `end_ms` is not believed yet: audio that ends
-    /// within a sentence often gets one. An improbable word waits for a thorough transcript.
+    /// within a sentence often gets one.
     pub(super) fn agree(&mut self, mut next: Vec<LiveWord>, end_ms: u64) -> Vec<LiveWord> {
-        let agrees = |at: &usize| match (self.tail.get(*at), next.get(*at)) {
+        let is_decided = |at: &usize| match (self.tail.get(*at), next.get(*at)) {
             (Some(last), Some(word)) => {
                 let is_inside = at + 1 < self.tail.len().min(next.len());
                 let is_early =
-                    at + 1 == next.len() && word.ends_sentence() && word.end_ms + SETTLED_MS > end_ms;
-                last.key() == word.key() && (is_inside || last.text == word.text) && !is_early
+                    at + 1 == next.len() && word.ends_sentence() && word.end_ms + FULL_STOP_MS > end_ms;
+                let is_covered = word.end_ms + word.needed_ms() <= end_ms;
+                last.key() == word.key() && (is_inside || last.text == word.text) && !is_early && is_covered
             }
             _ => false,
         };
-        let agreed = (0..next.len()).take_while(agrees).count();
-        let count = next[..agreed].iter().take_while(|word| word.probability >= MIN_PROBABILITY).count();
-        self.is_uncertain = count < agreed;
+        let count = (0..next.len()).take_while(is_decided).count();
         let decided = next.drain(..count).collect();
         self.tail = next;
         decided
@@ -62,11 +79,6 @@ impl Agreement {
     /// Takes a thorough transcript of audio up to `end_ms`, and returns the words that are decided now.
     pub(super) fn settle(&mut self, next: Vec<LiveWord>, end_ms: u64) -> Vec<LiveWord> {
         self.decide(next, end_ms.saturating_sub(SETTLED_MS))
-    }
-
-    /// Whether a word waits for a thorough transcript.
-    pub(super) fn is_uncertain(&self) -> bool {
-        self.is_uncertain
     }
 
     /// Decides the words of the last transcript of a turn whose speech ended at `speech_end_ms`. Decoders like to add words
@@ -87,7 +99,6 @@ impl Agreement {
     /// Decides all words of a last transcript that end by `until_ms`.
     pub(super) fn decide(&mut self, mut next: Vec<LiveWord>, until_ms: u64) -> Vec<LiveWord> {
         let count = next.iter().take_while(|word| word.end_ms <= until_ms).count();
-        self.is_uncertain = false;
         let decided = next.drain(..count).collect();
         self.tail = next;
         decided
@@ -111,6 +122,7 @@ mod tests {
             start_ms: 100 * n as u64,
             end_ms: 100 * n as u64 + 100,
             probability: if text.starts_with('~') { 0.4 } else { 0.9 },
+            certainty: if text.starts_with('~') { 0.4 } else { 0.9 },
         };
         text.split_whitespace().enumerate().map(word).collect()
     }
@@ -133,14 +145,25 @@ mod tests {
     }
 
     #[test]
-    fn an_improbable_word_waits_for_a_thorough_transcript() {
+    fn an_improbable_word_waits_for_audio_or_a_thorough_transcript() {
         let mut agreement = Agreement::default();
-        agreement.agree(words("an ~ill man"), 10_000);
-        assert_eq!(text(&agreement.agree(words("an ~ill man"), 10_000)), "an");
-        assert!(agreement.is_uncertain());
-        assert_eq!(text(&agreement.settle(words("ill disposed man"), 800)), "ill disposed");
-        assert!(!agreement.is_uncertain());
-        assert_eq!(text(agreement.tail()), "man");
+        agreement.agree(words("an ~ill man"), 900);
+        assert_eq!(text(&agreement.agree(words("an ~ill man"), 1_000)), "an");
+        assert_eq!(text(&agreement.agree(words("~ill man"), 1_599)), "");
+        assert_eq!(text(&agreement.agree(words("~ill man"), 1_600)), "~ill man", "1.5 s behind the first");
+        agreement.agree(words("young ~an"), 1_000);
+        assert_eq!(text(&agreement.settle(words("young ~man"), 1_199)), "young");
+        assert_eq!(text(agreement.tail()), "~man");
+    }
+
+    #[test]
+    fn the_less_certain_a_word_the_more_audio_it_needs() {
+        let needed_ms = |certainty| LiveWord { certainty, ..words("a").remove(0) }.needed_ms();
+        assert_eq!([1.0, 0.9, 0.7, 0.5, 0.49, 0.0].map(needed_ms), [200, 200, 550, 900, 1_500, 1_500]);
+        let mut agreement = Agreement::default();
+        agreement.agree(words("an"), 200);
+        assert_eq!(text(&agreement.agree(words("an"), 299)), "");
+        assert_eq!(text(&agreement.agree(words("an"), 300)), "an");
     }
 
     #[test]

@@ -13,8 +13,13 @@ const OLD_ENOUGH_MS: u64 = 1_500;
 pub(super) const MIN_WINDOW_MS: u64 = 500;
 /// A turn that begins this soon after the last one continues its window.
 pub(super) const MAX_PAUSE_MS: u64 = 2_000;
-/// Audio from one thorough transcript to the next.
+/// Audio from one thorough transcript to the next, and behind a word that is not decided before one is wanted.
 const THOROUGH_MS: u64 = 1_500;
+const UNDECIDED_MS: u64 = 2_000;
+/// Audio behind the end of speech that a transcript of all of it has.
+const HEARD_MS: u64 = 200;
+/// Words below this certainty at the end of a turn are worth a thorough transcript.
+const MIN_CERTAINTY: f32 = 0.5;
 /// Bytes of the decided text before the window that its prompt contains.
 const MAX_CONTEXT: usize = 200;
 
@@ -36,8 +41,9 @@ pub(super) struct LiveTurn {
     /// Decided words of the window.
     decided: Vec<LiveWord>,
     agreement: Agreement,
-    /// End of the last thorough transcript.
+    /// End of the last thorough transcript, and of the last of any kind.
     thorough_ms: u64,
+    transcribed_ms: u64,
     /// All decided text of the turn.
     text: String,
 }
@@ -81,6 +87,7 @@ impl LiveTurn {
             decided: Vec::new(),
             agreement: Agreement::default(),
             thorough_ms: 0,
+            transcribed_ms: 0,
             text: String::new(),
         }
     }
@@ -96,9 +103,24 @@ impl LiveTurn {
         (self.context, self.decided) = (rest.context, rest.decided);
     }
 
-    /// Whether the next transcript should be a thorough one.
+    /// Whether the turn has ended and all that was said in it is decided: its last silence is not transcribed, since
+    /// decoders like to add words in it.
+    pub(super) fn is_transcribed(&self) -> bool {
+        self.end_ms.is_some()
+            && !self.text.is_empty()
+            && self.agreement.tail().is_empty()
+            && self.transcribed_ms >= self.speech_end_ms.saturating_add(HEARD_MS)
+    }
+
+    /// Whether the next transcript, of audio up to `end_ms`, should be a thorough one: the last of a turn whose end is
+    /// uncertain, or one with a word that stays undecided.
     pub(super) fn wants_thorough(&self, end_ms: u64) -> bool {
-        self.agreement.is_uncertain() && end_ms >= self.thorough_ms + THOROUGH_MS
+        let tail = self.agreement.tail();
+        if self.end_ms == Some(end_ms) {
+            return tail.iter().any(|word| word.certainty < MIN_CERTAINTY);
+        }
+        let is_late = tail.first().is_some_and(|word| word.end_ms + UNDECIDED_MS <= end_ms);
+        is_late && end_ms >= self.thorough_ms + THOROUGH_MS
     }
 
     /// Decided text before the window.
@@ -143,6 +165,9 @@ impl LiveTurn {
         let is_full = end_ms >= self.window_ms + MAX_WINDOW_MS;
         if words.is_none() && !is_last && !is_full {
             return Vec::new();
+        }
+        if words.is_some() {
+            self.transcribed_ms = end_ms;
         }
         let words = words.unwrap_or_default();
         let new = match (is_last, is_full) {
@@ -214,7 +239,7 @@ mod tests {
     use super::*;
 
     fn word(text: &str, start_ms: u64, end_ms: u64) -> LiveWord {
-        LiveWord { text: format!(" {text}"), start_ms, end_ms, probability: 0.9 }
+        LiveWord { text: format!(" {text}"), start_ms, end_ms, probability: 0.9, certainty: 0.9 }
     }
 
     #[test]
@@ -226,6 +251,22 @@ mod tests {
         assert_eq!(turn.take(Some(said), 7_500, false).len(), 3);
         assert_eq!((turn.window_ms, turn.context(), turn.decided().as_str()), (2_500, " One two.", " Three"));
         assert_eq!((turn.text(), turn.partial().as_str()), ("One two. Three", " four"));
+    }
+
+    #[test]
+    fn a_turn_whose_words_are_decided_needs_no_transcript_of_its_silence() {
+        let mut turn = LiveTurn::new(0, 0);
+        let said = || Some(vec![word("One", 100, 400)]);
+        turn.take(said(), 800, false);
+        assert_eq!(turn.take(said(), 1_200, false).len(), 1);
+        (turn.end_ms, turn.speech_end_ms) = (Some(1_500), 1_000);
+        assert!(turn.is_transcribed());
+        turn.speech_end_ms = 1_001;
+        assert!(!turn.is_transcribed(), "a word may follow");
+        turn.take(None, 1_400, false);
+        assert!(!turn.is_transcribed(), "there was no transcript");
+        turn.take(Some(vec![word("two", 900, 1_100)]), 1_400, false);
+        assert!(!turn.is_transcribed(), "a word is not decided");
     }
 
     #[test]

@@ -70,6 +70,8 @@ pub(crate) struct LiveTurns {
     rest: Rest,
     /// Time that the last step took.
     step: Duration,
+    /// Whether a window is being transcribed.
+    is_busy: bool,
     /// What the client was told last.
     partial: String,
     samples: Vec<f32>,
@@ -91,6 +93,7 @@ impl LiveTurns {
             next_turn: 0,
             rest: Rest::of_text(options.prompt),
             step: Duration::ZERO,
+            is_busy: false,
             partial: String::new(),
             samples: Vec::new(),
         })
@@ -113,6 +116,9 @@ impl LiveTurns {
         let mut events = Vec::new();
         for event in self.detector.push(&self.samples) {
             events.extend(self.turn_event(event));
+            if !self.is_busy && self.turns.front().is_some_and(LiveTurn::is_transcribed) {
+                self.end_front(&mut events);
+            }
         }
         self.forget();
         Ok(events)
@@ -151,8 +157,8 @@ impl LiveTurns {
         }
     }
 
-    /// The next window, once there is enough new audio.
-    pub(crate) fn next_window(&self) -> Option<Window> {
+    /// The next window, once there is enough new audio. [`Self::take`] takes its words before another is asked for.
+    pub(crate) fn next_window(&mut self) -> Option<Window> {
         let turn = self.turns.front()?;
         let until_ms = turn.end_ms.unwrap_or_else(|| self.buffer.now_ms());
         let end_ms = until_ms.min(turn.window_ms + MAX_WINDOW_MS);
@@ -160,7 +166,8 @@ impl LiveTurns {
         let is_due =
             end_ms >= turn.heard_ms + self.hop_ms.max(step_ms) && end_ms >= turn.window_ms + MIN_WINDOW_MS;
         let is_rest = turn.end_ms == Some(end_ms) || end_ms < until_ms;
-        (is_due || is_rest).then(|| Window {
+        self.is_busy = is_due || is_rest;
+        self.is_busy.then(|| Window {
             samples: self.buffer.part(turn.window_ms..end_ms),
             start_ms: turn.window_ms,
             end_ms,
@@ -179,7 +186,7 @@ impl LiveTurns {
         step: Duration,
         events: &mut Vec<LiveEvent>,
     ) {
-        self.step = step;
+        (self.step, self.is_busy) = (step, false);
         let Some(front) = self.turns.front_mut() else { return };
         let number = front.number;
         let new = front.take(words, end_ms, is_thorough);
@@ -188,22 +195,27 @@ impl LiveTurns {
             events.push(LiveEvent::Committed { turn: number, text, words: new });
         }
         let partial = front.partial();
-        if front.end_ms == Some(end_ms) {
-            if let Some(ended) = self.turns.pop_front() {
-                let (text, start_ms) = (ended.text().to_owned(), ended.start_ms);
-                events.push(LiveEvent::Ended { turn: number, text, start_ms, end_ms });
-                let rest = ended.into_rest();
-                match self.turns.front_mut() {
-                    Some(next) => next.follow(rest),
-                    None => self.rest = rest,
-                }
-            }
-            self.partial.clear();
+        if front.end_ms == Some(end_ms) || front.is_transcribed() {
+            self.end_front(events);
         } else if partial != self.partial {
             self.partial.clone_from(&partial);
             events.push(LiveEvent::Partial { turn: number, text: partial });
         }
         self.forget();
+    }
+
+    /// Ends the first turn, which is transcribed.
+    fn end_front(&mut self, events: &mut Vec<LiveEvent>) {
+        let Some(ended) = self.turns.pop_front() else { return };
+        let (text, start_ms) = (ended.text().to_owned(), ended.start_ms);
+        let end_ms = ended.end_ms.unwrap_or(ended.heard_ms);
+        events.push(LiveEvent::Ended { turn: ended.number, text, start_ms, end_ms });
+        let rest = ended.into_rest();
+        match self.turns.front_mut() {
+            Some(next) => next.follow(rest),
+            None => self.rest = rest,
+        }
+        self.partial.clear();
     }
 
     /// Drops the audio that no window needs.
@@ -223,6 +235,7 @@ impl LiveTurns {
         let had_turns = !self.turns.is_empty();
         self.detector.end_turn();
         self.turns.clear();
+        self.is_busy = false;
         had_turns
     }
 
@@ -234,5 +247,55 @@ impl LiveTurns {
     /// Whether a turn goes on or is not transcribed to its end.
     pub(crate) fn has_speech(&self) -> bool {
         !self.turns.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use izwi_audio::decode::{DecodeLimits, decode};
+    use izwi_audio::pcm;
+
+    use super::*;
+    use crate::turns::RATE_HZ;
+
+    #[test]
+    fn a_turn_ends_with_its_silence_where_all_words_are_decided() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../assets/speech/sense_and_sensibility_01_austen_64kb-0880.wav");
+        let limits = DecodeLimits { max_bytes: 1 << 20, max_duration: Duration::from_secs(30) };
+        let mut samples = decode(std::fs::read(path).unwrap(), RATE_HZ, &limits).unwrap();
+        samples.resize(samples.len() + 2 * RATE_HZ as usize, 0.0);
+        let options = LiveOptions {
+            encoding: PcmEncoding::S16Le,
+            rate_hz: RATE_HZ,
+            hop_ms: 200,
+            turns: TurnOptions { max_turn_ms: u64::MAX, ..TurnOptions::default() },
+            prompt: String::new(),
+        };
+        let mut turns = LiveTurns::new(&VadModel::default(), options).unwrap();
+        let (mut events, mut last_ms) = (Vec::new(), 0);
+        for piece in samples.chunks(RATE_HZ as usize / 20) {
+            let mut bytes = Vec::new();
+            pcm::write_i16_le(piece, &mut bytes);
+            events.extend(turns.push(&bytes).unwrap());
+            let Some(window) = turns.next_window() else { continue };
+            last_ms = window.end_ms;
+            // One word, whatever is said.
+            let word = LiveWord {
+                text: " So".to_owned(),
+                start_ms: window.start_ms,
+                end_ms: window.start_ms + 300,
+                probability: 1.0,
+                certainty: 1.0,
+            };
+            let words = if window.decided.is_empty() { vec![word] } else { Vec::new() };
+            turns.take((window.end_ms, window.is_thorough), Some(words), Duration::ZERO, &mut events);
+        }
+        let Some(LiveEvent::Ended { text, end_ms, .. }) = events.last() else { panic!("{events:?}") };
+        assert_eq!(text, "So");
+        assert!(last_ms < *end_ms, "the last window ends at {last_ms} ms, the turn at {end_ms} ms");
+        assert!(!turns.has_speech());
     }
 }

@@ -19,6 +19,7 @@ use izwi_audio::wav;
 use izwi_core::engine::{
     Engine, EngineCoreRequest, FinishReason, LiveWindow, RequestId, Segment, StreamingOutput, Task,
 };
+use izwi_types::TokenLogprob;
 use tokio::time::Instant;
 
 use self::setup::Setup;
@@ -297,19 +298,56 @@ fn words_behind(step: &Step) -> Option<Vec<LiveWord>> {
     let ms = |seconds: f64| (step.start_ms + (seconds.max(0.0) * 1e3) as u64).min(step.end_ms);
     let mut left = step.decided.as_str();
     let mut words = Vec::new();
-    for word in step.segments.iter().flat_map(|segment| &segment.words) {
-        let text = word.text.as_str();
-        if let Some(rest) = left.strip_prefix(text) {
-            left = rest;
-            continue;
+    for segment in &step.segments {
+        let mut tokens = TokenProbabilities::new(segment);
+        for word in &segment.words {
+            let probability = word.probability;
+            let certainty = tokens.least(&word.text).unwrap_or(probability);
+            let text = word.text.as_str();
+            if let Some(rest) = left.strip_prefix(text) {
+                left = rest;
+                continue;
+            }
+            // A mark or an ending that joins the last decided word.
+            let text = text.strip_prefix(std::mem::take(&mut left))?;
+            let (start_ms, end_ms) = (ms(word.start_s), ms(word.end_s));
+            let text = text.to_owned();
+            words.push(LiveWord { text, start_ms, end_ms, probability, certainty });
         }
-        // A mark or an ending that joins the last decided word.
-        let text = text.strip_prefix(std::mem::take(&mut left))?;
-        let (start_ms, end_ms) = (ms(word.start_s), ms(word.end_s));
-        words.push(LiveWord { text: text.to_owned(), start_ms, end_ms, probability: word.probability });
     }
     drop_unheard(&mut words);
     left.is_empty().then_some(words)
+}
+
+/// The probabilities of a segment's tokens, word by word.
+struct TokenProbabilities<'a> {
+    tokens: std::slice::Iter<'a, TokenLogprob>,
+    /// Bytes that the tokens so far are ahead of the words.
+    ahead: usize,
+}
+
+impl<'a> TokenProbabilities<'a> {
+    fn new(segment: &'a Segment) -> Self {
+        Self { tokens: segment.logprobs.iter(), ahead: 0 }
+    }
+
+    /// The least probability of the tokens of the next word, without the marks behind it: an unlikely full stop says nothing
+    /// about the word. `None` without tokens.
+    fn least(&mut self, word: &str) -> Option<f32> {
+        let spoken = word.trim_end_matches(|c: char| !c.is_alphanumeric()).len();
+        let (mut least, mut at) = (None, self.ahead.min(word.len()));
+        self.ahead -= at;
+        while at < word.len() {
+            let token = self.tokens.next()?;
+            if at < spoken {
+                let probability = token.logprob.exp();
+                least = Some(least.map_or(probability, |least: f32| least.min(probability)));
+            }
+            at += token.bytes.len().max(1);
+        }
+        self.ahead += at.saturating_sub(word.len());
+        least
+    }
 }
 
 /// Drops the end of a transcript from the first of several words without a duration on: a decoder that repeats itself behind
@@ -356,5 +394,45 @@ mod tests {
         assert_eq!(behind(" And so", &[" And"]), None);
         assert_eq!(behind(" And so", &[]), None);
         assert_eq!(behind(" And so", &[" End", " so"]), None);
+    }
+
+    #[test]
+    fn a_word_is_as_certain_as_its_least_certain_token() {
+        let word = |text: &str| Word { text: text.to_owned(), start_s: 0.0, end_s: 0.1, probability: 0.8 };
+        let token = |&(text, probability): &(&str, f32)| TokenLogprob {
+            bytes: text.as_bytes().to_vec(),
+            logprob: probability.ln(),
+        };
+        let tokens =
+            [(" an", 1.0), (" ill", 0.9), ("-", 0.6), ("sp", 0.7), (",", 0.1), (" y\u{fc}", 0.5), ("n", 0.4)];
+        let segment = Segment {
+            words: [" an", " ill-sp,", " y\u{fc}", "n"].map(word).to_vec(),
+            logprobs: tokens.iter().map(token).collect(),
+            ..Segment::default()
+        };
+        let step = |segment| Step {
+            start_ms: 0,
+            end_ms: 1_000,
+            decided: " an".to_owned(),
+            is_thorough: false,
+            segments: vec![segment],
+            begun: Instant::now(),
+            _memory: None,
+        };
+        let certainty = |segment| -> Vec<u32> {
+            let words = words_behind(&step(segment)).unwrap();
+            words.iter().map(|word| (word.certainty * 100.0).round() as u32).collect()
+        };
+        assert_eq!(certainty(segment.clone()), [60, 50, 40]);
+        assert_eq!(
+            certainty(Segment { logprobs: Vec::new(), ..segment.clone() }),
+            [80, 80, 80],
+            "without tokens"
+        );
+        // Half of a character, and a token that two words share.
+        let mut split = Segment { logprobs: tokens[..1].iter().map(token).collect(), ..segment };
+        split.logprobs.push(TokenLogprob { bytes: b" ill-sp, y\xc3".to_vec(), logprob: 0.3f32.ln() });
+        split.logprobs.push(TokenLogprob { bytes: b"\xbcn".to_vec(), logprob: 0.2f32.ln() });
+        assert_eq!(certainty(split), [30, 20, 80], "without a token of its own it has its mean");
     }
 }

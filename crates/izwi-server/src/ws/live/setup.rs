@@ -82,6 +82,7 @@ impl Setup {
         let options = TranscriptionOptions {
             prompt: non_blank(Some(context)),
             word_timestamps: true,
+            logprobs: true,
             window: Some(window),
             ..TranscriptionOptions::default()
         };
