@@ -20,11 +20,11 @@ pub(crate) struct LiveWord {
 /// below `UNSURE` a word needs `DOUBTFUL_MS`.
 const SURE: f32 = 0.9;
 const SURE_MS: f32 = 200.0;
-const UNSURE: f32 = 0.5;
-const UNSURE_MS: f32 = 900.0;
+const UNSURE: f32 = 0.65;
+const UNSURE_MS: f32 = 500.0;
 const DOUBTFUL_MS: f32 = 1_500.0;
 /// A thorough transcript decides the words that end this long before its end, without a second one.
-const SETTLED_MS: u64 = 1_000;
+const SETTLED_MS: u64 = 700;
 /// A full stop so near to the end of the audio is not believed.
 const FULL_STOP_MS: u64 = 600;
 /// A last word below this probability is dropped at the end of a turn, unless it was there before.
@@ -34,8 +34,14 @@ impl LiveWord {
     /// Milliseconds of audio behind the word before it is decided.
     fn needed_ms(&self) -> u64 {
         let share = ((self.certainty - UNSURE) / (SURE - UNSURE)).min(1.0);
-        let needed_ms = if share < 0.0 { DOUBTFUL_MS } else { UNSURE_MS + (SURE_MS - UNSURE_MS) * share };
-        needed_ms as u64
+        let needed_ms =
+            if self.is_doubtful() { DOUBTFUL_MS } else { UNSURE_MS + (SURE_MS - UNSURE_MS) * share };
+        needed_ms.round() as u64
+    }
+
+    /// Whether a better transcript may well have another word.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.certainty < UNSURE
     }
 
     /// Letters and digits, in lower case: how words are compared.
@@ -152,14 +158,14 @@ mod tests {
         assert_eq!(text(&agreement.agree(words("~ill man"), 1_599)), "");
         assert_eq!(text(&agreement.agree(words("~ill man"), 1_600)), "~ill man", "1.5 s behind the first");
         agreement.agree(words("young ~an"), 1_000);
-        assert_eq!(text(&agreement.settle(words("young ~man"), 1_199)), "young");
+        assert_eq!(text(&agreement.settle(words("young ~man"), 899)), "young");
         assert_eq!(text(agreement.tail()), "~man");
     }
 
     #[test]
     fn the_less_certain_a_word_the_more_audio_it_needs() {
         let needed_ms = |certainty| LiveWord { certainty, ..words("a").remove(0) }.needed_ms();
-        assert_eq!([1.0, 0.9, 0.7, 0.5, 0.49, 0.0].map(needed_ms), [200, 200, 550, 900, 1_500, 1_500]);
+        assert_eq!([1.0, 0.9, 0.775, 0.65, 0.64, 0.0].map(needed_ms), [200, 200, 350, 500, 1_500, 1_500]);
         let mut agreement = Agreement::default();
         agreement.agree(words("an"), 200);
         assert_eq!(text(&agreement.agree(words("an"), 299)), "");

@@ -13,13 +13,13 @@ const OLD_ENOUGH_MS: u64 = 1_500;
 pub(super) const MIN_WINDOW_MS: u64 = 500;
 /// A turn that begins this soon after the last one continues its window.
 pub(super) const MAX_PAUSE_MS: u64 = 2_000;
-/// Audio from one thorough transcript to the next, and behind a word that is not decided before one is wanted.
+/// Audio from one thorough transcript to the next, and behind a doubtful word before one is wanted.
 const THOROUGH_MS: u64 = 1_500;
-const UNDECIDED_MS: u64 = 2_000;
+const DOUBTED_MS: u64 = 700;
+/// The shortest window for a thorough transcript of a turn that goes on: of less audio it is worse than others.
+const MIN_THOROUGH_MS: u64 = 2_500;
 /// Audio behind the end of speech that a transcript of all of it has.
 const HEARD_MS: u64 = 200;
-/// Words below this certainty at the end of a turn are worth a thorough transcript.
-const MIN_CERTAINTY: f32 = 0.5;
 /// Bytes of the decided text before the window that its prompt contains.
 const MAX_CONTEXT: usize = 200;
 
@@ -117,10 +117,12 @@ impl LiveTurn {
     pub(super) fn wants_thorough(&self, end_ms: u64) -> bool {
         let tail = self.agreement.tail();
         if self.end_ms == Some(end_ms) {
-            return tail.iter().any(|word| word.certainty < MIN_CERTAINTY);
+            return tail.iter().any(LiveWord::is_doubtful);
         }
-        let is_late = tail.first().is_some_and(|word| word.end_ms + UNDECIDED_MS <= end_ms);
-        is_late && end_ms >= self.thorough_ms + THOROUGH_MS
+        let is_late = |word: &LiveWord| word.is_doubtful() && word.end_ms + DOUBTED_MS <= end_ms;
+        end_ms >= self.window_ms + MIN_THOROUGH_MS
+            && end_ms >= self.thorough_ms + THOROUGH_MS
+            && tail.iter().any(is_late)
     }
 
     /// Decided text before the window.

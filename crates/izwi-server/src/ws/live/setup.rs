@@ -15,7 +15,7 @@ use crate::turns::{PcmEncoding, PcmInput, RATE_HZ, TurnOptions};
 
 /// Range of `latency_ms`, and without it.
 const LATENCIES_MS: RangeInclusive<u64> = 200..=5_000;
-const LATENCY_MS: u64 = 350;
+const LATENCY_MS: u64 = 300;
 /// Ranges of the parameters of turns.
 const PADDINGS_MS: RangeInclusive<u64> = 0..=2_000;
 const SILENCES_MS: RangeInclusive<u64> = 200..=10_000;
