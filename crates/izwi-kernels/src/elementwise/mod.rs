@@ -3,7 +3,7 @@
 mod instance_norm;
 mod snake;
 
-pub use instance_norm::{Activated, instance_norm};
+pub use instance_norm::{Activated, instance_norm, instance_norm_q8};
 pub use snake::snake;
 
 use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};
