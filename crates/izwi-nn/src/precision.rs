@@ -3,8 +3,8 @@
 use std::sync::Once;
 
 use candle_core::{DType, Device};
-use izwi_kernels::{has_fast_bf16_dot, has_fast_int8_dot};
 use izwi_kernels::linear::WeightType;
+use izwi_kernels::{has_fast_bf16_dot, has_fast_int8_dot};
 use izwi_types::Precision;
 
 /// The type that the CPU kernels store a large weight in.

@@ -49,7 +49,8 @@ impl ConvPanelsQ8 {
         let panel_bytes = Self::panel_bytes(taps, inputs);
         packed.chunks_exact_mut(panel_bytes).for_each(|panel| panel[..SCALES].fill(0));
         for (output, weight) in weight.chunks_exact(depth.max(1)).enumerate() {
-            let (panel, column) = (&mut packed[output / PANEL * panel_bytes..][..panel_bytes], output % PANEL);
+            let (panel, column) =
+                (&mut packed[output / PANEL * panel_bytes..][..panel_bytes], output % PANEL);
             let scale = scale_of(weight);
             panel[column * size_of::<f32>()..][..size_of::<f32>()].copy_from_slice(&scale.to_ne_bytes());
             let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
@@ -328,9 +329,10 @@ mod tests {
     #[test]
     fn every_level_convolves_alike_and_equals_the_product_of_rounded_values() {
         for [outputs, taps, inputs, dilation] in SHAPES {
-            // Multiples of a step, which are kept exactly.
-            let weight: Vec<f32> =
+            // Multiples of a step, once the step itself, which are kept exactly.
+            let mut weight: Vec<f32> =
                 values(outputs * taps * inputs, 1).iter().map(|x| (x * 90.0).round() * 0.013).collect();
+            weight.iter_mut().step_by(taps * inputs).for_each(|first| *first = 0.013);
             let (x, bias) = (values((11 + taps * dilation) * inputs, 2), values(outputs, 3));
             let residual = values(STARTS.len() * outputs, 4);
             let panels = ConvPanelsQ8::pack(&weight, outputs, taps, inputs);

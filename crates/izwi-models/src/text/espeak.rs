@@ -120,7 +120,8 @@ impl Espeak {
 
     /// What the program prints for some lines.
     fn run(&self, program: &Path, lines: &str, deadline: Instant) -> Result<String, FrontEndError> {
-        let fault = |message: String| FrontEndError::Program { program: program.display().to_string(), message };
+        let fault =
+            |message: String| FrontEndError::Program { program: program.display().to_string(), message };
         let mut command = Command::new(program);
         command.args(["-q", "--ipa", "--tie=^", "-b", "1", "-v", self.voice]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -147,7 +148,8 @@ impl Espeak {
         let late = || fault(format!("it did not end within {} s", TIME_LIMIT.as_secs()));
         let read = receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         let is_whole = matches!(&read, Ok(Ok(bytes)) if bytes.len() <= most);
-        let ended = end(&mut child, is_whole.then_some(deadline)).map_err(|error| fault(error.to_string()))?;
+        let ended =
+            end(&mut child, is_whole.then_some(deadline)).map_err(|error| fault(error.to_string()))?;
         let bytes = read.map_err(|_| late())?.map_err(|error| fault(error.to_string()))?;
         if !is_whole {
             return Err(fault(format!("it printed more than {most} bytes")));
@@ -212,6 +214,12 @@ fn clauses(sentence: &str, first: usize) -> Vec<Clause> {
         let before = &word[..word.len() - spoken.len()];
         let core = spoken.trim_end_matches(MARKS);
         let behind = &spoken[core.len()..];
+        if core.is_empty() {
+            clauses.push(std::mem::take(&mut open));
+            let marks = [before.to_owned(), String::new()];
+            clauses.push(Clause { marks, words: Vec::new(), last: first + at });
+            continue;
+        }
         let core: String = core.chars().filter(|c| !OWN.contains(c) && !c.is_control()).collect();
         let length: usize = open.words.iter().map(|word| word.len() + 1).sum();
         let is_full = !open.words.is_empty() && length + core.len() > MAX_LINE_BYTES;
@@ -229,7 +237,9 @@ fn clauses(sentence: &str, first: usize) -> Vec<Clause> {
         }
     }
     clauses.push(open);
-    clauses.retain(|clause| *clause != Clause::default());
+    clauses.retain(|Clause { marks: [before, behind], words, .. }| {
+        !(before.is_empty() && behind.is_empty() && words.is_empty())
+    });
     clauses
 }
 

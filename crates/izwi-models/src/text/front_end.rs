@@ -30,7 +30,9 @@ pub(crate) enum FrontEndError {
     #[error("there is no phonemiser for {0}")]
     NoLanguage(String),
     /// A program is not installed.
-    #[error("the phonemes of {language} need the program {program}, which is not on PATH; install it ({remedy})")]
+    #[error(
+        "the phonemes of {language} need the program {program}, which is not on PATH; install it ({remedy})"
+    )]
     NoProgram {
         /// English name of the language.
         language: &'static str,
@@ -96,6 +98,8 @@ impl FrontEnds {
     fn british(&self) -> Result<&dyn FrontEnd, FrontEndError> {
         let make = || EnglishFrontEnd::with_accent(Accent::British, unknown_words(&self.folder)?);
         let british = self.british.get_or_init(make).as_ref();
-        british.map(|british| british as &dyn FrontEnd).map_err(|error| FrontEndError::Load(error.to_string()))
+        british
+            .map(|british| british as &dyn FrontEnd)
+            .map_err(|error| FrontEndError::Load(error.to_string()))
     }
 }

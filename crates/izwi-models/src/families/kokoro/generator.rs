@@ -184,7 +184,8 @@ impl Block {
         let mut half = |half: usize, at: usize, dilation: usize| {
             let frequency = from.take(&format!("{name}.alpha{half}.{at}"), &[1, channels, 1])?;
             let frequency = frequency.flatten_all()?;
-            let shape = Conv1dShape { sizes: [taps, channels, channels], dilation, precision: precision.normed };
+            let shape =
+                Conv1dShape { sizes: [taps, channels, channels], dilation, precision: precision.normed };
             Ok::<_, Error>(Half {
                 norm: AdaIn::load(from, &format!("{name}.adain{half}.{at}"), channels)?,
                 amplitude: frequency.recip()?,

@@ -186,25 +186,8 @@ impl Kokoro {
             }
             None => own.to_owned(),
         };
-        let front_end = self.front_ends.of(&tag).map_err(|error| self.refusal(&error, input, &tag))?;
+        let front_end = self.front_ends.of(&tag).map_err(|error| refusal(&error, input, &tag))?;
         Ok((voice, front_end))
-    }
-
-    /// What is told of a text that has no phonemes in the language of a tag.
-    fn refusal(&self, error: &FrontEndError, input: &SpeakInput, tag: &str) -> InputError {
-        let param = match error {
-            FrontEndError::Program { .. } | FrontEndError::Load(_) => "input",
-            _ if input.language.is_some() => "language",
-            _ => "voice",
-        };
-        let voice = match input.voice.as_deref() {
-            Some(voice) => format!("the voice '{}'", excerpt(voice)),
-            None => "the default voice".to_owned(),
-        };
-        let message = format!(
-            "{voice} is to speak {tag}: {error}; or name the language {LANGUAGE}, which any voice reads"
-        );
-        InputError { param, message }
     }
 
     /// Limit of a unit's ids: lower for slow speech, which has more frames per id.
@@ -244,7 +227,7 @@ impl SpeechModel for Kokoro {
         let (voice, front_end) = self.check(input)?;
         let sentences = front_end.sentences(&input.text).map_err(|error| {
             let language = input.language.as_deref().unwrap_or_else(|| self.voices.language(&voice));
-            self.refusal(&error, input, &excerpt(language))
+            refusal(&error, input, &excerpt(language))
         })?;
         let mut units = units::cut(&sentences, &self.vocabulary, self.max_unit_ids(input.speed, limits));
         if units.is_empty() {
@@ -295,6 +278,22 @@ impl SpeechModel for Kokoro {
         let text = "The quick brown fox jumps over the lazy dog.";
         Input::Speak(SpeakInput { language: Some(LANGUAGE.to_owned()), ..SpeakInput::plain(text) })
     }
+}
+
+/// What is told of a text that has no phonemes in the language of a tag.
+fn refusal(error: &FrontEndError, input: &SpeakInput, tag: &str) -> InputError {
+    let param = match error {
+        FrontEndError::Program { .. } | FrontEndError::Load(_) => "input",
+        _ if input.language.is_some() => "language",
+        _ => "voice",
+    };
+    let voice = match input.voice.as_deref() {
+        Some(voice) => format!("the voice '{}'", excerpt(voice)),
+        None => "the default voice".to_owned(),
+    };
+    let message =
+        format!("{voice} is to speak {tag}: {error}; or name the language {LANGUAGE}, which any voice reads");
+    InputError { param, message }
 }
 
 /// The prepared utterance of an entry; the entry's unit exists.
