@@ -128,10 +128,12 @@ impl Espeak {
         if let Some(folder) = program.parent() {
             command.current_dir(folder);
         }
-        let secrets = std::env::vars_os().filter(|(name, _)| {
-            name.to_str().is_some_and(|name| name.starts_with("IZWI_") || name.starts_with("HF_"))
-        });
-        secrets.for_each(|(name, _)| drop(command.env_remove(name)));
+        for (name, _) in std::env::vars_os() {
+            let is_secret = |name: &str| name.starts_with("IZWI_") || name.starts_with("HF_");
+            if name.to_str().is_some_and(is_secret) {
+                command.env_remove(name);
+            }
+        }
         let mut child = command.spawn().map_err(|error| fault(error.to_string()))?;
         let most = (lines.len() * MAX_GROWTH).max(MIN_OUTPUT_BYTES);
         let (input, output) = (child.stdin.take(), child.stdout.take());

@@ -162,26 +162,3 @@ fn names_of_the_export_become_the_publishers() {
         assert_eq!(published_name(name), published);
     }
 }
-
-#[test]
-fn zz_time() {
-    let Some(folder) = std::env::var_os("IZWI_KOKORO_FOLDER") else { return };
-    for precision in [Precision::Auto, Precision::F32] {
-        let model = Kokoro::load(Path::new(&folder), &LoadOptions::new(device(), precision)).unwrap();
-        for threads in [1, 2] {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            for text in ["Hello there.", "The quick brown fox jumps over the lazy dog, and will it run?"] {
-                let prepared = prepare(&model, speak(text));
-                let mut times = Vec::new();
-                let mut samples = 0;
-                for _ in 0..4 {
-                    let begun = std::time::Instant::now();
-                    samples = pool.install(|| pass(&model, &[(&prepared, 0)]).remove(0).samples.len());
-                    times.push(begun.elapsed().as_secs_f64());
-                }
-                times.sort_by(f64::total_cmp);
-                println!("TIME {precision} {threads} {samples} {:.4}", times[1] / (samples as f64 / 24e3));
-            }
-        }
-    }
-}

@@ -193,6 +193,41 @@ mod tests {
     }
 
     #[test]
+    fn a_norm_and_a_convolution_at_8_bits_are_near_those_in_f32_and_each_sequence_alone() {
+        let lengths = [30, 7, 100];
+        let random =
+            |rows: usize, width: usize| Tensor::randn(0f32, 1.0, (rows, width), &Device::Cpu).unwrap();
+        let run = |precision: Precision, packed: &PackedRows, x: &[&Tensor; 4], activated: bool| {
+            let shape = Conv1dShape { sizes: [7, 40, 24], dilation: 3, precision };
+            let mut from = Checkpoint::random(&Device::Cpu, DType::F32);
+            let conv = SameConv::load(&mut from, "c", shape, true).unwrap();
+            let frequency = Tensor::ones(40, DType::F32, &Device::Cpu).unwrap();
+            let snake = NormActivation::Snake { frequency: &frequency, amplitude: &frequency };
+            let activation = if activated { snake } else { NormActivation::LeakyRelu(0.2) };
+            let norm = InstanceNorm::new(x[1].clone(), x[2].clone());
+            conv.forward_normed(x[0], packed, (&norm, activation), Some(x[3])).unwrap()
+        };
+        let packed = PackedRows::new(&lengths, 9, &Device::Cpu).unwrap();
+        let (x, residual) = (random(packed.rows(), 40), random(packed.rows(), 24));
+        let (scale, shift) = (random(3, 40), random(3, 40));
+        for activated in [false, true] {
+            let whole = run(Precision::Q8, &packed, &[&x, &scale, &shift, &residual], activated);
+            let exact = run(Precision::F32, &packed, &[&x, &scale, &shift, &residual], activated);
+            for (sequence, span) in packed.spans().iter().enumerate() {
+                let part = |x: &Tensor| x.narrow(0, span.start, span.len()).unwrap();
+                let off = worst(&part(&whole), &part(&exact));
+                assert!(off > 0.0 && off < 0.1, "{off}");
+                let alone = PackedRows::new(&[span.len()], 9, &Device::Cpu).unwrap();
+                let wide = |x: &Tensor| part(x).pad_with_zeros(0, 0, alone.rows() - span.len()).unwrap();
+                let [scale, shift] = [&scale, &shift].map(|style| style.narrow(0, sequence, 1).unwrap());
+                let own =
+                    run(Precision::Q8, &alone, &[&wide(&x), &scale, &shift, &wide(&residual)], activated);
+                assert_eq!(worst(&own.narrow(0, 0, span.len()).unwrap(), &part(&whole)), 0.0);
+            }
+        }
+    }
+
+    #[test]
     fn strides_count_within_each_sequence() {
         let shape = Conv1dShape { sizes: [4, 6, 3], dilation: 1, precision: Precision::F32 };
         let mut from = Checkpoint::random(&Device::Cpu, DType::F32);
