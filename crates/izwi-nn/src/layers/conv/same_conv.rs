@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor, bail};
 use super::{Conv1d, Conv1dShape, Padding};
 use crate::Error;
 use crate::checkpoint::Checkpoint;
-use crate::layers::PackedRows;
+use crate::layers::{InstanceNorm, NormActivation, PackedRows, activation};
 
 /// A convolution whose output has as many rows as its input: an odd number of taps, zero-padded on both sides.
 #[derive(Debug, Clone)]
@@ -36,6 +36,35 @@ impl SameConv {
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let side = self.0.reach() / 2;
         self.0.forward_padded(x, (Padding::Zero, [side; 2]), 1, None)
+    }
+
+    /// A norm, what follows it, the convolution, and a residual where there is one: `x` `[rows, inputs]` and `residual` `[rows,
+    /// outputs]` to `[rows, outputs]`; gap rows of the result are undefined. With weights at 8 bits the norm writes rows at 8
+    /// bits.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn forward_normed(
+        &self,
+        x: &Tensor,
+        packed: &PackedRows,
+        (norm, activation): (&InstanceNorm, NormActivation<'_>),
+        residual: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        if let Some(weight) = self.0.on_q8().filter(|_| x.device().is_cpu()) {
+            if x.dim(1)? != self.0.inputs() {
+                bail!("convolution: {:?} for {} channels", x.dims(), self.0.inputs())
+            }
+            let side = self.0.reach() / 2;
+            let x = norm.forward_q8(x, packed, activation, [side; 2])?;
+            let starts: Vec<u32> = (0..packed.rows() as u32).collect();
+            return self.0.on_cpu_q8(weight, &x, &starts, residual);
+        }
+        let y = self.forward(&norm.forward(x, packed, activation)?)?;
+        match residual {
+            Some(residual) => activation::residual(residual, y),
+            None => Ok(y),
+        }
     }
 
     /// Every `stride`-th output of each sequence, zero-padded by `pad` rows: from sequences of `packed` to those of
