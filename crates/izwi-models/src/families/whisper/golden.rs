@@ -10,7 +10,7 @@ use super::super::golden_set::device;
 use super::decoder::Span;
 use super::encoder::WindowMel;
 use super::state::Context;
-use super::tests::{kept_as, listen, model, unabridged, words};
+use super::tests::{greedy, kept_as, model, unabridged, words};
 use super::*;
 use crate::log_mel::FrontEnd;
 use crate::regions::WINDOW_FRAMES;
@@ -158,9 +158,10 @@ pub(super) fn logits(model: &Whisper, encoded: &Tensor, tokens: &[u32]) -> Vec<V
     let window = model.decoder.windows(std::slice::from_ref(encoded)).unwrap().remove(0);
     let block_table: Vec<u32> = (0..32).rev().collect();
     let span = Span {
-        tokens,
+        tokens: tokens.into(),
         start: 0,
         block_table: &block_table,
+        branch_tables: &[],
         window: &window,
         heads: (0..tokens.len()).collect(),
         record_cross_weights: false,
@@ -317,7 +318,7 @@ fn whisper_golden_transcripts() {
         for case in &golden.clips {
             let transcript = unabridged(
                 &model,
-                ListenInput { language: Some("en".to_owned()), ..listen(&clip(&case.clip)) },
+                ListenInput { language: Some("en".to_owned()), ..greedy(&clip(&case.clip)) },
             );
             let mut tokens: Vec<u32> =
                 transcript.segments.iter().flat_map(|segment| segment.tokens.clone()).collect();
@@ -332,6 +333,43 @@ fn whisper_golden_transcripts() {
     }
 }
 
+#[derive(Deserialize)]
+struct BeamsGolden {
+    beam_size: usize,
+    cases: Vec<BeamCase>,
+}
+
+#[derive(Deserialize)]
+struct BeamCase {
+    model: String,
+    clip: String,
+    patience: Option<f32>,
+    length_penalty: Option<f32>,
+    tokens: Vec<u32>,
+    avg_logprob: f32,
+}
+
+#[test]
+fn whisper_golden_beams() {
+    let golden: BeamsGolden = golden_json("beams.json");
+    for name in MODELS {
+        let model = model(name, Context::Full);
+        for case in golden.cases.iter().filter(|case| case.model == name) {
+            let BeamCase { patience, length_penalty, .. } = *case;
+            let search = BeamSearch { beam_size: Some(golden.beam_size), patience, length_penalty };
+            let language = Some("en".to_owned());
+            let input = ListenInput { language, search, ..greedy(&clip(&case.clip)) };
+            let transcript = unabridged(&model, input);
+            let tokens: Vec<u32> =
+                transcript.segments.iter().flat_map(|segment| segment.tokens.clone()).collect();
+            assert_eq!(tokens, case.tokens, "{name}, {}, {patience:?}: {}", case.clip, transcript.text);
+            let difference = (transcript.segments[0].avg_logprob - case.avg_logprob).abs();
+            assert!(difference < 1e-3, "{name}, {}: off by {difference}", case.clip);
+        }
+    }
+    assert_eq!(golden.cases.len(), 24);
+}
+
 #[test]
 fn whisper_golden_words() {
     for name in MODELS {
@@ -342,7 +380,7 @@ fn whisper_golden_words() {
             let input = ListenInput {
                 language: Some("en".to_owned()),
                 word_timestamps: true,
-                ..listen(&clip(&case.clip))
+                ..greedy(&clip(&case.clip))
             };
             let transcript = unabridged(&model, input);
             let ours: Vec<_> = transcript.segments.iter().flat_map(|segment| &segment.words).collect();
@@ -370,7 +408,7 @@ fn whisper_golden_long() {
         let gap = vec![0f32; (gap_s * SAMPLE_RATE_HZ as f64) as usize];
         let samples: Vec<f32> = clips.iter().flat_map(|name| [clip(name), gap.clone()].concat()).collect();
         let transcript =
-            unabridged(&model, ListenInput { language: Some("en".to_owned()), ..listen(&samples) });
+            unabridged(&model, ListenInput { language: Some("en".to_owned()), ..greedy(&samples) });
         let (ours, theirs) = (words(&transcript.text), words(&text));
         let wrong = tests::errors(&ours, &theirs);
         println!("{name}: {wrong} words of {} differ: {}", theirs.len(), transcript.text);

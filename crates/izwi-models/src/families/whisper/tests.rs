@@ -34,6 +34,12 @@ pub(super) fn listen(samples: &[f32]) -> ListenInput {
     ListenInput { seed: 5, ..ListenInput::plain(samples.into()) }
 }
 
+/// A recording without a search, as the golden transcripts were made.
+pub(super) fn greedy(samples: &[f32]) -> ListenInput {
+    let search = BeamSearch { beam_size: Some(1), ..BeamSearch::default() };
+    ListenInput { search, ..listen(samples) }
+}
+
 /// Everything one recording produced.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Transcript {
@@ -65,6 +71,8 @@ struct Run {
     known: usize,
     begins: bool,
     blocks: Vec<u32>,
+    /// Block tables of the further branches of a search. Blocks behind the full ones of the prompt are not shared.
+    others: Vec<Vec<u32>>,
     transcript: Transcript,
     finished: bool,
 }
@@ -81,6 +89,7 @@ impl Run {
             known: 0,
             begins: true,
             blocks: Vec::new(),
+            others: Vec::new(),
             transcript: Transcript::default(),
             finished: false,
         };
@@ -104,6 +113,20 @@ impl Run {
             Work::Autoregressive { prompt, .. } => prompt,
             Work::Units(_) | Work::Encoder(_) => &[],
         }
+    }
+
+    /// Blocks of the prompt that all branches share.
+    fn full_prompt_blocks(&self) -> usize {
+        self.prompt().len() / BLOCK_SIZE
+    }
+
+    /// Its blocks, each once.
+    fn take_blocks(&mut self) -> Vec<u32> {
+        let full = self.full_prompt_blocks();
+        let others = self.others.drain(..).flat_map(|table| table[full.min(table.len())..].to_vec());
+        let mut blocks: Vec<u32> = others.collect();
+        blocks.append(&mut self.blocks);
+        blocks
     }
 
     fn take(&mut self, tokens: usize, output: StepOutput) {
@@ -180,9 +203,13 @@ impl<'a> Engine<'a> {
             return Some(1);
         }
         if run.computed > 0 && self.throw(20) == 0 {
-            let blocks = std::mem::take(&mut run.blocks);
+            let blocks = run.take_blocks();
             self.release(blocks);
             (run.computed, run.begins) = (0, true);
+            if matches!(run.work, Work::Autoregressive { branches: 2.., .. }) {
+                // A search begins again behind its prompt.
+                run.known = run.prompt().len();
+            }
         }
         if run.begins && run.computed == 0 {
             self.share(run);
@@ -191,6 +218,7 @@ impl<'a> Engine<'a> {
         while run.blocks.len() * BLOCK_SIZE < run.computed + tokens && !run.prompt().is_empty() {
             let at = self.throw(self.free.len());
             run.blocks.push(self.free.swap_remove(at));
+            run.others.iter_mut().for_each(|table| table.extend(self.free.pop()));
         }
         Some(tokens)
     }
@@ -211,6 +239,7 @@ impl<'a> Engine<'a> {
                 begins: run.begins,
                 num_tokens: *num_tokens,
                 block_table: &run.blocks,
+                branch_tables: &run.others,
             })
             .collect();
         let outputs = self.model.forward(&mut self.kv, &mut entries).unwrap().into_iter().map(Result::unwrap);
@@ -222,13 +251,30 @@ impl<'a> Engine<'a> {
                     self.shared.entry(keys).or_insert(run.blocks[at]);
                 }
             }
-            let passes = run.transcript.passes;
-            run.take(tokens, output);
-            if run.finished || run.transcript.passes > passes {
-                let blocks = std::mem::take(&mut run.blocks);
+            if output.finished || output.next_pass.is_some() {
+                let blocks = run.take_blocks();
                 self.release(blocks);
+            } else if !output.parents.is_empty() {
+                let tables = std::iter::once(run.blocks.clone()).chain(run.others.drain(..)).collect();
+                self.fork(run, tables, &output.parents);
             }
+            run.take(tokens, output);
         }
+    }
+
+    /// Gives each branch copies of the blocks that its parent does not share with all others.
+    fn fork(&mut self, run: &mut Run, tables: Vec<Vec<u32>>, parents: &[usize]) {
+        let full = run.full_prompt_blocks();
+        let branches = parents.iter().map(|&parent| {
+            let (shared, own) = tables[parent].split_at(full);
+            let copied: Vec<(u32, u32)> = own.iter().map(|&from| (from, self.free.pop().unwrap())).collect();
+            self.kv.copy_blocks(&copied).unwrap();
+            shared.iter().copied().chain(copied.into_iter().map(|(_, to)| to)).collect()
+        });
+        let mut branches: Vec<Vec<u32>> = branches.collect();
+        self.free.extend(tables.iter().flat_map(|table| &table[full..]));
+        run.blocks = branches.remove(0);
+        run.others = branches;
     }
 
     fn run(&mut self, prepared: Vec<Prepared>) -> Vec<Transcript> {
@@ -500,6 +546,7 @@ fn an_entry_of_another_family_is_an_error() {
         begins: true,
         num_tokens: 1,
         block_table: &[],
+        branch_tables: &[],
     };
     assert!(matches!(TINY.forward(&mut kv, &mut [entry]).unwrap()[..], [Err(Error::Internal(_))]));
 }

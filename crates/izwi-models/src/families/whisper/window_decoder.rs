@@ -3,6 +3,7 @@
 //! The algorithm is openai-whisper's, <https://github.com/openai/whisper/blob/main/whisper/transcribe.py>. Knows no tensor.
 
 use super::alignment::{self, CrossWeights, TimedWord};
+use super::beam_search::BeamOptions;
 use super::config::FRAMES_PER_POSITION;
 use super::decoder::SpanOutput;
 use super::rules::Rules;
@@ -94,7 +95,9 @@ impl WindowDecoder {
         }
         let start_at = tokens.len();
         tokens.extend(self.head(recording, state));
-        state.begin(Pass::new(PassKind::Decode, tokens, start_at))
+        let cold = state.window.temperature <= 0.0;
+        let beams = if cold { recording.options.beams } else { BeamOptions::GREEDY };
+        state.begin(Pass::new(PassKind::Decode, tokens, start_at).with_beams(beams))
     }
 
     /// The tokens that every transcript starts with.
@@ -125,7 +128,7 @@ impl WindowDecoder {
             state.window.no_speech = Some(probability(&start, self.vocabulary.no_speech));
             if state.pass.start_at + 1 == state.pass.tokens.len() {
                 // English-only models generate right after the start token.
-                return self.sample(recording, state, start);
+                return self.sample(recording, state, vec![start]);
             }
         }
         if end < state.pass.tokens.len() {
@@ -134,9 +137,10 @@ impl WindowDecoder {
         if state.pass.kind == PassKind::Align {
             return Ok(self.aligned(recording, state));
         }
-        let last = logits.next().ok_or(Error::Internal("the last token has no logits"))?;
-        match state.pass.kind {
-            PassKind::Detect => Ok(self.detected(recording, state, &last)),
+        let last: Vec<Vec<f32>> = logits.collect();
+        match (state.pass.kind, &last[..]) {
+            (_, []) => Err(Error::Internal("the last token has no logits")),
+            (PassKind::Detect, [last, ..]) => Ok(self.detected(recording, state, last)),
             _ => self.sample(recording, state, last),
         }
     }
@@ -159,13 +163,17 @@ impl WindowDecoder {
         self.vocabulary.code(state.language?).map(str::to_owned)
     }
 
-    /// Samples the next token and, at the end, finishes the pass.
+    /// Generates the next token by `logits`, `[vocabulary]` for each branch of a search, and, at the end, finishes the pass.
     fn sample(
         &self,
         recording: &Recording,
         state: &mut DecodingState,
-        mut logits: Vec<f32>,
+        mut logits: Vec<Vec<f32>>,
     ) -> Result<StepOutput, Error> {
+        if state.pass.beams.is_some() {
+            return Ok(self.search(recording, state, &mut logits));
+        }
+        let mut logits = logits.pop().ok_or(Error::Internal("the last token has no logits"))?;
         if let Some(decided) = &recording.options.decided {
             return self.sample_live(recording, decided, state, logits);
         }
@@ -186,6 +194,31 @@ impl WindowDecoder {
         }
         let output = if ended { self.finish_pass(recording, state) } else { StepOutput::default() };
         Ok(StepOutput { generated_tokens: 1, ..output })
+    }
+
+    /// Continues the texts of a search and, at its end, finishes the pass with the best.
+    fn search(
+        &self,
+        recording: &Recording,
+        state: &mut DecodingState,
+        logits: &mut [Vec<f32>],
+    ) -> StepOutput {
+        let pass = &mut state.pass;
+        let Some(beams) = &mut pass.beams else { return StepOutput::default() };
+        let parents = beams.advance(&self.rules, self.vocabulary.end, logits);
+        let most = recording.options.max_positions;
+        let ended = beams.is_complete()
+            || beams.len() >= most / 2
+            || pass.prompt_len + beams.len() >= most
+            || is_loop(beams.len(), || self.vocabulary.text(beams.likeliest()));
+        if !ended {
+            return StepOutput { generated_tokens: 1, parents, ..StepOutput::default() };
+        }
+        let best = beams.best();
+        pass.tokens.extend(best.tokens);
+        pass.logprobs = best.logprobs;
+        pass.beams = None;
+        StepOutput { generated_tokens: 1, ..self.finish_pass(recording, state) }
     }
 
     /// Accepts the result, skips the window as silence, or falls back.
