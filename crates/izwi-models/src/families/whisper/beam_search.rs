@@ -5,7 +5,6 @@
 
 use rayon::prelude::*;
 
-use super::rules::Rules;
 use super::sampling::spread;
 use izwi_nn::sampling::argmax;
 use izwi_types::{BeamSearch, InputError};
@@ -113,8 +112,14 @@ impl Beams {
         self.likeliest().len()
     }
 
-    /// Continues each text by `logits`, `[vocabulary]` for each of them. Returns the parents of those that go on.
-    pub(super) fn advance(&mut self, rules: &Rules, end: u32, logits: &mut [Vec<f32>]) -> Vec<usize> {
+    /// Continues each text by `logits`, `[vocabulary]` for each of them, to which `rules` are applied first. Returns the parents
+    /// of those that go on.
+    pub(super) fn advance(
+        &mut self,
+        rules: impl Fn(&mut [f32], &[u32]) + Sync,
+        end: u32,
+        logits: &mut [Vec<f32>],
+    ) -> Vec<usize> {
         let count = self.options.beam_size + 1;
         let candidates: Vec<Vec<Candidate>> = self
             .live
@@ -122,7 +127,7 @@ impl Beams {
             .zip(logits.par_iter_mut())
             .enumerate()
             .map(|(parent, (live, logits))| {
-                rules.apply(logits, &live.tokens);
+                rules(logits, &live.tokens);
                 let peak = logits[argmax(logits)];
                 let total = peak + spread(logits, peak);
                 let candidate = |(token, logit): (u32, f32)| {
@@ -208,7 +213,7 @@ mod tests {
     /// A step without rules over four tokens.
     fn step(beams: &mut Beams, rows: &[[f32; 4]]) -> Vec<usize> {
         let mut rows: Vec<Vec<f32>> = rows.iter().map(|row| logits(*row)).collect();
-        beams.advance(&Rules::none(4), END, &mut rows)
+        beams.advance(|_, _| (), END, &mut rows)
     }
 
     fn texts(beams: &Beams) -> Vec<Vec<u32>> {
@@ -228,7 +233,7 @@ mod tests {
         assert_eq!((&ended.tokens[..], ended.logprobs.len()), (&[0][..], 2));
         step(&mut beams, &[[0.1, 0.0, 0.0, 0.9], [0.1, 0.0, 0.0, 0.9]]);
         assert!(beams.is_complete());
-        // ln(0.36 · 0.9) / 2 is more than ln 0.3 and ln(0.2 · 0.9) / 2.
+        // ln(0.36 · 0.9) / 2 is more than ln 0.3.
         assert_eq!(beams.best().tokens, [1, 0]);
     }
 

@@ -10,7 +10,7 @@ use super::super::golden_set::device;
 use super::decoder::Span;
 use super::encoder::WindowMel;
 use super::state::Context;
-use super::tests::{greedy, kept_as, model, unabridged, words};
+use super::tests::{LIMITS, greedy, kept_as, model, unabridged, words};
 use super::*;
 use crate::log_mel::FrontEnd;
 use crate::regions::WINDOW_FRAMES;
@@ -368,6 +368,82 @@ fn whisper_golden_beams() {
         }
     }
     assert_eq!(golden.cases.len(), 24);
+}
+
+#[derive(Deserialize)]
+struct LayoutGolden {
+    encoder_frame_step: usize,
+    logits_step: usize,
+    languages: usize,
+    clips: Vec<LayoutClip>,
+}
+
+#[derive(Deserialize)]
+struct LayoutClip {
+    clip: String,
+    encoder: Vec<f32>,
+    language: String,
+    probability: f32,
+    tasks: Vec<TaskGolden>,
+}
+
+#[derive(Deserialize)]
+struct TaskGolden {
+    task: String,
+    prompt: Vec<u32>,
+    tokens: Vec<u32>,
+    logits: Vec<Vec<f32>>,
+}
+
+/// Tiny random checkpoints in the layouts of larger models: more mel bins and languages, decoders of few layers and heads.
+#[test]
+fn whisper_golden_layouts() {
+    for name in ["large-v3", "turbo", "distil"] {
+        let folder = workspace().join("tests/golden/whisper/layouts").join(name);
+        let model = Whisper::load(&folder, &kept_as(Precision::F32), Context::Full).unwrap();
+        let golden: LayoutGolden = golden_json(&format!("layouts/{name}/golden.json"));
+        assert_eq!(model.info.languages.len(), golden.languages);
+        let detect = |encoded: &Tensor| {
+            let vocabulary = &model.window_decoder.vocabulary;
+            let logits = logits(&model, encoded, &[vocabulary.start]).remove(0);
+            let weights: Vec<f32> = vocabulary.languages.iter().map(|(_, id)| logits[*id as usize]).collect();
+            let best = argmax(&weights);
+            (vocabulary.languages[best].0.clone(), sampling::probability(&weights, best as u32))
+        };
+        for case in &golden.clips {
+            let samples = clip(&case.clip);
+            let encoded = model.encoder.encode(vec![padded(&model.front_end, &samples)]).unwrap().remove(0);
+            let rows = encoded.to_vec2::<f32>().unwrap();
+            let ours: Vec<f32> = rows.iter().step_by(golden.encoder_frame_step).flatten().copied().collect();
+            let largest = case.encoder.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+            let off = worst(&ours, &case.encoder) / largest;
+            assert!(off <= 10.0 * ENCODER_TOLERANCE, "{name}, {}: encoder off by {off}", case.clip);
+            let (language, probability) = detect(&encoded);
+            assert_eq!(language, case.language, "{name}, {}", case.clip);
+            assert!((probability - case.probability).abs() < 2e-3, "{name}: {probability}");
+            for task in &case.tasks {
+                let input = ListenInput {
+                    language: Some(language.clone()),
+                    translate: task.task == "translate",
+                    ..greedy(&samples)
+                };
+                let options = model.decoding_options(&input, &LIMITS).unwrap();
+                let recording = model.record(&samples, regions::whole(&samples), options);
+                let (state, _) = model.window_decoder.begin(&recording).unwrap();
+                assert_eq!(state.pass.tokens, task.prompt, "{name}, {}", task.task);
+                let tokens = [&task.prompt[..], &task.tokens[..task.tokens.len() - 1]].concat();
+                let all = logits(&model, &encoded, &tokens);
+                for (at, &token) in task.tokens.iter().enumerate() {
+                    let mut row = all[task.prompt.len() - 1 + at].clone();
+                    let ours: Vec<f32> = row.iter().step_by(golden.logits_step).copied().collect();
+                    let off = worst(&ours, &task.logits[at]);
+                    assert!(off <= LOGITS_TOLERANCE, "{name}, {}: token {at} off by {off}", task.task);
+                    model.window_decoder.rules.apply(&mut row, &task.tokens[..at]);
+                    assert_eq!(argmax(&row) as u32, token, "{name}, {}: token {at}", task.task);
+                }
+            }
+        }
+    }
 }
 
 #[test]

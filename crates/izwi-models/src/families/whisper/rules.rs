@@ -47,13 +47,6 @@ impl Rules {
         }
     }
 
-    /// No rules over a vocabulary of `size` text tokens.
-    #[cfg(test)]
-    pub(super) fn none(size: usize) -> Self {
-        let (suppress, begin_suppress) = (Vec::new(), Vec::new());
-        Self { suppress, begin_suppress, end: size as u32, first_timestamp: size as u32 }
-    }
-
     /// Suppresses the logits of tokens that must not follow `generated`, the tokens of this window so far.
     pub(super) fn apply(&self, logits: &mut [f32], generated: &[u32]) {
         let timestamps = self.first_timestamp as usize;

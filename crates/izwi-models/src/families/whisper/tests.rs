@@ -13,7 +13,7 @@ use izwi_types::Precision;
 use izwi_types::Segment;
 use izwi_types::Work;
 
-const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 2048 };
+pub(super) const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 2048 };
 const BLOCK_SIZE: usize = 16;
 const BLOCKS: usize = 512;
 pub(super) const SHORT: Context = Context::Short { margin: MARGIN };
@@ -397,6 +397,64 @@ fn recordings_without_speech_give_no_text() {
         for words in [false, true] {
             let transcript = one(&BASE, ListenInput { word_timestamps: words, ..listen(&samples) });
             assert_eq!((transcript.text.as_str(), transcript.segments.len()), ("", 0));
+        }
+    }
+}
+
+/// Chords that change every second over a beat of noise.
+fn music(seconds: usize) -> Vec<f32> {
+    let beat = noise(seconds * SAMPLE_RATE_HZ, 0.3);
+    let sample = |(n, beat): (usize, f32)| {
+        let (chord, time) = (n / SAMPLE_RATE_HZ % 4, (n % SAMPLE_RATE_HZ) as f32 / SAMPLE_RATE_HZ as f32);
+        let root_hz = [220.0, 174.6, 261.6, 196.0][chord];
+        let phase = std::f32::consts::TAU * n as f32 / SAMPLE_RATE_HZ as f32;
+        let notes = [1.0, 1.25, 1.5, 2.0].iter().map(|ratio| (phase * root_hz * ratio).sin()).sum::<f32>();
+        0.1 * notes * (-2.0 * time).exp() + beat * (-40.0 * (time % 0.25)).exp()
+    };
+    beat.iter().copied().enumerate().map(sample).collect()
+}
+
+/// Mains hum with its overtones.
+fn hum(seconds: usize) -> Vec<f32> {
+    let tone = |n: usize, hz: f32| (std::f32::consts::TAU * hz * n as f32 / SAMPLE_RATE_HZ as f32).sin();
+    (0..seconds * SAMPLE_RATE_HZ).map(|n| 0.1 * (tone(n, 50.0) + 0.5 * tone(n, 150.0))).collect()
+}
+
+/// The transcript of a recording as one region, although the detector may find less speech in it.
+fn undivided(model: &Whisper, samples: &[f32]) -> Transcript {
+    let found = regions::find(&model.vad, samples, None);
+    let mut region = regions::whole(samples).remove(0);
+    region.speech = found.into_iter().flat_map(|region| region.speech).collect();
+    let options = model.decoding_options(&listen(samples), &LIMITS).unwrap();
+    let recording = model.record(samples, vec![region], options);
+    Engine::new(model, None).run(vec![model.prepared(recording)]).remove(0)
+}
+
+#[test]
+fn what_nobody_said_is_not_transcribed() {
+    let quiet = |seconds| noise(seconds * SAMPLE_RATE_HZ, 0.003);
+    for model in [&*BASE, &*TINY] {
+        for (name, samples) in [
+            ("silence", vec![0.0; 8 * SAMPLE_RATE_HZ]),
+            ("noise", quiet(10)),
+            ("hum", hum(8)),
+            ("music", music(12)),
+        ] {
+            assert_eq!(one(model, listen(&samples)).text, "", "{name}");
+            assert_eq!(undivided(model, &samples).text, "", "{name} without detection of speech");
+        }
+    }
+}
+
+#[test]
+fn speech_beside_silence_loses_no_word() {
+    for model in [&*BASE, &*TINY] {
+        for (samples, _) in clips() {
+            let padded =
+                [vec![0.0; 4 * SAMPLE_RATE_HZ], samples.clone(), vec![0.0; 4 * SAMPLE_RATE_HZ]].concat();
+            let (alone, padded) = (one(model, listen(&samples)), undivided(model, &padded));
+            let (alone, padded) = (words(&alone.text), words(&padded.text));
+            assert!(errors(&padded, &alone) <= 1, "{padded:?} for {alone:?}");
         }
     }
 }

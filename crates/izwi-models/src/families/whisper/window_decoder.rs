@@ -9,7 +9,7 @@ use super::decoder::SpanOutput;
 use super::rules::Rules;
 use super::sampling::{Draws, probability};
 use super::segments::{
-    DecodingResult, SegmentSpan, SegmentSpans, compression_ratio, is_loop, split_segments,
+    DecodingResult, SegmentSpan, SegmentSpans, compression_ratio, is_loop, is_phantom, split_segments,
 };
 use super::state::{Context, DecodingState, Pass, PassKind, Recording, Window};
 use super::tokens::{TIME_STEP_S, Vocabulary};
@@ -205,7 +205,8 @@ impl WindowDecoder {
     ) -> StepOutput {
         let pass = &mut state.pass;
         let Some(beams) = &mut pass.beams else { return StepOutput::default() };
-        let parents = beams.advance(&self.rules, self.vocabulary.end, logits);
+        let rules = |logits: &mut [f32], tokens: &[u32]| self.rules.apply(logits, tokens);
+        let parents = beams.advance(rules, self.vocabulary.end, logits);
         let most = recording.options.max_positions;
         let ended = beams.is_complete()
             || beams.len() >= most / 2
@@ -348,6 +349,7 @@ impl WindowDecoder {
         let window = &state.window;
         let spans = split_segments(&result.tokens, window.frames.len(), &self.vocabulary);
         let mut segments = self.segments(recording, state, &result, &spans);
+        let mut phantoms = self.phantoms(recording, state, &result, &spans).into_iter();
         let mut end = window.frames.start + spans.frames_done;
         let spoken = recording.regions[state.region].speech_end.min(window.frames.end);
         let covered_to = window.frames.start + spans.segments.last().map_or(0, |last| last.frames.end);
@@ -369,7 +371,7 @@ impl WindowDecoder {
             }
         }
         state.last_window = result.text.trim().to_owned();
-        segments.retain_mut(|segment| self.keep(state, segment));
+        segments.retain_mut(|segment| phantoms.next() != Some(true) && self.keep(state, segment));
         state.history.extend(segments.iter().flat_map(|segment| &segment.tokens));
         if result.temperature > MAX_PROMPT_TEMPERATURE || !state.window.conditioned {
             state.prompt_reset_since = state.history.len();
@@ -378,6 +380,24 @@ impl WindowDecoder {
             clip(segment, recording.duration_s);
         }
         self.next_window(recording, state, end, segments)
+    }
+
+    /// For each segment, whether nobody said its text. Live windows, which are speech, have none.
+    fn phantoms(
+        &self,
+        recording: &Recording,
+        state: &DecodingState,
+        result: &DecodingResult,
+        spans: &SegmentSpans,
+    ) -> Vec<bool> {
+        let (window, region) = (&state.window.frames, &recording.regions[state.region]);
+        let is_phantom = |span: &SegmentSpan| {
+            let frames = window.start + span.frames.start..(window.start + span.frames.end).min(window.end);
+            let activity = region.activity(&frames);
+            is_phantom(result.avg_logprob_of(span), result.no_speech_prob, activity)
+        };
+        let is_live = recording.options.decided.is_some();
+        spans.segments.iter().map(|span| !is_live && is_phantom(span)).collect()
     }
 
     fn count_text(&self, segment: &Segment) -> usize {
