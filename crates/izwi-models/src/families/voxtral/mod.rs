@@ -197,6 +197,10 @@ fn check(input: &ListenInput) -> Result<(), InputError> {
         (!input.languages.is_empty(), "languages", "choose among languages"),
         (input.prompt.as_ref().is_some_and(|prompt| !prompt.trim().is_empty()), "prompt", "take a prompt"),
     ];
+    if let Some(param) = input.search.asked() {
+        let message = format!("this model does not take {param}: it has no beam search; leave it out");
+        return Err(InputError { param, message });
+    }
     if let Some((_, param, what)) = refused.into_iter().find(|(asked, ..)| *asked) {
         let message = format!("this model does not {what}; choose another for it");
         return Err(InputError { param, message });
