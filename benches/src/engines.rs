@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use izwi_core::engine::Precision;
-use izwi_core::engine::{AudioInput, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput};
+use izwi_core::engine::{
+    AudioInput, BeamSearch, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput, TranscriptionOptions,
+};
 use izwi_hub::{Silent, Store};
 
 use crate::clips;
@@ -86,13 +88,19 @@ impl RandomModel {
     }
 }
 
-/// Transcribes an English recording.
+/// Transcribes an English recording, by a search over `beam_size` texts or the model's own number.
 ///
 /// # Errors
 /// The request is refused or fails.
-pub async fn transcribe(engine: &Engine, file: impl Into<AudioInput>) -> Result<EngineOutput> {
+pub async fn transcribe(
+    engine: &Engine,
+    file: impl Into<AudioInput>,
+    beam_size: Option<usize>,
+) -> Result<EngineOutput> {
     let languages = &engine.profile().info.languages;
-    let request = EngineCoreRequest::asr(file);
+    let search = BeamSearch { beam_size, ..BeamSearch::default() };
+    let options = TranscriptionOptions { search, ..TranscriptionOptions::default() };
+    let request = EngineCoreRequest::asr(file).with_transcription(options);
     let request = if languages.len() > 1 { request.with_language("en") } else { request };
     Ok(engine.generate(request).await?)
 }

@@ -377,6 +377,10 @@ impl EngineCore {
             (None, false, true) => Some(FinishReason::Length),
             (None, false, false) => None,
         };
+        if finish.is_none() && output.next_pass.is_none() && !output.parents.is_empty() {
+            let forked = self.scheduler.fork(item.sequence, &output.parents, &mut self.kv);
+            forked.map_err(|error| ExecutorError(error.to_string()))?;
+        }
         Ok((output, finish))
     }
 

@@ -16,7 +16,7 @@ use izwi_types::EncoderWork;
 
 use super::blocks::BlockId;
 use super::cost::{CostModel, StepShape, safety};
-use super::kv_cache::{BlockCopy, KVCacheManager, PrefixChain};
+use super::kv_cache::{BlockCopy, KVCacheManager, NoSuchBranch, PrefixChain};
 use super::types::{Priority, RequestId, SequenceId};
 pub use policy::SchedulingPolicy;
 use sequence::{Progress, Sequence};
@@ -39,6 +39,8 @@ pub enum Workload {
         encoders: Arc<[EncoderWork]>,
         /// Hashes of the full blocks: of the prompt, and of generated positions with content keys.
         prefix: Arc<PrefixChain>,
+        /// The most branches of a search behind the prompt; 1 without one.
+        branches: usize,
     },
     /// Units of known size, one per step, without KV cache.
     Units(Arc<[usize]>),
@@ -133,6 +135,8 @@ pub struct ScheduledRequest {
     pub is_prefill: bool,
     /// Its block table.
     pub block_table: Vec<BlockId>,
+    /// Block tables of the further branches of a search, each with a token of its own at each position; empty without one.
+    pub branch_tables: Vec<Vec<BlockId>>,
 }
 
 /// A step, ready to execute.
@@ -192,6 +196,30 @@ pub struct SchedulerConfig {
     /// With preemption, positions for which an admission leaves blocks, for itself and for each running sequence. Without,
     /// it leaves those of the worst case.
     pub lookahead: usize,
+}
+
+/// A sequence cannot be forked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ForkError {
+    /// More branches than the work of the sequence allows.
+    #[error("a sequence of at most {most} branches was forked into {branches}")]
+    TooMany {
+        /// Branches asked for.
+        branches: usize,
+        /// Branches allowed.
+        most: usize,
+    },
+    /// The branches may take more blocks than there are.
+    #[error("a search needs up to {needed} KV blocks of {blocks}; raise max_blocks or lower beam_size")]
+    TooLarge {
+        /// Blocks of the search.
+        needed: usize,
+        /// Blocks of the pool.
+        blocks: usize,
+    },
+    /// A parent does not exist.
+    #[error(transparent)]
+    NoSuchBranch(#[from] NoSuchBranch),
 }
 
 /// A deadline of streams that play, on the engine's clock.
@@ -548,6 +576,38 @@ impl Scheduler {
         sequence.is_done()
     }
 
+    /// Forks a sequence after an item: branch `i` continues the former branch `parents[i]`.
+    ///
+    /// # Errors
+    /// A parent does not exist, or there are more branches than its work allows or the pool holds; nothing changes.
+    pub fn fork(
+        &mut self,
+        id: SequenceId,
+        parents: &[usize],
+        kv: &mut KVCacheManager,
+    ) -> Result<(), ForkError> {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return Ok(()) };
+        let most = sequence.max_branches();
+        if parents.len() > most {
+            return Err(ForkError::TooMany { branches: parents.len(), most });
+        }
+        let positions = match sequence.progress {
+            Progress::Autoregressive { known, .. } => known,
+            Progress::Units { .. } => 0,
+        };
+        let geometry = kv.geometry();
+        let needed = if parents.len() > 1 { sequence.blocks_for(positions, geometry) } else { 0 };
+        if needed > geometry.num_blocks {
+            return Err(ForkError::TooLarge { needed, blocks: geometry.num_blocks });
+        }
+        kv.fork(id, parents)?;
+        if sequence.branches != parents.len() {
+            sequence.branches = parents.len();
+            self.version += 1;
+        }
+        Ok(())
+    }
+
     fn allocate(
         &mut self,
         item: &DecidedItem,
@@ -566,12 +626,11 @@ impl Scheduler {
         if sequence.uses_kv() {
             let added = kv.extend(item.sequence, item.start + item.num_tokens).ok()?;
             result.blocks_allocated += added.len();
-            if let Some(copy) = kv.make_writable(item.sequence, item.start).ok()? {
-                result.blocks_allocated += 1;
-                result.block_copies.push(copy);
-            }
+            let copies = kv.make_writable(item.sequence, item.start).ok()?;
+            result.blocks_allocated += copies.len();
+            result.block_copies.extend(copies);
         }
-        result.total_tokens += item.num_tokens;
+        result.total_tokens += item.num_tokens * sequence.branches;
         let shape = sequence.shape(item.start, item.num_tokens, item.is_prefill, sequence.begins);
         result.shape = result.shape.plus(shape);
         if sequence.live {
@@ -585,6 +644,7 @@ impl Scheduler {
             num_tokens: item.num_tokens,
             is_prefill: item.is_prefill,
             block_table: kv.table(item.sequence).to_vec(),
+            branch_tables: kv.branch_tables(item.sequence).to_vec(),
         })
     }
 }

@@ -29,6 +29,7 @@ fn pass(model: &Kokoro, batch: &[(&Prepared, usize)]) -> Vec<StepOutput> {
         begins: start == 0,
         num_tokens: 1,
         block_table: &[],
+        branch_tables: &[],
     });
     let mut entries: Vec<BatchEntry<'_>> = entries.collect();
     model.forward(&mut kv, &mut entries).unwrap().into_iter().map(Result::unwrap).collect()
