@@ -5,6 +5,7 @@
 
 mod budget;
 mod decide;
+mod fork;
 mod policy;
 mod sequence;
 
@@ -16,8 +17,9 @@ use izwi_types::EncoderWork;
 
 use super::blocks::BlockId;
 use super::cost::{CostModel, StepShape, safety};
-use super::kv_cache::{BlockCopy, KVCacheManager, NoSuchBranch, PrefixChain};
+use super::kv_cache::{BlockCopy, KVCacheManager, PrefixChain};
 use super::types::{Priority, RequestId, SequenceId};
+pub use fork::ForkError;
 pub use policy::SchedulingPolicy;
 use sequence::{Progress, Sequence};
 
@@ -196,30 +198,6 @@ pub struct SchedulerConfig {
     /// With preemption, positions for which an admission leaves blocks, for itself and for each running sequence. Without,
     /// it leaves those of the worst case.
     pub lookahead: usize,
-}
-
-/// A sequence cannot be forked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ForkError {
-    /// More branches than the work of the sequence allows.
-    #[error("a sequence of at most {most} branches was forked into {branches}")]
-    TooMany {
-        /// Branches asked for.
-        branches: usize,
-        /// Branches allowed.
-        most: usize,
-    },
-    /// The branches may take more blocks than there are.
-    #[error("a search needs up to {needed} KV blocks of {blocks}; raise max_blocks or lower beam_size")]
-    TooLarge {
-        /// Blocks of the search.
-        needed: usize,
-        /// Blocks of the pool.
-        blocks: usize,
-    },
-    /// A parent does not exist.
-    #[error(transparent)]
-    NoSuchBranch(#[from] NoSuchBranch),
 }
 
 /// A deadline of streams that play, on the engine's clock.
@@ -574,38 +552,6 @@ impl Scheduler {
             kv.register_prefix(item.sequence, sequence.prefix(), computed);
         }
         sequence.is_done()
-    }
-
-    /// Forks a sequence after an item: branch `i` continues the former branch `parents[i]`.
-    ///
-    /// # Errors
-    /// A parent does not exist, or there are more branches than its work allows or the pool holds; nothing changes.
-    pub fn fork(
-        &mut self,
-        id: SequenceId,
-        parents: &[usize],
-        kv: &mut KVCacheManager,
-    ) -> Result<(), ForkError> {
-        let Some(sequence) = self.sequences.get_mut(&id) else { return Ok(()) };
-        let most = sequence.max_branches();
-        if parents.len() > most {
-            return Err(ForkError::TooMany { branches: parents.len(), most });
-        }
-        let positions = match sequence.progress {
-            Progress::Autoregressive { known, .. } => known,
-            Progress::Units { .. } => 0,
-        };
-        let geometry = kv.geometry();
-        let needed = if parents.len() > 1 { sequence.blocks_for(positions, geometry) } else { 0 };
-        if needed > geometry.num_blocks {
-            return Err(ForkError::TooLarge { needed, blocks: geometry.num_blocks });
-        }
-        kv.fork(id, parents)?;
-        if sequence.branches != parents.len() {
-            sequence.branches = parents.len();
-            self.version += 1;
-        }
-        Ok(())
     }
 
     fn allocate(

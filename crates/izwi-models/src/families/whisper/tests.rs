@@ -701,3 +701,63 @@ fn one_of_the_given_languages_is_detected_and_keywords_stay_in_the_prompt() {
     let named = ListenInput { keywords: vec!["Izwi".to_owned()], ..listen(&samples) };
     assert!(!one(&BASE, named).text.is_empty());
 }
+
+/// What drafts of one model for another could save: times of passes of the larger one over several tokens and of the smaller one
+/// over one, in turn, and the largest speed-up if every draft is right. Prints; benches/README.md has a run.
+#[test]
+#[ignore = "a measurement"]
+fn speculation_costs() {
+    const ROUNDS: usize = 41;
+    const MOST: usize = 8;
+    let load = |name| Whisper::load(&checkpoint_folder(name), &kept_as(Precision::Q8), SHORT).unwrap();
+    let models = [load("whisper-base"), load("whisper-tiny.en")];
+    let samples = clip("sense_and_sensibility_01_austen_64kb-0870");
+    let mut prepared: Vec<_> = models
+        .iter()
+        .map(|model| {
+            let options = model.decoding_options(&greedy(&samples), &LIMITS).unwrap();
+            let recording = model.record(&samples, regions::whole(&samples), options);
+            let mut state = model.window_decoder.begin(&recording).unwrap().0;
+            let Encoding::Input(mel) = std::mem::replace(&mut state.window.encoding, Encoding::Done) else {
+                panic!()
+            };
+            let encoded = model.encoder.encode(vec![mel]).unwrap();
+            let window = model.decoder.windows(&encoded).unwrap().remove(0);
+            (model, window, KvPool::new(model.kv_layout(), 8, BLOCK_SIZE, &device()).unwrap())
+        })
+        .collect();
+    let table: Vec<u32> = (0..8).collect();
+    let mut pass = |of: usize, tokens: usize| {
+        let (model, window, kv) = &mut prepared[of];
+        let span = decoder::Span {
+            tokens: (100..100 + tokens as u32).collect::<Vec<_>>().into(),
+            start: 40,
+            block_table: &table,
+            branch_tables: &[],
+            window,
+            heads: (0..tokens).collect(),
+            record_cross_weights: false,
+        };
+        let begun = std::time::Instant::now();
+        model.decoder.forward(kv, &[span]).unwrap();
+        begun.elapsed().as_secs_f64() * 1e3
+    };
+    let mut verify = vec![Vec::new(); MOST + 1];
+    let mut draft = Vec::new();
+    for _ in 0..ROUNDS {
+        draft.push(pass(1, 1));
+        (1..=MOST).for_each(|tokens| verify[tokens].push(pass(0, tokens)));
+    }
+    let median = |times: &mut Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    let draft_ms = median(&mut draft);
+    let verify_ms: Vec<f64> = verify[1..].iter_mut().map(median).collect();
+    println!("draft of one token {draft_ms:.2} ms");
+    for (at, pass_ms) in verify_ms.iter().enumerate() {
+        // A round of `at` drafts and the pass that checks them gives `at + 1` tokens at most.
+        let best = (at + 1) as f64 * verify_ms[0] / (at as f64 * draft_ms + pass_ms);
+        println!("{} tokens: {pass_ms:.2} ms; {at} drafts, all right: × {best:.2}", at + 1);
+    }
+}
