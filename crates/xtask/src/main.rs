@@ -6,6 +6,8 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a chore runner talks to the terminal")]
 
 mod aarch64;
+mod apt;
+mod chromium;
 mod ci;
 mod compatibility;
 mod darwin;

@@ -59,6 +59,14 @@ pub(crate) fn model_object() -> Object {
     one_of(["model"]).build()
 }
 
+pub(crate) fn catalogue_object() -> Object {
+    one_of(["catalogue.model"]).build()
+}
+
+pub(crate) fn pull_state() -> Object {
+    one_of(["running", "failed"]).build()
+}
+
 pub(crate) fn voice_object() -> Object {
     one_of([VOICE]).build()
 }
