@@ -46,6 +46,14 @@ pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn Speec
     Ok(Arc::new(Sequential(Voxtral::load(folder, options)?)))
 }
 
+/// Reads the vocabulary in `folder` for a network of `size` tokens, and the prompt of a recording in the language `code`.
+///
+/// # Errors
+/// The vocabulary is unreadable or does not fit.
+pub(super) fn tokenize(folder: &Path, size: usize, code: &str) -> Result<Vec<u32>, Error> {
+    Ok(Vocabulary::load(folder, size)?.transcription(0, 1, Some(code)))
+}
+
 struct Voxtral {
     info: ModelInfo,
     front_end: FrontEnd,
