@@ -62,8 +62,11 @@ impl CheckedRequest {
         let language = non_blank(fields.language);
         let languages = check_languages(fields.languages.unwrap_or_default(), language.is_some())?;
         let keywords = check_keywords(fields.keywords.unwrap_or_default())?;
-        let TranscriptionRequest { beam_size, patience, length_penalty, .. } = fields;
-        let search = BeamSearch { beam_size, patience, length_penalty };
+        let search = BeamSearch {
+            beam_size: fields.beam_size,
+            patience: fields.patience,
+            length_penalty: fields.length_penalty,
+        };
         search.check().map_err(|error| ApiError::invalid(error.param, error.message))?;
         let detection = fields.chunking_strategy.map(detection).transpose()?.flatten();
         let words = wants_words(fields.timestamp_granularities.as_deref().unwrap_or_default(), format)?;

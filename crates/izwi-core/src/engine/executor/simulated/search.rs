@@ -21,7 +21,7 @@ impl SimulatedExecutor {
         {
             return Err(ExecutorError(format!("positions up to {end} have no tokens, or other branches")));
         }
-        let none = Vec::new();
+        let none: Vec<u64> = Vec::new();
         let histories =
             if running.histories.is_empty() { vec![&none] } else { running.histories.iter().collect() };
         let states = tables.zip(histories).map(|(table, history)| {
