@@ -45,6 +45,7 @@ fn decoding(sequences: usize, policy: SchedulingPolicy) -> (Scheduler, KVCacheMa
                 encoders: Arc::new([]),
                 prompt_tokens: prompt.len(),
                 max_tokens: 1 << 20,
+                branches: 1,
                 prefix: Arc::new(PrefixChain::of(&prompt, config.block_size)),
             },
         });

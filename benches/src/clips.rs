@@ -43,6 +43,19 @@ pub fn all() -> Result<Vec<Clip>> {
     Ok(clips)
 }
 
+/// The recordings of a file with a line "PATH TAB TEXT" for each.
+///
+/// # Errors
+/// The file cannot be read, or a line has no tab.
+pub fn listed(list: &Path) -> Result<Vec<Clip>> {
+    let lines = std::fs::read_to_string(list).with_context(|| format!("cannot read {}", list.display()))?;
+    let clip = |line: &str| {
+        let (path, text) = line.split_once('\t').with_context(|| format!("no tab in '{line}'"))?;
+        Ok(Clip { name: path.to_owned(), path: path.into(), reference: text.to_owned() })
+    };
+    lines.lines().filter(|line| !line.trim().is_empty()).map(clip).collect()
+}
+
 /// A line of the list: `<s> transcript </s> (name)`.
 fn sentence(folder: &Path, line: &str) -> Result<Clip> {
     let (reference, name) = line

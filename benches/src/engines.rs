@@ -6,7 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use izwi_core::engine::Precision;
 use izwi_core::engine::{
-    AudioInput, DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput,
+    AudioInput, BeamSearch, DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput,
+    TranscriptionOptions,
 };
 use izwi_hub::{Silent, Store};
 
@@ -103,13 +104,19 @@ impl RandomModel {
     }
 }
 
-/// Transcribes an English recording.
+/// Transcribes an English recording, by a search over `beam_size` texts or the model's own number.
 ///
 /// # Errors
 /// The request is refused or fails.
-pub async fn transcribe(engine: &Engine, file: impl Into<AudioInput>) -> Result<EngineOutput> {
+pub async fn transcribe(
+    engine: &Engine,
+    file: impl Into<AudioInput>,
+    beam_size: Option<usize>,
+) -> Result<EngineOutput> {
     let languages = &engine.profile().info.languages;
-    let request = EngineCoreRequest::asr(file);
+    let search = BeamSearch { beam_size, ..BeamSearch::default() };
+    let options = TranscriptionOptions { search, ..TranscriptionOptions::default() };
+    let request = EngineCoreRequest::asr(file).with_transcription(options);
     let request = if languages.len() > 1 { request.with_language("en") } else { request };
     Ok(engine.generate(request).await?)
 }

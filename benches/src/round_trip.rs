@@ -47,7 +47,7 @@ async fn speak(engine: &Engine, text: &str) -> Result<Vec<u8>> {
 async fn transcribe(items: &mut [Item], files: &[Vec<u8>], threads: usize) -> Result<()> {
     for model in ASR_MODELS {
         let engine = engines::load(model, threads).await?;
-        let hearing = files.iter().map(|file| engines::transcribe(&engine, file.clone()));
+        let hearing = files.iter().map(|file| engines::transcribe(&engine, file.clone(), None));
         for (item, output) in items.iter_mut().zip(futures::future::join_all(hearing).await) {
             let output = output.with_context(|| format!("{model}: '{}'", item.reference))?;
             item.hypotheses.push(output.text.unwrap_or_default());

@@ -5,7 +5,8 @@ Run from the repository root, in a virtual environment with scripts/golden/requi
 
     python -P scripts/golden/whisper.py
 
-(-P, because this file's folder would hide the package of the same name.)
+(-P, because this file's folder would hide the package of the same name. Names of parts behind it, `networks` or `beams`,
+write only those.)
 
 Two reference implementations run in float32 on the installed weights over the recordings in assets/speech/:
 transformers (front end, network, logits, token timestamps) and openai-whisper (decoding rules, whole transcripts, word
@@ -14,6 +15,7 @@ timestamps, alignment functions). tests/golden/whisper/README.md says what each 
 
 import json
 import os
+import sys
 import wave
 from pathlib import Path
 
@@ -46,6 +48,8 @@ ENCODER_FRAME_STEP, ENCODER_CHANNEL_STEP = 37, 7
 LOGITS_POSITIONS, LOGITS_STEP, TOP = 20, 101, 5
 RATE, GAP_S = 16000, 0.5
 MAX_NEW_TOKENS = 224
+BEAM_SIZE = 5
+BEAM_SETTINGS = [(None, None), (2.0, 0.5)]
 
 
 def recording(name):
@@ -256,6 +260,29 @@ def network(model):
     )
 
 
+def beams(models):
+    """openai-whisper's beam search over the window of each clip, plain and with patience and a length penalty."""
+    cases = []
+    for model in models:
+        for name in CLIPS:
+            mel = openai.log_mel_spectrogram(openai.pad_or_trim(recording(name)))
+            for patience, length_penalty in BEAM_SETTINGS:
+                options = openai.DecodingOptions(
+                    language="en",
+                    temperature=0.0,
+                    fp16=False,
+                    sample_len=MAX_NEW_TOKENS,
+                    beam_size=BEAM_SIZE,
+                    patience=patience,
+                    length_penalty=length_penalty,
+                )
+                result = openai.decode(model.openai, mel, options)
+                case = {"model": model.name, "clip": name, "patience": patience, "length_penalty": length_penalty}
+                cases.append(case | {"tokens": result.tokens, "avg_logprob": result.avg_logprob})
+                print("beams", model.name, name, patience, length_penalty, result.text)
+    write("beams.json", {"beam_size": BEAM_SIZE, "cases": cases})
+
+
 def mel(model):
     """The front end is the same for every model."""
     sampled = []
@@ -295,13 +322,16 @@ def alignment():
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
+    wanted = sys.argv[1:] or ["networks", "beams"]
     with torch.no_grad():
-        alignment()
-        for name in MODELS:
-            model = Model(name)
-            if name == MODELS[0]:
-                mel(model)
-            network(model)
+        models = [Model(name) for name in MODELS]
+        if "networks" in wanted:
+            alignment()
+            mel(models[0])
+            for model in models:
+                network(model)
+        if "beams" in wanted:
+            beams(models)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ mod live_text;
 mod live_transcription;
 mod malformed_input;
 mod metrics;
+mod page;
 mod pocket_tts;
 mod qwen3_tts;
 mod real_live;

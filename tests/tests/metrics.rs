@@ -1,5 +1,6 @@
 //! `/metrics` and `/health` after some traffic.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -7,7 +8,7 @@ use izwi_tests::{Gate, Setup, eventually};
 use serde_json::{Value, json};
 
 /// Every documented series.
-const NAMES: [&str; 37] = [
+const NAMES: [&str; 42] = [
     "izwi_requests_total",
     "izwi_requests_rejected_total",
     "izwi_num_requests_running",
@@ -41,11 +42,18 @@ const NAMES: [&str; 37] = [
     "izwi_aborts_total",
     "izwi_build_info",
     "izwi_models_loaded",
+    "izwi_engine_failures_total",
+    "izwi_engine_restarts_total",
+    "izwi_model_given_up",
+    "izwi_connections",
     "process_cpu_seconds_total",
+    "process_max_fds",
     "process_open_fds",
     "process_resident_memory_bytes",
     "process_start_time_seconds",
 ];
+/// Series that exist only after something rare.
+const RARE: [&str; 1] = ["izwi_sessions_detached"];
 const TEXT: &str = "Twenty-two characters.";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -90,6 +98,28 @@ async fn every_documented_series_exists_after_traffic() -> Result<()> {
         assert!(line.is_some(), "izwi_rtf has no bucket {bound}");
     }
     assert!(!page.contains("quantile="), "percentiles are not gauges");
+    Ok(())
+}
+
+#[test]
+fn alert_rules_and_dashboard_name_documented_series() -> Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/monitoring");
+    for file in ["alerts.yml", "grafana.json"] {
+        let text = std::fs::read_to_string(folder.join(file)).context(file)?;
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let mut named: Vec<&str> = words
+            .filter(|word| word.starts_with("izwi_") || word.starts_with("process_"))
+            .map(|word| {
+                ["_bucket", "_count", "_sum"].iter().find_map(|end| word.strip_suffix(end)).unwrap_or(word)
+            })
+            .collect();
+        named.sort_unstable();
+        named.dedup();
+        assert!(named.len() > 5, "{file} names {named:?}");
+        for name in named {
+            assert!(NAMES.contains(&name) || RARE.contains(&name), "{file}: nothing documents {name}");
+        }
+    }
     Ok(())
 }
 

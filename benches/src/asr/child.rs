@@ -1,7 +1,6 @@
 //! The side of a runner that computes: reads requests from standard input, answers on standard output.
 
 use std::io::{BufRead as _, Write as _};
-use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -36,7 +35,7 @@ pub(crate) fn run(child: Child, model: &str, threads: usize) -> Result<()> {
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
             let engine = runtime.block_on(engines::load_as(model, threads, dtype))?;
-            serve("izwi", |ask| izwi(&runtime, &engine, &ask.files))
+            serve("izwi", |ask| izwi(&runtime, &engine, &ask))
         }
         Child::Candle => {
             let mut model = candle::Transcriber::load(&engines::folder(model)?)?;
@@ -55,11 +54,11 @@ pub(crate) fn run(child: Child, model: &str, threads: usize) -> Result<()> {
 }
 
 /// All files at once. Reading a WAV at the model's rate is counted; it takes a millisecond.
-fn izwi(runtime: &Runtime, engine: &Engine, files: &[PathBuf]) -> Result<Answer> {
-    let read: std::io::Result<Vec<Vec<u8>>> = files.iter().map(std::fs::read).collect();
+fn izwi(runtime: &Runtime, engine: &Engine, ask: &Ask) -> Result<Answer> {
+    let read: std::io::Result<Vec<Vec<u8>>> = ask.files.iter().map(std::fs::read).collect();
     let read = read?;
     let begun = Instant::now();
-    let transcriptions = read.into_iter().map(|file| engines::transcribe(engine, file));
+    let transcriptions = read.into_iter().map(|file| engines::transcribe(engine, file, Some(ask.beam)));
     let hypothesis = runtime.block_on(futures::future::join_all(transcriptions));
     let seconds = begun.elapsed().as_secs_f64();
     let texts: Result<Vec<String>> =

@@ -36,6 +36,9 @@ struct Args {
     /// Runners by a part of their name; all if none is given.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// Recordings to transcribe instead, 16-bit mono at 16 kHz: a line "PATH TAB TEXT" for each. Writes nothing.
+    #[arg(long)]
+    list: Option<PathBuf>,
     /// Print and write nothing.
     #[arg(long)]
     dry: bool,
@@ -79,7 +82,10 @@ fn main() -> Result<()> {
         return child::run(kind, &args.models[0], args.threads[0]);
     }
     let folder = tempfile::tempdir()?;
-    let workloads = workloads(folder.path())?;
+    let workloads = match &args.list {
+        Some(list) => vec![Workload::new("list", clips::listed(list)?)?],
+        None => workloads(folder.path())?,
+    };
     let mut results = Results::default();
     for model in &args.models {
         for &threads in &args.threads {
@@ -88,7 +94,7 @@ fn main() -> Result<()> {
     }
     let table = results.table();
     say(&table);
-    if !args.dry {
+    if !args.dry && args.list.is_none() {
         results.write(args.rounds, &table)?;
     }
     Ok(())

@@ -8,11 +8,16 @@ use anyhow::{Context, Result, bail};
 use izwi_benches::clips::{self, Clip};
 use serde::{Deserialize, Serialize};
 
+/// Beam size of Izwi with a search.
+const BEAM_SIZE: usize = 5;
+
 /// An implementation and its settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Izwi, one recording at a time.
+    /// Izwi, one recording at a time, greedy.
     Izwi,
+    /// The same with a beam search, its default.
+    IzwiBeams,
     /// The same with f32 weights.
     IzwiExact,
     /// Izwi, all recordings of the workload in one batch.
@@ -29,13 +34,14 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Izwi,
         Self::Faster { compute: "int8", beam: 1 },
         Self::Faster { compute: "float32", beam: 1 },
         Self::IzwiExact,
         Self::Candle,
         Self::IzwiAtOnce,
+        Self::IzwiBeams,
         Self::Faster { compute: "int8", beam: 5 },
         Self::Faster { compute: "float32", beam: 5 },
     ];
@@ -43,6 +49,7 @@ impl Kind {
     pub(crate) fn name(self) -> String {
         match self {
             Self::Izwi => "izwi".to_owned(),
+            Self::IzwiBeams => format!("izwi, beam {BEAM_SIZE}"),
             Self::IzwiExact => "izwi f32".to_owned(),
             Self::IzwiAtOnce => "izwi, 6 at once".to_owned(),
             Self::Faster { compute, beam } => format!("faster-whisper {compute}, beam {beam}"),
@@ -67,7 +74,11 @@ pub(crate) struct Ask {
 
 impl Ask {
     pub(crate) fn new(clips: &[Clip], kind: Kind) -> Self {
-        let beam = if let Kind::Faster { beam, .. } = kind { beam } else { 1 };
+        let beam = match kind {
+            Kind::Faster { beam, .. } => beam,
+            Kind::IzwiBeams => BEAM_SIZE,
+            Kind::Izwi | Kind::IzwiExact | Kind::IzwiAtOnce | Kind::Candle => 1,
+        };
         Self { files: clips.iter().map(|clip| clip.path.clone()).collect(), beam }
     }
 }
@@ -179,7 +190,7 @@ fn command(kind: Kind, model: &str, threads: usize, peer: &Path) -> Result<Comma
         Ok(command)
     };
     match kind {
-        Kind::Izwi | Kind::IzwiAtOnce => ours("izwi"),
+        Kind::Izwi | Kind::IzwiBeams | Kind::IzwiAtOnce => ours("izwi"),
         Kind::IzwiExact => ours("izwi-exact"),
         Kind::Candle => ours("candle"),
         Kind::Faster { compute, .. } => {

@@ -47,6 +47,14 @@ fn small() -> SimulatedModel {
     SimulatedModel { samples_per_token: 3, passes: 2, ..Default::default() }
 }
 
+/// A model whose passes are searches of three branches, which share blocks and part.
+fn searching() -> SimulatedModel {
+    SimulatedModel { branches: 3, ..small() }
+}
+
+/// Blocks with which searches of [`searching`] are preempted, and each fits alone.
+const SEARCH_BLOCKS: usize = 36;
+
 /// One of a fixed set of requests; several share a prefix.
 fn request(variant: u64) -> EngineCoreRequest {
     let text = match variant % 3 {
@@ -65,17 +73,17 @@ fn request(variant: u64) -> EngineCoreRequest {
 const VARIANTS: u64 = 18;
 
 /// What each variant gives when it has the engine to itself.
-async fn alone() -> Vec<EngineOutput> {
+async fn alone(model: fn() -> SimulatedModel) -> Vec<EngineOutput> {
     let mut outputs = Vec::new();
     for variant in 0..VARIANTS {
         let config = EngineCoreConfig { max_blocks: 64, ..config(SchedulingPolicy::Fcfs) };
-        outputs.push(simulated(&config, small()).generate(request(variant)).await.unwrap());
+        outputs.push(simulated(&config, model()).generate(request(variant)).await.unwrap());
     }
     outputs
 }
 
 /// An engine whose executor fails now and then: whole steps, single sequences, panics (never twice in a row).
-fn faulty_engine(seed: u64, policy: SchedulingPolicy) -> Engine {
+fn faulty_engine(seed: u64, config: &EngineCoreConfig, model: fn() -> SimulatedModel) -> Engine {
     let mut dice = Dice(seed ^ 0x5eed);
     let mut panicked_last = false;
     let script = Box::new(move |plan: &StepPlan| {
@@ -88,12 +96,18 @@ fn faulty_engine(seed: u64, policy: SchedulingPolicy) -> Engine {
         panicked_last = fault == Some(Fault::Panic);
         fault
     });
-    simulated(&config(policy), SimulatedModel { script: Some(script), ..small() })
+    simulated(config, SimulatedModel { script: Some(script), ..model() })
 }
 
 /// Random adds, aborts, faults and steps; every request must end exactly once, undisturbed ones as if alone.
-async fn simulate(seed: u64, policy: SchedulingPolicy, steps: u64, expected: &[EngineOutput]) -> (u64, u64) {
-    let engine = faulty_engine(seed, policy);
+async fn simulate(
+    seed: u64,
+    config: &EngineCoreConfig,
+    model: fn() -> SimulatedModel,
+    steps: u64,
+    expected: &[EngineOutput],
+) -> (u64, u64) {
+    let engine = faulty_engine(seed, config, model);
     let mut dice = Dice(seed);
     let mut open: HashMap<RequestId, u64> = HashMap::new();
     let mut ended: HashSet<RequestId> = HashSet::new();
@@ -154,11 +168,11 @@ async fn simulate(seed: u64, policy: SchedulingPolicy, steps: u64, expected: &[E
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_request_ends_once_and_as_if_it_were_alone() {
-    let expected = alone().await;
+    let expected = alone(small).await;
     let (mut steps, mut preemptions) = (0, 0);
     let policies = SchedulingPolicy::ALL.iter().chain([&SchedulingPolicy::Fcfs]);
     for (seed, &policy) in (1..).zip(policies) {
-        let (s, p) = simulate(seed, policy, 4_000, &expected).await;
+        let (s, p) = simulate(seed, &config(policy), small, 4_000, &expected).await;
         steps += s;
         preemptions += p;
     }
@@ -167,12 +181,50 @@ async fn every_request_ends_once_and_as_if_it_were_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn searches_end_as_if_they_were_alone() {
+    let expected = alone(searching).await;
+    let mut preemptions = 0;
+    for (seed, &policy) in (11..).zip(SchedulingPolicy::ALL) {
+        for preempts in [true, false] {
+            let config =
+                EngineCoreConfig { max_blocks: SEARCH_BLOCKS, enable_preemption: preempts, ..config(policy) };
+            let (_, preempted) = simulate(seed, &config, searching, 3_000, &expected).await;
+            assert_eq!(preempted > 0, preempts);
+            preemptions += preempted;
+        }
+    }
+    assert!(preemptions > 100, "{preemptions} preemptions");
+}
+
+#[tokio::test]
+async fn a_search_that_no_pool_holds_fails_alone() {
+    let config = EngineCoreConfig { max_blocks: 12, max_seq_len: 48, ..config(SchedulingPolicy::Fcfs) };
+    let engine = simulated(&config, SimulatedModel { length: |_, _| 30, passes: 1, ..searching() });
+    let params = GenerationParams { max_tokens: 40, ..Default::default() };
+    let ran = engine.generate(EngineCoreRequest::tts("four").with_params(params.clone())).await;
+    let error = ran.unwrap_err().to_string();
+    assert!(error.contains("raise max_blocks or lower beam_size"), "{error}");
+    let short = GenerationParams { max_tokens: 3, ..params };
+    engine.generate(EngineCoreRequest::tts("four").with_params(short)).await.unwrap();
+    assert_eq!(engine.status().kv.used_blocks, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scheduling_ahead_changes_no_output() {
+    for (model, max_blocks) in [(small as fn() -> SimulatedModel, 28), (searching, SEARCH_BLOCKS)] {
+        scheduling_ahead_changes_nothing(model, max_blocks).await;
+    }
+}
+
+async fn scheduling_ahead_changes_nothing(model: fn() -> SimulatedModel, max_blocks: usize) {
     let mut runs = Vec::new();
     for ahead in [true, false] {
-        let config =
-            EngineCoreConfig { enable_optimistic_scheduling: ahead, ..config(SchedulingPolicy::Priority) };
-        let engine = simulated(&config, small());
+        let config = EngineCoreConfig {
+            enable_optimistic_scheduling: ahead,
+            max_blocks,
+            ..config(SchedulingPolicy::Priority)
+        };
+        let engine = simulated(&config, model());
         let mut outputs = Vec::new();
         for round in 0..6 {
             let requests =
@@ -189,7 +241,7 @@ async fn scheduling_ahead_changes_no_output() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_clients_that_read_slowly_or_leave_harm_nobody() {
-    let expected = Arc::new(alone().await);
+    let expected = Arc::new(alone(small).await);
     // All of them are served, whether they can be kept or not.
     let config =
         EngineCoreConfig { stream_buffer_chunks: 2, admission: false, ..config(SchedulingPolicy::Fcfs) };

@@ -15,7 +15,7 @@ const EMBEDDED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/manifests.
 const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 
 /// All manifests, by name.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Catalogue(Vec<Manifest>);
 
 impl Catalogue {

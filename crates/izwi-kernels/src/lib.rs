@@ -11,10 +11,11 @@ pub mod elementwise;
 pub mod linear;
 pub mod measure;
 pub mod packed;
+pub mod quantised_rows;
 pub mod spectrum;
 pub mod threads;
 
-pub use arch::{Element, has_fast_bf16_dot};
+pub use arch::{Element, has_fast_bf16_dot, has_fast_int8_dot};
 
 #[cfg(test)]
 mod tests;

@@ -134,6 +134,9 @@ pub enum PackedKind {
     /// A convolution in pairs of bf16.
     #[serde(rename = "pairs")]
     ConvBf16,
+    /// A convolution at 8 bits.
+    #[serde(rename = "conv8")]
+    ConvQ8,
 }
 
 /// Taps, inputs and outputs; a linear layer has one tap.

@@ -136,6 +136,7 @@ impl<'a> MiniEngine<'a> {
                 begins: std::mem::take(&mut sequence.begins),
                 num_tokens,
                 block_table: &sequence.blocks,
+                branch_tables: &[],
             });
             sequence.start += num_tokens;
         }

@@ -29,6 +29,18 @@ pub(crate) struct Region {
     pub(crate) frames: Range<usize>,
     /// End of its last speech.
     pub(crate) speech_end: usize,
+    /// Its speech, in order.
+    pub(crate) speech: Vec<Range<usize>>,
+}
+
+impl Region {
+    /// The part of `frames` that is speech, 0.0 to 1.0; 1.0 for no frames.
+    pub(crate) fn activity(&self, frames: &Range<usize>) -> f32 {
+        let shared =
+            |speech: &Range<usize>| speech.end.min(frames.end).saturating_sub(speech.start.max(frames.start));
+        let spoken: usize = self.speech.iter().map(shared).sum();
+        if frames.is_empty() { 1.0 } else { spoken as f32 / frames.len() as f32 }
+    }
 }
 
 /// How speech becomes regions, in frames.
@@ -60,7 +72,7 @@ pub(crate) fn find(vad: &VadModel, samples: &[f32], detection: Option<&SpeechDet
 /// The whole recording as one region.
 pub(crate) fn whole(samples: &[f32]) -> Vec<Region> {
     let frames = samples.len().div_ceil(HOP);
-    vec![Region { frames: 0..frames, speech_end: frames }]
+    vec![Region { frames: 0..frames, speech_end: frames, speech: std::iter::once(0..frames).collect() }]
 }
 
 /// Speech, in samples, as regions of a recording of `frames` frames.
@@ -73,11 +85,13 @@ fn plan(speech: &[Range<usize>], frames: usize, rules: Rules) -> Vec<Region> {
         let from = regions.last().map_or(0, |last| last.frames.end);
         let count = together(rest, rules);
         let end = rest[count - 1].end;
+        let speech = rest[..count].to_vec();
         rest = &rest[count..];
         // Padding never overlaps the following speech.
         let next = rest.first().map_or(frames, |next| next.start.max(end));
         let start = first.start.saturating_sub(rules.before).max(from);
-        regions.push(Region { frames: start..(end + PADDING).min(next).min(frames), speech_end: end });
+        let frames = start..(end + PADDING).min(next).min(frames);
+        regions.push(Region { frames, speech_end: end, speech });
     }
     regions.retain(|region| !region.frames.is_empty());
     if rules.reaches_edges {
@@ -120,6 +134,15 @@ fn together(speech: &[Range<usize>], rules: Rules) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn activity_is_the_part_of_a_range_that_is_speech() {
+        let regions = plan(&[100 * HOP..200 * HOP, 300 * HOP..400 * HOP], 500, DEFAULT);
+        let activity = |frames: Range<usize>| regions[0].activity(&frames);
+        assert_eq!([activity(100..200), activity(200..300), activity(150..350)], [1.0, 0.0, 0.5]);
+        assert_eq!([activity(0..500), activity(7..7)], [0.4, 1.0]);
+        assert_eq!(whole(&[0.0; 10 * HOP])[0].activity(&(3..8)), 1.0, "nobody looked for speech");
+    }
 
     fn check(speech: &[(usize, usize)], frames: usize, expected: &[(usize, usize, usize)]) {
         check_with(speech, frames, DEFAULT, expected);

@@ -107,6 +107,7 @@ impl Steps {
             begins,
             num_tokens,
             block_table,
+            branch_tables: &[],
         };
         let outputs = model.forward(pool, &mut [entry])?;
         // An encoder has a part for each of its layers.
@@ -245,7 +246,7 @@ mod tests {
     }
 
     fn frames() -> Work {
-        Work::Autoregressive { prompt: vec![0; 20].into(), encoders: Arc::new([]) }
+        Work::Autoregressive { prompt: vec![0; 20].into(), encoders: Arc::new([]), branches: 1 }
     }
 
     fn units() -> Work {

@@ -3,8 +3,8 @@
 use std::sync::Once;
 
 use candle_core::{DType, Device};
-use izwi_kernels::has_fast_bf16_dot;
 use izwi_kernels::linear::WeightType;
+use izwi_kernels::{has_fast_bf16_dot, has_fast_int8_dot};
 use izwi_types::Precision;
 
 /// The type that the CPU kernels store a large weight in.
@@ -26,6 +26,17 @@ pub fn codec_precision(precision: Precision, device: &Device) -> Precision {
     match precision.on(is_cpu) {
         Precision::Q8 | Precision::Q4 | Precision::Bf16 if is_cpu && has_fast_bf16_dot() => Precision::Bf16,
         _ => Precision::F32,
+    }
+}
+
+/// The precision of convolutions over normalised rows beside large weights of `precision`: [`Precision::Q8`] if those are 8
+/// bits or fewer and the processor multiplies bytes several times faster than f32, else that of a codec.
+#[must_use]
+pub fn normed_conv_precision(precision: Precision, device: &Device) -> Precision {
+    let is_cpu = device.is_cpu();
+    match precision.on(is_cpu) {
+        Precision::Q8 | Precision::Q4 if is_cpu && has_fast_int8_dot() => Precision::Q8,
+        _ => codec_precision(precision, device),
     }
 }
 

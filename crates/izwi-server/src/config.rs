@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use izwi_hub::VoiceStore;
+use izwi_hub::{Store, VoiceStore};
 
 use crate::connections::PROBE_PLACES;
 
@@ -18,6 +18,9 @@ pub struct ServerConfig {
     pub allowed_origins: Vec<String>,
     /// Saved voices; `None` saves none.
     pub voices: Option<VoiceStore>,
+
+    /// The model store, from which models are pulled while the server runs; `None` pulls none.
+    pub store: Option<Store>,
 
     /// The weights of the voice activity detector; until the file exists, a detector without weights is used.
     pub vad_weights: Option<PathBuf>,
@@ -134,6 +137,7 @@ impl Default for ServerConfig {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             voices: None,
+            store: None,
             vad_weights: None,
             max_input_chars: 4_096,
             max_body_bytes: 1 << 20,

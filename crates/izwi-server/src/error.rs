@@ -151,6 +151,14 @@ pub enum ApiError {
     /// The engine of the model failed too often.
     #[error("model '{0}' failed repeatedly and is given up; restart the service, see its log")]
     ModelGivenUp(String),
+    /// The model cannot be unloaded now.
+    #[error("model '{id}' cannot be unloaded: {reason}")]
+    ModelInUse {
+        /// The model.
+        id: String,
+        /// Why, and the remedy.
+        reason: &'static str,
+    },
     /// The request loads no model, and this one is not in memory.
     #[error("model '{0}' is not loaded; this route loads no model, a request for speech does")]
     ModelNotLoaded(String),
@@ -354,6 +362,7 @@ impl ApiError {
             }
             Self::ModelRestarting { .. } => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "model_restarting"),
             Self::ModelNotLoaded(_) => (StatusCode::CONFLICT, INVALID, "model_not_loaded"),
+            Self::ModelInUse { .. } => (StatusCode::CONFLICT, INVALID, "model_in_use"),
             Self::NoRoom { may_fit_later: true, .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, SERVER, "memory_budget")
             }
@@ -390,7 +399,7 @@ impl ApiError {
             Self::Invalid { param, .. } => Some(param),
             Self::Audio { param, .. } => Some(param),
             Self::ModelNotFound { .. } | Self::NoRoom { .. } | Self::ModelNotLoaded(_) => Some("model"),
-            Self::ModelLoading(_) | Self::ModelUnavailable(_) => Some("model"),
+            Self::ModelLoading(_) | Self::ModelUnavailable(_) | Self::ModelInUse { .. } => Some("model"),
             Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => Some("voice"),
             Self::VoiceExists { .. } => Some("name"),
             Self::UnknownFrame { .. } => Some("type"),

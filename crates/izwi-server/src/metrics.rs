@@ -8,9 +8,13 @@ use metrics::{counter, describe_counter, describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
 
-/// Sets the gauge that shows whether a model is in memory.
+/// Sets the gauge that shows whether a model is in memory, and creates the counters of its failures at zero, so that rates
+/// over them include the first.
 pub(crate) fn set_model_loaded(model: &str, is_loaded: bool) {
     gauge!("izwi_models_loaded", "model" => model.to_owned()).set(u8::from(is_loaded));
+    counter!("izwi_engine_failures_total", "model" => model.to_owned()).increment(0);
+    counter!("izwi_engine_restarts_total", "model" => model.to_owned()).increment(0);
+    gauge!("izwi_model_given_up", "model" => model.to_owned()).increment(0.0);
 }
 
 /// Counts a failure of an engine, or of loading its model again; and marks the model that is given up.

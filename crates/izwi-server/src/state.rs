@@ -14,6 +14,7 @@ use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::ignored::IgnoredLog;
 use crate::metrics::Recorder;
+use crate::pulls::Pulls;
 use crate::registry::{Lease, Registry};
 
 /// Handle to the shared state. Clones address the same server.
@@ -37,6 +38,7 @@ struct Inner {
     uploads_kib: Arc<Semaphore>,
     ignored_log: IgnoredLog,
     voices: Option<VoiceStore>,
+    pulls: Pulls,
     vad: OnceLock<VadModel>,
     draining: watch::Sender<bool>,
     started_at: Instant,
@@ -63,6 +65,7 @@ impl AppState {
             ignored_log: IgnoredLog::default(),
             uploads_kib: Arc::new(Semaphore::new(config.upload_memory_kib())),
             voices: config.voices.clone(),
+            pulls: Pulls::new(config.store.clone()),
             vad: OnceLock::new(),
             config,
             registry,
@@ -111,14 +114,19 @@ impl AppState {
         self.unless_draining(self.registry().lease_loaded(model, task)).await
     }
 
-    async fn unless_draining(
+    /// Loads a model and waits until it takes requests. Fails at once when the server drains.
+    pub(crate) async fn load(&self, model: &str) -> Result<(), ApiError> {
+        self.unless_draining(self.registry().load_now(model)).await
+    }
+
+    async fn unless_draining<T>(
         &self,
-        leasing: impl Future<Output = Result<Lease, ApiError>>,
-    ) -> Result<Lease, ApiError> {
+        work: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
         let mut draining = self.draining();
         tokio::select! {
             biased;
-            lease = leasing => lease,
+            done = work => done,
             // The sender lives as long as this state.
             _ = draining.wait_for(|draining| *draining) => Err(ApiError::Draining),
         }
@@ -127,6 +135,11 @@ impl AppState {
     /// The saved voices, if a folder is configured.
     pub(crate) fn voices(&self) -> Option<&VoiceStore> {
         self.inner.voices.as_ref()
+    }
+
+    /// The model store, and the pulls from it.
+    pub(crate) fn pulls(&self) -> &Pulls {
+        &self.inner.pulls
     }
 
     /// The detector of speech in live audio. Its weights may be pulled while the server runs.

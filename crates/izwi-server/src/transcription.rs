@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use izwi_core::engine::request::MAX_TEXT_CHARS;
 use izwi_core::engine::{
-    Engine, EngineCoreRequest, EngineOutput, GenerationParams, Priority, RequestStats, SamplingParams,
-    TranscriptionOptions,
+    BeamSearch, Engine, EngineCoreRequest, EngineOutput, GenerationParams, Priority, RequestStats,
+    SamplingParams, TranscriptionOptions,
 };
 use izwi_types::{SpeechDetection, excerpt};
 
@@ -43,6 +43,7 @@ pub(crate) struct CheckedRequest {
     language: Option<String>,
     languages: Vec<String>,
     keywords: Vec<String>,
+    search: BeamSearch,
     detection: Option<SpeechDetection>,
     prompt: Option<String>,
     temperature: Option<f32>,
@@ -61,6 +62,12 @@ impl CheckedRequest {
         let language = non_blank(fields.language);
         let languages = check_languages(fields.languages.unwrap_or_default(), language.is_some())?;
         let keywords = check_keywords(fields.keywords.unwrap_or_default())?;
+        let search = BeamSearch {
+            beam_size: fields.beam_size,
+            patience: fields.patience,
+            length_penalty: fields.length_penalty,
+        };
+        search.check().map_err(|error| ApiError::invalid(error.param, error.message))?;
         let detection = fields.chunking_strategy.map(detection).transpose()?.flatten();
         let words = wants_words(fields.timestamp_granularities.as_deref().unwrap_or_default(), format)?;
         if let Some(temperature) = fields.temperature {
@@ -84,6 +91,7 @@ impl CheckedRequest {
             language,
             languages,
             keywords,
+            search,
             detection,
             prompt,
             temperature: fields.temperature,
@@ -121,6 +129,8 @@ impl CheckedRequest {
             word_timestamps: self.words,
             logprobs: self.logprobs,
             detection: self.detection,
+            search: self.search,
+            is_streamed: self.stream,
             window: None,
         };
         let mut request = EngineCoreRequest::asr(recording.audio)
@@ -362,6 +372,9 @@ mod tests {
         );
         let both = TranscriptionRequest { language: text("en"), languages: list(&["de"]), ..fields() };
         transcribe(both, "languages");
+        transcribe(TranscriptionRequest { beam_size: Some(11), ..fields() }, "beam_size");
+        transcribe(TranscriptionRequest { patience: Some(0.0), ..fields() }, "patience");
+        transcribe(TranscriptionRequest { length_penalty: Some(1.5), ..fields() }, "length_penalty");
         let many = vec!["en"; MAX_LANGUAGES + 1];
         transcribe(TranscriptionRequest { languages: list(&many), ..fields() }, "languages");
         for keywords in [vec!["a".to_owned(); MAX_KEYWORDS + 1], vec!["é".repeat(MAX_KEYWORD_CHARS + 1)]] {

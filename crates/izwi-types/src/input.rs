@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{SamplingParams, Turn, VoiceReference};
+use crate::{BeamSearch, SamplingParams, Turn, VoiceReference};
 
 /// One utterance to synthesise.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,6 +81,10 @@ pub struct ListenInput {
     pub logprobs: bool,
     /// How speech is found in the recording; `None` for the model's own way.
     pub detection: Option<SpeechDetection>,
+    /// How the likeliest text is searched for.
+    pub search: BeamSearch,
+    /// Whether the transcript is delivered while it is made.
+    pub is_streamed: bool,
     /// Set if the recording is a window of live audio.
     pub window: Option<LiveWindow>,
     /// 0.0 decodes greedily with fallback to higher temperatures; any other value is used without fallback.
@@ -102,6 +106,8 @@ impl ListenInput {
             word_timestamps: false,
             logprobs: false,
             detection: None,
+            search: BeamSearch::default(),
+            is_streamed: false,
             window: None,
             temperature: 0.0,
             seed: 0,

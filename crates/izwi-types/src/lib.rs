@@ -3,6 +3,7 @@
 //! Must not know tensors, an async runtime or a wire format.
 #![forbid(unsafe_code)]
 
+mod beam_search;
 mod conversation;
 mod device;
 mod excerpt;
@@ -19,6 +20,7 @@ mod transcript;
 mod voice;
 mod work;
 
+pub use beam_search::BeamSearch;
 pub use conversation::{Emission, Message, Turn};
 pub use device::DeviceChoice;
 pub use excerpt::{bounded, excerpt};

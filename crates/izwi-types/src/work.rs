@@ -14,6 +14,8 @@ pub enum Work {
         prompt: Arc<[u64]>,
         /// Encoders that run before the positions of the prompt.
         encoders: Arc<[EncoderWork]>,
+        /// The most branches into which [`StepOutput::parents`] may fork it behind the prompt; 1 without a search.
+        branches: usize,
     },
     /// Units of fixed size, one per step, in order, without KV cache. Each entry is a unit's size in tokens.
     Units(Arc<[usize]>),
@@ -101,7 +103,10 @@ pub struct StepOutput {
     /// Content key of the generated position, where equal keys mean equal content: the sequence finds it again after a
     /// preemption, and a later prompt of the conversation may contain it.
     pub content_key: Option<u64>,
-    /// Tokens generated: 0 until the last prompt token is computed.
+    /// For a search: the branch, from 0, that each branch of the next step continues. Branches of the same parent share its
+    /// blocks until they write; those that nobody continues end. Empty leaves the branches as they are.
+    pub parents: Vec<usize>,
+    /// Tokens generated: 0 until the last prompt token is computed. In a search, those of one branch.
     pub generated_tokens: usize,
     /// Whether the model has ended the sequence.
     pub finished: bool,

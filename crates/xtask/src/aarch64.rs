@@ -3,13 +3,12 @@
 //! Installs the tools if it can; if it cannot, says so and succeeds.
 
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::Result;
 
 use crate::process::{self, cargo};
 use crate::steps::Steps;
-use crate::targets;
+use crate::{apt, targets};
 
 /// The crate whose code differs by instruction set.
 const PACKAGE: &str = "izwi-kernels";
@@ -52,18 +51,9 @@ fn tools(root: &Path) -> Result<()> {
         let libraries = Path::new(LIBRARIES).join("lib/libc.so.6").exists();
         libraries && process::is_installed(EMULATOR) && process::is_installed(COMPILER)
     };
-    if !there() && is_root() && process::is_installed("apt-get") {
-        let apt = |args: &[&str]| {
-            let mut command = Command::new("apt-get");
-            process::run(command.args(args).env("DEBIAN_FRONTEND", "noninteractive"))
-        };
-        let install = [&["install", "-y", "--no-install-recommends"], &PACKAGES[..]].concat();
-        apt(&install).or_else(|_| apt(&["update"]).and_then(|()| apt(&install)))?;
+    if !there() {
+        apt::install(&PACKAGES)?;
     }
     anyhow::ensure!(there(), "{} are not installed", PACKAGES.join(", "));
     targets::add(root, TARGET)
-}
-
-fn is_root() -> bool {
-    process::output(Command::new("id").arg("-u")).is_ok_and(|user| user.trim_ascii() == b"0")
 }

@@ -6,6 +6,8 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a chore runner talks to the terminal")]
 
 mod aarch64;
+mod apt;
+mod chromium;
 mod ci;
 mod compatibility;
 mod darwin;
@@ -16,6 +18,7 @@ mod figures;
 mod fuzz;
 mod metal_costs;
 mod metal_report;
+mod monitoring;
 mod node;
 mod process;
 mod steps;
@@ -51,6 +54,7 @@ chores:
   metal-costs               the table of estimated frame times in docs/metal.md; a part of `docs`
   metal-report              on a Mac: system, tests on Metal and bench in target/metal-report.md
   darwin                    types and lints of the workspace for Macs with Apple Silicon
+  monitoring                alert rules, their tests, and the dashboard, read by Prometheus' promtool
   aarch64                   run the tests of the CPU kernels for aarch64 in an emulator
   fuzz [TARGET] [--seconds N]
                             fuzz a target of tests/fuzz, or each of them, for 600 s; needs a C++ compiler";
@@ -82,6 +86,7 @@ enum Chore {
     Record { note: String },
     MetalEmulate { self_check: bool, nextest_args: Vec<String> },
     MetalEmulateSome,
+    Monitoring,
     Aarch64,
     Darwin,
     Compatibility,
@@ -115,6 +120,7 @@ fn parse(args: &[&str]) -> Option<Chore> {
         ["metal-emulate", "--some"] => Some(Chore::MetalEmulateSome),
         ["metal-emulate", "--self-check"] => Some(emulate(true, &[])),
         ["metal-emulate", "--self-check", "--", rest @ ..] => Some(emulate(true, rest)),
+        ["monitoring"] => Some(Chore::Monitoring),
         ["aarch64"] => Some(Chore::Aarch64),
         ["darwin"] => Some(Chore::Darwin),
         ["compatibility"] => Some(Chore::Compatibility),
@@ -140,6 +146,7 @@ fn run(root: &Path, chore: &Chore) -> Result<()> {
         Chore::MetalEmulateSome => emulate::check(root, steps),
         Chore::MetalEmulate { self_check: false, nextest_args } => emulate::run(root, steps, nextest_args),
         Chore::MetalEmulate { nextest_args, .. } => emulate::self_check(root, steps, nextest_args),
+        Chore::Monitoring => monitoring::check(root, steps),
         Chore::Aarch64 => aarch64::check(root, steps),
         Chore::Darwin => darwin::check(root, steps),
         Chore::Compatibility => compatibility::write(root, &root.join("docs")),

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::process::{self, cargo};
 use crate::steps::Steps;
 use crate::workspace::read;
-use crate::{docs, node, venv};
+use crate::{chromium, docs, node, venv};
 
 /// The models that tests run: a TTS model, the smallest ASR model, and the default ASR model.
 const TEST_MODELS: [&str; 3] = ["hibari", "whisper-tiny.en", "whisper-base"];
@@ -31,6 +31,7 @@ pub(crate) fn prepare(root: &Path, steps: &mut Steps) -> Result<()> {
     pull_with(root, steps, &izwi)?;
     venv::make(root, steps, venv::CLIENTS)?;
     node::make(root, steps)?;
+    chromium::make(steps)?;
     docs::check_with(root, steps, &izwi)?;
     steps.run("doc tests", &mut tests(root, &["test", "--doc", "--workspace"]))
 }
@@ -52,6 +53,7 @@ pub(crate) fn run_selected(root: &Path, steps: &mut Steps, args: &[String]) -> R
     if selects(RUNS_CLIENTS) {
         venv::make(root, steps, venv::CLIENTS)?;
         node::make(root, steps)?;
+        chromium::make(steps)?;
     }
     let mut command = tests(root, &NEXTEST);
     if packages.is_empty() {

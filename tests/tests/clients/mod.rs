@@ -6,6 +6,7 @@ mod elevenlabs;
 mod formats;
 mod openai;
 mod openai_node;
+mod page;
 mod realtime;
 mod schemathesis;
 mod together;
@@ -31,9 +32,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// The model store of the tests.
+fn home() -> PathBuf {
+    std::env::var_os("IZWI_HOME").map_or_else(|| root().join("target/izwi-home"), PathBuf::from)
+}
+
 /// A server over the default models with real weights, once they are loaded.
 async fn real_server(change: impl FnOnce(&mut ServerConfig)) -> Result<TestServer> {
-    let home = std::env::var_os("IZWI_HOME").map_or_else(|| root().join("target/izwi-home"), PathBuf::from);
+    let home = home();
     let arbiter = DeviceArbiter::new();
     let loader: Loader = Arc::new(move |name: &str| {
         let home = Some(home.clone());

@@ -90,7 +90,8 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
         });
     };
     let (voices, vad_weights) = (Some(store.voices().clone()), Some(store.vad_weights()));
-    let config = ServerConfig { voices, vad_weights, max_open_files, ..server.config.clone() };
+    let store = Some(store);
+    let config = ServerConfig { voices, store, vad_weights, max_open_files, ..server.config.clone() };
     izwi_server::serve(Listeners { http, wyoming }, config, registry, recorder, shutdown).await?;
     Ok(())
 }

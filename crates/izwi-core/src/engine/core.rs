@@ -69,6 +69,8 @@ pub struct EngineStatus {
     pub running: usize,
     /// Requests that wait for more text of their client.
     pub awaiting_text: usize,
+    /// The live streams that play: each with the time when its delivered audio has been played.
+    pub streams: Vec<(SequenceId, Instant)>,
     /// Block accounting.
     pub kv: KVCacheStats,
     /// Steps executed.
@@ -377,6 +379,10 @@ impl EngineCore {
             (None, false, true) => Some(FinishReason::Length),
             (None, false, false) => None,
         };
+        if finish.is_none() && output.next_pass.is_none() && !output.parents.is_empty() {
+            let forked = self.scheduler.fork(item.sequence, &output.parents, &mut self.kv);
+            forked.map_err(|error| ExecutorError(error.to_string()))?;
+        }
         Ok((output, finish))
     }
 
@@ -578,6 +584,7 @@ impl EngineCore {
         self.status.pending = self.scheduler.num_waiting();
         self.status.running = self.scheduler.num_running();
         self.status.awaiting_text = self.open_texts.num_waiting();
+        self.status.streams = self.output.playing().collect();
         self.status.kv = self.kv.stats();
         self.metrics.gauges(self.status.pending, self.status.running, &self.status.kv);
         if self.status.state == EngineState::Draining && self.scheduler_is_empty() && self.output.is_empty() {

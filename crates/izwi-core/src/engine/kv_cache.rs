@@ -31,6 +31,16 @@ pub struct OutOfBlocks {
     pub free: usize,
 }
 
+/// A branch to fork that a sequence does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("branch {branch} is to continue, but the sequence has {branches}")]
+pub struct NoSuchBranch {
+    /// The branch.
+    pub branch: usize,
+    /// Branches of the sequence.
+    pub branches: usize,
+}
+
 /// A snapshot of the block accounting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KVCacheStats {
@@ -59,12 +69,24 @@ impl KVCacheStats {
     }
 }
 
-/// The block table of a sequence.
+/// The block tables of a sequence.
 #[derive(Debug, Default)]
 struct Table {
     blocks: Vec<BlockId>,
+    /// Tables of the further branches of a search; empty without one.
+    others: Vec<Vec<BlockId>>,
     /// The first blocks, whose content hashes are recorded.
     registered: usize,
+}
+
+impl Table {
+    fn branches(&self) -> impl Iterator<Item = &Vec<BlockId>> {
+        std::iter::once(&self.blocks).chain(&self.others)
+    }
+
+    fn branches_mut(&mut self) -> impl Iterator<Item = &mut Vec<BlockId>> {
+        std::iter::once(&mut self.blocks).chain(&mut self.others)
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -130,6 +152,24 @@ impl KVCacheManager {
         self.tables.get(&sequence).map_or(&[], |table| table.blocks.as_slice())
     }
 
+    /// Block tables of the sequence's branches but the first; empty without a search.
+    pub fn branch_tables(&self, sequence: SequenceId) -> &[Vec<BlockId>] {
+        self.tables.get(&sequence).map_or(&[], |table| table.others.as_slice())
+    }
+
+    /// The blocks in the tables of all branches of the sequence, shared ones once for each.
+    pub fn blocks_of(&self, sequence: SequenceId) -> impl Iterator<Item = BlockId> {
+        self.tables.get(&sequence).into_iter().flat_map(Table::branches).flatten().copied()
+    }
+
+    /// Blocks that the sequence holds, those that its branches share once.
+    pub fn num_held(&self, sequence: SequenceId) -> usize {
+        match self.tables.get(&sequence) {
+            Some(table) if table.others.is_empty() => table.blocks.len(),
+            _ => self.blocks_of(sequence).collect::<HashSet<_>>().len(),
+        }
+    }
+
     /// The blocks that hold the longest cached prefix.
     pub fn match_prefix(&self, hashes: &[BlockHash]) -> Vec<BlockId> {
         if !self.prefix_caching {
@@ -154,45 +194,99 @@ impl KVCacheManager {
             self.prefix_queries += queried as u64;
             self.prefix_hits += shared.len() as u64;
         }
-        self.tables.insert(sequence, Table { blocks: shared.to_vec(), registered: shared.len() });
+        let table = Table { blocks: shared.to_vec(), registered: shared.len(), ..Table::default() };
+        self.tables.insert(sequence, table);
     }
 
-    /// Extends the table to cover `positions` positions and returns the new blocks.
+    /// Extends the table of each branch to cover `positions` positions and returns the new blocks.
     ///
     /// # Errors
     /// Too few blocks are free; nothing changes.
     pub fn extend(&mut self, sequence: SequenceId, positions: usize) -> Result<Vec<BlockId>, OutOfBlocks> {
-        let held = self.table(sequence).len();
-        let needed = self.geometry.blocks_for(positions).saturating_sub(held);
+        let wanted = self.geometry.blocks_for(positions);
+        let branches = self.tables.get(&sequence).map_or(1, |table| 1 + table.others.len());
+        // All branches are equally long.
+        let of_each = wanted.saturating_sub(self.table(sequence).len());
+        let needed = branches * of_each;
         if needed > self.num_free() {
             return Err(OutOfBlocks { needed, free: self.num_free() });
         }
         let added: Vec<BlockId> = (0..needed).filter_map(|_| self.take_any()).collect();
-        self.tables.entry(sequence).or_default().blocks.extend_from_slice(&added);
+        let table = self.tables.entry(sequence).or_default();
+        for (branch, added) in table.branches_mut().zip(added.chunks(of_each.max(1))) {
+            branch.extend_from_slice(added);
+        }
         Ok(added)
     }
 
-    /// Copy-on-write: replaces the block that holds `position` by a copy if it is shared.
+    /// Copy-on-write: in the table of each branch, replaces the block that holds `position` by a copy if it is shared. The
+    /// last branch of those that share a block with no other sequence keeps it.
     ///
     /// # Errors
-    /// No block is free; nothing changes.
+    /// Too few blocks are free; nothing changes.
     pub fn make_writable(
         &mut self,
         sequence: SequenceId,
         position: usize,
-    ) -> Result<Option<BlockCopy>, OutOfBlocks> {
+    ) -> Result<Vec<BlockCopy>, OutOfBlocks> {
         let (index, _) = self.geometry.locate(position);
-        let Some(&from) = self.table(sequence).get(index) else { return Ok(None) };
-        if self.blocks[from as usize].references <= 1 {
-            return Ok(None);
+        let Some(table) = self.tables.get(&sequence) else { return Ok(Vec::new()) };
+        let current: Vec<Option<BlockId>> =
+            table.branches().map(|branch| branch.get(index).copied()).collect();
+        let mut references: HashMap<BlockId, u32> = HashMap::new();
+        let shares = current.iter().map(|block| {
+            let left =
+                references.entry((*block)?).or_insert_with_key(|&id| self.blocks[id as usize].references);
+            *left -= u32::from(*left > 0);
+            (*left > 0).then_some(())
+        });
+        let needed = shares.flatten().count();
+        if needed > self.num_free() {
+            return Err(OutOfBlocks { needed, free: self.num_free() });
         }
-        let Some(to) = self.take_any() else { return Err(OutOfBlocks { needed: 1, free: 0 }) };
-        self.release_block(from);
+        let mut copies = Vec::with_capacity(needed);
+        for (branch, from) in current.into_iter().enumerate() {
+            let Some(from) = from.filter(|&block| self.blocks[block as usize].references > 1) else {
+                continue;
+            };
+            let Some(to) = self.take_any() else { break };
+            self.release_block(from);
+            if let Some(table) = self.tables.get_mut(&sequence) {
+                if let Some(blocks) = table.branches_mut().nth(branch) {
+                    blocks[index] = to;
+                }
+                table.registered = table.registered.min(if branch == 0 { index } else { usize::MAX });
+            }
+            copies.push(BlockCopy { from, to });
+        }
+        Ok(copies)
+    }
+
+    /// Makes the sequence one of as many branches as `parents` has entries: branch `i` starts with the blocks of the former
+    /// branch `parents[i]`, shared until one of them writes. Branches without a child free their blocks.
+    ///
+    /// # Errors
+    /// There is no parent, or one of them does not exist; nothing changes.
+    pub fn fork(&mut self, sequence: SequenceId, parents: &[usize]) -> Result<(), NoSuchBranch> {
+        let Some(table) = self.tables.get(&sequence) else {
+            return Err(NoSuchBranch { branch: 0, branches: 0 });
+        };
+        let branches = 1 + table.others.len();
+        let unknown = parents.iter().copied().find(|&parent| parent >= branches);
+        if let Some(branch) = unknown.or_else(|| parents.is_empty().then_some(branches)) {
+            return Err(NoSuchBranch { branch, branches });
+        }
+        let before: Vec<Vec<BlockId>> = table.branches().cloned().collect();
+        let after: Vec<Vec<BlockId>> = parents.iter().map(|&parent| before[parent].clone()).collect();
+        // Take before release, so that no block is free in between.
+        after.iter().flatten().for_each(|&block| self.take_shared(block));
+        before.iter().flatten().for_each(|&block| self.release_block(block));
+        let mut after = after.into_iter();
         if let Some(table) = self.tables.get_mut(&sequence) {
-            table.blocks[index] = to;
-            table.registered = table.registered.min(index);
+            table.blocks = after.next().unwrap_or_default();
+            table.others = after.collect();
         }
-        Ok(Some(BlockCopy { from, to }))
+        Ok(())
     }
 
     /// Records the content hashes of a sequence's blocks that `computed` positions fill, from the first that is not recorded.
@@ -274,11 +368,18 @@ impl KVCacheManager {
     pub fn check_invariants(&self) -> Result<(), String> {
         let mut claims = vec![0u32; self.blocks.len()];
         for table in self.tables.values() {
-            let mut seen = HashSet::new();
-            for &block in &table.blocks {
-                claims[block as usize] += 1;
-                if !seen.insert(block) {
-                    return Err(format!("block {block} occurs twice in one block table"));
+            for branch in table.branches() {
+                let mut seen = HashSet::new();
+                for &block in branch {
+                    claims[block as usize] += 1;
+                    if !seen.insert(block) {
+                        return Err(format!("block {block} occurs twice in one block table"));
+                    }
+                }
+                if branch.len() != table.blocks.len() {
+                    return Err(
+                        "the branches of a sequence have block tables of different lengths".to_owned()
+                    );
                 }
             }
         }
@@ -316,8 +417,9 @@ impl KVCacheManager {
 
     /// From the last block to the first: a prefix is reachable from its head only, so its tail is evicted before it.
     fn release(&mut self, sequence: SequenceId) {
-        for block in self.tables.remove(&sequence).unwrap_or_default().blocks.into_iter().rev() {
-            self.release_block(block);
+        let table = self.tables.remove(&sequence).unwrap_or_default();
+        for block in table.branches().flat_map(|branch| branch.iter().rev()) {
+            self.release_block(*block);
         }
     }
 
@@ -412,8 +514,8 @@ mod tests {
         let shared = kv.match_prefix(&hashes);
         kv.admit(B, &shared, 2);
         assert_eq!(kv.table(B), [0, 1]);
-        assert_eq!(kv.make_writable(B, 7).unwrap(), Some(BlockCopy { from: 1, to: 2 }));
-        assert_eq!(kv.make_writable(B, 7).unwrap(), None, "it owns the copy");
+        assert_eq!(kv.make_writable(B, 7).unwrap(), [BlockCopy { from: 1, to: 2 }]);
+        assert!(kv.make_writable(B, 7).unwrap().is_empty(), "it owns the copy");
         assert_eq!((kv.table(A), kv.table(B)), (&[0, 1][..], &[0, 2][..]));
         kv.check_invariants().unwrap();
         kv.free(A);
@@ -472,6 +574,50 @@ mod tests {
     }
 
     #[test]
+    fn branches_share_blocks_until_they_write_and_end_without_a_child() {
+        let mut kv = manager(12);
+        let copy = |from, to| BlockCopy { from, to };
+        kv.extend(A, 6).unwrap();
+        kv.fork(A, &[0, 0, 0]).unwrap();
+        assert_eq!((kv.table(A), kv.branch_tables(A)), (&[0, 1][..], &[vec![0, 1], vec![0, 1]][..]));
+        assert_eq!((kv.references(0), kv.num_held(A), kv.num_free()), (3, 2, 10));
+        // The first two copy the block that they share; the last keeps it.
+        assert_eq!(kv.make_writable(A, 6).unwrap(), [copy(1, 2), copy(1, 3)]);
+        assert!(kv.make_writable(A, 6).unwrap().is_empty());
+        kv.check_invariants().unwrap();
+        // The second branch goes on twice, the third ends.
+        kv.fork(A, &[1, 0, 1]).unwrap();
+        assert_eq!((kv.table(A), kv.branch_tables(A)), (&[0, 3][..], &[vec![0, 2], vec![0, 3]][..]));
+        assert_eq!(kv.num_free(), 9, "the block of the branch that ended is free");
+        assert_eq!(kv.extend(A, 9).unwrap().len(), 3, "a block for each branch");
+        assert!(kv.make_writable(A, 8).unwrap().is_empty());
+        kv.check_invariants().unwrap();
+        kv.fork(A, &[2]).unwrap();
+        assert_eq!((kv.num_held(A), kv.branch_tables(A).len()), (3, 0));
+        assert_eq!(kv.fork(A, &[0, 1]), Err(NoSuchBranch { branch: 1, branches: 1 }));
+        assert!(kv.fork(A, &[]).is_err() && kv.fork(B, &[0]).is_err());
+        kv.check_invariants().unwrap();
+        kv.free(A);
+        assert_eq!(kv.num_free(), 12);
+    }
+
+    #[test]
+    fn branches_take_all_blocks_that_they_need_or_none() {
+        let mut kv = manager(4);
+        kv.extend(A, 6).unwrap();
+        kv.fork(A, &[0, 0, 0, 0]).unwrap();
+        assert_eq!(kv.make_writable(A, 6), Err(OutOfBlocks { needed: 3, free: 2 }));
+        assert_eq!(kv.extend(A, 9), Err(OutOfBlocks { needed: 4, free: 2 }));
+        assert_eq!((kv.num_free(), kv.references(1)), (2, 4));
+        // A block of another sequence is copied by every branch.
+        kv.fork(A, &[0]).unwrap();
+        kv.admit(B, &[0, 1], 0);
+        kv.fork(A, &[0, 0]).unwrap();
+        assert_eq!(kv.make_writable(A, 6).unwrap().len(), 2);
+        kv.check_invariants().unwrap();
+    }
+
+    #[test]
     fn blocks_of_the_in_flight_step_are_freed_after_it() {
         let mut kv = manager(4);
         kv.extend(A, 8).unwrap();
@@ -486,7 +632,7 @@ mod tests {
     proptest! {
         #[test]
         fn invariants_hold_under_any_sequence_of_calls(
-            calls in prop::collection::vec((0u8..6, 0u64..6, 1usize..40, 0u64..3), 1..200),
+            calls in prop::collection::vec((0u8..7, 0u64..6, 1usize..40, 0u64..3), 1..200),
         ) {
             let mut kv = manager(12);
             let mut admitted: HashMap<u64, (Vec<u64>, bool)> = HashMap::new();
@@ -514,6 +660,14 @@ mod tests {
                         kv.end_step();
                         admitted.retain(|_, (_, freed)| !*freed);
                         kv.begin_step(admitted.keys().map(|&n| SequenceId(n)).filter(|n| n.0 % 2 == 0));
+                    }
+                    6 if admitted.get(&name).is_some_and(|(_, freed)| !freed) => {
+                        let parents: Vec<usize> = (0..size % 5).map(|i| (i * size) % (1 + variant as usize)).collect();
+                        let known = 1 + kv.branch_tables(id).len();
+                        let allowed = !parents.is_empty() && parents.iter().all(|&parent| parent < known);
+                        let extended = kv.fork(id, &parents).is_ok();
+                        // A sequence that never had a block has no table.
+                        prop_assert_eq!(extended, allowed && kv.tables.contains_key(&id));
                     }
                     _ => {}
                 }

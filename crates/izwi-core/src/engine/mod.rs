@@ -37,8 +37,8 @@ pub use core::{EngineState, EngineStatus};
 pub use error::{EngineError, Result};
 pub use executor::{ExecutorProfile, ModelExecutor};
 pub use izwi_types::{
-    DeviceChoice, Emission, LiveWindow, Message, Precision, SamplingParams, Segment, SpeechOptions,
-    SpokenWord, Task, Transcript, Turn, Voice, Word,
+    BeamSearch, DeviceChoice, Emission, LiveWindow, Message, Precision, SamplingParams, Segment,
+    SpeechOptions, SpokenWord, Task, Transcript, Turn, Voice, Word,
 };
 pub use kv_cache::KVCacheStats;
 pub use metrics::{BenchmarkResult, MetricsSnapshot, RequestTimer};

@@ -233,6 +233,12 @@ impl OutputProcessor {
         self.sessions.get(&sequence).filter(|session| session.start.live)?.playback.end()
     }
 
+    /// The live streams whose first chunk has left, and when playback of their delivered audio ends.
+    pub(super) fn playing(&self) -> impl Iterator<Item = (SequenceId, Instant)> {
+        let live = self.sessions.iter().filter(|(_, session)| session.plays());
+        live.filter_map(|(sequence, session)| Some((*sequence, session.playback.end()?)))
+    }
+
     /// Whether the first chunk of a live stream has not left.
     pub(super) fn is_beginning(&self, sequence: SequenceId) -> bool {
         self.sessions

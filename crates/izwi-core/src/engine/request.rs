@@ -8,7 +8,7 @@ mod processor;
 mod text_input;
 mod voice_input;
 
-use izwi_types::{LiveWindow, SpeechDetection, SpeechOptions, Task};
+use izwi_types::{BeamSearch, LiveWindow, SpeechDetection, SpeechOptions, Task};
 
 use super::conversation::Conversation;
 use super::types::{GenerationParams, Priority, RequestId};
@@ -37,6 +37,10 @@ pub struct TranscriptionOptions {
     pub logprobs: bool,
     /// How speech is found in the recording; `None` for the model's own way.
     pub detection: Option<SpeechDetection>,
+    /// How the likeliest text is searched for.
+    pub search: BeamSearch,
+    /// Whether the transcript is delivered while it is made. It is then not searched for unless `search` says so.
+    pub is_streamed: bool,
     /// Set if the recording is a window of live audio: somebody waits for it, so it is no bulk work.
     pub window: Option<LiveWindow>,
 }

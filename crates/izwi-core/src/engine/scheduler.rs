@@ -5,6 +5,7 @@
 
 mod budget;
 mod decide;
+mod fork;
 mod policy;
 mod sequence;
 
@@ -18,6 +19,7 @@ use super::blocks::BlockId;
 use super::cost::{CostModel, StepShape, safety};
 use super::kv_cache::{BlockCopy, KVCacheManager, PrefixChain};
 use super::types::{Priority, RequestId, SequenceId};
+pub use fork::ForkError;
 pub use policy::SchedulingPolicy;
 use sequence::{Progress, Sequence};
 
@@ -39,6 +41,8 @@ pub enum Workload {
         encoders: Arc<[EncoderWork]>,
         /// Hashes of the full blocks: of the prompt, and of generated positions with content keys.
         prefix: Arc<PrefixChain>,
+        /// The most branches of a search behind the prompt; 1 without one.
+        branches: usize,
     },
     /// Units of known size, one per step, without KV cache.
     Units(Arc<[usize]>),
@@ -133,6 +137,8 @@ pub struct ScheduledRequest {
     pub is_prefill: bool,
     /// Its block table.
     pub block_table: Vec<BlockId>,
+    /// Block tables of the further branches of a search, each with a token of its own at each position; empty without one.
+    pub branch_tables: Vec<Vec<BlockId>>,
 }
 
 /// A step, ready to execute.
@@ -566,12 +572,11 @@ impl Scheduler {
         if sequence.uses_kv() {
             let added = kv.extend(item.sequence, item.start + item.num_tokens).ok()?;
             result.blocks_allocated += added.len();
-            if let Some(copy) = kv.make_writable(item.sequence, item.start).ok()? {
-                result.blocks_allocated += 1;
-                result.block_copies.push(copy);
-            }
+            let copies = kv.make_writable(item.sequence, item.start).ok()?;
+            result.blocks_allocated += copies.len();
+            result.block_copies.extend(copies);
         }
-        result.total_tokens += item.num_tokens;
+        result.total_tokens += item.num_tokens * sequence.branches;
         let shape = sequence.shape(item.start, item.num_tokens, item.is_prefill, sequence.begins);
         result.shape = result.shape.plus(shape);
         if sequence.live {
@@ -585,6 +590,7 @@ impl Scheduler {
             num_tokens: item.num_tokens,
             is_prefill: item.is_prefill,
             block_table: kv.table(item.sequence).to_vec(),
+            branch_tables: kv.branch_tables(item.sequence).to_vec(),
         })
     }
 }

@@ -36,7 +36,7 @@ use record::Record;
 const VAD: (&str, &str) = ("silero-vad", "silero_vad_16k.safetensors");
 
 /// The models of one home folder. Every method blocks on the disk, [`Store::pull`] on the network too.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Store {
     models: PathBuf,
     /// Folder of models that the store does not manage.

@@ -178,6 +178,16 @@ pub fn has_fast_bf16_dot() -> bool {
     false
 }
 
+/// Whether products of bytes are several times faster than products of f32 on this processor.
+pub fn has_fast_int8_dot() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return x86_64::has_fast_int8_dot();
+    #[cfg(target_arch = "aarch64")]
+    return aarch64::has_fast_int8_dot();
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    false
+}
+
 /// The first-level cache, for [`prefetch`].
 pub(crate) const FIRST_LEVEL: i32 = 3;
 /// The second-level cache, for [`prefetch`].

@@ -3,10 +3,13 @@
 use super::by_rows;
 use super::snake::sine_up_to_sign;
 use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};
+use crate::quantised_rows::{QuantisedRows, RowWriter};
 use crate::threads::{SyncPtr, for_each_task, num_threads};
 
-/// Rows of one partial sum. Fixed, so that a sequence has the same bits for any number of threads.
+/// Rows of one task. Fixed, so that a sequence has the same bits for any number of threads.
 const ROWS: usize = 256;
+/// Rows whose moments are computed together.
+const NEAR_ROWS: usize = 16;
 
 /// What follows the norm.
 #[derive(Debug, Clone, Copy)]
@@ -29,79 +32,150 @@ pub fn instance_norm(
     activated: Activated<'_>,
     y: &mut [f32],
 ) {
+    let norm = Norm::new(x, [scale, shift], eps, activated);
+    by_rows(x, scale.len(), y, |x, y| dispatch(Affine { x, norm: &norm, y }));
+}
+
+/// As [`instance_norm`], rounded to 8 bits: replaces the rows of `y` from `first` on.
+///
+/// # Panics
+/// Lengths do not fit, or `y` has fewer rows.
+pub fn instance_norm_q8(
+    x: &[f32],
+    [scale, shift]: [&[f32]; 2],
+    eps: f32,
+    activated: Activated<'_>,
+    (y, first): (&mut QuantisedRows, usize),
+) {
     let width = scale.len();
-    assert!(width > 0 && shift.len() == width && x.len() == y.len() && x.len().is_multiple_of(width));
-    if let Activated::Snake(a, b) = activated {
-        assert!(a.len() == width && b.len() == width);
-    }
-    if x.is_empty() {
-        return;
-    }
-    let rows = (x.len() / width) as f64;
-    let mean: Vec<f32> =
-        sums(x, &vec![0.0; width], false).into_iter().map(|sum| (sum / rows) as f32).collect();
-    let squares = sums(x, &mean, true);
-    let deviations = squares.iter().map(|sum| ((sum / rows) as f32 + eps).sqrt());
-    let factor: Vec<f32> =
-        scale.iter().zip(deviations).map(|(scale, deviation)| (1.0 + scale) / deviation).collect();
-    let affine = [&mean[..], &factor, shift];
-    by_rows(x, width, y, |x, y| dispatch(Affine { x, affine, activated, y }));
+    assert!(y.inputs() == width, "rows of another width");
+    let norm = Norm::new(x, [scale, shift], eps, activated);
+    let rows = x.len() / width;
+    let to = y.writer(first, rows);
+    for_each_task(rows.div_ceil(ROWS), num_threads(), Vec::new, |row: &mut Vec<f32>, task| {
+        let own = task * ROWS..rows.min((task + 1) * ROWS);
+        let x = &x[own.start * width..own.end * width];
+        row.resize(width, 0.0);
+        dispatch(Rounded { x, norm: &norm, row, first: own.start, to: &to });
+    });
 }
 
-/// The sum of each channel's values less `from`, or of the squares of that, in f64 over partial sums in f32.
-fn sums(x: &[f32], from: &[f32], squared: bool) -> Vec<f64> {
-    let width = from.len();
-    let chunks = x.len().div_ceil(ROWS * width);
-    let mut parts = vec![0f32; chunks * width];
-    let out = SyncPtr(parts.as_mut_ptr());
-    for_each_task(
-        chunks,
-        num_threads(),
-        || (),
-        |(), chunk| {
-            let x = &x[chunk * ROWS * width..x.len().min((chunk + 1) * ROWS * width)];
-            // SAFETY: each task has its own row of `parts`.
-            let sums = unsafe { std::slice::from_raw_parts_mut(out.get().add(chunk * width), width) };
-            dispatch(Sums { x, from, squared, sums });
-        },
-    );
-    let mut total = vec![0f64; width];
-    for part in parts.chunks_exact(width) {
-        total.iter_mut().zip(part).for_each(|(total, part)| *total += f64::from(*part));
-    }
-    total
+/// What is done to each row.
+struct Norm<'a> {
+    mean: Vec<f32>,
+    /// `(1 + scale) / sqrt(variance + eps)`.
+    factor: Vec<f32>,
+    shift: &'a [f32],
+    activated: Activated<'a>,
 }
 
-struct Sums<'a> {
+impl<'a> Norm<'a> {
+    fn new(x: &[f32], [scale, shift]: [&'a [f32]; 2], eps: f32, activated: Activated<'a>) -> Self {
+        let width = scale.len();
+        assert!(width > 0 && shift.len() == width && x.len().is_multiple_of(width));
+        if let Activated::Snake(a, b) = activated {
+            assert!(a.len() == width && b.len() == width);
+        }
+        let chunks = x.len().div_ceil(ROWS * width);
+        let mut moments = vec![0f32; chunks * 2 * width];
+        let out = SyncPtr(moments.as_mut_ptr());
+        for_each_task(
+            chunks,
+            num_threads(),
+            || (),
+            |(), chunk| {
+                let x = &x[chunk * ROWS * width..x.len().min((chunk + 1) * ROWS * width)];
+                // SAFETY: each task has its own rows of `moments`.
+                let to =
+                    unsafe { std::slice::from_raw_parts_mut(out.get().add(chunk * 2 * width), 2 * width) };
+                dispatch(Moments { x, width, to });
+            },
+        );
+        let (mut mean, mut factor) = (vec![0f32; width], vec![0f32; width]);
+        let rows = x.len() / width;
+        for channel in 0..width {
+            // <https://doi.org/10.1080/00031305.1983.10483115>: the moments of two parts as those of the whole.
+            let (mut count, mut whole, mut squares) = (0f64, 0f64, 0f64);
+            for (chunk, moments) in moments.chunks_exact(2 * width).enumerate() {
+                let own = ROWS.min(rows - chunk * ROWS) as f64;
+                let delta = f64::from(moments[channel]) - whole;
+                whole += delta * own / (count + own);
+                squares += f64::from(moments[width + channel]) + delta * delta * count * own / (count + own);
+                count += own;
+            }
+            let variance = (squares / count.max(1.0)) as f32;
+            mean[channel] = whole as f32;
+            factor[channel] = (1.0 + scale[channel]) / (variance + eps).sqrt();
+        }
+        Self { mean, factor, shift, activated }
+    }
+}
+
+/// Mean and sum of squared distances from it of each channel.
+struct Moments<'a> {
     x: &'a [f32],
-    from: &'a [f32],
-    squared: bool,
-    sums: &'a mut [f32],
+    width: usize,
+    to: &'a mut [f32], // [2, channels], zero
 }
 
 // SAFETY: accesses only its slices, whose lengths the function that makes it checks.
-unsafe impl Kernel for Sums<'_> {
+unsafe impl Kernel for Moments<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
-        let width = self.from.len();
-        for at in (0..width).step_by(LANES) {
-            let part = width - at;
-            let from = load_part::<I>(self.from.as_ptr().add(at), part, 0.0);
-            let mut sum = I::splat(0.0);
-            for row in self.x.chunks_exact(width) {
-                let x = I::sub(load_part::<I>(row.as_ptr().add(at), part, 0.0), from);
-                sum = if self.squared { I::fma(x, x, sum) } else { I::add(sum, x) };
+        let width = self.width;
+        let (mean, squares) = self.to.split_at_mut(width);
+        let mut count = 0f32;
+        // Rows that stay in the first-level cache are read twice.
+        for x in self.x.chunks(NEAR_ROWS * width) {
+            let own = (x.len() / width) as f32;
+            let (of_all, share) = (own / (count + own), count * own / (count + own));
+            count += own;
+            for at in (0..width).step_by(LANES) {
+                let part = width - at;
+                let mut sum = I::splat(0.0);
+                for row in x.chunks_exact(width) {
+                    sum = I::add(sum, load_part::<I>(row.as_ptr().add(at), part, 0.0));
+                }
+                let near = I::mul(sum, I::splat(1.0 / own));
+                let mut sum = I::splat(0.0);
+                for row in x.chunks_exact(width) {
+                    let x = I::sub(load_part::<I>(row.as_ptr().add(at), part, 0.0), near);
+                    sum = I::fma(x, x, sum);
+                }
+                let (mean, squares) = (mean.as_mut_ptr().add(at), squares.as_mut_ptr().add(at));
+                let before = load_part::<I>(mean, part, 0.0);
+                let delta = I::sub(near, before);
+                store_part::<I>(mean, I::fma(delta, I::splat(of_all), before), part);
+                let sum = I::add(load_part::<I>(squares, part, 0.0), sum);
+                store_part::<I>(squares, I::fma(I::mul(delta, delta), I::splat(share), sum), part);
             }
-            store_part::<I>(self.sums.as_mut_ptr().add(at), sum, part);
+        }
+    }
+}
+
+impl Norm<'_> {
+    /// The elements `at..` of a row, at most [`LANES`].
+    #[inline(always)]
+    unsafe fn apply<I: Isa>(&self, x: &[f32], at: usize) -> I::V {
+        let part = self.mean.len() - at;
+        let mean = load_part::<I>(self.mean.as_ptr().add(at), part, 0.0);
+        let factor = load_part::<I>(self.factor.as_ptr().add(at), part, 0.0);
+        let shift = load_part::<I>(self.shift.as_ptr().add(at), part, 0.0);
+        let x = I::sub(load_part::<I>(x.as_ptr().add(at), part, 0.0), mean);
+        let x = I::fma(x, factor, shift);
+        match self.activated {
+            Activated::LeakyRelu(slope) => I::max(x, I::mul(x, I::splat(slope))),
+            Activated::Snake(a, b) => {
+                let sine = sine_up_to_sign::<I>(I::mul(x, load_part::<I>(a.as_ptr().add(at), part, 0.0)));
+                I::fma(I::mul(sine, sine), load_part::<I>(b.as_ptr().add(at), part, 0.0), x)
+            }
         }
     }
 }
 
 struct Affine<'a> {
     x: &'a [f32],
-    /// Mean, factor and shift of each channel.
-    affine: [&'a [f32]; 3],
-    activated: Activated<'a>,
+    norm: &'a Norm<'a>,
     y: &'a mut [f32],
 }
 
@@ -109,26 +183,33 @@ struct Affine<'a> {
 unsafe impl Kernel for Affine<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
-        let width = self.affine[0].len();
+        let width = self.norm.mean.len();
         for (x, y) in self.x.chunks_exact(width).zip(self.y.chunks_exact_mut(width)) {
             for at in (0..width).step_by(LANES) {
-                let part = width - at;
-                let mean = load_part::<I>(self.affine[0].as_ptr().add(at), part, 0.0);
-                let factor = load_part::<I>(self.affine[1].as_ptr().add(at), part, 0.0);
-                let shift = load_part::<I>(self.affine[2].as_ptr().add(at), part, 0.0);
-                let x = I::sub(load_part::<I>(x.as_ptr().add(at), part, 0.0), mean);
-                let x = I::fma(x, factor, shift);
-                let activated = match self.activated {
-                    Activated::LeakyRelu(slope) => I::max(x, I::mul(x, I::splat(slope))),
-                    Activated::Snake(a, b) => {
-                        let sine =
-                            sine_up_to_sign::<I>(I::mul(x, load_part::<I>(a.as_ptr().add(at), part, 0.0)));
-                        let b = load_part::<I>(b.as_ptr().add(at), part, 0.0);
-                        I::fma(I::mul(sine, sine), b, x)
-                    }
-                };
-                store_part::<I>(y.as_mut_ptr().add(at), activated, part);
+                store_part::<I>(y.as_mut_ptr().add(at), self.norm.apply::<I>(x, at), width - at);
             }
+        }
+    }
+}
+
+struct Rounded<'a> {
+    x: &'a [f32],
+    norm: &'a Norm<'a>,
+    row: &'a mut [f32],
+    first: usize,
+    to: &'a RowWriter,
+}
+
+// SAFETY: `instance_norm_q8` checks the lengths and gives each task rows of its own.
+unsafe impl Kernel for Rounded<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        let width = self.norm.mean.len();
+        for (index, x) in self.x.chunks_exact(width).enumerate() {
+            for at in (0..width).step_by(LANES) {
+                store_part::<I>(self.row.as_mut_ptr().add(at), self.norm.apply::<I>(x, at), width - at);
+            }
+            self.to.put(self.first + index, self.row);
         }
     }
 }
@@ -153,6 +234,26 @@ mod tests {
             for activated in [Activated::LeakyRelu(0.2), Activated::Snake(&a, &b)] {
                 check("instance norm", 1e-4, || normalised(&x, width, activated));
             }
+        }
+    }
+
+    #[test]
+    fn rows_at_8_bits_are_those_in_f32_within_half_a_level() {
+        let (rows, width) = (700, 37);
+        let x: Vec<f32> = values(rows * width, 4).iter().map(|x| x * 3.0 + 2.0).collect();
+        let (a, b, scale, shift) = (values(width, 5), values(width, 6), values(width, 8), values(width, 9));
+        for activated in [Activated::LeakyRelu(0.2), Activated::Snake(&a, &b)] {
+            let mut rounded = QuantisedRows::zeros(rows + 3, width);
+            instance_norm_q8(&x, [&scale, &shift], 1e-5, activated, (&mut rounded, 2));
+            let (levels, scales, _) = rounded.parts();
+            for (row, exact) in normalised(&x, width, activated).chunks_exact(width).enumerate() {
+                let levels = &levels[(row + 2) * rounded.stride()..];
+                for (level, exact) in levels.iter().zip(exact) {
+                    let off = (f32::from(*level) * scales[row + 2] - exact).abs();
+                    assert!(off < 0.51 * scales[row + 2], "{row}: {off}");
+                }
+            }
+            assert!(scales[1] == 0.0 && scales[rows + 2] == 0.0);
         }
     }
 

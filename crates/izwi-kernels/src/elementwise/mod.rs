@@ -1,9 +1,11 @@
 //! Functions of one row or one element: softmax, norms, rotary embedding, activations.
 
 mod instance_norm;
+mod lstm;
 mod snake;
 
-pub use instance_norm::{Activated, instance_norm};
+pub use instance_norm::{Activated, instance_norm, instance_norm_q8};
+pub use lstm::lstm_step;
 pub use snake::snake;
 
 use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};

@@ -147,7 +147,7 @@ impl Packed for Weights {
             PackedKind::Bf16 => Panels::unpack(data, inputs, outputs).map(Layout::Bf16),
             PackedKind::Q8 => Blocks::unpack(data, inputs, outputs).map(Layout::Q8),
             PackedKind::Q4 => Blocks::unpack(data, inputs, outputs).map(Layout::Q4),
-            PackedKind::Conv | PackedKind::ConvBf16 => None,
+            PackedKind::Conv | PackedKind::ConvBf16 | PackedKind::ConvQ8 => None,
         };
         layout.map(Self)
     }

@@ -3,7 +3,7 @@
 use candle_core::Device;
 use izwi_audio::vad::VadModel;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::precision::{codec_precision, weight_precision};
+use izwi_nn::precision::{codec_precision, normed_conv_precision, weight_precision};
 use izwi_types::Precision;
 
 /// How a checkpoint is loaded.
@@ -34,6 +34,11 @@ impl LoadOptions {
     /// The precision of a codec's weights.
     pub(crate) fn codec_precision(&self) -> Precision {
         codec_precision(self.precision, &self.device)
+    }
+
+    /// The precision of convolutions over normalised rows.
+    pub(crate) fn normed_conv_precision(&self) -> Precision {
+        normed_conv_precision(self.precision, &self.device)
     }
 
     /// The precision of large weights, [`Precision::Auto`] resolved.

@@ -89,6 +89,7 @@ pub fn tokenize(family: &str, folder: &Path, size: usize, text: &str) -> Result<
         "lfm2_audio" => lfm2_audio::tokenize(folder, size, text),
         "pocket_tts" => pocket_tts::tokenize(folder, size, text),
         "qwen3_tts" => qwen3_tts::tokenize(folder, size, text),
+        "voxtral" => voxtral::tokenize(folder, size, text),
         _ => whisper::tokenize(folder, size, text),
     }
 }

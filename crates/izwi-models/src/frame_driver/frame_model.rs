@@ -204,7 +204,8 @@ pub(crate) struct PassPlan<P> {
 impl<P> PassPlan<P> {
     /// The pass as schedulable work.
     pub(crate) fn work(&self) -> Work {
-        Work::Autoregressive { prompt: Arc::clone(&self.prompt_keys), encoders: Arc::clone(&self.encoders) }
+        let (prompt, encoders) = (Arc::clone(&self.prompt_keys), Arc::clone(&self.encoders));
+        Work::Autoregressive { prompt, encoders, branches: 1 }
     }
 }
 

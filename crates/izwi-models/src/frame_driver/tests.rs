@@ -446,6 +446,7 @@ fn an_entry_of_another_family_is_an_error() {
             begins: true,
             num_tokens: 5,
             block_table: &[],
+            branch_tables: &[],
         };
         driver.forward(&mut kv, &mut [entry]).unwrap().remove(0).map_err(|error| error.to_string())
     };
@@ -472,6 +473,7 @@ fn an_error_of_one_entry_fails_that_entry_alone() {
                 // Of the third, one position more than it has.
                 num_tokens: 5,
                 block_table: &[],
+                branch_tables: &[],
             })
             .collect();
         driver.forward(kv, &mut entries).unwrap()

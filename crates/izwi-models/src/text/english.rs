@@ -2,13 +2,14 @@
 //!
 //! Puts the steps of this folder in order. Knows no vocabulary and no family.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use rayon::prelude::*;
 use regex::Regex;
 
 use super::alignment::spoken_ends;
+use super::front_end::{FrontEnd, FrontEndError};
 use super::markup::Markup;
 use super::normalise::Normaliser;
 pub(crate) use super::phonemes::Accent;
@@ -58,7 +59,8 @@ impl EnglishFrontEnd {
         Self::with_accent(Accent::American, unknown)
     }
 
-    fn with_accent(accent: Accent, unknown: Box<dyn UnknownWords>) -> Result<Self, Error> {
+    /// As [`Self::new`], in an accent.
+    pub(super) fn with_accent(accent: Accent, unknown: Box<dyn UnknownWords>) -> Result<Self, Error> {
         let faulty = |_| Error::Internal("a text rule is not a regular expression");
         Ok(Self {
             markup: Markup::new().map_err(faulty)?,
@@ -121,34 +123,13 @@ impl EnglishFrontEnd {
     }
 }
 
-/// The front ends of both accents. The lexicons of British English are loaded when they are first needed.
-#[derive(Debug)]
-pub(crate) struct FrontEnds {
-    folder: PathBuf,
-    american: EnglishFrontEnd,
-    british: OnceLock<Result<EnglishFrontEnd, Error>>,
-}
-
-impl FrontEnds {
-    /// With the reader of unknown words in `folder`, or letter names.
-    ///
-    /// # Errors
-    /// The reader cannot be loaded, or a rule for texts is faulty.
-    pub(crate) fn new(folder: &Path) -> Result<Self, Error> {
-        let american = EnglishFrontEnd::new(unknown_words(folder)?)?;
-        Ok(Self { folder: folder.to_owned(), american, british: OnceLock::new() })
+impl FrontEnd for EnglishFrontEnd {
+    fn sentences(&self, text: &str) -> Result<Vec<Sentence>, FrontEndError> {
+        Ok(Self::sentences(self, text))
     }
 
-    /// The one of an accent.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub(crate) fn of(&self, accent: Accent) -> Result<&EnglishFrontEnd, &Error> {
-        if accent == Accent::American {
-            return Ok(&self.american);
-        }
-        let make = || EnglishFrontEnd::with_accent(accent, unknown_words(&self.folder)?);
-        self.british.get_or_init(make).as_ref()
+    fn unspoken(&self, text: &str) -> String {
+        Self::unspoken(self, text)
     }
 }
 

@@ -1,11 +1,14 @@
 //! From what a user writes to what a model reads: markup, normalisation, sentences, phonemes.
 //!
-//! English. Knows no family. One file has a network: the reader of words outside the lexicon.
+//! English, and other languages by an external program. Knows no family. One file has a network: the reader of words
+//! outside the lexicon.
 
 pub mod alignment;
 mod calendar;
 pub(crate) mod english;
+mod espeak;
 mod figures;
+pub(crate) mod front_end;
 pub(crate) mod json_file;
 pub mod markup;
 pub mod normalise;

@@ -6,7 +6,8 @@ use candle_core::{Result, Tensor, bail};
 use super::PackedRows;
 use super::activation::snake;
 use crate::slices::with_slices;
-use izwi_kernels::elementwise::{Activated, instance_norm};
+use izwi_kernels::elementwise::{Activated, instance_norm, instance_norm_q8};
+use izwi_kernels::quantised_rows::QuantisedRows;
 
 /// PyTorch's default: <https://docs.pytorch.org/docs/stable/generated/torch.nn.InstanceNorm1d.html>.
 const EPS: f32 = 1e-5;
@@ -44,6 +45,45 @@ impl InstanceNorm {
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, packed: &PackedRows, activation: NormActivation<'_>) -> Result<Tensor> {
         let (rows, channels) = x.dims2()?;
+        self.check(x, packed, activation)?;
+        if !x.device().is_cpu() {
+            return self.composite(x, packed, activation);
+        }
+        let y = self.on_cpu(x, activation, |x, styles, activated| {
+            let mut y = vec![0f32; x.len()];
+            for (sequence, span) in packed.spans().iter().enumerate() {
+                let part = span.start * channels..span.end * channels;
+                let style = styles.map(|all| &all[sequence * channels..][..channels]);
+                instance_norm(&x[part.clone()], style, EPS, activated, &mut y[part]);
+            }
+            y
+        })?;
+        Tensor::from_vec(y, (rows, channels), x.device())
+    }
+
+    /// As [`Self::forward`] on the CPU, at 8 bits, with `pads` rows of zeros before and behind.
+    pub(crate) fn forward_q8(
+        &self,
+        x: &Tensor,
+        packed: &PackedRows,
+        activation: NormActivation<'_>,
+        [before, behind]: [usize; 2],
+    ) -> Result<QuantisedRows> {
+        let (rows, channels) = x.dims2()?;
+        self.check(x, packed, activation)?;
+        self.on_cpu(x, activation, |x, styles, activated| {
+            let mut y = QuantisedRows::zeros(before + rows + behind, channels);
+            for (sequence, span) in packed.spans().iter().enumerate() {
+                let x = &x[span.start * channels..span.end * channels];
+                let style = styles.map(|all| &all[sequence * channels..][..channels]);
+                instance_norm_q8(x, style, EPS, activated, (&mut y, before + span.start));
+            }
+            y
+        })
+    }
+
+    fn check(&self, x: &Tensor, packed: &PackedRows, activation: NormActivation<'_>) -> Result<()> {
+        let (rows, channels) = x.dims2()?;
         let styles = [packed.spans().len(), channels];
         let activated = match activation {
             NormActivation::LeakyRelu(_) => true,
@@ -56,27 +96,27 @@ impl InstanceNorm {
             let (scale, spans) = (self.scale.dims(), packed.spans().len());
             bail!("instance norm: {:?} does not fit {spans} sequences with scales {scale:?}", x.dims())
         }
-        if !x.device().is_cpu() {
-            return self.composite(x, packed, activation);
-        }
+        Ok(())
+    }
+
+    /// Runs `work` on the values of `x`, the scales and shifts, and the activation.
+    fn on_cpu<T>(
+        &self,
+        x: &Tensor,
+        activation: NormActivation<'_>,
+        work: impl FnOnce(&[f32], [&[f32]; 2], Activated<'_>) -> T,
+    ) -> Result<T> {
         let (a, b) = match activation {
             NormActivation::LeakyRelu(_) => (&self.scale, &self.scale),
             NormActivation::Snake { frequency, amplitude } => (frequency, amplitude),
         };
-        let y = with_slices([x, &self.scale, &self.shift, a, b], |[x, scale, shift, a, b]| {
+        with_slices([x, &self.scale, &self.shift, a, b], |[x, scale, shift, a, b]| {
             let activated = match activation {
                 NormActivation::LeakyRelu(slope) => Activated::LeakyRelu(slope),
                 NormActivation::Snake { .. } => Activated::Snake(a, b),
             };
-            let mut y = vec![0f32; x.len()];
-            for (sequence, span) in packed.spans().iter().enumerate() {
-                let part = span.start * channels..span.end * channels;
-                let style = [scale, shift].map(|all| &all[sequence * channels..][..channels]);
-                instance_norm(&x[part.clone()], style, EPS, activated, &mut y[part]);
-            }
-            y
-        })?;
-        Tensor::from_vec(y, (rows, channels), x.device())
+            work(x, [scale, shift], activated)
+        })
     }
 
     fn composite(&self, x: &Tensor, packed: &PackedRows, activation: NormActivation<'_>) -> Result<Tensor> {

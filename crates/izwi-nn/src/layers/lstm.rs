@@ -7,6 +7,7 @@ use super::{Linear, PackedRows, cat_weights};
 use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::slices::with_slices;
+use izwi_kernels::elementwise::lstm_step;
 use izwi_types::Precision;
 
 /// Input, forget, cell and output gate.
@@ -113,22 +114,11 @@ impl BiLstm {
                 rows.iter().zip(recurrent.chunks_exact(width)).zip(states)
             {
                 let own = &gates[(2 * *row as usize + direction) * width..][..width];
-                advance(own, recurrent, hidden, cell);
+                lstm_step([own, recurrent], hidden, cell);
             }
             (hidden, cell)
         })?;
         Ok((Tensor::from_vec(hidden, shape, gates.device())?, Tensor::from_vec(cell, shape, gates.device())?))
-    }
-}
-
-/// One step of one sequence: the sum of `own` and `recurrent` are the gates, `[GATES * hidden]`.
-fn advance(own: &[f32], recurrent: &[f32], hidden: &mut [f32], cell: &mut [f32]) {
-    let size = hidden.len();
-    let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
-    for (at, (hidden, cell)) in hidden.iter_mut().zip(cell).enumerate() {
-        let gate = |gate: usize| own[gate * size + at] + recurrent[gate * size + at];
-        *cell = sigmoid(gate(1)) * *cell + sigmoid(gate(0)) * gate(2).tanh();
-        *hidden = sigmoid(gate(3)) * cell.tanh();
     }
 }
 

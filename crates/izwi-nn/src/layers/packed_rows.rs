@@ -5,7 +5,9 @@
 
 use std::ops::Range;
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor, bail};
+
+use crate::slices::with_slices;
 
 /// Every sequence starts at a multiple of this many rows.
 pub const ROW_ALIGN: usize = 16;
@@ -79,7 +81,19 @@ impl PackedRows {
     /// # Errors
     /// `x` has another number of rows.
     pub fn clear_gaps(&self, x: &Tensor) -> Result<Tensor> {
-        x.broadcast_mul(&self.mask)
+        let (rows, channels) = x.dims2()?;
+        if !x.device().is_cpu() || x.dtype() != DType::F32 || rows != self.rows {
+            return x.broadcast_mul(&self.mask);
+        }
+        let y = with_slices([x], |[x]| {
+            let mut y = vec![0f32; x.len()];
+            for span in &self.spans {
+                let part = span.start * channels..span.end * channels;
+                y[part.clone()].copy_from_slice(&x[part]);
+            }
+            y
+        })?;
+        Tensor::from_vec(y, (rows, channels), x.device())
     }
 
     /// Rows `rows[i]` of `source` `[n, channels]`, gaps zero: changes the packing.
@@ -87,6 +101,22 @@ impl PackedRows {
     /// # Errors
     /// An index lies outside `source`.
     pub fn gather(&self, source: &Tensor, rows: Vec<u32>) -> Result<Tensor> {
+        if source.device().is_cpu() && source.dtype() == DType::F32 && rows.len() == self.rows {
+            let (count, channels) = source.dims2()?;
+            let mut inner = self.spans.iter().flat_map(|span| &rows[span.clone()]);
+            if let Some(row) = inner.find(|&&row| row as usize >= count) {
+                bail!("packed rows: row {row} of {count}")
+            }
+            let y = with_slices([source], |[source]| {
+                let mut y = vec![0f32; self.rows * channels];
+                for row in self.spans.iter().flat_map(Range::clone) {
+                    let from = &source[rows[row] as usize * channels..][..channels];
+                    y[row * channels..][..channels].copy_from_slice(from);
+                }
+                y
+            })?;
+            return Tensor::from_vec(y, (self.rows, channels), source.device());
+        }
         let index = Tensor::from_vec(rows, self.rows, source.device())?;
         self.clear_gaps(&source.contiguous()?.index_select(&index, 0)?)
     }
@@ -113,5 +143,8 @@ mod tests {
         assert_eq!(values[..3], [3.0, 2.0, 0.0]);
         assert_eq!(values[16], 2.0);
         assert_eq!(values.iter().sum::<f32>(), 7.0);
+        assert!(packed.gather(&source, packed.fill(|_, _| 3)).is_err());
+        let (cleared, masked) = (packed.clear_gaps(&gathered).unwrap(), gathered.broadcast_mul(&packed.mask));
+        assert_eq!(cleared.to_vec2::<f32>().unwrap(), masked.unwrap().to_vec2::<f32>().unwrap());
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use izwi_audio::encode::{FORMATS, Format};
-use izwi_core::engine::Task;
+use izwi_core::engine::{BeamSearch, Task};
 use serde_json::Value;
 use utoipa::openapi::schema::{Array, ArrayBuilder, Object, ObjectBuilder, OneOfBuilder, SchemaType, Type};
 
@@ -57,6 +57,14 @@ pub(crate) fn list_object() -> Object {
 
 pub(crate) fn model_object() -> Object {
     one_of(["model"]).build()
+}
+
+pub(crate) fn catalogue_object() -> Object {
+    one_of(["catalogue.model"]).build()
+}
+
+pub(crate) fn pull_state() -> Object {
+    one_of(["running", "failed"]).build()
 }
 
 pub(crate) fn voice_object() -> Object {
@@ -215,6 +223,34 @@ pub(crate) fn include() -> Array {
         .build();
     list.schema_type = nullable(Type::Array);
     list
+}
+
+pub(crate) fn beam_size() -> Object {
+    whole(
+        "Texts that are continued side by side at temperature 0, to find the likeliest; 1 takes the likeliest token each \
+         time. Without it 5, where the model can, or 1 with `stream`.",
+    )
+    .minimum(Some(1usize))
+    .maximum(Some(BeamSearch::MAX_BEAM_SIZE))
+    .build()
+}
+
+pub(crate) fn patience() -> Object {
+    let range = f64::from(f32::EPSILON)..=f64::from(BeamSearch::MAX_PATIENCE);
+    number(
+        range,
+        "Texts that are finished before the search ends, as a multiple of `beam_size`; 1 without it.",
+    )
+    .build()
+}
+
+pub(crate) fn length_penalty() -> Object {
+    number(
+        0.0..=1.0,
+        "Exponent of the length by which the log-probability of a text is divided, ((5 + tokens) / 6)^x. Without it the \
+         log-probability is divided by the number of tokens.",
+    )
+    .build()
 }
 
 /// `auto`, or the parameters of the detection.

@@ -51,8 +51,18 @@ pub(crate) struct EngineHealth {
     pub(crate) running: usize,
     pub(crate) steps: u64,
     pub(crate) kv: KvHealth,
+    /// The live streams that play.
+    pub(crate) streams: Vec<StreamHealth>,
     /// Absent when the engine did not answer in time.
     pub(crate) statistics: Option<Statistics>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StreamHealth {
+    /// Number of the stream within its model, never used again.
+    pub(crate) id: u64,
+    /// Audio that was delivered and not played yet, in milliseconds.
+    pub(crate) slack_ms: u64,
 }
 
 #[derive(Debug, Serialize, ToSchema)]

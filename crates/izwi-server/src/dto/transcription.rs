@@ -34,6 +34,12 @@ pub(crate) struct TranscriptionRequest {
     /// 0 for the most likely text, raised where that fails.
     #[schema(minimum = 0.0, maximum = 1.0, default = 0.0)]
     pub(crate) temperature: Option<f32>,
+    #[schema(schema_with = schemas::beam_size)]
+    pub(crate) beam_size: Option<usize>,
+    #[schema(schema_with = schemas::patience)]
+    pub(crate) patience: Option<f32>,
+    #[schema(schema_with = schemas::length_penalty)]
+    pub(crate) length_penalty: Option<f32>,
     /// Times to compute: of segments and of words. `word` needs `response_format` `verbose_json`.
     #[serde(alias = "timestamp_granularities[]")]
     #[schema(schema_with = schemas::granularities)]

@@ -16,8 +16,9 @@ use utoipa::openapi::{RefOr, Schema};
 pub(crate) use self::answers::{SpeechAudio, TranscriptBody};
 pub(crate) use self::bodies::{SpeechBody, TranscriptionForm, VoiceForm};
 pub(crate) use self::refusals::{
-    NotReadyRefusals, SavedVoiceRefusals, SessionRefusals, SpeechRefusals, TranscriptionRefusals,
-    UnknownModelRefusals, VoiceCreationRefusals, VoiceRefusals,
+    CatalogueRefusals, LoadRefusals, NotReadyRefusals, PageRefusals, PullRefusals, SavedVoiceRefusals,
+    SessionRefusals, SpeechRefusals, TranscriptionRefusals, UnknownModelRefusals, UnloadRefusals,
+    VoiceCreationRefusals, VoiceRefusals,
 };
 use crate::config::ServerConfig;
 use crate::dto::error::ErrorEnvelope;

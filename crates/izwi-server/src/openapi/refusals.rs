@@ -39,6 +39,16 @@ refusals! {
     SavedVoiceRefusals = field + voice + internal;
     /// Errors of reading a model.
     UnknownModelRefusals = field + model;
+    /// Errors of reading the page.
+    PageRefusals = field + no_file;
+    /// Errors of listing the catalogue.
+    CatalogueRefusals = internal;
+    /// Errors of pulling a model.
+    PullRefusals = field + model;
+    /// Errors of loading a model.
+    LoadRefusals = field + model + loading;
+    /// Errors of unloading a model.
+    UnloadRefusals = field + model + in_use;
     /// Errors of opening a WebSocket.
     SessionRefusals = upgrade;
     /// Errors of a probe.
@@ -83,6 +93,17 @@ fn loading() -> Vec<ApiError> {
 
 fn not_loaded() -> Vec<ApiError> {
     vec![ApiError::ModelNotLoaded(text("ID")), ApiError::ModelUnavailable(text("ID"))]
+}
+
+fn no_file() -> Vec<ApiError> {
+    vec![ApiError::UnknownRoute(text("GET /page/FILE"))]
+}
+
+fn in_use() -> Vec<ApiError> {
+    vec![
+        ApiError::ModelInUse { id: text("ID"), reason: "it is a default model, or in use" },
+        ApiError::ModelLoading(text("ID")),
+    ]
 }
 
 fn voice() -> Vec<ApiError> {

@@ -179,6 +179,31 @@ impl Registry {
         entries.into_iter().map(|(id, entry)| (id, entry.slot)).collect()
     }
 
+    /// Adds a model that can be loaded from now on. One that failed to load is tried again by its next request.
+    pub(crate) fn offer(&self, offer: Offer) {
+        self.inner.residency.send_modify(|residency| residency.offer(offer, Instant::now()));
+    }
+
+    /// Loads a model, and waits until it takes requests.
+    pub(crate) async fn load_now(&self, id: &str) -> Result<(), ApiError> {
+        self.acquire(id, true).await.map(drop)
+    }
+
+    /// Unloads a model that nothing uses, and waits until its memory is free. A default model stays.
+    pub(crate) async fn unload_now(&self, id: &str) -> Result<(), ApiError> {
+        let mut decided = Ok(None);
+        self.inner.residency.send_if_modified(|residency| {
+            decided = residency.unload(id, Instant::now());
+            matches!(decided, Ok(Some(_)))
+        });
+        if let Some(eviction) = decided? {
+            tracing::info!(model = id, "unloading a model on request");
+            // In a task of its own: it ends also where the client leaves.
+            let _ = tokio::spawn(self.clone().unload(eviction)).await;
+        }
+        Ok(())
+    }
+
     /// Unloads models that were not used for the TTL.
     pub fn expire(&self) {
         self.expire_at(Instant::now());

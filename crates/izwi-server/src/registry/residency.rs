@@ -220,6 +220,10 @@ impl Residency {
         let entry = self.entries.entry(offer.id).or_insert_with(|| Entry::new(Slot::Unloaded, now));
         entry.tasks = offer.tasks;
         entry.bytes = offer.bytes;
+        // It may have failed because it was not installed.
+        if matches!(entry.slot, Slot::Failed(_)) {
+            entry.set_slot(Slot::Unloaded, now);
+        }
     }
 
     /// Replaces the state of a model.
@@ -345,6 +349,24 @@ impl Residency {
         let engine = entry.evictable()?.clone();
         entry.set_slot(Slot::Unloading, now);
         Some((id.to_owned(), engine))
+    }
+
+    /// Unloads a model on request. `None` if it is not in memory.
+    pub(super) fn unload(&mut self, id: &str, now: Instant) -> Result<Option<Eviction>, ApiError> {
+        let in_use = |reason| ApiError::ModelInUse { id: id.to_owned(), reason };
+        let Some(entry) = self.entries.get(id) else { return Ok(None) };
+        match &entry.slot {
+            Slot::Loading => Err(ApiError::ModelLoading(id.to_owned())),
+            Slot::Ready(_) if entry.is_pinned => {
+                Err(in_use("default models stay loaded; choose other defaults with tts_model and asr_model"))
+            }
+            Slot::Ready(_) => match self.evict(id, now) {
+                Some(eviction) => Ok(Some(eviction)),
+                None => Err(in_use("requests or sessions use it; try again when they have ended")),
+            },
+            Slot::Unloaded | Slot::Unloading | Slot::Failed(_) => Ok(None),
+            Slot::Restarting { .. } | Slot::GivenUp(_) => Ok(None),
+        }
     }
 
     /// Ends a lease.

@@ -1,7 +1,9 @@
 //! The route table, and the middleware of all routes.
 
+mod catalogue;
 mod docs;
 mod models;
+mod page;
 mod speech;
 mod streamed;
 mod system;
@@ -72,6 +74,10 @@ fn keyed(config: &ServerConfig) -> OpenApiRouter<AppState> {
         .routes(routes!(voices::show, voices::remove))
         .routes(routes!(models::list))
         .routes(routes!(models::show))
+        .routes(routes!(models::load))
+        .routes(routes!(models::unload))
+        .routes(routes!(catalogue::list))
+        .routes(routes!(catalogue::pull))
         .routes(routes!(tickets::create))
 }
 
@@ -86,6 +92,8 @@ fn open() -> OpenApiRouter<AppState> {
         .routes(routes!(docs::document))
         .routes(routes!(docs::page))
         .routes(routes!(docs::protocol))
+        .routes(routes!(page::index))
+        .routes(routes!(page::file))
 }
 
 /// Routes whose bodies carry a recording, and may be larger than others.

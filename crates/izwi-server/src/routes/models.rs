@@ -1,4 +1,4 @@
-//! `GET /v1/models` and `GET /v1/models/{id}`.
+//! `GET /v1/models`, `GET /v1/models/{id}`, and `POST` to `load` and `unload` of a model.
 
 use axum::Json;
 use axum::extract::State;
@@ -9,7 +9,7 @@ use crate::dialects;
 use crate::dto::listing::{ModelList, ModelObject};
 use crate::error::ApiError;
 use crate::extract::ApiPath;
-use crate::openapi::UnknownModelRefusals;
+use crate::openapi::{LoadRefusals, UnknownModelRefusals, UnloadRefusals};
 use crate::registry::{Entry, Slot};
 use crate::state::AppState;
 
@@ -41,6 +41,47 @@ pub(super) async fn show(
     Ok(Json(describe(&state, id, &entry)))
 }
 // end of example
+
+/// Load a model
+///
+/// Loads the model into memory, as its first request would, and answers once it takes requests.
+#[utoipa::path(
+    post,
+    path = "/v1/models/{id}/load",
+    tag = "models",
+    params(("id" = String, Path, description = "Id or alias of a model.", example = "tts-1")),
+    responses((status = 200, description = "The loaded model.", body = ModelObject), LoadRefusals),
+)]
+pub(super) async fn load(
+    State(state): State<AppState>,
+    ApiPath(id): ApiPath,
+) -> Result<Json<ModelObject>, ApiError> {
+    let (id, _) = state.registry().find(&id)?;
+    state.load(&id).await?;
+    let (id, entry) = state.registry().find(&id)?;
+    Ok(Json(describe(&state, id, &entry)))
+}
+
+/// Unload a model
+///
+/// Frees the memory of a model that no request uses. It is loaded again when a request names it. Default models stay
+/// loaded.
+#[utoipa::path(
+    post,
+    path = "/v1/models/{id}/unload",
+    tag = "models",
+    params(("id" = String, Path, description = "Id or alias of a model.", example = "tts-1")),
+    responses((status = 200, description = "The model.", body = ModelObject), UnloadRefusals),
+)]
+pub(super) async fn unload(
+    State(state): State<AppState>,
+    ApiPath(id): ApiPath,
+) -> Result<Json<ModelObject>, ApiError> {
+    let (id, _) = state.registry().find(&id)?;
+    state.registry().unload_now(&id).await?;
+    let (id, entry) = state.registry().find(&id)?;
+    Ok(Json(describe(&state, id, &entry)))
+}
 
 fn describe(state: &AppState, id: String, entry: &Entry) -> ModelObject {
     let profile = match &entry.slot {

@@ -6,9 +6,12 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
-use izwi_core::engine::{Engine, KVCacheStats, MetricsSnapshot};
+use izwi_core::engine::{Engine, KVCacheStats, MetricsSnapshot, SequenceId};
+use tokio::time::Instant;
 
-use crate::dto::status::{EngineHealth, Health, KvHealth, ModelHealth, Probe, Statistics, Version};
+use crate::dto::status::{
+    EngineHealth, Health, KvHealth, ModelHealth, Probe, Statistics, StreamHealth, Version,
+};
 use crate::error::ApiError;
 use crate::openapi::NotReadyRefusals;
 use crate::registry::{Entry, Slot, Unready};
@@ -125,6 +128,11 @@ async fn model_health(id: &str, entry: &Entry) -> ModelHealth {
 
 async fn engine_health(engine: &Engine) -> EngineHealth {
     let status = engine.status();
+    let now = Instant::now();
+    let stream = |(id, end): &(SequenceId, Instant)| StreamHealth {
+        id: id.0,
+        slack_ms: u64::try_from(end.saturating_duration_since(now).as_millis()).unwrap_or(u64::MAX),
+    };
     let snapshot = tokio::time::timeout(STATISTICS_TIMEOUT, engine.try_metrics()).await;
     EngineHealth {
         device: engine.profile().device.clone(),
@@ -133,6 +141,7 @@ async fn engine_health(engine: &Engine) -> EngineHealth {
         running: status.running,
         steps: status.steps,
         kv: kv_health(&status.kv),
+        streams: status.streams.iter().map(stream).collect(),
         statistics: snapshot.ok().and_then(Result::ok).map(statistics),
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::Device;
 use izwi_models::families::{LoadOptions, load, tokenize};
-use izwi_types::{Input, Precision, PrepareLimits, SpeakInput};
+use izwi_types::{Input, ListenInput, Precision, PrepareLimits, SpeakInput};
 use serde_json::{Value, json};
 
 use crate::corpus::{file, repository};
@@ -18,21 +18,25 @@ pub(super) const TOKENIZERS: Target =
     Target { name: "tokenizers", run: read_tokenizer, seeds: tokenizers, max_bytes: 4 << 10 };
 
 /// Family, folder and settings file.
-const FILES: [(&str, &str, &str); 6] = [
+const FILES: [(&str, &str, &str); 10] = [
     ("qwen3_tts", "tests/golden/qwen3_tts/base17", "config.json"),
     ("qwen3_tts", "tests/golden/qwen3_tts/base17", "speech_tokenizer/config.json"),
     ("lfm2_audio", "tests/golden/lfm2_audio", "config.json"),
     ("lfm2_audio", "tests/golden/lfm2_audio", "audio_detokenizer/config.json"),
     ("qwen3_tts", "tests/golden/qwen3_tts/cv06", "config.json"),
     ("qwen3_tts", "tests/golden/qwen3_tts/cv06", "generation_config.json"),
+    ("pocket_tts", "tests/golden/pocket_tts/lsd", "config.yaml"),
+    ("pocket_tts", "tests/golden/pocket_tts/pointwise", "config.yaml"),
+    ("kokoro", "tests/golden/kokoro", "config.json"),
+    ("voxtral", "tests/golden/voxtral", "config.json"),
 ];
 
 fn configs() -> Vec<Vec<u8>> {
     let seed = |(index, (_, folder, name)): (usize, &(&str, &str, &str))| {
         let text = file(&format!("{folder}/{name}"));
-        // Without white space: shorter inputs are mutated better.
-        let compact = serde_json::from_slice::<Value>(&text).unwrap().to_string();
-        [&[index as u8], compact.as_bytes()].concat()
+        // JSON without white space: shorter inputs are mutated better.
+        let compact = serde_json::from_slice::<Value>(&text).map(|value| value.to_string().into_bytes());
+        [&[index as u8], &compact.unwrap_or(text)[..]].concat()
     };
     FILES.iter().enumerate().map(seed).collect()
 }
@@ -46,7 +50,13 @@ fn configure(bytes: &[u8]) {
     let options = LoadOptions::new(Device::Cpu, Precision::F32);
     let Ok(model) = load(family, &folder, &options) else { return };
     let limits = PrepareLimits { max_tokens_per_step: 512, max_positions: 4_096 };
-    let _ = model.prepare(&Input::Speak(SpeakInput::plain("A bird.")), &limits);
+    let inputs = [
+        Input::Speak(SpeakInput::plain("A bird.")),
+        Input::Listen(ListenInput::plain(vec![0.0; 1_600].into())),
+    ];
+    for input in &inputs {
+        let _ = model.prepare(input, &limits);
+    }
 }
 
 /// A folder with links to the files of a model, but for `name`.
@@ -72,7 +82,26 @@ fn link_all(from: &Path, to: &Path) {
     }
 }
 
-const FAMILIES: [&str; 3] = ["whisper", "qwen3_tts", "lfm2_audio"];
+/// Family, file, and tokens of the network.
+const TOKENIZER_FILES: [(&str, &str, usize); 5] = [
+    ("whisper", "tokenizer.json", 70_000),
+    ("qwen3_tts", "tokenizer.json", 70_000),
+    ("lfm2_audio", "tokenizer.json", 70_000),
+    ("pocket_tts", "tokenizer.model", PIECES.len()),
+    ("voxtral", "tekken.json", 70_000),
+];
+/// Pieces of a SentencePiece model: text, score, type.
+const PIECES: [(&str, f32, u8); 9] = [
+    ("<unk>", 0.0, 2),
+    ("<s>", 0.0, 3),
+    ("\u{2581}A", -1.5, 1),
+    ("\u{2581}bird", -2.0, 1),
+    ("\u{2581}", -3.0, 1),
+    ("s", -4.0, 1),
+    ("ing", -3.5, 1),
+    ("<0x2E>", 0.0, 6),
+    ("<own>", 0.0, 4),
+];
 const TEXTS: [&str; 4] = ["A bird sings.", "Ünï — 東京 👩‍👩‍👧\u{fffd}\n\t  x", "<|im_start|>a<|endoftext|>", ""];
 
 fn tokenizers() -> Vec<Vec<u8>> {
@@ -111,23 +140,54 @@ fn tokenizers() -> Vec<Vec<u8>> {
     let whisper = names.iter().zip(20..).map(|(name, id)| special(&format!("<|{name}|>"), id)).collect();
     let lfm = [("startoftext", 1), ("im_start", 6), ("im_end", 7), ("audio_start", 128), ("text_end", 130)];
     let lfm = lfm.map(|(name, id)| special(&format!("<|{name}|>"), id)).into();
-    let seeds: [(u8, Vec<u8>); 3] = [
+    let seeds: [(u8, Vec<u8>); 5] = [
         (0, tokenizer(whisper, Value::Null, bytes.clone())),
         (1, tokenizer(vec![special("<|im_start|>", 3)], json!({"type": "NFC"}), split)),
         (2, tokenizer(lfm, Value::Null, bytes)),
+        (3, sentencepiece()),
+        (4, tekken()),
     ];
     seeds.map(|(family, text)| [&[family], &text[..]].concat()).into()
 }
 
-/// The first byte chooses the family, the rest is its `tokenizer.json`.
+/// A `ModelProto` of [`PIECES`] that spells unknown characters by bytes, and normalises white space.
+fn sentencepiece() -> Vec<u8> {
+    let message = |field: u8, content: &[u8]| [&[field << 3 | 2, content.len() as u8], content].concat();
+    let piece = |(text, score, kind): &(&str, f32, u8)| {
+        let score = [&[2 << 3 | 5], &score.to_le_bytes()[..]].concat();
+        message(1, &[message(1, text.as_bytes()), score, vec![3 << 3, *kind]].concat())
+    };
+    let pieces = PIECES.iter().flat_map(piece);
+    // Model type 1 in field 3, byte fallback in field 35 of the trainer; flags 3 to 5 of the normaliser.
+    let trainer = message(2, &[3 << 3, 1, 0x98, 0x02, 1]);
+    let normaliser = message(3, &[3 << 3, 1, 4 << 3, 1, 5 << 3, 1]);
+    pieces.chain(trainer).chain(normaliser).collect()
+}
+
+/// A `tekken.json` of the letters of a prompt and one pair.
+fn tekken() -> Vec<u8> {
+    let names = ["<s>", "</s>", "[INST]", "[/INST]", "[BEGIN_AUDIO]", "[TRANSCRIBE]"];
+    let special = |(rank, name): (usize, &&str)| json!({"rank": rank, "token_str": name, "is_control": true});
+    let special: Vec<Value> = names.iter().enumerate().map(special).collect();
+    // The letters l, a, n, g, the colon, and "an".
+    let pieces = ["bA==", "YQ==", "bg==", "Zw==", "Og==", "YW4="];
+    let piece =
+        |(rank, bytes): (usize, &&str)| json!({"rank": rank, "token_bytes": bytes, "token_str": null});
+    let pieces: Vec<Value> = pieces.iter().enumerate().map(piece).collect();
+    let config = json!({"default_vocab_size": 12, "default_num_special_tokens": 6});
+    json!({"config": config, "vocab": pieces, "special_tokens": special}).to_string().into_bytes()
+}
+
+/// The first byte chooses the family, the rest is its tokenizer.
 fn read_tokenizer(bytes: &[u8]) {
-    let Some((family, content)) = bytes.split_first() else { return };
-    let path = scratch::file("tokenizer/tokenizer.json", content);
+    let Some((which, content)) = bytes.split_first() else { return };
+    let (family, name, size) = TOKENIZER_FILES[usize::from(*which) % TOKENIZER_FILES.len()];
+    let path = scratch::file(&format!("tokenizer-{family}/{name}"), content);
     let folder = path.parent().expect("a file lies in a folder");
     for text in TEXTS {
-        let ids = tokenize(FAMILIES[usize::from(*family) % FAMILIES.len()], folder, 70_000, text);
+        let ids = tokenize(family, folder, size, text);
         let Ok(ids) = ids else { return };
-        assert!(ids.iter().all(|id| *id < 70_000), "a token beyond the network: {ids:?}");
+        assert!(ids.iter().all(|id| (*id as usize) < size), "a token beyond the network: {ids:?}");
         assert!(ids.len() <= 4_096 + 64 * text.len(), "{} tokens of {text:?}", ids.len());
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::ValueHint;
-use izwi_core::engine::{AudioInput, EngineCoreRequest, TranscriptionOptions};
+use izwi_core::engine::{AudioInput, BeamSearch, EngineCoreRequest, TranscriptionOptions};
 use izwi_hub::{Store, Task};
 
 use crate::engine::{Loaded, incomplete};
@@ -54,9 +54,25 @@ pub(crate) struct Args {
     /// Text that could precede the recording: names, spellings, style
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
+    /// Texts that are continued side by side to find the likeliest, 1 to 10; 1 is the fastest [default: the model's]
+    #[arg(long, value_name = "N")]
+    beam_size: Option<usize>,
+    /// Texts that are finished before the search ends, as a multiple of the beam size, up to 8 [default: 1]
+    #[arg(long, value_name = "P")]
+    patience: Option<f32>,
+    /// Exponent of the length by which the log-probability of a text is divided, 0 to 1 [default: the number of tokens]
+    #[arg(long, value_name = "A")]
+    length_penalty: Option<f32>,
     /// Fail if the model is not installed, instead of pulling it
     #[arg(long)]
     no_pull: bool,
+}
+
+impl Args {
+    fn search(&self) -> BeamSearch {
+        let Self { beam_size, patience, length_penalty, .. } = *self;
+        BeamSearch { beam_size, patience, length_penalty }
+    }
 }
 
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
@@ -67,6 +83,9 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
             format!("--words has no effect on {}", args.format.label()),
             "add --format json",
         ));
+    }
+    if let Err(error) = args.search().check() {
+        return Err(failure::usage(error.message, "see `izwi help transcribe`"));
     }
     let recordings = recordings::find(&args.files)?;
     let destinations = transcripts::destinations(args.format, args.output.as_deref(), &recordings)?;
@@ -151,6 +170,7 @@ impl Job<'_> {
             prompt: self.args.prompt.clone(),
             translate: self.args.translate,
             word_timestamps: self.args.words,
+            search: self.args.search(),
             ..TranscriptionOptions::default()
         });
         request.language.clone_from(&self.args.language);

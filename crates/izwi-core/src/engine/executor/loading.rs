@@ -99,7 +99,12 @@ pub(super) fn explain(config: &EngineCoreConfig) -> Result<Option<String>> {
 pub(super) fn limits(config: &EngineCoreConfig, model: &dyn SpeechModel) -> PrepareLimits {
     PrepareLimits {
         max_tokens_per_step: config.max_tokens_per_step,
-        max_positions: config.sequence_capacity(model.kv_layout().is_some()),
+        max_positions: match model.kv_layout() {
+            Some(_) => {
+                config.sequence_capacity(true).min(config.pool_geometry(model.max_positions()).capacity())
+            }
+            None => config.sequence_capacity(false),
+        },
     }
 }
 

@@ -143,6 +143,7 @@ impl NativeExecutor {
                 begins: item.begins,
                 num_tokens: item.num_tokens,
                 block_table: &item.block_table,
+                branch_tables: &item.branch_tables,
             })
             .collect();
         let outputs = self.model.forward(&mut self.pool, &mut entries).map_err(|error| self.failed(error))?;

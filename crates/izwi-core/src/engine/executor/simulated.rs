@@ -8,6 +8,7 @@ mod chat;
 mod cost;
 mod open_text;
 mod preparer;
+mod search;
 mod voice_pack;
 
 use std::collections::HashMap;
@@ -61,6 +62,8 @@ pub struct SimulatedModel {
     pub watchdog: Option<usize>,
     /// Passes of an autoregressive TTS request.
     pub passes: usize,
+    /// Branches of the search in each pass, whose audio is that of the first branch and comes at its end; 1 for no search.
+    pub branches: usize,
     /// Bytes that the state of a sequence is said to take.
     pub state_bytes: usize,
     /// Rate of its audio, in Hz.
@@ -102,6 +105,7 @@ impl Default for SimulatedModel {
             chats: false,
             watchdog: None,
             passes: 1,
+            branches: 1,
             state_bytes: 0,
             sample_rate: 24_000,
             samples_per_token: 1_920,
@@ -152,6 +156,10 @@ struct Running {
     encoder: Arc<[usize]>,
     /// Whether the pass waits for them.
     is_encoding: bool,
+    /// The most branches of a search; 1 without one.
+    branches: usize,
+    /// Generated tokens of each branch of the search.
+    histories: Vec<Vec<u64>>,
 }
 
 impl Running {
@@ -182,7 +190,7 @@ impl Running {
         }
         self.encoder_rows = self.encoder_rows.max(ENCODER_TOKENS);
         let encoders = Arc::new([EncoderWork { end: self.prompt_len, tokens: self.encoder_rows }]);
-        Work::Autoregressive { prompt: self.tokens.clone().into(), encoders }
+        Work::Autoregressive { prompt: self.tokens.clone().into(), encoders, branches: self.branches }
     }
 }
 
@@ -316,7 +324,7 @@ impl SimulatedExecutor {
                 continue;
             }
             let (length, encoder_rows) = match (new.map(|new| &new.prepared.work), running) {
-                (Some(Work::Autoregressive { prompt, encoders }), _) => (prompt.len(), rows(encoders)),
+                (Some(Work::Autoregressive { prompt, encoders, .. }), _) => (prompt.len(), rows(encoders)),
                 (None, Some(running)) => (running.tokens.len(), running.encoder_rows),
                 (Some(Work::Units(_) | Work::Encoder(_)), _) | (None, None) => (0, 0),
             };
@@ -349,8 +357,9 @@ impl SimulatedExecutor {
         }
         running.is_encoding = item.start + 1 < running.encoder.len();
         let prompt = || running.tokens.clone().into();
-        let next_pass =
-            (!running.is_encoding).then(|| Work::Autoregressive { prompt: prompt(), encoders: Arc::new([]) });
+        let branches = running.branches;
+        let work = || Work::Autoregressive { prompt: prompt(), encoders: Arc::new([]), branches };
+        let next_pass = (!running.is_encoding).then(work);
         Ok(StepOutput { next_pass, ..StepOutput::default() })
     }
 
@@ -397,6 +406,9 @@ impl SimulatedExecutor {
     }
 
     fn run_tokens(&mut self, running: &mut Running, item: &ScheduledRequest) -> ItemResult {
+        if running.branches > 1 {
+            return self.run_search(running, item);
+        }
         let end = item.start + item.num_tokens;
         if end > running.tokens.len() || self.geometry.blocks_for(end) > item.block_table.len() {
             return Err(ExecutorError(format!("positions up to {end} have no tokens or no blocks")));
@@ -420,16 +432,21 @@ impl SimulatedExecutor {
         if self.model.watchdog.is_some_and(|limit| generated >= limit && generated < running.length()) {
             (output.finished, output.runaway) = (true, true);
         } else if generated >= running.length() {
-            if self.model.transcribes {
-                let segment = segment(running.pass);
-                output.text.clone_from(&segment.text);
-                output.segments.push(segment);
-                output.language = Some("en".to_owned());
-            }
-            output.finished = running.pass + 1 >= running.passes;
-            output.next_pass = (!output.finished).then(|| running.begin_pass(state));
+            self.end_pass(running, state, &mut output);
         }
         Ok(output)
+    }
+
+    /// Ends a pass after tokens with hash `state`.
+    fn end_pass(&self, running: &mut Running, state: u64, output: &mut StepOutput) {
+        if self.model.transcribes {
+            let segment = segment(running.pass);
+            output.text.clone_from(&segment.text);
+            output.segments.push(segment);
+            output.language = Some("en".to_owned());
+        }
+        output.finished = running.pass + 1 >= running.passes;
+        output.next_pass = (!output.finished).then(|| running.begin_pass(state));
     }
 }
 
@@ -451,6 +468,7 @@ impl ModelExecutor for SimulatedExecutor {
             window_samples: window_s * self.profile.info.input_sample_rate_hz as usize,
             encoder_rows,
             encoder_parts: self.model.encoder_parts,
+            branches: self.model.branches,
             is_simulated: self.model.cost.is_some(),
         })
     }
@@ -478,7 +496,7 @@ impl ModelExecutor for SimulatedExecutor {
             let (tokens, units, encoder_rows) = match &new.prepared.work {
                 Work::Units(units) => (Vec::new(), Arc::clone(units), 0),
                 Work::Encoder(_) => (prompt.clone(), Arc::new([]) as Arc<[usize]>, 0),
-                Work::Autoregressive { prompt, encoders } => {
+                Work::Autoregressive { prompt, encoders, .. } => {
                     (prompt.to_vec(), Arc::new([]) as Arc<[usize]>, rows(encoders))
                 }
             };
@@ -498,6 +516,12 @@ impl ModelExecutor for SimulatedExecutor {
                 is_chat: *is_chat,
                 open_text: open_text.clone(),
                 encoder_rows,
+                branches: match &new.prepared.work {
+                    Work::Autoregressive { branches, .. } => *branches,
+                    Work::Encoder(_) => self.model.branches,
+                    Work::Units(_) => 1,
+                },
+                histories: Vec::new(),
                 is_encoding: !encoder.is_empty(),
                 encoder,
             };

@@ -257,6 +257,7 @@ impl RequestProcessor {
         let samples = audio.transpose()?.unwrap_or_default();
         let recording = self.input_duration(samples.len());
         let options = request.transcription;
+        options.search.check().map_err(|error| EngineError::invalid(error.param, error.message))?;
         let input = Input::Listen(ListenInput {
             samples,
             language: request.language,
@@ -267,6 +268,8 @@ impl RequestProcessor {
             word_timestamps: options.word_timestamps,
             logprobs: options.logprobs,
             detection: options.detection,
+            search: options.search,
+            is_streamed: options.is_streamed,
             window: options.window,
             temperature: params.sampling.temperature,
             seed: params.seed.unwrap_or_default(),
@@ -548,12 +551,19 @@ pub(in crate::engine) fn workload(
                 _ => (Workload::Units(Arc::clone(&units)), units.iter().sum()),
             })
         }
-        Work::Autoregressive { prompt, encoders } => {
+        Work::Autoregressive { prompt, encoders, branches } => {
             let capacity = config.sequence_capacity(true);
             let prompt_tokens = prompt.len();
             if prompt_tokens == 0 || prompt_tokens >= capacity {
                 let message = format!("input has {prompt_tokens} tokens; it must have 1 to {}", capacity - 1);
                 return Err(EngineError::invalid("input", message));
+            }
+            if !(1..=config.max_tokens_per_step).contains(branches) {
+                let message = format!(
+                    "a search has {branches} branches, a step at most {} tokens; lower it",
+                    config.max_tokens_per_step
+                );
+                return Err(EngineError::invalid("beam_size", message));
             }
             if !config.enable_chunked_prefill && prompt_tokens > config.max_tokens_per_step {
                 let message = format!(
@@ -567,6 +577,7 @@ pub(in crate::engine) fn workload(
                 max_tokens: max_tokens.min(capacity - prompt_tokens),
                 encoders: Arc::clone(encoders),
                 prefix: Arc::new(PrefixChain::of(prompt, config.block_size)),
+                branches: *branches,
             };
             Ok((work, prompt_tokens))
         }

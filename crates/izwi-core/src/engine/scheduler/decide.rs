@@ -108,6 +108,8 @@ struct Grant {
     demand: Demand,
     tokens: usize,
     new_blocks: usize,
+    /// Branches that compute the tokens.
+    branches: usize,
 }
 
 impl<'a> Round<'a> {
@@ -166,12 +168,17 @@ impl<'a> Round<'a> {
             let (id, uses_kv, Some(demand)) = (sequence.id, sequence.uses_kv(), sequence.demand()) else {
                 continue;
             };
+            let branches = sequence.branches;
             let Some(tokens) = self.chunk(&demand, self.scheduler.config.max_tokens_per_step) else {
                 continue;
             };
             let held = self.kv.table(id).len();
             let end = if uses_kv { self.kv.geometry().blocks_for(demand.start + tokens) } else { 0 };
-            let new_blocks = end.saturating_sub(held);
+            // Each branch of a search needs a new block, or at most a copy of one that it shares.
+            let new_blocks = match branches {
+                1 => end.saturating_sub(held),
+                branches => branches * end.saturating_sub(held).max(1),
+            };
             while new_blocks > self.free && !preempted.contains(&id) {
                 let Some(victim) = self.victim(index, &preempted) else { break };
                 preempted.insert(victim);
@@ -179,7 +186,7 @@ impl<'a> Round<'a> {
             }
             if new_blocks <= self.free && !preempted.contains(&id) {
                 self.free -= new_blocks;
-                self.granted.insert(id, Grant { demand, tokens, new_blocks });
+                self.granted.insert(id, Grant { demand, tokens, new_blocks, branches });
             }
         }
         self.running.retain(|sequence| !preempted.contains(&sequence.id));
@@ -197,7 +204,7 @@ impl<'a> Round<'a> {
 
     /// Preempts a sequence: its unshared blocks become free.
     fn preempt(&mut self, id: SequenceId) {
-        for &block in self.kv.table(id) {
+        for block in self.kv.blocks_of(id) {
             *self.reference_changes.entry(block).or_default() -= 1;
             self.free += usize::from(self.is_unowned(block));
         }
@@ -343,10 +350,11 @@ impl<'a> Round<'a> {
         if self.places == 0 {
             return false;
         }
-        let Some(tokens) = self.chunk(&grant.demand, self.tokens.min(grant.tokens)) else { return false };
+        let most = (self.tokens / grant.branches).min(grant.tokens);
+        let Some(tokens) = self.chunk(&grant.demand, most) else { return false };
         let Some(tokens) = self.take_time(id, &grant.demand, tokens) else { return false };
         self.places -= 1;
-        self.tokens -= tokens;
+        self.tokens -= tokens * grant.branches;
         let item = DecidedItem {
             sequence: id,
             start: grant.demand.start,
@@ -512,7 +520,7 @@ impl<'a> Round<'a> {
         let SchedulerConfig { preemption, lookahead, .. } = self.scheduler.config;
         let positions = sequence.positions_after(if preemption { lookahead } else { usize::MAX });
         let geometry = self.kv.geometry();
-        geometry.blocks_for(positions).min(geometry.num_blocks)
+        sequence.blocks_for(positions, geometry).min(geometry.num_blocks)
     }
 
     /// Blocks that the sequences admitted so far will need, beyond those they hold or were granted.
@@ -522,7 +530,7 @@ impl<'a> Round<'a> {
         // Where they can be preempted, held sequences need none.
         let running = self.running.iter().filter(|s| !(s.is_held() && preemption)).map(|s| {
             let granted = self.granted.get(&s.id).map_or(0, |grant| grant.new_blocks);
-            future(s, self.kv.table(s.id).len() + granted)
+            future(s, self.kv.num_held(s.id) + granted)
         });
         let admitted = self.decision.prefill.iter().filter(|item| item.admit_with.is_some());
         let admitted = admitted.filter_map(|item| {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::budget::Class;
 use super::{Deadline, NewSequence, Playback, Workload};
+use crate::engine::blocks::BlockGeometry;
 use crate::engine::cost::StepShape;
 use crate::engine::kv_cache::{BlockHash, KVCacheManager};
 use crate::engine::types::{Priority, RequestId, SequenceId};
@@ -91,6 +92,8 @@ pub(super) struct Sequence {
     /// Whether no item was scheduled since its admission.
     pub(super) begins: bool,
     pub(super) progress: Progress,
+    /// Branches of its search; 1 without one, and until the first token is generated.
+    pub(super) branches: usize,
     work: Workload,
 }
 
@@ -115,7 +118,28 @@ impl Sequence {
             started: false,
             begins: true,
             progress: Progress::of(&new.work),
+            branches: 1,
             work: new.work,
+        }
+    }
+
+    /// The most branches of its search; 1 without one.
+    pub(super) fn max_branches(&self) -> usize {
+        match &self.work {
+            Workload::Autoregressive { branches, .. } => *branches,
+            Workload::Units(_) | Workload::Encoder(_) => 1,
+        }
+    }
+
+    /// The most blocks in which it holds `positions` positions: branches share the full blocks of the prompt.
+    pub(super) fn blocks_for(&self, positions: usize, geometry: BlockGeometry) -> usize {
+        let blocks = geometry.blocks_for(positions);
+        match &self.work {
+            Workload::Autoregressive { prompt_tokens, branches, .. } if positions > *prompt_tokens => {
+                let shared = geometry.full_blocks(*prompt_tokens);
+                shared + branches * (blocks - shared)
+            }
+            _ => blocks,
         }
     }
 
@@ -143,10 +167,10 @@ impl Sequence {
         }
     }
 
-    /// Appends the content key of a generated position, or that it has none. Copies nothing: no other copy of the sequence
-    /// lives at that time.
+    /// Appends the content key of a generated position, or that it has none; the positions of branches have none. Copies
+    /// nothing: no other copy of the sequence lives at that time.
     pub(super) fn push_content_key(&mut self, key: Option<u64>) {
-        if let Workload::Autoregressive { prefix, .. } = &mut self.work {
+        if let Workload::Autoregressive { prefix, branches: 1, .. } = &mut self.work {
             Arc::make_mut(prefix).push(key);
         }
     }
@@ -206,7 +230,7 @@ impl Sequence {
             }
             (Progress::Units { .. }, _) => StepShape { prefill_tokens: tokens, ..StepShape::default() },
             (Progress::Autoregressive { known, .. }, _) => StepShape {
-                decodes: usize::from(start + tokens >= known),
+                decodes: if start + tokens >= known { self.branches } else { 0 },
                 prefill_tokens: if is_prefill { tokens } else { 0 },
                 encoder_tokens: if begins { self.encoder_tokens(start) } else { 0 },
             },
@@ -230,6 +254,7 @@ impl Sequence {
     /// Replaces its work.
     pub(super) fn begin_pass(&mut self, work: Workload) {
         self.progress = Progress::of(&work);
+        self.branches = 1;
         self.work = work;
     }
 
@@ -251,9 +276,13 @@ impl Sequence {
         }
     }
 
-    /// Discards computed positions: an autoregressive sequence recomputes all known ones. Finished units stay.
+    /// Discards computed positions: an autoregressive sequence recomputes all known ones, a search begins again behind its
+    /// prompt. Finished units stay.
     pub(super) fn preempt(&mut self) {
-        if let Progress::Autoregressive { computed, .. } = &mut self.progress {
+        self.branches = 1;
+        if self.max_branches() > 1 {
+            self.progress = Progress::of(&self.work);
+        } else if let Progress::Autoregressive { computed, .. } = &mut self.progress {
             *computed = 0;
         }
     }

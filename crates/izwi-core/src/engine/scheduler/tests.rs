@@ -18,12 +18,20 @@ struct Bench {
     next: u64,
     /// Passes left per sequence; each ends at a token that depends on its position.
     passes: HashMap<SequenceId, usize>,
+    /// The most branches of sequences that search.
+    branches: HashMap<SequenceId, usize>,
 }
 
 impl Bench {
     fn new(config: &EngineCoreConfig) -> Self {
         let kv = KVCacheManager::new(config.geometry(), 1, config.enable_prefix_caching);
-        Self { scheduler: Scheduler::new(config.scheduler_config()), kv, next: 0, passes: HashMap::new() }
+        Self {
+            scheduler: Scheduler::new(config.scheduler_config()),
+            kv,
+            next: 0,
+            passes: HashMap::new(),
+            branches: HashMap::new(),
+        }
     }
 
     fn set_due(&mut self, id: SequenceId, end_us: u64) {
@@ -56,7 +64,18 @@ impl Bench {
     fn work(&self, prompt: &[u64], max_tokens: usize, encoder_tokens: usize) -> Workload {
         let prefix = Arc::new(PrefixChain::of(prompt, self.kv.geometry().block_size));
         let encoders = Arc::new([EncoderWork { end: prompt.len(), tokens: encoder_tokens }]);
-        Workload::Autoregressive { prompt_tokens: prompt.len(), max_tokens, encoders, prefix }
+        Workload::Autoregressive { prompt_tokens: prompt.len(), max_tokens, encoders, prefix, branches: 1 }
+    }
+
+    /// A prompt, then a search of up to `branches` branches.
+    fn search(&mut self, prompt: &[u64], max_tokens: usize, most: usize) -> SequenceId {
+        let mut work = self.work(prompt, max_tokens, 0);
+        if let Workload::Autoregressive { branches, .. } = &mut work {
+            *branches = most;
+        }
+        let id = self.add(Priority::Normal, work);
+        self.branches.extend((most > 1).then_some((id, most)));
+        id
     }
 
     fn prompt_with(&mut self, priority: Priority, prompt: &[u64], max_tokens: usize) -> SequenceId {
@@ -105,14 +124,27 @@ impl Bench {
             if generates && self.pass_is_over(item) {
                 let prompt: Vec<u64> = (0..1 + item.start as u64 * 7 % 20).collect();
                 let work = self.work(&prompt, 1 + item.start % 9, item.start % 2 * 70);
+                self.branches.remove(&item.sequence);
                 self.scheduler.next_pass(item.sequence, work, &mut self.kv);
-            } else if done {
+            } else if done || (generates && !self.forks(item)) {
                 self.scheduler.finish_request(item.sequence, &mut self.kv);
                 ended.push(item.sequence);
             }
         }
         self.kv.check_invariants().unwrap();
         ended
+    }
+
+    /// Forks a sequence that searches, by its position; false if its branches do not fit.
+    fn forks(&mut self, item: &ScheduledRequest) -> bool {
+        let Some(&most) = self.branches.get(&item.sequence) else { return true };
+        let count = 1 + (item.start * 5 + 3) % most;
+        let parents: Vec<usize> =
+            (0..count).map(|i| (item.start + 3 * i) % (1 + item.branch_tables.len())).collect();
+        match self.scheduler.fork(item.sequence, &parents, &mut self.kv) {
+            Err(ForkError::TooLarge { .. }) => false,
+            forked => forked.map(|()| true).unwrap(),
+        }
     }
 
     fn generates(&self, item: &ScheduledRequest) -> bool {
@@ -569,8 +601,13 @@ fn encoders_of_cached_positions_cost_nothing() {
     let turn: Vec<u64> = (0..30).collect();
     let encoders = [(10, 400), (24, 300), (28, 20)].map(|(end, tokens)| EncoderWork { end, tokens });
     let Workload::Autoregressive { prefix, .. } = bench.work(&turn, 5, 0) else { panic!("a prompt") };
-    let work =
-        Workload::Autoregressive { prompt_tokens: 30, max_tokens: 5, encoders: Arc::new(encoders), prefix };
+    let work = Workload::Autoregressive {
+        prompt_tokens: 30,
+        max_tokens: 5,
+        encoders: Arc::new(encoders),
+        prefix,
+        branches: 1,
+    };
     let id = bench.add(Priority::Normal, work);
     let other = bench.prompt(30, 2);
     let result = bench.step();
@@ -594,4 +631,46 @@ fn a_next_pass_frees_the_blocks_and_keeps_its_place() {
     assert_eq!(shares(&result), [(first.0, 0, 5)], "it came first");
     bench.complete(&result);
     assert_eq!(bench.run_to_end(4), [first, later]);
+}
+
+#[test]
+fn branches_of_a_search_count_as_tokens_and_share_the_prompt() {
+    let mut bench = Bench::new(&EngineCoreConfig { max_tokens_per_step: 32, max_blocks: 32, ..config() });
+    let id = bench.search(&[7; 10], 8, 3);
+    let prompt = bench.step();
+    assert_eq!((prompt.total_tokens, prompt.shape.decodes), (10, 1));
+    bench.complete(&prompt);
+    bench.scheduler.fork(id, &[0, 0, 0], &mut bench.kv).unwrap();
+    let step = bench.step();
+    let item = step.items().next().unwrap();
+    assert_eq!((item.start, item.num_tokens, item.branch_tables.len()), (10, 1, 2));
+    assert_eq!((step.total_tokens, step.shape.decodes, step.block_copies.len()), (3, 3, 2));
+    assert_eq!(item.block_table[..2], item.branch_tables[1][..2], "the full blocks of the prompt");
+    assert_eq!(bench.kv.num_held(id), 2 + 3);
+    let refused = bench.scheduler.fork(id, &[0, 1, 2, 0], &mut bench.kv);
+    assert_eq!(refused, Err(ForkError::TooMany { branches: 4, most: 3 }));
+    assert!(matches!(bench.scheduler.fork(id, &[3], &mut bench.kv), Err(ForkError::NoSuchBranch(_))));
+}
+
+#[test]
+fn a_preempted_search_begins_again_behind_its_prompt() {
+    let mut bench = Bench::new(&EngineCoreConfig { max_blocks: 12, admission_lookahead: 0, ..config() });
+    let first = bench.search(&[1; 6], 12, 2);
+    let second = bench.search(&[2; 6], 12, 2);
+    let mut restarted = false;
+    let mut ended = Vec::new();
+    for _ in 0..100 {
+        let step = bench.step();
+        restarted |= step.items().any(|item| item.sequence == second && item.begins && item.start > 0);
+        if step.preempted_requests.contains(&second) {
+            assert_eq!(bench.kv.num_held(second), 0);
+            let sequence = &bench.scheduler.sequences[&second];
+            assert_eq!((sequence.branches, sequence.demand().unwrap().tokens), (1, 6));
+            restarted = true;
+        }
+        ended.extend(bench.complete(&step));
+    }
+    assert!(restarted, "the pool holds both");
+    assert_eq!(ended, [first, second]);
+    assert_eq!(bench.kv.num_free(), 12);
 }

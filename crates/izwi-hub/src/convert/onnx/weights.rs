@@ -15,6 +15,8 @@ use crate::convert::error::ConversionError;
 const MAX_GROWTH: usize = 8;
 /// Operations behind a product: a cast, the scales and the bias.
 const MAX_STEPS: usize = 4;
+/// Rows and columns that are transposed together.
+const TILE: usize = 32;
 /// Operations that make an integer bias of a stored one.
 const MAX_BIAS_STEPS: usize = 6;
 
@@ -30,6 +32,7 @@ pub(super) fn named(
         links: Links::of(&graph.nodes),
         used: BTreeSet::new(),
         tensors: BTreeMap::new(),
+        products: BTreeMap::new(),
         room: file_bytes.saturating_mul(MAX_GROWTH),
     };
     for node in &graph.nodes {
@@ -80,6 +83,8 @@ struct Rules<'g> {
     /// Initialisers that a tensor uses already.
     used: BTreeSet<&'g str>,
     tensors: BTreeMap<String, NamedTensor>,
+    /// Operation, weight, scale and zero point of the integer product that gave each of the tensors.
+    products: BTreeMap<String, [&'g str; 4]>,
     /// Bytes that tensors may still take.
     room: usize,
 }
@@ -97,6 +102,12 @@ impl<'g> Rules<'g> {
         let (scale, scale_tensor) = found.scale.ok_or_else(|| unsupported(node, "has no stored scale"))?;
         self.used.extend([weight, scale]);
         self.used.extend(zero_point.map(|(name, _)| name));
+        // One layer that is applied several times has a product for each of them.
+        let product = [node.op, weight, scale, zero_point.map_or("", |(name, _)| name)];
+        if self.products.get(&name) == Some(&product) {
+            return Ok(());
+        }
+        self.products.insert(name.clone(), product);
         let zeros = zero_point.map(|(_, tensor)| tensor.to_f32());
         let scales = scale_tensor.to_f32();
         let weight = match node.op {
@@ -398,7 +409,34 @@ fn matrix(name: &str, tensor: &Tensor<'_>) -> Result<[usize; 2], ConversionError
     )
 }
 
-/// Transposes row-major `[rows, columns]` to `[columns, rows]`.
+/// Transposes row-major `[rows, columns]` to `[columns, rows]`, in tiles that stay in the first-level cache.
 fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
-    (0..columns).flat_map(|column| values.iter().skip(column).step_by(columns).copied()).collect()
+    let rows = values.len() / columns;
+    let mut turned = vec![0f32; rows * columns];
+    for first_row in (0..rows).step_by(TILE) {
+        for first in (0..columns).step_by(TILE) {
+            for row in first_row..rows.min(first_row + TILE) {
+                for column in first..columns.min(first + TILE) {
+                    turned[column * rows + row] = values[row * columns + column];
+                }
+            }
+        }
+    }
+    turned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::transposed;
+
+    #[test]
+    fn rows_become_columns_at_any_size() {
+        for (rows, columns) in [(1, 5), (3, 2), (64, 64), (65, 130), (7, 200)] {
+            let values: Vec<f32> = (0..rows * columns).map(|at| at as f32).collect();
+            let turned = transposed(&values, columns);
+            let place = |at: usize| ((at % rows) * columns + at / rows) as f32;
+            assert_eq!(turned, (0..rows * columns).map(place).collect::<Vec<_>>(), "{rows} x {columns}");
+        }
+        assert!(transposed(&[], 3).is_empty());
+    }
 }

@@ -71,3 +71,8 @@ unsafe impl Level for NeonI8mmLevel {
 pub(super) fn has_fast_bf16_dot() -> bool {
     cfg!(not(target_vendor = "apple")) && NeonI8mmLevel::is_supported()
 }
+
+/// See [`super::has_fast_int8_dot`]: one instruction instead of several.
+pub(super) fn has_fast_int8_dot() -> bool {
+    NeonDotprodLevel::is_supported() || NeonI8mmLevel::is_supported()
+}

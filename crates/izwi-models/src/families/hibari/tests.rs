@@ -47,6 +47,7 @@ fn pass(model: &Hibari, batch: &[(&Prepared, usize)]) -> Vec<StepOutput> {
             begins: start == 0,
             num_tokens: 1,
             block_table: &[],
+            branch_tables: &[],
         })
         .collect();
     model.forward(&mut kv, &mut entries).unwrap().into_iter().map(Result::unwrap).collect()

@@ -4,12 +4,11 @@ use candle_core::{Result, Tensor};
 
 use super::config::Config;
 use super::prosody::Contour;
-use super::style::AdaInBlock;
+use super::style::{AdaInBlock, ConvPrecision};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::PackedRows;
 use izwi_nn::layers::conv::{Conv1dShape, SameConv};
-use izwi_types::Precision;
 
 /// Blocks after the first; the last doubles the rows.
 const BLOCKS: usize = 4;
@@ -28,11 +27,12 @@ impl Decoder {
     pub(super) fn load(
         from: &mut Checkpoint,
         config: &Config,
-        precision: Precision,
+        precision: ConvPrecision,
     ) -> std::result::Result<Self, Error> {
         let (width, hidden) = (config.decoder_dim, config.hidden_dim);
         let inner = width + config.asr_res_dim + 2;
-        let shape = Conv1dShape { sizes: [1, hidden, config.asr_res_dim], dilation: 1, precision };
+        let sizes = [1, hidden, config.asr_res_dim];
+        let shape = Conv1dShape { sizes, dilation: 1, precision: precision.plain };
         let mut blocks = Vec::with_capacity(BLOCKS);
         for at in 0..BLOCKS {
             let is_last = at + 1 == BLOCKS;

@@ -3,8 +3,8 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::config::{Config, GeneratorConfig, STYLE};
-use super::style::{AdaIn, leaky_relu};
+use super::config::{Config, GeneratorConfig};
+use super::style::{AdaIn, ConvPrecision, leaky_relu};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::activation::residual;
@@ -45,7 +45,7 @@ impl Generator {
     pub(super) fn load(
         from: &mut Checkpoint,
         config: &Config,
-        precision: Precision,
+        precision: ConvPrecision,
     ) -> std::result::Result<Self, Error> {
         let config = &config.istftnet;
         let values = config.gen_istft_n_fft + 2;
@@ -103,12 +103,12 @@ impl Stage {
         from: &mut Checkpoint,
         config: &GeneratorConfig,
         at: usize,
-        precision: Precision,
+        precision: ConvPrecision,
     ) -> std::result::Result<Self, Error> {
         let name = |part: &str, at: usize| format!("decoder.generator.{part}.{at}");
         let (rate, inputs, outputs) =
             (config.upsample_rates[at], config.channels(at), config.channels(at + 1));
-        let shape = |sizes| Conv1dShape { sizes, dilation: 1, precision };
+        let shape = |sizes| Conv1dShape { sizes, dilation: 1, precision: precision.plain };
         let source_stride: usize = config.upsample_rates[at + 1..].iter().product();
         let is_last = at + 1 == config.upsample_rates.len();
         let (taps, source_taps) =
@@ -179,12 +179,13 @@ impl Block {
         from: &mut Checkpoint,
         name: &str,
         (channels, taps, dilations): (usize, usize, &[usize]),
-        precision: Precision,
+        precision: ConvPrecision,
     ) -> std::result::Result<Self, Error> {
         let mut half = |half: usize, at: usize, dilation: usize| {
             let frequency = from.take(&format!("{name}.alpha{half}.{at}"), &[1, channels, 1])?;
             let frequency = frequency.flatten_all()?;
-            let shape = Conv1dShape { sizes: [taps, channels, channels], dilation, precision };
+            let shape =
+                Conv1dShape { sizes: [taps, channels, channels], dilation, precision: precision.normed };
             Ok::<_, Error>(Half {
                 norm: AdaIn::load(from, &format!("{name}.adain{half}.{at}"), channels)?,
                 amplitude: frequency.recip()?,
@@ -201,17 +202,23 @@ impl Block {
     fn forward(&self, x: &Tensor, packed: &PackedRows, style: &Tensor) -> Result<Tensor> {
         let mut x = x.clone();
         for [first, second] in &self.0 {
-            let change = second.forward(&first.forward(&x, packed, style)?, packed, style)?;
-            x = residual(&x, change)?;
+            let change = first.forward(&x, packed, style, None)?;
+            x = second.forward(&change, packed, style, Some(&x))?;
         }
         Ok(x)
     }
 }
 
 impl Half {
-    fn forward(&self, x: &Tensor, packed: &PackedRows, style: &Tensor) -> Result<Tensor> {
+    fn forward(
+        &self,
+        x: &Tensor,
+        packed: &PackedRows,
+        style: &Tensor,
+        residual: Option<&Tensor>,
+    ) -> Result<Tensor> {
         let Self { norm, frequency, amplitude, conv } = self;
-        debug_assert_eq!(style.dims()[1], STYLE);
-        conv.forward(&norm.forward(x, packed, style, NormActivation::Snake { frequency, amplitude })?)
+        let activation = NormActivation::Snake { frequency, amplitude };
+        conv.forward_normed(x, packed, (&norm.of(style)?, activation), residual)
     }
 }

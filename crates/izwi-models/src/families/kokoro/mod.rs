@@ -15,14 +15,14 @@ use self::voices::{Blend, Voices};
 use self::waveform::SAMPLE_RATE_HZ;
 use super::LoadOptions;
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
-use crate::text::english::{Accent, EnglishFrontEnd, FrontEnds};
+use crate::text::front_end::{FrontEnd, FrontEndError, FrontEnds};
 use crate::text::units::{self, Unit, Vocabulary};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
     Input, InputError, ModelInfo, PrepareLimits, Prepared, SamplingParams, SpeakInput, StepOutput, Task,
-    Work, languages,
+    Work, excerpt, languages,
 };
 
 mod bert;
@@ -41,7 +41,7 @@ mod text;
 mod voices;
 mod waveform;
 
-/// What the text front end reads.
+/// The language that needs no program.
 const LANGUAGE: &str = "en";
 /// Leaves the language to the voice.
 const ANY_LANGUAGE: &str = "auto";
@@ -129,6 +129,7 @@ impl Kokoro {
     fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let config = Config::load(folder)?;
         let voices = Voices::load(folder)?;
+        let front_ends = FrontEnds::new(folder, std::env::var_os("PATH").unwrap_or_default())?;
         let frame_samples = CONTOUR_FRAMES * config.istftnet.samples_per_contour_frame();
         let max_frames = MAX_UNIT_SECONDS * SAMPLE_RATE_HZ as usize / frame_samples;
         let from = Checkpoint::open(&folder.join("model.safetensors"), &options.device)?;
@@ -147,7 +148,7 @@ impl Kokoro {
                 voices: voices.list(),
                 speed_range: Some(SPEED_RANGE),
                 takes_instructions: false,
-                languages: vec![LANGUAGE.to_owned()],
+                languages: front_ends.languages(),
                 translates: false,
                 clones_voices: false,
                 appends_text: false,
@@ -156,7 +157,7 @@ impl Kokoro {
                 weight_bytes,
                 state_bytes: 0,
             },
-            front_ends: FrontEnds::new(folder)?,
+            front_ends,
             max_ids: config.plbert.max_position_embeddings.min(MAX_UNIT_IDS),
             vocabulary: Vocabulary::new(config.vocab, config.n_token).map_err(fault)?,
             voices,
@@ -166,7 +167,7 @@ impl Kokoro {
     }
 
     /// The voice, and the front end for its language or the one asked for.
-    fn check(&self, input: &SpeakInput) -> Result<(Blend, &EnglishFrontEnd), InputError> {
+    fn check(&self, input: &SpeakInput) -> Result<(Blend, &dyn FrontEnd), InputError> {
         let found = self.voices.find(input.voice.as_deref());
         let voice = found.map_err(|message| InputError { param: "voice", message })?;
         let (slowest, fastest) = SPEED_RANGE;
@@ -176,19 +177,17 @@ impl Kokoro {
         }
         let own = self.voices.language(&voice);
         let named = input.language.as_deref().filter(|language| !language.eq_ignore_ascii_case(ANY_LANGUAGE));
-        if let Some(language) = named {
-            let checked = languages::supported(language, &self.info.languages);
-            checked.map_err(|message| InputError { param: "language", message })?;
-        } else if languages::code_of(own).is_none_or(|code| code != LANGUAGE) {
-            let message = format!(
-                "the voice speaks {own}, and there is no phonemiser for it; name the language {LANGUAGE} to have \
-                 English read in this voice, or choose a voice whose name begins with a or b"
-            );
-            return Err(InputError { param: "voice", message });
-        }
-        let accent = if own == "en-GB" { Accent::British } else { Accent::American };
-        let faulty = |error: &Error| InputError { param: "input", message: error.to_string() };
-        Ok((voice, self.front_ends.of(accent).map_err(faulty)?))
+        let tag = match named {
+            Some(language) => {
+                let code = languages::supported(language, &self.info.languages);
+                let code = code.map_err(|message| InputError { param: "language", message })?;
+                // Its own accent of the language.
+                if languages::code_of(own).as_ref() == Some(&code) { own.to_owned() } else { code }
+            }
+            None => own.to_owned(),
+        };
+        let front_end = self.front_ends.of(&tag).map_err(|error| refusal(&error, input, &tag))?;
+        Ok((voice, front_end))
     }
 
     /// Limit of a unit's ids: lower for slow speech, which has more frames per id.
@@ -226,10 +225,13 @@ impl SpeechModel for Kokoro {
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Speak(input) = input else { return Err(InputError::other_task("speaks", "audio")) };
         let (voice, front_end) = self.check(input)?;
-        let sentences = front_end.sentences(&input.text);
+        let sentences = front_end.sentences(&input.text).map_err(|error| {
+            let language = input.language.as_deref().unwrap_or_else(|| self.voices.language(&voice));
+            refusal(&error, input, &excerpt(language))
+        })?;
         let mut units = units::cut(&sentences, &self.vocabulary, self.max_unit_ids(input.speed, limits));
         if units.is_empty() {
-            let message = "nothing speakable remains of the text; write words, numbers or names in English";
+            let message = "nothing speakable remains of the text; write words, numbers or names in the voice's language";
             return Err(InputError { param: "input", message: message.to_owned() });
         }
         let work = Work::Units(units.iter().map(|unit| unit.ids.len()).collect());
@@ -276,6 +278,22 @@ impl SpeechModel for Kokoro {
         let text = "The quick brown fox jumps over the lazy dog.";
         Input::Speak(SpeakInput { language: Some(LANGUAGE.to_owned()), ..SpeakInput::plain(text) })
     }
+}
+
+/// What is told of a text that has no phonemes in the language of a tag.
+fn refusal(error: &FrontEndError, input: &SpeakInput, tag: &str) -> InputError {
+    let param = match error {
+        FrontEndError::Program { .. } | FrontEndError::Load(_) => "input",
+        _ if input.language.is_some() => "language",
+        _ => "voice",
+    };
+    let voice = match input.voice.as_deref() {
+        Some(voice) => format!("the voice '{}'", excerpt(voice)),
+        None => "the default voice".to_owned(),
+    };
+    let message =
+        format!("{voice} is to speak {tag}: {error}; or name the language {LANGUAGE}, which any voice reads");
+    InputError { param, message }
 }
 
 /// The prepared utterance of an entry; the entry's unit exists.

@@ -10,6 +10,7 @@ use super::config::{Config, STYLE};
 use super::decoder::Decoder;
 use super::generator::Generator;
 use super::prosody::{Contour, Prosody};
+use super::style::ConvPrecision;
 use super::text::TextEncoder;
 use super::voices::VALUES;
 use super::waveform::{HARMONICS, Waveform};
@@ -70,7 +71,9 @@ impl Network {
         options: &LoadOptions,
         max_frames: usize,
     ) -> std::result::Result<Self, Error> {
-        let (linear, conv) = (options.weight_precision(), options.codec_precision());
+        let linear = options.weight_precision();
+        let conv =
+            ConvPrecision { normed: options.normed_conv_precision(), plain: options.codec_precision() };
         let mixer = "decoder.generator.m_source.l_linear";
         let weights = from.take(&format!("{mixer}.weight"), &[1, HARMONICS])?.flatten_all()?;
         let mut mix = [0.0; HARMONICS];

@@ -5,7 +5,7 @@ use std::ops::Range;
 use candle_core::{Result, Tensor};
 
 use super::config::{Config, STYLE};
-use super::style::{AdaInBlock, AdaLayerNorm};
+use super::style::{AdaInBlock, AdaLayerNorm, ConvPrecision};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::conv::{Conv1dShape, SameConv};
@@ -98,8 +98,9 @@ struct Curve {
 impl Curve {
     fn load(from: &mut Checkpoint, name: &str, width: usize) -> std::result::Result<Self, Error> {
         let half = width / 2;
+        let exact = ConvPrecision { normed: Precision::F32, plain: Precision::F32 };
         let mut block = |at: usize, sizes: [usize; 2]| {
-            AdaInBlock::load(from, &format!("predictor.{name}.{at}"), sizes, at == 1, Precision::F32)
+            AdaInBlock::load(from, &format!("predictor.{name}.{at}"), sizes, at == 1, exact)
         };
         let blocks = [block(0, [width, width])?, block(1, [width, half])?, block(2, [half, half])?];
         let shape = Conv1dShape { sizes: [1, half, 1], dilation: 1, precision: Precision::F32 };

@@ -35,6 +35,15 @@ impl Affine {
     }
 }
 
+/// The precision of convolutions.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ConvPrecision {
+    /// Over rows that a norm made.
+    pub(super) normed: Precision,
+    /// Over other rows, whose values may be of very different size.
+    pub(super) plain: Precision,
+}
+
 /// Adaptive instance norm.
 #[derive(Debug)]
 pub(super) struct AdaIn(Affine);
@@ -48,16 +57,10 @@ impl AdaIn {
         Ok(Self(Affine::load(from, name, channels)?))
     }
 
-    /// `[rows, channels]` to the same, gaps zero.
-    pub(super) fn forward(
-        &self,
-        x: &Tensor,
-        packed: &PackedRows,
-        style: &Tensor,
-        activation: NormActivation<'_>,
-    ) -> Result<Tensor> {
+    /// The norm of each sequence by its style, `[sequences, STYLE]`.
+    pub(super) fn of(&self, style: &Tensor) -> Result<InstanceNorm> {
         let [scale, shift] = self.0.forward(style)?;
-        InstanceNorm::new(scale, shift).forward(x, packed, activation)
+        Ok(InstanceNorm::new(scale, shift))
     }
 }
 
@@ -104,9 +107,10 @@ impl AdaInBlock {
         name: &str,
         [inputs, outputs]: [usize; 2],
         doubles: bool,
-        precision: Precision,
+        precision: ConvPrecision,
     ) -> std::result::Result<Self, Error> {
         let mut conv = |part: &str, taps: usize, inputs: usize| {
+            let precision = if taps > 1 { precision.normed } else { precision.plain };
             let shape = Conv1dShape { sizes: [taps, inputs, outputs], dilation: 1, precision };
             SameConv::load(from, &format!("{name}.{part}"), shape, taps > 1)
         };
@@ -131,21 +135,22 @@ impl AdaInBlock {
         style: &Tensor,
     ) -> Result<Tensor> {
         let activation = NormActivation::LeakyRelu(SLOPE);
-        let mut change = self.norms[0].forward(x, packed, style, activation)?;
+        let [first, second] = [self.norms[0].of(style)?, self.norms[1].of(style)?];
         let mut x = x.clone();
-        if let Some(doubling) = &self.doubling {
-            change = doubling.forward(&change, packed, target)?;
+        let change = if let Some(doubling) = &self.doubling {
+            let change = doubling.forward(&first.forward(&x, packed, activation)?, packed, target)?;
             let starts = packed.spans();
             let rows = target.fill(|sequence, row| (starts[sequence].start + row / 2) as u32);
             x = target.gather(&x, rows)?;
-        }
-        let change = self.convs[0].forward(&change)?;
-        let change = self.norms[1].forward(&change, target, style, activation)?;
-        let change = self.convs[1].forward(&change)?;
+            self.convs[0].forward(&change)?
+        } else {
+            self.convs[0].forward_normed(&x, packed, (&first, activation), None)?
+        };
         if let Some(shortcut) = &self.shortcut {
             x = shortcut.forward(&x)?;
         }
-        (x + change)? * std::f64::consts::FRAC_1_SQRT_2
+        let y = self.convs[1].forward_normed(&change, target, (&second, activation), Some(&x))?;
+        y * std::f64::consts::FRAC_1_SQRT_2
     }
 }
 

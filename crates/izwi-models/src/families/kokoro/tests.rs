@@ -29,6 +29,7 @@ fn pass(model: &Kokoro, batch: &[(&Prepared, usize)]) -> Vec<StepOutput> {
         begins: start == 0,
         num_tokens: 1,
         block_table: &[],
+        branch_tables: &[],
     });
     let mut entries: Vec<BatchEntry<'_>> = entries.collect();
     model.forward(&mut kv, &mut entries).unwrap().into_iter().map(Result::unwrap).collect()
@@ -91,10 +92,51 @@ fn bad_input_is_refused_by_field() {
         assert_eq!(refused(SpeakInput { speed, ..speak("Hi.") }).param, "speed");
     }
     let language = refused(SpeakInput { language: Some("de".to_owned()), ..speak("Hi.") });
-    assert!(language.param == "language" && language.message.contains("use one of en"), "{language}");
+    assert!(language.param == "language" && language.message.contains("use one of en, es, fr"), "{language}");
     for text in ["", "...", "漢字"] {
         assert_eq!(refused(speak(text)).param, "input", "{text:?}");
     }
+}
+
+#[test]
+fn languages_without_a_phonemiser_are_refused_with_the_remedy() {
+    let mut model = model();
+    model.front_ends = FrontEnds::new(&golden_set().root(), std::ffi::OsString::new()).unwrap();
+    let refused = |language: &str| {
+        let input = SpeakInput { language: Some(language.to_owned()), ..speak("Hola.") };
+        model.prepare(&Input::Speak(input), &LIMITS).unwrap_err()
+    };
+    let spanish = refused("es");
+    let parts = ["the default voice is to speak es", "install it (apt install espeak-ng", "the language en"];
+    assert!(
+        spanish.param == "language" && parts.iter().all(|part| spanish.message.contains(part)),
+        "{spanish}"
+    );
+    assert!(refused("ja").message.contains("'ja' is unknown to this model"));
+    let unknown = model.front_ends.of("ja").unwrap_err();
+    let input = SpeakInput { voice: Some("jf_alpha".to_owned()), ..speak("x") };
+    let refusal = refusal(&unknown, &input, "ja");
+    let message =
+        "the voice 'jf_alpha' is to speak ja: there is no phonemiser for ja; or name the language en";
+    assert!(refusal.param == "voice" && refusal.message.starts_with(message), "{refusal}");
+}
+
+#[cfg(unix)]
+#[test]
+fn another_language_is_spoken_with_the_phonemes_of_its_program() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("espeak-ng");
+    std::fs::write(&program, "#!/bin/sh\nsed s/Hola/h^oˈola/\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut model = model();
+    model.front_ends = FrontEnds::new(&golden_set().root(), folder.path().into()).unwrap();
+    let text = "Hola amigo.";
+    let spanish = prepare(&model, SpeakInput { language: Some("es".to_owned()), ..speak(text) });
+    let output = pass(&model, &[(&spanish, 0)]).remove(0);
+    let last = output.words.last().unwrap();
+    assert!(last.text_end == text.len() && !output.samples.is_empty(), "{:?}", output.words);
+    assert!(model.info().languages.contains(&"es".to_owned()));
 }
 
 #[test]

@@ -4,6 +4,8 @@
 
 use std::f64::consts::TAU;
 
+use rayon::prelude::*;
+
 use super::config::GeneratorConfig;
 use izwi_nn::codec::stft::hann;
 
@@ -17,6 +19,8 @@ const AMPLITUDE: f32 = 0.1;
 const VOICED_NOISE: f32 = 0.003;
 /// Pitch up to this is unvoiced.
 const VOICED_ABOVE_HZ: f32 = 10.0;
+/// Frames of a parallel task.
+const CHUNK_FRAMES: usize = 256;
 /// Least sum of squared windows to divide by.
 const MIN_WINDOW_SUM: f32 = 1e-11;
 
@@ -30,16 +34,21 @@ pub(super) struct Waveform {
     hop: usize,
     n_fft: usize,
     window: Vec<f32>,
-    /// Cosine and sine of bin times sample, `[bins, n_fft]`.
-    waves: [Vec<f32>; 2],
+    /// Cosine and sine of sample times bin, `[n_fft, bins]`.
+    forward: [Vec<f32>; 2],
+    /// The same, `[bins, n_fft]`.
+    inverse: [Vec<f32>; 2],
 }
 
 impl Waveform {
     /// With the weights that mix the harmonics.
     pub(super) fn new(config: &GeneratorConfig, mix: [f32; HARMONICS], bias: f32) -> Self {
         let n_fft = config.gen_istft_n_fft;
-        let turn = |at: usize| ((at / n_fft) * (at % n_fft) % n_fft) as f64 / n_fft as f64 * TAU;
-        let wave = |of: fn(f64) -> f64| (0..(n_fft / 2 + 1) * n_fft).map(|at| of(turn(at)) as f32).collect();
+        let bins = n_fft / 2 + 1;
+        let wave = |of: fn(f64) -> f64, width: usize| {
+            let turn = |at: usize| ((at / width) * (at % width) % n_fft) as f64 / n_fft as f64 * TAU;
+            (0..bins * n_fft).map(|at| of(turn(at)) as f32).collect()
+        };
         Self {
             mix,
             bias,
@@ -47,7 +56,8 @@ impl Waveform {
             hop: config.gen_istft_hop_size,
             n_fft,
             window: hann(n_fft, true),
-            waves: [wave(f64::cos), wave(f64::sin)],
+            forward: [wave(f64::cos, bins), wave(f64::sin, bins)],
+            inverse: [wave(f64::cos, n_fft), wave(f64::sin, n_fft)],
         }
     }
 
@@ -75,23 +85,25 @@ impl Waveform {
             turns.push(turned);
         }
         let last = pitch_hz.len().saturating_sub(1);
-        let mut samples = Vec::with_capacity(pitch_hz.len() * self.frame);
-        for (sample, noise) in (0..pitch_hz.len() * self.frame).zip(noise) {
-            let place = ((sample as f64 + 0.5) / self.frame as f64 - 0.5).max(0.0);
-            let (before, weight) = (place as usize, place.fract());
-            let (from, to) = (&turns[before.min(last)], &turns[(before + 1).min(last)]);
-            let pitch = pitch_hz[sample / self.frame];
-            let is_voiced = pitch > VOICED_ABOVE_HZ;
-            let mut mixed = 0.0;
-            if is_voiced {
-                for (harmonic, mix) in self.mix.iter().enumerate() {
-                    let turns = from[harmonic] + (to[harmonic] - from[harmonic]) * weight;
-                    mixed += mix * sine(turns * self.frame as f64);
-                }
-            }
+        let mut samples = vec![0f32; (pitch_hz.len() * self.frame).min(noise.len())];
+        samples.par_chunks_mut(self.frame).enumerate().for_each(|(at, samples)| {
+            let is_voiced = pitch_hz[at] > VOICED_ABOVE_HZ;
             let deviation = if is_voiced { VOICED_NOISE } else { AMPLITUDE / 3.0 };
-            samples.push((mixed * AMPLITUDE + deviation * noise + self.bias).tanh());
-        }
+            let first = at * self.frame;
+            for (offset, (value, noise)) in samples.iter_mut().zip(&noise[first..]).enumerate() {
+                let mut mixed = 0.0;
+                if is_voiced {
+                    let place = (((first + offset) as f64 + 0.5) / self.frame as f64 - 0.5).max(0.0);
+                    let (before, weight) = (place as usize, place.fract());
+                    let (from, to) = (&turns[before.min(last)], &turns[(before + 1).min(last)]);
+                    for (harmonic, mix) in self.mix.iter().enumerate() {
+                        let turns = from[harmonic] + (to[harmonic] - from[harmonic]) * weight;
+                        mixed += mix * sine(turns * self.frame as f64);
+                    }
+                }
+                *value = (mixed * AMPLITUDE + deviation * noise + self.bias).tanh();
+            }
+        });
         samples
     }
 
@@ -100,25 +112,30 @@ impl Waveform {
         let (bins, pad) = (self.bins(), self.n_fft / 2);
         let frames = samples.len() / self.hop + 1;
         let mut spectra = vec![0f32; frames * 2 * bins];
-        let mut windowed = vec![0f32; self.n_fft];
-        for (frame, spectrum) in spectra.chunks_exact_mut(2 * bins).enumerate() {
-            for (at, (windowed, window)) in windowed.iter_mut().zip(&self.window).enumerate() {
-                *windowed = window * mirrored(samples, (frame * self.hop + at) as isize - pad as isize);
-            }
-            let (magnitudes, phases) = spectrum.split_at_mut(bins);
-            for (bin, (magnitude, phase)) in magnitudes.iter_mut().zip(phases).enumerate() {
-                let part = |wave: &[f32]| {
-                    let wave = &wave[bin * self.n_fft..][..self.n_fft];
-                    windowed.iter().zip(wave).map(|(x, wave)| x * wave).sum::<f32>()
-                };
+        let own = CHUNK_FRAMES * 2 * bins;
+        spectra.par_chunks_mut(own).enumerate().for_each(|(chunk, spectra)| {
+            let (mut real, mut imaginary) = (vec![0f32; bins], vec![0f32; bins]);
+            for (offset, spectrum) in spectra.chunks_exact_mut(2 * bins).enumerate() {
+                real.fill(0.0);
+                imaginary.fill(0.0);
+                let first = ((chunk * CHUNK_FRAMES + offset) * self.hop) as isize - pad as isize;
+                let [cosines, sines] = self.forward.each_ref().map(|wave| wave.chunks_exact(bins));
+                let waves = cosines.zip(sines).zip(&self.window);
+                for (at, ((cosines, sines), window)) in waves.enumerate() {
+                    let x = window * mirrored(samples, first + at as isize);
+                    real.iter_mut().zip(cosines).for_each(|(real, cosine)| *real += x * cosine);
+                    imaginary.iter_mut().zip(sines).for_each(|(part, sine)| *part -= x * sine);
+                }
                 // A real signal has no imaginary part in its first and last bin.
-                let is_edge = bin == 0 || bin + 1 == bins;
-                let (real, imaginary) =
-                    (part(&self.waves[0]), if is_edge { 0.0 } else { -part(&self.waves[1]) });
-                *magnitude = real.hypot(imaginary);
-                *phase = imaginary.atan2(real);
+                imaginary[0] = 0.0;
+                imaginary[bins - 1] = 0.0;
+                let (magnitudes, phases) = spectrum.split_at_mut(bins);
+                for (bin, (magnitude, phase)) in magnitudes.iter_mut().zip(phases).enumerate() {
+                    *magnitude = real[bin].hypot(imaginary[bin]);
+                    *phase = imaginary[bin].atan2(real[bin]);
+                }
             }
-        }
+        });
         spectra
     }
 
@@ -129,23 +146,28 @@ impl Waveform {
         let length = frames.saturating_sub(1) * hop;
         let mut sums = vec![0f32; length + n_fft];
         let mut weights = vec![0f32; length + n_fft];
-        let mut frame = vec![0f32; n_fft];
-        for (at, spectrum) in spectra.chunks_exact(2 * bins).enumerate() {
-            frame.fill(0.0);
-            for bin in 0..bins {
-                let (magnitude, phase) = (spectrum[bin].exp(), spectrum[bins + bin].sin());
-                let is_edge = bin == 0 || bin + 1 == bins;
-                let scale = magnitude * if is_edge { 1.0 } else { 2.0 } / n_fft as f32;
-                let (real, imaginary) =
-                    (scale * phase.cos(), if is_edge { 0.0 } else { scale * phase.sin() });
-                let waves = self.waves.each_ref().map(|wave| &wave[bin * n_fft..][..n_fft]);
-                for (sample, (cosine, sine)) in frame.iter_mut().zip(waves[0].iter().zip(waves[1])) {
-                    *sample += real * cosine - imaginary * sine;
+        let mut parts = vec![0f32; frames * n_fft];
+        let spectra = spectra.par_chunks(CHUNK_FRAMES * 2 * bins);
+        parts.par_chunks_mut(CHUNK_FRAMES * n_fft).zip(spectra).for_each(|(parts, spectra)| {
+            for (part, spectrum) in parts.chunks_exact_mut(n_fft).zip(spectra.chunks_exact(2 * bins)) {
+                let [cosines, sines] = self.inverse.each_ref().map(|wave| wave.chunks_exact(n_fft));
+                for (bin, (cosines, sines)) in cosines.zip(sines).enumerate() {
+                    let (magnitude, phase) = (spectrum[bin].exp(), spectrum[bins + bin].sin());
+                    let is_edge = bin == 0 || bin + 1 == bins;
+                    let scale = magnitude * if is_edge { 1.0 } else { 2.0 } / n_fft as f32;
+                    let (real, imaginary) =
+                        (scale * phase.cos(), if is_edge { 0.0 } else { scale * phase.sin() });
+                    for (sample, (cosine, sine)) in part.iter_mut().zip(cosines.iter().zip(sines)) {
+                        *sample += real * cosine - imaginary * sine;
+                    }
                 }
+                part.iter_mut().zip(&self.window).for_each(|(sample, window)| *sample *= window);
             }
+        });
+        for (at, part) in parts.chunks_exact(n_fft).enumerate() {
             let places = sums[at * hop..].iter_mut().zip(&mut weights[at * hop..]);
-            for ((sum, weight), (sample, window)) in places.zip(frame.iter().zip(&self.window)) {
-                *sum += sample * window;
+            for ((sum, weight), (sample, window)) in places.zip(part.iter().zip(&self.window)) {
+                *sum += sample;
                 *weight += window * window;
             }
         }

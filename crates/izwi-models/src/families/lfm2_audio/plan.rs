@@ -159,6 +159,9 @@ impl LfmAudio {
         if input.logprobs {
             return refused("include", "give log-probabilities");
         }
+        if let Some(param) = input.search.asked() {
+            return refused(param, "search for the likeliest text");
+        }
         if !input.keywords.is_empty() {
             return refused("keywords", "take keywords");
         }

@@ -476,7 +476,7 @@ fn rows_of_the_encoder_are_held_until_their_positions_are_computed() {
     let model = model_at(Precision::F32);
     let turns = vec![user_turn("w1"), Turn::Model(Arc::new([Emission::Token(7)])), user_turn("w2")];
     let prepared = prepare(&model, &converse(turns, None, 3));
-    let Work::Autoregressive { prompt, encoders } = &prepared.work else { panic!("a prompt") };
+    let Work::Autoregressive { prompt, encoders, .. } = &prepared.work else { panic!("a prompt") };
     let recordings =
         &prepared.payload.downcast_ref::<Plan<LfmAudio>>().unwrap().passes[0].pass.prompt.recordings;
     let has_mel: Vec<bool> = recordings.iter().map(prompt::Recording::has_mel).collect();

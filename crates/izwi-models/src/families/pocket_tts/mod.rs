@@ -27,6 +27,8 @@ use izwi_types::{
     VoiceRecording, VoiceReference,
 };
 
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod budgets;
 mod codec;
 mod config;
 mod flow;

@@ -1,7 +1,7 @@
 //! The whole family on tiny checkpoints, as an executor sees it: from text to samples.
 
 use super::golden::recording;
-use super::golden_set::{assert_same, device, is_bit_exact, model, root, variants};
+use super::golden_set::{TOLERANCE, assert_same, compare, device, is_bit_exact, model, root, variants};
 use super::*;
 use crate::frame_driver::{FrameCodec, RequestState};
 use crate::mini_engine::{self, MiniEngine};
@@ -36,6 +36,16 @@ fn alone(model: &Driver, prepared: &Prepared) -> Vec<f32> {
     mini_engine::alone(model, prepared, MOST).samples
 }
 
+/// As [`assert_same`]. On a device, quantised products of a batch are rounded otherwise, and each latent carries that on to
+/// the next.
+fn assert_same_in(precision: Precision, name: &str, ours: &[f32], theirs: &[f32]) {
+    if is_bit_exact() || precision == Precision::F32 {
+        assert_same(name, ours, theirs);
+    } else {
+        compare(name, ours, theirs, 10.0 * TOLERANCE);
+    }
+}
+
 const TEXTS: [&str; 5] = [
     "Hi.",
     "The quick brown fox jumps over the lazy dog.",
@@ -57,7 +67,7 @@ fn pocket_tts_golden_batches_equal_each_alone_with_chunked_prefill() {
             for (running, prepared) in engine.finish().iter().zip(&prepared) {
                 assert_eq!(running.generated, MOST);
                 let name = format!("{variant} {precision}");
-                assert_same(&name, &running.samples, &alone(&model, prepared));
+                assert_same_in(precision, &name, &running.samples, &alone(&model, prepared));
             }
         }
     }

@@ -469,6 +469,7 @@ fn a_text_that_has_run_out_generates_nothing_until_more_arrives() {
         begins: true,
         num_tokens: mini_engine::keys(&prepared).len() + 1,
         block_table: &[0, 1, 2, 3],
+        branch_tables: &[],
     };
     let outputs = model.forward(&mut engine.kv, std::slice::from_mut(&mut entry)).unwrap();
     let error = outputs.into_iter().next().unwrap().unwrap_err();

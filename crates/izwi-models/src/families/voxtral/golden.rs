@@ -6,7 +6,7 @@ use super::super::golden_set::{self, GoldenSet};
 use super::*;
 use crate::model::{BatchEntry, SequenceState};
 use izwi_nn::kv_pool::KvPool;
-use izwi_types::{Precision, PrepareLimits, Prepared, Work};
+use izwi_types::{BeamSearch, Precision, PrepareLimits, Prepared, Work};
 
 const SET: GoldenSet = GoldenSet { name: "voxtral", variable: "IZWI_GOLDEN_VOXTRAL" };
 /// candle-transformers approximates GELU by tanh behind the convolutions.
@@ -75,6 +75,7 @@ fn run<'a>(model: &dyn SpeechModel, requests: &'a [Prepared]) -> Vec<Ran> {
                 begins: one.next == 0,
                 num_tokens: units[one.next],
                 block_table: &[],
+                branch_tables: &[],
             }
         });
         let outputs = model.forward(&mut kv, &mut entries.collect::<Vec<_>>()).unwrap();
@@ -168,6 +169,13 @@ fn what_the_network_lacks_is_refused_and_silence_has_no_text() {
         ("model", ListenInput { translate: true, ..plain.clone() }),
         ("timestamp_granularities", ListenInput { word_timestamps: true, ..plain.clone() }),
         ("include", ListenInput { logprobs: true, ..plain.clone() }),
+        (
+            "beam_size",
+            ListenInput {
+                search: BeamSearch { beam_size: Some(5), ..BeamSearch::default() },
+                ..plain.clone()
+            },
+        ),
         ("prompt", ListenInput { prompt: Some("names".to_owned()), ..plain.clone() }),
         ("keywords", ListenInput { keywords: vec!["name".to_owned()], ..plain.clone() }),
         ("temperature", ListenInput { temperature: f32::NAN, ..plain.clone() }),

@@ -46,6 +46,14 @@ pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn Speec
     Ok(Arc::new(Sequential(Voxtral::load(folder, options)?)))
 }
 
+/// Reads the vocabulary in `folder` for a network of `size` tokens, and the prompt of a recording in the language `code`.
+///
+/// # Errors
+/// The vocabulary is unreadable or does not fit.
+pub(super) fn tokenize(folder: &Path, size: usize, code: &str) -> Result<Vec<u32>, Error> {
+    Ok(Vocabulary::load(folder, size)?.transcription(0, 1, Some(code)))
+}
+
 struct Voxtral {
     info: ModelInfo,
     front_end: FrontEnd,
@@ -189,6 +197,10 @@ fn check(input: &ListenInput) -> Result<(), InputError> {
         (!input.languages.is_empty(), "languages", "choose among languages"),
         (input.prompt.as_ref().is_some_and(|prompt| !prompt.trim().is_empty()), "prompt", "take a prompt"),
     ];
+    if let Some(param) = input.search.asked() {
+        let message = format!("this model does not take {param}: it has no beam search; leave it out");
+        return Err(InputError { param, message });
+    }
     if let Some((_, param, what)) = refused.into_iter().find(|(asked, ..)| *asked) {
         let message = format!("this model does not {what}; choose another for it");
         return Err(InputError { param, message });

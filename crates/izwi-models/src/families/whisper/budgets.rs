@@ -35,9 +35,10 @@ fn costs(decoder: &Decoder, device: &Device, sequences: usize) -> [Counts; 2] {
     let tables: Vec<[u32; 1]> = (0..sequences as u32).rev().map(|block| [block]).collect();
     let mut step = |tokens: &[u32], start: usize| {
         let spans = windows.iter().zip(&tables).map(|(window, table)| Span {
-            tokens,
+            tokens: tokens.into(),
             start,
             block_table: table,
+            branch_tables: &[],
             window,
             heads: vec![tokens.len() - 1],
             record_cross_weights: false,

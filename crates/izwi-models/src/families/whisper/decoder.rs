@@ -3,6 +3,8 @@
 //! Keys and values of self-attention are in the paged pool, those of cross-attention in the sequence's state. Source of the
 //! architecture: <https://github.com/openai/whisper/blob/main/whisper/model.py> (`TextDecoder`).
 
+use std::borrow::Cow;
+
 use candle_core::{DType, Tensor};
 
 use super::config::Config;
@@ -22,21 +24,52 @@ const NOT_PARTS: Error = Error::Internal("a joint layer has other parts");
 /// The output head, if the file has a copy of the embedding that it is tied to.
 pub(super) const HEAD: &str = "proj_out.weight";
 
-/// Consecutive positions of one sequence.
+/// Consecutive positions of one sequence, or one position of all branches of a search.
 #[derive(Debug)]
 pub(super) struct Span<'a> {
-    /// Tokens of the positions.
-    pub(super) tokens: &'a [u32],
+    /// Tokens of the positions, or, of a search, the token of each branch at the first of them.
+    pub(super) tokens: Cow<'a, [u32]>,
     /// The first position.
     pub(super) start: usize,
     /// Blocks of the sequence.
     pub(super) block_table: &'a [u32],
+    /// Blocks of its further branches; empty without a search.
+    pub(super) branch_tables: &'a [Vec<u32>],
     /// Cross-attention keys and values, one for each layer.
     pub(super) window: &'a [CrossKv],
     /// Rows, relative to the first, whose logits are returned.
     pub(super) heads: Vec<usize>,
     /// Whether to return the cross-attention weights of the alignment heads.
     pub(super) record_cross_weights: bool,
+}
+
+impl<'a> Span<'a> {
+    /// A position of a search, whose branches have these tokens and block tables. They share the window.
+    pub(super) fn of_branches(
+        tokens: Vec<u32>,
+        start: usize,
+        (block_table, branch_tables): (&'a [u32], &'a [Vec<u32>]),
+        window: &'a [CrossKv],
+    ) -> Self {
+        let heads = (0..tokens.len()).collect();
+        let tokens = tokens.into();
+        Self { tokens, start, block_table, branch_tables, window, heads, record_cross_weights: false }
+    }
+
+    /// Its rows of self-attention.
+    fn paged(&self) -> impl Iterator<Item = PagedSpan<'a>> {
+        let start = self.start;
+        let num_tokens = if self.branch_tables.is_empty() { self.tokens.len() } else { 1 };
+        let others = self.branch_tables.iter().map(Vec::as_slice);
+        let tables = std::iter::once(self.block_table).chain(others);
+        tables.map(move |block_table| PagedSpan { start, num_tokens, block_table })
+    }
+
+    /// The position of each token.
+    fn places(&self) -> impl Iterator<Item = u32> {
+        let step = usize::from(self.branch_tables.is_empty());
+        (0..self.tokens.len()).map(move |row| (self.start + row * step) as u32)
+    }
 }
 
 /// Output of a pass for one span.
@@ -160,12 +193,7 @@ impl Decoder {
     /// A token, position or block does not exist.
     pub(super) fn forward(&self, kv: &mut KvPool, spans: &[Span<'_>]) -> Result<Vec<SpanOutput>, Error> {
         let mut outputs: Vec<SpanOutput> = spans.iter().map(|_| SpanOutput::default()).collect();
-        let paged = spans.iter().map(|span| PagedSpan {
-            start: span.start,
-            num_tokens: span.tokens.len(),
-            block_table: span.block_table,
-        });
-        let paged: Vec<_> = paged.collect();
+        let paged: Vec<_> = spans.iter().flat_map(Span::paged).collect();
         let rows = PagedRows::new(kv, &paged)?;
         let mut x = self.embed(spans)?; // [rows, width]
         for (index, layer) in self.layers.iter().enumerate() {
@@ -188,9 +216,8 @@ impl Decoder {
     }
 
     fn embed(&self, spans: &[Span<'_>]) -> Result<Tensor, Error> {
-        let tokens: Vec<u32> = spans.iter().flat_map(|span| span.tokens).copied().collect();
-        let places = spans.iter().flat_map(|span| (span.start..).take(span.tokens.len()));
-        let places: Vec<u32> = places.map(|place| place as u32).collect();
+        let tokens: Vec<u32> = spans.iter().flat_map(|span| span.tokens.iter()).copied().collect();
+        let places: Vec<u32> = spans.iter().flat_map(Span::places).collect();
         let places = self.positions.index_select(&Tensor::new(places, self.positions.device())?, 0)?;
         Ok((self.embedding.select_rows(&tokens)? + places)?)
     }

@@ -10,7 +10,7 @@ use super::super::golden_set::device;
 use super::decoder::Span;
 use super::encoder::WindowMel;
 use super::state::Context;
-use super::tests::{kept_as, listen, model, unabridged, words};
+use super::tests::{LIMITS, greedy, kept_as, model, unabridged, words};
 use super::*;
 use crate::log_mel::FrontEnd;
 use crate::regions::WINDOW_FRAMES;
@@ -158,9 +158,10 @@ pub(super) fn logits(model: &Whisper, encoded: &Tensor, tokens: &[u32]) -> Vec<V
     let window = model.decoder.windows(std::slice::from_ref(encoded)).unwrap().remove(0);
     let block_table: Vec<u32> = (0..32).rev().collect();
     let span = Span {
-        tokens,
+        tokens: tokens.into(),
         start: 0,
         block_table: &block_table,
+        branch_tables: &[],
         window: &window,
         heads: (0..tokens.len()).collect(),
         record_cross_weights: false,
@@ -317,7 +318,7 @@ fn whisper_golden_transcripts() {
         for case in &golden.clips {
             let transcript = unabridged(
                 &model,
-                ListenInput { language: Some("en".to_owned()), ..listen(&clip(&case.clip)) },
+                ListenInput { language: Some("en".to_owned()), ..greedy(&clip(&case.clip)) },
             );
             let mut tokens: Vec<u32> =
                 transcript.segments.iter().flat_map(|segment| segment.tokens.clone()).collect();
@@ -332,6 +333,119 @@ fn whisper_golden_transcripts() {
     }
 }
 
+#[derive(Deserialize)]
+struct BeamsGolden {
+    beam_size: usize,
+    cases: Vec<BeamCase>,
+}
+
+#[derive(Deserialize)]
+struct BeamCase {
+    model: String,
+    clip: String,
+    patience: Option<f32>,
+    length_penalty: Option<f32>,
+    tokens: Vec<u32>,
+    avg_logprob: f32,
+}
+
+#[test]
+fn whisper_golden_beams() {
+    let golden: BeamsGolden = golden_json("beams.json");
+    for name in MODELS {
+        let model = model(name, Context::Full);
+        for case in golden.cases.iter().filter(|case| case.model == name) {
+            let BeamCase { patience, length_penalty, .. } = *case;
+            let search = BeamSearch { beam_size: Some(golden.beam_size), patience, length_penalty };
+            let language = Some("en".to_owned());
+            let input = ListenInput { language, search, ..greedy(&clip(&case.clip)) };
+            let transcript = unabridged(&model, input);
+            let tokens: Vec<u32> =
+                transcript.segments.iter().flat_map(|segment| segment.tokens.clone()).collect();
+            assert_eq!(tokens, case.tokens, "{name}, {}, {patience:?}: {}", case.clip, transcript.text);
+            let difference = (transcript.segments[0].avg_logprob - case.avg_logprob).abs();
+            assert!(difference < 1e-3, "{name}, {}: off by {difference}", case.clip);
+        }
+    }
+    assert_eq!(golden.cases.len(), 24);
+}
+
+#[derive(Deserialize)]
+struct LayoutGolden {
+    encoder_frame_step: usize,
+    logits_step: usize,
+    languages: usize,
+    clips: Vec<LayoutClip>,
+}
+
+#[derive(Deserialize)]
+struct LayoutClip {
+    clip: String,
+    encoder: Vec<f32>,
+    language: String,
+    probability: f32,
+    tasks: Vec<TaskGolden>,
+}
+
+#[derive(Deserialize)]
+struct TaskGolden {
+    task: String,
+    prompt: Vec<u32>,
+    tokens: Vec<u32>,
+    logits: Vec<Vec<f32>>,
+}
+
+/// Tiny random checkpoints in the layouts of larger models: more mel bins and languages, decoders of few layers and heads.
+#[test]
+fn whisper_golden_layouts() {
+    for name in ["large-v3", "turbo", "distil"] {
+        let folder = workspace().join("tests/golden/whisper/layouts").join(name);
+        let model = Whisper::load(&folder, &kept_as(Precision::F32), Context::Full).unwrap();
+        let golden: LayoutGolden = golden_json(&format!("layouts/{name}/golden.json"));
+        assert_eq!(model.info.languages.len(), golden.languages);
+        let detect = |encoded: &Tensor| {
+            let vocabulary = &model.window_decoder.vocabulary;
+            let logits = logits(&model, encoded, &[vocabulary.start]).remove(0);
+            let weights: Vec<f32> = vocabulary.languages.iter().map(|(_, id)| logits[*id as usize]).collect();
+            let best = argmax(&weights);
+            (vocabulary.languages[best].0.clone(), sampling::probability(&weights, best as u32))
+        };
+        for case in &golden.clips {
+            let samples = clip(&case.clip);
+            let encoded = model.encoder.encode(vec![padded(&model.front_end, &samples)]).unwrap().remove(0);
+            let rows = encoded.to_vec2::<f32>().unwrap();
+            let ours: Vec<f32> = rows.iter().step_by(golden.encoder_frame_step).flatten().copied().collect();
+            let largest = case.encoder.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+            let off = worst(&ours, &case.encoder) / largest;
+            assert!(off <= 10.0 * ENCODER_TOLERANCE, "{name}, {}: encoder off by {off}", case.clip);
+            let (language, probability) = detect(&encoded);
+            assert_eq!(language, case.language, "{name}, {}", case.clip);
+            assert!((probability - case.probability).abs() < 2e-3, "{name}: {probability}");
+            for task in &case.tasks {
+                let input = ListenInput {
+                    language: Some(language.clone()),
+                    translate: task.task == "translate",
+                    ..greedy(&samples)
+                };
+                let options = model.decoding_options(&input, &LIMITS).unwrap();
+                let recording = model.record(&samples, regions::whole(&samples), options);
+                let (state, _) = model.window_decoder.begin(&recording).unwrap();
+                assert_eq!(state.pass.tokens, task.prompt, "{name}, {}", task.task);
+                let tokens = [&task.prompt[..], &task.tokens[..task.tokens.len() - 1]].concat();
+                let all = logits(&model, &encoded, &tokens);
+                for (at, &token) in task.tokens.iter().enumerate() {
+                    let mut row = all[task.prompt.len() - 1 + at].clone();
+                    let ours: Vec<f32> = row.iter().step_by(golden.logits_step).copied().collect();
+                    let off = worst(&ours, &task.logits[at]);
+                    assert!(off <= LOGITS_TOLERANCE, "{name}, {}: token {at} off by {off}", task.task);
+                    model.window_decoder.rules.apply(&mut row, &task.tokens[..at]);
+                    assert_eq!(argmax(&row) as u32, token, "{name}, {}: token {at}", task.task);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn whisper_golden_words() {
     for name in MODELS {
@@ -342,7 +456,7 @@ fn whisper_golden_words() {
             let input = ListenInput {
                 language: Some("en".to_owned()),
                 word_timestamps: true,
-                ..listen(&clip(&case.clip))
+                ..greedy(&clip(&case.clip))
             };
             let transcript = unabridged(&model, input);
             let ours: Vec<_> = transcript.segments.iter().flat_map(|segment| &segment.words).collect();
@@ -370,7 +484,7 @@ fn whisper_golden_long() {
         let gap = vec![0f32; (gap_s * SAMPLE_RATE_HZ as f64) as usize];
         let samples: Vec<f32> = clips.iter().flat_map(|name| [clip(name), gap.clone()].concat()).collect();
         let transcript =
-            unabridged(&model, ListenInput { language: Some("en".to_owned()), ..listen(&samples) });
+            unabridged(&model, ListenInput { language: Some("en".to_owned()), ..greedy(&samples) });
         let (ours, theirs) = (words(&transcript.text), words(&text));
         let wrong = tests::errors(&ours, &theirs);
         println!("{name}: {wrong} words of {} differ: {}", theirs.len(), transcript.text);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use izwi_audio::vad::VadModel;
 use rayon::prelude::*;
 
+use self::beam_search::{BeamOptions, Beams};
 use self::config::Settings;
 use self::decoder::{Decoder, Span, SpanOutput};
 use self::encoder::{Encoder, Encoding};
@@ -27,11 +28,12 @@ use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
-    Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, SamplingParams, StepOutput, Task,
-    languages,
+    BeamSearch, Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, SamplingParams,
+    StepOutput, Task, languages,
 };
 
 mod alignment;
+mod beam_search;
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
 mod budgets;
 mod config;
@@ -58,6 +60,8 @@ const MARGIN: usize = 100;
 const MIN_POSITIONS: usize = 64;
 /// Upper limit of a request's temperature.
 const MAX_TEMPERATURE: f32 = 1.0;
+/// Positions of a search's branch that blocks round up to, at their two ends.
+const BLOCK_MARGIN: usize = 64;
 /// Keywords take at most this part of the positions of a pass.
 const MAX_KEYWORD_SHARE: usize = 8;
 
@@ -103,6 +107,7 @@ struct Share<'a> {
     /// Decoder positions of this step, or the encoder's part: start and end.
     rows: (usize, usize),
     block_table: &'a [u32],
+    branch_tables: &'a [Vec<u32>],
 }
 
 impl Whisper {
@@ -190,6 +195,8 @@ impl Whisper {
             .map(|window| Decided::new(window, input.samples.len(), max_positions, vocabulary));
         let language = |wanted: &str| self.language("language", wanted);
         let candidates = input.languages.iter().map(|wanted| self.language("languages", wanted));
+        let (beams, is_greedy) = (&input.search, input.is_streamed || input.window.is_some());
+        let most = most_beams(max_positions, limits);
         Ok(DecodingOptions {
             language: input.language.as_deref().map(language).transpose()?,
             languages: candidates.collect::<Result<_, _>>()?,
@@ -199,6 +206,7 @@ impl Whisper {
             words: input.word_timestamps,
             logprobs: input.logprobs,
             temperature: input.temperature,
+            beams: BeamOptions::new(beams, is_greedy, most)?,
             seed: input.seed,
             max_positions,
             max_tokens_per_step: limits.max_tokens_per_step,
@@ -271,6 +279,11 @@ impl Whisper {
         let spans = shares.iter().map(|share| {
             let (from, end) = share.rows;
             let pass = &share.state.pass;
+            let newest = pass.beams.as_ref().filter(|_| from >= pass.tokens.len()).map(Beams::newest);
+            if let Some(tokens) = newest {
+                let window = &share.state.window.encoded;
+                return Ok(Span::of_branches(tokens, from, (share.block_table, share.branch_tables), window));
+            }
             let tokens = pass.tokens.get(from..end);
             let mut heads = Vec::new();
             if window_decoder::needs_no_speech_prob(share.state, from, end) {
@@ -281,9 +294,12 @@ impl Whisper {
             }
             heads.dedup();
             Ok(Span {
-                tokens: tokens.ok_or(Error::Internal("an entry asks for positions that do not exist"))?,
+                tokens: tokens
+                    .ok_or(Error::Internal("an entry asks for positions that do not exist"))?
+                    .into(),
                 start: from,
                 block_table: share.block_table,
+                branch_tables: &[],
                 window: &share.state.window.encoded,
                 heads,
                 record_cross_weights: pass.kind == PassKind::Align,
@@ -300,24 +316,36 @@ fn keyword_tokens(vocabulary: &Vocabulary, keywords: &[String]) -> Vec<u32> {
     if keywords.is_empty() { Vec::new() } else { vocabulary.encode(&format!(" {}.", keywords.join(", "))) }
 }
 
+/// The widest search over passes of `max_positions` of which the engine holds one: up to half of the positions are generated,
+/// in blocks of each branch's own.
+fn most_beams(max_positions: usize, limits: &PrepareLimits) -> usize {
+    let left = limits.max_positions.saturating_sub(max_positions / 2);
+    (left / (max_positions / 2 + BLOCK_MARGIN)).min(limits.max_tokens_per_step)
+}
+
 /// The share of an entry; `None` if its recording has no speech. Its positions exist.
 fn share<'a>(entry: &'a mut BatchEntry<'_>) -> Result<Option<Share<'a>>, Error> {
     let foreign = Error::Internal("an entry was prepared by another family");
     let Some(recording) = entry.prepared.payload.downcast_ref::<Recording>() else { return Err(foreign) };
     let Some(state) = entry.state.downcast_mut::<State>() else { return Err(foreign) };
     let (start, end) = (entry.start, entry.start + entry.num_tokens);
-    let block_table = entry.block_table;
+    let (block_table, branch_tables) = (entry.block_table, entry.branch_tables);
     let Some(state) = state else { return Ok(None) };
+    if let Some(beams) = state.pass.beams.as_mut().filter(|_| entry.begins) {
+        // The blocks of its branches were freed.
+        beams.restart();
+    }
     let unknown = Error::Internal("an entry asks for positions that do not exist");
     if let Some(part) = state.window.encoding.next_part() {
-        let share = Share { recording, state, rows: (part, part + 1), block_table };
+        let share = Share { recording, state, rows: (part, part + 1), block_table, branch_tables };
         return if part == start { Ok(Some(share)) } else { Err(unknown) };
     }
-    if end > state.pass.tokens.len() {
+    let branches = state.pass.beams.as_ref().map_or(0, |beams| beams.newest().len());
+    if end > state.pass.known() || branch_tables.len() + 1 != branches.max(1) {
         return Err(unknown);
     }
     let rows = (state.first_row(start), end);
-    Ok(Some(Share { recording, state, rows, block_table }))
+    Ok(Some(Share { recording, state, rows, block_table, branch_tables }))
 }
 
 impl SpeechModel for Whisper {
@@ -395,6 +423,8 @@ impl SpeechModel for Whisper {
         Input::Listen(ListenInput {
             language: Some("en".to_owned()),
             word_timestamps: true,
+            // A run of the warm-up has one block table.
+            search: BeamSearch { beam_size: Some(1), ..BeamSearch::default() },
             ..ListenInput::plain(Arc::clone(&self.warm_up))
         })
     }

@@ -22,6 +22,21 @@ const MIN_AVG_LOGPROB: f32 = -1.0;
 /// An unreliable result above this probability is silence: openai-whisper's `no_speech_threshold`.
 const NO_SPEECH: f32 = 0.6;
 
+/// Score of [`is_phantom`] from which on a segment may be one.
+const MIN_PHANTOM_SCORE: f32 = 0.3;
+/// Least mean log-probability of a segment that is certainly not speech, by both the network and the detector. Between this
+/// and [`MIN_AVG_LOGPROB`] it rises with the score.
+const MIN_PHANTOM_LOGPROB: f32 = -0.1;
+
+/// Whether a segment is text that nobody said: networks write phrases of their training data into silence and noise. Its
+/// tokens have the mean log-probability `avg_logprob`, its window is silent with probability `no_speech_prob`, and the
+/// detector finds speech in the part `activity` of it. Each of the three alone is often wrong.
+pub(super) fn is_phantom(avg_logprob: f32, no_speech_prob: f32, activity: f32) -> bool {
+    let score = no_speech_prob * (1.0 - activity);
+    score >= MIN_PHANTOM_SCORE
+        && avg_logprob < MIN_AVG_LOGPROB + (MIN_PHANTOM_LOGPROB - MIN_AVG_LOGPROB) * score
+}
+
 /// Result of a pass over a window.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct DecodingResult {
@@ -37,6 +52,12 @@ pub(super) struct DecodingResult {
 }
 
 impl DecodingResult {
+    /// Mean log-probability of the tokens of a segment.
+    pub(super) fn avg_logprob_of(&self, span: &SegmentSpan) -> f32 {
+        let logprobs = self.logprobs.get(span.tokens.clone()).unwrap_or_default();
+        logprobs.iter().sum::<f32>() / logprobs.len().max(1) as f32
+    }
+
     /// Whether the window has no speech and is skipped.
     pub(super) fn is_silence(&self) -> bool {
         self.no_speech_prob > NO_SPEECH && self.avg_logprob <= MIN_AVG_LOGPROB
@@ -120,6 +141,18 @@ mod tests {
         assert!(compression_ratio("The quick brown fox jumps over the lazy dog.") < 1.2);
         assert!(compression_ratio(&"Thank you. ".repeat(20)) > MAX_COMPRESSION_RATIO);
         assert_eq!(compression_ratio(""), 0.0);
+    }
+
+    #[test]
+    fn unsure_text_is_a_phantom_where_nobody_speaks() {
+        assert!(is_phantom(-0.5, 0.8, 0.0) && is_phantom(-0.3, 0.95, 0.1));
+        assert!(!is_phantom(-0.5, 0.8, 0.9), "the detector hears speech");
+        assert!(!is_phantom(-0.5, 0.1, 0.0), "the network hears speech");
+        assert!(!is_phantom(-0.05, 1.0, 0.0), "sure of every token");
+        assert!(
+            !is_phantom(-3.0, 0.2, 0.0) && !is_phantom(-3.0, 1.0, 0.9),
+            "unsure text is kept where there may be speech"
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::beam_search::{BeamOptions, Beams};
 use super::config::FRAMES_PER_POSITION;
 use super::encoder::{Encoding, WindowMel};
 use super::live::Decided;
@@ -61,6 +62,8 @@ pub(super) struct DecodingOptions {
     /// Whether segments tell the log-probabilities of their tokens.
     pub(super) logprobs: bool,
     pub(super) temperature: f32,
+    /// The search at temperature 0.
+    pub(super) beams: BeamOptions,
     pub(super) seed: u64,
     /// Limit of the positions of a pass.
     pub(super) max_positions: usize,
@@ -106,6 +109,8 @@ pub(super) struct Pass {
     pub(super) start_at: usize,
     /// Log-probability of each generated token.
     pub(super) logprobs: Vec<f32>,
+    /// The search that generates them, whose best text they become at its end; `None` if they are generated one by one.
+    pub(super) beams: Option<Beams>,
     /// For [`PassKind::Align`]: the cross-attention weights of each alignment head, rows computed so far.
     pub(super) cross_weights: Vec<Vec<f32>>,
     pub(super) recorded_rows: usize,
@@ -120,9 +125,21 @@ impl Pass {
             prompt_len,
             start_at,
             logprobs: Vec::new(),
+            beams: None,
             cross_weights: Vec::new(),
             recorded_rows: 0,
         }
+    }
+
+    /// The same pass, whose tokens are searched for.
+    pub(super) fn with_beams(mut self, options: BeamOptions) -> Self {
+        self.beams = (options.beam_size > 1).then(|| Beams::new(options));
+        self
+    }
+
+    /// Positions whose tokens are known.
+    pub(super) fn known(&self) -> usize {
+        self.tokens.len() + self.beams.as_ref().map_or(0, Beams::len)
     }
 
     /// The generated tokens.
@@ -183,11 +200,12 @@ impl Window {
         }
     }
 
-    /// The work of a pass with this prompt. Only equal tokens over equal audio share blocks: above the first layer the
+    /// The work of a pass at its begin. Only equal tokens over equal audio share blocks: above the first layer the
     /// decoder's own keys and values depend on the audio too.
-    fn work(&self, prompt: &[u32]) -> Work {
-        let keys = prompt.iter().map(|&token| mix(self.identity ^ mix(u64::from(token))));
-        Work::Autoregressive { prompt: keys.collect(), encoders: Arc::new([]) }
+    fn work(&self, pass: &Pass) -> Work {
+        let keys = pass.tokens.iter().map(|&token| mix(self.identity ^ mix(u64::from(token))));
+        let branches = pass.beams.as_ref().map_or(1, Beams::beam_size);
+        Work::Autoregressive { prompt: keys.collect(), encoders: Arc::new([]), branches }
     }
 }
 
@@ -221,7 +239,7 @@ impl DecodingState {
     pub(super) fn next_work(&self) -> Work {
         match self.window.encoding {
             Encoding::Input(_) | Encoding::Partial { .. } => Work::Encoder(Arc::clone(&self.window.parts)),
-            Encoding::Done => self.window.work(&self.pass.tokens),
+            Encoding::Done => self.window.work(&self.pass),
         }
     }
 

@@ -13,7 +13,7 @@ use izwi_types::Precision;
 use izwi_types::Segment;
 use izwi_types::Work;
 
-const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 2048 };
+pub(super) const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 2048 };
 const BLOCK_SIZE: usize = 16;
 const BLOCKS: usize = 512;
 pub(super) const SHORT: Context = Context::Short { margin: MARGIN };
@@ -32,6 +32,12 @@ pub(super) fn kept_as(precision: Precision) -> LoadOptions {
 
 pub(super) fn listen(samples: &[f32]) -> ListenInput {
     ListenInput { seed: 5, ..ListenInput::plain(samples.into()) }
+}
+
+/// A recording without a search, as the golden transcripts were made.
+pub(super) fn greedy(samples: &[f32]) -> ListenInput {
+    let search = BeamSearch { beam_size: Some(1), ..BeamSearch::default() };
+    ListenInput { search, ..listen(samples) }
 }
 
 /// Everything one recording produced.
@@ -65,6 +71,8 @@ struct Run {
     known: usize,
     begins: bool,
     blocks: Vec<u32>,
+    /// Block tables of the further branches of a search. Blocks behind the full ones of the prompt are not shared.
+    others: Vec<Vec<u32>>,
     transcript: Transcript,
     finished: bool,
 }
@@ -81,6 +89,7 @@ impl Run {
             known: 0,
             begins: true,
             blocks: Vec::new(),
+            others: Vec::new(),
             transcript: Transcript::default(),
             finished: false,
         };
@@ -104,6 +113,20 @@ impl Run {
             Work::Autoregressive { prompt, .. } => prompt,
             Work::Units(_) | Work::Encoder(_) => &[],
         }
+    }
+
+    /// Blocks of the prompt that all branches share.
+    fn full_prompt_blocks(&self) -> usize {
+        self.prompt().len() / BLOCK_SIZE
+    }
+
+    /// Its blocks, each once.
+    fn take_blocks(&mut self) -> Vec<u32> {
+        let full = self.full_prompt_blocks();
+        let others = self.others.drain(..).flat_map(|table| table[full.min(table.len())..].to_vec());
+        let mut blocks: Vec<u32> = others.collect();
+        blocks.append(&mut self.blocks);
+        blocks
     }
 
     fn take(&mut self, tokens: usize, output: StepOutput) {
@@ -180,9 +203,13 @@ impl<'a> Engine<'a> {
             return Some(1);
         }
         if run.computed > 0 && self.throw(20) == 0 {
-            let blocks = std::mem::take(&mut run.blocks);
+            let blocks = run.take_blocks();
             self.release(blocks);
             (run.computed, run.begins) = (0, true);
+            if matches!(run.work, Work::Autoregressive { branches: 2.., .. }) {
+                // A search begins again behind its prompt.
+                run.known = run.prompt().len();
+            }
         }
         if run.begins && run.computed == 0 {
             self.share(run);
@@ -191,6 +218,7 @@ impl<'a> Engine<'a> {
         while run.blocks.len() * BLOCK_SIZE < run.computed + tokens && !run.prompt().is_empty() {
             let at = self.throw(self.free.len());
             run.blocks.push(self.free.swap_remove(at));
+            run.others.iter_mut().for_each(|table| table.extend(self.free.pop()));
         }
         Some(tokens)
     }
@@ -211,6 +239,7 @@ impl<'a> Engine<'a> {
                 begins: run.begins,
                 num_tokens: *num_tokens,
                 block_table: &run.blocks,
+                branch_tables: &run.others,
             })
             .collect();
         let outputs = self.model.forward(&mut self.kv, &mut entries).unwrap().into_iter().map(Result::unwrap);
@@ -222,13 +251,30 @@ impl<'a> Engine<'a> {
                     self.shared.entry(keys).or_insert(run.blocks[at]);
                 }
             }
-            let passes = run.transcript.passes;
-            run.take(tokens, output);
-            if run.finished || run.transcript.passes > passes {
-                let blocks = std::mem::take(&mut run.blocks);
+            if output.finished || output.next_pass.is_some() {
+                let blocks = run.take_blocks();
                 self.release(blocks);
+            } else if !output.parents.is_empty() {
+                let tables = std::iter::once(run.blocks.clone()).chain(run.others.drain(..)).collect();
+                self.fork(run, tables, &output.parents);
             }
+            run.take(tokens, output);
         }
+    }
+
+    /// Gives each branch copies of the blocks that its parent does not share with all others.
+    fn fork(&mut self, run: &mut Run, tables: Vec<Vec<u32>>, parents: &[usize]) {
+        let full = run.full_prompt_blocks();
+        let branches = parents.iter().map(|&parent| {
+            let (shared, own) = tables[parent].split_at(full);
+            let copied: Vec<(u32, u32)> = own.iter().map(|&from| (from, self.free.pop().unwrap())).collect();
+            self.kv.copy_blocks(&copied).unwrap();
+            shared.iter().copied().chain(copied.into_iter().map(|(_, to)| to)).collect()
+        });
+        let mut branches: Vec<Vec<u32>> = branches.collect();
+        self.free.extend(tables.iter().flat_map(|table| &table[full..]));
+        run.blocks = branches.remove(0);
+        run.others = branches;
     }
 
     fn run(&mut self, prepared: Vec<Prepared>) -> Vec<Transcript> {
@@ -351,6 +397,64 @@ fn recordings_without_speech_give_no_text() {
         for words in [false, true] {
             let transcript = one(&BASE, ListenInput { word_timestamps: words, ..listen(&samples) });
             assert_eq!((transcript.text.as_str(), transcript.segments.len()), ("", 0));
+        }
+    }
+}
+
+/// Chords that change every second over a beat of noise.
+fn music(seconds: usize) -> Vec<f32> {
+    let beat = noise(seconds * SAMPLE_RATE_HZ, 0.3);
+    let sample = |(n, beat): (usize, f32)| {
+        let (chord, time) = (n / SAMPLE_RATE_HZ % 4, (n % SAMPLE_RATE_HZ) as f32 / SAMPLE_RATE_HZ as f32);
+        let root_hz = [220.0, 174.6, 261.6, 196.0][chord];
+        let phase = std::f32::consts::TAU * n as f32 / SAMPLE_RATE_HZ as f32;
+        let notes = [1.0, 1.25, 1.5, 2.0].iter().map(|ratio| (phase * root_hz * ratio).sin()).sum::<f32>();
+        0.1 * notes * (-2.0 * time).exp() + beat * (-40.0 * (time % 0.25)).exp()
+    };
+    beat.iter().copied().enumerate().map(sample).collect()
+}
+
+/// Mains hum with its overtones.
+fn hum(seconds: usize) -> Vec<f32> {
+    let tone = |n: usize, hz: f32| (std::f32::consts::TAU * hz * n as f32 / SAMPLE_RATE_HZ as f32).sin();
+    (0..seconds * SAMPLE_RATE_HZ).map(|n| 0.1 * (tone(n, 50.0) + 0.5 * tone(n, 150.0))).collect()
+}
+
+/// The transcript of a recording as one region, although the detector may find less speech in it.
+fn undivided(model: &Whisper, samples: &[f32]) -> Transcript {
+    let found = regions::find(&model.vad, samples, None);
+    let mut region = regions::whole(samples).remove(0);
+    region.speech = found.into_iter().flat_map(|region| region.speech).collect();
+    let options = model.decoding_options(&listen(samples), &LIMITS).unwrap();
+    let recording = model.record(samples, vec![region], options);
+    Engine::new(model, None).run(vec![model.prepared(recording)]).remove(0)
+}
+
+#[test]
+fn what_nobody_said_is_not_transcribed() {
+    let quiet = |seconds| noise(seconds * SAMPLE_RATE_HZ, 0.003);
+    for model in [&*BASE, &*TINY] {
+        for (name, samples) in [
+            ("silence", vec![0.0; 8 * SAMPLE_RATE_HZ]),
+            ("noise", quiet(10)),
+            ("hum", hum(8)),
+            ("music", music(12)),
+        ] {
+            assert_eq!(one(model, listen(&samples)).text, "", "{name}");
+            assert_eq!(undivided(model, &samples).text, "", "{name} without detection of speech");
+        }
+    }
+}
+
+#[test]
+fn speech_beside_silence_loses_no_word() {
+    for model in [&*BASE, &*TINY] {
+        for (samples, _) in clips() {
+            let padded =
+                [vec![0.0; 4 * SAMPLE_RATE_HZ], samples.clone(), vec![0.0; 4 * SAMPLE_RATE_HZ]].concat();
+            let (alone, padded) = (one(model, listen(&samples)), undivided(model, &padded));
+            let (alone, padded) = (words(&alone.text), words(&padded.text));
+            assert!(errors(&padded, &alone) <= 1, "{padded:?} for {alone:?}");
         }
     }
 }
@@ -500,6 +604,7 @@ fn an_entry_of_another_family_is_an_error() {
         begins: true,
         num_tokens: 1,
         block_table: &[],
+        branch_tables: &[],
     };
     assert!(matches!(TINY.forward(&mut kv, &mut [entry]).unwrap()[..], [Err(Error::Internal(_))]));
 }

@@ -3,12 +3,13 @@
 //! The algorithm is openai-whisper's, <https://github.com/openai/whisper/blob/main/whisper/transcribe.py>. Knows no tensor.
 
 use super::alignment::{self, CrossWeights, TimedWord};
+use super::beam_search::BeamOptions;
 use super::config::FRAMES_PER_POSITION;
 use super::decoder::SpanOutput;
 use super::rules::Rules;
 use super::sampling::{Draws, probability};
 use super::segments::{
-    DecodingResult, SegmentSpan, SegmentSpans, compression_ratio, is_loop, split_segments,
+    DecodingResult, SegmentSpan, SegmentSpans, compression_ratio, is_loop, is_phantom, split_segments,
 };
 use super::state::{Context, DecodingState, Pass, PassKind, Recording, Window};
 use super::tokens::{TIME_STEP_S, Vocabulary};
@@ -94,7 +95,9 @@ impl WindowDecoder {
         }
         let start_at = tokens.len();
         tokens.extend(self.head(recording, state));
-        state.begin(Pass::new(PassKind::Decode, tokens, start_at))
+        let cold = state.window.temperature <= 0.0;
+        let beams = if cold { recording.options.beams } else { BeamOptions::GREEDY };
+        state.begin(Pass::new(PassKind::Decode, tokens, start_at).with_beams(beams))
     }
 
     /// The tokens that every transcript starts with.
@@ -125,7 +128,7 @@ impl WindowDecoder {
             state.window.no_speech = Some(probability(&start, self.vocabulary.no_speech));
             if state.pass.start_at + 1 == state.pass.tokens.len() {
                 // English-only models generate right after the start token.
-                return self.sample(recording, state, start);
+                return self.sample(recording, state, vec![start]);
             }
         }
         if end < state.pass.tokens.len() {
@@ -134,9 +137,10 @@ impl WindowDecoder {
         if state.pass.kind == PassKind::Align {
             return Ok(self.aligned(recording, state));
         }
-        let last = logits.next().ok_or(Error::Internal("the last token has no logits"))?;
-        match state.pass.kind {
-            PassKind::Detect => Ok(self.detected(recording, state, &last)),
+        let last: Vec<Vec<f32>> = logits.collect();
+        match (state.pass.kind, &last[..]) {
+            (_, []) => Err(Error::Internal("the last token has no logits")),
+            (PassKind::Detect, [last, ..]) => Ok(self.detected(recording, state, last)),
             _ => self.sample(recording, state, last),
         }
     }
@@ -159,13 +163,17 @@ impl WindowDecoder {
         self.vocabulary.code(state.language?).map(str::to_owned)
     }
 
-    /// Samples the next token and, at the end, finishes the pass.
+    /// Generates the next token by `logits`, `[vocabulary]` for each branch of a search, and, at the end, finishes the pass.
     fn sample(
         &self,
         recording: &Recording,
         state: &mut DecodingState,
-        mut logits: Vec<f32>,
+        mut logits: Vec<Vec<f32>>,
     ) -> Result<StepOutput, Error> {
+        if state.pass.beams.is_some() {
+            return Ok(self.search(recording, state, &mut logits));
+        }
+        let mut logits = logits.pop().ok_or(Error::Internal("the last token has no logits"))?;
         if let Some(decided) = &recording.options.decided {
             return self.sample_live(recording, decided, state, logits);
         }
@@ -186,6 +194,32 @@ impl WindowDecoder {
         }
         let output = if ended { self.finish_pass(recording, state) } else { StepOutput::default() };
         Ok(StepOutput { generated_tokens: 1, ..output })
+    }
+
+    /// Continues the texts of a search and, at its end, finishes the pass with the best.
+    fn search(
+        &self,
+        recording: &Recording,
+        state: &mut DecodingState,
+        logits: &mut [Vec<f32>],
+    ) -> StepOutput {
+        let pass = &mut state.pass;
+        let Some(beams) = &mut pass.beams else { return StepOutput::default() };
+        let rules = |logits: &mut [f32], tokens: &[u32]| self.rules.apply(logits, tokens);
+        let parents = beams.advance(rules, self.vocabulary.end, logits);
+        let most = recording.options.max_positions;
+        let ended = beams.is_complete()
+            || beams.len() >= most / 2
+            || pass.prompt_len + beams.len() >= most
+            || is_loop(beams.len(), || self.vocabulary.text(beams.likeliest()));
+        if !ended {
+            return StepOutput { generated_tokens: 1, parents, ..StepOutput::default() };
+        }
+        let best = beams.best();
+        pass.tokens.extend(best.tokens);
+        pass.logprobs = best.logprobs;
+        pass.beams = None;
+        StepOutput { generated_tokens: 1, ..self.finish_pass(recording, state) }
     }
 
     /// Accepts the result, skips the window as silence, or falls back.
@@ -315,6 +349,7 @@ impl WindowDecoder {
         let window = &state.window;
         let spans = split_segments(&result.tokens, window.frames.len(), &self.vocabulary);
         let mut segments = self.segments(recording, state, &result, &spans);
+        let mut phantoms = self.phantoms(recording, state, &result, &spans).into_iter();
         let mut end = window.frames.start + spans.frames_done;
         let spoken = recording.regions[state.region].speech_end.min(window.frames.end);
         let covered_to = window.frames.start + spans.segments.last().map_or(0, |last| last.frames.end);
@@ -336,7 +371,7 @@ impl WindowDecoder {
             }
         }
         state.last_window = result.text.trim().to_owned();
-        segments.retain_mut(|segment| self.keep(state, segment));
+        segments.retain_mut(|segment| phantoms.next() != Some(true) && self.keep(state, segment));
         state.history.extend(segments.iter().flat_map(|segment| &segment.tokens));
         if result.temperature > MAX_PROMPT_TEMPERATURE || !state.window.conditioned {
             state.prompt_reset_since = state.history.len();
@@ -345,6 +380,24 @@ impl WindowDecoder {
             clip(segment, recording.duration_s);
         }
         self.next_window(recording, state, end, segments)
+    }
+
+    /// For each segment, whether nobody said its text. Live windows, which are speech, have none.
+    fn phantoms(
+        &self,
+        recording: &Recording,
+        state: &DecodingState,
+        result: &DecodingResult,
+        spans: &SegmentSpans,
+    ) -> Vec<bool> {
+        let (window, region) = (&state.window.frames, &recording.regions[state.region]);
+        let is_phantom = |span: &SegmentSpan| {
+            let frames = window.start + span.frames.start..(window.start + span.frames.end).min(window.end);
+            let activity = region.activity(&frames);
+            is_phantom(result.avg_logprob_of(span), result.no_speech_prob, activity)
+        };
+        let is_live = recording.options.decided.is_some();
+        spans.segments.iter().map(|span| !is_live && is_phantom(span)).collect()
     }
 
     fn count_text(&self, segment: &Segment) -> usize {

@@ -12,7 +12,8 @@ use crate::layers::cat_weights;
 #[cfg(feature = "metal")]
 use crate::metal::{self, ConvWeights};
 use crate::slices::with_slices;
-use izwi_kernels::conv::{ConvPanels, ConvRows, conv1d};
+use izwi_kernels::conv::{ConvPanels, ConvPanelsQ8, ConvRows, ConvRowsQ8, conv1d, conv1d_q8};
+use izwi_kernels::quantised_rows::QuantisedRows;
 use izwi_types::Precision;
 
 /// `y[i] = Σ_t W_t x[starts[i] + t * dilation] (+ b)`; on the CPU a row of `y` is the same bits for any
@@ -30,6 +31,7 @@ pub struct Conv1d {
 #[derive(Debug, Clone)]
 enum Weight {
     Cpu(Arc<ConvPanels>),
+    CpuQ8(Arc<ConvPanelsQ8>),
     #[cfg(feature = "metal")]
     Metal(ConvWeights),
     Device(Tensor), // [taps * inputs, outputs]
@@ -66,8 +68,9 @@ impl Conv1d {
         Self::with_precision(weight, bias, dilation, Precision::F32)
     }
 
-    /// As [`Self::new`]. On the CPU [`Precision::Bf16`] rounds weights and `x` to bf16, if the number of inputs is even;
-    /// everything else is f32.
+    /// As [`Self::new`]. On the CPU [`Precision::Bf16`] rounds weights and `x` to bf16, if the number of inputs is even, and
+    /// [`Precision::Q8`] rounds the weights of an output and each row of `x` to 8 bits with one scale, for rows whose
+    /// values are of like size; everything else is f32.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -80,7 +83,7 @@ impl Conv1d {
         let (outputs, inputs, taps) = weight.dims3()?;
         let kernel = Conv1dShape { sizes: [taps, inputs, outputs], dilation, precision };
         let packed = if weight.device().is_cpu() {
-            Weight::Cpu(Arc::new(pack(weight, precision)?))
+            Weight::packed(weight, precision)?
         } else {
             let bias = bias.as_ref();
             Weight::on_device(&weight.to_device(&Device::Cpu)?, bias, kernel, weight.device())?
@@ -112,8 +115,11 @@ impl Conv1d {
         let Conv1dShape { sizes, precision, .. } = kernel;
         let weight = if from.device().is_cpu() {
             let recipe = Recipe { parts: &[part], transform_id, precision, sizes };
-            let made = |tensors: Vec<Tensor>| Ok(pack(&transform(cat_weights(tensors)?)?, precision)?);
-            Weight::Cpu(from.take_packed(&recipe, made)?)
+            let made = |tensors: Vec<Tensor>| Ok::<_, Error>(transform(cat_weights(tensors)?)?);
+            match precision {
+                Precision::Q8 => Weight::CpuQ8(from.take_packed(&recipe, |t| Ok(pack_q8(&made(t)?)?))?),
+                _ => Weight::Cpu(from.take_packed(&recipe, |t| Ok(pack(&made(t)?, precision)?))?),
+            }
         } else {
             // Transformed on the host: the device gets one buffer of the final layout.
             let weight = transform(from.take_host(&part.0, &part.1)?.to_dtype(DType::F32)?)?;
@@ -200,6 +206,14 @@ impl Conv1d {
         match (&self.weight, &self.bias) {
             (Weight::Cpu(weight), None) => self.on_cpu(weight, [x], starts),
             (Weight::Cpu(weight), Some(bias)) => self.on_cpu(weight, [x, bias], starts),
+            (Weight::CpuQ8(weight), _) => {
+                let rows = with_slices([x], |[x]| {
+                    let mut quantised = QuantisedRows::zeros(rows, inputs);
+                    quantised.write(0, x);
+                    quantised
+                })?;
+                self.on_cpu_q8(weight, &rows, starts, None)
+            }
             #[cfg(feature = "metal")]
             (Weight::Metal(_), _) => bail!("convolution: rows in any order are not computed on Metal"),
             (Weight::Device(weight), bias) => {
@@ -224,6 +238,42 @@ impl Conv1d {
         Tensor::from_vec(y, (starts.len(), self.outputs), operands[0].device())
     }
 
+    /// The weight for rows that were rounded to 8 bits before.
+    pub(crate) fn on_q8(&self) -> Option<&Arc<ConvPanelsQ8>> {
+        match &self.weight {
+            Weight::CpuQ8(weight) => Some(weight),
+            _ => None,
+        }
+    }
+
+    /// [`Self::forward`] on rows at 8 bits, with a residual `[starts, outputs]`. The rows that `starts` name exist.
+    pub(crate) fn on_cpu_q8(
+        &self,
+        weight: &ConvPanelsQ8,
+        x: &QuantisedRows,
+        starts: &[u32],
+        residual: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let shape = (starts.len(), self.outputs);
+        if residual.is_some_and(|residual| residual.dims() != [shape.0, shape.1]) {
+            bail!("convolution: a residual of another shape than {shape:?}")
+        }
+        let operands: Vec<&Tensor> = self.bias.iter().chain(residual).collect();
+        let run = |bias: Option<&[f32]>, residual: Option<&[f32]>| {
+            let mut y = vec![0f32; shape.0 * shape.1];
+            let x = ConvRowsQ8 { data: x, starts, dilation: self.dilation };
+            conv1d_q8(x, weight, bias, residual, &mut y);
+            y
+        };
+        let y = match (&operands[..], &self.bias) {
+            ([bias, residual], _) => with_slices([bias, residual], |[b, r]| run(Some(b), Some(r)))?,
+            ([bias], Some(_)) => with_slices([bias], |[bias]| run(Some(bias), None))?,
+            ([residual], None) => with_slices([residual], |[residual]| run(None, Some(residual)))?,
+            _ => run(None, None),
+        };
+        Tensor::from_vec(y, shape, &Device::Cpu)
+    }
+
     /// The input of each output (im2col): `[starts, taps * inputs]`.
     fn columns(&self, x: &Tensor, starts: &[u32]) -> Result<Tensor> {
         let taps = |start: &u32| {
@@ -237,6 +287,14 @@ impl Conv1d {
 }
 
 impl Weight {
+    /// A weight `[outputs, inputs, taps]` on the CPU.
+    fn packed(weight: &Tensor, precision: Precision) -> Result<Self> {
+        Ok(match precision {
+            Precision::Q8 => Self::CpuQ8(Arc::new(pack_q8(weight)?)),
+            _ => Self::Cpu(Arc::new(pack(weight, precision)?)),
+        })
+    }
+
     /// A weight `[outputs, inputs, taps]` on the CPU as it is kept on `device`.
     fn on_device(
         weight: &Tensor,
@@ -277,6 +335,13 @@ fn columns_of(weight: &Tensor) -> Result<Tensor> {
     let (outputs, inputs, taps) = weight.dims3()?;
     let rows = weight.to_dtype(DType::F32)?.transpose(1, 2)?.contiguous()?; // [outputs, taps, inputs]
     rows.reshape((outputs, taps * inputs))?.t()?.contiguous()
+}
+
+/// Packs a weight `[outputs, inputs, taps]` at 8 bits.
+fn pack_q8(weight: &Tensor) -> Result<ConvPanelsQ8> {
+    let (outputs, inputs, taps) = weight.dims3()?;
+    let rows = weight.to_dtype(DType::F32)?.transpose(1, 2)?.contiguous()?; // [outputs, taps, inputs]
+    with_slices([&rows], |[rows]| ConvPanelsQ8::pack(rows, outputs, taps, inputs))
 }
 
 /// Packs a weight `[outputs, inputs, taps]` for the CPU kernels.

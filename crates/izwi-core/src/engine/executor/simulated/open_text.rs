@@ -40,7 +40,7 @@ pub(super) fn prepare(text: &str, has_more: bool, seed: u64) -> Result<Prepared,
         prompt: Vec::new(),
         open_text: Some(open),
     };
-    Ok(Prepared::new(Work::Autoregressive { prompt, encoders: Arc::new([]) }, Arc::new(job)))
+    Ok(Prepared::new(Work::Autoregressive { prompt, encoders: Arc::new([]), branches: 1 }, Arc::new(job)))
 }
 
 impl OpenText {

@@ -44,6 +44,7 @@ pub(super) struct SimulatedPreparer {
     pub(super) window_samples: usize,
     pub(super) encoder_rows: usize,
     pub(super) encoder_parts: usize,
+    pub(super) branches: usize,
     pub(super) is_simulated: bool,
 }
 
@@ -56,7 +57,7 @@ impl SimulatedPreparer {
             Work::Encoder(vec![encoder_tokens.div_ceil(self.encoder_parts); self.encoder_parts].into())
         } else {
             let encoders = Arc::new([EncoderWork { end: text.len(), tokens: encoder_tokens }]);
-            Work::Autoregressive { prompt: prompt.clone().into(), encoders }
+            Work::Autoregressive { prompt: prompt.clone().into(), encoders, branches: self.branches }
         };
         let (length, words) = ((self.length)(text, seed), sentence_words(text));
         let job = Job { length, passes, words, is_chat: false, seed, prompt, open_text: None };
@@ -84,7 +85,8 @@ impl RequestPreparer for SimulatedPreparer {
             }
             Input::Converse(input) => {
                 let (prompt, last_turn) = chat::prompt(&input.turns);
-                let work = Work::Autoregressive { prompt: prompt.into(), encoders: Arc::new([]) };
+                let work =
+                    Work::Autoregressive { prompt: prompt.into(), encoders: Arc::new([]), branches: 1 };
                 let (length, words) = (6 + last_turn, Vec::new());
                 let (prompt, seed) = (Vec::new(), input.seed);
                 let job = Job { length, passes: 1, words, is_chat: true, seed, prompt, open_text: None };

@@ -19,7 +19,7 @@ fn a_decision_is_stale_after_any_change() {
 
 #[derive(Debug, Clone)]
 enum Op {
-    Prompt { size: usize, max_tokens: usize, family: u64, priority: u8, passes: usize },
+    Prompt { size: usize, max_tokens: usize, family: u64, priority: u8, passes: usize, branches: usize },
     Units(Vec<usize>),
     Abort(usize),
     Pause(usize, bool),
@@ -29,8 +29,8 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        2 => (1usize..40, 1usize..12, 0u64..3, 0u8..3, 0usize..4).prop_map(
-            |(size, max_tokens, family, priority, passes)| Op::Prompt { size, max_tokens, family, priority, passes }
+        2 => (1usize..40, 1usize..12, 0u64..3, 0u8..3, 0usize..4, 1usize..4).prop_map(
+            |(size, max_tokens, family, priority, passes, branches)| Op::Prompt { size, max_tokens, family, priority, passes, branches }
         ),
         1 => prop::collection::vec(1usize..20, 1..5).prop_map(Op::Units),
         1 => (0usize..8).prop_map(Op::Abort),
@@ -76,10 +76,14 @@ proptest! {
         let mut ended: HashSet<SequenceId> = HashSet::new();
         for op in ops {
             match op {
-                Op::Prompt { size, max_tokens, family, priority, passes } => {
+                Op::Prompt { size, max_tokens, family, priority, passes, branches } => {
                     let prompt: Vec<u64> = (0..size as u64).map(|i| i + family * 100).collect();
                     let priority = [Priority::Low, Priority::Normal, Priority::High][usize::from(priority)];
-                    let id = bench.prompt_with(priority, &prompt, max_tokens);
+                    let id = if branches > 1 {
+                        bench.search(&prompt, max_tokens, branches)
+                    } else {
+                        bench.prompt_with(priority, &prompt, max_tokens)
+                    };
                     bench.passes.insert(id, passes);
                     alive.push(id);
                 }

@@ -1,0 +1,134 @@
+// One text spoken over the WebSocket, played while it arrives. docs/protocol.md describes every message.
+
+import { ApiError, socket } from "./api.js";
+import { Player, RATE, fromPcm } from "./player.js";
+
+const ACK_MS = 400;
+
+// Speaks `config` with its `text`. `on` has: audio(samples), word({start, end}) in characters and `startMs`, `endMs` of the
+// whole audio, played(ms, underruns), start({voice, model}), first(ms, serverMs), warning(text).
+// Returns {stop(), done}: `done` ends with {duration_s, rtf, ttfa_ms, first_ms, underruns, interrupted, pieces}.
+export async function speak(config, on) {
+  const asked = performance.now();
+  const player = await Player.open();
+  let channel;
+  try {
+    channel = await socket("/v1/audio/speech/stream");
+  } catch (error) {
+    player.close();
+    throw error;
+  }
+  const state = { utterances: new Map(), received: 0, hold: 0, first_ms: null, interrupted: false, acked: 0, cursor: 0 };
+  const pieces = [];
+  const results = [];
+  const send = (type, members = {}) => {
+    if (channel.readyState === WebSocket.OPEN) channel.send(JSON.stringify({ type, ...members }));
+  };
+  let finish;
+  const done = new Promise((resolve, reject) => {
+    finish = (error) => {
+      clearInterval(acks);
+      player.onplayed = player.ondone = () => {};
+      player.close();
+      channel.onclose = channel.onmessage = null;
+      channel.close();
+      if (error) return reject(error);
+      const processing = results.reduce((sum, { rtf, duration_s }) => sum + rtf * duration_s, 0);
+      const duration_s = state.received / RATE;
+      const generated = results.reduce((sum, result) => sum + result.duration_s, 0);
+      const [{ ttfa_ms = null } = {}] = results;
+      const { first_ms, interrupted } = state;
+      const rtf = processing / generated;
+      resolve({ duration_s, rtf, ttfa_ms, first_ms, underruns: player.underruns, interrupted, pieces });
+    };
+  });
+
+  // The utterance that is played, and what was played of it.
+  const playing = () => {
+    let found = null;
+    for (const [number, { from }] of state.utterances) if (from < player.played || from === 0) found = { number, from };
+    return found && { utterance: found.number, played_ms: Math.max(0, Math.round(((player.played - found.from) / RATE) * 1000)) };
+  };
+  const acks = setInterval(() => {
+    if (player.played > state.acked) {
+      state.acked = player.played;
+      send("playback.ack", playing());
+    } else send("ping");
+  }, ACK_MS);
+
+  player.onplayed = () => {
+    if (state.first_ms === null) {
+      state.first_ms = performance.now() - asked;
+      on.first?.(state.first_ms);
+    }
+    on.played?.(player.playedMs, player.underruns);
+  };
+  player.ondone = () => finish();
+
+  channel.onmessage = ({ data }) => {
+    if (data instanceof ArrayBuffer) {
+      // What was on its way when it was interrupted.
+      if (state.interrupted) return;
+      const samples = fromPcm(data);
+      pieces.push(samples.slice());
+      state.received += samples.length;
+      on.audio?.(samples);
+      return player.push(samples, state.hold);
+    }
+    const event = JSON.parse(data);
+    if (event.type === "audio.start") {
+      state.utterances.set(event.utterance, { from: state.received });
+      state.hold = event.prebuffer_ms;
+      on.start?.(event);
+    } else if (event.type === "word") {
+      const from = (state.utterances.get(event.utterance).from / RATE) * 1000;
+      on.word?.({ text: event.text, startMs: from + event.start_ms, endMs: from + event.end_ms });
+    } else if (event.type === "warning") on.warning?.(event.message);
+    else if (event.type === "audio.done") {
+      results.push(event);
+      on.result?.(event);
+    } else if (event.type === "interrupted") state.interrupted = true;
+    else if (event.type === "error") finish(new ApiError(0, event));
+    else if (event.type === "session.done") {
+      channel.onclose = null;
+      if (state.interrupted || !state.received) finish();
+      else player.end();
+    }
+  };
+  channel.onclose = () => finish(new ApiError(0, { message: "The connection was lost." }));
+  send("speak", { response_format: "pcm", sample_rate: RATE, first_chunk_ms: 80, word_times: true, ...config });
+
+  const stop = () => {
+    send("interrupt", playing() ?? {});
+    player.onplayed = player.ondone = () => {};
+    player.clear();
+    state.interrupted = true;
+    // All was delivered: nothing is left that could answer.
+    if (channel.readyState !== WebSocket.OPEN) finish();
+  };
+  return { stop, done };
+}
+
+// Finds words, which come in order, in the text they are of: the characters of each. White space may differ.
+export class WordFinder {
+  #text;
+  #at = 0;
+
+  constructor(text) {
+    this.#text = text;
+  }
+
+  find(word) {
+    const letters = [...word].filter((letter) => !/\s/u.test(letter));
+    let at = this.#at;
+    while (at < this.#text.length && /\s/u.test(this.#text[at])) at += 1;
+    const start = at;
+    for (const letter of letters) {
+      while (at < this.#text.length && /\s/u.test(this.#text[at])) at += 1;
+      if (!this.#text.startsWith(letter, at)) return null;
+      at += letter.length;
+    }
+    this.#at = at;
+    return { start, end: at };
+  }
+}

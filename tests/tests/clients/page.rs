@@ -1,0 +1,106 @@
+//! The web page in a headless Chromium, driven by Playwright, over the real server.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use izwi_core::engine::config::DEFAULT_MODEL;
+use izwi_core::engine::{EngineCoreConfig, Precision};
+use izwi_hub::{Store, VoiceStore};
+use izwi_server::{Loader, Recorder, Registry, RegistryConfig, ServerConfig};
+use izwi_tests::{Setup, TestServer};
+
+use super::{LISTENER, RECORDING, home, node, real_server, root};
+
+/// The browser: `IZWI_CHROMIUM`, or the first of these names. `cargo xtask test` installs it where it may.
+const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+const KEY: &str = "a-long-secret-key-for-the-page";
+
+/// The browser; `None`, with a line that says so, where there is none.
+fn browser() -> Option<String> {
+    let set = std::env::var("IZWI_CHROMIUM").ok();
+    let names = set.into_iter().chain(BROWSERS.map(str::to_owned));
+    let starts = |name: &String| {
+        let mut command = Command::new(name);
+        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    let found = names.into_iter().find(starts);
+    if found.is_none() {
+        eprintln!(
+            "skipped: no Chromium; install it (on Debian: `apt-get install chromium`), or set IZWI_CHROMIUM"
+        );
+    }
+    found
+}
+
+/// Runs the checks of `part` in the browser. Pictures go to the folder `IZWI_PICTURES`, if that is set.
+async fn check(server: &TestServer, part: &str, rest: &[&str]) -> Result<()> {
+    let Some(browser) = browser() else { return Ok(()) };
+    let (url, recording) = (server.url("/"), root().join(RECORDING));
+    let recording = recording.canonicalize().context(RECORDING)?.display().to_string();
+    let arguments = [&[part, url.as_str(), browser.as_str(), recording.as_str()], rest].concat();
+    let stdout = node("page.mjs", &arguments).await?;
+    ensure!(stdout.contains(&format!("passed: all of {part}")), "{stdout}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_speaks_transcribes_and_shows_models_and_metrics() -> Result<()> {
+    let voices = tempfile::tempdir()?;
+    let store = Store::open(Some(home()))?;
+    let server = real_server(|config| {
+        config.voices = Some(VoiceStore::at(voices.path()));
+        config.vad_weights = Some(store.vad_weights());
+        config.store = Some(store);
+    })
+    .await?;
+    check(&server, "real", &[DEFAULT_MODEL, LISTENER]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_asks_for_the_key() -> Result<()> {
+    let setup = Setup::units("keyed-page").server(|server| server.api_key = Some(KEY.to_owned()));
+    check(&setup.start().await?, "key", &[KEY]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_makes_tries_and_deletes_a_voice() -> Result<()> {
+    check(&Setup::cloner("page-cloner")?.start().await?, "voices", &["page-cloner"]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_is_useful_without_a_model() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let loader: Loader = Arc::new(|name: &str| Err(format!("model '{name}' is not installed")));
+    let registry = Registry::with_loader(RegistryConfig::new(DEFAULT_MODEL), Vec::new(), loader);
+    registry.load_defaults();
+    let store = Some(Store::open(Some(folder.path().to_path_buf()))?);
+    let config = ServerConfig { store, ..ServerConfig::default() };
+    let server = TestServer::listen(config, registry, Recorder::install()?).await?;
+    check(&server, "empty", &[DEFAULT_MODEL]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_converses_and_is_interrupted_by_speech() -> Result<()> {
+    let mut setup = Setup::converser("page-converser");
+    // Long answers take seconds, so that they can be interrupted.
+    setup.model.step_time = Duration::from_millis(5);
+    check(&setup.start().await?, "converse", &[]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_converses_with_lfm2() -> Result<()> {
+    const MODEL: &str = "lfm2-audio-1.5b";
+    let set = std::env::var_os("IZWI_GOLDEN_LFM2_AUDIO").map(std::path::PathBuf::from);
+    let files = set.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/lfm2_audio"));
+    let engine = EngineCoreConfig {
+        model: MODEL.to_owned(),
+        dtype: Precision::F32,
+        max_blocks: 512,
+        ..EngineCoreConfig::for_lfm2()
+    };
+    check(&TestServer::with_weights(engine, &files).await?, "model", &[]).await
+}

@@ -1,0 +1,141 @@
+//! The files of the web page, and the routes that it uses to pull, load and unload models.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
+use izwi_core::engine::{Engine, EngineCoreConfig, Task};
+use izwi_hub::Store;
+use izwi_server::{Loader, Offer, Recorder, Registry, RegistryConfig, ServerConfig};
+use izwi_tests::{Setup, TestServer, eventually};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+/// A server of two models, which loads them, with a model store in which nothing is installed.
+async fn server(store: Option<Store>) -> Result<TestServer> {
+    let loader: Loader = Arc::new(|name: &str| {
+        let config = EngineCoreConfig { model: name.to_owned(), admission: false, ..Default::default() };
+        let executor = SimulatedExecutor::new(&config, SimulatedModel::default());
+        Engine::with_executor(config, Box::new(executor)).map_err(|error| error.to_string())
+    });
+    let offer = Offer { id: "other".to_owned(), tasks: vec![Task::Tts], bytes: 0 };
+    let registry = Registry::with_loader(RegistryConfig::new("first"), vec![offer], loader);
+    registry.load_defaults();
+    let config = ServerConfig { store, ..ServerConfig::default() };
+    let server = TestServer::listen(config, registry, Recorder::install()?).await?;
+    eventually("the default model", || async { Ok(server.get("/readyz").await?.status() == StatusCode::OK) })
+        .await?;
+    Ok(server)
+}
+
+async fn act(server: &TestServer, model: &str, action: &str) -> Result<(StatusCode, Value)> {
+    let answer = server.post(&format!("/v1/models/{model}/{action}"), &json!({})).await?;
+    Ok((answer.status(), answer.json().await?))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_and_its_files_are_served_without_a_key_and_only_as_themselves() -> Result<()> {
+    let server = Setup::units("page-files")
+        .server(|server| server.api_key = Some("a-long-secret-key-for-tests".to_owned()))
+        .start()
+        .await?;
+    for (path, media_type) in [
+        ("/", "text/html; charset=utf-8"),
+        ("/page/style.css", "text/css; charset=utf-8"),
+        ("/page/main.js", "text/javascript; charset=utf-8"),
+        ("/page/player-worklet.js", "text/javascript; charset=utf-8"),
+        ("/page/icon.svg", "image/svg+xml"),
+    ] {
+        let answer = server.get(path).await?;
+        assert_eq!(answer.status(), StatusCode::OK, "{path}");
+        let headers = answer.headers().clone();
+        assert_eq!(headers["content-type"], media_type, "{path}");
+        assert_eq!(headers["x-content-type-options"], "nosniff");
+        assert_eq!(headers["cache-control"], "no-cache");
+        assert!(headers["content-security-policy"].to_str()?.starts_with("default-src 'self';"));
+        let tag = headers["etag"].to_str()?;
+        for (known, expected) in [
+            (tag.to_owned(), StatusCode::NOT_MODIFIED),
+            (format!("\"other\", {tag}"), StatusCode::NOT_MODIFIED),
+            ("\"other\"".to_owned(), StatusCode::OK),
+        ] {
+            let again =
+                reqwest::Client::new().get(server.url(path)).header("if-none-match", known).send().await?;
+            assert_eq!((again.status(), &again.headers()["etag"]), (expected, &headers["etag"]));
+            assert_eq!(again.bytes().await?.is_empty(), expected == StatusCode::NOT_MODIFIED);
+        }
+    }
+    for path in ["/page/none.js", "/page/..%2f..%2fCargo.toml", "/page/%2e%2e%2fCargo.toml", "/page/"] {
+        let answer = server.get(path).await?;
+        assert_eq!(answer.status(), StatusCode::NOT_FOUND, "{path}");
+        let body: Value = answer.json().await?;
+        assert_eq!(body["error"]["code"], "unknown_route");
+    }
+    let inline = server.page("/").await?;
+    assert!(!inline.contains("<script>") && !inline.contains("style=") && !inline.contains("://"));
+    assert_eq!(server.get("/v1/catalogue").await?.status(), StatusCode::UNAUTHORIZED);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_loaded_and_unloaded_on_request_and_a_default_one_stays() -> Result<()> {
+    let server = server(None).await?;
+    for _ in 0..2 {
+        let (status, model) = act(&server, "other", "load").await?;
+        assert_eq!((status, &model["state"]), (StatusCode::OK, &json!("ready")), "{model}");
+    }
+    let mut session = server.session().await?;
+    session.send(json!({"type": "session.config", "model": "other"})).await?;
+    session.expect("session.created").await?;
+    let (status, refused) = act(&server, "other", "unload").await?;
+    assert_eq!((status, &refused["error"]["code"]), (StatusCode::CONFLICT, &json!("model_in_use")));
+    drop(session);
+    eventually("the session to end", || async {
+        Ok(act(&server, "other", "unload").await?.0 == StatusCode::OK)
+    })
+    .await?;
+    let (status, model) = act(&server, "other", "unload").await?;
+    assert_eq!((status, &model["state"]), (StatusCode::OK, &json!("unloaded")), "{model}");
+
+    let (status, refused) = act(&server, "tts-1", "unload").await?;
+    assert_eq!(status, StatusCode::CONFLICT);
+    let message = refused["error"]["message"].as_str().context("a message")?;
+    assert!(message.contains("'first'") && message.contains("default"), "{message}");
+    for action in ["load", "unload"] {
+        let (status, refused) = act(&server, "none", action).await?;
+        assert_eq!((status, &refused["error"]["code"]), (StatusCode::NOT_FOUND, &json!("model_not_found")));
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_catalogue_tells_what_can_be_pulled_and_why_a_pull_failed() -> Result<()> {
+    let without = server(None).await?;
+    let (status, refused) = act(&without, "hibari", "pull").await?;
+    assert_eq!((status, &refused["error"]["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_value")));
+    let listed: Value = without.get("/v1/catalogue").await?.json().await?;
+    assert_eq!(listed["data"], json!([]));
+
+    // A folder that cannot be made: the pull fails before it reaches a source.
+    let folder = tempfile::tempdir()?;
+    let home = folder.path().join("a-file");
+    std::fs::write(&home, "no folder")?;
+    let server = server(Some(Store::open(Some(home))?)).await?;
+    let hibari = || async {
+        let listed: Value = server.get("/v1/catalogue").await?.json().await?;
+        let models = listed["data"].as_array().context("a list")?;
+        anyhow::ensure!(models.iter().all(|model| model["id"] != "silero-vad"), "components are no models");
+        models.iter().find(|model| model["id"] == "hibari").cloned().context("hibari")
+    };
+    let before = hibari().await?;
+    assert_eq!((&before["installed"], &before["pull"]), (&json!(false), &Value::Null), "{before}");
+    let (status, refused) = act(&server, "hibary", "pull").await?;
+    assert_eq!((status, &refused["error"]["code"]), (StatusCode::NOT_FOUND, &json!("model_not_found")));
+    assert!(refused["error"]["message"].as_str().is_some_and(|text| text.contains("hibari")), "{refused}");
+    let (status, begun) = act(&server, "hibari", "pull").await?;
+    assert_eq!((status, &begun["state"]), (StatusCode::ACCEPTED, &json!("running")), "{begun}");
+    eventually("the pull to fail", || async { Ok(hibari().await?["pull"]["state"] == "failed") }).await?;
+    let pull = hibari().await?["pull"].clone();
+    assert!(pull["message"].as_str().is_some_and(|text| text.contains("a-file")), "{pull}");
+    Ok(())
+}
