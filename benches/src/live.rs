@@ -20,6 +20,7 @@ use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
 use izwi_tests::{Form, Incoming, Session, TestServer};
 use serde::Serialize;
 use serde_json::json;
+use tokio::task::JoinHandle;
 
 /// Measures listeners of a server that is offered more than it can keep.
 #[derive(Debug, Clone, Parser)]
@@ -285,6 +286,51 @@ fn length(bytes: &[u8]) -> Duration {
     Duration::from_secs_f64(bytes.len() as f64 / 2.0 / 24_000.0)
 }
 
+/// The clients beside the listeners.
+struct Others {
+    transcriptions: Option<JoinHandle<Result<usize>>>,
+    dictations: Vec<JoinHandle<Result<Vec<f64>>>>,
+    conversation: Option<JoinHandle<Result<Answers>>>,
+}
+
+/// What they got.
+struct Done {
+    transcriptions: usize,
+    /// Of each dictated word.
+    lags_ms: Vec<f64>,
+    answers: Answers,
+}
+
+impl Others {
+    /// Starts those that `args` ask for.
+    fn start(server: &Arc<TestServer>, args: &Args, until: Instant) -> Self {
+        let uploads = args.asr.clone().filter(|_| args.dictation == 0);
+        let transcriptions = uploads.map(|asr| tokio::spawn(transcribe(Arc::clone(server), asr, until)));
+        let dictations: Vec<_> = (0..args.dictation)
+            .filter_map(|_| args.asr.clone())
+            .map(|asr| tokio::spawn(dictate(Arc::clone(server), asr, until)))
+            .collect();
+        let conversation = args.chat.is_some().then(|| tokio::spawn(converse(Arc::clone(server), until)));
+        Self { transcriptions, dictations, conversation }
+    }
+
+    async fn finish(self) -> Result<Done> {
+        let transcriptions = match self.transcriptions {
+            Some(count) => count.await??,
+            None => 0,
+        };
+        let mut lags_ms = Vec::new();
+        for dictation in self.dictations {
+            lags_ms.extend(dictation.await??);
+        }
+        let answers = match self.conversation {
+            Some(answers) => answers.await??,
+            None => Answers::default(),
+        };
+        Ok(Done { transcriptions, lags_ms, answers })
+    }
+}
+
 async fn row(
     server: &Arc<TestServer>,
     args: &Args,
@@ -305,13 +351,7 @@ async fn row(
             })
         })
         .collect();
-    let uploads = args.asr.clone().filter(|_| args.dictation == 0);
-    let transcriptions = uploads.map(|asr| tokio::spawn(transcribe(Arc::clone(server), asr, until)));
-    let dictations: Vec<_> = (0..args.dictation)
-        .filter_map(|_| args.asr.clone())
-        .map(|asr| tokio::spawn(dictate(Arc::clone(server), asr, until)))
-        .collect();
-    let conversation = args.chat.is_some().then(|| tokio::spawn(converse(Arc::clone(server), until)));
+    let others = Others::start(server, args, until);
     let (mut listeners, mut at) = (Vec::new(), begun);
     for (index, gap_s) in gaps(args.seed, mean_s).enumerate() {
         at += Duration::from_secs_f64(gap_s);
@@ -332,18 +372,7 @@ async fn row(
     for listener in stalling {
         listener.await??;
     }
-    let transcriptions = match transcriptions {
-        Some(count) => count.await??,
-        None => 0,
-    };
-    let mut lags_ms = Vec::new();
-    for dictation in dictations {
-        lags_ms.extend(dictation.await??);
-    }
-    let answers = match conversation {
-        Some(answers) => answers.await??,
-        None => Answers::default(),
-    };
+    let Done { transcriptions, lags_ms, answers } = others.finish().await?;
     let of = |value: fn(&Heard) -> Duration| {
         heard.iter().map(value).map(|time| time.as_secs_f64()).collect::<Vec<_>>()
     };

@@ -35,7 +35,7 @@ pub(crate) fn run(child: Child, model: &str, threads: usize) -> Result<()> {
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
             let engine = runtime.block_on(engines::load_as(model, threads, dtype))?;
-            serve("izwi", |ask| izwi(&runtime, &engine, &ask))
+            serve("izwi", |ask| izwi(&runtime, &engine, ask))
         }
         Child::Candle => {
             let mut model = candle::Transcriber::load(&engines::folder(model)?)?;

@@ -142,35 +142,7 @@ impl LfmAudio {
         input: &ListenInput,
         limits: &PrepareLimits,
     ) -> Result<Plan<Self>, InputError> {
-        check_language(input.language.as_deref())?;
-        let refused = |param, what: &str| {
-            let message = format!("this model does not {what}; choose another for it");
-            Err(InputError { param, message })
-        };
-        if input.translate {
-            return refused("model", "translate");
-        }
-        if input.window.is_some() {
-            return refused("model", "transcribe live audio");
-        }
-        if input.word_timestamps {
-            return refused("timestamp_granularities", "give word timestamps");
-        }
-        if input.logprobs {
-            return refused("include", "give log-probabilities");
-        }
-        if let Some(param) = input.search.asked() {
-            return refused(param, "search for the likeliest text");
-        }
-        if !input.keywords.is_empty() {
-            return refused("keywords", "take keywords");
-        }
-        if input.detection.is_some() {
-            return refused("chunking_strategy", "take parameters of speech detection");
-        }
-        for wanted in &input.languages {
-            check_language(Some(wanted)).map_err(|error| InputError { param: "languages", ..error })?;
-        }
+        check_options(input)?;
         let overhead = self.single_turn(ASR_INSTRUCTIONS, |_| ()).positions.len();
         let positions = limits.max_positions.min(self.config.lfm.max_position_embeddings);
         let longest_s = positions.saturating_sub(overhead + TOKENS) / (ROWS_PER_S + TOKENS_PER_S);
@@ -407,6 +379,40 @@ fn cut(samples: &[f32], mut part: Range<usize>, longest: usize) -> Vec<Range<usi
     }
     pieces.push(part);
     pieces
+}
+
+/// Refuses what the model does not do with a recording.
+fn check_options(input: &ListenInput) -> Result<(), InputError> {
+    check_language(input.language.as_deref())?;
+    let refused = |param, what: &str| {
+        let message = format!("this model does not {what}; choose another for it");
+        Err(InputError { param, message })
+    };
+    if input.translate {
+        return refused("model", "translate");
+    }
+    if input.window.is_some() {
+        return refused("model", "transcribe live audio");
+    }
+    if input.word_timestamps {
+        return refused("timestamp_granularities", "give word timestamps");
+    }
+    if input.logprobs {
+        return refused("include", "give log-probabilities");
+    }
+    if let Some(param) = input.search.asked() {
+        return refused(param, "search for the likeliest text");
+    }
+    if !input.keywords.is_empty() {
+        return refused("keywords", "take keywords");
+    }
+    if input.detection.is_some() {
+        return refused("chunking_strategy", "take parameters of speech detection");
+    }
+    for wanted in &input.languages {
+        check_language(Some(wanted)).map_err(|error| InputError { param: "languages", ..error })?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
