@@ -219,6 +219,20 @@ impl KVCacheManager {
         Ok(added)
     }
 
+    /// Blocks that [`Self::make_writable`] takes.
+    pub fn copies_needed(&self, sequence: SequenceId, position: usize) -> usize {
+        let (index, _) = self.geometry.locate(position);
+        // References to each block that are left once the branches before have their copies.
+        let mut left: HashMap<BlockId, u32> = HashMap::new();
+        let blocks = self.tables.get(&sequence).into_iter().flat_map(Table::branches);
+        let is_copied = |&block: &BlockId| {
+            let left = left.entry(block).or_insert(self.blocks[block as usize].references);
+            *left = left.saturating_sub(1);
+            *left > 0
+        };
+        blocks.filter_map(|branch| branch.get(index).copied()).filter(is_copied).count()
+    }
+
     /// Copy-on-write: in the table of each branch, replaces the block that holds `position` by a copy if it is shared. The
     /// last branch of those that share a block with no other sequence keeps it.
     ///
@@ -233,14 +247,7 @@ impl KVCacheManager {
         let Some(table) = self.tables.get(&sequence) else { return Ok(Vec::new()) };
         let current: Vec<Option<BlockId>> =
             table.branches().map(|branch| branch.get(index).copied()).collect();
-        let mut references: HashMap<BlockId, u32> = HashMap::new();
-        let shares = current.iter().map(|block| {
-            let left =
-                references.entry((*block)?).or_insert_with_key(|&id| self.blocks[id as usize].references);
-            *left -= u32::from(*left > 0);
-            (*left > 0).then_some(())
-        });
-        let needed = shares.flatten().count();
+        let needed = self.copies_needed(sequence, position);
         if needed > self.num_free() {
             return Err(OutOfBlocks { needed, free: self.num_free() });
         }
@@ -606,6 +613,7 @@ mod tests {
         let mut kv = manager(4);
         kv.extend(A, 6).unwrap();
         kv.fork(A, &[0, 0, 0, 0]).unwrap();
+        assert_eq!((kv.copies_needed(A, 6), kv.copies_needed(A, 8), kv.copies_needed(B, 0)), (3, 0, 0));
         assert_eq!(kv.make_writable(A, 6), Err(OutOfBlocks { needed: 3, free: 2 }));
         assert_eq!(kv.extend(A, 9), Err(OutOfBlocks { needed: 4, free: 2 }));
         assert_eq!((kv.num_free(), kv.references(1)), (2, 4));

@@ -174,11 +174,8 @@ impl<'a> Round<'a> {
             };
             let held = self.kv.table(id).len();
             let end = if uses_kv { self.kv.geometry().blocks_for(demand.start + tokens) } else { 0 };
-            // Each branch of a search needs a new block, or at most a copy of one that it shares.
-            let new_blocks = match branches {
-                1 => end.saturating_sub(held),
-                branches => branches * end.saturating_sub(held).max(1),
-            };
+            let copies = if branches > 1 { self.kv.copies_needed(id, demand.start) } else { 0 };
+            let new_blocks = branches * end.saturating_sub(held) + copies;
             while new_blocks > self.free && !preempted.contains(&id) {
                 let Some(victim) = self.victim(index, &preempted) else { break };
                 preempted.insert(victim);
