@@ -1,6 +1,8 @@
 //! Scheduling without executor and clock: queues and block accounting only.
 
 mod any_work;
+mod deadlines;
+mod searches;
 
 use super::*;
 use crate::engine::config::EngineCoreConfig;
@@ -505,71 +507,6 @@ fn a_paused_sequence_keeps_its_place_and_is_preempted_first() {
 }
 
 #[test]
-fn the_deadline_policy_serves_the_earliest_deadline_first() {
-    let config =
-        EngineCoreConfig { scheduling_policy: SchedulingPolicy::Deadline, max_batch_size: 1, ..config() };
-    let mut bench = Bench::new(&config);
-    let (a, b) = (bench.units(&[5; 4]), bench.units(&[5; 4]));
-    for _ in 0..3 {
-        let result = bench.step();
-        bench.complete(&result);
-    }
-    bench.set_due(a, 900);
-    bench.set_due(b, 500);
-    bench.scheduler.decode_waited = false;
-    assert_eq!(shares(&bench.step())[0].0, b.0);
-}
-
-#[test]
-fn due_streams_go_before_those_well_ahead() {
-    for policy in [SchedulingPolicy::Fcfs, SchedulingPolicy::Priority] {
-        let mut bench =
-            Bench::new(&EngineCoreConfig { scheduling_policy: policy, max_batch_size: 1, ..config() });
-        let (ahead, due) = (bench.units(&[5; 4]), bench.units(&[5; 4]));
-        for _ in 0..2 {
-            let result = bench.step();
-            bench.complete(&result);
-        }
-        bench.scheduler.set_now(10_000_000);
-        bench.set_due(ahead, 14_000_000);
-        bench.set_due(due, 10_100_000);
-        for _ in 0..2 {
-            let result = bench.step();
-            assert_eq!(result.decode_requests[0].sequence, due, "{policy:?}");
-            bench.complete(&result);
-        }
-        bench.scheduler.set_now(13_800_000);
-        bench.set_due(due, 20_000_000);
-        assert_eq!(bench.step().decode_requests[0].sequence, ahead, "it is due now");
-    }
-}
-
-#[test]
-fn admissions_overtake_streams_well_ahead_but_not_due_ones() {
-    let mut bench = Bench::new(&EngineCoreConfig { max_batch_size: 1, ..config() });
-    let first = bench.units(&[5; 9]);
-    let result = bench.step();
-    bench.complete(&result);
-    bench.scheduler.set_now(1_000_000);
-    for (due_us, admissions_first) in [(9_000_000, true), (1_200_000, false)] {
-        bench.set_due(first, due_us);
-        bench.scheduler.decode_waited = false;
-        let admissions = [bench.units(&[5]), bench.units(&[5])];
-        let mut order = Vec::new();
-        for _ in 0..2 {
-            let result = bench.step();
-            order.extend(result.items().map(|item| item.sequence));
-            bench.complete(&result);
-        }
-        let second = if admissions_first { admissions[1] } else { first };
-        assert_eq!(order, [admissions[0], second]);
-        for id in admissions {
-            bench.scheduler.finish_request(id, &mut bench.kv);
-        }
-    }
-}
-
-#[test]
 fn an_expensive_prefill_uses_the_token_budget_or_a_step_of_its_own() {
     let config = EngineCoreConfig { max_tokens_per_step: 64, max_blocks: 64, ..config() };
     let mut bench = Bench::new(&config);
@@ -631,45 +568,4 @@ fn a_next_pass_frees_the_blocks_and_keeps_its_place() {
     assert_eq!(shares(&result), [(first.0, 0, 5)], "it came first");
     bench.complete(&result);
     assert_eq!(bench.run_to_end(4), [first, later]);
-}
-
-#[test]
-fn branches_of_a_search_count_as_tokens_and_share_the_prompt() {
-    let mut bench = Bench::new(&EngineCoreConfig { max_tokens_per_step: 32, max_blocks: 32, ..config() });
-    let id = bench.search(&[7; 10], 8, 3);
-    let prompt = bench.step();
-    assert_eq!((prompt.total_tokens, prompt.shape.decodes), (10, 1));
-    bench.complete(&prompt);
-    bench.scheduler.fork(id, &[0, 0, 0], &mut bench.kv).unwrap();
-    let step = bench.step();
-    let item = step.items().next().unwrap();
-    assert_eq!((item.start, item.num_tokens, item.branch_tables.len()), (10, 1, 2));
-    assert_eq!((step.total_tokens, step.shape.decodes, step.block_copies.len()), (3, 3, 2));
-    assert_eq!(item.block_table[..2], item.branch_tables[1][..2], "the full blocks of the prompt");
-    assert_eq!(bench.kv.num_held(id), 2 + 3);
-    let refused = bench.scheduler.fork(id, &[0, 1, 2, 0], &mut bench.kv);
-    assert_eq!(refused, Err(ForkError::TooMany { branches: 4, most: 3 }));
-    assert!(matches!(bench.scheduler.fork(id, &[3], &mut bench.kv), Err(ForkError::NoSuchBranch(_))));
-}
-
-#[test]
-fn a_preempted_search_begins_again_behind_its_prompt() {
-    let mut bench = Bench::new(&EngineCoreConfig { max_blocks: 9, admission_lookahead: 0, ..config() });
-    let first = bench.search(&[1; 6], 12, 2);
-    let second = bench.search(&[2; 6], 12, 2);
-    let mut restarted = false;
-    let mut ended = Vec::new();
-    for _ in 0..100 {
-        let step = bench.step();
-        if step.preempted_requests.contains(&second) {
-            assert_eq!(bench.kv.num_held(second), 0);
-            let sequence = &bench.scheduler.sequences[&second];
-            assert_eq!((sequence.branches, sequence.demand().unwrap().tokens), (1, 6));
-            restarted = true;
-        }
-        ended.extend(bench.complete(&step));
-    }
-    assert!(restarted, "the pool holds both");
-    assert_eq!(ended, [first, second]);
-    assert_eq!(bench.kv.num_free(), 9);
 }

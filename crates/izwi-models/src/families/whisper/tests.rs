@@ -1,5 +1,8 @@
 //! Behaviour of the whole family on real weights.
 
+mod checkpoints;
+mod token_options;
+
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -577,22 +580,6 @@ fn the_warm_up_input_reaches_the_network() {
 }
 
 #[test]
-fn declared_sizes_are_near_those_that_are_held() {
-    let packed =
-        Whisper::load(&checkpoint_folder("whisper-tiny.en"), &kept_as(Precision::Q8), SHORT).unwrap();
-    // The embedding is the largest weight: half of the model.
-    for model in [&packed, &TINY] {
-        let (declared, embedding) = (model.info.weight_bytes, model.decoder.embedding_bytes());
-        assert!((embedding..4 * embedding).contains(&declared), "{declared}, of them {embedding}");
-    }
-    assert!(packed.info.weight_bytes < TINY.info.weight_bytes / 3, "9 of 32 bits");
-    // A pass of the decoder is short: the engine's pool need not hold max_seq_len positions for each.
-    assert_eq!(SpeechModel::max_positions(&packed), Some(448));
-    let window = 2 * 4 * 1_500 * 384 * size_of::<u16>();
-    assert_eq!(packed.info.state_bytes, window, "keys and values of four layers over 30 s");
-}
-
-#[test]
 fn an_entry_of_another_family_is_an_error() {
     let mut kv = KvPool::new(None, 0, BLOCK_SIZE, &device()).unwrap();
     let prepared = Prepared::new(Work::Units(Arc::new([1])), Arc::new(()));
@@ -607,97 +594,4 @@ fn an_entry_of_another_family_is_an_error() {
         branch_tables: &[],
     };
     assert!(matches!(TINY.forward(&mut kv, &mut [entry]).unwrap()[..], [Err(Error::Internal(_))]));
-}
-
-#[test]
-fn a_checkpoint_that_does_not_fit_is_refused_by_name() {
-    let folder = tempfile::tempdir().unwrap();
-    let from = checkpoint_folder("whisper-tiny.en");
-    for file in ["model.safetensors", "tokenizer.json"] {
-        std::fs::copy(from.join(file), folder.path().join(file)).unwrap();
-    }
-    let config = std::fs::read_to_string(from.join("config.json")).unwrap();
-    let wider = config.replace("\"encoder_layers\": 4", "\"encoder_layers\": 3");
-    assert_ne!(config, wider);
-    std::fs::write(folder.path().join("config.json"), wider).unwrap();
-    let error = Whisper::load(folder.path(), &kept_as(Precision::F32), SHORT).unwrap_err().to_string();
-    assert!(error.contains("model.encoder.layers.3.fc1.weight: unknown"), "{error}");
-}
-
-#[test]
-fn a_head_that_repeats_the_embedding_is_taken_and_another_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let from = checkpoint_folder("whisper-tiny.en");
-    for file in ["config.json", "tokenizer.json"] {
-        std::fs::copy(from.join(file), folder.path().join(file)).unwrap();
-    }
-    let mut tensors = candle_core::safetensors::load(from.join("model.safetensors"), &Device::Cpu).unwrap();
-    let head = tensors["model.decoder.embed_tokens.weight"].clone();
-    let mut load = |head: candle_core::Tensor| {
-        tensors.insert(decoder::HEAD.to_owned(), head);
-        candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).unwrap();
-        Whisper::load(folder.path(), &kept_as(Precision::F32), SHORT).map(|_| ())
-    };
-    load(head.clone()).unwrap();
-    let error = load((head * 2.0).unwrap()).unwrap_err().to_string();
-    assert!(error.contains("proj_out.weight: differs"), "{error}");
-}
-
-#[test]
-fn log_probabilities_belong_to_the_tokens_of_the_text() {
-    let (samples, _) = clips().remove(0);
-    let plain = one(&TINY, listen(&samples));
-    assert!(plain.segments.iter().all(|segment| segment.logprobs.is_empty()), "only where asked");
-    let told = one(&TINY, ListenInput { logprobs: true, word_timestamps: true, ..listen(&samples) });
-    assert_eq!(told.text, plain.text);
-    for segment in &told.segments {
-        let bytes: Vec<u8> = segment.logprobs.iter().flat_map(|token| token.bytes.clone()).collect();
-        assert_eq!(String::from_utf8(bytes).unwrap(), segment.text);
-        assert!(segment.logprobs.iter().all(|token| (-20.0..=0.0).contains(&token.logprob)), "{segment:?}");
-        // A word's probability is the mean over its tokens without the punctuation behind it.
-        let mut tokens = segment.logprobs.iter();
-        for word in &segment.words {
-            let (mut length, mut probabilities) = (0, Vec::new());
-            while length < word.text.len() {
-                let token = tokens.next().unwrap();
-                length += token.bytes.len();
-                if token.text().contains(char::is_alphanumeric) {
-                    probabilities.push(token.logprob.exp());
-                }
-            }
-            let mean = probabilities.iter().sum::<f32>() / probabilities.len() as f32;
-            assert!((mean - word.probability).abs() < 1e-4, "{word:?} {mean}");
-        }
-    }
-}
-
-#[test]
-fn tokens_that_are_parts_of_characters_keep_their_bytes() {
-    for model in [&*BASE, &*TINY] {
-        let vocabulary = &model.window_decoder.vocabulary;
-        for text in [" Hello, world!", " naïve café", "漢字かな", " 🙂🙃"] {
-            let bytes: Vec<u8> =
-                vocabulary.encode(text).into_iter().flat_map(|id| vocabulary.bytes(id)).collect();
-            assert_eq!(String::from_utf8_lossy(&bytes), text);
-        }
-    }
-}
-
-#[test]
-fn one_of_the_given_languages_is_detected_and_keywords_stay_in_the_prompt() {
-    let (samples, _) = clips().remove(0);
-    let languages = vec!["German".to_owned(), "fr".to_owned()];
-    let transcript = one(&BASE, ListenInput { languages, ..listen(&samples) });
-    assert!(["de", "fr"].contains(&transcript.language.as_deref().unwrap()), "{transcript:?}");
-    let refused = ListenInput { languages: vec!["de".to_owned()], ..listen(&[]) };
-    assert_eq!(TINY.decoding_options(&refused, &LIMITS).unwrap_err().param, "languages");
-
-    let keywords = vec!["Izwi".to_owned(), " ".to_owned(), "kestrel".to_owned()];
-    let options = BASE.decoding_options(&ListenInput { keywords, ..listen(&[]) }, &LIMITS).unwrap();
-    assert_eq!(BASE.window_decoder.vocabulary.text(&options.keywords), " Izwi, kestrel.");
-    let keywords = vec!["word".to_owned(); 500];
-    let options = BASE.decoding_options(&ListenInput { keywords, ..listen(&[]) }, &LIMITS).unwrap();
-    assert!(options.keywords.len() <= options.max_positions / MAX_KEYWORD_SHARE);
-    let named = ListenInput { keywords: vec!["Izwi".to_owned()], ..listen(&samples) };
-    assert!(!one(&BASE, named).text.is_empty());
 }
