@@ -211,6 +211,7 @@ impl<'a> Engine<'a> {
             (run.computed, run.begins) = (0, true);
             if matches!(run.work, Work::Autoregressive { branches: 2.., .. }) {
                 // A search begins again behind its prompt.
+                run.transcript.tokens -= run.known - run.prompt().len();
                 run.known = run.prompt().len();
             }
         }
