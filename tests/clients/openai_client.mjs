@@ -148,7 +148,11 @@ async function transcriptions() {
   assert(events.length > 0 && events.every((event) => event.type === "transcript.text.delta"));
   assert.equal(events.map((event) => event.delta).join(""), done.text);
   assert.deepEqual(events.flatMap((event) => event.logprobs), done.logprobs);
-  assert.deepEqual(done.logprobs, likely.logprobs);
+  // A stream is not searched, and its numbers are rounded otherwise.
+  assert.deepEqual(done.logprobs.map(({ token }) => token), likely.logprobs.map(({ token }) => token));
+  for (const [at, { logprob }] of done.logprobs.entries()) {
+    assert(Math.abs(logprob - likely.logprobs[at].logprob) < 1e-3, `token ${at}: ${logprob}`);
+  }
   assert.equal(done.usage.type, "tokens");
   passed("transcription as a stream");
 }

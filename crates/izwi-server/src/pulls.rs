@@ -176,7 +176,8 @@ mod tests {
         sink.start("a", 10);
         sink.advance(4);
         sink.advance(3);
-        assert_eq!((lock(&jobs)["m"].done_bytes, lock(&jobs)["m"].total_bytes), (7, 10));
+        let job = lock(&jobs)["m"].clone();
+        assert_eq!((job.done_bytes, job.total_bytes), (7, 10));
         sink.start("a", 10);
         assert_eq!(lock(&jobs)["m"].done_bytes, 0);
         sink.finish();
