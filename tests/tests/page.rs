@@ -116,11 +116,10 @@ async fn the_catalogue_tells_what_can_be_pulled_and_why_a_pull_failed() -> Resul
     let listed: Value = without.get("/v1/catalogue").await?.json().await?;
     assert_eq!(listed["data"], json!([]));
 
-    // A folder that cannot be made: the pull fails before it reaches a source.
-    let folder = tempfile::tempdir()?;
-    let home = folder.path().join("a-file");
-    std::fs::write(&home, "no folder")?;
-    let server = server(Some(Store::open(Some(home))?)).await?;
+    // The folder of models cannot be made: the pull fails before it reaches a source.
+    let home = tempfile::tempdir()?;
+    std::fs::write(home.path().join("models"), "no folder")?;
+    let server = server(Some(Store::open(Some(home.path().to_owned()))?)).await?;
     let hibari = || async {
         let listed: Value = server.get("/v1/catalogue").await?.json().await?;
         let models = listed["data"].as_array().context("a list")?;
@@ -136,6 +135,6 @@ async fn the_catalogue_tells_what_can_be_pulled_and_why_a_pull_failed() -> Resul
     assert_eq!((status, &begun["state"]), (StatusCode::ACCEPTED, &json!("running")), "{begun}");
     eventually("the pull to fail", || async { Ok(hibari().await?["pull"]["state"] == "failed") }).await?;
     let pull = hibari().await?["pull"].clone();
-    assert!(pull["message"].as_str().is_some_and(|text| text.contains("a-file")), "{pull}");
+    assert!(pull["message"].as_str().is_some_and(|text| text.contains("models")), "{pull}");
     Ok(())
 }
