@@ -107,5 +107,7 @@ async fn noise_and_music_become_no_text() {
     }
     let between = [music(3, 0.05), clip("jfk"), music(3, 0.05)].concat();
     let alone = text(&clip("jfk")).await;
-    assert_eq!(text(&between).await.trim(), alone.trim());
+    // A comma more or less is no other text.
+    let words = |text: &str| text.replace(',', "").trim().to_owned();
+    assert_eq!(words(&text(&between).await), words(&alone));
 }
