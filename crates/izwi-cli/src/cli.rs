@@ -11,14 +11,15 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueHi
 
 use crate::build_info::VERSION;
 use crate::commands::{
-    bench, chat, completions, config, docs, doctor, list, pull, rm, say, serve, transcribe, voices,
+    bench, chat, completions, config, dictate, docs, doctor, list, pull, rm, say, serve, transcribe, voices,
 };
 use crate::settings::{Section, flags, process};
 
 /// Commands with flags for the settings of these sections.
-const SETTINGS_FLAGS: [(&str, &[Section]); 8] = [
+const SETTINGS_FLAGS: [(&str, &[Section]); 9] = [
     ("say", &[Section::Engine]),
     ("transcribe", &[Section::Engine]),
+    ("dictate", &[Section::Engine]),
     ("chat", &[Section::Engine]),
     ("serve", &[Section::Top, Section::Engine, Section::Server]),
     ("voices add", &[Section::Top, Section::Engine]),
@@ -51,6 +52,7 @@ struct Cli {
 enum Command {
     Say(say::Args),
     Transcribe(transcribe::Args),
+    Dictate(dictate::Args),
     Chat(chat::Args),
     Serve(serve::Args),
     Voices(voices::Args),
@@ -68,7 +70,7 @@ enum Command {
 pub(crate) fn definition() -> clap::Command {
     flags::add_to(Cli::command(), &SETTINGS_FLAGS).mut_subcommands(|command| match command.get_name() {
         // The setting of this name is the TTS model.
-        "transcribe" => command.mut_arg("model", |flag| flag.help(ASR_MODEL)),
+        "transcribe" | "dictate" => command.mut_arg("model", |flag| flag.help(ASR_MODEL)),
         "chat" => command.mut_arg("model", |flag| flag.help(CHAT_MODEL)),
         _ => command,
     })
@@ -93,6 +95,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
     match command {
         Command::Say(args) => say::run(&args, &settings()?),
         Command::Transcribe(args) => transcribe::run(&args, &settings()?),
+        Command::Dictate(args) => dictate::run(&args, &settings()?),
         Command::Chat(args) => chat::run(&args, &settings()?),
         Command::Serve(args) => serve::run(&args, &settings()?),
         Command::Voices(args) => voices::run(&args, &settings()?),

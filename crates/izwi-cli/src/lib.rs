@@ -14,13 +14,14 @@ mod logging;
 mod machine;
 mod models;
 mod output;
-mod player;
 mod progress;
 mod settings;
 mod sink;
+mod sound;
 mod speech_options;
 mod synthesis;
 mod transcription;
+mod web_socket;
 
 use std::path::Path;
 use std::process::ExitCode;
