@@ -15,6 +15,7 @@ mod machine;
 mod models;
 mod output;
 mod player;
+mod private_file;
 mod progress;
 mod settings;
 mod sink;

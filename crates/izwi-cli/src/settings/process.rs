@@ -11,8 +11,8 @@ use super::file::{self, File};
 use super::origin::{Origin, Problem};
 use super::resolve::{Resolved, Sources, resolve};
 use super::table::TABLE;
-use crate::failure;
-use crate::input;
+use super::template;
+use crate::{failure, input, private_file};
 
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The variable that names the configuration file.
@@ -41,6 +41,26 @@ fn folders() -> Option<directories::ProjectDirs> {
     directories::ProjectDirs::from("", "", "izwi")
 }
 
+fn data_folder() -> PathBuf {
+    folders().map(|folders| folders.data_dir().to_path_buf()).unwrap_or_default()
+}
+
+/// Writes a configuration file that names every setting and sets none. One that exists stays, unless `replace`.
+///
+/// # Errors
+/// The file exists, or cannot be written.
+pub(crate) fn write_template(path: &Path, replace: bool) -> Result<()> {
+    let text = template::text(data_folder());
+    private_file::write(path, &text, replace).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => failure::with_help(
+            format!("the configuration file {} exists already", path.display()),
+            "`--force` replaces it; `izwi config check` checks it",
+        ),
+        _ => anyhow::Error::new(error)
+            .context(format!("cannot write the configuration file {}", path.display())),
+    })
+}
+
 /// Resolves the settings of this process.
 ///
 /// # Errors
@@ -50,10 +70,8 @@ pub(crate) fn load(flags: &BTreeMap<&'static str, Vec<String>>, config: Option<&
         Some(file) => read(&file)?,
         None => File::default(),
     };
-    let data_folder = folders().map(|folders| folders.data_dir().to_path_buf());
     let variable = |name: &str| std::env::var_os(name);
-    let sources =
-        Sources { flags, variable: &variable, file: &file, data_folder: data_folder.unwrap_or_default() };
+    let sources = Sources { flags, variable: &variable, file: &file, data_folder: data_folder() };
     let resolved = resolve(&sources).map_err(|problems| refusal(&problems))?;
     if resolved.settings.home.as_os_str().is_empty() {
         return Err(failure::with_help(
