@@ -3,6 +3,7 @@
 //! Owns arguments, settings and terminal output. Knows no tensor, no model code and no wire format.
 #![forbid(unsafe_code)]
 
+mod address;
 mod build_info;
 mod cli;
 mod commands;
@@ -17,6 +18,8 @@ mod output;
 mod player;
 mod private_file;
 mod progress;
+mod running_server;
+mod service;
 mod settings;
 mod sink;
 mod speech_options;

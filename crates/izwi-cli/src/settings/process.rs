@@ -1,6 +1,7 @@
 //! The settings of this process: reads the file and the environment, and resolves them with the flags.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -66,12 +67,27 @@ pub(crate) fn write_template(path: &Path, replace: bool) -> Result<()> {
 /// # Errors
 /// The file cannot be read, or a value is invalid.
 pub(crate) fn load(flags: &BTreeMap<&'static str, Vec<String>>, config: Option<&Path>) -> Result<Resolved> {
+    load_with(flags, &|name| std::env::var_os(name), config)
+}
+
+/// Resolves the settings of a process that has this file, no flags and no variables.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn load_file(config: Option<&Path>) -> Result<Resolved> {
+    load_with(&BTreeMap::new(), &|_| None, config)
+}
+
+fn load_with(
+    flags: &BTreeMap<&'static str, Vec<String>>,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+    config: Option<&Path>,
+) -> Result<Resolved> {
     let file = match file_path(config) {
         Some(file) => read(&file)?,
         None => File::default(),
     };
-    let variable = |name: &str| std::env::var_os(name);
-    let sources = Sources { flags, variable: &variable, file: &file, data_folder: data_folder() };
+    let sources = Sources { flags, variable, file: &file, data_folder: data_folder() };
     let resolved = resolve(&sources).map_err(|problems| refusal(&problems))?;
     if resolved.settings.home.as_os_str().is_empty() {
         return Err(failure::with_help(

@@ -11,6 +11,8 @@ mod formats;
 mod hostile;
 #[cfg(unix)]
 mod hub;
+#[cfg(unix)]
+mod service;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
