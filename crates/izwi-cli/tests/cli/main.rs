@@ -13,6 +13,8 @@ mod hostile;
 mod hub;
 #[cfg(unix)]
 mod service;
+#[cfg(target_os = "linux")]
+mod systemd;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
