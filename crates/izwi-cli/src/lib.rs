@@ -3,6 +3,7 @@
 //! Owns arguments, settings and terminal output. Knows no tensor, no model code and no wire format.
 #![forbid(unsafe_code)]
 
+mod address;
 mod build_info;
 mod cli;
 mod commands;
@@ -14,7 +15,10 @@ mod logging;
 mod machine;
 mod models;
 mod output;
+mod private_file;
 mod progress;
+mod running_server;
+mod service;
 mod settings;
 mod sink;
 mod sound;
