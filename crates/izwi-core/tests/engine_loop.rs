@@ -243,15 +243,21 @@ async fn an_executor_that_only_panics_ends_the_engine_and_everyone_is_told() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_failed_sequence_leaves_its_neighbours_alone() {
-    let script = Box::new(|plan: &StepPlan| {
-        let victim = plan.schedule.items().find(|item| item.request_id.as_str() == "victim");
-        victim.map(|item| Fault::Sequence(item.sequence))
-    });
-    let engine = engine(SimulatedModel { script: Some(script), ..Default::default() });
-    let victim = EngineCoreRequest::tts(TEXT).with_id(RequestId::from("victim"));
-    let (failed, fine) = tokio::join!(engine.generate(victim), engine.generate(EngineCoreRequest::tts(TEXT)));
-    assert!(matches!(failed, Err(EngineError::Execution(_))));
-    assert_eq!(fine.unwrap().stats.finish_reason, FinishReason::Stop);
+    for (fault, reason) in [
+        (Fault::Sequence as fn(_) -> _, "was made to fail"),
+        (Fault::Noise, "samples that are no finite numbers"),
+    ] {
+        let script = Box::new(move |plan: &StepPlan| {
+            let victim = plan.schedule.items().find(|item| item.request_id.as_str() == "victim");
+            victim.map(|item| fault(item.sequence))
+        });
+        let engine = engine(SimulatedModel { script: Some(script), ..Default::default() });
+        let victim = EngineCoreRequest::tts(TEXT).with_id(RequestId::from("victim"));
+        let (failed, fine) =
+            tokio::join!(engine.generate(victim), engine.generate(EngineCoreRequest::tts(TEXT)));
+        assert!(matches!(&failed, Err(EngineError::Execution(why)) if why.contains(reason)), "{failed:?}");
+        assert_eq!(fine.unwrap().stats.finish_reason, FinishReason::Stop);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

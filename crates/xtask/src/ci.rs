@@ -6,12 +6,13 @@ use anyhow::Result;
 
 use crate::process::{self, cargo};
 use crate::steps::Steps;
-use crate::{aarch64, darwin, emulate, monitoring, suite, tidy};
+use crate::{aarch64, alsa, darwin, emulate, monitoring, suite, tidy};
 
 pub(crate) fn run(root: &Path, steps: &mut Steps) -> Result<()> {
     steps.run("format", &mut cargo(root, &["fmt", "--all", "--", "--check"]))?;
-    let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-    steps.run("clippy", &mut cargo(root, &clippy))?;
+    alsa::make(steps)?;
+    let mut clippy = cargo(root, &["clippy", "--workspace", "--all-targets"]);
+    steps.run("clippy", clippy.args(alsa::features()).args(["--", "-D", "warnings"]))?;
     steps.time("tidy", || tidy::run(root))?;
     monitoring::check(root, steps)?;
     darwin::check(root, steps)?;

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a chore runner talks to the terminal")]
 
 mod aarch64;
+mod alsa;
 mod apt;
 mod chromium;
 mod ci;

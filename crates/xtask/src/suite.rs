@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::process::{self, cargo};
 use crate::steps::Steps;
 use crate::workspace::read;
-use crate::{chromium, docs, node, venv};
+use crate::{alsa, chromium, docs, node, venv};
 
 /// The models that tests run: a TTS model, the smallest ASR model, and the default ASR model.
 const TEST_MODELS: [&str; 3] = ["hibari", "whisper-tiny.en", "whisper-base"];
@@ -26,19 +26,22 @@ pub(crate) fn run_all(root: &Path, steps: &mut Steps) -> Result<()> {
 /// Builds, pulls the test models and checks the pages and the doc tests: all that goes before the tests.
 pub(crate) fn prepare(root: &Path, steps: &mut Steps) -> Result<()> {
     // Before the pull, so that `izwi` is built once.
-    steps.run("build tests", &mut cargo(root, &["nextest", "run", "--workspace", "--no-run"]))?;
+    alsa::make(steps)?;
+    let mut build = cargo(root, &["nextest", "run", "--workspace", "--no-run"]);
+    steps.run("build tests", build.args(alsa::features()))?;
     let izwi = built_izwi()?;
     pull_with(root, steps, &izwi)?;
     venv::make(root, steps, venv::CLIENTS)?;
     node::make(root, steps)?;
     chromium::make(steps)?;
     docs::check_with(root, steps, &izwi)?;
-    steps.run("doc tests", &mut tests(root, &["test", "--doc", "--workspace"]))
+    let mut doc_tests = tests(root, &["test", "--doc", "--workspace"]);
+    steps.run("doc tests", doc_tests.args(alsa::features()))
 }
 
 /// Runs all tests after [`prepare`].
 pub(crate) fn run_prepared(root: &Path, steps: &mut Steps) -> Result<()> {
-    steps.run_last("tests", tests(root, &NEXTEST).arg("--workspace"))
+    steps.run_last("tests", tests(root, &NEXTEST).arg("--workspace").args(alsa::features()))
 }
 
 /// Runs what `args` of nextest select, after the preparations that the selected packages need.
@@ -57,7 +60,7 @@ pub(crate) fn run_selected(root: &Path, steps: &mut Steps, args: &[String]) -> R
     }
     let mut command = tests(root, &NEXTEST);
     if packages.is_empty() {
-        command.arg("--workspace");
+        command.arg("--workspace").args(alsa::features());
     }
     steps.run_last("tests", command.args(args))
 }
@@ -67,7 +70,7 @@ pub(crate) fn run_fast(root: &Path, steps: &mut Steps, args: &[String]) -> Resul
     // `--tests` leaves out the examples, which only a test on real weights runs.
     let mut command = tests(root, &["nextest", "run", "--profile", "fast", "--tests"]);
     if packages(args).is_empty() {
-        command.arg("--workspace");
+        command.arg("--workspace").args(alsa::features());
     }
     // An empty store: a test that needs weights fails here until the filter leaves it out.
     steps.run_last("fast tests", command.args(args).env("IZWI_HOME", root.join("target/no-models")))
@@ -82,8 +85,8 @@ pub(crate) fn pull(root: &Path, steps: &mut Steps) -> Result<()> {
 /// Builds the binary with the same features as the tests of the whole workspace, so that both builds share every crate.
 /// The test target makes cargo add the features of dev-dependencies.
 pub(crate) fn build_izwi(root: &Path, steps: &mut Steps) -> Result<PathBuf> {
-    let build = ["build", "--workspace", "--bin", "izwi", "--test", "cli"];
-    steps.run("build izwi", &mut cargo(root, &build))?;
+    let mut build = cargo(root, &["build", "--workspace", "--bin", "izwi", "--test", "cli"]);
+    steps.run("build izwi", build.args(alsa::features()))?;
     built_izwi()
 }
 

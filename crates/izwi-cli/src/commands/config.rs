@@ -92,7 +92,7 @@ fn file_path(named: Option<&Path>) -> Result<FilePath> {
 }
 
 fn init(file: &FilePath, force: bool) -> Result<()> {
-    process::write_template(&file.path, force)?;
+    process::write_template(&file.path, &[], force)?;
     output::print(&format!("{}\n", file.path.display()))
 }
 

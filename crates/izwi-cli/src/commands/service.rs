@@ -157,12 +157,15 @@ fn warn_of_other_origins(given: &Resolved) -> Result<()> {
     Ok(())
 }
 
+/// What a new configuration file sets: a service that nobody uses for a quarter of an hour holds no model.
+const SETTINGS: [(&str, u64); 1] = [("default_model_ttl_s", 900)];
+
 /// Writes a configuration file where there is none.
 fn write_config(file: &FilePath) -> Result<()> {
     if file.path.exists() {
         return Ok(());
     }
-    process::write_template(&file.path, false)?;
+    process::write_template(&file.path, &SETTINGS, false)?;
     output::status(&format!("wrote the configuration file {}", file.path.display()));
     Ok(())
 }

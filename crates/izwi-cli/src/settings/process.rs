@@ -46,12 +46,12 @@ fn data_folder() -> PathBuf {
     folders().map(|folders| folders.data_dir().to_path_buf()).unwrap_or_default()
 }
 
-/// Writes a configuration file that names every setting and sets none. One that exists stays, unless `replace`.
+/// Writes a configuration file that names every setting and sets those in `set`. One that exists stays, unless `replace`.
 ///
 /// # Errors
 /// The file exists, or cannot be written.
-pub(crate) fn write_template(path: &Path, replace: bool) -> Result<()> {
-    let text = template::text(data_folder());
+pub(crate) fn write_template(path: &Path, set: &[(&str, u64)], replace: bool) -> Result<()> {
+    let text = template::text(data_folder(), set);
     private_file::write(path, &text, replace).map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => failure::with_help(
             format!("the configuration file {} exists already", path.display()),

@@ -1,4 +1,4 @@
-//! The text of a new configuration file: every setting with its description, its default and nothing set.
+//! The text of a new configuration file: every setting with its description and its default, commented out unless it is set.
 //!
 //! Knows no disk.
 
@@ -18,8 +18,8 @@ const HEAD: &str = "\
 # prints each value with its origin. A server reads the file when it starts: `izwi service restart`.
 ";
 
-/// The text; `home` is the data folder of the platform.
-pub(crate) fn text(home: PathBuf) -> String {
+/// The text, in which the settings named in `set` have these values; `home` is the data folder of the platform.
+pub(crate) fn text(home: PathBuf, set: &[(&str, u64)]) -> String {
     let defaults = Settings::defaults(home);
     let mut text = HEAD.to_owned();
     for section in Section::ALL {
@@ -28,18 +28,22 @@ pub(crate) fn text(home: PathBuf) -> String {
             let _ = write!(text, "\n[{}]\n", section.name());
         }
         for setting in TABLE.iter().filter(|setting| setting.section == section) {
-            describe(setting, &defaults, &mut text);
+            let value = set.iter().find(|(name, _)| *name == setting.name).map(|(_, value)| *value);
+            describe(setting, &defaults, value, &mut text);
         }
     }
     text
 }
 
-fn describe(setting: &Setting, defaults: &Settings, text: &mut String) {
+fn describe(setting: &Setting, defaults: &Settings, value: Option<u64>, text: &mut String) {
     text.push('\n');
     comment(&format!("{}.", setting.doc), text);
     let default = setting.default_words.map_or_else(String::new, |words| format!("; default: {words}"));
     comment(&format!("Value: {}{default}.", setting.kind), text);
-    let _ = writeln!(text, "#{} = {}", setting.name, toml_value(&(setting.get)(defaults)));
+    let _ = match value {
+        Some(value) => writeln!(text, "{} = {value}", setting.name),
+        None => writeln!(text, "#{} = {}", setting.name, toml_value(&(setting.get)(defaults))),
+    };
 }
 
 /// Comment lines of at most [`COLUMNS`] characters, unless a word is longer.
@@ -79,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_text_sets_nothing_and_names_every_setting_once() {
-        let text = text("/data".into());
+        let text = text("/data".into(), &[]);
         assert_eq!(file::parse(Path::new("c.toml"), &text).unwrap().entries.len(), 0);
         for setting in TABLE {
             let key = format!("\n#{} = ", setting.name);
@@ -90,7 +94,7 @@ mod tests {
     #[test]
     fn each_line_sets_its_default_once_it_is_no_comment() {
         let home = PathBuf::from("/data \"x\" \\ y");
-        let text = text(home.clone());
+        let text = text(home.clone(), &[]);
         let defaults = Settings::defaults(home);
         let unset = |setting: &&Setting| (setting.get)(&defaults) == Value::Unset;
         let is_unset =
@@ -110,8 +114,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_set_is_no_comment() {
+        let text = text("/data".into(), &[("default_model_ttl_s", 900)]);
+        let entries = file::parse(Path::new("c.toml"), &text).unwrap().entries;
+        let set: Vec<_> = entries.iter().map(|entry| (entry.setting.name, entry.value.clone())).collect();
+        assert_eq!(set, [("default_model_ttl_s", Value::Whole(900))]);
+    }
+
+    #[test]
     fn lines_are_short() {
-        let text = text("/data".into());
+        let text = text("/data".into(), &[]);
         let described = &text[HEAD.len()..];
         let long = described.lines().find(|line| line.starts_with("# ") && line.chars().count() > COLUMNS);
         assert_eq!(long, None);

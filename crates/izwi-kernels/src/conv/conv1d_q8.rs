@@ -91,6 +91,9 @@ fn scale_of(weight: &[f32]) -> f32 {
         most = most.max(value.abs());
         least = if *value == 0.0 { least } else { least.min(value.abs()) };
     }
+    if most == 0.0 {
+        return 0.0;
+    }
     // The smallest weight is one level of a weight that was quantised before, or a few where the row is short.
     for levels in 1..=3 {
         let step = least / levels as f32;
@@ -369,6 +372,18 @@ mod tests {
         for row in [0, 1, 5, 47, 48, 95, 96, 109] {
             assert_eq!(run(&[row]), whole[row as usize * outputs..][..outputs], "{row}");
         }
+    }
+
+    #[test]
+    fn an_output_without_weights_is_its_bias() {
+        let mut weight = values(3 * 40, 5);
+        weight[40..80].fill(0.0);
+        let panels = ConvPanelsQ8::pack(&weight, 3, 4, 10);
+        let data = &quantised(&values(4 * 10, 2), 10);
+        let mut y = [f32::NAN; 3];
+        let x = ConvRowsQ8 { data, starts: &[0], dilation: 1 };
+        conv1d_q8(x, &panels, Some(&[1.0, 2.0, 3.0]), None, &mut y);
+        assert!(y[1] == 2.0 && y.iter().all(|y| y.is_finite()), "{y:?}");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::checkpoint::lazy_tensor::read_at;
 use izwi_kernels::packed::{Packed, PackedKind, Part, Region, Sizes};
 
 /// Raised when the packing of weights changes.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const MAGIC: u64 = u64::from_le_bytes(*b"izwipack");
 /// Bytes before the header.
 const HEAD: usize = 4 * size_of::<u64>();

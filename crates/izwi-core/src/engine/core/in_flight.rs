@@ -15,6 +15,7 @@ use crate::engine::cost::StepShape;
 use crate::engine::executor::{ExecutorError, ItemResult, ModelExecutor, StepPlan};
 use crate::engine::scheduler::ScheduleResult;
 use crate::engine::types::{FinishReason, SequenceId};
+use izwi_types::StepOutput;
 
 /// A step being executed.
 pub(super) struct InFlightStep {
@@ -123,11 +124,19 @@ async fn execute(mut executor: Box<dyn ModelExecutor>, plan: StepPlan) -> Execut
 fn run(mut executor: Box<dyn ModelExecutor>, plan: &StepPlan) -> (Box<dyn ModelExecutor>, Outcome) {
     let run = std::panic::catch_unwind(AssertUnwindSafe(|| executor.execute(plan)));
     let outcome = match run {
-        Ok(Ok(results)) => Outcome::Results(results),
+        Ok(Ok(results)) => Outcome::Results(results.into_iter().map(|item| item.and_then(audible)).collect()),
         Ok(Err(error)) => Outcome::Failed(error),
         Err(panic) => Outcome::Panicked(panic_text(&*panic)),
     };
     (executor, outcome)
+}
+
+/// Refuses samples that are no numbers: written to a file they would be silence.
+fn audible(output: StepOutput) -> ItemResult {
+    match output.samples.iter().all(|sample| sample.is_finite()) {
+        true => Ok(output),
+        false => Err(ExecutorError("the model computed samples that are no finite numbers".to_owned())),
+    }
 }
 
 /// The executor, and the work and the time of each step of its warm-up.

@@ -37,6 +37,8 @@ pub enum Fault {
     Step,
     /// This sequence fails.
     Sequence(SequenceId),
+    /// The samples of this sequence are no numbers.
+    Noise(SequenceId),
     /// The executor panics.
     Panic,
 }
@@ -535,7 +537,7 @@ impl ModelExecutor for SimulatedExecutor {
             Some(Fault::Step) => return Err(ExecutorError("the step was made to fail".to_owned())),
             #[allow(clippy::panic, reason = "tests of the engine need an executor that panics")]
             Some(Fault::Panic) => panic!("the executor was made to panic"),
-            Some(Fault::Sequence(_)) | None => {}
+            Some(Fault::Sequence(_) | Fault::Noise(_)) | None => {}
         }
         for copy in &plan.schedule.block_copies {
             let (from, to) = (self.geometry.slot(copy.from, 0), self.geometry.slot(copy.to, 0));
@@ -548,6 +550,10 @@ impl ModelExecutor for SimulatedExecutor {
                 Some(Fault::Sequence(id)) if id == item.sequence => {
                     Err(ExecutorError("the sequence was made to fail".to_owned()))
                 }
+                Some(Fault::Noise(id)) if id == item.sequence => self.run_item(item).map(|output| {
+                    let samples = output.samples.iter().map(|_| f32::NAN).collect();
+                    StepOutput { samples, ..output }
+                }),
                 _ => self.run_item(item),
             })
             .collect())
