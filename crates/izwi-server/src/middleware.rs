@@ -26,6 +26,11 @@ pub(crate) const REQUEST_ID: &str = "x-request-id";
 /// Routes that are answered on the places kept for probes.
 const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 
+/// Whether a path is one that probes and scrapers fetch.
+pub(crate) fn is_probe(path: &str) -> bool {
+    PROBES.contains(&path)
+}
+
 /// Middleware: gives the request an id for engine, log and response.
 pub(crate) async fn assign_request_id(mut request: Request, next: Next) -> Response {
     let id = RequestId::random();
@@ -111,7 +116,7 @@ fn ticket(request: &Request) -> Option<String> {
 /// Middleware: answers nothing but probes on the places that are kept for them.
 pub(crate) async fn keep_places_for_probes(request: Request, next: Next) -> Response {
     let only_probes = request.extensions().get::<Client>().is_some_and(|client| client.only_probes);
-    if only_probes && !PROBES.contains(&request.uri().path()) {
+    if only_probes && !is_probe(request.uri().path()) {
         let message = "all connections are in use; try again later, or close some";
         return ApiError::overloaded(message).into_response();
     }

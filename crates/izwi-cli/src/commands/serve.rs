@@ -3,17 +3,21 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig};
 use izwi_hub::Store;
-use izwi_server::{Listeners, Offer, Recorder, Registry, RegistryConfig, ServerConfig, check_bind};
+use izwi_server::{Listeners, Offer, Recorder, Registry, RegistryConfig, ServerConfig, Traces, check_bind};
 use tokio::net::TcpListener;
 
 use crate::failure::{self, Failure};
 use crate::interrupt::Interrupt;
 use crate::settings::{Resolved, ServerSettings};
 use crate::{engine, logging, machine, models, output};
+
+/// How long the last traces may take to leave at shutdown.
+const TRACES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serve speech over HTTP and WebSocket
 ///
@@ -34,13 +38,22 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     let config = engine::config(resolved);
     engine::start_threads(config.num_threads);
     let runtime = engine::runtime()?;
-    let served = runtime.block_on(serve(args, resolved, config));
+    let traces = Traces::from_environment()?;
+    let served = runtime.block_on(serve(args, resolved, config, traces.clone()));
     // Loading models are not waited for.
     runtime.shutdown_background();
+    if let Some(traces) = traces {
+        traces.shutdown(TRACES_TIMEOUT);
+    }
     served
 }
 
-async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Result<()> {
+async fn serve(
+    args: &Args,
+    resolved: &Resolved,
+    config: EngineCoreConfig,
+    traces: Option<Traces>,
+) -> Result<()> {
     let server = &resolved.settings.server;
     let mut interrupt = Interrupt::listen()?;
     let http = listen(server).await?;
@@ -91,7 +104,7 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
     };
     let (voices, vad_weights) = (Some(store.voices().clone()), Some(store.vad_weights()));
     let store = Some(store);
-    let config = ServerConfig { voices, store, vad_weights, max_open_files, ..server.config.clone() };
+    let config = ServerConfig { voices, store, vad_weights, max_open_files, traces, ..server.config.clone() };
     izwi_server::serve(Listeners { http, wyoming }, config, registry, recorder, shutdown).await?;
     Ok(())
 }
