@@ -12,6 +12,7 @@ mod ranges;
 mod resolve;
 mod server;
 mod table;
+mod template;
 mod values;
 
 pub(crate) use field::Section;
