@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -20,9 +20,8 @@ use http_body::Body as _;
 use izwi_core::engine::{Engine, FinishReason, RequestId, RequestStats};
 
 use self::body::{CountedBody, Direction};
-use crate::middleware::is_probe;
+use crate::config::ServerConfig;
 use crate::peer::{Client, Peer};
-use crate::state::AppState;
 use crate::traces::RequestSpan;
 
 tokio::task_local! {
@@ -88,13 +87,19 @@ impl Findings {
 
 impl RequestRecord {
     /// The record of a session that no WebSocket carries.
-    pub(crate) fn of_session(state: &AppState, id: RequestId, protocol: &'static str, peer: Peer) -> Self {
+    pub(crate) fn of_session(
+        config: &ServerConfig,
+        id: RequestId,
+        protocol: &'static str,
+        peer: Peer,
+    ) -> Self {
         let (route, peer) = (protocol.to_owned(), peer.class());
         let origin = Origin { id, method: SOCKET, route, peer, is_probe: false };
-        Self::begin(state, origin, &HeaderMap::new())
+        Self::begin(config, origin, &HeaderMap::new())
     }
 
-    fn of_request(state: &AppState, request: &Request) -> Self {
+    /// The record of a request that has its id.
+    pub(crate) fn of_request(config: &ServerConfig, request: &Request, is_probe: bool) -> Self {
         let extensions = request.extensions();
         let route = extensions.get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str);
         let origin = Origin {
@@ -102,13 +107,13 @@ impl RequestRecord {
             method: known_method(request.method()),
             route: route.to_owned(),
             peer: extensions.get::<Client>().map_or("unknown", |client| client.peer.class()),
-            is_probe: is_probe(route),
+            is_probe,
         };
-        Self::begin(state, origin, request.headers())
+        Self::begin(config, origin, request.headers())
     }
 
-    fn begin(state: &AppState, origin: Origin, headers: &HeaderMap) -> Self {
-        let traces = state.config().traces.as_ref().filter(|_| !origin.is_probe);
+    fn begin(config: &ServerConfig, origin: Origin, headers: &HeaderMap) -> Self {
+        let traces = config.traces.as_ref().filter(|_| !origin.is_probe);
         let begun = Instant::now();
         let span = traces.map(|traces| traces.begin(origin.method, &origin.route, headers, begun));
         Self(Arc::new(Record {
@@ -116,7 +121,7 @@ impl RequestRecord {
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             findings: Mutex::default(),
-            is_logged: state.config().access_log,
+            is_logged: config.access_log,
             span,
             origin,
         }))
@@ -161,9 +166,8 @@ impl Drop for Record {
     }
 }
 
-/// Middleware: keeps the record of a request, and lets the rest of it add to the record.
-pub(crate) async fn keep(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let record = RequestRecord::of_request(&state, &request);
+/// Runs the rest of a request, which adds to its record.
+pub(crate) async fn keep(record: RequestRecord, request: Request, next: Next) -> Response {
     let request = match request.body().is_end_stream() {
         true => request,
         false => request.map(|body| CountedBody::wrap(body, record.clone(), Direction::In)),

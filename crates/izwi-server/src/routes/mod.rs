@@ -25,7 +25,7 @@ use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::openapi::{self, Published};
 use crate::state::AppState;
-use crate::{dialects, graceful_close, middleware, record, slow_body, ws};
+use crate::{dialects, graceful_close, middleware, slow_body, ws};
 
 /// The whole service, for [`crate::serve`] or anything else that runs an axum router.
 pub fn router(state: AppState) -> Router {
@@ -45,7 +45,7 @@ pub fn router(state: AppState) -> Router {
         .layer(from_fn(middleware::keep_places_for_probes))
         .layer(from_fn_with_state(state.clone(), middleware::check_host_and_origin))
         .layer(from_fn(dialects::render_errors))
-        .layer(from_fn_with_state(state.clone(), record::keep))
+        .layer(from_fn_with_state(state.clone(), middleware::keep_record))
         .layer(from_fn(middleware::assign_request_id))
         .layer(from_fn(graceful_close::drain_refused_bodies))
         .layer(from_fn_with_state(state.clone(), slow_body::demand_progress))

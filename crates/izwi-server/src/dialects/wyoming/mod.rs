@@ -46,7 +46,7 @@ pub(crate) async fn serve(state: AppState, stream: TcpStream, place: Place) {
             let incoming = stream::iter([first]).chain(events);
             let messages = incoming.map(|event| event.map(Message::Binary).map_err(CodecError::into_axum));
             let id = RequestId::random();
-            let record = RequestRecord::of_session(&state, id.clone(), "wyoming", place.peer);
+            let record = RequestRecord::of_session(state.config(), id.clone(), "wyoming", place.peer);
             let session = ws::serve::<Wyoming>(state, id, Socket::new(sink, messages), permit, ());
             record::within(Some(record), session).await;
         }
