@@ -1,8 +1,10 @@
 //! Shared by the end-to-end tests: the real server on a real socket over a simulated executor, and clients.
 #![forbid(unsafe_code)]
 
+mod collector;
 mod dice;
 mod gate;
+mod log;
 mod raw;
 mod recording;
 mod server;
@@ -10,8 +12,10 @@ mod session;
 pub mod synthetic;
 pub mod wer;
 
+pub use collector::TraceCollector;
 pub use dice::Dice;
 pub use gate::Gate;
+pub use log::Log;
 pub use raw::{RawResponse, exchange};
 pub use recording::{Form, base64, recording, transcript_events};
 pub use server::{Setup, TestServer, copy, eventually, guarded};

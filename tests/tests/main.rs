@@ -4,6 +4,7 @@
 #![cfg(test)]
 
 mod access;
+mod access_log;
 mod barge_in;
 mod chat;
 mod clients;
@@ -31,6 +32,7 @@ mod resume;
 mod speech;
 mod streaming;
 mod supervision;
+mod traces;
 mod transcriptions;
 mod uploads;
 mod voices;

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use anyhow::Result;
-use sysinfo::{ProcessRefreshKind, ProcessesToUpdate};
+use sysinfo::{CpuRefreshKind, ProcessRefreshKind, ProcessesToUpdate};
 
 use crate::failure;
 
@@ -31,6 +31,14 @@ pub(crate) fn memory_bytes() -> Option<(u64, u64)> {
         Some(limits) => (total.min(limits.total_memory), available.min(limits.free_memory)),
         None => (total, available),
     })
+}
+
+/// Name of the processor, as the system tells it.
+pub(crate) fn processor() -> Option<String> {
+    let mut system = sysinfo::System::new().ok()?;
+    system.refresh_cpu_list(CpuRefreshKind::nothing());
+    let name = system.cpus().first()?.brand().trim();
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 /// Default of the memory budget of all loaded models in MiB: a share of the memory of the machine, of its cgroup, or of the

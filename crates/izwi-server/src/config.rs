@@ -6,6 +6,7 @@ use std::time::Duration;
 use izwi_hub::{Store, VoiceStore};
 
 use crate::connections::PROBE_PLACES;
+use crate::traces::Traces;
 
 /// Configuration of the server.
 #[derive(Clone, PartialEq)]
@@ -21,6 +22,11 @@ pub struct ServerConfig {
 
     /// The model store, from which models are pulled while the server runs; `None` pulls none.
     pub store: Option<Store>,
+
+    /// Whether each request and session writes a line to the log at its end.
+    pub access_log: bool,
+    /// Where traces are exported to; `None` exports none.
+    pub traces: Option<Traces>,
 
     /// The weights of the voice activity detector; until the file exists, a detector without weights is used.
     pub vad_weights: Option<PathBuf>,
@@ -138,6 +144,8 @@ impl Default for ServerConfig {
             allowed_origins: Vec::new(),
             voices: None,
             store: None,
+            access_log: true,
+            traces: None,
             vad_weights: None,
             max_input_chars: 4_096,
             max_body_bytes: 1 << 20,

@@ -28,6 +28,7 @@ mod openapi;
 mod page;
 mod peer;
 mod pulls;
+mod record;
 mod registry;
 mod routes;
 mod serve;
@@ -35,6 +36,7 @@ mod slow_body;
 mod speech;
 mod state;
 mod stats_headers;
+mod traces;
 mod transcript_format;
 mod transcription;
 mod turns;
@@ -50,6 +52,7 @@ pub use registry::{ASR_ALIASES, Loader, Offer, Registry, RegistryConfig, Restart
 pub use routes::{openapi_json, router};
 pub use serve::{Listeners, ServeError, serve};
 pub use state::AppState;
+pub use traces::{Traces, TracesError};
 pub use transcript_format::{AsrTask, FinishedTranscript, JsonExtras, TokenUsage, TranscriptFormat};
 pub use voices::OPENAI_VOICES;
 #[doc(hidden)]

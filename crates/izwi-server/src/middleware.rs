@@ -19,12 +19,24 @@ use crate::error::ApiError;
 use crate::held_body::HeldBody;
 use crate::late_key::LateKey;
 use crate::peer::Client;
+use crate::record::{self, RequestRecord};
 use crate::state::AppState;
 
 /// Header with the id of a request, which the log uses too.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
 /// Routes that are answered on the places kept for probes.
 const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+
+/// Middleware: keeps the record of a request, for the access log and the traces.
+pub(crate) async fn keep_record(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    let record = RequestRecord::of_request(state.config(), &request, is_probe(&request));
+    record::keep(record, request, next).await
+}
+
+/// Whether it is what probes and scrapers fetch.
+fn is_probe(request: &Request) -> bool {
+    PROBES.contains(&request.uri().path())
+}
 
 /// Middleware: gives the request an id for engine, log and response.
 pub(crate) async fn assign_request_id(mut request: Request, next: Next) -> Response {
@@ -111,7 +123,7 @@ fn ticket(request: &Request) -> Option<String> {
 /// Middleware: answers nothing but probes on the places that are kept for them.
 pub(crate) async fn keep_places_for_probes(request: Request, next: Next) -> Response {
     let only_probes = request.extensions().get::<Client>().is_some_and(|client| client.only_probes);
-    if only_probes && !PROBES.contains(&request.uri().path()) {
+    if only_probes && !is_probe(&request) {
         let message = "all connections are in use; try again later, or close some";
         return ApiError::overloaded(message).into_response();
     }

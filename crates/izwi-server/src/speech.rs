@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::error::ApiError;
 use crate::extract::{check_range, non_blank, parse_priority};
+use crate::record;
 use crate::registry::Lease;
 use crate::voices::{self, Voice};
 
@@ -297,6 +298,9 @@ impl SpeechChunks {
             Some(first) => Some(first),
             None => self.rest.recv().await,
         };
+        if let Some(stats) = chunk.as_ref().and_then(|chunk| chunk.stats.as_ref()) {
+            record::generated(&self.engine, stats, stats.finish_reason);
+        }
         match chunk {
             Some(chunk) if !has_failed(&chunk) => {
                 self.is_over = chunk.is_final;

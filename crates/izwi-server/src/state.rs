@@ -15,6 +15,7 @@ use crate::error::ApiError;
 use crate::ignored::IgnoredLog;
 use crate::metrics::Recorder;
 use crate::pulls::Pulls;
+use crate::record;
 use crate::registry::{Lease, Registry};
 
 /// Handle to the shared state. Clones address the same server.
@@ -106,7 +107,9 @@ impl AppState {
     /// Leases the engine of a model with `task`, loaded if necessary; of the default model without an id. Fails at once when
     /// the server drains.
     pub(crate) async fn lease(&self, model: Option<&str>, task: Task) -> Result<Lease, ApiError> {
-        self.unless_draining(self.registry().lease(model, task)).await
+        let lease = self.unless_draining(self.registry().lease(model, task)).await?;
+        record::uses_model(&lease.profile().model);
+        Ok(lease)
     }
 
     /// As [`Self::lease`], without loading the model.

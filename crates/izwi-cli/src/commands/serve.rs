@@ -3,11 +3,12 @@
 use std::net::{self, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig};
 use izwi_hub::Store;
-use izwi_server::{Listeners, Offer, Recorder, Registry, RegistryConfig, ServerConfig, check_bind};
+use izwi_server::{Listeners, Offer, Recorder, Registry, RegistryConfig, ServerConfig, Traces, check_bind};
 use tokio::net::TcpListener;
 
 use crate::failure::{self, Failure};
@@ -18,6 +19,9 @@ use crate::{address, engine, logging, machine, models, output};
 
 /// The remedy for an address that other machines can reach.
 const OPEN_ADDRESS: &str = "set IZWI_API_KEY, use --host 127.0.0.1, or add --insecure";
+
+/// How long the last traces may take to leave at shutdown.
+const TRACES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serve speech over HTTP and WebSocket
 ///
@@ -41,9 +45,13 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     let config = engine::config(resolved);
     engine::start_threads(config.num_threads);
     let runtime = engine::runtime()?;
-    let served = runtime.block_on(serve(args, resolved, config, passed));
+    let traces = Traces::from_environment()?;
+    let served = runtime.block_on(serve(args, resolved, config, passed, traces.clone()));
     // Loading models are not waited for.
     runtime.shutdown_background();
+    if let Some(traces) = traces {
+        traces.shutdown(TRACES_TIMEOUT);
+    }
     served
 }
 
@@ -52,6 +60,7 @@ async fn serve(
     resolved: &Resolved,
     config: EngineCoreConfig,
     passed: Option<net::TcpListener>,
+    traces: Option<Traces>,
 ) -> Result<()> {
     let server = &resolved.settings.server;
     let mut interrupt = Interrupt::listen()?;
@@ -107,7 +116,7 @@ async fn serve(
     };
     let (voices, vad_weights) = (Some(store.voices().clone()), Some(store.vad_weights()));
     let store = Some(store);
-    let config = ServerConfig { voices, store, vad_weights, max_open_files, ..server.config.clone() };
+    let config = ServerConfig { voices, store, vad_weights, max_open_files, traces, ..server.config.clone() };
     activation::ready(&address::url(address));
     izwi_server::serve(Listeners { http, wyoming }, config, registry, recorder, shutdown).await?;
     Ok(())

@@ -8,6 +8,7 @@ pub(crate) mod file;
 pub(crate) mod flags;
 mod origin;
 pub(crate) mod process;
+mod ranges;
 mod resolve;
 mod server;
 mod table;

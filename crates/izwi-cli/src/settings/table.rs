@@ -4,43 +4,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use izwi_core::engine::SchedulingPolicy;
-use izwi_core::engine::request::MAX_TEXT_CHARS;
 
 use super::field::{Kind, Reach, Section, Setting, Value};
+use super::ranges::{
+    ANY_COUNT, ANY_NUMBER, BATCH, BYTES, CHUNKS, HEAD_BYTES, LOADING, MEBIBYTES, PERMITS, PORT, RATE,
+    SECONDS, STATE_MEBIBYTES, TEXT, THREADS, TTL, UPLOAD, WINDOW,
+};
 use super::values::LogFormat;
 
 use Reach::{Everywhere, Section as OfSection, Tuning};
 use Section::{Engine, Server, Top};
-
-const ANY_NUMBER: Kind = Kind::Whole { min: 0, max: u64::MAX };
-const ANY_COUNT: Kind = Kind::Whole { min: 1, max: u64::MAX };
-/// Each chunk in the buffer takes memory.
-const CHUNKS: Kind = Kind::Whole { min: 1, max: 65_536 };
-const BATCH: Kind = Kind::Whole { min: 1, max: 1_024 };
-const THREADS: Kind = Kind::Whole { min: 1, max: 1_024 };
-const PORT: Kind = Kind::Whole { min: 0, max: 65_535 };
-/// The limit of the engine for one request.
-const TEXT: Kind = Kind::Whole { min: 1, max: MAX_TEXT_CHARS as u64 };
-/// The limit of a semaphore on every platform.
-const PERMITS: Kind = Kind::Whole { min: 1, max: 1 << 20 };
-const BYTES: Kind = Kind::Whole { min: 1_024, max: 1 << 30 };
-/// The limit of memory on 32-bit platforms.
-const UPLOAD: Kind = Kind::Whole { min: 1_024, max: 1 << 30 };
-/// Bytes per second.
-const RATE: Kind = Kind::Whole { min: 0, max: 1 << 30 };
-/// At most a month.
-const TTL: Kind = Kind::Whole { min: 0, max: 2_592_000 };
-/// At most an hour of audio for each session.
-const WINDOW: Kind = Kind::Whole { min: 0, max: 3_600 };
-/// At most an hour: clients do not wait longer.
-const LOADING: Kind = Kind::Whole { min: 1, max: 3_600 };
-/// At most a petabyte, which fits in bytes.
-const MEBIBYTES: Kind = Kind::Whole { min: 0, max: 1 << 30 };
-const STATE_MEBIBYTES: Kind = Kind::Whole { min: 1, max: 1 << 30 };
-/// hyper refuses smaller buffers.
-const HEAD_BYTES: Kind = Kind::Whole { min: 8_192, max: 1 << 20 };
-/// At most a day.
-const SECONDS: Kind = Kind::Whole { min: 1, max: 86_400 };
 
 /// A row with a number; the field has any integer type.
 macro_rules! whole {
@@ -407,6 +380,13 @@ pub(crate) static TABLE: &[Setting] = &[
         "insecure",
         server.insecure,
         "Whether an address that other machines can reach may be bound without a key"
+    ),
+    switch!(
+        Server,
+        OfSection,
+        "access_log",
+        server.config.access_log,
+        "Whether each request and session writes a line to the log at its end: sizes, times and names, never text, audio or the key"
     ),
     text!(
         Server,

@@ -484,8 +484,11 @@ mod tests {
             generated_tokens: 1,
             samples: 0,
             audio_duration: Duration::from_millis(80),
+            accepted_at: Instant::now(),
+            prepare_time: Duration::ZERO,
             queue_time: Duration::ZERO,
             generation_time: Duration::from_secs(60),
+            time_to_first_output: None,
             time_to_first_audio: None,
         };
         metrics.request_finished(Task::Tts, &stats);

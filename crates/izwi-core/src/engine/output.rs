@@ -111,7 +111,9 @@ struct Session {
     waiting_since: Option<Instant>,
     /// Time in which the client was slow or its text had run out.
     blocked_total: Duration,
+    opened_at: Instant,
     first_scheduled_at: Option<Instant>,
+    first_output_at: Option<Instant>,
     first_audio_at: Option<Instant>,
     last_chunk_at: Option<Instant>,
     playback: PlaybackClock,
@@ -160,7 +162,9 @@ impl OutputProcessor {
             stall_clock: StallClock::default(),
             waiting_since: None,
             blocked_total: Duration::ZERO,
+            opened_at: Instant::now(),
             first_scheduled_at: None,
+            first_output_at: None,
             first_audio_at: None,
             last_chunk_at: None,
             playback: PlaybackClock::default(),
@@ -460,6 +464,9 @@ impl Session {
     }
 
     fn push(&mut self, output: StepOutput, sample_rate: u32, metrics: &MetricsCollector) {
+        if self.first_output_at.is_none() && (output.generated_tokens > 0 || !output.samples.is_empty()) {
+            self.first_output_at = Some(Instant::now());
+        }
         self.generated_tokens += output.generated_tokens;
         self.text.push_str(&output.text);
         self.pending_text.push_str(&output.text);

@@ -7,6 +7,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use izwi_types::{Emission, SamplingParams, Segment, SpeechOptions, SpokenWord, Task, Transcript, excerpt};
 
 /// Identifies a request, unique within a process.
@@ -175,10 +177,16 @@ pub struct RequestStats {
     pub samples: u64,
     /// Duration of the generated or, for ASR, of the input audio.
     pub audio_duration: Duration,
+    /// When it was accepted.
+    pub accepted_at: Instant,
+    /// From acceptance until its input was prepared.
+    pub prepare_time: Duration,
     /// From acceptance to first execution.
     pub queue_time: Duration,
     /// From acceptance to the end.
     pub generation_time: Duration,
+    /// From acceptance to the first output of the model: the end of the prefill.
+    pub time_to_first_output: Option<Duration>,
     /// From acceptance to the first samples.
     pub time_to_first_audio: Option<Duration>,
 }

@@ -23,6 +23,7 @@ use crate::dto::transcription::{
 };
 use crate::error::ApiError;
 use crate::openapi::{TranscriptBody, TranscriptionForm, TranscriptionRefusals};
+use crate::record;
 use crate::registry::Lease;
 use crate::state::AppState;
 use crate::stats_headers;
@@ -95,6 +96,7 @@ async fn respond(
     let result = engine.generate(request).await;
     drop(memory);
     let output = result.map_err(|error| refusal(error, &engine, &id, field))?;
+    record::generated(&engine, &output.stats, output.stats.finish_reason);
     let statistics = stats_headers::of(&output.stats);
     let content_type = checked.format.media_type();
     let body = checked.render(output).map_err(|error| ApiError::internal(&error.to_string(), &id))?;
@@ -129,7 +131,7 @@ async fn stream(
         sent_logprobs: 0,
         pending: VecDeque::new(),
         is_over: false,
-        _engine: engine,
+        engine,
     };
     if let Ok(first) = tokio::time::timeout(FIRST_TEXT_TIMEOUT, transcript.chunks.recv()).await {
         transcript.take(first)?;
@@ -154,7 +156,7 @@ struct TranscriptStream {
     sent_logprobs: usize,
     pending: VecDeque<Frame<Bytes>>,
     is_over: bool,
-    _engine: Lease,
+    engine: Lease,
 }
 
 impl TranscriptStream {
@@ -182,6 +184,7 @@ impl TranscriptStream {
     fn take(&mut self, chunk: Option<StreamingOutput>) -> Result<(), ApiError> {
         let chunk = chunk.ok_or(ApiError::CutOff)?;
         if let Some(stats) = &chunk.stats {
+            record::generated(&self.engine, stats, stats.finish_reason);
             self.check_end(stats)?;
         }
         self.logprobs.extend(logprobs(&chunk.segments));

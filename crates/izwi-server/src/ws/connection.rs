@@ -15,6 +15,7 @@ use super::socket::{MessageStream, Socket};
 use super::writer::{SendError, Writer};
 use crate::config::ServerConfig;
 use crate::error::ApiError;
+use crate::record;
 use crate::state::AppState;
 
 /// Messages that may be queued before reading pauses: a client that only sends must also read.
@@ -155,7 +156,8 @@ impl Connection {
 
     fn receive(&mut self, received: Option<Result<Message, axum::Error>>) -> Signal {
         let signal = match received {
-            Some(Ok(Message::Close(_))) => {
+            Some(Ok(Message::Close(frame))) => {
+                record::closed(frame.map_or(close_code::STATUS, |frame| frame.code));
                 tracing::debug!(session = %self.id, "client closed the session");
                 return Signal::Closed;
             }
@@ -178,6 +180,7 @@ impl Connection {
     }
 
     fn limited(&self, bytes: usize, message: ClientMessage) -> Signal {
+        record::received(bytes);
         let limit = self.config().max_frame_bytes;
         if bytes <= limit {
             return Signal::Message(message);
@@ -198,6 +201,7 @@ impl Connection {
                 return Signal::Lost;
             }
             self.writer.close(code, reason);
+            record::closed(code);
             self.close_by = Some(Instant::now() + CLOSE_TIMEOUT);
             tracing::debug!(session = %self.id, code, reason, "session closed");
         }

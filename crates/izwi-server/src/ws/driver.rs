@@ -28,6 +28,7 @@ use super::socket::Socket;
 use crate::dto::session::{Resume, Resumed};
 use crate::error::ApiError;
 use crate::metrics::{count_resume, move_detached};
+use crate::record;
 use crate::state::AppState;
 
 /// Breaks with how to close, or with `None` if the session has ended.
@@ -223,7 +224,12 @@ impl<P: Protocol> Driver<P> {
                 return ControlFlow::Break(Some(closing));
             }
             Signal::Closed => return ControlFlow::Break(None),
-            Signal::Lost => return self.detach(),
+            Signal::Lost => {
+                if self.closing.is_none() {
+                    record::closed(record::CONNECTION_LOST);
+                }
+                return self.detach();
+            }
         }
         ControlFlow::Continue(())
     }
@@ -264,7 +270,10 @@ impl<P: Protocol> Driver<P> {
             return ControlFlow::Break(None);
         };
         let refused = self.resumable.hand_over(P::KIND, resume, connection).await;
-        let Err((connection, error)) = refused else { return ControlFlow::Break(None) };
+        let Err((connection, error)) = refused else {
+            record::handed_over();
+            return ControlFlow::Break(None);
+        };
         count_resume("refused");
         self.line = Line::Attached(connection);
         self.error(&error);
@@ -473,6 +482,9 @@ impl<P: Protocol> Driver<P> {
                 _ => {}
             }
             let reason = finish_reason(&stats, is_interrupted);
+            if let Some(generation) = &self.generation {
+                record::generated(&generation.engine, &stats, reason);
+            }
             self.end(Outcome::Finished(Finish { reason, stats, is_interrupted, sample_rate_hz }));
         }
         ControlFlow::Continue(())

@@ -241,8 +241,11 @@ impl<P: Protocol> Session<P> {
             generated_tokens: generation.chunks as usize,
             samples: generation.samples,
             audio_duration: audio,
+            accepted_at: tokio::time::Instant::now(),
+            prepare_time: Duration::ZERO,
             queue_time: Duration::ZERO,
             generation_time: audio / 2,
+            time_to_first_output: None,
             time_to_first_audio: None,
         };
         let reason = if generation.is_interrupted { FinishReason::Interrupted } else { FinishReason::Stop };

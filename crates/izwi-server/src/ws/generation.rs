@@ -19,7 +19,7 @@ pub(super) type Started = Result<(StreamingOutput, Chunks), ApiError>;
 
 /// A generation that has not ended.
 pub(super) struct Generation<P: Protocol> {
-    engine: Engine,
+    pub(super) engine: Engine,
     pub(super) reply: P::Reply,
     stage: Stage<P::Input>,
 }

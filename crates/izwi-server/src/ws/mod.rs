@@ -41,6 +41,7 @@ use self::socket::Socket;
 use self::speech::Speech;
 use crate::error::ApiError;
 use crate::openapi::SessionRefusals;
+use crate::record;
 use crate::state::AppState;
 
 /// A message up to this multiple of the limit is read and refused with an error frame; a larger one ends the session.
@@ -143,6 +144,7 @@ fn open_resumable<P: Protocol>(
 ) -> Result<Response, ApiError> {
     let upgrade = upgrade.map_err(|error| ApiError::UpgradeRequired(error.body_text()))?;
     let permit = state.admit_session()?;
+    let record = record::current();
     let message_limit = state.config().max_frame_bytes.saturating_mul(REFUSED_WITH_ERROR);
     Ok(upgrade
         .max_message_size(message_limit)
@@ -152,6 +154,7 @@ fn open_resumable<P: Protocol>(
         .protocols(SUBPROTOCOLS)
         .on_failed_upgrade(|error| tracing::debug!(%error, "upgrade failed"))
         .on_upgrade(move |socket| async move {
-            driver::run::<P>(state, resumable, id, socket.into(), permit, opening).await;
+            let session = driver::run::<P>(state, resumable, id, socket.into(), permit, opening);
+            record::within(record, session).await;
         }))
 }

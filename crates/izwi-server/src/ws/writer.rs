@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::outbox::Outbox;
 use super::socket::MessageSink;
+use crate::record;
 
 /// Why nothing more can be sent.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +72,7 @@ impl Writer {
                 ready!(sink.poll_ready_unpin(context))?;
                 if let Some(message) = staged.pop_front() {
                     *is_dirty = true;
+                    record::sent(payload_bytes(&message));
                     sink.start_send_unpin(message)?;
                 }
             }
@@ -91,5 +93,14 @@ impl Writer {
             self.advance(outbox).await?;
         }
         Ok(())
+    }
+}
+
+/// Bytes of a message that belong to the session.
+fn payload_bytes(message: &Message) -> usize {
+    match message {
+        Message::Text(text) => text.len(),
+        Message::Binary(bytes) => bytes.len(),
+        Message::Ping(_) | Message::Pong(_) | Message::Close(_) => 0,
     }
 }

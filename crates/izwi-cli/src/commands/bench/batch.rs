@@ -42,12 +42,24 @@ pub(super) struct Round {
     pub(super) parts: Vec<(&'static str, Duration)>,
     /// Work of own kernels of a GPU.
     pub(super) gpu_costs: GpuCosts,
+    /// At each chunk that arrives, the seconds since the first submission and the real-time factor so far.
+    pub(super) rtf: Vec<(f64, f64)>,
+    /// Audio of the first request.
+    pub(super) utterance: Option<Utterance>,
 }
 
-/// One request: its statistics, and the number of samples that arrived at each time.
+/// Audio of one request.
+#[derive(Debug, Clone)]
+pub(super) struct Utterance {
+    pub(super) samples: Vec<f32>,
+    pub(super) rate_hz: u32,
+}
+
+/// One request: its statistics, the number of samples that arrived at each time, and its audio, if that is kept.
 struct Received {
     stats: RequestStats,
     arrivals: Vec<(Instant, usize)>,
+    samples: Option<Vec<f32>>,
 }
 
 /// Runs concurrent synthesis requests.
@@ -66,9 +78,9 @@ pub(super) async fn synthesize(
             ..engine.profile().default_params()
         };
         let text = format!("{}, voice {index}: {TEXT}", requests.text_prefix);
-        receive(engine, EngineCoreRequest::tts(text).with_params(params))
+        receive(engine, EngineCoreRequest::tts(text).with_params(params), index == 0)
     });
-    let received = interrupt.guard(futures::future::try_join_all(streams)).await?;
+    let mut received = interrupt.guard(futures::future::try_join_all(streams)).await?;
     let wall = begun.elapsed();
     let totals = engine.profile().part_times.totals().into_iter();
     let parts = totals.zip(before).map(|((name, after), (_, before))| (name, after.saturating_sub(before)));
@@ -78,7 +90,11 @@ pub(super) async fn synthesize(
         received.iter().filter_map(|received| Some(received.arrivals.first()?.0)).max().unwrap_or(begun);
     let later = received.iter().flat_map(|received| &received.arrivals).filter(|(at, _)| *at > all_began);
     let later: usize = later.map(|(_, samples)| samples).sum();
+    let rate_hz = engine.profile().info.sample_rate_hz;
+    let utterance = received.first_mut().and_then(|first| first.samples.take());
     Ok(Round {
+        rtf: rtf_so_far(&received, begun, rate_hz),
+        utterance: utterance.map(|samples| Utterance { samples, rate_hz }),
         wall,
         steady: all_began.elapsed(),
         tokens,
@@ -100,7 +116,7 @@ pub(super) async fn transcribe(
     let costs_before = GpuCosts::so_far();
     let begun = Instant::now();
     let request = || EngineCoreRequest::asr(AudioInput::File(recording.clone()));
-    let streams = (0..count).map(|_| receive(engine, request()));
+    let streams = (0..count).map(|_| receive(engine, request(), false));
     let received = interrupt.guard(futures::future::try_join_all(streams)).await?;
     Ok(Round {
         wall: begun.elapsed(),
@@ -111,16 +127,34 @@ pub(super) async fn transcribe(
     })
 }
 
-async fn receive(engine: &Engine, request: EngineCoreRequest) -> Result<Received> {
+/// The real-time factor of one of the requests, from `begun` until each of their chunks: (seconds, factor).
+fn rtf_so_far(received: &[Received], begun: Instant, rate_hz: u32) -> Vec<(f64, f64)> {
+    let mut arrivals: Vec<_> =
+        received.iter().flat_map(|received| received.arrivals.iter().copied()).collect();
+    arrivals.sort_by_key(|(at, _)| *at);
+    let mut audio_s = 0.0;
+    let so_far = arrivals.into_iter().map(|(at, samples)| {
+        audio_s += samples as f64 / f64::from(rate_hz.max(1));
+        let elapsed_s = at.saturating_duration_since(begun).as_secs_f64();
+        (elapsed_s, elapsed_s * received.len() as f64 / audio_s)
+    });
+    so_far.collect()
+}
+
+async fn receive(engine: &Engine, request: EngineCoreRequest, keeps_audio: bool) -> Result<Received> {
     let mut chunks = OutputStream::start(engine, request).await?;
     let mut arrivals = Vec::new();
+    let mut samples = keeps_audio.then(Vec::new);
     loop {
         let chunk = chunks.next().await?;
         if !chunk.samples.is_empty() {
             arrivals.push((Instant::now(), chunk.samples.len()));
         }
+        if let Some(samples) = &mut samples {
+            samples.extend_from_slice(&chunk.samples);
+        }
         if let Some(stats) = chunk.stats {
-            return Ok(Received { stats, arrivals });
+            return Ok(Received { stats, arrivals, samples });
         }
     }
 }

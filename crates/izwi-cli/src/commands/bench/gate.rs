@@ -76,7 +76,11 @@ mod tests {
 
     fn report(speeds: &[(usize, f64)]) -> Report {
         let results = speeds.iter().map(|&(batch, frames_per_s)| Measured::example(batch, frames_per_s));
-        Report { machine: Machine { cores: 2, read_bandwidth_gb_s: 40.0 }, results: results.collect() }
+        Report {
+            machine: Machine { cores: 2, read_bandwidth_gb_s: 40.0 },
+            results: results.collect(),
+            details: Vec::new(),
+        }
     }
 
     #[test]

@@ -3,13 +3,16 @@
 mod batch;
 mod gate;
 mod gpu_terms;
+mod html;
 mod machine;
 mod report;
 mod threads;
 
+use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use izwi_core::engine::Precision;
 use izwi_core::engine::{EngineCoreConfig, Task};
@@ -17,10 +20,12 @@ use izwi_core::engine::{EngineCoreConfig, Task};
 use self::batch::Requests;
 use self::gate::Baseline;
 use self::machine::Machine;
-use self::report::{Measured, Report};
+use self::report::{Detail, Measured, Report};
+use crate::build_info::VERSION;
 use crate::failure::usage;
 use crate::interrupt::Interrupt;
-use crate::settings::Resolved;
+use crate::machine::{memory_bytes, processor};
+use crate::settings::{Resolved, Section, TABLE};
 use crate::{engine, logging, output};
 
 /// Measure the speed of a model on this machine
@@ -73,6 +78,10 @@ pub(crate) struct Args {
     /// Print as JSON
     #[arg(long)]
     json: bool,
+
+    /// Write a report with charts to FILE, one page that needs no other file
+    #[arg(long, value_name = "FILE", conflicts_with = "thread_counts")]
+    html: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
@@ -97,6 +106,7 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     let dtypes = if args.dtypes.is_empty() { vec![config.dtype] } else { args.dtypes.clone() };
     let cores = num_cpus::get_physical();
     let baseline = args.gate.as_deref().map(|path| Baseline::read(path, cores)).transpose()?;
+    let page = args.html.as_deref().map(create).transpose()?;
     let report = if args.thread_counts.is_empty() {
         let recording = args.recording.as_deref().map(read).transpose()?;
         let plan = Plan { args, recording, models, dtypes };
@@ -113,6 +123,10 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     } else {
         output::print(&report.page())?;
     }
+    if let Some(mut page) = page {
+        let settings = described(args, resolved);
+        page.write_all(html::page(&report, &settings).as_bytes()).context("the report cannot be written")?;
+    }
     match baseline {
         Some(baseline) => {
             output::status(baseline.compare(&report, args.gate_ratio)?.trim_end());
@@ -120,6 +134,32 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
         }
         None => Ok(()),
     }
+}
+
+/// Creates the file of the report, before the time of the measurement is spent.
+fn create(path: &Path) -> Result<File> {
+    let help = "give --html a file in a folder that exists and may be written";
+    File::create(path).map_err(|error| usage(format!("{}: {error}", path.display()), help))
+}
+
+/// What was measured and how, for the report: names and values.
+fn described(args: &Args, resolved: &Resolved) -> Vec<(String, String)> {
+    let joined = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let memory = memory_bytes().map_or_else(String::new, |(total, _)| output::format_bytes(total));
+    let own = [
+        ("izwi", VERSION.clone()),
+        ("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
+        ("processor", processor().unwrap_or_else(|| "unknown".to_owned())),
+        ("memory", memory),
+        ("--batch", joined(&args.batch)),
+        ("--tokens", args.tokens.to_string()),
+        ("--rounds", args.rounds.to_string()),
+        ("--random-weights", args.random_weights.to_string()),
+    ];
+    let own = own.map(|(name, value)| (name.to_owned(), value));
+    let settings = TABLE.iter().filter(|setting| setting.section == Section::Engine);
+    let settings = settings.map(|setting| (setting.key(), (setting.get)(&resolved.settings).to_string()));
+    own.into_iter().chain(settings).collect()
 }
 
 /// Reads a recording.
@@ -142,18 +182,21 @@ impl Plan<'_> {
     fn measure(&self, config: EngineCoreConfig) -> Result<Report> {
         engine::start_threads(config.num_threads);
         let machine = machine::measure(config.num_threads);
-        let mut results = Vec::new();
+        let (mut results, mut details) = (Vec::new(), Vec::new());
         engine::runtime()?.block_on(async {
             let mut interrupt = Interrupt::listen()?;
             for model in &self.models {
                 for &dtype in &self.dtypes {
                     let config = EngineCoreConfig { model: model.clone(), dtype, ..config.clone() };
-                    results.extend(self.measure_model(config, &machine, &mut interrupt).await?);
+                    let measured = self.measure_model(config, &machine, &mut interrupt).await?;
+                    let (new, kept): (Vec<_>, Vec<_>) = measured.into_iter().unzip();
+                    results.extend(new);
+                    details.extend(kept);
                 }
             }
             anyhow::Ok(())
         })?;
-        Ok(Report { machine, results })
+        Ok(Report { machine, results, details })
     }
 
     /// Measures all batch sizes of one model.
@@ -162,7 +205,7 @@ impl Plan<'_> {
         config: EngineCoreConfig,
         machine: &Machine,
         interrupt: &mut Interrupt,
-    ) -> Result<Vec<Measured>> {
+    ) -> Result<Vec<(Measured, Detail)>> {
         machine::reset_peak_memory();
         let engine = engine::load(config, interrupt).await?;
         let is_tts = engine.profile().info.tasks.contains(&Task::Tts);
@@ -189,7 +232,7 @@ impl Plan<'_> {
             if !self.args.json {
                 output::print(&measured.page())?;
             }
-            results.push(measured);
+            results.push((measured, Detail::of(rounds)));
         }
         engine.stop();
         Ok(results)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use izwi_core::engine::Engine;
 use serde::{Deserialize, Serialize};
 
-use super::batch::Round;
+use super::batch::{Round, Utterance};
 use super::gpu_terms::GpuTerms;
 use super::machine::{Machine, peak_memory};
 use crate::output;
@@ -16,6 +16,31 @@ use crate::output;
 pub(super) struct Report {
     pub(super) machine: Machine,
     pub(super) results: Vec<Measured>,
+    /// What the charts of `--html` show, for each of the results that were measured in this process.
+    #[serde(skip)]
+    pub(super) details: Vec<Detail>,
+}
+
+/// The course of the rounds of one result.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Detail {
+    /// For each round, the real-time factor so far over the seconds of the round.
+    pub(super) rtf: Vec<Vec<(f64, f64)>>,
+    pub(super) first_audio_ms: Vec<f64>,
+    pub(super) utterance: Option<Utterance>,
+}
+
+impl Detail {
+    /// What to keep of these rounds.
+    pub(super) fn of(rounds: Vec<Round>) -> Self {
+        let mut detail = Self::default();
+        for round in rounds {
+            detail.first_audio_ms.extend(round.first_audio.iter().map(ms));
+            detail.rtf.extend(Some(round.rtf).filter(|line| !line.is_empty()));
+            detail.utterance = detail.utterance.or(round.utterance);
+        }
+        detail
+    }
 }
 
 /// The result of one batch size: medians of the rounds.
@@ -32,25 +57,25 @@ pub(super) struct Measured {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) tokens_per_s: Option<f64>,
     /// Time to compute over time of audio of one request, prefill included. Below 1 is faster than real time.
-    rtf: f64,
+    pub(super) rtf: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    ttfa_ms_p50: Option<f64>,
+    pub(super) ttfa_ms_p50: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    ttfa_ms_p95: Option<f64>,
+    pub(super) ttfa_ms_p95: Option<f64>,
     /// Bytes of weights read for a frame of one request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    bytes_per_frame: Option<f64>,
+    pub(super) bytes_per_frame: Option<f64>,
     /// Share of the measured memory bandwidth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    bandwidth_share: Option<f64>,
+    pub(super) bandwidth_share: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    peak_rss_bytes: Option<u64>,
+    pub(super) peak_rss_bytes: Option<u64>,
     /// Milliseconds per step in each part of the model.
     #[serde(default)]
-    parts_ms: BTreeMap<String, f64>,
+    pub(super) parts_ms: BTreeMap<String, f64>,
     /// What a step asks of a GPU with own kernels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    gpu: Option<GpuTerms>,
+    pub(super) gpu: Option<GpuTerms>,
 }
 
 impl Measured {
@@ -177,7 +202,7 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// The quantile `at` of sorted values; 0 without values.
-fn quantile(sorted: &[f64], at: f64) -> f64 {
+pub(super) fn quantile(sorted: &[f64], at: f64) -> f64 {
     let index = (sorted.len() as f64 * at).ceil() as usize;
     sorted.get(index.saturating_sub(1)).copied().unwrap_or(0.0)
 }

@@ -194,8 +194,11 @@ mod tests {
             generated_tokens: 1,
             samples: 0,
             audio_duration: Duration::from_secs(1),
+            accepted_at: tokio::time::Instant::now(),
+            prepare_time: Duration::ZERO,
             queue_time: Duration::ZERO,
             generation_time: Duration::from_millis(100),
+            time_to_first_output: None,
             time_to_first_audio: None,
         };
         Transcription { transcript, stats }

@@ -92,8 +92,11 @@ impl Session {
             generated_tokens: self.generated_tokens,
             samples,
             audio_duration: self.start.recording.unwrap_or_else(|| audio_duration(samples, sample_rate)),
+            accepted_at: accepted,
+            prepare_time: self.opened_at - accepted,
             queue_time: self.first_scheduled_at.map_or_else(|| accepted.elapsed(), |at| at - accepted),
             generation_time: accepted.elapsed().saturating_sub(blocked),
+            time_to_first_output: self.first_output_at.map(|at| at - accepted),
             time_to_first_audio: first_audio_at.map(|at| at - accepted),
         }
     }

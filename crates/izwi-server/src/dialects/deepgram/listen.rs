@@ -18,6 +18,7 @@ use crate::dto::transcription::TranscriptionRequest;
 use crate::error::ApiError;
 use crate::extract::{ApiQuery, ContentType};
 use crate::openapi::TranscriptionRefusals;
+use crate::record;
 use crate::registry::Lease;
 use crate::state::AppState;
 use crate::stats_headers;
@@ -207,6 +208,7 @@ async fn listen(
     drop(memory);
     let refusal = |error| ApiError::from_engine(error, listener.model(), id).about_recording("body");
     let output = output.map_err(refusal)?;
+    record::generated(&listener.engine, &output.stats, output.stats.finish_reason);
     let transcript = output.transcript.unwrap_or_default();
     let model = listener.model().to_owned();
     let segments = transcript.segments.iter().enumerate();

@@ -24,6 +24,7 @@ use self::codec::CodecError;
 use self::session::Wyoming;
 pub(crate) use self::zeroconf::announce;
 use crate::connections::Place;
+use crate::record::{self, RequestRecord};
 use crate::state::AppState;
 use crate::ws;
 use crate::ws::socket::Socket;
@@ -44,7 +45,10 @@ pub(crate) async fn serve(state: AppState, stream: TcpStream, place: Place) {
         Ok(permit) => {
             let incoming = stream::iter([first]).chain(events);
             let messages = incoming.map(|event| event.map(Message::Binary).map_err(CodecError::into_axum));
-            ws::serve::<Wyoming>(state, RequestId::random(), Socket::new(sink, messages), permit, ()).await;
+            let id = RequestId::random();
+            let record = RequestRecord::of_session(state.config(), id.clone(), "wyoming", place.peer);
+            let session = ws::serve::<Wyoming>(state, id, Socket::new(sink, messages), permit, ());
+            record::within(Some(record), session).await;
         }
         Err(error) => {
             error.count();
