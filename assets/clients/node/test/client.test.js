@@ -1,5 +1,6 @@
-// The client against running servers: IZWI_TTS_URL, one with the key IZWI_KEY at IZWI_KEYED_URL, and IZWI_ASR_URL, whose
-// model generates one word per second. IZWI_RECORDING is a WAV of speech, 16 kHz, mono.
+// The client against running servers: IZWI_TTS_URL, IZWI_KEYED_URL with the key IZWI_KEY, IZWI_SLASHED_URL with the key
+// IZWI_SLASHED_KEY, which no subprotocol can carry, and IZWI_ASR_URL, whose model generates one word per second.
+// IZWI_RECORDING is a WAV of speech, 16 kHz, mono.
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
@@ -7,7 +8,8 @@ import test from "node:test";
 
 import { Client, IzwiError } from "../index.js";
 
-const { IZWI_TTS_URL, IZWI_KEYED_URL, IZWI_KEY, IZWI_ASR_URL, IZWI_RECORDING } = process.env;
+const { IZWI_TTS_URL, IZWI_KEYED_URL, IZWI_KEY, IZWI_SLASHED_URL, IZWI_SLASHED_KEY, IZWI_ASR_URL, IZWI_RECORDING } =
+  process.env;
 const speaker = new Client({ baseUrl: IZWI_TTS_URL });
 const listener = new Client({ baseUrl: `${IZWI_ASR_URL}/` });
 const recording = await readFile(IZWI_RECORDING);
@@ -132,9 +134,11 @@ test("errors name the field and the remedy", async () => {
 });
 
 test("a key opens requests and sessions", async () => {
-  const client = new Client({ baseUrl: IZWI_KEYED_URL, apiKey: IZWI_KEY });
-  assert.ok((await client.models()).length > 0);
-  assert.ok((await collect(client.stream(TEXT))).length > 0);
+  for (const [baseUrl, apiKey] of [[IZWI_KEYED_URL, IZWI_KEY], [IZWI_SLASHED_URL, IZWI_SLASHED_KEY]]) {
+    const client = new Client({ baseUrl, apiKey });
+    assert.ok((await client.models()).length > 0);
+    assert.ok((await collect(client.stream(TEXT))).length > 0);
+  }
 });
 
 test("a runtime without a WebSocket is told the remedy", async () => {

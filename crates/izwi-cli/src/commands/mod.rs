@@ -7,6 +7,7 @@ pub(crate) mod config;
 pub(crate) mod docs;
 pub(crate) mod doctor;
 pub(crate) mod list;
+pub(crate) mod man;
 pub(crate) mod pull;
 pub(crate) mod rm;
 pub(crate) mod say;
