@@ -267,7 +267,7 @@ async function manages(page, [model, listener]) {
 async function measures(page, [model]) {
   await tab(page, "engine");
   await shows(page, "engine-uptime", "\\d");
-  const speech = overHttp({ model, input: "The engine is busy for a while. ".repeat(12), live: true });
+  const speech = overHttp({ model, input: "The engine is busy for a while. ".repeat(60), live: true });
   // A stream that plays has slack; the label of its chart tells it.
   await page.getByRole("img", { name: /^Slack: (?!–|nothing)/ }).waitFor(WAIT);
   await page.getByRole("img", { name: /^Steps: [1-9]/ }).waitFor(WAIT);

@@ -20,10 +20,12 @@ BEYOND_THE_SCHEMA = {
     "/v1/audio/speech": {"ref_audio", "ref_text", "x_vector_only_mode", "voice", "speed", "instructions", "language"}
     | {"response_format", "sample_rate", "bit_rate", "word_times"},
     "/v1/audio/transcriptions": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"}
-    | {"languages", "keywords", "include"},
+    | {"languages", "keywords", "include", "beam_size", "patience", "length_penalty"},
     "/v1/audio/translations": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"}
-    | {"languages", "keywords", "include"},
+    | {"languages", "keywords", "include", "beam_size", "patience", "length_penalty"},
     "/v1/audio/voices": {"file", "ref_audio", "audio_sample", "text", "model"},
+    # The server of the test has no store.
+    "/v1/models/{id}/pull": {"model"},
     "/v1/speak": {"text", "encoding", "container", "sample_rate", "bit_rate", "speed", "model", "voice", "seed", "language"},
     "/v1/listen": {"body", "model", "language", "detect_language", "utterances", "encoding", "sample_rate", "punctuate"}
     | {"smart_format", "endpointing", "interim_results", "utterance_end_ms", "vad_events", "channels"},

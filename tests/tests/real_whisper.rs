@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use izwi_core::engine::{
-    DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput, FinishReason,
+    BeamSearch, DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput, FinishReason,
     TranscriptionOptions,
 };
 use izwi_tests::wer::{Score, compare};
@@ -63,26 +63,45 @@ async fn wait_until_idle(engine: &Engine) {
     unreachable!("the engine never rests");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn transcripts_are_equal_alone_in_a_batch_and_preempted() {
+/// A transcription of a clip that continues `beam_size` texts side by side.
+fn searched(name: &str, beam_size: usize) -> EngineCoreRequest {
+    let search = BeamSearch { beam_size: Some(beam_size), ..BeamSearch::default() };
+    let options = TranscriptionOptions { search, ..TranscriptionOptions::default() };
+    EngineCoreRequest::asr(clip(name)).with_transcription(options)
+}
+
+async fn check_batches(beam_size: usize, configs: &[EngineCoreConfig]) {
     let alone = engine(config());
     let mut expected = Vec::new();
     for name in CLIPS {
-        let output = alone.generate(EngineCoreRequest::asr(clip(name))).await.unwrap();
+        let output = alone.generate(searched(name, beam_size)).await.unwrap();
         assert_eq!(output.stats.finish_reason, FinishReason::Stop);
         assert!(output.stats.audio_duration > Duration::from_secs(2), "the recording's length is known");
         expected.push(segments(&output));
     }
-    // Blocks for about three of them: the others are preempted repeatedly.
-    let crowded = EngineCoreConfig { max_blocks: 9, chunked_prefill_threshold: 2, ..config() };
-    for together in [engine(config()), engine(crowded)] {
-        let requests = CLIPS.iter().map(|name| together.generate(EngineCoreRequest::asr(clip(name))));
+    for config in configs {
+        let together = engine(config.clone());
+        let requests = CLIPS.iter().map(|name| together.generate(searched(name, beam_size)));
         let outputs = futures::future::join_all(requests).await;
         for (output, expected) in outputs.into_iter().zip(&expected) {
             assert_eq!(segments(&output.unwrap()), *expected);
         }
         wait_until_idle(&together).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transcripts_are_equal_alone_in_a_batch_and_preempted() {
+    // Blocks for about three of them: the others are preempted repeatedly. They are too few for a search.
+    let crowded = EngineCoreConfig { max_blocks: 9, chunked_prefill_threshold: 2, ..config() };
+    check_batches(1, &[config(), crowded]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transcripts_of_searches_are_equal_alone_and_in_a_batch() {
+    // The fewest blocks that a search of five texts is accepted with.
+    let crowded = EngineCoreConfig { max_blocks: 104, chunked_prefill_threshold: 2, ..config() };
+    check_batches(5, &[config(), crowded]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -131,6 +131,8 @@ impl Transcription {
             model: Some(model.clone().unwrap_or_else(|| DEFAULT_ASR.to_owned())),
             language: patch.language,
             prompt: patch.prompt,
+            // Somebody waits for the answer to a turn.
+            stream: Some(true),
             ..TranscriptionRequest::default()
         };
         let request = CheckedRequest::check(fields, AsrTask::Transcribe).map_err(|error| {

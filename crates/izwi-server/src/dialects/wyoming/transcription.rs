@@ -41,6 +41,8 @@ impl Transcription {
                 model: Some(engine.profile().model.clone()),
                 language: language.clone(),
                 prompt: prompt(words),
+                // Somebody waits for the answer to a command.
+                stream: Some(true),
                 ..TranscriptionRequest::default()
             },
             AsrTask::Transcribe,
