@@ -7,6 +7,9 @@ use anyhow::{Context as _, Result};
 
 use crate::output;
 
+/// Stands at the foot of each page.
+const SOURCE: &str = concat!("izwi ", env!("CARGO_PKG_VERSION"));
+
 /// Write the manual pages
 #[derive(Debug, clap::Args)]
 #[command(hide = true)]
@@ -36,7 +39,7 @@ pub(crate) fn pages(command_line: clap::Command) -> Result<Vec<(String, Vec<u8>)
     let mut left = vec![root];
     while let Some(command) = left.pop() {
         left.extend(command.get_subcommands().filter(|inner| !inner.is_hide_set()).cloned());
-        let man = clap_mangen::Man::new(command);
+        let man = clap_mangen::Man::new(command).source(SOURCE);
         let mut page = Vec::new();
         man.render(&mut page).context("a manual page cannot be written")?;
         pages.push((man.get_filename(), page));
