@@ -14,6 +14,8 @@ from .types import Chunk, Utterance, utterance_of
 DEFAULT_URL = "http://127.0.0.1:8080"
 SPEECH_STREAM = "/v1/audio/speech/stream"
 LIVE_STREAM = "/v1/audio/transcriptions/stream"
+CLOSE_TIMEOUT_S = 0.5
+"""The server ends a session at the close frame; its answer stands behind audio that nobody reads."""
 
 Recording = bytes | str | os.PathLike[str] | IO[bytes]
 """A recording: its bytes, the path of a file, or a file opened for reading bytes."""

@@ -152,7 +152,13 @@ class AsyncClient:
     async def _open(self, path: str) -> ClientConnection:
         url = _wire.socket_url(self.base_url, path)
         try:
-            return await connect(url, additional_headers=self._headers, max_size=None, open_timeout=self._timeout)
+            return await connect(
+                url,
+                additional_headers=self._headers,
+                max_size=None,
+                open_timeout=self._timeout,
+                close_timeout=_wire.CLOSE_TIMEOUT_S,
+            )
         except InvalidStatus as refused:
             response = refused.response
             body = bytes(response.body or b"")
