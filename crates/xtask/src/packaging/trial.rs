@@ -30,6 +30,7 @@ pub(crate) fn run(root: &Path, steps: &mut Steps) -> Result<()> {
     let tools = venv::make(root, steps, TOOLS)?;
     let mut wheel = Command::new(tool(&tools, "maturin"));
     wheel.current_dir(root.join(PYTHON_CLIENT)).args(["build", "--release", "--locked", "--out"]).arg(&out);
+    process::forget_cargo_run(&mut wheel);
     steps.run("wheel", &mut wheel)?;
     let mut pack = npm(&root.join(NODE_CLIENT), &["pack", "--pack-destination"]);
     steps.run("npm pack", pack.arg(&out))?;
