@@ -11,20 +11,25 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueHi
 
 use crate::build_info::VERSION;
 use crate::commands::{
-    bench, chat, completions, config, docs, doctor, list, man, pull, rm, say, serve, transcribe, voices,
+    bench, chat, completions, config, dictate, docs, doctor, list, logs, man, open, pull, rm, say, serve,
+    service, status, transcribe, voices,
 };
+use crate::settings::flags::Chosen;
 use crate::settings::{Section, flags, process};
 
-/// Commands with flags for the settings of these sections.
-const SETTINGS_FLAGS: [(&str, &[Section]); 8] = [
-    ("say", &[Section::Engine]),
-    ("transcribe", &[Section::Engine]),
-    ("chat", &[Section::Engine]),
-    ("serve", &[Section::Top, Section::Engine, Section::Server]),
-    ("voices add", &[Section::Top, Section::Engine]),
-    ("bench", &[Section::Engine]),
-    ("doctor", &[Section::Engine, Section::Server]),
-    ("config show", &[Section::Top, Section::Engine, Section::Server]),
+/// Commands with flags for these settings.
+const SETTINGS_FLAGS: [(&str, Chosen); 11] = [
+    ("say", Chosen::Sections(&[Section::Engine])),
+    ("transcribe", Chosen::Sections(&[Section::Engine])),
+    ("dictate", Chosen::Sections(&[Section::Engine])),
+    ("chat", Chosen::Sections(&[Section::Engine])),
+    ("serve", Chosen::Sections(&[Section::Top, Section::Engine, Section::Server])),
+    ("status", Chosen::Names(&["host", "port"])),
+    ("open", Chosen::Names(&["host", "port"])),
+    ("voices add", Chosen::Sections(&[Section::Top, Section::Engine])),
+    ("bench", Chosen::Sections(&[Section::Engine])),
+    ("doctor", Chosen::Sections(&[Section::Engine, Section::Server])),
+    ("config show", Chosen::Sections(&[Section::Top, Section::Engine, Section::Server])),
 ];
 
 /// Help of `--model` for commands with an ASR model.
@@ -51,8 +56,13 @@ struct Cli {
 enum Command {
     Say(say::Args),
     Transcribe(transcribe::Args),
+    Dictate(dictate::Args),
     Chat(chat::Args),
     Serve(serve::Args),
+    Service(service::Args),
+    Status(status::Args),
+    Logs(logs::Args),
+    Open(open::Args),
     Voices(voices::Args),
     Pull(pull::Args),
     List(list::Args),
@@ -69,7 +79,7 @@ enum Command {
 pub(crate) fn definition() -> clap::Command {
     flags::add_to(Cli::command(), &SETTINGS_FLAGS).mut_subcommands(|command| match command.get_name() {
         // The setting of this name is the TTS model.
-        "transcribe" => command.mut_arg("model", |flag| flag.help(ASR_MODEL)),
+        "transcribe" | "dictate" => command.mut_arg("model", |flag| flag.help(ASR_MODEL)),
         "chat" => command.mut_arg("model", |flag| flag.help(CHAT_MODEL)),
         _ => command,
     })
@@ -94,8 +104,13 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
     match command {
         Command::Say(args) => say::run(&args, &settings()?),
         Command::Transcribe(args) => transcribe::run(&args, &settings()?),
+        Command::Dictate(args) => dictate::run(&args, &settings()?),
         Command::Chat(args) => chat::run(&args, &settings()?),
         Command::Serve(args) => serve::run(&args, &settings()?),
+        Command::Service(args) => service::run(&args, config.as_deref(), settings),
+        Command::Status(args) => status::run(&args, &settings()?),
+        Command::Logs(args) => logs::run(&args),
+        Command::Open(args) => open::run(&args, &settings()?),
         Command::Voices(args) => voices::run(&args, &settings()?),
         Command::Pull(args) => pull::run(&args, &settings()?.settings),
         Command::List(args) => list::run(&args, &settings()?.settings),
@@ -142,6 +157,8 @@ mod tests {
             ["allow_host=a+b", "enable_preemption=false", "insecure=true"]
         );
         assert_eq!(given("izwi config show --port 1"), ["port=1"]);
+        assert_eq!(given("izwi status --port 1"), ["port=1"]);
+        assert!(definition().try_get_matches_from(["izwi", "status", "--insecure"]).is_err());
         assert!(definition().try_get_matches_from(["izwi", "list", "--port", "1"]).is_err());
     }
 
@@ -161,7 +178,14 @@ mod tests {
     fn pages_name_every_command_and_setting() {
         let pages = || (docs::cli_page(definition()), docs::config_page());
         let (cli, config) = pages();
-        for command in ["izwi say", "izwi transcribe", "izwi serve", "izwi config show", "izwi completions"] {
+        for command in [
+            "izwi say",
+            "izwi transcribe",
+            "izwi serve",
+            "izwi service install",
+            "izwi config show",
+            "izwi completions",
+        ] {
             assert!(cli.contains(&format!("\n## {command}\n")), "{command}");
         }
         assert_eq!(cli.matches("--threads <N>").count(), 1, "a global flag is listed once");

@@ -60,4 +60,15 @@ impl Interrupt {
             () = self.requested() => Err(Failure::Interrupted.into()),
         }
     }
+
+    /// Runs `work` until it fails or the next signal, which is how it is meant to end.
+    ///
+    /// # Errors
+    /// `work` fails.
+    pub(crate) async fn guard_to_end(&mut self, work: impl Future<Output = Result<()>>) -> Result<()> {
+        tokio::select! {
+            result = work => result,
+            () = self.requested() => Ok(()),
+        }
+    }
 }

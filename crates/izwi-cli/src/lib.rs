@@ -3,6 +3,7 @@
 //! Owns arguments, settings and terminal output. Knows no tensor, no model code and no wire format.
 #![forbid(unsafe_code)]
 
+mod address;
 mod build_info;
 mod cli;
 mod commands;
@@ -14,13 +15,17 @@ mod logging;
 mod machine;
 mod models;
 mod output;
-mod player;
+mod private_file;
 mod progress;
+mod running_server;
+mod service;
 mod settings;
 mod sink;
+mod sound;
 mod speech_options;
 mod synthesis;
 mod transcription;
+mod web_socket;
 
 use std::path::Path;
 use std::process::ExitCode;

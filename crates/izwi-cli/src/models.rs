@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use izwi_hub::{HubError, Manifest, Store};
+use izwi_hub::{HubError, Manifest, Store, Task};
 
 use crate::failure;
 use crate::output;
 use crate::progress::PullProgress;
-use crate::settings::Settings;
+use crate::settings::{Resolved, Settings};
 
 /// Opens the store of the settings.
 ///
@@ -51,6 +51,32 @@ pub(crate) fn ensure(store: &Store, name: &str, may_pull: bool) -> Result<()> {
         )),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The model of `--model`, else the setting `asr_model`; the setting `model` names a TTS model.
+///
+/// # Errors
+/// No model is set, or it is unknown or transcribes nothing.
+pub(crate) fn asr_model(store: &Store, resolved: &Resolved) -> Result<String> {
+    let settings = &resolved.settings;
+    let chosen = if resolved.is_flag("model") {
+        Some(settings.engine.model.as_str())
+    } else {
+        settings.server.default_asr_model()
+    };
+    let default = store.default_for(Task::Asr).map(|manifest| manifest.name.as_str());
+    let Some(name) = chosen.or(default) else {
+        return Err(failure::with_help("no ASR model is set", "name one with --model"));
+    };
+    let manifest = store.manifest(name)?;
+    if manifest.tasks.contains(&Task::Asr) {
+        return Ok(manifest.name.clone());
+    }
+    let remedy = match default {
+        Some(default) => format!("use --model {default}"),
+        None => "`izwi list` shows the tasks of each model".to_owned(),
+    };
+    Err(failure::usage(format!("model '{name}' cannot transcribe"), remedy))
 }
 
 /// The size of a pull and the licence of the model.

@@ -19,7 +19,7 @@ pub(crate) struct Speech {
     pub(crate) stats: RequestStats,
 }
 
-/// Runs a request. `on_chunk` receives each chunk and may block; `keep` says whether all samples are returned as well.
+/// Runs a request. `on_chunk` receives each chunk; `keep` says whether all samples are returned as well.
 ///
 /// # Errors
 /// The request is refused or fails, `on_chunk` fails, or the process is interrupted.
@@ -28,14 +28,14 @@ pub(crate) async fn synthesize(
     request: EngineCoreRequest,
     interrupt: &mut Interrupt,
     keep: bool,
-    mut on_chunk: impl FnMut(&[f32]) -> Result<()>,
+    mut on_chunk: impl AsyncFnMut(&[f32]) -> Result<()>,
 ) -> Result<Speech> {
     let work = async {
         let mut chunks = OutputStream::start(engine, request).await?;
         let mut samples = Vec::new();
         loop {
             let chunk = chunks.next().await?;
-            tokio::task::block_in_place(|| on_chunk(&chunk.samples))?;
+            on_chunk(&chunk.samples).await?;
             if keep {
                 samples.extend_from_slice(&chunk.samples);
             }

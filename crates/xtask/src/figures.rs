@@ -92,6 +92,12 @@ const FIGURES: [Figures; 9] = [
         columns: &["text", "dtype", "threads", "audio_s", "izwi_rtf", "official_rtf", "times_faster"],
     },
     Figures {
+        file: "kokoro",
+        title: "Kokoro compared with ONNX Runtime",
+        command: "benches/kokoro_onnxruntime.py target/release/izwi ONNX VOICES --dtypes auto,f32",
+        columns: &["text", "dtype", "threads", "audio_s", "izwi_rtf", "onnxruntime_rtf", "times_faster"],
+    },
+    Figures {
         file: "asr",
         title: "ASR compared with faster-whisper",
         command: "cargo run --release -p izwi-benches --bin asr",

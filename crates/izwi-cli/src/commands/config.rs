@@ -1,4 +1,4 @@
-//! `izwi config`: shows the settings with their origins, and checks a file.
+//! `izwi config`: shows the settings with their origins, checks a file, and writes a new one.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::output;
 use crate::settings::process::{self, FILE_VARIABLE, FilePath};
 use crate::settings::{Origin, Resolved};
 
-/// Show the settings and their origins, or check a file
+/// Show the settings and their origins, check a file, or write a new one
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -34,6 +34,17 @@ enum ConfigCommand {
         #[arg(value_hint = ValueHint::FilePath)]
         file: Option<PathBuf>,
     },
+    /// Write a configuration file with every setting commented out
+    ///
+    /// Each setting has its description, its values and its default. Only the user who runs this can read the file.
+    Init {
+        /// The file [default: the file that other commands read]
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
+        /// Replace a file that exists
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 pub(crate) fn run(
@@ -43,7 +54,8 @@ pub(crate) fn run(
 ) -> Result<()> {
     match &args.command {
         ConfigCommand::Show { json } => show(*json, &settings()?),
-        ConfigCommand::Check { file } => check(file.as_deref().or(config)),
+        ConfigCommand::Check { file } => check(&file_path(file.as_deref().or(config))?),
+        ConfigCommand::Init { file, force } => init(&file_path(file.as_deref().or(config))?, *force),
     }
 }
 
@@ -74,17 +86,24 @@ fn show(json: bool, resolved: &Resolved) -> Result<()> {
     output::print(&output::format_columns(&rows))
 }
 
-fn check(named: Option<&Path>) -> Result<()> {
-    let Some(file) = process::file_path(named) else {
-        return Err(failure::usage("this platform has no configuration folder", "name a file"));
-    };
+fn file_path(named: Option<&Path>) -> Result<FilePath> {
+    process::file_path(named)
+        .ok_or_else(|| failure::usage("this platform has no configuration folder", "name a file"))
+}
+
+fn init(file: &FilePath, force: bool) -> Result<()> {
+    process::write_template(&file.path, force)?;
+    output::print(&format!("{}\n", file.path.display()))
+}
+
+fn check(file: &FilePath) -> Result<()> {
     if !file.named && !file.path.exists() {
         return output::print(&format!(
             "{}: does not exist; every setting has its default\n",
             file.path.display()
         ));
     }
-    let FilePath { path, .. } = &file;
-    let entries = process::read(&file)?.entries.len();
+    let path = &file.path;
+    let entries = process::read(file)?.entries.len();
     output::print(&format!("{}: valid, sets {entries} settings\n", path.display()))
 }

@@ -1,4 +1,4 @@
-//! `izwi say`: synthesises a text into a file, to standard output or through the platform's player.
+//! `izwi say`: synthesises a text into a file, to standard output or through the sound device.
 
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
@@ -12,10 +12,9 @@ use izwi_hub::VoiceStore;
 use serde::Serialize;
 
 use crate::engine::{Loaded, incomplete, millis};
-use crate::interrupt::Interrupt;
-use crate::player::{Player, Playing};
 use crate::settings::Resolved;
 use crate::sink::{self, StdoutStream, Target, TargetOptions};
+use crate::sound::{Player, Playing};
 use crate::speech_options::SpeechFlags;
 use crate::synthesis::{self, Speech};
 use crate::{engine, failure, input, logging, models, output};
@@ -38,10 +37,10 @@ pub(crate) struct Args {
     /// standard output
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
-    /// Play the audio through the platform's player
+    /// Play the audio while it is generated, through the sound device or else a player program
     #[arg(long, short)]
     play: bool,
-    /// Pass audio on while it is generated: to -o - as a WAV of unknown length, to the player as a stream
+    /// Pass audio on while it is generated: to -o - as a WAV of unknown length, to a player program as a stream
     #[arg(long)]
     stream: bool,
     #[command(flatten)]
@@ -112,8 +111,9 @@ impl Job<'_> {
         let Loaded { engine, mut interrupt, load_time } = loaded;
         let request = self.args.options.request(&engine, self.voices, text)?;
         let mut live = self.start_streams(engine.profile().info.sample_rate_hz)?;
-        let keep = !self.args.stream || matches!(self.target, Target::File(_));
-        let on_chunk = |samples: &[f32]| live.write(samples);
+        let is_passed_on = self.args.stream || (self.target == Target::None && live.playing.is_some());
+        let keep = !is_passed_on || matches!(self.target, Target::File(_));
+        let on_chunk = async |samples: &[f32]| live.write(samples).await;
         let speech = synthesis::synthesize(&engine, request, &mut interrupt, keep, on_chunk).await?;
 
         match &self.target {
@@ -127,8 +127,10 @@ impl Job<'_> {
             stdout.finish()?;
         }
         match (live.playing, &self.player) {
-            (Some(playing), _) => playing.finish(&mut interrupt).await?,
-            (None, Some(player)) => self.play(player, &speech, &mut interrupt).await?,
+            (Some(mut playing), _) => interrupt.guard(playing.finish()).await?,
+            (None, Some(player)) => {
+                player.play_samples(&speech.samples, speech.sample_rate_hz, &mut interrupt).await?;
+            }
             (None, None) => {}
         }
         self.report(&engine, &speech, load_time)
@@ -136,21 +138,11 @@ impl Job<'_> {
 
     /// Starts the streams that receive audio while it is generated.
     fn start_streams(&self, sample_rate_hz: u32) -> Result<LiveStreams> {
-        if !self.args.stream {
-            return Ok(LiveStreams::default());
-        }
-        let stdout = (self.target == Target::Stdout).then(|| StdoutStream::start(sample_rate_hz));
-        let playing = self.player.as_ref().map(|player| player.open_stream(sample_rate_hz));
+        let streams = self.args.stream;
+        let stdout = (streams && self.target == Target::Stdout).then(|| StdoutStream::start(sample_rate_hz));
+        let player = self.player.as_ref().filter(|player| streams || player.prefers_streams());
+        let playing = player.map(|player| player.open_stream(sample_rate_hz));
         Ok(LiveStreams { stdout: stdout.transpose()?, playing: playing.transpose()? })
-    }
-
-    async fn play(&self, player: &Player, speech: &Speech, interrupt: &mut Interrupt) -> Result<()> {
-        match &self.target {
-            Target::File(path) => player.play_file(path, interrupt).await,
-            Target::Stdout | Target::None => {
-                player.play_samples(&speech.samples, speech.sample_rate_hz, interrupt).await
-            }
-        }
     }
 
     fn report(&self, engine: &Engine, speech: &Speech, load_time: Duration) -> Result<()> {
@@ -195,12 +187,12 @@ struct LiveStreams {
 }
 
 impl LiveStreams {
-    fn write(&mut self, samples: &[f32]) -> Result<()> {
+    async fn write(&mut self, samples: &[f32]) -> Result<()> {
         if let Some(stdout) = &mut self.stdout {
-            stdout.write(samples)?;
+            tokio::task::block_in_place(|| stdout.write(samples))?;
         }
         match &mut self.playing {
-            Some(playing) => playing.write(samples),
+            Some(playing) => playing.write(samples).await,
             None => Ok(()),
         }
     }

@@ -1,6 +1,6 @@
 //! `izwi serve`: the HTTP and WebSocket service; models load in the background.
 
-use std::net::SocketAddr;
+use std::net::{self, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,14 +12,19 @@ use tokio::net::TcpListener;
 
 use crate::failure::{self, Failure};
 use crate::interrupt::Interrupt;
+use crate::service::activation;
 use crate::settings::{Resolved, ServerSettings};
-use crate::{engine, logging, machine, models, output};
+use crate::{address, engine, logging, machine, models, output};
+
+/// The remedy for an address that other machines can reach.
+const OPEN_ADDRESS: &str = "set IZWI_API_KEY, use --host 127.0.0.1, or add --insecure";
 
 /// Serve speech over HTTP and WebSocket
 ///
 /// Listens at once and loads the default models in the background: /readyz fails until they are warm. Every other
 /// installed model is offered as well and loads when a request first names it. SIGTERM or Ctrl-C finishes the open
-/// requests and stops; a second one stops at once.
+/// requests and stops; a second one stops at once. A socket that a service manager passes (LISTEN_FDS) takes the place of
+/// host and port.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Fail if a model is not installed, instead of pulling it
@@ -30,20 +35,30 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     // Errors of the decoder are reported to the client that sent the recording.
     logging::begin(&resolved.settings, "info,symphonia=off");
+    // The variables of a passed socket are removed while there is one thread.
+    let passed = activation::listener()?;
     machine::check_address_space()?;
     let config = engine::config(resolved);
     engine::start_threads(config.num_threads);
     let runtime = engine::runtime()?;
-    let served = runtime.block_on(serve(args, resolved, config));
+    let served = runtime.block_on(serve(args, resolved, config, passed));
     // Loading models are not waited for.
     runtime.shutdown_background();
     served
 }
 
-async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Result<()> {
+async fn serve(
+    args: &Args,
+    resolved: &Resolved,
+    config: EngineCoreConfig,
+    passed: Option<net::TcpListener>,
+) -> Result<()> {
     let server = &resolved.settings.server;
     let mut interrupt = Interrupt::listen()?;
-    let http = listen(server).await?;
+    let http = match passed {
+        Some(listener) => adopt(listener, server)?,
+        None => listen(server).await?,
+    };
     let wyoming = listen_wyoming(server).await?;
     let max_open_files = open_files(&server.config)?;
     let address = http.local_addr().context("the listener has no address")?;
@@ -56,7 +71,7 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
         store.manifest(name)?;
     }
 
-    output::status(&format!("izwi serves on {}", url(address)));
+    output::status(&format!("izwi serves on {}", address::url(address)));
     if let Some(wyoming) = &wyoming {
         let address = wyoming.local_addr().context("the listener has no address")?;
         output::status(&format!("izwi serves wyoming on tcp://{address}"));
@@ -82,6 +97,7 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
 
     let shutdown = async move {
         interrupt.requested().await;
+        activation::stopping();
         output::status("finishing open requests; a second signal stops at once");
         tokio::spawn(async move {
             interrupt.requested().await;
@@ -92,6 +108,7 @@ async fn serve(args: &Args, resolved: &Resolved, config: EngineCoreConfig) -> Re
     let (voices, vad_weights) = (Some(store.voices().clone()), Some(store.vad_weights()));
     let store = Some(store);
     let config = ServerConfig { voices, store, vad_weights, max_open_files, ..server.config.clone() };
+    activation::ready(&address::url(address));
     izwi_server::serve(Listeners { http, wyoming }, config, registry, recorder, shutdown).await?;
     Ok(())
 }
@@ -104,20 +121,27 @@ fn exit_now() -> ! {
 
 /// Binds the address, if it is loopback, protected by a key, or allowed by `insecure`.
 async fn listen(server: &ServerSettings) -> Result<TcpListener> {
-    let addresses = resolve(&server.host, server.port).await?;
-    for address in &addresses {
-        check_bind(*address, server.config.api_key.is_some(), server.insecure).map_err(|error| {
-            failure::with_help(error.to_string(), "set IZWI_API_KEY, use --host 127.0.0.1, or add --insecure")
-        })?;
-    }
+    let addresses = address::resolve(&server.host, server.port)?;
+    address::check(&addresses, server, OPEN_ADDRESS)?;
     bind(&addresses, &format!("{}:{}", server.host, server.port), "--port").await
+}
+
+/// Listens on a passed socket, if its address is loopback, protected by a key, or allowed by `insecure`.
+fn adopt(listener: net::TcpListener, server: &ServerSettings) -> Result<TcpListener> {
+    let address = listener.local_addr().context("the passed socket has no address")?;
+    address::check(&[address], server, OPEN_ADDRESS)?;
+    if server.port != address.port() {
+        tracing::warn!(%address, configured = server.port, "the passed socket has another port than the settings");
+    }
+    listener.set_nonblocking(true).context("the passed socket cannot be used")?;
+    TcpListener::from_std(listener).context("the passed socket cannot be used")
 }
 
 /// Binds the port of the Wyoming protocol, which has no key, if it is loopback or allowed by `insecure`.
 async fn listen_wyoming(server: &ServerSettings) -> Result<Option<TcpListener>> {
     let Some((host, port)) = &server.wyoming.0 else { return Ok(None) };
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let addresses = resolve(host, *port).await?;
+    let addresses = address::resolve(host, *port)?;
     for address in &addresses {
         check_bind(*address, false, server.insecure).map_err(|_| {
             failure::with_help(
@@ -127,16 +151,6 @@ async fn listen_wyoming(server: &ServerSettings) -> Result<Option<TcpListener>> 
         })?;
     }
     bind(&addresses, &server.wyoming.to_string(), "--wyoming").await.map(Some)
-}
-
-async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
-    let addresses = tokio::net::lookup_host((host, port)).await.map_err(|error| {
-        failure::with_help(
-            format!("the host '{host}' does not resolve: {error}"),
-            "use 127.0.0.1 for this machine, 0.0.0.0 for every interface",
-        )
-    })?;
-    Ok(addresses.collect())
 }
 
 /// Binds the first of the addresses that can be. `flag` sets them.
@@ -174,16 +188,6 @@ fn open_files(config: &ServerConfig) -> Result<Option<u64>> {
         );
     }
     Ok(max_open_files)
-}
-
-/// The base URL for clients on this machine.
-fn url(address: SocketAddr) -> String {
-    let port = address.port();
-    match address {
-        SocketAddr::V4(v4) if v4.ip().is_unspecified() => format!("http://127.0.0.1:{port}"),
-        SocketAddr::V6(v6) if v6.ip().is_unspecified() => format!("http://[::1]:{port}"),
-        address => format!("http://{address}"),
-    }
 }
 
 /// The models of the settings without repetitions, the default ones first.
@@ -246,23 +250,6 @@ impl Source {
             if let Err(error) = self.ensure(name) {
                 tracing::error!(model = name, reason = format!("{error:#}"), "model could not be installed");
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_url_has_a_reachable_host() {
-        for (address, expected) in [
-            ("127.0.0.1:8080", "http://127.0.0.1:8080"),
-            ("0.0.0.0:1", "http://127.0.0.1:1"),
-            ("[::]:1", "http://[::1]:1"),
-            ("[::1]:2", "http://[::1]:2"),
-        ] {
-            assert_eq!(url(address.parse().unwrap()), expected);
         }
     }
 }

@@ -8,14 +8,32 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use super::field::{Kind, Reach, Section, Setting};
 use super::table::TABLE;
 
-/// Adds the global flags to the root, and those of `sections` to the named commands.
-pub(crate) fn add_to(root: Command, commands: &[(&str, &[Section])]) -> Command {
+/// Which settings are flags of a command.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Chosen {
+    /// All of these sections.
+    Sections(&'static [Section]),
+    /// Those with these names.
+    Names(&'static [&'static str]),
+}
+
+impl Chosen {
+    fn has(self, setting: &Setting) -> bool {
+        match self {
+            Self::Sections(sections) => sections.contains(&setting.section),
+            Self::Names(names) => names.contains(&setting.name),
+        }
+    }
+}
+
+/// Adds the global flags to the root, and the chosen ones to the named commands.
+pub(crate) fn add_to(root: Command, commands: &[(&str, Chosen)]) -> Command {
     let everywhere = TABLE.iter().filter(|setting| setting.reach == Reach::Everywhere);
     let mut root = root.args(everywhere.map(|setting| argument(setting).global(true)));
-    for (path, sections) in commands {
+    for (path, chosen) in commands {
         let own: Vec<Arg> = TABLE
             .iter()
-            .filter(|setting| setting.reach != Reach::Everywhere && sections.contains(&setting.section))
+            .filter(|setting| setting.reach != Reach::Everywhere && chosen.has(setting))
             .map(argument)
             .collect();
         root = at_path(root, path, own);

@@ -11,6 +11,7 @@ pub(crate) mod process;
 mod resolve;
 mod server;
 mod table;
+mod template;
 mod values;
 
 pub(crate) use field::Section;

@@ -1,6 +1,7 @@
 //! The settings of this process: reads the file and the environment, and resolves them with the flags.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -11,8 +12,8 @@ use super::file::{self, File};
 use super::origin::{Origin, Problem};
 use super::resolve::{Resolved, Sources, resolve};
 use super::table::TABLE;
-use crate::failure;
-use crate::input;
+use super::template;
+use crate::{failure, input, private_file};
 
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The variable that names the configuration file.
@@ -41,19 +42,52 @@ fn folders() -> Option<directories::ProjectDirs> {
     directories::ProjectDirs::from("", "", "izwi")
 }
 
+fn data_folder() -> PathBuf {
+    folders().map(|folders| folders.data_dir().to_path_buf()).unwrap_or_default()
+}
+
+/// Writes a configuration file that names every setting and sets none. One that exists stays, unless `replace`.
+///
+/// # Errors
+/// The file exists, or cannot be written.
+pub(crate) fn write_template(path: &Path, replace: bool) -> Result<()> {
+    let text = template::text(data_folder());
+    private_file::write(path, &text, replace).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => failure::with_help(
+            format!("the configuration file {} exists already", path.display()),
+            "`--force` replaces it; `izwi config check` checks it",
+        ),
+        _ => anyhow::Error::new(error)
+            .context(format!("cannot write the configuration file {}", path.display())),
+    })
+}
+
 /// Resolves the settings of this process.
 ///
 /// # Errors
 /// The file cannot be read, or a value is invalid.
 pub(crate) fn load(flags: &BTreeMap<&'static str, Vec<String>>, config: Option<&Path>) -> Result<Resolved> {
+    load_with(flags, &|name| std::env::var_os(name), config)
+}
+
+/// Resolves the settings of a process that has this file, no flags and no variables.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn load_file(config: Option<&Path>) -> Result<Resolved> {
+    load_with(&BTreeMap::new(), &|_| None, config)
+}
+
+fn load_with(
+    flags: &BTreeMap<&'static str, Vec<String>>,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+    config: Option<&Path>,
+) -> Result<Resolved> {
     let file = match file_path(config) {
         Some(file) => read(&file)?,
         None => File::default(),
     };
-    let data_folder = folders().map(|folders| folders.data_dir().to_path_buf());
-    let variable = |name: &str| std::env::var_os(name);
-    let sources =
-        Sources { flags, variable: &variable, file: &file, data_folder: data_folder.unwrap_or_default() };
+    let sources = Sources { flags, variable, file: &file, data_folder: data_folder() };
     let resolved = resolve(&sources).map_err(|problems| refusal(&problems))?;
     if resolved.settings.home.as_os_str().is_empty() {
         return Err(failure::with_help(

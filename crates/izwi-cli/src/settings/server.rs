@@ -28,6 +28,8 @@ pub(crate) struct ServerSettings {
     pub(crate) models: Vec<String>,
     /// Time after which an unused model is unloaded, in seconds; 0 for never.
     pub(crate) model_ttl_s: u64,
+    /// As `model_ttl_s`, of the default models.
+    pub(crate) default_model_ttl_s: u64,
     /// Time that a request waits for its model, in seconds.
     pub(crate) load_timeout_s: u64,
     /// Memory limit of all loaded models, in MiB; 0 for no limit.
@@ -74,6 +76,7 @@ impl Default for ServerSettings {
             asr_model: DEFAULT_ASR_MODEL.to_owned(),
             models: Vec::new(),
             model_ttl_s: 600,
+            default_model_ttl_s: 0,
             load_timeout_s: 30,
             memory_budget_mib: machine::default_memory_budget_mib(),
             config: ServerConfig::default(),
@@ -95,6 +98,7 @@ impl ServerSettings {
             default_asr: self.default_asr_model().map(str::to_owned),
             load_timeout: seconds(self.load_timeout_s),
             ttl: Some(self.model_ttl_s).filter(|ttl| *ttl > 0).map(seconds),
+            default_ttl: Some(self.default_model_ttl_s).filter(|ttl| *ttl > 0).map(seconds),
             memory_budget_bytes: Some(self.memory_budget_mib << 20).filter(|bytes| *bytes > 0),
             process_memory_bytes: machine::memory_bytes().map(|(total, _)| total),
             restart: RestartPolicy::default(),

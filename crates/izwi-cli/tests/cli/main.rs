@@ -11,6 +11,12 @@ mod formats;
 mod hostile;
 #[cfg(unix)]
 mod hub;
+#[cfg(unix)]
+mod service;
+#[cfg(unix)]
+mod sound;
+#[cfg(target_os = "linux")]
+mod systemd;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -47,6 +47,8 @@ pub struct RegistryConfig {
     pub load_timeout: Duration,
     /// How long an unused model stays loaded; `None` for ever.
     pub ttl: Option<Duration>,
+    /// As `ttl`, of the default models.
+    pub default_ttl: Option<Duration>,
     /// The most memory of all loaded models; `None` for no limit.
     pub memory_budget_bytes: Option<u64>,
     /// The most memory that the process may take, by the machine or by its cgroup; `None` if unknown. It bounds the
@@ -64,6 +66,7 @@ impl RegistryConfig {
             default_asr: None,
             load_timeout: Duration::from_secs(30),
             ttl: Some(Duration::from_secs(600)),
+            default_ttl: None,
             memory_budget_bytes: None,
             process_memory_bytes: None,
             restart: RestartPolicy::default(),
@@ -189,7 +192,7 @@ impl Registry {
         self.acquire(id, true).await.map(drop)
     }
 
-    /// Unloads a model that nothing uses, and waits until its memory is free. A default model stays.
+    /// Unloads a model that nothing uses, and waits until its memory is free. A default model stays unless it may rest.
     pub(crate) async fn unload_now(&self, id: &str) -> Result<(), ApiError> {
         let mut decided = Ok(None);
         self.inner.residency.send_if_modified(|residency| {
@@ -482,7 +485,12 @@ impl Registry {
         let residency = self.inner.residency.borrow();
         for (id, _) in defaults(&self.inner.config) {
             let missing = || Unready { code: "failed", reason: format!("model '{id}' is missing") };
-            residency.entries().get(id).ok_or_else(missing)?.slot.readiness(id)?;
+            let slot = &residency.entries().get(id).ok_or_else(missing)?.slot;
+            let is_resting = matches!(slot, Slot::Unloaded | Slot::Unloading);
+            // The next request loads it again.
+            if !(is_resting && self.inner.config.default_ttl.is_some()) {
+                slot.readiness(id)?;
+            }
         }
         Ok(())
     }

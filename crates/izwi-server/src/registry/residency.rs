@@ -97,7 +97,7 @@ pub(crate) struct Entry {
     pub(crate) tasks: Vec<Task>,
     /// Memory: expected, or as the engine reported once it was loaded.
     bytes: u64,
-    /// A default model, which is never unloaded.
+    /// A default model: it is not unloaded for the memory budget, and for its age only by a time of its own.
     is_pinned: bool,
     /// Requests and sessions that hold a lease.
     leases: usize,
@@ -134,8 +134,13 @@ impl Entry {
 
     /// The engine, if the model is unused and not pinned.
     fn evictable(&self) -> Option<&Engine> {
+        self.unused().filter(|_| !self.is_pinned)
+    }
+
+    /// The engine, if the model is unused.
+    fn unused(&self) -> Option<&Engine> {
         match &self.slot {
-            Slot::Ready(engine) if !self.is_pinned && self.leases == 0 => {
+            Slot::Ready(engine) if self.leases == 0 => {
                 let status = engine.status();
                 (status.running + status.pending == 0).then_some(engine)
             }
@@ -192,6 +197,8 @@ pub(super) struct Residency {
     process_bytes: Option<u64>,
     /// Unused models are unloaded after this; `None` for never.
     ttl: Option<Duration>,
+    /// As `ttl`, of pinned models.
+    pinned_ttl: Option<Duration>,
     /// How models whose engine failed are loaded again.
     policy: RestartPolicy,
     can_load: bool,
@@ -205,6 +212,7 @@ impl Residency {
             budget_bytes: config.memory_budget_bytes,
             process_bytes: config.process_memory_bytes,
             ttl: config.ttl,
+            pinned_ttl: config.default_ttl,
             policy: config.restart.clone(),
             can_load,
             is_closed: false,
@@ -231,7 +239,7 @@ impl Residency {
         self.entries.entry(id).or_insert_with(|| Entry::new(Slot::Unloaded, now)).set_slot(slot, now);
     }
 
-    /// Never unloads this model.
+    /// Never unloads this model for the memory budget.
     pub(super) fn pin(&mut self, id: &str) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.is_pinned = true;
@@ -343,10 +351,10 @@ impl Residency {
         (evictions, used)
     }
 
-    /// Evicts a loaded model. `None` if it is in use or pinned.
+    /// Evicts a loaded model. `None` if it is in use.
     fn evict(&mut self, id: &str, now: Instant) -> Option<Eviction> {
         let entry = self.entries.get_mut(id)?;
-        let engine = entry.evictable()?.clone();
+        let engine = entry.unused()?.clone();
         entry.set_slot(Slot::Unloading, now);
         Some((id.to_owned(), engine))
     }
@@ -357,7 +365,7 @@ impl Residency {
         let Some(entry) = self.entries.get(id) else { return Ok(None) };
         match &entry.slot {
             Slot::Loading => Err(ApiError::ModelLoading(id.to_owned())),
-            Slot::Ready(_) if entry.is_pinned => {
+            Slot::Ready(_) if entry.is_pinned && self.pinned_ttl.is_none() => {
                 Err(in_use("default models stay loaded; choose other defaults with tts_model and asr_model"))
             }
             Slot::Ready(_) => match self.evict(id, now) {
@@ -434,11 +442,14 @@ impl Residency {
 
     /// Evicts models unused for longer than the TTL, and those beyond the budget: a model may be larger than expected.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Eviction> {
-        let is_old = |entry: &Entry| self.ttl.is_some_and(|ttl| now.duration_since(entry.used_at) >= ttl);
+        let is_old = |entry: &Entry| {
+            let ttl = if entry.is_pinned { self.pinned_ttl } else { self.ttl };
+            ttl.is_some_and(|ttl| now.duration_since(entry.used_at) >= ttl)
+        };
         let old = self.entries.iter().filter(|(_, entry)| is_old(entry));
         let mut ids: Vec<String> = old.map(|(id, _)| id.clone()).collect();
         ids.extend(self.budget_bytes.map(|budget| self.evictions_for(None, 0, budget).0).unwrap_or_default());
-        // Models in use, pinned or evicted already are skipped.
+        // Models in use or evicted already are skipped.
         ids.into_iter().filter_map(|id| self.evict(&id, now)).collect()
     }
 

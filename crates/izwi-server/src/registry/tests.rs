@@ -254,6 +254,28 @@ async fn a_model_larger_than_the_budget_is_refused_for_good() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn unused_default_models_rest_after_a_time_of_their_own() {
+    let rest = TTL * 3;
+    let (registry, loads) = registry(RegistryConfig { default_ttl: Some(rest), ..config() });
+    registry.load_defaults();
+    until(&registry, "voice", "ready").await;
+    until(&registry, "asr", "ready").await;
+    let lease = lease_tts(&registry, "voice").await.unwrap();
+    registry.expire_at(Instant::now() + TTL);
+    assert_eq!((code(&registry, "voice"), code(&registry, "asr")), ("ready", "ready"));
+    registry.expire_at(Instant::now() + rest);
+    until(&registry, "asr", "unloaded").await;
+    assert_eq!(code(&registry, "voice"), "ready", "it is in use");
+    assert!(registry.readiness().is_ok(), "a request loads it again");
+    drop(lease);
+    registry.unload_now("voice").await.unwrap();
+    until(&registry, "voice", "unloaded").await;
+    assert!(registry.readiness().is_ok());
+    assert!(lease_tts(&registry, "voice").await.is_ok());
+    assert_eq!(loads.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_small_machine_transcribes_less_at_once() {
     const MIB: u64 = 1 << 20;
     // Room for the process and two transcriptions, and for less than one.

@@ -1,6 +1,7 @@
 //! `izwi chat`: a spoken conversation in the terminal: text or a recording as input, text and audio as output.
 
 mod session;
+mod spoken;
 
 use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::PathBuf;
@@ -12,9 +13,9 @@ use izwi_core::engine::request::MAX_TEXT_CHARS;
 use izwi_hub::{Store, Task};
 
 use crate::engine::Loaded;
-use crate::player::Player;
 use crate::settings::Resolved;
 use crate::sink::{self, Target, TargetOptions};
+use crate::sound::Player;
 use crate::{engine, failure, input, logging, models};
 
 use session::{AnswerOptions, ChatSession};
@@ -38,9 +39,13 @@ pub(crate) struct Args {
     /// Audio file for all answers, one after another, in the format of its extension; written at the end
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
-    /// Play each answer through the platform's player
+    /// Play each answer: while it is generated through the sound device, or else as a whole through a player program
     #[arg(long, short)]
     play: bool,
+    /// Speak with the model: the microphone instead of text, answers played as they are generated; speaking interrupts
+    /// them. Use headphones, or the model hears itself
+    #[arg(long, conflicts_with_all = ["text", "recording", "output", "play"])]
+    mic: bool,
     #[command(flatten)]
     options: AnswerOptions,
     /// Fail if the model is not installed, instead of pulling it
@@ -52,7 +57,10 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     // Errors of the decoder are reported by this command.
     logging::begin(&resolved.settings, "warn,symphonia=off");
     let file = args.output.as_deref().map(output_file).transpose()?;
-    let player = args.play.then(|| Player::find(false)).transpose()?;
+    if args.mic {
+        spoken::check(&args.options)?;
+    }
+    let player = (args.play || args.mic).then(|| Player::find(args.mic)).transpose()?;
     let mut config = engine::local_config(resolved);
     let store = models::open(&resolved.settings)?;
     config.model = model(&store, resolved)?;
@@ -61,7 +69,11 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     models::ensure(&store, &config.model, !args.no_pull)?;
 
     engine::run(config, async |loaded| {
-        let Loaded { engine, interrupt, .. } = loaded;
+        let Loaded { engine, mut interrupt, .. } = loaded;
+        if let Some(player) = player.as_ref().filter(|_| args.mic) {
+            let conversation = spoken::converse(&args.options, engine, &store, player);
+            return interrupt.guard_to_end(conversation).await;
+        }
         let mut session = ChatSession::new(&args.options, engine, player, interrupt, file.is_some());
         if let Some(recording) = recording {
             session.recorded_turn(recording.into()).await?;

@@ -10,26 +10,26 @@ use izwi_core::engine::{
 use crate::engine::{OutputStream, incomplete, millis};
 use crate::interrupt::Interrupt;
 use crate::output;
-use crate::player::Player;
+use crate::sound::{Player, Playing};
 
 /// Options of every answer.
 #[derive(Debug, clap::Args)]
 pub(super) struct AnswerOptions {
     /// System prompt [default: the model's default]
     #[arg(long, value_name = "TEXT")]
-    instructions: Option<String>,
+    pub(super) instructions: Option<String>,
     /// Random seed; the same seed gives the same answers
     #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    pub(super) seed: Option<u64>,
     /// Sampling temperature of the audio, 0 to 2 [default: the model's default]
     #[arg(long, value_name = "T")]
-    temperature: Option<f32>,
+    pub(super) temperature: Option<f32>,
     /// Sampling temperature of the text, 0 to 2 [default: the model's default]
     #[arg(long, value_name = "T")]
-    text_temperature: Option<f32>,
+    pub(super) text_temperature: Option<f32>,
     /// Maximum number of tokens and frames of one answer
     #[arg(long, value_name = "N")]
-    max_tokens: Option<usize>,
+    pub(super) max_tokens: Option<usize>,
 }
 
 /// A conversation with one model.
@@ -77,6 +77,9 @@ impl<'a> ChatSession<'a> {
         self.conversation.ask(vec![message]);
         let (mut emissions, mut samples, mut has_text) = (Vec::new(), Vec::new(), false);
         let (engine, request) = (&self.engine, self.request());
+        let sample_rate_hz = engine.profile().info.sample_rate_hz;
+        let device = self.player.as_ref().filter(|player| player.prefers_streams());
+        let mut playing: Option<Playing> = None;
         let answer = async {
             let mut chunks = OutputStream::start(engine, request).await?;
             loop {
@@ -84,6 +87,13 @@ impl<'a> ChatSession<'a> {
                 if let Some(text) = &chunk.text {
                     output::print(text)?;
                     has_text = true;
+                }
+                if let Some(device) = device.filter(|_| !chunk.samples.is_empty()) {
+                    let playing = match &mut playing {
+                        Some(playing) => playing,
+                        none => none.insert(device.open_stream(sample_rate_hz)?),
+                    };
+                    playing.write(&chunk.samples).await?;
                 }
                 samples.extend(chunk.samples);
                 emissions.extend(chunk.emissions);
@@ -99,9 +109,12 @@ impl<'a> ChatSession<'a> {
         let stats = answered?;
         report(&stats);
         self.conversation.answer(emissions, stats.prompt_tokens);
-        if let Some(player) = self.player.as_ref().filter(|_| !samples.is_empty()) {
-            let sample_rate_hz = self.engine.profile().info.sample_rate_hz;
-            player.play_samples(&samples, sample_rate_hz, &mut self.interrupt).await?;
+        match (playing, &self.player) {
+            (Some(mut playing), _) => self.interrupt.guard(playing.finish()).await?,
+            (None, Some(player)) if !samples.is_empty() => {
+                player.play_samples(&samples, sample_rate_hz, &mut self.interrupt).await?;
+            }
+            (None, _) => {}
         }
         if let Some(all) = &mut self.samples {
             all.append(&mut samples);

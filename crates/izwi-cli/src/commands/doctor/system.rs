@@ -11,8 +11,8 @@ use izwi_types::DeviceChoice;
 use crate::build_info;
 use crate::machine;
 use crate::output;
-use crate::player::Player;
 use crate::settings::{Resolved, ServerSettings};
+use crate::sound::Player;
 
 use super::finding::Finding;
 

@@ -10,7 +10,6 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::ValueHint;
 use izwi_core::engine::{AudioInput, BeamSearch, EngineCoreRequest, TranscriptionOptions};
-use izwi_hub::{Store, Task};
 
 use crate::engine::{Loaded, incomplete};
 use crate::failure::Failure;
@@ -91,34 +90,11 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     let destinations = transcripts::destinations(args.format, args.output.as_deref(), &recordings)?;
     let store = models::open(&resolved.settings)?;
     let mut config = engine::local_config(resolved);
-    config.model = model(&store, resolved)?;
+    config.model = models::asr_model(&store, resolved)?;
     models::ensure(&store, &config.model, !args.no_pull)?;
 
     let job = Job { args, recordings, destinations, max_bytes: config.max_audio_bytes };
     engine::run(config, async |loaded| job.run(loaded).await)
-}
-
-/// The model of `--model`, else the setting `asr_model`; the setting `model` names a TTS model.
-fn model(store: &Store, resolved: &Resolved) -> Result<String> {
-    let settings = &resolved.settings;
-    let chosen = if resolved.is_flag("model") {
-        Some(settings.engine.model.as_str())
-    } else {
-        settings.server.default_asr_model()
-    };
-    let default = store.default_for(Task::Asr).map(|manifest| manifest.name.as_str());
-    let Some(name) = chosen.or(default) else {
-        return Err(failure::with_help("no ASR model is set", "name one with --model"));
-    };
-    let manifest = store.manifest(name)?;
-    if manifest.tasks.contains(&Task::Asr) {
-        return Ok(manifest.name.clone());
-    }
-    let remedy = match default {
-        Some(default) => format!("use --model {default}"),
-        None => "`izwi list` shows the tasks of each model".to_owned(),
-    };
-    Err(failure::usage(format!("model '{name}' cannot transcribe"), remedy))
 }
 
 struct Job<'a> {

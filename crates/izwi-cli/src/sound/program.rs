@@ -1,6 +1,4 @@
 //! Audio players of the platform: their command lines, and playing a file or a stream through one.
-//!
-//! Knows no model and no request.
 
 use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
@@ -14,7 +12,6 @@ use izwi_audio::wav;
 use izwi_hub::find_program;
 
 use crate::failure;
-use crate::interrupt::Interrupt;
 
 /// Interval of the checks whether the player has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -124,11 +121,11 @@ impl Player {
         self.program.name
     }
 
-    /// Plays a file to its end, or until the process is interrupted.
+    /// Plays a file to its end.
     ///
     /// # Errors
-    /// The player does not start or fails, or the process is interrupted.
-    pub(crate) async fn play_file(&self, file: &Path, interrupt: &mut Interrupt) -> Result<()> {
+    /// The player does not start or fails.
+    async fn play_file(&self, file: &Path) -> Result<()> {
         // The player does not run in the working folder.
         let file = &std::path::absolute(file).context("the player's file has no absolute path")?;
         let mut command = self.command();
@@ -137,23 +134,18 @@ impl Player {
             command.arg(file);
         }
         let child = self.start(command.stdin(Stdio::null()))?;
-        Playing { player: self.name(), child, stream: None }.finish(interrupt).await
+        Playing { player: self.name(), child, stream: None }.finish().await
     }
 
-    /// Plays a whole signal to its end, or until the process is interrupted.
+    /// Plays a whole signal to its end.
     ///
     /// # Errors
-    /// The player does not start or fails, or the process is interrupted.
-    pub(crate) async fn play_samples(
-        &self,
-        samples: &[f32],
-        sample_rate_hz: u32,
-        interrupt: &mut Interrupt,
-    ) -> Result<()> {
+    /// The player does not start or fails.
+    pub(crate) async fn play_samples(&self, samples: &[f32], sample_rate_hz: u32) -> Result<()> {
         let folder = tempfile::tempdir().context("cannot create a folder for the file of the player")?;
         let file = folder.path().join("izwi.wav");
         wav::write_file(&file, samples, sample_rate_hz)?;
-        self.play_file(&file, interrupt).await
+        self.play_file(&file).await
     }
 
     /// Starts to play a stream of mono samples.
@@ -238,24 +230,19 @@ impl Playing {
         }
     }
 
-    /// Waits until all audio was played, or the process is interrupted.
+    /// Waits until all audio was played. May be called again if the future was dropped.
     ///
     /// # Errors
-    /// The player failed, or the process is interrupted.
-    pub(crate) async fn finish(mut self, interrupt: &mut Interrupt) -> Result<()> {
+    /// The player failed.
+    pub(crate) async fn finish(&mut self) -> Result<()> {
         self.send(|encoder| encoder.finish())?;
         drop(self.stream.take());
-        let ended = async {
-            loop {
-                if let Some(status) = self.child.try_wait().context("cannot wait for the player")? {
-                    return Ok(status);
-                }
-                tokio::time::sleep(POLL_INTERVAL).await;
+        loop {
+            match self.child.try_wait().context("cannot wait for the player")? {
+                None => tokio::time::sleep(POLL_INTERVAL).await,
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(self.failure(&format!("ended with {status}"))),
             }
-        };
-        match interrupt.guard(ended).await? {
-            status if status.success() => Ok(()),
-            status => Err(self.failure(&format!("ended with {status}"))),
         }
     }
 

@@ -1,0 +1,305 @@
+//! `izwi dictate`: transcribes the microphone while somebody speaks.
+
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use futures::{SinkExt as _, StreamExt as _};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::engine::Loaded;
+use crate::failure::{self, Failure};
+use crate::interrupt::Interrupt;
+use crate::settings::Resolved;
+use crate::sound::{Microphone, next_bytes, read_in_background};
+use crate::web_socket::Place;
+use crate::{engine, logging, models, output};
+
+const PATH: &str = "/v1/audio/transcriptions/stream";
+/// Audio that standard input may be ahead of the time at which it would be spoken.
+const LEAD: Duration = Duration::from_secs(2);
+/// Bytes of a second of audio.
+const BYTES_PER_S: f64 = 2.0 * Microphone::RATE_HZ as f64;
+/// Characters of the line that shows what is being said.
+const SHOWN_CHARS: usize = 400;
+
+/// Transcribe speech while it is spoken
+///
+/// Listens to the microphone, through the sound device or else a recording program. On a terminal a line shows what is
+/// being said, and each turn is printed when it ends; otherwise text is printed as soon as it is final. Ctrl-C ends the
+/// dictation: what was said until then is still transcribed; a second one stops at once. A model that is not installed is
+/// pulled first.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// - reads raw audio from standard input instead of the microphone: mono, 16 bits, little-endian, 16 kHz
+    #[arg(value_name = "-")]
+    input: Option<String>,
+    /// Language that is spoken, as a BCP 47 tag [default: detected in each turn]
+    #[arg(long, value_name = "TAG")]
+    language: Option<String>,
+    /// Text that could precede the speech: names, spellings, style
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// New audio from one transcript of a turn to the next, in ms, 200 to 5000 [default: the server's]
+    #[arg(long, value_name = "MS")]
+    latency_ms: Option<u64>,
+    /// Silence that ends a turn, in ms [default: the server's]
+    #[arg(long, value_name = "MS")]
+    silence_ms: Option<u64>,
+    /// Print the events of the session as lines of JSON, words with their times
+    #[arg(long)]
+    json: bool,
+    /// Use a server that runs already, such as http://127.0.0.1:8080, instead of loading the model; its key is the setting api_key
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// Fail if the model is not installed, instead of pulling it
+    #[arg(long)]
+    no_pull: bool,
+}
+
+pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
+    // Errors of the session are reported by this command.
+    logging::begin(&resolved.settings, "error");
+    if let Some(input) = args.input.as_deref().filter(|&input| input != "-") {
+        return Err(failure::usage(
+            format!("'{input}' is no source of live audio; the only one to name is -"),
+            format!("leave it out to use the microphone, or run `izwi transcribe {input}`"),
+        ));
+    }
+    if let Some(url) = &args.server {
+        let place = Place::of(url, resolved.settings.server.config.api_key.clone())?;
+        let runtime = engine::runtime()?;
+        let result = runtime.block_on(async {
+            let model = resolved.is_flag("model").then(|| resolved.settings.engine.model.clone());
+            dictate(args, model, &place, Interrupt::listen()?).await
+        });
+        runtime.shutdown_background();
+        return result;
+    }
+    let store = models::open(&resolved.settings)?;
+    let mut config = engine::local_config(resolved);
+    config.model = models::asr_model(&store, resolved)?;
+    models::ensure(&store, &config.model, !args.no_pull)?;
+    engine::run(config, async |loaded| {
+        let Loaded { engine, interrupt, .. } = loaded;
+        dictate(args, None, &Place::start(engine, &store).await?, interrupt).await
+    })
+}
+
+async fn dictate(args: &Args, model: Option<String>, place: &Place, mut interrupt: Interrupt) -> Result<()> {
+    let (mut sink, mut events) = place.connect(PATH).await?.split();
+    let config = json!({
+        "type": "session.config",
+        "model": model,
+        "language": args.language,
+        "prompt": args.prompt,
+        "sample_rate": Microphone::RATE_HZ,
+        "latency_ms": args.latency_ms,
+        "silence_duration_ms": args.silence_ms,
+        "word_times": args.json,
+    });
+    sink.send(Message::text(config.to_string())).await.context(LOST)?;
+    let mut display = Display::new(args.json);
+    // No audio is recorded before the session is configured.
+    let mut source: Option<Source> = None;
+    let mut is_ended = false;
+    loop {
+        let message = tokio::select! {
+            audio = next_audio(&mut source) => {
+                let message = match audio? {
+                    Some(audio) => Message::binary(audio),
+                    None => {
+                        (source, is_ended) = (None, true);
+                        Message::text(DONE)
+                    }
+                };
+                sink.send(message).await.context(LOST)?;
+                continue;
+            }
+            () = interrupt.requested() => {
+                if is_ended || source.is_none() {
+                    return Err(Failure::Interrupted.into());
+                }
+                (source, is_ended) = (None, true);
+                sink.send(Message::text(DONE)).await.context(LOST)?;
+                continue;
+            }
+            message = events.next() => message,
+        };
+        match message {
+            Some(Ok(Message::Text(text))) => {
+                let event: Event = serde_json::from_str(&text).context("the server sent no event")?;
+                if event.kind == "session.created" {
+                    let opened = Source::open(args.input.is_some())?;
+                    display.status(&opened);
+                    source = Some(opened);
+                }
+                display.show(&text, &event)?;
+                if event.kind == "session.done" {
+                    return Ok(());
+                }
+            }
+            Some(Ok(Message::Close(_))) | None => {
+                return Err(display.failure.take().unwrap_or_else(|| anyhow::anyhow!(LOST)));
+            }
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return Err(anyhow::Error::new(error).context(LOST)),
+        }
+    }
+}
+
+const LOST: &str = "the session with the server was lost";
+const DONE: &str = r#"{"type":"input.done"}"#;
+
+/// Where the audio comes from.
+enum Source {
+    Microphone(Microphone),
+    /// Raw audio, which may come faster than it is spoken.
+    Stdin {
+        bytes: mpsc::Receiver<io::Result<Vec<u8>>>,
+        begun: Instant,
+        read: usize,
+    },
+}
+
+impl Source {
+    fn open(is_stdin: bool) -> Result<Self> {
+        if is_stdin {
+            let bytes = read_in_background(io::stdin());
+            return Ok(Self::Stdin { bytes, begun: Instant::now(), read: 0 });
+        }
+        Microphone::open().map(Self::Microphone)
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Microphone(microphone) => microphone.name(),
+            Self::Stdin { .. } => "standard input",
+        }
+    }
+}
+
+/// The next audio; `None` at its end. Without a source it waits for ever. Loses none if the future is dropped.
+async fn next_audio(source: &mut Option<Source>) -> Result<Option<Vec<u8>>> {
+    match source {
+        None => std::future::pending().await,
+        Some(Source::Microphone(microphone)) => microphone.read().await,
+        Some(Source::Stdin { bytes, begun, read }) => {
+            let spoken = Duration::from_secs_f64(*read as f64 / BYTES_PER_S);
+            tokio::time::sleep_until(*begun + spoken.saturating_sub(LEAD)).await;
+            let next = next_bytes(bytes).await?;
+            *read += next.as_ref().map_or(0, Vec::len);
+            Ok(next)
+        }
+    }
+}
+
+/// An event of the server.
+#[derive(Debug, Deserialize)]
+struct Event {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+    message: Option<String>,
+}
+
+/// What the user sees.
+struct Display {
+    is_json: bool,
+    /// The line that shows what is being said, on a terminal.
+    line: Option<ProgressBar>,
+    /// The final text of the turn.
+    turn: String,
+    /// The last error of the session.
+    failure: Option<anyhow::Error>,
+}
+
+impl Display {
+    fn new(is_json: bool) -> Self {
+        let is_terminal = output::stdout_is_terminal() && io::stderr().is_terminal();
+        let line = (is_terminal && !is_json).then(|| {
+            let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            match ProgressStyle::with_template("{wide_msg}") {
+                Ok(style) => line.with_style(style),
+                Err(_) => line,
+            }
+        });
+        Self { is_json, line, turn: String::new(), failure: None }
+    }
+
+    /// Tells that the dictation begins.
+    fn status(&self, source: &Source) {
+        if !self.is_json {
+            output::status(&format!("listening to {}; Ctrl-C ends the dictation", source.name()));
+        }
+    }
+
+    fn show(&mut self, line: &str, event: &Event) -> Result<()> {
+        let text = event.text.as_deref().unwrap_or_default();
+        if self.is_json {
+            output::print(&format!("{line}\n"))?;
+        }
+        match event.kind.as_str() {
+            "error" => {
+                let message = event.message.clone().unwrap_or_default();
+                if self.failure.is_none() && !self.is_json {
+                    output::status(&format!("error: {message}"));
+                }
+                self.failure = Some(anyhow::anyhow!(message));
+            }
+            _ if self.is_json => {}
+            "partial" => self.draw(text),
+            "committed" => {
+                self.turn.push_str(text);
+                match &self.line {
+                    Some(_) => self.draw(""),
+                    None => output::print(
+                        text.strip_prefix(' ').filter(|_| self.turn.len() == text.len()).unwrap_or(text),
+                    )?,
+                }
+            }
+            "turn.end" => self.end_turn()?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Shows the end of the turn's text, with `partial` behind it.
+    fn draw(&self, partial: &str) {
+        if let Some(line) = &self.line {
+            let text = format!("{}{partial}", self.turn);
+            let skipped = text.chars().count().saturating_sub(width().min(SHOWN_CHARS));
+            line.set_message(text.chars().skip(skipped).collect::<String>().trim_start().to_owned());
+        }
+    }
+
+    fn end_turn(&mut self) -> Result<()> {
+        let turn = std::mem::take(&mut self.turn);
+        match &self.line {
+            _ if turn.trim().is_empty() => Ok(()),
+            None => output::print("\n"),
+            Some(line) => {
+                line.set_message("");
+                line.suspend(|| output::print(&format!("{}\n", turn.trim())))
+            }
+        }
+    }
+}
+
+impl Drop for Display {
+    fn drop(&mut self) {
+        if let Some(line) = &self.line {
+            line.finish_and_clear();
+        }
+    }
+}
+
+/// Columns of the terminal.
+fn width() -> usize {
+    console::Term::stderr().size().1.into()
+}

@@ -1,0 +1,90 @@
+//! A WebSocket to the server of this process or to another one, for the commands that listen.
+//!
+//! Sessions over sound have one implementation, the server's: a command starts it on a port of this machine that only it can use.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result};
+use izwi_core::engine::{Engine, RequestId};
+use izwi_hub::Store;
+use izwi_server::{Listeners, Recorder, Registry, RegistryConfig, ServerConfig, Slot};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::http::HeaderValue;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+
+use crate::failure;
+
+pub(crate) type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
+/// Where a server is.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// `http://HOST:PORT`.
+    url: String,
+    key: Option<String>,
+}
+
+impl Place {
+    /// A server that runs already.
+    ///
+    /// # Errors
+    /// The URL is none of HTTP.
+    pub(crate) fn of(url: &str, key: Option<String>) -> Result<Self> {
+        let url = url.trim().trim_end_matches('/');
+        if !url.starts_with("http://") {
+            return Err(failure::usage(
+                format!("--server '{url}' is no URL of a server"),
+                "give one such as http://127.0.0.1:8080; this client speaks no TLS",
+            ));
+        }
+        Ok(Self { url: url.to_owned(), key })
+    }
+
+    /// Starts a server of `engine` in this process, on a free port, with a key that nobody else knows. It ends with the runtime.
+    ///
+    /// # Errors
+    /// No port is free.
+    pub(crate) async fn start(engine: Engine, store: &Store) -> Result<Self> {
+        let http = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await;
+        let http = http.context("cannot listen on 127.0.0.1")?;
+        let url = format!("http://{}", http.local_addr().context("the listener has no address")?);
+        let key = RequestId::random().as_str().to_owned();
+        let model = engine.profile().model.clone();
+        let registry_config =
+            RegistryConfig { default_asr: Some(model.clone()), ..RegistryConfig::new(model.clone()) };
+        let registry = Registry::new(registry_config);
+        registry.set(model, Slot::Ready(engine));
+        let config = ServerConfig {
+            api_key: Some(key.clone()),
+            vad_weights: Some(store.vad_weights()),
+            ..ServerConfig::default()
+        };
+        let recorder = Recorder::install()?;
+        let listeners = Listeners { http, wyoming: None };
+        tokio::spawn(izwi_server::serve(listeners, config, registry, recorder, std::future::pending()));
+        Ok(Self { url, key: Some(key) })
+    }
+
+    /// Opens a WebSocket to `path`.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or refuses.
+    pub(crate) async fn connect(&self, path: &str) -> Result<Socket> {
+        let url = format!("{}{path}", self.url.replacen("http", "ws", 1));
+        let mut request = url.into_client_request().map_err(|error| self.unreachable(&error))?;
+        if let Some(key) = &self.key {
+            let value = HeaderValue::from_str(&format!("Bearer {key}"));
+            request.headers_mut().insert("authorization", value.context("the API key is no header value")?);
+        }
+        let connected = tokio_tungstenite::connect_async(request).await;
+        connected.map(|(socket, _)| socket).map_err(|error| self.unreachable(&error))
+    }
+
+    fn unreachable(&self, error: &dyn std::error::Error) -> anyhow::Error {
+        failure::with_help(
+            format!("no session with the server at {}: {error}", self.url),
+            "check that it runs there and IZWI_API_KEY is its key, or leave out --server",
+        )
+    }
+}

@@ -1,0 +1,137 @@
+//! The microphone and the loudspeaker: of programs that stand in for those of the platform, and of a device of ALSA that is a
+//! file.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::{Izwi, install_chat_model, refused, signal};
+
+const ASR_MODEL: &str = "whisper-tiny.en";
+/// Longer than any test here takes.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Samples of the clip, 16 bits at 16 kHz.
+fn clip() -> Vec<u8> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let (samples, rate_hz) = {
+        let mut reader = hound::WavReader::open(root.join("assets/speech/jfk.wav")).unwrap();
+        (reader.samples::<i16>().map(Result::unwrap).collect::<Vec<_>>(), reader.spec().sample_rate)
+    };
+    assert_eq!(rate_hz, 16_000);
+    samples.into_iter().flat_map(i16::to_le_bytes).collect()
+}
+
+fn install(izwi: &Izwi, name: &str, script: &str) {
+    let folder = izwi.path("bin");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join(name), format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn speech_on_standard_input_is_transcribed_while_it_comes() {
+    let izwi = Izwi::with_models();
+    let spoken = ["dictate", "-", "--model", ASR_MODEL, "--no-pull", "--language", "en"];
+    let output = izwi.run_with_input(&spoken, &clip());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap().to_lowercase();
+    assert!(text.contains("fellow americans") && text.trim_end().ends_with("your country."), "{text}");
+    assert!(!text.starts_with(' ') && text.ends_with('\n'), "{text:?}");
+
+    let output = izwi.run_with_input(&[&spoken[..], &["--json"]].concat(), &clip()[..96_000]);
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let events: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).collect::<Vec<_>>();
+    assert_eq!((of("session.created").len(), of("session.done").len()), (1, 1), "{lines}");
+    let words: Vec<_> = of("committed").iter().flat_map(|event| event["words"].as_array().unwrap()).collect();
+    assert!(words.len() >= 3 && words.iter().all(|word| word["end_ms"].as_u64() <= Some(3_100)), "{lines}");
+}
+
+#[test]
+fn a_recorder_is_the_microphone_until_an_interrupt() {
+    let izwi = Izwi::with_models();
+    fs::write(izwi.path("clip.raw"), clip()).unwrap();
+    // It goes on after the clip, as a microphone does.
+    let clip = izwi.path("clip.raw");
+    install(&izwi, "arecord", &format!("/bin/cat '{}'\nexec /bin/sleep 60", clip.display()));
+    let mut command = izwi.command(&["dictate", "--model", ASR_MODEL, "--no-pull"]);
+    let mut child = command.env("PATH", izwi.path("bin")).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let (mut text, begun) = (String::new(), Instant::now());
+    while !text.contains("ask") {
+        let mut bytes = [0; 256];
+        let count = stdout.read(&mut bytes).unwrap();
+        assert!(count > 0 && begun.elapsed() < PATIENCE, "{text}");
+        text.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+    signal(child.id(), "INT");
+    stdout.read_to_string(&mut text).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(text.trim_end().ends_with("your country."), "what was said before the interrupt: {text}");
+}
+
+#[test]
+fn wrong_sources_of_speech_are_refused() {
+    let izwi = Izwi::alone();
+    refused(&izwi.run(&["dictate", "talk.wav"]), 2, &["'talk.wav'", "izwi transcribe talk.wav"]);
+    refused(&izwi.run(&["dictate", "--server", "localhost:80"]), 2, &["--server", "http://127.0.0.1:8080"]);
+    let nobody = ["dictate", "--server", "http://127.0.0.1:1"];
+    refused(&izwi.run(&nobody), 1, &["http://127.0.0.1:1", "leave out --server"]);
+    refused(&izwi.run(&["chat", "--mic", "--seed", "1"]), 2, &["--seed", "--mic"]);
+}
+
+#[test]
+fn a_conversation_by_voice_answers_and_ends_with_an_interrupt() {
+    let izwi = Izwi::with_models();
+    install_chat_model(&izwi);
+    fs::write(izwi.path("clip.raw"), &clip()[..64_000]).unwrap();
+    fs::write(izwi.path("silence.raw"), vec![0; 64_000]).unwrap();
+    let folder = izwi.path("");
+    install(
+        &izwi,
+        "arecord",
+        &format!("cd '{}'\n/bin/cat clip.raw silence.raw\nexec /bin/sleep 60", folder.display()),
+    );
+    install(&izwi, "aplay", &format!("exec /bin/cat >> '{}/played.raw'", folder.display()));
+    let given =
+        ["chat", "--mic", "--models-dir", "models", "--dtype", "f32", "--max-blocks", "512", "--no-pull"];
+    let mut command = izwi.command(&[&given[..], &["--max-tokens", "60"]].concat());
+    let mut child = command.env("PATH", izwi.path("bin")).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    // The line of an answer ends with it.
+    let mut first = [0];
+    while first != *b"\n" {
+        assert_eq!(stdout.read(&mut first).unwrap(), 1, "no answer");
+    }
+    signal(child.id(), "INT");
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("listening to arecord"));
+}
+
+/// Speech through the device instead of a program.
+#[cfg(all(target_os = "linux", feature = "alsa"))]
+#[test]
+fn the_sound_device_plays_what_is_spoken() {
+    let izwi = Izwi::with_models();
+    let raw = izwi.path("played.raw");
+    let config = format!(
+        "pcm.!default {{ type file slave.pcm \"null\" file \"{}\" format \"raw\" }}\n",
+        raw.display()
+    );
+    fs::write(izwi.path("asound.conf"), config).unwrap();
+    let say = |more: &[&str]| {
+        let mut command = izwi.command(&["say", "Hello there.", "--seed", "1", "--json"]);
+        command.env("ALSA_CONFIG_PATH", izwi.path("asound.conf")).env("PATH", "");
+        let output = command.args(more).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let report = say(&["--play"]);
+    assert_eq!((&report["player"], &report["file"]), (&"device".into(), &serde_json::Value::Null));
+    assert!(fs::metadata(&raw).unwrap().len() > 0);
+}
