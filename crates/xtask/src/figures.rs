@@ -38,7 +38,7 @@ const QWEN3_TTS: &[&str] = &[
     "bandwidth_share",
 ];
 
-const FIGURES: [Figures; 9] = [
+const FIGURES: [Figures; 10] = [
     Figures {
         file: "qwen3-tts",
         title: "Frame models: Qwen3-TTS",
