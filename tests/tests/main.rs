@@ -14,6 +14,7 @@ mod documentation;
 mod elevenlabs;
 mod examples;
 mod hostile;
+mod installer;
 mod lfm2_audio;
 mod lifecycle;
 mod live_text;

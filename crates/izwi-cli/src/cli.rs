@@ -11,8 +11,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueHi
 
 use crate::build_info::VERSION;
 use crate::commands::{
-    bench, chat, completions, config, dictate, docs, doctor, list, logs, open, pull, rm, say, serve, service,
-    status, transcribe, voices,
+    bench, chat, completions, config, dictate, docs, doctor, list, logs, man, open, pull, rm, say, serve,
+    service, status, transcribe, voices,
 };
 use crate::settings::flags::Chosen;
 use crate::settings::{Section, flags, process};
@@ -72,6 +72,7 @@ enum Command {
     Bench(bench::Args),
     Completions(completions::Args),
     Docs(docs::Args),
+    Man(man::Args),
 }
 
 /// The complete command line with the flags of the settings.
@@ -119,6 +120,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
         Command::Bench(args) => bench::run(&args, &settings()?),
         Command::Completions(args) => completions::run(&args, definition()),
         Command::Docs(args) => docs::run(&args, definition()),
+        Command::Man(args) => man::run(&args, definition()),
     }
     .map(|()| ExitCode::SUCCESS)
 }
@@ -159,6 +161,19 @@ mod tests {
         assert!(definition().try_get_matches_from(["izwi", "status", "--insecure"]).is_err());
         assert!(definition().try_get_matches_from(["izwi", "list", "--port", "1"]).is_err());
     }
+
+    #[test]
+    fn every_listed_command_has_a_manual_page() {
+        let pages = man::pages(definition()).unwrap();
+        let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
+        for name in ["izwi.1", "izwi-say.1", "izwi-serve.1", "izwi-config-show.1", "izwi-voices-add.1"] {
+            assert!(names.contains(&name), "{name} is not in {names:?}");
+        }
+        assert!(!names.contains(&"izwi-docs.1"), "a hidden command has no page");
+        let text = |page: &[u8]| String::from_utf8_lossy(page).into_owned();
+        assert!(pages.iter().all(|(_, page)| text(page).contains(".SH NAME")));
+    }
+
     #[test]
     fn pages_name_every_command_and_setting() {
         let pages = || (docs::cli_page(definition()), docs::config_page());

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::process::{self, cargo};
 use crate::steps::Steps;
-use crate::{aarch64, alsa, darwin, emulate, monitoring, suite, tidy};
+use crate::{aarch64, alsa, darwin, emulate, monitoring, packaging, suite, tidy};
 
 pub(crate) fn run(root: &Path, steps: &mut Steps) -> Result<()> {
     steps.run("format", &mut cargo(root, &["fmt", "--all", "--", "--check"]))?;
@@ -15,6 +15,7 @@ pub(crate) fn run(root: &Path, steps: &mut Steps) -> Result<()> {
     steps.run("clippy", clippy.args(alsa::features()).args(["--", "-D", "warnings"]))?;
     steps.time("tidy", || tidy::run(root))?;
     monitoring::check(root, steps)?;
+    packaging::check(root, steps)?;
     darwin::check(root, steps)?;
     aarch64::check(root, steps)?;
     deny(root, steps)?;

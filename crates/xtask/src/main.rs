@@ -21,6 +21,7 @@ mod metal_costs;
 mod metal_report;
 mod monitoring;
 mod node;
+mod packaging;
 mod process;
 mod steps;
 mod suite;
@@ -54,6 +55,10 @@ chores:
                             the emulator's own tests, and those of candle's Metal kernels
   metal-costs               the table of estimated frame times in docs/metal.md; a part of `docs`
   metal-report              on a Mac: system, tests on Metal and bench in target/metal-report.md
+  packaging                 static checks of the installer, the image, the workflows and the client packages
+  packages                  builds the packages for this machine in release mode, and tries each; not in `ci`
+  archive                   builds the release archive for this machine
+  release-files DIR ADDRESS writes sums, formula and installer beside the archives in DIR, for the repository at ADDRESS
   darwin                    types and lints of the workspace for Macs with Apple Silicon
   monitoring                alert rules, their tests, and the dashboard, read by Prometheus' promtool
   aarch64                   run the tests of the CPU kernels for aarch64 in an emulator
@@ -94,6 +99,10 @@ enum Chore {
     MetalCosts,
     MetalReport,
     Fuzz(fuzz::Order),
+    Packaging,
+    Packages,
+    Archive,
+    ReleaseFiles { folder: String, address: String },
 }
 
 fn parse(args: &[&str]) -> Option<Chore> {
@@ -127,6 +136,12 @@ fn parse(args: &[&str]) -> Option<Chore> {
         ["compatibility"] => Some(Chore::Compatibility),
         ["metal-costs"] => Some(Chore::MetalCosts),
         ["metal-report"] => Some(Chore::MetalReport),
+        ["packaging"] => Some(Chore::Packaging),
+        ["packages"] => Some(Chore::Packages),
+        ["archive"] => Some(Chore::Archive),
+        ["release-files", folder, address] => {
+            Some(Chore::ReleaseFiles { folder: (*folder).to_owned(), address: (*address).to_owned() })
+        }
         ["fuzz", rest @ ..] => fuzz::parse(rest).map(Chore::Fuzz),
         _ => None,
     }
@@ -154,6 +169,14 @@ fn run(root: &Path, chore: &Chore) -> Result<()> {
         Chore::MetalCosts => metal_costs::write(root, &root.join("docs")),
         Chore::MetalReport => metal_report::write_report(root, steps),
         Chore::Fuzz(order) => fuzz::run(root, steps, order),
+        Chore::Packaging => packaging::check(root, steps),
+        Chore::Packages => packaging::try_packages(root, steps),
+        Chore::Archive => {
+            packaging::make_archive(root, steps).map(|archive| println!("{}", archive.display()))
+        }
+        Chore::ReleaseFiles { folder, address } => {
+            packaging::write_release_files(root, Path::new(folder), address)
+        }
     }
 }
 

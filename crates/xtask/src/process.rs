@@ -38,12 +38,17 @@ pub(crate) fn cargo(root: &Path, args: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(cargo);
     command.current_dir(root).args(args);
+    forget_cargo_run(&mut command);
+    command
+}
+
+/// Removes the variables that `cargo run` gave this process, for a command that builds.
+pub(crate) fn forget_cargo_run(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(is_set_by_cargo_run) {
             command.env_remove(name);
         }
     }
-    command
 }
 
 /// The target folder: cargo put this program into its `debug/`.

@@ -35,7 +35,7 @@ pub(crate) fn make(root: &Path, steps: &mut Steps, environment: Environment) -> 
     let mut create = Command::new("python3");
     create.args(["-m", "venv", "--clear"]).arg(&folder);
     steps.run("python environment", &mut create).context(
-        "this needs Python 3.10 or later with its venv module: install it (on Debian: python3 and python3-venv)",
+        "this needs Python 3.11 or later with its venv module: install it (on Debian: python3 and python3-venv)",
     )?;
     let mut install = Command::new(python(&folder));
     install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]).arg(&list);

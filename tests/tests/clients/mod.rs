@@ -6,6 +6,7 @@ mod elevenlabs;
 mod formats;
 mod openai;
 mod openai_node;
+mod packages;
 mod page;
 mod realtime;
 mod schemathesis;
@@ -65,10 +66,15 @@ async fn real_server(change: impl FnOnce(&mut ServerConfig)) -> Result<TestServe
 
 /// Runs `tests/clients/SCRIPT` with the pinned Python packages. Returns what it printed; a failure is an error that shows it.
 async fn python(script: &str, arguments: &[&str]) -> Result<String> {
+    run(Command::new(python_program()?), script, arguments).await
+}
+
+/// Python with the pinned packages.
+fn python_program() -> Result<PathBuf> {
     let python =
         root().join(if cfg!(windows) { "target/venv/Scripts/python.exe" } else { "target/venv/bin/python" });
     ensure!(python.exists(), "{} is missing; run `cargo xtask test` once", python.display());
-    run(Command::new(python), script, arguments).await
+    Ok(python)
 }
 
 /// As [`python`], with the pinned packages of Node.js, which the script finds in `target/node`.

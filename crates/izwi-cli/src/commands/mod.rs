@@ -9,6 +9,7 @@ pub(crate) mod docs;
 pub(crate) mod doctor;
 pub(crate) mod list;
 pub(crate) mod logs;
+pub(crate) mod man;
 pub(crate) mod open;
 pub(crate) mod pull;
 pub(crate) mod rm;

@@ -17,6 +17,8 @@ fn run(izwi: &Izwi, arguments: &[&str]) -> Output {
 fn command(izwi: &Izwi, arguments: &[&str]) -> Command {
     let mut command = izwi.command(arguments);
     command.env("PATH", izwi.path("bin")).env_remove("IZWI_HOME");
+    // A service does not see it, which would be told.
+    command.env_remove("RAYON_NUM_THREADS");
     command
 }
 
