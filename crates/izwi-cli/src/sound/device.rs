@@ -29,6 +29,14 @@ const LATENCY_MARGIN: Duration = Duration::from_millis(50);
 /// Channels of a device that get the sound; further ones are for other loudspeakers.
 const FRONT_CHANNELS: usize = 2;
 
+/// The interface of the system.
+fn host() -> cpal::Host {
+    // ALSA's library prints to standard error what each device lacks, also where another one works.
+    #[cfg(not(any(target_os = "macos", windows)))]
+    let _ = alsa::Output::local_error_handler();
+    cpal::default_host()
+}
+
 /// What the thread of a device tells.
 #[derive(Debug, Default)]
 struct Report {
@@ -72,7 +80,7 @@ pub(crate) struct Speaker {
 impl Speaker {
     /// `None` if there is none.
     pub(super) fn find() -> Option<Self> {
-        let device = cpal::default_host().default_output_device()?;
+        let device = host().default_output_device()?;
         let config = device.default_output_config().ok()?;
         Some(Self { device, config })
     }
@@ -252,7 +260,7 @@ impl std::fmt::Debug for MicrophoneStream {
 impl MicrophoneStream {
     /// Starts it; `None` if there is none.
     pub(super) fn open(rate_hz: u32) -> Result<Option<Self>> {
-        let Some(device) = cpal::default_host().default_input_device() else { return Ok(None) };
+        let Some(device) = host().default_input_device() else { return Ok(None) };
         let Ok(config) = device.default_input_config() else { return Ok(None) };
         let device_hz = config.sample_rate();
         let resampler = Resampler::live(device_hz, rate_hz)?;

@@ -88,8 +88,12 @@ impl Agreement {
     }
 
     /// Decides the words of the last transcript of a turn whose speech ended at `speech_end_ms`. Decoders like to add words
-    /// in the silence behind it: the last ones must have been said by then, and the improbable ones twice.
+    /// in the silence behind it: the last ones must have been said by then, and the improbable ones twice. Where the last
+    /// transcript has no words, those of the one before count.
     pub(super) fn finish(&mut self, mut next: Vec<LiveWord>, speech_end_ms: u64) -> Vec<LiveWord> {
+        if next.is_empty() {
+            next = std::mem::take(&mut self.tail);
+        }
         while let Some(last) = next.last() {
             let before = self.tail.get(next.len() - 1);
             let is_sure =
@@ -135,6 +139,18 @@ mod tests {
 
     fn text(words: &[LiveWord]) -> String {
         words.iter().map(|word| word.text.as_str()).collect::<String>().trim().to_owned()
+    }
+
+    #[test]
+    fn an_empty_last_transcript_loses_no_likely_word() {
+        let finished = |said: &str, speech_end_ms| {
+            let mut agreement = Agreement::default();
+            agreement.agree(words(said), 300);
+            text(&agreement.finish(Vec::new(), speech_end_ms))
+        };
+        assert_eq!(finished("and so my", 300), "and so my");
+        assert_eq!(finished("and so ~you", 300), "and so", "an unlikely word was not said twice");
+        assert_eq!(finished("and so my", 200), "and so", "nor one behind the speech");
     }
 
     #[test]
