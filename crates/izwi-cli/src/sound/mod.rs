@@ -65,7 +65,7 @@ impl Player {
     pub(crate) fn open_stream(&self, sample_rate_hz: u32) -> Result<Playing> {
         match self {
             Self::Device(speaker) => {
-                Ok(Playing::new(Stream::Device(speaker.open(sample_rate_hz)?), sample_rate_hz))
+                Ok(Playing::new(Stream::Device(Box::new(speaker.open(sample_rate_hz)?)), sample_rate_hz))
             }
             Self::Program(program) => {
                 Ok(Playing::new(Stream::Program(program.open_stream(sample_rate_hz)?), sample_rate_hz))
@@ -109,7 +109,7 @@ pub(crate) struct Playing {
 
 #[derive(Debug)]
 enum Stream {
-    Device(device::SpeakerStream),
+    Device(Box<device::SpeakerStream>),
     Program(program::Playing),
 }
 
@@ -156,7 +156,7 @@ impl Playing {
 /// The microphone of this machine. Dropping it stops it.
 #[derive(Debug)]
 pub(crate) enum Microphone {
-    Device(device::MicrophoneStream),
+    Device(Box<device::MicrophoneStream>),
     Program(recorder::Recorder),
 }
 
@@ -170,7 +170,7 @@ impl Microphone {
     /// There is none, or it does not start.
     pub(crate) fn open() -> Result<Self> {
         match device::MicrophoneStream::open(Self::RATE_HZ)? {
-            Some(stream) => Ok(Self::Device(stream)),
+            Some(stream) => Ok(Self::Device(Box::new(stream))),
             None => recorder::Recorder::start(Self::RATE_HZ).map(Self::Program),
         }
     }
