@@ -24,6 +24,7 @@ mod metrics;
 mod page;
 mod pocket_tts;
 mod qwen3_tts;
+mod real_kokoro;
 mod real_live;
 mod real_vad;
 mod real_whisper;

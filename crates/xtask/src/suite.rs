@@ -12,7 +12,7 @@ use crate::workspace::read;
 use crate::{alsa, chromium, docs, node, venv};
 
 /// The models that tests run: a TTS model, the smallest ASR model, and the default ASR model.
-const TEST_MODELS: [&str; 3] = ["hibari", "whisper-tiny.en", "whisper-base"];
+const TEST_MODELS: [&str; 4] = ["hibari", "whisper-tiny.en", "whisper-base", "kokoro-82m"];
 /// The package whose tests run published clients, in Python and Node.js.
 const RUNS_CLIENTS: &str = "izwi-tests";
 const NEXTEST: [&str; 4] = ["nextest", "run", "--profile", "ci"];
