@@ -245,7 +245,7 @@ async fn an_executor_that_only_panics_ends_the_engine_and_everyone_is_told() {
 async fn one_failed_sequence_leaves_its_neighbours_alone() {
     for (fault, reason) in [
         (Fault::Sequence as fn(_) -> _, "was made to fail"),
-        (Fault::Noise, "samples that are no finite numbers"),
+        (Fault::NonFinite, "samples that are no finite numbers"),
     ] {
         let script = Box::new(move |plan: &StepPlan| {
             let victim = plan.schedule.items().find(|item| item.request_id.as_str() == "victim");

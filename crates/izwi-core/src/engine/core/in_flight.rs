@@ -124,7 +124,9 @@ async fn execute(mut executor: Box<dyn ModelExecutor>, plan: StepPlan) -> Execut
 fn run(mut executor: Box<dyn ModelExecutor>, plan: &StepPlan) -> (Box<dyn ModelExecutor>, Outcome) {
     let run = std::panic::catch_unwind(AssertUnwindSafe(|| executor.execute(plan)));
     let outcome = match run {
-        Ok(Ok(results)) => Outcome::Results(results.into_iter().map(|item| item.and_then(audible)).collect()),
+        Ok(Ok(results)) => {
+            Outcome::Results(results.into_iter().map(|item| item.and_then(check_finite)).collect())
+        }
         Ok(Err(error)) => Outcome::Failed(error),
         Err(panic) => Outcome::Panicked(panic_text(&*panic)),
     };
@@ -132,7 +134,7 @@ fn run(mut executor: Box<dyn ModelExecutor>, plan: &StepPlan) -> (Box<dyn ModelE
 }
 
 /// Refuses samples that are no numbers: written to a file they would be silence.
-fn audible(output: StepOutput) -> ItemResult {
+fn check_finite(output: StepOutput) -> ItemResult {
     match output.samples.iter().all(|sample| sample.is_finite()) {
         true => Ok(output),
         false => Err(ExecutorError("the model computed samples that are no finite numbers".to_owned())),

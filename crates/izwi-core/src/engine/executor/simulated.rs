@@ -38,7 +38,7 @@ pub enum Fault {
     /// This sequence fails.
     Sequence(SequenceId),
     /// The samples of this sequence are no numbers.
-    Noise(SequenceId),
+    NonFinite(SequenceId),
     /// The executor panics.
     Panic,
 }
@@ -537,7 +537,7 @@ impl ModelExecutor for SimulatedExecutor {
             Some(Fault::Step) => return Err(ExecutorError("the step was made to fail".to_owned())),
             #[allow(clippy::panic, reason = "tests of the engine need an executor that panics")]
             Some(Fault::Panic) => panic!("the executor was made to panic"),
-            Some(Fault::Sequence(_) | Fault::Noise(_)) | None => {}
+            Some(Fault::Sequence(_) | Fault::NonFinite(_)) | None => {}
         }
         for copy in &plan.schedule.block_copies {
             let (from, to) = (self.geometry.slot(copy.from, 0), self.geometry.slot(copy.to, 0));
@@ -550,7 +550,7 @@ impl ModelExecutor for SimulatedExecutor {
                 Some(Fault::Sequence(id)) if id == item.sequence => {
                     Err(ExecutorError("the sequence was made to fail".to_owned()))
                 }
-                Some(Fault::Noise(id)) if id == item.sequence => self.run_item(item).map(|output| {
+                Some(Fault::NonFinite(id)) if id == item.sequence => self.run_item(item).map(|output| {
                     let samples = output.samples.iter().map(|_| f32::NAN).collect();
                     StepOutput { samples, ..output }
                 }),
