@@ -51,22 +51,22 @@ macro_rules! pages {
 pages! {
     readme: "README.md" => ["transcript: Nothing that you say here leaves your desk."];
     conversations: "docs/conversations.md" => [];
-    deepgram: "docs/deepgram.md" => [];
-    dictating: "docs/dictating.md" => [];
+    deepgram: "docs/deepgram.md" => ["Hello."];
+    dictating: "docs/dictating.md" => ["for your country", "session.done"];
     elevenlabs: "docs/elevenlabs.md" => [];
-    home_assistant: "docs/home-assistant.md" => [];
+    home_assistant: "docs/home-assistant.md" => ["samples"];
     installation: "docs/installation.md" => [];
     listening: "docs/listening.md" => [];
-    models: "docs/models.md" => [];
-    openai: "docs/openai.md" => [];
-    operations: "docs/operations.md" => [];
+    models: "docs/models.md" => ["whisper-base", "hibari is installed"];
+    openai: "docs/openai.md" => ["Hello."];
+    operations: "docs/operations.md" => ["izwi_time_to_first_audio_seconds", "izwi_audio_underrun_seconds", "izwi_rtf"];
     page: "docs/page.md" => [];
-    quick_start: "docs/quick-start.md" => [];
+    quick_start: "docs/quick-start.md" => ["Nothing that you say here leaves your desk."];
     realtime: "docs/realtime.md" => [];
-    server: "docs/server.md" => [];
+    server: "docs/server.md" => ["whisper-1"];
     service: "docs/service.md" => [];
     speaking: "docs/speaking.md" => [];
-    voices: "docs/voices.md" => [];
+    voices: "docs/voices.md" => ["anna"];
 }
 
 #[test]
