@@ -32,10 +32,17 @@ const FILES: [(&str, &str); 9] = [
 
 const LETTER: &str = "Dear Anna, the parcel came on Monday. Thank you!\n";
 
+/// A published voice of a tiny checkpoint, as the store has it.
+const VOICE: [&str; 2] =
+    ["pocket-tts-english/voice.safetensors", "pocket-tts-english/embeddings/alba.safetensors"];
+
 /// Programs that take the place of devices: a player that reads all it gets, a recorder that has a clip, a browser.
 const STAND_INS: [(&str, &str); 3] = [
-    ("aplay", "exec /bin/cat > /dev/null"),
-    ("arecord", "exec /usr/bin/tail -c +45 \"$HOME/clip.wav\""),
+    ("aplay", "exec cat > /dev/null"),
+    (
+        "arecord",
+        "case \"$*\" in *raw*) exec tail -c +45 \"$HOME/clip.wav\" ;; *) exec cat \"$HOME/clip.wav\" ;; esac",
+    ),
     ("xdg-open", "exit 0"),
 ];
 
@@ -66,6 +73,9 @@ pub(super) fn make() -> tempfile::TempDir {
     for (checkpoint, model) in TINY {
         crate::copy(&root.join("tests/golden").join(checkpoint), &path("own-models").join(model));
     }
+    let [voice, published] = VOICE.map(|name| path("own-models").join(name));
+    fs::create_dir_all(published.parent().unwrap()).unwrap();
+    fs::rename(voice, published).unwrap();
     link(&store().join("models"), &path("home/models"));
     folder
 }

@@ -51,19 +51,19 @@ macro_rules! pages {
 pages! {
     readme: "README.md" => ["transcript: Nothing that you say here leaves your desk."];
     conversations: "docs/conversations.md" => [];
-    deepgram: "docs/deepgram.md" => ["Hello."];
+    deepgram: "docs/deepgram.md" => ["\"transcript\":\"Hello"];
     dictating: "docs/dictating.md" => ["for your country", "session.done"];
     elevenlabs: "docs/elevenlabs.md" => [];
-    home_assistant: "docs/home-assistant.md" => ["samples"];
+    home_assistant: "docs/home-assistant.md" => [];
     installation: "docs/installation.md" => [];
-    listening: "docs/listening.md" => [];
+    listening: "docs/listening.md" => ["my fellow Americans", "amiable himself"];
     models: "docs/models.md" => ["whisper-base", "hibari is installed"];
-    openai: "docs/openai.md" => ["Hello."];
-    operations: "docs/operations.md" => ["izwi_time_to_first_audio_seconds", "izwi_audio_underrun_seconds", "izwi_rtf"];
+    openai: "docs/openai.md" => ["Hello"];
+    operations: "docs/operations.md" => ["ready", "alive", "# HELP izwi_"];
     page: "docs/page.md" => [];
     quick_start: "docs/quick-start.md" => ["Nothing that you say here leaves your desk."];
     realtime: "docs/realtime.md" => [];
-    server: "docs/server.md" => ["whisper-1"];
+    server: "docs/server.md" => ["hibari"];
     service: "docs/service.md" => [];
     speaking: "docs/speaking.md" => [];
     voices: "docs/voices.md" => ["anna"];
