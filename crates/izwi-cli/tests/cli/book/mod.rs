@@ -87,7 +87,7 @@ fn every_page_with_commands_is_run() {
 
 fn read(page: &str) -> Vec<Block> {
     let text = fs::read_to_string(repository().join(page)).unwrap();
-    blocks::blocks(&text).unwrap_or_else(|fault| panic!("{page}: {fault}"))
+    blocks::blocks(&text).map_err(|fault| format!("{page}: {fault}")).unwrap()
 }
 
 /// Runs a page; the output has each of `parts`.
@@ -122,7 +122,7 @@ fn run(page: &str, parts: &[&str]) {
 
 /// The part of the script for a block of commands; for one that is not run, the commands are only parsed.
 fn shell(page: &str, block: &Block) -> String {
-    let commands = blocks::commands(block).unwrap_or_else(|fault| panic!("{page}: {fault}"));
+    let commands = blocks::commands(block).map_err(|fault| format!("{page}: {fault}")).unwrap();
     let mut script = String::new();
     for command in commands {
         let at = format!("{page}:{}", command.line);
