@@ -66,6 +66,20 @@ pub(super) fn blocks(page: &str) -> Result<Vec<Block>, String> {
     Ok(found)
 }
 
+/// The commands of `izwi` that stand between backticks in a page, outside of its code blocks.
+pub(super) fn within_text(page: &str) -> Vec<String> {
+    let mut in_code = false;
+    let lines = page.lines().filter(|line| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_code ^= is_fence;
+        !in_code && !is_fence
+    });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let paragraphs = text.split("\n\n");
+    let spans = paragraphs.flat_map(|paragraph| paragraph.split('`').skip(1).step_by(2));
+    spans.filter(|span| span.starts_with("izwi ")).map(|span| span.replace('\n', " ")).collect()
+}
+
 /// Whether a block with this mark is run.
 fn is_run(mark: Option<&str>) -> Result<bool, String> {
     let Some(mark) = mark else {
@@ -205,6 +219,12 @@ fn blocks_and_marks_are_read() {
         let refused = blocks(fault).unwrap_err();
         assert!(refused.contains(part), "{fault}: {refused}");
     }
+}
+
+#[test]
+fn commands_are_found_between_backticks() {
+    let page = "`izwi a` and `x`\n```sh\n`izwi b`\n```\nso `izwi\nc`\n\nodd `\n\n`izwi d` `izwi`\n";
+    assert_eq!(within_text(page), ["izwi a", "izwi c", "izwi d"]);
 }
 
 #[test]
