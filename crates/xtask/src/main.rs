@@ -42,7 +42,7 @@ use steps::Steps;
 const USAGE: &str = "usage: cargo xtask CHORE
 
 chores:
-  ci                        fmt, clippy, tidy, darwin, aarch64, cargo-deny where installed, then test
+  ci                        fmt, clippy, tidy, book, darwin, aarch64, cargo-deny where installed, then test
   test                      everything: pull of the test models, generated pages, doc tests, all tests
   test -- ARGS              the tests that ARGS of nextest select (`-p CRATE` builds that crate only)
   test --fast [-- ARGS]     no pull, no Python: all tests but those that need real weights

@@ -75,9 +75,12 @@ pub(super) fn within_text(page: &str) -> Vec<String> {
         !in_code && !is_fence
     });
     let text = lines.collect::<Vec<_>>().join("\n");
-    let paragraphs = text.split("\n\n");
-    let spans = paragraphs.flat_map(|paragraph| paragraph.split('`').skip(1).step_by(2));
-    spans.filter(|span| span.starts_with("izwi ")).map(|span| span.replace('\n', " ")).collect()
+    let paragraphs = text.split("\n\n").map(|paragraph| paragraph.replace('\n', " "));
+    let is_command = |span: &&str| span.starts_with("izwi ");
+    let commands = |paragraph: String| -> Vec<String> {
+        paragraph.split('`').skip(1).step_by(2).filter(is_command).map(str::to_owned).collect()
+    };
+    paragraphs.flat_map(commands).collect()
 }
 
 /// Whether a block with this mark is run.
