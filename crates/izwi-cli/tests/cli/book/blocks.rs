@@ -3,15 +3,8 @@
 //! A block that cannot run on every machine has a line `<!-- no-run: REASON -->` before it; [`REASONS`] has those that count.
 
 /// Why a block is not run.
-const REASONS: [&str; 7] = [
-    "builds for minutes",
-    "changes the services of the user",
-    "follows the log until it is interrupted",
-    "needs a release",
-    "needs another program",
-    "needs a key of another service",
-    "runs for minutes",
-];
+const REASONS: [&str; 4] =
+    ["changes the services of the user", "needs a release", "needs another program", "runs for minutes"];
 
 /// What runs a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
