@@ -62,6 +62,8 @@ pub(super) fn make() -> tempfile::TempDir {
         fs::copy(root.join(file), to).unwrap();
     }
     fs::write(path("letter.txt"), LETTER).unwrap();
+    // A refusal of the server fails the command.
+    fs::write(path(".curlrc"), "fail-with-body\n").unwrap();
     // Without a device, Izwi takes the programs.
     fs::write(path("asound.conf"), "").unwrap();
     fs::create_dir_all(path("bin")).unwrap();
