@@ -402,7 +402,9 @@ impl Engine {
         accepted_at: Instant,
     ) -> Result<()> {
         // Before the input is decoded and tokenised.
-        let is_live = request.live && matches!(delivery, Delivery::Stream(_));
+        // A window of live audio is never refused for the streams that play: it waits for its turn.
+        let is_live =
+            request.live && request.task_type != Task::Asr && matches!(delivery, Delivery::Stream(_));
         let refuses_until = self.status.borrow().refuses_until.filter(|_| is_live);
         let retry_after =
             refuses_until.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
