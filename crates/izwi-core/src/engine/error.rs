@@ -7,6 +7,8 @@ use std::time::Duration;
 use izwi_audio::decode::DecodeError;
 use izwi_types::InputError;
 
+use super::remote::RemoteError;
+
 /// An engine call that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
@@ -68,6 +70,9 @@ pub enum EngineError {
     /// The executor failed in a step of this request.
     #[error("execution failed: {0}")]
     Execution(String),
+    /// The servers that run a remote model give no answer.
+    #[error("{0}")]
+    Remote(#[from] RemoteError),
     /// The request was aborted before it finished.
     #[error("request was aborted")]
     Aborted,
@@ -110,6 +115,9 @@ impl EngineError {
             Self::UnsupportedTask { .. } => "unsupported_task",
             Self::Overloaded { .. } | Self::AudioOverload { .. } => "overloaded",
             Self::Saturated { .. } => "saturated",
+            Self::Remote(RemoteError::Busy { .. }) => "overloaded",
+            Self::Remote(RemoteError::Refused(_)) => "invalid",
+            Self::Remote(_) => "upstream",
             Self::Draining => "draining",
             Self::Stopped(_) | Self::Aborted => "stopped",
             Self::Config { .. } | Self::Load(_) | Self::Execution(_) => "internal",
