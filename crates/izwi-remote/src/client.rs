@@ -162,8 +162,8 @@ impl Shared {
             let Some(asked_pause) = fault.retry else { return Err(fault.error) };
             last = Some(fault.error);
             tried.push(index);
-            if tried.len() == self.upstreams.urls().len() {
-                // All were asked: the next round comes after a pause.
+            if !self.upstreams.has_other(&tried) {
+                // All that may be asked were: the next round comes after a pause.
                 tried.clear();
                 let pause_now = asked_pause.max(pause);
                 if pause_now > MAX_PAUSE || retry == self.config.retries {

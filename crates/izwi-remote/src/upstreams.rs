@@ -160,6 +160,16 @@ impl Upstreams {
         Ok(Attempt { upstreams: Arc::clone(self), index, outcome: Outcome::Abandoned })
     }
 
+    /// Whether a server may be asked that is not in `tried`.
+    pub(crate) fn has_other(&self, tried: &[usize]) -> bool {
+        let now = Instant::now();
+        let state = self.lock();
+        let admits = |(index, server): (usize, &Server)| {
+            !tried.contains(&index) && server.breaker.admits_at(now) <= now
+        };
+        state.servers.iter().enumerate().any(admits)
+    }
+
     /// The servers and their state.
     pub(crate) fn statuses(&self) -> Vec<UpstreamStatus> {
         let state = self.lock();

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use crate::failure::{self, Failure};
 use crate::interrupt::Interrupt;
 use crate::service::activation;
-use crate::settings::{Resolved, ServerSettings};
+use crate::settings::{RemoteModel, Resolved, ServerSettings};
 use crate::{address, engine, logging, machine, models, output};
 
 /// The remedy for an address that other machines can reach.
@@ -76,8 +76,11 @@ async fn serve(
     let names = named(&registry_config, &server.models);
     // Unknown names are errors now, not when the model would be loaded. A server without its ASR model still synthesises:
     // the log and /readyz report that problem.
+    let remotes = &resolved.settings.remote_models;
     for name in names.iter().filter(|name| Some(*name) != registry_config.default_asr.as_ref()) {
-        store.manifest(name)?;
+        if resolved.settings.remote(name).is_none() {
+            store.manifest(name)?;
+        }
     }
 
     output::status(&format!("izwi serves on {}", address::url(address)));
@@ -86,17 +89,26 @@ async fn serve(
         output::status(&format!("izwi serves wyoming on tcp://{address}"));
     }
     let recorder = Recorder::install()?;
-    let offers = offers(&store, &names);
+    let mut offers = offers(&store, &names);
+    offers.extend(remotes.iter().map(|remote| Offer {
+        id: remote.config.name.clone(),
+        tasks: vec![remote.config.task],
+        bytes: 0,
+    }));
     // The default models are pulled when they are loaded, which starts now.
     let is_default = |name: &String| {
         *name == registry_config.default_tts || Some(name) == registry_config.default_asr.as_ref()
     };
-    let further: Vec<String> = names.iter().filter(|name| !is_default(name)).cloned().collect();
+    let is_remote = |name: &String| resolved.settings.remote(name).is_some();
+    let further: Vec<String> =
+        names.iter().filter(|name| !is_default(name) && !is_remote(name)).cloned().collect();
     let source = Source {
         home: resolved.settings.home.clone(),
         to_pull: if args.no_pull { Vec::new() } else { names },
         config: EngineCoreConfig { max_audio_bytes: server.config.max_upload_bytes, ..config },
         arbiter: DeviceArbiter::new(),
+        remotes: remotes.clone(),
+        runtime: tokio::runtime::Handle::current(),
     };
     let source = Arc::new(source);
     let loader = Arc::clone(&source);
@@ -227,7 +239,7 @@ fn offers(store: &Store, names: &[String]) -> Vec<Offer> {
     models.map(offer).collect()
 }
 
-/// Loads engines from the store; they share one device.
+/// Loads engines from the store, which share one device, and those of remote models.
 #[derive(Debug)]
 struct Source {
     home: PathBuf,
@@ -235,12 +247,18 @@ struct Source {
     to_pull: Vec<String>,
     config: EngineCoreConfig,
     arbiter: Arc<DeviceArbiter>,
+    /// Models that other servers run.
+    remotes: Vec<RemoteModel>,
+    runtime: tokio::runtime::Handle,
 }
 
 impl Source {
     /// Loads a model. Blocks.
     fn engine(&self, name: &str) -> Result<Engine, String> {
         let load = || {
+            if let Some(remote) = self.remotes.iter().find(|remote| remote.config.name == name) {
+                return self.runtime.block_on(engine::connect(remote, self.config.clone()));
+            }
             self.ensure(name)?;
             let config = EngineCoreConfig { model: name.to_owned(), ..self.config.clone() };
             anyhow::Ok(Engine::sharing(config, &self.arbiter)?)

@@ -11,6 +11,7 @@ mod formats;
 mod hostile;
 #[cfg(unix)]
 mod hub;
+mod remote;
 #[cfg(unix)]
 mod service;
 #[cfg(unix)]

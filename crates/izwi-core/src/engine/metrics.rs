@@ -85,7 +85,10 @@ pub fn describe() {
     describe_counter!("izwi_preschedule_used_total", "Prescheduled steps that were executed");
     describe_counter!("izwi_preschedule_discarded_total", "Prescheduled steps that were discarded");
     describe_counter!("izwi_aborts_total", "Requests aborted, by cause");
-    describe_gauge!("izwi_upstream_up", "Whether a server of a remote model is asked, or rests after failures");
+    describe_gauge!(
+        "izwi_upstream_up",
+        "Whether a server of a remote model is asked, or rests after failures"
+    );
     describe_gauge!("izwi_upstream_outstanding", "Requests open at a server of a remote model");
     describe_counter!("izwi_upstream_requests_total", "Requests to a server of a remote model, by outcome");
     describe_counter!("izwi_upstream_retries_total", "Requests sent again to a server of a remote model");
@@ -127,9 +130,16 @@ fn announce(model: &SharedString) {
     for cause in ["client", "disconnect", "slow_client", "shutdown"] {
         counter!("izwi_aborts_total", "model" => model.clone(), "cause" => cause).increment(0);
     }
-    for reason in
-        ["invalid", "unsupported_task", "overloaded", "saturated", "upstream", "draining", "stopped", "internal"]
-    {
+    for reason in [
+        "invalid",
+        "unsupported_task",
+        "overloaded",
+        "saturated",
+        "upstream",
+        "draining",
+        "stopped",
+        "internal",
+    ] {
         counter!("izwi_requests_rejected_total", "reason" => reason).increment(0);
     }
     for cause in ["generation", "reader"] {

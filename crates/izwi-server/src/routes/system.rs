@@ -10,8 +10,7 @@ use izwi_core::engine::{Engine, KVCacheStats, MetricsSnapshot, SequenceId, Upstr
 use tokio::time::Instant;
 
 use crate::dto::status::{
-    EngineHealth, Health, KvHealth, ModelHealth, Probe, Statistics, StreamHealth, UpstreamHealth,
-    Version,
+    EngineHealth, Health, KvHealth, ModelHealth, Probe, Statistics, StreamHealth, UpstreamHealth, Version,
 };
 use crate::error::ApiError;
 use crate::openapi::NotReadyRefusals;
