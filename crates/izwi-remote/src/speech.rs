@@ -56,6 +56,9 @@ struct Extensions {
     top_p: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     top_k: Option<usize>,
+    /// Its name at Izwi and SGLang-Omni, and at vLLM-Omni.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_new_tokens: Option<usize>,
 }
@@ -81,6 +84,8 @@ impl Body {
 impl Extensions {
     fn new(input: &SpeakInput, stream: bool) -> Self {
         let (sampling, defaults) = (input.sampling, SamplingParams::GREEDY);
+        let max_tokens =
+            Some(input.max_tokens).filter(|value| *value != GenerationParams::default().max_tokens);
         Self {
             stream,
             language: input.language.clone(),
@@ -88,8 +93,8 @@ impl Extensions {
             temperature: Some(sampling.temperature).filter(|value| *value != defaults.temperature),
             top_p: Some(sampling.top_p).filter(|value| *value != defaults.top_p),
             top_k: Some(sampling.top_k).filter(|value| *value != defaults.top_k),
-            max_new_tokens: Some(input.max_tokens)
-                .filter(|value| *value != GenerationParams::default().max_tokens),
+            max_tokens,
+            max_new_tokens: max_tokens,
         }
     }
 }

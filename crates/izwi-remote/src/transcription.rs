@@ -182,9 +182,10 @@ impl Transcript {
     }
 }
 
-/// A time within the recording.
+/// A time within the recording, or a little behind its end, since models round up.
 fn time(value: f64, duration_s: f64) -> f64 {
-    if value.is_finite() { value.clamp(0.0, duration_s) } else { 0.0 }
+    const ROUNDED_S: f64 = 1.0;
+    if value.is_finite() { value.clamp(0.0, duration_s + ROUNDED_S) } else { 0.0 }
 }
 
 /// A number, or 0 for what is none.
@@ -246,7 +247,7 @@ mod tests {
             .map(|segment| segment.words.iter().map(|word| word.text.as_str()).collect())
             .collect();
         assert_eq!(words, [vec![" One", " two."], vec![" Three."]]);
-        assert_eq!((output.segments[0].avg_logprob, output.segments[1].end_s), (-0.5, 10.0));
+        assert_eq!((output.segments[0].avg_logprob, output.segments[1].end_s), (-0.5, 11.0));
     }
 
     #[test]
