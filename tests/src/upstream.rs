@@ -31,8 +31,8 @@ pub struct Seen {
 pub enum Reply {
     /// These parts of audio; each leaves with a permit of the gate.
     Audio(Vec<Vec<u8>>, Arc<Semaphore>),
-    /// These parts of audio, then the connection is cut.
-    Cut(Vec<Vec<u8>>),
+    /// These parts of audio, then the connection is cut with a permit of the gate.
+    Cut(Vec<Vec<u8>>, Arc<Semaphore>),
     /// A status with extra headers, a content type and a body.
     Status(u16, &'static str, &'static str, &'static str),
     /// Nothing, until the client leaves.
@@ -135,11 +135,12 @@ async fn serve(mut stream: TcpStream, state: &State, reply: &(dyn Fn(usize) -> R
             }
             Ok(stream.write_all(b"0\r\n\r\n").await?)
         }
-        Reply::Cut(parts) => {
+        Reply::Cut(parts, gate) => {
             head(&mut stream).await?;
             for part in parts {
                 send(&mut stream, &part).await?;
             }
+            gate.acquire().await?.forget();
             Ok(())
         }
     }

@@ -68,10 +68,11 @@ impl Body {
         let config = &shared.config;
         // Some servers stream at their own tempo only.
         let streams = input.speed == 1.0;
+        let default_voice = || shared.profile.info.voices.first().map(|voice| voice.id.clone());
         Self {
             model: config.model.clone(),
             input: input.text.clone(),
-            voice: input.voice.clone(),
+            voice: input.voice.clone().or_else(default_voice),
             response_format: "pcm",
             stream_format: streams.then_some("audio"),
             speed: (!streams).then_some(input.speed),
@@ -240,7 +241,8 @@ struct Samples {
 impl Samples {
     fn push(&mut self, mut bytes: &[u8]) -> Vec<f32> {
         let mut samples = Vec::with_capacity(bytes.len() / 2 + 1);
-        let sample = |pair: [u8; 2]| f32::from(i16::from_le_bytes(pair)) / 32_768.0;
+        // The inverse of `izwi_audio::pcm::to_i16`.
+        let sample = |pair: [u8; 2]| f32::from(i16::from_le_bytes(pair)) / f32::from(i16::MAX);
         if let (Some(low), Some((&high, rest))) = (self.odd, bytes.split_first()) {
             samples.push(sample([low, high]));
             self.odd = None;
@@ -282,7 +284,7 @@ mod tests {
 
     #[test]
     fn samples_become_the_same_bytes_again() {
-        let bytes: Vec<u8> = (i16::MIN..=i16::MAX).flat_map(i16::to_le_bytes).collect();
+        let bytes: Vec<u8> = (-i16::MAX..=i16::MAX).flat_map(i16::to_le_bytes).collect();
         let mut again = Vec::new();
         izwi_audio::pcm::write_i16_le(&Samples::default().push(&bytes), &mut again);
         assert!(again == bytes);

@@ -19,7 +19,7 @@ const HEAD: &str = "\
 ";
 
 const REMOTE: &str = "
-# A model that another server runs. Its texts and recordings leave this machine. docs/remote.md lists all keys.
+# A model that another server runs: its texts and recordings leave this machine. See docs/remote.md.
 # [[remote_models]]
 # name = \"far\"
 # task = \"tts\"
