@@ -24,7 +24,7 @@ const REMOTE: &str = "
 # name = \"far\"
 # task = \"tts\"
 # base_url = \"http://gpu:8091/v1\"
-# model = \"Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice\"
+# model = \"its name at that server\"
 ";
 
 /// The text, in which the settings named in `set` have these values; `home` is the data folder of the platform.

@@ -84,11 +84,14 @@ fn remote_models_are_listed_with_their_servers_and_without_their_key() {
 
 #[test]
 fn a_remote_model_cannot_have_the_name_of_another() {
-    let izwi = with_config(&table("hibari", 9));
+    let listed = Izwi::alone().run(&["list", "--json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let taken = listed[0]["name"].as_str().unwrap();
+    let izwi = with_config(&table(taken, 9));
     let refused = izwi.run(&["list", "--config", "izwi.toml"]);
     let message = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(1));
-    assert!(message.contains("izwi.toml:1: remote_models: name: 'hibari'"), "{message}");
+    assert!(message.contains(&format!("izwi.toml:1: remote_models: name: '{taken}'")), "{message}");
 }
 
 #[test]

@@ -7,7 +7,32 @@ use std::time::Duration;
 use izwi_audio::decode::DecodeError;
 use izwi_types::InputError;
 
-use super::remote::RemoteError;
+/// Why another server gives no answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RemoteError {
+    /// It refuses the request.
+    #[error("{0}")]
+    Refused(String),
+    /// It, or the limit of this model, allows no further request now.
+    #[error("{message}")]
+    Busy {
+        /// The limit and the remedy.
+        message: String,
+        /// Suggested time until a retry.
+        retry_after: Duration,
+    },
+    /// None of the model's servers can be asked now.
+    #[error("{message}")]
+    Unavailable {
+        /// What failed.
+        message: String,
+        /// Suggested time until a retry.
+        retry_after: Duration,
+    },
+    /// It failed, or did not answer as the protocol says.
+    #[error("{0}")]
+    Failed(String),
+}
 
 /// An engine call that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

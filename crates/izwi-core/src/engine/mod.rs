@@ -35,7 +35,7 @@ pub use arbiter::DeviceArbiter;
 pub use config::EngineCoreConfig;
 pub use conversation::{Conversation, ConversationLimits};
 pub use core::{EngineState, EngineStatus};
-pub use error::{EngineError, Result};
+pub use error::{EngineError, RemoteError, Result};
 pub use executor::{ExecutorProfile, ModelExecutor};
 pub use izwi_types::{
     BeamSearch, DeviceChoice, Emission, LiveWindow, Message, Precision, SamplingParams, Segment,
@@ -43,7 +43,7 @@ pub use izwi_types::{
 };
 pub use kv_cache::KVCacheStats;
 pub use metrics::{BenchmarkResult, MetricsSnapshot, RequestTimer};
-pub use remote::{RemoteError, RemoteModel, UpstreamStatus};
+pub use remote::{RemoteModel, UpstreamStatus};
 pub use request::{
     AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, TranscriptionOptions, VoiceInput,
 };

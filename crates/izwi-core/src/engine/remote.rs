@@ -8,7 +8,6 @@
 mod core;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -17,34 +16,8 @@ use izwi_types::{
 };
 
 pub(super) use self::core::RemoteCore;
+use super::error::RemoteError;
 use super::executor::{ExecutorProfile, RequestPreparer};
-
-/// Why another server gives no answer to a request.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RemoteError {
-    /// It refuses the request.
-    #[error("{0}")]
-    Refused(String),
-    /// It, or the limit of this model, allows no further request now.
-    #[error("{message}")]
-    Busy {
-        /// The limit and the remedy.
-        message: String,
-        /// Suggested time until a retry.
-        retry_after: Duration,
-    },
-    /// None of the model's servers can be asked now.
-    #[error("{message}")]
-    Unavailable {
-        /// What failed.
-        message: String,
-        /// Suggested time until a retry.
-        retry_after: Duration,
-    },
-    /// It failed, or did not answer as the protocol says.
-    #[error("{0}")]
-    Failed(String),
-}
 
 /// State of one of the servers that run a model.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,10 +14,10 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use izwi_types::{Input, StepOutput};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{RemoteError, RemoteModel, RemoteOutput};
+use super::{RemoteModel, RemoteOutput};
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::core::{AbortCause, Admission, Command, EngineState, EngineStatus};
-use crate::engine::error::{EngineError, Result};
+use crate::engine::error::{EngineError, RemoteError, Result};
 use crate::engine::kv_cache::KVCacheStats;
 use crate::engine::metrics::MetricsCollector;
 use crate::engine::output::{Delivery, DeliveryEvent, OutputProcessor, Pushed, SessionStart};
