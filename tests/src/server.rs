@@ -148,6 +148,8 @@ pub struct TestServer {
 impl TestServer {
     /// Starts a server over any registry.
     pub async fn listen(config: ServerConfig, registry: Registry, recorder: Recorder) -> Result<Self> {
+        // The HTTP clients of the tests have TLS as that of remote models has. The first provider of the process stays.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let events = TcpListener::bind("127.0.0.1:0").await?;

@@ -56,6 +56,19 @@ impl Fault {
     }
 }
 
+/// Whether encryption failed: a certificate is not trusted, or the server does not speak TLS.
+fn is_tls(error: &reqwest::Error) -> bool {
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        let within = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        if error.is::<rustls::Error>() || within.is_some_and(|inner| inner.is::<rustls::Error>()) {
+            return true;
+        }
+        source = error.source();
+    }
+    false
+}
+
 /// The innermost cause of a network error, which has no text of a request.
 fn cause(error: &reqwest::Error) -> String {
     let mut source = std::error::Error::source(error);
