@@ -3,9 +3,10 @@
 // usage: page.mjs PART URL BROWSER RECORDING [NAME ...]
 //
 // PART `real` needs the default TTS model NAME 1 and the ASR model NAME 2, `key` a server with the key NAME 1, `voices` one
-// whose model NAME 1 clones voices, `empty` one whose default model NAME 1 is not installed, `converse` a chat model with long answers, `model` any chat model.
-// RECORDING is the microphone. Pictures are written to the folder IZWI_PICTURES, if that is set. Exits with a stack trace at the
-// first fault; prints one line for each check that passed.
+// whose model NAME 1 clones voices, `empty` one whose default model NAME 1 is not installed, `pull` one that can pull it
+// besides, `converse` a chat model with long answers, `model` any chat model. RECORDING is the microphone. Pictures are written
+// to the folder IZWI_PICTURES, if that is set. Exits with a stack trace at the first fault; prints one line for each check that
+// passed.
 
 import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
@@ -356,6 +357,22 @@ const parts = {
     await page.getByRole("button", { name: `Pull ${model}` }).waitFor(WAIT);
     await everywhere("empty", ["speak", "listen", "converse", "voices", "models"]);
     passed("without a model the page says what to do");
+  },
+
+  async pull(page) {
+    const [model] = names;
+    await tab(page, "models");
+    await page.getByRole("button", { name: `Pull ${model}` }).click();
+    await page.getByText(`${model} is being pulled`).waitFor(WAIT);
+    await page.getByRole("button", { name: `Load ${model}` }).waitFor({ timeout: 180_000 });
+    passed("a model is pulled through the page");
+    await tab(page, "speak");
+    await page.waitForFunction(() => !document.getElementById("speak-go").disabled, null, WAIT);
+    await tap(page);
+    await page.getByRole("button", { name: "Speak", exact: true }).click();
+    await shows(page, "speak-status", "^Done");
+    assert.ok((await played(page)).length > 12_000, "half a second of speech");
+    passed("the pulled model speaks");
   },
 
   async converse(page) {

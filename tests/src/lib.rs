@@ -19,7 +19,7 @@ pub use gate::Gate;
 pub use log::Log;
 pub use raw::{RawResponse, exchange};
 pub use recording::{Form, base64, recording, transcript_events};
-pub use server::{Setup, TestServer, copy, eventually, guarded};
+pub use server::{Setup, TestServer, copy, eventually, guarded, provide_tls};
 pub use session::{Incoming, Session, Turn, Utterance};
 pub use upstream::{Reply, Seen, Upstream};
 

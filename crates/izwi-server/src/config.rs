@@ -81,6 +81,8 @@ pub struct ServerConfig {
     pub ping_interval: Duration,
     /// How long requests and sessions may continue after a shutdown was requested.
     pub drain_timeout: Duration,
+    /// The server ends once no connection has been open and no model was pulled for this long; `None` for never.
+    pub exit_when_idle: Option<Duration>,
 }
 
 /// How many requests of the largest size fit into the upload memory.
@@ -170,6 +172,7 @@ impl Default for ServerConfig {
             resume_window: Duration::from_secs(30),
             ping_interval: Duration::from_secs(15),
             drain_timeout: Duration::from_secs(30),
+            exit_when_idle: None,
         }
     }
 }

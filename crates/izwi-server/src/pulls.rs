@@ -54,6 +54,11 @@ impl Pulls {
         lock(&self.jobs).clone()
     }
 
+    /// Whether a pull runs.
+    pub(crate) fn is_running(&self) -> bool {
+        lock(&self.jobs).values().any(|job| job.failure.is_none())
+    }
+
     /// Begins to pull a model, and calls `installed` at its end if it succeeds. A pull that runs already goes on.
     pub(crate) fn begin(
         &self,

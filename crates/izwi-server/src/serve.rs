@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -69,7 +69,7 @@ impl From<TcpListener> for Listeners {
     }
 }
 
-/// Serves until `shutdown` completes, then drains: readiness is red and new requests are refused at once, while open
+/// Serves until `shutdown` completes or [`ServerConfig::exit_when_idle`] has passed, then drains: readiness is red and new requests are refused at once, while open
 /// requests and current utterances continue for at most [`ServerConfig::drain_timeout`]. Engines stop at the end.
 ///
 /// # Errors
@@ -122,6 +122,10 @@ struct Server {
     send_timeout: Duration,
     places: Connections,
     sweep_interval: Duration,
+    /// The time without a connection after which the server ends.
+    exit_when_idle: Option<Duration>,
+    /// Since when nobody is connected, as far as it was noticed.
+    idle_since: Option<Instant>,
     closing: watch::Sender<bool>,
     connections: JoinSet<()>,
 }
@@ -142,12 +146,14 @@ impl Server {
             places: Connections::new(Limits::of(config)),
             sweep_interval: (config.header_timeout.min(config.keep_alive_timeout) / 4)
                 .clamp(SWEEP_INTERVALS.0, SWEEP_INTERVALS.1),
+            exit_when_idle: config.exit_when_idle,
+            idle_since: None,
             closing: watch::Sender::new(false),
             connections: JoinSet::new(),
         }
     }
 
-    /// Accepts until `until` completes, then closes every connection.
+    /// Accepts until `until` completes or nobody has been connected for a while, then closes every connection.
     async fn run(mut self, listeners: Listeners, until: impl Future<Output = ()>) {
         let mut until = pin!(until);
         let mut maintenance = tokio::time::interval(MAINTENANCE_INTERVAL);
@@ -158,6 +164,11 @@ impl Server {
                 _ = maintenance.tick() => {
                     self.state.recorder().run_upkeep();
                     self.state.registry().expire();
+                    if self.has_been_idle() {
+                        tracing::info!("ending: nobody is connected");
+                        self.state.registry().close();
+                        break;
+                    }
                 }
                 _ = sweep.tick() => self.places.expire(),
                 Some(_) = self.connections.join_next() => {}
@@ -178,6 +189,16 @@ impl Server {
             tracing::warn!(open = self.connections.len(), "connections are closed by force");
             self.connections.shutdown().await;
         }
+    }
+
+    /// Whether no connection was open and no model was pulled for the configured time.
+    fn has_been_idle(&mut self) -> bool {
+        let Some(limit) = self.exit_when_idle else { return false };
+        if !self.connections.is_empty() || self.state.pulls().is_running() {
+            self.idle_since = None;
+            return false;
+        }
+        self.idle_since.get_or_insert_with(Instant::now).elapsed() >= limit
     }
 
     /// Makes room after a failed accept.
@@ -205,6 +226,7 @@ impl Server {
     }
 
     fn open(&mut self, stream: TcpStream, address: IpAddr) {
+        self.idle_since = None;
         let Some(place) = self.places.admit(Peer::of(address)) else {
             tracing::debug!(%address, "connection refused: every place serves a request");
             return;

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::process::{self, cargo};
 use crate::steps::Steps;
-use crate::{aarch64, alsa, darwin, emulate, monitoring, packaging, suite, tidy};
+use crate::{aarch64, alsa, book, darwin, emulate, monitoring, packaging, suite, tidy};
 
 pub(crate) fn run(root: &Path, steps: &mut Steps) -> Result<()> {
     steps.run("format", &mut cargo(root, &["fmt", "--all", "--", "--check"]))?;
@@ -16,6 +16,7 @@ pub(crate) fn run(root: &Path, steps: &mut Steps) -> Result<()> {
     steps.time("tidy", || tidy::run(root))?;
     monitoring::check(root, steps)?;
     packaging::check(root, steps)?;
+    book::build(root, steps)?;
     darwin::check(root, steps)?;
     aarch64::check(root, steps)?;
     deny(root, steps)?;

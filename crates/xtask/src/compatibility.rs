@@ -136,7 +136,7 @@ fn render(table: &Table, page: &mut String) {
     }
     let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
     for route in routes {
-        let _ = write!(page, "\n### {route}\n\n| field | status | note | test |\n|---|---|---|---|\n");
+        let _ = write!(page, "\n### `{route}`\n\n| field | status | note | test |\n|---|---|---|---|\n");
         for field in table.fields.iter().filter(|field| field.route == route) {
             let (name, note, test) = (cell(&field.name), cell(&field.note), cell(&field.test));
             let _ = writeln!(page, "| `{name}` | {} | {note} | `{test}` |", field.status);

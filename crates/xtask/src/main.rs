@@ -8,6 +8,7 @@
 mod aarch64;
 mod alsa;
 mod apt;
+mod book;
 mod chromium;
 mod ci;
 mod compatibility;
@@ -17,6 +18,7 @@ mod emulate;
 mod examples;
 mod figures;
 mod fuzz;
+mod markdown;
 mod metal_costs;
 mod metal_report;
 mod monitoring;
@@ -40,12 +42,13 @@ use steps::Steps;
 const USAGE: &str = "usage: cargo xtask CHORE
 
 chores:
-  ci                        fmt, clippy, tidy, darwin, aarch64, cargo-deny where installed, then test
+  ci                        fmt, clippy, tidy, book, darwin, aarch64, cargo-deny where installed, then test
   test                      everything: pull of the test models, generated pages, doc tests, all tests
   test -- ARGS              the tests that ARGS of nextest select (`-p CRATE` builds that crate only)
   test --fast [-- ARGS]     no pull, no Python: all tests but those that need real weights
   pull                      only the pull of the test models, into target/izwi-home
   tidy                      the structural rules of this repository
+  book                      the pages of docs/ as a book in target/book
   docs [--check]            write the generated pages of docs/ (or only compare them)
   compatibility             only docs/compatibility.md, without a build; a part of `docs`
   record NOTE               keep the durations of the last `ci` as benches/baselines/ci.json
@@ -88,6 +91,7 @@ enum Chore {
     Test { fast: bool, nextest_args: Vec<String> },
     Pull,
     Tidy,
+    Book,
     Docs { check: bool },
     Record { note: String },
     MetalEmulate { self_check: bool, nextest_args: Vec<String> },
@@ -122,6 +126,7 @@ fn parse(args: &[&str]) -> Option<Chore> {
         ["test", "--fast", "--", rest @ ..] => Some(test(true, rest)),
         ["pull"] => Some(Chore::Pull),
         ["tidy"] => Some(Chore::Tidy),
+        ["book"] => Some(Chore::Book),
         ["docs"] => Some(Chore::Docs { check: false }),
         ["docs", "--check"] => Some(Chore::Docs { check: true }),
         ["record", note @ ..] if !note.is_empty() => Some(Chore::Record { note: note.join(" ") }),
@@ -156,6 +161,7 @@ fn run(root: &Path, chore: &Chore) -> Result<()> {
         Chore::Test { nextest_args, .. } => suite::run_selected(root, steps, nextest_args),
         Chore::Pull => suite::pull(root, steps),
         Chore::Tidy => tidy::run(root),
+        Chore::Book => book::build(root, steps),
         Chore::Docs { check: false } => docs::write(root, steps),
         Chore::Docs { check: true } => docs::check(root, steps),
         Chore::Record { note } => steps::record(root, note),

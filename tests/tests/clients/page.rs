@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use izwi_core::engine::config::DEFAULT_MODEL;
-use izwi_core::engine::{EngineCoreConfig, Precision};
+use izwi_core::engine::{Engine, EngineCoreConfig, Precision};
 use izwi_hub::{Store, VoiceStore};
 use izwi_server::{Loader, Recorder, Registry, RegistryConfig, ServerConfig};
 use izwi_tests::{Setup, TestServer};
@@ -81,6 +81,25 @@ async fn the_page_is_useful_without_a_model() -> Result<()> {
     let config = ServerConfig { store, ..ServerConfig::default() };
     let server = TestServer::listen(config, registry, Recorder::install()?).await?;
     check(&server, "empty", &[DEFAULT_MODEL]).await
+}
+
+/// From where a user's pull has it: the network is used.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_pulls_a_model_that_then_speaks() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let home = folder.path().to_path_buf();
+    let loader: Loader = Arc::new(move |name: &str| {
+        let home = Some(home.clone());
+        let config =
+            EngineCoreConfig { model: name.to_owned(), home, admission: false, ..Default::default() };
+        Engine::new(config).map_err(|error| format!("{error:#}"))
+    });
+    let registry = Registry::with_loader(RegistryConfig::new(DEFAULT_MODEL), Vec::new(), loader);
+    registry.load_defaults();
+    let store = Some(Store::open(Some(folder.path().to_path_buf()))?);
+    let config = ServerConfig { store, ..ServerConfig::default() };
+    let server = TestServer::listen(config, registry, Recorder::install()?).await?;
+    check(&server, "pull", &[DEFAULT_MODEL]).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -64,6 +64,7 @@ async fn serve(
 ) -> Result<()> {
     let server = &resolved.settings.server;
     let mut interrupt = Interrupt::listen()?;
+    let exit_when_idle = passed.as_ref().and_then(|_| server.exit_when_idle());
     let http = match passed {
         Some(listener) => adopt(listener, server)?,
         None => listen(server).await?,
@@ -128,7 +129,15 @@ async fn serve(
     };
     let (voices, vad_weights) = (Some(store.voices().clone()), Some(store.vad_weights()));
     let store = Some(store);
-    let config = ServerConfig { voices, store, vad_weights, max_open_files, traces, ..server.config.clone() };
+    let config = ServerConfig {
+        voices,
+        store,
+        vad_weights,
+        max_open_files,
+        traces,
+        exit_when_idle,
+        ..server.config.clone()
+    };
     activation::ready(&address::url(address));
     izwi_server::serve(Listeners { http, wyoming }, config, registry, recorder, shutdown).await?;
     Ok(())

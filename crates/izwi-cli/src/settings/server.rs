@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
+use std::time::Duration;
 
 use izwi_core::engine::config::DEFAULT_ASR_MODEL;
 use izwi_server::{RegistryConfig, RestartPolicy, ServerConfig};
@@ -30,6 +31,8 @@ pub(crate) struct ServerSettings {
     pub(crate) model_ttl_s: u64,
     /// As `model_ttl_s`, of the default models.
     pub(crate) default_model_ttl_s: u64,
+    /// Time without a connection after which a server on a passed socket ends, in seconds; 0 for never.
+    pub(crate) exit_when_idle_s: u64,
     /// Time that a request waits for its model, in seconds.
     pub(crate) load_timeout_s: u64,
     /// Memory limit of all loaded models, in MiB; 0 for no limit.
@@ -77,6 +80,7 @@ impl Default for ServerSettings {
             models: Vec::new(),
             model_ttl_s: 600,
             default_model_ttl_s: 0,
+            exit_when_idle_s: 900,
             load_timeout_s: 30,
             memory_budget_mib: machine::default_memory_budget_mib(),
             config: ServerConfig::default(),
@@ -90,9 +94,17 @@ impl ServerSettings {
         Some(self.asr_model.as_str()).filter(|name| *name != NO_MODEL)
     }
 
+    /// The time without a connection after which a server ends whose socket the service manager keeps. A port that the
+    /// server binds itself could not start it again.
+    pub(crate) fn exit_when_idle(&self) -> Option<Duration> {
+        Some(self.exit_when_idle_s)
+            .filter(|idle| *idle > 0 && self.wyoming.0.is_none())
+            .map(Duration::from_secs)
+    }
+
     /// Settings of the registry, with the default TTS model.
     pub(crate) fn registry(&self, default_tts: String) -> RegistryConfig {
-        let seconds = std::time::Duration::from_secs;
+        let seconds = Duration::from_secs;
         RegistryConfig {
             default_tts,
             default_asr: self.default_asr_model().map(str::to_owned),

@@ -429,6 +429,10 @@ pub(crate) static TABLE: &[Setting] = &[
         Server, OfSection, "default_model_ttl_s", TTL "SECONDS", server.default_model_ttl_s,
         "Time after which an unused default model is unloaded, until the next request loads it again; 0 for never"
     ),
+    whole!(
+        Server, OfSection, "exit_when_idle_s", TTL "SECONDS", server.exit_when_idle_s,
+        "Time without a connection after which a server that was started by socket activation ends; 0 for never"
+    ),
     Setting {
         default_words: Some("70 % of the memory of the machine or its container"),
         ..whole!(Server, OfSection, "memory_budget_mib", MEBIBYTES "MIB", server.memory_budget_mib, "Memory limit of all loaded models; unused ones are unloaded to stay below it; 0 for no limit")

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed preparation fails the test")]
 
+#[cfg(target_os = "linux")]
+mod book;
 #[cfg(unix)]
 mod faults;
 mod formats;

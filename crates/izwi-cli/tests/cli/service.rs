@@ -81,6 +81,46 @@ fn a_passed_socket_is_served_and_readiness_is_told() {
 }
 
 #[test]
+fn a_server_on_a_passed_socket_ends_when_nobody_is_connected_and_loses_no_connection() {
+    let izwi = Izwi::alone();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let kept = listener.try_clone().unwrap();
+    let address = listener.local_addr().unwrap();
+    let variables = [("IZWI_EXIT_WHEN_IDLE_S", "1")];
+    let request = b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let answer = |mut stream: TcpStream| {
+        stream.write_all(request).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    };
+    let output = activated(&izwi, listener, 1, &variables).wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("nobody is connected"), "{}", text(&output.stderr));
+
+    // The socket is still there: the next server answers a connection that came while none ran.
+    let early = TcpStream::connect(address).unwrap();
+    let child = activated(&izwi, kept, 1, &variables);
+    answer(early);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+
+    // A server that bound its port itself stays.
+    let port = address.port().to_string();
+    let mut command = izwi.command(&["serve", "--no-pull", "--asr-model", "none", "--port", &port]);
+    let mut child = command.envs(variables).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    lines.find(|line| line.as_ref().unwrap().starts_with("izwi serves on")).unwrap().unwrap();
+    let drain = thread::spawn(move || lines.map(Result::unwrap).collect::<Vec<String>>());
+    // Longer than the interval in which idle servers are looked for.
+    thread::sleep(Duration::from_secs(7));
+    answer(TcpStream::connect(address).unwrap());
+    signal(child.id(), "TERM");
+    assert!(child.wait().unwrap().success());
+    drain.join().unwrap();
+}
+
+#[test]
 fn other_passed_sockets_are_refused() {
     let izwi = Izwi::alone();
     let datagram = UnixDatagram::unbound().unwrap();

@@ -130,6 +130,37 @@ fn a_conversation_by_voice_answers_and_ends_with_an_interrupt() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("listening to arecord"));
 }
 
+/// The player of the first answer stops before its end, and a second answer is played.
+#[test]
+fn speaking_interrupts_the_answer_that_is_played() {
+    let izwi = Izwi::with_models();
+    install_chat_model(&izwi);
+    fs::write(izwi.path("clip.raw"), &clip()[..64_000]).unwrap();
+    fs::write(izwi.path("silence.raw"), vec![0; 64_000]).unwrap();
+    let folder = izwi.path("").display().to_string();
+    // The microphone is silent until the first answer is heard.
+    let script = "/bin/cat clip.raw silence.raw\nwhile [ ! -e players ]; do /bin/sleep 0.05; done\n\
+        /bin/cat clip.raw silence.raw\nexec /bin/sleep 60";
+    install(&izwi, "arecord", &format!("cd '{folder}'\n{script}"));
+    // The loudspeaker takes a tenth of a second for a tenth of a second of audio.
+    let script = "echo begins >> players\nwhile [ \"$(/usr/bin/head -c 4800 | /usr/bin/wc -c)\" -gt 0 ]; do\n\
+        /bin/sleep 0.1; done\necho ends >> players";
+    install(&izwi, "aplay", &format!("cd '{folder}'\n{script}"));
+    let given =
+        ["chat", "--mic", "--models-dir", "models", "--dtype", "f32", "--max-blocks", "512", "--no-pull"];
+    let mut command = izwi.command(&[&given[..], &["--max-tokens", "120"]].concat());
+    let child = command.env("PATH", izwi.path("bin")).spawn().unwrap();
+    let players = || fs::read_to_string(izwi.path("players")).unwrap_or_default();
+    let begun = Instant::now();
+    while players().matches("begins").count() < 2 && begun.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    signal(child.id(), "INT");
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(players().starts_with("begins\nbegins\n"), "{:?}", players());
+}
+
 /// Speech through the device instead of a program.
 #[cfg(all(target_os = "linux", feature = "alsa"))]
 #[test]

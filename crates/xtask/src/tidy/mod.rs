@@ -11,6 +11,7 @@ mod hosts;
 mod imports;
 mod manifests;
 mod modules;
+mod pages;
 mod roots;
 mod shape;
 mod tree;
@@ -57,6 +58,8 @@ const CHECKS: &[Check] = &[
     shape::weights_stay_out,
     manifests::are_complete,
     hosts::are_not_named,
+    pages::links_resolve,
+    pages::book_is_complete,
 ];
 
 /// Prints every violation in the repository at `root` and fails if there is one.
