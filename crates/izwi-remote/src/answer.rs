@@ -50,6 +50,11 @@ impl Fault {
         if error.is_builder() {
             return Self::failed(model, "cannot be asked: the request cannot be built");
         }
+        if is_tls(error) {
+            let reason =
+                format!("cannot be reached safely{}; check base_url and the certificates", cause(error));
+            return Self::failed(model, reason);
+        }
         let what =
             if error.is_connect() { "cannot be reached" } else { "closed the connection without an answer" };
         Self::unavailable(model, format!("{what}{}", cause(error)))

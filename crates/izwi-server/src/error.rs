@@ -192,7 +192,7 @@ pub enum ApiError {
     UpstreamRefused(String),
     /// No server of a remote model can be asked now.
     #[error("{message}")]
-    UpstreamUnavailable {
+    UpstreamDown {
         /// What failed.
         message: String,
         /// Value of `Retry-After`.
@@ -304,9 +304,7 @@ impl ApiError {
             RemoteError::Busy { message, retry_after } => {
                 Self::Overloaded { message, retry_after, by_engine: true }
             }
-            RemoteError::Unavailable { message, retry_after } => {
-                Self::UpstreamUnavailable { message, retry_after }
-            }
+            RemoteError::Unavailable { message, retry_after } => Self::UpstreamDown { message, retry_after },
             RemoteError::Failed(message) => Self::UpstreamFailed(message),
         }
     }
@@ -396,9 +394,7 @@ impl ApiError {
             }
             Self::NoRoom { .. } => (StatusCode::INSUFFICIENT_STORAGE, SERVER, "memory_budget"),
             Self::UpstreamRefused(_) => (StatusCode::BAD_REQUEST, INVALID, "upstream_refused"),
-            Self::UpstreamUnavailable { .. } => {
-                (StatusCode::SERVICE_UNAVAILABLE, SERVER, "upstream_unavailable")
-            }
+            Self::UpstreamDown { .. } => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "upstream_unavailable"),
             Self::UpstreamFailed(_) => (StatusCode::BAD_GATEWAY, SERVER, "upstream_failed"),
             Self::FirstAudioTimeout(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "overloaded"),
             Self::Draining => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "draining"),
@@ -458,7 +454,7 @@ impl ApiError {
         match self {
             Self::Overloaded { retry_after, .. }
             | Self::ModelRestarting { retry_after, .. }
-            | Self::UpstreamUnavailable { retry_after, .. }
+            | Self::UpstreamDown { retry_after, .. }
             | Self::TooManyWrongKeys { retry_after } => {
                 Some((retry_after.as_secs_f64().ceil() as u64).max(1))
             }
@@ -479,7 +475,7 @@ impl ApiError {
             Self::ModelUnavailable(_) | Self::ModelGivenUp(_) => return,
             Self::FirstAudioTimeout(_) | Self::IdleTimeout(_) | Self::TextTimeout(_) | Self::CutOff => return,
             Self::Overloaded { by_engine: true, .. } => return,
-            Self::UpstreamRefused(_) | Self::UpstreamUnavailable { .. } | Self::UpstreamFailed(_) => return,
+            Self::UpstreamRefused(_) | Self::UpstreamDown { .. } | Self::UpstreamFailed(_) => return,
             Self::Overloaded { .. } | Self::NoRoom { .. } => "overloaded",
             Self::Draining => "draining",
             Self::ModelLoading(_) | Self::ModelRestarting { .. } | Self::ModelNotLoaded(_) => "loading",

@@ -135,7 +135,7 @@ fn generation() -> Vec<ApiError> {
     vec![
         ApiError::UpstreamRefused(text("a server of model 'ID' refuses the request")),
         ApiError::UpstreamFailed(text("a server of model 'ID' failed")),
-        ApiError::UpstreamUnavailable { message: text("the servers of model 'ID' failed"), retry_after },
+        ApiError::UpstreamDown { message: text("the servers of model 'ID' failed"), retry_after },
         ApiError::FirstAudioTimeout(120),
         ApiError::CutOff,
         internal().remove(0),

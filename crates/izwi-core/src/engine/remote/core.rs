@@ -31,7 +31,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// What arrived of one request.
 enum Arrival {
     Started(std::result::Result<RemoteOutput, RemoteError>),
-    Part(Option<std::result::Result<StepOutput, RemoteError>>, RemoteOutput),
+    Part(Option<std::result::Result<Box<StepOutput>, RemoteError>>, RemoteOutput),
 }
 
 type Pending = Abortable<BoxFuture<'static, (SequenceId, Arrival)>>;
@@ -252,7 +252,7 @@ impl RemoteCore {
             return;
         }
         let part = async move {
-            let part = output.next().await;
+            let part = output.next().await.map(|part| part.map(Box::new));
             (sequence, Arrival::Part(part, output))
         };
         let abort = self.await_arrival(part.boxed());
@@ -280,7 +280,7 @@ impl RemoteCore {
                 tracing::error!(model = self.config.model, request = %open.id, %error, "a remote answer was cut");
                 self.finish(sequence, FinishReason::Error, Some(error.to_string()));
             }
-            Arrival::Part(Some(Ok(part)), output) => match self.output.push(sequence, part, &self.metrics) {
+            Arrival::Part(Some(Ok(part)), output) => match self.output.push(sequence, *part, &self.metrics) {
                 Pushed::Open => self.await_part(sequence, output),
                 Pushed::Blocked => {
                     open.is_paused = true;
