@@ -65,11 +65,12 @@ impl Fault {
 fn is_tls(error: &reqwest::Error) -> bool {
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {
-        let within = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        if error.is::<rustls::Error>() || within.is_some_and(|inner| inner.is::<rustls::Error>()) {
+        if error.is::<rustls::Error>() {
             return true;
         }
-        source = error.source();
+        // An I/O error passes over what it wraps.
+        let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        source = wrapped.map(|inner| inner as &dyn std::error::Error).or_else(|| error.source());
     }
     false
 }
