@@ -10,6 +10,7 @@ mod recording;
 mod server;
 mod session;
 pub mod synthetic;
+mod upstream;
 pub mod wer;
 
 pub use collector::TraceCollector;
@@ -18,8 +19,9 @@ pub use gate::Gate;
 pub use log::Log;
 pub use raw::{RawResponse, exchange};
 pub use recording::{Form, base64, recording, transcript_events};
-pub use server::{Setup, TestServer, copy, eventually, guarded};
+pub use server::{Setup, TestServer, copy, eventually, guarded, provide_tls};
 pub use session::{Incoming, Session, Turn, Utterance};
+pub use upstream::{Reply, Seen, Upstream};
 
 /// Timeout of every wait.
 pub const GUARD: std::time::Duration = std::time::Duration::from_secs(60);

@@ -148,6 +148,7 @@ pub struct TestServer {
 impl TestServer {
     /// Starts a server over any registry.
     pub async fn listen(config: ServerConfig, registry: Registry, recorder: Recorder) -> Result<Self> {
+        provide_tls();
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let events = TcpListener::bind("127.0.0.1:0").await?;
@@ -289,6 +290,12 @@ impl TestServer {
         })
         .await
     }
+}
+
+/// Gives the HTTP clients of this process the TLS that remote models have: without one, none can be built.
+pub fn provide_tls() {
+    // The first provider of the process stays.
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 /// Copies a folder with all that is in it.

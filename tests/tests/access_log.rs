@@ -33,6 +33,7 @@ fn check(line: &Value, expected: &Value) {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_logged_with_their_sizes_and_without_texts() -> Result<()> {
     let log = Log::collect();
+    izwi_tests::provide_tls();
     let client = reqwest::Client::new();
     let speaker = keyed(Setup::units("logged-speaker")).await?;
     let body = json!({"model": "tts-1", "input": TEXT, "response_format": "pcm"}).to_string();

@@ -30,6 +30,7 @@ mod real_vad;
 mod real_whisper;
 mod real_word_times;
 mod realtime;
+mod remote;
 mod resume;
 mod speech;
 mod streaming;

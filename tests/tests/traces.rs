@@ -75,6 +75,7 @@ fn names(spans: &[Span]) -> Vec<&str> {
 async fn requests_have_a_span_tree_that_continues_the_trace_of_their_client() -> Result<()> {
     let collector = TraceCollector::start().await?;
     let traces = Traces::to(&format!("http://{}", collector.address))?;
+    izwi_tests::provide_tls();
     let client = reqwest::Client::new();
 
     let exporter = traces.clone();

@@ -65,6 +65,7 @@ impl Server {
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
         let pid = process.id().context("the server ended at once")?;
+        izwi_tests::provide_tls();
         let client = reqwest::Client::builder().timeout(Duration::from_secs(120)).build()?;
         let server = Self { address, client, process, pid, _models: models };
         for _ in 0..600 {

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use izwi_core::engine::Precision;
 use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest, FinishReason, StreamingOutput};
+use izwi_remote::{ConfigError, RemoteClient};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use crate::interrupt::Interrupt;
-use crate::output;
-use crate::settings::Resolved;
+use crate::settings::{RemoteModel, Resolved};
+use crate::{failure, output};
 
 /// Default of `slow_client_timeout_s` in commands: their only reader is a pipe, a player or a pager, which a user may
 /// pause, and no other client waits.
@@ -67,17 +68,44 @@ pub(crate) fn runtime() -> Result<Runtime> {
 /// # Errors
 /// The model does not load, `work` fails, or the process is interrupted.
 pub(crate) fn run<T>(config: EngineCoreConfig, work: impl AsyncFnOnce(Loaded) -> Result<T>) -> Result<T> {
+    run_model(config, None, work)
+}
+
+/// As [`run`], with the model of `remote` if there is one.
+///
+/// # Errors
+/// As [`run`], or the remote model is configured wrongly.
+pub(crate) fn run_model<T>(
+    config: EngineCoreConfig,
+    remote: Option<&RemoteModel>,
+    work: impl AsyncFnOnce(Loaded) -> Result<T>,
+) -> Result<T> {
     start_threads(config.num_threads);
     let runtime = runtime()?;
     let result = runtime.block_on(async {
         let mut interrupt = Interrupt::listen()?;
         let begun = Instant::now();
-        let engine = load(config, &mut interrupt).await?;
+        let engine = match remote {
+            Some(remote) => interrupt.guard(connect(remote, config)).await?,
+            None => load(config, &mut interrupt).await?,
+        };
         work(Loaded { engine, interrupt, load_time: begun.elapsed() }).await
     });
     // After an interrupt a model may still load, or a read of standard input block: neither is waited for.
     runtime.shutdown_background();
     result
+}
+
+/// The engine of a remote model, with the limits of `config`.
+///
+/// # Errors
+/// It is configured wrongly, or its key is missing.
+pub(crate) async fn connect(remote: &RemoteModel, config: EngineCoreConfig) -> Result<Engine> {
+    let wrong = |error: ConfigError| {
+        failure::with_help(format!("{}: remote_models: {error}", remote.origin), "docs/remote.md tells more")
+    };
+    let client = RemoteClient::new(remote.with_key()?).map_err(wrong)?;
+    Ok(client.with_listed_voices().await.into_engine(config)?)
 }
 
 /// Loads the model and warms it up.

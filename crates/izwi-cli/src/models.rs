@@ -13,9 +13,18 @@ use crate::settings::{Resolved, Settings};
 /// Opens the store of the settings.
 ///
 /// # Errors
-/// A manifest in it is invalid.
+/// A manifest in it is invalid, or a remote model has the name of one.
 pub(crate) fn open(settings: &Settings) -> Result<Store> {
     let store = open_at(&settings.home, settings.engine.models_dir.clone())?;
+    for remote in &settings.remote_models {
+        let name = &remote.config.name;
+        if store.manifest(name).is_ok() {
+            return Err(failure::with_help(
+                format!("{}: remote_models: name: '{name}' is a model of `izwi list`", remote.origin),
+                "choose another name for the remote model",
+            ));
+        }
+    }
     Ok(store.with_voice_limits(settings.voices))
 }
 
@@ -27,6 +36,20 @@ pub(crate) fn open_at(home: &Path, models_dir: Option<PathBuf>) -> Result<Store>
     let store = Store::open(Some(home.to_path_buf()))
         .with_context(|| format!("cannot open the model store {}", home.display()))?;
     Ok(store.with_models_dir(models_dir))
+}
+
+/// Makes sure that the model of `name` can be loaded: it is remote, or installed, or pulled now if that is allowed.
+///
+/// # Errors
+/// As [`ensure`].
+pub(crate) fn ensure_known(store: &Store, settings: &Settings, name: &str, may_pull: bool) -> Result<()> {
+    match settings.remote(name) {
+        Some(remote) => {
+            output::status(&format!("model '{name}' is remote: its inputs are sent to {}", remote.place()));
+            Ok(())
+        }
+        None => ensure(store, name, may_pull),
+    }
 }
 
 /// Makes sure that a model is installed; pulls it if that is allowed.
@@ -68,9 +91,12 @@ pub(crate) fn asr_model(store: &Store, resolved: &Resolved) -> Result<String> {
     let Some(name) = chosen.or(default) else {
         return Err(failure::with_help("no ASR model is set", "name one with --model"));
     };
-    let manifest = store.manifest(name)?;
-    if manifest.tasks.contains(&Task::Asr) {
-        return Ok(manifest.name.clone());
+    let tasks = match settings.remote(name) {
+        Some(remote) => vec![remote.config.task],
+        None => store.manifest(name)?.tasks.clone(),
+    };
+    if tasks.contains(&Task::Asr) {
+        return Ok(name.to_owned());
     }
     let remedy = match default {
         Some(default) => format!("use --model {default}"),

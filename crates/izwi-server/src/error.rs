@@ -6,7 +6,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use izwi_audio::decode::DecodeError;
-use izwi_core::engine::{EngineError, RequestId, metrics};
+use izwi_core::engine::{EngineError, RemoteError, RequestId, metrics};
 use izwi_hub::VoiceError;
 use izwi_types::{bounded, excerpt};
 
@@ -187,6 +187,20 @@ pub enum ApiError {
         /// Whether the engine refused the request, and counted it.
         by_engine: bool,
     },
+    /// The server that runs a remote model refuses the request.
+    #[error("{0}")]
+    UpstreamRefused(String),
+    /// No server of a remote model can be asked now.
+    #[error("{message}")]
+    UpstreamDown {
+        /// What failed.
+        message: String,
+        /// Value of `Retry-After`.
+        retry_after: Duration,
+    },
+    /// A server of a remote model failed, or did not keep to the protocol.
+    #[error("{0}")]
+    UpstreamFailed(String),
     /// The first audio did not come in time.
     #[error("no audio within {0} s; the service is overloaded, try again later")]
     FirstAudioTimeout(u64),
@@ -270,6 +284,7 @@ impl ApiError {
             EngineError::AudioOverload { .. } => {
                 Self::Overloaded { message: error.to_string(), retry_after: AUDIO_RETRY, by_engine: true }
             }
+            EngineError::Remote(error) => Self::from_remote(error),
             // Only a server that shuts down aborts a request whose caller still waits.
             EngineError::Draining | EngineError::Aborted => Self::Draining,
             EngineError::Stopped(reason) => {
@@ -280,6 +295,17 @@ impl ApiError {
             | EngineError::Load(_)
             | EngineError::Execution(_)
             | EngineError::DuplicateId(_) => Self::internal(&error.to_string(), request),
+        }
+    }
+
+    fn from_remote(error: RemoteError) -> Self {
+        match error {
+            RemoteError::Refused(message) => Self::UpstreamRefused(message),
+            RemoteError::Busy { message, retry_after } => {
+                Self::Overloaded { message, retry_after, by_engine: true }
+            }
+            RemoteError::Unavailable { message, retry_after } => Self::UpstreamDown { message, retry_after },
+            RemoteError::Failed(message) => Self::UpstreamFailed(message),
         }
     }
 
@@ -367,6 +393,9 @@ impl ApiError {
                 (StatusCode::SERVICE_UNAVAILABLE, SERVER, "memory_budget")
             }
             Self::NoRoom { .. } => (StatusCode::INSUFFICIENT_STORAGE, SERVER, "memory_budget"),
+            Self::UpstreamRefused(_) => (StatusCode::BAD_REQUEST, INVALID, "upstream_refused"),
+            Self::UpstreamDown { .. } => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "upstream_unavailable"),
+            Self::UpstreamFailed(_) => (StatusCode::BAD_GATEWAY, SERVER, "upstream_failed"),
             Self::FirstAudioTimeout(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "overloaded"),
             Self::Draining => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "draining"),
             Self::NotReady { code, .. } => (StatusCode::SERVICE_UNAVAILABLE, SERVER, code),
@@ -425,6 +454,7 @@ impl ApiError {
         match self {
             Self::Overloaded { retry_after, .. }
             | Self::ModelRestarting { retry_after, .. }
+            | Self::UpstreamDown { retry_after, .. }
             | Self::TooManyWrongKeys { retry_after } => {
                 Some((retry_after.as_secs_f64().ceil() as u64).max(1))
             }
@@ -445,6 +475,7 @@ impl ApiError {
             Self::ModelUnavailable(_) | Self::ModelGivenUp(_) => return,
             Self::FirstAudioTimeout(_) | Self::IdleTimeout(_) | Self::TextTimeout(_) | Self::CutOff => return,
             Self::Overloaded { by_engine: true, .. } => return,
+            Self::UpstreamRefused(_) | Self::UpstreamDown { .. } | Self::UpstreamFailed(_) => return,
             Self::Overloaded { .. } | Self::NoRoom { .. } => "overloaded",
             Self::Draining => "draining",
             Self::ModelLoading(_) | Self::ModelRestarting { .. } | Self::ModelNotLoaded(_) => "loading",

@@ -65,8 +65,13 @@ fn show(json: bool, resolved: &Resolved) -> Result<()> {
     }
     let values =
         resolved.origins.iter().map(|(setting, origin)| (setting, (setting.get)(&resolved.settings), origin));
+    let remotes = resolved.settings.remote_models.iter().map(|remote| {
+        let config = &remote.config;
+        let value = format!("{}, {} at {}", config.task.name(), config.model, remote.place());
+        (format!("remote_models.{}", config.name), value, remote.origin.to_string())
+    });
     if json {
-        let object: serde_json::Map<String, serde_json::Value> = values
+        let mut object: serde_json::Map<String, serde_json::Value> = values
             .map(|(setting, value, origin)| {
                 let (kind, place) = match origin {
                     Origin::Flag(_) => ("flag", Some(origin.to_string())),
@@ -78,10 +83,15 @@ fn show(json: bool, resolved: &Resolved) -> Result<()> {
                 (setting.key(), entry)
             })
             .collect();
+        object.extend(remotes.map(|(key, value, origin)| {
+            (key, serde_json::json!({ "value": value, "origin": "file", "from": origin }))
+        }));
         return output::print_json(&object);
     }
     let rows: Vec<[String; 3]> = values
-        .map(|(setting, value, origin)| [setting.key(), format!("= {value}"), format!("({origin})")])
+        .map(|(setting, value, origin)| (setting.key(), value.to_string(), origin.to_string()))
+        .chain(remotes)
+        .map(|(key, value, origin)| [key, format!("= {value}"), format!("({origin})")])
         .collect();
     output::print(&output::format_columns(&rows))
 }
@@ -104,6 +114,10 @@ fn check(file: &FilePath) -> Result<()> {
         ));
     }
     let path = &file.path;
-    let entries = process::read(file)?.entries.len();
-    output::print(&format!("{}: valid, sets {entries} settings\n", path.display()))
+    let read = process::read(file)?;
+    let remotes = match read.remote_models.len() {
+        0 => String::new(),
+        count => format!(" and {count} remote models"),
+    };
+    output::print(&format!("{}: valid, sets {} settings{remotes}\n", path.display(), read.entries.len()))
 }

@@ -84,8 +84,9 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     let store = models::open(&resolved.settings)?;
     let mut config = engine::local_config(resolved);
     config.model = models::asr_model(&store, resolved)?;
-    models::ensure(&store, &config.model, !args.no_pull)?;
-    engine::run(config, async |loaded| {
+    models::ensure_known(&store, &resolved.settings, &config.model, !args.no_pull)?;
+    let remote = resolved.settings.remote(&config.model);
+    engine::run_model(config, remote, async |loaded| {
         let Loaded { engine, interrupt, .. } = loaded;
         dictate(args, None, &Place::start(engine, &store).await?, interrupt).await
     })

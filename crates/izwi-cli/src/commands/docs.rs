@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 
 use crate::output;
-use crate::settings::{Section, TABLE};
+use crate::settings::remote::KEYS;
+use crate::settings::{Kind, Section, TABLE};
 
 /// Width of the help on the page, independent of the terminal.
 const PAGE_COLUMNS: usize = 100;
@@ -112,6 +113,18 @@ pub(crate) fn config_page() -> String {
                 setting.doc
             );
         }
+    }
+    page.push_str(
+        "\n## `[[remote_models]]`\n\nA table for each model that another server runs; [remote models](remote.md) tells \
+         more. They have no flags and no variables.\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
+    );
+    for key in KEYS {
+        let kind = if matches!(key.kind, Kind::List) {
+            "a text or a list of texts".to_owned()
+        } else {
+            key.kind.to_string()
+        };
+        let _ = writeln!(page, "| `{}` | {kind} | {} | {} |", key.name, key.default, key.doc);
     }
     page.push_str(EXAMPLE);
     page

@@ -4,7 +4,7 @@ use anyhow::Result;
 use izwi_hub::{ModelStatus, Task};
 use serde::Serialize;
 
-use crate::settings::Settings;
+use crate::settings::{RemoteModel, Settings};
 use crate::{models, output};
 
 /// List the known models, and which of them are installed
@@ -30,16 +30,21 @@ struct Listed<'a> {
     licence_url: Option<&'a str>,
     description: &'a str,
     source: Option<&'a str>,
+    /// The servers that run a remote model; empty for all others.
+    servers: &'a [String],
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let store = models::open(settings)?;
     let list = store.list();
+    let remotes = &settings.remote_models;
     if args.json {
-        return output::print_json(&list.iter().map(listed).collect::<Vec<_>>());
+        let all = list.iter().map(listed).chain(remotes.iter().map(listed_remote));
+        return output::print_json(&all.collect::<Vec<_>>());
     }
     let mut rows = vec![["NAME", "INSTALLED", "SIZE", "TASK", "LICENCE", "DESCRIPTION"].map(str::to_owned)];
     rows.extend(list.iter().map(row));
+    rows.extend(remotes.iter().map(remote_row));
     output::print(&output::format_columns(&rows))
 }
 
@@ -57,7 +62,38 @@ fn listed<'a>(status: &'a ModelStatus<'a>) -> Listed<'a> {
         licence_url: manifest.licence_url.as_deref(),
         description: &manifest.description,
         source: status.source.as_deref(),
+        servers: &[],
     }
+}
+
+fn listed_remote(remote: &RemoteModel) -> Listed<'_> {
+    let config = &remote.config;
+    Listed {
+        name: &config.name,
+        installed: false,
+        bytes: 0,
+        download_bytes: None,
+        tasks: vec![config.task.name()],
+        default_for: Vec::new(),
+        languages: &config.languages,
+        licence: "",
+        licence_url: None,
+        description: "",
+        source: None,
+        servers: &config.base_urls,
+    }
+}
+
+fn remote_row(remote: &RemoteModel) -> [String; 6] {
+    let config = &remote.config;
+    [
+        config.name.clone(),
+        "remote".to_owned(),
+        "-".to_owned(),
+        config.task.name().to_owned(),
+        "-".to_owned(),
+        format!("{} at {}: inputs leave this machine", config.model, remote.place()),
+    ]
 }
 
 fn row(status: &ModelStatus<'_>) -> [String; 6] {

@@ -93,10 +93,11 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     {
         config.model = model;
     }
-    models::ensure(&store, &config.model, !args.no_pull)?;
+    models::ensure_known(&store, &resolved.settings, &config.model, !args.no_pull)?;
+    let remote = resolved.settings.remote(&config.model);
 
     let job = Job { args, target, player, voices: store.voices() };
-    engine::run(config, async |loaded| job.run(loaded, text).await)
+    engine::run_model(config, remote, async |loaded| job.run(loaded, text).await)
 }
 
 struct Job<'a> {

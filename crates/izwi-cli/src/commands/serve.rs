@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use crate::failure::{self, Failure};
 use crate::interrupt::Interrupt;
 use crate::service::activation;
-use crate::settings::{Resolved, ServerSettings};
+use crate::settings::{RemoteModel, Resolved, ServerSettings, Settings};
 use crate::{address, engine, logging, machine, models, output};
 
 /// The remedy for an address that other machines can reach.
@@ -75,11 +75,7 @@ async fn serve(
     let store = models::open(&resolved.settings)?;
     let registry_config = server.registry(config.model.clone());
     let names = named(&registry_config, &server.models);
-    // Unknown names are errors now, not when the model would be loaded. A server without its ASR model still synthesises:
-    // the log and /readyz report that problem.
-    for name in names.iter().filter(|name| Some(*name) != registry_config.default_asr.as_ref()) {
-        store.manifest(name)?;
-    }
+    check_names(&store, &resolved.settings, &names, registry_config.default_asr.as_ref())?;
 
     output::status(&format!("izwi serves on {}", address::url(address)));
     if let Some(wyoming) = &wyoming {
@@ -87,17 +83,21 @@ async fn serve(
         output::status(&format!("izwi serves wyoming on tcp://{address}"));
     }
     let recorder = Recorder::install()?;
-    let offers = offers(&store, &names);
+    let remotes = &resolved.settings.remote_models;
+    let offers = offers(&store, &names, remotes);
     // The default models are pulled when they are loaded, which starts now.
     let is_default = |name: &String| {
         *name == registry_config.default_tts || Some(name) == registry_config.default_asr.as_ref()
     };
-    let further: Vec<String> = names.iter().filter(|name| !is_default(name)).cloned().collect();
+    let to_install = |name: &&String| !is_default(name) && resolved.settings.remote(name).is_none();
+    let further: Vec<String> = names.iter().filter(to_install).cloned().collect();
     let source = Source {
         home: resolved.settings.home.clone(),
         to_pull: if args.no_pull { Vec::new() } else { names },
         config: EngineCoreConfig { max_audio_bytes: server.config.max_upload_bytes, ..config },
         arbiter: DeviceArbiter::new(),
+        remotes: remotes.clone(),
+        runtime: tokio::runtime::Handle::current(),
     };
     let source = Arc::new(source);
     let loader = Arc::clone(&source);
@@ -221,8 +221,17 @@ fn named(config: &RegistryConfig, models: &[String]) -> Vec<String> {
     names
 }
 
-/// The named and the installed models, with their properties before loading.
-fn offers(store: &Store, names: &[String]) -> Vec<Offer> {
+/// Refuses names of no model: that is an error now, not when the model would be loaded. A server without its ASR model
+/// still synthesises: the log and /readyz report that problem.
+fn check_names(store: &Store, settings: &Settings, names: &[String], asr: Option<&String>) -> Result<()> {
+    for name in names.iter().filter(|name| Some(*name) != asr && settings.remote(name).is_none()) {
+        store.manifest(name)?;
+    }
+    Ok(())
+}
+
+/// The named, the installed and the remote models, with their properties before loading.
+fn offers(store: &Store, names: &[String], remotes: &[RemoteModel]) -> Vec<Offer> {
     let offered = |name: &str, installed| installed || names.iter().any(|named| named == name);
     let models = store
         .list()
@@ -233,10 +242,15 @@ fn offers(store: &Store, names: &[String]) -> Vec<Offer> {
         tasks: model.manifest.tasks.clone(),
         bytes: if model.installed { model.bytes } else { model.manifest.download_bytes().unwrap_or(0) },
     };
-    models.map(offer).collect()
+    let remote = |remote: &RemoteModel| Offer {
+        id: remote.config.name.clone(),
+        tasks: vec![remote.config.task],
+        bytes: 0,
+    };
+    models.map(offer).chain(remotes.iter().map(remote)).collect()
 }
 
-/// Loads engines from the store; they share one device.
+/// Loads engines from the store, which share one device, and those of remote models.
 #[derive(Debug)]
 struct Source {
     home: PathBuf,
@@ -244,12 +258,18 @@ struct Source {
     to_pull: Vec<String>,
     config: EngineCoreConfig,
     arbiter: Arc<DeviceArbiter>,
+    /// Models that other servers run.
+    remotes: Vec<RemoteModel>,
+    runtime: tokio::runtime::Handle,
 }
 
 impl Source {
     /// Loads a model. Blocks.
     fn engine(&self, name: &str) -> Result<Engine, String> {
         let load = || {
+            if let Some(remote) = self.remotes.iter().find(|remote| remote.config.name == name) {
+                return self.runtime.block_on(engine::connect(remote, self.config.clone()));
+            }
             self.ensure(name)?;
             let config = EngineCoreConfig { model: name.to_owned(), ..self.config.clone() };
             anyhow::Ok(Engine::sharing(config, &self.arbiter)?)

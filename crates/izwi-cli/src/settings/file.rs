@@ -10,6 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::field::{Section, Setting, Value};
 use super::origin::{Origin, Problem};
+use super::remote::{self, RemoteModel};
 use super::table::TABLE;
 use super::values::Settings;
 
@@ -18,6 +19,8 @@ use super::values::Settings;
 pub(crate) struct File {
     /// In the order of the file.
     pub(crate) entries: Vec<Entry>,
+    /// The models that other servers run.
+    pub(crate) remote_models: Vec<RemoteModel>,
 }
 
 /// One value.
@@ -37,7 +40,7 @@ pub(crate) struct Entry {
 /// All unknown keys, with suggestions, and all values of a wrong type or out of range, in the order of the file; or the
 /// first syntax error.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<File, Vec<Problem>> {
-    let mut reader = Reader { path: path.to_path_buf(), text, entries: Vec::new(), problems: Vec::new() };
+    let mut reader = Reader { path: path.to_path_buf(), text, file: File::default(), problems: Vec::new() };
     match DeTable::parse(text) {
         Ok(table) => reader.top(table.get_ref()),
         Err(error) => {
@@ -46,15 +49,15 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<File, Vec<Problem>> {
         }
     }
     // The parser sorts by key.
-    reader.entries.sort_by_key(|entry| entry.origin.line());
+    reader.file.entries.sort_by_key(|entry| entry.origin.line());
     reader.problems.sort_by_key(|problem| problem.origin.line());
-    if reader.problems.is_empty() { Ok(File { entries: reader.entries }) } else { Err(reader.problems) }
+    if reader.problems.is_empty() { Ok(reader.file) } else { Err(reader.problems) }
 }
 
 struct Reader<'t> {
     path: PathBuf,
     text: &'t str,
-    entries: Vec<Entry>,
+    file: File,
     problems: Vec<Problem>,
 }
 
@@ -62,6 +65,10 @@ impl Reader<'_> {
     fn top(&mut self, table: &DeTable<'_>) {
         for (key, value) in table {
             let name: &str = key.get_ref();
+            if name == remote::TABLES {
+                self.remote_models(key.span().start, value.get_ref());
+                continue;
+            }
             let section = Section::ALL.into_iter().find(|section| section.name() == name && !name.is_empty());
             match (section, value.get_ref()) {
                 (Some(section), DeValue::Table(inner)) => self.section(section, inner),
@@ -69,6 +76,33 @@ impl Reader<'_> {
                     self.problem(key.span().start, format!("'{name}' is a table: write [{name}] on a line"));
                 }
                 (None, _) => self.setting(Section::Top, key, value),
+            }
+        }
+    }
+
+    fn remote_models(&mut self, at: usize, value: &DeValue<'_>) {
+        let Some(items) = value.as_array() else {
+            return self
+                .problem(at, "remote_models are tables: write [[remote_models]] on a line".to_owned());
+        };
+        for item in items {
+            let at = item.span().start;
+            let Some(table) = item.get_ref().as_table() else {
+                self.problem(at, "remote_models are tables: write [[remote_models]] on a line".to_owned());
+                continue;
+            };
+            match remote::parse(table, at, Origin::File(self.path.clone(), self.line(at))) {
+                Err(problems) => problems.into_iter().for_each(|(at, message)| self.problem(at, message)),
+                Ok(model) => {
+                    let name = &model.config.name;
+                    if self.file.remote_models.iter().any(|known| known.config.name == *name) {
+                        let message =
+                            format!("remote_models: name: '{name}' is given twice; choose another name");
+                        self.problem(at, message);
+                    } else {
+                        self.file.remote_models.push(model);
+                    }
+                }
             }
         }
     }
@@ -98,7 +132,7 @@ impl Reader<'_> {
         match parsed {
             Ok(value) => {
                 let origin = Origin::File(self.path.clone(), self.line(key.span().start));
-                self.entries.push(Entry { setting, value, origin });
+                self.file.entries.push(Entry { setting, value, origin });
             }
             Err(message) => self.problem(value.span().start, format!("{}: {message}", setting.key())),
         }
@@ -120,7 +154,8 @@ fn unknown(section: Section, name: &str) -> String {
         return format!("'{name}' does not belong here: it is {}", place(elsewhere));
     }
     let here = TABLE.iter().filter(|setting| setting.section == section).map(|setting| setting.name);
-    let tables = Section::ALL.into_iter().map(Section::name).filter(|name| !name.is_empty());
+    let sections = Section::ALL.into_iter().map(Section::name).filter(|name| !name.is_empty());
+    let tables = sections.chain([remote::TABLES]);
     let names: Vec<&str> =
         if section == Section::Top { here.chain(tables).collect() } else { here.collect() };
     let mut near = similar(name, names);

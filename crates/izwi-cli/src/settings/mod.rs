@@ -9,14 +9,16 @@ pub(crate) mod flags;
 mod origin;
 pub(crate) mod process;
 mod ranges;
+pub(crate) mod remote;
 mod resolve;
 mod server;
 mod table;
 mod template;
 mod values;
 
-pub(crate) use field::Section;
+pub(crate) use field::{Kind, Section};
 pub(crate) use origin::Origin;
+pub(crate) use remote::RemoteModel;
 pub(crate) use resolve::Resolved;
 pub(crate) use server::ServerSettings;
 pub(crate) use table::TABLE;

@@ -57,6 +57,7 @@ impl Resolved {
 /// All invalid values in the order of the table, or values that contradict each other.
 pub(crate) fn resolve(sources: &Sources<'_>) -> Result<Resolved, Vec<Problem>> {
     let mut settings = Settings::defaults(sources.data_folder.clone());
+    settings.remote_models.clone_from(&sources.file.remote_models);
     let mut origins = Vec::with_capacity(TABLE.len());
     let mut problems = Vec::new();
     for setting in TABLE {

@@ -18,6 +18,15 @@ const HEAD: &str = "\
 # prints each value with its origin. A server reads the file when it starts: `izwi service restart`.
 ";
 
+const REMOTE: &str = "
+# A model that another server runs: its texts and recordings leave this machine. See docs/remote.md.
+# [[remote_models]]
+# name = \"far\"
+# task = \"tts\"
+# base_url = \"http://gpu:8091/v1\"
+# model = \"its name at that server\"
+";
+
 /// The text, in which the settings named in `set` have these values; `home` is the data folder of the platform.
 pub(crate) fn text(home: PathBuf, set: &[(&str, u64)]) -> String {
     let defaults = Settings::defaults(home);
@@ -32,6 +41,7 @@ pub(crate) fn text(home: PathBuf, set: &[(&str, u64)]) -> String {
             describe(setting, &defaults, value, &mut text);
         }
     }
+    text.push_str(REMOTE);
     text
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use izwi_core::engine::EngineCoreConfig;
 use izwi_hub::VoiceLimits;
 
+use super::remote::RemoteModel;
 use super::server::ServerSettings;
 
 /// The value of every setting. Not changed after resolution.
@@ -22,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) engine: EngineCoreConfig,
     /// Settings of the server.
     pub(crate) server: ServerSettings,
+    /// Models that other servers run.
+    pub(crate) remote_models: Vec<RemoteModel>,
 }
 
 impl Settings {
@@ -34,7 +37,13 @@ impl Settings {
             log_format: LogFormat::Text,
             engine: EngineCoreConfig::default(),
             server: ServerSettings::default(),
+            remote_models: Vec::new(),
         }
+    }
+
+    /// The remote model of this name.
+    pub(crate) fn remote(&self, name: &str) -> Option<&RemoteModel> {
+        self.remote_models.iter().find(|model| model.config.name == name)
     }
 }
 

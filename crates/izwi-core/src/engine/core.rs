@@ -106,7 +106,7 @@ pub(super) enum AbortCause {
 }
 
 impl AbortCause {
-    fn label(self) -> &'static str {
+    pub(super) fn label(self) -> &'static str {
         match self {
             Self::Client => "client",
             Self::Interrupt => "interrupt",

@@ -7,6 +7,33 @@ use std::time::Duration;
 use izwi_audio::decode::DecodeError;
 use izwi_types::InputError;
 
+/// Why another server gives no answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RemoteError {
+    /// It refuses the request.
+    #[error("{0}")]
+    Refused(String),
+    /// It, or the limit of this model, allows no further request now.
+    #[error("{message}")]
+    Busy {
+        /// The limit and the remedy.
+        message: String,
+        /// Suggested time until a retry.
+        retry_after: Duration,
+    },
+    /// None of the model's servers can be asked now.
+    #[error("{message}")]
+    Unavailable {
+        /// What failed.
+        message: String,
+        /// Suggested time until a retry.
+        retry_after: Duration,
+    },
+    /// It failed, or did not answer as the protocol says.
+    #[error("{0}")]
+    Failed(String),
+}
+
 /// An engine call that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
@@ -68,6 +95,9 @@ pub enum EngineError {
     /// The executor failed in a step of this request.
     #[error("execution failed: {0}")]
     Execution(String),
+    /// The servers that run a remote model give no answer.
+    #[error("{0}")]
+    Remote(#[from] RemoteError),
     /// The request was aborted before it finished.
     #[error("request was aborted")]
     Aborted,
@@ -110,6 +140,9 @@ impl EngineError {
             Self::UnsupportedTask { .. } => "unsupported_task",
             Self::Overloaded { .. } | Self::AudioOverload { .. } => "overloaded",
             Self::Saturated { .. } => "saturated",
+            Self::Remote(RemoteError::Busy { .. }) => "overloaded",
+            Self::Remote(RemoteError::Refused(_)) => "invalid",
+            Self::Remote(_) => "upstream",
             Self::Draining => "draining",
             Self::Stopped(_) | Self::Aborted => "stopped",
             Self::Config { .. } | Self::Load(_) | Self::Execution(_) => "internal",

@@ -85,6 +85,13 @@ pub fn describe() {
     describe_counter!("izwi_preschedule_used_total", "Prescheduled steps that were executed");
     describe_counter!("izwi_preschedule_discarded_total", "Prescheduled steps that were discarded");
     describe_counter!("izwi_aborts_total", "Requests aborted, by cause");
+    describe_gauge!(
+        "izwi_upstream_up",
+        "Whether a server of a remote model is asked, or rests after failures"
+    );
+    describe_gauge!("izwi_upstream_outstanding", "Requests open at a server of a remote model");
+    describe_counter!("izwi_upstream_requests_total", "Requests to a server of a remote model, by outcome");
+    describe_counter!("izwi_upstream_retries_total", "Requests sent again to a server of a remote model");
     describe_gauge!("izwi_build_info", "Constant 1, labelled with version and device");
 }
 
@@ -98,14 +105,41 @@ pub fn count_rejection(reason: &'static str) {
     counter!("izwi_requests_rejected_total", "reason" => reason).increment(1);
 }
 
+/// Shows how many requests a server of a remote model has open, and whether it is asked. Servers have numbers from 0, in
+/// the order of the configuration.
+pub fn set_upstream(model: &str, upstream: usize, outstanding: usize, is_asked: bool) {
+    let labels = [("model", model.to_owned()), ("upstream", upstream.to_string())];
+    gauge!("izwi_upstream_outstanding", &labels).set(outstanding as f64);
+    gauge!("izwi_upstream_up", &labels).set(u8::from(is_asked));
+}
+
+/// Counts a request to a server of a remote model. `outcome` is one of a fixed set of words.
+pub fn count_upstream_request(model: &str, upstream: usize, outcome: &'static str) {
+    let (model, upstream) = (model.to_owned(), upstream.to_string());
+    counter!("izwi_upstream_requests_total", "model" => model, "upstream" => upstream, "outcome" => outcome)
+        .increment(1);
+}
+
+/// Counts a request that is sent again, to the same server of a remote model or another.
+pub fn count_upstream_retry(model: &str) {
+    counter!("izwi_upstream_retries_total", "model" => model.to_owned()).increment(1);
+}
+
 /// Creates the counters of rare events at zero, so that rates over them include the first event.
 fn announce(model: &SharedString) {
     for cause in ["client", "disconnect", "slow_client", "shutdown"] {
         counter!("izwi_aborts_total", "model" => model.clone(), "cause" => cause).increment(0);
     }
-    for reason in
-        ["invalid", "unsupported_task", "overloaded", "saturated", "draining", "stopped", "internal"]
-    {
+    for reason in [
+        "invalid",
+        "unsupported_task",
+        "overloaded",
+        "saturated",
+        "upstream",
+        "draining",
+        "stopped",
+        "internal",
+    ] {
         counter!("izwi_requests_rejected_total", "reason" => reason).increment(0);
     }
     for cause in ["generation", "reader"] {

@@ -16,6 +16,7 @@ pub mod kv_cache;
 pub mod metrics;
 mod output;
 mod recordings;
+pub mod remote;
 pub mod request;
 pub mod scheduler;
 #[cfg(test)]
@@ -34,7 +35,7 @@ pub use arbiter::DeviceArbiter;
 pub use config::EngineCoreConfig;
 pub use conversation::{Conversation, ConversationLimits};
 pub use core::{EngineState, EngineStatus};
-pub use error::{EngineError, Result};
+pub use error::{EngineError, RemoteError, Result};
 pub use executor::{ExecutorProfile, ModelExecutor};
 pub use izwi_types::{
     BeamSearch, DeviceChoice, Emission, LiveWindow, Message, Precision, SamplingParams, Segment,
@@ -42,6 +43,7 @@ pub use izwi_types::{
 };
 pub use kv_cache::KVCacheStats;
 pub use metrics::{BenchmarkResult, MetricsSnapshot, RequestTimer};
+pub use remote::{RemoteModel, UpstreamStatus};
 pub use request::{
     AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, TranscriptionOptions, VoiceInput,
 };
@@ -55,6 +57,7 @@ use self::arbiter::{Member, TurnRequest};
 use self::core::{AbortCause, Admission, Command, EngineCore};
 use output::Delivery;
 use recordings::KeptRecordings;
+use remote::{RemoteCore, RemotePreparer};
 use request::{Abandoned, AudioIntake, RequestProcessor, permits};
 
 /// A handle to an engine. Clones share the engine; after the last one is dropped the engine finishes open requests and
@@ -79,6 +82,18 @@ pub struct Engine {
     cloning_us: Arc<AtomicU64>,
     /// The recordings of conversations, limited as the open audio is.
     kept: Arc<KeptRecordings>,
+    /// The client of the servers that run the model, if it is remote.
+    remote: Option<Remote>,
+}
+
+/// A remote model behind a handle.
+#[derive(Clone)]
+struct Remote(Arc<dyn RemoteModel>);
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.upstreams()).finish()
+    }
 }
 
 impl Engine {
@@ -122,20 +137,51 @@ impl Engine {
         arbiter: &Arc<DeviceArbiter>,
     ) -> Result<Self> {
         config.validate()?;
-        let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
-            EngineError::Load("an engine needs a tokio runtime; create it within one".to_owned())
-        })?;
+        let runtime = runtime()?;
         let config = Arc::new(config);
         let profile = executor.profile();
         let processor = RequestProcessor::new(Arc::clone(&config), Arc::clone(&profile), executor.preparer());
+        let device = arbiter.join();
+        let (handle, receiver, publish) = Self::handle(config, profile, processor, device, None);
+        let (config, device) = (Arc::clone(&handle.config), Arc::clone(&handle.device));
+        let core = EngineCore::new(config, executor, device, publish);
+        runtime.spawn(core.run(receiver));
+        Ok(handle)
+    }
+
+    /// An engine whose model other servers run. `max_running_requests` limits its open requests; further ones are refused.
+    /// Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// As [`Engine::with_executor`].
+    pub fn with_remote(config: EngineCoreConfig, model: Arc<dyn RemoteModel>) -> Result<Self> {
+        config.validate()?;
+        let runtime = runtime()?;
+        let config = Arc::new(config);
+        let preparer = Arc::new(RemotePreparer(Arc::clone(&model)));
+        let processor = RequestProcessor::new(Arc::clone(&config), model.profile(), preparer);
+        // It computes nothing on a device of this machine.
+        let device = DeviceArbiter::new().join();
+        let remote = Some(Remote(Arc::clone(&model)));
+        let (handle, receiver, publish) = Self::handle(config, model.profile(), processor, device, remote);
+        let core = RemoteCore::new(Arc::clone(&handle.config), model, publish);
+        runtime.spawn(core.run(receiver));
+        Ok(handle)
+    }
+
+    /// A handle, and what its loop receives and publishes with.
+    fn handle(
+        config: Arc<EngineCoreConfig>,
+        profile: Arc<ExecutorProfile>,
+        processor: RequestProcessor,
+        device: Arc<Member>,
+        remote: Option<Remote>,
+    ) -> (Self, mpsc::UnboundedReceiver<Command>, watch::Sender<EngineStatus>) {
         let (commands, receiver) = mpsc::unbounded_channel();
         let (publish, status) = watch::channel(EngineStatus::default());
-        let device = arbiter.join();
-        let core = EngineCore::new(Arc::clone(&config), executor, Arc::clone(&device), publish);
-        runtime.spawn(core.run(receiver));
         let preparing = Arc::new(Semaphore::new(config.num_threads));
         let open_audio = Arc::new(Semaphore::new(permits(config.max_open_audio_duration) as usize));
-        Ok(Self {
+        let handle = Self {
             commands,
             status,
             processor,
@@ -146,7 +192,14 @@ impl Engine {
             device,
             cloning_us: Arc::default(),
             kept: Arc::default(),
-        })
+            remote,
+        };
+        (handle, receiver, publish)
+    }
+
+    /// The servers that run the model and their state; empty if it runs in this process.
+    pub fn upstreams(&self) -> Vec<UpstreamStatus> {
+        self.remote.as_ref().map(|remote| remote.0.upstreams()).unwrap_or_default()
     }
 
     /// Static facts about the model.
@@ -491,6 +544,11 @@ impl Engine {
             _ => EngineError::Stopped("stop was requested".to_owned()),
         }
     }
+}
+
+fn runtime() -> Result<tokio::runtime::Handle> {
+    tokio::runtime::Handle::try_current()
+        .map_err(|_| EngineError::Load("an engine needs a tokio runtime; create it within one".to_owned()))
 }
 
 /// Why the loop behind `status` failed; `None` while it runs and after it was stopped.

@@ -346,6 +346,21 @@ impl OutputProcessor {
         }
     }
 
+    /// Waits for an event of any client. Cancel-safe. Never returns while there is none.
+    pub(super) async fn next_client_event(&mut self, metrics: &MetricsCollector) -> DeliveryEvent {
+        loop {
+            let Self { sessions, permits, .. } = self;
+            let (sequence, permit) = tokio::select! {
+                biased;
+                permit = next_permit(permits) => permit,
+                sequence = missing_text::next_gone(sessions) => return DeliveryEvent::Disconnected(sequence),
+            };
+            if let Some(event) = self.resume(sequence, permit, metrics) {
+                return event;
+            }
+        }
+    }
+
     /// Delivers what waits for slow clients until one of them has taken all of it. Cancel-safe. Never returns while there is
     /// none.
     pub(super) async fn next_caught_up(&mut self, metrics: &MetricsCollector) -> DeliveryEvent {

@@ -19,6 +19,7 @@ pub(crate) struct ModelObject {
     pub(crate) object: &'static str,
     /// Unix time.
     pub(crate) created: u64,
+    /// `izwi`; `remote` for a loaded model that other servers run.
     pub(crate) owned_by: &'static str,
     #[schema(schema_with = schemas::model_state)]
     pub(crate) state: &'static str,

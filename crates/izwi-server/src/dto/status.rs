@@ -53,6 +53,8 @@ pub(crate) struct EngineHealth {
     pub(crate) kv: KvHealth,
     /// The live streams that play.
     pub(crate) streams: Vec<StreamHealth>,
+    /// The servers of a remote model.
+    pub(crate) upstreams: Vec<UpstreamHealth>,
     /// Absent when the engine did not answer in time.
     pub(crate) statistics: Option<Statistics>,
 }
@@ -63,6 +65,18 @@ pub(crate) struct StreamHealth {
     pub(crate) id: u64,
     /// Audio that was delivered and not played yet, in milliseconds.
     pub(crate) slack_ms: u64,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct UpstreamHealth {
+    /// Where it is; absent where a key is set, since anybody may read this.
+    pub(crate) url: Option<String>,
+    /// `closed` while it is asked, `open` while it rests after failures, `half_open` while one request tries it.
+    pub(crate) circuit: &'static str,
+    /// Requests open there.
+    pub(crate) outstanding: usize,
+    /// Failures since its last answer.
+    pub(crate) failures: u32,
 }
 
 #[derive(Debug, Serialize, ToSchema)]

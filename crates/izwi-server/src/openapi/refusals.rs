@@ -131,7 +131,15 @@ fn saving() -> Vec<ApiError> {
 }
 
 fn generation() -> Vec<ApiError> {
-    vec![ApiError::FirstAudioTimeout(120), ApiError::CutOff, internal().remove(0)]
+    let retry_after = Duration::from_secs(1);
+    vec![
+        ApiError::UpstreamRefused(text("a server of model 'ID' refuses the request")),
+        ApiError::UpstreamFailed(text("a server of model 'ID' failed")),
+        ApiError::UpstreamDown { message: text("the servers of model 'ID' failed"), retry_after },
+        ApiError::FirstAudioTimeout(120),
+        ApiError::CutOff,
+        internal().remove(0),
+    ]
 }
 
 fn internal() -> Vec<ApiError> {

@@ -89,11 +89,12 @@ fn describe(state: &AppState, id: String, entry: &Entry) -> ModelObject {
         Slot::Unloaded | Slot::Loading | Slot::Unloading => None,
         Slot::Failed(_) | Slot::Restarting { .. } | Slot::GivenUp(_) => None,
     };
+    let is_remote = matches!(&entry.slot, Slot::Ready(engine) if !engine.upstreams().is_empty());
     let registry = state.registry();
     ModelObject {
         object: "model",
         created: state.started_unix_s(),
-        owned_by: "izwi",
+        owned_by: if is_remote { "remote" } else { "izwi" },
         state: entry.slot.readiness(&id).map_or_else(|unready| unready.code, |_| "ready"),
         default: id == registry.default_tts() || registry.default_asr() == Some(&id),
         tasks: entry.tasks.iter().map(|task| task.name()).collect(),

@@ -6,11 +6,11 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
-use izwi_core::engine::{Engine, KVCacheStats, MetricsSnapshot, SequenceId};
+use izwi_core::engine::{Engine, KVCacheStats, MetricsSnapshot, SequenceId, UpstreamStatus};
 use tokio::time::Instant;
 
 use crate::dto::status::{
-    EngineHealth, Health, KvHealth, ModelHealth, Probe, Statistics, StreamHealth, Version,
+    EngineHealth, Health, KvHealth, ModelHealth, Probe, Statistics, StreamHealth, UpstreamHealth, Version,
 };
 use crate::error::ApiError;
 use crate::openapi::NotReadyRefusals;
@@ -78,7 +78,7 @@ pub(super) async fn health(State(state): State<AppState>) -> Json<Health> {
     let entries = state.registry().entries();
     let state = &state;
     let models = futures::future::join_all(entries.into_iter().map(|(id, entry)| async move {
-        let mut health = model_health(&id, &entry).await;
+        let mut health = model_health(state, &id, &entry).await;
         if let Some(reason) = health.reason.take() {
             health.reason = Some(in_the_open(state, Unready { code: health.state, reason }).reason);
         }
@@ -112,26 +112,33 @@ fn in_the_open(state: &AppState, unready: Unready) -> Unready {
     Unready { reason: format!("{}; the server's log tells why", unready.code), ..unready }
 }
 
-async fn model_health(id: &str, entry: &Entry) -> ModelHealth {
-    let (state, reason) = match entry.slot.readiness(id) {
+async fn model_health(state: &AppState, id: &str, entry: &Entry) -> ModelHealth {
+    let (code, reason) = match entry.slot.readiness(id) {
         Ok(_) => ("ready", None),
         Err(unready) => (unready.code, Some(unready.reason)),
     };
     let engine = match &entry.slot {
-        Slot::Ready(engine) => Some(engine_health(engine).await),
+        Slot::Ready(engine) => Some(engine_health(state, engine).await),
         Slot::Unloaded | Slot::Loading | Slot::Unloading => None,
         Slot::Failed(_) | Slot::Restarting { .. } | Slot::GivenUp(_) => None,
     };
     let tasks = entry.tasks.iter().map(|task| task.name()).collect();
-    ModelHealth { state, reason, tasks, engine }
+    ModelHealth { state: code, reason, tasks, engine }
 }
 
-async fn engine_health(engine: &Engine) -> EngineHealth {
+async fn engine_health(state: &AppState, engine: &Engine) -> EngineHealth {
     let status = engine.status();
     let now = Instant::now();
     let stream = |(id, end): &(SequenceId, Instant)| StreamHealth {
         id: id.0,
         slack_ms: u64::try_from(end.saturating_duration_since(now).as_millis()).unwrap_or(u64::MAX),
+    };
+    let is_open = state.api_key().is_none();
+    let upstream = |UpstreamStatus { url, circuit, outstanding, failures }: UpstreamStatus| UpstreamHealth {
+        url: Some(url).filter(|_| is_open),
+        circuit,
+        outstanding,
+        failures,
     };
     let snapshot = tokio::time::timeout(STATISTICS_TIMEOUT, engine.try_metrics()).await;
     EngineHealth {
@@ -142,6 +149,7 @@ async fn engine_health(engine: &Engine) -> EngineHealth {
         steps: status.steps,
         kv: kv_health(&status.kv),
         streams: status.streams.iter().map(stream).collect(),
+        upstreams: engine.upstreams().into_iter().map(upstream).collect(),
         statistics: snapshot.ok().and_then(Result::ok).map(statistics),
     }
 }

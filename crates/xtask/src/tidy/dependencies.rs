@@ -17,8 +17,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("izwi-models", &["izwi-audio", "izwi-kernels", "izwi-nn", "izwi-types"]),
     ("izwi-hub", &["izwi-types"]),
     ("izwi-core", &["izwi-audio", "izwi-hub", "izwi-kernels", "izwi-models", "izwi-nn", "izwi-types"]),
+    ("izwi-remote", &["izwi-audio", "izwi-core", "izwi-types"]),
     ("izwi-server", &["izwi-audio", "izwi-core", "izwi-hub", "izwi-types"]),
-    ("izwi-cli", &["izwi-audio", "izwi-core", "izwi-hub", "izwi-server", "izwi-types"]),
+    ("izwi-cli", &["izwi-audio", "izwi-core", "izwi-hub", "izwi-remote", "izwi-server", "izwi-types"]),
     ("xtask", &[]),
 ];
 
@@ -52,6 +53,7 @@ const BANNED: &[(&str, &[&str], &str)] = &[
         &["candle", "axum", "hyper", "serde", "serde_json"],
         "the engine reaches tensors through izwi-models, and knows no server and no wire format",
     ),
+    ("izwi-remote", &["candle", "axum"], "a client of other servers knows no tensor and no routes"),
     ("izwi-server", &["candle"], "the server reaches models through izwi-core"),
     ("izwi-cli", &["candle"], "the binary reaches models through izwi-core"),
 ];

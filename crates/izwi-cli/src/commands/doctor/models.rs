@@ -7,7 +7,7 @@ use izwi_hub::{ModelStatus, Store};
 
 use crate::engine::{self, Loaded, millis};
 use crate::interrupt::Interrupt;
-use crate::settings::Resolved;
+use crate::settings::{Resolved, Settings};
 use crate::synthesis::{self, Speech};
 use crate::{machine, models, output};
 
@@ -30,7 +30,7 @@ pub(super) fn findings(resolved: &Resolved) -> Vec<Finding> {
         }
     };
     let model = &resolved.settings.engine.model;
-    let mut findings = installed(&store, model);
+    let mut findings = installed(&store, &resolved.settings);
     if let Some(status) =
         store.list().iter().find(|status| status.manifest.name == *model && status.installed)
     {
@@ -42,7 +42,8 @@ pub(super) fn findings(resolved: &Resolved) -> Vec<Finding> {
     findings
 }
 
-fn installed(store: &Store, model: &str) -> Vec<Finding> {
+fn installed(store: &Store, settings: &Settings) -> Vec<Finding> {
+    let model = settings.engine.model.as_str();
     let mut findings = Vec::new();
     for status in store.list() {
         let name = &status.manifest.name;
@@ -65,7 +66,9 @@ fn installed(store: &Store, model: &str) -> Vec<Finding> {
             }
         }
     }
-    if let Err(error) = store.manifest(model) {
+    if let Some(remote) = settings.remote(model) {
+        findings.push(Finding::ok("model", format!("{model}: remote, at {}", remote.place())));
+    } else if let Err(error) = store.manifest(model) {
         findings.push(Finding::broken("model", error.to_string(), "correct --model"));
     }
     findings

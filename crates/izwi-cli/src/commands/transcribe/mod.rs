@@ -91,10 +91,11 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     let store = models::open(&resolved.settings)?;
     let mut config = engine::local_config(resolved);
     config.model = models::asr_model(&store, resolved)?;
-    models::ensure(&store, &config.model, !args.no_pull)?;
+    models::ensure_known(&store, &resolved.settings, &config.model, !args.no_pull)?;
+    let remote = resolved.settings.remote(&config.model);
 
     let job = Job { args, recordings, destinations, max_bytes: config.max_audio_bytes };
-    engine::run(config, async |loaded| job.run(loaded).await)
+    engine::run_model(config, remote, async |loaded| job.run(loaded).await)
 }
 
 struct Job<'a> {

@@ -33,6 +33,25 @@ impl OutputProcessor {
     }
 }
 
+/// The first client that disconnects.
+pub(super) async fn next_gone(sessions: &mut BTreeMap<SequenceId, Session>) -> SequenceId {
+    let gone: FuturesUnordered<_> = sessions
+        .iter_mut()
+        .filter_map(|(sequence, session)| {
+            let closed = match &mut session.start.delivery {
+                Delivery::Stream(channel) => channel.closed().boxed(),
+                Delivery::Whole(reply) => reply.closed().boxed(),
+                Delivery::Kept => return None,
+            };
+            Some(closed.map(|()| *sequence))
+        })
+        .collect();
+    match gone.into_future().await {
+        (Some(sequence), _) => sequence,
+        (None, _) => std::future::pending().await,
+    }
+}
+
 /// The first client that disconnects of those whose sequences wait for text.
 pub(super) async fn next_closed(sessions: &BTreeMap<SequenceId, Session>) -> SequenceId {
     let streams = sessions.iter().filter(|(_, session)| session.waiting_since.is_some());

@@ -1,0 +1,106 @@
+//! Remote models in the commands: what is shown of them, what is sent, and what fails.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::sync::mpsc;
+
+use super::Izwi;
+
+/// A server that answers one speech request with `samples` samples of value 256. The head of the request is sent on.
+fn server(samples: usize) -> (u16, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (heads, seen) = mpsc::channel();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"}") {
+            let mut more = [0; 4_096];
+            let count = stream.read(&mut more).unwrap();
+            assert!(count > 0, "the request ended early");
+            request.extend_from_slice(&more[..count]);
+        }
+        heads.send(String::from_utf8(request).unwrap()).unwrap();
+        let length = samples * 2;
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: audio/pcm\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(&[0, 1].repeat(samples)).unwrap();
+    });
+    (port, seen)
+}
+
+fn with_config(text: &str) -> Izwi {
+    let izwi = Izwi::alone();
+    std::fs::write(izwi.path("izwi.toml"), text).unwrap();
+    izwi
+}
+
+fn table(name: &str, port: u16) -> String {
+    format!(
+        "[[remote_models]]\nname = \"{name}\"\nbackend = \"openai\"\ntask = \"tts\"\n\
+         base_url = \"http://127.0.0.1:{port}/v1\"\nmodel = \"m\"\nvoices = [\"vivian\"]\n"
+    )
+}
+
+#[test]
+fn a_text_is_spoken_by_another_server() {
+    let (port, seen) = server(24_000);
+    let izwi = with_config(&format!("{}api_key_env = \"FAR_KEY\"\n", table("far", port)));
+    let arguments = ["say", "Hello.", "--config", "izwi.toml", "--model", "far", "-o", "a.wav", "--json"];
+    let missing = izwi.run(&arguments);
+    let message = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(missing.status.code() == Some(1) && message.contains("FAR_KEY is not set"), "{message}");
+    let said = izwi.command(&arguments).env("FAR_KEY", "hunter2").output().unwrap();
+    let messages = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.status.success(), "{messages}");
+    assert!(messages.contains(&format!("http://127.0.0.1:{port}/v1")), "where the text goes: {messages}");
+    let report: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!((&report["samples"], &report["device"]), (&24_000.into(), &"remote".into()), "{report}");
+    let wav = std::fs::read(izwi.path("a.wav")).unwrap();
+    assert!(wav.len() == 44 + 48_000 && wav[44..].chunks(2).all(|sample| sample == [0, 1]));
+    let request = seen.recv().unwrap();
+    assert!(request.to_lowercase().contains("authorization: bearer hunter2"), "{request}");
+    assert!(
+        request.contains("\"input\":\"Hello.\"") && request.contains("\"voice\":\"vivian\""),
+        "{request}"
+    );
+}
+
+#[test]
+fn remote_models_are_listed_with_their_servers_and_without_their_key() {
+    let izwi = with_config(&format!("{}api_key = \"hunter2\"\n", table("far", 9)));
+    for arguments in [
+        &["list", "--config", "izwi.toml"][..],
+        &["list", "--config", "izwi.toml", "--json"],
+        &["config", "show", "--config", "izwi.toml"],
+        &["config", "show", "--config", "izwi.toml", "--json"],
+    ] {
+        let shown = izwi.run(arguments);
+        let text = String::from_utf8(shown.stdout).unwrap();
+        assert!(shown.status.success() && text.contains("http://127.0.0.1:9/v1"), "{arguments:?}: {text}");
+        assert!(!text.contains("hunter2"), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_remote_model_cannot_have_the_name_of_another() {
+    let listed = Izwi::alone().run(&["list", "--json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let taken = listed[0]["name"].as_str().unwrap();
+    let izwi = with_config(&table(taken, 9));
+    let refused = izwi.run(&["list", "--config", "izwi.toml"]);
+    let message = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(message.contains(&format!("izwi.toml:1: remote_models: name: '{taken}'")), "{message}");
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_told() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let izwi = with_config(&table("far", port));
+    let failed = izwi.run(&["say", "Hello.", "--config", "izwi.toml", "--model", "far", "-o", "a.wav"]);
+    let message = String::from_utf8(failed.stderr).unwrap();
+    assert_eq!(failed.status.code(), Some(1), "{message}");
+    assert!(message.contains("model 'far' cannot be reached"), "{message}");
+    assert!(!izwi.path("a.wav").exists());
+}

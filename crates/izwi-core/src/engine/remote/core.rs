@@ -1,0 +1,404 @@
+//! The loop behind the handle of a remote model. It owns the open requests, their answers and their sessions.
+//!
+//! It waits for commands, for parts of answers and for clients, and blocks on none. An answer is polled only while its
+//! client keeps up: a slow client slows its own upstream connection, and at most one part of an answer waits here. Must not
+//! know HTTP or wire formats.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{AbortHandle, Abortable, BoxFuture};
+use futures::stream::{FuturesUnordered, StreamExt};
+use izwi_types::{Input, StepOutput};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::{RemoteModel, RemoteOutput};
+use crate::engine::config::EngineCoreConfig;
+use crate::engine::core::{AbortCause, Admission, Command, EngineState, EngineStatus};
+use crate::engine::error::{EngineError, RemoteError, Result};
+use crate::engine::kv_cache::KVCacheStats;
+use crate::engine::metrics::MetricsCollector;
+use crate::engine::output::{Delivery, DeliveryEvent, OutputProcessor, Pushed, SessionStart};
+use crate::engine::types::{EngineOutput, FinishReason, RequestId, SequenceId};
+
+/// Outputs kept for `take_output`.
+const KEPT_OUTPUTS: usize = 256;
+/// Suggested time until a retry where nothing is known of the speed of the servers.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What arrived of one request.
+enum Arrival {
+    Started(std::result::Result<RemoteOutput, RemoteError>),
+    Part(Option<std::result::Result<Box<StepOutput>, RemoteError>>, RemoteOutput),
+}
+
+type Pending = Abortable<BoxFuture<'static, (SequenceId, Arrival)>>;
+
+/// A request that has not ended.
+struct Open {
+    id: RequestId,
+    /// Ends what is awaited of the other server.
+    abort: AbortHandle,
+    /// Told once the answer begins, or that there is none.
+    submitted: Option<oneshot::Sender<Result<()>>>,
+    /// Whether its client is slow; then `held` is not polled.
+    is_paused: bool,
+    held: Option<RemoteOutput>,
+}
+
+/// The loop; runs as one task.
+pub(in crate::engine) struct RemoteCore {
+    config: Arc<EngineCoreConfig>,
+    model: Arc<dyn RemoteModel>,
+    output: OutputProcessor,
+    metrics: MetricsCollector,
+    sequences: HashMap<RequestId, SequenceId>,
+    open: HashMap<SequenceId, Open>,
+    pending: FuturesUnordered<Pending>,
+    kept: VecDeque<EngineOutput>,
+    step_outputs: Vec<EngineOutput>,
+    step_waiters: Vec<oneshot::Sender<Result<Vec<EngineOutput>>>>,
+    drain_waiters: Vec<oneshot::Sender<()>>,
+    end_waiters: Vec<oneshot::Sender<Result<()>>>,
+    is_paused: bool,
+    stopping: bool,
+    senders_gone: bool,
+    next_sequence: u64,
+    status: EngineStatus,
+    publish: watch::Sender<EngineStatus>,
+}
+
+impl RemoteCore {
+    pub(in crate::engine) fn new(
+        config: Arc<EngineCoreConfig>,
+        model: Arc<dyn RemoteModel>,
+        publish: watch::Sender<EngineStatus>,
+    ) -> Self {
+        let profile = model.profile();
+        Self {
+            config,
+            model,
+            output: OutputProcessor::new(profile.info.sample_rate_hz),
+            metrics: MetricsCollector::new(&profile.model),
+            sequences: HashMap::new(),
+            open: HashMap::new(),
+            pending: FuturesUnordered::new(),
+            kept: VecDeque::new(),
+            step_outputs: Vec::new(),
+            step_waiters: Vec::new(),
+            drain_waiters: Vec::new(),
+            end_waiters: Vec::new(),
+            is_paused: false,
+            stopping: false,
+            senders_gone: false,
+            next_sequence: 0,
+            status: EngineStatus { state: EngineState::Ready, ..EngineStatus::default() },
+            publish,
+        }
+    }
+
+    /// Runs until stopped, or idle without handles.
+    pub(in crate::engine) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
+        self.publish();
+        while !self.is_over() {
+            let stall = self.output.next_stall(self.config.slow_client_timeout);
+            let stalled = async {
+                match stall {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                command = commands.recv(), if !self.senders_gone => match command {
+                    Some(command) => self.handle(command),
+                    None => self.senders_gone = true,
+                },
+                event = self.output.next_client_event(&self.metrics), if !self.output.is_empty() => {
+                    self.delivery_event(event);
+                }
+                Some(arrived) = self.pending.next(), if !self.is_paused => {
+                    // One that was aborted has nothing to say.
+                    if let Ok((sequence, arrival)) = arrived {
+                        self.arrived(sequence, arrival);
+                    }
+                }
+                () = stalled => {}
+            }
+            for sequence in self.output.stalled(self.config.slow_client_timeout) {
+                self.abort(sequence, AbortCause::SlowClient);
+            }
+            self.answer_steps();
+            self.publish();
+        }
+        self.end(&mut commands).await;
+    }
+
+    fn is_over(&self) -> bool {
+        self.stopping || (self.senders_gone && self.open.is_empty() && self.output.is_empty())
+    }
+
+    fn handle(&mut self, command: Command) {
+        match command {
+            Command::Add(admission, reply) => match self.check(&admission) {
+                Ok(input) => self.admit(*admission, input, reply),
+                Err(error) => drop(reply.send(Err(error))),
+            },
+            Command::Abort(id, cause, reply) => {
+                let sequence = self.sequences.get(&id).copied();
+                if let Some(sequence) = sequence {
+                    self.abort(sequence, cause);
+                }
+                let _ = reply.send(sequence.is_some());
+            }
+            Command::PlaybackAck(id, played) => {
+                if let Some(sequence) = self.sequences.get(&id) {
+                    self.output.acknowledge(*sequence, played);
+                }
+            }
+            Command::Step(reply) => self.step_waiters.push(reply),
+            Command::TakeOutput(id, reply) => {
+                let index = self.kept.iter().position(|output| output.request_id == id);
+                let _ = reply.send(index.and_then(|index| self.kept.remove(index)));
+            }
+            Command::Metrics(reply) => drop(reply.send(self.metrics.snapshot())),
+            // There are no blocks.
+            Command::CheckInvariants(reply) => drop(reply.send(Ok(()))),
+            // A remote model has nothing to start, and takes no text while it speaks.
+            Command::Start | Command::TextGrew(_) => {}
+            Command::Resume => self.is_paused = false,
+            Command::Pause => self.is_paused = true,
+            Command::Drain(reply) => {
+                if self.status.state == EngineState::Ready {
+                    self.status.state = EngineState::Draining;
+                }
+                self.is_paused = false;
+                self.drain_waiters.push(reply);
+            }
+            Command::Stop => self.stopping = true,
+            Command::AwaitEnd(reply) => self.end_waiters.push(reply),
+        }
+    }
+
+    /// Whether a request may begin now, and its input.
+    fn check(&self, admission: &Admission) -> Result<Arc<Input>> {
+        let id = &admission.admissible.id;
+        if self.status.state == EngineState::Draining {
+            return Err(EngineError::Draining);
+        }
+        if self.sequences.contains_key(id) {
+            return Err(EngineError::DuplicateId(id.to_string()));
+        }
+        let (open, limit) = (self.open.len(), self.config.max_running_requests);
+        if open >= limit {
+            let per_second = self.metrics.snapshot().requests_per_sec;
+            let retry_after = match per_second > 0.0 {
+                true => Duration::from_secs_f64((1.0 / per_second).clamp(1.0, 60.0)),
+                false => RETRY_AFTER,
+            };
+            let message = format!(
+                "model '{}' has {open} open requests, its max_concurrent; try again in {:.0} s",
+                self.config.model,
+                retry_after.as_secs_f64().ceil()
+            );
+            return Err(RemoteError::Busy { message, retry_after }.into());
+        }
+        let payload = Arc::clone(&admission.admissible.prepared.payload);
+        payload.downcast().map_err(|_| EngineError::Execution("the input is not a remote model's".to_owned()))
+    }
+
+    fn admit(&mut self, admission: Admission, input: Arc<Input>, submitted: oneshot::Sender<Result<()>>) {
+        let Admission { admissible, delivery, accepted_at, audio_share } = admission;
+        self.next_sequence += 1;
+        let (sequence, id) = (SequenceId(self.next_sequence), admissible.id);
+        self.output.open(SessionStart {
+            sequence,
+            request_id: id.clone(),
+            task: admissible.task,
+            live: admissible.live && matches!(delivery, Delivery::Stream(_)),
+            delivery,
+            prediction: None,
+            head_start_samples: 0,
+            chunk_lengths: admissible.chunk_lengths,
+            prompt_tokens: 0,
+            seed: admissible.seed,
+            unspoken: admissible.unspoken,
+            recording: admissible.recording,
+            _audio_share: audio_share,
+            accepted_at,
+        });
+        self.output.scheduled(sequence, &self.metrics);
+        self.sequences.insert(id.clone(), sequence);
+        let start = self.model.start(input);
+        let abort = self.await_arrival(start.map(move |result| (sequence, Arrival::Started(result))).boxed());
+        let open = Open { id, abort, submitted: Some(submitted), is_paused: false, held: None };
+        self.open.insert(sequence, open);
+    }
+
+    fn await_arrival(&self, arrival: BoxFuture<'static, (SequenceId, Arrival)>) -> AbortHandle {
+        let (abort, registration) = AbortHandle::new_pair();
+        self.pending.push(Abortable::new(arrival, registration));
+        abort
+    }
+
+    /// Awaits the next part of an answer, unless its client is slow.
+    fn await_part(&mut self, sequence: SequenceId, mut output: RemoteOutput) {
+        if self.open.get(&sequence).is_some_and(|open| open.is_paused) {
+            if let Some(open) = self.open.get_mut(&sequence) {
+                open.held = Some(output);
+            }
+            return;
+        }
+        let part = async move {
+            let part = output.next().await.map(|part| part.map(Box::new));
+            (sequence, Arrival::Part(part, output))
+        };
+        let abort = self.await_arrival(part.boxed());
+        if let Some(open) = self.open.get_mut(&sequence) {
+            open.abort = abort;
+        }
+    }
+
+    fn arrived(&mut self, sequence: SequenceId, arrival: Arrival) {
+        let Some(open) = self.open.get_mut(&sequence) else { return };
+        match arrival {
+            Arrival::Started(Ok(output)) => {
+                // A submitter that has gone is found by its closed channel.
+                let _ = open.submitted.take().map(|submitted| submitted.send(Ok(())));
+                self.await_part(sequence, output);
+            }
+            Arrival::Started(Err(error)) => {
+                let submitted = open.submitted.take();
+                self.remove(sequence);
+                self.output.discard(sequence);
+                let _ = submitted.map(|submitted| submitted.send(Err(error.into())));
+            }
+            Arrival::Part(None, _) => self.finish(sequence, FinishReason::Stop, None),
+            Arrival::Part(Some(Err(error)), _) => {
+                tracing::error!(model = self.config.model, request = %open.id, %error, "a remote answer was cut");
+                self.finish(sequence, FinishReason::Error, Some(error.to_string()));
+            }
+            Arrival::Part(Some(Ok(part)), output) => match self.output.push(sequence, *part, &self.metrics) {
+                Pushed::Open => self.await_part(sequence, output),
+                Pushed::Blocked => {
+                    open.is_paused = true;
+                    open.held = Some(output);
+                }
+                Pushed::Disconnected => self.abort(sequence, AbortCause::Disconnect),
+            },
+        }
+    }
+
+    fn delivery_event(&mut self, event: DeliveryEvent) {
+        match event {
+            DeliveryEvent::CaughtUp(sequence) => {
+                let held = self.open.get_mut(&sequence).and_then(|open| {
+                    open.is_paused = false;
+                    open.held.take()
+                });
+                if let Some(output) = held {
+                    self.await_part(sequence, output);
+                }
+            }
+            DeliveryEvent::Disconnected(sequence) => self.abort(sequence, AbortCause::Disconnect),
+        }
+    }
+
+    /// Removes a request everywhere but in its session, and ends it at the other server.
+    fn remove(&mut self, sequence: SequenceId) {
+        if let Some(open) = self.open.remove(&sequence) {
+            open.abort.abort();
+            self.sequences.remove(&open.id);
+        }
+    }
+
+    fn finish(&mut self, sequence: SequenceId, reason: FinishReason, error: Option<String>) {
+        self.remove(sequence);
+        let output = self.output.finish(sequence, reason, error, &mut self.metrics);
+        self.step_outputs.extend(output);
+    }
+
+    /// Aborts a request; connected clients get a final result.
+    fn abort(&mut self, sequence: SequenceId, cause: AbortCause) {
+        tracing::info!(sequence = sequence.0, cause = cause.label(), "request aborted");
+        self.metrics.aborted(cause.label());
+        let submitted = self.open.get_mut(&sequence).and_then(|open| open.submitted.take());
+        match cause {
+            AbortCause::Client | AbortCause::Shutdown => self.finish(sequence, FinishReason::Cancelled, None),
+            AbortCause::Interrupt => self.finish(sequence, FinishReason::Interrupted, None),
+            AbortCause::Disconnect | AbortCause::SlowClient => {
+                if self.output.is_live(sequence)
+                    && let Some((task, stats)) = self.output.stats_now(sequence, FinishReason::Cancelled)
+                {
+                    self.metrics.request_finished(task, &stats);
+                }
+                if cause == AbortCause::SlowClient {
+                    self.output.count_cut(sequence, &self.metrics);
+                }
+                self.remove(sequence);
+                self.output.discard(sequence);
+            }
+        }
+        if let Some(submitted) = submitted {
+            // The result, if anybody waits for it, says that the request was aborted.
+            let _ = submitted.send(Ok(()));
+        }
+    }
+
+    fn answer_steps(&mut self) {
+        if self.step_outputs.is_empty() && !self.open.is_empty() {
+            return;
+        }
+        let outputs = std::mem::take(&mut self.step_outputs);
+        for waiter in self.step_waiters.drain(..) {
+            // A caller that stopped waiting can still take the outputs.
+            let _ = waiter.send(Ok(outputs.clone()));
+        }
+        for output in outputs {
+            if self.kept.len() == KEPT_OUTPUTS {
+                self.kept.pop_front();
+            }
+            self.kept.push_back(output);
+        }
+    }
+
+    fn publish(&mut self) {
+        self.status.running = self.open.len();
+        self.status.streams = self.output.playing().collect();
+        self.metrics.gauges(0, self.status.running, &KVCacheStats::default());
+        if self.status.state == EngineState::Draining && self.open.is_empty() && self.output.is_empty() {
+            for waiter in self.drain_waiters.drain(..) {
+                let _ = waiter.send(());
+            }
+        }
+        self.publish.send_replace(self.status.clone());
+    }
+
+    /// Ends the loop: closes all requests and rejects later commands.
+    async fn end(mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
+        for sequence in self.open.keys().copied().collect::<Vec<_>>() {
+            self.abort(sequence, AbortCause::Shutdown);
+        }
+        // Drops what was awaited, and with it the connections.
+        self.pending = FuturesUnordered::new();
+        self.status.state = EngineState::Stopped;
+        self.answer_steps();
+        self.publish();
+        self.drain_waiters.clear();
+        for waiter in self.end_waiters.drain(..) {
+            let _ = waiter.send(Ok(()));
+        }
+        let refusal = || EngineError::Stopped("stop was requested".to_owned());
+        while let Some(command) = commands.recv().await {
+            match command {
+                Command::Add(_, reply) => drop(reply.send(Err(refusal()))),
+                Command::Step(reply) => drop(reply.send(Err(refusal()))),
+                Command::AwaitEnd(reply) => drop(reply.send(Ok(()))),
+                Command::Drain(reply) => drop(reply),
+                other => self.handle(other),
+            }
+        }
+    }
+}

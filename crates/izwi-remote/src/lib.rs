@@ -1,0 +1,17 @@
+//! Models that other servers run: a client of the OpenAI audio API (vLLM-Omni, SGLang-Omni, speaches, another Izwi) behind an
+//! [`Engine`](izwi_core::engine::Engine).
+//!
+//! [`RemoteClient`] is the [`RemoteModel`](izwi_core::engine::RemoteModel) of the engine: `text → speech` and
+//! `recording → text`. It chooses among several servers, retries before the first byte, and stops asking a server that
+//! fails. Must not know routes, sessions or tensors.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod client;
+mod config;
+mod speech;
+mod transcription;
+mod upstreams;
+
+pub use client::RemoteClient;
+pub use config::{ConfigError, RemoteConfig, Secret};
