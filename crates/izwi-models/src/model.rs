@@ -62,7 +62,8 @@ pub trait SpeechModel: Send + Sync {
         None
     }
 
-    /// Turns an input into schedulable work. Runs on a blocking thread, many at a time.
+    /// Turns an input into schedulable work. Runs on a blocking thread, many at a time. A replica of the model on another
+    /// device may compute it: tensors in it are moved to the device where they are used.
     ///
     /// # Errors
     /// The input cannot be taken; the error names the field, the value and the remedy.

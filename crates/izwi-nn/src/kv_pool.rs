@@ -114,8 +114,8 @@ impl KvPool {
         (start..start + len).map(|at| block_table[at / size] * size as u32 + (at % size) as u32).collect()
     }
 
-    /// Writes `keys` and `values` `[T, kv_heads, head_dim]` of one layer into the given slots (`[T]`), in the pool's
-    /// element type.
+    /// Writes `keys` and `values` `[T, kv_heads, head_dim]` of one layer, of any device, into the given slots (`[T]`), in the
+    /// pool's element type.
     ///
     /// # Errors
     /// Shapes do not fit the pool, or a slot lies outside it.
@@ -125,7 +125,7 @@ impl KvPool {
             if rows.dims()[1..] != pool.dims()[1..] || rows.dim(0)? != slots.len() {
                 bail!("kv pool: {:?} do not fit {} slots of {:?}", rows.dims(), slots.len(), pool.dims())
             }
-            set_rows(pool, &rows.to_dtype(pool.dtype())?, slots)?;
+            set_rows(pool, &rows.to_dtype(pool.dtype())?.to_device(pool.device())?, slots)?;
         }
         Ok(())
     }

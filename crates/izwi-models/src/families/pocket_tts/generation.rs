@@ -252,7 +252,8 @@ impl Generator {
                 Segment::Latents(count) => (latents.as_ref(), next(&mut frames, count), count),
             };
             let Some(of) = of else { candle_core::bail!("a step has no rows of a kind that it needs") };
-            parts.push(of.narrow(0, start, count)?);
+            // A voice may be that of a replica on another device.
+            parts.push(of.narrow(0, start, count)?.to_device(&self.device)?);
         }
         Tensor::cat(&parts, 0)
     }
