@@ -450,6 +450,23 @@ pub(crate) static TABLE: &[Setting] = &[
         "Accepted Host names in addition to loopback names and the bound address"
     ),
     Setting {
+        get: |settings| settings.server.config.instance.clone().map_or(Value::Unset, Value::Text),
+        set: |settings, value| {
+            let name = value.text()?;
+            izwi_server::check_instance(name).map_err(|error| error.to_string())?;
+            settings.server.config.instance = Some(name.to_owned()).filter(|name| !name.is_empty());
+            Ok(())
+        },
+        ..row(
+            Server,
+            OfSection,
+            "instance",
+            Kind::Text,
+            "NAME",
+            "Name of this server among replicas behind a balancer; clients name it to continue a session here, also while it drains",
+        )
+    },
+    Setting {
         set: |settings, value| {
             let origins = value.list()?;
             if let Some(bad) = origins.iter().find(|origin| !origin.contains("://")) {
