@@ -106,7 +106,9 @@ const MAX_INSTANCE_BYTES: usize = 128;
 
 /// A name that no replica can have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not a name of a replica like izwi-0: at most {MAX_INSTANCE_BYTES} letters, digits, '.', '_' and '-'")]
+#[error(
+    "'{0}' is not a name of a replica like izwi-0: at most {MAX_INSTANCE_BYTES} letters, digits, '.', '_' and '-'"
+)]
 pub struct InstanceError(String);
 
 /// Checks the name of a replica; an empty one stands for none. It has no meaning to a URL, a header or a balancer.
