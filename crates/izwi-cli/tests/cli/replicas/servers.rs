@@ -8,8 +8,12 @@ use std::process::{Child, Stdio};
 use super::eventually;
 use crate::Izwi;
 
-/// The checkpoint of `tests/golden/`, and the model that it stands in for.
-const TINY: (&str, &str) = ("qwen3_tts/cv06", "qwen3-tts-0.6b-customvoice");
+/// A checkpoint of `tests/golden/`, and the model that it stands in for.
+type Tiny = (&'static str, &'static str);
+/// A model with voices of its own.
+pub(super) const SPEAKS: Tiny = ("qwen3_tts/cv06", "qwen3-tts-0.6b-customvoice");
+/// A model that clones voices.
+pub(super) const CLONES: Tiny = ("qwen3_tts/base17", "qwen3-tts-0.6b-base");
 
 /// A text that the random weights of the checkpoint speak for more than a minute.
 pub(super) const TEXT: &str =
@@ -32,6 +36,7 @@ pub(super) struct Replica {
     pub(super) name: String,
     pub(super) port: u16,
     process: Child,
+    log: std::path::PathBuf,
     has_ended: bool,
 }
 
@@ -47,12 +52,12 @@ pub(super) fn free_port() -> u16 {
 }
 
 impl Replicas {
-    /// Starts the replicas `izwi-0` and so on, and waits until they are ready.
-    pub(super) fn start(count: usize) -> Self {
+    /// Starts the replicas `izwi-0` and so on with one folder of saved voices, and waits until they are ready.
+    pub(super) fn start(count: usize, tiny: Tiny) -> Self {
         let izwi = Izwi::alone();
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-        crate::copy(&root.join("tests/golden").join(TINY.0), &izwi.path("own-models").join(TINY.1));
-        let mut all: Vec<Replica> = (0..count).map(|number| Replica::start(&izwi, number)).collect();
+        crate::copy(&root.join("tests/golden").join(tiny.0), &izwi.path("own-models").join(tiny.1));
+        let mut all: Vec<Replica> = (0..count).map(|number| Replica::start(&izwi, number, tiny.1)).collect();
         for replica in &mut all {
             eventually("a replica to be ready", || replica.is_ready());
         }
@@ -69,37 +74,46 @@ impl Replicas {
 }
 
 impl Replica {
-    fn start(izwi: &Izwi, number: usize) -> Self {
+    fn start(izwi: &Izwi, number: usize, model: &str) -> Self {
         let (name, port) = (format!("izwi-{number}"), free_port());
         let port_text = port.to_string();
         let log = std::fs::File::create(izwi.path(&format!("{name}.log"))).unwrap();
-        let mut command =
-            izwi.command(&["serve", "--no-pull", "--asr-model", "none", "--models-dir", "own-models"]);
-        command.args(["--model", TINY.1, "--dtype", "f32", "--threads", "1", "--weight-cache=false"]);
+        let mut command = izwi.command(&["serve", "--no-pull", "--asr-model", "none", "--port", &port_text]);
+        command.args(["--models-dir", "own-models", "--model", model, "--dtype", "f32", "--threads", "1"]);
         command.args([
+            "--weight-cache=false",
+            "--admission=false",
             "--max-blocks",
             "512",
-            "--admission",
-            "false",
             "--instance",
             &name,
-            "--port",
-            &port_text,
         ]);
         // Listeners pause for as long as the test needs.
         command.args(["--resume-window-s", "40", "--drain-timeout-s", "300", "--send-timeout-s", "600"]);
         command.args(["--slow-client-timeout-s", "600", "--idle-timeout-s", "600"]);
         let process = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        Self { name, port, process, has_ended: false }
+        let log = izwi.path(&format!("{name}.log"));
+        Self { name, port, process, log, has_ended: false }
     }
 
     /// The answer to a GET, with its head; empty if there is none.
     fn get(&self, path: &str) -> String {
+        String::from_utf8_lossy(&self.ask("GET", path, "application/json", b"")).into_owned()
+    }
+
+    /// The answer to a request, with its head; empty if there is none.
+    pub(super) fn ask(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> Vec<u8> {
         let ask = || {
             let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-            write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer)?;
+            let length = body.len();
+            write!(
+                stream,
+                "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: {kind}\r\n\
+                 Content-Length: {length}\r\n\r\n"
+            )?;
+            stream.write_all(body)?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer)?;
             std::io::Result::Ok(answer)
         };
         ask().unwrap_or_default()
@@ -116,7 +130,8 @@ impl Replica {
 
     pub(super) fn is_ready(&mut self) -> bool {
         let ended = self.process.try_wait().unwrap();
-        assert!(ended.is_none(), "{} ended with {ended:?}", self.name);
+        let log = || std::fs::read_to_string(&self.log).unwrap_or_default();
+        assert!(ended.is_none(), "{} ended: {}", self.name, log());
         self.get("/readyz").starts_with("HTTP/1.1 200")
     }
 
