@@ -46,7 +46,7 @@ fn listed(replica: &Replica, name: &str) -> bool {
 fn a_voice_that_one_replica_saves_is_spoken_by_the_other_at_once() {
     let replicas = Replicas::start(2, CLONES);
     let [one, other] = [&replicas.all[0], &replicas.all[1]];
-    assert_eq!(speak(other, "anna").0, 400);
+    assert_eq!(speak(other, "anna").0, 404);
     assert_eq!(save(one, "anna"), 200);
     assert!(listed(one, "anna") && listed(other, "anna"));
     let spoken = speak(one, "anna");
@@ -54,7 +54,7 @@ fn a_voice_that_one_replica_saves_is_spoken_by_the_other_at_once() {
     assert!(speak(other, "anna") == spoken, "both speak in the same voice");
     assert_eq!(save(other, "anna"), 409, "the name is taken");
     assert_eq!(status(&other.ask("DELETE", "/v1/audio/voices/anna", "application/json", b"")), 200);
-    assert!(!listed(one, "anna") && speak(one, "anna").0 == 400);
+    assert!(!listed(one, "anna") && speak(one, "anna").0 == 404);
 }
 
 #[test]
