@@ -70,6 +70,8 @@ async fn rest(session: &mut Session) -> Result<Vec<u8>> {
             Incoming::Frame(frame) => ensure!(frame["type"] != "error", "{frame}"),
             Incoming::Closed(code) => {
                 ensure!(code == Some(1001), "{code:?}");
+                // Answers the close frame: the server need not wait for this client to come back.
+                session.next().await?;
                 return Ok(audio);
             }
         }

@@ -32,7 +32,7 @@ pub(super) struct Balancer {
 }
 
 /// A file of `assets/deploy/` with the ports of a test. Replicas that were not started get a port that nobody listens on.
-fn configuration(file: &str, port: u16, replicas: &Replicas) -> String {
+fn configuration(file: &str, replicas: &Replicas) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let mut text = fs::read_to_string(root.join("assets/deploy").join(file)).unwrap();
     for number in 0..3 {
@@ -47,7 +47,7 @@ fn configuration(file: &str, port: u16, replicas: &Replicas) -> String {
 impl Balancer {
     pub(super) fn haproxy(program: &Path, replicas: &Replicas) -> Self {
         let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
-        let text = configuration("haproxy/haproxy.cfg", port, replicas);
+        let text = configuration("haproxy/haproxy.cfg", replicas);
         let text = text.replace("bind :8080", &format!("bind 127.0.0.1:{port}"));
         let text = text.replace("127.0.0.1:8404", &format!("127.0.0.1:{}", free_port()));
         let file = folder.path().join("haproxy.cfg");
@@ -59,7 +59,7 @@ impl Balancer {
 
     pub(super) fn nginx(program: &Path, replicas: &Replicas) -> Self {
         let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
-        let text = configuration("nginx/izwi.conf", port, replicas);
+        let text = configuration("nginx/izwi.conf", replicas);
         let text = text.replace("listen 8080", &format!("listen 127.0.0.1:{port}"));
         fs::write(folder.path().join("izwi.conf"), text).unwrap();
         let at = folder.path().display();

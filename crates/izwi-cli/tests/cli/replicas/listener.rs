@@ -118,6 +118,8 @@ impl Listener {
             }
             Message::Close(close) => {
                 self.close_code = close.map(|close| close.code.into());
+                // Answers it: the server need not wait for this client to come back.
+                let _ = socket.flush();
                 return Ok(false);
             }
             _ => {}
