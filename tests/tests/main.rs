@@ -32,6 +32,7 @@ mod real_whisper;
 mod real_word_times;
 mod realtime;
 mod remote;
+mod replicas;
 mod resume;
 mod speech;
 mod streaming;

@@ -23,6 +23,9 @@ pub struct ServerConfig {
     /// The model store, from which models are pulled while the server runs; `None` pulls none.
     pub store: Option<Store>,
 
+    /// Name of this server among the replicas behind a balancer, in answers and in sessions; `None` for a single server.
+    pub instance: Option<String>,
+
     /// Whether each request and session writes a line to the log at its end.
     pub access_log: bool,
     /// Where traces are exported to; `None` exports none.
@@ -98,6 +101,26 @@ const MIN_CONNECTIONS: usize = 16;
 #[error("the process may open {0} files and sockets; it needs at least {min}", min = OTHER_FILES + PROBE_PLACES + MIN_CONNECTIONS)]
 pub struct FilesError(pub u64);
 
+/// The most bytes of the name of a replica.
+const MAX_INSTANCE_BYTES: usize = 128;
+
+/// A name that no replica can have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{0}' is not a name of a replica like izwi-0: at most {MAX_INSTANCE_BYTES} letters, digits, '.', '_' and '-'"
+)]
+pub struct InstanceError(String);
+
+/// Checks the name of a replica; an empty one stands for none. It has no meaning to a URL, a header or a balancer.
+///
+/// # Errors
+/// The name is too long or has other characters.
+pub fn check_instance(name: &str) -> Result<(), InstanceError> {
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    let is_valid = is_plain && name.len() <= MAX_INSTANCE_BYTES;
+    if is_valid { Ok(()) } else { Err(InstanceError(izwi_types::excerpt(name))) }
+}
+
 impl ServerConfig {
     /// Files that the process should be allowed to open, for all connections of this configuration.
     pub fn wanted_files(&self) -> u64 {
@@ -146,6 +169,7 @@ impl Default for ServerConfig {
             allowed_origins: Vec::new(),
             voices: None,
             store: None,
+            instance: None,
             access_log: true,
             traces: None,
             vad_weights: None,
@@ -217,5 +241,15 @@ mod tests {
         assert_eq!(with(Some(wanted)).connection_limit(), 1_024);
         let few = ServerConfig { max_connections: 4, ..with(Some(256)) };
         assert_eq!(few.connection_limit(), 4);
+    }
+
+    #[test]
+    fn a_replica_has_a_name_that_fits_a_url() {
+        for name in ["", "izwi-0", "gpu_1.example", "A"] {
+            assert_eq!(check_instance(name), Ok(()), "{name}");
+        }
+        for name in ["a b", "a&b", "ä", "a/b", "a\n", &"x".repeat(129)] {
+            assert!(check_instance(name).is_err(), "{name:?}");
+        }
     }
 }

@@ -45,7 +45,7 @@ mod voices;
 mod ws;
 
 pub use access::{BindError, KeyError, check_bind, check_key};
-pub use config::{FilesError, ServerConfig};
+pub use config::{FilesError, InstanceError, ServerConfig, check_instance};
 pub use error::ApiError;
 pub use metrics::{Recorder, RecorderError};
 pub use registry::{ASR_ALIASES, Loader, Offer, Registry, RegistryConfig, RestartPolicy, Slot, TTS_ALIASES};

@@ -14,16 +14,21 @@ use izwi_core::engine::RequestId;
 
 use crate::access::Presented;
 use crate::dialects;
-use crate::dto::ticket::TicketQuery;
+use crate::dto::ticket::{InstanceQuery, TicketQuery};
 use crate::error::ApiError;
 use crate::held_body::HeldBody;
 use crate::late_key::LateKey;
 use crate::peer::Client;
 use crate::record::{self, RequestRecord};
 use crate::state::AppState;
+use crate::ws;
 
 /// Header with the id of a request, which the log uses too.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
+/// Header with the name of the server among its replicas.
+pub(crate) const INSTANCE: &str = "x-izwi-instance";
+/// The route that makes tickets.
+const TICKETS: &str = "/v1/tickets";
 /// Routes that are answered on the places kept for probes.
 const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 
@@ -38,13 +43,21 @@ fn is_probe(request: &Request) -> bool {
     PROBES.contains(&request.uri().path())
 }
 
-/// Middleware: gives the request an id for engine, log and response.
-pub(crate) async fn assign_request_id(mut request: Request, next: Next) -> Response {
+/// Middleware: gives the request an id for engine, log and response, and names the server in the response.
+pub(crate) async fn assign_request_id(
+    State(state): State<AppState>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let id = RequestId::random();
     request.extensions_mut().insert(id.clone());
     let mut response = next.run(request).await;
     if let Ok(value) = HeaderValue::from_str(id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, value);
+    }
+    let instance = state.config().instance.as_deref().and_then(|name| HeaderValue::from_str(name).ok());
+    if let Some(instance) = instance {
+        response.headers_mut().insert(INSTANCE, instance);
     }
     response
 }
@@ -73,7 +86,7 @@ pub(crate) async fn check_host_and_origin(
         headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
     } else {
         let exposed = HeaderValue::from_static(
-            "x-request-id, x-sample-rate, x-prebuffer-ms, x-predicted-rtf, x-ignored-fields, x-unspoken-characters, retry-after",
+            "x-request-id, x-sample-rate, x-prebuffer-ms, x-predicted-rtf, x-ignored-fields, x-unspoken-characters, x-izwi-instance, retry-after",
         );
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
@@ -133,10 +146,24 @@ pub(crate) async fn keep_places_for_probes(request: Request, next: Next) -> Resp
 /// Middleware: refuses new requests while draining, and beyond the limit. A request counts until its body has ended.
 pub(crate) async fn admit(State(state): State<AppState>, request: Request, next: Next) -> Response {
     if state.is_draining() {
-        return ApiError::Draining.into_response();
+        // It does not count: what is counted is waited for.
+        return if returns_here(&state, &request) {
+            next.run(request).await
+        } else {
+            ApiError::Draining.into_response()
+        };
     }
     match state.admit_request() {
         Ok(permit) => next.run(request).await.map(|body| Body::new(HeldBody::new(body, permit))),
         Err(error) => error.into_response(),
     }
+}
+
+/// Whether a client comes back to a session of this server: it names the server in the query of the WebSocket, or of the
+/// request for a ticket to it.
+fn returns_here(state: &AppState, request: &Request) -> bool {
+    let Some(instance) = state.config().instance.as_deref() else { return false };
+    let named = Query::<InstanceQuery>::try_from_uri(request.uri());
+    (ws::is_resumable(request.uri().path()) || request.uri().path() == TICKETS)
+        && named.is_ok_and(|query| query.0.instance.as_deref() == Some(instance))
 }

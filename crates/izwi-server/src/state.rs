@@ -36,6 +36,8 @@ struct Inner {
     requests: Arc<Semaphore>,
     sessions: Arc<Semaphore>,
     detached: Arc<Semaphore>,
+    /// Number of sessions, with and without a connection.
+    running_sessions: watch::Sender<usize>,
     uploads_kib: Arc<Semaphore>,
     ignored_log: IgnoredLog,
     voices: Option<VoiceStore>,
@@ -63,6 +65,7 @@ impl AppState {
             requests: Arc::new(Semaphore::new(config.max_requests)),
             sessions: Arc::new(Semaphore::new(config.max_sessions)),
             detached: Arc::new(Semaphore::new(config.max_sessions)),
+            running_sessions: watch::Sender::new(0),
             ignored_log: IgnoredLog::default(),
             uploads_kib: Arc::new(Semaphore::new(config.upload_memory_kib())),
             voices: config.voices.clone(),
@@ -207,6 +210,12 @@ impl AppState {
         Arc::clone(&self.inner.detached).try_acquire_owned().ok()
     }
 
+    /// Counts a session, with or without a connection, until it is dropped.
+    pub(crate) fn count_session(&self) -> RunningSession {
+        self.inner.running_sessions.send_modify(|count| *count += 1);
+        RunningSession(self.clone())
+    }
+
     /// A permit for `kib` of upload memory.
     pub(crate) fn take_upload_kib(&self, kib: u32) -> Result<OwnedSemaphorePermit, ApiError> {
         Arc::clone(&self.inner.uploads_kib).try_acquire_many_owned(kib).map_err(|_| {
@@ -235,8 +244,23 @@ impl AppState {
             futures::future::join_all(engines.iter().map(|engine| async { engine.drain().await.ok() }));
         let all = |limit: usize| u32::try_from(limit).unwrap_or(u32::MAX);
         let requests = self.inner.requests.acquire_many(all(self.inner.config.max_requests));
-        let sessions = self.inner.sessions.acquire_many(all(self.inner.config.max_sessions));
-        // The semaphores are never closed, so that acquiring cannot fail.
-        let _ = tokio::join!(engines, async { drop(requests.await) }, async { drop(sessions.await) });
+        let mut running = self.inner.running_sessions.subscribe();
+        // The semaphores are never closed and the sender lives as long as this state, so that none of it can fail.
+        let sessions = async {
+            // Clients come back to the sessions meanwhile: their connections must find permits.
+            drop(running.wait_for(|count| *count == 0).await);
+            drop(self.inner.sessions.acquire_many(all(self.inner.config.max_sessions)).await);
+        };
+        let _ = tokio::join!(engines, async { drop(requests.await) }, sessions);
+    }
+}
+
+/// A session that runs.
+#[derive(Debug)]
+pub(crate) struct RunningSession(AppState);
+
+impl Drop for RunningSession {
+    fn drop(&mut self) {
+        self.0.inner.running_sessions.send_modify(|count| *count -= 1);
     }
 }

@@ -8,11 +8,13 @@
 mod aarch64;
 mod alsa;
 mod apt;
+mod balancers;
 mod book;
 mod chromium;
 mod ci;
 mod compatibility;
 mod darwin;
+mod deploy;
 mod docs;
 mod emulate;
 mod examples;
@@ -64,6 +66,7 @@ chores:
   release-files DIR ADDRESS writes sums, formula and installer beside the archives in DIR, for the repository at ADDRESS
   darwin                    types and lints of the workspace for Macs with Apple Silicon
   monitoring                alert rules, their tests, and the dashboard, read by Prometheus' promtool
+  deploy                    configurations of balancers, and the Helm chart, read by their programs; not in `ci`
   aarch64                   run the tests of the CPU kernels for aarch64 in an emulator
   fuzz [TARGET] [--seconds N]
                             fuzz a target of tests/fuzz, or each of them, for 600 s; needs a C++ compiler";
@@ -97,6 +100,7 @@ enum Chore {
     MetalEmulate { self_check: bool, nextest_args: Vec<String> },
     MetalEmulateSome,
     Monitoring,
+    Deploy,
     Aarch64,
     Darwin,
     Compatibility,
@@ -136,6 +140,7 @@ fn parse(args: &[&str]) -> Option<Chore> {
         ["metal-emulate", "--self-check"] => Some(emulate(true, &[])),
         ["metal-emulate", "--self-check", "--", rest @ ..] => Some(emulate(true, rest)),
         ["monitoring"] => Some(Chore::Monitoring),
+        ["deploy"] => Some(Chore::Deploy),
         ["aarch64"] => Some(Chore::Aarch64),
         ["darwin"] => Some(Chore::Darwin),
         ["compatibility"] => Some(Chore::Compatibility),
@@ -169,6 +174,7 @@ fn run(root: &Path, chore: &Chore) -> Result<()> {
         Chore::MetalEmulate { self_check: false, nextest_args } => emulate::run(root, steps, nextest_args),
         Chore::MetalEmulate { nextest_args, .. } => emulate::self_check(root, steps, nextest_args),
         Chore::Monitoring => monitoring::check(root, steps),
+        Chore::Deploy => deploy::check(root, steps),
         Chore::Aarch64 => aarch64::check(root, steps),
         Chore::Darwin => darwin::check(root, steps),
         Chore::Compatibility => compatibility::write(root, &root.join("docs")),

@@ -9,12 +9,14 @@ use anyhow::{Context, Result};
 use crate::process::{self, cargo};
 use crate::steps::Steps;
 use crate::workspace::read;
-use crate::{alsa, chromium, docs, node, venv};
+use crate::{alsa, balancers, chromium, docs, node, venv};
 
 /// The models that tests run: a TTS model, the smallest ASR model, and the default ASR model.
 const TEST_MODELS: [&str; 4] = ["hibari", "whisper-tiny.en", "whisper-base", "kokoro-82m"];
 /// The package whose tests run published clients, in Python and Node.js.
 const RUNS_CLIENTS: &str = "izwi-tests";
+/// The package whose tests run balancers.
+const RUNS_BALANCERS: &str = "izwi-cli";
 const NEXTEST: [&str; 4] = ["nextest", "run", "--profile", "ci"];
 
 /// Runs everything: all packages, all tests, pages and doc tests.
@@ -34,6 +36,7 @@ pub(crate) fn prepare(root: &Path, steps: &mut Steps) -> Result<()> {
     venv::make(root, steps, venv::CLIENTS)?;
     node::make(root, steps)?;
     chromium::make(steps)?;
+    balancers::make(steps)?;
     docs::check_with(root, steps, &izwi)?;
     let mut doc_tests = tests(root, &["test", "--doc", "--workspace"]);
     steps.run("doc tests", doc_tests.args(alsa::features()))
@@ -57,6 +60,9 @@ pub(crate) fn run_selected(root: &Path, steps: &mut Steps, args: &[String]) -> R
         venv::make(root, steps, venv::CLIENTS)?;
         node::make(root, steps)?;
         chromium::make(steps)?;
+    }
+    if selects(RUNS_BALANCERS) {
+        balancers::make(steps)?;
     }
     let mut command = tests(root, &NEXTEST);
     if packages.is_empty() {

@@ -11,6 +11,7 @@ pub(crate) mod process;
 mod ranges;
 pub(crate) mod remote;
 mod resolve;
+mod rows;
 mod server;
 mod table;
 mod template;

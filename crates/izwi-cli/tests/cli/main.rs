@@ -14,6 +14,8 @@ mod hostile;
 #[cfg(unix)]
 mod hub;
 mod remote;
+#[cfg(target_os = "linux")]
+mod replicas;
 #[cfg(unix)]
 mod service;
 #[cfg(unix)]

@@ -130,6 +130,9 @@ pub(crate) enum ServerFrame<'a> {
         resume_token: Option<&'a str>,
         /// Seconds; 0 if the session cannot be continued.
         resume_window_s: u64,
+        /// The server that holds the session, where there are several.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        instance: Option<&'a str>,
         sample_rate: u32,
         channels: u16,
         encoding: &'static str,

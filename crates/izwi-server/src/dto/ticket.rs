@@ -20,3 +20,9 @@ pub(crate) struct TicketObject {
 pub(crate) struct TicketQuery {
     pub(crate) ticket: Option<String>,
 }
+
+/// The part of a query that names the server which a client comes back to.
+#[derive(Debug, Deserialize)]
+pub(crate) struct InstanceQuery {
+    pub(crate) instance: Option<String>,
+}

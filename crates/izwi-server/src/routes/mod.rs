@@ -46,7 +46,7 @@ pub fn router(state: AppState) -> Router {
         .layer(from_fn_with_state(state.clone(), middleware::check_host_and_origin))
         .layer(from_fn(dialects::render_errors))
         .layer(from_fn_with_state(state.clone(), middleware::keep_record))
-        .layer(from_fn(middleware::assign_request_id))
+        .layer(from_fn_with_state(state.clone(), middleware::assign_request_id))
         .layer(from_fn(graceful_close::drain_refused_bodies))
         .layer(from_fn_with_state(state.clone(), slow_body::demand_progress))
         .with_state(state)

@@ -116,6 +116,10 @@ impl Protocol for Chat {
         }
     }
 
+    fn is_resume(frame: &ClientFrame) -> bool {
+        matches!(frame, ClientFrame::Resume(_))
+    }
+
     fn is_immediate(frame: &ClientFrame) -> bool {
         matches!(frame, ClientFrame::Ping)
     }
@@ -318,6 +322,7 @@ impl Chat {
             session_id: self.identity.id.as_str(),
             resume_token: self.identity.resume_token.as_deref(),
             resume_window_s: self.state.config().resume_window.as_secs(),
+            instance: self.state.config().instance.as_deref(),
             model: &profile.model,
             sample_rate: setup.output.sample_rate_hz,
             input_sample_rate: setup.input_rate,

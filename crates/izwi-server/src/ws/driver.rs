@@ -39,7 +39,9 @@ enum Event<P: Protocol> {
     Generation(Box<Progress<P::Input>>),
     Model(Result<P::Model, ApiError>),
     Handover(Handover),
-    /// The client did not come back in time, or the server drains.
+    /// The server takes no new work, and the session has no connection.
+    Draining,
+    /// The client did not come back in time.
     Expired,
 }
 
@@ -79,6 +81,10 @@ struct Driver<P: Protocol> {
     /// Connections of a client that came back.
     handovers: mpsc::Receiver<Handover>,
     draining: watch::Receiver<bool>,
+    /// Whether the session takes no more work because the server ends.
+    is_drained: bool,
+    /// Whether the connection may only continue another session: it was opened while the server drains.
+    only_resumes: bool,
     line: Line,
     outbox: Outbox,
     model: PendingModel<P::Frame, P::Model>,
@@ -102,13 +108,21 @@ pub(super) async fn run<P: Protocol>(
     let window = state.config().resume_window;
     let (registration, handovers) = resumable.register(&id, P::KIND);
     let token = Some(registration.token.clone()).filter(|_| !window.is_zero());
+    let _running = state.count_session();
+    let only_resumes = state.is_draining() && state.config().instance.is_some();
+    let mut connection = Connection::new(state.clone(), id.clone(), socket, permit);
+    if only_resumes {
+        connection.note_draining();
+    }
     let mut driver = Driver {
-        protocol: P::new(&state, Identity { id: id.clone(), resume_token: token }, opening),
+        protocol: P::new(&state, Identity { id, resume_token: token }, opening),
         resumable,
         registration,
         handovers,
         draining: state.draining(),
-        line: Line::Attached(Box::new(Connection::new(state.clone(), id, socket, permit))),
+        is_drained: false,
+        only_resumes,
+        line: Line::Attached(Box::new(connection)),
         outbox: Outbox::new(window),
         state,
         model: PendingModel::default(),
@@ -150,10 +164,14 @@ impl<P: Protocol> Driver<P> {
         let can_hold = self.model.held() < MAX_QUEUED;
         let is_loading = self.model.is_loading();
         let may_idle = !is_loading && self.generation.is_none();
-        let idle_timeout = self.protocol.idle_timeout(self.state.config().idle_timeout);
+        let config = self.state.config();
+        let idle_timeout = match self.only_resumes {
+            true => config.idle_timeout.min(config.header_timeout),
+            false => self.protocol.idle_timeout(config.idle_timeout),
+        };
         let idle_timeout = may_idle.then_some(idle_timeout);
         let (line, outbox, closing) = (&mut self.line, &mut self.outbox, self.closing);
-        let draining = &mut self.draining;
+        let (draining, is_drained) = (&mut self.draining, self.is_drained);
         let at_line = async {
             match (line, closing) {
                 (Line::Attached(connection), None) => {
@@ -164,10 +182,9 @@ impl<P: Protocol> Driver<P> {
                 }
                 (Line::Detached(detached), _) => {
                     tokio::select! {
-                        () = sleep_until(detached.until) => {}
-                        _ = draining.wait_for(|draining| *draining) => {}
+                        () = sleep_until(detached.until) => Event::Expired,
+                        _ = draining.wait_for(|draining| *draining), if !is_drained => Event::Draining,
                     }
-                    Event::Expired
                 }
                 (Line::HandedOver, _) => Event::Expired,
             }
@@ -199,10 +216,10 @@ impl<P: Protocol> Driver<P> {
             }
             Event::Model(model) => self.continue_with(model),
             Event::Handover(handover) => self.attach(handover),
+            Event::Draining if self.is_given_up() => return ControlFlow::Break(None),
+            Event::Draining => self.drain(),
             Event::Expired => {
-                if !self.state.is_draining() {
-                    count_resume("expired");
-                }
+                count_resume("expired");
                 return ControlFlow::Break(None);
             }
             Event::Socket(signal) => return self.signalled(signal),
@@ -214,7 +231,12 @@ impl<P: Protocol> Driver<P> {
         match signal {
             Signal::Handled => {}
             Signal::Message(message) => {
-                let outcome = P::parse(message).and_then(|frame| self.accept(frame));
+                let frame = P::parse(message);
+                if self.only_resumes && !frame.as_ref().is_ok_and(P::is_resume) {
+                    self.error(&ApiError::Draining);
+                    return ControlFlow::Break(Some((close_code::AWAY, "draining")));
+                }
+                let outcome = frame.and_then(|frame| self.accept(frame));
                 self.report(outcome);
             }
             Signal::Refused(error) => self.error(&error),
@@ -234,10 +256,17 @@ impl<P: Protocol> Driver<P> {
         ControlFlow::Continue(())
     }
 
+    /// Whether the server ends and no client can come back to it: without a name it is no replica, and takes no connection
+    /// while it drains.
+    fn is_given_up(&self) -> bool {
+        self.state.is_draining() && self.state.config().instance.is_none()
+    }
+
     /// Waits for the client to come back, if it may.
     fn detach(&mut self) -> Flow {
-        let may_return = self.closing.is_none_or(|(code, _)| code == close_code::NORMAL);
-        if !may_return || !self.outbox.is_resumable() || self.state.is_draining() {
+        let may_return =
+            self.closing.is_none_or(|(code, _)| matches!(code, close_code::NORMAL | close_code::AWAY));
+        if !may_return || self.only_resumes || !self.outbox.is_resumable() || self.is_given_up() {
             return ControlFlow::Break(None);
         }
         let Some(permit) = self.state.admit_detached() else { return ControlFlow::Break(None) };
@@ -262,6 +291,9 @@ impl<P: Protocol> Driver<P> {
         self.outbox.reply_first(&resumed);
         self.line = Line::Attached(connection);
         self.touch();
+        if self.state.is_draining() && !self.is_drained {
+            self.drain();
+        }
     }
 
     /// Hands the connection over to the session that its client asked for.
@@ -386,6 +418,7 @@ impl<P: Protocol> Driver<P> {
 
     /// Finishes the current generation and takes no more work.
     fn drain(&mut self) {
+        self.is_drained = true;
         self.protocol.close_input();
         if self.protocol.drop_queued() | self.model.abandon() {
             self.error(&ApiError::Draining);
@@ -412,6 +445,7 @@ impl<P: Protocol> Driver<P> {
                     (self.protocol.close_code(), "refused")
                 }
                 Line::Attached(connection) => connection.closing_when_done(),
+                Line::Detached(_) | Line::HandedOver if self.is_drained => (close_code::AWAY, "done"),
                 Line::Detached(_) | Line::HandedOver => (close_code::NORMAL, "done"),
             });
         }

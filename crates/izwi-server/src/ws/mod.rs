@@ -52,6 +52,14 @@ const MAX_WRITE_BUFFER: usize = 8 << 20;
 /// Subprotocols that are accepted. The answer names one of them, never one that carries a key.
 const SUBPROTOCOLS: [&str; 2] = ["izwi", "realtime"];
 
+/// Routes whose sessions a new connection may continue.
+const RESUMABLE: [&str; 2] = ["/v1/audio/speech/stream", "/v1/audio/chat/stream"];
+
+/// Whether sessions of this route may be continued.
+pub(crate) fn is_resumable(path: &str) -> bool {
+    RESUMABLE.contains(&path)
+}
+
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(speech_stream))

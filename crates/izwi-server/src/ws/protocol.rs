@@ -123,6 +123,11 @@ pub(crate) trait Protocol: Sized + Send + 'static {
 
     fn parse(message: ClientMessage) -> Result<Self::Frame, ApiError>;
 
+    /// Whether a frame asks to continue another session.
+    fn is_resume(_frame: &Self::Frame) -> bool {
+        false
+    }
+
     /// Whether a frame is handled even while a model loads. Other frames wait for the model, in order.
     fn is_immediate(_frame: &Self::Frame) -> bool {
         false

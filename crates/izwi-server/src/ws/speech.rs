@@ -116,6 +116,10 @@ impl Protocol for Speech {
         }
     }
 
+    fn is_resume(frame: &ClientFrame) -> bool {
+        matches!(frame, ClientFrame::Resume(_))
+    }
+
     fn is_immediate(frame: &ClientFrame) -> bool {
         matches!(frame, ClientFrame::Ping)
     }
@@ -352,6 +356,7 @@ impl Speech {
             session_id: self.identity.id.as_str(),
             resume_token: self.identity.resume_token.as_deref(),
             resume_window_s: self.state.config().resume_window.as_secs(),
+            instance: self.state.config().instance.as_deref(),
             sample_rate,
             channels: 1,
             encoding: setup.output.format.encoding,

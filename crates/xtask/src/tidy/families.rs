@@ -17,6 +17,7 @@ const EXCEPT: &[(&str, &str)] = &[
     ("crates/izwi-core/src/engine/config.rs", "presets and the default model's id"),
     ("crates/xtask/", "pulls the test model, and this rule's own tests"),
     ("crates/izwi-cli/tests/cli/book/", "runs the commands of pages, which name models"),
+    ("crates/izwi-cli/tests/cli/replicas/", "serves tiny checkpoints of tests/golden"),
     ("tests/", "end-to-end tests use a real model"),
     ("benches/", "benches use a real model"),
 ];
