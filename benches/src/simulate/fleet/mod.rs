@@ -8,6 +8,8 @@ mod balancer;
 mod listener;
 mod node;
 mod report;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
