@@ -176,27 +176,26 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
 impl Args {
     /// Checks the ranges of the numbers.
     fn check(&self) -> Result<()> {
-        let above = |low: f64, value: f64, high: f64| value > low && value <= high;
-        let from = |low: f64, value: f64, high: f64| value >= low && value <= high;
         let checks = [
-            ("--listeners", self.listeners.unwrap_or(1) as f64, "1 to 1e9", |v| from(1.0, v, 1e9)),
-            ("--duty", self.duty, "above 0, at most 1", |v| above(0.0, v, 1.0)),
-            ("--utterance", self.utterance, "0.1 to 3600 seconds", |v| from(0.1, v, 3_600.0)),
-            ("--burst", self.burst, "1 to 1e6", |v| from(1.0, v, 1e6)),
-            ("--first-audio", self.first_audio, "above 0, at most 60 seconds", |v| above(0.0, v, 60.0)),
-            ("--waiting", self.waiting, "above 0, at most 1", |v| above(0.0, v, 1.0)),
-            ("--refused", self.refused, "above 0, at most 1", |v| above(0.0, v, 1.0)),
-            ("--spare", self.spare as f64, "0 to 10000", |v| from(0.0, v, 1e4)),
-            ("--headroom", self.headroom, "0 to 0.9", |v| from(0.0, v, 0.9)),
-            ("--price", self.price.unwrap_or(0.0), "0 to 1e9", |v| from(0.0, v, 1e9)),
-            ("--tokens", self.tokens as f64, "10 to 2048", |v| from(10.0, v, 2_048.0)),
-            ("--rounds", self.rounds as f64, "1 to 100", |v| from(1.0, v, 100.0)),
-        ] as [(&str, f64, &str, fn(f64) -> bool); 12];
-        match checks.iter().find(|(_, value, _, fits)| !fits(*value)) {
-            Some((flag, value, range, _)) => Err(usage(
-                format!("{flag} {value} is out of range"),
-                format!("give {flag} a value of {range}"),
-            )),
+            ("--listeners", self.listeners.unwrap_or(1) as f64, (1.0, 1e9)),
+            ("--duty", self.duty, (1e-4, 1.0)),
+            ("--utterance", self.utterance, (0.1, 3_600.0)),
+            ("--burst", self.burst, (1.0, 1e6)),
+            ("--first-audio", self.first_audio, (0.001, 60.0)),
+            ("--waiting", self.waiting, (1e-6, 1.0)),
+            ("--refused", self.refused, (1e-6, 1.0)),
+            ("--spare", self.spare as f64, (0.0, 1e4)),
+            ("--headroom", self.headroom, (0.0, 0.9)),
+            ("--price", self.price.unwrap_or(0.0), (0.0, 1e9)),
+            ("--tokens", self.tokens as f64, (10.0, 2_048.0)),
+            ("--rounds", self.rounds as f64, (1.0, 100.0)),
+        ];
+        let wrong = checks.iter().find(|(_, value, (low, high))| !(low..=high).contains(&value));
+        match wrong {
+            Some((flag, value, (low, high))) => {
+                let help = format!("give {flag} a value from {low} to {high}");
+                Err(usage(format!("{flag} {value} is out of range"), help))
+            }
             None => Ok(()),
         }
     }
