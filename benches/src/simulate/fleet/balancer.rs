@@ -61,13 +61,17 @@ impl Balancer {
         }
     }
 
-    /// The node for an utterance of a listener whose last node was `last`; `None` if no node takes streams.
+    /// The node for an utterance of a listener whose last node was `last`, which is not chosen again if it is dead; `None` if
+    /// no other node takes streams.
     pub(crate) fn choose(&self, last: Option<&Arc<Node>>) -> Option<Arc<Node>> {
-        let stays = last.filter(|node| self.policy == Policy::Sessions && node.takes_streams());
+        let is_open = |node: &Arc<Node>| {
+            node.takes_streams() && last.is_none_or(|last| !(last.is_killed() && Arc::ptr_eq(last, node)))
+        };
+        let stays = last.filter(|node| self.policy == Policy::Sessions && is_open(node));
         if let Some(node) = stays {
             return Some(Arc::clone(node));
         }
-        let open: Vec<&Arc<Node>> = self.nodes.iter().filter(|node| node.takes_streams()).collect();
+        let open: Vec<&Arc<Node>> = self.nodes.iter().filter(|node| is_open(node)).collect();
         if open.is_empty() {
             return None;
         }

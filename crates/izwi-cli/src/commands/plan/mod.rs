@@ -133,7 +133,7 @@ struct Kind {
     utilisation: Option<f64>,
     /// Predicted seconds to the first audio beside as many.
     first_audio_s: Option<f64>,
-    /// If each utterance goes to the machine with the fewest streams.
+    /// If each utterance goes to the machine with the fewest streams; absent beyond a million machines.
     least_streams: Option<Count>,
     /// If utterances go to any machine, or stay on that of their session.
     sessions: Option<Count>,
@@ -168,7 +168,7 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     let plan = Plan {
         model: &files[0].model,
         assumptions: args.assumptions(listeners, &demand),
-        machines: files.iter().map(|file| kind(args, &demand, file)).collect::<Result<_>>()?,
+        machines: files.iter().map(|file| kind(args, &demand, file)).collect(),
     };
     if args.json { output::print_json(&plan) } else { output::print(&page::page(&plan)) }
 }
@@ -286,28 +286,18 @@ fn measure(args: &Args, resolved: &Resolved) -> Result<CurveFile> {
 }
 
 /// The plan with one kind of machine.
-fn kind(args: &Args, demand: &Demand, file: &CurveFile) -> Result<Kind> {
+fn kind(args: &Args, demand: &Demand, file: &CurveFile) -> Kind {
     let curve = file.curve();
     let machine = curve.machine(args.utterance, args.first_audio);
-    let count = |machine: &Machine, routing: Routing| -> Result<Count> {
-        let need = demand.machines(machine.streams, routing).map_err(|_| {
-            usage(
-                format!(
-                    "--listeners {}: more than a million of '{}' are needed",
-                    demand.listeners, file.machine
-                ),
-                "give a larger --refused or --waiting, or a faster machine",
-            )
-        })?;
-        let Need { machines, refused, waiting, streams } = need;
+    let count = |machine: &Machine, routing: Routing| {
+        let Need { machines, refused, waiting, streams } = demand.machines(machine.streams, routing).ok()?;
         let utilisation = curve.utilisation(streams, args.utterance);
         let price_per_hour = file.price_per_hour.map(|price| price * machines as f64);
-        Ok(Count { machines, refused, waiting, utilisation, price_per_hour })
+        Some(Count { machines, refused, waiting, utilisation, price_per_hour })
     };
-    let counts = match &machine {
-        Ok(machine) => Some((count(machine, Routing::LeastStreams)?, count(machine, Routing::Separate)?)),
-        Err(_) => None,
-    };
+    let kept = machine.ok();
+    let least_streams = kept.and_then(|machine| count(&machine, Routing::LeastStreams));
+    let sessions = kept.and_then(|machine| count(&machine, Routing::Separate));
     let limit = match &machine {
         Ok(machine) => page::limit(machine.limit).to_owned(),
         Err(TooSlow::Stream(share)) => {
@@ -320,9 +310,7 @@ fn kind(args: &Args, demand: &Demand, file: &CurveFile) -> Result<Kind> {
             format!("the first audio of one stream takes {seconds:.2} s: see --first-audio")
         }
     };
-    let kept = machine.ok();
-    let (least_streams, sessions) = counts.unzip();
-    Ok(Kind {
+    Kind {
         machine: file.machine.clone(),
         device: file.device.clone(),
         precision: file.precision.clone(),
@@ -337,5 +325,5 @@ fn kind(args: &Args, demand: &Demand, file: &CurveFile) -> Result<Kind> {
         sessions,
         memory_bytes: file.memory_bytes,
         price_per_hour: file.price_per_hour,
-    })
+    }
 }
